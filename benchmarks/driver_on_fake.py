@@ -72,7 +72,7 @@ space:
   micro_batch_size: [1, 2, 4, 8, 16, 32, 64]
   zero_stage: [0, 1, 2, 3]
   activation_checkpointing: [none, selective, full]
-search: {sampler: random, finalists: 0, earlier_trials: none}
+search: {sampler: random, finalists: 0, warm_start: none}
 tracking: {enabled: false}
 launcher: {kind: slurm}
 """

@@ -38,7 +38,7 @@ space:
   activation_checkpointing: [none, selective, full]
   attention_kernel: [math, flash]
   precision: [fp32, bf16]
-search: {sampler: random, finalists: 0, earlier_trials: none}
+search: {sampler: random, finalists: 0, warm_start: none}
 tracking: {enabled: false}
 launcher: {kind: slurm, slurm: {poll_interval: 1s}}
 """
@@ -83,7 +83,7 @@ def parlay(folder: Path, trials: int) -> Iterator[None]:
     spec = load_search_file(path, settings)
     candidates, url = candidates_of(spec).feasible, ledger_url()
     yield
-    search = drive.drive(create.create_search(spec, url), spec, candidates, None, url, drive.SearchCallbacks())
+    search = drive.drive(create.create_search(spec, url), spec, candidates, None, url, drive.Watcher())
     if len(search.trials) != trials or search.best_trial is None:
         raise RuntimeError(f"{len(search.trials)} of {trials} trials, best {search.best_trial}")
     yield

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.recipe.read import read_recipe
-from orchestrator.records.lookup import LocatedSearch, find_search
+from orchestrator.records.lookup import Found, find_search
 from search_spaces.schema import presets
 from trials.trial import Flag, Trial
 
@@ -87,7 +87,7 @@ def run_twin(twin: Twin, work_dir: Path, replay: bool = False, settings: Sequenc
     """Search, to its end, and what it says of itself; `settings` are KEY=VALUE on top of the twin's own."""
     work_dir = work_dir.resolve()
     work_dir.mkdir(parents=True, exist_ok=True)
-    given = [*twin.settings, *settings, "tracking.enabled=false", "search.earlier_trials=none"]
+    given = [*twin.settings, *settings, "tracking.enabled=false", "search.warm_start=none"]
     if twin.reads_tokens:
         given += ["trainer.data.kind=tokens", f"trainer.data.path={_tokens(work_dir)}"]
     sources = leaking_copy(work_dir / "leaking") if twin.leaks else SOURCES
@@ -102,7 +102,7 @@ def run_twin(twin: Twin, work_dir: Path, replay: bool = False, settings: Sequenc
     return line
 
 
-def line_of(twin: Twin, found: LocatedSearch, told: Mapping[str, Any]) -> dict[str, Any]:
+def line_of(twin: Twin, found: Found, told: Mapping[str, Any]) -> dict[str, Any]:
     """What an ended search is in the gallery. `told` is what `parlay run --json` answered.
 
     `grows` names the trials whose host memory grew, with the step at which a node would be full; `faults` says what was
@@ -124,7 +124,7 @@ def line_of(twin: Twin, found: LocatedSearch, told: Mapping[str, Any]) -> dict[s
         "times_faster_high": verdict["speedup_high"],
         "recipe": told["recipe"],
         "caveats": list(read_recipe(Path(told["recipe"])).recipe.caveats) if told["recipe"] else [],
-        "grows": {t.trial: _full_at(t) for t in trials if t.measured and Flag.HOST_MEMORY_GROWS in t.flags},
+        "grows": {t.trial: _full_at(t) for t in trials if t.measured and Flag.HOST_MEMORY_GROWTH in t.flags},
         "runs": [run_of(trial, found.spec.cluster.accelerator.name) for trial in trials if trial.measured],
     }
     return line | {"faults": list(faults_of(twin, line))}

@@ -117,7 +117,7 @@ def _runs(arguments: argparse.Namespace, folder: Path) -> Iterator[Run]:
 
 
 def _run(arguments: argparse.Namespace, folder: Path, sampler: str, seed: int) -> Run:
-    settings = {"search.sampler": sampler, "search.seed": seed, "search.earlier_trials": "none"}
+    settings = {"search.sampler": sampler, "search.seed": seed, "search.warm_start": "none"}
     settings["tracking.enabled"] = "false"
     command = [str(Path(sys.executable).with_name("parlay")), "run", str(arguments.search), "--json"]
     command += ["--launcher", arguments.launcher, "--work-dir", str(folder)]

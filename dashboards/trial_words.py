@@ -17,10 +17,10 @@ FLAG_WORDS: Mapping[str, str] = {
     Flag.FAILED_AFTER_RESULT: "a rank ended badly after the result was written; the numbers stand, the logs say why",
     Flag.SUSPECT_NODE: "a slow device, or steps that slowed down: perhaps the machine; one such run is never the best",
     Flag.FINGERPRINT_CHANGED: "other software or hardware than the first measurement's, so not to be compared with it",
-    Flag.HOST_MEMORY_GROWS: "host memory grows with the steps, and a long training may end for it",
+    Flag.HOST_MEMORY_GROWTH: "host memory grows with the steps, and a long training may end for it",
     Flag.PROFILE_FAILED: "the profiled steps after the measurement failed; the numbers stand, without a breakdown",
-    Flag.LAYOUT_UNPROVEN: "the trainer's log does not prove all of the layout; its outcome's proof.unproven lists what",
-    Flag.NUMBERS_DISAGREE: "a rate the trainer prints is over 10 % off ours; its outcome's proof.cross_checks has both",
+    Flag.LAYOUT_UNVERIFIED: "the trainer's log does not prove the whole layout; see the outcome's proof.unproven",
+    Flag.THROUGHPUT_MISMATCH: "the trainer's own rate is over 10 % off; the outcome's proof.cross_checks has both",
 }
 """What each of the contract's flags means, after a colon."""
 
@@ -28,20 +28,20 @@ REASON_WORDS: Mapping[FailureReason, str] = {
     FailureReason.INVALID_LAYOUT: "refused by the engine",
     FailureReason.GPU_OOM: "out of GPU memory",
     FailureReason.HOST_OOM: "out of host memory",
-    FailureReason.DOMINATED: "stopped early",
+    FailureReason.PRUNED: "stopped early",
     FailureReason.TIME_LIMIT: "time limit",
     FailureReason.HANG: "hang",
     FailureReason.NODE_FAILURE: "node failure",
     FailureReason.PREEMPTED: "preempted",
     FailureReason.BOOT_FAILURE: "node failed to boot",
     FailureReason.LAUNCH_FAILURE: "launch failure",
-    FailureReason.DIRTY_GPU: "GPU memory already in use",
+    FailureReason.GPU_MEMORY_IN_USE: "GPU memory already in use",
     FailureReason.SCRIPT_ERROR: "trainer crashed",
     FailureReason.RESULT_INVALID: "invalid result",
     FailureReason.CANCELLED_BY_USER: "cancelled by the user",
     FailureReason.CANCELLED_BY_SEARCH: "cancelled by the search",
     FailureReason.INTERRUPTED: "interrupted",
-    FailureReason.LOST: "lost",
+    FailureReason.JOB_LOST: "job lost",
 }
 """Why a trial ended without a value, short enough for a table."""
 

@@ -81,7 +81,7 @@ FAULTS = {
     34: Fault("an MLflow reply lost", "the repeated call makes no duplicate"),
     35: Fault("Ray head or worker dies", "supervisors restart from the ledger; no trial changes"),
     36: Fault("port, socket or temp path trouble for Ray", "launcher `local` takes over, said once"),
-    37: Fault("GPU memory in use at the start", "dirty_gpu, node excluded, retried"),
+    37: Fault("GPU memory in use at the start", "gpu_memory_in_use, node excluded, retried"),
     38: Fault(
         "slow node, throttling", "measurement marked suspect and repeated elsewhere; best is never one flagged run"
     ),

@@ -75,9 +75,9 @@ RETRIES: Mapping[FailureReason, float] = {
     FailureReason.PREEMPTED: 2,
     FailureReason.BOOT_FAILURE: 2,
     FailureReason.LAUNCH_FAILURE: 2,
-    FailureReason.DIRTY_GPU: 2,
+    FailureReason.GPU_MEMORY_IN_USE: 2,
     FailureReason.INTERRUPTED: math.inf,  # the driver's end is never the layout's fault
-    FailureReason.LOST: 1,
+    FailureReason.JOB_LOST: 1,
 }
 """How often a trial is tried again after each reason; reasons not named are final."""
 
@@ -95,8 +95,8 @@ _KNOWN_BY_THE_RANK = (
     FailureReason.INVALID_LAYOUT,
     FailureReason.GPU_OOM,
     FailureReason.HOST_OOM,
-    FailureReason.DOMINATED,
-    FailureReason.DIRTY_GPU,
+    FailureReason.PRUNED,
+    FailureReason.GPU_MEMORY_IN_USE,
     FailureReason.RESULT_INVALID,
 )
 """What only a rank can have seen: true whatever ended the others. Its other reasons may be echoes of that end."""
@@ -198,7 +198,7 @@ def _flagged_if_failed_after(outcome: Outcome, status: LaunchStatus) -> Outcome:
 
 def outcome_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
     """Why this outcome cannot be believed, or None: another attempt's, impossible numbers, a layout not proven. What a
-    dominated trial saw is judged alike, since it bounds what its layout can reach; of one that ran out of time the
+    pruned trial saw is judged alike, since it bounds what its layout can reach; of one that ran out of time the
     bound alone is there to be judged."""
     mine = (spec.search_id, spec.trial, spec.attempt, spec.nonce)
     if (outcome.search_id, outcome.trial, outcome.attempt, outcome.nonce) != mine:
@@ -207,8 +207,8 @@ def outcome_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
         return fault
     if outcome.status is OutcomeStatus.FAILED and outcome.reason is FailureReason.TIME_LIMIT:
         return _bound_fault(outcome.measured)
-    is_dominated = outcome.reason is FailureReason.DOMINATED and bool(outcome.measured)
-    if outcome.status is not OutcomeStatus.MEASURED and not is_dominated:
+    is_pruned = outcome.reason is FailureReason.PRUNED and bool(outcome.measured)
+    if outcome.status is not OutcomeStatus.MEASURED and not is_pruned:
         return None
     return _number_fault(spec, outcome) or _proof_fault(spec, outcome) or _clock_fault(outcome)
 

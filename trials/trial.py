@@ -47,25 +47,25 @@ class FailureReason(LowerStrEnum):
     INVALID_LAYOUT = "invalid_layout"
     GPU_OOM = "gpu_oom"
     HOST_OOM = "host_oom"
-    DOMINATED = "dominated"
+    PRUNED = "pruned"
     TIME_LIMIT = "time_limit"
     HANG = "hang"
     NODE_FAILURE = "node_failure"
     PREEMPTED = "preempted"
     BOOT_FAILURE = "boot_failure"
     LAUNCH_FAILURE = "launch_failure"
-    DIRTY_GPU = "dirty_gpu"
+    GPU_MEMORY_IN_USE = "gpu_memory_in_use"
     SCRIPT_ERROR = "script_error"
     RESULT_INVALID = "result_invalid"
     CANCELLED_BY_USER = "cancelled_by_user"
     CANCELLED_BY_SEARCH = "cancelled_by_search"
     INTERRUPTED = "interrupted"
-    LOST = "lost"
+    JOB_LOST = "job_lost"
 
     @property
     def may_be_the_layouts(self) -> bool:
         """Whether the layout may be at fault. Else it is the machine, the user, or an outcome that cannot be believed;
-        one that was dominated has no fault."""
+        one that was pruned has no fault."""
         return self in (
             FailureReason.INVALID_LAYOUT,
             FailureReason.GPU_OOM,
@@ -85,10 +85,10 @@ class Flag(LowerStrEnum):
     FAILED_AFTER_RESULT = "failed_after_result"
     SUSPECT_NODE = "suspect_node"
     FINGERPRINT_CHANGED = "fingerprint_changed"
-    HOST_MEMORY_GROWS = "host_memory_grows"
+    HOST_MEMORY_GROWTH = "host_memory_growth"
     PROFILE_FAILED = "profile_failed"
-    LAYOUT_UNPROVEN = "layout_unproven"
-    NUMBERS_DISAGREE = "numbers_disagree"
+    LAYOUT_UNVERIFIED = "layout_unverified"
+    THROUGHPUT_MISMATCH = "throughput_mismatch"
 
 
 class TrialKind(LowerStrEnum):
@@ -103,7 +103,7 @@ class MeasureRules:
 
     `ci_relative_width` is the full width of the 95 % interval of the median step time over the median; measuring
     stops at `min_steps` or later once it is reached. `memory_limit_gib` None sets no limit of our own.
-    `stop_dominated`: a trial that cannot be the best ends itself. `finalist_time_s`: how long the measured steps of a
+    `early_stopping`: a trial that cannot be the best ends itself. `finalist_time_s`: how long the measured steps of a
     finalist take together at least. `profile`: a few more steps, after the measurement, say where the time went.
     """
 
@@ -113,7 +113,7 @@ class MeasureRules:
     ci_relative_width: float = 0.05
     time_limit_s: float = 600.0
     memory_limit_gib: float | None = None
-    stop_dominated: bool = True
+    early_stopping: bool = True
     finalist_time_s: float = 60.0
     profile: bool = False
 
@@ -196,7 +196,7 @@ class OutcomeStatus(LowerStrEnum):
 class Outcome:
     """outcome.r0.json: what the trial program says happened, renamed into place when it is whole.
 
-    `measured` holds the contract's names under outcome.measured (absent where unknown; of a dominated trial what it
+    `measured` holds the contract's names under outcome.measured (absent where unknown; of a pruned trial what it
     saw, of one that ran out of time what it reaches at most), `proof` what was counted to show that the layout took
     effect, `excerpt` the first real traceback, `phase` where it was (`start`, `build`, `warmup`, `measured`), `rank`
     who said it.

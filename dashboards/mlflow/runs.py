@@ -51,7 +51,7 @@ _HIGHEST_STEP = 2**63 - 1
 _UNREADABLE = (OSError, ValueError, TypeError, RecursionError)
 """What reading a file that a trial wrote may raise: a word for a number, an array without an end."""
 
-_KILLED = (FailureReason.DOMINATED, FailureReason.PREEMPTED)
+_KILLED = (FailureReason.PRUNED, FailureReason.PREEMPTED)
 
 
 class RunStatus(LowerStrEnum):

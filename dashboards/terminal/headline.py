@@ -33,7 +33,7 @@ _END_WORDS: Mapping[EndReason, str] = {
     EndReason.NO_FEASIBLE_LAYOUT: "no layout could be measured",
     EndReason.SCRIPT_ERROR: "the trainer crashed in every trial",
     EndReason.CANCELLED_BY_USER: "cancelled by the user",
-    EndReason.SITE_REFUSED: "the cluster rejected a job",
+    EndReason.SUBMISSION_REJECTED: "the cluster rejected a job",
 }
 
 
@@ -110,7 +110,7 @@ def ending_words(verdict: SearchVerdict) -> str:
         return _lower(_cancelled_words(verdict))
     if reason is EndReason.MAX_TRIALS and verdict.max_layouts is not None:
         return f"reached the limit of {counted(verdict.max_layouts, 'layout')}"
-    if reason is EndReason.SITE_REFUSED:
+    if reason is EndReason.SUBMISSION_REJECTED:
         return _lower(_refused_words(verdict))
     return end_words(reason)
 

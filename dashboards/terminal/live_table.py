@@ -382,7 +382,7 @@ def _numbers(trial: Trial, ranking: Ranking) -> list[str]:
 
 
 def _numbers_without_value(trial: Trial) -> list[str]:
-    """A trial that was dominated or ran out of time says what it reaches at most."""
+    """A trial that was pruned or ran out of time says what it reaches at most."""
     at_most = upper_bound_of(trial, Objective.TOKENS_PER_SEC)
     return ["" if at_most is None else f"≤ {amount(at_most)}", "", "", "", end_of_trial(trial)]
 

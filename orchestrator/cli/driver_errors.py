@@ -48,8 +48,8 @@ def exit_code_of(search: SearchRecord) -> ExitCode:
     from trials.ledger.events import EndReason
 
     if search.best_trial is not None:
-        return ExitCode.DONE
-    return ExitCode.REFUSED if search.end_reason is EndReason.SITE_REFUSED else ExitCode.NO_MEASUREMENT
+        return ExitCode.SUCCESS
+    return ExitCode.REFUSED if search.end_reason is EndReason.SUBMISSION_REJECTED else ExitCode.NO_MEASUREMENT
 
 
 def answer_search(search: SearchRecord, folder: SearchFolder, spec: SearchSpec, as_json: bool) -> None:

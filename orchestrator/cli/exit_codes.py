@@ -6,12 +6,12 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from orchestrator.lifecycle.signals import CancelOnSignal, DriverSignals
+    from orchestrator.lifecycle.signals import Signals, Stop
 
 
 class ExitCode(IntEnum):
-    DONE = 0
-    OUR_BUG = 1
+    SUCCESS = 0
+    INTERNAL_ERROR = 1
     BAD_INPUT = 2
     NO_MEASUREMENT = 3
     UNKNOWN_ID = 4
@@ -27,6 +27,6 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
-def code_after(signals: DriverSignals | CancelOnSignal) -> ExitCode:
+def code_after(heard: Signals | Stop) -> ExitCode:
     """How a command leaves that a signal has stopped."""
-    return ExitCode.STOPPED_EARLY if signals.is_terminated else ExitCode.INTERRUPTED
+    return ExitCode.STOPPED_EARLY if heard.is_terminated else ExitCode.INTERRUPTED

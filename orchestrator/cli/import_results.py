@@ -47,7 +47,7 @@ def import_results(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read what another program measured into a measured table, for `search.earlier_trials` and `space.candidates`.
+    """Read what another program measured into a measured table, for `search.warm_start` and `space.candidates`.
 
     The search file says of which model and machine the results are, and by its baseline and axes of one value what they
     do not say of a layout.
@@ -89,7 +89,7 @@ def _names(given: Sequence[str]) -> dict[str, str]:
 
 
 def _words(found: Imported, out: Path) -> str:
-    learn = f"in the search file: search: {{earlier_trials: {out}}}"
+    learn = f"in the search file: search: {{warm_start: {out}}}"
     return f"{out}: {_counts(found)}\n{learn}"
 
 

@@ -114,12 +114,12 @@ def run(words: Sequence[str]) -> int:
     except Exception as bug:
         say(traceback.format_exc())
         problem = Problem("bug", f"{type(bug).__name__}: {bug}", fix="please report it, with the lines above")
-        return report(problem, ExitCode.OUR_BUG, as_json)
+        return report(problem, ExitCode.INTERNAL_ERROR, as_json)
 
 
 def _run(words: Sequence[str], as_json: bool) -> int:
     try:
-        return _command()(list(words), prog_name="parlay", standalone_mode=False) or ExitCode.DONE
+        return _command()(list(words), prog_name="parlay", standalone_mode=False) or ExitCode.SUCCESS
     except Exit as exit:
         return exit.code
     except InputError as error:

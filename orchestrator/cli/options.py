@@ -36,7 +36,7 @@ LedgerUrl = Annotated[str | None, typer.Option("--ledger", metavar="URL", help="
 LauncherKind = Annotated[str | None, typer.Option("--launcher", help="ray, local, slurm, slurm_pilot or recorded.")]
 SamplerName = Annotated[
     str | None,
-    typer.Option("--sampler", help="guided, deephyper, deephyper_filtered, model_order, random or grid."),
+    typer.Option("--sampler", help="guided, deephyper, deephyper_filtered, cost_model, random or grid."),
 ]
 AsJob = Annotated[bool, typer.Option("--as-job", help="Drive in a Slurm job of its own, which resubmits itself.")]
 JobTime = Annotated[

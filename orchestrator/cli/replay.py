@@ -12,7 +12,7 @@ import typer
 from orchestrator.cli.exit_codes import ExitCode, code_after
 from orchestrator.cli.options import AsJson, LedgerUrl
 from orchestrator.cli.output import Exit, answer, fail, say
-from orchestrator.lifecycle.signals import CancelOnSignal
+from orchestrator.lifecycle.signals import Stop
 from search_spaces.errors import InputError, Problem
 from search_spaces.schema.durations import seconds_of
 
@@ -78,12 +78,12 @@ def replay(
     result = _replayed(told, python, kind, rules, work_dir, as_json)
     note_in_recipe(loaded, told, python, result, say)
     answer(result.to_json(), as_json, None if as_json else _replay_words(result))
-    if (code := _REPLAY_EXITS[result.verdict.value]) is not ExitCode.DONE:
+    if (code := _REPLAY_EXITS[result.verdict.value]) is not ExitCode.SUCCESS:
         raise Exit(code)
 
 
 _REPLAY_EXITS = {
-    "reproduced": ExitCode.DONE,
+    "reproduced": ExitCode.SUCCESS,
     "slower": ExitCode.REPLAY_SLOWER,
     "faster": ExitCode.REPLAY_FASTER,
     "impossible": ExitCode.REPLAY_IMPOSSIBLE,
@@ -104,7 +104,7 @@ def _replayed(
     from orchestrator.replay.replay import ReplayStopped
     from orchestrator.replay.run import replayed
 
-    stop = CancelOnSignal()
+    stop = Stop()
     try:
         return replayed(loaded, python, kind, rules, work_dir, say, stop)
     except KeyboardInterrupt as interrupt:

@@ -56,7 +56,7 @@ def watch(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = F
     if not record.state.is_ended:
         say(f"left, since nobody drives the search; nothing is lost: {resume_fix(folder)}")
         raise Exit(ExitCode.STOPPED_EARLY)
-    if (code := exit_code_of(record)) is not ExitCode.DONE:
+    if (code := exit_code_of(record)) is not ExitCode.SUCCESS:
         raise Exit(code)
 
 

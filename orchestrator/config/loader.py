@@ -117,7 +117,7 @@ def _check_tables(file: SearchFile, document: Document, cluster: Cluster, proble
         with _collected(problems, document, "launcher", "table"):
             _layouts_in(Path(file.launcher.table), file)
     if (table := file.search.earlier_table) is not None:
-        with _collected(problems, document, "search", "earlier_trials"):
+        with _collected(problems, document, "search", "warm_start"):
             _require_rows_of(table, cluster)
 
 

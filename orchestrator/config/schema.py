@@ -21,7 +21,7 @@ from trials.schema.sections import MeasureSection
 from trials.schema.trainer_section import TrainerSection
 
 FROM_LEDGER, FROM_NOTHING = "ledger", "none"
-"""What `search.earlier_trials` says instead of a table's path."""
+"""What `search.warm_start` says instead of a table's path."""
 _NAME = "^[a-z0-9][a-z0-9-]{0,40}$"
 
 
@@ -60,7 +60,7 @@ _ONE_TO_THREE = {"minItems": 1, "maxItems": len(Objective), "uniqueItems": True}
 class SearchSection(Section):
     """How long and how widely to search."""
 
-    sampler: Literal["guided", "deephyper", "deephyper_filtered", "model_order", "random", "grid"] = Field(
+    sampler: Literal["guided", "deephyper", "deephyper_filtered", "cost_model", "random", "grid"] = Field(
         default="guided",
         description="Who proposes the next layout: DeepHyper's Bayesian search guided by models of memory and time,"
         " plain, or behind the memory filter; the models' own order; chance; or one by one. Guided, the search ends"
@@ -100,7 +100,7 @@ class SearchSection(Section):
         " ends. Default: no limit.",
     )
     seed: int = Field(default=1234, ge=0, le=2**32 - 1, description="Where all chance of the search comes from.")
-    earlier_trials: str = Field(
+    warm_start: str = Field(
         default=FROM_LEDGER,
         min_length=1,
         max_length=4096,
@@ -108,7 +108,7 @@ class SearchSection(Section):
         " machine, as they are when the search is made. none: nothing. Else a measured table (CSV).",
     )
 
-    @field_validator("earlier_trials")
+    @field_validator("warm_start")
     @classmethod
     def _resolve(cls, given: str, info: ValidationInfo) -> str:
         return given if given in (FROM_LEDGER, FROM_NOTHING) else str(resolved_path(folder_of(info), given))
@@ -116,7 +116,7 @@ class SearchSection(Section):
     @property
     def earlier_table(self) -> Path | None:
         """The measured table of earlier trials, where the file names one."""
-        return None if self.earlier_trials in (FROM_LEDGER, FROM_NOTHING) else Path(self.earlier_trials)
+        return None if self.warm_start in (FROM_LEDGER, FROM_NOTHING) else Path(self.warm_start)
 
 
 class NotifySection(Section):

@@ -185,7 +185,7 @@ def _failed(spec: SearchSpec, layout: Layout, cells: Cells, reached: str, number
     """What DeepHyper's word says: F alone, or F_REASON."""
     word = reached.removeprefix(FAILED).strip("_- ").lower()
     reason = next((known for known in FailureReason if known.value == word), None)
-    if reason is FailureReason.DOMINATED and (seen := _positive(cells, _MEASURED)) is not None:
+    if reason is FailureReason.PRUNED and (seen := _positive(cells, _MEASURED)) is not None:
         return _ran(spec, layout, seen, cells, numbers | {"failure_reason": word})
     if reason is not None and not reason.may_be_the_layouts:
         return word

@@ -27,7 +27,7 @@ def study_of(search: SearchRecord, objectives: Sequence[Objective], axes: Mappin
 
     Parameters are the layout fields that differ between trials or that `axes` give several values: whole numbers as
     such, all else as categories. The other fields, and whatever else is known of a trial, are user attributes. A
-    dominated trial is pruned, any other failure has failed. InputError where optuna is not installed.
+    pruned trial is pruned, any other failure has failed. InputError where optuna is not installed.
     """
     optuna = _optuna()
     ended = [trial for trial in search.trials if trial.state.is_ended]
@@ -122,7 +122,7 @@ def _state(trial: Trial) -> Any:
 
     if trial.state is TrialState.MEASURED:
         return Theirs.COMPLETE
-    return Theirs.PRUNED if trial.reason is FailureReason.DOMINATED else Theirs.FAIL
+    return Theirs.PRUNED if trial.reason is FailureReason.PRUNED else Theirs.FAIL
 
 
 def _times(search: SearchRecord, trial: Trial) -> tuple[datetime, datetime]:

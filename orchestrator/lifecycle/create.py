@@ -15,14 +15,14 @@ from orchestrator.common.private_tmp import disown, own, remove_unfinished
 from orchestrator.config.spec import SearchSpec, located
 from orchestrator.launchers.local.launcher import local_slots
 from orchestrator.lifecycle.drive import open_tracking
-from orchestrator.lifecycle.lock import acquire_search
+from orchestrator.lifecycle.lock import held
 from orchestrator.planning.candidates import candidates_of, require_affordable, require_pilot_room
 from orchestrator.planning.prior_trials import NOTHING_EARLIER, Earlier, collected, freeze
 from orchestrator.preflight.integrity import YAML_SHA256, yaml_sha256
 from orchestrator.preflight.slurm_site import require_site
 from orchestrator.preflight.trainer import ranks_run_here, require_torch, require_trainer
 from orchestrator.preflight.work_dir import OTHER_WORK_DIR, bad_work_dir, require_places
-from orchestrator.records.lookup import LocatedSearch
+from orchestrator.records.lookup import Found
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
 from search_spaces.schema.yaml_document import Place
@@ -37,7 +37,7 @@ _ID_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
 
 
 @dataclass(frozen=True)
-class ValidatedSearch:
+class Checked:
     """A new search that may begin; nothing is written yet."""
 
     spec: SearchSpec
@@ -46,7 +46,7 @@ class ValidatedSearch:
 
 
 @dataclass(frozen=True)
-class RunnableSearch:
+class Started:
     """A search that is written down and can be driven; `candidates` is what may be tried."""
 
     folder: SearchFolder
@@ -56,9 +56,7 @@ class RunnableSearch:
     ledger_url: str
 
 
-def validate_search(
-    spec: SearchSpec, note: Callable[[str], None], default_ledger: str | None = None
-) -> ValidatedSearch:
+def checked(spec: SearchSpec, note: Callable[[str], None], default_ledger: str | None = None) -> Checked:
     """Whatever can be known to be wrong before anything is written or launched, as InputError or OutsideRefused.
 
     `default_ledger` is the URL where the search names none; without it Parlay's own.
@@ -67,23 +65,23 @@ def validate_search(
     url = default_ledger if spec.ledger.url is None and default_ledger is not None else ledger_url(spec.ledger.url)
     space = prepare(spec)
     require_site(spec, space, note)
-    return ValidatedSearch(spec, space, url)
+    return Checked(spec, space, url)
 
 
-def create_runnable_search(search: ValidatedSearch, note: Callable[[str], None]) -> RunnableSearch:
+def begun(search: Checked, note: Callable[[str], None]) -> Started:
     """Write the new search down, with what earlier ones teach it. InputError as `create_search`."""
     tracking = open_tracking(search.spec, note)
     earlier = collected(search.spec, search.ledger_url)
     for words in earlier.told:
         note(words)
     folder = create_search(search.spec, search.ledger_url, earlier, note)
-    return RunnableSearch(folder, search.spec, search.space.feasible, tracking, search.ledger_url)
+    return Started(folder, search.spec, search.space.feasible, tracking, search.ledger_url)
 
 
-def reopen_search(found: LocatedSearch, note: Callable[[str], None]) -> RunnableSearch:
+def gone_on(found: Found, note: Callable[[str], None]) -> Started:
     """A search as it goes on; one that has ended needs nothing but its place, and is only left in order."""
     candidates = () if found.record.state.is_ended else prepare(found.spec).feasible
-    return RunnableSearch(found.folder, found.spec, candidates, open_tracking(found.spec, note), found.ledger_url)
+    return Started(found.folder, found.spec, candidates, open_tracking(found.spec, note), found.ledger_url)
 
 
 def with_carried_options(spec: SearchSpec, environ: Mapping[str, str], note: Callable[[str], None]) -> SearchSpec:
@@ -160,7 +158,7 @@ def create_search(
     finally:
         shutil.rmtree(part.path, ignore_errors=True)
     try:
-        with acquire_search(folder, ledger_url, note) as lock, lock.open_history() as history:
+        with held(folder, ledger_url, note) as hold, hold.opened_history() as history:
             row = spec.to_json() | {"folder": str(folder.path), YAML_SHA256: yaml_sha256(spec.yaml_text)}
             history.record(EventKind.SEARCH_CREATED, spec=row, code_hash=code)
     except BaseException:

@@ -10,7 +10,7 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.common.timeouts import in_thread, result_with_timeout
+from orchestrator.common.timeouts import in_thread, result_in_time
 from orchestrator.config.schema import FROM_LEDGER, FROM_NOTHING
 from orchestrator.config.spec import SearchSpec
 from orchestrator.preflight.trainer import ranks_run_here
@@ -77,14 +77,14 @@ NOTHING_EARLIER = Earlier()
 
 
 def collected(spec: SearchSpec, ledger_url: str) -> Earlier:
-    """What `search.earlier_trials` asks for, as it stands now; InputError for a table that cannot be read.
+    """What `search.warm_start` asks for, as it stands now; InputError for a table that cannot be read.
 
     A ledger is a help only: what is wrong with it is a remark. A search over a recorded table learns nothing from the
     ledger, where the answers may stand that it is to find.
     """
     if (table := spec.search.earlier_table) is not None:
         return _of_table(spec, table)
-    if spec.search.earlier_trials == FROM_NOTHING or spec.launcher.kind == "recorded":
+    if spec.search.warm_start == FROM_NOTHING or spec.launcher.kind == "recorded":
         return NOTHING_EARLIER
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -98,15 +98,13 @@ def collected_for_plan(spec: SearchSpec) -> Earlier:
     """The same for somebody who only looks: nothing is created, and nothing is waited for long."""
     from trials.ledger.place import existing_ledger_url
 
-    if spec.search.earlier_trials != FROM_LEDGER or spec.launcher.kind == "recorded":
+    if spec.search.warm_start != FROM_LEDGER or spec.launcher.kind == "recorded":
         return collected(spec, "")
     try:
         url = existing_ledger_url(spec.ledger.url)
         if url is None:
             return NOTHING_EARLIER
-        return result_with_timeout(
-            in_thread(lambda: collected(spec, url), "earlier trials"), PLAN_WAITS_S, "the ledger: "
-        )
+        return result_in_time(in_thread(lambda: collected(spec, url), "earlier trials"), PLAN_WAITS_S, "the ledger: ")
     except (OSError, *_UNREADABLE) as error:
         return _without(error)
 

@@ -129,7 +129,7 @@ def refusal_of(request: JobRequest, words: str, spec: SearchSpec) -> Problem:
         rule = f"{rule}; {shortest_pilot_words(spec.measure.time_limit_s)}"
         fix = f"{fix}; or launcher.kind slurm, whose jobs are as long as one trial"
     return Problem(
-        "site_refused",
+        "submission_rejected",
         f"Slurm refuses {job_words(request)}: {words}",
         rule=rule,
         fix=fix,

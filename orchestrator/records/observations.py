@@ -42,7 +42,7 @@ class Observed:
 def observed_in(search: SearchRecord, spec: SearchSpec) -> Observed:
     """What the search has seen of its layouts so far, a row for each trial that says something of its own.
 
-    A dominated trial is a row that ran: it ended itself because the median of its steps, which is the row's time, lies
+    A pruned trial is a row that ran: it ended itself because the median of its steps, which is the row's time, lies
     below the best by more than runs differ; `failure_reason` says so. Of one that was tried again the last attempt
     counts.
     """
@@ -107,9 +107,9 @@ def _row_or_why_not(search: SearchRecord, spec: SearchSpec, trial: Trial) -> Obs
 
 
 def _is_measured_in_part(trial: Trial) -> bool:
-    """Whether it is a dominated trial that left the time of its steps."""
+    """Whether it is a pruned trial that left the time of its steps."""
     outcome = trial.last_attempt.outcome if trial.last_attempt else None
-    return trial.reason is FailureReason.DOMINATED and outcome is not None and "step_time_s" in outcome.measured
+    return trial.reason is FailureReason.PRUNED and outcome is not None and "step_time_s" in outcome.measured
 
 
 def seconds_between(begin: float | None, end: float | None) -> float | None:

@@ -10,42 +10,42 @@ from typing import Protocol
 from search_spaces.errors import InputError
 
 
-class MeasurementLock(Protocol):
+class Turn(Protocol):
     """Held while something is measured."""
 
-    def try_acquire(self) -> bool:
+    def take(self) -> bool:
         """Whether the turn is ours from now on, or was before; False, at once, where another has it."""
 
-    def release(self) -> None:
+    def give_back(self) -> None:
         """Let the next one have it."""
 
 
-class NullLock:
+class NoTurn:
     """Of runs that nobody else disturbs, or that a batch system keeps apart."""
 
-    def try_acquire(self) -> bool:
+    def take(self) -> bool:
         return True
 
-    def release(self) -> None:
+    def give_back(self) -> None:
         pass
 
 
-class MachineLock:
+class MachineTurn:
     """The turn of this machine among the processes of one home of Parlay; who dies gives it back."""
 
     def __init__(self, home: Path):
         self._file = home / "measuring.lock"
         self._descriptor: int | None = None
 
-    def try_acquire(self) -> bool:
+    def take(self) -> bool:
         """InputError where the home cannot be written."""
-        return self._is_acquired or self._try_lock()
+        return self._is_held or self._lock()
 
     @property
-    def _is_acquired(self) -> bool:
+    def _is_held(self) -> bool:
         return self._descriptor is not None
 
-    def _try_lock(self) -> bool:
+    def _lock(self) -> bool:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             descriptor = os.open(self._file, flags, 0o600)
@@ -59,7 +59,7 @@ class MachineLock:
         self._descriptor = descriptor
         return True
 
-    def release(self) -> None:
+    def give_back(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

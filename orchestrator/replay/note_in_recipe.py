@@ -58,7 +58,7 @@ def _export(ran: LoadedRecipe, python: str, answer: Mapping[str, Any], at: str) 
     """The trainer's files as those of the one that ran the layout: its script, arguments and template are the ones
     that were measured."""
     elsewhere = any(difference["field"] == _DEVICE for difference in answer["differences"])
-    if ran.trainer is None or answer["detail"] is not None or elsewhere or Flag.LAYOUT_UNPROVEN in answer["flags"]:
+    if ran.trainer is None or answer["detail"] is not None or elsewhere or Flag.LAYOUT_UNVERIFIED in answer["flags"]:
         return None
     made = _export_of(ran.spec(), python)
     if made is None or made.trainer not in {old["trainer"] for old in ran.recipe.exports}:

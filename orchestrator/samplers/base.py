@@ -18,7 +18,7 @@ class Told:
     """What a sampler may learn from one layout. `value` is the objective, larger is better; None where there is none.
 
     An ended layout has a value or a reason. One in flight has neither: it must not be proposed again. `at_most` is what
-    a layout cannot have exceeded that was dominated, and ended itself because that is below the best, or that ran out
+    a layout cannot have exceeded that was pruned, and ended itself because that is below the best, or that ran out
     of time. `peak_memory_gib` is that of the fullest rank, where it was measured. A layout that was measured and leaves
     less memory than the search asks for cannot be the best: it is told as one that ran out of memory, as it would have
     with that much less, and what it reached is its `unfit_value`.
@@ -51,7 +51,7 @@ class Sampler(ABC):
 
     Everything known is passed in, in the order it was proposed: a fresh sampler given the same history goes on as the
     old one would. Failures are told as failures with their reason, never as a number; only of a layout that was
-    dominated or ran out of time is an upper bound known beside.
+    pruned or ran out of time is an upper bound known beside.
     """
 
     name: str

@@ -212,7 +212,7 @@ def _teaches(told: Told) -> bool:
     """Whether it says something about the layout: a lost node or a cancelled trial does not."""
     if told.reason is None:
         return told.value is not None
-    return told.reason is FailureReason.DOMINATED or told.reason.may_be_the_layouts
+    return told.reason is FailureReason.PRUNED or told.reason.may_be_the_layouts
 
 
 def _result(told: Told) -> float | str:

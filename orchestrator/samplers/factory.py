@@ -16,7 +16,7 @@ from orchestrator.samplers.guided import GuidedSampler, ModelOrderSampler
 from search_spaces.errors import InputError, one_of
 from search_spaces.layouts.layout import Layout
 
-SAMPLERS = ("guided", "deephyper", "deephyper_filtered", "model_order", "random", "grid")
+SAMPLERS = ("guided", "deephyper", "deephyper_filtered", "cost_model", "random", "grid")
 """What `search.sampler` may say."""
 
 _log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ def make_sampler(
         return GridSampler(candidates)
     if name == "random":
         return RandomSampler(candidates, seed)
-    if name == "model_order":
+    if name == "cost_model":
         return ModelOrderSampler(candidates, seed, task)
     if name == "guided":
         return FallbackSampler(GuidedSampler(candidates, seed, task), ModelOrderSampler(candidates, seed, task), note)

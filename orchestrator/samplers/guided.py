@@ -23,7 +23,7 @@ from search_spaces.layouts.table import LayoutTable
 class ModelOrderSampler(Sampler):
     """The candidates as the uncalibrated models order them: those likely to fit first, the fastest of them first."""
 
-    name = "model_order"
+    name = "cost_model"
 
     def __init__(self, candidates: Sequence[Layout], seed: int, task: Task):
         self._candidates = list(distinct(candidates).values())

@@ -32,7 +32,7 @@ class Launching:
             self._course.say_once(str(postponed))
             return
         except LaunchRefused as refusal:
-            self._course.stop(EndReason.SITE_REFUSED, str(refusal))
+            self._course.stop(EndReason.SUBMISSION_REJECTED, str(refusal))
             return
         except OSError as error:  # its folder cannot be written now; others' may
             self._course.say_once(f"trying again: {error}")

@@ -42,7 +42,7 @@ class Watching:
                 self._course.record(EventKind.ATTEMPT_LAUNCHED, attempt, job_id=adopted[key])
             elif key not in adopted and attempt.state is not TrialState.SUBMITTED:
                 lost = LaunchStatus(
-                    Liveness.ENDED, reason=FailureReason.LOST, detail="no trace of it after the driver's restart"
+                    Liveness.ENDED, reason=FailureReason.JOB_LOST, detail="no trace of it after the driver's restart"
                 )
                 self._end(attempt, lost)
 

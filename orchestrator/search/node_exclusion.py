@@ -8,7 +8,7 @@ from trials.files.tracebacks import is_about_a_dead_device
 from trials.measurement.protocol import slow_ranks
 from trials.trial import Attempt, FailureReason, Flag, Trial
 
-_BAD_FOR_ALL = (FailureReason.NODE_FAILURE, FailureReason.BOOT_FAILURE, FailureReason.DIRTY_GPU)
+_BAD_FOR_ALL = (FailureReason.NODE_FAILURE, FailureReason.BOOT_FAILURE, FailureReason.GPU_MEMORY_IN_USE)
 """The machine's fault for certain: no trial of the search goes there again."""
 
 _BAD_FOR_THIS_TRIAL = (*_BAD_FOR_ALL, FailureReason.HANG, FailureReason.LAUNCH_FAILURE)
@@ -43,7 +43,7 @@ def _culprits(trial: Trial, attempt: Attempt) -> tuple[str, ...]:
     told = attempt.outcome
     if told is None or told.rank is None:
         return attempt.nodes
-    is_own = attempt.reason is FailureReason.DIRTY_GPU or is_about_a_dead_device(told.excerpt or "")
+    is_own = attempt.reason is FailureReason.GPU_MEMORY_IN_USE or is_about_a_dead_device(told.excerpt or "")
     return _nodes_of(trial, attempt, [told.rank]) if is_own else attempt.nodes
 
 

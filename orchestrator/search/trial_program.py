@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from orchestrator.common.timeouts import FOLDER_TIMEOUT_S, HangGuard
+from orchestrator.common.timeouts import FOLDER_ANSWERS_WITHIN_S, InTime
 from orchestrator.launchers.base import LaunchRequest
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import Layout
@@ -67,7 +67,7 @@ class TrialProgram:
     seed: int = 1234
     baseline: Layout | None = None
     taken: TakenFolder | None = None
-    _folders: HangGuard = field(default_factory=lambda: HangGuard(FOLDER_TIMEOUT_S), compare=False, repr=False)
+    _folders: InTime = field(default_factory=lambda: InTime(FOLDER_ANSWERS_WITHIN_S), compare=False, repr=False)
 
     @property
     def time_limit_s(self) -> float:
@@ -99,7 +99,7 @@ class TrialProgram:
         return replace(
             self.measure,
             time_limit_s=attempt.time_limit_s - LAUNCHER_GRACE_S,
-            stop_dominated=self.measure.stop_dominated and may_stop,
+            early_stopping=self.measure.early_stopping and may_stop,
         )
 
     def request(self, trial: Trial, attempt: Attempt) -> LaunchRequest:

@@ -116,7 +116,7 @@ def test_working_rows_that_the_model_refuses_are_told():
     assert cold(found)["ok_refused"] == pytest.approx(refused, abs=0.1)
 
 
-@pytest.mark.parametrize("sampler", ["random", "model_order"])
+@pytest.mark.parametrize("sampler", ["random", "cost_model"])
 def test_after_five_trials_the_others_are_scored(sampler: str):
     line = line_of(case(time_factor=2.0), "calibrated", 0, sampler=sampler)
     assert line is not None

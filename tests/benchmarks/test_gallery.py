@@ -103,7 +103,7 @@ def test_the_zero_projects_twin_has_its_five_runs_and_goes_a_step_beyond_an_epoc
     spec = spec_of(Twin("zero-mini", "zero-mini"))
     steps = (gallery.EPOCH_TOKENS - 1) // spec.model.seq_length // spec.global_batch_size
     assert spec.measure.min_steps == spec.measure.max_steps == steps + 1
-    assert not spec.measure.stop_dominated
+    assert not spec.measure.early_stopping
 
 
 def test_a_replay_asks_for_one_verdict_and_waits_for_no_other_occasion(tmp_path: Path, monkeypatch):

@@ -72,10 +72,10 @@ class SearchUnderTest:
         self._end_attempt(trial, "measured", None, outcome.to_json(), None)
         self.event(EventKind.TRIAL_ENDED, trial=trial, state="measured", reason=None)
 
-    def dominate(self, trial: str, tokens_per_sec: float) -> None:
+    def prune(self, trial: str, tokens_per_sec: float) -> None:
         """End the trial as one that stopped itself when it had seen this speed, to within 2 %."""
         measured = {"tokens_per_sec": tokens_per_sec, "tokens_per_sec_high": tokens_per_sec * 1.02}
-        reason = FailureReason.DOMINATED
+        reason = FailureReason.PRUNED
         names = (SEARCH_ID, trial, self._attempt(trial), "0" * 32)
         outcome = Outcome(*names, OutcomeStatus.FAILED, reason=reason, measured=measured)
         self._end_attempt(trial, "failed", reason.value, outcome.to_json(), f"{tokens_per_sec:,.0f} tokens/s")
@@ -131,14 +131,14 @@ class SearchUnderTest:
 
 
 def ended_search() -> SearchUnderTest:
-    """One trial measured at once, one after a lost node, one out of memory, one dominated; and it is over."""
+    """One trial measured at once, one after a lost node, one out of memory, one pruned; and it is over."""
     search = SearchUnderTest()
     first, second, third, fourth = (search.start(Layout(micro_batch_size=size)) for size in (1, 2, 4, 8))
     search.measure(first, 1000.0)
     search.fail(second, FailureReason.NODE_FAILURE, again=True)
     search.fail(third, FailureReason.GPU_OOM, excerpt="Traceback\ntorch.OutOfMemoryError")
     search.measure(second, 1600.0)
-    search.fail(fourth, FailureReason.DOMINATED)
+    search.fail(fourth, FailureReason.PRUNED)
     search.best(second)
     search.end()
     return search

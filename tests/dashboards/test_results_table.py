@@ -55,9 +55,9 @@ def test_the_table_has_the_best_first_marked_and_what_failed_last_with_its_reaso
     assert " ".join(row.rsplit("  ")[-1].strip() for row in map(str.rstrip, rows[3:])) == "out of GPU memory"
 
 
-def test_a_dominated_trial_shows_what_it_reaches_at_most():
+def test_a_pruned_trial_shows_what_it_reaches_at_most():
     search = compared_search()
-    search.dominate(search.start(Layout(micro_batch_size=4, grad_accum_steps=4)), 90_000.0)
+    search.prune(search.start(Layout(micro_batch_size=4, grad_accum_steps=4)), 90_000.0)
     said = event_line(search.events[-2], search.records[-2])
     assert said.endswith("t0005.a1 stopped early: 90,000 tokens/s")
     _, *rows = shown(results_table(search.record, ranking_of(search.record), BASELINE.key))

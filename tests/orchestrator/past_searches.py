@@ -64,9 +64,9 @@ def failed(name: str, layout: Layout, reason: FailureReason) -> Trial:
     return _ended(name, layout, state, reason, _outcome(name, OutcomeStatus.FAILED, {}, "a CPU"))
 
 
-def dominated(name: str, layout: Layout, **seen: float) -> Trial:
-    outcome = replace(_outcome(name, OutcomeStatus.FAILED, seen, "a CPU"), reason=FailureReason.DOMINATED)
-    return _ended(name, layout, TrialState.FAILED, FailureReason.DOMINATED, outcome)
+def pruned(name: str, layout: Layout, **seen: float) -> Trial:
+    outcome = replace(_outcome(name, OutcomeStatus.FAILED, seen, "a CPU"), reason=FailureReason.PRUNED)
+    return _ended(name, layout, TrialState.FAILED, FailureReason.PRUNED, outcome)
 
 
 def past(spec: SearchSpec, *trials: Trial, search_id: str = "past-aaaaaa", at: float = NOON) -> SearchRecord:

@@ -146,7 +146,7 @@ class ScriptedLauncher(Launcher):
         if script.reason is None and script.tokens_per_sec is not None:
             outcome = measured_outcome(spec, script.tokens_per_sec, script.flags, script.peak_memory_gib)
             return replace(outcome, started_at=utc_text(job.started_at), fingerprint=script.fingerprint)
-        if script.reason is FailureReason.DOMINATED and script.tokens_per_sec is not None:
+        if script.reason is FailureReason.PRUNED and script.tokens_per_sec is not None:
             seen = measured_outcome(spec, script.tokens_per_sec)
             return replace(seen, status=OutcomeStatus.FAILED, reason=script.reason, excerpt=script.excerpt)
         ids = (spec.search_id, spec.trial, spec.attempt, spec.nonce)

@@ -14,9 +14,9 @@ from trials.trial import FailureReason, OutcomeStatus, TrialState
 
 ENDED = LaunchStatus(Liveness.ENDED, started=True)
 REASONS = tuple(FailureReason)
-DOMINATED_FIELDS = {"status": OutcomeStatus.FAILED, "reason": FailureReason.DOMINATED}
+PRUNED_FIELDS = {"status": OutcomeStatus.FAILED, "reason": FailureReason.PRUNED}
 OUT_OF_TIME = {"status": OutcomeStatus.FAILED, "reason": FailureReason.TIME_LIMIT, "proof": {}}
-DOMINATED = replace(OUTCOME, **DOMINATED_FIELDS)
+PRUNED = replace(OUTCOME, **PRUNED_FIELDS)
 
 
 def failed(reason: FailureReason | None, excerpt: str | None = None):
@@ -54,8 +54,8 @@ class TestWhatCountsFirst:
         with pytest.raises(ValueError, match=liveness.value):
             classify(SPEC, outcome, LaunchStatus(liveness))
 
-    def test_a_dominated_trial_keeps_what_it_saw(self):
-        assert classify(SPEC, DOMINATED, ENDED) == AttemptResult(TrialState.FAILED, FailureReason.DOMINATED, DOMINATED)
+    def test_a_pruned_trial_keeps_what_it_saw(self):
+        assert classify(SPEC, PRUNED, ENDED) == AttemptResult(TrialState.FAILED, FailureReason.PRUNED, PRUNED)
 
     def test_a_failed_trials_own_reason_and_words_are_kept(self):
         outcome = failed(FailureReason.GPU_OOM, "CUDA out of memory")
@@ -182,8 +182,8 @@ class TestWhatIsNotBelieved:
         assert "not UTC times" in self.fault(ended_at=time)
 
     @pytest.mark.parametrize("change", [{"mfu": 1.5}, {"tokens_per_sec": 0}, {"step_time_high_s": 0.4}])
-    def test_what_a_dominated_trial_says_to_have_seen(self, change):
-        assert self.fault(**DOMINATED_FIELDS, measured=MEASURED | change)
+    def test_what_a_pruned_trial_says_to_have_seen(self, change):
+        assert self.fault(**PRUNED_FIELDS, measured=MEASURED | change)
 
     @pytest.mark.parametrize("bound", [0, -1.0, "fast", None])
     def test_what_a_trial_that_ran_out_of_time_says_to_reach_at_most(self, bound):
@@ -193,8 +193,8 @@ class TestWhatIsNotBelieved:
     def test_what_was_measured_is_judged_whole_also_where_it_names_a_time_limit(self):
         assert "the layout did not take effect" in self.fault(reason=FailureReason.TIME_LIMIT, proof={})
 
-    def test_a_dominated_trial_whose_layout_did_not_take_effect(self):
-        fault = self.fault(**DOMINATED_FIELDS, proof=PROOF | {"tensor_parallel": 1})
+    def test_a_pruned_trial_whose_layout_did_not_take_effect(self):
+        fault = self.fault(**PRUNED_FIELDS, proof=PROOF | {"tensor_parallel": 1})
         assert "the layout did not take effect" in fault
 
     def test_more_than_the_device_itself_reaches_in_a_product(self):
@@ -210,8 +210,8 @@ class TestWhatIsBelieved:
     def test_a_number_that_is_unknown_is_no_fault(self, name):
         assert outcome_fault(SPEC, replace(OUTCOME, measured=MEASURED | {name: None})) is None
 
-    def test_few_steps_of_a_dominated_trial(self):
-        assert outcome_fault(SPEC, replace(DOMINATED, measured=MEASURED | {"measured_steps": 6})) is None
+    def test_few_steps_of_a_pruned_trial(self):
+        assert outcome_fault(SPEC, replace(PRUNED, measured=MEASURED | {"measured_steps": 6})) is None
 
     @pytest.mark.parametrize("measured", [{}, {"tokens_per_sec_high": 300.0}])
     def test_a_bound_without_proof_of_a_trial_that_ran_out_of_time(self, measured):
@@ -241,7 +241,7 @@ def test_what_is_tried_again_is_what_the_layout_cannot_help():
         "preempted": 2,
         "boot_failure": 2,
         "launch_failure": 2,
-        "dirty_gpu": 2,
+        "gpu_memory_in_use": 2,
         "interrupted": math.inf,
         "lost": 1,
     }

@@ -61,7 +61,7 @@ class RivalWatch:
 
 def may_stop(spec: TrialSpec) -> bool:
     """Whether the trial may end itself for a rival's sake: never a repeat, and never where its rules forbid it."""
-    return spec.measure.stop_dominated and spec.kind is TrialKind.SEARCH
+    return spec.measure.early_stopping and spec.kind is TrialKind.SEARCH
 
 
 def read_rival(spec: TrialSpec, path: Path, fingerprint: Mapping[str, Any]) -> Rival | None:
@@ -73,7 +73,7 @@ def read_rival(spec: TrialSpec, path: Path, fingerprint: Mapping[str, Any]) -> R
         return None
 
 
-def dominated_words(measured: Mapping[str, Any], rival: Rival) -> str:
+def pruned_detail(measured: Mapping[str, Any], rival: Rival) -> str:
     """Why a trial ended itself."""
     return (
         f"{measured['tokens_per_sec']:,.0f} tokens/s: a step takes {measured['step_time_s']:.4g} s, and "

@@ -17,7 +17,7 @@ from trials.trial import FailureReason, Flag, LowerStrEnum, Outcome, Trial, Tria
 SUSPECT_FLAGS = frozenset({Flag.SUSPECT_NODE, Flag.FINGERPRINT_CHANGED})
 """Flags of a measurement that has to be repeated before it may be the best."""
 
-_BOUNDED = (FailureReason.DOMINATED, FailureReason.TIME_LIMIT)
+_BOUNDED = (FailureReason.PRUNED, FailureReason.TIME_LIMIT)
 """How trials end of which it is known what their layouts reach at most."""
 
 _SPEEDS = (
@@ -294,7 +294,7 @@ def is_suspect(run: Trial | Outcome) -> bool:
 
 
 def upper_bound_of(trial: Trial, objective: Objective) -> float | None:
-    """What a trial that was dominated or ran out of time reaches at most, turned as in `value_of`; None for any other
+    """What a trial that was pruned or ran out of time reaches at most, turned as in `value_of`; None for any other
     trial, and where it saw too little."""
     last = trial.last_attempt
     if trial.reason not in _BOUNDED or last is None or last.outcome is None:

@@ -47,7 +47,7 @@ class ShownState(LowerStrEnum):
 
 @dataclass(frozen=True)
 class TrialCounts:
-    """How many trials stand how. A dominated one has stopped early, and has not failed."""
+    """How many trials stand how. A pruned one has stopped early, and has not failed."""
 
     measured: int = 0
     stopped_early: int = 0
@@ -137,7 +137,7 @@ def baseline_key_of(search: SearchRecord) -> str | None:
 
 def shown_state(state: SearchState, end_reason: EndReason | None) -> ShownState:
     """The state as people see it."""
-    is_refused = state.is_ended and end_reason is EndReason.SITE_REFUSED
+    is_refused = state.is_ended and end_reason is EndReason.SUBMISSION_REJECTED
     return ShownState.REFUSED if is_refused else ShownState(state.value)
 
 
@@ -148,13 +148,13 @@ def counts_of(trials: Iterable[Trial]) -> TrialCounts:
 
 
 def has_failed(trial: Trial) -> bool:
-    """Whether the trial counts as a failure: one that stopped early as dominated does not."""
+    """Whether the trial counts as a failure: one that stopped early as pruned does not."""
     return _standing(trial) == "failed"
 
 
 def has_stopped_early(trial: Trial | Attempt) -> bool:
     """Whether the trial, or this attempt, ended itself, since it could not become the best any more."""
-    return trial.reason is FailureReason.DOMINATED
+    return trial.reason is FailureReason.PRUNED
 
 
 def _standing(trial: Trial) -> str:
@@ -182,7 +182,7 @@ def _kind(
 
 
 def _kind_without_best(search: SearchRecord, ranking: Ranking, counts: TrialCounts) -> VerdictKind:
-    if search.end_reason is EndReason.SITE_REFUSED:
+    if search.end_reason is EndReason.SUBMISSION_REJECTED:
         return VerdictKind.REFUSED
     if ranking.ordered:
         return VerdictKind.NONE_ALLOWED

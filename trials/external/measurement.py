@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from search_spaces.plain_file import open_plain
-from trials.analysis.early_stopping import RivalWatch, dominated_words, may_stop
+from trials.analysis.early_stopping import RivalWatch, may_stop, pruned_detail
 from trials.attempt_result import outcome_fault
 from trials.external.checks import clock_fault, cross_checks, other_batch, proof_of
 from trials.files.folders import AttemptFolder
@@ -87,7 +87,7 @@ class LogMeasurement:
 
     def require_enough(self, reason: FailureReason, when: str) -> None:
         """TrialFailure unless there are measured steps enough, or a rival that cannot be reached."""
-        if self.measurement.has_enough_steps or self.measurement.stop is Stop.DOMINATED:
+        if self.measurement.has_enough_steps or self.measurement.stop is Stop.PRUNED:
             return
         done, least = len(self.measurement.measured_times_s), self._spec.measure.min_steps
         skipped = f", {self._reader.skipped} skipped" if self._reader.skipped else ""
@@ -112,8 +112,8 @@ class LogMeasurement:
             "flags": self._flags(proof),
         }
         rival = None if self._rivals is None else self._rivals.rival
-        if self.measurement.stop is Stop.DOMINATED and rival is not None:
-            outcome = self._report.dominated(dominated_words(measured, rival), **fields)
+        if self.measurement.stop is Stop.PRUNED and rival is not None:
+            outcome = self._report.pruned(pruned_detail(measured, rival), **fields)
         else:
             outcome = self._report.outcome(**fields)
         fault = outcome_fault(self._spec, outcome) or other_batch(self._spec, checks)
@@ -160,8 +160,8 @@ class LogMeasurement:
             Flag.TIME_LIMIT: self.measurement.stop is Stop.TIME_LIMIT,
             Flag.WIDE_INTERVAL: self.measurement.is_wide,
             Flag.SUSPECT_NODE: slows_down(self.measurement.measured_times_s),
-            Flag.LAYOUT_UNPROVEN: bool(proof["unproven"]),
-            Flag.NUMBERS_DISAGREE: not all(check["agrees"] for check in proof["cross_checks"]),
+            Flag.LAYOUT_UNVERIFIED: bool(proof["unproven"]),
+            Flag.THROUGHPUT_MISMATCH: not all(check["agrees"] for check in proof["cross_checks"]),
         }
         return tuple(flag for flag, is_so in found.items() if is_so)
 

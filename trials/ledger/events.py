@@ -54,7 +54,7 @@ class EndReason(LowerStrEnum):
     NO_FEASIBLE_LAYOUT = "no_feasible_layout"
     SCRIPT_ERROR = "script_error"
     CANCELLED_BY_USER = "cancelled_by_user"
-    SITE_REFUSED = "site_refused"
+    SUBMISSION_REJECTED = "submission_rejected"
 
 
 class EventKind(LowerStrEnum):

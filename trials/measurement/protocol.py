@@ -54,7 +54,7 @@ class Stop(LowerStrEnum):
     PRECISE = "precise"
     MAX_STEPS = "max_steps"
     TIME_LIMIT = "time_limit"
-    DOMINATED = "dominated"
+    PRUNED = "pruned"
 
 
 @dataclass
@@ -115,7 +115,7 @@ class Measurement:
                 return Stop.MAX_STEPS
         if elapsed_s + self._time_needed_to_end_s() > self.rules.time_limit_s:
             return Stop.TIME_LIMIT
-        return Stop.DOMINATED if wanted_s is not None and is_slower_than(wanted_s, measured) else None
+        return Stop.PRUNED if wanted_s is not None and is_slower_than(wanted_s, measured) else None
 
     def _time_needed_to_end_s(self) -> float:
         """One more step, twice as slow as the slowest of late, and a moment to write the outcome. What the first one

@@ -60,7 +60,7 @@ class Report:
         if outcome is None or outcome["status"] != OutcomeStatus.FAILED:
             return None
         reason = FailureReason(outcome["reason"])
-        return None if reason is FailureReason.DOMINATED else reason
+        return None if reason is FailureReason.PRUNED else reason
 
     def fail(self, reason: FailureReason, excerpt: str, measured: Mapping[str, float] = MappingProxyType({})) -> None:
         """Write a failure of this rank, with what it measured until then, unless there is an outcome already."""
@@ -73,9 +73,9 @@ class Report:
         """A measured outcome, not written yet: other fields as in `Outcome`."""
         return replace(self._blank, status=OutcomeStatus.MEASURED, ended_at=utc_text(), **fields)
 
-    def dominated(self, excerpt: str, **fields: Any) -> Outcome:
+    def pruned(self, excerpt: str, **fields: Any) -> Outcome:
         """The outcome of a trial that ended itself, not written yet: with what it measured until then."""
-        blank = replace(self._blank, reason=FailureReason.DOMINATED, phase=self.phase, rank=self._rank)
+        blank = replace(self._blank, reason=FailureReason.PRUNED, phase=self.phase, rank=self._rank)
         return replace(blank, excerpt=excerpt, ended_at=utc_text(), **fields)
 
     def measured(self, outcome: Outcome) -> None:

@@ -62,8 +62,8 @@ class MeasureSection(Section):
         le=2**20,
         description="Memory of one rank, in GiB, above which a trial counts as out of memory.",
     )
-    stop_dominated: bool = Field(
-        default=_DEFAULTS.stop_dominated,
+    early_stopping: bool = Field(
+        default=_DEFAULTS.early_stopping,
         description="Whether a trial ends itself once it cannot reach the best one on as many nodes or fewer; the"
         " baseline and repeats never do.",
     )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from trials.analysis.early_stopping import RivalWatch, dominated_words, may_stop
+from trials.analysis.early_stopping import RivalWatch, may_stop, pruned_detail
 from trials.attempt_result import outcome_fault
 from trials.files.folders import AttemptFolder
 from trials.measurement.epochs import epoch_fields
@@ -61,7 +61,7 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
         traits = {"flags": flags_of(loop, places, measured), "fingerprint": found}
         outcome = _believed(spec, loop, counts, _outcome(report, loop, rivals, measured=measured, **traits))
         report.measured(outcome)
-    if spec.measure.profile and loop.measurement.stop is not Stop.DOMINATED:
+    if spec.measure.profile and loop.measurement.stop is not Stop.PRUNED:
         meet(device.torch_device)
         device.synchronize()  # on a GPU only this waits; who fails from here on finds the outcome written
         from trials.train.measurement.profile import add_breakdown
@@ -83,7 +83,7 @@ def flags_of(
     """The loop's flags; the suspicion that falls on it when a device was slower than the others from the start; and
     host memory that grows."""
     of_places = (Flag.SUSPECT_NODE,) if slow_ranks(probe_ms_by_rank(places)) else ()
-    of_memory = (Flag.HOST_MEMORY_GROWS,) if "host_memory_full_at_step" in measured else ()
+    of_memory = (Flag.HOST_MEMORY_GROWTH,) if "host_memory_full_at_step" in measured else ()
     return tuple(dict.fromkeys((*loop.flags, *of_places, *of_memory)))
 
 
@@ -125,8 +125,8 @@ def _outcome(report: Report, loop: TrainingLoop, rivals: RivalWatch | None, **fi
     """What is to be told of the measurement, without its proof."""
     fields["step_times_s"] = tuple(record.step_time_s for record in loop.records)
     rival = None if rivals is None else rivals.rival
-    if loop.measurement.stop is Stop.DOMINATED and rival is not None:
-        return report.dominated(dominated_words(fields["measured"], rival), **fields)
+    if loop.measurement.stop is Stop.PRUNED and rival is not None:
+        return report.pruned(pruned_detail(fields["measured"], rival), **fields)
     return report.outcome(**fields)
 
 

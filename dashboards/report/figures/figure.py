@@ -15,7 +15,7 @@ from trials.trial import FailureReason
 REASON_COLORS: Mapping[FailureReason, str] = {
     FailureReason.GPU_OOM: "@c2",
     FailureReason.HOST_OOM: "@c5",
-    FailureReason.DOMINATED: "@muted",
+    FailureReason.PRUNED: "@muted",
     FailureReason.TIME_LIMIT: "@c4",
     FailureReason.HANG: "@c6",
     FailureReason.SCRIPT_ERROR: "@c7",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from orchestrator.common.timeouts import FOLDER_TIMEOUT_S, HangGuard
+from orchestrator.common.timeouts import FOLDER_ANSWERS_WITHIN_S, InTime
 from orchestrator.launchers.local.rank_groups import last_sign_of_life
 from orchestrator.launchers.slurm.attempt_logs import end_of, excerpt, has_outcome, last_restart
 from orchestrator.launchers.slurm.job_status import alive_status, ended_status, job_words, unknown_status
@@ -26,7 +26,7 @@ class Watch:
         self._slurm = slurm
         self._questions = questions
         self._submissions = submissions
-        self._folders = HangGuard(FOLDER_TIMEOUT_S)
+        self._folders = InTime(FOLDER_ANSWERS_WITHIN_S)
 
     def poll(self, keys: Iterable[str]) -> dict[str, LaunchStatus]:
         """What is known of these attempts, as `Launcher.poll` says."""
@@ -177,7 +177,7 @@ class Watch:
             silent_s = min(silent_s, max(0.0, self._slurm.now() - last_sign))
         if silent_s >= grace_s:
             words = f"neither Slurm nor its accounting knows job {tracked.job_id} for {grace_s:.0f} s"
-            ran, lost = tracked.job.log.exists(), FailureReason.LOST
+            ran, lost = tracked.job.log.exists(), FailureReason.JOB_LOST
             return LaunchStatus(Liveness.ENDED, ran, reason=lost, detail=words, job_id=tracked.job_id, restart=restart)
         words = f"job {tracked.job_id} is gone from Slurm{self._questions.accounting_words}; waiting for its outcome"
         return LaunchStatus(Liveness.UNKNOWN, detail=words)

@@ -33,7 +33,7 @@ _WITH_THE_PILOT: Mapping[FailureReason | None, FailureReason] = {
 }
 """Why a step ended that its pilot's end took with it; whatever else ended the pilot, the step is blameless."""
 
-_SICK = (FailureReason.DIRTY_GPU, FailureReason.NODE_FAILURE, FailureReason.HANG)
+_SICK = (FailureReason.GPU_MEMORY_IN_USE, FailureReason.NODE_FAILURE, FailureReason.HANG)
 
 _OF_AN_UNSERVED_PILOT = (
     *(FailureReason.CANCELLED_BY_USER, FailureReason.PREEMPTED),
@@ -188,6 +188,6 @@ def sick_nodes(folder: AttemptFolder, nodes: tuple[str, ...], tasks_per_node: in
     if not is_sick and Flag.SUSPECT_NODE not in data.get("flags", ()):
         return ()
     probes = (data.get("fingerprint") or {}).get("probe_ms_by_rank") or ()
-    ranks = [data["rank"]] if data.get("reason") == FailureReason.DIRTY_GPU else slow_ranks(probes)
+    ranks = [data["rank"]] if data.get("reason") == FailureReason.GPU_MEMORY_IN_USE else slow_ranks(probes)
     places = {rank // tasks_per_node for rank in ranks if isinstance(rank, int)}
     return tuple(node for place, node in enumerate(nodes) if not places or place in places)

@@ -77,7 +77,7 @@ def test_without_a_measured_trial_it_says_so():
 
 def test_what_others_wrote_is_no_markdown_and_no_html():
     search = SearchUnderTest()
-    search.end("failed", "site_refused")
+    search.end("failed", "submission_rejected")
     detail = "<img src=x onerror=alert(1)> [here](http://x) | *bold* `code`\x1b[31m\n# heading"
     text = note(replace(search.record, detail=detail))
     said = text.splitlines()[0]

@@ -43,7 +43,7 @@ def test_statuses_are_truthful(sync, client, tmp_path, request):
     names = [search.start(Layout(micro_batch_size=size)) for size in (1, 2, 3, 4, 5, 6, 7)]
     search.measure(names[0], 1000.0)
     search.fail(names[1], FailureReason.GPU_OOM)
-    search.fail(names[2], FailureReason.DOMINATED)
+    search.fail(names[2], FailureReason.PRUNED)
     search.fail(names[3], FailureReason.PREEMPTED)
     search.fail(names[4], FailureReason.CANCELLED_BY_SEARCH)
     search.fail(names[5], FailureReason.HANG, again=True)
@@ -200,7 +200,7 @@ def test_the_series_of_the_best_is_the_answer_as_it_stood_then():
 
 def test_a_search_that_the_cluster_refused_has_failed():
     search = compared_search()
-    search.end("completed", "site_refused")
+    search.end("completed", "submission_rejected")
     assert parent_view(search.record).status is RunStatus.FAILED
 
 

@@ -50,7 +50,7 @@ def _slower() -> Any:
 
 def a_told_search() -> SearchUnderTest:
     """An ended search that has something for every part of the report: predictions, a profile, failures with logs, one
-    that was dominated, a tie, and finalists; its name and a log are hostile."""
+    that was pruned, a tie, and finalists; its name and a log are hostile."""
     search = SearchUnderTest(spec(name=HOSTILE))
     search.measure(search.start(TODAY, prediction=_foretold(1.1, 1.4)), 1000.0)
     search.fail(search.start(Layout(data_parallel=8)), FailureReason.GPU_OOM, excerpt="torch.OutOfMemoryError: CUDA")
@@ -59,7 +59,7 @@ def a_told_search() -> SearchUnderTest:
     best = search.start(FASTEST, prediction=_foretold(0.6, 2.8))
     search.measure(best, 1500.0, peak_memory_gib=3.0, time_s=profile)
     search.best(best)
-    search.dominate(search.start(Layout(tensor_parallel=8)), 300.0)
+    search.prune(search.start(Layout(tensor_parallel=8)), 300.0)
     for layout, speed in list(_slower())[:12]:
         search.measure(
             search.start(layout, prediction=_foretold(900 / speed, 1.6)), speed, peak_memory_gib=1500 / speed

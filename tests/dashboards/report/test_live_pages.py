@@ -61,7 +61,7 @@ def test_the_list_says_why_a_search_ended():
 
 
 def test_a_search_that_the_cluster_refused_is_not_called_completed():
-    refused = SearchLine("a-abcdef", SearchState.COMPLETED, EndReason.SITE_REFUSED, 3, "t0001")
+    refused = SearchLine("a-abcdef", SearchState.COMPLETED, EndReason.SUBMISSION_REJECTED, 3, "t0001")
     text = searches_page([refused]).text
     assert '<span class="state state-refused">refused</span>' in text
     assert "the cluster rejected a job" in text

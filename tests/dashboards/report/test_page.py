@@ -173,7 +173,7 @@ def test_a_tie_is_no_win_in_large_type():
 
 def test_a_search_that_the_cluster_refused_says_so_with_the_reason():
     search = a_search()
-    search.event(EventKind.SEARCH_STATE, state="completed", end_reason="site_refused", detail="Invalid account")
+    search.event(EventKind.SEARCH_STATE, state="completed", end_reason="submission_rejected", detail="Invalid account")
     page = Page(page_of(search))
     (state,) = [a["class"] for a in page.all("span") if a.get("class", "").startswith("state ")]
     assert state == "state state-refused"

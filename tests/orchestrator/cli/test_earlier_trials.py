@@ -1,4 +1,4 @@
-"""`search.earlier_trials` as a user meets it: told at the start, frozen in the folder, the same after a restart."""
+"""`search.warm_start` as a user meets it: told at the start, frozen in the folder, the same after a restart."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestrator.cli.main import run
 from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.create import create_search, prepare
-from orchestrator.lifecycle.drive import SearchCallbacks, drive
+from orchestrator.lifecycle.drive import Watcher, drive
 from orchestrator.planning.prior_trials import collected
 from orchestrator.search.driver import Driver
 from search_spaces.tables.measured_table import read_table, render_table
@@ -30,7 +30,7 @@ from trials.ledger.reader import LedgerReader
 pytestmark = pytest.mark.slow
 
 ROWS = ({"step_time_s": "4.5"}, {"step_time_s": "3.5"}, OUT_OF_MEMORY)
-LEARNING = TABLE_SEARCH.replace("sampler: grid", "sampler: model_order, earlier_trials: earlier.csv")
+LEARNING = TABLE_SEARCH.replace("sampler: grid", "sampler: cost_model, warm_start: earlier.csv")
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_what_is_learnt_from_is_told_at_the_start_and_lies_in_the_folder(place, 
     folder = started(capsys)
     assert "\nlearnt from 4 trials of a table: ultrascale-playbook\n" in "\n" + (folder.path / "told").read_text()
     assert len(read_table(folder.earlier).require_whole().observations) == 4
-    cold = started(capsys, "--set", "search.earlier_trials=none")
+    cold = started(capsys, "--set", "search.warm_start=none")
     assert "learnt from" not in (cold.path / "told").read_text()
     assert not cold.earlier.exists()
     assert {hash for _, hash in trials_of(folder)}.isdisjoint(hash for _, hash in trials_of(cold))
@@ -95,7 +95,7 @@ def interrupted_search() -> SearchFolder:
         if event.kind is EventKind.TRIAL_ENDED:
             drivers[0].interrupt()
 
-    watcher = SearchCallbacks(on_event=after_one, driving=driving)
+    watcher = Watcher(on_event=after_one, driving=driving)
     written = SearchSpec.from_json(json.loads(folder.json.read_text()))
     record = drive(folder, written, prepare(spec).feasible, None, ledger_url(), watcher)
     assert (len(record.trials), record.state.is_ended) == (1, False)
@@ -144,7 +144,7 @@ def notes_of_plan(capsys, *words: str) -> str:
 
 def test_a_plan_tells_whose_trials_it_learnt_from(taught, capsys):
     assert "learnt from 3 trials of 1 earlier search: past-aaaaaa" in notes_of_plan(capsys)
-    assert "uncalibrated" in notes_of_plan(capsys, "--set", "search.earlier_trials=none")
+    assert "uncalibrated" in notes_of_plan(capsys, "--set", "search.warm_start=none")
 
 
 def test_a_plan_says_of_a_ledger_it_cannot_read_that_it_learnt_nothing(taught, capsys):

@@ -165,7 +165,7 @@ def test_what_python_compiled_of_the_code_is_not_what_a_search_goes_on_with(tmp_
 def test_a_trial_that_stopped_early_is_not_named_as_failed(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     spec, search = load_search_file(write_recorded_search(tmp_path, OK)), SearchUnderTest()
-    search.dominate(search.start(Layout(micro_batch_size=2)), 100.0)
+    search.prune(search.start(Layout(micro_batch_size=2)), 100.0)
     show_search(search.record, spec, SearchFolder(tmp_path))
     assert "failed:" not in capsys.readouterr().out
     search.fail(search.start(Layout(micro_batch_size=4)), FailureReason.HANG)

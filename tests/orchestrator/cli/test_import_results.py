@@ -42,7 +42,7 @@ def test_results_become_a_table_that_a_search_learns_from(here, capsys):
         "notes": [],
     }
     assert [row.outcome for row in read_table(here / "past.csv").require_whole().observations] == ["ok", "oom"]
-    (here / "next.yaml").write_text(SEARCH + BASELINE + "search: {earlier_trials: past.csv}\n")
+    (here / "next.yaml").write_text(SEARCH + BASELINE + "search: {warm_start: past.csv}\n")
     assert run(["plan", "next.yaml", "--json"]) == 0
     assert "2 trials of a table: deephyper" in " ".join(json.loads(capsys.readouterr().out)["notes"])
 

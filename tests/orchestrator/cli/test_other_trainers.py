@@ -25,7 +25,7 @@ space:
   tensor_parallel: [1, 2]
   micro_batch_size: [1, 2]
 search: {sampler: grid, max_trials: 4, finalists: 0}
-measure: {min_steps: 5, max_steps: 20, max_warmup_steps: 10, ci_relative_width: 0.5, stop_dominated: false}
+measure: {min_steps: 5, max_steps: 20, max_warmup_steps: 10, ci_relative_width: 0.5, early_stopping: false}
 launcher: {kind: local}
 tracking: {enabled: false}
 """
@@ -80,16 +80,16 @@ def test_a_search_with_megatron_ends_in_a_recipe_of_its_layouts(finished):
     assert "-m trials.external" in (recipe / "launch.sh").read_text()
     assert (recipe / "code/trials/external/program.py").exists()
     words = (recipe / "README.md").read_text()
-    assert "layout_unproven" in words
+    assert "layout_unverified" in words
     assert "**Megatron-LM**, measured with this trainer (`megatron_args.txt`)" in words
     assert FAKE in (recipe / "command.txt").read_text()
 
 
 def test_what_its_flags_mean_is_said_beside_the_best_and_below_the_table(in_its_home):
     place, answer = in_its_home
-    assert answer["best"]["flags"] == ["layout_unproven"]
+    assert answer["best"]["flags"] == ["layout_unverified"]
     assert "\nlayout_unproven: the trainer's log does not prove" in parlay_here("best", cwd=place).out
-    assert "\n! t0001, t0002, t0003, t0004 layout_unproven: the trainer's log" in parlay_here("status", cwd=place).out
+    assert "\n! t0001, t0002, t0003, t0004 layout_unverified: the trainer's log" in parlay_here("status", cwd=place).out
 
 
 def test_its_recipe_is_replayed_with_the_same_trainer(in_its_home):

@@ -33,7 +33,7 @@ def test_a_problem_says_file_line_key_value_rule_and_fix(tmp_path: Path):
     assert problem.to_json() == {
         "code": "choice",
         "message": "is 'deephiper'",
-        "rule": "one of guided, deephyper, deephyper_filtered, model_order, random, grid",
+        "rule": "one of guided, deephyper, deephyper_filtered, cost_model, random, grid",
         "fix": "did you mean deephyper?",
         "key": "search.sampler",
         "value": "deephiper",

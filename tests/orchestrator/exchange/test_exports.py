@@ -16,7 +16,7 @@ from orchestrator.interop.deephyper_export import results_of
 from orchestrator.interop.export_formats import ExportFormat, exported
 from orchestrator.interop.table_export import COLUMNS, csv_text, parquet_bytes, trial_rows
 from search_spaces.layouts.layout import LAYOUT_FIELDS
-from tests.orchestrator.past_searches import dominated, failed, layouts, measured, past, spec_in
+from tests.orchestrator.past_searches import failed, layouts, measured, past, pruned, spec_in
 from trials.analysis.ranking import Objective
 from trials.ledger.events import SearchRecord
 from trials.trial import FailureReason, Trial
@@ -31,13 +31,13 @@ def spec(tmp_path) -> SearchSpec:
 
 @pytest.fixture
 def search(spec) -> SearchRecord:
-    """Two that ran, a dominated one, two that failed and one that still waits."""
+    """Two that ran, a pruned one, two that failed and one that still waits."""
     first, second, third, fourth, fifth, sixth = layouts()[:6]
     return past(
         spec,
         measured("t0001", first, **SLOW),
         measured("t0002", second, **FAST),
-        dominated("t0003", third, step_time_s=0.9),
+        pruned("t0003", third, step_time_s=0.9),
         failed("t0004", fourth, FailureReason.GPU_OOM),
         failed("t0005", fifth, FailureReason.CANCELLED_BY_USER),
         Trial("t0006", sixth),
@@ -60,7 +60,7 @@ def test_tidy_csv_has_a_row_a_trial_with_all_that_is_known_of_it(search):
     rows = read(csv_text(trial_rows(search)))
     assert [tuple(row) for row in rows] == [COLUMNS] * 6
     assert [row["state"] for row in rows] == ["measured", "measured", "failed", "failed", "cancelled", "proposed"]
-    assert [row["reason"] for row in rows] == ["", "", "dominated", "gpu_oom", "cancelled_by_user", ""]
+    assert [row["reason"] for row in rows] == ["", "", "pruned", "gpu_oom", "cancelled_by_user", ""]
     assert [row["tokens_per_sec"] for row in rows] == ["100.0", "400.0", "", "", "", ""]
     slow = rows[0]
     assert (slow["micro_batch_size"], slow["sequence_parallel"], slow["bucket_mib"]) == ("1", "0", "")
@@ -115,7 +115,7 @@ def test_deephypers_own_tools_read_its_results(search, spec, tmp_path):
     frame = hpo.read_results_from_csv(str(path))
     worked, broke = hpo.filter_failed_objectives(frame)
     assert list(worked["objective"]) == [100.0, 400.0]
-    assert list(broke["objective"]) == ["F_dominated", "F_gpu_oom", "F_cancelled_by_user"]
+    assert list(broke["objective"]) == ["F_pruned", "F_gpu_oom", "F_cancelled_by_user"]
     best, value = hpo.parameters_at_max(frame)
     assert (value, best["micro_batch_size"], best["data_parallel"]) == (400.0, 2, 2)
     assert set(best) == set(LAYOUT_FIELDS)
@@ -133,7 +133,7 @@ def test_deephypers_own_tools_read_its_results(search, spec, tmp_path):
 def test_what_is_minimised_is_negative_and_several_goals_have_a_column_each(search):
     both = (Objective.TOKENS_PER_SEC, Objective.NODE_HOURS_PER_BILLION_TOKENS)
     rows = read(results_of(search, both).content.decode())
-    assert [row["objective_0"] for row in rows] == ["100.0", "400.0", "F_dominated", "F_gpu_oom", "F_cancelled_by_user"]
+    assert [row["objective_0"] for row in rows] == ["100.0", "400.0", "F_pruned", "F_gpu_oom", "F_cancelled_by_user"]
     assert float(rows[0]["objective_1"]) == pytest.approx(-1e9 / 3600 / 100)
     assert rows[3]["objective_1"] == "F_gpu_oom"
     assert "objective" not in rows[0]

@@ -14,7 +14,7 @@ from orchestrator.interop.import_result import Imported
 from orchestrator.interop.results_import import read_results, table_text
 from search_spaces.errors import InputError
 from search_spaces.tables.measured_table import parse_table
-from tests.orchestrator.past_searches import SEARCH, dominated, failed, layouts, measured, past, spec_in
+from tests.orchestrator.past_searches import SEARCH, failed, layouts, measured, past, pruned, spec_in
 from trials.analysis.ranking import Objective
 from trials.trial import FailureReason
 
@@ -81,14 +81,14 @@ def test_what_parlay_exported_is_read_without_a_word_more(spec):
     search = past(
         spec,
         measured("t0001", first),
-        dominated("t0002", second, step_time_s=0.9),
+        pruned("t0002", second, step_time_s=0.9),
         failed("t0003", third, FailureReason.GPU_OOM),
         failed("t0004", fourth, FailureReason.NODE_FAILURE),
     )
     found = parse(results_of(search, (Objective.TOKENS_PER_SEC,)).content.decode(), spec, None)
     assert [(row.layout, row.outcome, row.step_time_s, row.failure_reason) for row in found.rows] == [
         (first, "ok", 0.5, None),
-        (second, "ok", 0.9, "dominated"),
+        (second, "ok", 0.9, "pruned"),
         (third, "oom", None, "gpu_oom"),
     ]
     assert (found.rows[0].peak_memory_gib, found.rows[0].queue_wait_s) == (0.25, 12.0)

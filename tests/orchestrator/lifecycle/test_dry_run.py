@@ -87,7 +87,7 @@ def test_the_first_is_that_of_a_plan_which_earlier_trials_taught(tmp_path, spec)
         for layout, gib in zip(untaught.layouts, untaught.estimates.peak_memory_gib, strict=True)
     ]
     (tmp_path / "past.csv").write_text(render_table(rows))
-    taught = load_search_file(tmp_path / "search.yaml", ["search.earlier_trials=past.csv"])
+    taught = load_search_file(tmp_path / "search.yaml", ["search.warm_start=past.csv"])
     space = candidates_of(taught)
     first = write_first_jobs(taught, space, tmp_path)[-1].layout
     assert first == plan_of(taught, space, collected_for_plan(taught)).layouts[0]

@@ -17,7 +17,7 @@ cluster: {{accelerator: cpu, gpus_per_node: 2, num_nodes: 2}}
 global_batch_size: 8
 space: {{tensor_parallel: 2, micro_batch_size: [1, 2]}}
 search: {{sampler: grid, max_trials: 2, parallel_trials: 2, finalists: 0}}
-measure: {{min_steps: 5, max_steps: 20, max_warmup_steps: 10, ci_relative_width: 0.5, stop_dominated: false}}
+measure: {{min_steps: 5, max_steps: 20, max_warmup_steps: 10, ci_relative_width: 0.5, early_stopping: false}}
 launcher: {{kind: slurm, slurm: {{poll_interval: 1s}}}}
 tracking: {{enabled: false}}
 trainer: {{kind: megatron-lm, script: {FAKE}}}

@@ -118,7 +118,7 @@ def test_where_nobody_knows_the_device_the_newest_searchs_counts(spec, url):
 
 
 def test_only_what_ran_or_ran_out_of_memory_teaches(spec, url):
-    reasons = (FailureReason.GPU_OOM, FailureReason.HANG, FailureReason.TIME_LIMIT, FailureReason.LOST)
+    reasons = (FailureReason.GPU_OOM, FailureReason.HANG, FailureReason.TIME_LIMIT, FailureReason.JOB_LOST)
     trials = [failed(f"t000{n}", layouts()[n], reason) for n, reason in enumerate(reasons, 1)]
     write_ledger(url, past(spec, *trials))
     assert [(row.trial, row.outcome) for row in collected(spec, url).observations] == [("t0001", "oom")]
@@ -226,7 +226,7 @@ def test_a_ledger_that_cannot_be_read_is_a_remark(spec, tmp_path):
 
 
 def test_none_asks_for_nothing(tmp_path, url):
-    spec = spec_in(tmp_path, ON_SLURM, "search.earlier_trials=none")
+    spec = spec_in(tmp_path, ON_SLURM, "search.warm_start=none")
     write_ledger(url, past(spec, *three_trials()))
     assert collected(spec, url) == Earlier()
 
@@ -240,7 +240,7 @@ def test_a_table_is_taken_as_evenly_as_the_ledger_and_its_sources_are_told(tmp_p
         for bucket in range(1, 301)
     ]
     (tmp_path / "table.csv").write_text(render_table(many))
-    earlier = collected(spec_in(tmp_path, "search.earlier_trials=table.csv"), "")
+    earlier = collected(spec_in(tmp_path, "search.warm_start=table.csv"), "")
     assert earlier.words == "60 trials of a table: somebody"
     times = sorted(row.step_time_s for row in earlier.observations)
     assert max(later - sooner for sooner, later in zip([0, *times], [*times, 301], strict=True)) < 12
@@ -259,7 +259,7 @@ def test_a_bad_table_is_named_with_its_line_before_anything_is_made(tmp_path, sp
     text = render_table(observed_in(past(spec, *three_trials()), spec).rows)
     (tmp_path / "table.csv").write_text(spoil(text))
     with pytest.raises(InputError) as caught:
-        spec_in(tmp_path, "search.earlier_trials=table.csv")
+        spec_in(tmp_path, "search.warm_start=table.csv")
     assert told in str(caught.value)
 
 
@@ -289,7 +289,7 @@ def test_samplers_that_are_there_to_compare_with_learn_nothing(spec, sampler):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampler", ["guided", "model_order"])
+@pytest.mark.parametrize("sampler", ["guided", "cost_model"])
 def test_a_sampler_of_the_models_asks_the_same_after_a_restart(spec, sampler, tmp_path):
     rows = observed_in(past(spec, *three_trials()), spec).rows
     folder = SearchFolder(tmp_path)

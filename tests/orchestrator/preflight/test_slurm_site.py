@@ -84,7 +84,7 @@ def test_of_pilots_the_shortest_that_a_trial_can_run_in_is_asked_for(tmp_path, s
     require_site(spec, candidates_of(spec), pytest.fail, slurm)
     assert [(job.num_nodes, job.tasks_per_node, job.time_limit_s) for job in asked] == [(4, 4, least_s(630.0))]
     too_large = loaded(tmp_path, "launcher.kind=slurm_pilot", "search.parallel_trials=2")
-    assert [problem.code for problem in refused(slurm, too_large)] == ["site_refused"]
+    assert [problem.code for problem in refused(slurm, too_large)] == ["submission_rejected"]
 
 
 def test_on_a_partition_of_half_an_hour_there_are_pilots_for_short_trials_and_others_are_refused_with_the_numbers(
@@ -115,7 +115,7 @@ def test_a_pilot_has_the_nodes_of_the_largest_layout(tmp_path):
 def test_a_partition_that_is_not_there_is_told_with_slurms_words_and_its_line(tmp_path, slurm):
     problems = refused(slurm, loaded(tmp_path, "launcher.slurm.partition=nosuch"))
     assert {(p.code, p.key, p.value, p.file) for p in problems} == {
-        ("site_refused", "launcher.slurm.partition", "nosuch", "--set")
+        ("submission_rejected", "launcher.slurm.partition", "nosuch", "--set")
     }
     assert "Invalid partition name specified" in problems[0].message
     assert all(p.rule and p.fix for p in problems)
@@ -126,7 +126,7 @@ def test_a_partition_that_is_not_there_is_told_with_slurms_words_and_its_line(tm
 @pytest.mark.bad_input(22)
 def test_more_cpus_than_a_node_offers_are_refused(tmp_path, slurm):
     problems = refused(slurm, loaded(tmp_path, "launcher.slurm.cpus_per_task=2"))
-    assert {(p.key, p.code) for p in problems} == {("launcher.slurm", "site_refused")}
+    assert {(p.key, p.code) for p in problems} == {("launcher.slurm", "submission_rejected")}
     assert "Requested node configuration is not available" in problems[0].message
 
 
@@ -224,7 +224,7 @@ def test_nodes_that_are_away_are_waited_for_and_said(tmp_path, slurm):
 def test_nodes_that_are_away_excuse_no_job_that_none_could_run(tmp_path, slurm):
     slurm.cluster.drain_node("n1")
     problems = refused(slurm, loaded(tmp_path, "launcher.slurm.cpus_per_task=2"))
-    assert {p.code for p in problems} == {"site_refused"}
+    assert {p.code for p in problems} == {"submission_rejected"}
 
 
 def test_other_launchers_ask_no_slurm(tmp_path, slurm):
@@ -261,7 +261,7 @@ def test_what_a_real_slurm_refuses_is_bad_input_and_leaves_nothing(tmp_path, slu
     error = answer.json["error"]
     assert (answer.code, error["code"], error["key"], error["value"], error["file"]) == (
         2,
-        "site_refused",
+        "submission_rejected",
         "launcher.slurm.partition",
         "nosuch",
         "--set",

@@ -12,7 +12,7 @@ from orchestrator.records.observations import leave_measured, measured_table, mo
 from search_spaces.layouts.layout import Layout
 from search_spaces.tables.benchmark_problem import problem_for, problems_in
 from search_spaces.tables.measured_table import parse_table
-from tests.orchestrator.past_searches import dominated, failed, layouts, measured, past, spec_in
+from tests.orchestrator.past_searches import failed, layouts, measured, past, pruned, spec_in
 from trials.files.folders import SearchFolder
 from trials.trial import FailureReason, Trial, TrialKind
 
@@ -56,23 +56,23 @@ def test_a_full_host_says_nothing_of_a_devices_memory(tmp_path):
 def test_what_says_nothing_of_the_layout_is_counted_by_its_reason(spec):
     nothing = [
         *("cancelled_by_user", "cancelled_by_search", "node_failure", "preempted", "boot_failure", "launch_failure"),
-        *("dirty_gpu", "interrupted", "lost", "lost", "result_invalid"),
+        *("gpu_memory_in_use", "interrupted", "job_lost", "job_lost", "result_invalid"),
     ]
     ended = [failed(f"t{n:04}", layouts()[0], FailureReason(reason)) for n, reason in enumerate(nothing, 1)]
     unstarted = Trial("t0098", layouts()[1])
     given_up = replace(unstarted, trial="t0099", state=ended[0].state, reason=FailureReason.CANCELLED_BY_SEARCH)
     found = observed_in(past(spec, *ended, unstarted, given_up), spec)
     assert found.rows == ()
-    assert found.left_out == dict.fromkeys(nothing, 1) | {"lost": 2, "cancelled_by_search": 2, "in_flight": 1}
+    assert found.left_out == dict.fromkeys(nothing, 1) | {"job_lost": 2, "cancelled_by_search": 2, "in_flight": 1}
 
 
-def test_a_dominated_trial_ran_at_what_its_steps_took_and_says_so(spec):
-    trial = dominated("t0001", layouts()[0], step_time_s=0.9, tokens_per_sec=142.2, tokens_per_sec_high=150.0)
+def test_a_pruned_trial_ran_at_what_its_steps_took_and_says_so(spec):
+    trial = pruned("t0001", layouts()[0], step_time_s=0.9, tokens_per_sec=142.2, tokens_per_sec_high=150.0)
     (row,) = observed_in(past(spec, trial), spec).rows
-    assert (row.outcome, row.step_time_s, row.failure_reason) == ("ok", 0.9, "dominated")
+    assert (row.outcome, row.step_time_s, row.failure_reason) == ("ok", 0.9, "pruned")
     for seen in ({}, {"tokens_per_sec_high": 150.0}):
-        found = observed_in(past(spec, dominated("t0001", layouts()[0], **seen)), spec)
-        assert (found.rows, found.left_out) == ((), {"dominated": 1})
+        found = observed_in(past(spec, pruned("t0001", layouts()[0], **seen)), spec)
+        assert (found.rows, found.left_out) == ((), {"pruned": 1})
 
 
 def test_a_suspect_run_is_left_out_where_another_run_of_its_layout_is_not(spec):
@@ -122,12 +122,12 @@ def test_the_table_is_read_back_as_the_searchs_closed_problem(spec):
     trials = (
         measured("t0001", layouts()[0]),
         failed("t0002", layouts()[1], FailureReason.GPU_OOM),
-        failed("t0003", layouts()[2], FailureReason.LOST),
+        failed("t0003", layouts()[2], FailureReason.JOB_LOST),
     )
     search = past(spec, *trials)
     observed = observed_in(search, spec)
     text = measured_table(observed, search)
-    assert text.startswith("# search past-aaaaaa, completed: 2 of 3 trials\n# left out: 1 lost\n")
+    assert text.startswith("# search past-aaaaaa, completed: 2 of 3 trials\n# left out: 1 job_lost\n")
     rows = parse_table(text, "measured.csv").require_whole().observations
     assert rows == observed.rows
     assert problem_for(rows, spec.model, spec.cluster, 8).layouts == (layouts()[0], layouts()[1])

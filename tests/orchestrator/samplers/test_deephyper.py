@@ -121,14 +121,14 @@ def test_a_lost_node_a_cancelled_trial_or_one_that_is_not_believed_teaches_nothi
     assert sampler.ask(5, [*history, *failed]) != in_flight
 
 
-def test_a_dominated_layout_is_told_as_fast_as_it_may_be():
+def test_a_pruned_layout_is_told_as_fast_as_it_may_be():
     outcomes = table()
     history = [outcomes[layout] for layout in list(outcomes)[::12]]
     other = next(layout for layout in outcomes if layout not in {told.layout for told in history})
     sampler = DeepHyperSampler(list(outcomes), 1)
-    dominated = Told(other, reason=FailureReason.DOMINATED, at_most=9e5)
-    assert sampler.ask(5, [*history, dominated]) == sampler.ask(5, [*history, Told(other, value=9e5)])
-    assert sampler.ask(5, [*history, dominated]) != sampler.ask(5, [*history, replace(dominated, at_most=None)])
+    pruned = Told(other, reason=FailureReason.PRUNED, at_most=9e5)
+    assert sampler.ask(5, [*history, pruned]) == sampler.ask(5, [*history, Told(other, value=9e5)])
+    assert sampler.ask(5, [*history, pruned]) != sampler.ask(5, [*history, replace(pruned, at_most=None)])
 
 
 def test_nothing_is_printed_written_or_set_up(tmp_path, monkeypatch, capfd):

@@ -85,7 +85,7 @@ def trials_until_best(asked: Sampler, world: Callable[[Layout], Told], best: flo
 
 
 def test_an_empty_history_means_the_order_of_the_model():
-    assert sampler().ask(5, [])[0] == sampler("model_order").ask(5, [])[0]
+    assert sampler().ask(5, [])[0] == sampler("cost_model").ask(5, [])[0]
 
 
 @pytest.mark.parametrize(
@@ -99,9 +99,7 @@ def test_a_handful_of_trials_finds_the_best_of_a_world_that_is_not_as_expected(w
 
 def test_it_needs_fewer_trials_than_the_order_of_the_model_where_that_is_wrong():
     world = World(data_parallel=30)
-    assert trials_until_best(sampler(), world, world.best) < trials_until_best(
-        sampler("model_order"), world, world.best
-    )
+    assert trials_until_best(sampler(), world, world.best) < trials_until_best(sampler("cost_model"), world, world.best)
 
 
 def test_what_ran_out_of_memory_makes_what_is_larger_unlikely():
@@ -114,13 +112,13 @@ def test_what_ran_out_of_memory_makes_what_is_larger_unlikely():
     assert (after.fits[larger] < before.fits[larger]).all()
 
 
-def test_a_dominated_layout_teaches_nearly_as_much_as_a_measured_one():
+def test_a_pruned_layout_teaches_nearly_as_much_as_a_measured_one():
     world, expectations = World(data_parallel=10), Expectations(TASK, CANDIDATES, 1)
     told = [world(layout) for layout in CANDIDATES[::7]]
     ran = [t for t in told if t.value is not None]
-    dominated = [Told(t.layout, reason=FailureReason.DOMINATED, at_most=t.value * 1.03) for t in ran]
+    pruned = [Told(t.layout, reason=FailureReason.PRUNED, at_most=t.value * 1.03) for t in ran]
     truth = np.array([math.log(t.value) if (t := world(layout)).value else np.nan for layout in CANDIDATES])
-    cold, taught = (np.nanmean(np.abs(expectations.after(h).log_value - truth)) for h in ([], dominated))
+    cold, taught = (np.nanmean(np.abs(expectations.after(h).log_value - truth)) for h in ([], pruned))
     assert taught < cold / 2
 
 

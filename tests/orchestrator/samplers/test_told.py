@@ -36,10 +36,10 @@ def test_a_repeat_in_flight_or_failed_takes_no_value_away():
         assert told(measured("t0001", ONE), trial) == [Told(ONE, 100.0)]
 
 
-def test_of_a_dominated_layout_an_upper_bound_is_known():
-    ended = Trial("t0001", ONE, state=TrialState.FAILED, reason=FailureReason.DOMINATED)
+def test_of_a_pruned_layout_an_upper_bound_is_known():
+    ended = Trial("t0001", ONE, state=TrialState.FAILED, reason=FailureReason.PRUNED)
     (found,) = history_of([ended], lambda trial: 0.0, lambda trial: 120.0)
-    assert found == Told(ONE, reason=FailureReason.DOMINATED, at_most=120.0)
+    assert found == Told(ONE, reason=FailureReason.PRUNED, at_most=120.0)
 
 
 def test_one_that_leaves_too_little_memory_is_told_as_out_of_memory_with_what_it_reached():

@@ -58,12 +58,12 @@ def test_a_running_trial_finds_in_best_json_what_it_has_to_reach(rig):
     assert rival.step_time_s == pytest.approx(tokens / 1800.0 * 1.09, rel=0.01)
 
 
-def test_the_baseline_and_what_is_measured_again_never_stop_as_dominated(rig):
+def test_the_baseline_and_what_is_measured_again_never_stop_as_pruned(rig):
     rig.limits = replace(rig.limits, finalists=1, finalist_repeats=1)
     rig.first = (LAYOUTS[4],)
     rig.open_driver().run()
     may_stop = {
-        (job.request.spec.kind.value, job.request.spec.layout.key): job.request.spec.measure.stop_dominated
+        (job.request.spec.kind.value, job.request.spec.layout.key): job.request.spec.measure.early_stopping
         for job in rig.launcher.jobs.values()
     }
     searched = {key: may for (kind, key), may in may_stop.items() if kind == "search"}
@@ -71,12 +71,12 @@ def test_the_baseline_and_what_is_measured_again_never_stop_as_dominated(rig):
     assert not any(may for (kind, _), may in may_stop.items() if kind == "finalist")
 
 
-def test_a_dominated_trial_has_failed_and_keeps_what_it_saw_as_a_bound(rig):
-    slow = Script(tokens_per_sec=500.0, reason=FailureReason.DOMINATED, excerpt="500 tokens/s")
+def test_a_pruned_trial_has_failed_and_keeps_what_it_saw_as_a_bound(rig):
+    slow = Script(tokens_per_sec=500.0, reason=FailureReason.PRUNED, excerpt="500 tokens/s")
     rig.launcher.script = lambda spec: slow if spec.layout == LAYOUTS[3] else speed_by_layout(spec)
     search = rig.open_driver().run()
     trial = next(t for t in search.trials if t.layout == LAYOUTS[3])
-    assert (trial.state, trial.reason, len(trial.attempts)) == (TrialState.FAILED, FailureReason.DOMINATED, 1)
+    assert (trial.state, trial.reason, len(trial.attempts)) == (TrialState.FAILED, FailureReason.PRUNED, 1)
     assert trial.last_attempt.excerpt == "500 tokens/s"
     assert upper_bound_of(trial, Objective.TOKENS_PER_SEC) == pytest.approx(502.5)
     assert search.end_reason is EndReason.MAX_TRIALS

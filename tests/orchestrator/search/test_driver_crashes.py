@@ -136,7 +136,7 @@ def test_a_job_without_a_trace_after_a_restart_is_lost_and_tried_once_more(rig):
     rig.launcher = ScriptedLauncher(clock=rig.launcher.clock)
     rig.hooks = Hooks()
     trial = rig.open_driver().run().trials[0]
-    assert [a.reason for a in trial.attempts] == [FailureReason.LOST, None]
+    assert [a.reason for a in trial.attempts] == [FailureReason.JOB_LOST, None]
 
 
 def test_however_often_a_driver_ends_its_trial_is_not_lost(rig):

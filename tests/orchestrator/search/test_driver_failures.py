@@ -70,7 +70,7 @@ def test_three_different_script_errors_do_not_stop_the_search(rig):
 def test_a_launcher_that_refuses_all_work_stops_the_search_with_its_words(rig):
     rig.launcher = ScriptedLauncher(refuses="Invalid account or account/partition combination specified")
     search = rig.open_driver().run()
-    assert (search.state, search.end_reason) == (SearchState.FAILED, EndReason.SITE_REFUSED)
+    assert (search.state, search.end_reason) == (SearchState.FAILED, EndReason.SUBMISSION_REJECTED)
     assert "Invalid account" in search.detail
     assert all(t.state is TrialState.CANCELLED for t in search.trials)
 
@@ -163,7 +163,7 @@ def test_a_measurement_with_other_software_is_marked_and_never_the_best(rig, mon
     assert search.trial(search.best_trial).layout == LAYOUTS[-2]
 
 
-@pytest.mark.parametrize("reason", [FailureReason.CANCELLED_BY_USER, FailureReason.LOST])
+@pytest.mark.parametrize("reason", [FailureReason.CANCELLED_BY_USER, FailureReason.JOB_LOST])
 def test_a_baseline_that_others_cancelled_or_that_got_lost_is_tried_again_once(rig, reason):
     rig.first, rig.limits = LAYOUTS[4:5], replace(rig.limits, max_trials=2, parallel_trials=1)
     rig.launcher.script = lambda spec: Script(reason=reason if spec.trial == "t0001" else None, leaves_outcome=False)

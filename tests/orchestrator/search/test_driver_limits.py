@@ -107,7 +107,7 @@ def test_an_attempt_never_costs_more_than_was_reserved_for_it(rig):
     rig.launcher = ScriptedLauncher(clock=rig.launcher.clock + 3 * 86400)
     rig.hooks = Hooks()
     first, _ = rig.open_driver().run().trials[0].attempts
-    assert first.reason is FailureReason.LOST
+    assert first.reason is FailureReason.JOB_LOST
     assert first.node_hours == pytest.approx(longest_attempt_s(RULES) / 3600)
 
 

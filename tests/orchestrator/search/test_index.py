@@ -91,18 +91,18 @@ def test_what_was_used_is_the_same_whichever_trial_ended_first(order):
         story.propose(name)
         story.submit(name)
     for number in order:
-        story.end_attempt(names[number], "a1", state="failed", reason="lost", node_hours=hours[number])
+        story.end_attempt(names[number], "a1", state="failed", reason="job_lost", node_hours=hours[number])
         standing.follow(story.search)
     assert standing.node_hours_used == standing_of(story.search).node_hours_used == 0.6
 
 
 def eventful(spec) -> Script:
-    """Layouts that hang, do not fit, are dominated, or look suspect; the fastest needs the most memory."""
+    """Layouts that hang, do not fit, are pruned, or look suspect; the fastest needs the most memory."""
     number, speed = LAYOUTS.index(spec.layout), 1000.0 + 10.0 * LAYOUTS.index(spec.layout)
     if number == 1 and spec.attempt == "a1":
         return Script(reason=FailureReason.HANG)
     if number in (2, 3):
-        reason = FailureReason.GPU_OOM if number == 2 else FailureReason.DOMINATED
+        reason = FailureReason.GPU_OOM if number == 2 else FailureReason.PRUNED
         return Script(duration_s=90.0, tokens_per_sec=speed if number == 3 else None, reason=reason)
     if number == 4 and spec.kind is TrialKind.SEARCH:
         return Script(tokens_per_sec=speed / 2, flags=("suspect_node",))

@@ -40,7 +40,9 @@ def avoided(mine: Trial, *others: Trial, num_nodes: int = 4) -> tuple[str, ...]:
     return nodes_to_avoid(mine, standing.bad_nodes, standing.runs_of(mine.layout), num_nodes)
 
 
-@pytest.mark.parametrize("reason", [FailureReason.NODE_FAILURE, FailureReason.BOOT_FAILURE, FailureReason.DIRTY_GPU])
+@pytest.mark.parametrize(
+    "reason", [FailureReason.NODE_FAILURE, FailureReason.BOOT_FAILURE, FailureReason.GPU_MEMORY_IN_USE]
+)
 def test_a_bad_node_is_avoided_by_every_trial(reason):
     assert avoided(Trial("t0002", FOUR_RANKS_ON_TWO_NODES), failed("t0001", reason, "n2", "n1")) == ("n1", "n2")
 
@@ -52,8 +54,8 @@ def test_after_a_hang_only_the_trial_itself_goes_elsewhere(reason):
 
 
 def test_the_rank_that_told_of_it_names_the_node():
-    assert avoided(failed("t0001", FailureReason.DIRTY_GPU, "n1", "n2", rank=3)) == ("n2",)
-    assert avoided(failed("t0001", FailureReason.DIRTY_GPU, "n1", "n2", rank=1)) == ("n1",)
+    assert avoided(failed("t0001", FailureReason.GPU_MEMORY_IN_USE, "n1", "n2", rank=3)) == ("n2",)
+    assert avoided(failed("t0001", FailureReason.GPU_MEMORY_IN_USE, "n1", "n2", rank=1)) == ("n1",)
     ecc = "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered"
     assert avoided(failed("t0001", FailureReason.NODE_FAILURE, "n1", "n2", rank=3, excerpt=ecc)) == ("n2",)
 
@@ -87,6 +89,6 @@ def test_only_the_node_of_a_device_that_was_slow_is_left():
 @pytest.mark.fault(38)
 def test_suspect_nodes_are_better_than_none_and_bad_ones_are_not():
     again = Trial("t0003", FOUR_RANKS_ON_TWO_NODES, TrialKind.FINALIST)
-    bad, run = failed("t0001", FailureReason.DIRTY_GPU, "n3", "n4", rank=2), suspect("t0002", "n1", "n2")
+    bad, run = failed("t0001", FailureReason.GPU_MEMORY_IN_USE, "n3", "n4", rank=2), suspect("t0002", "n1", "n2")
     assert avoided(again, bad, run, num_nodes=4) == ("n4",)
     assert avoided(again, bad, run, num_nodes=5) == ("n1", "n2", "n4")

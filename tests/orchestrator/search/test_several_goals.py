@@ -1,5 +1,5 @@
 """A search over several numbers of nodes, on a simulated Slurm from its first job to its answers: each number of nodes
-has its say, though trials end themselves as dominated."""
+has its say, though trials end themselves as pruned."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def searched(path: Path, speeds: Mapping[int, float], *others: Objective) -> Sea
         speed = speeds[spec.layout.num_nodes] / (1 if spec.layout in FAST else 2)
         rival = read_rival(spec, best, {}) if may_stop(spec) else None
         if rival is not None and spec.global_batch_size * spec.model.seq_length / speed > 1.1 * rival.step_time_s:
-            return Script(reason=FailureReason.DOMINATED, duration_s=20.0)
+            return Script(reason=FailureReason.PRUNED, duration_s=20.0)
         return Script(tokens_per_sec=speed)
 
     rig.script = script

@@ -173,14 +173,16 @@ def test_a_node_with_a_gpu_in_use_is_left_and_the_trial_measured_elsewhere(tmp_p
     rig = SlurmRig(tmp_path)
     rig.limits = Limits(max_trials=3, parallel_trials=1)
     rig.script = lambda spec, restart: (
-        Script(duration_s=5.0, reason=FailureReason.DIRTY_GPU, excerpt="GPU 1 of n1: 40.00 of 79.10 GiB are in use")
+        Script(
+            duration_s=5.0, reason=FailureReason.GPU_MEMORY_IN_USE, excerpt="GPU 1 of n1: 40.00 of 79.10 GiB are in use"
+        )
         if (spec.trial, spec.attempt) == ("t0001", "a1")
         else Script(tokens_per_sec=speed_of(spec))
     )
     search = rig.open_driver().run()
     rig.check(search)
     dirty, clean = search.trial("t0001").attempts
-    assert (dirty.reason, clean.state) == (FailureReason.DIRTY_GPU, TrialState.MEASURED)
+    assert (dirty.reason, clean.state) == (FailureReason.GPU_MEMORY_IN_USE, TrialState.MEASURED)
     assert "40.00 of 79.10 GiB" in dirty.excerpt
     assert (clean.exclude, set(clean.nodes) & set(dirty.nodes)) == (dirty.nodes, set())
     others = [attempt for trial in search.trials[1:] for attempt in trial.attempts]
@@ -192,9 +194,9 @@ def test_a_node_with_a_gpu_in_use_is_left_and_the_trial_measured_elsewhere(tmp_p
 def test_gpus_in_use_wherever_a_trial_goes_end_it_after_two_retries(tmp_path):
     rig = SlurmRig(tmp_path)
     rig.limits = Limits(max_trials=1, parallel_trials=1)
-    rig.script = lambda spec, restart: Script(duration_s=5.0, reason=FailureReason.DIRTY_GPU, excerpt="in use")
+    rig.script = lambda spec, restart: Script(duration_s=5.0, reason=FailureReason.GPU_MEMORY_IN_USE, excerpt="in use")
     search = rig.open_driver().run()
     rig.check(search)
     attempts = search.trial("t0001").attempts
-    assert [a.reason for a in attempts] == [FailureReason.DIRTY_GPU] * 3
+    assert [a.reason for a in attempts] == [FailureReason.GPU_MEMORY_IN_USE] * 3
     assert len({a.nodes for a in attempts}) == 3

@@ -126,7 +126,7 @@ def test_a_job_that_nobody_knows_any_more_is_lost_after_the_grace_and_not_before
     since = rig.cluster.time
     ended = tick_until(rig, lambda search: search.trials[0].attempts[0].state.is_ended)
     assert gone.in_flight[0].attempt == "a1"
-    assert ended.trials[0].attempts[0].reason is FailureReason.LOST
+    assert ended.trials[0].attempts[0].reason is FailureReason.JOB_LOST
     assert 600.0 <= rig.cluster.time - since <= 600.0 + MINUTE
 
 

@@ -141,7 +141,7 @@ def test_a_repeat_never_ends_itself_nor_does_what_its_rules_forbid():
     assert may_stop(SPEC)
     assert not may_stop(replace(SPEC, kind=TrialKind.FINALIST))
     assert not may_stop(replace(SPEC, kind=TrialKind.REPLAY))
-    assert not may_stop(replace(SPEC, measure=replace(SPEC.measure, stop_dominated=False)))
+    assert not may_stop(replace(SPEC, measure=replace(SPEC.measure, early_stopping=False)))
 
 
 @pytest.mark.slow

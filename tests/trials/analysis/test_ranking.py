@@ -75,7 +75,7 @@ class TestRanking:
         alone = rank([trial(1, 300.0, flags=(flag,))], SPEED, 8)
         assert (alone.best, names(alone.ordered)) == (None, ["t0001"])
 
-    @pytest.mark.parametrize("flag", ["extrapolated", "time_limit", "failed_after_result", "host_memory_grows"])
+    @pytest.mark.parametrize("flag", ["extrapolated", "time_limit", "failed_after_result", "host_memory_growth"])
     def test_a_flag_that_explains_is_no_suspicion(self, flag):
         assert rank([trial(1, 300.0, flags=(flag,)), trial(2, 100.0)], SPEED, 8).best.trial == "t0001"
 
@@ -420,14 +420,14 @@ class TestUpperBound:
         attempt = replace(ended.last_attempt, state=TrialState.FAILED, outcome=outcome)
         return replace(ended, state=TrialState.FAILED, reason=reason, attempts=(attempt,))
 
-    @pytest.mark.parametrize("reason", [FailureReason.DOMINATED, FailureReason.TIME_LIMIT])
-    def test_a_trial_that_was_dominated_or_ran_out_of_time_has_one_in_the_objectives_unit(self, reason):
+    @pytest.mark.parametrize("reason", [FailureReason.PRUNED, FailureReason.TIME_LIMIT])
+    def test_a_trial_that_was_pruned_or_ran_out_of_time_has_one_in_the_objectives_unit(self, reason):
         ended = self.failed(reason, {"tokens_per_sec_high": 320.0})
         assert upper_bound_of(ended, SPEED) == 320.0
         assert upper_bound_of(ended, Objective.TOKENS_PER_SEC_PER_GPU) == 40.0
 
     def test_others_have_none(self):
         assert upper_bound_of(trial(1, 300.0, 0.1), SPEED) is None
-        assert upper_bound_of(self.failed(FailureReason.DOMINATED, {}), SPEED) is None
+        assert upper_bound_of(self.failed(FailureReason.PRUNED, {}), SPEED) is None
         assert upper_bound_of(self.failed(FailureReason.HANG, {"tokens_per_sec_high": 320.0}), SPEED) is None
-        assert upper_bound_of(Trial("t0001", Layout(), reason=FailureReason.DOMINATED), SPEED) is None
+        assert upper_bound_of(Trial("t0001", Layout(), reason=FailureReason.PRUNED), SPEED) is None

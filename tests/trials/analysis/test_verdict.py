@@ -68,7 +68,7 @@ def baseline_out_of_memory(search: Search) -> None:
 
 
 def baseline_lost(search: Search) -> None:
-    search.fail(search.start(BASELINE), FailureReason.LOST)
+    search.fail(search.start(BASELINE), FailureReason.JOB_LOST)
     measured(search, OTHER, 160.0)
 
 
@@ -106,7 +106,7 @@ def one_in_flight(search: Search) -> None:
 MAX = ("completed", "max_trials", None)
 NO_LAYOUT = ("failed", "no_feasible_layout", None)
 CANCELLED = ("cancelled", "cancelled_by_user", None)
-REFUSED = ("failed", "site_refused", "sbatch: error: Invalid account")
+REFUSED = ("failed", "submission_rejected", "sbatch: error: Invalid account")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ REFUSED = ("failed", "site_refused", "sbatch: error: Invalid account")
             "no_comparison",
             "160 tokens/s, no comparison: the baseline (t0001) failed: out of GPU memory",
         ),
-        (baseline_lost, MAX, "no_comparison", "160 tokens/s, no comparison: the baseline (t0001) failed: lost"),
+        (baseline_lost, MAX, "no_comparison", "160 tokens/s, no comparison: the baseline (t0001) failed: job lost"),
         (
             baseline_cancelled,
             MAX,
@@ -194,10 +194,10 @@ def test_the_numbers_are_over_all_runs_of_both_layouts():
     assert verdict_over(search).speedup.ratio == pytest.approx(3.0), "the middle of 200 and 450 is 300"
 
 
-def test_a_dominated_trial_has_stopped_early_and_is_in_no_count_of_failures():
+def test_a_pruned_trial_has_stopped_early_and_is_in_no_count_of_failures():
     search = Search(SPEC)
     faster(search)
-    search.dominate(search.start(THIRD), 50.0)
+    search.prune(search.start(THIRD), 50.0)
     search.fail(search.start(Layout(micro_batch_size=8, grad_accum_steps=2)), FailureReason.HANG)
     search.start(Layout(micro_batch_size=16))
     verdict = verdict_over(search)
@@ -206,7 +206,7 @@ def test_a_dominated_trial_has_stopped_early_and_is_in_no_count_of_failures():
 
 
 def test_a_refusal_after_a_measurement_leaves_the_finding_and_is_seen_in_the_state():
-    search = ended(faster, ("completed", "site_refused", "sbatch: error: Invalid account"))
+    search = ended(faster, ("completed", "submission_rejected", "sbatch: error: Invalid account"))
     verdict = verdict_over(search)
     assert (verdict.kind, verdict.state) == (VerdictKind.FASTER, ShownState.REFUSED)
     assert ending_words(verdict) == "the cluster rejected a job: sbatch: error: Invalid account"

@@ -96,8 +96,8 @@ def test_a_recorded_megatron_deepspeed_log_becomes_an_outcome(tmp_path):
     assert set(checks) == {"tokens_per_sec", "samples_per_sec", "tflops"}
     assert all(check["agrees"] for check in checks.values())
     assert outcome.proof["global_batch_size"] == 1536
-    assert "layout_unproven" in outcome.flags
-    assert "numbers_disagree" not in outcome.flags
+    assert "layout_unverified" in outcome.flags
+    assert "throughput_mismatch" not in outcome.flags
     [first, *_] = read_metrics(attempt_in(tmp_path, spec).metrics())
     assert (first.loss, first.grad_norm, first.samples, first.fastest_rank_step_time_s) == (11.00214, 0.0, 1536, None)
 
@@ -230,8 +230,8 @@ def test_a_layout_that_cannot_be_the_best_ends_itself(tmp_path):
     write_json(attempt.best, best)
     lines = [recorded_lines()[0].replace("5/", f"{number}/", 1) for number in range(1, 20)]
     measurement = follow(tmp_path, spec, lines)
-    assert measurement.measurement.stop is Stop.DOMINATED
+    assert measurement.measurement.stop is Stop.PRUNED
     outcome = measurement.outcome()
-    assert outcome.reason is FailureReason.DOMINATED
+    assert outcome.reason is FailureReason.PRUNED
     assert "t0009" in (outcome.excerpt or "")
     assert outcome.measured["tokens_per_sec"] > 0

@@ -82,7 +82,7 @@ def test_what_the_log_proves_and_what_it_does_not_is_told(tmp_path):
         "unproven": ["local_parameters_sum", "parameters"],
     }
     assert (check["name"], check["printed"], check["agrees"]) == ("tflops", 99.0, False)
-    assert set(outcome.flags) >= {"layout_unproven", "numbers_disagree"}
+    assert set(outcome.flags) >= {"layout_unverified", "throughput_mismatch"}
 
 
 def test_a_layout_that_did_not_take_effect_is_no_number(tmp_path):

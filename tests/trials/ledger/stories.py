@@ -81,7 +81,7 @@ class Story:
         self,
         trial: str = "t0001",
         attempt: str = "a1",
-        reason: FailureReason = FailureReason.LOST,
+        reason: FailureReason = FailureReason.JOB_LOST,
         excerpt: str | None = None,
     ) -> Event:
         return self.end_attempt(trial, attempt, state="failed", reason=reason, excerpt=excerpt)

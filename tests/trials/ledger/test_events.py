@@ -136,7 +136,7 @@ def test_a_trial_between_two_attempts_has_not_ended(story):
 def test_a_start_at_the_beginning_of_a_simulated_clock_is_kept(story):
     story.submit()
     story.run()
-    story.end_attempt("t0001", "a1", state="failed", reason="lost", started_at=0.0, ended_at=1.0)
+    story.end_attempt("t0001", "a1", state="failed", reason="job_lost", started_at=0.0, ended_at=1.0)
     assert story.search.trial("t0001").last_attempt.started_at == 0.0
 
 
@@ -172,7 +172,7 @@ def test_there_is_never_more_than_one_live_attempt(story):
 def test_a_trial_cannot_end_before_its_attempt(story):
     story.submit()
     with pytest.raises(ValueError, match="before its attempt a1"):
-        story.add(EventKind.TRIAL_ENDED, trial="t0001", state="failed", reason="lost")
+        story.add(EventKind.TRIAL_ENDED, trial="t0001", state="failed", reason="job_lost")
 
 
 def test_a_trial_is_measured_only_by_its_last_attempt(story):
@@ -188,7 +188,7 @@ def test_a_measured_attempt_has_an_outcome(story):
         story.end_attempt("t0001", "a1", state="measured", reason=None)
 
 
-@pytest.mark.parametrize(("state", "reason"), [("measured", "lost"), ("failed", None), ("running", None)])
+@pytest.mark.parametrize(("state", "reason"), [("measured", "job_lost"), ("failed", None), ("running", None)])
 def test_every_ending_but_a_measurement_has_a_reason(story, state, reason):
     with pytest.raises(ValueError, match=state):
         story.add(EventKind.TRIAL_ENDED, trial="t0001", state=state, reason=reason)

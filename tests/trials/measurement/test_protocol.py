@@ -147,7 +147,7 @@ class TestFinalists:
         assert measurement.stop is Stop.TIME_LIMIT
 
 
-class TestDominated:
+class TestPruned:
     """A trial whose steps cannot be as fast as the best's stops; runs of one layout differ by some percent."""
 
     WARM = (1.0,) * 6
@@ -161,12 +161,12 @@ class TestDominated:
         return len(measurement.measured_times_s), measurement.stop
 
     def test_stops_as_soon_as_there_is_an_interval(self):
-        assert self.stop_after((1.0,) * 12, wanted_s=0.8) == (6, Stop.DOMINATED)
+        assert self.stop_after((1.0,) * 12, wanted_s=0.8) == (6, Stop.PRUNED)
 
     def test_is_not_what_could_be_as_fast_on_another_day(self):
         # One run tells a speed to within 8 %: 3 % between runs, Student's t with four degrees of freedom.
         assert self.stop_after((1.0,) * 12, wanted_s=0.93) == (12, None)
-        assert self.stop_after((1.0,) * 12, wanted_s=0.91) == (6, Stop.DOMINATED)
+        assert self.stop_after((1.0,) * 12, wanted_s=0.91) == (6, Stop.PRUNED)
 
     def test_waits_while_the_steps_vary(self):
         assert self.stop_after((1.0, 1.0, 1.0, 1.0, 1.0, -1.0), wanted_s=0.1) == (6, None)

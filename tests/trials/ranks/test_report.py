@@ -71,8 +71,8 @@ def test_a_failure_of_any_rank_is_seen_by_all(folder):
 
 def test_a_trial_that_ended_itself_has_failed_for_no_rank(folder):
     rank_0 = report(folder)
-    rank_0.measured(rank_0.dominated("slower than t0001"))
-    assert outcome(folder).reason is FailureReason.DOMINATED
+    rank_0.measured(rank_0.pruned("slower than t0001"))
+    assert outcome(folder).reason is FailureReason.PRUNED
     assert report(folder, rank=1).has_outcome()
     assert report(folder, rank=1).failure() is None
 

@@ -67,9 +67,9 @@ def test_a_gpu_that_somebody_else_uses_is_told_before_anything_is_allocated(star
     trial = start(make_spec(ONE, accelerator="h100-80gb"), program=faulty("use_a_gpu_that_somebody_else_uses"))
     assert trial.wait() == [1]
     outcome = trial.outcome()
-    assert (outcome.reason, outcome.rank, outcome.phase) == (FailureReason.DIRTY_GPU, 0, "start")
+    assert (outcome.reason, outcome.rank, outcome.phase) == (FailureReason.GPU_MEMORY_IN_USE, 0, "start")
     assert "40.00 of 80.00 GiB are in use" in outcome.excerpt
-    assert trial.result().reason is FailureReason.DIRTY_GPU
+    assert trial.result().reason is FailureReason.GPU_MEMORY_IN_USE
 
 
 @pytest.mark.fault(38)

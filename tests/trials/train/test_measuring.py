@@ -50,13 +50,13 @@ def test_a_trial_that_cannot_be_the_best_ends_itself_with_what_it_saw(start, sea
     trial = start(spec)
     assert trial.wait() == [0, 0], trial.logs()
     outcome = trial.outcome()
-    assert (outcome.reason, outcome.phase, outcome.rank) == (FailureReason.DOMINATED, "measured", 0)
+    assert (outcome.reason, outcome.phase, outcome.rank) == (FailureReason.PRUNED, "measured", 0)
     assert "t0009" in outcome.excerpt
     assert outcome.measured["measured_steps"] >= 6
     assert 0 < outcome.measured["tokens_per_sec"] <= outcome.measured["tokens_per_sec_high"] < 1e12
     steps = outcome.measured["warmup_steps"] + outcome.measured["measured_steps"]
     assert outcome.proof["samples_per_data_rank"] == [4 * steps]
-    assert trial.result().reason is FailureReason.DOMINATED
+    assert trial.result().reason is FailureReason.PRUNED
 
 
 @pytest.mark.parametrize("kind", [TrialKind.FINALIST, TrialKind.REPLAY])
@@ -123,7 +123,7 @@ def test_host_memory_that_grows_is_a_finding_and_names_the_step_at_which_the_nod
     trial = start(make_spec(ONE), program=faulty("leak_four_mib_a_step"))
     assert trial.wait() == [0], trial.logs()
     outcome = trial.outcome()
-    assert "host_memory_grows" in outcome.flags
+    assert "host_memory_growth" in outcome.flags
     assert outcome.measured["host_memory_slope_mib_per_step"] == pytest.approx(4.0, rel=0.2)
     node_mib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**20
     assert len(outcome.step_times_s) < outcome.measured["host_memory_full_at_step"] < node_mib

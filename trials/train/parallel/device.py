@@ -142,7 +142,7 @@ def _require_clean(device: torch.device) -> None:
     deadline = time.monotonic() + CLEAN_WITHIN_S
     while (found := _memory_of_others(device)) is not None:
         if time.monotonic() >= deadline:
-            raise TrialFailure(FailureReason.DIRTY_GPU, found)
+            raise TrialFailure(FailureReason.GPU_MEMORY_IN_USE, found)
         time.sleep(0.5)
 
 

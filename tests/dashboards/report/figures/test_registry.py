@@ -95,7 +95,7 @@ def test_the_fastest_fifth_of_the_layouts_is_drawn_strongest_and_says_what_it_ha
 
 def test_failures_are_counted_by_reason():
     search = a_search()
-    search.dominate(search.start(Layout(data_parallel=8, micro_batch_size=1)), 500.0)
+    search.prune(search.start(Layout(data_parallel=8, micro_batch_size=1)), 500.0)
     figure = figures_of(search)["failures"]
     assert {bar["name"]: sum(bar["y"]) for bar in figure.plot["data"]} == {"out of GPU memory": 1}
     assert figure.summary.startswith("1 trial of 4 failed: 1 out of GPU memory. 1 trial stopped early")

@@ -160,7 +160,7 @@ def test_a_job_is_lost_only_after_a_long_time_without_any_sign_of_it(tmp_path, m
     assert (status.liveness, status.reason) == (Liveness.UNKNOWN, None)
     bench.poll_for(4 * POLL_S, request)
     status = poll_one(bench.launcher, request)
-    assert (status.liveness, status.reason, status.started) == (Liveness.ENDED, FailureReason.LOST, True)
+    assert (status.liveness, status.reason, status.started) == (Liveness.ENDED, FailureReason.JOB_LOST, True)
 
 
 def test_a_younger_twin_is_cancelled_and_the_elder_goes_on(bench):

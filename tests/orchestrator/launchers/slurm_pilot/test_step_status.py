@@ -104,7 +104,7 @@ def test_what_was_lost_before_its_pilot_was_put_back_is_not_charged_for_the_queu
     [
         ({}, ()),
         ({"reason": "gpu_oom", "rank": 1}, ()),
-        ({"reason": "dirty_gpu", "rank": 3}, ("n2",)),
+        ({"reason": "gpu_memory_in_use", "rank": 3}, ("n2",)),
         ({"reason": "hang", "rank": 3}, ("n1", "n2")),
         ({"flags": ["suspect_node"], "fingerprint": {"probe_ms_by_rank": [1.0, 1.0, 1.0, 2.0]}}, ("n2",)),
         ({"flags": ["suspect_node"], "fingerprint": {}}, ("n1", "n2")),

@@ -161,7 +161,7 @@ def test_a_busy_slurm_is_asked_less_and_less_often(rig, monkeypatch):
 def test_what_slurm_refuses_for_good_ends_the_search_with_its_words(rig):
     rig.slurm.submissions_refused("Invalid account or account/partition combination specified")
     search = rig.open_driver().run()
-    assert (search.state, search.end_reason) == (SearchState.FAILED, EndReason.SITE_REFUSED)
+    assert (search.state, search.end_reason) == (SearchState.FAILED, EndReason.SUBMISSION_REJECTED)
     assert "Invalid account" in search.detail
     assert len(search.trials) <= 2
     assert rig.cluster.jobs() == []
@@ -251,7 +251,7 @@ def test_a_strangers_job_under_our_id_is_neither_adopted_nor_cancelled(rig, user
     assert stranger.jobs, "the controller lost nothing"
     assert all(job.state is JobState.RUNNING for job in stranger.jobs)
     assert all(trial.state is TrialState.MEASURED for trial in search.trials)
-    assert [a.reason for a in search.trial("t0001").attempts] == [FailureReason.LOST, None]
+    assert [a.reason for a in search.trial("t0001").attempts] == [FailureReason.JOB_LOST, None]
 
 
 @pytest.mark.fault(13)

@@ -54,7 +54,7 @@ class SearchInPilots(DisturbedSearch):
 
         def script(spec, restart: int) -> Script:
             if has_dirty_gpu and (spec.trial, spec.attempt) == ("t0001", "a1"):
-                return Script(reason=FailureReason.DIRTY_GPU)
+                return Script(reason=FailureReason.GPU_MEMORY_IN_USE)
             if spec.trial == "t0002":
                 return Script(reason=FailureReason.GPU_OOM)
             return Script(duration_s=200.0 if spec.trial == "t0003" else 60.0, tokens_per_sec=speed_of(spec))

@@ -70,7 +70,7 @@ def test_memory_in_use_before_we_took_any_is_a_dirty_gpu_with_the_numbers(gpu, c
     gpu(lambda now, index: 41.5 if index == 1 else 0.5)
     with pytest.raises(TrialFailure, match=r"GPU 1 of .*: 41\.50 of 80\.00 GiB are in use") as failure:
         open_device(SPEC, local_rank=1)
-    assert failure.value.reason is FailureReason.DIRTY_GPU
+    assert failure.value.reason is FailureReason.GPU_MEMORY_IN_USE
     assert CLEAN_WITHIN_S <= clock.now < CLEAN_WITHIN_S + 1
     assert open_device(SPEC, local_rank=0).torch_device.index == 0
 
