@@ -83,7 +83,7 @@ def parlay(folder: Path, trials: int) -> Iterator[None]:
     spec = load_search_file(path, settings)
     candidates, url = candidates_of(spec).feasible, ledger_url()
     yield
-    search = drive.drive(create.create_search(spec, url), spec, candidates, None, url, drive.Watcher())
+    search = drive.drive(create.create_search(spec, url), spec, candidates, None, url, drive.SearchCallbacks())
     if len(search.trials) != trials or search.best_trial is None:
         raise RuntimeError(f"{len(search.trials)} of {trials} trials, best {search.best_trial}")
     yield

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.recipe.read import read_recipe
-from orchestrator.records.lookup import Found, find_search
+from orchestrator.records.lookup import LocatedSearch, find_search
 from search_spaces.schema import presets
 from trials.trial import Flag, Trial
 
@@ -102,7 +102,7 @@ def run_twin(twin: Twin, work_dir: Path, replay: bool = False, settings: Sequenc
     return line
 
 
-def line_of(twin: Twin, found: Found, told: Mapping[str, Any]) -> dict[str, Any]:
+def line_of(twin: Twin, found: LocatedSearch, told: Mapping[str, Any]) -> dict[str, Any]:
     """What an ended search is in the gallery. `told` is what `parlay run --json` answered.
 
     `grows` names the trials whose host memory grew, with the step at which a node would be full; `faults` says what was

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.output import say, write_new
-from orchestrator.common.umask import own_files
+from orchestrator.common.umask import private_umask
 from search_spaces.errors import InputError, OutsideRefused, one_of
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from orchestrator.config.overrides import SearchFile
     from orchestrator.config.spec import SearchSpec
     from orchestrator.lifecycle.cancel import CancelResult
-    from orchestrator.lifecycle.create import Started
+    from orchestrator.lifecycle.create import RunnableSearch
     from orchestrator.recipe.recipe import Recipe
-    from orchestrator.records.lookup import Found
+    from orchestrator.records.lookup import LocatedSearch
     from orchestrator.replay.replay import ReplayResult
     from trials.ledger.events import EndReason, SearchState
 
@@ -65,7 +65,7 @@ class Search:
     Tables and figures of one Search are of one moment. Reading changes nothing in the search, whoever drives it.
     """
 
-    _found: Found
+    _found: LocatedSearch
 
     @property
     def search_id(self) -> str:
@@ -205,11 +205,11 @@ def run(search_file: SearchFile, /, *, quiet: bool = False, **changes: Any) -> S
     the main one hears no signals. The call blocks and needs no event loop of its own: a notebook's may be running.
     """
     from orchestrator.config.overrides import named_as_called, spec_given
-    from orchestrator.lifecycle.create import begun, checked
+    from orchestrator.lifecycle.create import create_runnable_search, validate_search
 
     note = _silent if quiet else say
-    with own_files(), named_as_called():
-        started = begun(checked(spec_given(search_file, changes), note), note)
+    with private_umask(), named_as_called():
+        started = create_runnable_search(validate_search(spec_given(search_file, changes), note), note)
     note(f"search {started.folder.search_id} in {started.folder.path}")
     return _driven(started, quiet)
 
@@ -217,11 +217,11 @@ def run(search_file: SearchFile, /, *, quiet: bool = False, **changes: Any) -> S
 def resume(search: Search | Path | str | None = None, /, *, ledger: str | None = None, quiet: bool = False) -> Search:
     """Go on with a search whose driver has gone: the same trials, none twice. `search` as in `load`, the rest as in
     `run`. LeaseHeld while another driver holds it."""
-    from orchestrator.lifecycle.create import gone_on
+    from orchestrator.lifecycle.create import reopen_search
     from orchestrator.records.lookup import find_search
 
-    with own_files():
-        started = gone_on(find_search(_named(search), ledger), _silent if quiet else say)
+    with private_umask():
+        started = reopen_search(find_search(_named(search), ledger), _silent if quiet else say)
     return _driven(started, quiet)
 
 
@@ -248,7 +248,7 @@ def cancel(
     from orchestrator.lifecycle import cancel as cancelling
     from orchestrator.records.lookup import find_search
 
-    with own_files():
+    with private_umask():
         return cancelling.cancel(find_search(_named(search), ledger), _silent if quiet else say)
 
 
@@ -311,17 +311,17 @@ def replay(
     run in flight and raises KeyboardInterrupt; what was measured before it stands in the replay's folder.
     """
     from orchestrator.config.overrides import named_as_called
-    from orchestrator.lifecycle.signals import Stop
+    from orchestrator.lifecycle.signals import CancelOnSignal
     from orchestrator.recipe.read import read_recipe
     from orchestrator.records.lookup import find_recipe
     from orchestrator.replay.replay import ReplayRules
     from orchestrator.replay.run import LAUNCHERS, note_in_recipe, replayed, with_trainer
 
-    note, stop = _silent if quiet else say, Stop()
+    note, stop = _silent if quiet else say, CancelOnSignal()
     rules = ReplayRules(repeats, margin, occasions, _seconds("apart", apart))
     if launcher is not None:
         _require_one_of("launcher", launcher, LAUNCHERS)
-    with own_files(), named_as_called():
+    with private_umask(), named_as_called():
         loaded = read_recipe(find_recipe(_named(recipe), ledger), force)
         if loaded.banner:
             note(loaded.banner)
@@ -362,16 +362,18 @@ def forecast(
     return forecast_frame(forecast_of(tried, [*Scaling] if scaling is None else [Scaling(scaling)], nodes))
 
 
-def _driven(started: Started, quiet: bool) -> Search:
+def _driven(started: RunnableSearch, quiet: bool) -> Search:
     """Drive the search in this process until it has ended; raises what `run` says."""
     from dashboards.terminal.live_table import LiveView
-    from orchestrator.lifecycle.drive import Watcher, drive
-    from orchestrator.lifecycle.signals import Signals
+    from orchestrator.lifecycle.drive import SearchCallbacks, drive
+    from orchestrator.lifecycle.signals import DriverSignals
 
-    spec, signals = started.spec, Signals()
+    spec, signals = started.spec, DriverSignals()
     view = LiveView(spec.objective, spec.global_batch_size, spec.baseline_key, sys.stderr)
-    watcher = Watcher(driving=signals.steering) if quiet else Watcher(say, view.update, signals.steering)
-    with own_files(), nullcontext() if quiet else view:
+    watcher = (
+        SearchCallbacks(driving=signals.handling) if quiet else SearchCallbacks(say, view.update, signals.handling)
+    )
+    with private_umask(), nullcontext() if quiet else view:
         record = drive(started.folder, spec, started.candidates, started.tracking, started.ledger_url, watcher)
     if signals.is_terminated:
         signal.raise_signal(signal.SIGTERM)  # what it was to end has only been put in order

@@ -23,7 +23,7 @@ from orchestrator.cli.options import (
 )
 from orchestrator.cli.output import Exit, answer, say
 from orchestrator.cli.selftest import with_launcher
-from orchestrator.lifecycle.signals import Stop
+from orchestrator.lifecycle.signals import CancelOnSignal
 from search_spaces.errors import InputError, OutsideRefused
 from trials.files.text import counted
 
@@ -130,9 +130,9 @@ def _submitted(spec: SearchSpec, found: Examination, as_json: bool) -> list[Find
         return [note("job", "not submitted: launcher recorded runs nothing", "--launcher local, ray or slurm")]
     folder = SearchFolder(spec.work_dir / f"doctor-{secrets.token_hex(3)}")
 
-    def run(launcher: Launcher, stop: Stop) -> list[Finding]:
+    def run(launcher: Launcher, stop: CancelOnSignal) -> list[Finding]:
         say(f"a job on {counted(world_of(spec.cluster).num_nodes, 'node')}, in {folder.path}")
-        return list(submit_test(launcher, folder, spec, JobWatcher(say, stop.is_asked)))
+        return list(submit_test(launcher, folder, spec, JobWatcher(say, stop.is_requested)))
 
     try:
         return with_launcher(spec, world_of(spec.cluster), run, "doctor", as_json)

@@ -6,7 +6,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from orchestrator.lifecycle.signals import Signals, Stop
+    from orchestrator.lifecycle.signals import CancelOnSignal, DriverSignals
 
 
 class ExitCode(IntEnum):
@@ -27,6 +27,6 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
-def code_after(heard: Signals | Stop) -> ExitCode:
+def code_after(signals: DriverSignals | CancelOnSignal) -> ExitCode:
     """How a command leaves that a signal has stopped."""
-    return ExitCode.STOPPED_EARLY if heard.is_terminated else ExitCode.INTERRUPTED
+    return ExitCode.STOPPED_EARLY if signals.is_terminated else ExitCode.INTERRUPTED

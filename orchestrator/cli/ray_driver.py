@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, NoReturn
 from orchestrator.cli.driver_errors import answer_search, exit_code_of, resume_fix
 from orchestrator.cli.exit_codes import ExitCode, code_after
 from orchestrator.cli.output import Exit, fail, say
-from orchestrator.lifecycle.signals import Stop
+from orchestrator.lifecycle.signals import CancelOnSignal
 from search_spaces.errors import InputError, Problem
 
 if TYPE_CHECKING:
-    from orchestrator.lifecycle.create import Started
+    from orchestrator.lifecycle.create import RunnableSearch
     from orchestrator.service.driver_turn import TurnResult
 
 _LOOK_S = 0.2
@@ -37,14 +37,14 @@ def require_here(as_job: bool, by_ticks: bool) -> None:
         )
 
 
-def drive_in_ray(started: Started, as_json: bool) -> None:
+def drive_in_ray(started: RunnableSearch, as_json: bool) -> None:
     """Have an actor drive the search, and leave with the contract's exit code.
 
     A signal has it stop at its next safe point, with what is in flight left as it is.
     """
     from orchestrator.records.lookup import find_search
 
-    stop = Stop()
+    stop = CancelOnSignal()
     say(f"driven in Ray; its log is {started.folder.driver_log}")
     result = _turn(started, stop)
     record = find_search(str(started.folder.path), started.ledger_url).record
@@ -58,24 +58,24 @@ def drive_in_ray(started: Started, as_json: bool) -> None:
         raise Exit(code)
 
 
-def _turn(started: Started, stop: Stop) -> TurnResult:
+def _turn(started: RunnableSearch, stop: CancelOnSignal) -> TurnResult:
     from orchestrator.service.driver_turn import DriverTurn, TurnEnd, TurnResult
     from orchestrator.service.executors import ExecutorKind, make_executor
 
-    with stop.listening(), closing(make_executor(ExecutorKind.RAY, say)) as executor:
+    with stop.handling(), closing(make_executor(ExecutorKind.RAY, say)) as executor:
         running = executor.start(DriverTurn(started.folder.path.absolute(), started.ledger_url))
         has_asked = False
         while executor.is_alive:  # anything asked of a dead Ray ends this process
             if (result := executor.result(running)) is not None:
                 return result
-            if stop.is_asked() and not has_asked:
+            if stop.is_requested() and not has_asked:
                 executor.stop(running)
                 has_asked = True
             time.sleep(_LOOK_S)
     return TurnResult(TurnEnd.LOST, "Ray has died, and the driver with it; nothing is lost")
 
 
-def _fail(result: TurnResult, started: Started, as_json: bool) -> NoReturn:
+def _fail(result: TurnResult, started: RunnableSearch, as_json: bool) -> NoReturn:
     """What ended the actor's turn early, as `explained` tells it of a driver in this process."""
     from orchestrator.search.lease import HELD_FIX
     from orchestrator.service.driver_turn import TurnEnd

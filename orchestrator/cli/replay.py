@@ -12,7 +12,7 @@ import typer
 from orchestrator.cli.exit_codes import ExitCode, code_after
 from orchestrator.cli.options import AsJson, LedgerUrl
 from orchestrator.cli.output import Exit, answer, fail, say
-from orchestrator.lifecycle.signals import Stop
+from orchestrator.lifecycle.signals import CancelOnSignal
 from search_spaces.errors import InputError, Problem
 from search_spaces.schema.durations import seconds_of
 
@@ -104,7 +104,7 @@ def _replayed(
     from orchestrator.replay.replay import ReplayStopped
     from orchestrator.replay.run import replayed
 
-    stop = Stop()
+    stop = CancelOnSignal()
     try:
         return replayed(loaded, python, kind, rules, work_dir, say, stop)
     except KeyboardInterrupt as interrupt:

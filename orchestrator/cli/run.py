@@ -45,9 +45,9 @@ from trials.files.text import counted, tail
 
 if TYPE_CHECKING:
     from orchestrator.cli.options import Change
-    from orchestrator.lifecycle.create import Started
+    from orchestrator.lifecycle.create import RunnableSearch
     from orchestrator.lifecycle.driver_job import DriverChain
-    from orchestrator.lifecycle.signals import Signals
+    from orchestrator.lifecycle.signals import DriverSignals
     from trials.files.folders import SearchFolder
     from trials.ledger.events import SearchRecord
 
@@ -124,14 +124,14 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Go on with a search whose driver has gone: the same trials, none twice."""
-    from orchestrator.lifecycle.create import gone_on
+    from orchestrator.lifecycle.create import reopen_search
     from orchestrator.records.lookup import find_search
 
     job_time_s = wanted_job_time_s(as_job, job_time)
     if in_ray := wants_ray(executor):
         require_here(as_job, by_ticks=False)
     found = find_search(search, ledger)
-    started = gone_on(found, say)
+    started = reopen_search(found, say)
     if in_ray and not found.record.state.is_ended:
         drive_in_ray(started, as_json)
     elif job_time_s is None:
@@ -166,11 +166,11 @@ def _start(
     as_json: bool,
     as_job: bool = False,
     by_ticks: bool = False,
-) -> Started | None:
+) -> RunnableSearch | None:
     """Check everything, then write the search down; None after a dry run, which has answered."""
     from orchestrator.cli.search_summary import most_trials_words
     from orchestrator.config.loader import load_search_file
-    from orchestrator.lifecycle.create import begun, checked
+    from orchestrator.lifecycle.create import create_runnable_search, validate_search
     from orchestrator.lifecycle.driver_job import require_slurm
 
     with named_as_typed(changes):
@@ -179,27 +179,27 @@ def _start(
             require_slurm(spec)
         if by_ticks:
             require_jobs_that_stay(spec.launcher, "--tick")
-        search = checked(spec, say)
+        search = validate_search(spec, say)
         if dry_run.is_wanted:
             answer_dry_run(search.spec, search.space, dry_run.scripts, as_json)
             return None
         say(most_trials_words(search.spec, search.space))
-        return begun(search, say)
+        return create_runnable_search(search, say)
 
 
-def _drive(started: Started, as_json: bool, chain: DriverChain | None = None) -> None:
+def _drive(started: RunnableSearch, as_json: bool, chain: DriverChain | None = None) -> None:
     """Drive the search in this process, show it, and leave with the contract's exit code.
 
     A driver in a job of its own has a `chain`, which hears its signals and has another job go on.
     """
     from dashboards.terminal.live_table import LiveView
-    from orchestrator.lifecycle.drive import Watcher, drive
-    from orchestrator.lifecycle.signals import Signals
+    from orchestrator.lifecycle.drive import SearchCallbacks, drive
+    from orchestrator.lifecycle.signals import DriverSignals
 
     spec, folder = started.spec, started.folder
-    signals = Signals()
+    signals = DriverSignals()
     view = LiveView(spec.objective, spec.global_batch_size, spec.baseline_key, sys.stderr)
-    watcher = Watcher(say, view.update, signals.steering)
+    watcher = SearchCallbacks(say, view.update, signals.handling)
     with explained(folder, as_json), nullcontext() if chain is None else chain.listening(), view:
         if chain is not None:
             chain.wait_for_lease(folder)
@@ -214,17 +214,19 @@ def _drive(started: Started, as_json: bool, chain: DriverChain | None = None) ->
         raise Exit(code)
 
 
-def _leave_unended(record: SearchRecord, folder: SearchFolder, heard: Signals, chain: DriverChain | None) -> NoReturn:
+def _leave_unended(
+    record: SearchRecord, folder: SearchFolder, signals: DriverSignals, chain: DriverChain | None
+) -> NoReturn:
     if jobs := [f"{a.trial}.{a.attempt} ({a.job_id})" for a in record.in_flight if a.job_id is not None]:
         say(f"left in flight, with what the launcher calls each: {', '.join(jobs)}")
     if chain is not None and chain.has_next:
         say("stopped; the job that waits behind this one goes on")
         raise Exit(ExitCode.SUCCESS)
     say(f"stopped; nothing is lost: {resume_fix(folder)}")
-    raise Exit(code_after(heard) if chain is None else ExitCode.STOPPED_EARLY)
+    raise Exit(code_after(signals) if chain is None else ExitCode.STOPPED_EARLY)
 
 
-def _submit_driver(started: Started, job_time_s: float, as_json: bool) -> None:
+def _submit_driver(started: RunnableSearch, job_time_s: float, as_json: bool) -> None:
     """Submit the job that drives the search, unless somebody drives it."""
     folder = started.folder
     with explained(folder, as_json):
@@ -237,7 +239,7 @@ def _submit_driver(started: Started, job_time_s: float, as_json: bool) -> None:
     )
 
 
-def _leave_to_ticks(started: Started, as_json: bool) -> None:
+def _leave_to_ticks(started: RunnableSearch, as_json: bool) -> None:
     """Say what drives the search from now on, which is for the user to set up."""
     folder = started.folder
     write_tick_script(folder, started.ledger_url)
@@ -258,7 +260,7 @@ def _leave_to_ticks(started: Started, as_json: bool) -> None:
     )
 
 
-def _leave_to_process(started: Started, executor: str, no_service: bool, as_json: bool) -> None:
+def _leave_to_process(started: RunnableSearch, executor: str, no_service: bool, as_json: bool) -> None:
     """Have the user's service drive the search, where one runs, or else a process of its own."""
     folder = started.folder
     pid = None if no_service else hand_over(folder, started.spec, started.ledger_url)

@@ -22,7 +22,7 @@ from orchestrator.cli.options import (
     overrides_of,
 )
 from orchestrator.cli.output import Exit, answer, fail, say
-from orchestrator.lifecycle.signals import Stop
+from orchestrator.lifecycle.signals import CancelOnSignal
 from search_spaces.errors import InputError, Problem
 from trials.files.folders import SearchFolder, write_json, write_text
 from trials.files.text import counted
@@ -107,7 +107,12 @@ def calibrate(
     """Measure how fast this search's cluster computes and talks, and write it down as a cluster file."""
     from orchestrator.common.machine_load import busy_words
     from orchestrator.diagnostics.calibrate import world_of
-    from orchestrator.diagnostics.cluster_file import Occasion, calibrated_cluster, cluster_fields, cluster_file
+    from orchestrator.diagnostics.cluster_file import (
+        CalibrationContext,
+        calibrated_cluster,
+        cluster_fields,
+        cluster_file,
+    )
     from orchestrator.preflight.trainer import require_torch
 
     spec = _loaded(search_file, sets, launcher, work_dir)
@@ -121,7 +126,7 @@ def calibrate(
         say(f"{busy}: what is measured now is slower than the machine is")
     found = _measured(spec, world, folder, path, as_json)
     cluster = calibrated_cluster(spec.cluster, found)
-    text = cluster_file(cluster, found, Occasion(spec.name, spec.launcher.kind, world, busy))
+    text = cluster_file(cluster, found, CalibrationContext(spec.name, spec.launcher.kind, world, busy))
     write_text(path.absolute(), text)
     data = {
         "schema": CALIBRATE_SCHEMA,
@@ -142,9 +147,9 @@ def _measured(spec: SearchSpec, world: Cluster, folder: SearchFolder, path: Path
 
     precisions, python = precisions_of(spec), python_of(spec)
 
-    def run(launcher: Launcher, stop: Stop) -> Measurements:
+    def run(launcher: Launcher, stop: CancelOnSignal) -> Measurements:
         say(f"measuring {_words(world)}, in {folder.path}")
-        return measure(launcher, folder, world, spec.model, precisions, python, JobWatcher(say, stop.is_asked))
+        return measure(launcher, folder, world, spec.model, precisions, python, JobWatcher(say, stop.is_requested))
 
     try:
         return with_launcher(spec, world, run, "calibrate", as_json)
@@ -202,25 +207,27 @@ def _run(
     from orchestrator.diagnostics.selftest import selftest as run_cases
     from orchestrator.preflight.trainer import python_of
 
-    def run(launcher: Launcher, stop: Stop) -> SelftestReport:
+    def run(launcher: Launcher, stop: CancelOnSignal) -> SelftestReport:
         say(f"{len(cases)} cases on {_words(world)}, in {folder.path}")
-        watcher = SelftestWatcher(say, stop.is_asked, lambda result: say(row(result)))
+        watcher = SelftestWatcher(say, stop.is_requested, lambda result: say(row(result)))
         return run_cases(launcher, folder, world, cases, python_of(spec), watcher)
 
     return with_launcher(spec, world, run, "selftest", as_json)
 
 
-def with_launcher(spec: SearchSpec, world: Cluster, run: Callable[[Launcher, Stop], T], verb: str, as_json: bool) -> T:
+def with_launcher(
+    spec: SearchSpec, world: Cluster, run: Callable[[Launcher, CancelOnSignal], T], verb: str, as_json: bool
+) -> T:
     """What `run` answers with the search's launcher; ends the command where it is interrupted."""
     from orchestrator.launchers.factory import make_launcher
     from orchestrator.lifecycle.create import with_carried_options
 
-    spec, stop = with_carried_options(spec, os.environ, say), Stop()
+    spec, stop = with_carried_options(spec, os.environ, say), CancelOnSignal()
     try:
         launcher, remark = make_launcher(spec.launcher, parallel_trials=1, cluster=world)
         if remark is not None:
             say(remark)
-        with closing(launcher), stop.listening():
+        with closing(launcher), stop.handling():
             return run(launcher, stop)
     except KeyboardInterrupt:
         problem = Problem("interrupted", f"{verb} was stopped before its end", fix="run it again")

@@ -17,7 +17,7 @@ from search_spaces.errors import InputError, OutsideRefused
 if TYPE_CHECKING:
     from orchestrator.config.spec import SearchSpec
     from orchestrator.launchers.schema import LauncherSection
-    from orchestrator.records.lookup import Found
+    from orchestrator.records.lookup import LocatedSearch
     from trials.files.folders import SearchFolder
     from trials.ledger.events import SearchRecord
 
@@ -96,19 +96,19 @@ def tick_lines(folder: SearchFolder, spec: SearchSpec) -> tuple[str, list[str]]:
     return crontab_line(script), scrontab_lines(script, tick_job_name(folder.search_id), options)
 
 
-def _ticked(found: Found) -> SearchRecord:
+def _ticked(found: LocatedSearch) -> SearchRecord:
     """The search's record after one turn; one that has ended is left in order, once."""
     from orchestrator.lifecycle.create import prepare
-    from orchestrator.lifecycle.drive import Watcher, drive, tracking_of
-    from orchestrator.lifecycle.notify import is_owed
-    from orchestrator.lifecycle.signals import Signals
+    from orchestrator.lifecycle.drive import SearchCallbacks, drive, tracking_of
+    from orchestrator.lifecycle.notify import is_notification_due
+    from orchestrator.lifecycle.signals import DriverSignals
     from orchestrator.search.driver import Driver
 
-    is_in_order = found.folder.measured.exists() and not is_owed(found.folder, found.spec)
+    is_in_order = found.folder.measured.exists() and not is_notification_due(found.folder, found.spec)
     if found.record.state.is_ended and is_in_order:
         return found.record
     candidates = () if found.record.state.is_ended else prepare(found.spec).feasible
-    watcher = Watcher(say, driving=Signals().steering)
+    watcher = SearchCallbacks(say, driving=DriverSignals().handling)
     return drive(
         found.folder, found.spec, candidates, tracking_of(found.spec), found.ledger_url, watcher, go=Driver.tick
     )

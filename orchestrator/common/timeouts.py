@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-FOLDER_ANSWERS_WITHIN_S = 5.0
+FOLDER_TIMEOUT_S = 5.0
 """How long an attempt's folder may take to be read or written before its attempt has to wait and others go on."""
 
 
@@ -21,7 +21,7 @@ def in_thread(work: Callable[[], T], name: str) -> Future[T]:
     return answer
 
 
-def result_in_time(answer: Future[T], limit_s: float, who: str) -> T:
+def result_with_timeout(answer: Future[T], limit_s: float, who: str) -> T:
     """What the work returned or raised; TimeoutError, which is an OSError, when it has not within `limit_s`."""
     try:
         return answer.result(limit_s)
@@ -31,7 +31,7 @@ def result_in_time(answer: Future[T], limit_s: float, who: str) -> T:
         raise TimeoutError(f"{who}no answer within {limit_s:.0f} s") from None
 
 
-class InTime:
+class HangGuard:
     """Calls about things that may hang, each named by a key and given `limit_s`. For one thread.
 
     While a call hangs no other with its key is begun: that raises TimeoutError at once, so that one thing that hangs
@@ -50,7 +50,7 @@ class InTime:
             del self._hanging[key]
         answer = in_thread(work, "in-time")
         try:
-            return result_in_time(answer, self._limit_s, f"{key}: ")
+            return result_with_timeout(answer, self._limit_s, f"{key}: ")
         except TimeoutError:
             if not answer.done():
                 self._hanging[key] = answer

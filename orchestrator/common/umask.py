@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 
 @contextmanager
-def own_files() -> Iterator[None]:
+def private_umask() -> Iterator[None]:
     """Within this block nobody else may read what is written, also where the process's default is careless. That comes
     back with the end of the last of several threads' blocks."""
     with _default.lock:

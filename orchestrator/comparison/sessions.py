@@ -72,7 +72,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Occasion:
+class MeasurementSession:
     """Runs of one layout that were made in the same minutes; at least one."""
 
     runs: tuple[Run, ...]
@@ -86,7 +86,7 @@ class Occasion:
         return self.runs[0].started_s
 
 
-def by_occasion(runs: Sequence[Run]) -> tuple[Occasion, ...]:
+def by_occasion(runs: Sequence[Run]) -> tuple[MeasurementSession, ...]:
     """The occasions of at least one run, in their order. A run that does not say when it began is of the occasion of
     the run before it."""
     groups: list[list[Run]] = []
@@ -96,10 +96,10 @@ def by_occasion(runs: Sequence[Run]) -> tuple[Occasion, ...]:
         if is_new or not groups:
             groups.append([])
         groups[-1].append(run)
-    return tuple(Occasion(tuple(group)) for group in groups)
+    return tuple(MeasurementSession(tuple(group)) for group in groups)
 
 
-def step_time_of(occasions: Sequence[Occasion]) -> float:
+def step_time_of(occasions: Sequence[MeasurementSession]) -> float:
     """Seconds a step: the geometric mean over occasions of the geometric mean over each one's runs."""
     return math.exp(_level(occasions))
 
@@ -114,7 +114,7 @@ class LogChange:
     half_width_99: float
 
 
-def log_change(before: Sequence[Occasion], after: Sequence[Occasion]) -> LogChange:
+def log_change(before: Sequence[MeasurementSession], after: Sequence[MeasurementSession]) -> LogChange:
     """How much faster the runs after are than those before.
 
     A two-sample t interval over occasions with moderated variances (Smyth 2004, doi 10.2202/1544-6115.1027): one
@@ -147,31 +147,31 @@ def _in_time(runs: Sequence[Run]) -> list[Run]:
     return list(runs) if None in starts else sorted(runs, key=lambda run: run.started_s or 0.0)
 
 
-def _level(occasions: Sequence[Occasion]) -> float:
+def _level(occasions: Sequence[MeasurementSession]) -> float:
     return fmean(occasion.log_step_time for occasion in occasions)
 
 
-def _squares_between(side: Sequence[Occasion]) -> float:
+def _squares_between(side: Sequence[MeasurementSession]) -> float:
     centre = _level(side)
     return sum((occasion.log_step_time - centre) ** 2 for occasion in side)
 
 
-def _run_variance(sides: Sequence[Sequence[Occasion]]) -> float:
+def _run_variance(sides: Sequence[Sequence[MeasurementSession]]) -> float:
     """Between runs of one occasion, over all occasions of all sides."""
     occasions = [occasion for side in sides for occasion in side]
     freedom = RUN_WEIGHT + sum(len(occasion.runs) - 1 for occasion in occasions)
     return (RUN_WEIGHT * RUN_SPREAD**2 + sum(map(_squares_within, occasions))) / freedom
 
 
-def _squares_within(occasion: Occasion) -> float:
+def _squares_within(occasion: MeasurementSession) -> float:
     return sum((math.log(run.step_time_s) - occasion.log_step_time) ** 2 for run in occasion.runs)
 
 
-def _share_of_runs(side: Sequence[Occasion]) -> float:
+def _share_of_runs(side: Sequence[MeasurementSession]) -> float:
     """How much of the variance between runs is left in a side's mean of occasions' means."""
     return sum(1 / len(occasion.runs) for occasion in side) / len(side) ** 2
 
 
-def _steps_variance(side: Sequence[Occasion]) -> float:
+def _steps_variance(side: Sequence[MeasurementSession]) -> float:
     errors = (run.reading.standard_error / len(occasion.runs) for occasion in side for run in occasion.runs)
     return sum(error**2 for error in errors) / len(side) ** 2

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from orchestrator.config.schema import NotifySection
 from search_spaces.errors import InputError, Problem
 from search_spaces.plain_file import open_named
-from trials.files.path_owners import us_in
+from trials.files.path_owners import uid_as_seen_by
 
 _MOST_BYTES = 4096
 _ADDRESS = re.compile(r"https?://[!-~]+")
@@ -63,7 +63,7 @@ def _require_private(path: Path, found: os.stat_result) -> None:
 def _us(folder: Path) -> int:
     """Who we are there; where we may not write, its file system is taken at the kernel's word."""
     try:
-        return us_in(folder)
+        return uid_as_seen_by(folder)
     except OSError:
         return os.geteuid()
 

@@ -30,7 +30,7 @@ _VERSIONS = ("torch", "cuda", "python")
 
 
 @dataclass(frozen=True)
-class Occasion:
+class CalibrationContext:
     """Of what search, on which part of its cluster and by which launcher was measured; `busy` where other work was
     there."""
 
@@ -46,9 +46,9 @@ def calibrated_cluster(cluster: Cluster, found: Measurements) -> Cluster:
     return replace(cluster, given_links=links, measured=_speed(found))
 
 
-def cluster_file(cluster: Cluster, found: Measurements, occasion: Occasion) -> str:
+def cluster_file(cluster: Cluster, found: Measurements, context: CalibrationContext) -> str:
     """The file of a calibrated cluster, which search files may name."""
-    return "".join(f"{line}\n" for line in [*_heading(found, occasion), *_body(cluster, found)])
+    return "".join(f"{line}\n" for line in [*_heading(found, context), *_body(cluster, found)])
 
 
 def cluster_fields(cluster: Cluster) -> dict[str, Any]:
@@ -188,17 +188,17 @@ def _known(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value not in (None, [], {})}
 
 
-def _heading(found: Measurements, occasion: Occasion) -> Iterator[str]:
+def _heading(found: Measurements, context: CalibrationContext) -> Iterator[str]:
     """When, where and with what all of it was measured; and what was measured beside."""
-    world, known = occasion.world, found.fingerprint
+    world, known = context.world, found.fingerprint
     hosts, versions = known.get("hosts", []), [f"{name} {known[name]}" for name in _VERSIONS if name in known]
     yield FIRST_LINE
     yield "#"
-    yield f"# Measured {found.ended_at} for the search {occasion.search}, by its launcher {occasion.launcher}:"
+    yield f"# Measured {found.ended_at} for the search {context.search}, by its launcher {context.launcher}:"
     yield f"# {counted(world.num_nodes, 'node')} x {world.gpus_per_node} {world.accelerator.name}: {' '.join(hosts)}"
     yield f"# {known.get('device', 'unknown device')}; {', '.join(versions)}"
-    if occasion.busy is not None:
-        yield f"# NOTE: {occasion.busy}"
+    if context.busy is not None:
+        yield f"# NOTE: {context.busy}"
     yield "#"
     yield "# docs/clusters.md says what the numbers mean, docs/calibrate.md how they are found."
     yield "# Measured beside those below:"

@@ -9,12 +9,12 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.lifecycle.drive import Watcher, drive, open_tracking
+from orchestrator.lifecycle.drive import SearchCallbacks, drive, open_tracking
 from orchestrator.lifecycle.driver_job import end_all, job_name
 from orchestrator.lifecycle.lock import open_or_renew
 from orchestrator.lifecycle.pilot_cleanup import end_pilots
 from orchestrator.records.ledger_rebuild import restore
-from orchestrator.records.lookup import Found
+from orchestrator.records.lookup import LocatedSearch
 from orchestrator.search import lease as leases
 from slurm.client import SlurmClient
 from slurm.interface import SlurmUnreachable
@@ -59,7 +59,7 @@ class CancelResult:
         }
 
 
-def cancel(found: Found, note: Callable[[str], None]) -> CancelResult:
+def cancel(found: LocatedSearch, note: Callable[[str], None]) -> CancelResult:
     """End the search, as far as that can be done: its driver has `CANCEL_LIMIT_S` for it, and where it has none, or
     none any more, what is in flight is tried for as long.
 
@@ -92,7 +92,7 @@ def _end_driver_jobs(folder: SearchFolder, note: Callable[[str], None]) -> list[
         return [name]
 
 
-def _ended(found: Found, note: Callable[[str], None]) -> SearchRecord:
+def _ended(found: LocatedSearch, note: Callable[[str], None]) -> SearchRecord:
     """Have the driver end the search, or end it ourselves once nobody drives it; the record as it then stands."""
     asked, deadline = False, time.monotonic() + CANCEL_LIMIT_S
     with closing(LedgerReader(found.ledger_url)) as reader:
@@ -108,16 +108,16 @@ def _ended(found: Found, note: Callable[[str], None]) -> SearchRecord:
     return record
 
 
-def _ask_driver(found: Found, note: Callable[[str], None]) -> None:
+def _ask_driver(found: LocatedSearch, note: Callable[[str], None]) -> None:
     """By way of the ledger, which has to be sound and to know the search; its driver finds it where it lies then."""
     with closing(open_or_renew(found.ledger_url, note)) as ledger:
         restore(found.folder, Journal(found.folder.journal).read(), ledger)
     request_cancel(found.ledger_url, found.record.search_id, time.time())
 
 
-def _ended_by_us(found: Found, note: Callable[[str], None]) -> SearchRecord:
+def _ended_by_us(found: LocatedSearch, note: Callable[[str], None]) -> SearchRecord:
     """Nobody drives the search: take it over just to end it, as far as it can be reached in time."""
-    tracking, watcher = open_tracking(found.spec, note), Watcher(note=note, driving=_for_a_while)
+    tracking, watcher = open_tracking(found.spec, note), SearchCallbacks(note=note, driving=_for_a_while)
     return drive(found.folder, found.spec, (), tracking, found.ledger_url, watcher, cancelling=True)
 
 

@@ -15,14 +15,14 @@ from orchestrator.common.private_tmp import disown, own, remove_unfinished
 from orchestrator.config.spec import SearchSpec, located
 from orchestrator.launchers.local.launcher import local_slots
 from orchestrator.lifecycle.drive import open_tracking
-from orchestrator.lifecycle.lock import held
+from orchestrator.lifecycle.lock import acquire_search
 from orchestrator.planning.candidates import candidates_of, require_affordable, require_pilot_room
 from orchestrator.planning.prior_trials import NOTHING_EARLIER, Earlier, collected, freeze
 from orchestrator.preflight.integrity import YAML_SHA256, yaml_sha256
 from orchestrator.preflight.slurm_site import require_site
 from orchestrator.preflight.trainer import ranks_run_here, require_torch, require_trainer
 from orchestrator.preflight.work_dir import OTHER_WORK_DIR, bad_work_dir, require_places
-from orchestrator.records.lookup import Found
+from orchestrator.records.lookup import LocatedSearch
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
 from search_spaces.schema.yaml_document import Place
@@ -37,7 +37,7 @@ _ID_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
 
 
 @dataclass(frozen=True)
-class Checked:
+class ValidatedSearch:
     """A new search that may begin; nothing is written yet."""
 
     spec: SearchSpec
@@ -46,7 +46,7 @@ class Checked:
 
 
 @dataclass(frozen=True)
-class Started:
+class RunnableSearch:
     """A search that is written down and can be driven; `candidates` is what may be tried."""
 
     folder: SearchFolder
@@ -56,7 +56,9 @@ class Started:
     ledger_url: str
 
 
-def checked(spec: SearchSpec, note: Callable[[str], None], default_ledger: str | None = None) -> Checked:
+def validate_search(
+    spec: SearchSpec, note: Callable[[str], None], default_ledger: str | None = None
+) -> ValidatedSearch:
     """Whatever can be known to be wrong before anything is written or launched, as InputError or OutsideRefused.
 
     `default_ledger` is the URL where the search names none; without it Parlay's own.
@@ -65,23 +67,23 @@ def checked(spec: SearchSpec, note: Callable[[str], None], default_ledger: str |
     url = default_ledger if spec.ledger.url is None and default_ledger is not None else ledger_url(spec.ledger.url)
     space = prepare(spec)
     require_site(spec, space, note)
-    return Checked(spec, space, url)
+    return ValidatedSearch(spec, space, url)
 
 
-def begun(search: Checked, note: Callable[[str], None]) -> Started:
+def create_runnable_search(search: ValidatedSearch, note: Callable[[str], None]) -> RunnableSearch:
     """Write the new search down, with what earlier ones teach it. InputError as `create_search`."""
     tracking = open_tracking(search.spec, note)
     earlier = collected(search.spec, search.ledger_url)
     for words in earlier.told:
         note(words)
     folder = create_search(search.spec, search.ledger_url, earlier, note)
-    return Started(folder, search.spec, search.space.feasible, tracking, search.ledger_url)
+    return RunnableSearch(folder, search.spec, search.space.feasible, tracking, search.ledger_url)
 
 
-def gone_on(found: Found, note: Callable[[str], None]) -> Started:
+def reopen_search(found: LocatedSearch, note: Callable[[str], None]) -> RunnableSearch:
     """A search as it goes on; one that has ended needs nothing but its place, and is only left in order."""
     candidates = () if found.record.state.is_ended else prepare(found.spec).feasible
-    return Started(found.folder, found.spec, candidates, open_tracking(found.spec, note), found.ledger_url)
+    return RunnableSearch(found.folder, found.spec, candidates, open_tracking(found.spec, note), found.ledger_url)
 
 
 def with_carried_options(spec: SearchSpec, environ: Mapping[str, str], note: Callable[[str], None]) -> SearchSpec:
@@ -158,7 +160,7 @@ def create_search(
     finally:
         shutil.rmtree(part.path, ignore_errors=True)
     try:
-        with held(folder, ledger_url, note) as hold, hold.opened_history() as history:
+        with acquire_search(folder, ledger_url, note) as lock, lock.open_history() as history:
             row = spec.to_json() | {"folder": str(folder.path), YAML_SHA256: yaml_sha256(spec.yaml_text)}
             history.record(EventKind.SEARCH_CREATED, spec=row, code_hash=code)
     except BaseException:

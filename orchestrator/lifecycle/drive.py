@@ -17,12 +17,12 @@ from orchestrator.launchers.base import Launcher
 from orchestrator.launchers.factory import make_launcher
 from orchestrator.launchers.local.launcher import LocalLauncher
 from orchestrator.launchers.slurm_pilot.sizing import WorkLeft
-from orchestrator.lifecycle.lock import Hold, held
+from orchestrator.lifecycle.lock import SearchLock, acquire_search
 from orchestrator.lifecycle.pilot_cleanup import end_pilots, has_unbooked
-from orchestrator.lifecycle.shutdown import MLFLOW_INTERRUPTED_S, MLFLOW_LAST_CALL_S, say_last_words
+from orchestrator.lifecycle.shutdown import MLFLOW_FLUSH_TIMEOUT_S, MLFLOW_INTERRUPTED_FLUSH_TIMEOUT_S, flush_on_exit
 from orchestrator.planning.plan import predictor, task_of
 from orchestrator.planning.prior_trials import frozen
-from orchestrator.preflight.integrity import require_newest_journal, require_own_files
+from orchestrator.preflight.integrity import require_newest_journal, require_unchanged_files
 from orchestrator.preflight.trainer import python_of
 from orchestrator.recipe.build import RecipeSource
 from orchestrator.recipe.write import write_recipe
@@ -42,7 +42,7 @@ from trials.ledger.reader import LedgerReader
 
 
 @dataclass(frozen=True)
-class Watcher:
+class SearchCallbacks:
     """Who is told while a search runs: remarks for the user and changes of state; `driving` is entered around the loop,
     and `keep` called in each of its turns; `may_begin` says how many more trials may begin now (as in Hooks).
 
@@ -81,7 +81,7 @@ def drive(
     candidates: Sequence[Layout],
     tracking: MlflowSync | None,
     ledger_url: str,
-    watcher: Watcher,
+    watcher: SearchCallbacks,
     cancelling: bool = False,
     go: Callable[[Driver], SearchRecord] = Driver.run,
 ) -> SearchRecord:
@@ -93,25 +93,25 @@ def drive(
     """
     watcher = _unbreakable(watcher)
     with ExitStack() as stack:
-        hold = stack.enter_context(held(folder, ledger_url, watcher.note))
-        history = stack.enter_context(hold.opened_history())
+        lock = stack.enter_context(acquire_search(folder, ledger_url, watcher.note))
+        history = stack.enter_context(lock.open_history())
         worker = MlflowWorker(tracking, folder, watcher.note) if tracking else None
         told = _Told(watcher, ReportWorker(folder, watcher.note), worker)
         stack.callback(told.report.stop)
-        search, patience_s = history.search, MLFLOW_LAST_CALL_S
+        search, patience_s = history.search, MLFLOW_FLUSH_TIMEOUT_S
         needs_launcher = not search.state.is_ended and _needs_launcher(folder, search, cancelling)
         if not search.state.is_ended:
             if not cancelling:
-                require_own_files(folder, search)
+                require_unchanged_files(folder, search)
                 require_newest_journal(folder, search)
-            driver, search = _driven(hold, spec, candidates, history, told, cancelling, go)
+            driver, search = _driven(lock, spec, candidates, history, told, cancelling, go)
             if driver.is_interrupted and not search.state.is_ended:
-                patience_s = MLFLOW_INTERRUPTED_S
+                patience_s = MLFLOW_INTERRUPTED_FLUSH_TIMEOUT_S
         if search.state.is_ended:
             if not needs_launcher:  # else its launcher has given everything back
                 end_pilots(folder, spec, watcher.note)
-            _leave_in_order(hold, spec, search, watcher.note)
-        say_last_words(hold, spec, search, told.report, told.mlflow, patience_s, watcher.note)
+            _leave_in_order(lock, spec, search, watcher.note)
+        flush_on_exit(lock, spec, search, told.report, told.mlflow, patience_s, watcher.note)
         return search
 
 
@@ -119,13 +119,13 @@ def drive(
 class _Told:
     """Who is told of a search while it runs, and of its end; MLflow only where the file wants it."""
 
-    watcher: Watcher
+    watcher: SearchCallbacks
     report: ReportWorker
     mlflow: MlflowWorker | None
 
 
 def _driven(
-    hold: Hold,
+    lock: SearchLock,
     spec: SearchSpec,
     candidates: Sequence[Layout],
     history: History,
@@ -134,25 +134,25 @@ def _driven(
     go: Callable[[Driver], SearchRecord],
 ) -> tuple[Driver, SearchRecord]:
     """The loop, with everything that it needs around it."""
-    folder, note = hold.folder, told.watcher.note
+    folder, note = lock.folder, told.watcher.note
     with ExitStack() as stack:
-        launcher = stack.enter_context(_launcher_for(folder, spec, history, cancelling, note, hold.keep))
+        launcher = stack.enter_context(_launcher_for(folder, spec, history, cancelling, note, lock.keep))
         history.clock = launcher.now
         task = task_of(spec, () if cancelling else frozen(folder))
         sampler = make_sampler(spec.search.sampler, candidates, task, spec.search.seed, note)
-        hooks = stack.enter_context(_hooks(hold, spec, task, told, cancelling))
-        program = replace(program_of(folder, spec), taken=hold.taken)
+        hooks = stack.enter_context(_hooks(lock, spec, task, told, cancelling))
+        program = replace(program_of(folder, spec), taken=lock.taken)
         driver = Driver(history, program, sampler, launcher, _goal(spec), _limits(spec), hooks)
         with told.watcher.driving(driver):
             return driver, go(driver)
 
 
-def _leave_in_order(hold: Hold, spec: SearchSpec, search: SearchRecord, note: Callable[[str], None]) -> None:
+def _leave_in_order(lock: SearchLock, spec: SearchSpec, search: SearchRecord, note: Callable[[str], None]) -> None:
     """What a search that has ended leaves behind: an earlier driver may have been killed before it came to that."""
-    _settle_commands(hold, search)
-    if not hold.folder.recipe.exists():
-        write_best_recipe(hold.folder, spec, search)
-    leave_measured(hold.folder, spec, search, note)  # also over what was exported while it ran
+    _settle_commands(lock, search)
+    if not lock.folder.recipe.exists():
+        write_best_recipe(lock.folder, spec, search)
+    leave_measured(lock.folder, spec, search, note)  # also over what was exported while it ran
 
 
 def program_of(folder: SearchFolder, spec: SearchSpec) -> TrialProgram:
@@ -182,7 +182,7 @@ def write_best_recipe(folder: SearchFolder, spec: SearchSpec, search: SearchReco
     return write_recipe(folder.recipe, RecipeSource(search, best, trial_spec, ranking, baseline), folder.code)
 
 
-def _unbreakable(watcher: Watcher) -> Watcher:
+def _unbreakable(watcher: SearchCallbacks) -> SearchCallbacks:
     """The same watcher, whose first failure to write is its last word."""
     broken = False
 
@@ -259,29 +259,29 @@ def _newest_moment(search: SearchRecord) -> float:
 
 @contextmanager
 def _hooks(
-    hold: Hold,
+    lock: SearchLock,
     spec: SearchSpec,
     task: Task,
     told: _Told,
     cancelling: bool,
 ) -> Iterator[Hooks]:
     """What the loop calls: the recipe when the search has ended, MLflow, report and watcher after every event."""
-    with closing(LedgerReader(hold.ledger_url)) as reader:
+    with closing(LedgerReader(lock.ledger_url)) as reader:
 
         def on_event(search: SearchRecord, event: Event) -> None:
             if search.state.is_ended:
-                _settle_commands(hold, search)
-                write_best_recipe(hold.folder, spec, search)
+                _settle_commands(lock, search)
+                write_best_recipe(lock.folder, spec, search)
             elif told.mlflow:  # the end is sent with the report on it, in the last call
                 told.mlflow.hand(search)
             told.report.hand(search)
             told.watcher.on_event(search, event)
 
         def cancel_requested() -> bool:
-            return cancelling or bool(reader.pending_commands(hold.folder.search_id))
+            return cancelling or bool(reader.pending_commands(lock.folder.search_id))
 
         def keep() -> None:
-            hold.keep()
+            lock.keep()
             told.watcher.keep()
 
         yield Hooks(on_event, cancel_requested, keep, told.watcher.note, predictor(task), told.watcher.may_begin)
@@ -305,9 +305,9 @@ def _limits(spec: SearchSpec) -> Limits:
     )
 
 
-def _settle_commands(hold: Hold, search: SearchRecord) -> None:
+def _settle_commands(lock: SearchLock, search: SearchRecord) -> None:
     """Whatever was asked of a search that has ended is done, or too late."""
-    with closing(LedgerReader(hold.ledger_url)) as reader:
+    with closing(LedgerReader(lock.ledger_url)) as reader:
         pending = reader.pending_commands(search.search_id)
     if pending:
-        hold.ledger.settle_commands(search.search_id, pending[-1].id, time.time())
+        lock.ledger.settle_commands(search.search_id, pending[-1].id, time.time())

@@ -27,7 +27,7 @@ from trials.files.folders import SearchFolder, write_text
 from trials.ledger.events import Fenced
 
 if TYPE_CHECKING:
-    from orchestrator.lifecycle.drive import Watcher
+    from orchestrator.lifecycle.drive import SearchCallbacks
     from orchestrator.search.driver import Driver
 
 DEFAULT_JOB_TIME_S = 8 * 3600.0
@@ -203,7 +203,7 @@ class DriverChain:
         finally:
             self._driver = None
 
-    def kept_by(self, watcher: Watcher) -> Watcher:
+    def kept_by(self, watcher: SearchCallbacks) -> SearchCallbacks:
         """The watcher of a search whose driver is in this chain."""
         return replace(watcher, keep=self.keep_next, driving=self.driving)
 

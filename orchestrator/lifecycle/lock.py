@@ -1,4 +1,4 @@
-"""A driver's hold on a search: while it lasts nobody else writes the search's journal and its ledger rows."""
+"""A driver's lock on a search: while it lasts nobody else writes the search's journal and its ledger rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trials.ledger.writer import LedgerWriter
 
 
 @dataclass
-class Hold:
+class SearchLock:
     """The lease, which runs on real time, the ledger that its holder may write, and the folder as it was taken."""
 
     folder: SearchFolder
@@ -29,7 +29,7 @@ class Hold:
     taken: TakenFolder
 
     @contextmanager
-    def opened_history(self) -> Iterator[History]:
+    def open_history(self) -> Iterator[History]:
         """The search as its journal tells it, the ledger brought up to it, and made anew where it is damaged."""
         with closing(Journal(self.folder.journal)) as journal:
             try:
@@ -63,17 +63,19 @@ class Hold:
 
 
 @contextmanager
-def held(folder: SearchFolder, ledger_url: str, note: Callable[[str], None] = lambda text: None) -> Iterator[Hold]:
+def acquire_search(
+    folder: SearchFolder, ledger_url: str, note: Callable[[str], None] = lambda text: None
+) -> Iterator[SearchLock]:
     """The search is this process's own within this block; a damaged ledger is put aside, which is noted. Raises
     LeaseHeld where the search is another's, InputError where its folder is."""
     taken = require_own_folder(folder)
     lease = leases.acquire(folder, time.time())
     try:
-        hold = Hold(folder, ledger_url, open_or_renew(ledger_url, note), lease, note, taken)
+        lock = SearchLock(folder, ledger_url, open_or_renew(ledger_url, note), lease, note, taken)
         try:
-            yield hold
+            yield lock
         finally:
-            hold.ledger.close()
+            lock.ledger.close()
     finally:
         with suppress(leases.LeaseLost):  # then there is nothing left to free
             leases.release(folder, lease, time.time())

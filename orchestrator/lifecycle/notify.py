@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from dashboards.text import printable
-from orchestrator.common.timeouts import in_thread, result_in_time
+from orchestrator.common.timeouts import in_thread, result_with_timeout
 from orchestrator.config.notify_target import webhook_address
 from orchestrator.config.spec import SearchSpec
 from orchestrator.records.summary import search_summary
@@ -41,16 +41,18 @@ _LAST_BYTES = 4096
 """Of what a command says, among which its last line is looked for."""
 
 
-def is_owed(folder: SearchFolder, spec: SearchSpec) -> bool:
+def is_notification_due(folder: SearchFolder, spec: SearchSpec) -> bool:
     """Whether somebody is to be told of the search's end who was not told yet."""
     wanted = spec.notify.command or spec.notify.webhook
     return bool(wanted) and not folder.notified.exists()
 
 
-def notify_end(folder: SearchFolder, spec: SearchSpec, search: SearchRecord, note: Callable[[str], None]) -> None:
+def send_end_notifications(
+    folder: SearchFolder, spec: SearchSpec, search: SearchRecord, note: Callable[[str], None]
+) -> None:
     """Tell whoever `notify` names of a search that has ended; `note` hears what went wrong.
 
-    For the holder of the search's lease, where `is_owed`.
+    For the holder of the search's lease, where `is_notification_due`.
     """
     try:
         payload = json.dumps(search_summary(search, spec, folder), allow_nan=False).encode()
@@ -96,7 +98,7 @@ def post(address_file: Path, payload: bytes, limit_s: float = WEBHOOK_LIMIT_S) -
     try:
         address = webhook_address(address_file)
         sending = in_thread(partial(_send, address, payload, limit_s), "webhook")
-        result_in_time(sending, limit_s, "")
+        result_with_timeout(sending, limit_s, "")
     except InputError as error:
         return error.problems[0].message
     except urllib.error.HTTPError as error:

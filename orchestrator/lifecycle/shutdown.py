@@ -9,25 +9,25 @@ from dashboards.mlflow.background import MlflowWorker
 from dashboards.mlflow.sync import SyncReport
 from dashboards.report.background import ReportWorker
 from orchestrator.config.spec import SearchSpec
-from orchestrator.lifecycle.lock import Hold
-from orchestrator.lifecycle.notify import is_owed, notify_end
+from orchestrator.lifecycle.lock import SearchLock
+from orchestrator.lifecycle.notify import is_notification_due, send_end_notifications
 from orchestrator.search import lease as leases
 from search_spaces.errors import OutsideRefused
 from trials.files.folders import SearchFolder, write_json
 from trials.ledger.events import SearchRecord
 
 MLFLOW_SCHEMA = "parlay.mlflow/1"
-MLFLOW_LAST_CALL_S = 30.0
+MLFLOW_FLUSH_TIMEOUT_S = 30.0
 """How long the end of a search, or of a tick, waits for MLflow to take the rest."""
-MLFLOW_INTERRUPTED_S = 5.0
+MLFLOW_INTERRUPTED_FLUSH_TIMEOUT_S = 5.0
 """How long a driver that was told to stop waits: a resumed search sends the rest."""
 
-REPORT_LAST_CALL_S = 10.0
+REPORT_FLUSH_TIMEOUT_S = 10.0
 """How long the end waits for the report: `parlay report` writes it at any time."""
 
 
-def say_last_words(
-    hold: Hold,
+def flush_on_exit(
+    lock: SearchLock,
     spec: SearchSpec,
     search: SearchRecord,
     report: ReportWorker,
@@ -37,14 +37,14 @@ def say_last_words(
 ) -> None:
     """The report and MLflow take what is left, within so many seconds; whoever wants to know of the end is told."""
     with suppress(KeyboardInterrupt):  # it is not waited for any longer, and what else is left is done
-        report.finish(min(REPORT_LAST_CALL_S, patience_s))
+        report.finish(min(REPORT_FLUSH_TIMEOUT_S, patience_s))
     if worker and (worker.was_told or search.state.is_ended):  # MLflow is not asked when nothing is new
-        _last_call(worker, search, hold.folder, patience_s, note)
-    if search.state.is_ended and is_owed(hold.folder, spec):
-        _tell_of_end(hold, spec, search, note)
+        _flush_mlflow(worker, search, lock.folder, patience_s, note)
+    if search.state.is_ended and is_notification_due(lock.folder, spec):
+        _send_notifications(lock, spec, search, note)
 
 
-def _last_call(
+def _flush_mlflow(
     worker: MlflowWorker,
     search: SearchRecord,
     folder: SearchFolder,
@@ -62,14 +62,14 @@ def _last_call(
         write_json(folder.mlflow, mlflow_json(worker.report))
 
 
-def _tell_of_end(hold: Hold, spec: SearchSpec, search: SearchRecord, note: Callable[[str], None]) -> None:
+def _send_notifications(lock: SearchLock, spec: SearchSpec, search: SearchRecord, note: Callable[[str], None]) -> None:
     """Have the end told by whoever still holds the search: MLflow's last call may have taken long."""
     try:
-        hold.keep()
+        lock.keep()
     except (leases.LeaseLost, OutsideRefused, OSError) as error:
         note(f"nobody was told of the search's end: {error}")
         return
-    notify_end(hold.folder, spec, search, note)
+    send_end_notifications(lock.folder, spec, search, note)
 
 
 def mlflow_json(report: SyncReport) -> dict[str, str]:

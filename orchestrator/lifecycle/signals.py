@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from orchestrator.search.driver import Driver
 
 
-class Signals:
+class DriverSignals:
     """Ctrl-C once lets what runs finish, twice stops; SIGTERM stops. The driver stops at its next safe point."""
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class Signals:
         self._interrupts = 0
 
     @contextmanager
-    def steering(self, driver: Driver) -> Iterator[None]:
+    def handling(self, driver: Driver) -> Iterator[None]:
         """Within this block signals steer the driver; the handlers from before come back after it."""
 
         def handle(number: int, frame: FrameType | None) -> None:
@@ -36,27 +36,27 @@ class Signals:
             yield
 
 
-class Stop:
+class CancelOnSignal:
     """Ctrl-C and SIGTERM have the run in flight cancelled, so that no submission is torn in two; ctrl-C again leaves at
     once."""
 
     def __init__(self) -> None:
         self.is_terminated = False
-        self._is_asked = False
+        self._is_requested = False
 
-    def is_asked(self) -> bool:
-        return self._is_asked
+    def is_requested(self) -> bool:
+        return self._is_requested
 
     @contextmanager
-    def listening(self) -> Iterator[None]:
+    def handling(self) -> Iterator[None]:
         """Within this block signals are heard; the handlers from before come back after it."""
         with _handled_by(self._hear):
             yield
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT and self._is_asked:
+        if number == signal.SIGINT and self._is_requested:
             raise KeyboardInterrupt
-        self._is_asked = True
+        self._is_requested = True
         self.is_terminated |= number == signal.SIGTERM
 
 

@@ -10,7 +10,7 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.common.timeouts import in_thread, result_in_time
+from orchestrator.common.timeouts import in_thread, result_with_timeout
 from orchestrator.config.schema import FROM_LEDGER, FROM_NOTHING
 from orchestrator.config.spec import SearchSpec
 from orchestrator.preflight.trainer import ranks_run_here
@@ -104,7 +104,9 @@ def collected_for_plan(spec: SearchSpec) -> Earlier:
         url = existing_ledger_url(spec.ledger.url)
         if url is None:
             return NOTHING_EARLIER
-        return result_in_time(in_thread(lambda: collected(spec, url), "earlier trials"), PLAN_WAITS_S, "the ledger: ")
+        return result_with_timeout(
+            in_thread(lambda: collected(spec, url), "earlier trials"), PLAN_WAITS_S, "the ledger: "
+        )
     except (OSError, *_UNREADABLE) as error:
         return _without(error)
 

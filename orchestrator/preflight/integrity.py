@@ -10,7 +10,7 @@ from orchestrator.common.code_snapshot import code_hash, remove_caches
 from search_spaces.errors import InputError, OutsideRefused
 from search_spaces.plain_file import read_plain
 from trials.files.folders import SearchFolder
-from trials.files.path_owners import TakenFolder, require_own_way, us_in
+from trials.files.path_owners import TakenFolder, require_own_way, uid_as_seen_by
 from trials.ledger.events import SearchRecord
 
 _MOST_NAMED = 5
@@ -22,7 +22,7 @@ def yaml_sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def require_own_files(folder: SearchFolder, search: SearchRecord) -> None:
+def require_unchanged_files(folder: SearchFolder, search: SearchRecord) -> None:
     """InputError for other code, and for another search.yaml, than the search was begun with. For whoever holds the
     search: what Python has compiled of the code is removed."""
     found = code_hash(folder.code)
@@ -77,7 +77,7 @@ def require_own_folder(folder: SearchFolder) -> TakenFolder:
     our jobs would run. Who we are is told by a file of ours, for a file system may call us otherwise than the kernel.
     """
     taken = TakenFolder.at(folder.path)
-    owner, us = _owner(folder.path), us_in(folder.path)
+    owner, us = _owner(folder.path), uid_as_seen_by(folder.path)
     if owner != us:
         raise InputError.of(
             "folder_of_another",

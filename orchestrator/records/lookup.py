@@ -19,7 +19,7 @@ from trials.trial import Attempt, Trial
 
 
 @dataclass(frozen=True)
-class Found:
+class LocatedSearch:
     """A search, where it lies, and the ledger it is written in."""
 
     record: SearchRecord
@@ -35,7 +35,7 @@ class Found:
         return replace(SearchSpec.from_json(self.record.spec), work_dir=self.folder.path.parent)
 
 
-def find_search(given: str | None, ledger: str | None) -> Found:
+def find_search(given: str | None, ledger: str | None) -> LocatedSearch:
     """The search of this id, shortened id or folder; the newest of the ledger when nothing is given.
 
     InputError unknown_id or ambiguous_id, or for a ledger that is not there.
@@ -45,7 +45,7 @@ def find_search(given: str | None, ledger: str | None) -> Found:
     url = ledger_to_read(ledger)
     with closing(LedgerReader(url)) as reader:
         record = reader.search(reader.resolve(given) if given is not None else _newest(reader))
-    return Found(record, SearchFolder(Path(record.spec["folder"])), url)
+    return LocatedSearch(record, SearchFolder(Path(record.spec["folder"])), url)
 
 
 def find_recipe(given: str | None, ledger: str | None) -> Path:
@@ -60,7 +60,7 @@ def find_recipe(given: str | None, ledger: str | None) -> Path:
     return found.folder.recipe
 
 
-def missing_recipe_reason(found: Found) -> str:
+def missing_recipe_reason(found: LocatedSearch) -> str:
     """Why there is no recipe of a search, and how there will be one: a driver writes it at the search's end."""
     if not found.record.state.is_ended:
         return "not written yet: one is written when the search has ended"
@@ -120,7 +120,7 @@ def _folder_named(given: str) -> SearchFolder | None:
         raise no_search(given, error.strerror or str(error)) from error
 
 
-def _from_folder(folder: SearchFolder, ledger: str | None) -> Found:
+def _from_folder(folder: SearchFolder, ledger: str | None) -> LocatedSearch:
     """A search by its folder, which knows its ledger, and is enough where that has never heard of it."""
     try:
         record = search_of(folder.journal, folder.search_id, Journal(folder.journal).read())
@@ -131,7 +131,7 @@ def _from_folder(folder: SearchFolder, ledger: str | None) -> Found:
         raise JournalDamaged(f"{folder.journal} holds what no search of ours writes: {error}") from error
     if record is None:
         raise no_search(str(folder.path), "it holds no journal.jsonl")
-    return Found(record, folder, ledger_url(url))
+    return LocatedSearch(record, folder, ledger_url(url))
 
 
 def _is_a_file(given: str) -> InputError:

@@ -10,42 +10,42 @@ from typing import Protocol
 from search_spaces.errors import InputError
 
 
-class Turn(Protocol):
+class MeasurementLock(Protocol):
     """Held while something is measured."""
 
-    def take(self) -> bool:
+    def try_acquire(self) -> bool:
         """Whether the turn is ours from now on, or was before; False, at once, where another has it."""
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Let the next one have it."""
 
 
-class NoTurn:
+class NullLock:
     """Of runs that nobody else disturbs, or that a batch system keeps apart."""
 
-    def take(self) -> bool:
+    def try_acquire(self) -> bool:
         return True
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         pass
 
 
-class MachineTurn:
+class MachineLock:
     """The turn of this machine among the processes of one home of Parlay; who dies gives it back."""
 
     def __init__(self, home: Path):
         self._file = home / "measuring.lock"
         self._descriptor: int | None = None
 
-    def take(self) -> bool:
+    def try_acquire(self) -> bool:
         """InputError where the home cannot be written."""
-        return self._is_held or self._lock()
+        return self._is_acquired or self._try_lock()
 
     @property
-    def _is_held(self) -> bool:
+    def _is_acquired(self) -> bool:
         return self._descriptor is not None
 
-    def _lock(self) -> bool:
+    def _try_lock(self) -> bool:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             descriptor = os.open(self._file, flags, 0o600)
@@ -59,7 +59,7 @@ class MachineTurn:
         self._descriptor = descriptor
         return True
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

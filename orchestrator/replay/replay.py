@@ -17,7 +17,7 @@ from orchestrator.launchers.schema import LauncherSection
 from orchestrator.recipe.read import LoadedRecipe
 from orchestrator.recipe.recipe import Recipe
 from orchestrator.replay.other_trainer import other_trainer_error
-from orchestrator.replay.runs import ReplayRuns, ReplayWatcher
+from orchestrator.replay.runs import ReplayCallbacks, ReplayRuns
 from orchestrator.search.trial_program import TrialProgram
 from search_spaces.errors import InputError, OutsideRefused
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
@@ -139,7 +139,7 @@ def replay(
     *,
     python: str,
     rules: ReplayRules = ReplayRules(),
-    watcher: ReplayWatcher | None = None,
+    watcher: ReplayCallbacks | None = None,
 ) -> ReplayResult:
     """Measure the recipe's layout again, where that is not impossible, one run after the other, and compare; unless it
     is reproduced, at further occasions, too.
@@ -152,7 +152,7 @@ def replay(
     recorded = recorded_runs(loaded)
     folder.path.mkdir(parents=True, mode=0o700)
     shutil.copytree(loaded.code, folder.code, ignore=shutil.ignore_patterns("__pycache__"))
-    runs = ReplayRuns(_program(loaded, folder, python), launcher, watcher or ReplayWatcher())
+    runs = ReplayRuns(_program(loaded, folder, python), launcher, watcher or ReplayCallbacks())
     try:
         return _measured(loaded, recorded, runs, rules)
     except KeyboardInterrupt as interrupt:

@@ -14,11 +14,11 @@ from pathlib import Path
 from orchestrator.launchers import factory
 from orchestrator.launchers.base import Launcher
 from orchestrator.launchers.schema import LauncherSection
-from orchestrator.lifecycle.signals import Stop
+from orchestrator.lifecycle.signals import CancelOnSignal
 from orchestrator.preflight.trainer import PYTHON_OF_IMAGES, is_in_image
 from orchestrator.recipe.read import LoadedRecipe
 from orchestrator.recipe.recipe import Recipe
-from orchestrator.replay.machine_lock import MachineTurn, NoTurn, bad_home
+from orchestrator.replay.machine_lock import MachineLock, NullLock, bad_home
 from orchestrator.replay.note_in_recipe import note_replay
 from orchestrator.replay.other_trainer import trainer_section, under_trainer
 from orchestrator.replay.replay import (
@@ -30,7 +30,7 @@ from orchestrator.replay.replay import (
     replay,
     this_machine,
 )
-from orchestrator.replay.runs import ReplayWatcher
+from orchestrator.replay.runs import ReplayCallbacks
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.schema.validation import restored
@@ -77,7 +77,7 @@ def replayed(
     rules: ReplayRules,
     work_dir: Path,
     note: Callable[[str], None],
-    stop: Stop,
+    stop: CancelOnSignal,
 ) -> ReplayResult:
     """Measure in a new folder of `work_dir`, under the launcher of this kind or the one that measured; `ray` falls back
     to plain processes as in a search.
@@ -93,11 +93,11 @@ def replayed(
         return answer
     require_own_way(work_dir, "work_dir", "work_dir")
     folder = SearchFolder(work_dir.absolute() / f"replay-{secrets.token_hex(3)}")
-    watcher = ReplayWatcher(note, stop.is_asked, MachineTurn(home_folder()) if is_here else NoTurn())
+    watcher = ReplayCallbacks(note, stop.is_requested, MachineLock(home_folder()) if is_here else NullLock())
     with ExitStack() as stack:
-        stack.enter_context(stop.listening())
-        stack.callback(watcher.turn.give_back)
-        watcher.wait_for_turn(time.sleep)  # before Ray starts, which would disturb whoever measures
+        stack.enter_context(stop.handling())
+        stack.callback(watcher.lock.release)
+        watcher.acquire_lock(time.sleep)  # before Ray starts, which would disturb whoever measures
         launcher, remark = _launcher(section, here or loaded.recipe.cluster)
         stack.enter_context(closing(launcher))
         note(remark or f"measuring {counted(rules.repeats, 'time')} in {folder.path}")

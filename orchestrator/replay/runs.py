@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRequest
-from orchestrator.replay.machine_lock import NoTurn, Turn
+from orchestrator.replay.machine_lock import MeasurementLock, NullLock
 from orchestrator.search.trial_program import OUTCOME_GRACE_S, TrialProgram, next_attempt
 from trials.attempt_result import AttemptResult, LaunchStatus, Liveness, may_retry
 from trials.trial import Attempt, Trial
@@ -17,26 +17,26 @@ POLL_INTERVAL_S = 0.5
 
 
 @dataclass(frozen=True)
-class ReplayWatcher:
-    """Who is told what a run waits for; `is_told_to_stop` is asked before and while one is waited for, and `turn` is
+class ReplayCallbacks:
+    """Who is told what a run waits for; `is_stop_requested` is asked before and while one is waited for, and `lock` is
     held while an occasion's runs are measured."""
 
     note: Callable[[str], None] = lambda text: None
-    is_told_to_stop: Callable[[], bool] = lambda: False
-    turn: Turn = field(default_factory=NoTurn)
+    is_stop_requested: Callable[[], bool] = lambda: False
+    lock: MeasurementLock = field(default_factory=NullLock)
 
-    def wait_for_turn(self, wait: Callable[[float], None]) -> None:
-        """Return once the turn is taken, having said where it has to be waited for. KeyboardInterrupt as below."""
-        if self.turn.take():
+    def acquire_lock(self, wait: Callable[[float], None]) -> None:
+        """Return once the lock is taken, having said where it has to be waited for. KeyboardInterrupt as below."""
+        if self.lock.try_acquire():
             return
         self.note("another replay measures on this machine; this one waits for its end")
-        while not self.turn.take():
-            self.require_leave()
+        while not self.lock.try_acquire():
+            self.raise_if_stopped()
             wait(POLL_INTERVAL_S)
 
-    def require_leave(self) -> None:
+    def raise_if_stopped(self) -> None:
         """Raises KeyboardInterrupt where the replay is told to stop."""
-        if self.is_told_to_stop():
+        if self.is_stop_requested():
             raise KeyboardInterrupt
 
 
@@ -44,7 +44,7 @@ class ReplayRuns:
     """Measures runs of `program` on `launcher`; `results` are those of the runs so far. Raises KeyboardInterrupt once
     the watcher says that it is to stop."""
 
-    def __init__(self, program: TrialProgram, launcher: Launcher, watcher: ReplayWatcher):
+    def __init__(self, program: TrialProgram, launcher: Launcher, watcher: ReplayCallbacks):
         self._program = program
         self._launcher = launcher
         self._watcher = watcher
@@ -53,12 +53,12 @@ class ReplayRuns:
 
     @contextmanager
     def occasion(self) -> Iterator[None]:
-        """Within this block no other replay measures on this machine; waits for its turn."""
-        self._watcher.wait_for_turn(self._launcher.wait)
+        """Within this block no other replay measures on this machine; waits for its lock."""
+        self._watcher.acquire_lock(self._launcher.wait)
         try:
             yield
         finally:
-            self._watcher.turn.give_back()
+            self._watcher.lock.release()
 
     def pause(self, seconds: float, why: str) -> None:
         """Let time pass, having said why."""
@@ -80,7 +80,7 @@ class ReplayRuns:
 
     def _result(self, trial: Trial, attempt: Attempt) -> AttemptResult:
         """How a run went, once it has ended and its outcome has had the time to appear."""
-        self._watcher.require_leave()
+        self._watcher.raise_if_stopped()
         status = self._status(self._program.prepared(self._program.request(trial, attempt)))
         ended = replace(attempt, unknown_since=self._launcher.now())
         while True:
@@ -131,7 +131,7 @@ class ReplayRuns:
                 self._watcher.note(f"may live on: {key}" + (f" ({job_id})" if job_id else ""))
 
     def _wait(self) -> None:
-        self._watcher.require_leave()
+        self._watcher.raise_if_stopped()
         self._launcher.wait(POLL_INTERVAL_S)
 
     def _say_once(self, words: str) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from orchestrator.common.timeouts import FOLDER_ANSWERS_WITHIN_S, InTime
+from orchestrator.common.timeouts import FOLDER_TIMEOUT_S, HangGuard
 from orchestrator.launchers.base import LaunchRequest
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import Layout
@@ -67,7 +67,7 @@ class TrialProgram:
     seed: int = 1234
     baseline: Layout | None = None
     taken: TakenFolder | None = None
-    _folders: InTime = field(default_factory=lambda: InTime(FOLDER_ANSWERS_WITHIN_S), compare=False, repr=False)
+    _folders: HangGuard = field(default_factory=lambda: HangGuard(FOLDER_TIMEOUT_S), compare=False, repr=False)
 
     @property
     def time_limit_s(self) -> float:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.create import prepare
-from orchestrator.lifecycle.drive import Watcher, drive, open_tracking
+from orchestrator.lifecycle.drive import SearchCallbacks, drive, open_tracking
 from orchestrator.records.lookup import MOVED, no_search
 from orchestrator.search.driver import Driver
 from orchestrator.search.lease import LeaseHeld, LeaseLost
@@ -84,7 +84,7 @@ class DriverTurn:
         spec, cancelling = self._spec(search), self._is_to_be_cancelled()
         candidates = () if cancelling or search.state.is_ended else prepare(spec).feasible
         tracking = open_tracking(spec, self._note)
-        watcher = Watcher(note=self._note, driving=self._steered, may_begin=self._may_begin)
+        watcher = SearchCallbacks(note=self._note, driving=self._steered, may_begin=self._may_begin)
         return drive(self._folder, spec, candidates, tracking, self._ledger_url, watcher, cancelling)
 
     def _is_to_be_cancelled(self) -> bool:

@@ -13,9 +13,9 @@ from typing import Any
 
 from orchestrator.config.loader import load_search_text
 from orchestrator.config.spec import SearchSpec
-from orchestrator.lifecycle.create import begun, checked
+from orchestrator.lifecycle.create import create_runnable_search, validate_search
 from orchestrator.recipe.read import read_recipe
-from orchestrator.records.lookup import Found, find_attempt, missing_recipe_reason
+from orchestrator.records.lookup import LocatedSearch, find_attempt, missing_recipe_reason
 from orchestrator.records.summary import answer_of, best_summary, logs_summary, search_summary, searches_summary
 from orchestrator.search import lease as leases
 from orchestrator.service.state_dir import OwnSearch
@@ -60,7 +60,7 @@ class Desk:
         notes: list[str] = []
         spec = load_search_text(yaml, Path(directory), changes)
         _require_no_other_ray(spec)
-        started = begun(checked(spec, notes.append, self._url), notes.append)
+        started = create_runnable_search(validate_search(spec, notes.append, self._url), notes.append)
         folder = started.folder
         self._keeper.take(OwnSearch(folder.search_id, folder.path, started.ledger_url))
         return _submitted(folder, notes)
@@ -146,19 +146,19 @@ class Desk:
             raise InputError.of("unknown_id", message, key="search", fix=fix)
         return SearchFolder(Path(folder)).journal
 
-    def _take(self, found: Found) -> None:
+    def _take(self, found: LocatedSearch) -> None:
         self._keeper.take(OwnSearch(found.record.search_id, found.folder.path, found.ledger_url))
 
-    def _found(self, given: str) -> Found:
+    def _found(self, given: str) -> LocatedSearch:
         """The search that this id, or the beginning of one, names: in the ledger, or of those that are driven."""
         kept = self._keeper.kept().get(given)
         url = self._url if kept is None else kept.search.ledger_url
         with closing(LedgerReader(url)) as reader:
             record = reader.search(reader.resolve(given))
-        return Found(record, SearchFolder(Path(record.spec["folder"])), url)
+        return LocatedSearch(record, SearchFolder(Path(record.spec["folder"])), url)
 
 
-def _in_folder(search_id: str, path: str, url: str | None) -> Found:
+def _in_folder(search_id: str, path: str, url: str | None) -> LocatedSearch:
     """The search in a folder that the asker names, whatever the ledger knows of it."""
     folder = SearchFolder(Path(path))
     with closing(Journal(folder.journal)) as journal:
@@ -166,7 +166,7 @@ def _in_folder(search_id: str, path: str, url: str | None) -> Found:
     if record is None or folder.search_id != search_id:
         fix = "name the folder that holds its journal.jsonl"
         raise InputError.of("unknown_id", f"{path} is not the folder of search {search_id}", key="folder", fix=fix)
-    return Found(record, folder, ledger_url(url or record.spec["ledger"].get("url")))
+    return LocatedSearch(record, folder, ledger_url(url or record.spec["ledger"].get("url")))
 
 
 def _require_no_other_ray(spec: SearchSpec) -> None:

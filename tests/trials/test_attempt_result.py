@@ -243,5 +243,5 @@ def test_what_is_tried_again_is_what_the_layout_cannot_help():
         "launch_failure": 2,
         "gpu_memory_in_use": 2,
         "interrupted": math.inf,
-        "lost": 1,
+        "job_lost": 1,
     }

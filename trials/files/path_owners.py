@@ -107,7 +107,7 @@ class TakenFolder:
         )
 
 
-def us_in(folder: Path) -> int:
+def uid_as_seen_by(folder: Path) -> int:
     """Whose what we write there is, as a user's number. Raises OSError where we may not write.
 
     NFS may call all its users the same, or by the numbers of another machine. The file that tells has no name, or none
@@ -147,7 +147,7 @@ def _is_ours(owner: int, entry: Path) -> bool:
     if {str(owner), _name_of(owner)} & {*os.environ.get(TRUSTED_OWNERS, "").split(",")}:
         return True
     try:
-        return owner == us_in(entry if entry.is_dir() and not entry.is_symlink() else entry.parent)
+        return owner == uid_as_seen_by(entry if entry.is_dir() and not entry.is_symlink() else entry.parent)
     except OSError:
         return False
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dashboards.schema import TrackingSection
-from orchestrator.common.timeouts import in_thread, result_in_time
+from orchestrator.common.timeouts import in_thread, result_with_timeout
 from orchestrator.config.spec import SearchSpec, located
 from orchestrator.diagnostics.doctor.finding import Area, Examination, Finding, error, errors_of, note, ok
 from orchestrator.diagnostics.doctor.folders import examine_folder
@@ -83,7 +83,7 @@ def findings_in_time(area: Area, check: Check, limit_s: float = AREA_ANSWERS_WIT
                 found.append(finding)
 
     try:
-        result_in_time(in_thread(work, "doctor"), limit_s, "")
+        result_with_timeout(in_thread(work, "doctor"), limit_s, "")
     except TimeoutError as late:
         fix = "look at what comes next after the last finding: a file system or a server that does not answer"
         found = [*found, error("no_answer", f"{area}: {late}", fix)]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from orchestrator.common.timeouts import FOLDER_ANSWERS_WITHIN_S, InTime
+from orchestrator.common.timeouts import FOLDER_TIMEOUT_S, HangGuard
 from orchestrator.launchers.local.rank_groups import last_sign_of_life
 from orchestrator.launchers.slurm.attempt_logs import end_of, excerpt, has_outcome, last_restart
 from orchestrator.launchers.slurm.job_status import alive_status, ended_status, job_words, unknown_status
@@ -26,7 +26,7 @@ class Watch:
         self._slurm = slurm
         self._questions = questions
         self._submissions = submissions
-        self._folders = InTime(FOLDER_ANSWERS_WITHIN_S)
+        self._folders = HangGuard(FOLDER_TIMEOUT_S)
 
     def poll(self, keys: Iterable[str]) -> dict[str, LaunchStatus]:
         """What is known of these attempts, as `Launcher.poll` says."""

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from orchestrator.common.timeouts import FOLDER_ANSWERS_WITHIN_S, InTime
+from orchestrator.common.timeouts import FOLDER_TIMEOUT_S, HangGuard
 from orchestrator.launchers.base import EndedPilot, LaunchPostponed, LaunchRefused, LaunchRequest
 from orchestrator.launchers.slurm.attempt_logs import may_exist
 from orchestrator.launchers.slurm.handover import Memory
@@ -74,7 +74,7 @@ class Pilots:
         self._search: SearchFolder | None = None
         self._giving_back_since: float | None = None
         self._was_cancelled = self._are_given_up = False
-        self._folders = InTime(FOLDER_ANSWERS_WITHIN_S)
+        self._folders = HangGuard(FOLDER_TIMEOUT_S)
         self._submissions = Submissions(
             slurm, options, questions, note, memory, make=job_of_pilot, write=write_pilot_files
         )

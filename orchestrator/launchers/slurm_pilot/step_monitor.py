@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from orchestrator.common.timeouts import FOLDER_ANSWERS_WITHIN_S, InTime
+from orchestrator.common.timeouts import FOLDER_TIMEOUT_S, HangGuard
 from orchestrator.launchers.base import LaunchRequest
 from orchestrator.launchers.slurm_pilot.allocation import Pilot
 from orchestrator.launchers.slurm_pilot.allocations import Pilots
@@ -54,7 +54,7 @@ class StepWatch:
 
     def __init__(self, slurm: Slurm, pilots: Pilots, rules: PilotRules, note: Callable[[str], None]):
         self.doubted: set[str] = set()
-        self.folders = InTime(FOLDER_ANSWERS_WITHIN_S)
+        self.folders = HangGuard(FOLDER_TIMEOUT_S)
         self._slurm = slurm
         self._pilots = pilots
         self._rules = rules

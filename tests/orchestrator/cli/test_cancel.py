@@ -12,7 +12,7 @@ from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.config.loader import load_search_file
 from orchestrator.lifecycle import cancel, pilot_cleanup
 from orchestrator.lifecycle.create import create_search, prepare
-from orchestrator.lifecycle.lock import held
+from orchestrator.lifecycle.lock import acquire_search
 from tests.orchestrator.cli.parlay import TINY_SEARCH, write_search
 from trials.files.folders import SearchFolder, write_json
 from trials.ledger.events import EventKind
@@ -27,7 +27,7 @@ def search_with_a_job(folder: Path) -> SearchFolder:
     search, [layout, *_] = create_search(spec, ledger_url()), prepare(spec).feasible
     attempt = {"trial": "t0001", "attempt": "a1"}
     intent = {"nonce": "0" * 32, "num_nodes": 1, "time_limit_s": 630.0, "reserved_s": 722.0, "exclude": []}
-    with held(search, ledger_url()) as hold, hold.opened_history() as history:
+    with acquire_search(search, ledger_url()) as lock, lock.open_history() as history:
         history.record(EventKind.SEARCH_STATE, state="running", end_reason=None, detail=None)
         history.record(EventKind.TRIAL_PROPOSED, trial="t0001", layout=layout.to_json(), kind="search", prediction=None)
         history.record(EventKind.ATTEMPT_SUBMITTED, **attempt, **intent)
@@ -57,7 +57,7 @@ def ended_search_with_a_pilot(folder: Path) -> SearchFolder:
     search = create_search(
         load_search_file(path, ["launcher.kind=slurm_pilot", f"work_dir={folder / 'runs'}"]), ledger_url()
     )
-    with held(search, ledger_url()) as hold, hold.opened_history() as history:
+    with acquire_search(search, ledger_url()) as lock, lock.open_history() as history:
         history.record(EventKind.SEARCH_STATE, state="cancelled", end_reason="cancelled_by_user", detail=None)
     pilot = PilotFolder(search.pilots / "p0001")
     pilot.steps.mkdir(parents=True)

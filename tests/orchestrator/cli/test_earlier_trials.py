@@ -15,7 +15,7 @@ from orchestrator.cli.main import run
 from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.create import create_search, prepare
-from orchestrator.lifecycle.drive import Watcher, drive
+from orchestrator.lifecycle.drive import SearchCallbacks, drive
 from orchestrator.planning.prior_trials import collected
 from orchestrator.search.driver import Driver
 from search_spaces.tables.measured_table import read_table, render_table
@@ -95,7 +95,7 @@ def interrupted_search() -> SearchFolder:
         if event.kind is EventKind.TRIAL_ENDED:
             drivers[0].interrupt()
 
-    watcher = Watcher(on_event=after_one, driving=driving)
+    watcher = SearchCallbacks(on_event=after_one, driving=driving)
     written = SearchSpec.from_json(json.loads(folder.json.read_text()))
     record = drive(folder, written, prepare(spec).feasible, None, ledger_url(), watcher)
     assert (len(record.trials), record.state.is_ended) == (1, False)

@@ -1,5 +1,5 @@
 """`parlay replay` that is told to stop: by ctrl-C, by SIGTERM, or twice, in a run or between occasions; where it cannot
-write; and its turn on this machine. All in this process."""
+write; and its lock on this machine. All in this process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrator.launchers import factory
 from orchestrator.launchers.base import LaunchRefused
 from orchestrator.recipe.write import write_recipe
 from orchestrator.replay import run as replaying
-from orchestrator.replay.machine_lock import MachineTurn
+from orchestrator.replay.machine_lock import MachineLock
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of
 from tests.orchestrator.scripted import Script, ScriptedLauncher, in_turn
@@ -140,26 +140,26 @@ class TestTurn:
     """Another replay measures on this machine while one begins."""
 
     @pytest.fixture
-    def other(self, own_home) -> Iterator[MachineTurn]:
-        turn = MachineTurn(own_home)
-        assert turn.take()
-        yield turn
-        turn.give_back()
+    def other(self, own_home) -> Iterator[MachineLock]:
+        lock = MachineLock(own_home)
+        assert lock.try_acquire()
+        yield lock
+        lock.release()
 
     @pytest.fixture
     def words(self, recipe, tmp_path) -> list[str]:
         return ["replay", str(recipe.parent), "--work-dir", str(tmp_path / "runs"), "--launcher", "local"]
 
-    def test_what_starts_its_ranks_is_started_in_its_turn(self, words, other, own_home, monkeypatch, capsys):
+    def test_what_starts_its_ranks_is_started_under_its_lock(self, words, other, own_home, monkeypatch, capsys):
         """Ray's start would disturb the one that measures."""
         seen = []
 
         def wait(seconds: float) -> None:
             seen.append("waits")
-            other.give_back()
+            other.release()
 
         def made(*_: object, **__: object) -> tuple[ScriptedLauncher, None]:
-            assert not other.take()
+            assert not other.try_acquire()
             seen.append("starts")
             return in_turn(0.1), None
 
@@ -168,16 +168,16 @@ class TestTurn:
         assert run([*words, "--repeats", "1"]) == 0
         assert seen == ["waits", "starts"]
         assert "another replay measures on this machine; this one waits for its end" in capsys.readouterr().err
-        assert other.take()
+        assert other.try_acquire()
 
-    def test_where_nothing_can_start_its_ranks_it_gives_its_turn_back(self, words, other, monkeypatch):
+    def test_where_nothing_can_start_its_ranks_it_releases_its_lock(self, words, other, monkeypatch):
         def refused(*_: object, **__: object) -> None:
             raise LaunchRefused("no Ray at 10.0.0.1:6379")
 
-        other.give_back()
+        other.release()
         monkeypatch.setattr(factory, "make_launcher", refused)
         assert run(words) == 6
-        assert other.take()
+        assert other.try_acquire()
 
     def test_what_is_impossible_here_waits_for_no_turn_and_starts_nothing(self, words, other, tmp_path, monkeypatch):
         monkeypatch.setattr(replaying, "this_machine", lambda *_: Cluster(ACCELERATORS["h100-80gb"], 8, 1))

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import os
 
-from orchestrator.common.umask import own_files
+from orchestrator.common.umask import private_umask
 
 
 def test_of_blocks_that_overlap_as_those_of_two_threads_do_the_last_one_gives_the_default_back():
     before = os.umask(0o022)
     try:
-        first, second = own_files(), own_files()
+        first, second = private_umask(), private_umask()
         seen = []
         for step in (first.__enter__, second.__enter__, lambda: first.__exit__(None, None, None)):
             step()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.diagnostics.cluster_file import Occasion, calibrated_cluster, cluster_file, is_by_calibrate
+from orchestrator.diagnostics.cluster_file import CalibrationContext, calibrated_cluster, cluster_file, is_by_calibrate
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster, MeasuredSpeed
 from search_spaces.hardware.links import Fabric
 from search_spaces.schema.cluster_sections import ClusterSection
@@ -64,7 +64,7 @@ SMALL_US = {2: 10.0, 4: 12.0, 8: 15.0, 16: 25.0, 32: 39.0}
 
 
 def text_of(cluster: Cluster, found: Measurements) -> str:
-    return cluster_file(calibrated_cluster(cluster, found), found, Occasion("mine", "slurm", cluster))
+    return cluster_file(calibrated_cluster(cluster, found), found, CalibrationContext("mine", "slurm", cluster))
 
 
 def read(text: str) -> Cluster:
@@ -75,7 +75,8 @@ def test_what_was_measured_beside_other_work_says_so_in_its_file():
     found = measured(NODES, BUS, SMALL_US)
     cluster = calibrated_cluster(NODES, found)
     quiet, busy = (
-        cluster_file(cluster, found, Occasion("mine", "local", NODES, words)) for words in (None, "it is busy")
+        cluster_file(cluster, found, CalibrationContext("mine", "local", NODES, words))
+        for words in (None, "it is busy")
     )
     assert [line for line in busy.splitlines() if line not in quiet.splitlines()] == ["# NOTE: it is busy"]
     assert read(busy) == read(quiet)

@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.config.loader import load_search_file
 from orchestrator.lifecycle.create import create_search, prepare
-from orchestrator.lifecycle.drive import Watcher, drive
+from orchestrator.lifecycle.drive import SearchCallbacks, drive
 from tests.orchestrator.cli.recorded import OK, write_recorded_search
 from trials.ledger.commands import request_cancel
 from trials.ledger.events import SearchState
@@ -25,11 +25,11 @@ def test_a_command_that_a_driver_killed_at_the_very_end_left_pending_is_settled_
     folder = create_search(spec, ledger_url())
     request_cancel(ledger_url(), folder.search_id, 1000.0)
     with monkeypatch.context() as killed:
-        killed.setattr("orchestrator.lifecycle.drive._settle_commands", lambda hold, search: None)
-        assert drive(folder, spec, prepare(spec).feasible, None, ledger_url(), Watcher()).state.is_ended
+        killed.setattr("orchestrator.lifecycle.drive._settle_commands", lambda lock, search: None)
+        assert drive(folder, spec, prepare(spec).feasible, None, ledger_url(), SearchCallbacks()).state.is_ended
     with closing(LedgerReader(ledger_url())) as reader:
         assert len(reader.pending_commands(folder.search_id)) == 1
-        drive(folder, spec, (), None, ledger_url(), Watcher())
+        drive(folder, spec, (), None, ledger_url(), SearchCallbacks())
         assert reader.pending_commands(folder.search_id) == []
 
 
@@ -43,7 +43,7 @@ def test_a_view_that_breaks_ends_neither_the_search_nor_what_is_kept_in_its_turn
         seen.append(event.kind)
         raise OSError("the terminal is gone")
 
-    watcher = Watcher(on_event=breaks, keep=lambda: kept.append(len(seen)))
+    watcher = SearchCallbacks(on_event=breaks, keep=lambda: kept.append(len(seen)))
     record = drive(folder, spec, prepare(spec).feasible, None, ledger_url(), watcher)
     assert record.state is SearchState.COMPLETED
     assert len(seen) == 1

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.cli import driver_job as as_job
 from orchestrator.lifecycle import driver_job
-from orchestrator.lifecycle.drive import Watcher
+from orchestrator.lifecycle.drive import SearchCallbacks
 from orchestrator.lifecycle.driver_job import (
     RETRY_S,
     AlreadyQueued,
@@ -106,7 +106,7 @@ def test_a_terminal_that_is_gone_keeps_no_link_from_being_submitted(bench):
 
     bench.slurm.submissions_busy(times=1)
     chain = bench.chain()
-    watcher = chain.kept_by(Watcher(on_event=broken))
+    watcher = chain.kept_by(SearchCallbacks(on_event=broken))
     watcher.keep()
     assert not chain.has_next
     with pytest.raises(OSError, match="the terminal is gone"):

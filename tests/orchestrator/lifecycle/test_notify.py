@@ -142,7 +142,9 @@ class TestWhenASearchEnds:
         notify = f"notify: {{command: {json.dumps([*KEEP_STDIN, str(told)])}}}\n"
         path = write_recorded_search(tmp_path, OK, text=TABLE_SEARCH + notify)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("orchestrator.lifecycle.shutdown.is_owed", lambda folder, spec: False)  # as far as it came
+            patch.setattr(
+                "orchestrator.lifecycle.shutdown.is_notification_due", lambda folder, spec: False
+            )  # as far as it came
             assert parlay("run", str(path))[0] == 0
 
         def lose(folder, lease, now):
@@ -303,12 +305,12 @@ class TestSearchFile:
         hook = private(tmp_path / "hook", "https://example.org/x")
         us = hook.stat().st_uid + 1
 
-        def us_in(folder: Path) -> int:
+        def uid_as_seen_by(folder: Path) -> int:
             if may_write:
                 return us
             raise PermissionError(folder)
 
-        monkeypatch.setattr("orchestrator.config.notify_target.us_in", us_in)
+        monkeypatch.setattr("orchestrator.config.notify_target.uid_as_seen_by", uid_as_seen_by)
         monkeypatch.setattr(os, "geteuid", lambda: us)
         with pytest.raises(InputError, match="no plain file of your own"):
             webhook_address(hook)

@@ -16,7 +16,7 @@ from orchestrator.launchers.base import LaunchPostponed, LaunchRefused
 from orchestrator.launchers.local.launcher import LocalLauncher
 from orchestrator.recipe.read import read_recipe
 from orchestrator.recipe.write import write_recipe
-from orchestrator.replay.machine_lock import MachineTurn
+from orchestrator.replay.machine_lock import MachineLock
 from orchestrator.replay.replay import (
     ReplayRules,
     cluster_mismatch_reason,
@@ -25,7 +25,7 @@ from orchestrator.replay.replay import (
     replay,
     this_machine,
 )
-from orchestrator.replay.runs import ReplayWatcher
+from orchestrator.replay.runs import ReplayCallbacks
 from search_spaces.errors import InputError, OutsideRefused
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.layout import Layout
@@ -67,7 +67,7 @@ def test_the_same_speed_is_reproduced_and_what_differs_is_named(loaded, tmp_path
 @pytest.mark.parametrize(("step_time_s", "verdict"), [(0.115, ReplayVerdict.SLOWER), (0.085, ReplayVerdict.FASTER)])
 def test_another_speed_is_said_once_every_occasion_agrees(loaded, tmp_path, step_time_s, verdict):
     launcher, notes = in_turn(*[step_time_s] * 9), []
-    result = replayed(loaded, launcher, tmp_path, watcher=ReplayWatcher(notes.append))
+    result = replayed(loaded, launcher, tmp_path, watcher=ReplayCallbacks(notes.append))
     assert result.verdict is verdict
     assert [note.partition(", which")[2] for note in notes] == [
         " may be this hour's speed and not the layout's: measured again in 300s"
@@ -103,7 +103,7 @@ def test_a_replay_that_is_reproduced_asks_for_no_other_occasion(loaded, tmp_path
 def test_a_replay_that_is_told_to_stop_between_occasions_stops_with_what_it_has_measured(loaded, tmp_path):
     launcher, notes = in_turn(*[0.115] * 9), []
     with pytest.raises(KeyboardInterrupt) as stopped:
-        replayed(loaded, launcher, tmp_path, watcher=ReplayWatcher(notes.append, lambda: bool(notes)))
+        replayed(loaded, launcher, tmp_path, watcher=ReplayCallbacks(notes.append, lambda: bool(notes)))
     assert len(launcher.requests) == 3
     data = stopped.value.result.to_json()
     assert (data["verdict"], data["detail"]) == ("inconclusive", "stopped before it had a verdict")
@@ -119,30 +119,30 @@ def test_runs_that_would_be_reproduced_decide_nothing_where_the_replay_was_stopp
 
 
 def test_replays_of_one_machine_take_turns_and_let_others_in_between_occasions(loaded, tmp_path):
-    first, second = MachineTurn(tmp_path), MachineTurn(tmp_path)
+    first, second = MachineLock(tmp_path), MachineLock(tmp_path)
     seen: list[str] = []
 
     def note(words: str) -> None:
         seen.append(words)
         if "another replay" in words:
-            second.give_back()  # the other one has come to its end
+            second.release()  # the other one has come to its end
         else:
-            assert second.take()  # between two occasions another may measure
-            second.give_back()
+            assert second.try_acquire()  # between two occasions another may measure
+            second.release()
 
-    assert second.take()
+    assert second.try_acquire()
     launcher = in_turn(*[0.115] * 3, *[0.1] * 3)
-    replayed(loaded, launcher, tmp_path, ReplayRules(3, occasions=2), watcher=ReplayWatcher(note, turn=first))
+    replayed(loaded, launcher, tmp_path, ReplayRules(3, occasions=2), watcher=ReplayCallbacks(note, lock=first))
     assert len(launcher.requests) == 6
-    assert second.take()
+    assert second.try_acquire()
 
 
 def test_a_turn_is_ours_until_it_is_given_back(tmp_path):
-    ours, other = MachineTurn(tmp_path), MachineTurn(tmp_path)
-    assert (ours.take(), ours.take(), other.take()) == (True, True, False)
-    ours.give_back()
-    assert (other.take(), ours.take()) == (True, False)
-    other.give_back()
+    ours, other = MachineLock(tmp_path), MachineLock(tmp_path)
+    assert (ours.try_acquire(), ours.try_acquire(), other.try_acquire()) == (True, True, False)
+    ours.release()
+    assert (other.try_acquire(), ours.try_acquire()) == (True, False)
+    other.release()
 
 
 def test_each_run_is_a_replay_trial_of_the_recipes_layout_with_the_recipes_code(loaded, tmp_path):
@@ -234,7 +234,7 @@ def test_what_a_run_waits_for_is_said_once(loaded, tmp_path):
         *[LaunchStatus(Liveness.ALIVE, started=True, nodes=("n1", "n2"))] * 2,
     ]
     notes: list[str] = []
-    result = replayed(loaded, waiting(*seen), tmp_path, ReplayRules(repeats=1), watcher=ReplayWatcher(notes.append))
+    result = replayed(loaded, waiting(*seen), tmp_path, ReplayRules(repeats=1), watcher=ReplayCallbacks(notes.append))
     assert result.verdict is ReplayVerdict.REPRODUCED
     assert notes == [
         "Slurm takes no more jobs just now",
@@ -250,7 +250,7 @@ def test_a_replay_that_is_told_to_stop_cancels_its_run_and_names_what_may_live_o
     launcher = waiting(*[LaunchStatus(Liveness.ALIVE, detail="Resources")] * 9)
     launcher.on_cancel = lambda keys: keys if unreached else set()
     notes: list[str] = []
-    watcher = ReplayWatcher(notes.append, lambda: any(job.looks > 3 for job in launcher.jobs.values()))
+    watcher = ReplayCallbacks(notes.append, lambda: any(job.looks > 3 for job in launcher.jobs.values()))
     with pytest.raises(KeyboardInterrupt):
         replayed(loaded, launcher, tmp_path, watcher=watcher)
     assert launcher.cancelled == ["quickstart-replay.t0001.a1"]
@@ -264,14 +264,14 @@ def test_a_cancel_that_is_interrupted_names_what_may_live_on(loaded, tmp_path):
     launcher, notes = waiting(), []
     launcher.on_cancel = interrupted
     with pytest.raises(KeyboardInterrupt):
-        replayed(loaded, launcher, tmp_path, watcher=ReplayWatcher(notes.append, lambda: bool(notes)))
+        replayed(loaded, launcher, tmp_path, watcher=ReplayCallbacks(notes.append, lambda: bool(notes)))
     assert notes[-1] == "may live on: quickstart-replay.t0001.a1"
 
 
 def test_a_replay_that_is_told_to_stop_before_it_begins_launches_nothing(loaded, tmp_path):
     launcher = in_turn(0.1)
     with pytest.raises(KeyboardInterrupt):
-        replayed(loaded, launcher, tmp_path, watcher=ReplayWatcher(is_told_to_stop=lambda: True))
+        replayed(loaded, launcher, tmp_path, watcher=ReplayCallbacks(is_stop_requested=lambda: True))
     assert (launcher.requests, launcher.cancelled) == ([], [])
 
 

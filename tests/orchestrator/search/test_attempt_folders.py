@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from orchestrator.common.timeouts import InTime
+from orchestrator.common.timeouts import HangGuard
 from orchestrator.samplers.baselines import GridSampler
 from orchestrator.search import trial_program
 from orchestrator.search.context import Hooks
@@ -135,7 +135,7 @@ def test_the_folder_is_opened_anew_before_every_look(rig, monkeypatch):
 
 @pytest.fixture
 def quickly(monkeypatch) -> None:
-    monkeypatch.setattr(trial_program, "FOLDER_ANSWERS_WITHIN_S", 0.2)
+    monkeypatch.setattr(trial_program, "FOLDER_TIMEOUT_S", 0.2)
 
 
 @pytest.mark.fault(28)
@@ -207,7 +207,7 @@ class ReadOnly:
 
 
 def test_while_a_call_hangs_another_of_its_kind_is_refused_at_once_and_the_next_is_made_anew():
-    come_back, calls, in_time = threading.Event(), [], InTime(0.05)
+    come_back, calls, guard = threading.Event(), [], HangGuard(0.05)
 
     def hang() -> str:
         calls.append("hung")
@@ -216,14 +216,14 @@ def test_while_a_call_hangs_another_of_its_kind_is_refused_at_once_and_the_next_
 
     for _ in range(3):
         with pytest.raises(TimeoutError, match="disk"):
-            in_time.call("disk", hang)
+            guard.call("disk", hang)
     assert calls == ["hung"]
-    assert in_time.call("another", lambda: "answer") == "answer"
+    assert guard.call("another", lambda: "answer") == "answer"
     come_back.set()
     answers: list[str] = []
     while not answers:
         try:
-            answers.append(in_time.call("disk", lambda: "new"))
+            answers.append(guard.call("disk", lambda: "new"))
         except TimeoutError:
             continue
     assert answers == ["new"]
@@ -231,15 +231,15 @@ def test_while_a_call_hangs_another_of_its_kind_is_refused_at_once_and_the_next_
 
 def test_what_a_call_raises_is_raised_also_a_time_out_of_its_own():
     with pytest.raises(ZeroDivisionError):
-        InTime(5.0).call("sum", lambda: 1 // 0)
+        HangGuard(5.0).call("sum", lambda: 1 // 0)
 
     def fail() -> None:
         raise TimeoutError("the server's own")
 
-    in_time = InTime(5.0)
+    guard = HangGuard(5.0)
     for _ in range(2):
         with pytest.raises(TimeoutError, match="the server's own"):
-            in_time.call("server", fail)
+            guard.call("server", fail)
 
 
 @pytest.mark.fault(43)

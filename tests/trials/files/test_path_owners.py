@@ -101,7 +101,9 @@ def unnamed(gid: int) -> None:
 @needs_a_stranger
 def test_a_file_system_that_calls_us_otherwise_has_no_strangers_folders(way, monkeypatch):
     os.chown(way.parent, STRANGER, -1)
-    monkeypatch.setattr(path_owners, "us_in", lambda folder: STRANGER if folder == way.parent else os.geteuid())
+    monkeypatch.setattr(
+        path_owners, "uid_as_seen_by", lambda folder: STRANGER if folder == way.parent else os.geteuid()
+    )
     assert found(way) == []
 
 

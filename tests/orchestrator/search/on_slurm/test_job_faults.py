@@ -188,8 +188,8 @@ def test_what_the_kernel_killed_for_memory_is_host_oom(rig):
 @pytest.mark.slow
 @pytest.mark.fault(28)
 def test_a_folder_that_hangs_holds_up_its_own_attempt_and_no_other(tmp_path, monkeypatch):
-    monkeypatch.setattr(monitor, "FOLDER_ANSWERS_WITHIN_S", 0.1)
-    monkeypatch.setattr(attempts, "FOLDER_ANSWERS_WITHIN_S", 0.1)
+    monkeypatch.setattr(monitor, "FOLDER_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(attempts, "FOLDER_TIMEOUT_S", 0.1)
     rig = slurm_rig(tmp_path, has_accounting=False)
     rig.limits = Limits(max_trials=4, parallel_trials=2)
     rig.cluster.purges_at_once = True
