@@ -29,7 +29,7 @@ from benchmarks.machines import with_links
 from benchmarks.others import others_of
 from benchmarks.published import columns_of, is_published, published_lines, readable_published
 from benchmarks.search_efficiency import never_replaced, told
-from orchestrator.samplers.base import Told
+from orchestrator.samplers.base import TrialFeedback
 from orchestrator.samplers.cost_model_posterior import Task, memory_belief
 from orchestrator.samplers.factory import SAMPLERS, make_sampler
 from search_spaces.cost_model.memory import stage_memory
@@ -231,7 +231,7 @@ def _trials(case: Case, sampler_name: str, seed: int) -> list[int]:
     sampler = make_sampler(sampler_name, layouts, case.task, seed, never_replaced)
     index = {layout.key: number for number, layout in enumerate(layouts)}
     chosen: list[int] = []
-    history: list[Told] = []
+    history: list[TrialFeedback] = []
     while len(chosen) < NUM_TRIALS:
         chosen.append(index[sampler.ask(1, history)[0].key])
         history.append(told(case.rows[chosen[-1]]))

@@ -23,9 +23,9 @@ from orchestrator.lifecycle.drive import program_of
 from orchestrator.planning.candidates import candidates_of
 from orchestrator.planning.plan import predictor, task_of
 from orchestrator.samplers.factory import make_sampler
-from orchestrator.search.context import Goal, Hooks
+from orchestrator.search.context import DriverCallbacks, SearchObjective
 from orchestrator.search.driver import Driver
-from orchestrator.search.event_store import History
+from orchestrator.search.event_store import EventStore
 from orchestrator.search.stopping import Limits
 from orchestrator.service.quota import Shares
 from slurm.fake.client import FakeSlurm
@@ -83,7 +83,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "journal": ("append",),
     "ledger": ("apply", "pending_commands"),
     "launcher": ("launch", "poll", "cancel", "adopt"),
-    "files": ("prepared", "verdict"),
+    "files": ("with_spec_file", "verdict"),
     "sampler": ("ask", "has_converged"),
 }
 """What a driver has others do, and by which calls; the rest is its own."""
@@ -191,7 +191,7 @@ class Service:
             while drivers:
                 for driver in drivers:
                     self.meter.measured("loop", driver.turn)
-                self.cluster.advance(self._turn_s)
+                self.cluster.advance(self._iteration_interval_s)
                 drivers = [driver for driver in drivers if not driver.search.state.is_ended]
                 if self._trials >= due:
                     yield self._sample()
@@ -217,22 +217,22 @@ class Service:
         reader = stack.enter_context(closing(LedgerReader(self._url)))
         journal = stack.enter_context(closing(Journal(folder.journal)))
         book, rows = self._metered(journal, "journal"), self._metered(ledger, "ledger")
-        history = History(folder.search_id, book, rows, 2, self.slurm.now)
+        history = EventStore(folder.search_id, book, rows, 2, self.slurm.now)
         launcher = SlurmLauncher(
             self.slurm, spec.launcher.slurm.job_options(), PollPace(POLL_S), self._answer.jobs, memory=folder.launcher
         )
-        self._turn_s = launcher.turn_s
+        self._iteration_interval_s = launcher.iteration_interval_s
         sampler = make_sampler(spec.search.sampler, candidates_of(spec).feasible, task, spec.search.seed)
         asked = self._metered(reader, "ledger")
-        hooks = Hooks(
+        callbacks = DriverCallbacks(
             cancel_requested=lambda: bool(asked.pending_commands(folder.search_id)),
             predict=predictor(task),
             may_begin=partial(self._shares.ask, folder.search_id),
         )
         limits = Limits(spec.search.max_trials, spec.search.parallel_trials)
-        goal = Goal(spec.objective, spec.global_batch_size)
+        goal = SearchObjective(spec.objective, spec.global_batch_size)
         program, sampler = self._metered(program_of(folder, spec), "files"), self._metered(sampler, "sampler")
-        return Driver(history, program, sampler, self._metered(launcher, "launcher"), goal, limits, hooks)
+        return Driver(history, program, sampler, self._metered(launcher, "launcher"), goal, limits, callbacks)
 
     def _start(self, job: StartedJob) -> JobPlan:
         folder = AttemptFolder(job.directory)

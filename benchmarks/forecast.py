@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.machines import with_links
 from benchmarks.search_efficiency import never_replaced, told
 from orchestrator.planning.forecast import FEWEST_MEASURED, TIMES_THE_NODES, Forecast, Scaling, Tried, forecast
-from orchestrator.samplers.base import Told
+from orchestrator.samplers.base import TrialFeedback
 from orchestrator.samplers.cost_model_posterior import Task
 from orchestrator.samplers.factory import make_sampler
 from search_spaces.errors import InputError
@@ -146,7 +146,7 @@ def _told(name: str, problem: MeasuredProblem, trials: int, seed: int) -> list[O
     task = Task(problem.model, with_links(next(iter(problem.answers.values()))))
     sampler = make_sampler("guided", problem.layouts, task, seed, never_replaced)
     rows: list[Observation] = []
-    history: list[Told] = []
+    history: list[TrialFeedback] = []
     while len(rows) < min(trials, len(problem.answers)):
         rows.append(problem.answers[sampler.ask(1, history)[0].key])
         history.append(told(rows[-1]))

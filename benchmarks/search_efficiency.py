@@ -24,7 +24,7 @@ import numpy as np
 
 from benchmarks.machines import with_links
 from benchmarks.others import others_of
-from orchestrator.samplers.base import Sampler, Told
+from orchestrator.samplers.base import Sampler, TrialFeedback
 from orchestrator.samplers.cost_model_posterior import Task
 from orchestrator.samplers.deephyper import TUNED, DeepHyperSampler
 from orchestrator.samplers.factory import SAMPLERS, make_sampler
@@ -152,7 +152,7 @@ def _has_a_best(problem: MeasuredProblem) -> bool:
 
 def _searched(problem: MeasuredProblem, sampler: Sampler, best_s: float) -> tuple[list[Observation], int | None]:
     """The trials in their order, and after how many the search would have stopped itself."""
-    history: list[Told] = []
+    history: list[TrialFeedback] = []
     rows: list[Observation] = []
     stop_trials: int | None = None
     while not _is_within(rows, best_s, 0.02) or (stop_trials is None and sampler.name == "guided"):
@@ -206,11 +206,13 @@ def noise_of(rows: Iterable[Observation]) -> float | None:
     return round(median(repeated), 4) if len(repeated) >= _FEWEST_REPEATED else None
 
 
-def told(row: Observation) -> Told:
+def told(row: Observation) -> TrialFeedback:
     if row.step_time_s is not None:
         value = row.global_batch_size * row.model.seq_length / row.step_time_s
-        return Told(row.layout, value=value, peak_memory_gib=row.peak_memory_gib)
-    return Told(row.layout, reason=FailureReason.GPU_OOM if row.outcome == "oom" else FailureReason.SCRIPT_ERROR)
+        return TrialFeedback(row.layout, value=value, peak_memory_gib=row.peak_memory_gib)
+    return TrialFeedback(
+        row.layout, reason=FailureReason.GPU_OOM if row.outcome == "oom" else FailureReason.SCRIPT_ERROR
+    )
 
 
 def _pooled_regret(parts: Iterable[Sequence[dict[str, Any]]]) -> dict[str, float | None]:

@@ -105,7 +105,7 @@ class Launcher(ABC):
     """
 
     name: str
-    turn_s: float = 0.5
+    iteration_interval_s: float = 0.5
     """How long the driver may wait between two turns, at most, without being late for what the launcher tells it."""
 
     def launch(self, request: LaunchRequest) -> str | None:

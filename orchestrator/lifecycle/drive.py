@@ -29,11 +29,11 @@ from orchestrator.recipe.write import write_recipe
 from orchestrator.records.observations import leave_measured
 from orchestrator.samplers.cost_model_posterior import Task
 from orchestrator.samplers.factory import make_sampler
-from orchestrator.search.context import Goal, Hooks
+from orchestrator.search.attempt_factory import AttemptFactory
+from orchestrator.search.context import DriverCallbacks, SearchObjective
 from orchestrator.search.driver import Driver
-from orchestrator.search.event_store import History
-from orchestrator.search.stopping import Limits, layouts_left
-from orchestrator.search.trial_program import TrialProgram
+from orchestrator.search.event_store import EventStore
+from orchestrator.search.stopping import Limits, remaining_layouts
 from search_spaces.layouts.layout import Layout
 from trials.files.folders import SearchFolder
 from trials.ledger.events import Event, SearchRecord
@@ -44,7 +44,7 @@ from trials.ledger.reader import LedgerReader
 @dataclass(frozen=True)
 class SearchCallbacks:
     """Who is told while a search runs: remarks for the user and changes of state; `driving` is entered around the loop,
-    and `keep` called in each of its turns; `may_begin` says how many more trials may begin now (as in Hooks).
+    and `keep` called in each of its turns; `may_begin` says how many more trials may begin now (as in DriverCallbacks).
 
     A watcher that cannot write any more (a terminal that is gone, a full disk) is not told again, of remarks or of
     changes: it ends no search.
@@ -128,7 +128,7 @@ def _driven(
     lock: SearchLock,
     spec: SearchSpec,
     candidates: Sequence[Layout],
-    history: History,
+    history: EventStore,
     told: _Told,
     cancelling: bool,
     go: Callable[[Driver], SearchRecord],
@@ -140,9 +140,9 @@ def _driven(
         history.clock = launcher.now
         task = task_of(spec, () if cancelling else frozen(folder))
         sampler = make_sampler(spec.search.sampler, candidates, task, spec.search.seed, note)
-        hooks = stack.enter_context(_hooks(lock, spec, task, told, cancelling))
+        callbacks = stack.enter_context(_callbacks(lock, spec, task, told, cancelling))
         program = replace(program_of(folder, spec), taken=lock.taken)
-        driver = Driver(history, program, sampler, launcher, _goal(spec), _limits(spec), hooks)
+        driver = Driver(history, program, sampler, launcher, _goal(spec), _limits(spec), callbacks)
         with told.watcher.driving(driver):
             return driver, go(driver)
 
@@ -155,9 +155,9 @@ def _leave_in_order(lock: SearchLock, spec: SearchSpec, search: SearchRecord, no
     leave_measured(lock.folder, spec, search, note)  # also over what was exported while it ran
 
 
-def program_of(folder: SearchFolder, spec: SearchSpec) -> TrialProgram:
+def program_of(folder: SearchFolder, spec: SearchSpec) -> AttemptFactory:
     """What all attempts of the search share."""
-    return TrialProgram(
+    return AttemptFactory(
         folder,
         spec.model,
         spec.cluster,
@@ -204,7 +204,7 @@ def _unbreakable(watcher: SearchCallbacks) -> SearchCallbacks:
 def _launcher_for(
     folder: SearchFolder,
     spec: SearchSpec,
-    history: History,
+    history: EventStore,
     cancelling: bool,
     note: Callable[[str], None],
     keep: Callable[[], None],
@@ -235,12 +235,12 @@ def _needs_launcher(folder: SearchFolder, search: SearchRecord, cancelling: bool
     return not cancelling or bool(search.in_flight) or has_unbooked(folder, search)
 
 
-def _work_left(spec: SearchSpec, history: History) -> WorkLeft:
+def _work_left(spec: SearchSpec, history: EventStore) -> WorkLeft:
     """What the search may still do, as its record stands."""
     search, wanted = history.search, spec.search
     finalists = wanted.finalists + spec.num_node_counts - 1 + (spec.baseline is not None)
     repeats = finalists * wanted.finalist_repeats
-    attempts = layouts_left(search.num_layouts, _limits(spec)) + len(search.in_flight) + repeats
+    attempts = remaining_layouts(search.num_layouts, _limits(spec)) + len(search.in_flight) + repeats
     budget, wall_s = wanted.budget_node_hours, wanted.max_wall_time_s
     return WorkLeft(
         max(1, attempts),
@@ -258,13 +258,13 @@ def _newest_moment(search: SearchRecord) -> float:
 
 
 @contextmanager
-def _hooks(
+def _callbacks(
     lock: SearchLock,
     spec: SearchSpec,
     task: Task,
     told: _Told,
     cancelling: bool,
-) -> Iterator[Hooks]:
+) -> Iterator[DriverCallbacks]:
     """What the loop calls: the recipe when the search has ended, MLflow, report and watcher after every event."""
     with closing(LedgerReader(lock.ledger_url)) as reader:
 
@@ -284,12 +284,14 @@ def _hooks(
             lock.keep()
             told.watcher.keep()
 
-        yield Hooks(on_event, cancel_requested, keep, told.watcher.note, predictor(task), told.watcher.may_begin)
+        yield DriverCallbacks(
+            on_event, cancel_requested, keep, told.watcher.note, predictor(task), told.watcher.may_begin
+        )
 
 
-def _goal(spec: SearchSpec) -> Goal:
+def _goal(spec: SearchSpec) -> SearchObjective:
     first = () if spec.baseline is None else (spec.baseline,)
-    return Goal(spec.objective, spec.global_batch_size, first, spec.memory_floor, spec.objectives[1:])
+    return SearchObjective(spec.objective, spec.global_batch_size, first, spec.memory_floor, spec.objectives[1:])
 
 
 def _limits(spec: SearchSpec) -> Limits:

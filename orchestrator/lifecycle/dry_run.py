@@ -16,7 +16,7 @@ from orchestrator.launchers.slurm.job_files import job_request, write_job_files
 from orchestrator.lifecycle.drive import program_of
 from orchestrator.planning.plan import plan_of
 from orchestrator.planning.prior_trials import NOTHING_EARLIER, Earlier, collected_for_plan
-from orchestrator.search.trial_program import next_attempt
+from orchestrator.search.attempt_factory import next_attempt
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
 from search_spaces.search_space import SearchSpace
@@ -79,7 +79,7 @@ def _write_job(spec: SearchSpec, folder: SearchFolder, trial: str, layout: Layou
     program = program_of(folder, spec)
     proposed = Trial(trial, layout)
     request = program.request(proposed, next_attempt(proposed, _NO_NONCE, program.time_limit_s))
-    job = job_request(program.prepared(request), job_options(spec.launcher, spec.cluster))
+    job = job_request(program.with_spec_file(request), job_options(spec.launcher, spec.cluster))
     write_job_files(job)
     return job.script
 

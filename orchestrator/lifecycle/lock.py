@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from orchestrator.preflight.integrity import require_own_folder
 from orchestrator.search import lease as leases
-from orchestrator.search.event_store import History
+from orchestrator.search.event_store import EventStore
 from trials.files.folders import SearchFolder
 from trials.files.path_owners import TakenFolder
 from trials.ledger.database import LedgerDamaged, put_aside_damaged
@@ -29,7 +29,7 @@ class SearchLock:
     taken: TakenFolder
 
     @contextmanager
-    def open_history(self) -> Iterator[History]:
+    def open_history(self) -> Iterator[EventStore]:
         """The search as its journal tells it, the ledger brought up to it, and made anew where it is damaged."""
         with closing(Journal(self.folder.journal)) as journal:
             try:
@@ -39,8 +39,8 @@ class SearchLock:
                 history = self._history(journal)
             yield history
 
-    def _history(self, journal: Journal) -> History:
-        history = History(self.folder.search_id, journal, self.ledger, self.lease.fencing, time.time)
+    def _history(self, journal: Journal) -> EventStore:
+        history = EventStore(self.folder.search_id, journal, self.ledger, self.lease.fencing, time.time)
         if not history.is_empty:
             self.ledger.place(self.folder.search_id, str(self.folder.path))
             self._copy_lease()

@@ -11,7 +11,7 @@ from orchestrator.config.spec import SearchSpec, located
 from orchestrator.launchers.factory import job_options
 from orchestrator.launchers.slurm.site import site_remarks
 from orchestrator.launchers.slurm_pilot.sizing import ROOM_S, STARTUP_S, least_s
-from orchestrator.search.trial_program import LAUNCHER_GRACE_S
+from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S
 from search_spaces.errors import InputError, OutsideRefused, Problem
 from search_spaces.search_space import SearchSpace
 from slurm.client import SlurmClient

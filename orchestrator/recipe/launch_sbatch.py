@@ -15,7 +15,7 @@ from orchestrator.launchers.base import trial_program
 from orchestrator.launchers.factory import job_options
 from orchestrator.launchers.local.rank_groups import device_environment
 from orchestrator.launchers.schema import LauncherSection
-from orchestrator.search.trial_program import LAUNCHER_GRACE_S
+from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.schema.presets import accelerator_named
 from search_spaces.schema.validation import restored

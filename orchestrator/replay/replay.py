@@ -18,7 +18,7 @@ from orchestrator.recipe.read import LoadedRecipe
 from orchestrator.recipe.recipe import Recipe
 from orchestrator.replay.other_trainer import other_trainer_error
 from orchestrator.replay.runs import ReplayCallbacks, ReplayRuns
-from orchestrator.search.trial_program import TrialProgram
+from orchestrator.search.attempt_factory import AttemptFactory
 from search_spaces.errors import InputError, OutsideRefused
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.schema.durations import duration_text
@@ -245,9 +245,9 @@ def this_machine(needed: Cluster, environment: Mapping[str, str]) -> Cluster:
     return Cluster(needed.accelerator, len(devices), 1)
 
 
-def _program(loaded: LoadedRecipe, folder: SearchFolder, python: str) -> TrialProgram:
+def _program(loaded: LoadedRecipe, folder: SearchFolder, python: str) -> AttemptFactory:
     spec = loaded.spec()
-    return TrialProgram(
+    return AttemptFactory(
         folder=folder,
         model=spec.model,
         cluster=loaded.recipe.cluster,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRequest
 from orchestrator.replay.machine_lock import MeasurementLock, NullLock
-from orchestrator.search.trial_program import OUTCOME_GRACE_S, TrialProgram, next_attempt
+from orchestrator.search.attempt_factory import OUTCOME_GRACE_S, AttemptFactory, next_attempt
 from trials.attempt_result import AttemptResult, LaunchStatus, Liveness, may_retry
 from trials.trial import Attempt, Trial
 
@@ -44,7 +44,7 @@ class ReplayRuns:
     """Measures runs of `program` on `launcher`; `results` are those of the runs so far. Raises KeyboardInterrupt once
     the watcher says that it is to stop."""
 
-    def __init__(self, program: TrialProgram, launcher: Launcher, watcher: ReplayCallbacks):
+    def __init__(self, program: AttemptFactory, launcher: Launcher, watcher: ReplayCallbacks):
         self._program = program
         self._launcher = launcher
         self._watcher = watcher
@@ -81,7 +81,7 @@ class ReplayRuns:
     def _result(self, trial: Trial, attempt: Attempt) -> AttemptResult:
         """How a run went, once it has ended and its outcome has had the time to appear."""
         self._watcher.raise_if_stopped()
-        status = self._status(self._program.prepared(self._program.request(trial, attempt)))
+        status = self._status(self._program.with_spec_file(self._program.request(trial, attempt)))
         ended = replace(attempt, unknown_since=self._launcher.now())
         while True:
             try:

@@ -14,7 +14,7 @@ from trials.trial import FailureReason, Trial, TrialState
 
 
 @dataclass(frozen=True)
-class Told:
+class TrialFeedback:
     """What a sampler may learn from one layout. `value` is the objective, larger is better; None where there is none.
 
     An ended layout has a value or a reason. One in flight has neither: it must not be proposed again. `at_most` is what
@@ -57,10 +57,10 @@ class Sampler(ABC):
     name: str
 
     @abstractmethod
-    def ask(self, count: int, history: Sequence[Told]) -> list[Layout]:
+    def ask(self, count: int, history: Sequence[TrialFeedback]) -> list[Layout]:
         """Up to `count` candidates, all different, none whose key is in `history`; [] when none is left."""
 
-    def has_converged(self, history: Sequence[Told]) -> bool:
+    def has_converged(self, history: Sequence[TrialFeedback]) -> bool:
         """Whether what is left promises too little to be worth its trial; never, by default."""
         return False
 
@@ -73,18 +73,18 @@ def distinct(candidates: Sequence[Layout]) -> dict[str, Layout]:
     return found
 
 
-def untried(candidates: Mapping[str, Layout], history: Sequence[Told]) -> dict[str, Layout]:
+def untried(candidates: Mapping[str, Layout], history: Sequence[TrialFeedback]) -> dict[str, Layout]:
     """The candidates by layout key, in their order, without those that the history names."""
     tried = {told.layout.key for told in history}
     return {key: layout for key, layout in candidates.items() if key not in tried}
 
 
-def told_of(
+def feedback_of(
     trials: Sequence[Trial],
     objective: Callable[[Trial], float],
     upper_bound: Callable[[Trial], float | None],
     floor: MemoryFloor | None,
-) -> Told:
+) -> TrialFeedback:
     """The layout of which these are all trials, as a sampler learns it; of several runs that count the median is told.
 
     `objective` maps a measured trial to its value, larger is better, `upper_bound` another one to what it reaches at
@@ -97,8 +97,8 @@ def told_of(
         value, peak_gib = median(map(objective, runs)), highest_peak_gib(runs)
         if floor is not None and not floor.is_kept(peak_gib):
             reason = FailureReason.GPU_OOM
-            return Told(layout, reason=reason, peak_memory_gib=peak_gib, unfit_value=value)
-        return Told(layout, value=value, peak_memory_gib=peak_gib)
+            return TrialFeedback(layout, reason=reason, peak_memory_gib=peak_gib, unfit_value=value)
+        return TrialFeedback(layout, value=value, peak_memory_gib=peak_gib)
     if all(trial.state.is_ended for trial in trials):
-        return Told(layout, reason=trials[0].reason, at_most=upper_bound(trials[0]))
-    return Told(layout)
+        return TrialFeedback(layout, reason=trials[0].reason, at_most=upper_bound(trials[0]))
+    return TrialFeedback(layout)

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from itertools import islice
 
-from orchestrator.samplers.base import Sampler, Told, distinct, untried
+from orchestrator.samplers.base import Sampler, TrialFeedback, distinct, untried
 from search_spaces.layouts.layout import Layout
 
 
@@ -18,7 +18,7 @@ class GridSampler(Sampler):
     def __init__(self, candidates: Sequence[Layout]):
         self._candidates = distinct(candidates)
 
-    def ask(self, count: int, history: Sequence[Told]) -> list[Layout]:
+    def ask(self, count: int, history: Sequence[TrialFeedback]) -> list[Layout]:
         return list(islice(untried(self._candidates, history).values(), count))
 
 

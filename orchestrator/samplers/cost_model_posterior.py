@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from orchestrator.samplers.base import Told
+from orchestrator.samplers.base import TrialFeedback
 from search_spaces.cost_model.memory import stage_memory
 from search_spaces.cost_model.posterior import MEMORY_FACTOR, MemoryBelief, MemoryEvidence, Prior, TimeBelief, TimePrior
 from search_spaces.cost_model.step_time import StepTerms
@@ -139,7 +139,7 @@ class Expectations:
         """Which candidate it is; None for a layout from elsewhere."""
         return self._rows.get(layout.key)
 
-    def after(self, history: Sequence[Told]) -> Outlook:
+    def after(self, history: Sequence[TrialFeedback]) -> Outlook:
         """What is expected now. Layouts from elsewhere teach nothing here."""
         known = [(self._rows[told.layout.key], told) for told in history if told.layout.key in self._rows]
         measured = [(row, told.seen) for row, told in known if told.seen is not None]
@@ -156,7 +156,7 @@ class Expectations:
             fits=memory.fits(self._memory_gib),
         )
 
-    def _evidence(self, row: int, told: Told) -> MemoryEvidence | None:
+    def _evidence(self, row: int, told: TrialFeedback) -> MemoryEvidence | None:
         estimated = float(self._memory_gib[row])
         if told.seen is not None:
             peak_gib = told.peak_memory_gib if _is_of_tensors(self._task.cluster) else None

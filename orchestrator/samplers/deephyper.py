@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.samplers.base import Sampler, Told, distinct, untried
+from orchestrator.samplers.base import Sampler, TrialFeedback, distinct, untried
 from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
 from trials.trial import FailureReason
 
@@ -59,10 +59,10 @@ class DeepHyperSampler(Sampler):
         self._points = {key: _point(self._axes, layout) for key, layout in canonical.items()}
         self._seed = seed
 
-    def ask(self, count: int, history: Sequence[Told]) -> list[Layout]:
+    def ask(self, count: int, history: Sequence[TrialFeedback]) -> list[Layout]:
         chosen: list[Layout] = []
         while len(chosen) < count:
-            so_far = [*history, *map(Told, chosen)]
+            so_far = [*history, *map(TrialFeedback, chosen)]
             left = untried(self._candidates, so_far)
             wanted = count - len(chosen)
             if len(left) <= wanted:
@@ -71,7 +71,7 @@ class DeepHyperSampler(Sampler):
             chosen += self._propose(wanted, left, so_far)
         return chosen
 
-    def _propose(self, count: int, left: Mapping[str, Layout], history: Sequence[Told]) -> list[Layout]:
+    def _propose(self, count: int, left: Mapping[str, Layout], history: Sequence[TrialFeedback]) -> list[Layout]:
         """Between one and `count` different layouts of `left`, which holds more than `count`."""
         # As many draws as there are trials: the same seed must not repeat the same chance at every ask.
         chance = random.Random(f"{self._seed}/{len(history)}")
@@ -86,7 +86,7 @@ class DeepHyperSampler(Sampler):
             found = [tuple(point[name] for name in self._axes) for point in search.ask(count)]
         return [layouts[point] for point in dict.fromkeys(found)]
 
-    def _can_tell(self, told: Told) -> bool:
+    def _can_tell(self, told: TrialFeedback) -> bool:
         return told.layout.key in self._candidates and _teaches(told)
 
     def _named(self, layout: Layout) -> dict[str, Any]:
@@ -208,14 +208,14 @@ def most_promising(surrogate: Any, values: Mapping[int, float], left: Sequence[i
         return int(search.ask(1)[0]["candidate"])
 
 
-def _teaches(told: Told) -> bool:
+def _teaches(told: TrialFeedback) -> bool:
     """Whether it says something about the layout: a lost node or a cancelled trial does not."""
     if told.reason is None:
         return told.value is not None
     return told.reason is FailureReason.PRUNED or told.reason.may_be_the_layouts
 
 
-def _result(told: Told) -> float | str:
+def _result(told: TrialFeedback) -> float | str:
     """DeepHyper's objective, which it scales itself to 0 ... 1: the value as it is, or `F_<reason>`.
 
     Its logarithm was tried on the measured tables and made no difference. It knows no upper bounds, and takes a failure

@@ -9,7 +9,7 @@ from typing import TypeVar
 from threadpoolctl import threadpool_limits
 
 from orchestrator.common.timeouts import in_thread, result_with_timeout
-from orchestrator.samplers.base import Sampler, Told
+from orchestrator.samplers.base import Sampler, TrialFeedback
 from search_spaces.layouts.layout import Layout
 
 _T = TypeVar("_T")
@@ -34,10 +34,10 @@ class FallbackSampler(Sampler):
         self._note = note
         self._time_limit_s = time_limit_s
 
-    def ask(self, count: int, history: Sequence[Told]) -> list[Layout]:
+    def ask(self, count: int, history: Sequence[TrialFeedback]) -> list[Layout]:
         return self._answer(lambda sampler: sampler.ask(count, history))
 
-    def has_converged(self, history: Sequence[Told]) -> bool:
+    def has_converged(self, history: Sequence[TrialFeedback]) -> bool:
         return self._answer(lambda sampler: sampler.has_converged(history))
 
     def _answer(self, question: Callable[[Sampler], _T]) -> _T:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator.samplers.base import Sampler, Told, distinct
+from orchestrator.samplers.base import Sampler, TrialFeedback, distinct
 from orchestrator.samplers.cost_model_posterior import Expectations, Task
 from orchestrator.samplers.deephyper import DeepHyperSampler
 from search_spaces.layouts.layout import Layout
@@ -22,7 +22,7 @@ class FilteredSampler(Sampler):
         others = [layout for layout, fit in zip(layouts, fits, strict=True) if not fit]
         self._parts = [DeepHyperSampler(part, seed) for part in (likely, others) if part]
 
-    def ask(self, count: int, history: Sequence[Told]) -> list[Layout]:
+    def ask(self, count: int, history: Sequence[TrialFeedback]) -> list[Layout]:
         chosen: list[Layout] = []
         for part in self._parts:
             if len(chosen) < count:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.samplers.base import Sampler, Told, distinct
+from orchestrator.samplers.base import Sampler, TrialFeedback, distinct
 from orchestrator.samplers.cost_model_posterior import Expectations, Outlook, Task, worth
 from orchestrator.samplers.deephyper import most_promising
 from search_spaces.layouts.layout import WORDS, Layout
@@ -31,7 +31,7 @@ class ModelOrderSampler(Sampler):
         outlook = expectations.after([])
         self._order = np.argsort(-worth(outlook.log_value, outlook.fits), kind="stable")
 
-    def ask(self, count: int, history: Sequence[Told]) -> list[Layout]:
+    def ask(self, count: int, history: Sequence[TrialFeedback]) -> list[Layout]:
         tried = {told.layout.key for told in history}
         ordered = (self._candidates[row] for row in self._order)
         return [layout for layout in ordered if layout.key not in tried][:count]
@@ -48,7 +48,7 @@ class GuidedSampler(Sampler):
         self._features = _features(self._expectations.table)
         self._seed = seed
 
-    def ask(self, count: int, history: Sequence[Told]) -> list[Layout]:
+    def ask(self, count: int, history: Sequence[TrialFeedback]) -> list[Layout]:
         """One after the other; what is in flight counts as measured at what is expected of it."""
         outlook = self._expectations.after(history)
         tried = self._tried(history)
@@ -62,7 +62,7 @@ class GuidedSampler(Sampler):
             chosen.append(self._candidates[row])
         return chosen
 
-    def has_converged(self, history: Sequence[Told]) -> bool:
+    def has_converged(self, history: Sequence[TrialFeedback]) -> bool:
         """Whether no candidate that is left promises a gain worth its trial."""
         values = self._log_values(history)
         outlook = self._expectations.after(history)
@@ -74,16 +74,16 @@ class GuidedSampler(Sampler):
         ended = self._tried([told for told in history if told.is_ended])
         return bool(gains.max() < (LEAST_GAIN if len(ended) < MANY_TRIALS else LARGE_GAIN))
 
-    def _log_values(self, history: Sequence[Told]) -> dict[int, float]:
+    def _log_values(self, history: Sequence[TrialFeedback]) -> dict[int, float]:
         """A layout of which only a bound is known is no faster than the best that was measured."""
         known = [(row, told) for told in history if (row := self._expectations.row(told.layout)) is not None]
         best = max((told.value for _, told in known if told.value is not None), default=math.inf)
         return {row: math.log(min(told.speed, best)) for row, told in known if told.speed is not None}
 
-    def _tried(self, history: Sequence[Told]) -> set[int]:
+    def _tried(self, history: Sequence[TrialFeedback]) -> set[int]:
         return {row for told in history if (row := self._expectations.row(told.layout)) is not None}
 
-    def _in_flight(self, history: Sequence[Told]) -> set[int]:
+    def _in_flight(self, history: Sequence[TrialFeedback]) -> set[int]:
         return self._tried([told for told in history if not told.is_ended])
 
     def _next(self, outlook: Outlook, values: dict[int, float], left: Sequence[int]) -> int:

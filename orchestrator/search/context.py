@@ -8,11 +8,11 @@ from typing import Any
 
 from orchestrator.launchers.base import Launcher, LaunchRequest
 from orchestrator.search import stopping as rules
-from orchestrator.search.event_store import History
-from orchestrator.search.index import Standing
+from orchestrator.search.attempt_factory import AttemptFactory
+from orchestrator.search.event_store import EventStore
+from orchestrator.search.index import SearchIndex
 from orchestrator.search.stopping import Limits
 from orchestrator.search.time_limits import time_limit_s
-from orchestrator.search.trial_program import TrialProgram
 from search_spaces.hardware.memory_headroom import MemoryFloor
 from search_spaces.layouts.layout import Layout
 from trials.analysis.ranking import Objective
@@ -21,7 +21,7 @@ from trials.trial import Attempt, FailureReason, Trial
 
 
 @dataclass(frozen=True)
-class Goal:
+class SearchObjective:
     """What the search is after: the objective, the batch whose layouts compete, what is measured first, how much memory
     has to stay free, and what else matters beside the objective."""
 
@@ -37,59 +37,59 @@ class Goal:
 
 
 @dataclass(frozen=True)
-class Hooks:
+class DriverCallbacks:
     """What the loop calls besides its work: after every event; for the user's wish to cancel; to keep the lease; to
     say what the user should know; for what is predicted of a layout, None where that is nothing; in every turn, with
     the trials that have not ended and how many more it would begin, for how many of these it may begin now."""
 
     on_event: Callable[[SearchRecord, Event], None] = lambda search, event: None
     cancel_requested: Callable[[], bool] = lambda: False
-    keep_lease: Callable[[], None] = lambda: None
+    renew_lease: Callable[[], None] = lambda: None
     note: Callable[[str], None] = lambda text: None
     predict: Callable[[Layout], Mapping[str, Any] | None] = lambda layout: None
     may_begin: Callable[[int, int], int] = lambda held, more: more
 
 
-NO_HOOKS = Hooks()
+NO_CALLBACKS = DriverCallbacks()
 """Nobody is told, and nobody is asked."""
 
 
-class Course:
+class SearchContext:
     """What the steps of a driver's turn share. The search goes on by events alone: each is written down, and then told
     to the hooks. One thread; `is_interrupted` may be set from a signal handler."""
 
     def __init__(
         self,
-        history: History,
-        program: TrialProgram,
+        history: EventStore,
+        factory: AttemptFactory,
         launcher: Launcher,
-        goal: Goal,
+        goal: SearchObjective,
         limits: Limits,
-        hooks: Hooks,
+        callbacks: DriverCallbacks,
     ):
-        self.history = history
-        self.program = program
+        self.event_store = history
+        self.factory = factory
         self.launcher = launcher
         self.goal = goal
         self.limits = limits
-        self.hooks = hooks
+        self.callbacks = callbacks
         self.is_interrupted = False
         """Whether nothing more is to be proposed or tried again."""
-        self._standing = Standing(history.search, goal.objective, goal.global_batch_size, goal.floor, goal.others)
+        self._index = SearchIndex(history.search, goal.objective, goal.global_batch_size, goal.floor, goal.others)
         self._said: set[str] = set()
 
     @property
     def search(self) -> SearchRecord:
-        return self.history.search
+        return self.event_store.search
 
     @property
-    def now(self) -> Standing:
+    def index(self) -> SearchIndex:
         """How the search stands, after the last event."""
-        self._standing.follow(self.search)
-        return self._standing
+        self._index.follow(self.search)
+        return self._index
 
     @property
-    def goes_on(self) -> bool:
+    def is_running(self) -> bool:
         return not self.is_interrupted and self.search.state is SearchState.RUNNING
 
     @property
@@ -104,20 +104,20 @@ class Course:
         return f"{self.search.search_id}.{attempt.trial}.{attempt.attempt}"
 
     def request(self, attempt: Attempt) -> LaunchRequest:
-        return self.program.request(self.trial(attempt), attempt)
+        return self.factory.request(self.trial(attempt), attempt)
 
     def has_budget(self, num_nodes: int = 1) -> bool:
-        return self.fits_budget(self.now, num_nodes)
+        return self.fits_budget(self.index, num_nodes)
 
-    def can_pay_for(self, layout: Layout) -> bool:
+    def can_afford(self, layout: Layout) -> bool:
         return self.has_budget(layout.num_nodes)
 
-    def fits_budget(self, standing: Standing, num_nodes: int = 1) -> bool:
+    def fits_budget(self, index: SearchIndex, num_nodes: int = 1) -> bool:
         """Whether an attempt on so many nodes may still begin, the search standing like that."""
         if (budget_node_hours := self.limits.budget_node_hours) is None:
             return True
-        limit_s = time_limit_s(standing, self.program.time_limit_s, num_nodes)
-        return rules.fits_budget(standing, budget_node_hours, num_nodes, self.launcher.longest_s(limit_s, num_nodes))
+        limit_s = time_limit_s(index, self.factory.time_limit_s, num_nodes)
+        return rules.fits_budget(index, budget_node_hours, num_nodes, self.launcher.longest_s(limit_s, num_nodes))
 
     def stop(self, reason: EndReason, detail: str | None = None) -> None:
         """Begin to end the search."""
@@ -131,18 +131,18 @@ class Course:
         self.event(kind, trial=attempt.trial, attempt=attempt.attempt, **data)
 
     def event(self, kind: EventKind, /, **data: Any) -> None:
-        event = self.history.record(kind, **data)
-        self.hooks.on_event(self.search, event)
+        event = self.event_store.record(kind, **data)
+        self.callbacks.on_event(self.search, event)
 
-    def tell_what_was_refused(self) -> None:
+    def flush_ledger(self) -> None:
         """What a ledger without room was not told, and whoever is told of events after it."""
-        refused = self.history.untold
-        self.history.tell_ledger()
+        refused = self.event_store.pending
+        self.event_store.flush_ledger()
         for event in refused:
-            self.hooks.on_event(self.search, event)
+            self.callbacks.on_event(self.search, event)
 
     def say_once(self, words: str) -> None:
         """A remark for the user, each of them once."""
         if words not in self._said:
             self._said.add(words)
-            self.hooks.note(words)
+            self.callbacks.note(words)

@@ -14,7 +14,7 @@ from trials.ledger.journal import Journal, OutOfTurn, search_of
 from trials.ledger.writer import LedgerWriter
 
 
-class History:
+class EventStore:
     """A search as the fold of its journal, kept equal to the ledger. One writer: whoever holds the lease.
 
     `clock` gives UTC seconds since the epoch, `fencing` is the lease's number. An event is on disk in the journal
@@ -31,7 +31,7 @@ class History:
         self._fencing = fencing
         self.clock = clock
         self._search: SearchRecord | None = None
-        self._untold: list[tuple[Event, SearchRecord]] = []
+        self._pending: list[tuple[Event, SearchRecord]] = []
         self._take_over()
 
     @property
@@ -51,28 +51,28 @@ class History:
         It is true once it is in the journal: a ledger that refuses it then (LedgerUnavailable, and LedgerFull, which is
         an OSError) has it before the next one is written.
         """
-        self.tell_ledger()
+        self.flush_ledger()
         event = self._next_event(kind, data)
         changed = apply(self._search, self.search_id, event)
         self._journal.append(event)
         self._search = changed
-        self._untold.append((event, changed))
-        self.tell_ledger()
+        self._pending.append((event, changed))
+        self.flush_ledger()
         return event
 
     @property
-    def untold(self) -> list[Event]:
+    def pending(self) -> list[Event]:
         """What is true and the ledger has refused so far."""
-        return [event for event, _ in self._untold]
+        return [event for event, _ in self._pending]
 
-    def tell_ledger(self) -> None:
+    def flush_ledger(self) -> None:
         """Bring the ledger what it refused before. Raises as `record`."""
-        while self._untold:
+        while self._pending:
             try:
-                self._ledger.apply(self.search_id, *self._untold[0])
+                self._ledger.apply(self.search_id, *self._pending[0])
             except LedgerBehind:  # it was lost, and has been made anew
                 self.rewrite_ledger()
-            del self._untold[0]
+            del self._pending[0]
 
     def rewrite_ledger(self) -> None:
         """Make the ledger's rows of this search anew from the journal. Raises LedgerUnavailable."""

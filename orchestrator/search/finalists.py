@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from itertools import takewhile
 
-from orchestrator.search.index import Standing
+from orchestrator.search.index import SearchIndex
 from search_spaces.layouts.layout import Layout
 from trials.analysis.pareto import pareto
 from trials.trial import Trial, TrialState
 
 
-def second_looks_due(standing: Standing, affordable: Callable[[Layout], bool]) -> list[Layout]:
+def pending_second_looks(index: SearchIndex, affordable: Callable[[Layout], bool]) -> list[Layout]:
     """The layouts whose run stood on a suspect node and that were not measured again yet, in the order of their runs.
 
     Each is measured once more, whatever comes of it.
     """
-    again = {trial.layout.key for trial in standing.measured_again}
-    suspects = (trial.layout for trial in standing.suspects if trial.layout.key not in again)
+    again = {trial.layout.key for trial in index.measured_again}
+    suspects = (trial.layout for trial in index.suspects if trial.layout.key not in again)
     return [layout for layout in suspects if affordable(layout)]
 
 
-def choose(standing: Standing, count: int, today: Collection[str]) -> list[Layout]:
+def choose(index: SearchIndex, count: int, today: Collection[str]) -> list[Layout]:
     """The best `count` layouts, best first; after them what else of several goals or node counts is among the answers,
     and what runs today (layout keys) where it was measured, as what all are compared with: be it that it leaves too
     little memory to be the best itself.
@@ -30,7 +30,7 @@ def choose(standing: Standing, count: int, today: Collection[str]) -> list[Layou
     """
     if count == 0:
         return []
-    ranking = standing.searched.ranking()
+    ranking = index.before_repeats.ranking()
     best = [trial.layout for trial in ranking.ordered if ranking.has_room(trial)][:count]
     points = [trial.layout for trial in pareto(ranking)]
     compared = [trial.layout for trial in ranking.ordered if trial.layout.key in today]
@@ -38,18 +38,18 @@ def choose(standing: Standing, count: int, today: Collection[str]) -> list[Layou
 
 
 def due(
-    standing: Standing, chosen: Sequence[Layout], repeats: int, affordable: Callable[[Layout], bool]
+    index: SearchIndex, chosen: Sequence[Layout], repeats: int, affordable: Callable[[Layout], bool]
 ) -> list[Layout]:
     """Which of the chosen are to be measured next, in this order; a round begins when the one before has ended.
 
     Rounds let whatever disturbs a machine for a while disturb all finalists alike. A layout whose repeat was not
     measured, or for which the budget has no room any more, is left out of the rounds that follow.
     """
-    known = standing.repeats
+    known = index.repeats
     repeats_of = {layout.key: [trial for trial in known if trial.layout.key == layout.key] for layout in chosen}
     counts = {key: len(trials) for key, trials in repeats_of.items()}
     waiting = [c for c in chosen if counts[c.key] < repeats and not any(map(_has_failed, repeats_of[c.key]))]
-    if not standing.in_flight:  # what is in flight gives back what it reserved and did not use
+    if not index.in_flight:  # what is in flight gives back what it reserved and did not use
         waiting = [layout for layout in waiting if affordable(layout)]
     this_round = min((counts[layout.key] for layout in waiting), default=0)
     runs = (trial for key, trials in repeats_of.items() if counts[key] <= this_round for trial in trials)

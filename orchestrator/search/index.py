@@ -9,7 +9,7 @@ from fractions import Fraction
 from itertools import compress, count
 from operator import is_not
 
-from orchestrator.samplers.base import Told, told_of
+from orchestrator.samplers.base import TrialFeedback, feedback_of
 from orchestrator.search.node_exclusion import bad_nodes
 from search_spaces.hardware.memory_headroom import MemoryFloor
 from search_spaces.layouts.layout import Layout
@@ -28,11 +28,11 @@ from trials.attempt_result import may_retry
 from trials.ledger.events import SearchRecord
 from trials.trial import Attempt, Trial, TrialKind, TrialState
 
-LATEST = 3
+NUM_LAST_ENDED = 3
 """How many of the trials that ended last are known by that."""
 
 
-class Standing:
+class SearchIndex:
     """Facts of `search`, as it was when this was made or told to `follow` it last.
 
     What has ended is frozen and is counted once; what a layout is worth is worked out again when one of its trials has
@@ -72,11 +72,11 @@ class Standing:
         self._again: list[int] = []
         self._suspects: list[int] = []
         self._runs: dict[str, list[int]] = {}
-        self._told: dict[str, Told | None] = {}
+        self._feedback: dict[str, TrialFeedback | None] = {}
         self._orders: dict[str, Order | None] = {}
         self._stale: set[str] = set()
         self._ranking: Ranking | None = None
-        self._searched = self
+        self._before_repeats = self
         self._is_split = False
         self.follow(search)
 
@@ -120,7 +120,7 @@ class Standing:
         return max((s * max(1.0, known / num_nodes) for known, s in self._longest_s.items()), default=0.0)
 
     @property
-    def latest(self) -> list[Trial]:
+    def last_ended(self) -> list[Trial]:
         """The LATEST trials that ended last, where as many have after an attempt, in that order."""
         return [self._trials[place] for _, place in self._latest]
 
@@ -147,21 +147,21 @@ class Standing:
         return [trial for trial in again if trial.trial not in second]
 
     @property
-    def searched(self) -> Standing:
+    def before_repeats(self) -> SearchIndex:
         """The search as it was before its first finalist's repeat, second looks at suspect runs included: why no more
         layouts are proposed follows from this alone."""
         if not self._is_split:
             repeats = {trial.trial for trial in self.repeats}
-            self._searched = self._without(repeats) if repeats else self
+            self._before_repeats = self._without(repeats) if repeats else self
             self._is_split = True
-        return self._searched
+        return self._before_repeats
 
-    def _without(self, repeats: Collection[str]) -> Standing:
+    def _without(self, repeats: Collection[str]) -> SearchIndex:
         before = replace(self.search, trials=tuple(t for t in self._trials if t.trial not in repeats))
-        if self._searched is self:
-            return Standing(before, self._objective, self._global_batch_size, self._floor, self._others)
-        self._searched.follow(before)
-        return self._searched
+        if self._before_repeats is self:
+            return SearchIndex(before, self._objective, self._global_batch_size, self._floor, self._others)
+        self._before_repeats.follow(before)
+        return self._before_repeats
 
     # -- what layouts are worth
 
@@ -172,10 +172,10 @@ class Standing:
         """All trials of this layout."""
         return [self._trials[place] for place in self._runs.get(layout.key, ())]
 
-    def told(self) -> list[Told]:
+    def feedback(self) -> list[TrialFeedback]:
         """What a sampler may learn, each layout once, in the order they were proposed."""
         self._renew()
-        return [told for told in self._told.values() if told is not None]
+        return [told for told in self._feedback.values() if told is not None]
 
     def leader(self) -> Ranking:
         """The ranking of the fastest layout alone, or of the one that would be, were it not suspect or too full; where
@@ -210,7 +210,7 @@ class Standing:
         """Work out anew what the layouts are worth whose trials have changed."""
         for key in self._stale:
             runs = [self._trials[place] for place in self._runs[key]]
-            self._told[key] = told_of(runs, self._value, self._upper_bound, self._floor)
+            self._feedback[key] = feedback_of(runs, self._value, self._upper_bound, self._floor)
             self._orders[key] = order_of(runs, self._objective, self._global_batch_size, self._floor)
         self._stale.clear()
 
@@ -243,7 +243,7 @@ class Standing:
             self._again.append(place)
         key = trial.layout.key
         self._runs.setdefault(key, []).append(place)
-        self._told.setdefault(key, None)  # keeps the order in which layouts were proposed
+        self._feedback.setdefault(key, None)  # keeps the order in which layouts were proposed
         self._orders.setdefault(key, None)
 
     def _note_end(self, trial: Trial, attempt: Attempt) -> None:
@@ -262,7 +262,7 @@ class Standing:
         self.is_cut_short |= last is None or may_retry(trial, last)
         if last is not None:
             insort(self._latest, (last.ended_at or 0.0, place))
-            del self._latest[:-LATEST]
+            del self._latest[:-NUM_LAST_ENDED]
         if trial.measured is not None:
             self._first_measured = place if self._first_measured is None else min(self._first_measured, place)
         if needs_second_look(trial):

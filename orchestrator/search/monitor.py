@@ -7,39 +7,39 @@ from math import fsum
 from typing import Any
 
 from orchestrator.launchers.base import EndedPilot
-from orchestrator.search.context import Course
+from orchestrator.search.attempt_factory import as_cancelled
+from orchestrator.search.context import SearchContext
 from orchestrator.search.node_hours import node_hours_of, node_hours_until_requeue
-from orchestrator.search.trial_program import cancelled
 from trials.attempt_result import AttemptResult, LaunchStatus, Liveness, flag_other_fingerprint
 from trials.ledger.events import EventKind, SearchState
 from trials.trial import Attempt, FailureReason, TrialState
 
-_PERHAPS_OUR_OWN_DOING = (None, FailureReason.CANCELLED_BY_SEARCH, FailureReason.CANCELLED_BY_USER)
+_POSSIBLY_CANCELLED_BY_US = (None, FailureReason.CANCELLED_BY_SEARCH, FailureReason.CANCELLED_BY_USER)
 """How attempts end that a stopping search cancelled: a driver that came later cannot tell them from others."""
 
 _USUAL_WAITS = (None, "Priority", "Resources", "BeginTime")
 """What jobs wait for all the time; anything else may last for ever, and the user should know."""
 
-_FOR_ITS_TURN = (None, "Priority", "Resources")
+_NOT_RECORDED = (None, "Priority", "Resources")
 """What changes between two looks and says no more than `queued`."""
 
 _LONG_WAIT_S = 60.0
 
 
-class Watching:
+class AttemptMonitor:
     """Follows attempts by the launcher, and writes down what it learns."""
 
-    def __init__(self, course: Course):
-        self._course = course
+    def __init__(self, context: SearchContext):
+        self._context = context
         self._waits: dict[str, str] = {}
 
     def adopt(self) -> None:
         """Ask once about everything in flight, after an earlier driver: what was never accepted is launched again."""
-        attempts = {self._course.key(a): a for a in self._course.now.in_flight}
-        adopted = self._course.launcher.adopt({key: self._course.request(a) for key, a in attempts.items()})
+        attempts = {self._context.key(a): a for a in self._context.index.in_flight}
+        adopted = self._context.launcher.adopt({key: self._context.request(a) for key, a in attempts.items()})
         for key, attempt in attempts.items():
             if key in adopted and attempt.state is TrialState.SUBMITTED:
-                self._course.record(EventKind.ATTEMPT_LAUNCHED, attempt, job_id=adopted[key])
+                self._context.record(EventKind.ATTEMPT_LAUNCHED, attempt, job_id=adopted[key])
             elif key not in adopted and attempt.state is not TrialState.SUBMITTED:
                 lost = LaunchStatus(
                     Liveness.ENDED, reason=FailureReason.JOB_LOST, detail="no trace of it after the driver's restart"
@@ -48,32 +48,34 @@ class Watching:
 
     def watch(self) -> None:
         """Ask once about everything that was launched."""
-        launched = {self._course.key(a): a for a in self._course.now.in_flight if a.state is not TrialState.SUBMITTED}
-        for key, status in self._course.launcher.poll(launched).items() if launched else ():
+        launched = {
+            self._context.key(a): a for a in self._context.index.in_flight if a.state is not TrialState.SUBMITTED
+        }
+        for key, status in self._context.launcher.poll(launched).items() if launched else ():
             self._advance(launched[key], status)
-        self.book_pilots()
+        self.record_ended_pilots()
 
-    def book_pilots(self) -> None:
+    def record_ended_pilots(self) -> None:
         """Book what pilots that are over held beside what their attempts have booked: each once all of these ended."""
-        ended = self._course.launcher.ended_pilots()
-        for pilot in (pilot for pilot in ended if pilot.name not in self._course.search.pilots):
-            attempts = [a for t in self._course.search.trials for a in t.attempts if _is_in(a, pilot)]
+        ended = self._context.launcher.ended_pilots()
+        for pilot in (pilot for pilot in ended if pilot.name not in self._context.search.pilots):
+            attempts = [a for t in self._context.search.trials for a in t.attempts if _is_in(a, pilot)]
             if all(attempt.state.is_ended for attempt in attempts):
                 node_h = _beside(pilot, attempts)
-                self._course.event(EventKind.PILOT_ENDED, pilot=pilot.name, job_id=pilot.job_id, node_hours=node_h)
+                self._context.event(EventKind.PILOT_ENDED, pilot=pilot.name, job_id=pilot.job_id, node_hours=node_h)
 
     def cancel(self, attempts: Sequence[Attempt]) -> set[str]:
         """The keys of those that may still run; those that were never launched have ended with this.
 
         Of one whose launch was in doubt the launcher may know only now that it had a job, and what that used.
         """
-        known = {self._course.key(attempt): attempt for attempt in attempts}
-        unreached = self._course.launcher.cancel(known)
+        known = {self._context.key(attempt): attempt for attempt in attempts}
+        unreached = self._context.launcher.cancel(known)
         ended = [key for key, a in known.items() if a.state is TrialState.SUBMITTED and key not in unreached]
-        for key, status in self._course.launcher.poll(ended).items() if ended else ():
+        for key, status in self._context.launcher.poll(ended).items() if ended else ():
             if status.liveness is Liveness.ENDED and status.job_id is not None:
-                self._course.record(EventKind.ATTEMPT_LAUNCHED, known[key], job_id=status.job_id)
-                self._end(self._course.trial(known[key]).last_attempt or known[key], status)
+                self._context.record(EventKind.ATTEMPT_LAUNCHED, known[key], job_id=status.job_id)
+                self._end(self._context.trial(known[key]).last_attempt or known[key], status)
             else:
                 reason, detail = FailureReason.CANCELLED_BY_SEARCH, "cancelled before it was launched"
                 self._end(known[key], LaunchStatus(Liveness.ENDED, reason=reason, detail=detail))
@@ -81,16 +83,16 @@ class Watching:
 
     def idle_reason(self) -> str:
         """Why the search is idle, and what its attempts wait for."""
-        words = f"nothing has started or ended for {self._course.limits.idle_limit_s:g} s"
+        words = f"nothing has started or ended for {self._context.limits.idle_limit_s:g} s"
         waits = sorted({f"{name} waits: {what}" for name, what in self._waits.items()})
         return "; ".join([words, *waits])
 
     def _advance(self, attempt: Attempt, status: LaunchStatus) -> None:
         if status.liveness is Liveness.UNKNOWN:
             if attempt.unknown_since is None:
-                self._course.record(EventKind.ATTEMPT_UNKNOWN, attempt, unknown_since=self._course.launcher.now())
+                self._context.record(EventKind.ATTEMPT_UNKNOWN, attempt, unknown_since=self._context.launcher.now())
             if status.detail:
-                self._course.say_once(f"{_name(attempt)} is out of sight: {status.detail}")
+                self._context.say_once(f"{_name(attempt)} is out of sight: {status.detail}")
             return
         if status.restart > attempt.restart:
             attempt = self._requeued(attempt, status)
@@ -98,60 +100,60 @@ class Watching:
             self._end(self._renamed(attempt, status), status)
             return
         if attempt.unknown_since is not None:
-            self._course.record(EventKind.ATTEMPT_UNKNOWN, attempt, unknown_since=None)
+            self._context.record(EventKind.ATTEMPT_UNKNOWN, attempt, unknown_since=None)
         if status.started or status.detail is None:
             self._waits.pop(_name(attempt), None)
         else:
             self._waits[_name(attempt)] = status.detail
         self._renamed(attempt, status)
         if status.started and attempt.state is not TrialState.RUNNING:
-            started_at = status.started_at or self._course.launcher.now()
-            self._course.record(EventKind.ATTEMPT_RUNNING, attempt, started_at=started_at, nodes=list(status.nodes))
-        elif status.detail not in _USUAL_WAITS and self._waits_long(attempt):
-            self._course.say_once(f"{_name(attempt)} waits: {status.detail}")
-        waits_for = None if status.detail in _FOR_ITS_TURN else status.detail
+            started_at = status.started_at or self._context.launcher.now()
+            self._context.record(EventKind.ATTEMPT_RUNNING, attempt, started_at=started_at, nodes=list(status.nodes))
+        elif status.detail not in _USUAL_WAITS and self._has_waited_long(attempt):
+            self._context.say_once(f"{_name(attempt)} waits: {status.detail}")
+        waits_for = None if status.detail in _NOT_RECORDED else status.detail
         if waits_for != attempt.waits_for:
-            self._course.record(EventKind.ATTEMPT_WAITS, attempt, waits_for=waits_for)
+            self._context.record(EventKind.ATTEMPT_WAITS, attempt, waits_for=waits_for)
 
     def _renamed(self, attempt: Attempt, status: LaunchStatus) -> Attempt:
         """The attempt under the id that its launcher knows now, as of a step that has its nodes; one that runs keeps
         its own."""
         if status.job_id in (None, attempt.job_id) or attempt.state is TrialState.RUNNING:
             return attempt
-        self._course.record(EventKind.ATTEMPT_LAUNCHED, attempt, job_id=status.job_id)
-        return self._course.trial(attempt).last_attempt or attempt
+        self._context.record(EventKind.ATTEMPT_LAUNCHED, attempt, job_id=status.job_id)
+        return self._context.trial(attempt).last_attempt or attempt
 
-    def _waits_long(self, attempt: Attempt) -> bool:
+    def _has_waited_long(self, attempt: Attempt) -> bool:
         since = attempt.submitted_at
-        return since is not None and self._course.launcher.now() - since > _LONG_WAIT_S
+        return since is not None and self._context.launcher.now() - since > _LONG_WAIT_S
 
     def _requeued(self, attempt: Attempt, status: LaunchStatus) -> Attempt:
         """Its job was put back into the queue: what it used so far is booked, and it goes on as its next restart."""
-        node_hours = node_hours_until_requeue(attempt, status, self._course.launcher.now())
-        self._course.record(EventKind.ATTEMPT_REQUEUED, attempt, restart=status.restart, node_hours=node_hours)
-        return self._course.trial(attempt).last_attempt or attempt
+        node_hours = node_hours_until_requeue(attempt, status, self._context.launcher.now())
+        self._context.record(EventKind.ATTEMPT_REQUEUED, attempt, restart=status.restart, node_hours=node_hours)
+        return self._context.trial(attempt).last_attempt or attempt
 
     def _end(self, attempt: Attempt, status: LaunchStatus) -> None:
-        if self._course.search.state is SearchState.STOPPING and status.reason in _PERHAPS_OUR_OWN_DOING:
-            status = cancelled(status, self._course.cancel_reason)
-        trial, now = self._course.trial(attempt), self._course.launcher.now()
+        if self._context.search.state is SearchState.STOPPING and status.reason in _POSSIBLY_CANCELLED_BY_US:
+            status = as_cancelled(status, self._context.cancel_reason)
+        trial, now = self._context.trial(attempt), self._context.launcher.now()
         try:
-            result = self._course.program.result(trial, attempt, status, now)
+            result = self._context.factory.result(trial, attempt, status, now)
         except OSError as error:
-            self._course.say_once(f"{_name(attempt)} has ended, and its folder cannot be read: {error}")
+            self._context.say_once(f"{_name(attempt)} has ended, and its folder cannot be read: {error}")
             self._advance(attempt, LaunchStatus(Liveness.UNKNOWN))
             return
         result = self._flagged(result)
-        self._course.record(EventKind.ATTEMPT_ENDED, attempt, **self._ended_data(attempt, status, result))
+        self._context.record(EventKind.ATTEMPT_ENDED, attempt, **self._ended_data(attempt, status, result))
 
     def _flagged(self, result: AttemptResult) -> AttemptResult:
         """A measurement with other software or hardware than the search's first is marked: it is not comparable."""
-        first = self._course.now.first_measured
+        first = self._context.index.first_measured
         outcome = None if first is None or first.last_attempt is None else first.last_attempt.outcome
         return result if outcome is None else flag_other_fingerprint(result, outcome.fingerprint)
 
     def _ended_data(self, attempt: Attempt, status: LaunchStatus, result: AttemptResult) -> dict[str, Any]:
-        now = self._course.launcher.now()
+        now = self._context.launcher.now()
         return {
             "state": result.state.value,
             "reason": result.reason,

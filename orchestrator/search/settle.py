@@ -6,10 +6,10 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.search.context import Course
+from orchestrator.search.attempt_factory import next_attempt
+from orchestrator.search.context import SearchContext
 from orchestrator.search.node_exclusion import nodes_to_avoid
 from orchestrator.search.time_limits import time_limit_s
-from orchestrator.search.trial_program import next_attempt
 from trials.analysis.early_stopping import best_file
 from trials.attempt_result import may_retry
 from trials.files.folders import write_json
@@ -17,57 +17,60 @@ from trials.ledger.events import EventKind, SearchState
 from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState
 
 
-class Settling:
+class TrialFinalizer:
     """Decides of trials that have no attempt in flight; what it intends is launched by others."""
 
-    def __init__(self, course: Course):
-        self._course = course
-        self._is_best_told = False
-        self._best_told: Mapping[str, Any] | None = {}  # an earlier driver's file, which nobody here has read
+    def __init__(self, context: SearchContext):
+        self._context = context
+        self._is_best_recorded = False
+        self._recorded_best: Mapping[str, Any] | None = {}  # an earlier driver's file, which nobody here has read
 
     def settle(self) -> None:
         """Trials whose last attempt has ended are tried again or ended; when stopping, those never tried end too."""
-        for trial in self._course.now.unended:
+        for trial in self._context.index.unended:
             last = trial.last_attempt
             if last is None:
-                if self._course.search.state is SearchState.STOPPING:
-                    self._end_trial(trial, TrialState.CANCELLED, self._course.cancel_reason)
+                if self._context.search.state is SearchState.STOPPING:
+                    self._end_trial(trial, TrialState.CANCELLED, self._context.cancel_reason)
             elif last.state.is_ended:
                 self._retry_or_end(trial, last)
-        self._tell_best()
+        self._record_best()
 
-    def intend(self) -> None:
+    def create_attempts(self) -> None:
         """Write down the intent for every trial without an attempt, as far as the budget goes."""
-        for trial in self._course.now.unended:
-            if trial.state is TrialState.PROPOSED and self._course.goes_on:
-                self._intend_within_budget(trial)
+        for trial in self._context.index.unended:
+            if trial.state is TrialState.PROPOSED and self._context.is_running:
+                self._create_attempt_if_affordable(trial)
 
     def _retry_or_end(self, trial: Trial, last: Attempt) -> None:
-        if not may_retry(trial, last, self._is_reference(trial)) or self._course.search.state is SearchState.STOPPING:
+        if (
+            not may_retry(trial, last, self._is_first_baseline_run(trial))
+            or self._context.search.state is SearchState.STOPPING
+        ):
             self._end_trial(trial, last.state, last.reason)
-        elif self._course.goes_on and self._course.has_budget(last.num_nodes):
-            self._intend(trial)
-        elif self._course.goes_on and not self._course.now.in_flight:
+        elif self._context.is_running and self._context.has_budget(last.num_nodes):
+            self._create_attempt(trial)
+        elif self._context.is_running and not self._context.index.in_flight:
             self._end_trial(trial, last.state, last.reason)
 
-    def _is_reference(self, trial: Trial) -> bool:
+    def _is_first_baseline_run(self, trial: Trial) -> bool:
         """Whether this is what runs today, measured for the first time."""
-        return trial.kind is TrialKind.SEARCH and trial.layout.key in self._course.goal.first_keys
+        return trial.kind is TrialKind.SEARCH and trial.layout.key in self._context.goal.first_keys
 
-    def _intend_within_budget(self, trial: Trial) -> None:
+    def _create_attempt_if_affordable(self, trial: Trial) -> None:
         """What is in flight gives back what it reserved and did not use, so a full budget may only have to wait."""
-        if self._course.has_budget(trial.layout.num_nodes):
-            self._intend(trial)
-        elif not self._course.now.in_flight:
+        if self._context.has_budget(trial.layout.num_nodes):
+            self._create_attempt(trial)
+        elif not self._context.index.in_flight:
             self._end_trial(trial, TrialState.CANCELLED, FailureReason.CANCELLED_BY_SEARCH)
 
-    def _intend(self, trial: Trial) -> None:
-        limit_s = time_limit_s(self._course.now, self._course.program.time_limit_s, trial.layout.num_nodes)
-        reserved_s = self._course.launcher.longest_s(limit_s, trial.layout.num_nodes)
-        now, num_nodes = self._course.now, self._course.program.cluster.num_nodes
+    def _create_attempt(self, trial: Trial) -> None:
+        limit_s = time_limit_s(self._context.index, self._context.factory.time_limit_s, trial.layout.num_nodes)
+        reserved_s = self._context.launcher.longest_s(limit_s, trial.layout.num_nodes)
+        now, num_nodes = self._context.index, self._context.factory.cluster.num_nodes
         avoided = nodes_to_avoid(trial, now.bad_nodes, now.runs_of(trial.layout), num_nodes)
         attempt = next_attempt(trial, secrets.token_hex(16), limit_s, reserved_s, avoided)
-        self._course.event(
+        self._context.event(
             EventKind.ATTEMPT_SUBMITTED,
             trial=attempt.trial,
             attempt=attempt.attempt,
@@ -79,28 +82,28 @@ class Settling:
         )
 
     def _end_trial(self, trial: Trial, state: TrialState, reason: FailureReason | None) -> None:
-        self._is_best_told = False
-        self._course.event(EventKind.TRIAL_ENDED, trial=trial.trial, state=state.value, reason=reason)
-        self._tell_best()
+        self._is_best_recorded = False
+        self._context.event(EventKind.TRIAL_ENDED, trial=trial.trial, state=state.value, reason=reason)
+        self._record_best()
 
-    def _tell_best(self) -> None:
+    def _record_best(self) -> None:
         """Record which layout is the best so far, and keep best.json true to the fastest, unless that was done since
         the last trial ended: an earlier driver may have been killed, or a disk full, just before."""
-        if self._is_best_told:
+        if self._is_best_recorded:
             return
-        ranking, by_nodes = self._course.now.leader(), self._course.now.leaders_by_nodes()
-        told = best_file(ranking, by_nodes, self._course.search.search_id, self._course.goal.global_batch_size)
+        ranking, by_nodes = self._context.index.leader(), self._context.index.leaders_by_nodes()
+        told = best_file(ranking, by_nodes, self._context.search.search_id, self._context.goal.global_batch_size)
         name = None if ranking.best is None else ranking.best.trial
         # To none where a repeat of the only one took more memory than it may.
-        if name != self._course.search.best_trial:
-            self._course.event(EventKind.BEST_CHANGED, trial=name)
-        if told != self._best_told:
+        if name != self._context.search.best_trial:
+            self._context.event(EventKind.BEST_CHANGED, trial=name)
+        if told != self._recorded_best:
             self._write_best(told)
-            self._best_told = told
-        self._is_best_told = True
+            self._recorded_best = told
+        self._is_best_recorded = True
 
     def _write_best(self, told: Mapping[str, Any] | None) -> None:
         if told is None:
-            self._course.program.folder.best.unlink(missing_ok=True)
+            self._context.factory.folder.best.unlink(missing_ok=True)
         else:
-            write_json(self._course.program.folder.best, told)
+            write_json(self._context.factory.folder.best, told)

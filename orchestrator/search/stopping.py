@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.search.index import LATEST, Standing
+from orchestrator.search.index import NUM_LAST_ENDED, SearchIndex
 from trials.files.text import last_line
 from trials.ledger.events import EndReason, SearchRecord
 from trials.trial import Attempt, FailureReason, TrialState
 
-ALIKE_FAILURES_THAT_STOP = LATEST
-_NO_LAYOUT_CURES = (FailureReason.SCRIPT_ERROR, FailureReason.LAUNCH_FAILURE)
+IDENTICAL_FAILURES_TO_STOP = NUM_LAST_ENDED
+_LAYOUT_INDEPENDENT = (FailureReason.SCRIPT_ERROR, FailureReason.LAUNCH_FAILURE)
 
 
 @dataclass(frozen=True)
@@ -28,36 +28,36 @@ class Limits:
     finalist_repeats: int = 1
 
 
-def layouts_left(num_layouts: int, limits: Limits) -> int:
+def remaining_layouts(num_layouts: int, limits: Limits) -> int:
     """How many more layouts may be proposed, after so many."""
     return limits.max_trials - num_layouts
 
 
-def fits_budget(standing: Standing, budget_node_hours: float, num_nodes: int, time_limit_s: float) -> bool:
+def fits_budget(index: SearchIndex, budget_node_hours: float, num_nodes: int, time_limit_s: float) -> bool:
     """Whether one more attempt fits, with all that is in flight reserved to its time limit."""
-    spoken_for = standing.node_hours_used + standing.node_hours_reserved
+    spoken_for = index.node_hours_used + index.node_hours_reserved
     return spoken_for + num_nodes * time_limit_s / 3600 <= budget_node_hours
 
 
-def wall_time_is_over(search: SearchRecord, limits: Limits, now: float) -> bool:
+def wall_time_exceeded(search: SearchRecord, limits: Limits, now: float) -> bool:
     """Whether the search, counted from its creation, has used its wall time."""
     return limits.max_wall_time_s is not None and now - search.created_at >= limits.max_wall_time_s
 
 
-def is_idle(standing: Standing, limits: Limits, now: float) -> bool:
+def is_idle(index: SearchIndex, limits: Limits, now: float) -> bool:
     """Whether nothing has started or ended for as long as the search may wait for its queue."""
-    if limits.idle_limit_s is None or any(a.state is TrialState.RUNNING for a in standing.in_flight):
+    if limits.idle_limit_s is None or any(a.state is TrialState.RUNNING for a in index.in_flight):
         return False
-    return now - standing.last_moment >= limits.idle_limit_s
+    return now - index.last_moment >= limits.idle_limit_s
 
 
-def waiting_over_budget(standing: Standing, limits: Limits) -> list[Attempt]:
+def attempts_over_budget(index: SearchIndex, limits: Limits) -> list[Attempt]:
     """The attempts to give up, of those that still wait for their nodes, so that the rest keeps within the budget."""
     if limits.budget_node_hours is None:
         return []
-    over = standing.node_hours_used + standing.node_hours_reserved - limits.budget_node_hours
+    over = index.node_hours_used + index.node_hours_reserved - limits.budget_node_hours
     given_up = []
-    for attempt in reversed([a for a in standing.in_flight if a.state is not TrialState.RUNNING]):
+    for attempt in reversed([a for a in index.in_flight if a.state is not TrialState.RUNNING]):
         if over <= 1e-9:
             break
         over -= attempt.reserved_node_hours - attempt.earlier_node_hours
@@ -65,10 +65,10 @@ def waiting_over_budget(standing: Standing, limits: Limits) -> list[Attempt]:
     return given_up
 
 
-def broken_script(standing: Standing) -> str | None:
+def repeated_failure_excerpt(index: SearchIndex) -> str | None:
     """The excerpt when the last trials all failed alike for a reason no layout can cure, else None."""
-    last = standing.latest
-    if len(last) < ALIKE_FAILURES_THAT_STOP or any(t.reason not in _NO_LAYOUT_CURES for t in last):
+    last = index.last_ended
+    if len(last) < IDENTICAL_FAILURES_TO_STOP or any(t.reason not in _LAYOUT_INDEPENDENT for t in last):
         return None
     excerpts = [t.last_attempt.excerpt or "" for t in last]  # type: ignore[union-attr]
     return excerpts[-1] if len({last_line(text) for text in excerpts}) == 1 else None

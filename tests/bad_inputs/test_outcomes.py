@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.search.trial_program import MOST_OUTCOME_BYTES, TrialProgram
+from orchestrator.search.attempt_factory import MOST_OUTCOME_BYTES, AttemptFactory
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from tests.trials.examples import OUTCOME, SPEC
 from trials.attempt_result import AttemptResult, LaunchStatus, Liveness, classify
@@ -48,7 +48,7 @@ def search(tmp_path: Path) -> SearchFolder:
 def result(search: SearchFolder) -> AttemptResult:
     """How the attempt ended, from what lies in its folder."""
     cluster = Cluster(ACCELERATORS["cpu"], SPEC.gpus_per_node, 1)
-    program = TrialProgram(search, SPEC.model, cluster, SPEC.measure, sys.executable)
+    program = AttemptFactory(search, SPEC.model, cluster, SPEC.measure, sys.executable)
     return program.result(TRIAL, ATTEMPT, ENDED)
 
 
@@ -192,11 +192,11 @@ def test_nothing_is_written_through_a_link_that_leads_out_of_the_search(search):
     away = search.path.parent / "away"
     away.mkdir()
     cluster = Cluster(ACCELERATORS["cpu"], SPEC.gpus_per_node, 1)
-    program = TrialProgram(search, SPEC.model, cluster, SPEC.measure, sys.executable)
+    program = AttemptFactory(search, SPEC.model, cluster, SPEC.measure, sys.executable)
     (search.path / "trials" / "t0002").symlink_to(away)
     request = program.request(replace(TRIAL, trial="t0002"), replace(ATTEMPT, trial="t0002"))
     with pytest.raises(OSError, match="leads out"):
-        program.prepared(request)
+        program.with_spec_file(request)
     assert list(away.iterdir()) == []
 
 

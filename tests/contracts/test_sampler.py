@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from orchestrator.samplers.base import Sampler, Told
+from orchestrator.samplers.base import Sampler, TrialFeedback
 from orchestrator.samplers.cost_model_posterior import Task
 from orchestrator.samplers.factory import SAMPLERS, make_sampler
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
@@ -40,7 +40,9 @@ def layouts_of(num_gpus: int = 16, global_batch_size: int = 64) -> list[Layout]:
     ]
 
 
-def run_alone(sampler: Sampler, measure: Callable[[Layout], Told], num_trials: int, history: Sequence[Told] = ()):
+def run_alone(
+    sampler: Sampler, measure: Callable[[Layout], TrialFeedback], num_trials: int, history: Sequence[TrialFeedback] = ()
+):
     """The history after `num_trials` more asks of one layout each."""
     told = list(history)
     for _ in range(num_trials):
@@ -48,15 +50,15 @@ def run_alone(sampler: Sampler, measure: Callable[[Layout], Told], num_trials: i
     return told
 
 
-def speed(layout: Layout) -> Told:
+def speed(layout: Layout) -> TrialFeedback:
     """A made-up throughput: pipelines and tensor groups cost, micro batches help."""
-    return Told(
+    return TrialFeedback(
         layout, value=1e5 * layout.micro_batch_size**0.3 / layout.tensor_parallel**0.4 / layout.pipeline_parallel
     )
 
 
-def out_of_memory(layout: Layout) -> Told:
-    return Told(layout, reason=FailureReason.GPU_OOM)
+def out_of_memory(layout: Layout) -> TrialFeedback:
+    return TrialFeedback(layout, reason=FailureReason.GPU_OOM)
 
 
 @pytest.fixture(params=SAMPLERS)
@@ -82,7 +84,7 @@ def test_every_candidate_is_proposed_once_and_then_none_is_left(make):
 def test_what_is_in_flight_is_never_proposed_again(make):
     candidates = layouts_of()
     measured = run_alone(make(candidates), speed, 5)
-    in_flight = [Told(layout) for layout in make(candidates).ask(4, measured)]
+    in_flight = [TrialFeedback(layout) for layout in make(candidates).ask(4, measured)]
     more = make(candidates).ask(len(candidates), [*measured, *in_flight])
     assert not {*keys(more)} & {*keys([t.layout for t in [*measured, *in_flight]])}
     assert len(more) == len(candidates) - 9
@@ -105,7 +107,7 @@ def test_layouts_equal_after_canonical_form_are_one_candidate(make):
     one = Layout(tensor_parallel=2, pipeline_schedule="none")
     same = Layout(tensor_parallel=2, pipeline_schedule="1f1b")
     assert keys(make([one, same]).ask(5, [])) == [one.key]
-    assert make([one, same]).ask(5, [Told(same)]) == []
+    assert make([one, same]).ask(5, [TrialFeedback(same)]) == []
 
 
 def test_without_candidates_nothing_is_proposed(make):
@@ -135,7 +137,7 @@ def test_axes_of_words_and_of_unknown_values_work(make):
 
 
 def test_a_layout_outside_the_candidates_may_stand_in_the_history(make):
-    baseline = Told(Layout(tensor_parallel=3, precision="bf16"), value=5e4)
+    baseline = TrialFeedback(Layout(tensor_parallel=3, precision="bf16"), value=5e4)
     history = run_alone(make(layouts_of()), speed, 6, [baseline])
     assert len({*keys([t.layout for t in history])}) == 7
 

@@ -76,7 +76,7 @@ MAPPING = {
 def begun(question: Path, monkeypatch: pytest.MonkeyPatch) -> api.Search:
     """A search whose driver left before it did anything."""
     with monkeypatch.context() as patch:
-        patch.setattr(Driver, "turn", Driver.interrupt)
+        patch.setattr(Driver, "iterate", Driver.interrupt)
         with pytest.raises(KeyboardInterrupt):
             api.run(question, quiet=True)
     return api.load()
@@ -415,7 +415,7 @@ class TestCancelling:
             turn(driver)
 
         monkeypatch.setattr(cancel, "request_cancel", asked)
-        monkeypatch.setattr(Driver, "turn", turn_once_asked)
+        monkeypatch.setattr(Driver, "iterate", turn_once_asked)
         search = api.run(question, quiet=True)
         asking.join()
         assert (search.state, search.end_reason) == (SearchState.CANCELLED, EndReason.CANCELLED_BY_USER)
@@ -442,7 +442,7 @@ class TestEnding:
                 signal.raise_signal(signal.SIGINT)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Driver, "turn", interrupted)
+            patch.setattr(Driver, "iterate", interrupted)
             with pytest.raises(KeyboardInterrupt, match=r"nothing is lost: api\.resume"):
                 api.run(question, quiet=True)
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -452,7 +452,7 @@ class TestEnding:
 
     def test_sigterm_ends_the_process_as_it_was_to_after_the_driver_has_left(self, question, monkeypatch):
         heard = []
-        monkeypatch.setattr(Driver, "turn", lambda driver: signal.raise_signal(signal.SIGTERM))
+        monkeypatch.setattr(Driver, "iterate", lambda driver: signal.raise_signal(signal.SIGTERM))
         before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
         try:
             with pytest.raises(KeyboardInterrupt):

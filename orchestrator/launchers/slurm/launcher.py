@@ -25,7 +25,7 @@ from trials.attempt_result import LaunchStatus
 CHECK_INTERVAL_S = 60.0
 """Slurm looks for jobs over their limit about every half minute and was seen to end them up to a minute late."""
 
-_LONGEST_TURN_S = 2.0  # between two answers only the user's wish to cancel is news
+_MAX_ITERATION_INTERVAL_S = 2.0  # between two answers only the user's wish to cancel is news
 
 _NEVER_ENDED_S = 365 * 86400.0  # OverTimeLimit=UNLIMITED, which no journal can hold as it is
 
@@ -52,7 +52,7 @@ class SlurmLauncher(Launcher):
         memory: Path | None = None,
     ):
         self._slurm = slurm
-        self.turn_s = min(_LONGEST_TURN_S, max(self.turn_s, pace.interval_s / 15))
+        self.iteration_interval_s = min(_MAX_ITERATION_INTERVAL_S, max(self.iteration_interval_s, pace.interval_s / 15))
         self._partition = options.partition
         self._sleep = sleep
         self._questions = Questions(slurm, pace, jobs)

@@ -43,7 +43,7 @@ from trials.pilot.files import StepRequest, StepSign, write
 from trials.trial import FailureReason
 
 _CANCEL_WAIT_S = 15.0
-_LONGEST_TURN_S = 2.0  # the steps' files tell at once what Slurm is asked about every half minute
+_MAX_ITERATION_INTERVAL_S = 2.0  # the steps' files tell at once what Slurm is asked about every half minute
 _LOOK_S = 0.2
 
 
@@ -77,7 +77,7 @@ class SlurmPilotLauncher(Launcher):
         told = Memory(memory, slurm.monotonic, slurm.now)
         self._pilots = Pilots(slurm, options, rules, Questions(slurm, pace, jobs), work_left, note, told)
         self._steps: dict[str, Step] = {}
-        self.turn_s = min(_LONGEST_TURN_S, max(self.turn_s, pace.interval_s / 15))
+        self.iteration_interval_s = min(_MAX_ITERATION_INTERVAL_S, max(self.iteration_interval_s, pace.interval_s / 15))
         self._watch = StepWatch(slurm, self._pilots, rules, note)
 
     # -- launching

@@ -108,7 +108,7 @@ def test_a_driver_goes_on_in_the_ledger_that_was_made_anew_meanwhile(tmp_path, p
             os.truncate(own_home / "ledger.db", 4096)
             assert run(["ledger", "rebuild", "--json"]) == 5
 
-    monkeypatch.setattr(driver.Driver, "turn", rebuilt_between)
+    monkeypatch.setattr(driver.Driver, "iterate", rebuilt_between)
     assert run(["run", str(write_recorded_search(tmp_path, OK, OUT_OF_MEMORY)), "--json"]) == 0
     (summary,) = LedgerReader(url).searches()
     assert (summary.state, summary.num_trials) == (SearchState.COMPLETED, 2)

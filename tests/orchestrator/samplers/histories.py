@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from orchestrator.samplers.base import Told, told_of
+from orchestrator.samplers.base import TrialFeedback, feedback_of
 from search_spaces.hardware.memory_headroom import MemoryFloor
 from trials.trial import Trial
 
@@ -14,9 +14,9 @@ def history_of(
     objective: Callable[[Trial], float],
     upper_bound: Callable[[Trial], float | None] = lambda trial: None,
     floor: MemoryFloor | None = None,
-) -> list[Told]:
+) -> list[TrialFeedback]:
     """The layouts in the order in which they were proposed, each once; the arguments are those of `told_of`."""
     by_layout: dict[str, list[Trial]] = {}
     for trial in trials:
         by_layout.setdefault(trial.layout.key, []).append(trial)
-    return [told_of(group, objective, upper_bound, floor) for group in by_layout.values()]
+    return [feedback_of(group, objective, upper_bound, floor) for group in by_layout.values()]

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from deephyper import hpo
 
-from orchestrator.samplers.base import Told
+from orchestrator.samplers.base import TrialFeedback
 from orchestrator.samplers.baselines import RandomSampler
 from orchestrator.samplers.deephyper import AS_IT_COMES, TUNED, DeepHyperSampler
 from search_spaces.layouts.layout import Layout
@@ -19,7 +19,7 @@ from trials.trial import FailureReason
 pytestmark = pytest.mark.slow
 
 
-def table() -> dict[Layout, Told]:
+def table() -> dict[Layout, TrialFeedback]:
     """240 layouts of 64 ranks, some out of memory, with one best: a valley over tensor, pipeline and micro batch."""
     layouts = [
         Layout(
@@ -38,18 +38,18 @@ def table() -> dict[Layout, Told]:
     return {layout: measure(layout) for layout in layouts}
 
 
-def measure(layout: Layout) -> Told:
+def measure(layout: Layout) -> TrialFeedback:
     t, p, m = (math.log2(x) for x in (layout.tensor_parallel, layout.pipeline_parallel, layout.micro_batch_size))
     checkpointing = ("none", "selective", "full").index(layout.activation_checkpointing)
     if m - t - p - checkpointing > 0.5:
-        return Told(layout, reason=FailureReason.GPU_OOM)
+        return TrialFeedback(layout, reason=FailureReason.GPU_OOM)
     slowdown = 1 + 0.3 * abs(t - 1) + 0.25 * abs(p - 1) + 0.2 * abs(m - 2) + 0.15 * checkpointing
-    return Told(layout, value=1e6 / slowdown)
+    return TrialFeedback(layout, value=1e6 / slowdown)
 
 
-def trials_until_best(sampler, outcomes: dict[Layout, Told]) -> int:
+def trials_until_best(sampler, outcomes: dict[Layout, TrialFeedback]) -> int:
     best = max(told.value for told in outcomes.values() if told.value is not None)
-    history: list[Told] = []
+    history: list[TrialFeedback] = []
     while not any(told.value == best for told in history):
         history += [outcomes[layout] for layout in sampler.ask(1, history)]
     return len(history)
@@ -114,10 +114,10 @@ def test_a_lost_node_a_cancelled_trial_or_one_that_is_not_believed_teaches_nothi
     faultless = [FailureReason.NODE_FAILURE, FailureReason.CANCELLED_BY_SEARCH, FailureReason.RESULT_INVALID]
     others = [layout for layout in outcomes if layout not in {told.layout for told in history}][: len(faultless)]
     sampler = DeepHyperSampler(list(outcomes), 1)
-    in_flight = sampler.ask(5, [*history, *map(Told, others)])
-    lost = [Told(layout, reason=reason) for layout, reason in zip(others, faultless, strict=True)]
+    in_flight = sampler.ask(5, [*history, *map(TrialFeedback, others)])
+    lost = [TrialFeedback(layout, reason=reason) for layout, reason in zip(others, faultless, strict=True)]
     assert sampler.ask(5, [*history, *lost]) == in_flight
-    failed = [Told(layout, reason=FailureReason.GPU_OOM) for layout in others]
+    failed = [TrialFeedback(layout, reason=FailureReason.GPU_OOM) for layout in others]
     assert sampler.ask(5, [*history, *failed]) != in_flight
 
 
@@ -126,8 +126,8 @@ def test_a_pruned_layout_is_told_as_fast_as_it_may_be():
     history = [outcomes[layout] for layout in list(outcomes)[::12]]
     other = next(layout for layout in outcomes if layout not in {told.layout for told in history})
     sampler = DeepHyperSampler(list(outcomes), 1)
-    pruned = Told(other, reason=FailureReason.PRUNED, at_most=9e5)
-    assert sampler.ask(5, [*history, pruned]) == sampler.ask(5, [*history, Told(other, value=9e5)])
+    pruned = TrialFeedback(other, reason=FailureReason.PRUNED, at_most=9e5)
+    assert sampler.ask(5, [*history, pruned]) == sampler.ask(5, [*history, TrialFeedback(other, value=9e5)])
     assert sampler.ask(5, [*history, pruned]) != sampler.ask(5, [*history, replace(pruned, at_most=None)])
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from orchestrator.samplers.base import Sampler, Told
+from orchestrator.samplers.base import Sampler, TrialFeedback
 from orchestrator.samplers.cost_model_posterior import Expectations, Task
 from orchestrator.samplers.factory import make_sampler
 from orchestrator.samplers.guided import MANY_TRIALS, GuidedSampler
@@ -59,13 +59,13 @@ class World:
         seconds = StepTerms.of(MODEL, CLUSTER, table).seconds(constants)
         peaks = stage_memory(MODEL, table).peak * memory_factor
         self._answers = {
-            layout.key: Told(layout, value=128 * 2048 / step_s, peak_memory_gib=gib)
+            layout.key: TrialFeedback(layout, value=128 * 2048 / step_s, peak_memory_gib=gib)
             if gib < 77
-            else Told(layout, reason=FailureReason.GPU_OOM)
+            else TrialFeedback(layout, reason=FailureReason.GPU_OOM)
             for layout, step_s, gib in zip(CANDIDATES, seconds, peaks, strict=True)
         }
 
-    def __call__(self, layout: Layout) -> Told:
+    def __call__(self, layout: Layout) -> TrialFeedback:
         return self._answers[layout.key]
 
     @property
@@ -77,8 +77,8 @@ def sampler(name: str = "guided", seed: int = 1) -> Sampler:
     return make_sampler(name, CANDIDATES, TASK, seed, note=pytest.fail)
 
 
-def trials_until_best(asked: Sampler, world: Callable[[Layout], Told], best: float) -> int:
-    history: list[Told] = []
+def trials_until_best(asked: Sampler, world: Callable[[Layout], TrialFeedback], best: float) -> int:
+    history: list[TrialFeedback] = []
     while not any(told.value is not None and told.value >= 0.98 * best for told in history):
         history += [world(layout) for layout in asked.ask(1, history)]
     return len(history)
@@ -107,7 +107,7 @@ def test_what_ran_out_of_memory_makes_what_is_larger_unlikely():
     estimates = stage_memory(MODEL, LayoutTable.of(CANDIDATES)).peak
     row = int(np.argmin(np.abs(estimates - 55)))
     larger = estimates > estimates[row]
-    failed = [Told(CANDIDATES[row], reason=FailureReason.GPU_OOM)]
+    failed = [TrialFeedback(CANDIDATES[row], reason=FailureReason.GPU_OOM)]
     before, after = expectations.after([]), expectations.after(failed)
     assert (after.fits[larger] < before.fits[larger]).all()
 
@@ -116,7 +116,7 @@ def test_a_pruned_layout_teaches_nearly_as_much_as_a_measured_one():
     world, expectations = World(data_parallel=10), Expectations(TASK, CANDIDATES, 1)
     told = [world(layout) for layout in CANDIDATES[::7]]
     ran = [t for t in told if t.value is not None]
-    pruned = [Told(t.layout, reason=FailureReason.PRUNED, at_most=t.value * 1.03) for t in ran]
+    pruned = [TrialFeedback(t.layout, reason=FailureReason.PRUNED, at_most=t.value * 1.03) for t in ran]
     truth = np.array([math.log(t.value) if (t := world(layout)).value else np.nan for layout in CANDIDATES])
     cold, taught = (np.nanmean(np.abs(expectations.after(h).log_value - truth)) for h in ([], pruned))
     assert taught < cold / 2
@@ -143,7 +143,7 @@ def test_memory_that_has_to_stay_free_is_room_that_layouts_have_not():
 
 
 def test_a_failure_of_the_machine_teaches_nothing():
-    lost = [Told(CANDIDATES[3], reason=FailureReason.NODE_FAILURE)]
+    lost = [TrialFeedback(CANDIDATES[3], reason=FailureReason.NODE_FAILURE)]
     expectations = Expectations(TASK, CANDIDATES, 1)
     before, after = expectations.after([]), expectations.after(lost)
     assert after.fits.tolist() == before.fits.tolist()
@@ -165,7 +165,7 @@ def test_what_ran_out_of_time_is_never_the_best_so_far():
     best = max(told.value for told in history if told.value is not None)
     other = asked.ask(1, history)[0]
     # Its fastest step may have been twice as fast as any layout is; no run of it was.
-    unproven = Told(other, reason=FailureReason.TIME_LIMIT, at_most=2 * best)
+    unproven = TrialFeedback(other, reason=FailureReason.TIME_LIMIT, at_most=2 * best)
     assert not asked.has_converged(history)
     assert not asked.has_converged([*history, unproven])
 
@@ -175,11 +175,11 @@ def test_trials_in_flight_are_none_of_the_dozen_after_which_a_large_gain_alone_c
     while sum(told.value is not None for told in history) < 4:
         history += [world(layout) for layout in asked.ask(1, history)]
     others = asked.ask(MANY_TRIALS, history)
-    assert not asked.has_converged([*history, *map(Told, others)])
+    assert not asked.has_converged([*history, *map(TrialFeedback, others)])
 
 
 def test_it_does_not_stop_before_anything_was_measured():
-    failures = [Told(layout, reason=FailureReason.GPU_OOM) for layout in CANDIDATES[:5]]
+    failures = [TrialFeedback(layout, reason=FailureReason.GPU_OOM) for layout in CANDIDATES[:5]]
     assert not sampler().has_converged([])
     assert not sampler().has_converged(failures)
 
@@ -189,7 +189,7 @@ def test_what_is_in_flight_is_not_asked_for_and_no_neighbour_of_it_alone():
     history = [world(layout) for layout in sampler().ask(2, [])]
     together = sampler().ask(4, history)
     assert len({layout.key for layout in together}) == 4
-    waiting = [*history, *(Told(layout) for layout in together[:2])]
+    waiting = [*history, *(TrialFeedback(layout) for layout in together[:2])]
     assert not {layout.key for layout in sampler().ask(2, waiting)} & {layout.key for layout in together[:2]}
 
 

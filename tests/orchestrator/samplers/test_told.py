@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.samplers.base import Told
+from orchestrator.samplers.base import TrialFeedback
 from search_spaces.hardware.memory_headroom import MemoryFloor
 from search_spaces.layouts.layout import Layout
 from tests.orchestrator.samplers.histories import history_of
@@ -20,26 +20,29 @@ def measured(name: str, layout: Layout, kind: TrialKind = TrialKind.SEARCH) -> T
     return Trial(name, layout, kind, TrialState.MEASURED)
 
 
-def told(*trials: Trial) -> list[Told]:
+def told(*trials: Trial) -> list[TrialFeedback]:
     return history_of(trials, lambda trial: SPEEDS[trial.trial])
 
 
 def test_a_layout_is_told_once_with_the_median_of_its_runs():
     again = [measured(name, OTHER, TrialKind.FINALIST) for name in ("t0003", "t0004")]
-    assert told(measured("t0001", ONE), measured("t0002", OTHER), *again) == [Told(ONE, 100.0), Told(OTHER, 200.0)]
+    assert told(measured("t0001", ONE), measured("t0002", OTHER), *again) == [
+        TrialFeedback(ONE, 100.0),
+        TrialFeedback(OTHER, 200.0),
+    ]
 
 
 def test_a_repeat_in_flight_or_failed_takes_no_value_away():
     repeat = Trial("t0002", ONE, TrialKind.FINALIST, TrialState.RUNNING)
     failed = replace(repeat, state=TrialState.FAILED, reason=FailureReason.HANG)
     for trial in (repeat, failed):
-        assert told(measured("t0001", ONE), trial) == [Told(ONE, 100.0)]
+        assert told(measured("t0001", ONE), trial) == [TrialFeedback(ONE, 100.0)]
 
 
 def test_of_a_pruned_layout_an_upper_bound_is_known():
     ended = Trial("t0001", ONE, state=TrialState.FAILED, reason=FailureReason.PRUNED)
     (found,) = history_of([ended], lambda trial: 0.0, lambda trial: 120.0)
-    assert found == Told(ONE, reason=FailureReason.PRUNED, at_most=120.0)
+    assert found == TrialFeedback(ONE, reason=FailureReason.PRUNED, at_most=120.0)
 
 
 def test_one_that_leaves_too_little_memory_is_told_as_out_of_memory_with_what_it_reached():
@@ -47,12 +50,15 @@ def test_one_that_leaves_too_little_memory_is_told_as_out_of_memory_with_what_it
     attempt = Attempt("t0001", "a1", "0" * 32, 1, 60.0, state=TrialState.MEASURED, outcome=outcome)
     full = replace(measured("t0001", ONE), attempts=(attempt,))
     known = {floor: history_of([full], lambda trial: 100.0, floor=floor) for floor in (ROOM, NO_ROOM)}
-    assert known[ROOM] == [Told(ONE, 100.0, peak_memory_gib=7.0)]
+    assert known[ROOM] == [TrialFeedback(ONE, 100.0, peak_memory_gib=7.0)]
     (found,) = known[NO_ROOM]
-    assert found == Told(ONE, reason=FailureReason.GPU_OOM, peak_memory_gib=7.0, unfit_value=100.0)
+    assert found == TrialFeedback(ONE, reason=FailureReason.GPU_OOM, peak_memory_gib=7.0, unfit_value=100.0)
     assert (found.value, found.speed, found.seen, found.is_ended) == (None, None, 100.0, True)
 
 
 def test_a_layout_without_a_value_has_a_reason_once_it_has_ended():
     failed = Trial("t0001", ONE, state=TrialState.FAILED, reason=FailureReason.GPU_OOM)
-    assert told(failed, Trial("t0002", OTHER)) == [Told(ONE, reason=FailureReason.GPU_OOM), Told(OTHER)]
+    assert told(failed, Trial("t0002", OTHER)) == [
+        TrialFeedback(ONE, reason=FailureReason.GPU_OOM),
+        TrialFeedback(OTHER),
+    ]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from orchestrator.launchers.slurm import job_files
-from orchestrator.search import trial_program
+from orchestrator.search import attempt_factory
 from orchestrator.search.stopping import Limits
 from slurm.fake.client import FakeSlurm
 from tests.orchestrator.scripted import Script
@@ -23,7 +23,7 @@ from trials.trial import FailureReason
 DOORS: dict[str, tuple[object, str]] = {
     "an event into the journal": (Journal, "append"),
     "an event into the ledger": (LedgerWriter, "apply"),
-    "spec.json": (trial_program, "write_json"),
+    "spec.json": (attempt_factory, "write_json"),
     "job.sh": (job_files, "write_text"),
     "sbatch": (FakeSlurm, "submit"),
     "squeue": (FakeSlurm, "jobs"),

@@ -35,7 +35,7 @@ class DisturbedSearch(RuleBasedStateMachine):
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="parlay-machine-"))
         self.rig = make_rig(self.folder)
-        self.rig.hooks = replace(self.rig.hooks, cancel_requested=lambda: self.cancelling)
+        self.rig.callbacks = replace(self.rig.callbacks, cancel_requested=lambda: self.cancelling)
         self.driver: Driver | None = None
         self.cancelling = False
 

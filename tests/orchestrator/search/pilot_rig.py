@@ -9,7 +9,7 @@ from pathlib import Path
 from orchestrator.launchers.slurm_pilot.launcher import SlurmPilotLauncher
 from orchestrator.launchers.slurm_pilot.sizing import LONGEST_PILOT_S, PilotRules, WorkLeft
 from orchestrator.search.driver import Driver
-from orchestrator.search.stopping import layouts_left
+from orchestrator.search.stopping import remaining_layouts
 from slurm.fake.jobs import JobPlan, Run, StartedJob
 from slurm.poll_backoff import PollPace
 from tests.orchestrator.launchers.on_fake_slurm import POLL_S, asking, four_nodes
@@ -160,7 +160,7 @@ class PilotRig(SlurmRig):
     def _work_left(self, search: SearchRecord) -> WorkLeft:
         budget = self.limits.budget_node_hours
         left = None if budget is None else max(0.0, budget - search.node_hours_used)
-        attempts = max(1, layouts_left(search.num_layouts, self.limits) + len(search.in_flight) + 2)
+        attempts = max(1, remaining_layouts(search.num_layouts, self.limits) + len(search.in_flight) + 2)
         return WorkLeft(attempts, self.limits.parallel_trials, left, booked=search.pilots)
 
     def _start(self, job: StartedJob) -> JobPlan:

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.samplers.baselines import GridSampler
-from orchestrator.search.context import Goal, Hooks
+from orchestrator.search.attempt_factory import AttemptFactory
+from orchestrator.search.context import DriverCallbacks, SearchObjective
 from orchestrator.search.driver import Driver
-from orchestrator.search.event_store import History
+from orchestrator.search.event_store import EventStore
 from orchestrator.search.stopping import Limits
-from orchestrator.search.trial_program import TrialProgram
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.hardware.memory_headroom import MemoryFloor
 from search_spaces.layouts.layout import Layout
@@ -48,9 +48,9 @@ def raise_killed(now: bool) -> None:
         raise Killed
 
 
-def kill_after(killing: Event) -> Hooks:
+def kill_after(killing: Event) -> DriverCallbacks:
     """Kills the driver once this event is true."""
-    return Hooks(on_event=lambda search, event: raise_killed(event.seq == killing.seq))
+    return DriverCallbacks(on_event=lambda search, event: raise_killed(event.seq == killing.seq))
 
 
 def every_event(events: list[Event]) -> list[Event]:
@@ -70,7 +70,7 @@ class Rig:
     limits: Limits = field(default_factory=lambda: Limits(max_trials=9, parallel_trials=2))
     layouts: tuple[Layout, ...] = LAYOUTS
     first: tuple[Layout, ...] = ()
-    hooks: Hooks = field(default_factory=Hooks)
+    callbacks: DriverCallbacks = field(default_factory=DriverCallbacks)
     num_nodes: int = 1
     fencing: int = 0
     floor: MemoryFloor | None = None
@@ -81,12 +81,12 @@ class Rig:
         folder.path.mkdir(parents=True, exist_ok=True)
         self.fencing += 1
         ledger = LedgerWriter(f"sqlite:///{self.path / 'ledger.db'}")
-        history = History(folder.search_id, Journal(folder.journal), ledger, self.fencing, self.launcher.now)
+        history = EventStore(folder.search_id, Journal(folder.journal), ledger, self.fencing, self.launcher.now)
         if history.is_empty:
             spec = {"name": "rig", "folder": str(folder.path)}
             history.record(EventKind.SEARCH_CREATED, spec=spec, code_hash="0" * 64)
         cluster = Cluster(ACCELERATORS["cpu"], 4, self.num_nodes)
         baseline = self.first[0] if self.first else None
-        program = TrialProgram(folder, MODEL, cluster, RULES, "python3", baseline=baseline)
-        goal = Goal(Objective.TOKENS_PER_SEC, 16, self.first, self.floor, self.others)
-        return Driver(history, program, GridSampler(self.layouts), self.launcher, goal, self.limits, self.hooks)
+        program = AttemptFactory(folder, MODEL, cluster, RULES, "python3", baseline=baseline)
+        goal = SearchObjective(Objective.TOKENS_PER_SEC, 16, self.first, self.floor, self.others)
+        return Driver(history, program, GridSampler(self.layouts), self.launcher, goal, self.limits, self.callbacks)

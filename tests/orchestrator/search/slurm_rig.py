@@ -43,7 +43,7 @@ class SlurmRig(Rig):
     def __post_init__(self) -> None:
         self.slurm = FakeSlurm(self.cluster)
         self.cluster.on_start = self._start
-        self.hooks = replace(self.hooks, note=self.notes.append)
+        self.callbacks = replace(self.callbacks, note=self.notes.append)
 
     def open_driver(self) -> Driver:
         memory = self.path / "runs" / "rig-aaaaaa" / "launcher.json"
@@ -104,8 +104,8 @@ def take_turns(driver: Driver, launcher: Launcher, turns: int) -> None:
     for _ in range(turns):
         if driver.search.state.is_ended:
             break
-        driver.turn()
-        launcher.wait(launcher.turn_s)
+        driver.iterate()
+        launcher.wait(launcher.iteration_interval_s)
 
 
 def one_attempt(search: SearchRecord, trial: str = "t0001") -> Attempt:

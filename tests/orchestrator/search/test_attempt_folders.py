@@ -14,10 +14,10 @@ import pytest
 
 from orchestrator.common.timeouts import HangGuard
 from orchestrator.samplers.baselines import GridSampler
-from orchestrator.search import trial_program
-from orchestrator.search.context import Hooks
+from orchestrator.search import attempt_factory
+from orchestrator.search.attempt_factory import OUTCOME_GRACE_S, SILENT_NODES_GRACE_S
+from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.stopping import Limits
-from orchestrator.search.trial_program import OUTCOME_GRACE_S, SILENT_NODES_GRACE_S
 from tests.orchestrator.scripted import NODE, Script, ScriptedLauncher, measured_outcome
 from tests.orchestrator.search.rig import Rig
 from trials.attempt_result import LaunchStatus, Liveness
@@ -72,7 +72,7 @@ def when_all_others_ended(rig: Rig, then: Callable[[], None]) -> Callable[..., N
 def test_an_outcome_that_comes_late_is_waited_for_while_others_go_on(rig, shown):
     rig.launcher = LateLauncher(shown=shown)
     events = []
-    rig.hooks = Hooks(on_event=lambda search, event: events.append((event.kind, event.data.get("trial"))))
+    rig.callbacks = DriverCallbacks(on_event=lambda search, event: events.append((event.kind, event.data.get("trial"))))
     search = rig.open_driver().run()
     assert [(t.state, len(t.attempts)) for t in search.trials] == [(TrialState.MEASURED, 1)] * 9
     assert (EventKind.ATTEMPT_UNKNOWN, "t0001") in events
@@ -124,7 +124,7 @@ def test_the_folder_is_opened_anew_before_every_look(rig, monkeypatch):
         opened.append((path, flags))
         return os.open(path, flags)
 
-    monkeypatch.setattr(trial_program, "os", SimpleNamespace(**vars(os) | {"open": noting}))
+    monkeypatch.setattr(attempt_factory, "os", SimpleNamespace(**vars(os) | {"open": noting}))
     rig.limits = Limits(max_trials=1, parallel_trials=1)
     rig.launcher = LateLauncher()
     rig.open_driver().run()
@@ -135,7 +135,7 @@ def test_the_folder_is_opened_anew_before_every_look(rig, monkeypatch):
 
 @pytest.fixture
 def quickly(monkeypatch) -> None:
-    monkeypatch.setattr(trial_program, "FOLDER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(attempt_factory, "FOLDER_TIMEOUT_S", 0.2)
 
 
 @pytest.mark.fault(28)
@@ -156,7 +156,7 @@ def test_a_folder_that_hangs_when_it_is_read_holds_up_only_its_own_trial(rig, qu
         is_back.set()
 
     monkeypatch.setattr(folders, "read_plain", read)
-    rig.hooks = Hooks(on_event=when_all_others_ended(rig, answer))
+    rig.callbacks = DriverCallbacks(on_event=when_all_others_ended(rig, answer))
     threads = threading.active_count()
     search = rig.open_driver().run()
     assert [(t.state, len(t.attempts)) for t in search.trials] == [(TrialState.MEASURED, 1)] * 9
@@ -169,7 +169,7 @@ def test_a_folder_that_cannot_be_written_holds_up_only_its_own_trial(rig):
     folder.mkdir(parents=True)
     notes: list[str] = []
     with ReadOnly(folder) as read_only:
-        rig.hooks = Hooks(on_event=when_all_others_ended(rig, read_only.end), note=notes.append)
+        rig.callbacks = DriverCallbacks(on_event=when_all_others_ended(rig, read_only.end), note=notes.append)
         search = rig.open_driver().run()
     assert search.state is SearchState.COMPLETED
     assert [(t.state, len(t.attempts)) for t in search.trials] == [(TrialState.MEASURED, 1)] * 9

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.search.context import Hooks
+from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.stopping import Limits
 from search_spaces.layouts.layout import Layout
 from tests.orchestrator.scripted import Script, ScriptedLauncher
@@ -40,7 +40,7 @@ def test_the_ledger_and_best_json_tell_what_the_driver_knows(rig):
 
 
 def test_what_is_predicted_of_a_layout_stands_in_its_trial(rig):
-    rig.hooks = Hooks(predict=lambda layout: {"step_time_s": 0.5 * LAYOUTS.index(layout)})
+    rig.callbacks = DriverCallbacks(predict=lambda layout: {"step_time_s": 0.5 * LAYOUTS.index(layout)})
     search = rig.open_driver().run()
     assert [trial.prediction for trial in search.trials] == [{"step_time_s": 0.5 * n} for n in range(len(LAYOUTS))]
 
@@ -112,7 +112,7 @@ def test_the_space_running_out_ends_the_search(rig):
 
 def test_a_cancel_ends_everything_in_flight_with_its_own_reason(rig):
     asked = iter([False, True])
-    rig.hooks = Hooks(cancel_requested=lambda: next(asked))
+    rig.callbacks = DriverCallbacks(cancel_requested=lambda: next(asked))
     search = rig.open_driver().run()
     assert (search.state, search.end_reason) == (SearchState.CANCELLED, EndReason.CANCELLED_BY_USER)
     assert len(search.trials) == 2
@@ -132,7 +132,10 @@ def test_what_had_no_slot_yet_is_cancelled_without_a_launch_unless_it_had_a_job_
     rig, monkeypatch, ending, job_id, words
 ):
     asked = iter([False, True])
-    rig.limits, rig.hooks = Limits(max_trials=1, parallel_trials=1), Hooks(cancel_requested=lambda: next(asked))
+    rig.limits, rig.callbacks = (
+        Limits(max_trials=1, parallel_trials=1),
+        DriverCallbacks(cancel_requested=lambda: next(asked)),
+    )
     rig.launcher.meets = [None]
     monkeypatch.setattr(rig.launcher, "poll", lambda keys: dict.fromkeys(keys, ending))
     [attempt] = rig.open_driver().run().trials[0].attempts

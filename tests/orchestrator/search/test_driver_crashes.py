@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.search.context import Hooks
+from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.stopping import Limits
 from tests.orchestrator.scripted import Script, ScriptedLauncher
 from tests.orchestrator.search.doors import Door, walks, watched
@@ -29,13 +29,13 @@ def test_an_interrupt_lets_running_trials_finish_and_proposes_nothing_more(rig):
         if event.kind is EventKind.ATTEMPT_LAUNCHED:
             driver.interrupt()
 
-    rig.hooks = Hooks(on_event=interrupt_at_the_first_launch)
+    rig.callbacks = DriverCallbacks(on_event=interrupt_at_the_first_launch)
     driver = rig.open_driver()
     search = driver.run()
     assert search.state is SearchState.RUNNING
     assert [t.state for t in search.trials] == [TrialState.MEASURED] * len(search.trials)
     assert 1 <= len(search.trials) <= 2
-    rig.hooks = Hooks()
+    rig.callbacks = DriverCallbacks()
     assert rig.open_driver().run().state is SearchState.COMPLETED
 
 
@@ -58,7 +58,7 @@ def wanted(tmp_path_factory) -> tuple[list, list[Event]]:
     """The story of the search whose driver nobody kills, and its events after the first."""
     events: list[Event] = []
     rig = disturbed(tmp_path_factory.mktemp("undisturbed") / "rig")
-    rig.hooks = Hooks(on_event=lambda search, event: events.append(event))
+    rig.callbacks = DriverCallbacks(on_event=lambda search, event: events.append(event))
     told = story(rig.open_driver().run())
     assert len(events) > 34
     best, today = LAYOUTS[2].key, LAYOUTS[1].key
@@ -103,7 +103,7 @@ def test_whatever_comes_between_a_trials_end_and_which_is_the_best_the_search_en
 def test_a_ledger_without_room_has_every_event_before_the_driver_leaves(rig, monkeypatch, kind):
     rig.limits = replace(rig.limits, max_trials=1)
     apply, refused, seen = LedgerWriter.apply, [], []
-    rig.hooks = Hooks(on_event=lambda search, event: seen.append(event.seq))
+    rig.callbacks = DriverCallbacks(on_event=lambda search, event: seen.append(event.seq))
 
     def full_once(self, search_id, event, after=None):
         if event.kind is kind and event.data["state"] in ("completed", "measured") and not refused:
@@ -130,11 +130,13 @@ def one_of_each(spec) -> Script:
 
 def test_a_job_without_a_trace_after_a_restart_is_lost_and_tried_once_more(rig):
     rig.limits = replace(rig.limits, max_trials=1)
-    rig.hooks = Hooks(on_event=lambda search, event: raise_killed(event.kind is EventKind.ATTEMPT_RUNNING))
+    rig.callbacks = DriverCallbacks(
+        on_event=lambda search, event: raise_killed(event.kind is EventKind.ATTEMPT_RUNNING)
+    )
     with pytest.raises(Killed):
         rig.open_driver().run()
     rig.launcher = ScriptedLauncher(clock=rig.launcher.clock)
-    rig.hooks = Hooks()
+    rig.callbacks = DriverCallbacks()
     trial = rig.open_driver().run().trials[0]
     assert [a.reason for a in trial.attempts] == [FailureReason.JOB_LOST, None]
 
@@ -155,7 +157,7 @@ def test_the_lease_is_kept_at_every_turn_and_a_lost_one_ends_the_driver_at_once(
         kept.append(len(rig.launcher.launched))
         raise_killed(len(kept) == 3)
 
-    rig.hooks = Hooks(keep_lease=lose_the_third)
+    rig.callbacks = DriverCallbacks(renew_lease=lose_the_third)
     driver = rig.open_driver()
     with pytest.raises(Killed):
         driver.run()
@@ -173,11 +175,11 @@ def test_stop_now_leaves_what_is_in_flight_as_it_is(rig):
         if event.kind is EventKind.ATTEMPT_LAUNCHED:
             driver.stop_now()
 
-    rig.hooks = Hooks(on_event=stop_at_the_first_launch)
+    rig.callbacks = DriverCallbacks(on_event=stop_at_the_first_launch)
     driver = rig.open_driver()
     search = driver.run()
     assert search.state is SearchState.RUNNING
     assert search.in_flight
-    rig.hooks = Hooks()
+    rig.callbacks = DriverCallbacks()
     done = rig.open_driver().run()
     assert [t.state for t in done.trials] == [TrialState.MEASURED] * 9

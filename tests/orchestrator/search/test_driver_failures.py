@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.search.context import Hooks
-from orchestrator.search.trial_program import TrialProgram
+from orchestrator.search.attempt_factory import AttemptFactory
+from orchestrator.search.context import DriverCallbacks
 from tests.orchestrator.scripted import Script, ScriptedLauncher
 from tests.orchestrator.search.rig import LAYOUTS, speed_by_layout
 from trials.ledger.events import EndReason, EventKind, SearchState
@@ -86,7 +86,7 @@ def test_an_attempt_nobody_knows_of_is_unknown_not_dead(rig):
             seen.append(event.data["unknown_since"])
             rig.launcher.unknown.clear()
 
-    rig.hooks = Hooks(on_event=come_back_later)
+    rig.callbacks = DriverCallbacks(on_event=come_back_later)
     trial = rig.open_driver().run().trials[0]
     assert len(trial.attempts) == 1
     assert trial.state is TrialState.MEASURED
@@ -125,7 +125,7 @@ def test_a_full_disk_is_said_once_and_stops_nothing(rig):
         return launch(request)
 
     rig.launcher.launch = full_at_first
-    rig.hooks = Hooks(note=notes.append)
+    rig.callbacks = DriverCallbacks(note=notes.append)
     search = rig.open_driver().run()
     assert [t.state for t in search.trials] == [TrialState.MEASURED] * 2
     assert len(notes) == 1
@@ -135,14 +135,14 @@ def test_a_full_disk_is_said_once_and_stops_nothing(rig):
 @pytest.mark.slow
 @pytest.mark.fault(28)
 def test_a_folder_that_cannot_be_read_holds_up_only_its_own_trial(rig, monkeypatch):
-    verdict, unreadable = TrialProgram.verdict, iter(range(4))
+    verdict, unreadable = AttemptFactory.verdict, iter(range(4))
 
     def fails_for_the_first(self, trial, attempt, ending, now):
         if trial.trial == "t0001" and next(unreadable, None) is not None:
             raise PermissionError(13, "Permission denied")
         return verdict(self, trial, attempt, ending, now)
 
-    monkeypatch.setattr(TrialProgram, "verdict", fails_for_the_first)
+    monkeypatch.setattr(AttemptFactory, "verdict", fails_for_the_first)
     search = rig.open_driver().run()
     assert [t.state for t in search.trials] == [TrialState.MEASURED] * 9
     assert all(len(t.attempts) == 1 for t in search.trials)
@@ -182,7 +182,7 @@ def test_another_layout_whose_job_others_cancelled_is_not_tried_again(rig):
 def test_a_baseline_is_not_tried_again_where_the_search_is_cancelled(rig):
     rig.first, rig.limits = LAYOUTS[4:5], replace(rig.limits, parallel_trials=1)
     began = rig.launcher.now()
-    rig.hooks = Hooks(cancel_requested=lambda: rig.launcher.now() > began)
+    rig.callbacks = DriverCallbacks(cancel_requested=lambda: rig.launcher.now() > began)
     [baseline] = rig.open_driver().run().trials
     assert [attempt.reason for attempt in baseline.attempts] == [FailureReason.CANCELLED_BY_USER]
 

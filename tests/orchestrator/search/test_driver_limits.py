@@ -9,7 +9,7 @@ import pytest
 from orchestrator.launchers.base import ENDING_ALLOWANCE_S
 from orchestrator.samplers.baselines import GridSampler
 from orchestrator.search import time_limits
-from orchestrator.search.context import Hooks
+from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.node_hours import longest_attempt_s
 from orchestrator.search.stopping import Limits
 from tests.orchestrator.scripted import Script, ScriptedLauncher
@@ -50,7 +50,7 @@ def test_what_a_job_waits_for_is_said_once_it_has_lasted_a_minute(rig):
     held = LaunchStatus(Liveness.ALIVE, detail="PartitionDown")
     rig.launcher.script = lambda spec: Script(look=lambda request, number: held if number <= 200 else None)
     rig.limits, said = Limits(max_trials=1, parallel_trials=1), []
-    rig.hooks = Hooks(note=lambda words: said.append((words, rig.launcher.now())))
+    rig.callbacks = DriverCallbacks(note=lambda words: said.append((words, rig.launcher.now())))
     [attempt] = rig.open_driver().run().trials[0].attempts
     assert said == [("t0001.a1 waits: PartitionDown", pytest.approx(attempt.submitted_at + 60.0, abs=1.0))]
 
@@ -93,7 +93,9 @@ def test_nothing_is_proposed_while_a_trial_waits_for_room_in_the_budget(rig):
     reserved = longest_attempt_s(RULES) / 3600
     rig.limits = Limits(max_trials=9, parallel_trials=3, budget_node_hours=1.5 * reserved)
     waiting = []
-    rig.hooks = Hooks(on_event=lambda search, event: waiting.append(sum(not t.attempts for t in search.trials)))
+    rig.callbacks = DriverCallbacks(
+        on_event=lambda search, event: waiting.append(sum(not t.attempts for t in search.trials))
+    )
     rig.open_driver().run()
     assert max(waiting) <= 3
 
@@ -101,11 +103,13 @@ def test_nothing_is_proposed_while_a_trial_waits_for_room_in_the_budget(rig):
 def test_an_attempt_never_costs_more_than_was_reserved_for_it(rig):
     """Not even when its end is only heard of days later."""
     rig.limits = replace(rig.limits, max_trials=1)
-    rig.hooks = Hooks(on_event=lambda search, event: raise_killed(event.kind is EventKind.ATTEMPT_RUNNING))
+    rig.callbacks = DriverCallbacks(
+        on_event=lambda search, event: raise_killed(event.kind is EventKind.ATTEMPT_RUNNING)
+    )
     with pytest.raises(Killed):
         rig.open_driver().run()
     rig.launcher = ScriptedLauncher(clock=rig.launcher.clock + 3 * 86400)
-    rig.hooks = Hooks()
+    rig.callbacks = DriverCallbacks()
     first, _ = rig.open_driver().run().trials[0].attempts
     assert first.reason is FailureReason.JOB_LOST
     assert first.node_hours == pytest.approx(longest_attempt_s(RULES) / 3600)
@@ -113,7 +117,7 @@ def test_an_attempt_never_costs_more_than_was_reserved_for_it(rig):
 
 def test_no_more_trials_begin_than_the_search_is_granted(rig):
     rig.limits = replace(rig.limits, parallel_trials=4)
-    rig.hooks = Hooks(may_begin=lambda held, more: min(more, 2 - held))
+    rig.callbacks = DriverCallbacks(may_begin=lambda held, more: min(more, 2 - held))
     search = rig.open_driver().run()
     assert rig.launcher.most_in_flight == 2
     assert (len(search.trials), search.end_reason) == (9, EndReason.MAX_TRIALS)
@@ -121,7 +125,7 @@ def test_no_more_trials_begin_than_the_search_is_granted(rig):
 
 def test_a_search_that_may_begin_nothing_waits_and_goes_on_when_it_may(rig):
     answers = iter([0, 0, 0])
-    rig.hooks = Hooks(may_begin=lambda held, more: next(answers, more))
+    rig.callbacks = DriverCallbacks(may_begin=lambda held, more: next(answers, more))
     search = rig.open_driver().run()
     assert (len(search.trials), search.end_reason) == (9, EndReason.MAX_TRIALS)
 
@@ -129,7 +133,7 @@ def test_a_search_that_may_begin_nothing_waits_and_goes_on_when_it_may(rig):
 @pytest.mark.slow
 def test_a_search_that_waits_for_its_share_does_not_ask_its_sampler_again_and_again(rig, monkeypatch):
     answers, asked = iter([0] * 20), []
-    rig.hooks = Hooks(may_begin=lambda held, more: next(answers, more))
+    rig.callbacks = DriverCallbacks(may_begin=lambda held, more: next(answers, more))
     ask = GridSampler.ask
     monkeypatch.setattr(GridSampler, "ask", lambda sampler, n, known: asked.append(n) or ask(sampler, n, known))
     assert len(rig.open_driver().run().trials) == 9
@@ -141,7 +145,7 @@ def test_a_search_that_waits_for_its_share_does_not_ask_its_sampler_again_and_ag
 def test_a_search_wants_no_more_trials_than_it_has_layouts_for(rig):
     asked = []
     rig.limits = replace(rig.limits, parallel_trials=4, max_trials=50)
-    rig.hooks = Hooks(may_begin=lambda held, more: asked.append((held, more)) or more)
+    rig.callbacks = DriverCallbacks(may_begin=lambda held, more: asked.append((held, more)) or more)
     rig.launcher.script = lambda spec: Script(duration_s=100.0 + 40 * LAYOUTS.index(spec.layout))
     search = rig.open_driver().run()
     assert (len(search.trials), search.end_reason) == (9, EndReason.SPACE_EXHAUSTED)

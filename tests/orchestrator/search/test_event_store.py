@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.search.event_store import History
+from orchestrator.search.event_store import EventStore
 from tests.trials.ledger.stories import NOON, SEARCH_ID, Story, measured_story
 from trials.ledger import journal as journals
 from trials.ledger.events import Event, EventKind, Fenced, SearchRecord, SearchState, fold
@@ -53,11 +53,11 @@ def written(path: Path, events: list[Event]) -> Path:
     return path
 
 
-def opened(path: Path, fencing: int, ledger=None) -> History:
-    return History(SEARCH_ID, Journal(path), ledger or NoLedger(), fencing, lambda: NOON)
+def opened(path: Path, fencing: int, ledger=None) -> EventStore:
+    return EventStore(SEARCH_ID, Journal(path), ledger or NoLedger(), fencing, lambda: NOON)
 
 
-def told(history: History, detail: str) -> Event:
+def told(history: EventStore, detail: str) -> Event:
     return history.record(EventKind.SEARCH_STATE, state=SearchState.RUNNING, end_reason=None, detail=detail)
 
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.samplers.baselines import GridSampler
-from orchestrator.search.context import Hooks
+from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S
+from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.stopping import Limits
-from orchestrator.search.trial_program import LAUNCHER_GRACE_S
 from search_spaces.hardware.memory_headroom import MemoryFloor
 from search_spaces.layouts.layout import Layout
 from tests.orchestrator.scripted import Script
@@ -128,7 +128,7 @@ def test_of_finalists_that_cannot_be_told_apart_the_one_with_memory_to_spare_is_
         return Script(tokens_per_sec=tokens_per_sec + is_first, peak_memory_gib=3.0 if is_first else 2.0)
 
     rig.launcher.script, told = alike, []
-    rig.hooks = Hooks(on_event=lambda search, event: told.append(event))
+    rig.callbacks = DriverCallbacks(on_event=lambda search, event: told.append(event))
     search = rig.open_driver().run()
     changes = [event.data["trial"] for event in told if event.kind is EventKind.BEST_CHANGED]
     assert changes[-2:] == ["t0009", "t0008"], "the fastest until the other was measured again"
@@ -198,7 +198,7 @@ def test_the_only_one_that_left_enough_is_the_best_no_more_once_a_repeat_has_lef
         return replace(steady(spec), peak_memory_gib=5.0 if fits else 7.0)
 
     rig.floor, rig.launcher.script, told = FLOOR, fills_up, []
-    rig.hooks = Hooks(on_event=lambda search, event: told.append(event))
+    rig.callbacks = DriverCallbacks(on_event=lambda search, event: told.append(event))
     search = rig.open_driver().run()
     assert [event.data["trial"] for event in told if event.kind is EventKind.BEST_CHANGED] == ["t0008", None]
     assert (search.best_trial, search.end_reason) == (None, EndReason.NO_FEASIBLE_LAYOUT)
@@ -214,12 +214,12 @@ def test_what_a_driver_left_in_best_json_that_was_killed_is_taken_away_by_the_ne
         fits = spec.layout == SECOND and spec.trial != "t0011"
         return replace(steady(spec), peak_memory_gib=5.0 if fits else 7.0)
 
-    rig.floor, rig.launcher.script, rig.hooks = FLOOR, fills_up, Hooks(on_event=kill)
+    rig.floor, rig.launcher.script, rig.callbacks = FLOOR, fills_up, DriverCallbacks(on_event=kill)
     best = rig.path / "runs" / "rig-aaaaaa" / "best.json"
     with pytest.raises(Killed):
         rig.open_driver().run()
     assert best.exists()
-    rig.hooks = Hooks()
+    rig.callbacks = DriverCallbacks()
     assert rig.open_driver().run().end_reason is EndReason.NO_FEASIBLE_LAYOUT
     assert not best.exists()
 
@@ -308,7 +308,7 @@ def test_wall_time_ends_the_repeats_too(rig):
 
 
 def test_a_cancel_leads_to_no_repeats(rig):
-    rig.hooks = Hooks(cancel_requested=iter([False] * 5 + [True]).__next__)
+    rig.callbacks = DriverCallbacks(cancel_requested=iter([False] * 5 + [True]).__next__)
     assert repeats_of(rig.open_driver().run()) == []
 
 
@@ -320,11 +320,11 @@ def test_interrupted_and_resumed_the_same_repeats_are_made(rig, trial):
         if event.kind is EventKind.ATTEMPT_LAUNCHED and event.data["trial"] == trial:
             driver.interrupt()
 
-    rig.limits, rig.hooks = replace(rig.limits, max_trials=50), Hooks(on_event=interrupt)
+    rig.limits, rig.callbacks = replace(rig.limits, max_trials=50), DriverCallbacks(on_event=interrupt)
     driver = rig.open_driver()
     stopped = driver.run()
     assert (stopped.state, stopped.trials[-1].trial) == (SearchState.RUNNING, trial)
-    rig.hooks = Hooks()
+    rig.callbacks = DriverCallbacks()
     search = rig.open_driver().run()
     assert repeats_of(search) == [FASTEST, SECOND] * 2
     assert search.end_reason is EndReason.SPACE_EXHAUSTED

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from orchestrator.search.context import Hooks
-from orchestrator.search.index import LATEST, Standing
+from orchestrator.search.context import DriverCallbacks
+from orchestrator.search.index import NUM_LAST_ENDED, SearchIndex
 from search_spaces.hardware.memory_headroom import MemoryFloor
 from tests.orchestrator.samplers.histories import history_of
 from tests.orchestrator.scripted import Script
@@ -26,59 +26,59 @@ SPEED = Objective.TOKENS_PER_SEC
 GLOBAL_BATCH = 16
 
 
-def standing_of(search: SearchRecord, floor: MemoryFloor | None = None) -> Standing:
-    return Standing(search, SPEED, GLOBAL_BATCH, floor)
+def index_of(search: SearchRecord, floor: MemoryFloor | None = None) -> SearchIndex:
+    return SearchIndex(search, SPEED, GLOBAL_BATCH, floor)
 
 
-def assert_true_to(standing: Standing, search: SearchRecord, floor: MemoryFloor | None = None) -> None:
+def assert_true_to(index: SearchIndex, search: SearchRecord, floor: MemoryFloor | None = None) -> None:
     """Everything it says, looked up in all trials of the record."""
     trials, attempts = search.trials, [attempt for trial in search.trials for attempt in trial.attempts]
     ended = [attempt for attempt in attempts if attempt.state.is_ended]
-    assert standing.unended == [trial for trial in trials if not trial.state.is_ended]
-    assert standing.in_flight == search.in_flight
-    assert standing.node_hours_used == search.node_hours_used
-    assert standing.node_hours_reserved == search.node_hours_reserved
-    assert standing.num_layouts == search.num_layouts
+    assert index.unended == [trial for trial in trials if not trial.state.is_ended]
+    assert index.in_flight == search.in_flight
+    assert index.node_hours_used == search.node_hours_used
+    assert index.node_hours_reserved == search.node_hours_reserved
+    assert index.num_layouts == search.num_layouts
     moments = [m for attempt in ended for m in (attempt.started_at, attempt.ended_at) if m is not None]
-    assert standing.last_moment == max([search.created_at, *moments])
+    assert index.last_moment == max([search.created_at, *moments])
     known = [a for a in ended if a.state is TrialState.MEASURED and None not in (a.started_at, a.ended_at)]
-    assert standing.num_measured == len(known)
-    assert standing.longest_s(1) == max([0.0, *(attempt.ended_at - attempt.started_at for attempt in known)])
+    assert index.num_measured == len(known)
+    assert index.longest_s(1) == max([0.0, *(attempt.ended_at - attempt.started_at for attempt in known)])
     over = [trial for trial in trials if trial.state.is_ended]
-    assert standing.is_cut_short == any(t.last_attempt is None or may_retry(t, t.last_attempt) for t in over)
+    assert index.is_cut_short == any(t.last_attempt is None or may_retry(t, t.last_attempt) for t in over)
     by_end = sorted((t for t in over if t.last_attempt is not None), key=lambda t: t.last_attempt.ended_at)
-    assert standing.latest == by_end[-LATEST:]
-    assert standing.first_measured == next((trial for trial in trials if trial.measured is not None), None)
-    assert standing.suspects == [trial for trial in trials if needs_second_look(trial)]
-    assert standing.measured_again == [trial for trial in trials if trial.kind is TrialKind.FINALIST]
+    assert index.last_ended == by_end[-NUM_LAST_ENDED:]
+    assert index.first_measured == next((trial for trial in trials if trial.measured is not None), None)
+    assert index.suspects == [trial for trial in trials if needs_second_look(trial)]
+    assert index.measured_again == [trial for trial in trials if trial.kind is TrialKind.FINALIST]
     second = second_looks(trials)
-    assert standing.repeats == [t for t in trials if t.kind is TrialKind.FINALIST and t.trial not in second]
-    assert all(standing.was_tried(trial.layout) for trial in trials)
-    assert all(trial in standing.runs_of(trial.layout) for trial in trials)
+    assert index.repeats == [t for t in trials if t.kind is TrialKind.FINALIST and t.trial not in second]
+    assert all(index.was_tried(trial.layout) for trial in trials)
+    assert all(trial in index.runs_of(trial.layout) for trial in trials)
     bound = lambda t: upper_bound_of(t, SPEED)  # noqa: E731
-    assert standing.told() == history_of(trials, lambda t: value_of(t, SPEED), bound, floor)
+    assert index.feedback() == history_of(trials, lambda t: value_of(t, SPEED), bound, floor)
     ranking = rank(trials, SPEED, GLOBAL_BATCH, floor)
-    leader = standing.leader()
+    leader = index.leader()
     assert (leader.best, leader.fastest) == (ranking.best, ranking.fastest)
-    assert standing.ranking() == ranking
+    assert index.ranking() == ranking
 
 
 @settings(deadline=None, max_examples=60)
 @given(story=stories())
 def test_followed_event_by_event_it_says_what_the_record_says(story: Story):
-    search, standing = None, None
+    search, index = None, None
     for event in story.events:
         search = apply(search, story.search_id, event)
-        standing = standing or standing_of(search)
-        standing.follow(search)
-        assert_true_to(standing, search)
+        index = index or index_of(search)
+        index.follow(search)
+        assert_true_to(index, search)
 
 
 def test_the_fastest_on_each_number_of_nodes_is_known_by_itself():
     story = Story()
     story.create()
     trials = on(2, 1, 90.0), on(1, 2, 100.0), on(1, 3, 120.0), on(4, 4, 80.0, flags=("fingerprint_changed",))
-    leaders = Standing(replace(story.search, trials=trials), SPEED, 8).leaders_by_nodes()
+    leaders = SearchIndex(replace(story.search, trials=trials), SPEED, 8).leaders_by_nodes()
     assert [ranking.fastest and ranking.fastest.trial for ranking in leaders] == ["t0001", "t0003", None]
 
 
@@ -86,14 +86,14 @@ def test_the_fastest_on_each_number_of_nodes_is_known_by_itself():
 def test_what_was_used_is_the_same_whichever_trial_ended_first(order):
     story, hours, names = Story(), (0.1, 0.2, 0.3), ("t0001", "t0002", "t0003")
     story.create()
-    standing = standing_of(story.search)
+    index = index_of(story.search)
     for name in names:
         story.propose(name)
         story.submit(name)
     for number in order:
         story.end_attempt(names[number], "a1", state="failed", reason="job_lost", node_hours=hours[number])
-        standing.follow(story.search)
-    assert standing.node_hours_used == standing_of(story.search).node_hours_used == 0.6
+        index.follow(story.search)
+    assert index.node_hours_used == index_of(story.search).node_hours_used == 0.6
 
 
 def eventful(spec) -> Script:
@@ -116,26 +116,26 @@ def test_through_a_whole_search_with_second_looks_and_finalists_it_says_what_the
     rig.limits = replace(rig.limits, finalists=2, finalist_repeats=2)
 
     def look(search: SearchRecord, event) -> None:
-        standing = followed[0] if followed else followed.append(standing_of(search, floor)) or followed[0]
-        standing.follow(search)
-        assert_true_to(standing, search, floor)
-        repeats = {trial.trial for trial in standing.repeats}
+        index = followed[0] if followed else followed.append(index_of(search, floor)) or followed[0]
+        index.follow(search)
+        assert_true_to(index, search, floor)
+        repeats = {trial.trial for trial in index.repeats}
         before = tuple(trial for trial in search.trials if trial.trial not in repeats)
-        assert_true_to(standing.searched, replace(search, trials=before), floor)
-        kinds.add((bool(standing.suspects), bool(repeats)))
+        assert_true_to(index.before_repeats, replace(search, trials=before), floor)
+        kinds.add((bool(index.suspects), bool(repeats)))
 
-    rig.hooks = Hooks(on_event=look)
+    rig.callbacks = DriverCallbacks(on_event=look)
     assert rig.open_driver().run().state.is_ended
     assert kinds == {(False, False), (True, False), (True, True)}, "the search went through all of it"
 
 
 def test_an_event_has_one_trial_looked_at_again_and_a_turn_without_one_none(tmp_path, monkeypatch):
     rig, looked_at, turns = Rig(tmp_path), [], []
-    note = Standing._note
-    monkeypatch.setattr(Standing, "_note", lambda *known: looked_at.append(known[1]) or note(*known))
+    note = SearchIndex._note
+    monkeypatch.setattr(SearchIndex, "_note", lambda *known: looked_at.append(known[1]) or note(*known))
     events = []
-    rig.hooks = Hooks(
-        on_event=lambda search, event: events.append(event), keep_lease=lambda: turns.append(len(looked_at))
+    rig.callbacks = DriverCallbacks(
+        on_event=lambda search, event: events.append(event), renew_lease=lambda: turns.append(len(looked_at))
     )
     rig.open_driver().run()
     about_trials = [event for event in events if "trial" in event.data and event.kind is not EventKind.BEST_CHANGED]

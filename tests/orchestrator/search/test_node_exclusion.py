@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.search.index import Standing
+from orchestrator.search.index import SearchIndex
 from orchestrator.search.node_exclusion import nodes_to_avoid
 from search_spaces.layouts.layout import Layout
 from trials.analysis.ranking import Objective
@@ -36,8 +36,8 @@ def suspect(name: str, *nodes: str, flags: tuple[str, ...] = ("suspect_node",), 
 
 def avoided(mine: Trial, *others: Trial, num_nodes: int = 4) -> tuple[str, ...]:
     search = SearchRecord("nodes-aaaaaa", {}, "c0de", 1e9, trials=(*others, mine))
-    standing = Standing(search, Objective.TOKENS_PER_SEC, 2)
-    return nodes_to_avoid(mine, standing.bad_nodes, standing.runs_of(mine.layout), num_nodes)
+    index = SearchIndex(search, Objective.TOKENS_PER_SEC, 2)
+    return nodes_to_avoid(mine, index.bad_nodes, index.runs_of(mine.layout), num_nodes)
 
 
 @pytest.mark.parametrize(

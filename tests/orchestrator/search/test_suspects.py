@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.search.context import Hooks
+from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S
+from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.stopping import Limits
-from orchestrator.search.trial_program import LAUNCHER_GRACE_S
 from tests.orchestrator.scripted import Script, ScriptedLauncher
 from tests.orchestrator.search.rig import LAYOUTS, RULES, Killed, Rig, every_event, kill_after, the_last_of_each_kind
 from tests.orchestrator.search.slurm_rig import SlurmRig, speed_of
@@ -97,7 +97,7 @@ def test_a_layout_that_stays_suspect_is_looked_at_once_and_never_wins_over_other
 def test_where_every_run_is_suspect_two_that_agree_are_an_answer_and_one_is_none(tmp_path):
     rig = suspect_rig(tmp_path, lambda spec: True)
     bests = []
-    rig.hooks = Hooks(on_event=lambda search, event: _note_best(bests, search, event))
+    rig.callbacks = DriverCallbacks(on_event=lambda search, event: _note_best(bests, search, event))
     search = rig.open_driver().run()
     assert repeats(search) == [(f"t000{2 * n}", f"t000{2 * n - 1}") for n in (1, 2, 3, 4)]
     assert (search.state, search.best_trial) == (SearchState.COMPLETED, "t0007")
@@ -148,15 +148,15 @@ def test_killed_after_any_event_and_resumed_the_same_runs_are_looked_at_again(tm
         return [(t.layout.key, t.kind, t.state) for t in search.trials], search.best_trial, search.end_reason
 
     rig, events = fresh("undisturbed"), []
-    rig.hooks = Hooks(on_event=lambda search, event: events.append(event))
+    rig.callbacks = DriverCallbacks(on_event=lambda search, event: events.append(event))
     wanted = rig.open_driver().run()
     assert repeats(wanted) == [("t0002", "t0001"), ("t0004", "t0003")]
     for event in killed_at(events):
         rig = fresh(str(event.seq))
-        rig.hooks = kill_after(event)
+        rig.callbacks = kill_after(event)
         with pytest.raises(Killed):
             rig.open_driver().run()
-        rig.hooks = Hooks()
+        rig.callbacks = DriverCallbacks()
         assert story(rig.open_driver().run()) == story(wanted), f"killed after event {event.seq}, {event.kind}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.launchers.slurm.submissions import SETTLE_S
-from orchestrator.search.context import Hooks
+from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.stopping import Limits
 from tests.orchestrator.launchers.on_fake_slurm import POLL_S
 from tests.orchestrator.scripted import Script
@@ -133,7 +133,7 @@ def test_a_job_that_nobody_knows_any_more_is_lost_after_the_grace_and_not_before
 def test_a_user_who_cancels_is_obeyed_at_the_next_tick(rig):
     wanted = False
     rig.limits, rig.script = Limits(9, 3), lambda spec, restart: Script(duration_s=None)
-    rig.hooks = Hooks(cancel_requested=lambda: wanted)
+    rig.callbacks = DriverCallbacks(cancel_requested=lambda: wanted)
     tick(rig)
     rig.cluster.advance(MINUTE)
     wanted = True

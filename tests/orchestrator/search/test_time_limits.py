@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.search.index import Standing
+from orchestrator.search.index import SearchIndex
 from orchestrator.search.time_limits import LEAST_ROOM_S, ROOM, time_limit_s
 from search_spaces.layouts.layout import Layout
 from trials.analysis.ranking import Objective
@@ -22,11 +22,11 @@ def trial_of(name: str, duration_s: float, reason: FailureReason | None = None, 
     return Trial(name, Layout(), state=state, reason=reason, attempts=(attempt,))
 
 
-def search_with(*durations_s: float, failed: int = 0) -> Standing:
+def search_with(*durations_s: float, failed: int = 0) -> SearchIndex:
     measured = [trial_of(f"t{i:04d}", duration_s) for i, duration_s in enumerate(durations_s, start=1)]
     others = [trial_of(f"t{i + 900}", 1.0, FailureReason.GPU_OOM) for i in range(failed)]
     search = SearchRecord("limits-aaaaaa", {}, "c0de", 1e9, trials=(*measured, *others))
-    return Standing(search, Objective.TOKENS_PER_SEC, 1)
+    return SearchIndex(search, Objective.TOKENS_PER_SEC, 1)
 
 
 def test_two_trials_tell_nothing_yet():
@@ -51,8 +51,8 @@ def test_a_clock_that_went_back_gives_no_limit_below_the_room():
 
 def test_fewer_nodes_are_given_the_longer_for_the_same_work_and_more_no_less():
     trials = [trial_of(f"t{nodes}", 60.0, num_nodes=nodes) for nodes in (2, 4, 4)]
-    standing = Standing(
+    index = SearchIndex(
         SearchRecord("limits-aaaaaa", {}, "c0de", 1e9, trials=tuple(trials)), Objective.TOKENS_PER_SEC, 1
     )
-    limits_s = [time_limit_s(standing, MOST_S, nodes) for nodes in (1, 2, 4, 8)]
+    limits_s = [time_limit_s(index, MOST_S, nodes) for nodes in (1, 2, 4, 8)]
     assert limits_s == [ROOM * longest_s + LEAST_ROOM_S for longest_s in (240.0, 120.0, 60.0, 60.0)]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.search.event_store import History
+from orchestrator.search.event_store import EventStore
 from tests.postgres import PostgresServer, postgres
 from tests.trials.ledger.stories import NOON, SEARCH_ID, measured_story
 from trials.ledger import database
@@ -83,7 +83,7 @@ def test_a_journal_on_a_full_disk_is_as_it_was_and_goes_on_when_there_is_room(sm
 def test_a_ledger_on_a_full_disk_pauses_the_search_and_catches_up(small_disk, tmp_path):
     url = f"sqlite:///{small_disk}/ledger.db"
     ledger = LedgerWriter(url)
-    history = History(SEARCH_ID, Journal(tmp_path / "journal.jsonl"), ledger, 1, lambda: NOON)
+    history = EventStore(SEARCH_ID, Journal(tmp_path / "journal.jsonl"), ledger, 1, lambda: NOON)
     history.record(EventKind.SEARCH_CREATED, spec={}, code_hash="c0de")
     ballast = filled(small_disk)
     running = partial(history.record, EventKind.SEARCH_STATE, state="running", end_reason=None)

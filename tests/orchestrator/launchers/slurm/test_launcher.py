@@ -11,8 +11,8 @@ from orchestrator.launchers.base import LaunchPostponed, LaunchRefused
 from orchestrator.launchers.schema import LauncherSection
 from orchestrator.launchers.slurm.launcher import SlurmLauncher
 from orchestrator.launchers.slurm.submissions import SETTLE_S
+from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S
 from orchestrator.search.node_hours import longest_attempt_s
-from orchestrator.search.trial_program import LAUNCHER_GRACE_S
 from slurm.fake.jobs import JobPlan
 from slurm.job_state import JobState
 from slurm.poll_backoff import LONGEST_INTERVAL_S, PollPace
@@ -134,10 +134,10 @@ def test_a_driver_that_comes_after_adopts_the_job_and_not_the_record_of_a_refusa
     assert bench.new_launcher().adopt({key: request}) == {key: job_id}
 
 
-@pytest.mark.parametrize(("interval_s", "turn_s"), [(1.0, 0.5), (15.0, 1.0), (600.0, 2.0)])
-def test_a_turn_is_longer_where_slurm_is_asked_seldom(bench, interval_s, turn_s):
+@pytest.mark.parametrize(("interval_s", "iteration_interval_s"), [(1.0, 0.5), (15.0, 1.0), (600.0, 2.0)])
+def test_a_turn_is_longer_where_slurm_is_asked_seldom(bench, interval_s, iteration_interval_s):
     launcher = SlurmLauncher(bench.slurm, JobOptions(), PollPace(interval_s), asking(bench.slurm))
-    assert launcher.turn_s == turn_s
+    assert launcher.iteration_interval_s == iteration_interval_s
 
 
 # -- cancelling

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.search.context import Hooks
+from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.stopping import Limits
 from tests.orchestrator.scripted import Script
 from tests.orchestrator.search.doors import (
@@ -48,7 +48,7 @@ def cancelling(path) -> SlurmRig:
     path.mkdir()
     rig = slurm_rig(path)
     rig.limits, rig.script = Limits(9, 3), lambda spec, restart: Script(duration_s=None)
-    rig.hooks = Hooks(cancel_requested=lambda: rig.cluster.time > began(rig) + 40)
+    rig.callbacks = DriverCallbacks(cancel_requested=lambda: rig.cluster.time > began(rig) + 40)
     return rig
 
 

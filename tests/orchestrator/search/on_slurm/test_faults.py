@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.launchers.slurm.submissions import SETTLE_S
-from orchestrator.search.event_store import History
+from orchestrator.search.event_store import EventStore
 from orchestrator.search.lease import LeaseLost
 from orchestrator.search.stopping import Limits
 from search_spaces.errors import OutsideRefused
@@ -80,12 +80,14 @@ def test_what_a_job_used_that_was_cancelled_before_anybody_had_heard_of_it_is_bo
     rig.script = lambda spec, restart: Script(duration_s=None)
     rig.limits = Limits(max_trials=1, parallel_trials=1)
     rig.slurm.submissions_time_out(times=1, appears_after_s=0.0)
-    rig.hooks = replace(rig.hooks, cancel_requested=lambda: rig.cluster.jobs() != [] and rig.cluster.time > began + 200)
+    rig.callbacks = replace(
+        rig.callbacks, cancel_requested=lambda: rig.cluster.jobs() != [] and rig.cluster.time > began + 200
+    )
     began, driver = rig.cluster.time, rig.open_driver()
     driver.recover()
-    driver.turn()
+    driver.iterate()
     rig.cluster.advance(250.0)
-    driver.turn()
+    driver.iterate()
     rig.check(driver.search)
     attempt = one_attempt(driver.search)
     assert (attempt.job_id, attempt.reason) == ("1", FailureReason.CANCELLED_BY_USER)
@@ -298,7 +300,7 @@ def test_a_cancel_that_fails_is_repeated_until_nothing_runs(rig, hang):
     rig.script = lambda spec, restart: Script(duration_s=None)
     rig.slurm.failing_cancels, rig.slurm.cancels_hang = 3, hang
     asked = iter([False] * 20)
-    rig.hooks = type(rig.hooks)(cancel_requested=lambda: next(asked, True), note=rig.notes.append)
+    rig.callbacks = type(rig.callbacks)(cancel_requested=lambda: next(asked, True), note=rig.notes.append)
     search = rig.open_driver().run()
     rig.check(search)
     assert search.state is SearchState.CANCELLED
@@ -312,7 +314,7 @@ def test_a_driver_that_is_taken_over_between_two_launches_launches_nothing_more(
         if rig.cluster.jobs():
             raise LeaseLost("another driver has come")
 
-    rig.hooks = replace(rig.hooks, keep_lease=taken_over)
+    rig.callbacks = replace(rig.callbacks, renew_lease=taken_over)
     with pytest.raises(LeaseLost):
         rig.open_driver().run()
     assert len(rig.cluster.jobs()) == 1
@@ -338,14 +340,14 @@ class FakeStranger:
 
 def refuse_to_write_down_a_launch(monkeypatch, error: Exception) -> None:
     """The first event that tells of a launch meets this error, as where a disk is full just then."""
-    record, errors = History.record, iter([error])
+    record, errors = EventStore.record, iter([error])
 
     def refusing(history, kind, /, **data):
         if kind is EventKind.ATTEMPT_LAUNCHED and (found := next(errors, None)) is not None:
             raise found
         return record(history, kind, **data)
 
-    monkeypatch.setattr(History, "record", refusing)
+    monkeypatch.setattr(EventStore, "record", refusing)
 
 
 def test_a_launch_that_cannot_be_written_down_at_once_is_written_down_later(rig, monkeypatch):

@@ -7,10 +7,10 @@ from threading import Event
 import pytest
 
 from orchestrator.launchers.slurm import monitor
-from orchestrator.search import trial_program as attempts
+from orchestrator.search import attempt_factory as attempts
+from orchestrator.search.attempt_factory import SILENT_NODES_GRACE_S
 from orchestrator.search.driver import Driver
 from orchestrator.search.stopping import Limits
-from orchestrator.search.trial_program import SILENT_NODES_GRACE_S
 from slurm.fake.jobs import JobPlan
 from slurm.job_state import JobState
 from tests.orchestrator.launchers.on_fake_slurm import POLL_S
@@ -58,7 +58,7 @@ def test_a_requeue_that_only_accounting_remembers_is_counted_by_the_jobs_own_fil
     rig.script = lambda spec, restart: Script(duration_s=100.0, tokens_per_sec=1000.0 + restart)
     driver = rig.open_driver()
     driver.recover()
-    driver.turn()
+    driver.iterate()
     rig.cluster.advance(20.0)
     rig.cluster.requeue("1")
     rig.cluster.advance(3600.0)
@@ -108,7 +108,7 @@ def test_a_suspended_job_is_running_and_shown_as_suspended(rig):
 
 def turns_of_a_second(rig: SlurmRig, driver: Driver, seconds: float) -> None:
     for _ in range(int(seconds)):
-        driver.turn()
+        driver.iterate()
         rig.cluster.advance(1.0)
 
 
@@ -207,11 +207,11 @@ def test_a_folder_that_hangs_holds_up_its_own_attempt_and_no_other(tmp_path, mon
     rig.script = script
     driver = rig.open_driver()
     driver.recover()
-    driver.turn()
+    driver.iterate()
     hanging.touch()
     monkeypatch.setattr(folders, "read_plain", read)  # waits, as for a file system that is gone
     for _ in range(40):
-        driver.turn()
+        driver.iterate()
         rig.launcher.wait(1.0)
     measured = [trial.trial for trial in driver.search.trials if trial.state is TrialState.MEASURED]
     assert measured == ["t0002", "t0003", "t0004"]

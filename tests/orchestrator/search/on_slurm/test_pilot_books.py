@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.search.context import Hooks
+from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.stopping import Limits
 from tests.orchestrator.search.pilot_rig import PilotRig, SimulatedAgent, pilot_rig
 from trials.ledger.reader import LedgerReader
@@ -30,7 +30,7 @@ def test_a_pilot_whose_submission_was_never_answered_is_found_ended_and_booked_w
     rig.limits = Limits(1, 1)
     rig.slurm.submissions_time_out(times=1, appears_after_s=10.0)
     began = rig.cluster.time
-    rig.hooks = Hooks(cancel_requested=lambda: rig.cluster.time > began + 2)
+    rig.callbacks = DriverCallbacks(cancel_requested=lambda: rig.cluster.time > began + 2)
     search = rig.open_driver().run()
     assert [job.state.is_ended for job in rig.cluster.jobs()] == [True]
     assert search.node_hours_used == pytest.approx(held_node_hours(rig))
@@ -41,7 +41,7 @@ def test_a_pilot_that_was_never_submitted_holds_up_no_end(tmp_path):
     rig = pilot_rig(tmp_path)
     rig.slurm.submissions_busy()
     began = rig.cluster.time
-    rig.hooks = Hooks(cancel_requested=lambda: rig.cluster.time > began + 2)
+    rig.callbacks = DriverCallbacks(cancel_requested=lambda: rig.cluster.time > began + 2)
     search = rig.open_driver().run()
     assert search.ended_at - began < 30.0
 
@@ -54,7 +54,7 @@ def test_what_a_pilot_held_whose_agent_hung_after_its_last_step_while_no_driver_
     driver = rig.open_driver()
     driver.recover()
     while not driver.search.trials or not driver.search.trials[0].state.is_ended:
-        driver.turn()
+        driver.iterate()
         rig.launcher.wait(1.0)
     rig.cluster.advance(1000.0)
     search = rig.open_driver().run()

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.launchers.slurm_pilot import allocation, allocations, launcher
-from orchestrator.search import trial_program
-from orchestrator.search.context import Hooks
+from orchestrator.search import attempt_factory
+from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.stopping import Limits
 from slurm.fake.client import FakeSlurm
 from tests.orchestrator.search.doors import (
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.slow
 DOORS: dict[str, tuple[object, str, int]] = {
     "an event into the journal": (Journal, "append", 17),
     "an event into the ledger": (LedgerWriter, "apply", 19),
-    "spec.json": (trial_program, "write_json", 2),
+    "spec.json": (attempt_factory, "write_json", 2),
     "job.sh of a step": (launcher, "write_job_files", 2),
     "a step's request": (launcher, "write", 2),
     "pilot.json": (allocations, "write", 1),
@@ -103,7 +103,7 @@ def test_what_a_pilot_held_that_nobody_waits_for_any_more_is_booked(tmp_path, st
     rig = eventful(tmp_path / "rig")
     rig.startup_s = startup_s
     began = rig.cluster.time
-    rig.hooks = Hooks(cancel_requested=lambda: rig.cluster.time > began + seconds)
+    rig.callbacks = DriverCallbacks(cancel_requested=lambda: rig.cluster.time > began + seconds)
     search = rig.open_driver().run()
     rig.check_pilots(search)
     assert rig.slurm.used_node_s("rig-aaaaaa.p0001") > 0.0
@@ -122,7 +122,7 @@ def test_what_a_pilot_held_of_which_its_driver_could_not_tell_any_more_is_booked
     with watched("job.json and over.json", door, DOORS), pytest.raises(Killed):
         rig.open_driver().run()
     rig.cluster.advance(after_s)
-    rig.hooks = Hooks(cancel_requested=lambda: True)
+    rig.callbacks = DriverCallbacks(cancel_requested=lambda: True)
     search = rig.open_driver().run()
     rig.check_pilots(search)
     assert rig.slurm.used_node_s("rig-aaaaaa.p0001") > 0.0
@@ -151,7 +151,7 @@ def waiting(tmp_path, monkeypatch) -> PilotRig:
     rig = eventful(tmp_path / "rig")
     rig.startup_s, rig.limits = None, Limits(1, 1)
     began = rig.cluster.time
-    rig.hooks = Hooks(cancel_requested=lambda: rig.cluster.time > began + 30)
+    rig.callbacks = DriverCallbacks(cancel_requested=lambda: rig.cluster.time > began + 30)
     with monkeypatch.context() as patched:
         patched.setattr(FakeSlurm, "cancel", Door(1, after=False).guard(FakeSlurm.cancel))
         with pytest.raises(Killed):

@@ -44,14 +44,14 @@ of a folder up to a minute ago."""
 SILENT_NODES_GRACE_S = 10.0
 """The same where nothing was heard of the nodes for long: what they wrote before is older than what NFS keeps."""
 
-_NOT_WAITED_FOR = (
+_OUTCOME_NOT_AWAITED = (
     *(FailureReason.CANCELLED_BY_USER, FailureReason.CANCELLED_BY_SEARCH),
     FailureReason.INTERRUPTED,  # is tried again whatever comes
 )
 
 
 @dataclass(frozen=True)
-class TrialProgram:
+class AttemptFactory:
     """What all attempts of a search share. `trainer` is the search file's section, `python` the ranks' interpreter.
 
     The `baseline` is measured whole, as every layout is that is measured again. `taken` is the folder as its driver
@@ -117,7 +117,7 @@ class TrialProgram:
             taken=self.taken,
         )
 
-    def prepared(self, request: LaunchRequest) -> LaunchRequest:
+    def with_spec_file(self, request: LaunchRequest) -> LaunchRequest:
         """The request, its spec.json now in place. OSError where that cannot be written, or not in time; InputError
         where the folder is not the one that was taken."""
         self._folders.call(str(request.folder.path), partial(_write_spec, request, self.folder.path))
@@ -133,7 +133,7 @@ class TrialProgram:
         path = self.folder.attempt(attempt.trial, attempt.attempt).outcome(status.restart)
         may_come = now is not None and _may_still_come(attempt, status, now)
         try:
-            data = self._folders.call(str(path.parent), partial(_read_anew, path, self.folder.path))
+            data = self._folders.call(str(path.parent), partial(_read_uncached, path, self.folder.path))
         except ValueError as error:
             if may_come:
                 raise OSError(f"{path} is not whole") from error
@@ -155,7 +155,7 @@ def _write_spec(request: LaunchRequest, root: Path) -> None:
     write_json(request.folder.spec, request.spec.to_json())
 
 
-def _read_anew(path: Path, root: Path) -> dict[str, Any] | None:
+def _read_uncached(path: Path, root: Path) -> dict[str, Any] | None:
     """The JSON at `path` as its file system knows it now: NFS asks its server when the folder is opened.
 
     ValueError for what is no outcome, or does not lie in the search's folder `root`.
@@ -178,7 +178,9 @@ def _may_still_come(attempt: Attempt, status: LaunchStatus, now: float) -> bool:
 
 def _ended_elsewhere(status: LaunchStatus) -> bool:
     """Whether another machine may have written an outcome that is worth waiting for."""
-    return status.started and status.reason not in _NOT_WAITED_FOR and bool({*status.nodes} - {socket.gethostname()})
+    return (
+        status.started and status.reason not in _OUTCOME_NOT_AWAITED and bool({*status.nodes} - {socket.gethostname()})
+    )
 
 
 def _invalid(error: ValueError) -> AttemptResult:
@@ -193,6 +195,6 @@ def next_attempt(
     return Attempt(trial.trial, name, nonce, trial.layout.num_nodes, time_limit_s, reserved_s, exclude)
 
 
-def cancelled(status: LaunchStatus, reason: FailureReason) -> LaunchStatus:
+def as_cancelled(status: LaunchStatus, reason: FailureReason) -> LaunchStatus:
     """The same ending, told as a cancellation: only the driver knows that it asked for it, and why."""
     return replace(status, reason=reason)
