@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trials.files.tracebacks import is_about_a_dead_device
-from trials.measurement.protocol import PROBE_SIZE, short_steps_of
+from trials.measurement.protocol import PROBE_SIZE, extrapolation_of
 from trials.trial import (
     Attempt,
     FailureReason,
@@ -275,8 +275,8 @@ def _proof_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
     proof, expected = outcome.proof, expected_proof(spec)
     if spec.trainer["kind"] != "parlay":
         return _told_fault(proof, expected | {"global_batch_size": spec.global_batch_size})
-    if Flag.EXTRAPOLATED in outcome.flags and (short_steps := short_steps_of(spec)) is not None:
-        expected["micro_batches_per_step"] = [short_steps.short, short_steps.long]
+    if Flag.EXTRAPOLATED in outcome.flags and (extrapolation := extrapolation_of(spec)) is not None:
+        expected["micro_batches_per_step"] = [extrapolation.short, extrapolation.long]
     for name, value in expected.items():
         if proof.get(name) != value:
             return _not_the_spec(name, proof.get(name), value)
@@ -316,7 +316,7 @@ def _samples_fault(spec: TrialSpec, samples: Any) -> str | None:
     """Every data rank counts the same samples, a whole number of steps: the global batch is what the spec says. Where
     some steps may have been short, a whole number of micro-batches."""
     layout = spec.layout
-    per_step = layout.micro_batch_size * (layout.grad_accum_steps if short_steps_of(spec) is None else 1)
+    per_step = layout.micro_batch_size * (layout.grad_accum_steps if extrapolation_of(spec) is None else 1)
     is_list = isinstance(samples, list) and len(samples) == layout.data_parallel and all(map(is_finite_number, samples))
     if not is_list or len(set(samples)) != 1 or samples[0] <= 0 or samples[0] % per_step:
         return f"samples per data rank are {samples!r}, not {layout.data_parallel} times a multiple of {per_step}"

@@ -14,7 +14,7 @@ from statistics import fmean, median
 from typing import Any
 
 from trials.measurement.protocol import percentile
-from trials.measurement.run_variance import Reading, student_95, student_99
+from trials.measurement.run_variance import RunMeasurement, student_95, student_99
 from trials.trial import Flag
 
 OCCASION_S = 300.0
@@ -58,8 +58,8 @@ class Run:
         return cls(measured["step_time_s"], low, high, started_s, fast)
 
     @property
-    def reading(self) -> Reading:
-        return Reading(self.step_time_s, self.step_time_low_s, self.step_time_high_s)
+    def measurement(self) -> RunMeasurement:
+        return RunMeasurement(self.step_time_s, self.step_time_low_s, self.step_time_high_s)
 
     @property
     def of_fast_steps(self) -> Run | None:
@@ -173,5 +173,5 @@ def _share_of_runs(side: Sequence[MeasurementSession]) -> float:
 
 
 def _steps_variance(side: Sequence[MeasurementSession]) -> float:
-    errors = (run.reading.standard_error / len(occasion.runs) for occasion in side for run in occasion.runs)
+    errors = (run.measurement.standard_error / len(occasion.runs) for occasion in side for run in occasion.runs)
     return sum(error**2 for error in errors) / len(side) ** 2

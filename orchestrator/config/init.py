@@ -30,8 +30,8 @@ from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import broken_engine_rules
 from search_spaces.schema.validation import FILL_IN
 from trials.trainers.deepspeed_config import read_ds_config
-from trials.trainers.found import Found
 from trials.trainers.hf_config import read_hf_config
+from trials.trainers.imported_config import ImportedConfig
 from trials.trainers.json_text import json_object
 from trials.trainers.megatron_args import read_megatron_script
 
@@ -88,7 +88,7 @@ def render_from(path: Path, site: str | None = None) -> tuple[str, list[str]]:
     return render(replace(draft, site=site)), list(draft.notes)
 
 
-def _read(text: str, is_json: bool) -> Found:
+def _read(text: str, is_json: bool) -> ImportedConfig:
     if not text.strip():
         raise InputError.of("file", "is empty", rule=f"`parlay init` starts from {_KINDS}")
     if not is_json and not text.lstrip().startswith("{"):
@@ -105,53 +105,53 @@ def _read(text: str, is_json: bool) -> Found:
     )
 
 
-def _draft(found: Found, path: Path) -> Draft:
-    notes = [*found.notes]
-    model = {name: found.model.get(name, FILL_IN) for name in MODEL_FIELDS}
-    if not found.model:
+def _draft(imported: ImportedConfig, path: Path) -> Draft:
+    notes = [*imported.notes]
+    model = {name: imported.model.get(name, FILL_IN) for name in MODEL_FIELDS}
+    if not imported.model:
         notes.append("The file says nothing about the model: fill the model section in.")
     elif FILL_IN in model.values():
         missing = ", ".join(name for name, value in model.items() if value == FILL_IN)
         notes.append(f"Fill in what the file does not say about the model: {missing}.")
-    cluster = _cluster(found, notes)
-    layout = _runnable(found, notes)
+    cluster = _cluster(imported, notes)
+    layout = _runnable(imported, notes)
     notes += _what_engines_lack(model, str(layout.get("engine", "torch")))
-    batch = found.global_batch_size
+    batch = imported.global_batch_size
     if batch is None:
-        batch = None if found.says_layout else 32
+        batch = None if imported.says_layout else 32
         notes.append(f"The global batch is not in the file: {'32 was taken' if batch else 'fill it in'}.")
     return Draft(
-        title=made_from(path, found.source),
+        title=made_from(path, imported.source),
         name=search_name(path),
         model=model,
         cluster=cluster,
         global_batch_size=batch or FILL_IN,
-        baseline=_baseline(layout, notes) if found.says_layout else {},
+        baseline=_baseline(layout, notes) if imported.says_layout else {},
         space=_space(layout, cluster, model, batch or 32),
         notes=printable_notes(notes),
     )
 
 
-def _cluster(found: Found, notes: list[str]) -> dict[str, Any]:
-    if not found.says_layout:
+def _cluster(imported: ImportedConfig, notes: list[str]) -> dict[str, Any]:
+    if not imported.says_layout:
         notes.append("The file says nothing about the machine: four CPU ranks were taken; put your cluster in.")
         return dict(_FOUR_RANKS)
     notes.append("cluster.accelerator is not in the file: fill it in.")
-    gpus, nodes = found.gpus_per_node, found.num_nodes
-    if found.source == "deepspeed":
+    gpus, nodes = imported.gpus_per_node, imported.num_nodes
+    if imported.source == "deepspeed":
         # Such a config knows data ranks only.
-        gpus, nodes = found.layout.get("data_parallel"), 1
+        gpus, nodes = imported.layout.get("data_parallel"), 1
         notes.append("A DeepSpeed config does not say where it runs: one node with its data ranks was taken.")
     return cluster_section(FILL_IN, gpus, nodes, notes)
 
 
-def _runnable(found: Found, notes: list[str]) -> dict[str, Any]:
+def _runnable(imported: ImportedConfig, notes: list[str]) -> dict[str, Any]:
     """The layout run today, with what Parlay's own trainer cannot do replaced by what it can; each is noted."""
-    if not found.says_layout:
-        return dict(found.layout)
-    engine = "torch" if found.source == "megatron-lm" else "deepspeed"
-    layout = Layout(**{"engine": engine, **found.layout, **_FITTING_SIZES})
-    runnable = dict(found.layout)
+    if not imported.says_layout:
+        return dict(imported.layout)
+    engine = "torch" if imported.source == "megatron-lm" else "deepspeed"
+    layout = Layout(**{"engine": engine, **imported.layout, **_FITTING_SIZES})
+    runnable = dict(imported.layout)
     for problem in broken_engine_rules(layout, _ANY_GPT):
         rule = problem.code.partition(".")[2]
         for name in _FIELDS_OF_RULES.get(rule, (rule,)):
@@ -160,9 +160,9 @@ def _runnable(found: Found, notes: list[str]) -> dict[str, Any]:
                 nearest = scalar(runnable[name])
                 notes.append(f"{name} {scalar(today)} cannot be measured by {engine}; baseline has {nearest}.")
     notes.append(f"Trials run Parlay's own trainer with engine {engine}, not the trainer this file is for.")
-    if found.source.startswith("megatron"):
+    if imported.source.startswith("megatron"):
         notes.append(
-            f"To measure with that one, write trainer: {{kind: {found.source}, script: ...}}; docs/trainers.md."
+            f"To measure with that one, write trainer: {{kind: {imported.source}, script: ...}}; docs/trainers.md."
         )
     return {name: value for name, value in runnable.items() if value != _DEFAULTS.get(name)} | {"engine": engine}
 

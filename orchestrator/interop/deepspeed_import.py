@@ -21,7 +21,7 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.tables.measured_table import Observation
 from trials.files.text import tail
 from trials.trainers.deepspeed_config import read_ds_config
-from trials.trainers.found import Found
+from trials.trainers.imported_config import ImportedConfig
 from trials.trainers.json_text import json_object
 
 KIND = "deepspeed"
@@ -101,7 +101,7 @@ def _measured(spec: SearchSpec, path: Path, layout: Layout, gpus: int) -> Observ
 _TAKE_OUT = "move the experiment's folder out of the results"
 
 
-def _layout(spec: SearchSpec, found: Found, gpus: int, nodes: int) -> Layout:
+def _layout(spec: SearchSpec, found: ImportedConfig, gpus: int, nodes: int) -> Layout:
     """The ranks that the batch does not need are model ranks: the search's stages, and tensor ranks within them."""
     told: dict[str, Any] = dict(found.layout) | {"num_nodes": nodes}
     world, data = gpus * nodes, told.get("data_parallel")

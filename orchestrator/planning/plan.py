@@ -25,7 +25,7 @@ from search_spaces.layouts.table import LayoutTable
 from search_spaces.search_space import SearchSpace
 from search_spaces.tables.measured_table import Observation, render_table
 from trials.analysis.ranking import sharers_of
-from trials.measurement.protocol import LONGEST_STEP_S, STABILITY_WINDOW, ShortSteps
+from trials.measurement.protocol import LONGEST_STEP_S, STABILITY_WINDOW, TwoPointExtrapolation
 from trials.trial import LowerStrEnum, MeasureRules
 
 LIKELY, UNLIKELY = 0.9, 0.1
@@ -242,7 +242,7 @@ def _measured_step_s(layouts: Sequence[Layout], estimates: Estimates) -> np.ndar
     """Seconds of the steps that are measured: of long ones, two shorter ones by turns."""
     seconds = estimates.step_time_s.copy()
     for row in np.flatnonzero(seconds > LONGEST_STEP_S).tolist():
-        if (short := ShortSteps.of(layouts[row])) is not None:
+        if (short := TwoPointExtrapolation.of(layouts[row])) is not None:
             seconds[row] *= (short.short + short.long) / 2 / short.full
     return seconds
 

@@ -20,21 +20,21 @@ from trials.attempt_result import COMPARABLE, are_comparable
 from trials.files.folders import read_json
 from trials.trial import Trial, TrialKind, TrialSpec, require_schema
 
-RIVALS_SCHEMA = "parlay.rivals/1"
+INCUMBENTS_SCHEMA = "parlay.incumbents/1"
 
 READ_EVERY_S = 10.0
 """A trial of an hour looks a few hundred times, one of ten seconds once."""
 
 
 @dataclass(frozen=True)
-class Rival:
+class Incumbent:
     """The best so far, and the step time of this trial's own layout, in seconds, at which it would be as fast."""
 
     trial: str
     step_time_s: float
 
 
-class RivalWatch:
+class IncumbentWatcher:
     """Looks for the best now and then. Used by one rank, whose view the others are told."""
 
     def __init__(
@@ -44,40 +44,40 @@ class RivalWatch:
         fingerprint: Mapping[str, Any],
         now: Callable[[], float] = time.monotonic,
     ):
-        self.rival: Rival | None = None
+        self.incumbent: Incumbent | None = None
         self._spec = spec
         self._path = path
         self._fingerprint = fingerprint
         self._now = now
         self._next_look = -math.inf
 
-    def look(self) -> Rival | None:
-        """The rival as last read; read anew when the last time is a while ago."""
+    def look(self) -> Incumbent | None:
+        """The incumbent as last read; read anew when the last time is a while ago."""
         if self._now() >= self._next_look:
-            self.rival = read_rival(self._spec, self._path, self._fingerprint)
+            self.incumbent = read_incumbent(self._spec, self._path, self._fingerprint)
             self._next_look = self._now() + READ_EVERY_S
-        return self.rival
+        return self.incumbent
 
 
-def may_stop(spec: TrialSpec) -> bool:
-    """Whether the trial may end itself for a rival's sake: never a repeat, and never where its rules forbid it."""
+def may_stop_early(spec: TrialSpec) -> bool:
+    """Whether the trial may end itself for an incumbent's sake: never a repeat, and never where its rules forbid it."""
     return spec.measure.early_stopping and spec.kind is TrialKind.SEARCH
 
 
-def read_rival(spec: TrialSpec, path: Path, fingerprint: Mapping[str, Any]) -> Rival | None:
-    """The rival in best.json; None where there is nothing to compare with."""
+def read_incumbent(spec: TrialSpec, path: Path, fingerprint: Mapping[str, Any]) -> Incumbent | None:
+    """The incumbent in best.json; None where there is nothing to compare with."""
     try:
         best = read_json(path)
-        return None if best is None else _rival(spec, best, fingerprint)
+        return None if best is None else _incumbent(spec, best, fingerprint)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError):
         return None
 
 
-def pruned_detail(measured: Mapping[str, Any], rival: Rival) -> str:
+def pruned_detail(measured: Mapping[str, Any], incumbent: Incumbent) -> str:
     """Why a trial ended itself."""
     return (
         f"{measured['tokens_per_sec']:,.0f} tokens/s: a step takes {measured['step_time_s']:.4g} s, and "
-        f"{rival.step_time_s:.4g} s would be as fast as {rival.trial} at least is, further apart than runs lie"
+        f"{incumbent.step_time_s:.4g} s would be as fast as {incumbent.trial} at least is, further apart than runs lie"
     )
 
 
@@ -90,7 +90,7 @@ def best_file(
     if fastest is None or fastest.measured is None:
         return None
     return {
-        "schema": RIVALS_SCHEMA,
+        "schema": INCUMBENTS_SCHEMA,
         "search_id": search_id,
         "trial": fastest.trial,
         "objective": ranking.objective.value,
@@ -98,12 +98,12 @@ def best_file(
         "global_batch_size": global_batch_size,
         "threshold": _threshold(ranking, fastest, ranking.objective),
         "fingerprint": _comparable(fastest),
-        "rivals": list(_rivals(by_nodes)),
+        "incumbents": list(_incumbents(by_nodes)),
         **fastest.measured,
     }
 
 
-def _rivals(by_nodes: Sequence[Ranking]) -> Iterator[dict[str, Any]]:
+def _incumbents(by_nodes: Sequence[Ranking]) -> Iterator[dict[str, Any]]:
     for ranking in by_nodes:
         if (fastest := ranking.fastest) is not None:
             yield {
@@ -124,25 +124,29 @@ def _comparable(trial: Trial) -> dict[str, Any]:
     return {name: fingerprint[name] for name in COMPARABLE if name in fingerprint}
 
 
-def _rival(spec: TrialSpec, best: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> Rival | None:
+def _incumbent(spec: TrialSpec, best: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> Incumbent | None:
     """The one that asks the most of the trial, of those that are faster than it in every goal."""
-    require_schema(best, RIVALS_SCHEMA)
+    require_schema(best, INCUMBENTS_SCHEMA)
     if best["search_id"] != spec.search_id or best["global_batch_size"] != spec.global_batch_size:
         return None
     goals = tuple(map(Objective, best["objectives"]))
-    others = [rival for rival in best["rivals"] if rival["trial"] != spec.trial]
-    alike = [rival for rival in others if are_comparable(fingerprint, rival["fingerprint"])]
-    wanted = {rival["trial"]: _wanted(rival, spec.layout.num_nodes, goals) for rival in alike}
+    others = [incumbent for incumbent in best["incumbents"] if incumbent["trial"] != spec.trial]
+    alike = [incumbent for incumbent in others if are_comparable(fingerprint, incumbent["fingerprint"])]
+    wanted = {
+        incumbent["trial"]: _tokens_per_sec_to_match(incumbent, spec.layout.num_nodes, goals) for incumbent in alike
+    }
     name = max(wanted, key=lambda trial: wanted[trial], default=None)
     if name is None or not wanted[name] > 0:
         return None
-    return Rival(name, spec.global_batch_size * spec.model.seq_length / wanted[name])
+    return Incumbent(name, spec.global_batch_size * spec.model.seq_length / wanted[name])
 
 
-def _wanted(rival: Mapping[str, Any], num_nodes: int, goals: Sequence[Objective]) -> float:
-    """Tokens per second below which a layout on so many nodes is worse than the rival in every goal: never, where it
-    takes fewer nodes and they are a goal themselves, as they are beside a single objective."""
-    if len(goals) == 1 and num_nodes < rival["num_nodes"]:
+def _tokens_per_sec_to_match(incumbent: Mapping[str, Any], num_nodes: int, goals: Sequence[Objective]) -> float:
+    """Tokens per second below which a layout on `num_nodes` nodes is worse than the incumbent in every goal.
+
+    0 where the layout takes fewer nodes and these are a goal themselves, as they are with a single objective.
+    """
+    if len(goals) == 1 and num_nodes < incumbent["num_nodes"]:
         return 0.0
-    share = num_nodes / rival["num_nodes"]
-    return rival["threshold"] * min(1.0 if goal is Objective.TOKENS_PER_SEC else share for goal in goals)
+    share = num_nodes / incumbent["num_nodes"]
+    return incumbent["threshold"] * min(1.0 if goal is Objective.TOKENS_PER_SEC else share for goal in goals)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from search_spaces.hardware.memory_headroom import MemoryFloor
 from search_spaces.layouts.layout import Layout
 from trials.attempt_result import RETRIES
-from trials.measurement.run_variance import Reading, log_half_width, middle
+from trials.measurement.run_variance import RunMeasurement, geometric_median, log_half_width
 from trials.trial import FailureReason, Flag, LowerStrEnum, Outcome, Trial, TrialKind, TrialState
 
 SUSPECT_FLAGS = frozenset({Flag.SUSPECT_NODE, Flag.FINGERPRINT_CHANGED})
@@ -271,7 +271,7 @@ def value_of(trial: Trial, objective: Objective) -> float:
 def lower_bound_of(runs: Sequence[Trial], objective: Objective) -> float:
     """What the layout of these measured runs at least reaches: the lower end of its 95 % interval over runs, turned as
     in `value_of`."""
-    return value_of(merged(runs), objective) * math.exp(-log_half_width(_readings(runs)))
+    return value_of(merged(runs), objective) * math.exp(-log_half_width(_run_measurements(runs)))
 
 
 def own_unit(speed: float, objective: Objective) -> float:
@@ -356,10 +356,10 @@ def _with_memory_to_spare(alike: Sequence[Trial]) -> Trial:
 def _over_all(measurements: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     names = (*_SPEEDS, *_TIMES, *_PEAKS, *_EARLIEST)
     known = {name: [m[name] for m in measurements if m.get(name) is not None] for name in names}
-    found = {name: middle(known[name]) for name in (*_SPEEDS, *_TIMES) if known[name]}
+    found = {name: geometric_median(known[name]) for name in (*_SPEEDS, *_TIMES) if known[name]}
     found |= {name: max(known[name]) for name in _PEAKS if known[name]}
     found |= {name: min(known[name]) for name in _EARLIEST if known[name]}
-    factor = math.exp(log_half_width([_reading(measured) for measured in measurements]))
+    factor = math.exp(log_half_width([_run_measurement(measured) for measured in measurements]))
     for name, low, high in (
         ("tokens_per_sec", "tokens_per_sec_low", "tokens_per_sec_high"),
         ("step_time_s", "step_time_low_s", "step_time_high_s"),
@@ -378,13 +378,13 @@ def _time_parts(measurements: Sequence[Mapping[str, Any]], step_time_s: float | 
     return {"time_s": {part: share * step_time_s for part, share in shares.items()}}
 
 
-def _readings(runs: Sequence[Trial]) -> list[Reading]:
-    return [_reading(run.measured or {}) for run in runs]
+def _run_measurements(runs: Sequence[Trial]) -> list[RunMeasurement]:
+    return [_run_measurement(run.measured or {}) for run in runs]
 
 
-def _reading(measured: Mapping[str, Any]) -> Reading:
+def _run_measurement(measured: Mapping[str, Any]) -> RunMeasurement:
     low, high = measured.get("tokens_per_sec_low"), measured.get("tokens_per_sec_high")
-    return Reading(measured["tokens_per_sec"], low, high)
+    return RunMeasurement(measured["tokens_per_sec"], low, high)
 
 
 def _speed(trial: Trial, objective: Objective) -> _Speed:

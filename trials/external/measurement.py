@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from search_spaces.plain_file import open_plain
-from trials.analysis.early_stopping import RivalWatch, may_stop, pruned_detail
+from trials.analysis.early_stopping import IncumbentWatcher, may_stop_early, pruned_detail
 from trials.attempt_result import outcome_fault
 from trials.external.checks import clock_fault, cross_checks, other_batch, proof_of
 from trials.files.folders import AttemptFolder
@@ -46,7 +46,7 @@ class LogMeasurement:
         self._fingerprint = fingerprint
         self._format = log_format_of(spec.trainer)
         self._reader = StepReader(self._format, spec)
-        self._rivals = RivalWatch(spec, folder.best, fingerprint) if may_stop(spec) else None
+        self._watcher = IncumbentWatcher(spec, folder.best, fingerprint) if may_stop_early(spec) else None
         self._writer = writer
         self._steps: list[TrainerStep] = []
         self._seen_s: list[float] = []
@@ -86,7 +86,7 @@ class LogMeasurement:
         self.require_enough(FailureReason.TIME_LIMIT, "when the time limit came near")
 
     def require_enough(self, reason: FailureReason, when: str) -> None:
-        """TrialFailure unless there are measured steps enough, or a rival that cannot be reached."""
+        """TrialFailure unless there are measured steps enough, or an incumbent that cannot be reached."""
         if self.measurement.has_enough_steps or self.measurement.stop is Stop.PRUNED:
             return
         done, least = len(self.measurement.measured_times_s), self._spec.measure.min_steps
@@ -111,9 +111,9 @@ class LogMeasurement:
             "step_times_s": tuple(self.measurement.step_times_s),
             "flags": self._flags(proof),
         }
-        rival = None if self._rivals is None else self._rivals.rival
-        if self.measurement.stop is Stop.PRUNED and rival is not None:
-            outcome = self._report.pruned(pruned_detail(measured, rival), **fields)
+        incumbent = None if self._watcher is None else self._watcher.incumbent
+        if self.measurement.stop is Stop.PRUNED and incumbent is not None:
+            outcome = self._report.pruned(pruned_detail(measured, incumbent), **fields)
         else:
             outcome = self._report.outcome(**fields)
         fault = outcome_fault(self._spec, outcome) or other_batch(self._spec, checks)
@@ -131,7 +131,7 @@ class LogMeasurement:
             self.startup.end_of("build", process_age_s() - step.step_time_s)
             self._report.enter(StepPhase.WARMUP)
         record = _record(len(self._steps) + 1, self.measurement.phase, step)
-        self.measurement.add(step.step_time_s, process_age_s(), wanted_s=self._wanted_s())
+        self.measurement.add(step.step_time_s, process_age_s(), target_step_time_s=self._target_step_time_s())
         self._steps.append(step)
         self._seen_s.append(time.monotonic())
         self._records.append(record)
@@ -140,12 +140,12 @@ class LogMeasurement:
             self.startup.end_of("warmup")
             self._report.enter(StepPhase.MEASURED)
 
-    def _wanted_s(self) -> float | None:
+    def _target_step_time_s(self) -> float | None:
         """What the best of the search asks of this layout."""
-        if self._rivals is None or self.measurement.phase is StepPhase.WARMUP:
+        if self._watcher is None or self.measurement.phase is StepPhase.WARMUP:
             return None
-        rival = self._rivals.look()
-        return None if rival is None else rival.step_time_s
+        incumbent = self._watcher.look()
+        return None if incumbent is None else incumbent.step_time_s
 
     def _measured(self) -> dict[str, Any]:
         memory = {

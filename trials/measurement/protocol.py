@@ -8,7 +8,7 @@ The 95 % interval of the median is taken from order statistics (David & Nagaraja
 assumes nothing about the shape of the distribution, and needs at least six steps; with fewer it is unknown.
 
 A step that would take longer than half a minute is not waited for: two shorter ones tell how long it takes
-(`ShortSteps`, `Pace`).
+(`TwoPointExtrapolation`, `StepPlan`).
 
 A measurement is suspect when the machine rather than the layout may have made it: when its steps drift (`slows_down`),
 or when one of its devices is slower than the others at work that is the same for all (`slow_ranks`).
@@ -26,7 +26,7 @@ from typing import Any
 
 from search_spaces.hardware.cluster import ACCELERATORS
 from search_spaces.layouts.layout import Layout
-from trials.measurement.run_variance import Reading, log_half_width
+from trials.measurement.run_variance import RunMeasurement, log_half_width
 from trials.measurement.step_log import StepPhase, StepRecord
 from trials.measurement.trend import slope_of
 from trials.trial import LowerStrEnum, MeasureRules, TrialKind, TrialSpec
@@ -68,7 +68,7 @@ class Measurement:
     least_s: float = 0.0
     step_times_s: list[float] = field(default_factory=list)
     stop: Stop | None = None
-    _took_s: list[float] = field(default_factory=list)
+    _costs_s: list[float] = field(default_factory=list)
 
     @property
     def phase(self) -> StepPhase:
@@ -76,16 +76,16 @@ class Measurement:
         return StepPhase.WARMUP if self.warmup_steps is None else StepPhase.MEASURED
 
     def add(
-        self, step_time_s: float, elapsed_s: float, took_s: float | None = None, wanted_s: float | None = None
+        self, step_time_s: float, elapsed_s: float, cost_s: float | None = None, target_step_time_s: float | None = None
     ) -> None:
         """Take in a full step, `elapsed_s` seconds after the trial started.
 
-        `took_s` is what it took to know its time, where that is not the time itself. `wanted_s` is the step time of
-        this layout at which it could still be the best, where there is a best to compare with.
+        `cost_s` is the time spent on measuring the step, where that is not `step_time_s`. `target_step_time_s` is the
+        step time at which this layout could still be the best; None without an incumbent to compare with.
         """
         self.step_times_s.append(step_time_s)
-        self._took_s.append(step_time_s if took_s is None else took_s)
-        self.stop = self._stop(elapsed_s, wanted_s)
+        self._costs_s.append(step_time_s if cost_s is None else cost_s)
+        self.stop = self._stop(elapsed_s, target_step_time_s)
 
     @property
     def warmup_steps(self) -> int | None:
@@ -106,7 +106,7 @@ class Measurement:
         """Whether the interval was wider than it was to be after the most steps; too few have none."""
         return self.stop is Stop.MAX_STEPS and median_interval(self.measured_times_s) is not None
 
-    def _stop(self, elapsed_s: float, wanted_s: float | None) -> Stop | None:
+    def _stop(self, elapsed_s: float, target_step_time_s: float | None) -> Stop | None:
         measured = self.measured_times_s
         if sum(measured) >= self.least_s:
             if self.has_enough_steps and _is_precise(measured, self.rules.ci_relative_width):
@@ -115,16 +115,17 @@ class Measurement:
                 return Stop.MAX_STEPS
         if elapsed_s + self._time_needed_to_end_s() > self.rules.time_limit_s:
             return Stop.TIME_LIMIT
-        return Stop.PRUNED if wanted_s is not None and is_slower_than(wanted_s, measured) else None
+        is_beaten = target_step_time_s is not None and is_slower_than(target_step_time_s, measured)
+        return Stop.PRUNED if is_beaten else None
 
     def _time_needed_to_end_s(self) -> float:
         """One more step, twice as slow as the slowest of late, and a moment to write the outcome. What the first one
         took says nothing of others: it may have compiled for minutes."""
-        return 2 * max(self._took_s[1:][-STABILITY_WINDOW:], default=0.0) + 1.0
+        return 2 * max(self._costs_s[1:][-STABILITY_WINDOW:], default=0.0) + 1.0
 
 
 @dataclass(frozen=True)
-class ShortSteps:
+class TwoPointExtrapolation:
     """Two numbers of micro-batches a step, from whose times that of a step of `full` follows: T = a + b m.
 
     The shorter one fills the pipeline twice and holds as many micro-batches at once as a full step does, so that its
@@ -137,7 +138,7 @@ class ShortSteps:
     full: int
 
     @classmethod
-    def of(cls, layout: Layout) -> ShortSteps | None:
+    def of(cls, layout: Layout) -> TwoPointExtrapolation | None:
         """None where there is nothing to gain, since a pair of them would cost more than half a full step, and with
         GPipe, which holds all of a step's micro-batches at once."""
         stages, full = layout.pipeline_parallel, layout.grad_accum_steps
@@ -152,17 +153,17 @@ class ShortSteps:
         return short_s + (long_s - short_s) / (self.long - self.short) * (self.full - self.short)
 
 
-def short_steps_of(spec: TrialSpec) -> ShortSteps | None:
+def extrapolation_of(spec: TrialSpec) -> TwoPointExtrapolation | None:
     """What this trial may be measured by; finalists and replays run full steps."""
-    return ShortSteps.of(spec.layout.canonical()) if spec.kind is TrialKind.SEARCH else None
+    return TwoPointExtrapolation.of(spec.layout.canonical()) if spec.kind is TrialKind.SEARCH else None
 
 
-class Pace:
+class StepPlan:
     """How many micro-batches each step has: a trial that may begins with short steps, and goes on with them where a
     full one would take longer than `LONGEST_STEP_S`."""
 
     def __init__(self, spec: TrialSpec):
-        self.short_steps = short_steps_of(spec)
+        self.extrapolation = extrapolation_of(spec)
         self.is_extrapolated = False
         self._full = spec.layout.grad_accum_steps
         self._times_s: list[float] = []
@@ -170,16 +171,16 @@ class Pace:
     @property
     def micro_batches(self) -> int:
         """Of the next step: one short step alone, then a short and a long one by turns."""
-        if self.short_steps is None:
+        if self.extrapolation is None:
             return self._full
         is_long = len(self._times_s) > 0 and len(self._times_s) % 2 == 0
-        return self.short_steps.long if is_long else self.short_steps.short
+        return self.extrapolation.long if is_long else self.extrapolation.short
 
     def add(self, step_time_s: float) -> tuple[float, float] | None:
         """Take in a step. The time of a full step, and what it took to know it, once the step tells; seconds."""
-        if self.short_steps is None:
+        if self.extrapolation is None:
             return step_time_s, step_time_s
-        shorts = self.short_steps
+        shorts = self.extrapolation
         self._times_s.append(step_time_s)
         if len(self._times_s) == 1:
             # Nothing is warm yet, and a fixed part is counted as often as there are short steps in a full one.
@@ -191,12 +192,12 @@ class Pace:
         full_s = shorts.full_time_s(short_s, step_time_s)
         if not self.is_extrapolated:
             self._go_on_in_full_below(full_s)
-        self.is_extrapolated = self.short_steps is not None
+        self.is_extrapolated = self.extrapolation is not None
         return (full_s, short_s + step_time_s) if self.is_extrapolated else None
 
     def _go_on_in_full_below(self, full_s: float) -> None:
         if full_s <= LONGEST_STEP_S:
-            self.short_steps = None
+            self.extrapolation = None
 
 
 def warmup_length(step_times_s: Sequence[float], max_warmup_steps: int) -> int | None:
@@ -231,14 +232,17 @@ def _values_cut_off(n: int) -> int:
     return k
 
 
-def is_slower_than(wanted_s: float, measured_times_s: Sequence[float]) -> bool:
-    """Whether a layout with these measured steps takes longer than `wanted_s` a step on another day and node, too: the
-    lower end of its 95 % interval over runs (`run_variance.py`). False with too few steps, and where they drift."""
+def is_slower_than(target_step_time_s: float, measured_times_s: Sequence[float]) -> bool:
+    """True if a layout with these measured steps takes longer than `target_step_time_s` a step in any other run, too.
+
+    Compared is the lower end of the 95 % interval over runs (`run_variance.py`). False with too few steps, and where
+    they drift.
+    """
     interval = _time_interval(measured_times_s)
     if interval is None or slows_down(measured_times_s):
         return False
     middle_s = median(measured_times_s)
-    return middle_s / math.exp(log_half_width([Reading(middle_s, *interval)])) > wanted_s
+    return middle_s / math.exp(log_half_width([RunMeasurement(middle_s, *interval)])) > target_step_time_s
 
 
 def slows_down(measured_times_s: Sequence[float]) -> bool:
@@ -283,30 +287,30 @@ def _is_precise(measured: Sequence[float], relative_width: float) -> bool:
 def measured_fields(
     spec: TrialSpec,
     records: Sequence[StepRecord],
-    short_steps: ShortSteps | None = None,
+    extrapolation: TwoPointExtrapolation | None = None,
     host_available_gib: float | None = None,
 ) -> dict[str, Any]:
-    """The contract's outcome.measured as far as the step records tell; what is unknown is absent.
+    """The contract's outcome.measured, derived from the step records; unknown fields are absent.
 
-    ValueError when there is no measured step. Tokens are counted from the samples that the ranks counted.
-    `short_steps` are those that ran by turns where the measurement is extrapolated. `host_available_gib` is what could
-    still be had, after the last step, on the node with the least.
+    ValueError without a measured step. Tokens are counted from the samples that the ranks counted. `extrapolation` is
+    given where short steps were measured and a full one is extrapolated. `host_available_gib` is the host memory still
+    available after the last step, on the node with the least.
     """
     measured = [r for r in records if r.phase is StepPhase.MEASURED]
     if not measured:
         raise ValueError("no measured step")
-    times_s = _full_times_s([r.step_time_s for r in measured], short_steps)
+    times_s = _full_times_s([r.step_time_s for r in measured], extrapolation)
     step_time_s = median(times_s)
     samples = measured[0].samples
-    if short_steps is not None:
-        samples = samples // short_steps.short * short_steps.full
+    if extrapolation is not None:
+        samples = samples // extrapolation.short * extrapolation.full
     fields = {
         "warmup_steps": len(records) - len(measured),
         "measured_steps": len(measured),
         "step_time_s": step_time_s,
         "step_time_p95_s": percentile(times_s, 0.95),
         "samples_per_sec": samples / step_time_s,
-        **_fastest_rank(measured, short_steps),
+        **_fastest_rank(measured, extrapolation),
         **_losses(records),
     }
     tokens = samples * spec.model.seq_length
@@ -324,9 +328,9 @@ def bound_fields(spec: TrialSpec, measurement: Measurement) -> dict[str, float]:
     return {"tokens_per_sec_high": spec.global_batch_size * spec.model.seq_length / min(seen_s)}
 
 
-def _fastest_rank(measured: Sequence[StepRecord], short_steps: ShortSteps | None) -> dict[str, float]:
+def _fastest_rank(measured: Sequence[StepRecord], extrapolation: TwoPointExtrapolation | None) -> dict[str, float]:
     times_s = [r.fastest_rank_step_time_s for r in measured if r.fastest_rank_step_time_s is not None]
-    return {"fastest_rank_step_time_s": median(_full_times_s(times_s, short_steps))} if times_s else {}
+    return {"fastest_rank_step_time_s": median(_full_times_s(times_s, extrapolation))} if times_s else {}
 
 
 def _losses(records: Sequence[StepRecord]) -> dict[str, float]:
@@ -334,11 +338,11 @@ def _losses(records: Sequence[StepRecord]) -> dict[str, float]:
     return {"loss_first": known[0], "loss_last": known[-1]} if known else {}
 
 
-def _full_times_s(times_s: Sequence[float], short_steps: ShortSteps | None) -> list[float]:
+def _full_times_s(times_s: Sequence[float], extrapolation: TwoPointExtrapolation | None) -> list[float]:
     """The times of full steps; of short steps by turns, one for each pair."""
-    if short_steps is None:
+    if extrapolation is None:
         return list(times_s)
-    return [short_steps.full_time_s(*pair) for pair in zip(times_s[::2], times_s[1::2], strict=True)]
+    return [extrapolation.full_time_s(*pair) for pair in zip(times_s[::2], times_s[1::2], strict=True)]
 
 
 def throughput_fields(

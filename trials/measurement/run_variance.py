@@ -26,7 +26,7 @@ _STUDENT_99 = (
 
 
 @dataclass(frozen=True)
-class Reading:
+class RunMeasurement:
     """The median over one run's steps of something positive, and its 95 % interval where there were steps enough."""
 
     value: float
@@ -41,16 +41,16 @@ class Reading:
         return math.log(self.high / self.low) / (2 * _NORMAL_95)
 
 
-def log_half_width(readings: Sequence[Reading]) -> float:
+def log_half_width(runs: Sequence[RunMeasurement]) -> float:
     """Half the width of the 95 % interval of the logarithm of the middle of at least one reading.
 
     Runs vary more than the steps of one run, so the interval rests on the spread between runs: the allowance,
     corrected by what repeats show, plus each run's own uncertainty (a t interval of logarithms with a moderated
     variance; Smyth 2004, doi 10.2202/1544-6115.1027).
     """
-    freedom = ALLOWANCE_WEIGHT + len(readings) - 1
-    squares = ALLOWANCE_WEIGHT * SPREAD_ALLOWANCE**2 + _squares(readings)
-    variance = squares / freedom / len(readings) + _steps_variance(readings)
+    freedom = ALLOWANCE_WEIGHT + len(runs) - 1
+    squares = ALLOWANCE_WEIGHT * SPREAD_ALLOWANCE**2 + _squares(runs)
+    variance = squares / freedom / len(runs) + _steps_variance(runs)
     return student_95(freedom) * math.sqrt(variance)
 
 
@@ -64,17 +64,17 @@ def student_99(freedom: int) -> float:
     return _STUDENT_99[min(freedom - 4, len(_STUDENT_99) - 1)]
 
 
-def middle(values: Sequence[float]) -> float:
+def geometric_median(values: Sequence[float]) -> float:
     """The median of positive values; of an even number the geometric mean of the middle two, so that the middle of
     speeds and that of the times they come from stay each other's inverse."""
     return math.sqrt(median_low(values) * median_high(values))
 
 
-def _squares(readings: Sequence[Reading]) -> float:
-    logs = [math.log(reading.value) for reading in readings]
+def _squares(runs: Sequence[RunMeasurement]) -> float:
+    logs = [math.log(run.value) for run in runs]
     centre = fmean(logs)
     return sum((value - centre) ** 2 for value in logs)
 
 
-def _steps_variance(readings: Sequence[Reading]) -> float:
-    return sum(reading.standard_error**2 for reading in readings) / len(readings) ** 2
+def _steps_variance(runs: Sequence[RunMeasurement]) -> float:
+    return sum(run.standard_error**2 for run in runs) / len(runs) ** 2

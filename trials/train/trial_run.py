@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from trials.analysis.early_stopping import RivalWatch, may_stop, pruned_detail
+from trials.analysis.early_stopping import IncumbentWatcher, may_stop_early, pruned_detail
 from trials.attempt_result import outcome_fault
 from trials.files.folders import AttemptFolder
 from trials.measurement.epochs import epoch_fields
@@ -49,9 +49,9 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
     device.forget_peak()
     startup.end_of("build")
     found = fingerprint(spec, device, places)
-    rivals = _rivals(spec, folder, found) if env.rank == 0 else None
+    watcher = _incumbent_watcher(spec, folder, found) if env.rank == 0 else None
     data = training_data(spec, world.at.data, device.torch_device)
-    loop = TrainingLoop(spec, engine, data, device, report, rivals)
+    loop = TrainingLoop(spec, engine, data, device, report, watcher)
     loop.run(open_metrics(folder, env.rank, env.restart))
     startup.end_of("warmup", loop.warmed_up_at_s)
     counts = exchange_counts(_count(engine, device), device.torch_device)
@@ -59,7 +59,7 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
     if env.rank == 0:
         measured = _measured(spec, loop, counts) | peak_memory(counts, device) | startup.fields()
         traits = {"flags": flags_of(loop, places, measured), "fingerprint": found}
-        outcome = _believed(spec, loop, counts, _outcome(report, loop, rivals, measured=measured, **traits))
+        outcome = _believed(spec, loop, counts, _outcome(report, loop, watcher, measured=measured, **traits))
         report.measured(outcome)
     if spec.measure.profile and loop.measurement.stop is not Stop.PRUNED:
         meet(device.torch_device)
@@ -87,11 +87,13 @@ def flags_of(
     return tuple(dict.fromkeys((*loop.flags, *of_places, *of_memory)))
 
 
-def _rivals(spec: TrialSpec, folder: AttemptFolder, fingerprint: Mapping[str, Any]) -> RivalWatch | None:
+def _incumbent_watcher(
+    spec: TrialSpec, folder: AttemptFolder, fingerprint: Mapping[str, Any]
+) -> IncumbentWatcher | None:
     """None for a trial that is measured to its end; so is one whose node may be what makes it slow."""
-    if not may_stop(spec) or "slow_hosts" in fingerprint:
+    if not may_stop_early(spec) or "slow_hosts" in fingerprint:
         return None
-    return RivalWatch(spec, folder.best, fingerprint)
+    return IncumbentWatcher(spec, folder.best, fingerprint)
 
 
 def _training(spec: TrialSpec, device: Device) -> Training:
@@ -117,22 +119,22 @@ def _count(engine: Engine, device: Device) -> RankCount:
 
 def _measured(spec: TrialSpec, loop: TrainingLoop, counts: Sequence[RankCount]) -> dict[str, Any]:
     available_gib = min(c.host_available_gib for c in counts)
-    fields = measured_fields(spec, loop.records, loop.short_steps, available_gib)
+    fields = measured_fields(spec, loop.records, loop.extrapolation, available_gib)
     return fields | epoch_fields(spec, loop.records)
 
 
-def _outcome(report: Report, loop: TrainingLoop, rivals: RivalWatch | None, **fields: Any) -> Outcome:
+def _outcome(report: Report, loop: TrainingLoop, watcher: IncumbentWatcher | None, **fields: Any) -> Outcome:
     """What is to be told of the measurement, without its proof."""
     fields["step_times_s"] = tuple(record.step_time_s for record in loop.records)
-    rival = None if rivals is None else rivals.rival
-    if loop.measurement.stop is Stop.PRUNED and rival is not None:
-        return report.pruned(pruned_detail(fields["measured"], rival), **fields)
+    incumbent = None if watcher is None else watcher.incumbent
+    if loop.measurement.stop is Stop.PRUNED and incumbent is not None:
+        return report.pruned(pruned_detail(fields["measured"], incumbent), **fields)
     return report.outcome(**fields)
 
 
 def _believed(spec: TrialSpec, loop: TrainingLoop, counts: Sequence[RankCount], outcome: Outcome) -> Outcome:
     """The outcome with its proof; TrialFailure when what was counted is not what the spec says."""
-    proof = proof_of(spec, counts, loop.micro_batches, loop.short_steps)
+    proof = proof_of(spec, counts, loop.micro_batches, loop.extrapolation)
     proven = replace(outcome, proof=proof)
     fault = samples_fault(spec, proof, loop.micro_batches) or outcome_fault(spec, proven)
     if fault is not None:

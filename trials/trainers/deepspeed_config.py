@@ -15,7 +15,7 @@ from search_spaces.layouts.layout import BATCH_RULE, Layout
 from search_spaces.layouts.pipeline_split import stage_layers
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import broken_engine_rules
-from trials.trainers.found import Found
+from trials.trainers.imported_config import ImportedConfig
 from trials.trainers.json_text import json_object
 
 GRADIENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
@@ -130,7 +130,7 @@ def _pipeline_section(layout: Layout) -> dict[str, Any]:
     }
 
 
-def read_ds_config(text: str) -> Found:
+def read_ds_config(text: str) -> ImportedConfig:
     """The layout values a DeepSpeed configuration states.
 
     Raises InputError for text that is not a JSON object and for batch sizes that contradict each other. `auto`, which
@@ -142,7 +142,7 @@ def read_ds_config(text: str) -> Found:
     layout |= _read_zero(config, notes) | _read_precision(config)
     if _enabled_interval(config):
         layout["activation_checkpointing"] = "full"
-    return Found("deepspeed", layout=layout, global_batch_size=total, notes=tuple(notes))
+    return ImportedConfig("deepspeed", layout=layout, global_batch_size=total, notes=tuple(notes))
 
 
 def _read_batch(config: Mapping[str, Any], notes: list[str]) -> tuple[int | None, dict[str, Any]]:

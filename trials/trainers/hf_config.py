@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from search_spaces.errors import InputError, shown
-from trials.trainers.found import Found
+from trials.trainers.imported_config import ImportedConfig
 from trials.trainers.json_text import json_object
 
 VOCAB_MULTIPLE = 128
 """Megatron's --make-vocab-size-divisible-by: with it, tensor ranks up to 128 share the vocabulary evenly."""
 
 
-def read_hf_config(text: str) -> Found:
+def read_hf_config(text: str) -> ImportedConfig:
     """The model a config.json describes, and the precision of its weights, in which it was most likely trained.
 
     `seq_length` is the longest sequence the model takes. Raises InputError for text that is none, or for a model type
@@ -40,7 +40,9 @@ def read_hf_config(text: str) -> Found:
     missing = [name for name, value in model.items() if value is None]
     notes += [f"{name} is not in the config." for name in missing]
     layout = _precision(config, notes)
-    return Found(f"hugging face {kind}", {n: v for n, v in model.items() if v is not None}, layout, notes=tuple(notes))
+    return ImportedConfig(
+        f"hugging face {kind}", {n: v for n, v in model.items() if v is not None}, layout, notes=tuple(notes)
+    )
 
 
 def _gpt2(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:

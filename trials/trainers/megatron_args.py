@@ -13,7 +13,7 @@ from typing import Any
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE
 from trials.trainers.deepspeed_config import read_ds_config
-from trials.trainers.found import Found
+from trials.trainers.imported_config import ImportedConfig
 from trials.trainers.megatron_options import MAIN_GRADIENT_BYTES
 from trials.trainers.options import option_name
 from trials.trainers.shell_script import Script, read_script
@@ -43,7 +43,7 @@ _NODES, _GPUS = ("nnodes", "num-nodes"), ("nproc-per-node", "num-gpus", "gpus-pe
 _NOT_IN_A_LAYOUT = ("context-parallel-size", "expert-model-parallel-size", "num-experts", "ds-sequence-parallel-size")
 
 
-def read_megatron_script(text: str) -> Found:
+def read_megatron_script(text: str) -> ImportedConfig:
     """What the script's training command says; nothing is executed.
 
     Options that are absent have Megatron's own defaults. A value that only the environment knows is reported, not
@@ -62,7 +62,7 @@ def read_megatron_script(text: str) -> Found:
     _add_data_parallel(layout, num_nodes, gpus_per_node)
     batch = batch or _default_batch(layout, options)
     _add_accumulation(layout, batch)
-    return Found(source, model, layout, batch, num_nodes, gpus_per_node, tuple(dict.fromkeys(options.notes)))
+    return ImportedConfig(source, model, layout, batch, num_nodes, gpus_per_node, tuple(dict.fromkeys(options.notes)))
 
 
 def _training_command(script: Script) -> list[str]:
@@ -260,7 +260,7 @@ def _attention_kernel(options: _Options) -> str | None:
     return {"flash": "flash", "fused": "flash", "unfused": "math", "local": "math"}.get(backend or "")
 
 
-def _here_config(script: Script, options: _Options) -> Found | None:
+def _here_config(script: Script, options: _Options) -> ImportedConfig | None:
     """The DeepSpeed config the script writes as a here-document, if it does and all of it is known."""
     for document in script.documents:
         if '"train_batch_size"' not in document and '"train_micro_batch_size_per_gpu"' not in document:
@@ -273,7 +273,7 @@ def _here_config(script: Script, options: _Options) -> Found | None:
     return None
 
 
-def _require_agreement(layout: Mapping[str, Any], batch: int | None, config: Found) -> None:
+def _require_agreement(layout: Mapping[str, Any], batch: int | None, config: ImportedConfig) -> None:
     pairs = {"global_batch_size": (batch, config.global_batch_size)} | {
         name: (layout.get(name), config.layout.get(name)) for name in ("micro_batch_size", "zero_stage", "precision")
     }

@@ -12,7 +12,7 @@ from orchestrator.search.stopping import Limits
 from search_spaces.layouts.layout import Layout
 from tests.orchestrator.scripted import Script, ScriptedLauncher
 from tests.orchestrator.search.rig import LAYOUTS, speed_by_layout
-from trials.analysis.early_stopping import read_rival
+from trials.analysis.early_stopping import read_incumbent
 from trials.analysis.ranking import Objective, upper_bound_of
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.ledger.events import EndReason, SearchState
@@ -50,12 +50,12 @@ def test_a_running_trial_finds_in_best_json_what_it_has_to_reach(rig):
     search = rig.open_driver().run()
     last = rig.launcher.jobs[rig.launcher.launched[-1]].request
     other = replace(last.spec, trial="t0099")
-    rival = read_rival(other, last.folder.best, {})
+    incumbent = read_incumbent(other, last.folder.best, {})
     tokens = other.global_batch_size * other.model.seq_length
-    assert rival is not None
-    assert rival.trial == search.best_trial
+    assert incumbent is not None
+    assert incumbent.trial == search.best_trial
     # 8 % slower than its one run: what runs differ by.
-    assert rival.step_time_s == pytest.approx(tokens / 1800.0 * 1.09, rel=0.01)
+    assert incumbent.step_time_s == pytest.approx(tokens / 1800.0 * 1.09, rel=0.01)
 
 
 def test_the_baseline_and_what_is_measured_again_never_stop_as_pruned(rig):

@@ -12,7 +12,7 @@ from orchestrator.search.stopping import Limits
 from search_spaces.layouts.layout import Layout
 from tests.orchestrator.scripted import Script
 from tests.orchestrator.search.slurm_rig import slurm_rig
-from trials.analysis.early_stopping import may_stop, read_rival
+from trials.analysis.early_stopping import may_stop_early, read_incumbent
 from trials.analysis.pareto import pareto
 from trials.analysis.ranking import Objective, rank
 from trials.files.folders import SearchFolder
@@ -47,8 +47,11 @@ def searched(path: Path, speeds: Mapping[int, float], *others: Objective) -> Sea
 
     def script(spec: TrialSpec, restart: int) -> Script:
         speed = speeds[spec.layout.num_nodes] / (1 if spec.layout in FAST else 2)
-        rival = read_rival(spec, best, {}) if may_stop(spec) else None
-        if rival is not None and spec.global_batch_size * spec.model.seq_length / speed > 1.1 * rival.step_time_s:
+        incumbent = read_incumbent(spec, best, {}) if may_stop_early(spec) else None
+        if (
+            incumbent is not None
+            and spec.global_batch_size * spec.model.seq_length / speed > 1.1 * incumbent.step_time_s
+        ):
             return Script(reason=FailureReason.PRUNED, duration_s=20.0)
         return Script(tokens_per_sec=speed)
 

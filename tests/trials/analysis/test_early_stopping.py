@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from tests.trials.analysis.test_pareto import on
 from tests.trials.examples import SPEC
-from trials.analysis.early_stopping import READ_EVERY_S, Rival, RivalWatch, best_file, may_stop, read_rival
+from trials.analysis.early_stopping import (
+    READ_EVERY_S,
+    Incumbent,
+    IncumbentWatcher,
+    best_file,
+    may_stop_early,
+    read_incumbent,
+)
 from trials.analysis.pareto import pareto
 from trials.analysis.ranking import Objective, rank
 from trials.trial import TrialKind, TrialSpec
@@ -26,27 +33,27 @@ FASTEST = {
     "fingerprint": {"torch": "2.13.0", "deepspeed": "0.19.8"},
 }
 BEST = {
-    "schema": "parlay.rivals/1",
+    "schema": "parlay.incumbents/1",
     "search_id": SPEC.search_id,
     "objectives": ["tokens_per_sec"],
     "global_batch_size": SPEC.global_batch_size,
-    "rivals": [FASTEST],
+    "incumbents": [FASTEST],
 }
 
 
-def rival_in(path: Path, spec: TrialSpec = SPEC, **changes: Any) -> Rival | None:
+def incumbent_in(path: Path, spec: TrialSpec = SPEC, **changes: Any) -> Incumbent | None:
     path.write_text(json.dumps(BEST | changes))
-    return read_rival(spec, path, HERE)
+    return read_incumbent(spec, path, HERE)
 
 
-def among(path: Path, num_nodes: int, objectives: Sequence[Objective], **tokens_per_sec: float) -> Rival | None:
-    """The rival of a trial on so many nodes; the others are `on_2=300.0`, tokens per second by their nodes."""
-    rivals = [
+def among(path: Path, num_nodes: int, objectives: Sequence[Objective], **tokens_per_sec: float) -> Incumbent | None:
+    """The incumbent of a trial on so many nodes; the others are `on_2=300.0`, tokens per second by their nodes."""
+    incumbents = [
         FASTEST | {"trial": name, "num_nodes": int(name.removeprefix("on_")), "threshold": speed}
         for name, speed in tokens_per_sec.items()
     ]
     spec = replace(SPEC, layout=replace(SPEC.layout, num_nodes=num_nodes))
-    return rival_in(path, spec, rivals=rivals, objectives=objectives)
+    return incumbent_in(path, spec, incumbents=incumbents, objectives=objectives)
 
 
 @pytest.fixture
@@ -55,40 +62,40 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_the_best_of_the_search_asks_for_a_step_time(path):
-    assert rival_in(path) == Rival("t0007", TOKENS / 1000.0)
+    assert incumbent_in(path) == Incumbent("t0007", TOKENS / 1000.0)
 
 
 @pytest.mark.parametrize("objective", Objective)
 def test_a_layout_on_more_nodes_asks_nothing_of_one_on_fewer_which_may_be_an_answer_beside_it(path, objective):
     assert among(path, 1, [objective], on_2=1e9) is None
-    assert among(path, 1, [objective], on_1=100.0, on_2=1e9) == Rival("on_1", TOKENS / 100.0)
+    assert among(path, 1, [objective], on_1=100.0, on_2=1e9) == Incumbent("on_1", TOKENS / 100.0)
 
 
 def test_one_on_fewer_nodes_asks_to_be_beaten_in_the_objective(path):
-    assert among(path, 4, [Objective.TOKENS_PER_SEC], on_1=100.0, on_2=300.0) == Rival("on_2", TOKENS / 300.0)
+    assert among(path, 4, [Objective.TOKENS_PER_SEC], on_1=100.0, on_2=300.0) == Incumbent("on_2", TOKENS / 300.0)
     for share in (Objective.TOKENS_PER_SEC_PER_GPU, Objective.NODE_HOURS_PER_BILLION_TOKENS):
-        assert among(path, 4, [share], on_1=200.0, on_2=300.0) == Rival("on_1", TOKENS / 800.0)
+        assert among(path, 4, [share], on_1=200.0, on_2=300.0) == Incumbent("on_1", TOKENS / 800.0)
 
 
 def test_with_several_objectives_a_rival_is_better_in_all_of_them(path):
     both = [Objective.NODE_HOURS_PER_BILLION_TOKENS, Objective.TOKENS_PER_SEC]
-    assert among(path, 4, both, on_2=300.0) == Rival("on_2", TOKENS / 300.0)
-    assert among(path, 1, both, on_2=300.0) == Rival("on_2", TOKENS / 150.0)
+    assert among(path, 4, both, on_2=300.0) == Incumbent("on_2", TOKENS / 300.0)
+    assert among(path, 1, both, on_2=300.0) == Incumbent("on_2", TOKENS / 150.0)
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"schema": "parlay.rivals/2"},
+        {"schema": "parlay.incumbents/2"},
         {"schema": "parlay.status/1"},
         {"search_id": "other-bbbbbb"},
         {"global_batch_size": 2 * SPEC.global_batch_size},
         {"objectives": ["loss"]},
         {"objectives": []},
-        {"rivals": []},
-        {"rivals": None},
+        {"incumbents": []},
+        {"incumbents": None},
         *(
-            {"rivals": [FASTEST | wrong]}
+            {"incumbents": [FASTEST | wrong]}
             for wrong in (
                 {"trial": SPEC.trial},
                 {"fingerprint": {"torch": "2.12.0"}},
@@ -102,46 +109,46 @@ def test_with_several_objectives_a_rival_is_better_in_all_of_them(path):
     ],
     ids=str,
 )
-def test_what_cannot_be_compared_is_no_rival(path, changes):
-    assert rival_in(path, **changes) is None
+def test_what_cannot_be_compared_is_no_incumbent(path, changes):
+    assert incumbent_in(path, **changes) is None
 
 
 @pytest.mark.parametrize("name", [*sorted(BEST), *sorted(FASTEST)])
-def test_a_file_without_a_name_is_no_rival(path, name):
+def test_a_file_without_a_name_is_no_incumbent(path, name):
     without = {key: value for key, value in BEST.items() if key != name}
     if name in FASTEST:
-        without["rivals"] = [{key: value for key, value in FASTEST.items() if key != name}]
+        without["incumbents"] = [{key: value for key, value in FASTEST.items() if key != name}]
     path.write_text(json.dumps(without))
-    assert read_rival(SPEC, path, HERE) is None
+    assert read_incumbent(SPEC, path, HERE) is None
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"schema": "parlay.be', '{"threshold": NaN}'])
-def test_a_damaged_file_is_no_rival(path, text):
+def test_a_damaged_file_is_no_incumbent(path, text):
     path.write_text(text)
-    assert read_rival(SPEC, path, HERE) is None
+    assert read_incumbent(SPEC, path, HERE) is None
 
 
 def test_nor_is_one_that_is_missing_or_cannot_be_read(tmp_path):
-    assert read_rival(SPEC, tmp_path / "best.json", HERE) is None
-    assert read_rival(SPEC, tmp_path, HERE) is None
+    assert read_incumbent(SPEC, tmp_path / "best.json", HERE) is None
+    assert read_incumbent(SPEC, tmp_path, HERE) is None
 
 
 def test_it_is_read_now_and_then(path):
     seconds = [100.0]
-    watch = RivalWatch(SPEC, path, HERE, now=lambda: seconds[0])
+    watch = IncumbentWatcher(SPEC, path, HERE, now=lambda: seconds[0])
     assert watch.look() is None
     path.write_text(json.dumps(BEST))
     seconds[0] += READ_EVERY_S - 1
     assert watch.look() is None
     seconds[0] += 1
-    assert watch.look() == watch.rival == Rival("t0007", TOKENS / 1000.0)
+    assert watch.look() == watch.incumbent == Incumbent("t0007", TOKENS / 1000.0)
 
 
 def test_a_repeat_never_ends_itself_nor_does_what_its_rules_forbid():
-    assert may_stop(SPEC)
-    assert not may_stop(replace(SPEC, kind=TrialKind.FINALIST))
-    assert not may_stop(replace(SPEC, kind=TrialKind.REPLAY))
-    assert not may_stop(replace(SPEC, measure=replace(SPEC.measure, early_stopping=False)))
+    assert may_stop_early(SPEC)
+    assert not may_stop_early(replace(SPEC, kind=TrialKind.FINALIST))
+    assert not may_stop_early(replace(SPEC, kind=TrialKind.REPLAY))
+    assert not may_stop_early(replace(SPEC, measure=replace(SPEC.measure, early_stopping=False)))
 
 
 @pytest.mark.slow
@@ -159,7 +166,7 @@ def test_what_would_end_itself_is_never_one_of_the_answers(tmp_path_factory, oth
     spec = replace(SPEC, trial=run.trial, layout=run.layout, global_batch_size=8)
     path = tmp_path_factory.getbasetemp() / "best-of-several.json"
     path.write_text(json.dumps(best_file(rankings[0], rankings[1:], spec.search_id, 8)))
-    rival = read_rival(spec, path, HERE)
-    if rival is not None and 8 * spec.model.seq_length / own[1] > 1.1 * rival.step_time_s:
+    incumbent = read_incumbent(spec, path, HERE)
+    if incumbent is not None and 8 * spec.model.seq_length / own[1] > 1.1 * incumbent.step_time_s:
         answers = pareto(rank([*known, run], first, 8, None, tuple(beside)))
         assert run.trial not in {answer.trial for answer in answers}

@@ -262,7 +262,7 @@ class TestMemoryToSpare:
         ranking = self.ranking((300.0, 10.0), (299.0, 7.0))
         told = best_file(ranking, [ranking], "tiny-aaaaaa", 8)
         assert (told["trial"], told["tokens_per_sec"]) == ("t0001", pytest.approx(300.0))
-        assert [rival["trial"] for rival in told["rivals"]] == ["t0001"]
+        assert [incumbent["trial"] for incumbent in told["incumbents"]] == ["t0001"]
 
 
 class TestMemoryFloor:
@@ -381,7 +381,7 @@ class TestBestFile:
 
     def test_it_says_whose_it_is_and_what_was_measured(self):
         told = best_file(rank([trial(1, 300.0), trial(2, 200.0)], SPEED, 8), [], "tiny-aaaaaa", 8)
-        assert told["schema"] == "parlay.rivals/1"
+        assert told["schema"] == "parlay.incumbents/1"
         assert (told["search_id"], told["trial"], told["global_batch_size"]) == ("tiny-aaaaaa", "t0001", 8)
         assert (told["objective"], told["objectives"]) == ("tokens_per_sec", ["tokens_per_sec"])
         assert told["tokens_per_sec"] == 300.0
@@ -405,9 +405,12 @@ class TestBestFile:
         ]
         told = best_file(rank([slow, fast], NODE_HOURS, 8, others=(SPEED,)), by_nodes, "tiny-aaaaaa", 8)
         assert told["objectives"] == ["node_hours_per_billion_tokens", "tokens_per_sec"]
-        assert [(rival["trial"], rival["num_nodes"]) for rival in told["rivals"]] == [("t0001", 1), ("t0002", 2)]
-        assert [rival["threshold"] for rival in told["rivals"]] == pytest.approx([92.0, 276.0], rel=0.01)
-        assert told["rivals"][0]["fingerprint"] == {"torch": "2.13.0"}
+        assert [(incumbent["trial"], incumbent["num_nodes"]) for incumbent in told["incumbents"]] == [
+            ("t0001", 1),
+            ("t0002", 2),
+        ]
+        assert [incumbent["threshold"] for incumbent in told["incumbents"]] == pytest.approx([92.0, 276.0], rel=0.01)
+        assert told["incumbents"][0]["fingerprint"] == {"torch": "2.13.0"}
 
     def test_without_a_best_there_is_none(self):
         assert best_file(Ranking(SPEED), [], "tiny-aaaaaa", 8) is None

@@ -14,7 +14,7 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from tests.trials.examples import SPEC
 from tests.trials.trainers.test_log_lines import MEGATRON_DEEPSPEED, MEGATRON_WORLD, NANOTRON, NEOX
-from trials.analysis.early_stopping import RIVALS_SCHEMA
+from trials.analysis.early_stopping import INCUMBENTS_SCHEMA
 from trials.attempt_result import LaunchStatus, Liveness, classify
 from trials.external import measurement as measuring
 from trials.external.measurement import LogMeasurement
@@ -221,11 +221,11 @@ def test_a_layout_that_cannot_be_the_best_ends_itself(tmp_path):
     attempt.path.mkdir(parents=True)
     nodes, wanted = spec.layout.num_nodes, 10 * 1536 * 2048 / 346.0
     best = {
-        "schema": RIVALS_SCHEMA,
+        "schema": INCUMBENTS_SCHEMA,
         "search_id": spec.search_id,
         "objectives": ["tokens_per_sec"],
         "global_batch_size": 1536,
-        "rivals": [{"trial": "t0009", "num_nodes": nodes, "threshold": wanted, "fingerprint": {}}],
+        "incumbents": [{"trial": "t0009", "num_nodes": nodes, "threshold": wanted, "fingerprint": {}}],
     }
     write_json(attempt.best, best)
     lines = [recorded_lines()[0].replace("5/", f"{number}/", 1) for number in range(1, 20)]

@@ -11,9 +11,9 @@ from search_spaces.model_shape import ModelShape
 from trials.measurement.protocol import (
     LONGEST_STEP_S,
     Measurement,
-    Pace,
-    ShortSteps,
+    StepPlan,
     Stop,
+    TwoPointExtrapolation,
     bound_fields,
     measured_fields,
     median_interval,
@@ -152,41 +152,43 @@ class TestPruned:
 
     WARM = (1.0,) * 6
 
-    def stop_after(self, times: tuple[float, ...], wanted_s: float | None) -> tuple[int, Stop | None]:
+    def stop_after(self, times: tuple[float, ...], target_step_time_s: float | None) -> tuple[int, Stop | None]:
         measurement = Measurement(replace(RULES, min_steps=20))
         for time in (*self.WARM, *times):
-            measurement.add(time, elapsed_s=1.0, wanted_s=wanted_s)
+            measurement.add(time, elapsed_s=1.0, target_step_time_s=target_step_time_s)
             if measurement.stop is not None:
                 break
         return len(measurement.measured_times_s), measurement.stop
 
     def test_stops_as_soon_as_there_is_an_interval(self):
-        assert self.stop_after((1.0,) * 12, wanted_s=0.8) == (6, Stop.PRUNED)
+        assert self.stop_after((1.0,) * 12, target_step_time_s=0.8) == (6, Stop.PRUNED)
 
     def test_is_not_what_could_be_as_fast_on_another_day(self):
         # One run tells a speed to within 8 %: 3 % between runs, Student's t with four degrees of freedom.
-        assert self.stop_after((1.0,) * 12, wanted_s=0.93) == (12, None)
-        assert self.stop_after((1.0,) * 12, wanted_s=0.91) == (6, Stop.PRUNED)
+        assert self.stop_after((1.0,) * 12, target_step_time_s=0.93) == (12, None)
+        assert self.stop_after((1.0,) * 12, target_step_time_s=0.91) == (6, Stop.PRUNED)
 
     def test_waits_while_the_steps_vary(self):
-        assert self.stop_after((1.0, 1.0, 1.0, 1.0, 1.0, -1.0), wanted_s=0.1) == (6, None)
-        assert self.stop_after((0.7, 1.3) * 4, wanted_s=0.8) == (8, None)
+        assert self.stop_after((1.0, 1.0, 1.0, 1.0, 1.0, -1.0), target_step_time_s=0.1) == (6, None)
+        assert self.stop_after((0.7, 1.3) * 4, target_step_time_s=0.8) == (8, None)
 
-    def test_needs_a_rival(self):
-        assert self.stop_after((1.0,) * 12, wanted_s=None) == (12, None)
+    def test_needs_an_incumbent(self):
+        assert self.stop_after((1.0,) * 12, target_step_time_s=None) == (12, None)
 
     def test_is_not_what_drifts_since_its_node_may_be_unwell(self):
         steps = (1.0,) * 5 + (1.2,) * 5 + (1.4,) * 5
         undecided = Measurement(replace(RULES, min_steps=20, max_steps=40))
         for time in (*self.WARM, *steps):
             undecided.add(time, elapsed_s=1.0)
-        undecided.add(1.4, elapsed_s=1.0, wanted_s=0.5)
+        undecided.add(1.4, elapsed_s=1.0, target_step_time_s=0.5)
         assert undecided.stop is None
 
     def test_what_is_known_well_enough_is_measured(self):
         measurement = Measurement(RULES)
         for time in (1.0,) * 14:
-            measurement.add(time, elapsed_s=1.0, wanted_s=0.8 if len(measurement.step_times_s) == 13 else None)
+            measurement.add(
+                time, elapsed_s=1.0, target_step_time_s=0.8 if len(measurement.step_times_s) == 13 else None
+            )
         assert measurement.stop is Stop.PRECISE
 
 
@@ -196,34 +198,38 @@ class TestShortSteps:
     LONG = replace(LAYOUT, pipeline_parallel=4, pipeline_schedule="1f1b", grad_accum_steps=96)
 
     def test_fill_the_pipeline_twice_and_four_times(self):
-        assert ShortSteps.of(self.LONG) == ShortSteps(8, 16, 96)
+        assert TwoPointExtrapolation.of(self.LONG) == TwoPointExtrapolation(8, 16, 96)
 
     def test_hold_as_much_as_an_interleaved_step_does_at_once(self):
         chunks = replace(self.LONG, virtual_pipeline_stages=3, pipeline_schedule="interleaved_1f1b")
-        assert ShortSteps.of(chunks) == ShortSteps(16, 32, 96)
+        assert TwoPointExtrapolation.of(chunks) == TwoPointExtrapolation(16, 32, 96)
 
     def test_are_not_much_shorter_than_a_twelfth_of_a_full_step(self):
-        assert ShortSteps.of(replace(self.LONG, grad_accum_steps=1000)) == ShortSteps(80, 160, 1000)
+        assert TwoPointExtrapolation.of(replace(self.LONG, grad_accum_steps=1000)) == TwoPointExtrapolation(
+            80, 160, 1000
+        )
 
     @pytest.mark.parametrize("layout", [replace(LONG, grad_accum_steps=47), replace(LONG, pipeline_schedule="gpipe")])
     def test_are_not_for_steps_that_are_short_or_whose_memory_they_would_not_show(self, layout):
-        assert ShortSteps.of(layout) is None
+        assert TwoPointExtrapolation.of(layout) is None
 
     def test_lie_on_a_line_with_the_full_step(self):
-        assert ShortSteps(8, 16, 96).full_time_s(2.0 + 8 * 0.5, 2.0 + 16 * 0.5) == pytest.approx(2.0 + 96 * 0.5)
+        assert TwoPointExtrapolation(8, 16, 96).full_time_s(2.0 + 8 * 0.5, 2.0 + 16 * 0.5) == pytest.approx(
+            2.0 + 96 * 0.5
+        )
 
 
 class TestPace:
     SPEC = replace(SPEC, layout=replace(LAYOUT, grad_accum_steps=64))
 
-    def go(self, spec: TrialSpec, seconds_a_micro_batch: float, steps: int, first_s: float = 0.0) -> Pace:
-        """A pace that took in so many steps, each with a second of its own; the first took `first_s` longer."""
-        pace, self.counts, self.told = Pace(spec), [], []
+    def go(self, spec: TrialSpec, seconds_a_micro_batch: float, steps: int, first_s: float = 0.0) -> StepPlan:
+        """A step_plan that took in so many steps, each with a second of its own; the first took `first_s` longer."""
+        step_plan, self.counts, self.told = StepPlan(spec), [], []
         for number in range(steps):
-            self.counts.append(pace.micro_batches)
+            self.counts.append(step_plan.micro_batches)
             extra = first_s if number == 0 else 0.0
-            self.told.append(pace.add(1.0 + extra + seconds_a_micro_batch * pace.micro_batches))
-        return pace
+            self.told.append(step_plan.add(1.0 + extra + seconds_a_micro_batch * step_plan.micro_batches))
+        return step_plan
 
     def test_a_short_step_that_tells_of_a_short_full_one_is_the_only_one(self):
         assert not self.go(self.SPEC, -0.1, 4).is_extrapolated
@@ -404,7 +410,7 @@ class TestMeasuredFields:
             replace(record, samples=long if record.step % 2 == 0 else short)
             for record in records([9.0, 9.0, *[1.0, 1.5] * 7])
         ]
-        fields = measured_fields(SPEC, pairs, ShortSteps(2, 4, 64))
+        fields = measured_fields(SPEC, pairs, TwoPointExtrapolation(2, 4, 64))
         assert (fields["step_time_s"], fields["measured_steps"]) == (16.5, 14)
         assert (fields["step_time_low_s"], fields["step_time_high_s"]) == (16.5, 16.5)
         assert fields["fastest_rank_step_time_s"] == 8.25
@@ -412,7 +418,7 @@ class TestMeasuredFields:
 
     def test_short_steps_that_were_disturbed_leave_the_interval_unknown(self):
         times = [9.0, 9.0, *[1.0, 1.5] * 6, 4.0, 1.5]
-        fields = measured_fields(SPEC, records(times), ShortSteps(2, 4, 64))
+        fields = measured_fields(SPEC, records(times), TwoPointExtrapolation(2, 4, 64))
         assert fields["step_time_s"] == 16.5
         assert not {"step_time_low_s", "tokens_per_sec_high"} & set(fields)
 

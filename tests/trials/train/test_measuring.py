@@ -11,7 +11,7 @@ import pytest
 
 from search_spaces.layouts.layout import Layout
 from tests.trials.train.trial_processes import ENDLESS, RULES, faulty, make_spec
-from trials.analysis.early_stopping import RIVALS_SCHEMA
+from trials.analysis.early_stopping import INCUMBENTS_SCHEMA
 from trials.files.folders import SearchFolder, write_json
 from trials.measurement.step_log import StepPhase, read_metrics
 from trials.trial import FailureReason, TrialKind, TrialSpec, TrialState
@@ -36,11 +36,11 @@ def search_folder(tmp_path: Path) -> SearchFolder:
 
 def best_of(spec: TrialSpec, tokens_per_sec: float) -> dict[str, object]:
     return {
-        "schema": RIVALS_SCHEMA,
+        "schema": INCUMBENTS_SCHEMA,
         "search_id": spec.search_id,
         "objectives": ["tokens_per_sec"],
         "global_batch_size": spec.global_batch_size,
-        "rivals": [{"trial": "t0009", "num_nodes": 1, "threshold": tokens_per_sec, "fingerprint": {}}],
+        "incumbents": [{"trial": "t0009", "num_nodes": 1, "threshold": tokens_per_sec, "fingerprint": {}}],
     }
 
 
@@ -74,8 +74,8 @@ def test_what_is_measured_again_is_measured_whole(start, search_folder, kind):
         assert len(measured_s) == RULES.min_steps or sum(measured_s[:-1]) < 0.5
 
 
-def test_a_best_that_is_damaged_is_no_rival(start, search_folder):
-    search_folder.best.write_text('{"schema": "parlay.rivals/1", "thre')
+def test_a_best_that_is_damaged_is_no_incumbent(start, search_folder):
+    search_folder.best.write_text('{"schema": "parlay.incumbents/1", "thre')
     trial = start(make_spec(ONE))
     assert trial.wait() == [0], trial.logs()
     assert trial.result().state is TrialState.MEASURED

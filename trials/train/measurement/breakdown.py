@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from trials.measurement.protocol import ShortSteps
+from trials.measurement.protocol import TwoPointExtrapolation
 from trials.trial import LowerStrEnum
 
 
@@ -96,14 +96,14 @@ def parts_of_step(micro_batches: int, begin_s: float, end_s: float, ranges: Sequ
 
 
 def breakdown(
-    ranks: Sequence[Sequence[StepParts]], step_time_s: float, short_steps: ShortSteps | None = None
+    ranks: Sequence[Sequence[StepParts]], step_time_s: float, extrapolation: TwoPointExtrapolation | None = None
 ) -> dict[str, float]:
     """The contract's `time_s`: the mean over the ranks, in shares of `step_time_s`, since a profiled step is slower.
 
-    With `short_steps` each part is extrapolated as the step time is, and is never less than nothing.
+    With `extrapolation` each part is extrapolated as the step time is, and is never less than nothing.
     """
     shortest_s = _shortest_s(ranks)
-    by_rank = [_full_step([_divided(step, shortest_s) for step in steps], steps, short_steps) for steps in ranks]
+    by_rank = [_full_step([_divided(step, shortest_s) for step in steps], steps, extrapolation) for steps in ranks]
     mean = {part: fmean(seconds[part] for seconds in by_rank) for part in Part}
     scale = step_time_s / sum(mean.values())
     return {part.value: seconds * scale for part, seconds in mean.items()}
@@ -154,16 +154,16 @@ def _divided(step: StepParts, shortest_s: Mapping[str, float]) -> dict[Part, flo
 
 
 def _full_step(
-    divided: Sequence[Mapping[Part, float]], steps: Sequence[StepParts], short_steps: ShortSteps | None
+    divided: Sequence[Mapping[Part, float]], steps: Sequence[StepParts], extrapolation: TwoPointExtrapolation | None
 ) -> dict[Part, float]:
     """The mean over a rank's steps; where two kinds of short steps ran, what follows from the means of each."""
-    if short_steps is None:
+    if extrapolation is None:
         return _mean(divided)
     short, long = (
         _mean([parts for parts, step in zip(divided, steps, strict=True) if step.micro_batches == count])
-        for count in (short_steps.short, short_steps.long)
+        for count in (extrapolation.short, extrapolation.long)
     )
-    return {part: max(0.0, short_steps.full_time_s(short[part], long[part])) for part in Part}
+    return {part: max(0.0, extrapolation.full_time_s(short[part], long[part])) for part in Part}
 
 
 def _mean(divided: Sequence[Mapping[Part, float]]) -> dict[Part, float]:

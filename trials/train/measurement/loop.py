@@ -6,9 +6,9 @@ import math
 import time
 from collections.abc import Sequence
 
-from trials.analysis.early_stopping import RivalWatch
+from trials.analysis.early_stopping import IncumbentWatcher
 from trials.files.folders import AttemptFolder
-from trials.measurement.protocol import Measurement, Pace, ShortSteps, Stop, bound_fields, slows_down
+from trials.measurement.protocol import Measurement, StepPlan, Stop, TwoPointExtrapolation, bound_fields, slows_down
 from trials.measurement.step_log import MetricsWriter, StepPhase, StepRecord
 from trials.ranks.allocator import STEPS_A_TRIM, give_free_pages_back
 from trials.ranks.environment import process_age_s
@@ -28,7 +28,7 @@ MOST_SKIPPED = 0.1
 class TrainingLoop:
     """Runs an engine until the measurement stops. Every rank sees the same numbers and stops after the same step.
 
-    `rivals` is given to rank 0 alone, and only where the trial may end itself for the sake of a better layout.
+    `watcher` is given to rank 0 alone, and only where the trial may end itself for the sake of a better layout.
     `micro_batches` are those of each step that ran, `elapsed_s` is the age of rank 0's process after the last of them.
     """
 
@@ -39,11 +39,11 @@ class TrainingLoop:
         data: TrainingData,
         device: Device,
         report: Report,
-        rivals: RivalWatch | None = None,
+        watcher: IncumbentWatcher | None = None,
     ):
         is_finalist = spec.kind is TrialKind.FINALIST
         self.measurement = Measurement(spec.measure, spec.measure.finalist_time_s if is_finalist else 0.0)
-        self.pace = Pace(spec)
+        self.step_plan = StepPlan(spec)
         self.micro_batches: list[int] = []
         self.records: list[StepRecord] = []
         self.warmed_up_at_s: float | None = None
@@ -53,7 +53,7 @@ class TrainingLoop:
         self._data = data
         self._device = device
         self._report = report
-        self._rivals = rivals
+        self._watcher = watcher
         self._utilization = Utilization(device)
         for stage in engine.stages:
             # A full step may take longer than anything that is not stuck; a micro-batch does not.
@@ -84,7 +84,7 @@ class TrainingLoop:
 
     def _one_step(self) -> StepRecord:
         number, phase = len(self.records) + 1, self.measurement.phase
-        self.micro_batches.append(self.pace.micro_batches)
+        self.micro_batches.append(self.step_plan.micro_batches)
         views = exchange_steps(self._timed_step(number), self._device.torch_device)
         record = step_record(self._spec, number, phase, views)
         self.records.append(record)
@@ -95,17 +95,17 @@ class TrainingLoop:
     def _take_in(self, step_time_s: float, of_rank_0: RankStep) -> None:
         """Rank 0's clock decides, since ranks did not all start at the same moment; so does its view of the best."""
         self.elapsed_s = of_rank_0.elapsed_s
-        told = self.pace.add(step_time_s)
+        told = self.step_plan.add(step_time_s)
         if told is None:
             return
-        full_s, took_s = told
-        wanted_s = None if math.isnan(of_rank_0.wanted_s) else of_rank_0.wanted_s
-        self.measurement.add(full_s, of_rank_0.elapsed_s, took_s, wanted_s)
+        full_s, cost_s = told
+        target_step_time_s = None if math.isnan(of_rank_0.target_step_time_s) else of_rank_0.target_step_time_s
+        self.measurement.add(full_s, of_rank_0.elapsed_s, cost_s, target_step_time_s)
 
     def _timed_step(self, number: int) -> RankStep:
         """This rank's view. The clock runs while data is waited for, and is read after the device has finished."""
         take_batch = self._data.begin(number - 1)
-        wanted_s = self._wanted_s()
+        target_step_time_s = self._target_step_time_s()
         samples_before = self._engine.stages[0].samples
         # Else the others' steps would begin with waiting for rank 0, which writes and reads files between steps.
         meet(self._device.torch_device)
@@ -126,7 +126,7 @@ class TrainingLoop:
             reserved_gib=_or_nan(self._device.reserved_gib()),
             host_gib=resident_gib(),
             data_wait_s=data_wait_s,
-            wanted_s=wanted_s,
+            target_step_time_s=target_step_time_s,
             gpu_utilization=_or_nan(self._utilization.sample()),
         )
 
@@ -137,12 +137,12 @@ class TrainingLoop:
             return batch
         return Batch(batch.ids[:samples], batch.targets[:samples])
 
-    def _wanted_s(self) -> float:
-        """What a rival asks of this layout, as `RankStep` has it; looked for once there is something to compare."""
-        if self._rivals is None or self.measurement.phase is StepPhase.WARMUP:
+    def _target_step_time_s(self) -> float:
+        """The step time to beat, nan where there is none; the file of incumbents is read from the end of warm-up on."""
+        if self._watcher is None or self.measurement.phase is StepPhase.WARMUP:
             return math.nan
-        rival = self._rivals.look()
-        return math.nan if rival is None else rival.step_time_s
+        incumbent = self._watcher.look()
+        return math.nan if incumbent is None else incumbent.step_time_s
 
     def _note_end_of_warmup(self) -> None:
         if self.warmed_up_at_s is None and self.measurement.warmup_steps is not None:
@@ -161,9 +161,9 @@ class TrainingLoop:
         return max(record.step_time_s for record in self.records if record.phase is StepPhase.MEASURED)
 
     @property
-    def short_steps(self) -> ShortSteps | None:
+    def extrapolation(self) -> TwoPointExtrapolation | None:
         """Those that ran by turns, where the measurement is extrapolated."""
-        return self.pace.short_steps if self.pace.is_extrapolated else None
+        return self.step_plan.extrapolation if self.step_plan.is_extrapolated else None
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -172,7 +172,7 @@ class TrainingLoop:
         found = {
             Flag.TIME_LIMIT: self.measurement.stop is Stop.TIME_LIMIT,
             Flag.WIDE_INTERVAL: self.measurement.is_wide,
-            Flag.EXTRAPOLATED: self.pace.is_extrapolated,
+            Flag.EXTRAPOLATED: self.step_plan.is_extrapolated,
             Flag.SUSPECT_NODE: slows_down(self.measurement.measured_times_s),
         }
         return tuple(flag for flag, is_so in found.items() if is_so)

@@ -62,7 +62,7 @@ def add_breakdown(spec: TrialSpec, loop: TrainingLoop, device: Device, report: R
     try:
         ranks = _profiled_ranks(spec, loop, device, report)
         if outcome is not None:
-            time_s = breakdown(ranks, outcome.measured["step_time_s"], loop.short_steps)
+            time_s = breakdown(ranks, outcome.measured["step_time_s"], loop.extrapolation)
             report.measured(replace(outcome, measured={**outcome.measured, "time_s": time_s}))
     except Exception as error:
         traceback.print_exc(file=sys.stderr)
@@ -104,9 +104,9 @@ def _profiled_ranks(spec: TrialSpec, loop: TrainingLoop, device: Device, report:
 
 def _counts(loop: TrainingLoop) -> list[int]:
     """The micro-batches of each profiled step: as it was measured."""
-    if loop.short_steps is None:
+    if loop.extrapolation is None:
         return [loop.micro_batches[-1]] * PROFILED_STEPS
-    return [loop.short_steps.short, loop.short_steps.long] * 2
+    return [loop.extrapolation.short, loop.extrapolation.long] * 2
 
 
 def _profiled_steps(

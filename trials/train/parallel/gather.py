@@ -23,8 +23,8 @@ class RankStep:
     """One rank's view of one step. `loss` counts on the last stage only; device memory is nan on a CPU, and so is
     `gpu_utilization` wherever its driver was not asked.
 
-    `data_wait_s` is the part of the step time that was spent waiting for the batch. `wanted_s` is rank 0's alone: the
-    step time at which this layout could still be the best; nan where it is not compared with any.
+    `data_wait_s` is the part of the step time that was spent waiting for the batch. `target_step_time_s` is rank 0's
+    alone: the step time at which this layout could still be the best; nan where it is not compared with any.
     """
 
     step_time_s: float
@@ -36,7 +36,7 @@ class RankStep:
     reserved_gib: float
     host_gib: float
     data_wait_s: float = 0.0
-    wanted_s: float = math.nan
+    target_step_time_s: float = math.nan
     gpu_utilization: float = math.nan
 
 

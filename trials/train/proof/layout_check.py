@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from trials.measurement.protocol import ShortSteps
+from trials.measurement.protocol import TwoPointExtrapolation
 from trials.ranks.failures import TrialFailure
 from trials.train.parallel.device import Device
 from trials.train.parallel.gather import RankCount, RankPlace, exchange_places
@@ -15,11 +15,14 @@ from trials.trial import FailureReason, TrialSpec
 
 
 def proof_of(
-    spec: TrialSpec, counts: Sequence[RankCount], planned: Sequence[int], short_steps: ShortSteps | None = None
+    spec: TrialSpec,
+    counts: Sequence[RankCount],
+    planned: Sequence[int],
+    extrapolation: TwoPointExtrapolation | None = None,
 ) -> dict[str, Any]:
     """The contract's outcome.proof. Where ranks disagree, the number that is not the spec's is the one shown.
 
-    `planned` are the micro-batches that each step should have had; `short_steps` the two kinds of step that ran where
+    `planned` are the micro-batches that each step should have had; `extrapolation` the two kinds of step that ran where
     the measurement is extrapolated.
     """
     layout = spec.layout
@@ -31,7 +34,7 @@ def proof_of(
         "parameters": spec.model.parameters,
         "local_parameters_sum": _sum(spec, [c.parameters for c in counts], layout.zero_stage == 3),
         "optimizer_parameters_sum": _sum(spec, [c.optimizer_parameters for c in counts], layout.zero_stage >= 1),
-        "micro_batches_per_step": _micro_batches_per_step(spec, counts, planned, short_steps),
+        "micro_batches_per_step": _micro_batches_per_step(spec, counts, planned, extrapolation),
         "samples_per_data_rank": _samples_per_data_rank(spec, counts, planned),
     }
 
@@ -68,13 +71,13 @@ def placement_fault(spec: TrialSpec, hosts: Sequence[str]) -> str | None:
 
 
 def _micro_batches_per_step(
-    spec: TrialSpec, counts: Sequence[RankCount], planned: Sequence[int], short_steps: ShortSteps | None
+    spec: TrialSpec, counts: Sequence[RankCount], planned: Sequence[int], extrapolation: TwoPointExtrapolation | None
 ) -> float | list[int]:
     """The plan's own where all ranks ran as many as planned, else the mean of the first that did not."""
     ran = _dissent((c.micro_batches for c in counts), sum(planned))
     if ran != sum(planned):
         return ran / len(planned)
-    return spec.layout.grad_accum_steps if short_steps is None else [short_steps.short, short_steps.long]
+    return spec.layout.grad_accum_steps if extrapolation is None else [extrapolation.short, extrapolation.long]
 
 
 def _sum(spec: TrialSpec, held: Sequence[float], is_shared: bool) -> float:

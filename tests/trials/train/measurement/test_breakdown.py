@@ -8,7 +8,7 @@ import pytest
 
 from search_spaces.layouts.layout import Layout
 from tests.trials.examples import OUTCOME, SPEC
-from trials.measurement.protocol import ShortSteps
+from trials.measurement.protocol import TwoPointExtrapolation
 from trials.train.measurement.breakdown import Part, Range, Seen, StepParts, Transfer, breakdown, parts_of_step
 from trials.train.measurement.profile import add_breakdown, axis_of
 
@@ -102,7 +102,7 @@ class TestBreakdown:
         short, long = (
             step(count, 2.0 * count, (Transfer("wait", 3.0, 3.0), Transfer("wait", 1.0, 1.0))) for count in (4, 8)
         )
-        time_s = breakdown([[short, long]], 2.0 * 24 + 4.0, ShortSteps(4, 8, 24))
+        time_s = breakdown([[short, long]], 2.0 * 24 + 4.0, TwoPointExtrapolation(4, 8, 24))
         assert time_s["compute"] == pytest.approx(48.0)
         # Filling and draining takes as long whatever the micro-batches.
         assert (time_s["bubble"], time_s["pipeline"]) == (pytest.approx(2.0), pytest.approx(2.0))
@@ -126,7 +126,7 @@ def test_a_group_belongs_to_the_axis_in_which_its_ranks_differ(ranks, part):
 @pytest.mark.parametrize("outcome", [OUTCOME, None], ids=["rank-0", "another-rank"])
 def test_no_time_left_for_profiled_steps_is_told_and_fails_no_rank(outcome):
     spec = replace(SPEC, measure=replace(SPEC.measure, time_limit_s=60.0, profile=True))
-    loop = SimpleNamespace(elapsed_s=55.0, longest_step_s=1.0, short_steps=None, micro_batches=[4])
+    loop = SimpleNamespace(elapsed_s=55.0, longest_step_s=1.0, extrapolation=None, micro_batches=[4])
     told = []
     add_breakdown(spec, loop, device=None, report=SimpleNamespace(measured=told.append), outcome=outcome)
     words = "the time limit leaves no 12 s for profiled steps"

@@ -7,7 +7,7 @@ import pytest
 from search_spaces.layouts.layout import Layout
 from tests.trials.train.trial_processes import MODEL, make_spec
 from trials.attempt_result import LaunchStatus, Liveness, classify
-from trials.measurement.protocol import ShortSteps
+from trials.measurement.protocol import TwoPointExtrapolation
 from trials.train.parallel.gather import RankCount
 from trials.train.proof.layout_check import placement_fault, proof_of, samples_fault
 from trials.trial import Outcome, OutcomeStatus, TrialState
@@ -80,13 +80,13 @@ def test_one_rank_that_counted_otherwise_spoils_it(rank, wrong):
 
 
 LONG = replace(SPEC, layout=replace(LAYOUT, grad_accum_steps=36), global_batch_size=144)
-SHORT_STEPS = ShortSteps(4, 8, 36)
+EXTRAPOLATION = TwoPointExtrapolation(4, 8, 36)
 SHORT_PLAN = [4] + [4, 8] * 8
 SHORT_COUNTS = [replace(count, micro_batches=100, samples=200) for count in COUNTS]
 
 
 def believed_in_short_steps(counts: list[RankCount], planned: list[int]) -> bool:
-    proof = proof_of(LONG, counts, planned, SHORT_STEPS)
+    proof = proof_of(LONG, counts, planned, EXTRAPOLATION)
     measured = MEASURED | {"measured_steps": 16}
     names = (LONG.search_id, LONG.trial, LONG.attempt, LONG.nonce)
     outcome = Outcome(*names, OutcomeStatus.MEASURED, measured=measured, proof=proof, flags=("extrapolated",))
@@ -96,7 +96,7 @@ def believed_in_short_steps(counts: list[RankCount], planned: list[int]) -> bool
 
 def test_short_steps_are_proven_by_the_counts_that_ran():
     assert believed_in_short_steps(SHORT_COUNTS, SHORT_PLAN)
-    assert proof_of(LONG, SHORT_COUNTS, SHORT_PLAN, SHORT_STEPS)["micro_batches_per_step"] == [4, 8]
+    assert proof_of(LONG, SHORT_COUNTS, SHORT_PLAN, EXTRAPOLATION)["micro_batches_per_step"] == [4, 8]
 
 
 @pytest.mark.parametrize("wrong", [{"micro_batches": 104}, {"samples": 208}], ids=lambda wrong: next(iter(wrong)))

@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Found:
+class ImportedConfig:
     """The facts a trainer's own file states, in the contract's names; what it does not state is absent.
 
     `model` holds ModelShape's fields, `layout` Layout's fields. `notes` are whole sentences for the user: what was
