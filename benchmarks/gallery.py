@@ -197,7 +197,7 @@ def cell_of(line: Mapping[str, Any]) -> str:
     if line["layout_key"] is None:
         return "; ".join(line["faults"])
     counted = f"{len(line['trials'])} trials in {line['seconds']:.0f} s"
-    words = [f"`{line['layout_key']}`", _faster_words(line), counted]
+    words = [f"`{line['layout_key']}`", _speedup_text(line), counted]
     words += [f"host memory grows: full at step {full_at} ({name})" for name, full_at in line["grows"].items()]
     return "; ".join(words + list(line["faults"]))
 
@@ -285,7 +285,7 @@ def _full_at(trial: Trial) -> int:
     return int((trial.measured or {})["host_memory_full_at_step"])
 
 
-def _faster_words(line: Mapping[str, Any]) -> str:
+def _speedup_text(line: Mapping[str, Any]) -> str:
     if line["times_faster"] is None:
         return "no speed-up over the baseline"
     low, high = line["times_faster_low"], line["times_faster_high"]

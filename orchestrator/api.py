@@ -153,9 +153,9 @@ class Search:
         return f"<Search {self.search_id}, {self.state}: {self._headline}>"
 
     def _repr_html_(self) -> str:
-        from dashboards.report.notebook_card import card
+        from dashboards.report.notebook_card import notebook_card
 
-        return card(self._report_data)
+        return notebook_card(self._report_data)
 
     @cached_property
     def _report_data(self) -> ReportData:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dashboards.report.sentences import FIELD_WORDS
+from dashboards.report.sentences import FIELD_LABELS
 from search_spaces.layouts.layout import LAYOUT_FIELDS
 from search_spaces.schema.sections import BaselineSection, SpaceSection
 from search_spaces.tables.measured_table import COLUMNS
@@ -21,7 +21,7 @@ def test_every_field_but_the_derived_one_can_be_searched_and_be_todays():
 
 
 def test_every_field_has_a_word_in_the_report():
-    assert set(FIELD_WORDS) == set(LAYOUT_FIELDS)
+    assert set(FIELD_LABELS) == set(LAYOUT_FIELDS)
 
 
 def test_every_field_that_changes_what_runs_is_compared_with_a_plain_gpt():

@@ -77,7 +77,7 @@ class FailureReason(LowerStrEnum):
 
 
 class Flag(LowerStrEnum):
-    """What is to be known of a measurement beside its numbers; dashboards/trial_words.py says it to people."""
+    """What is to be known of a measurement beside its numbers; dashboards/trial_text.py says it to people."""
 
     EXTRAPOLATED = "extrapolated"
     TIME_LIMIT = "time_limit"

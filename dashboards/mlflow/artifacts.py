@@ -25,7 +25,7 @@ REPORT_PAUSE_S = 600.0
 
 
 @dataclass(frozen=True)
-class Held:
+class SentPages:
     """What MLflow has: the report that was written at `report`, UTC RFC 3339, and the description of that moment or of
     `described_at`; None for neither, or not known."""
 
@@ -34,7 +34,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Pages:
+class PendingPages:
     """What MLflow lacks: artifacts by their names, and tags, the description among them; which is then that of
     `described_at`."""
 
@@ -43,7 +43,9 @@ class Pages:
     described_at: str | None = None
 
 
-def due_pages(search: SearchRecord, folder: SearchFolder, held: Held, is_last: bool, link: Link) -> Pages:
+def pending_pages(
+    search: SearchRecord, folder: SearchFolder, held: SentPages, is_last: bool, link: Link
+) -> PendingPages:
     """What is to be sent now.
 
     While the search runs, a description with each new report, which is seldom enough, and a report that is ten minutes
@@ -53,20 +55,20 @@ def due_pages(search: SearchRecord, folder: SearchFolder, held: Held, is_last: b
     """
     written_at = _written_at(folder.report)
     if not is_last and written_at in (None, held.described_at or held.report):
-        return Pages(described_at=held.described_at)
+        return PendingPages(described_at=held.described_at)
 
     # Templates and plotly.js are loaded by whoever shows a search, and by nobody's start.
-    from dashboards.mlflow.description import search_note
+    from dashboards.mlflow.description import search_description
     from dashboards.report.data import report_data
     from dashboards.report.figures.standalone_page import figure_pages
 
     data = report_data(search, search.created_at if written_at is None else utc_seconds(written_at))
-    tags = runs.note_tags(search_note(data, link))
+    tags = runs.note_tags(search_description(data, link))
     figures = figure_pages(data) if search.state.is_ended else {}
     texts = {f"figures/{key}.html": page for key, page in figures.items()}
     if written_at is not None and _is_due(written_at, held.report, 0.0 if search.state.is_ended else REPORT_PAUSE_S):
         texts["report.html"], tags[runs.REPORT] = _read(folder.report)
-    return Pages(texts, tags, written_at)
+    return PendingPages(texts, tags, written_at)
 
 
 def _written_at(report: Path) -> str | None:

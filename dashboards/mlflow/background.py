@@ -34,14 +34,14 @@ class MlflowWorker:
         self._thread = threading.Thread(target=self._run, name="mlflow", daemon=True)
         self._thread.start()
 
-    def hand(self, search: SearchRecord) -> None:
+    def submit(self, search: SearchRecord) -> None:
         """Have this record sent, soon; never waits."""
         with self._changed:
             self._newest = search
             self._changed.notify()
 
     @property
-    def was_told(self) -> bool:
+    def has_record(self) -> bool:
         """Whether it was handed anything yet."""
         return self._newest is not None
 
@@ -78,8 +78,8 @@ class MlflowWorker:
         except Exception as error:  # whatever MLflow and its libraries raise, the search goes on
             self._say_once("down", f"MLflow at {masked(self._sync.uri)} fails and is tried again: {one_line(error)}")
             return False
-        if self.report.refused_names:
-            self._say_once("names", "MLflow takes some names only changed: " + ", ".join(self.report.refused_names))
+        if self.report.altered_names:
+            self._say_once("names", "MLflow takes some names only changed: " + ", ".join(self.report.altered_names))
         if self.report.unread:
             self._say_once("unread", "not sent to MLflow: " + "; ".join(self.report.unread))
         return True

@@ -9,7 +9,7 @@ from dashboards.report import sentences
 from dashboards.report.data import ReportData, TrialView
 from dashboards.terminal.headline import headline, sentence
 from dashboards.text import printable
-from dashboards.trial_words import UNKNOWN, amount, span
+from dashboards.trial_text import UNKNOWN, format_number, format_range
 from search_spaces.layouts.layout import Layout
 from trials.files.text import counted
 
@@ -21,15 +21,15 @@ Link = Callable[[str], str | None]
 """Where MLflow shows a trial, by its name."""
 
 
-def search_note(data: ReportData, link: Link = lambda trial: None) -> str:
+def search_description(data: ReportData, link: Link = lambda trial: None) -> str:
     """What `data` says of the search, for those who look at its run first."""
     parts = [
         f"**{_plain(headline(data.verdict))}**",
         _plain(sentence(data.verdict)),
         *_winner(data, link),
-        _plain(" ".join([*sentences.sure_words(data), *sentences.trade_words(data)])),
-        _plain(sentences.state_words(data)),
-        _plain(sentences.cost_words(data)),
+        _plain(" ".join([*sentences.describe_confidence(data), *sentences.describe_tradeoffs(data)])),
+        _plain(sentences.describe_state(data)),
+        _plain(sentences.describe_cost(data)),
         *_best_layouts(data, link),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -40,13 +40,15 @@ def _winner(data: ReportData, link: Link) -> Iterator[str]:
     if answer is None:
         return
     told = [f"best layout: {_linked(answer.trial, link)}, {_shape(answer.layout, data)}"]
-    interval = span(answer.tokens_per_sec_low, answer.tokens_per_sec_high)
-    told.append(f"tokens per second: {amount(answer.tokens_per_sec)}" + (f", 95 % {interval}" if interval else ""))
+    interval = format_range(answer.tokens_per_sec_low, answer.tokens_per_sec_high)
+    told.append(
+        f"tokens per second: {format_number(answer.tokens_per_sec)}" + (f", 95 % {interval}" if interval else "")
+    )
     if answer.step_time_s is not None:
         sequences = counted(answer.layout.global_batch_size, "sequence")
         told.append(f"step: {sentences.duration(answer.step_time_s)} for {sequences}")
     if answer.peak_memory_gib is not None:
-        told.append(f"peak memory: {amount(answer.peak_memory_gib, 3)} GiB of the fullest rank")
+        told.append(f"peak memory: {format_number(answer.peak_memory_gib, 3)} GiB of the fullest rank")
     yield "\n".join(f"- {line}" for line in told)
 
 
@@ -64,16 +66,20 @@ def _row(trial: TrialView, data: ReportData, link: Link) -> tuple[str, ...]:
     times = f"{trial.speed / data.baseline_speed:.2f}" if trial.speed and data.baseline_speed else UNKNOWN
     return (
         _linked(trial.trial, link),
-        amount(trial.tokens_per_sec),
-        span(trial.tokens_per_sec_low, trial.tokens_per_sec_high) or UNKNOWN,
+        format_number(trial.tokens_per_sec),
+        format_range(trial.tokens_per_sec_low, trial.tokens_per_sec_high) or UNKNOWN,
         times,
-        amount(trial.peak_memory_gib, 3),
+        format_number(trial.peak_memory_gib, 3),
         _shape(trial.layout, data, *(flag.replace("_", " ") for flag in trial.flags)),
     )
 
 
 def _shape(layout: Layout, data: ReportData, *remarks: str) -> str:
-    return _plain(", ".join([sentences.shape_words(layout), *sentences.other_words(layout, data.varying), *remarks]))
+    return _plain(
+        ", ".join(
+            [sentences.format_parallelism(layout), *sentences.format_other_fields(layout, data.varying), *remarks]
+        )
+    )
 
 
 def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -14,7 +14,7 @@ from dashboards.access.auth import Door, Refused, last_answer
 from dashboards.access.browser_sessions import ENTRY_PATH
 from dashboards.access.http_protocol import BoundedProtocol
 from dashboards.access.token import PORT_VARIABLE, TOKEN_VARIABLE
-from dashboards.report.live_page import words_page
+from dashboards.report.live_page import message_page
 
 ANOTHER_ADDRESS = "parlay dashboard --page prints an address that opens once, within ten minutes"
 
@@ -69,6 +69,6 @@ def _refusal(refused: Refused) -> Response:
 def _page(
     title: str, *sentences: str, goes_to: str | None = None, status: int = 200, headers: dict[str, str] | None = None
 ) -> Response:
-    page = words_page(title, *sentences, goes_to=goes_to)
+    page = message_page(title, *sentences, goes_to=goes_to)
     policy = {"content-security-policy": f"{page.policy}; frame-ancestors 'none'", "referrer-policy": "no-referrer"}
     return HTMLResponse(page.text, status, policy | {"cache-control": "no-store"} | (headers or {}))

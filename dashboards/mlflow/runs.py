@@ -133,7 +133,7 @@ def may_describe(tags: Mapping[str, str]) -> bool:
     return tags.get(NOTE_MARK) == note_tags(tags.get(NOTE, "")).get(NOTE_MARK)
 
 
-def refused_names(search: SearchRecord) -> list[str]:
+def altered_names(search: SearchRecord) -> list[str]:
     """Keys of the search's file that MLflow does not take as they are, and that appear changed."""
     return [name for name, _ in _flat(search.spec) if _key(name) != name]
 

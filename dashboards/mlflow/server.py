@@ -156,12 +156,12 @@ def show_dashboard(uri: str, home: Path, say: Callable[[str], None], port: int |
     with MlflowServer(uri, home, port) as server:
         say(f"MLflow: {server.address} (Ctrl-C ends it)")
         say(f"from another machine, first: {tunnel_command(server.port)}")
-        say(f"for a browser: {_address_words(home, server.port)}")
+        say(f"for a browser: {_describe_page_address(home, server.port)}")
         say(f"for a program: MLFLOW_TRACKING_TOKEN=$(cat {server.token.path})")
         server.wait()
 
 
-def _address_words(home: Path, port: int) -> str:
+def _describe_page_address(home: Path, port: int) -> str:
     """An address that opens the pages is printed where somebody reads it, and into no log."""
     if not sys.stderr.isatty():
         return "parlay dashboard --page prints an address"

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dashboards.mlflow import runs
-from dashboards.mlflow.artifacts import Held, due_pages
+from dashboards.mlflow.artifacts import SentPages, pending_pages
 from dashboards.mlflow.backend_store import SQLITE_FILE, is_database, require_usable_store, tracking_uri
 from dashboards.mlflow.runs import Point, RunStatus, RunView
 from dashboards.text import masked, one_line
@@ -62,14 +62,14 @@ T = TypeVar("T")
 class SyncReport:
     """What MLflow holds now: `run_id` is the parent's, `num_runs` counts it and the children.
 
-    `refused_names` are keys that MLflow does not take and that were changed; `unread` says which files of the search
+    `altered_names` are keys that MLflow does not take and that were changed; `unread` says which files of the search
     could not be read and are missing.
     """
 
     uri: str
     run_id: str
     num_runs: int
-    refused_names: tuple[str, ...] = ()
+    altered_names: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
 
 
@@ -124,7 +124,7 @@ class MlflowSync:
         parent = self._begin_parent(search, folder, sent)
         unread = [words for trial in search.trials for words in self._send_child(search, trial, folder, sent)]
         unread += self._complete_parent(search, folder, sent)
-        return SyncReport(self.uri, parent.run_id, len(sent), tuple(runs.refused_names(search)), tuple(unread))
+        return SyncReport(self.uri, parent.run_id, len(sent), tuple(runs.altered_names(search)), tuple(unread))
 
     def _begin_parent(self, search: SearchRecord, folder: SearchFolder, sent: dict[str | None, _Sent]) -> _Sent:
         view = runs.parent_view(search)
@@ -177,9 +177,9 @@ class MlflowSync:
         """Send the report and its figures where they are due; the tags that go with them, and what is missing."""
         parent = sent[None]
         is_last = search.state.is_ended and not parent.is_ended
-        held, tags = Held(parent.tags.get(runs.REPORT), parent.described_at), dict[str, str]()
+        held, tags = SentPages(parent.tags.get(runs.REPORT), parent.described_at), dict[str, str]()
         try:
-            pages = due_pages(search, folder, held, is_last, lambda trial: self._store.place(sent[trial]))
+            pages = pending_pages(search, folder, held, is_last, lambda trial: self._store.place(sent[trial]))
             parent.described_at, tags = pages.described_at, dict(pages.tags)
             self._store.put_texts(parent, pages.texts)
         except Exception as error:

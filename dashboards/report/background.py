@@ -34,7 +34,7 @@ class ReportWorker:
         self._has_failed = False
         self._thread: threading.Thread | None = None
 
-    def hand(self, search: SearchRecord) -> None:
+    def submit(self, search: SearchRecord) -> None:
         """Have this record, or a newer one, written some time; never waits."""
         with self._changed:
             self._newest = search

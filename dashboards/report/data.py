@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dashboards.report.figures.importance import Importance, importance_of
-from dashboards.report.figures.time_breakdown import TimeParts, time_parts_of
+from dashboards.report.figures.importance import Importance, axis_importance
+from dashboards.report.figures.time_breakdown import TimeBreakdown, time_breakdowns
 from dashboards.report.log_excerpts import Excerpts
-from dashboards.trial_words import failure_words
+from dashboards.trial_text import describe_failure
 from search_spaces.layouts.layout import Layout
 from trials.analysis.pareto import pareto, trades
 from trials.analysis.ranking import Objective, Ranking, is_suspect, upper_bound_of, value_of
@@ -126,7 +126,7 @@ class ReportData:
     layouts: tuple[TrialView, ...]
     varying: tuple[str, ...]
     importance: Importance | None
-    time_parts: tuple[TimeParts, ...]
+    time_breakdowns: tuple[TimeBreakdown, ...]
 
     @property
     def measured(self) -> tuple[TrialView, ...]:
@@ -159,8 +159,8 @@ def report_data(search: SearchRecord, at: float) -> ReportData:
         trials=_views(search, ranking),
         layouts=tuple(_view(trial, search, ranking) for trial in ranking.ordered),
         varying=_varying(search.trials),
-        importance=importance_of(*_speeds(ranking)),
-        time_parts=time_parts_of(ranking.best, today, spec),
+        importance=axis_importance(*_speeds(ranking)),
+        time_breakdowns=time_breakdowns(ranking.best, today, spec),
     )
 
 
@@ -262,7 +262,7 @@ def _view(trial: Trial, search: SearchRecord, ranking: Ranking) -> TrialView:
         queue_wait_s=last.queue_wait_s if last else None,
         node_hours=sum(attempt.node_hours or 0.0 for attempt in trial.attempts),
         flags=trial.flags,
-        remark=failure_words(last, limit_gib) if last else None,
+        remark=describe_failure(last, limit_gib) if last else None,
         excerpt=None,
     )
 

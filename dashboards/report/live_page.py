@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 from dashboards.report.html import Page, html_page, own, plotly
 from dashboards.report.table import Column
-from dashboards.terminal.headline import end_words
+from dashboards.terminal.headline import describe_end_reason
 from dashboards.text import printable
 from trials.analysis.verdict import ShownState, shown_state
 from trials.files.text import counted
@@ -16,7 +16,7 @@ from trials.ledger.events import EndReason, SearchState
 
 
 @dataclass(frozen=True)
-class SearchLine:
+class SearchListRow:
     """One search of the list. `stopped`: why it has not ended and yet nobody drives it any more."""
 
     search_id: str
@@ -36,7 +36,7 @@ class SearchLine:
         """Why it ended, or does not go on."""
         if self.stopped is not None:
             return f"nobody drives it any more: {printable(self.stopped)}"
-        return "" if self.end_reason is None else end_words(self.end_reason)
+        return "" if self.end_reason is None else describe_end_reason(self.end_reason)
 
 
 _COLUMNS = (
@@ -54,7 +54,7 @@ def live_page(search_id: str) -> Page:
     return html_page("live.html.jinja", f"{search_id}: report", scripts, asks_service=True, search_id=search_id)
 
 
-def searches_page(lines: Sequence[SearchLine]) -> Page:
+def searches_page(lines: Sequence[SearchListRow]) -> Page:
     """The searches of a ledger, each with the way to its report."""
     return html_page(
         "searches.html.jinja",
@@ -69,10 +69,10 @@ def searches_page(lines: Sequence[SearchLine]) -> Page:
     )
 
 
-def words_page(title: str, *sentences: str | None, goes_to: str | None = None, leads_home: bool = False) -> Page:
+def message_page(title: str, *sentences: str | None, goes_to: str | None = None, leads_home: bool = False) -> Page:
     """A page of a few sentences: one that goes on to another page at once, or one with the way to the searches."""
     said = [_sentence(printable(words)) for words in sentences if words]
-    return html_page("words.html.jinja", printable(title), sentences=said, goes_to=goes_to, leads_home=leads_home)
+    return html_page("message.html.jinja", printable(title), sentences=said, goes_to=goes_to, leads_home=leads_home)
 
 
 def _sentence(words: str) -> str:

@@ -8,9 +8,9 @@ from dashboards.report.page import first_screen
 from dashboards.terminal.headline import headline
 
 
-def card(data: ReportData) -> str:
+def notebook_card(data: ReportData) -> str:
     """The answer, how sure it is, and where the search stands; without scripts, in the notebook's own colours."""
-    return fragment("card.html.jinja", data=data, answer=headline(data.verdict), **_shown(data))
+    return fragment("notebook_card.html.jinja", data=data, answer=headline(data.verdict), **_shown(data))
 
 
 def _shown(data: ReportData) -> dict[str, object]:

@@ -11,13 +11,13 @@ from typing import Any
 from dashboards.report import sentences as words
 from dashboards.report.data import ReportData
 from dashboards.report.figures.figure import Figure
-from dashboards.report.figures.registry import SECTIONS, figures_of
+from dashboards.report.figures.registry import SECTIONS, report_figures
 from dashboards.report.html import Page, embedded_json, html_page, own, plotly
 from dashboards.report.rank_placement import rank_placement
-from dashboards.report.table import columns_of, rows_of
+from dashboards.report.table import table_columns, table_rows
 from dashboards.terminal.headline import headline, sentence
 from dashboards.text import printable
-from dashboards.trial_words import amount, span
+from dashboards.trial_text import format_number, format_range
 from trials.analysis.verdict import VerdictKind
 from trials.files.text import counted
 
@@ -61,7 +61,7 @@ def report_without_scripts(data: ReportData) -> Page:
 
 
 def _page(data: ReportData, scripts: Sequence[str], renewed: str) -> Page:
-    figures = figures_of(data)
+    figures = report_figures(data)
     sections = [Section(key, title, tuple(figures[k] for k in keys if k in figures)) for key, title, keys in SECTIONS]
     return html_page(
         "report.html.jinja",
@@ -72,8 +72,8 @@ def _page(data: ReportData, scripts: Sequence[str], renewed: str) -> Page:
         figures=embedded_json({key: figure.plot for key, figure in figures.items() if figure.plot}),
         sections=[section for section in sections if any(figure.plot for figure in section.figures)],
         wide=_WIDE,
-        columns=columns_of(data),
-        rows=rows_of(data),
+        columns=table_columns(data),
+        rows=table_rows(data),
         **first_screen(data),
     )
 
@@ -87,16 +87,16 @@ def first_screen(data: ReportData) -> dict[str, Any]:
     return {
         "answer": full,
         "ratio": ratio,
-        "ratio_words": full.removeprefix(f"{ratio}x ") if ratio else None,
+        "ratio_text": full.removeprefix(f"{ratio}x ") if ratio else None,
         "times": words.TIMES,
         "below": sentence(verdict),
-        "shape": words.shape_words(answer.layout) if answer else None,
-        "others": ", ".join(words.other_words(answer.layout, data.varying)) if answer else None,
+        "shape": words.format_parallelism(answer.layout) if answer else None,
+        "others": ", ".join(words.format_other_fields(answer.layout, data.varying)) if answer else None,
         "tiles": _tiles(data),
-        "sure": words.sure_words(data),
-        "state": words.state_words(data),
+        "sure": words.describe_confidence(data),
+        "state": words.describe_state(data),
         "meters": _meters(data),
-        "cost": words.cost_words(data),
+        "cost": words.describe_cost(data),
         "as_of": datetime.fromtimestamp(data.at, timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "placement": rank_placement(answer.layout, data.gpus_per_node) if answer else None,
         "caption": f"{counted(len(data.trials), 'trial')} in launch order, a row a run; click a heading to sort",
@@ -109,13 +109,13 @@ def _tiles(data: ReportData) -> list[Tile]:
     answer = data.answer
     if answer is None:
         return []
-    interval = span(answer.tokens_per_sec_low, answer.tokens_per_sec_high)
-    tiles = [Tile("Tokens a second", amount(answer.tokens_per_sec), interval)]
+    interval = format_range(answer.tokens_per_sec_low, answer.tokens_per_sec_high)
+    tiles = [Tile("Tokens a second", format_number(answer.tokens_per_sec), interval)]
     if answer.step_time_s is not None:
         batch = answer.layout.global_batch_size
         tiles.append(Tile("Step", words.duration(answer.step_time_s), f"{batch} sequences"))
     if answer.peak_memory_gib is not None:
-        tiles.append(Tile("Peak memory", f"{amount(answer.peak_memory_gib, 3)} GiB", "of the fullest rank"))
+        tiles.append(Tile("Peak memory", f"{format_number(answer.peak_memory_gib, 3)} GiB", "of the fullest rank"))
     if answer.mfu is not None:
         tiles.append(Tile("MFU", words.percent(answer.mfu), "of the peak FLOP/s"))
     ranks = counted(answer.layout.num_gpus, "rank")

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dashboards.report.data import ReportData, TrialView
-from dashboards.report.sentences import FIELD_WORDS, duration, reason_words, value_words
+from dashboards.report.sentences import FIELD_LABELS, duration, format_reason, format_value
 from dashboards.text import printable
-from dashboards.trial_words import UNKNOWN, amount
+from dashboards.trial_text import UNKNOWN, format_number
 from trials.trial import TrialKind
 
 _ALWAYS = ("tensor_parallel", "pipeline_parallel", "data_parallel", "micro_batch_size")
@@ -41,16 +41,16 @@ class Row:
     excerpt: str | None
 
 
-def columns_of(data: ReportData) -> list[Column]:
+def table_columns(data: ReportData) -> list[Column]:
     """The trial, how it ended, what was measured, its choices, what it cost."""
-    fields = [Column(FIELD_WORDS[name], is_number=_is_count(name)) for name in _fields(data)]
+    fields = [Column(FIELD_LABELS[name], is_number=_is_count(name)) for name in _fields(data)]
     measured = [Column(name, is_number=True) for name in ("tokens/s", "step", "predicted step", "GiB")]
     cost = [Column(name, is_number=True) for name in ("queue", "node-hours")]
     return [Column("trial", is_number=False), Column("state", is_number=False), *measured, *fields, *cost]
 
 
-def rows_of(data: ReportData) -> list[Row]:
-    """In the order of `columns_of`, as the trials were proposed."""
+def table_rows(data: ReportData) -> list[Row]:
+    """In the order of `table_columns`, as the trials were proposed."""
     fields = _fields(data)
     return [_row(trial, fields, data) for trial in data.trials]
 
@@ -67,12 +67,14 @@ def _row(trial: TrialView, fields: Sequence[str], data: ReportData) -> Row:
     layout = trial.layout.canonical().to_json()
     cells = [
         Cell(trial.trial, trial.trial),
-        Cell(_end_words(trial), reason_words(trial)),
-        _number(trial.tokens_per_sec, amount(trial.tokens_per_sec)) if trial.tokens_per_sec else _at_most(trial, data),
+        Cell(_end_text(trial), format_reason(trial)),
+        _number(trial.tokens_per_sec, format_number(trial.tokens_per_sec))
+        if trial.tokens_per_sec
+        else _at_most(trial, data),
         _number(trial.step_time_s, duration(trial.step_time_s)),
         _number(trial.predicted_step_time_s, duration(trial.predicted_step_time_s)),
-        _number(trial.peak_memory_gib, amount(trial.peak_memory_gib, 3)),
-        *(Cell(value_words(layout[name]), _sorted_by(layout[name]), _is_count(name)) for name in fields),
+        _number(trial.peak_memory_gib, format_number(trial.peak_memory_gib, 3)),
+        *(Cell(format_value(layout[name]), _sorted_by(layout[name]), _is_count(name)) for name in fields),
         _number(trial.queue_wait_s, duration(trial.queue_wait_s)),
         _number(trial.node_hours, f"{trial.node_hours:.3g}"),
     ]
@@ -98,7 +100,7 @@ def _number(value: float | None, text: str) -> Cell:
 def _at_most(trial: TrialView, data: ReportData) -> Cell:
     """What a trial that stopped early or ran out of time would reach at best, where that is tokens per second."""
     most = trial.speed_at_most if data.objective.value == "tokens_per_sec" else None
-    return Cell(UNKNOWN if most is None else f"\N{LESS-THAN OR EQUAL TO} {amount(most)}", "", is_number=True)
+    return Cell(UNKNOWN if most is None else f"\N{LESS-THAN OR EQUAL TO} {format_number(most)}", "", is_number=True)
 
 
 def _marks(trial: TrialView, data: ReportData, is_best: bool) -> tuple[str, ...]:
@@ -112,8 +114,8 @@ def _marks(trial: TrialView, data: ReportData, is_best: bool) -> tuple[str, ...]
     return tuple(mark for mark, is_so in holds.items() if is_so)
 
 
-def _end_words(trial: TrialView) -> str:
-    words = [reason_words(trial)]
+def _end_text(trial: TrialView) -> str:
+    words = [format_reason(trial)]
     if trial.num_attempts > 1:
         words.append(f"{trial.num_attempts} attempts")
     return ", ".join([*words, *(flag.replace("_", " ") for flag in trial.flags)])

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dashboards.text import printable
-from dashboards.trial_words import REASON_WORDS, amount, named, rate_span
+from dashboards.trial_text import REASON_LABELS, format_number, format_throughput_interval, join_names
 from trials.analysis.best_layout import choice_words, none_words, room_words
 from trials.analysis.ranking import Objective, Ranking, Speedup
 from trials.analysis.verdict import SearchVerdict, VerdictKind
@@ -23,7 +23,7 @@ UNITS: Mapping[Objective, str] = {
 
 _LONGEST_REASON = 200
 
-_END_WORDS: Mapping[EndReason, str] = {
+_END_DESCRIPTIONS: Mapping[EndReason, str] = {
     EndReason.MAX_TRIALS: "reached the limit of search.max_trials",
     EndReason.BUDGET: "reached its budget of node-hours",
     EndReason.CONVERGED: "converged: no remaining layout is likely to be faster",
@@ -67,7 +67,7 @@ def sentence(verdict: SearchVerdict) -> str:
     if best is not None:
         words = f"{best.trial} is {choice_words(verdict.ranking)}"
         others = [tie.trial for tie in verdict.ranking.ties if tie is not verdict.ranking.fastest]
-        return f"{words}; statistically tied with {named(others)}." if others else f"{words}."
+        return f"{words}; statistically tied with {join_names(others)}." if others else f"{words}."
     if verdict.kind is VerdictKind.NONE_ALLOWED:
         why = none_words(verdict.ranking) or ""
         return f"{why[0].upper()}{why[1:]}."
@@ -78,15 +78,15 @@ def sentence(verdict: SearchVerdict) -> str:
     return printable(last_line(verdict.detail or "")) or "parlay logs TRIAL shows what a trial wrote."
 
 
-def answer_line(verdict: SearchVerdict) -> str:
+def best_layout_line(verdict: SearchVerdict) -> str:
     """The best layout and what is known of it in one line, for a terminal; the headline where there is none."""
     best, words = verdict.best, headline(verdict)
     if best is None:
         return none_words(verdict.ranking) or _lower(words)
     if verdict.kind is VerdictKind.NO_COMPARISON:
-        words = _no_comparison_words(verdict)
+        words = _describe_missing_comparison(verdict)
     told = [
-        f"best: {best.trial}, {best.layout.key}, {rate_words(best.measured or {})} tokens/s",
+        f"best: {best.trial}, {best.layout.key}, {format_throughput(best.measured or {})} tokens/s",
         _lower(words),
     ]
     if best is not verdict.ranking.fastest:
@@ -96,66 +96,66 @@ def answer_line(verdict: SearchVerdict) -> str:
     return "; ".join(told)
 
 
-def end_words(reason: EndReason) -> str:
+def describe_end_reason(reason: EndReason) -> str:
     """Why a search ended, as far as its reason alone tells."""
-    return _END_WORDS[reason]
+    return _END_DESCRIPTIONS[reason]
 
 
-def ending_words(verdict: SearchVerdict) -> str:
+def describe_ending(verdict: SearchVerdict) -> str:
     """Why this search ended, in words without a stop; "" while it has not."""
     reason = verdict.end_reason
     if reason is None:
         return ""
     if reason is EndReason.CANCELLED_BY_USER:
-        return _lower(_cancelled_words(verdict))
+        return _lower(_describe_cancellation(verdict))
     if reason is EndReason.MAX_TRIALS and verdict.max_layouts is not None:
         return f"reached the limit of {counted(verdict.max_layouts, 'layout')}"
     if reason is EndReason.SUBMISSION_REJECTED:
-        return _lower(_refused_words(verdict))
-    return end_words(reason)
+        return _lower(_describe_rejection(verdict))
+    return describe_end_reason(reason)
 
 
-def speedup_words(speedup: Speedup, objective: Objective = Objective.TOKENS_PER_SEC) -> str:
+def format_speedup(speedup: Speedup, objective: Objective = Objective.TOKENS_PER_SEC) -> str:
     """How many times as fast as the baseline, with its 95 % interval."""
     better = "faster" if objective is Objective.TOKENS_PER_SEC else "better"
     unit = "" if objective is Objective.TOKENS_PER_SEC else f" in {UNITS[objective]}"
     if speedup.ratio >= 1:
-        return f"{speedup.ratio:.2f}x {better} than the baseline{unit}{interval_words(speedup)}"
-    return f"{speedup.ratio:.2f}x the speed of the baseline{unit}{interval_words(speedup)}"
+        return f"{speedup.ratio:.2f}x {better} than the baseline{unit}{format_interval(speedup)}"
+    return f"{speedup.ratio:.2f}x the speed of the baseline{unit}{format_interval(speedup)}"
 
 
-def interval_words(speedup: Speedup) -> str:
+def format_interval(speedup: Speedup) -> str:
     """The 95 % interval in brackets, after a number."""
     if speedup.low is None or speedup.high is None:
         return " (interval unknown)"
     return f" ({speedup.low:.2f}\N{EN DASH}{speedup.high:.2f})"
 
 
-def room_lines(ranking: Ranking) -> list[str]:
+def headroom_lines(ranking: Ranking) -> list[str]:
     """A line about the layouts that were measured and leave too little memory to be the best."""
     too_full = [trial for trial in ranking.ordered if not ranking.has_room(trial)]
     if ranking.floor is None or not too_full:
         return []
     asked = f"constraints.min_free_memory_gib asks {ranking.floor.min_free_gib:g} GiB"
     leave = "leaves" if len(too_full) == 1 else "leave"
-    return [f"! {named([trial.trial for trial in too_full])} {leave} less memory free than asked: {asked}"]
+    return [f"! {join_names([trial.trial for trial in too_full])} {leave} less memory free than asked: {asked}"]
 
 
-def rate_words(measured: Mapping[str, Any]) -> str:
+def format_throughput(measured: Mapping[str, Any]) -> str:
     """Tokens per second with the 95 % interval, where one is known."""
-    interval = rate_span(measured)
-    return amount(measured["tokens_per_sec"]) + (f" ({interval})" if interval else "")
+    interval = format_throughput_interval(measured)
+    return format_number(measured["tokens_per_sec"]) + (f" ({interval})" if interval else "")
 
 
 def _measured_speedup(verdict: SearchVerdict) -> str:
     assert verdict.speedup is not None, "both were measured"
-    return speedup_words(verdict.speedup, verdict.ranking.objective)
+    return format_speedup(verdict.speedup, verdict.ranking.objective)
 
 
 def _no_winner(verdict: SearchVerdict) -> str:
     if verdict.speedup is None:
         return f"No clear winner yet: the baseline is statistically tied with {_tie_names(verdict)}"
-    return f"No clear winner yet: {verdict.speedup.ratio:.2f}x{interval_words(verdict.speedup)}"
+    return f"No clear winner yet: {verdict.speedup.ratio:.2f}x{format_interval(verdict.speedup)}"
 
 
 def _baseline_best(verdict: SearchVerdict) -> str:
@@ -174,10 +174,10 @@ def _only_baseline(verdict: SearchVerdict) -> str:
 def _no_comparison(verdict: SearchVerdict) -> str:
     best = verdict.best
     assert best is not None, "it has no baseline to be compared with"
-    return f"{amount((best.measured or {})['tokens_per_sec'])} tokens/s, {_no_comparison_words(verdict)}"
+    return f"{format_number((best.measured or {})['tokens_per_sec'])} tokens/s, {_describe_missing_comparison(verdict)}"
 
 
-def _no_comparison_words(verdict: SearchVerdict) -> str:
+def _describe_missing_comparison(verdict: SearchVerdict) -> str:
     return f"no comparison: {_missing_baseline_reason(verdict)}"
 
 
@@ -194,20 +194,20 @@ def _missing_baseline_reason(verdict: SearchVerdict) -> str:
 
 def _ending_of(baseline: Trial, verdict: SearchVerdict) -> str:
     if baseline.state is not TrialState.CANCELLED:
-        return "failed" + (f": {REASON_WORDS[baseline.reason]}" if baseline.reason else "")
+        return "failed" + (f": {REASON_LABELS[baseline.reason]}" if baseline.reason else "")
     by_search = (
         verdict.end_reason is EndReason.CANCELLED_BY_USER or baseline.reason is not FailureReason.CANCELLED_BY_USER
     )
     return "was cancelled with the search" if by_search else "was cancelled from outside the search"
 
 
-def _cancelled_words(verdict: SearchVerdict) -> str:
+def _describe_cancellation(verdict: SearchVerdict) -> str:
     of_most = "" if verdict.max_layouts is None else f" of {verdict.max_layouts}"
     noun = "layout" if not of_most and verdict.num_layouts == 1 else "layouts"
     return f"Cancelled by the user after {verdict.num_layouts}{of_most} {noun}"
 
 
-def _refused_words(verdict: SearchVerdict) -> str:
+def _describe_rejection(verdict: SearchVerdict) -> str:
     reason = printable(" ".join((verdict.detail or "").split()))[:_LONGEST_REASON]
     return "The cluster rejected a job" + (f": {reason}" if reason else "")
 
@@ -216,7 +216,7 @@ def _all_failed(verdict: SearchVerdict) -> str:
     assert verdict.commonest is not None, "some trial failed"
     (reason, count), failed = verdict.commonest, verdict.counts.failed
     words = f"No layout was measured: {counted(failed, 'trial')} failed, "
-    return words + (REASON_WORDS[reason] if count == failed else f"{count} of them: {REASON_WORDS[reason]}")
+    return words + (REASON_LABELS[reason] if count == failed else f"{count} of them: {REASON_LABELS[reason]}")
 
 
 def _lower(words: str) -> str:
@@ -224,7 +224,7 @@ def _lower(words: str) -> str:
 
 
 def _tie_names(verdict: SearchVerdict) -> str:
-    return named([tie.trial for tie in verdict.ranking.ties])
+    return join_names([tie.trial for tie in verdict.ranking.ties])
 
 
 _HEADLINES = {
@@ -238,6 +238,6 @@ _HEADLINES = {
     VerdictKind.NOTHING_YET: lambda verdict: "No layout has been measured yet",
     VerdictKind.NOTHING_MEASURED: lambda verdict: "No layout was measured",
     VerdictKind.ALL_FAILED: _all_failed,
-    VerdictKind.CANCELLED: _cancelled_words,
-    VerdictKind.REFUSED: _refused_words,
+    VerdictKind.CANCELLED: _describe_cancellation,
+    VerdictKind.REFUSED: _describe_rejection,
 }

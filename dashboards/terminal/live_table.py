@@ -16,17 +16,17 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from dashboards.terminal.headline import answer_line, rate_words, room_lines
-from dashboards.terminal.progress import flight_words, is_simulated, pace_words, shares
+from dashboards.terminal.headline import best_layout_line, format_throughput, headroom_lines
+from dashboards.terminal.progress import describe_in_flight, describe_pace, is_simulated, shares
 from dashboards.text import printable
-from dashboards.trial_words import (
-    amount,
-    count_words,
-    end_of_trial,
-    failure_words,
+from dashboards.trial_text import (
+    describe_failure,
+    describe_flag,
+    describe_step_time,
     flag_lines,
-    flag_words,
-    time_words,
+    format_counts,
+    format_number,
+    format_trial_end,
 )
 from search_spaces.hardware.memory_headroom import MemoryFloor
 from trials.analysis.ranking import Objective, Ranking, rank, upper_bound_of
@@ -82,7 +82,7 @@ class LiveView:
         self._live: Live | None = None
         self._shown: tuple[SearchRecord, Ranking] | None = None
         self._has_lines = False
-        self._told_flags: set[str] = set()
+        self._described_flags: set[str] = set()
 
     def __enter__(self) -> LiveView:
         if self._console.is_terminal and not self._console.is_dumb_terminal:
@@ -108,7 +108,7 @@ class LiveView:
             return
         ranking = self._ranking_of(search)
         self._print(progress_line(search, ranking))
-        self._print(answer_line(verdict_of(search, ranking, self._baseline_key)))
+        self._print(best_layout_line(verdict_of(search, ranking, self._baseline_key)))
 
     def update(self, search: SearchRecord, event: Event) -> None:
         """Show the search as it is after this event."""
@@ -129,9 +129,9 @@ class LiveView:
         outcome = _measured_by(event, search)
         if outcome is None:
             return
-        new_flags = [flag for flag in outcome.flags if flag not in self._told_flags]
-        self._told_flags.update(new_flags)
-        for words in (time_words(outcome.measured), *map(flag_words, new_flags)):
+        new_flags = [flag for flag in outcome.flags if flag not in self._described_flags]
+        self._described_flags.update(new_flags)
+        for words in (describe_step_time(outcome.measured), *map(describe_flag, new_flags)):
             if words is not None:
                 self._print(f"  {printable(words)}")
 
@@ -150,9 +150,9 @@ class LiveView:
             return Group()
         (search, ranking), now = self._shown, self._clock()
         limits = _limits(search, now)
-        below = [*map(printable, (*flag_lines(search.trials), *room_lines(ranking))), *_flight_lines(search, now)]
-        below += answer_line(verdict_of(search, ranking, self._baseline_key)).split("; ")
-        below += filter(None, [pace_words(search, now)])
+        below = [*map(printable, (*flag_lines(search.trials), *headroom_lines(ranking))), *_flight_lines(search, now)]
+        below += best_layout_line(verdict_of(search, ranking, self._baseline_key)).split("; ")
+        below += filter(None, [describe_pace(search, now)])
         below.append(progress_line(search, ranking))
         room = max(2, self._console.height - _LINES_AROUND_TABLE - len(below) - limits.row_count)
         trials = _newest_and_best(search, ranking, room)
@@ -197,16 +197,16 @@ def results_table(search: SearchRecord, ranking: Ranking, baseline_key: str | No
 
 def progress_line(search: SearchRecord, ranking: Ranking) -> str:
     """Where the search stands, in one line short enough for 80 columns; what is zero is left out."""
-    words = list(count_words(counts_of(search.trials)))
+    words = list(format_counts(counts_of(search.trials)))
     if ranking.best is not None:
         words.append(f"best {ranking.best.trial}")
-    words.append(node_hours_words(search))
+    words.append(format_node_hours(search))
     state = shown_state(search.state, search.end_reason)
     name = search.search_id if search.state is SearchState.RUNNING else f"{search.search_id} {state}"
     return f"{name}: {', '.join(words)}"
 
 
-def node_hours_words(search: SearchRecord) -> str:
+def format_node_hours(search: SearchRecord) -> str:
     """What the search has used of its budget; with what is reserved for what is in flight."""
     limit = (search.spec.get("search") or {}).get("budget_node_hours")
     of_limit = "" if limit is None else f" of {limit:g}"
@@ -230,7 +230,7 @@ def _words_of(event: Event, search: SearchRecord) -> str | None:
     if event.kind is EventKind.BEST_CHANGED:
         return f"{data['trial']} is the best" if data["trial"] else "no trial is the best any more"
     if event.kind is EventKind.PILOT_ENDED:
-        return f"pilot {data['pilot']} is over: {node_hours_words(search)}"
+        return f"pilot {data['pilot']} is over: {format_node_hours(search)}"
     if event.kind is EventKind.DRIVER_TOOK_OVER:
         return f"process {data['pid']} on {data['host']} drives the search"
     if event.kind is EventKind.TRIAL_PROPOSED:
@@ -238,7 +238,7 @@ def _words_of(event: Event, search: SearchRecord) -> str | None:
         again = " again" if trial.kind is TrialKind.FINALIST else ""
         return f"{trial.trial} proposed{again}: {trial.layout.key}"
     if event.kind in _OF_ATTEMPTS:
-        of_attempt = _attempt_words(event, search)
+        of_attempt = _describe_attempt_event(event, search)
         return None if of_attempt is None else f"{data['trial']}.{data['attempt']} {of_attempt}"
     return None
 
@@ -248,7 +248,7 @@ def _attempt_of(event: Event, search: SearchRecord) -> Attempt:
     return next(a for a in trial.attempts if a.attempt == event.data["attempt"])
 
 
-def _attempt_words(event: Event, search: SearchRecord) -> str | None:
+def _describe_attempt_event(event: Event, search: SearchRecord) -> str | None:
     attempt = _attempt_of(event, search)
     is_step = "." in (attempt.job_id or "")  # of a pilot, which it was queued for; it runs as soon as it is one
     if event.kind is EventKind.ATTEMPT_LAUNCHED:
@@ -263,14 +263,14 @@ def _attempt_words(event: Event, search: SearchRecord) -> str | None:
         return None if waits_for is None else f"{attempt.state}: {waits_for}"
     if event.kind is EventKind.ATTEMPT_REQUEUED:
         return "was put back into the queue"
-    return _ending_words(attempt, search)
+    return _describe_attempt_end(attempt, search)
 
 
-def _ending_words(attempt: Attempt, search: SearchRecord) -> str:
+def _describe_attempt_end(attempt: Attempt, search: SearchRecord) -> str:
     if attempt.state is TrialState.MEASURED and attempt.outcome is not None:
         measured = attempt.outcome.measured
         memory, flags = measured.get("peak_memory_gib"), attempt.outcome.flags
-        words = [f"{rate_words(measured)} tokens/s", f"{measured['step_time_s']:.4g} s a step"]
+        words = [f"{format_throughput(measured)} tokens/s", f"{measured['step_time_s']:.4g} s a step"]
         words += [] if memory is None else [f"{memory:.4g} GiB"]
         floor = MemoryFloor.of_search(search.spec)
         if floor is not None and not floor.is_kept(memory):
@@ -281,7 +281,7 @@ def _ending_words(attempt: Attempt, search: SearchRecord) -> str:
     ending = [attempt.reason] if is_in_reason else [attempt.state, attempt.reason]
     ended = "stopped early" if has_stopped_early(attempt) else " ".join(filter(None, ending))
     limit_gib = (search.spec.get("measure") or {}).get("memory_limit_gib")
-    return ended + _remark(failure_words(attempt, limit_gib) or attempt.excerpt)
+    return ended + _remark(describe_failure(attempt, limit_gib) or attempt.excerpt)
 
 
 def _measured_by(event: Event, search: SearchRecord) -> Outcome | None:
@@ -312,7 +312,7 @@ def _limits(search: SearchRecord, now: float) -> Table:
 def _flight_lines(search: SearchRecord, now: float) -> list[str]:
     """What is in flight, the longest under way first; of many only those."""
     flights = search.in_flight
-    lines = [printable(flight_words(a, now, is_simulated(search))) for a in flights[:_MOST_IN_FLIGHT]]
+    lines = [printable(describe_in_flight(a, now, is_simulated(search))) for a in flights[:_MOST_IN_FLIGHT]]
     more = len(flights) - _MOST_IN_FLIGHT
     return lines + ([f"and {more} more in flight"] if more > 0 else [])
 
@@ -373,18 +373,18 @@ def _numbers(trial: Trial, ranking: Ranking) -> list[str]:
         return _numbers_without_value(trial)
     memory = measured.get("peak_memory_gib")
     return [
-        amount(measured["tokens_per_sec"]),
+        format_number(measured["tokens_per_sec"]),
         _interval(measured),
         f"{measured['step_time_s']:.4g}",
         f"{memory:.3g}" if is_finite_number(memory) else "",
-        _state_words(trial, ranking),
+        _format_state(trial, ranking),
     ]
 
 
 def _numbers_without_value(trial: Trial) -> list[str]:
     """A trial that was pruned or ran out of time says what it reaches at most."""
     at_most = upper_bound_of(trial, Objective.TOKENS_PER_SEC)
-    return ["" if at_most is None else f"≤ {amount(at_most)}", "", "", "", end_of_trial(trial)]
+    return ["" if at_most is None else f"≤ {format_number(at_most)}", "", "", "", format_trial_end(trial)]
 
 
 def _interval(measured: Mapping[str, Any]) -> str:
@@ -401,7 +401,7 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f}" if share >= 0.0095 else f"{100 * share:.1g}"
 
 
-def _state_words(trial: Trial, ranking: Ranking) -> str:
+def _format_state(trial: Trial, ranking: Ranking) -> str:
     if trial in ranking.ordered and ranking.floor is not None and not ranking.has_room(trial):
         return "too full"
     runs = len(ranking.runs.get(trial.layout.key, ()))

@@ -41,7 +41,7 @@ def _shares(search: SearchRecord, now: float) -> Iterator[Share]:
         yield Share("time", passed, most_s, f"{clock_text(passed)} of {clock_text(most_s)}")
 
 
-def pace_words(search: SearchRecord, now: float) -> str | None:
+def describe_pace(search: SearchRecord, now: float) -> str | None:
     """When all layouts that may be tried will have been, if they go on as those before.
 
     None where too few have ended for a pace, and once finalists are measured again. It is no forecast of the end: a
@@ -58,7 +58,7 @@ def pace_words(search: SearchRecord, now: float) -> str | None:
     return f"all {limit} layouts would take {clock_text(seconds)} more at this pace; it may end sooner"
 
 
-def flight_words(attempt: Attempt, now: float, is_simulated: bool = False) -> str:
+def describe_in_flight(attempt: Attempt, now: float, is_simulated: bool = False) -> str:
     """An attempt in flight in one line: what it does, for how long, and where."""
     since = attempt.started_at if attempt.state is TrialState.RUNNING else attempt.submitted_at
     words = f"{attempt.trial}.{attempt.attempt} {attempt.state}"

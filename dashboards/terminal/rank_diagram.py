@@ -20,7 +20,7 @@ _MOST_LINES = 8
 _WIDTH = 100
 
 
-def layout_picture(layout: Layout, gpus_per_node: int) -> list[str]:
+def rank_diagram(layout: Layout, gpus_per_node: int) -> list[str]:
     """Lines for a terminal: the groups along each axis, and the nodes as boxes. Of many only some are shown."""
     return [*_group_lines(layout, gpus_per_node), *_node_lines(layout, gpus_per_node)]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dashboards.terminal.rank_diagram import layout_picture
+from dashboards.terminal.rank_diagram import rank_diagram
 from orchestrator.cli.plan_explanation import explained_lines
 from orchestrator.cli.search_summary import most_trials_words
 from orchestrator.planning.plan import ExpectedHours, Plan, stage_memory_gib
@@ -38,7 +38,7 @@ def plan_text(plan: Plan, spec: SearchSpec, space: SearchSpace, top: int | None,
         *(f"note: {note}" for note in plan.notes()),
         "",
         f"the first of them, {plan.layouts[0].key}:",
-        *(f"  {line}" for line in layout_picture(plan.layouts[0], spec.cluster.gpus_per_node)),
+        *(f"  {line}" for line in rank_diagram(plan.layouts[0], spec.cluster.gpus_per_node)),
         *(f"  {line}" for line in _stage_lines(plan)),
         "",
         *explained_lines(plan, space.baseline),

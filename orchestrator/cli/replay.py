@@ -118,7 +118,7 @@ def _replayed(
 
 
 def _replay_words(result: ReplayResult) -> str:
-    from dashboards.trial_words import flag_words
+    from dashboards.trial_text import describe_flag
 
     lines = [f"{result.verdict}: recorded {result.recorded_tokens_per_sec:,.0f} tokens/s"]
     found = result.comparison
@@ -130,7 +130,7 @@ def _replay_words(result: ReplayResult) -> str:
     lines += [] if found is None else [*fast_words(found), *_occasion_words(found)]
     if result.detail:
         lines.append(result.detail)
-    lines += [f"! {flag_words(flag)}" for flag in result.flags]
+    lines += [f"! {describe_flag(flag)}" for flag in result.flags]
     lines += [f"  {d['field']}: recorded {d['recorded']}, here {d['here']}" for d in result.differences]
     return "\n".join(lines)
 

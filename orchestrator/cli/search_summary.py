@@ -6,9 +6,9 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from dashboards.terminal.headline import answer_line, ending_words, room_lines
-from dashboards.terminal.live_table import console_for, node_hours_words, results_table
-from dashboards.trial_words import flag_lines, time_lines
+from dashboards.terminal.headline import best_layout_line, describe_ending, headroom_lines
+from dashboards.terminal.live_table import console_for, format_node_hours, results_table
+from dashboards.trial_text import flag_lines, time_lines
 from orchestrator.cli.output import answer
 from orchestrator.config.pilots import nodes_of_pilots
 from orchestrator.config.spec import SearchSpec
@@ -68,9 +68,9 @@ def show_search(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) ->
     ranking = spec.ranking_of(search.trials)
     if search.trials:
         console_for(sys.stdout).print(results_table(search, ranking, spec.baseline_key))
-    told = (*time_lines(ranking.ordered), *flag_lines(search.trials), *room_lines(ranking))
+    told = (*time_lines(ranking.ordered), *flag_lines(search.trials), *headroom_lines(ranking))
     verdict = verdict_of(search, ranking, spec.baseline_key)
-    best = answer_line(verdict)
+    best = best_layout_line(verdict)
     is_said = best == search.detail or verdict.kind in (VerdictKind.REFUSED, VerdictKind.CANCELLED)
     lines = [*told, _state_words(search, verdict), *([] if is_said else [best]), *trades(ranking)]
     lines += [*_causes(search, spec), *_next_words(search, folder)]
@@ -87,8 +87,8 @@ def what_to_try(reason: FailureReason | None, spec: SearchSpec) -> str | None:
 
 
 def _state_words(search: SearchRecord, verdict: SearchVerdict) -> str:
-    why = f" ({ending})" if (ending := ending_words(verdict)) else ""
-    words = f"search {search.search_id} is {verdict.state}{why}; used: {node_hours_words(search)}"
+    why = f" ({ending})" if (ending := describe_ending(verdict)) else ""
+    words = f"search {search.search_id} is {verdict.state}{why}; used: {format_node_hours(search)}"
     is_said = verdict.state is ShownState.REFUSED
     return words + (f"\n{search.detail}" if search.detail and not is_said else "")
 

@@ -55,7 +55,7 @@ def status(
 
 def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
     """Print the best layout of a search and where its recipe lies."""
-    from dashboards.trial_words import flag_words, time_words
+    from dashboards.trial_text import describe_flag, describe_step_time
     from orchestrator.records.lookup import find_search, missing_recipe_reason
     from orchestrator.records.summary import answer_of, best_summary
     from trials.analysis.pareto import trades
@@ -69,8 +69,8 @@ def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
         fix = f"parlay status {found.folder.called} shows what became of it"
         problem = Problem("no_measurement", f"search {name}: {why}", fix=fix)
         fail(ExitCode.NO_MEASUREMENT, problem, as_json)
-    lines = [answer_of(found.record, spec), *trades(ranking), time_words(data)]
-    lines += map(flag_words, data["flags"])
+    lines = [answer_of(found.record, spec), *trades(ranking), describe_step_time(data)]
+    lines += map(describe_flag, data["flags"])
     lines.append(f"recipe: {data['recipe'] or missing_recipe_reason(found)}")
     answer(data, as_json, "\n".join(filter(None, lines)))
 
@@ -85,7 +85,7 @@ def logs(
     as_json: AsJson = False,
 ) -> None:
     """Show what a trial's ranks wrote, and the first real error among it."""
-    from dashboards.trial_words import failure_words
+    from dashboards.trial_text import describe_failure
     from orchestrator.cli.search_summary import what_to_try
     from orchestrator.records.lookup import find_attempt, find_search
     from orchestrator.records.summary import logs_summary
@@ -96,7 +96,7 @@ def logs(
     _require_inside(folder.path, found.folder.path)
     data = logs_summary(attempt, folder, None if rank is None else _whole_log(folder.rank_log(rank)))
     heading = [f"{which.trial}.{attempt.attempt}: {attempt.state}" + (f" ({attempt.reason})" if attempt.reason else "")]
-    if words := failure_words(attempt, found.spec.measure.memory_limit_gib):
+    if words := describe_failure(attempt, found.spec.measure.memory_limit_gib):
         heading.append(words)
     if advice := what_to_try(attempt.reason, found.spec):
         heading.append(f"to try: {advice}")

@@ -273,8 +273,8 @@ def _callbacks(
                 _settle_commands(lock, search)
                 write_best_recipe(lock.folder, spec, search)
             elif told.mlflow:  # the end is sent with the report on it, in the last call
-                told.mlflow.hand(search)
-            told.report.hand(search)
+                told.mlflow.submit(search)
+            told.report.submit(search)
             told.watcher.on_event(search, event)
 
         def cancel_requested() -> bool:

@@ -38,7 +38,7 @@ def flush_on_exit(
     """The report and MLflow take what is left, within so many seconds; whoever wants to know of the end is told."""
     with suppress(KeyboardInterrupt):  # it is not waited for any longer, and what else is left is done
         report.finish(min(REPORT_FLUSH_TIMEOUT_S, patience_s))
-    if worker and (worker.was_told or search.state.is_ended):  # MLflow is not asked when nothing is new
+    if worker and (worker.has_record or search.state.is_ended):  # MLflow is not asked when nothing is new
         _flush_mlflow(worker, search, lock.folder, patience_s, note)
     if search.state.is_ended and is_notification_due(lock.folder, spec):
         _send_notifications(lock, spec, search, note)
@@ -51,7 +51,7 @@ def _flush_mlflow(
     patience_s: float,
     note: Callable[[str], None],
 ) -> None:
-    worker.hand(search)
+    worker.submit(search)
     try:
         unsent = worker.finish(patience_s)
     except KeyboardInterrupt:

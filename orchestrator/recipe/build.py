@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from dashboards.terminal.headline import verdict_json
-from dashboards.trial_words import end_of_trial, flag_words
+from dashboards.trial_text import describe_flag, format_trial_end
 from orchestrator.recipe.exports import Export, exports
 from orchestrator.recipe.recipe import Recipe
 from search_spaces.hardware.cluster import Cluster
@@ -213,17 +213,17 @@ def _caveats(source: RecipeSource) -> Iterator[str]:
     if len(source.runs) == 1:
         yield "Measured once: another run, hour or node may be faster or slower."
     for repeat in source.failed_repeats:
-        yield f"A repeat ({repeat.trial}) was not measured: {end_of_trial(repeat)}."
+        yield f"A repeat ({repeat.trial}) was not measured: {format_trial_end(repeat)}."
     if _is_best(source) and source.ranking.ties:
         names = ", ".join(t.trial for t in source.ranking.ties)
         yield f"Statistically tied with {names}: the 95 % intervals overlap."
     yield from _room(source)
     for flag in source.trial.flags:
-        yield f"Flagged {flag_words(flag)}."
+        yield f"Flagged {describe_flag(flag)}."
     if source.spec.trainer["kind"] == "parlay":
         yield OWN_TRAINER_ALONE
     if source.baseline is not None and source.baseline.measured is None:
-        yield f"The baseline ({source.baseline.trial}) was not measured: {end_of_trial(source.baseline)}."
+        yield f"The baseline ({source.baseline.trial}) was not measured: {format_trial_end(source.baseline)}."
     full_at = source.outcome.measured.get("host_memory_full_at_step")
     if full_at is not None:
         yield f"Host memory grows: at this rate a node is full at step {full_at}, and a longer training does not end."

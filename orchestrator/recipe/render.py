@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dashboards.trial_words import span, time_words
+from dashboards.trial_text import describe_step_time, format_range
 from orchestrator.launchers.base import trial_program
 from orchestrator.recipe.exports import STATUS_WORDS, TITLES, ExportStatus
 from orchestrator.recipe.recipe import Recipe
@@ -127,7 +127,7 @@ def _facts(recipe: Recipe) -> Iterator[str]:
     )
     yield f"- engine {layout.engine}, {layout.precision}, ZeRO {layout.zero_stage}, schedule {layout.pipeline_schedule}"
     yield f"- {recipe.model.parameters:,} parameters, {recipe.measured['step_time_s']:.4g} s a step{_memory(recipe)}"
-    if (words := time_words(recipe.measured)) is not None:
+    if (words := describe_step_time(recipe.measured)) is not None:
         yield f"- {words}"
     yield f"- trained on {_data(recipe)}"
 
@@ -152,7 +152,7 @@ def _certainty(recipe: Recipe) -> Iterator[str]:
     low, high = recipe.measured.get("tokens_per_sec_low"), recipe.measured.get("tokens_per_sec_high")
     if low is not None and high is not None:
         over = "the steps of one run" if recipe.repeats == 1 else f"the medians of {recipe.repeats} runs"
-        yield f"95 % confidence interval over {over}: {span(low, high)} tokens/s."
+        yield f"95 % confidence interval over {over}: {format_range(low, high)} tokens/s."
     yield f"Based on {counted(recipe.repeats, 'run')}."
     baseline = recipe.baseline
     if baseline is not None and baseline["layout_key"] != recipe.layout.key and (times := _interval(baseline)):

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from dashboards.terminal.headline import answer_line, verdict_json
+from dashboards.terminal.headline import best_layout_line, verdict_json
 from orchestrator.config.spec import SearchSpec
 from trials.analysis.best_layout import best_json
 from trials.analysis.verdict import counts_of, verdict_of
@@ -66,7 +66,7 @@ def best_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) -
 
 def answer_of(search: SearchRecord, spec: SearchSpec) -> str:
     """The best layout in a line, against the baseline; why there is none where there is none."""
-    return answer_line(verdict_of(search, spec.ranking_of(search.trials), spec.baseline_key))
+    return best_layout_line(verdict_of(search, spec.ranking_of(search.trials), spec.baseline_key))
 
 
 def searches_summary(searches: Iterable[SearchSummary]) -> dict[str, Any]:

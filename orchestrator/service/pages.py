@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from dashboards.access.browser_sessions import ENTRY_PATH, Sessions
 from dashboards.report.html import Page
-from dashboards.report.live_page import SearchLine, live_page, searches_page, words_page
+from dashboards.report.live_page import SearchListRow, live_page, message_page, searches_page
 from orchestrator.service.handlers import Desk
 from orchestrator.service.live_reports import LiveReport, LiveReports, changes
 from search_spaces.errors import InputError, OutsideRefused
@@ -47,7 +47,7 @@ def page_routes(desk: Desk, sessions: Sessions, is_stopping: Callable[[], bool])
 
 def refusal_page(status: int, title: str, *sentences: str | None, leads_home: bool = False) -> Response:
     """Why there is nothing to see, and what to do."""
-    return _html(words_page(title, *sentences, leads_home=leads_home), status)
+    return _html(message_page(title, *sentences, leads_home=leads_home), status)
 
 
 def _telling(answer: Callable[[_Pages, Request], Response]) -> Callable[[_Pages, Request], Response]:
@@ -82,7 +82,7 @@ class _Pages:
         if cookie is None:
             again = "An address opens once, and within ten minutes: parlay serve --page prints another one."
             return refusal_page(401, "This address does not open", again)
-        return _html(words_page("Come in", goes_to="/"), 200, {"set-cookie": cookie})
+        return _html(message_page("Come in", goes_to="/"), 200, {"set-cookie": cookie})
 
     @_telling
     def searches(self, request: Request) -> Response:
@@ -114,9 +114,9 @@ class _Pages:
         return journal.parent.name, self._reports.of(journal)
 
 
-def _line(row: dict[str, Any], stopped: Mapping[str, str]) -> SearchLine:
+def _line(row: dict[str, Any], stopped: Mapping[str, str]) -> SearchListRow:
     names = ("search_id", "state", "end_reason", "num_trials", "best_trial")
-    return SearchLine(**{name: row[name] for name in names}, stopped=stopped.get(row["search_id"]))
+    return SearchListRow(**{name: row[name] for name in names}, stopped=stopped.get(row["search_id"]))
 
 
 def _html(page: Page, status: int = 200, more: dict[str, str] | None = None) -> Response:

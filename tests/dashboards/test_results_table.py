@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from dashboards.terminal.headline import room_lines
+from dashboards.terminal.headline import headroom_lines
 from dashboards.terminal.live_table import event_line, results_table
 from search_spaces.hardware.memory_headroom import MemoryFloor
 from search_spaces.layouts.layout import Layout
@@ -138,9 +138,9 @@ def test_a_layout_that_leaves_too_little_memory_is_said_to_and_is_last_in_the_ta
     _, kept, full = shown(results_table(search.record, ranking, None))
     assert (kept.split()[:2], full.split()[0]) == (["t0002", "*"], "t0001")
     assert full.rstrip().endswith("too full")
-    (line,) = room_lines(ranking)
+    (line,) = headroom_lines(ranking)
     assert line == "! t0001 leaves less memory free than asked: constraints.min_free_memory_gib asks 4 GiB"
-    assert room_lines(ranking_of(search.record)) == []
+    assert headroom_lines(ranking_of(search.record)) == []
 
 
 def test_a_flagged_measurement_has_a_mark_in_the_table():

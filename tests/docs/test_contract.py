@@ -9,7 +9,7 @@ from enum import Enum
 import pytest
 import typer
 
-from dashboards.trial_words import FLAG_WORDS
+from dashboards.trial_text import FLAG_DESCRIPTIONS
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.main import app
 from orchestrator.comparison.speed_ratio import ReplayVerdict
@@ -63,7 +63,7 @@ def test_states_and_reasons(title, expected):
 
 
 def test_flags():
-    assert names(row("flags")) == list(FLAG_WORDS) == values(Flag)
+    assert names(row("flags")) == list(FLAG_DESCRIPTIONS) == values(Flag)
 
 
 @pytest.mark.slow

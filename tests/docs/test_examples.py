@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.docs.console import ROOT, assert_as_shown, commands_of, environment_of_a_user, run
-from tests.docs.words import pages
+from tests.docs.references import pages
 
 pytestmark = pytest.mark.slow
 

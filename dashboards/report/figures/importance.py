@@ -43,7 +43,7 @@ class Importance:
         return self.explained >= LEAST_EXPLAINED
 
 
-def importance_of(layouts: Sequence[Mapping[str, Any]], speeds: Sequence[float]) -> Importance | None:
+def axis_importance(layouts: Sequence[Mapping[str, Any]], speeds: Sequence[float]) -> Importance | None:
     """Of these layouts, by field, and their speeds; None of fewer than ten, or where no field or no speed differs."""
     if len(layouts) < FEWEST_LAYOUTS:
         return None

@@ -10,19 +10,19 @@ import numpy as np
 from dashboards.report.data import ReportData, TrialView
 from dashboards.report.figures.figure import SEQUENTIAL, Figure, axis, line, plot
 from dashboards.report.figures.importance import FEWEST_LAYOUTS, LEAST_EXPLAINED
-from dashboards.report.figures.pipeline_schedule import Box, Timeline, timeline_of
-from dashboards.report.figures.time_breakdown import TimeParts
+from dashboards.report.figures.pipeline_schedule import Box, Timeline, pipeline_timeline
+from dashboards.report.figures.time_breakdown import TimeBreakdown
 from dashboards.report.sentences import (
-    FIELD_WORDS,
+    FIELD_LABELS,
     TIMES,
-    nothing_words,
+    describe_empty,
+    format_parallelism,
+    format_trial,
+    format_value,
     percent,
-    shape_words,
-    trial_words,
-    value_words,
 )
 from dashboards.terminal.headline import UNITS
-from dashboards.trial_words import amount
+from dashboards.trial_text import format_number
 from trials.files.text import counted
 
 _PART_COLORS = {
@@ -53,7 +53,7 @@ def _heat(data: ReportData) -> Figure:
     cells = {(p, t): _cell(data, p, t) for p in stages for t in tensors}
     found = {place: speed for place, (speed, _) in cells.items() if speed is not None}
     if not found:
-        return Figure("heat", title, nothing_words(data))
+        return Figure("heat", title, describe_empty(data))
     (best_stages, best_tensor), best = max(found.items(), key=lambda item: item[1])
     texts = [[cells[p, t][1] for t in tensors] for p in stages]
     failed = [(p, t) for (p, t), (speed, words) in cells.items() if speed is None and words]
@@ -65,7 +65,7 @@ def _heat(data: ReportData) -> Figure:
     return Figure(
         "heat",
         title,
-        f"Highest with tensor {best_tensor} and pipeline {best_stages}: {amount(best)} {unit}."
+        f"Highest with tensor {best_tensor} and pipeline {best_stages}: {format_number(best)} {unit}."
         f" {counted(len(found), 'combination')} measured{more}.",
         plot(
             [_heat_map([[cells[p, t][0] for t in tensors] for p in stages], texts, unit)],
@@ -144,9 +144,9 @@ def _parallel(data: ReportData) -> Figure:
     for shade in range(_SHADES):
         chosen = np.flatnonzero(shades == shade).tolist()
         traces += [_lines(data, fields, places, ends, chosen, shade)] if chosen else []
-    labels = [_label(x, y, value_words(value)) for x, name in enumerate(fields) for value, y in places[name].items()]
+    labels = [_label(x, y, format_value(value)) for x, name in enumerate(fields) for value, y in places[name].items()]
     labels += [_label(len(fields), y, _thousands(float(speeds.min() + y * np.ptp(speeds)))) for y in (0.0, 0.5, 1.0)]
-    names = [FIELD_WORDS[name] for name in fields] + [unit]
+    names = [FIELD_LABELS[name] for name in fields] + [unit]
     return Figure(
         "parallel",
         title,
@@ -203,7 +203,7 @@ def _lines(
         values, off = trial.layout.canonical().to_json(), (row % 9 - 4) * 0.004
         x += [*range(len(fields) + 1), None]
         y += [*(places[name][values[name]] + off for name in fields), float(ends[row]), None]
-        text += [f"{trial_words(trial)}<br>{amount(trial.speed)} {UNITS[data.objective]}"] * (len(fields) + 2)
+        text += [f"{format_trial(trial)}<br>{format_number(trial.speed)} {UNITS[data.objective]}"] * (len(fields) + 2)
     width, opacity = 1 + 0.4 * shade, 0.5 + 0.1 * shade
     drawn = line(x, y, "", f"@s{shade}", line={"width": width, "shape": "spline", "smoothing": 0.5}, opacity=opacity)
     return drawn | {"text": text, "hoverinfo": "text"}
@@ -219,7 +219,7 @@ def _common(data: ReportData, fields: Sequence[str], shades: np.ndarray) -> str:
     """What all of the fastest have in common."""
     fastest = [t for t, shade in zip(data.layouts, shades.tolist(), strict=True) if shade == _SHADES - 1]
     values = {name: {t.layout.canonical().to_json()[name] for t in fastest} for name in fields}
-    same = [f"{FIELD_WORDS[name]} {value_words(*found)}" for name, found in values.items() if len(found) == 1]
+    same = [f"{FIELD_LABELS[name]} {format_value(*found)}" for name, found in values.items() if len(found) == 1]
     return f"all have {', '.join(same)}" if same else "have no setting in common"
 
 
@@ -237,7 +237,7 @@ def _importance(data: ReportData) -> Figure:
     return Figure(
         "importance",
         title,
-        f"{FIELD_WORDS[first].capitalize()} matters most: it changes throughput by {percent(found.effects[first])} on"
+        f"{FIELD_LABELS[first].capitalize()} matters most: it changes throughput by {percent(found.effects[first])} on"
         f" average. This rests on {rests}.",
         plot(
             [_effect_bars(found.effects)],
@@ -257,7 +257,7 @@ def _effect_bars(effects: Mapping[str, float]) -> dict[str, Any]:
     return {
         "type": "bar",
         "orientation": "h",
-        "y": [FIELD_WORDS[name] for name in names],
+        "y": [FIELD_LABELS[name] for name in names],
         "x": [effects[name] for name in names],
         "text": [percent(effects[name]) for name in names],
         "textposition": "outside",
@@ -270,17 +270,17 @@ def _effect_bars(effects: Mapping[str, float]) -> dict[str, Any]:
 def _time(data: ReportData) -> Figure:
     """What a step's time goes to."""
     title = "Where a step's time goes"
-    if not data.time_parts:
+    if not data.time_breakdowns:
         words = "Not known: nothing was profiled (measure.profile), and nobody knows the speed of this accelerator."
-        return Figure("time", title, words if data.answer else nothing_words(data))
-    shown = [name for name in _PART_COLORS if any(p.shares.get(name, 0) >= _LEAST_SHARE for p in data.time_parts)]
-    told = [_shares_words(p.label, p.shares, p.is_profiled) for p in data.time_parts]
+        return Figure("time", title, words if data.answer else describe_empty(data))
+    shown = [name for name in _PART_COLORS if any(p.shares.get(name, 0) >= _LEAST_SHARE for p in data.time_breakdowns)]
+    told = [_shares_sentence(p.label, p.shares, p.is_profiled) for p in data.time_breakdowns]
     return Figure(
         "time",
         title,
         " ".join(told),
         plot(
-            [_part_bars(name, data.time_parts) for name in shown],
+            [_part_bars(name, data.time_breakdowns) for name in shown],
             barmode="stack",
             uniformtext={"mode": "hide", "minsize": 9},
             xaxis=axis("", tickformat=".0%", range=[0, 1], showgrid=False),
@@ -288,11 +288,11 @@ def _time(data: ReportData) -> Figure:
             legend={"orientation": "h", "y": 1.25, "x": 0, "traceorder": "normal"},
             showlegend=True,
         ),
-        height=150 + 60 * len(data.time_parts),
+        height=150 + 60 * len(data.time_breakdowns),
     )
 
 
-def _part_bars(name: str, layouts: Sequence[TimeParts]) -> dict[str, Any]:
+def _part_bars(name: str, layouts: Sequence[TimeBreakdown]) -> dict[str, Any]:
     """What this part is of each layout's step, the first layout on top."""
     return {
         "type": "bar",
@@ -318,7 +318,7 @@ def _inside(share: float) -> str:
     return percent(share) if share >= 0.06 else ""
 
 
-def _shares_words(label: str, shares: Any, is_profiled: bool) -> str:
+def _shares_sentence(label: str, shares: Any, is_profiled: bool) -> str:
     told = sorted((name for name in shares if shares[name] >= _LEAST_SHARE), key=lambda name: -shares[name])
     parts = ", ".join(f"{name.replace('_', ' ')} {percent(shares[name])}" for name in told)
     who = {"best": "The best layout", "today": "The baseline"}[label]
@@ -329,9 +329,9 @@ def _timeline(data: ReportData) -> Figure:
     """Which stage works on what and when."""
     title = "Pipeline of the best layout"
     if data.answer is None:
-        return Figure("timeline", title, nothing_words(data))
+        return Figure("timeline", title, describe_empty(data))
     layout = data.answer.layout.canonical()
-    found = timeline_of(layout)
+    found = pipeline_timeline(layout)
     if found is None:
         return Figure("timeline", title, "The best layout has one stage: every rank goes through the whole model.")
     stages = layout.pipeline_parallel
@@ -340,7 +340,7 @@ def _timeline(data: ReportData) -> Figure:
     return Figure(
         "timeline",
         title,
-        f"{stages} stages, {value_words(layout.pipeline_schedule)}, micro-batches a step: {found.num_micro_batches};"
+        f"{stages} stages, {format_value(layout.pipeline_schedule)}, micro-batches a step: {found.num_micro_batches};"
         f" a stage has nothing to do for {percent(found.bubble)} of it, were all stages equally fast.",
         plot(
             _boxes(found),
@@ -358,7 +358,7 @@ def _timeline(data: ReportData) -> Figure:
         ),
         height=min(620, 170 + 34 * stages),
         note=f"Drawn from the schedule, not recorded: {drawn}{found.num_micro_batches} micro-batches of"
-        f" {shape_words(layout)}; a backward pass takes {passes} forward passes, sending takes no time.",
+        f" {format_parallelism(layout)}; a backward pass takes {passes} forward passes, sending takes no time.",
     )
 
 

@@ -45,7 +45,7 @@ class Timeline:
     bubble: float
 
 
-def timeline_of(layout: Layout) -> Timeline | None:
+def pipeline_timeline(layout: Layout) -> Timeline | None:
     """Of one step of a layout; None of one without stages."""
     layout = layout.canonical()
     stages, chunks, total = layout.pipeline_parallel, layout.virtual_pipeline_stages, layout.grad_accum_steps

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from dashboards.report.data import ReportData
 from dashboards.report.figures.figure import Figure
-from dashboards.report.figures.registry import figures_of
+from dashboards.report.figures.registry import report_figures
 from dashboards.report.html import own
 
 _MARGIN = {"l": 58, "r": 18, "t": 64, "b": 44}
@@ -22,7 +22,7 @@ _SIZE = 12.5
 def graph_figures(data: ReportData, is_dark: bool = False) -> dict[str, go.Figure]:
     """By their keys, what can be drawn, in the page's light or dark colours."""
     colors = _colors(is_dark)
-    return {key: _graph_figure(figure, colors) for key, figure in figures_of(data).items() if figure.plot}
+    return {key: _graph_figure(figure, colors) for key, figure in report_figures(data).items() if figure.plot}
 
 
 def _graph_figure(figure: Figure, colors: Mapping[str, str]) -> go.Figure:

@@ -18,7 +18,7 @@ SECTIONS = (
 """Key, title and figures of each section of the page, from the top."""
 
 
-def figures_of(data: ReportData) -> dict[str, Figure]:
+def report_figures(data: ReportData) -> dict[str, Figure]:
     """By their keys, in the order of the page."""
     order = [key for _, _, keys in SECTIONS for key in keys]
     drawn = (*search_figures(data), *trade_figures(data), *layout_figures(data))

@@ -11,9 +11,9 @@ from typing import Any
 
 from dashboards.report.data import ReportData, TrialView
 from dashboards.report.figures.figure import Figure, axis, dots, line, logarithmic, plot, reason_color
-from dashboards.report.sentences import duration, hours_words, nothing_words, percent, reason_words, trial_words
+from dashboards.report.sentences import describe_empty, duration, format_hours, format_reason, format_trial, percent
 from dashboards.terminal.headline import UNITS
-from dashboards.trial_words import REASON_WORDS, amount
+from dashboards.trial_text import REASON_LABELS, format_number
 from trials.files.text import counted
 from trials.trial import FailureReason
 
@@ -32,12 +32,12 @@ def _progress(data: ReportData) -> Figure:
     unit, title = UNITS[data.objective], "Best so far"
     measured = sorted((t for t in data.measured if t.ended_h is not None), key=lambda t: t.ended_h or 0.0)
     if not measured:
-        return Figure("progress", title, nothing_words(data))
+        return Figure("progress", title, describe_empty(data))
     scale, hour_word = _time_scale(data)
     ended = sorted((t for t in data.trials if t.best_so_far is not None and t.ended_h is not None), key=_when)
     best = ended[-1].best_so_far if ended else None
     summary = f"{counted(len(measured), 'run')} measured"
-    summary += "" if best is None else f"; the best layout reached {amount(best)} {unit} over all its runs"
+    summary += "" if best is None else f"; the best layout reached {format_number(best)} {unit} over all its runs"
     if (first := _first_near(ended)) is not None:
         summary += f", and after {duration(_when(first) * 3600)} the search was within 2 % of that"
     return Figure(
@@ -59,7 +59,7 @@ def _progress_traces(
     data: ReportData, measured: Sequence[TrialView], ended: Sequence[TrialView], scale: float
 ) -> Iterator[dict]:
     """What was measured, the best of it so far, what failed, and the baseline."""
-    words = [f"{trial_words(t)}<br>{amount(t.speed)} {UNITS[data.objective]}" for t in measured]
+    words = [f"{format_trial(t)}<br>{format_number(t.speed)} {UNITS[data.objective]}" for t in measured]
     x = [_when(t) * scale for t in measured]
     yield dots(x, [t.speed for t in measured], words, "measured", "@c1", opacity=0.55)
     best = line([_when(t) * scale for t in ended], [t.best_so_far for t in ended], "best so far", "@accent")
@@ -84,7 +84,7 @@ def _first_near(ended: Sequence[TrialView]) -> TrialView | None:
 def _failed_below(data: ReportData, scale: float) -> Iterator[dict]:
     failed = [t for t in data.trials if t.has_failed and t.ended_h is not None]
     if failed:
-        words = [f"{trial_words(t)}<br>{reason_words(t)}" for t in failed]
+        words = [f"{format_trial(t)}<br>{format_reason(t)}" for t in failed]
         x = [_when(t) * scale for t in failed]
         cross = {"size": 7, "symbol": "x-thin", "line": {"width": 1.5, "color": "@c2"}}
         yield dots(x, [0] * len(failed), words, "failed", "@muted", **cross) | {"cliponaxis": False}
@@ -136,7 +136,7 @@ def _failure_bars(reason: FailureReason | None, by_place: Mapping[int, int], wid
 
 
 def _reason(reason: FailureReason | None) -> str:
-    return "failed" if reason is None else REASON_WORDS[reason]
+    return "failed" if reason is None else REASON_LABELS[reason]
 
 
 def _whole_ticks(counters: Iterable[Counter[int]]) -> int | None:
@@ -158,7 +158,7 @@ def _cost(data: ReportData) -> Figure:
     title = "Node-hours and queue"
     spent: dict[str, float] = defaultdict(float)
     for trial in data.trials:
-        spent[reason_words(trial)] += trial.node_hours
+        spent[format_reason(trial)] += trial.node_hours
     spent = {what: hours for what, hours in spent.items() if hours > 0}
     waited = [t for t in data.trials if t.queue_wait_s is not None]
     if not spent and not waited:
@@ -201,7 +201,7 @@ def _wait_dots(waited: Sequence[TrialView]) -> dict[str, Any]:
     waits = dots(
         [place for place, _ in enumerate(waited, 1)],
         [t.queue_wait_s for t in waited],
-        [f"{trial_words(t)}<br>waited {duration(t.queue_wait_s)}" for t in waited],
+        [f"{format_trial(t)}<br>waited {duration(t.queue_wait_s)}" for t in waited],
         "queue wait",
         "@c4",
     )
@@ -209,7 +209,7 @@ def _wait_dots(waited: Sequence[TrialView]) -> dict[str, Any]:
 
 
 def _cost_summary(data: ReportData, spent: Mapping[str, float], waited_s: Sequence[float]) -> str:
-    summary = f"{hours_words(data.progress.node_hours_used)} used"
+    summary = f"{format_hours(data.progress.node_hours_used)} used"
     if spent:
         most = max(spent, key=lambda what: spent[what])
         share = spent[most] / sum(spent.values())
@@ -237,7 +237,7 @@ def _predictions(data: ReportData) -> Figure:
     return Figure(
         "predictions",
         title,
-        f"Half of the predictions were off by no more than {' and '.join(panel.error_words for panel in known)}.",
+        f"Half of the predictions were off by no more than {' and '.join(panel.describe_error for panel in known)}.",
         plot(
             [trace for panel in known for trace in panel.traces()],
             grid={"rows": 1, "columns": 2, "pattern": "independent", "xgap": 0.2},
@@ -261,7 +261,7 @@ class _Predicted:
     rows: Sequence[tuple[TrialView, float, float]]
 
     @property
-    def error_words(self) -> str:
+    def describe_error(self) -> str:
         off = median(abs(math.log(p / m)) for _, p, m in self.rows)
         return f"{percent(math.expm1(off))} in {self.what} ({counted(len(self.rows), 'trial')})"
 
@@ -275,8 +275,8 @@ class _Predicted:
         yield dots(measured, predicted, text, self.what, self.color, opacity=0.8) | which
 
     def _words(self, trial: TrialView, predicted: float, measured: float) -> str:
-        told = f"predicted {amount(predicted)} {self.unit}, measured {amount(measured)} {self.unit}"
-        return f"{trial_words(trial)}<br>{told}"
+        told = f"predicted {format_number(predicted)} {self.unit}, measured {format_number(measured)} {self.unit}"
+        return f"{format_trial(trial)}<br>{told}"
 
     def axes(self) -> dict[str, Any]:
         low, high = self._range()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dashboards.report.data import ReportData
 from dashboards.report.figures.figure import Figure
-from dashboards.report.figures.registry import figures_of
+from dashboards.report.figures.registry import report_figures
 from dashboards.report.html import embedded_json, html_page, own, plotly
 
 _MAIN = ("progress", "memory", "heat", "parallel")
@@ -13,7 +13,7 @@ _MAIN = ("progress", "memory", "heat", "parallel")
 
 def figure_pages(data: ReportData) -> dict[str, str]:
     """The main figures by their keys, each a whole HTML file as the report is; what cannot be drawn is left out."""
-    figures = figures_of(data)
+    figures = report_figures(data)
     return {key: _page(data, figures[key]) for key in _MAIN if figures[key].plot}
 
 

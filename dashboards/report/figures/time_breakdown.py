@@ -12,7 +12,7 @@ from trials.trial import Trial
 
 
 @dataclass(frozen=True)
-class TimeParts:
+class TimeBreakdown:
     """The shares of one layout's step, adding up to 1, by the contract's `time_s`.
 
     `is_profiled`: measured; else they are the cost model's, with its usual constants.
@@ -24,7 +24,7 @@ class TimeParts:
     is_profiled: bool
 
 
-def time_parts_of(best: Trial | None, today: Trial | None, spec: Mapping[str, Any]) -> tuple[TimeParts, ...]:
+def time_breakdowns(best: Trial | None, today: Trial | None, spec: Mapping[str, Any]) -> tuple[TimeBreakdown, ...]:
     """Of the best layout, and of what runs today where that is another; without those of which nothing is known."""
     wanted = {} if best is None else {"best": best}
     if today is not None and (best is None or today.layout.key != best.layout.key):
@@ -33,14 +33,14 @@ def time_parts_of(best: Trial | None, today: Trial | None, spec: Mapping[str, An
     return tuple(parts for parts in found if parts is not None)
 
 
-def _of(label: str, trial: Trial, spec: Mapping[str, Any]) -> TimeParts | None:
+def _of(label: str, trial: Trial, spec: Mapping[str, Any]) -> TimeBreakdown | None:
     profiled = (trial.measured or {}).get("time_s")
     seconds = profiled or _modelled(trial.layout, spec)
     total = sum((seconds or {}).values())
     if not seconds or not total > 0:
         return None
     shares = {part: share / total for part, share in seconds.items()}
-    return TimeParts(label, trial.trial, shares, bool(profiled))
+    return TimeBreakdown(label, trial.trial, shares, bool(profiled))
 
 
 def _modelled(layout: Layout, spec: Mapping[str, Any]) -> dict[str, float] | None:

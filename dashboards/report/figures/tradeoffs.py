@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from dashboards.report.data import ReportData, TrialView
 from dashboards.report.figures.figure import Figure, axis, dots, line, logarithmic, plot
-from dashboards.report.sentences import trial_words
+from dashboards.report.sentences import format_trial
 from dashboards.terminal.headline import UNITS
-from dashboards.trial_words import amount
+from dashboards.trial_text import format_number
 from trials.files.text import counted
 
 
@@ -23,7 +23,7 @@ def trade_figures(data: ReportData) -> list[Figure]:
 def _nodes(data: ReportData, known: Sequence[TrialView], counts: Sequence[int]) -> Figure:
     """Speed against nodes, the answers among them, and how it would grow were each node as fast as of the fewest."""
     points = _answers(data, known)
-    text = [f"{trial_words(t)}<br>{amount(t.tokens_per_sec)} tokens/s on {_nodes_of(t)}" for t in known]
+    text = [f"{format_trial(t)}<br>{format_number(t.tokens_per_sec)} tokens/s on {_nodes_of(t)}" for t in known]
     traces = [dots(_x(known), _y(known), text, "measured", "@c1", opacity=0.55)]
     if points:
         first, ends = points[0], [points[0].layout.num_nodes, counts[-1]]
@@ -34,7 +34,7 @@ def _nodes(data: ReportData, known: Sequence[TrialView], counts: Sequence[int]) 
         ]
         best = [point for point in points if data.answer is not None and point.trial == data.answer.trial]
         star = {"symbol": "star", "size": 17, "line": {"width": 1.5, "color": "@paper"}}
-        traces.append(dots(_x(best), _y(best), [trial_words(t) for t in best], "best layout", "@c2", **star))
+        traces.append(dots(_x(best), _y(best), [format_trial(t) for t in best], "best layout", "@c2", **star))
     return Figure(
         "nodes",
         "Throughput against nodes",
@@ -63,9 +63,10 @@ def _summary(points: Sequence[TrialView], counts: Sequence[int]) -> str:
     few, many = points[0], points[-1]
     ratio, nodes = _speed(many) / _speed(few), many.layout.num_nodes / few.layout.num_nodes
     return (
-        f"{measured} {counted(len(points), 'layout')} are worth considering, from {few.trial} on {_nodes_of(few)} with"
-        f" {amount(few.tokens_per_sec)} tokens/s to {many.trial} on {_nodes_of(many)} with"
-        f" {amount(many.tokens_per_sec)}: {amount(ratio, 3)} times the speed for {amount(nodes, 3)} times the nodes."
+        f"{measured} {counted(len(points), 'layout')} are worth considering,"
+        f" from {few.trial} on {_nodes_of(few)} with {format_number(few.tokens_per_sec)} tokens/s"
+        f" to {many.trial} on {_nodes_of(many)} with {format_number(many.tokens_per_sec)}:"
+        f" {format_number(ratio, 3)} times the speed for {format_number(nodes, 3)} times the nodes."
     )
 
 
@@ -92,7 +93,10 @@ def _memory(data: ReportData) -> Figure:
     if not known:
         return Figure("memory", title, "No measured layout has told how much memory it took.")
     front = memory_front(known)
-    text = [f"{trial_words(t)}<br>{amount(t.speed)} {unit}, {amount(t.peak_memory_gib, 3)} GiB" for t in known]
+    text = [
+        f"{format_trial(t)}<br>{format_number(t.speed)} {unit}, {format_number(t.peak_memory_gib, 3)} GiB"
+        for t in known
+    ]
     traces = [
         dots([t.peak_memory_gib for t in known], [t.speed for t in known], text, "measured", "@c1", opacity=0.55),
         line([t.peak_memory_gib for t in front], [t.speed for t in front], "Pareto front", "@accent")
@@ -101,12 +105,12 @@ def _memory(data: ReportData) -> Figure:
     best = [t for t in known if data.answer is not None and t.layout.key == data.answer.layout.key]
     if best:
         star = {"symbol": "star", "size": 17, "line": {"width": 1.5, "color": "@paper"}}
-        shown = [f"the best layout<br>{trial_words(t)}" for t in best[:1]]
+        shown = [f"the best layout<br>{format_trial(t)}" for t in best[:1]]
         traces.append(dots([best[0].peak_memory_gib], [best[0].speed], shown, "best layout", "@c2", **star))
     return Figure(
         "memory",
         title,
-        _memory_words(front, len(known), unit),
+        _memory_summary(front, len(known), unit),
         plot(
             traces,
             xaxis=axis("peak memory of a rank (GiB)", rangemode="tozero"),
@@ -117,16 +121,18 @@ def _memory(data: ReportData) -> Figure:
     )
 
 
-def _memory_words(front: Sequence[TrialView], num_known: int, unit: str) -> str:
+def _memory_summary(front: Sequence[TrialView], num_known: int, unit: str) -> str:
     least, fastest = front[0], front[-1]
-    takes = f"takes {amount(least.peak_memory_gib, 3)} GiB a rank and reaches {amount(least.speed)} {unit}"
+    takes = (
+        f"takes {format_number(least.peak_memory_gib, 3)} GiB a rank and reaches {format_number(least.speed)} {unit}"
+    )
     if least is fastest:
         return f"One layout of {num_known} is on the speed/memory frontier: {least.trial} {takes}."
     most = fastest.trial
     return (
         f"{counted(len(front), 'layout')} of {num_known} are on the speed/memory frontier. The most memory-efficient,"
         f" {least.trial}, {takes}; the one with the highest throughput, {most}, takes"
-        f" {amount(fastest.peak_memory_gib, 3)} GiB for {amount(fastest.speed)}."
+        f" {format_number(fastest.peak_memory_gib, 3)} GiB for {format_number(fastest.speed)}."
     )
 
 

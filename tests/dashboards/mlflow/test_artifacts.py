@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dashboards.mlflow import runs
-from dashboards.mlflow.artifacts import REPORT_PAUSE_S, Held, Pages, due_pages
+from dashboards.mlflow.artifacts import REPORT_PAUSE_S, PendingPages, SentPages, pending_pages
 from tests.dashboards.searches import START, ended_search
 from trials.files.folders import SearchFolder
 from trials.ledger.events import SearchRecord, SearchState
@@ -36,18 +36,18 @@ def due(
     sent_at: float | None = None,
     described_at: float | None = None,
     is_last: bool = False,
-) -> Pages:
+) -> PendingPages:
     moments = (None if moment is None else utc_text(moment) for moment in (sent_at, described_at))
-    return due_pages(search, folder, Held(*moments), is_last, lambda trial: None)
+    return pending_pages(search, folder, SentPages(*moments), is_last, lambda trial: None)
 
 
 def test_the_first_report_of_a_running_search_is_due_and_the_next_ten_minutes_later(folder):
-    assert due(RUNNING, folder) == Pages()
+    assert due(RUNNING, folder) == PendingPages()
     write(folder, START)
     first = due(RUNNING, folder)
     assert first.texts == {"report.html": f"<p>as of {START}"}
     assert first.tags[runs.REPORT] == first.described_at == utc_text(START)
-    assert due(RUNNING, folder, sent_at=START) == Pages()
+    assert due(RUNNING, folder, sent_at=START) == PendingPages()
     write(folder, START + REPORT_PAUSE_S - 1)
     assert due(RUNNING, folder, sent_at=START).texts == {}
     write(folder, START + REPORT_PAUSE_S)
@@ -68,7 +68,7 @@ def test_an_ended_search_has_its_newest_report_and_its_figures_once(folder):
     assert set(last.texts) <= {"report.html"} | FIGURES
     assert {"report.html", "figures/progress.html", "figures/memory.html"} <= set(last.texts)
     assert last.texts["figures/memory.html"].startswith("<!DOCTYPE html>")
-    assert due(ENDED, folder, sent_at=START + 1) == Pages()
+    assert due(ENDED, folder, sent_at=START + 1) == PendingPages()
 
 
 @pytest.mark.slow

@@ -53,7 +53,7 @@ def test_the_last_record_is_sent_before_finish_returns():
     sync, notes = FakeSync(), []
     worker = MlflowWorker(sync, FOLDER, notes.append)
     for record in RECORDS:
-        worker.hand(record)
+        worker.submit(record)
     assert worker.finish(5) == []
     assert sync.sent[-1] == RECORDS[-1].last_seq
     assert notes == []
@@ -64,10 +64,10 @@ def test_of_the_records_handed_over_meanwhile_only_the_newest_is_sent():
     sync = FakeSync()
     sync.gate.clear()
     worker = MlflowWorker(sync, FOLDER, print)
-    worker.hand(RECORDS[0])
+    worker.submit(RECORDS[0])
     sync.entered.wait()
     for record in RECORDS[1:]:
-        worker.hand(record)
+        worker.submit(record)
     sync.gate.set()
     worker.finish(5)
     assert sync.sent == [1, RECORDS[-1].last_seq]
@@ -78,7 +78,7 @@ def test_of_the_records_handed_over_meanwhile_only_the_newest_is_sent():
 def test_a_store_that_fails_is_noted_once_without_its_secrets_and_tried_again():
     sync, notes = FakeSync(failures=3), []
     worker = MlflowWorker(sync, FOLDER, notes.append)
-    worker.hand(RECORDS[-1])
+    worker.submit(RECORDS[-1])
     while not sync.sent:
         sync.entered.wait()
     assert worker.finish(5) == []
@@ -92,7 +92,7 @@ def test_a_store_that_never_answers_costs_the_search_its_timeout_and_names_what_
     sync = FakeSync()
     sync.gate.clear()
     worker = MlflowWorker(sync, FOLDER, print)
-    worker.hand(RECORDS[-1])
+    worker.submit(RECORDS[-1])
     assert worker.finish(0.05) == [SEARCH_ID]
     sync.gate.set()
 
@@ -100,16 +100,16 @@ def test_a_store_that_never_answers_costs_the_search_its_timeout_and_names_what_
 def test_the_last_call_fails_once_and_is_not_repeated():
     sync = FakeSync(failures=10**9)
     worker = MlflowWorker(sync, FOLDER, lambda words: None)
-    worker.hand(RECORDS[-1])
+    worker.submit(RECORDS[-1])
     assert worker.finish(5) == [SEARCH_ID]
 
 
 def test_what_was_changed_or_left_out_is_said_once():
     notes: list[str] = []
-    report = SyncReport("sqlite:///x", "r", 1, refused_names=("a/b",), unread=("t0001: no such file",))
+    report = SyncReport("sqlite:///x", "r", 1, altered_names=("a/b",), unread=("t0001: no such file",))
     worker = MlflowWorker(FakeSync(report=report), FOLDER, notes.append)
     for record in RECORDS:
-        worker.hand(record)
+        worker.submit(record)
     worker.finish(5)
     assert sorted(notes) == [
         "MLflow takes some names only changed: a/b",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dashboards.mlflow.description import search_note
+from dashboards.mlflow.description import search_description
 from dashboards.report.data import report_data
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.searches import SearchUnderTest
@@ -15,7 +15,7 @@ TODAY = Layout()
 
 
 def note(search: SearchRecord, **links: str) -> str:
-    return search_note(report_data(search, search.created_at), links.get)
+    return search_description(report_data(search, search.created_at), links.get)
 
 
 def compared() -> SearchUnderTest:

@@ -215,7 +215,7 @@ def test_the_search_file_is_flattened_in_batches_and_cut_where_too_long(sync, cl
     assert len(params["trainer.script"]) == 500
     assert params["trainer.script"].endswith("[truncated]")
     assert params["trainer.arguments.a b_.._c_"] == "true"
-    assert report.refused_names == ("trainer.arguments.a b/../c$",)
+    assert report.altered_names == ("trainer.arguments.a b/../c$",)
 
 
 def test_without_a_best_the_parent_names_none(sync, client, tmp_path, request):

@@ -31,10 +31,10 @@ def written(monkeypatch):
 def test_after_the_first_report_the_next_is_the_last_where_the_search_ends_soon(written, tmp_path):
     found, again = written
     reporter = ReportWorker(SearchFolder(tmp_path), pytest.fail)
-    reporter.hand(RECORDS[0])
+    reporter.submit(RECORDS[0])
     assert again.acquire(timeout=5)
     for record in RECORDS[1:]:
-        reporter.hand(record)
+        reporter.submit(record)
     reporter.finish(5)
     assert found == [RECORDS[0].last_seq, RECORDS[-1].last_seq]
 
@@ -44,7 +44,7 @@ def test_after_the_pause_the_newest_is_written_while_the_search_runs(written, tm
     monkeypatch.setattr(background, "_LEAST_PAUSE_S", 0.0)
     reporter = ReportWorker(SearchFolder(tmp_path), pytest.fail)
     for record in (RECORDS[0], RECORDS[-1]):
-        reporter.hand(record)
+        reporter.submit(record)
         assert again.acquire(timeout=5)
     assert found == [RECORDS[0].last_seq, RECORDS[-1].last_seq]
     reporter.finish(5)
@@ -55,7 +55,7 @@ def test_a_search_that_is_over_at_once_has_one_report(written, tmp_path, monkeyp
     monkeypatch.setattr(background, "_FIRST_PAUSE_S", 3600.0)
     reporter = ReportWorker(SearchFolder(tmp_path), pytest.fail)
     for record in RECORDS:
-        reporter.hand(record)
+        reporter.submit(record)
     reporter.finish(5)
     assert found == [RECORDS[-1].last_seq]
 
@@ -63,7 +63,7 @@ def test_a_search_that_is_over_at_once_has_one_report(written, tmp_path, monkeyp
 def test_what_is_written_already_is_not_written_again(written, tmp_path):
     found, again = written
     reporter = ReportWorker(SearchFolder(tmp_path), pytest.fail)
-    reporter.hand(RECORDS[0])
+    reporter.submit(RECORDS[0])
     assert again.acquire(timeout=5)
     reporter.finish(5)
     assert found == [RECORDS[0].last_seq]
@@ -72,7 +72,7 @@ def test_what_is_written_already_is_not_written_again(written, tmp_path):
 def test_a_report_that_cannot_be_written_is_a_remark(tmp_path):
     notes = []
     reporter = ReportWorker(SearchFolder(tmp_path / "gone" / SEARCH_ID), notes.append)
-    reporter.hand(RECORDS[-1])
+    reporter.submit(RECORDS[-1])
     reporter.finish(5)
     assert len(notes) == 1
     assert notes[0].startswith("report.html cannot be written now: FileNotFoundError")
@@ -82,7 +82,7 @@ def test_once_stopped_it_writes_nothing(written, tmp_path, monkeypatch):
     found, _ = written
     monkeypatch.setattr(background, "_FIRST_PAUSE_S", 3600.0)
     reporter = ReportWorker(SearchFolder(tmp_path), pytest.fail)
-    reporter.hand(RECORDS[0])
+    reporter.submit(RECORDS[0])
     reporter.stop()
     reporter.finish(5)
     assert found == []
@@ -106,10 +106,10 @@ def test_where_no_thread_can_be_started_that_is_a_remark_and_tried_again(written
 
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
-        reporter.hand(RECORDS[0])
-        reporter.hand(RECORDS[1])
+        reporter.submit(RECORDS[0])
+        reporter.submit(RECORDS[1])
         reporter.finish(0)
     assert notes == ["report.html cannot be written now: RuntimeError: can't start new thread"]
-    reporter.hand(RECORDS[-1])
+    reporter.submit(RECORDS[-1])
     reporter.finish(5)
     assert found == [RECORDS[-1].last_seq]

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from dashboards.report.data import report_data
-from dashboards.report.sentences import cost_words, state_words, sure_words, trade_words
+from dashboards.report.sentences import describe_confidence, describe_cost, describe_state, describe_tradeoffs
 from dashboards.terminal.headline import headline, sentence
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.layout import Layout
@@ -21,7 +21,7 @@ def data_of(search, after_s=3600.0):
     return report_data(search.record, START + after_s)
 
 
-def answer_words(data):
+def headline_of(data):
     return headline(data.verdict)
 
 
@@ -33,17 +33,17 @@ def test_the_answer_is_how_many_times_faster_than_today_and_how_sure():
     search = a_search()
     search.end(end_reason="converged")
     data = data_of(search)
-    assert answer_words(data) == "1.50x faster than the baseline (1.44–1.56)"
-    assert sure_words(data)[0] == "95 % confidence interval 1.44–1.56x."
-    assert state_words(data) == "Completed: converged: no remaining layout is likely to be faster."
-    assert cost_words(data).startswith("0.75 node-hours, 3 trials (2 measured, 1 failed)")
+    assert headline_of(data) == "1.50x faster than the baseline (1.44–1.56)"
+    assert describe_confidence(data)[0] == "95 % confidence interval 1.44–1.56x."
+    assert describe_state(data) == "Completed: converged: no remaining layout is likely to be faster."
+    assert describe_cost(data).startswith("0.75 node-hours, 3 trials (2 measured, 1 failed)")
 
 
 def test_a_baseline_that_nothing_beats_is_the_answer():
     search = SearchUnderTest(spec())
     search.measure(search.start(TODAY), 1000.0)
     search.measure(search.start(FASTEST), 500.0)
-    assert answer_words(data_of(search)) == "No measured layout is faster than the baseline"
+    assert headline_of(data_of(search)) == "No measured layout is faster than the baseline"
 
 
 def test_where_the_best_was_chosen_for_its_memory_it_is_not_called_the_fastest():
@@ -70,7 +70,7 @@ def test_several_objectives_have_several_answers_and_each_is_said():
     assert data.answer.points == ("t0002", "t0001")
     other = "t0001 on 1 node has 60 % of its tokens/s at 83 % of its node-hours a token"
     assert data.answer.trades == (other,)
-    assert trade_words(data) == [f"Another answer: {other}."]
+    assert describe_tradeoffs(data) == [f"Another answer: {other}."]
 
 
 def test_where_no_layout_leaves_the_memory_asked_for_there_is_no_answer_and_the_search_says_why():
@@ -79,7 +79,7 @@ def test_where_no_layout_leaves_the_memory_asked_for_there_is_no_answer_and_the_
     assert data_of(search).answer is None
     search.event(EventKind.SEARCH_STATE, state="failed", end_reason="no_feasible_layout", detail="t0001 comes nearest")
     data = data_of(search)
-    assert answer_words(data) == "No measured layout may be the best"
+    assert headline_of(data) == "No measured layout may be the best"
     assert "t0001 comes nearest" in answer_below(data)
 
 
@@ -89,22 +89,22 @@ def test_what_beats_today_and_leaves_too_little_memory_is_not_denied():
     search.measure(search.start(TODAY), 1000.0, peak_memory_gib=0.5)
     search.measure(search.start(FASTEST), 2000.0, peak_memory_gib=2.0)
     data = data_of(search)
-    assert answer_words(data) == "No measured layout that leaves 4 GiB free is faster than the baseline"
+    assert headline_of(data) == "No measured layout that leaves 4 GiB free is faster than the baseline"
     assert answer_below(data) == "t0001 is the fastest of the layouts measured that leave 4 GiB free."
 
 
 def test_nothing_is_said_of_what_beats_today_before_something_else_was_measured():
     search = SearchUnderTest(spec())
     search.measure(search.start(TODAY), 1000.0)
-    assert answer_words(data_of(search)) == "Only the baseline has been measured so far"
+    assert headline_of(data_of(search)) == "Only the baseline has been measured so far"
     assert answer_below(data_of(search)) == "There is nothing to compare it with yet."
     search.end()
-    assert answer_words(data_of(search)) == "Only the baseline was measured"
+    assert headline_of(data_of(search)) == "Only the baseline was measured"
 
 
 def test_without_a_baseline_the_answer_is_a_speed():
     search = a_search(baseline=None)
-    assert answer_words(data_of(search)) == "1,500 tokens/s, no comparison: the search file names no baseline"
+    assert headline_of(data_of(search)) == "1,500 tokens/s, no comparison: the search file names no baseline"
 
 
 @pytest.mark.parametrize(
@@ -117,12 +117,12 @@ def test_a_search_without_a_measurement_says_so(ends, answer):
     if ends:
         search.end("failed", "script_error")
     data = data_of(search)
-    assert (answer_words(data), data.answer, data.measured) == (answer, None, ())
+    assert (headline_of(data), data.answer, data.measured) == (answer, None, ())
 
 
 def test_an_objective_that_is_minimised_is_told_as_what_grows():
     data = data_of(a_search(objective="node_hours_per_billion_tokens"))
-    assert answer_words(data) == "1.50x better than the baseline in tokens/s per node (1.44–1.56)"
+    assert headline_of(data) == "1.50x better than the baseline in tokens/s per node (1.44–1.56)"
 
 
 def test_trials_of_another_batch_do_not_compete():
@@ -172,6 +172,6 @@ def test_a_simulated_clock_may_be_ahead_of_ours():
 def test_the_time_of_a_step_is_the_profiles_where_there_is_one():
     search = SearchUnderTest(spec())
     search.measure(search.start(TODAY), 1000.0, time_s={"compute": 0.6, "bubble": 0.2})
-    (parts,) = data_of(search).time_parts
+    (parts,) = data_of(search).time_breakdowns
     assert parts.is_profiled
     assert parts.shares == {"compute": pytest.approx(0.75), "bubble": pytest.approx(0.25)}

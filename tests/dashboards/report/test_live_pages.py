@@ -6,7 +6,7 @@ import re
 
 from dashboards.report.data import report_data
 from dashboards.report.html import own, plotly
-from dashboards.report.live_page import SearchLine, live_page, searches_page, words_page
+from dashboards.report.live_page import SearchListRow, live_page, message_page, searches_page
 from dashboards.report.page import report_page, report_without_scripts
 from tests.dashboards.report.searches import a_search
 from tests.dashboards.searches import START
@@ -44,15 +44,15 @@ def test_a_report_says_how_it_is_renewed_while_its_search_runs():
 
 
 def test_names_and_words_of_others_stay_text():
-    line = SearchLine("tiny-abcdef", SearchState.COMPLETED, EndReason.MAX_TRIALS, 3, HOSTILE)
-    for page in (searches_page([line]), words_page(HOSTILE, HOSTILE), live_page(HOSTILE)):
+    line = SearchListRow("tiny-abcdef", SearchState.COMPLETED, EndReason.MAX_TRIALS, 3, HOSTILE)
+    for page in (searches_page([line]), message_page(HOSTILE, HOSTILE), live_page(HOSTILE)):
         assert "<script>alert" not in page.text
-    assert "\x1b" not in words_page(HOSTILE, HOSTILE).text
+    assert "\x1b" not in message_page(HOSTILE, HOSTILE).text
 
 
 def test_the_list_says_why_a_search_ended():
-    lines = [SearchLine("b-abcdef", SearchState.RUNNING, None, 1, None)]
-    lines += [SearchLine("a-abcdef", SearchState.COMPLETED, EndReason.BUDGET, 3, "t0001")]
+    lines = [SearchListRow("b-abcdef", SearchState.RUNNING, None, 1, None)]
+    lines += [SearchListRow("a-abcdef", SearchState.COMPLETED, EndReason.BUDGET, 3, "t0001")]
     text = searches_page(lines).text
     assert text.index('href="/searches/b-abcdef"') < text.index('href="/searches/a-abcdef"')
     assert "reached its budget of node-hours" in text
@@ -61,14 +61,14 @@ def test_the_list_says_why_a_search_ended():
 
 
 def test_a_search_that_the_cluster_refused_is_not_called_completed():
-    refused = SearchLine("a-abcdef", SearchState.COMPLETED, EndReason.SUBMISSION_REJECTED, 3, "t0001")
+    refused = SearchListRow("a-abcdef", SearchState.COMPLETED, EndReason.SUBMISSION_REJECTED, 3, "t0001")
     text = searches_page([refused]).text
     assert '<span class="state state-refused">refused</span>' in text
     assert "the cluster rejected a job" in text
 
 
 def test_words_are_whole_sentences_with_a_way_on():
-    page = words_page("Nothing", "there is no search", None, "One of: a-bcdefg.", leads_home=True).text
+    page = message_page("Nothing", "there is no search", None, "One of: a-bcdefg.", leads_home=True).text
     assert "There is no search.</p>" in page
     assert "One of: a-bcdefg.</p>" in page
     assert '<a href="/">' in page

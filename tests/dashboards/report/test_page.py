@@ -14,7 +14,7 @@ import pytest
 
 from dashboards.report import page as pages
 from dashboards.report.data import report_data
-from dashboards.report.figures.registry import figures_of
+from dashboards.report.figures.registry import report_figures
 from dashboards.report.html import embedded_json, plotly
 from dashboards.report.page import report_page
 from search_spaces.layouts.layout import Layout
@@ -183,7 +183,7 @@ def test_a_search_that_the_cluster_refused_says_so_with_the_reason():
 def test_a_layout_has_one_number_over_all_its_runs():
     search = a_search()
     search.measure(search.start(FASTEST, "finalist"), 1300.0, peak_memory_gib=3.0)
-    figures = figures_of(report_data(search.record, START + 3600))
+    figures = report_figures(report_data(search.record, START + 3600))
     for key, pooled in (("memory", "1396.42"), ("heat", "1396.42"), ("parallel", "1,396 tokens/s")):
         drawn = json.dumps(figures[key].plot)
         assert pooled in drawn

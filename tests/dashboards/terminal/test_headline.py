@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
-from dashboards.terminal.headline import answer_line
+from dashboards.terminal.headline import best_layout_line
 from dashboards.terminal.live_table import LiveView, progress_line, results_table
 from search_spaces.hardware.memory_headroom import MemoryFloor
 from search_spaces.layouts.layout import Layout
@@ -17,7 +17,7 @@ from trials.ledger.events import SearchState
 
 
 def headline(search, ranking, baseline_key):
-    return answer_line(verdict_of(search, ranking, baseline_key))
+    return best_layout_line(verdict_of(search, ranking, baseline_key))
 
 
 def test_the_headline_compares_all_runs_of_both():

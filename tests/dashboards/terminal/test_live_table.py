@@ -7,7 +7,7 @@ import io
 import pytest
 
 from dashboards.terminal.live_table import LiveView
-from dashboards.trial_words import flag_words
+from dashboards.trial_text import describe_flag
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.compared import BASELINE, BATCH, compared_search, plain_lines
 from tests.dashboards.searches import SearchUnderTest, ended_search
@@ -36,7 +36,7 @@ def test_where_the_time_of_a_step_goes_stands_below_its_measurement():
     search = SearchUnderTest()
     search.measure(search.start(Layout()), 1000.0, ("time_limit",), time_s={"compute": 0.75, "bubble": 0.25})
     lines = plain_lines(search)
-    assert lines[-2:] == ["  step time: compute 75 %, bubble 25 %", f"  {flag_words('time_limit')}"]
+    assert lines[-2:] == ["  step time: compute 75 %, bubble 25 %", f"  {describe_flag('time_limit')}"]
 
 
 def test_a_log_file_gets_no_terminal_codes():

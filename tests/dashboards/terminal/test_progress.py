@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dashboards.terminal.progress import clock_text, flight_words, pace_words, shares
+from dashboards.terminal.progress import clock_text, describe_in_flight, describe_pace, shares
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.searches import START, SearchUnderTest
 from trials.ledger.events import EventKind
@@ -56,8 +56,8 @@ class TestPace:
         now = record.trials[-1].last_attempt.ended_at
         busy_s = sum(t.last_attempt.ended_at - t.last_attempt.submitted_at for t in record.trials)
         words = f"all 10 layouts would take {clock_text(busy_s / 4 * 6)} more at this pace; it may end sooner"
-        assert pace_words(record, now) == words
-        assert pace_words(record, now + 86_400) == words, "a day without a driver is no slower pace"
+        assert describe_pace(record, now) == words
+        assert describe_pace(record, now + 86_400) == words, "a day without a driver is no slower pace"
 
     def test_trials_side_by_side_are_counted_once(self):
         search = SearchUnderTest({"search": LIMITS})
@@ -66,28 +66,28 @@ class TestPace:
             search.measure(name, 1000.0)
         attempts = [trial.last_attempt for trial in search.record.trials]
         busy_s = attempts[-1].ended_at - attempts[0].submitted_at
-        assert clock_text(busy_s / 3 * 7) in pace_words(search.record, 0.0)
+        assert clock_text(busy_s / 3 * 7) in describe_pace(search.record, 0.0)
 
     @pytest.mark.parametrize(
         "spec", [{"search": {}}, {"search": LIMITS, "launcher": {"kind": "recorded"}}, {"search": {"max_trials": 4}}]
     )
     def test_there_is_none_without_a_limit_on_a_simulated_clock_and_when_all_have_ended(self, spec):
-        assert pace_words(searched(4, spec=spec).record, START) is None
+        assert describe_pace(searched(4, spec=spec).record, START) is None
 
     def test_there_is_none_of_too_few_trials_among_finalists_and_after_the_end(self):
-        assert pace_words(searched(2).record, START) is None
+        assert describe_pace(searched(2).record, START) is None
         search = searched(4)
         search.start(Layout(), "finalist")
-        assert pace_words(search.record, START) is None
+        assert describe_pace(search.record, START) is None
         ended = searched(4)
         ended.end()
-        assert pace_words(ended.record, START) is None
+        assert describe_pace(ended.record, START) is None
 
 
 class TestFlight:
     def test_one_that_runs_says_where_and_since_when_it_runs(self):
         (attempt,) = searched(0, 1).record.in_flight
-        assert flight_words(attempt, attempt.started_at + 75) == "t0001.a1 running for 1:15 on node1 node2"
+        assert describe_in_flight(attempt, attempt.started_at + 75) == "t0001.a1 running for 1:15 on node1 node2"
 
     def test_one_that_waits_says_as_what_and_since_when_it_waits(self):
         search = SearchUnderTest()
@@ -96,28 +96,28 @@ class TestFlight:
         which = {"trial": "t0001", "attempt": "a1"}
         search.submit("t0001", "a1")
         (attempt,) = search.record.in_flight
-        assert flight_words(attempt, attempt.submitted_at + 5) == "t0001.a1 submitted for 0:05"
+        assert describe_in_flight(attempt, attempt.submitted_at + 5) == "t0001.a1 submitted for 0:05"
         search.event(EventKind.ATTEMPT_LAUNCHED, **which, job_id="4711")
         (attempt,) = search.record.in_flight
-        assert flight_words(attempt, attempt.submitted_at + 3700) == "t0001.a1 queued for 1:01:40 as 4711"
+        assert describe_in_flight(attempt, attempt.submitted_at + 3700) == "t0001.a1 queued for 1:01:40 as 4711"
 
     def test_one_that_does_not_go_on_says_why(self):
         (attempt,) = searched(0, 1).record.in_flight
         held = replace(attempt, waits_for="suspended")
         words = "t0001.a1 running (suspended) for 1:15 on node1 node2"
-        assert flight_words(held, attempt.started_at + 75) == words
+        assert describe_in_flight(held, attempt.started_at + 75) == words
 
     def test_one_that_cannot_be_seen_says_since_when_and_of_many_nodes_some_are_named(self):
         (attempt,) = searched(0, 1).record.in_flight
         nodes = tuple(f"n{number}" for number in range(9))
         lost = replace(attempt, nodes=nodes, unknown_since=attempt.started_at + 60)
-        words = flight_words(lost, attempt.started_at + 90)
+        words = describe_in_flight(lost, attempt.started_at + 90)
         assert words == "t0001.a1 running for 1:30 on n0 n1 n2 n3 and 5 more, not seen for 0:30"
 
     def test_on_a_simulated_clock_no_time_is_told(self):
         (attempt,) = searched(0, 1).record.in_flight
         assert attempt.state is TrialState.RUNNING
-        assert flight_words(attempt, START, is_simulated=True) == "t0001.a1 running on node1 node2"
+        assert describe_in_flight(attempt, START, is_simulated=True) == "t0001.a1 running on node1 node2"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dashboards.terminal.rank_diagram import data_rank_of, groups_along, layout_picture, stage_of
+from dashboards.terminal.rank_diagram import data_rank_of, groups_along, rank_diagram, stage_of
 from search_spaces.layouts.layout import Layout
 
 TWELVE = Layout(num_nodes=3, tensor_parallel=2, pipeline_parallel=3, data_parallel=2, pipeline_schedule="1f1b")
@@ -15,7 +15,7 @@ MT_NLG = Layout(num_nodes=280, tensor_parallel=8, pipeline_parallel=35, data_par
 
 
 def test_two_ranks_are_drawn_whole():
-    assert layout_picture(Layout(pipeline_parallel=2, pipeline_schedule="1f1b"), 2) == [
+    assert rank_diagram(Layout(pipeline_parallel=2, pipeline_schedule="1f1b"), 2) == [
         "tensor    every rank alone",
         "data      every rank alone",
         "pipeline  1 group of 2, inside a node: 0-1",
@@ -42,14 +42,14 @@ def test_every_rank_is_once_in_a_group_of_each_axis_with_all_else_alike(layout):
 
 
 def test_a_tensor_group_that_reaches_across_nodes_says_which_part_is_where():
-    picture = layout_picture(Layout(num_nodes=2, tensor_parallel=4, data_parallel=3), 6)
+    picture = rank_diagram(Layout(num_nodes=2, tensor_parallel=4, data_parallel=3), 6)
     assert "tensor    3 groups of 4, each over 2 nodes: 0-3 | 4-7 | 8-11" in picture
     assert any("ranks 4-5: data 1, tensor 0-1 of 4" in line for line in picture)
     assert any("ranks 6-7: data 1, tensor 2-3 of 4" in line for line in picture)
 
 
 def test_hundreds_of_nodes_are_told_in_a_few_lines():
-    picture = layout_picture(MT_NLG, 8)
+    picture = rank_diagram(MT_NLG, 8)
     assert len(picture) < 15
     assert max(map(len, picture)) <= 120
     assert (
@@ -61,6 +61,6 @@ def test_hundreds_of_nodes_are_told_in_a_few_lines():
 
 
 def test_a_node_of_many_ranks_is_shortened():
-    picture = layout_picture(Layout(data_parallel=64), 64)
+    picture = rank_diagram(Layout(data_parallel=64), 64)
     assert len(picture) < 15
     assert any("rank 63: data 63" in line for line in picture)

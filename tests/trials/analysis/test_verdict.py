@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dashboards.terminal.headline import ending_words, headline, sentence
+from dashboards.terminal.headline import describe_ending, headline, sentence
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.compared import BASELINE, BATCH
 from tests.dashboards.searches import SearchUnderTest
@@ -209,7 +209,7 @@ def test_a_refusal_after_a_measurement_leaves_the_finding_and_is_seen_in_the_sta
     search = ended(faster, ("completed", "submission_rejected", "sbatch: error: Invalid account"))
     verdict = verdict_over(search)
     assert (verdict.kind, verdict.state) == (VerdictKind.FASTER, ShownState.REFUSED)
-    assert ending_words(verdict) == "the cluster rejected a job: sbatch: error: Invalid account"
+    assert describe_ending(verdict) == "the cluster rejected a job: sbatch: error: Invalid account"
 
 
 @pytest.mark.parametrize(
@@ -222,4 +222,4 @@ def test_a_refusal_after_a_measurement_leaves_the_finding_and_is_seen_in_the_sta
     ],
 )
 def test_an_end_has_its_words(ends: tuple[str, str, str | None] | None, words: str):
-    assert ending_words(verdict_over(ended(faster, ends))) == words
+    assert describe_ending(verdict_over(ended(faster, ends))) == words

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dashboards.report.figures import importance
-from dashboards.report.figures.importance import importance_of
+from dashboards.report.figures.importance import axis_importance
 
 
 def grid():
@@ -21,7 +21,7 @@ def grid():
 
 
 def test_what_moves_the_speed_comes_first_and_what_does_not_is_nothing():
-    found = importance_of(*grid())
+    found = axis_importance(*grid())
     assert list(found.effects)[:2] == ["tensor", "recompute"]
     # Halved with each of three doublings, so off the geometric mean by 2^1.5, 2^0.5, 2^0.5, 2^1.5.
     assert found.effects["tensor"] == pytest.approx(1.0, abs=0.1)
@@ -71,17 +71,17 @@ def test_what_is_left_out_is_foretold_as_by_a_fit_without_it():
 def test_noise_explains_nothing_and_is_not_telling():
     random = np.random.default_rng(11)
     layouts, _ = grid()
-    found = importance_of(layouts, list(random.lognormal(size=len(layouts))))
+    found = axis_importance(layouts, list(random.lognormal(size=len(layouts))))
     assert not found.is_telling
 
 
 @pytest.mark.parametrize("count", [0, 9])
 def test_below_ten_layouts_nothing_is_said(count):
     layouts, speeds = grid()
-    assert importance_of(layouts[:count], speeds[:count]) is None
+    assert axis_importance(layouts[:count], speeds[:count]) is None
 
 
 def test_one_speed_or_one_layout_has_no_causes():
     layouts, speeds = grid()
-    assert importance_of(layouts, [1000.0] * len(layouts)) is None
-    assert importance_of([layouts[0]] * 12, speeds[:12]) is None
+    assert axis_importance(layouts, [1000.0] * len(layouts)) is None
+    assert axis_importance([layouts[0]] * 12, speeds[:12]) is None

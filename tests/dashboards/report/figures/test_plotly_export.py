@@ -9,8 +9,8 @@ import pytest
 
 from dashboards.report.data import report_data
 from dashboards.report.figures.plotly_export import graph_figures
-from dashboards.report.figures.registry import figures_of
-from dashboards.report.notebook_card import card
+from dashboards.report.figures.registry import report_figures
+from dashboards.report.notebook_card import notebook_card
 from tests.dashboards.report.searches import a_told_search
 from tests.dashboards.report.test_page import Page
 from tests.dashboards.searches import START, SearchUnderTest
@@ -32,7 +32,7 @@ def words_in(value: Any) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("is_dark", [False, True])
 def test_every_figure_that_the_page_draws_is_there_with_its_title_and_points(data, is_dark):
-    drawn = {key: figure for key, figure in figures_of(data).items() if figure.plot}
+    drawn = {key: figure for key, figure in report_figures(data).items() if figure.plot}
     figures = graph_figures(data, is_dark)
     assert list(figures) == list(drawn)
     assert len(figures) == 10
@@ -55,7 +55,7 @@ def test_without_a_measurement_there_is_nothing_to_draw():
 
 
 def test_a_card_says_the_answer_and_keeps_hostile_names_text(data):
-    text = card(data)
+    text = notebook_card(data)
     assert "1.49x faster than the baseline" in text
     assert "tensor 2" in text
     page = Page(text)
@@ -64,6 +64,6 @@ def test_a_card_says_the_answer_and_keeps_hostile_names_text(data):
 
 
 def test_a_card_of_a_search_that_has_just_begun_says_so():
-    text = card(report_data(SearchUnderTest().record, START))
+    text = notebook_card(report_data(SearchUnderTest().record, START))
     assert "No layout has been measured yet" in text
     assert "running" in text

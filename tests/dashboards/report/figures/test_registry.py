@@ -19,8 +19,8 @@ from tests.dashboards.searches import START, SearchUnderTest
 from trials.trial import FailureReason
 
 
-def figures_of(search):
-    return registry.figures_of(report_data(search.record, START + 3600))
+def report_figures(search):
+    return registry.report_figures(report_data(search.record, START + 3600))
 
 
 def only_running():
@@ -43,20 +43,20 @@ def only_failed():
     ids=["empty", "running", "failed", "ended", "larger"],
 )
 def test_every_figure_has_words_and_only_finite_numbers(search):
-    for figure in figures_of(search()).values():
+    for figure in report_figures(search()).values():
         assert figure.summary.endswith(".")
         json.dumps(figure.plot, allow_nan=False)
 
 
 def test_figures_are_in_the_order_of_the_page():
     data = report_data(a_told_search().record, START + 3600)
-    drawn = [key for key, figure in registry.figures_of(data).items() if figure.plot]
+    drawn = [key for key, figure in registry.report_figures(data).items() if figure.plot]
     page = report_without_scripts(data).text
     assert drawn == re.findall(r'data-figure="(\w+)"', page)
 
 
 def test_the_line_of_the_best_follows_the_trials():
-    traces = {trace["name"]: trace for trace in figures_of(a_search())["progress"].plot["data"]}
+    traces = {trace["name"]: trace for trace in report_figures(a_search())["progress"].plot["data"]}
     assert traces["measured"]["y"] == [1000.0, 1500.0]
     assert traces["best so far"]["y"] == [1000.0, 1000.0, 1500.0]
     assert traces["baseline"]["y"] == [1000.0, 1000.0]
@@ -71,7 +71,7 @@ def test_the_pareto_line_has_what_nothing_beats_in_both():
 
 
 def test_the_heat_map_has_the_best_of_each_cell_and_a_cross_where_all_failed():
-    plot = figures_of(a_search())["heat"].plot
+    plot = report_figures(a_search())["heat"].plot
     (heat,) = plot["data"]
     assert plot["layout"]["xaxis"]["ticktext"] == ["1", "2", "4"]
     assert plot["layout"]["yaxis"]["ticktext"] == ["1", "2"]
@@ -81,14 +81,14 @@ def test_the_heat_map_has_the_best_of_each_cell_and_a_cross_where_all_failed():
 
 
 def test_the_heat_map_does_not_speak_of_sizes_that_failed_where_none_did():
-    assert figures_of(a_told_search())["heat"].summary.endswith("5 combinations measured.")
+    assert report_figures(a_told_search())["heat"].summary.endswith("5 combinations measured.")
 
 
 def test_the_fastest_fifth_of_the_layouts_is_drawn_strongest_and_says_what_it_has_in_common():
-    figure = figures_of(a_search(18))["parallel"]
+    figure = report_figures(a_search(18))["parallel"]
     assert [trace["line"]["color"] for trace in figure.plot["data"]] == ["@s0", "@s1", "@s2", "@s3", "@s4"]
     assert figure.summary.endswith("The fastest 20 % have no setting in common.")
-    first = figures_of(a_search(2))["parallel"]
+    first = report_figures(a_search(2))["parallel"]
     assert [trace["line"]["color"] for trace in first.plot["data"]] == ["@s2", "@s4"]
     assert "The fastest 20 % all have tensor 2" in first.summary
 
@@ -96,15 +96,15 @@ def test_the_fastest_fifth_of_the_layouts_is_drawn_strongest_and_says_what_it_ha
 def test_failures_are_counted_by_reason():
     search = a_search()
     search.prune(search.start(Layout(data_parallel=8, micro_batch_size=1)), 500.0)
-    figure = figures_of(search)["failures"]
+    figure = report_figures(search)["failures"]
     assert {bar["name"]: sum(bar["y"]) for bar in figure.plot["data"]} == {"out of GPU memory": 1}
     assert figure.summary.startswith("1 trial of 4 failed: 1 out of GPU memory. 1 trial stopped early")
-    assert "stopped early" not in figures_of(a_search())["failures"].summary
+    assert "stopped early" not in report_figures(a_search())["failures"].summary
 
 
 def test_importance_says_what_it_rests_on_and_nothing_below_ten():
-    assert figures_of(a_search(9))["importance"].plot is None
-    figure = figures_of(a_search(18))["importance"]
+    assert report_figures(a_search(9))["importance"].plot is None
+    figure = report_figures(a_search(18))["importance"]
     assert figure.plot["data"][0]["y"][-1] == "tensor"
     assert "18 measured layouts" in figure.summary
 
@@ -113,7 +113,7 @@ def test_predictions_are_those_of_the_proposal():
     search = a_search()
     trials = tuple(replace(t, prediction={"step_time_s": 1.1, "peak_memory_gib": 1.5}) for t in search.record.trials)
     search.records[-1] = replace(search.record, trials=trials)
-    figure = figures_of(search)["predictions"]
+    figure = report_figures(search)["predictions"]
     dots = [trace for trace in figure.plot["data"] if trace["mode"] == "markers"]
     assert dots[0]["x"] == [1.0, pytest.approx(1000 / 1500)]
     assert dots[0]["y"] == [1.1, 1.1]
@@ -122,18 +122,18 @@ def test_predictions_are_those_of_the_proposal():
 
 
 def test_the_ticks_of_a_logarithmic_axis_say_their_whole_value():
-    axis = figures_of(a_told_search())["predictions"].plot["layout"]["xaxis"]
+    axis = report_figures(a_told_search())["predictions"].plot["layout"]["xaxis"]
     assert axis["type"] == "log"
     ticks = dict(zip(axis["ticktext"], axis["tickvals"], strict=True))
     assert ticks.items() >= {"0.5": 0.5, "1": 1.0, "5": 5.0, "10": 10.0}.items()
 
 
 def test_what_more_nodes_bring_is_drawn_where_several_numbers_of_nodes_were_measured():
-    assert "nodes" not in figures_of(a_search())
+    assert "nodes" not in report_figures(a_search())
     search = SearchUnderTest(spec(objective=["tokens_per_sec", "node_hours_per_billion_tokens"]))
     for nodes, speed in ((1, 900.0), (2, 1500.0), (4, 1400.0)):
         search.measure(search.start(replace(TODAY, num_nodes=nodes)), speed)
-    figure = figures_of(search)["nodes"]
+    figure = report_figures(search)["nodes"]
     assert figure.summary.startswith(
         "Measured on 1, 2 and 4 nodes. 2 layouts are worth considering, from t0001 on 1 node"
     )
@@ -146,6 +146,6 @@ def test_what_more_nodes_bring_is_drawn_where_several_numbers_of_nodes_were_meas
 
 def test_colours_are_the_pages_own():
     """A colour that is written out would be wrong in the dark."""
-    text = json.dumps([figure.plot for figure in figures_of(a_search(18)).values()])
+    text = json.dumps([figure.plot for figure in report_figures(a_search(18)).values()])
     assert "#" not in text
     assert "rgb" not in text

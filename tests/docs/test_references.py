@@ -11,7 +11,7 @@ import typer
 
 from orchestrator.cli.main import app
 from tests.docs.console import ROOT
-from tests.docs.words import (
+from tests.docs.references import (
     Mention,
     commands_named,
     headings,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from dashboards.trial_words import FLAG_WORDS, flag_lines, flag_words, time_words
+from dashboards.trial_text import FLAG_DESCRIPTIONS, describe_flag, describe_step_time, flag_lines
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.searches import SearchUnderTest
 
@@ -14,9 +14,9 @@ CONTRACT = Path(__file__).resolve().parents[2] / "docs" / "contract.md"
 
 def test_every_flag_of_the_contract_has_its_words_in_one_line():
     (row,) = re.findall(r"^\| flags \| (.*) \|$", CONTRACT.read_text(), re.MULTILINE)
-    assert set(FLAG_WORDS) == set(re.findall(r"\w+", re.sub(r"\([^()]*\)", "", row)))
-    assert all("\n" not in words and len(words) < 100 for words in FLAG_WORDS.values())
-    assert "another version" in flag_words("younger_than_this")
+    assert set(FLAG_DESCRIPTIONS) == set(re.findall(r"\w+", re.sub(r"\([^()]*\)", "", row)))
+    assert all("\n" not in words and len(words) < 100 for words in FLAG_DESCRIPTIONS.values())
+    assert "another version" in describe_flag("younger_than_this")
 
 
 def test_a_flag_is_told_once_with_the_measurements_that_have_it():
@@ -32,5 +32,5 @@ def test_a_flag_is_told_once_with_the_measurements_that_have_it():
 
 def test_where_a_steps_time_goes_is_told_in_shares_the_largest_first():
     time_s = {"compute": 0.06, "tensor": 0.0, "pipeline": 0.0001, "data_parallel": 0.015, "bubble": 0.025}
-    assert time_words({"time_s": time_s}) == "step time: compute 60 %, bubble 25 %, data_parallel 15 %"
-    assert time_words({"step_time_s": 1.0}) is None
+    assert describe_step_time({"time_s": time_s}) == "step time: compute 60 %, bubble 25 %, data_parallel 15 %"
+    assert describe_step_time({"step_time_s": 1.0}) is None

@@ -10,7 +10,7 @@ from typing import Any
 from trials.analysis.verdict import TrialCounts
 from trials.trial import Attempt, FailureReason, Flag, Trial
 
-FLAG_WORDS: Mapping[str, str] = {
+FLAG_DESCRIPTIONS: Mapping[str, str] = {
     Flag.EXTRAPOLATED: "its step time follows from shorter steps of fewer micro-batches; repeats run full ones",
     Flag.TIME_LIMIT: "the time limit came before the interval was narrow enough; enough steps were measured to count",
     Flag.WIDE_INTERVAL: "steps still differed at measure.max_steps: its interval is wider than ci_relative_width asks",
@@ -24,7 +24,7 @@ FLAG_WORDS: Mapping[str, str] = {
 }
 """What each of the contract's flags means, after a colon."""
 
-REASON_WORDS: Mapping[FailureReason, str] = {
+REASON_LABELS: Mapping[FailureReason, str] = {
     FailureReason.INVALID_LAYOUT: "refused by the engine",
     FailureReason.GPU_OOM: "out of GPU memory",
     FailureReason.HOST_OOM: "out of host memory",
@@ -57,38 +57,38 @@ _LEAST_SHARE = 0.005
 """Of a step's time; what takes less is left out."""
 
 
-def end_of_trial(trial: Trial) -> str:
+def format_trial_end(trial: Trial) -> str:
     """How a trial ended, or where it is."""
-    return str(trial.state) if trial.reason is None else REASON_WORDS[trial.reason]
+    return str(trial.state) if trial.reason is None else REASON_LABELS[trial.reason]
 
 
-def count_words(counts: TrialCounts) -> Iterator[str]:
+def format_counts(counts: TrialCounts) -> Iterator[str]:
     """How many trials stand how; what is zero is left out."""
     for field in fields(counts):
         if count := getattr(counts, field.name):
             yield f"{count} {field.name.replace('_', ' ')}"
 
 
-def amount(value: float | None, digits: int = 4) -> str:
+def format_number(value: float | None, digits: int = 4) -> str:
     """A number with so many significant digits at least, thousands apart; a dash for what is unknown."""
     if value is None:
         return UNKNOWN
     return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
 
 
-def span(low: float | None, high: float | None) -> str | None:
+def format_range(low: float | None, high: float | None) -> str | None:
     """An interval from its low to its high end; None where one is unknown."""
-    return None if low is None or high is None else f"{amount(low)}\N{EN DASH}{amount(high)}"
+    return None if low is None or high is None else f"{format_number(low)}\N{EN DASH}{format_number(high)}"
 
 
-def rate_span(measured: Mapping[str, Any]) -> str | None:
+def format_throughput_interval(measured: Mapping[str, Any]) -> str | None:
     """The 95 % interval of a measured throughput; None where it is unknown."""
-    return span(measured.get("tokens_per_sec_low"), measured.get("tokens_per_sec_high"))
+    return format_range(measured.get("tokens_per_sec_low"), measured.get("tokens_per_sec_high"))
 
 
-def flag_words(flag: str) -> str:
+def describe_flag(flag: str) -> str:
     """The flag and what it means, in one line."""
-    return f"{flag}: {FLAG_WORDS.get(flag, 'a flag of another version of Parlay')}"
+    return f"{flag}: {FLAG_DESCRIPTIONS.get(flag, 'a flag of another version of Parlay')}"
 
 
 def flag_lines(trials: Sequence[Trial]) -> list[str]:
@@ -97,10 +97,10 @@ def flag_lines(trials: Sequence[Trial]) -> list[str]:
     for trial in trials:
         for flag in trial.flags if trial.measured else ():
             flagged.setdefault(flag, []).append(trial.trial)
-    return [f"! {named(names)} {flag_words(flag)}" for flag, names in flagged.items()]
+    return [f"! {join_names(names)} {describe_flag(flag)}" for flag, names in flagged.items()]
 
 
-def failure_words(attempt: Attempt, limit_gib: float | None) -> str | None:
+def describe_failure(attempt: Attempt, limit_gib: float | None) -> str | None:
     """Which rank of an attempt that ended as gpu_oom or hang ran into it, in which phase, and for memory under which
     limit of the user's own, GiB; None of any other attempt, or where no rank told."""
     outcome, excerpt = attempt.outcome, attempt.excerpt or ""
@@ -116,7 +116,7 @@ def failure_words(attempt: Attempt, limit_gib: float | None) -> str | None:
     return None
 
 
-def time_words(measured: Mapping[str, Any]) -> str | None:
+def describe_step_time(measured: Mapping[str, Any]) -> str | None:
     """Where the time of a step goes, the largest part first; None where the trial was not profiled."""
     time_s = measured.get("time_s")
     if not time_s:
@@ -128,7 +128,7 @@ def time_words(measured: Mapping[str, Any]) -> str | None:
 
 def time_lines(trials: Sequence[Trial]) -> list[str]:
     """A line for each trial that was profiled."""
-    words = {trial.trial: time_words(trial.measured or {}) for trial in trials}
+    words = {trial.trial: describe_step_time(trial.measured or {}) for trial in trials}
     return [f"{name} {told}" for name, told in words.items() if told is not None]
 
 
@@ -136,7 +136,7 @@ def _size(number: str, unit: str) -> str:
     return f"{float(number) / _BYTES_PER_MIB:.3g} MiB" if unit == "bytes" else f"{number} {unit}"
 
 
-def named(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str]) -> str:
     """The trials, or the first few of many."""
     left_out = len(names) - _MOST_NAMED
     return ", ".join(names[:_MOST_NAMED]) + (f" and {left_out} more" if left_out > 0 else "")
