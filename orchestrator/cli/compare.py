@@ -23,11 +23,6 @@ _MOST_PAIRS = 20
 _MOST_TEXT = 40
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register this file's verb."""
-    app.command()(compare)
-
-
 def compare(
     a: Annotated[str, typer.Argument(metavar="A", help="A recipe's folder, a search's id or its folder.")],
     b: Annotated[str, typer.Argument(metavar="B", help="The other one, which is held against A.")],

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.cli.diagnostic_job import with_launcher
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import (
     AsJson,
@@ -22,7 +23,6 @@ from orchestrator.cli.options import (
     overrides_of,
 )
 from orchestrator.cli.output import Exit, answer, say
-from orchestrator.cli.selftest import with_launcher
 from orchestrator.lifecycle.signals import CancelOnSignal
 from search_spaces.errors import InputError, OutsideRefused
 from trials.files.text import counted
@@ -33,11 +33,6 @@ if TYPE_CHECKING:
     from orchestrator.launchers.base import Launcher
 
 _MARKS = {"ok": "ok     ", "note": "note   ", "warning": "WARNING", "error": "ERROR  "}
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register this file's verbs."""
-    app.command()(doctor)
 
 
 def doctor(

@@ -22,11 +22,6 @@ if TYPE_CHECKING:
 EXPORT_SCHEMA = "parlay.export/1"
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register this file's verbs."""
-    app.command()(export)
-
-
 def export(
     search: SearchId = None,
     wanted: Annotated[

@@ -31,11 +31,6 @@ class Scalings(StrEnum):
     BOTH = "both"
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register this file's verb."""
-    app.command()(forecast)
-
-
 def forecast(
     search: Annotated[
         str | None,

@@ -20,11 +20,6 @@ if TYPE_CHECKING:
 IMPORT_SCHEMA = "parlay.import/1"
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register this file's verbs."""
-    app.command("import")(import_results)
-
-
 def import_results(
     source: Annotated[
         Path,

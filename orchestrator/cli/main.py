@@ -17,81 +17,14 @@ if sys.version_info < (3, 11):  # noqa: UP036
 
 from collections.abc import Sequence
 from functools import cache
-from importlib.metadata import version
-from typing import Annotated, Any, TextIO
+from typing import Any, TextIO
 
 import typer
 
-from orchestrator.cli import (
-    compare,
-    doctor,
-    export,
-    forecast,
-    import_results,
-    ledger,
-    plan,
-    prepare,
-    replay,
-    selftest,
-    serve,
-    slurm_sandbox,
-    status,
-    tick,
-    watch,
-)
-from orchestrator.cli import (
-    report as reporting,
-)
-from orchestrator.cli import (
-    run as running,
-)
 from orchestrator.cli.exit_codes import ExitCode
-from orchestrator.cli.output import Exit, answer, report, report_input_error, say
+from orchestrator.cli.output import Exit, report, report_input_error, say
+from orchestrator.cli.verbs import app
 from search_spaces.errors import InputError, OutsideRefused, Problem
-
-app = typer.Typer(
-    name="parlay",
-    help="Finds the fastest way to lay a GPT training out over a cluster.",
-    epilog="Begin with: parlay init > search.yaml; parlay plan search.yaml; parlay run search.yaml",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-for verbs in (
-    plan,
-    running,
-    tick,
-    status,
-    watch,
-    replay,
-    compare,
-    export,
-    import_results,
-    reporting,
-    forecast,
-    prepare,
-    ledger,
-    selftest,
-    doctor,
-    serve,
-    slurm_sandbox,
-):
-    verbs.add_to(app)
-
-
-def _tell_version(is_asked: bool) -> None:
-    if is_asked:
-        answer({}, False, f"parlay {version('parlay')}")
-        raise typer.Exit
-
-
-@app.callback()
-def _before_any_verb(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Say which version this is.")
-    ] = False,
-) -> None:
-    """What is asked of the command itself; the option's callback answers."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,10 +1,9 @@
-"""Verbs about search files, before anything runs: init, plan, schema."""
+"""`parlay plan`: layouts in predicted order, without launching anything."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,69 +19,16 @@ from orchestrator.cli.options import (
     named_as_typed,
     overrides_of,
 )
-from orchestrator.cli.output import answer, say, write_new
+from orchestrator.cli.output import answer
 from orchestrator.cli.setup_file import setup_json, setup_lines
-from search_spaces.errors import InputError
 
 if TYPE_CHECKING:
     from orchestrator.config.spec import SearchSpec
     from orchestrator.planning.plan import Plan
     from search_spaces.search_space import SearchSpace
 
+
 PLAN_SCHEMA = "parlay.plan/1"
-INIT_SCHEMA = "parlay.init/1"
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register this file's verbs."""
-    app.command()(init)
-    app.command()(plan)
-    app.command()(schema)
-
-
-def init(
-    start: Annotated[
-        Path | None,
-        typer.Option(
-            "--from",
-            help="A Megatron launch script, a DeepSpeed config, a Hugging Face config.json, or a grid of NeMo's"
-            " auto-configurator (YAML) or CloudAI (TOML).",
-        ),
-    ] = None,
-    site: Annotated[
-        str | None, typer.Option("--site", help="For jobs at this site: a name from docs/sites.md, or a TOML file.")
-    ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="A new file instead of stdout.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Write a commented search file, as an example or from what you train with today."""
-    from orchestrator.config.init import render_example, render_from
-
-    if site is not None:
-        _require_site(site)
-    text, notes = (render_example(site), ()) if start is None else render_from(start, site)
-    for note in notes:
-        say(f"note: {note}")
-    if output is None:
-        answer({"schema": INIT_SCHEMA, "file": None, "yaml": text, "notes": list(notes)}, as_json, text)
-        return
-    write_new(output, text, "--output")
-    answer(
-        {"schema": INIT_SCHEMA, "file": str(output), "yaml": text, "notes": list(notes)},
-        as_json,
-        f"{output} is written; next: parlay plan {output}",
-    )
-
-
-def _require_site(site: str) -> None:
-    """InputError for a site that no search file may name; a path stays as it is written."""
-    from orchestrator.launchers.slurm.site import profile_named, section_of
-
-    is_path = "/" in site or site.endswith(".toml")
-    try:
-        section_of(profile_named(str(Path(site).absolute()) if is_path else site))
-    except InputError as error:
-        raise InputError(*(replace(p, key="--site") if p.file is None else p for p in error.problems)) from None
 
 
 def plan(
@@ -116,13 +62,6 @@ def plan(
         answer(_plan_json(plan, spec, space, top, rejected), True)
     else:
         answer({}, False, "\n".join([plan_text(plan, spec, space, top, rejected), *setup_lines(spec)]))
-
-
-def schema(as_json: AsJson = False) -> None:
-    """Print the JSON schema of search files, for editors."""
-    from orchestrator.config.loader import json_schema
-
-    answer(json_schema(), True)
 
 
 def _plan_json(

@@ -27,11 +27,6 @@ LINE_EVERY_S = 10.0
 MOST_SKIPPED_TOLD = 5
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register this file's verbs."""
-    app.command()(prepare)
-
-
 def prepare(
     inputs: Annotated[list[str], typer.Argument(metavar="INPUT...", help="Files of JSON lines; - is standard input.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The token file, a new one.")],

@@ -30,11 +30,6 @@ class ReplayLauncher(StrEnum):
     SLURM = "slurm"
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register this file's verb."""
-    app.command()(replay)
-
-
 def replay(
     recipe: Annotated[
         str | None, typer.Argument(help="A recipe's folder, or a search's id; the newest search if absent.")

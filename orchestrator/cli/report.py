@@ -13,11 +13,6 @@ from orchestrator.cli.output import answer, write_new
 REPORT_SCHEMA = "parlay.report/1"
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register this file's verbs."""
-    app.command()(report)
-
-
 def report(
     search: SearchId = None,
     output: Annotated[

@@ -27,11 +27,6 @@ if TYPE_CHECKING:
 PAGE_SCHEMA = "parlay.page/1"
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register this file's verb."""
-    app.command()(serve)
-
-
 def serve(
     port: Annotated[
         int | None,

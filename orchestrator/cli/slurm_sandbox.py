@@ -34,11 +34,6 @@ commands = typer.Typer(
 )
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register this file's verbs."""
-    app.add_typer(commands)
-
-
 @commands.command()
 def start(
     folder: SandboxFolder = None,

@@ -30,11 +30,6 @@ _KEPT = ("PATH", "LD_LIBRARY_PATH", "PARLAY_HOME", "SLURM_CONF", "SLURM_CONF_SER
 """What says which programs, which ledger and which cluster are meant; trials' jobs inherit it, too."""
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register this file's verb."""
-    app.command()(tick)
-
-
 def tick(
     search: SearchId = None,
     every: Annotated[

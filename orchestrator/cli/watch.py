@@ -10,8 +10,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-import typer
-
 from orchestrator.cli.driver_errors import answer_search, exit_code_of, resume_fix
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
@@ -30,11 +28,6 @@ PATIENCE_S = 10.0
 """How long a search may be without a driver, and without anybody who would bring one, until it is left."""
 SETTLE_S = 60.0
 """How long the end of a driver that has ended its search is waited for."""
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register this file's verb."""
-    app.command()(watch)
 
 
 def watch(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:

@@ -11,7 +11,7 @@ import typer
 
 from dashboards.trial_text import FLAG_DESCRIPTIONS
 from orchestrator.cli.exit_codes import ExitCode
-from orchestrator.cli.main import app
+from orchestrator.cli.verbs import app
 from orchestrator.comparison.speed_ratio import ReplayVerdict
 from search_spaces.rules.layout_rules import LAYOUT_RULES
 from tests.docs.console import ROOT

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from orchestrator.cli.main import app
+from orchestrator.cli.verbs import app
 from tests.docs.console import ROOT
 from tests.docs.references import (
     Mention,

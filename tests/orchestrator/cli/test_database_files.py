@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from orchestrator.cli.main import app
+from orchestrator.cli.verbs import app
 from tests.orchestrator.cli.parlay import environment, parlay, start, write_search
 from tests.orchestrator.cli.recorded import OK, TABLE_SEARCH, write_recorded_search
 from tests.orchestrator.service.services import SEARCH, ask, hold, let_go, serving, until

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import driver_job as as_job
+from orchestrator.cli.driver_job import submit_driver
 from orchestrator.lifecycle import driver_job
 from orchestrator.lifecycle.drive import SearchCallbacks
 from orchestrator.lifecycle.driver_job import (
@@ -190,6 +190,6 @@ def test_who_sets_a_budget_is_told_that_the_drivers_own_job_is_not_in_it(
     spec = loaded(tmp_path, MINIMAL, "launcher.kind=slurm", budget)
     folder = SearchFolder(tmp_path / "tiny-abc234")
     folder.path.mkdir()
-    assert as_job.submit_driver(folder, spec, "sqlite:///x.db", 7200.0, as_json=False) == "4711"
+    assert submit_driver(folder, spec, "sqlite:///x.db", 7200.0, as_json=False) == "4711"
     words = "the driver's own job, one task for up to 2 hours at a time, is not in search.budget_node_hours"
     assert (words in capsys.readouterr().err) is is_told

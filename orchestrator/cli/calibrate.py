@@ -1,0 +1,121 @@
+"""`parlay calibrate`: a cluster file from measurements."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orchestrator.cli.diagnostic_job import format_cluster, load_for_job, require_launching, with_launcher
+from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.options import AsJson, LauncherKind, Overrides, SearchFilePath
+from orchestrator.cli.output import answer, fail, say
+from orchestrator.lifecycle.signals import CancelOnSignal
+from search_spaces.errors import InputError, Problem
+from trials.files.folders import SearchFolder, write_text
+
+if TYPE_CHECKING:
+    from orchestrator.config.spec import SearchSpec
+    from orchestrator.launchers.base import Launcher
+    from search_spaces.hardware.cluster import Cluster
+    from trials.protocols.calibration import Measurements
+
+
+CALIBRATE_SCHEMA = "parlay.calibrate/1"
+
+
+def calibrate(
+    search_file: SearchFilePath,
+    sets: Overrides = None,
+    launcher: LauncherKind = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option("--nodes", min=1, metavar="N", help="Measure so many; all that a trial may use if absent."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="The cluster file; NAME-cluster.yaml of the search's name if absent."),
+    ] = None,
+    work_dir: Annotated[
+        Path | None, typer.Option("--work-dir", help="Folder in which the measurements get their own.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure how fast this search's cluster computes and talks, and write it down as a cluster file."""
+    from orchestrator.common.machine_load import busy_words
+    from orchestrator.diagnostics.calibrate import world_of
+    from orchestrator.diagnostics.cluster_file import (
+        CalibrationContext,
+        calibrated_cluster,
+        cluster_fields,
+        cluster_file,
+    )
+    from orchestrator.preflight.trainer import require_torch
+
+    spec = load_for_job(search_file, sets, launcher, work_dir)
+    require_launching(spec, "calibrate")
+    world, path = world_of(spec, nodes), out or Path(f"{spec.name}-cluster.yaml")
+    _require_place(path)
+    require_torch(spec)
+    folder = SearchFolder(spec.work_dir / f"calibrate-{secrets.token_hex(3)}")
+    runs_here = spec.launcher.kind in ("local", "ray") and spec.launcher.address is None
+    if busy := busy_words() if runs_here else None:
+        say(f"{busy}: what is measured now is slower than the machine is")
+    found = _measured(spec, world, folder, path, as_json)
+    cluster = calibrated_cluster(spec.cluster, found)
+    text = cluster_file(cluster, found, CalibrationContext(spec.name, spec.launcher.kind, world, busy))
+    write_text(path.absolute(), text)
+    data = {
+        "schema": CALIBRATE_SCHEMA,
+        "file": str(path),
+        "folder": str(folder.path),
+        "cluster": cluster_fields(cluster),
+        "measurements": _measurements_json(found),
+    }
+    answer(data, as_json, f"{text}\n{path} is written; give its path as cluster: in the search file")
+
+
+def _measured(spec: SearchSpec, world: Cluster, folder: SearchFolder, path: Path, as_json: bool) -> Measurements:
+    """What was measured; ends the command where nothing was, and `path` is not written."""
+    from orchestrator.diagnostics.calibrate import NotMeasured, precisions_of
+    from orchestrator.diagnostics.calibrate import calibrate as measure
+    from orchestrator.diagnostics.job import JobWatcher
+    from orchestrator.preflight.trainer import python_of
+
+    precisions, python = precisions_of(spec), python_of(spec)
+
+    def run(launcher: Launcher, stop: CancelOnSignal) -> Measurements:
+        say(f"measuring {format_cluster(world)}, in {folder.path}")
+        return measure(launcher, folder, world, spec.model, precisions, python, JobWatcher(say, stop.is_requested))
+
+    try:
+        return with_launcher(spec, world, run, "calibrate", as_json)
+    except NotMeasured as failed:
+        problem = Problem("not_measured", f"{path} is not written: {failed}", fix=f"see {failed.log}")
+        fail(ExitCode.NO_MEASUREMENT, problem, as_json)
+
+
+def _require_place(path: Path) -> None:
+    """InputError unless a cluster file may be written there: nobody's own is written over."""
+    from orchestrator.diagnostics.cluster_file import is_by_calibrate
+
+    try:
+        fault = None if not path.exists() or is_by_calibrate(path) else "exists, and calibrate has not written it"
+        if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+            fault = "lies in no folder that may be written to"
+    except OSError as error:
+        fault = f"cannot be read: {error.strerror}"
+    if fault is not None:
+        rule, fix = "a new file, or one that calibrate wrote", "name another with --out"
+        raise InputError.of("output", f"{path} {fault}", key="--out", value=str(path), rule=rule, fix=fix)
+
+
+def _measurements_json(found: Measurements) -> dict[str, Any]:
+    """As they lie in the folder, with the rates that follow."""
+    groups = [asdict(time) | {"bus_gb_per_s": time.bus_gb_per_s} for time in found.groups]
+    pairs = [asdict(time) | {"gb_per_s": time.gb_per_s} for time in found.pairs]
+    return found.to_json() | {"groups": groups, "pairs": pairs}

@@ -1,0 +1,43 @@
+"""`parlay dashboard`: MLflow's UI on this machine."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.options import AsJson
+from orchestrator.cli.output import answer, fail, say
+from search_spaces.errors import Problem
+
+DASHBOARD_SCHEMA = "parlay.dashboard/1"
+
+
+def dashboard(
+    uri: Annotated[str | None, typer.Option("--mlflow-uri", help="Another tracking store than the default.")] = None,
+    port: Annotated[int | None, typer.Option("--port", min=1, max=65535, help="Port on loopback; a free one.")] = None,
+    page: Annotated[
+        bool, typer.Option("--page", help="Print an address of a running dashboard's pages, which opens once; no more.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Open MLflow's UI on what was recorded, on this machine's loopback, for you alone, until ctrl-C."""
+    from dashboards.access.token import page_address
+    from dashboards.mlflow.backend_store import tracking_uri
+    from dashboards.mlflow.server import ServerFailed, show_dashboard
+    from orchestrator.cli.serve import PAGE_SCHEMA
+    from trials.ledger.place import home_folder
+
+    home = home_folder()
+    if page:
+        address = page_address(home, port, time.time())
+        answer({"schema": PAGE_SCHEMA, "address": address}, as_json, address)
+        return
+    try:
+        show_dashboard(tracking_uri(uri, home), home, say, port)
+    except ServerFailed as error:
+        fail(ExitCode.REFUSED, Problem("mlflow", str(error)), as_json)
+    except KeyboardInterrupt:
+        answer({"schema": DASHBOARD_SCHEMA, "uri": tracking_uri(uri, home)}, as_json)

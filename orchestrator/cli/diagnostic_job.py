@@ -1,0 +1,68 @@
+"""Shared by the verbs that run a job of their own on a search's cluster: selftest, calibrate, doctor."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from orchestrator.cli.exit_codes import code_after
+from orchestrator.cli.options import named_as_typed, overrides_of
+from orchestrator.cli.output import fail, say
+from orchestrator.lifecycle.signals import CancelOnSignal
+from search_spaces.errors import InputError, Problem
+from trials.files.text import counted
+
+if TYPE_CHECKING:
+    from orchestrator.config.spec import SearchSpec
+    from orchestrator.launchers.base import Launcher
+    from search_spaces.hardware.cluster import Cluster
+
+
+T = TypeVar("T")
+
+
+def load_for_job(search_file: Path, sets: list[str] | None, launcher: str | None, work_dir: Path | None) -> SearchSpec:
+    from orchestrator.config.loader import load_search_file
+    from orchestrator.config.spec import located
+    from orchestrator.preflight.work_dir import require_places
+
+    changes = overrides_of(sets, launcher, None, None if work_dir is None else str(work_dir), None)
+    with named_as_typed(changes):
+        spec = load_search_file(search_file, [change.text for change in changes])
+        try:
+            require_places(spec)
+        except InputError as error:
+            raise located(error, spec) from error
+    return spec
+
+
+def require_launching(spec: SearchSpec, verb: str) -> None:
+    if spec.launcher.kind == "recorded":
+        rule, fix = f"{verb} runs for real", "--launcher local, ray or slurm"
+        raise InputError.of(verb, "kind is recorded", key="launcher.kind", rule=rule, fix=fix)
+
+
+def with_launcher(
+    spec: SearchSpec, world: Cluster, run: Callable[[Launcher, CancelOnSignal], T], verb: str, as_json: bool
+) -> T:
+    """What `run` answers with the search's launcher; ends the command where it is interrupted."""
+    from orchestrator.launchers.factory import make_launcher
+    from orchestrator.lifecycle.create import with_carried_options
+
+    spec, stop = with_carried_options(spec, os.environ, say), CancelOnSignal()
+    try:
+        launcher, remark = make_launcher(spec.launcher, parallel_trials=1, cluster=world)
+        if remark is not None:
+            say(remark)
+        with closing(launcher), stop.handling():
+            return run(launcher, stop)
+    except KeyboardInterrupt:
+        problem = Problem("interrupted", f"{verb} was stopped before its end", fix="run it again")
+        fail(code_after(stop), problem, as_json)
+
+
+def format_cluster(world: Cluster) -> str:
+    return f"{counted(world.num_nodes, 'node')} x {world.gpus_per_node} {world.accelerator.name}"

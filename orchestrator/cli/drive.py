@@ -1,0 +1,91 @@
+"""Creates a search and drives it in this process: shared by run, submit and resume."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from orchestrator.cli.driver_errors import answer_search, exit_code_of, explained, resume_fix
+from orchestrator.cli.dry_run import DryRunWish, answer_dry_run
+from orchestrator.cli.exit_codes import ExitCode, code_after
+from orchestrator.cli.options import named_as_typed
+from orchestrator.cli.output import Exit, say
+from orchestrator.cli.tick import require_jobs_that_stay
+
+if TYPE_CHECKING:
+    from orchestrator.cli.options import Change
+    from orchestrator.lifecycle.create import RunnableSearch
+    from orchestrator.lifecycle.driver_job import DriverChain
+    from orchestrator.lifecycle.signals import DriverSignals
+    from trials.files.folders import SearchFolder
+    from trials.ledger.events import SearchRecord
+
+
+def create_from_file(
+    search_file: Path,
+    changes: Sequence[Change],
+    dry_run: DryRunWish,
+    as_json: bool,
+    as_job: bool = False,
+    by_ticks: bool = False,
+) -> RunnableSearch | None:
+    """Check everything, then write the search down; None after a dry run, which has answered."""
+    from orchestrator.cli.search_summary import most_trials_words
+    from orchestrator.config.loader import load_search_file
+    from orchestrator.lifecycle.create import create_runnable_search, validate_search
+    from orchestrator.lifecycle.driver_job import require_slurm
+
+    with named_as_typed(changes):
+        spec = load_search_file(search_file, [change.text for change in changes])
+        if as_job:
+            require_slurm(spec)
+        if by_ticks:
+            require_jobs_that_stay(spec.launcher, "--tick")
+        search = validate_search(spec, say)
+        if dry_run.is_wanted:
+            answer_dry_run(search.spec, search.space, dry_run.scripts, as_json)
+            return None
+        say(most_trials_words(search.spec, search.space))
+        return create_runnable_search(search, say)
+
+
+def drive_here(started: RunnableSearch, as_json: bool, chain: DriverChain | None = None) -> None:
+    """Drive the search in this process, show it, and leave with the contract's exit code.
+
+    A driver in a job of its own has a `chain`, which hears its signals and has another job go on.
+    """
+    from dashboards.terminal.live_table import LiveView
+    from orchestrator.lifecycle.drive import SearchCallbacks, drive
+    from orchestrator.lifecycle.signals import DriverSignals
+
+    spec, folder = started.spec, started.folder
+    signals = DriverSignals()
+    view = LiveView(spec.objective, spec.global_batch_size, spec.baseline_key, sys.stderr)
+    watcher = SearchCallbacks(say, view.update, signals.handling)
+    with explained(folder, as_json), nullcontext() if chain is None else chain.listening(), view:
+        if chain is not None:
+            chain.wait_for_lease(folder)
+            watcher = chain.kept_by(watcher)
+        record = drive(folder, spec, started.candidates, started.tracking, started.ledger_url, watcher)
+        if chain is not None:
+            chain.settle(record.state.is_ended)
+    answer_search(record, folder, spec, as_json)
+    if not record.state.is_ended:
+        _leave_unended(record, folder, signals, chain)
+    if (code := exit_code_of(record)) is not ExitCode.SUCCESS:
+        raise Exit(code)
+
+
+def _leave_unended(
+    record: SearchRecord, folder: SearchFolder, signals: DriverSignals, chain: DriverChain | None
+) -> NoReturn:
+    if jobs := [f"{a.trial}.{a.attempt} ({a.job_id})" for a in record.in_flight if a.job_id is not None]:
+        say(f"left in flight, with what the launcher calls each: {', '.join(jobs)}")
+    if chain is not None and chain.has_next:
+        say("stopped; the job that waits behind this one goes on")
+        raise Exit(ExitCode.SUCCESS)
+    say(f"stopped; nothing is lost: {resume_fix(folder)}")
+    raise Exit(code_after(signals) if chain is None else ExitCode.STOPPED_EARLY)

@@ -1,0 +1,60 @@
+"""`parlay init`: a commented search file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.options import AsJson
+from orchestrator.cli.output import answer, say, write_new
+from search_spaces.errors import InputError
+
+INIT_SCHEMA = "parlay.init/1"
+
+
+def init(
+    start: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="A Megatron launch script, a DeepSpeed config, a Hugging Face config.json, or a grid of NeMo's"
+            " auto-configurator (YAML) or CloudAI (TOML).",
+        ),
+    ] = None,
+    site: Annotated[
+        str | None, typer.Option("--site", help="For jobs at this site: a name from docs/sites.md, or a TOML file.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="A new file instead of stdout.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a commented search file, as an example or from what you train with today."""
+    from orchestrator.config.init import render_example, render_from
+
+    if site is not None:
+        _require_site(site)
+    text, notes = (render_example(site), ()) if start is None else render_from(start, site)
+    for note in notes:
+        say(f"note: {note}")
+    if output is None:
+        answer({"schema": INIT_SCHEMA, "file": None, "yaml": text, "notes": list(notes)}, as_json, text)
+        return
+    write_new(output, text, "--output")
+    answer(
+        {"schema": INIT_SCHEMA, "file": str(output), "yaml": text, "notes": list(notes)},
+        as_json,
+        f"{output} is written; next: parlay plan {output}",
+    )
+
+
+def _require_site(site: str) -> None:
+    """InputError for a site that no search file may name; a path stays as it is written."""
+    from orchestrator.launchers.slurm.site import profile_named, section_of
+
+    is_path = "/" in site or site.endswith(".toml")
+    try:
+        section_of(profile_named(str(Path(site).absolute()) if is_path else site))
+    except InputError as error:
+        raise InputError(*(replace(p, key="--site") if p.file is None else p for p in error.problems)) from None

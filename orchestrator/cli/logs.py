@@ -1,0 +1,57 @@
+"""`parlay logs`: the output of a trial's ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.options import AsJson, LedgerUrl
+from orchestrator.cli.output import answer
+from search_spaces.errors import InputError, OutsideRefused
+from search_spaces.plain_file import read_plain
+from trials.files.folders import leads_out
+
+
+def logs(
+    trial: Annotated[str, typer.Argument(help="t0001 (its last attempt) or t0001.a1.")],
+    search: Annotated[
+        str | None, typer.Option("--search", help="The search's id or folder; the newest if absent.")
+    ] = None,
+    rank: Annotated[int | None, typer.Option("--rank", min=0, help="Print the whole log of this rank.")] = None,
+    ledger: LedgerUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a trial's ranks wrote, and the first real error among it."""
+    from dashboards.trial_text import describe_failure
+    from orchestrator.cli.search_summary import what_to_try
+    from orchestrator.records.lookup import find_attempt, find_search
+    from orchestrator.records.summary import logs_summary
+
+    found = find_search(search, ledger)
+    which, attempt = find_attempt(found.record, trial)
+    folder = found.folder.attempt(which.trial, attempt.attempt)
+    _require_inside(folder.path, found.folder.path)
+    data = logs_summary(attempt, folder, None if rank is None else _whole_log(folder.rank_log(rank)))
+    heading = [f"{which.trial}.{attempt.attempt}: {attempt.state}" + (f" ({attempt.reason})" if attempt.reason else "")]
+    if words := describe_failure(attempt, found.spec.measure.memory_limit_gib):
+        heading.append(words)
+    if advice := what_to_try(attempt.reason, found.spec):
+        heading.append(f"to try: {advice}")
+    answer(data, as_json, "\n".join([*heading, *data["files"], "", data["excerpt"] or "(nothing was written)"]))
+
+
+def _require_inside(folder: Path, search: Path) -> None:
+    if leads_out(folder, search):
+        raise OutsideRefused(f"a link leads from {folder} out of the search's folder", "look where it leads, and why")
+
+
+def _whole_log(path: Path) -> str:
+    try:
+        return read_plain(path).decode(errors="replace")
+    except ValueError as error:
+        raise OutsideRefused(str(error), f"look at the file itself: {path}") from error
+    except FileNotFoundError:
+        message, fix = f"there is no log {path.name}", "leave --rank out: the logs that there are are listed then"
+        raise InputError.of("unknown_id", message, value=str(path), key="--rank", fix=fix) from None

@@ -1,0 +1,40 @@
+"""`parlay resume`: a search goes on where its driver left it."""
+
+from __future__ import annotations
+
+from orchestrator.cli.drive import drive_here
+from orchestrator.cli.driver_errors import answer_search
+from orchestrator.cli.driver_job import own_chain, wanted_job_time_s
+from orchestrator.cli.options import AsJob, AsJson, ExecutorName, JobTime, LedgerUrl, SearchId
+from orchestrator.cli.output import say
+from orchestrator.cli.ray_driver import drive_in_ray, require_here, wants_ray
+from orchestrator.cli.submit import submit_driver_job
+
+
+def resume(
+    search: SearchId = None,
+    ledger: LedgerUrl = None,
+    as_job: AsJob = False,
+    job_time: JobTime = None,
+    executor: ExecutorName = "thread",
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a search whose driver has gone: the same trials, none twice."""
+    from orchestrator.lifecycle.create import reopen_search
+    from orchestrator.records.lookup import find_search
+
+    job_time_s = wanted_job_time_s(as_job, job_time)
+    if in_ray := wants_ray(executor):
+        require_here(as_job, by_ticks=False)
+    found = find_search(search, ledger)
+    started = reopen_search(found, say)
+    if in_ray and not found.record.state.is_ended:
+        drive_in_ray(started, as_json)
+    elif job_time_s is None:
+        drive_here(started, as_json)
+    elif (chain := own_chain(started.folder, started.spec, started.ledger_url, job_time_s)) is not None:
+        drive_here(started, as_json, chain)
+    elif found.record.state.is_ended:
+        answer_search(found.record, found.folder, found.spec, as_json)
+    else:
+        submit_driver_job(started, job_time_s, as_json)

@@ -1,0 +1,171 @@
+"""`parlay submit`: a search whose driver outlives this terminal."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from orchestrator.cli.drive import create_from_file
+from orchestrator.cli.driver_errors import explained, resume_fix
+from orchestrator.cli.driver_job import submit_driver, wanted_job_time_s
+from orchestrator.cli.dry_run import DryRunWish
+from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.options import (
+    AsJob,
+    AsJson,
+    ByTicks,
+    DryRun,
+    ExecutorName,
+    JobTime,
+    LauncherKind,
+    LedgerUrl,
+    NoService,
+    Overrides,
+    SamplerName,
+    Scripts,
+    SearchFilePath,
+    WorkDir,
+    overrides_of,
+)
+from orchestrator.cli.output import answer, fail
+from orchestrator.cli.ray_driver import require_here, wants_ray
+from orchestrator.cli.serve import hand_over
+from orchestrator.cli.tick import tick_lines, write_tick_script
+from search_spaces.errors import InputError, Problem
+from trials.files.text import tail
+
+if TYPE_CHECKING:
+    from orchestrator.lifecycle.create import RunnableSearch
+    from trials.files.folders import SearchFolder
+
+
+SUBMIT_SCHEMA = "parlay.submit/1"
+
+DRIVER_START_LIMIT_S = 90.0
+
+
+def submit(
+    search_file: SearchFilePath,
+    sets: Overrides = None,
+    launcher: LauncherKind = None,
+    sampler: SamplerName = None,
+    work_dir: WorkDir = None,
+    ledger: LedgerUrl = None,
+    as_job: AsJob = False,
+    job_time: JobTime = None,
+    by_ticks: ByTicks = False,
+    no_service: NoService = False,
+    executor: ExecutorName = "thread",
+    dry_run: DryRun = False,
+    scripts: Scripts = None,
+    as_json: AsJson = False,
+) -> None:
+    """Search in the background: the driver outlives this terminal."""
+    changes = overrides_of(sets, launcher, sampler, work_dir, ledger)
+    job_time_s = wanted_job_time_s(as_job, job_time)
+    if wants_ray(executor):
+        require_here(as_job, by_ticks)
+    if by_ticks and as_job:
+        rule = "a search has one kind of driver"
+        raise InputError.of("usage", "goes without --as-job", rule=rule, fix="leave out one of them", key="--tick")
+    if (
+        started := create_from_file(search_file, changes, DryRunWish(dry_run, scripts), as_json, as_job, by_ticks)
+    ) is None:
+        return
+    if job_time_s is not None:
+        submit_driver_job(started, job_time_s, as_json)
+    elif by_ticks:
+        _leave_to_ticks(started, as_json)
+    else:
+        _leave_to_process(started, executor, no_service, as_json)
+
+
+def submit_driver_job(started: RunnableSearch, job_time_s: float, as_json: bool) -> None:
+    """Submit the job that drives the search, unless somebody drives it."""
+    folder = started.folder
+    with explained(folder, as_json):
+        job_id = submit_driver(folder, started.spec, started.ledger_url, job_time_s, as_json)
+    answer(
+        submitted_json(folder, job_id=job_id),
+        as_json,
+        f"search {folder.search_id} is driven by Slurm job {job_id}; its log is {folder.driver_log}\n"
+        f"look: parlay status {folder.path}    end it: parlay cancel {folder.path}",
+    )
+
+
+def _leave_to_ticks(started: RunnableSearch, as_json: bool) -> None:
+    """Say what drives the search from now on, which is for the user to set up."""
+    folder = started.folder
+    write_tick_script(folder, started.ledger_url)
+    crontab, scrontab = tick_lines(folder, started.spec)
+    answer(
+        submitted_json(folder, crontab=crontab, scrontab=scrontab),
+        as_json,
+        "\n".join(
+            [
+                f"search {folder.search_id} waits for its ticks. For `crontab -e`:",
+                crontab,
+                "or, where the site has it, for `scrontab -e`:",
+                *scrontab,
+                f"its log is {folder.driver_log}; take the lines out once `parlay status {folder.called}` says that"
+                " it has ended",
+            ]
+        ),
+    )
+
+
+def _leave_to_process(started: RunnableSearch, executor: str, no_service: bool, as_json: bool) -> None:
+    """Have the user's service drive the search, where one runs, or else a process of its own."""
+    folder = started.folder
+    pid = None if no_service else hand_over(folder, started.spec, started.ledger_url)
+    words = "is driven by the service, process" if pid else "runs as process"
+    pid = pid or _start_driver(folder, started.ledger_url, executor, as_json)
+    answer(
+        submitted_json(folder, pid=pid),
+        as_json,
+        f"search {folder.search_id} {words} {pid}; its log is {folder.driver_log}\n"
+        f"look: parlay status {folder.called}    end it: parlay cancel {folder.called}",
+    )
+
+
+def submitted_json(folder: SearchFolder, **driven_by: Any) -> dict[str, Any]:
+    """The contract's object of `parlay submit`, with what drives the search from now on."""
+    return {"schema": SUBMIT_SCHEMA, "search_id": folder.search_id, "folder": str(folder.path), **driven_by}
+
+
+def _start_driver(folder: SearchFolder, url: str, executor: str, as_json: bool) -> int:
+    """Start `parlay resume` as a process of its own session and wait until it holds the search; its pid."""
+    from orchestrator.lifecycle.driver_job import own_command
+
+    command = own_command("resume", str(folder.path), "--ledger", url, "--executor", executor)
+    created = _fencing(folder)
+    log = os.open(folder.driver_log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+    try:
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    finally:
+        os.close(log)
+    deadline = time.monotonic() + DRIVER_START_LIMIT_S
+    while _fencing(folder) == created:
+        if child.poll() is not None:
+            _fail_to_start(folder, f"the driver ended with status {child.returncode}", as_json)
+        if time.monotonic() > deadline:
+            child.terminate()
+            _fail_to_start(folder, f"the driver did not begin within {DRIVER_START_LIMIT_S:.0f} s", as_json)
+        time.sleep(0.1)
+    return child.pid
+
+
+def _fencing(folder: SearchFolder) -> int:
+    """The number of the search's newest lease, which grows with every driver; 0 before the first."""
+    from orchestrator.search import lease as leases
+
+    lease = leases.current(folder)
+    return 0 if lease is None else lease.fencing
+
+
+def _fail_to_start(folder: SearchFolder, what: str, as_json: bool) -> NoReturn:
+    words = f"{what}\n{tail(folder.driver_log, 5)}"
+    problem = Problem("driver", words, fix=f"see {folder.driver_log}, then {resume_fix(folder)}")
+    fail(ExitCode.REFUSED, problem, as_json)

@@ -1,0 +1,38 @@
+"""`parlay sync`: sends a search to MLflow again."""
+
+from __future__ import annotations
+
+from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
+from orchestrator.cli.output import Exit, answer, fail, say
+from search_spaces.errors import Problem
+
+SYNC_SCHEMA = "parlay.sync/1"
+
+
+def sync(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
+    """Send to MLflow what it did not take while the search ran; as often as you like, nothing is there twice."""
+    from orchestrator.lifecycle.drive import open_tracking
+    from orchestrator.lifecycle.mlflow_resync import send_again
+    from orchestrator.records.lookup import find_search
+    from orchestrator.search.lease import LeaseHeld
+
+    found = find_search(search, ledger)
+    name = found.folder.search_id
+    tracking = open_tracking(found.spec, say)
+    if tracking is None:
+        fix = f"parlay report {found.folder.called} shows it without MLflow; tracking.enabled: true is for a new search"
+        message = f"search {name} was not to be tracked"
+        problem = Problem("tracking", message, fix=fix, key="tracking.enabled", value=False)
+        fail(ExitCode.BAD_INPUT, problem, as_json)
+    try:
+        sent = send_again(found.folder, tracking, say)
+    except LeaseHeld as held:
+        problem = Problem("held", str(held), fix="its driver sends to MLflow itself; wait for its end")
+        fail(ExitCode.HELD_BY_ANOTHER, problem, as_json)
+    data = {"schema": SYNC_SCHEMA, "search_id": name, "uri": tracking.uri, "run_id": sent.run_id}
+    counts = {"sent": sent.num_sent, "unsent": list(sent.unsent)}
+    answer(data | counts, as_json, f"{sent.num_sent} runs of search {name} are in MLflow as they are in its journal")
+    if sent.unsent:
+        say(f"not sent: {', '.join(sent.unsent)}; `parlay sync {found.folder.called}` tries again")
+        raise Exit(ExitCode.REFUSED)
