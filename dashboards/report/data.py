@@ -150,7 +150,7 @@ def report_data(search: SearchRecord, at: float) -> ReportData:
         created_at=search.created_at,
         at=at,
         objective=objective,
-        is_simulated=_section(spec, "launcher").get("kind") == "recorded",
+        is_simulated=_section(spec, "launcher").get("kind") == "simulated",
         gpus_per_node=_gpus_per_node(cluster, search.trials),
         accelerator=_accelerator(cluster),
         answer=_answer(ranking),

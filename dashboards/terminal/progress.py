@@ -84,7 +84,7 @@ def clock_text(seconds: float) -> str:
 
 def is_simulated(search: SearchRecord) -> bool:
     """Whether its times are those of a measured table, and not of any clock."""
-    return (search.spec.get("launcher") or {}).get("kind") == "recorded"
+    return (search.spec.get("launcher") or {}).get("kind") == "simulated"
 
 
 def _busy_s(search: SearchRecord, now: float) -> float:

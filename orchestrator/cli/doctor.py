@@ -121,8 +121,8 @@ def _submitted(spec: SearchSpec, found: Examination, as_json: bool) -> list[Find
     before = (Area.SEARCH, Area.SLURM, Area.JOBS, Area.FOLDERS)
     if any(f.level is Level.ERROR for area, findings in found.areas if area in before for f in findings):
         return [note("job", "not submitted: it would fail for what was found above", "see the errors, and try again")]
-    if spec.launcher.kind == "recorded":
-        return [note("job", "not submitted: launcher recorded runs nothing", "--launcher local, ray or slurm")]
+    if spec.launcher.kind == "simulated":
+        return [note("job", "not submitted: launcher simulated runs nothing", "--launcher local, ray or slurm")]
     folder = SearchFolder(spec.work_dir / f"doctor-{secrets.token_hex(3)}")
 
     def run(launcher: Launcher, stop: CancelOnSignal) -> list[Finding]:

@@ -28,7 +28,7 @@ def export(
         ExportFormat,
         typer.Option(
             "--format",
-            help="measured, the default: a table for `launcher: {kind: recorded}` and other searches, a row for each"
+            help="measured, the default: a table for `launcher: {kind: simulated}` and other searches, a row for each"
             " trial that tells of its layout. csv, parquet: a row a trial, all that is known of it. deephyper:"
             " DeepHyper's results.csv. optuna: a study in an SQLite database.",
         ),

@@ -33,7 +33,7 @@ Overrides = Annotated[
 ]
 WorkDir = Annotated[str | None, typer.Option("--work-dir", help="Folder in which the search gets its own.")]
 LedgerUrl = Annotated[str | None, typer.Option("--ledger", metavar="URL", help="The ledger's database.")]
-LauncherKind = Annotated[str | None, typer.Option("--launcher", help="ray, local, slurm, slurm_pilot or recorded.")]
+LauncherKind = Annotated[str | None, typer.Option("--launcher", help="ray, local, slurm, slurm_pilot or simulated.")]
 SamplerName = Annotated[
     str | None,
     typer.Option("--sampler", help="guided, deephyper, deephyper_filtered, cost_model, random or grid."),

@@ -156,7 +156,7 @@ class Launcher(ABC):
         return time_limit_s + ENDING_ALLOWANCE_S
 
     def now(self) -> float:
-        """UTC seconds since the epoch, on the launcher's clock (a simulated one for `recorded`)."""
+        """UTC seconds since the epoch, on the launcher's clock (a simulated one for `simulated`)."""
         return time.time()
 
     def wait(self, seconds: float) -> None:

@@ -12,8 +12,8 @@ from orchestrator.launchers.base import ENDING_ALLOWANCE_S, Launcher, LaunchRefu
 from orchestrator.launchers.local.launcher import LocalLauncher, local_slots
 from orchestrator.launchers.ray.launcher import RayLauncher
 from orchestrator.launchers.ray.runtime import RayRuntime, RayUnavailable
-from orchestrator.launchers.recorded import RecordedLauncher
 from orchestrator.launchers.schema import LauncherSection
+from orchestrator.launchers.simulated import SimulatedLauncher
 from orchestrator.launchers.slurm.launcher import SlurmLauncher, longest_job_s
 from orchestrator.launchers.slurm_pilot.launcher import SlurmPilotLauncher
 from orchestrator.launchers.slurm_pilot.sizing import (
@@ -70,7 +70,7 @@ def make_launcher(
         return _slurm_of(section, cluster, note, keep, memory, rules, work_left)
     if section.table_path is not None:
         observations = read_table(section.table_path).require_whole().observations
-        return RecordedLauncher(observations, section.queue_wait_s, not_before), None
+        return SimulatedLauncher(observations, section.queue_wait_s, not_before), None
     if section.kind == "ray" and section.address is not None:
         return _ray_at(section.address), None
     slots = local_slots(cluster, parallel_trials, os.environ)

@@ -35,7 +35,7 @@ def _require_address(address: str) -> str:
 class LauncherSection(Section):
     """What starts a trial's ranks."""
 
-    kind: Literal["ray", "local", "slurm", "slurm_pilot", "recorded"] = Field(
+    kind: Literal["ray", "local", "slurm", "slurm_pilot", "simulated"] = Field(
         default="ray",
         description="ray: in a Ray placement group. local: plain processes on this machine. slurm: a batch job for each"
         " trial. slurm_pilot: trials side by side as steps of one batch job. recorded: answers from a measured table,"
@@ -47,9 +47,9 @@ class LauncherSection(Section):
         json_schema_extra={"pattern": f"^(auto|{_HOST}:{_PORT})$"},
         description="ray: host:port of a running cluster, or auto. Default: a private Ray on this machine.",
     )
-    table: str | None = Field(default=None, min_length=1, description="recorded: the measured table (CSV).")
+    table: str | None = Field(default=None, min_length=1, description="simulated: the measured table (CSV).")
     queue_wait_s: float = Field(
-        default=0.0, ge=0, le=10**7, description="recorded: simulated seconds each trial waits in the queue."
+        default=0.0, ge=0, le=10**7, description="simulated: simulated seconds each trial waits in the queue."
     )
     slurm: SlurmSection = SlurmSection()
 
@@ -60,8 +60,8 @@ class LauncherSection(Section):
 
     @model_validator(mode="after")
     def _has_what_its_kind_needs(self) -> Self:
-        if self.kind == "recorded" and self.table is None:
-            raise InputError.of("missing_key", "required by kind recorded, and not given", fix="add it", key="table")
+        if self.kind == "simulated" and self.table is None:
+            raise InputError.of("missing_key", "required by kind simulated, and not given", fix="add it", key="table")
         for key, kind in _KIND_OF.items():
             if self.kind != kind and getattr(self, key) != type(self).model_fields[key].default:
                 raise InputError.of(
@@ -87,5 +87,5 @@ class LauncherSection(Section):
         return None if self.table is None else Path(self.table)
 
 
-_KIND_OF = {"address": "ray", "table": "recorded", "queue_wait_s": "recorded"}
+_KIND_OF = {"address": "ray", "table": "simulated", "queue_wait_s": "simulated"}
 """The keys that only one kind of launcher has."""

@@ -38,11 +38,11 @@ def candidates_of(spec: SearchSpec) -> SearchSpace:
     seed = spec.search.seed if spec.search.sample_space else None
     try:
         if spec.candidates is not None:
-            listed = closed_space if spec.launcher.kind == "recorded" else runnable_space
+            listed = closed_space if spec.launcher.kind == "simulated" else runnable_space
             space = listed(workload, spec.candidates, spec.baseline)
         else:
             space = search_space(workload, axes, spec.baseline, sample_seed=seed)
-        if spec.trainer.kind == "command" and spec.launcher.kind != "recorded":
+        if spec.trainer.kind == "command" and spec.launcher.kind != "simulated":
             launched = [*space.feasible, *([] if space.baseline is None else [space.baseline])]
             require_values(spec.trainer.command_template, launched)
         return space

@@ -36,7 +36,7 @@ def tried_in_search(
     if cluster is not None:
         spec = replace(spec, cluster=_fitting(cluster, spec.cluster))
     model = spec.model
-    if spec.launcher.kind == "recorded":
+    if spec.launcher.kind == "simulated":
         position_embedding, norm = positions_and_norm(model.gated_mlp)
         model = replace(model, position_embedding=position_embedding, norm=norm)
 

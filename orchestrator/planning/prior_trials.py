@@ -84,7 +84,7 @@ def collected(spec: SearchSpec, ledger_url: str) -> Earlier:
     """
     if (table := spec.search.earlier_table) is not None:
         return _of_table(spec, table)
-    if spec.search.warm_start == FROM_NOTHING or spec.launcher.kind == "recorded":
+    if spec.search.warm_start == FROM_NOTHING or spec.launcher.kind == "simulated":
         return NOTHING_EARLIER
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -98,7 +98,7 @@ def collected_for_plan(spec: SearchSpec) -> Earlier:
     """The same for somebody who only looks: nothing is created, and nothing is waited for long."""
     from trials.ledger.place import existing_ledger_url
 
-    if spec.search.warm_start != FROM_LEDGER or spec.launcher.kind == "recorded":
+    if spec.search.warm_start != FROM_LEDGER or spec.launcher.kind == "simulated":
         return collected(spec, "")
     try:
         url = existing_ledger_url(spec.ledger.url)
@@ -179,7 +179,7 @@ def _is_alike(data: Mapping[str, Any], spec: SearchSpec) -> bool:
     theirs = (cluster["accelerator"]["name"], cluster["gpus_per_node"], data["trainer"]["kind"])
     ours = (spec.cluster.accelerator.name, spec.cluster.gpus_per_node, spec.trainer.kind)
     is_limited_alike = measure["memory_limit_gib"] == spec.measure.memory_limit_gib
-    return theirs == ours and is_limited_alike and data["launcher"]["kind"] != "recorded"
+    return theirs == ours and is_limited_alike and data["launcher"]["kind"] != "simulated"
 
 
 def _seen(search: SearchRecord, spec: SearchSpec) -> _Seen:

@@ -81,7 +81,7 @@ def _missing_interpreter(spec: SearchSpec) -> Iterator[Problem]:
 
 def _missing_script(spec: SearchSpec) -> Iterator[Problem]:
     script = spec.trainer.script
-    has_its_own = spec.launcher.kind == "recorded" or bool(spec.launcher.slurm.container)
+    has_its_own = spec.launcher.kind == "simulated" or bool(spec.launcher.slurm.container)
     if script is not None and not has_its_own and not Path(script).is_file():
         yield Problem(
             "script",

@@ -205,7 +205,7 @@ def launcher_section(recipe: Recipe, kind: str | None) -> LauncherSection:
     fair one.
     """
     recorded = restored(LauncherSection, dict(recipe.launcher))
-    if kind in (None, recorded.kind) and recorded.kind != "recorded":
+    if kind in (None, recorded.kind) and recorded.kind != "simulated":
         return recorded
     return LauncherSection.model_validate({"kind": kind or "local", "slurm": recorded.slurm})
 

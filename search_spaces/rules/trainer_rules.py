@@ -34,7 +34,7 @@ def not_ours(layout: Layout, engines: tuple[str, ...]) -> Iterator[Broken]:
             "not_ours",
             f"engine is {layout.engine}",
             f"{trainer} {choices}",
-            f"set engine to {choices.replace(' and ', ' or ')}, or launcher.kind to recorded",
+            f"set engine to {choices.replace(' and ', ' or ')}, or launcher.kind to simulated",
         )
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from orchestrator.cli.main import run
 from tests.bad_inputs.desk import Desk
-from tests.orchestrator.cli.recorded import OK, OUT_OF_MEMORY, write_recorded_search
+from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, write_simulated_search
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def desk(tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch, capsys
 def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which a search of three trials was typed; it has ended, its recipe in it."""
     folder = tmp_path_factory.mktemp("searched")
-    write_recorded_search(folder, OK, OUT_OF_MEMORY, OK)
+    write_simulated_search(folder, OK, OUT_OF_MEMORY, OK)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PARLAY_HOME", str(tmp_path_factory.mktemp("home")))
         patch.chdir(folder)

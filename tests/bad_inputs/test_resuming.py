@@ -12,7 +12,7 @@ import pytest
 from orchestrator.cli.main import run
 from orchestrator.preflight import integrity
 from tests.bad_inputs.desk import Desk
-from tests.orchestrator.cli.recorded import TABLE_SEARCH
+from tests.orchestrator.cli.simulated import TABLE_SEARCH
 from tests.trials.ledger.stories import with_a_value
 from trials.ledger.journal import Journal
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from orchestrator.common.code_snapshot import snapshot_code
 from orchestrator.launchers.base import ENDING_ALLOWANCE_S, Launcher, LaunchRequest
 from orchestrator.launchers.local.processes import Graces
-from orchestrator.launchers.recorded import RecordedLauncher
+from orchestrator.launchers.simulated import SimulatedLauncher
 from orchestrator.launchers.slurm.launcher import SlurmLauncher
 from orchestrator.launchers.slurm_pilot.launcher import SlurmPilotLauncher
 from orchestrator.launchers.slurm_pilot.sizing import PilotRules, WorkLeft
@@ -107,7 +107,7 @@ class RecordedBench(Bench):
             "hang": replace(LAYOUT, micro_batch_size=1, grad_accum_steps=4),
         }
         self.layouts["ignore_sigterm"] = self.layouts["hang"]
-        self.launcher = RecordedLauncher(self._table(), queue_wait_s=5.0, now=1e9)
+        self.launcher = SimulatedLauncher(self._table(), queue_wait_s=5.0, now=1e9)
 
     def _table(self) -> list[Observation]:
         row = Observation(
@@ -131,7 +131,7 @@ class RecordedBench(Bench):
         request = self.request("hang")
         self.launcher.launch(request)
         wait_until_started(self.launcher, request)
-        return request, RecordedLauncher(self._table(), queue_wait_s=5.0, now=1e9)
+        return request, SimulatedLauncher(self._table(), queue_wait_s=5.0, now=1e9)
 
     def has_processes(self, request: LaunchRequest) -> bool:
         return False

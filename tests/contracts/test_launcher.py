@@ -41,7 +41,7 @@ def ray_runtime() -> Iterator[RayRuntime]:
 
 
 PROCESSES = [pytest.mark.processes, pytest.mark.timeout(300)]
-HERE = [pytest.param("local", marks=PROCESSES), "recorded", "fake_slurm"]
+HERE = [pytest.param("local", marks=PROCESSES), "simulated", "fake_slurm"]
 RAY, SLURM, PILOT = (
     pytest.param(name, marks=[*PROCESSES, pytest.mark.walks]) for name in ("ray", "slurm", "slurm_pilot")
 )
@@ -56,7 +56,7 @@ EVERYWHERE = pytest.mark.parametrize(
 @pytest.fixture(params=[*HERE, RAY, SLURM, PILOT])
 def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.setattr("slurm.client.CANCEL_TIMEOUT_S", 120.0)  # COMPLETING was seen to last 40 s
-    if request.param == "recorded":
+    if request.param == "simulated":
         yield RecordedBench(tmp_path)
     elif request.param == "fake_slurm":
         yield FakeSlurmBench(tmp_path)

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator import api
 from orchestrator.replay import run
-from tests.orchestrator.cli.recorded import write_recorded_search
+from tests.orchestrator.cli.simulated import write_simulated_search
 from tests.orchestrator.scripted import in_turn
 
 pytestmark = pytest.mark.slow
@@ -23,7 +23,7 @@ def test_its_examples_run_in_their_order(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     of_the_replay = SimpleNamespace(make_launcher=lambda *_, **__: (in_turn(3.5), None))
     monkeypatch.setattr(run, "factory", of_the_replay)  # searches have the real ones, whoever is imported first
-    write_recorded_search(tmp_path, *({"step_time_s": seconds} for seconds in ("4.5", "3.5", "5.5")))
+    write_simulated_search(tmp_path, *({"step_time_s": seconds} for seconds in ("4.5", "3.5", "5.5")))
     names: dict[str, object] = {}
     examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     for example in examples:

@@ -63,7 +63,7 @@ model:
 cluster: dgx-h100
 global_batch_size: 256
 space: {candidates: table.csv}
-launcher: {kind: recorded, table: table.csv}
+launcher: {kind: simulated, table: table.csv}
 """
 
 

@@ -27,7 +27,7 @@ from orchestrator.search.lease import LeaseHeld
 from search_spaces.layouts.layout import LAYOUT_FIELDS
 from search_spaces.schema.durations import seconds_of
 from tests.orchestrator.cli.parlay import TINY_SEARCH, environment
-from tests.orchestrator.cli.recorded import OUT_OF_MEMORY, write_recorded_search
+from tests.orchestrator.cli.simulated import OUT_OF_MEMORY, write_simulated_search
 from tests.orchestrator.cli.test_cancel import search_with_a_job
 from tests.orchestrator.cli.test_replay import signalled
 from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of
@@ -45,7 +45,7 @@ ROWS = ({"step_time_s": "4.5"}, {"step_time_s": "3.5"}, OUT_OF_MEMORY)
 def question(tmp_path, monkeypatch) -> Path:
     """A search over a table of three layouts, the second one the fastest; the working directory is its folder."""
     monkeypatch.chdir(tmp_path)
-    return write_recorded_search(tmp_path, *ROWS)
+    return write_simulated_search(tmp_path, *ROWS)
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ MAPPING = {
     "global_batch_size": 256,
     "space": {"candidates": Path("table.csv")},
     "search": {"sampler": "grid", "finalists": 0},
-    "launcher": {"kind": "recorded", "table": "table.csv"},
+    "launcher": {"kind": "simulated", "table": "table.csv"},
     "tracking": {"enabled": False},
 }
 
@@ -376,7 +376,7 @@ def test_a_forecast_needs_three_measured_layouts(ended):
 
 def test_a_forecast_is_a_row_for_each_scaling_and_number_of_nodes(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    search = api.run(write_recorded_search(tmp_path, *[{"step_time_s": s} for s in ("4.5", "3.5", "5.5")]), quiet=True)
+    search = api.run(write_simulated_search(tmp_path, *[{"step_time_s": s} for s in ("4.5", "3.5", "5.5")]), quiet=True)
     frame = api.forecast(search, nodes=[2, 4], scaling="weak")
     assert frame["num_nodes"].tolist() == [2, 4]
     assert (frame["step_time_low_s"] < frame["step_time_high_s"]).all()

@@ -328,7 +328,7 @@ def test_a_table_to_be_run_keeps_its_order():
 def test_a_table_of_which_nothing_can_be_run_is_refused():
     with pytest.raises(InputError, match=r"nanotron\.not_ours removed 1") as caught:
         runnable_space(workload(), [Layout(data_parallel=4, grad_accum_steps=4, engine="nanotron")])
-    assert "launcher.kind to recorded" in caught.value.problems[0].fix
+    assert "launcher.kind to simulated" in caught.value.problems[0].fix
 
 
 def test_a_baseline_in_a_table_to_be_run_is_legal_and_of_the_table():

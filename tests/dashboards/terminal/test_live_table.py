@@ -134,7 +134,7 @@ def test_the_line_below_the_table_does_not_wrap(monkeypatch):
 
 def test_a_recorded_search_says_once_that_its_clock_is_simulated():
     said = "times are those of the measured table's simulated clock"
-    recorded = SearchUnderTest({"launcher": {"kind": "recorded"}})
+    recorded = SearchUnderTest({"launcher": {"kind": "simulated"}})
     recorded.start(Layout())
     lines = plain_lines(recorded)
     assert lines[0] == said

@@ -69,7 +69,7 @@ class TestPace:
         assert clock_text(busy_s / 3 * 7) in describe_pace(search.record, 0.0)
 
     @pytest.mark.parametrize(
-        "spec", [{"search": {}}, {"search": LIMITS, "launcher": {"kind": "recorded"}}, {"search": {"max_trials": 4}}]
+        "spec", [{"search": {}}, {"search": LIMITS, "launcher": {"kind": "simulated"}}, {"search": {"max_trials": 4}}]
     )
     def test_there_is_none_without_a_limit_on_a_simulated_clock_and_when_all_have_ended(self, spec):
         assert describe_pace(searched(4, spec=spec).record, START) is None

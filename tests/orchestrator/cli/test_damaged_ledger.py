@@ -15,7 +15,7 @@ from orchestrator.config.loader import load_search_file
 from orchestrator.lifecycle import cancel
 from orchestrator.lifecycle.create import create_search
 from orchestrator.search import lease as leases
-from tests.orchestrator.cli.recorded import OK, OUT_OF_MEMORY, write_recorded_search
+from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, write_simulated_search
 from trials.files.folders import SearchFolder
 from trials.ledger.commands import CommandKind
 from trials.ledger.events import SearchState
@@ -33,7 +33,7 @@ def begun(tmp_path, parlay, url, own_home) -> SearchFolder:
 
 
 def not_driven_yet(folder: Path, url: str) -> SearchFolder:
-    return create_search(load_search_file(write_recorded_search(folder, OK, OUT_OF_MEMORY)), url)
+    return create_search(load_search_file(write_simulated_search(folder, OK, OUT_OF_MEMORY)), url)
 
 
 def put_aside(home: Path) -> list[str]:
@@ -109,7 +109,7 @@ def test_a_driver_goes_on_in_the_ledger_that_was_made_anew_meanwhile(tmp_path, p
             assert run(["ledger", "rebuild", "--json"]) == 5
 
     monkeypatch.setattr(driver.Driver, "iterate", rebuilt_between)
-    assert run(["run", str(write_recorded_search(tmp_path, OK, OUT_OF_MEMORY)), "--json"]) == 0
+    assert run(["run", str(write_simulated_search(tmp_path, OK, OUT_OF_MEMORY)), "--json"]) == 0
     (summary,) = LedgerReader(url).searches()
     assert (summary.state, summary.num_trials) == (SearchState.COMPLETED, 2)
     assert len(put_aside(own_home)) == 1

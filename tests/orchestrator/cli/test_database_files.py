@@ -16,7 +16,7 @@ from typer.main import get_command
 
 from orchestrator.cli.verbs import app
 from tests.orchestrator.cli.parlay import environment, parlay, start, write_search
-from tests.orchestrator.cli.recorded import OK, TABLE_SEARCH, write_recorded_search
+from tests.orchestrator.cli.simulated import OK, TABLE_SEARCH, write_simulated_search
 from tests.orchestrator.service.services import SEARCH, ask, hold, let_go, serving, until
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
@@ -98,7 +98,7 @@ def test_every_verb_is_watched_or_said_to_meet_no_database():
 
 def test_one_verb_after_another(tmp_path, own_home, opened):
     text = TABLE_SEARCH.replace("tracking: {enabled: false}\n", "")
-    write_recorded_search(tmp_path, OK, OK, OK, text=text)
+    write_simulated_search(tmp_path, OK, OK, OK, text=text)
     (tmp_path / "verbs").write_text(VERBS)
     command = [sys.executable, "-c", ONE_AFTER_ANOTHER, "verbs"]
     done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)

@@ -19,7 +19,7 @@ from orchestrator.lifecycle.drive import SearchCallbacks, drive
 from orchestrator.planning.prior_trials import collected
 from orchestrator.search.driver import Driver
 from search_spaces.tables.measured_table import read_table, render_table
-from tests.orchestrator.cli.recorded import OUT_OF_MEMORY, TABLE_SEARCH, write_recorded_search
+from tests.orchestrator.cli.simulated import OUT_OF_MEMORY, TABLE_SEARCH, write_simulated_search
 from tests.orchestrator.past_searches import SEARCH, layouts, measured, past, spec_in, write_ledger
 from tests.search_spaces.example_tables import only
 from trials.files.folders import SearchFolder
@@ -38,7 +38,7 @@ def place(tmp_path, monkeypatch) -> Path:
     """Where a search is about to learn from a table of four trials of another model."""
     monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    write_recorded_search(tmp_path, *ROWS, text=LEARNING)
+    write_simulated_search(tmp_path, *ROWS, text=LEARNING)
     others = [{"num_layers": "32", "micro_batch_size": str(2**n), "grad_accum_steps": str(128 >> n)} for n in range(4)]
     (tmp_path / "earlier.csv").write_text(render_table(only(*others)))
     return tmp_path

@@ -16,7 +16,7 @@ from orchestrator.config.loader import load_search_file
 from orchestrator.samplers.baselines import GridSampler
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.searches import SearchUnderTest
-from tests.orchestrator.cli.recorded import OK, OUT_OF_MEMORY, write_recorded_search
+from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, write_simulated_search
 from trials.files.folders import SearchFolder
 from trials.trial import FailureReason
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.fault(41)
 def test_when_every_layout_fails_the_answer_has_the_causes_in_a_table_and_what_to_relax(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    code = run(["run", str(write_recorded_search(tmp_path, OUT_OF_MEMORY, OUT_OF_MEMORY, OUT_OF_MEMORY))])
+    code = run(["run", str(write_simulated_search(tmp_path, OUT_OF_MEMORY, OUT_OF_MEMORY, OUT_OF_MEMORY))])
     out, err = capfd.readouterr()
     assert code == 3, err
     assert "(no layout could be measured)" in out
@@ -42,7 +42,7 @@ def test_when_every_layout_fails_the_answer_has_the_causes_in_a_table_and_what_t
 
 def test_a_recipe_that_was_removed_is_not_called_unwritten_and_resume_writes_it_anew(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    assert run(["run", str(write_recorded_search(tmp_path, OK, OK))]) == 0
+    assert run(["run", str(write_simulated_search(tmp_path, OK, OK))]) == 0
     (recipe,) = (tmp_path / "runs").glob("*/recipe")
     shutil.rmtree(recipe)
     capfd.readouterr()
@@ -54,7 +54,7 @@ def test_a_recipe_that_was_removed_is_not_called_unwritten_and_resume_writes_it_
 
 def test_a_memory_limit_of_the_users_own_is_among_what_to_relax(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    search = str(write_recorded_search(tmp_path, OUT_OF_MEMORY, OUT_OF_MEMORY))
+    search = str(write_simulated_search(tmp_path, OUT_OF_MEMORY, OUT_OF_MEMORY))
     assert run(["run", search, "--set", "measure.memory_limit_gib=0.25"]) == 3
     assert "more nodes, a measure.memory_limit_gib above 0.25\n" in capfd.readouterr().out
     assert run(["logs", "t0001"]) == 0
@@ -70,7 +70,7 @@ ASKING = ("--set", "constraints.min_free_memory_gib=30")
 
 def test_layouts_that_leave_too_little_memory_are_no_answer_and_what_to_relax_is_said(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    search = write_recorded_search(tmp_path, {"peak_memory_gib": "70"}, {"peak_memory_gib": "60"}, OUT_OF_MEMORY)
+    search = write_simulated_search(tmp_path, {"peak_memory_gib": "70"}, {"peak_memory_gib": "60"}, OUT_OF_MEMORY)
     assert run(["run", str(search), *ASKING]) == 3
     out = capfd.readouterr().out
     nearest = "no layout that was measured leaves 30 GiB free (constraints.min_free_memory_gib): t0002 comes nearest"
@@ -88,7 +88,7 @@ def test_layouts_that_leave_too_little_memory_are_no_answer_and_what_to_relax_is
 def test_the_best_layout_leaves_the_memory_asked_for_and_the_recipe_has_the_constraint(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     rows = ({"step_time_s": "1.0", "peak_memory_gib": "60"}, {"step_time_s": "2.0", "peak_memory_gib": "40"})
-    assert run(["run", str(write_recorded_search(tmp_path, *rows)), *ASKING]) == 0
+    assert run(["run", str(write_simulated_search(tmp_path, *rows)), *ASKING]) == 0
     capfd.readouterr()
     assert run(["best", "--json"]) == 0
     best = json.loads(capfd.readouterr().out)
@@ -100,7 +100,7 @@ def test_the_best_layout_leaves_the_memory_asked_for_and_the_recipe_has_the_cons
 def test_a_search_that_ends_before_its_trials_are_used_up_says_why(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(GridSampler, "has_converged", lambda self, history: len(history) == 2)
-    search = write_recorded_search(tmp_path, OK, OK, OK)
+    search = write_simulated_search(tmp_path, OK, OK, OK)
     assert run(["run", str(search)]) == 0
     out = capfd.readouterr().out
     assert "is completed (converged: no remaining layout is likely to be faster)" in out
@@ -109,7 +109,7 @@ def test_a_search_that_ends_before_its_trials_are_used_up_says_why(tmp_path, mon
 
 
 def search_killed_before_its_last_events(tmp_path: Path) -> SearchFolder:
-    assert run(["run", str(write_recorded_search(tmp_path, OK, OK)), "--set", "search.max_trials=2"]) == 0
+    assert run(["run", str(write_simulated_search(tmp_path, OK, OK)), "--set", "search.max_trials=2"]) == 0
     (folder,) = (SearchFolder(path.parent) for path in (tmp_path / "runs").glob("*/journal.jsonl"))
     lines = folder.journal.read_bytes().splitlines(keepends=True)
     folder.journal.write_bytes(b"".join(lines[:-3]))
@@ -164,7 +164,7 @@ def test_what_python_compiled_of_the_code_is_not_what_a_search_goes_on_with(tmp_
 
 def test_a_trial_that_stopped_early_is_not_named_as_failed(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    spec, search = load_search_file(write_recorded_search(tmp_path, OK)), SearchUnderTest()
+    spec, search = load_search_file(write_simulated_search(tmp_path, OK)), SearchUnderTest()
     search.prune(search.start(Layout(micro_batch_size=2)), 100.0)
     show_search(search.record, spec, SearchFolder(tmp_path))
     assert "failed:" not in capsys.readouterr().out

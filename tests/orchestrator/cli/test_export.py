@@ -16,7 +16,7 @@ from orchestrator.records.observations import leave_measured
 from orchestrator.samplers.factory import SAMPLERS
 from search_spaces.errors import InputError
 from search_spaces.tables.measured_table import parse_table, read_table
-from tests.orchestrator.cli.recorded import OUT_OF_MEMORY, TABLE_SEARCH, write_recorded_search
+from tests.orchestrator.cli.simulated import OUT_OF_MEMORY, TABLE_SEARCH, write_simulated_search
 from trials.files.folders import SearchFolder
 from trials.ledger.events import Event, EventKind, SearchRecord
 from trials.ledger.place import ledger_url
@@ -31,7 +31,7 @@ def ended(tmp_path, monkeypatch, capsys) -> SearchFolder:
     """A search of three layouts that has ended."""
     monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    assert run(["run", str(write_recorded_search(tmp_path, *ROWS)), "--json"]) == 0
+    assert run(["run", str(write_simulated_search(tmp_path, *ROWS)), "--json"]) == 0
     return SearchFolder(tmp_path / "runs" / json.loads(capsys.readouterr().out)["search_id"])
 
 
@@ -44,7 +44,7 @@ def test_a_search_that_has_ended_left_its_table_beside_the_recipe(ended):
 
 def test_what_was_exported_while_it_ran_is_written_over_at_its_end(tmp_path, monkeypatch):
     monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
-    spec = load_search_file(write_recorded_search(tmp_path, *ROWS), [f"work_dir={tmp_path}"])
+    spec = load_search_file(write_simulated_search(tmp_path, *ROWS), [f"work_dir={tmp_path}"])
     folder = create_search(spec, ledger_url())
 
     def export(search: SearchRecord, event: Event) -> None:
@@ -151,7 +151,7 @@ def test_a_search_that_saw_nothing_has_nothing_to_export(tmp_path, monkeypatch, 
     monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     lost = OUT_OF_MEMORY | {"outcome": "failed", "failure_reason": "launch_failure"}
-    assert run(["run", str(write_recorded_search(tmp_path, lost))]) == 3
+    assert run(["run", str(write_simulated_search(tmp_path, lost))]) == 3
     capsys.readouterr()
     assert run(["export"]) == 3
     refused = capsys.readouterr().err
@@ -166,7 +166,7 @@ def test_a_search_that_the_ledger_does_not_know_is_named_again_by_its_folder(tmp
     monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     lost = OUT_OF_MEMORY | {"outcome": "failed", "failure_reason": "launch_failure"}
-    assert run(["run", str(write_recorded_search(tmp_path, lost)), "--json"]) == 3
+    assert run(["run", str(write_simulated_search(tmp_path, lost)), "--json"]) == 3
     folder = f"runs/{json.loads(capsys.readouterr().out)['search_id']}"
     monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "another"))
     for verb, code in (("best", 3), ("export", 3), ("sync", 2)):

@@ -14,7 +14,7 @@ from orchestrator.cli.main import run
 from orchestrator.planning.forecast import Contender, Forecast, Scaling, Speed
 from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
 from tests.orchestrator.cli.parlay import environment
-from tests.orchestrator.cli.recorded import OUT_OF_MEMORY, write_recorded_search
+from tests.orchestrator.cli.simulated import OUT_OF_MEMORY, write_simulated_search
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +36,7 @@ def place(tmp_path, monkeypatch) -> Path:
 @pytest.fixture
 def search_id(place, capsys) -> str:
     """A search of three layouts on one node that has ended."""
-    assert run(["run", str(write_recorded_search(place, *ROWS)), "--json"]) == 0
+    assert run(["run", str(write_simulated_search(place, *ROWS)), "--json"]) == 0
     return json.loads(capsys.readouterr().out)["search_id"]
 
 
@@ -79,7 +79,7 @@ def test_a_cluster_that_is_described_takes_the_place_of_the_searches_own(search_
 
 
 def test_a_table_is_forecast_without_a_search(place, capsys):
-    write_recorded_search(place, *ROWS)
+    write_simulated_search(place, *ROWS)
     answer = asked(capsys, "table.csv", "--problem", "1B-8gpu", "--cluster", "playbook-h100", "--nodes", "128")
     assert (answer["search_id"], answer["table"], answer["problems"]) == (None, "table.csv", ["1B-8gpu"])
     assert any("measured with 64 nodes at most" in note for note in answer["notes"])
@@ -101,13 +101,13 @@ def test_a_table_is_forecast_without_a_search(place, capsys):
     ],
 )
 def test_what_cannot_be_forecast_is_refused(place, capsys, words, told):
-    write_recorded_search(place, *ROWS)
+    write_simulated_search(place, *ROWS)
     assert run(["forecast", *words]) == 2
     assert told in capsys.readouterr().err
 
 
 def test_a_search_that_measured_too_little_is_refused(place, capsys):
-    assert run(["run", str(write_recorded_search(place, *ROWS[:2], OUT_OF_MEMORY)), "--json"]) == 0
+    assert run(["run", str(write_simulated_search(place, *ROWS[:2], OUT_OF_MEMORY)), "--json"]) == 0
     capsys.readouterr()
     assert run(["forecast"]) == 2
     assert "2 layouts of 3 that were tried ran" in capsys.readouterr().err
@@ -115,7 +115,7 @@ def test_a_search_that_measured_too_little_is_refused(place, capsys):
 
 @pytest.mark.processes
 def test_it_is_told_without_what_only_a_search_needs(place):
-    write_recorded_search(place, *ROWS)
+    write_simulated_search(place, *ROWS)
     program = (
         "import sys; from orchestrator.cli.main import run; run(['forecast', 'table.csv', '--json']);"
         "print([m for m in ('torch', 'ray', 'mlflow', 'deephyper', 'deepspeed') if m in sys.modules], file=sys.stderr)"

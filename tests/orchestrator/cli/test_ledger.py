@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.search import lease as leases
-from tests.orchestrator.cli.recorded import OK, OUT_OF_MEMORY, TABLE_SEARCH, write_recorded_search
+from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, TABLE_SEARCH, write_simulated_search
 from tests.trials.ledger.stories import Story
 from trials.files.folders import SearchFolder
 from trials.ledger.commands import request_cancel
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def finished(tmp_path, parlay) -> SearchFolder:
     """A search that has ended, in the default ledger."""
-    code, answer, err = parlay("run", write_recorded_search(tmp_path, OK, OUT_OF_MEMORY))
+    code, answer, err = parlay("run", write_simulated_search(tmp_path, OK, OUT_OF_MEMORY))
     assert code == 0, err
     return SearchFolder(tmp_path / "runs" / answer["search_id"])
 
@@ -178,7 +178,7 @@ class TestFolderAlone:
     @pytest.fixture
     def brought(self, tmp_path, parlay, own_home) -> SearchFolder:
         """An unfinished search whose ledger and first place are gone."""
-        code, answer, err = parlay("run", write_recorded_search(tmp_path, OK, OK, OK), "--set", "search.max_trials=2")
+        code, answer, err = parlay("run", write_simulated_search(tmp_path, OK, OK, OK), "--set", "search.max_trials=2")
         assert code == 0, err
         first = SearchFolder(tmp_path / "runs" / answer["search_id"])
         lines = first.journal.read_bytes().splitlines(keepends=True)
@@ -215,7 +215,7 @@ class TestSync:
             "{enabled: false}", f"{{mlflow_uri: 'sqlite:///{blocker}/mlflow.db', experiment: late}}"
         )
         blocker.mkdir()
-        path = write_recorded_search(tmp_path, OK, OUT_OF_MEMORY, text=text)
+        path = write_simulated_search(tmp_path, OK, OUT_OF_MEMORY, text=text)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("orchestrator.lifecycle.create.open_tracking", lambda spec, note: None)
             code, answer, err = parlay("run", path)

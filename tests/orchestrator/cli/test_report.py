@@ -7,7 +7,7 @@ import json
 import pytest
 
 from orchestrator.cli.main import run
-from tests.orchestrator.cli.recorded import OUT_OF_MEMORY, write_recorded_search
+from tests.orchestrator.cli.simulated import OUT_OF_MEMORY, write_simulated_search
 from trials.files.folders import SearchFolder
 
 pytestmark = pytest.mark.slow
@@ -19,7 +19,7 @@ def ended(tmp_path, monkeypatch, capsys) -> SearchFolder:
     monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     rows = ({"step_time_s": "4.5"}, {"step_time_s": "3.5"}, OUT_OF_MEMORY)
-    assert run(["run", str(write_recorded_search(tmp_path, *rows)), "--json"]) == 0
+    assert run(["run", str(write_simulated_search(tmp_path, *rows)), "--json"]) == 0
     return SearchFolder(tmp_path / "runs" / json.loads(capsys.readouterr().out)["search_id"])
 
 

@@ -7,7 +7,7 @@ import pytest
 from orchestrator.cli.search_summary import most_trials_words
 from orchestrator.config.loader import load_search_file
 from orchestrator.planning.candidates import candidates_of
-from tests.orchestrator.cli.recorded import OK, write_recorded_search
+from tests.orchestrator.cli.simulated import OK, write_simulated_search
 
 
 @pytest.mark.parametrize(
@@ -19,5 +19,5 @@ from tests.orchestrator.cli.recorded import OK, write_recorded_search
     ],
 )
 def test_what_it_takes_at_most_is_a_sentence_for_one_trial_too(tmp_path, changes, words):
-    spec = load_search_file(write_recorded_search(tmp_path, OK, OK), changes)
+    spec = load_search_file(write_simulated_search(tmp_path, OK, OK), changes)
     assert most_trials_words(spec, candidates_of(spec)).startswith(words)

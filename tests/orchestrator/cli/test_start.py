@@ -219,7 +219,7 @@ def test_what_cannot_be_a_search_is_an_unknown_id(given, tmp_path):
     assert parlay_here("status", given, "--json", cwd=tmp_path).json["error"]["code"] == "unknown_id"
 
 
-@pytest.mark.parametrize("launcher", ["recorded", "pbs", "x"])
+@pytest.mark.parametrize("launcher", ["simulated", "pbs", "x"])
 def test_a_replay_under_an_unknown_launcher_is_bad_usage(launcher, tmp_path):
     answer = parlay_here("replay", "x", "--launcher", launcher, "--json", cwd=tmp_path)
     assert answer.code == 2

@@ -24,7 +24,7 @@ from slurm.fake.cluster import FakeCluster
 from slurm.fake.placement import FakeNode
 from slurm.squeue_cache import Answer
 from tests.orchestrator.cli.parlay import COMMAND, environment
-from tests.orchestrator.cli.recorded import OK, OUT_OF_MEMORY, write_recorded_search
+from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, write_simulated_search
 from tests.trials.ledger.stories import Story, measured_story
 from trials.files.folders import SearchFolder
 from trials.ledger.events import Event, SearchRecord
@@ -314,7 +314,7 @@ class TestVerb:
 
     @pytest.fixture
     def ended(self, tmp_path, parlay) -> SearchFolder:
-        code, out, err = parlay("run", str(write_recorded_search(tmp_path, OK, OUT_OF_MEMORY)), "--json")
+        code, out, err = parlay("run", str(write_simulated_search(tmp_path, OK, OUT_OF_MEMORY)), "--json")
         assert code == 0, err
         return SearchFolder(tmp_path / "runs" / json.loads(out)["search_id"])
 
@@ -362,7 +362,7 @@ class TestVerb:
 def test_on_a_terminal_a_search_is_drawn_in_place_until_it_is_told_to_end(tmp_path, monkeypatch):
     """Its driver is this process, which holds the lease and writes the journal while it is watched."""
     monkeypatch.chdir(tmp_path)
-    assert run(["run", str(write_recorded_search(tmp_path, OK, OUT_OF_MEMORY))]) == 0
+    assert run(["run", str(write_simulated_search(tmp_path, OK, OUT_OF_MEMORY))]) == 0
     (path,) = (tmp_path / "runs").iterdir()
     folder = SearchFolder(path)
     lines = folder.journal.read_bytes().splitlines(keepends=True)

@@ -16,7 +16,7 @@ from orchestrator.comparison.speed_ratio import Confidence, Run, compare
 from orchestrator.config.loader import load_search_file
 from orchestrator.recipe.read import read_recipe
 from search_spaces.layouts.layout import Layout
-from tests.orchestrator.cli.recorded import OK, OUT_OF_MEMORY, TABLE_SEARCH, write_recorded_search
+from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, TABLE_SEARCH, write_simulated_search
 from trials.files.folders import SearchFolder
 from trials.ledger.events import fold
 from trials.ledger.journal import Journal
@@ -147,7 +147,7 @@ class TestOfSearches:
         for name, rows in {"first": (OK, OK, OUT_OF_MEMORY), "second": (quick, OUT_OF_MEMORY)}.items():
             (tmp_path / name).mkdir()
             text = TABLE_SEARCH.replace("name: table", f"name: {name}")
-            code = run(["run", str(write_recorded_search(tmp_path / name, *rows, text=text)), "--json"])
+            code = run(["run", str(write_simulated_search(tmp_path / name, *rows, text=text)), "--json"])
             assert code == 0
             folders[name] = SearchFolder(tmp_path / "runs" / json.loads(capfd.readouterr().out)["search_id"])
         return folders

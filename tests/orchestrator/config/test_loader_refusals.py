@@ -387,13 +387,13 @@ def test_the_home_of_somebody_who_is_not_there_is_refused(tmp_path: Path, key: s
 @pytest.mark.parametrize(
     ("launcher", "key"),
     [
-        ("{kind: recorded}", "launcher.table"),
+        ("{kind: simulated}", "launcher.table"),
         ("{kind: local, address: 'h:1'}", "launcher.address"),
         ("{kind: ray, table: t.csv}", "launcher.table"),
         ("{kind: local, queue_wait_s: 3}", "launcher.queue_wait_s"),
         ("{kind: ray, address: 'http://h:1'}", "launcher.address"),
         ("{kind: pbs}", "launcher.kind"),
-        ("{kind: recorded, table: missing.csv}", "launcher.table"),
+        ("{kind: simulated, table: missing.csv}", "launcher.table"),
     ],
 )
 def test_a_launcher_with_keys_of_another_kind_is_refused(tmp_path: Path, launcher: str, key: str):

@@ -88,15 +88,15 @@ def test_more_than_this_machine_is_refused_before_anything_starts(kind: str) -> 
 def test_recorded_reads_its_table_and_needs_no_machine(tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     table.write_text(render_table([]))
-    recorded = section(kind="recorded", table=str(table))
+    recorded = section(kind="simulated", table=str(table))
     launcher, note = make_launcher(recorded, parallel_trials=9, cluster=Cluster(ACCELERATORS["h100-80gb"], 8, 64))
-    assert (launcher.name, note) == ("recorded", None)
+    assert (launcher.name, note) == ("simulated", None)
 
 
 def test_a_recorded_search_goes_on_at_the_newest_moment_it_knows(tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     table.write_text(render_table([]))
-    recorded = section(kind="recorded", table=str(table))
+    recorded = section(kind="simulated", table=str(table))
     launcher, _ = make_launcher(recorded, parallel_trials=1, cluster=ONE_NODE, not_before=1e9)
     assert launcher.now() == 1e9
 
@@ -105,4 +105,4 @@ def test_a_table_that_is_none_is_refused(tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     table.write_text("problem,source\n")
     with pytest.raises(InputError, match="column outcome is missing"):
-        make_launcher(section(kind="recorded", table=str(table)), parallel_trials=1, cluster=ONE_NODE)
+        make_launcher(section(kind="simulated", table=str(table)), parallel_trials=1, cluster=ONE_NODE)

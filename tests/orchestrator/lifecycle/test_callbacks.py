@@ -9,7 +9,7 @@ import pytest
 from orchestrator.config.loader import load_search_file
 from orchestrator.lifecycle.create import create_search, prepare
 from orchestrator.lifecycle.drive import SearchCallbacks, drive
-from tests.orchestrator.cli.recorded import OK, write_recorded_search
+from tests.orchestrator.cli.simulated import OK, write_simulated_search
 from trials.ledger.commands import request_cancel
 from trials.ledger.events import SearchState
 from trials.ledger.place import ledger_url
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 def test_a_command_that_a_driver_killed_at_the_very_end_left_pending_is_settled_by_the_next(tmp_path, monkeypatch):
     monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    spec = load_search_file(write_recorded_search(tmp_path, OK))
+    spec = load_search_file(write_simulated_search(tmp_path, OK))
     folder = create_search(spec, ledger_url())
     request_cancel(ledger_url(), folder.search_id, 1000.0)
     with monkeypatch.context() as killed:
@@ -36,7 +36,7 @@ def test_a_command_that_a_driver_killed_at_the_very_end_left_pending_is_settled_
 def test_a_view_that_breaks_ends_neither_the_search_nor_what_is_kept_in_its_turns(tmp_path, monkeypatch):
     monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    spec = load_search_file(write_recorded_search(tmp_path, OK, OK))
+    spec = load_search_file(write_simulated_search(tmp_path, OK, OK))
     folder, seen, kept = create_search(spec, ledger_url()), [], []
 
     def breaks(search, event) -> None:

@@ -23,7 +23,7 @@ from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.notify import post, run_command
 from orchestrator.search.lease import LeaseLost
 from search_spaces.errors import InputError
-from tests.orchestrator.cli.recorded import OK, TABLE_SEARCH, write_recorded_search
+from tests.orchestrator.cli.simulated import OK, TABLE_SEARCH, write_simulated_search
 from trials.files.folders import SearchFolder
 
 TOKEN = "T0KEN-in-a-path"
@@ -95,7 +95,7 @@ class TestWhenASearchEnds:
         with receiver() as (port, posts):
             private(tmp_path / "hook", f"http://127.0.0.1:{port}/{TOKEN}\n")
             notify = f"notify: {{webhook: hook, command: {json.dumps([*KEEP_STDIN, str(told)])}}}\n"
-            path = write_recorded_search(tmp_path, OK, OK, text=TABLE_SEARCH + notify)
+            path = write_simulated_search(tmp_path, OK, OK, text=TABLE_SEARCH + notify)
             code, status, err = parlay("run", str(path))
             assert code == 0, err
             assert [json.loads(line) for line in told.read_text().splitlines()] == [status]
@@ -113,7 +113,7 @@ class TestWhenASearchEnds:
         monkeypatch.setattr("dashboards.report.background.ReportWorker.finish", interrupt)
         told = tmp_path / "told"
         notify = f"notify: {{command: {json.dumps([*KEEP_STDIN, str(told)])}}}\n"
-        code, status, err = parlay("run", str(write_recorded_search(tmp_path, OK, text=TABLE_SEARCH + notify)))
+        code, status, err = parlay("run", str(write_simulated_search(tmp_path, OK, text=TABLE_SEARCH + notify)))
         assert (code, status["state"]) == (0, "completed"), err
         assert json.loads(told.read_text()) == status
 
@@ -121,7 +121,7 @@ class TestWhenASearchEnds:
     def test_a_folder_that_fails_before_the_word_leaves_it_to_the_next(self, parlay, tmp_path):
         told = tmp_path / "told"
         notify = f"notify: {{command: {json.dumps([*KEEP_STDIN, str(told)])}}}\n"
-        path = write_recorded_search(tmp_path, OK, text=TABLE_SEARCH + notify)
+        path = write_simulated_search(tmp_path, OK, text=TABLE_SEARCH + notify)
 
         def fail(search, spec, folder):
             raise OSError(116, "Stale file handle")
@@ -140,7 +140,7 @@ class TestWhenASearchEnds:
     ):
         told = tmp_path / "told"
         notify = f"notify: {{command: {json.dumps([*KEEP_STDIN, str(told)])}}}\n"
-        path = write_recorded_search(tmp_path, OK, text=TABLE_SEARCH + notify)
+        path = write_simulated_search(tmp_path, OK, text=TABLE_SEARCH + notify)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(
                 "orchestrator.lifecycle.shutdown.is_notification_due", lambda folder, spec: False
@@ -175,7 +175,7 @@ class TestWhenASearchEnds:
     ):
         hook = private(tmp_path / "hook", f"http://127.0.0.1:9/{TOKEN}\n")  # nobody listens there
         text = TABLE_SEARCH + "notify: {webhook: hook, command: [sh, -c, 'echo no mail here; exit 3']}\n"
-        code, status, err = parlay("run", str(write_recorded_search(tmp_path, OK, text=text)))
+        code, status, err = parlay("run", str(write_simulated_search(tmp_path, OK, text=text)))
         assert (code, status["state"]) == (0, "completed")
         assert "notify.command sh: ended with status 3: no mail here" in err
         assert f"notify.webhook {hook}: cannot be reached: Connection refused" in err
@@ -272,7 +272,7 @@ class TestSearchFile:
     @pytest.mark.security("secrets")
     def test_an_address_in_the_file_is_refused_and_not_repeated(self, parlay, tmp_path):
         text = TABLE_SEARCH + f"notify: {{webhook: 'https://hooks.example.org/{TOKEN}'}}\n"
-        code, answer, err = parlay("plan", str(write_recorded_search(tmp_path, OK, text=text)))
+        code, answer, err = parlay("plan", str(write_simulated_search(tmp_path, OK, text=text)))
         error = answer["error"]
         assert (code, error["code"], error["key"], error["line"]) == (2, "secret", "notify.webhook", 11)
         assert error["rule"]
@@ -285,7 +285,7 @@ class TestSearchFile:
         (tmp_path / "hook").write_text("https://example.org/x")
         (tmp_path / "hook").chmod(0o640)
         text = TABLE_SEARCH + "notify: {webhook: hook}\n"
-        code, answer, _ = parlay("run", str(write_recorded_search(tmp_path, OK, text=text)))
+        code, answer, _ = parlay("run", str(write_simulated_search(tmp_path, OK, text=text)))
         error = answer["error"]
         assert (code, error["key"], error["value"]) == (2, "notify.webhook", str(tmp_path / "hook"))
         assert "0640" in error["message"]
@@ -331,7 +331,7 @@ class TestSearchFile:
 
     def test_a_program_by_its_path_starts_from_the_files_folder(self, tmp_path):
         text = TABLE_SEARCH + "notify: {command: [./tell.sh, ./it]}\n"
-        path = write_recorded_search(tmp_path, OK, text=text)
+        path = write_simulated_search(tmp_path, OK, text=text)
         (tmp_path / "tell.sh").write_text("#!/bin/sh\n")
         with pytest.raises(InputError, match=r"notify\.command: .*/tell\.sh is no program"):
             load_search_file(path)

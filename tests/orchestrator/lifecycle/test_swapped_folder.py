@@ -11,7 +11,7 @@ from orchestrator.config.loader import load_search_file
 from orchestrator.lifecycle.create import create_search, prepare
 from orchestrator.lifecycle.drive import SearchCallbacks, drive
 from search_spaces.errors import InputError
-from tests.orchestrator.cli.recorded import OK, write_recorded_search
+from tests.orchestrator.cli.simulated import OK, write_simulated_search
 from trials.files.folders import SearchFolder
 from trials.ledger.events import EventKind, SearchState
 from trials.ledger.place import ledger_url
@@ -28,7 +28,7 @@ def swapped(path: Path) -> Path:
 
 def test_a_search_launches_nothing_there_and_goes_on_when_its_own_is_back(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    spec = load_search_file(write_recorded_search(tmp_path, OK, OK, OK))
+    spec = load_search_file(write_simulated_search(tmp_path, OK, OK, OK))
     folder, launched = create_search(spec, ledger_url()), []
 
     def swaps(search, event) -> None:

@@ -11,7 +11,7 @@ import pytest
 from orchestrator.config.loader import load_search_file
 from orchestrator.lifecycle.create import create_search
 from tests.orchestrator.cli.parlay import environment
-from tests.orchestrator.cli.recorded import OK, write_recorded_search
+from tests.orchestrator.cli.simulated import OK, write_simulated_search
 from trials.ledger.place import ledger_url
 
 KILLED = """
@@ -29,7 +29,7 @@ create.create_search(load_search_file(Path(sys.argv[1])), ledger_url())
 @pytest.mark.timeout(120)
 def test_the_folder_of_a_search_whose_maker_was_killed_is_removed_by_the_next_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    path = write_recorded_search(tmp_path, OK)
+    path = write_simulated_search(tmp_path, OK)
     killed = subprocess.run([sys.executable, "-c", KILLED, path], env=environment(), timeout=100)
     assert killed.returncode == -signal.SIGKILL
     spec = load_search_file(path)

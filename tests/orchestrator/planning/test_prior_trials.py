@@ -84,7 +84,7 @@ def test_more_nodes_of_the_same_kind_teach(spec, url, tmp_path):
 
 def test_a_played_search_teaches_nothing_and_learns_nothing_from_the_ledger(spec, url, tmp_path):
     (tmp_path / "table.csv").write_text(render_table(observed_in(past(spec, *three_trials()), spec).rows))
-    played = spec_in(tmp_path, "launcher={kind: recorded, table: table.csv}")
+    played = spec_in(tmp_path, "launcher={kind: simulated, table: table.csv}")
     write_ledger(url, past(played, *three_trials(), search_id="played-aaaaaa"))
     assert collected(spec, url) == Earlier()
     write_ledger(url, past(spec, *three_trials()))

@@ -379,5 +379,5 @@ def test_the_launcher_of_the_search_is_taken_with_its_options_unless_another_is_
 
 
 def test_what_a_table_answered_is_replayed_by_plain_processes():
-    recipe = SimpleNamespace(launcher={"kind": "recorded", "table": "/tables/a.csv"})
+    recipe = SimpleNamespace(launcher={"kind": "simulated", "table": "/tables/a.csv"})
     assert launcher_section(recipe, None).kind == "local"

@@ -19,7 +19,7 @@ from orchestrator.service.executors import ThreadExecutor
 from orchestrator.service.handlers import Desk
 from orchestrator.service.state_dir import ServicePlace
 from orchestrator.service.supervisor import Keeper
-from tests.orchestrator.cli.recorded import OK, OUT_OF_MEMORY, write_recorded_search
+from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, write_simulated_search
 from trials.ledger.place import ledger_url
 
 
@@ -34,7 +34,7 @@ class Served:
 
     def body(self, **changes: Any) -> dict[str, Any]:
         """A search of three layouts, whose trials come from a table."""
-        path = write_recorded_search(self.folder, OK, OUT_OF_MEMORY, OK)
+        path = write_simulated_search(self.folder, OK, OUT_OF_MEMORY, OK)
         return {"yaml": path.read_text(), "directory": str(self.folder)} | changes
 
     def submitted(self, **changes: Any) -> str:

@@ -16,7 +16,7 @@ from orchestrator.lifecycle.create import create_search
 from orchestrator.search import lease
 from orchestrator.service.driver_turn import DriverTurn, TurnEnd
 from search_spaces.errors import OutsideRefused
-from tests.orchestrator.cli.recorded import OK, OUT_OF_MEMORY, write_recorded_search
+from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, write_simulated_search
 from trials.files.folders import SearchFolder, write_json
 from trials.ledger.commands import request_cancel
 from trials.ledger.events import SearchState, fold
@@ -27,7 +27,7 @@ from trials.ledger.place import ledger_url
 @pytest.fixture
 def spec(tmp_path, monkeypatch) -> SearchSpec:
     monkeypatch.chdir(tmp_path)
-    return load_search_file(write_recorded_search(tmp_path, OK, OUT_OF_MEMORY, OK))
+    return load_search_file(write_simulated_search(tmp_path, OK, OUT_OF_MEMORY, OK))
 
 
 @pytest.fixture

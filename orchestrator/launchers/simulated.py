@@ -1,4 +1,4 @@
-"""RecordedLauncher: answers from a measured table on a simulated clock, so that a search takes milliseconds."""
+"""SimulatedLauncher: answers from a measured table on a simulated clock, so that a search takes milliseconds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trials.trial import (
     utc_text,
 )
 
-RECORDED_SCHEMA = "parlay.recorded/1"
+SIMULATED_SCHEMA = "parlay.simulated/1"
 
 UNREPEATED_SPREAD = 0.01
 """Half the interval around a step time that was measured once, as a fraction of it: an assumption, not a finding."""
@@ -44,7 +44,7 @@ class _Played:
     cancelled: bool = False
 
 
-class RecordedLauncher(Launcher):
+class SimulatedLauncher(Launcher):
     """Every attempt starts `queue_wait_s` after its launch (or as its row says) and ends as its row did.
 
     There is room for any number of attempts, and they outlive the driver. The clock stands still but in `wait`, which
@@ -52,7 +52,7 @@ class RecordedLauncher(Launcher):
     for a search that goes on, where its last driver had brought it.
     """
 
-    name = "recorded"
+    name = "simulated"
 
     def __init__(self, observations: Sequence[Observation], queue_wait_s: float = 0.0, now: float | None = None):
         self._observations = observations
@@ -67,7 +67,7 @@ class RecordedLauncher(Launcher):
         if request.folder.ranks.exists():
             raise ValueError(f"{key} was launched before")
         self._attempts[key] = self._play(request, launched_at=self._now)
-        launched = {"schema": RECORDED_SCHEMA, "attempt_key": key, "launched_at": utc_text(self._now)}
+        launched = {"schema": SIMULATED_SCHEMA, "attempt_key": key, "launched_at": utc_text(self._now)}
         write_json(request.folder.ranks, launched)
         return key
 
@@ -191,7 +191,7 @@ def _launched_at(folder: AttemptFolder) -> float | None:
     data = read_json(folder.ranks)
     if data is None:
         return None
-    require_schema(data, RECORDED_SCHEMA)
+    require_schema(data, SIMULATED_SCHEMA)
     return utc_seconds(data["launched_at"])
 
 

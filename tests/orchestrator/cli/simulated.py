@@ -16,7 +16,7 @@ cluster: dgx-h100
 global_batch_size: 256
 space: {candidates: table.csv}
 search: {sampler: grid, finalists: 0}
-launcher: {kind: recorded, table: table.csv}
+launcher: {kind: simulated, table: table.csv}
 tracking: {enabled: false}
 """
 
@@ -29,7 +29,7 @@ _LAYOUTS = (
 )
 
 
-def write_recorded_search(folder: Path, *rows: dict[str, str], text: str = TABLE_SEARCH) -> Path:
+def write_simulated_search(folder: Path, *rows: dict[str, str], text: str = TABLE_SEARCH) -> Path:
     """search.yaml and its table; each of at most three rows is another layout with these values."""
     table = only(*(layout | row for layout, row in zip(_LAYOUTS, rows, strict=False)))
     (folder / "table.csv").write_text(render_table(table))

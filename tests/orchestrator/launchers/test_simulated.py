@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.launchers.base import LaunchRefused, LaunchRequest
-from orchestrator.launchers.recorded import RecordedLauncher
+from orchestrator.launchers.simulated import SimulatedLauncher
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.tables.measured_table import Observation
@@ -42,7 +42,7 @@ def request_for(root: Path, layout: Layout = LAYOUT, trial: str = "t0001", **cha
 
 
 def play(root: Path, *rows: Observation, layout: Layout = LAYOUT) -> AttemptResult:
-    launcher, request = RecordedLauncher(rows, now=START), request_for(root, layout)
+    launcher, request = SimulatedLauncher(rows, now=START), request_for(root, layout)
     launcher.launch(request)
     return result_of(request, wait_until_ended(launcher, request))
 
@@ -99,7 +99,7 @@ def test_a_recorded_reason_is_kept_where_it_is_one_of_ours(
 
 
 def test_an_attempt_takes_a_minute_and_fifteen_steps_after_its_wait_in_the_queue(tmp_path: Path) -> None:
-    launcher, request = RecordedLauncher([ROW], queue_wait_s=30.0, now=START), request_for(tmp_path)
+    launcher, request = SimulatedLauncher([ROW], queue_wait_s=30.0, now=START), request_for(tmp_path)
     launcher.launch(request)
     assert not poll_one(launcher, request).started
     launcher.wait(0.5)
@@ -113,14 +113,14 @@ def test_an_attempt_takes_a_minute_and_fifteen_steps_after_its_wait_in_the_queue
 
 def test_what_a_row_itself_recorded_counts_before_the_defaults(tmp_path: Path) -> None:
     row = replace(ROW, recorded_duration_s=10.0, queue_wait_s=7.0)
-    launcher, request = RecordedLauncher([row], queue_wait_s=30.0, now=START), request_for(tmp_path)
+    launcher, request = SimulatedLauncher([row], queue_wait_s=30.0, now=START), request_for(tmp_path)
     launcher.launch(request)
     status = wait_until_ended(launcher, request)
     assert (status.started_at, status.ended_at) == (START + 7, START + 17)
 
 
 def test_the_clock_stops_at_each_change_and_else_goes_on_as_asked(tmp_path: Path) -> None:
-    launcher = RecordedLauncher([ROW, replace(ROW, layout=OTHER, step_time_s=1.0)], now=START)
+    launcher = SimulatedLauncher([ROW, replace(ROW, layout=OTHER, step_time_s=1.0)], now=START)
     for layout, trial in ((LAYOUT, "t0001"), (OTHER, "t0002")):
         launcher.launch(request_for(tmp_path, layout, trial))
     moments = []
@@ -132,17 +132,17 @@ def test_the_clock_stops_at_each_change_and_else_goes_on_as_asked(tmp_path: Path
 
 def test_a_layout_the_table_does_not_know_stops_the_search(tmp_path: Path) -> None:
     with pytest.raises(LaunchRefused, match=r"no row of .*ga4.* the 1 layouts"):
-        RecordedLauncher([ROW]).launch(request_for(tmp_path, OTHER))
+        SimulatedLauncher([ROW]).launch(request_for(tmp_path, OTHER))
 
 
 def test_a_workload_the_table_does_not_know_stops_the_search(tmp_path: Path) -> None:
     request = with_spec(request_for(tmp_path), model=replace(MODEL, num_layers=4))
     with pytest.raises(LaunchRefused, match="no row of this model"):
-        RecordedLauncher([ROW]).launch(request)
+        SimulatedLauncher([ROW]).launch(request)
 
 
 def test_a_cancelled_attempt_ends_now_and_leaves_no_outcome(tmp_path: Path) -> None:
-    launcher, request = RecordedLauncher([ROW], now=START), request_for(tmp_path)
+    launcher, request = SimulatedLauncher([ROW], now=START), request_for(tmp_path)
     launcher.launch(request)
     launcher.cancel([request.spec.attempt_key])
     launcher.wait(1000)
@@ -152,18 +152,18 @@ def test_a_cancelled_attempt_ends_now_and_leaves_no_outcome(tmp_path: Path) -> N
 
 def test_an_adopted_attempt_ends_when_it_would_have(tmp_path: Path) -> None:
     request = request_for(tmp_path)
-    RecordedLauncher([ROW], now=START).launch(request)
-    launcher = RecordedLauncher([ROW], now=START - 500)
+    SimulatedLauncher([ROW], now=START).launch(request)
+    launcher = SimulatedLauncher([ROW], now=START - 500)
     launcher.adopt({request.spec.attempt_key: request})
     assert launcher.now() == START
     assert wait_until_ended(launcher, request).ended_at == START + 67.5
 
 
 def test_the_clock_of_a_search_that_goes_on_begins_where_it_is_told_also_with_nothing_in_flight(tmp_path: Path) -> None:
-    first, request = RecordedLauncher([ROW], now=START), request_for(tmp_path)
+    first, request = SimulatedLauncher([ROW], now=START), request_for(tmp_path)
     first.launch(request)
     wait_until_ended(first, request)
-    launcher, later = RecordedLauncher([ROW], now=first.now()), request_for(tmp_path, trial="t0002")
+    launcher, later = SimulatedLauncher([ROW], now=first.now()), request_for(tmp_path, trial="t0002")
     launcher.adopt({})
     launcher.launch(later)
     assert launcher.now() == START + 67.5
