@@ -28,7 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dashboards.mlflow import runs as mlflow_runs
+from dashboards.mlflow.runs import child_view, parent_view, trial_points
 from dashboards.mlflow.sync import MlflowSync
 from dashboards.schema import TrackingSection
 from orchestrator.lifecycle.mlflow_resync import send_again
@@ -347,7 +347,7 @@ def _with_mlflow(stage: Stage, records: Mapping[str, SearchRecord]) -> list[str]
         if unsent := send_again(search, tracking, wrong.append).unsent:
             wrong.append(f"mlflow: {name}: not sent: {', '.join(unsent)}")
         runs = client.search_runs([experiment], f"tags.`parlay.search_id` = '{name}'", max_results=1000)
-        views = [mlflow_runs.parent_view(record), *(mlflow_runs.child_view(record, trial) for trial in record.trials)]
+        views = [parent_view(record), *(child_view(record, trial) for trial in record.trials)]
         wanted = Counter((view.trial, view.status.value.upper()) for view in views)
         found = Counter((run.data.tags.get("parlay.trial"), run.info.status) for run in runs)
         if found != wanted:
@@ -356,7 +356,7 @@ def _with_mlflow(stage: Stage, records: Mapping[str, SearchRecord]) -> list[str]
         wrong += [
             f"mlflow: {name}.{trial.trial}: {point.key} is not {point.value}"
             for trial in record.trials
-            for point in mlflow_runs.trial_points(trial)
+            for point in trial_points(trial)
             if numbers.get(trial.trial, {}).get(point.key) != point.value
         ]
     return wrong

@@ -245,11 +245,11 @@ def cancel(
     and where it has none what is in flight is tried for as long. `search` as in `load`. LeaseHeld where another driver
     takes it over meanwhile.
     """
-    from orchestrator.lifecycle import cancel as cancelling
+    from orchestrator.lifecycle.cancel import cancel_search
     from orchestrator.records.lookup import find_search
 
     with private_umask():
-        return cancelling.cancel(find_search(_named(search), ledger), _silent if quiet else say)
+        return cancel_search(find_search(_named(search), ledger), _silent if quiet else say)
 
 
 def searches(*, ledger: str | None = None) -> pandas.DataFrame:

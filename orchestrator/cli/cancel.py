@@ -11,12 +11,12 @@ from trials.files.text import counted
 
 def cancel(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
     """End a search and everything it has in flight."""
-    from orchestrator.lifecycle import cancel as cancelling
+    from orchestrator.lifecycle.cancel import cancel_search
     from orchestrator.records.lookup import find_search
 
     found = find_search(search, ledger)
     with explained(found.folder, as_json):
-        done = cancelling.cancel(found, say)
+        done = cancel_search(found, say)
     record, words = done.record, _cancelled_words(len(done.cancelled))
     answer(done.to_json(), as_json, f"search {record.search_id} is {record.state}; {words}")
     if not done.is_complete:

@@ -44,15 +44,15 @@ def own_chain(folder: SearchFolder, spec: SearchSpec, ledger_url: str, job_time_
 def submit_driver(folder: SearchFolder, spec: SearchSpec, ledger_url: str, job_time_s: float, as_json: bool) -> str:
     """The id of the job that will drive the search; leaves, or raises LeaseHeld, where somebody drives it already."""
     from orchestrator.lifecycle.driver_job import AlreadyQueued, driver_job, require_slurm, submit_first
-    from orchestrator.search import lease as leases
+    from orchestrator.search.lease import HELD_FIX, require_no_holder
     from slurm.client import SlurmClient
 
     require_slurm(spec)
-    leases.require_free(folder, time.time())
+    require_no_holder(folder, time.time())
     if spec.search.budget_node_hours is not None:
         hours = f"{job_time_s / 3600:.3g} hours"
         say(f"the driver's own job, one task for up to {hours} at a time, is not in search.budget_node_hours")
     try:
         return submit_first(SlurmClient(), driver_job(folder, spec, ledger_url, job_time_s))
     except AlreadyQueued as queued:
-        fail(ExitCode.HELD_BY_ANOTHER, Problem("held", str(queued), fix=leases.HELD_FIX), as_json)
+        fail(ExitCode.HELD_BY_ANOTHER, Problem("held", str(queued), fix=HELD_FIX), as_json)

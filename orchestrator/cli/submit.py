@@ -159,9 +159,9 @@ def _start_driver(folder: SearchFolder, url: str, executor: str, as_json: bool) 
 
 def _fencing(folder: SearchFolder) -> int:
     """The number of the search's newest lease, which grows with every driver; 0 before the first."""
-    from orchestrator.search import lease as leases
+    from orchestrator.search.lease import current_lease
 
-    lease = leases.current(folder)
+    lease = current_lease(folder)
     return 0 if lease is None else lease.fencing
 
 

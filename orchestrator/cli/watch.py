@@ -181,13 +181,13 @@ def seen_driver(folder: SearchFolder, look: Callable[[SearchFolder], WhoDrives])
 def who_drives(folder: SearchFolder) -> WhoDrives:
     """Who drives the search now, by its lease, by the service, and by what begins its drivers. Slurm is asked only
     where nobody holds the lease, and of jobs that drive."""
-    from orchestrator.search import lease as leases
+    from orchestrator.search.lease import LeaseHeld, current_lease
     from trials.trial import utc_text
 
     now = time.time()
-    lease = leases.current(folder)
+    lease = current_lease(folder)
     if lease is not None and lease.is_held(now):
-        return WhoDrives() if lease.is_fresh(now) else WhoDrives(str(leases.LeaseHeld(lease, now)))
+        return WhoDrives() if lease.is_fresh(now) else WhoDrives(str(LeaseHeld(lease, now)))
     if (kept := _in_service(folder)) is not None:
         return kept
     nobody = "nobody drives the search" + ("" if lease is None else f" since {utc_text(lease.heartbeat_at)}")

@@ -15,7 +15,7 @@ from orchestrator.lifecycle.lock import open_or_renew
 from orchestrator.lifecycle.pilot_cleanup import end_pilots
 from orchestrator.records.ledger_rebuild import restore
 from orchestrator.records.lookup import LocatedSearch
-from orchestrator.search import lease as leases
+from orchestrator.search.lease import lease_holder
 from slurm.client import SlurmClient
 from slurm.interface import SlurmUnreachable
 from trials.files.folders import SearchFolder
@@ -59,7 +59,7 @@ class CancelResult:
         }
 
 
-def cancel(found: LocatedSearch, note: Callable[[str], None]) -> CancelResult:
+def cancel_search(found: LocatedSearch, note: Callable[[str], None]) -> CancelResult:
     """End the search, as far as that can be done: its driver has `CANCEL_LIMIT_S` for it, and where it has none, or
     none any more, what is in flight is tried for as long.
 
@@ -98,7 +98,7 @@ def _ended(found: LocatedSearch, note: Callable[[str], None]) -> SearchRecord:
     with closing(LedgerReader(found.ledger_url)) as reader:
         record = found.record
         while not record.state.is_ended and time.monotonic() < deadline:
-            if leases.holder(found.folder, time.time()) is None:
+            if lease_holder(found.folder, time.time()) is None:
                 return _ended_by_us(found, note)
             if not asked:
                 _ask_driver(found, note)

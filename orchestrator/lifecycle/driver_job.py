@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.config.spec import SearchSpec
 from orchestrator.preflight.slurm_site import no_slurm
-from orchestrator.search import lease as leases
+from orchestrator.search.lease import LeaseLost, lease_holder
 from search_spaces.errors import InputError, OutsideRefused
 from search_spaces.schema.durations import duration_text, seconds_of
 from slurm.driver_script import DriverJob, options_of_driver, render_driver_script
@@ -179,7 +179,7 @@ class DriverChain:
         """Return when the search is free, LEASE_WAIT_S are over, or this driver is told to stop."""
         deadline = self._clock() + LEASE_WAIT_S
         while not self.was_told_to_stop and self._clock() < deadline:
-            if leases.holder(folder, time.time()) is None:
+            if lease_holder(folder, time.time()) is None:
                 return
             sleep(1.0)
 
@@ -195,7 +195,7 @@ class DriverChain:
             driver.stop_now()
         try:
             yield
-        except (OutsideRefused, OSError, leases.LeaseLost, Fenced):
+        except (OutsideRefused, OSError, LeaseLost, Fenced):
             raise
         except Exception:
             self.end()

@@ -8,8 +8,8 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 
 from orchestrator.preflight.integrity import require_own_folder
-from orchestrator.search import lease as leases
 from orchestrator.search.event_store import EventStore
+from orchestrator.search.lease import HEARTBEAT_S, Lease, LeaseLost, acquire_lease, release_lease, renew_lease
 from trials.files.folders import SearchFolder
 from trials.files.path_owners import TakenFolder
 from trials.ledger.database import LedgerDamaged, put_aside_damaged
@@ -24,7 +24,7 @@ class SearchLock:
     folder: SearchFolder
     ledger_url: str
     ledger: LedgerWriter
-    lease: leases.Lease
+    lease: Lease
     note: Callable[[str], None]
     taken: TakenFolder
 
@@ -54,8 +54,8 @@ class SearchLock:
 
     def keep(self) -> None:
         """Renew the lease when a heartbeat is due; LeaseLost when another driver took over."""
-        if time.time() - self.lease.heartbeat_at >= leases.HEARTBEAT_S:
-            self.lease = leases.renew(self.folder, self.lease, time.time())
+        if time.time() - self.lease.heartbeat_at >= HEARTBEAT_S:
+            self.lease = renew_lease(self.folder, self.lease, time.time())
             self._copy_lease()
 
     def _copy_lease(self) -> None:
@@ -69,7 +69,7 @@ def acquire_search(
     """The search is this process's own within this block; a damaged ledger is put aside, which is noted. Raises
     LeaseHeld where the search is another's, InputError where its folder is."""
     taken = require_own_folder(folder)
-    lease = leases.acquire(folder, time.time())
+    lease = acquire_lease(folder, time.time())
     try:
         lock = SearchLock(folder, ledger_url, open_or_renew(ledger_url, note), lease, note, taken)
         try:
@@ -77,8 +77,8 @@ def acquire_search(
         finally:
             lock.ledger.close()
     finally:
-        with suppress(leases.LeaseLost):  # then there is nothing left to free
-            leases.release(folder, lease, time.time())
+        with suppress(LeaseLost):  # then there is nothing left to free
+            release_lease(folder, lease, time.time())
 
 
 def open_or_renew(ledger_url: str, note: Callable[[str], None]) -> LedgerWriter:

@@ -14,7 +14,7 @@ from dashboards.text import masked, one_line
 from orchestrator.common.timeouts import in_thread
 from orchestrator.lifecycle.shutdown import mlflow_json
 from orchestrator.records.lookup import MOVED, no_search
-from orchestrator.search import lease as leases
+from orchestrator.search.lease import HEARTBEAT_S, LeaseLost, acquire_lease, release_lease, renew_lease
 from trials.files.folders import SearchFolder, write_json
 from trials.ledger.events import SearchRecord
 from trials.ledger.journal import Journal, search_of
@@ -41,12 +41,12 @@ def send_again(folder: SearchFolder, tracking: MlflowSync, note: Callable[[str],
     """
     if not folder.is_one:
         raise no_search(str(folder.path), "it holds no journal.jsonl", MOVED)
-    lease = leases.acquire(folder, time.time())
+    lease = acquire_lease(folder, time.time())
     try:
         search = _told(folder)
         sending = in_thread(partial(tracking.sync, search, folder), "mlflow")
-        while not wait([sending], leases.HEARTBEAT_S).done:
-            lease = leases.renew(folder, lease, time.time())
+        while not wait([sending], HEARTBEAT_S).done:
+            lease = renew_lease(folder, lease, time.time())
         unsent = tuple(tracking.unsent(search))
         try:
             report = sending.result()
@@ -56,8 +56,8 @@ def send_again(folder: SearchFolder, tracking: MlflowSync, note: Callable[[str],
         write_json(folder.mlflow, mlflow_json(report))
         return Sent(report.run_id, report.num_runs - len(unsent), unsent)
     finally:
-        with suppress(leases.LeaseLost):  # then there is nothing left to free
-            leases.release(folder, lease, time.time())
+        with suppress(LeaseLost):  # then there is nothing left to free
+            release_lease(folder, lease, time.time())
 
 
 def _told(folder: SearchFolder) -> SearchRecord:

@@ -11,7 +11,7 @@ from dashboards.report.background import ReportWorker
 from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.lock import SearchLock
 from orchestrator.lifecycle.notify import is_notification_due, send_end_notifications
-from orchestrator.search import lease as leases
+from orchestrator.search.lease import LeaseLost
 from search_spaces.errors import OutsideRefused
 from trials.files.folders import SearchFolder, write_json
 from trials.ledger.events import SearchRecord
@@ -66,7 +66,7 @@ def _send_notifications(lock: SearchLock, spec: SearchSpec, search: SearchRecord
     """Have the end told by whoever still holds the search: MLflow's last call may have taken long."""
     try:
         lock.keep()
-    except (leases.LeaseLost, OutsideRefused, OSError) as error:
+    except (LeaseLost, OutsideRefused, OSError) as error:
         note(f"nobody was told of the search's end: {error}")
         return
     send_end_notifications(lock.folder, spec, search, note)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.search import lease as leases
+from orchestrator.search.lease import LeaseHeld, LeaseLost, acquire_lease, current_lease, release_lease
 from search_spaces.errors import InputError, OutsideRefused
 from trials.files.folders import SearchFolder
 from trials.ledger.database import LedgerDamaged
@@ -82,7 +82,7 @@ def rebuild(folder: SearchFolder, ledger: LedgerWriter, reader: LedgerReader) ->
             return _rebuilt(folder, record, events, ledger, reader)
         with _held(folder):
             return _rebuilt(folder, *_told(folder), ledger, reader)
-    except leases.LeaseHeld as held:
+    except LeaseHeld as held:
         restore(folder, events, ledger)
         return RebuiltSearch(folder, Rebuilt.HELD, message=str(held))
     except _Unreadable as problem:
@@ -112,7 +112,7 @@ def _told(folder: SearchFolder) -> tuple[SearchRecord, list[Event]]:
     try:
         events = Journal(folder.journal).read()
         record = search_of(folder.journal, folder.search_id, events)
-        lease = leases.current(folder)
+        lease = current_lease(folder)
     except (OSError, OutsideRefused) as error:
         raise _Unreadable(str(error)) from error
     if record is None:
@@ -125,14 +125,14 @@ def _told(folder: SearchFolder) -> tuple[SearchRecord, list[Event]]:
 @contextmanager
 def _held(folder: SearchFolder) -> Iterator[None]:
     try:
-        lease = leases.acquire(folder, time.time())
+        lease = acquire_lease(folder, time.time())
     except OSError as error:
         raise _Unreadable(f"{folder.path}: the search has not ended and cannot be held: {error}") from error
     try:
         yield
     finally:
-        with suppress(leases.LeaseLost, OSError):  # it runs out
-            leases.release(folder, lease, time.time())
+        with suppress(LeaseLost, OSError):  # it runs out
+            release_lease(folder, lease, time.time())
 
 
 def _rebuilt(

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.launchers.base import Launcher, LaunchRequest
-from orchestrator.search import stopping as rules
 from orchestrator.search.attempt_factory import AttemptFactory
 from orchestrator.search.event_store import EventStore
 from orchestrator.search.index import SearchIndex
-from orchestrator.search.stopping import Limits
+from orchestrator.search.stopping import Limits, fits_budget
 from orchestrator.search.time_limits import time_limit_s
 from search_spaces.hardware.memory_headroom import MemoryFloor
 from search_spaces.layouts.layout import Layout
@@ -117,7 +116,7 @@ class SearchContext:
         if (budget_node_hours := self.limits.budget_node_hours) is None:
             return True
         limit_s = time_limit_s(index, self.factory.time_limit_s, num_nodes)
-        return rules.fits_budget(index, budget_node_hours, num_nodes, self.launcher.longest_s(limit_s, num_nodes))
+        return fits_budget(index, budget_node_hours, num_nodes, self.launcher.longest_s(limit_s, num_nodes))
 
     def stop(self, reason: EndReason, detail: str | None = None) -> None:
         """Begin to end the search."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from orchestrator.launchers.base import Launcher, LaunchPostponed
 from orchestrator.samplers.base import Sampler
-from orchestrator.search import stopping as rules
 from orchestrator.search.attempt_factory import AttemptFactory
 from orchestrator.search.context import NO_CALLBACKS, DriverCallbacks, SearchContext, SearchObjective
 from orchestrator.search.event_store import EventStore
@@ -16,7 +15,14 @@ from orchestrator.search.launch import AttemptSubmitter
 from orchestrator.search.monitor import AttemptMonitor
 from orchestrator.search.propose import TrialProposer
 from orchestrator.search.settle import TrialFinalizer
-from orchestrator.search.stopping import Limits
+from orchestrator.search.stopping import (
+    Limits,
+    attempts_over_budget,
+    end_reason_without_value,
+    is_idle,
+    repeated_failure_excerpt,
+    wall_time_exceeded,
+)
 from trials.analysis.best_layout import too_full_words
 from trials.ledger.events import EndReason, SearchRecord, SearchState
 
@@ -120,9 +126,9 @@ class Driver:
         if self.search.state is not SearchState.STOPPING:
             if self._context.callbacks.cancel_requested():
                 self._context.stop(EndReason.CANCELLED_BY_USER)
-            elif rules.wall_time_exceeded(self.search, self._context.limits, self._context.launcher.now()):
+            elif wall_time_exceeded(self.search, self._context.limits, self._context.launcher.now()):
                 self._context.stop(EndReason.WALL_TIME)
-            elif rules.is_idle(self._context.index, self._context.limits, self._context.launcher.now()):
+            elif is_idle(self._context.index, self._context.limits, self._context.launcher.now()):
                 self._context.stop(EndReason.IDLE, self._monitor.idle_reason())
             else:
                 self._keep_within_budget()
@@ -136,7 +142,7 @@ class Driver:
 
     def _keep_within_budget(self) -> None:
         """Jobs that others put back into the queue cost more than was reserved; what still waits pays for it."""
-        over = rules.attempts_over_budget(self._context.index, self._context.limits)
+        over = attempts_over_budget(self._context.index, self._context.limits)
         if over:
             names = ", ".join(f"{a.trial}.{a.attempt}" for a in over)
             self._context.say_once(f"the budget is reached: {names} cancelled")
@@ -145,7 +151,7 @@ class Driver:
     def _stop_if_broken(self) -> None:
         if (
             self.search.state is SearchState.RUNNING
-            and (excerpt := rules.repeated_failure_excerpt(self._context.index)) is not None
+            and (excerpt := repeated_failure_excerpt(self._context.index)) is not None
         ):
             self._context.stop(EndReason.SCRIPT_ERROR, excerpt)
 
@@ -155,7 +161,7 @@ class Driver:
             return
         if self.search.best_trial is None and reason is not EndReason.CANCELLED_BY_USER:
             detail = self.search.detail or too_full_words(self._context.index.ranking())
-            self._context.set_state(SearchState.FAILED, rules.end_reason_without_value(reason), detail)
+            self._context.set_state(SearchState.FAILED, end_reason_without_value(reason), detail)
         else:
             state = SearchState.CANCELLED if reason is EndReason.CANCELLED_BY_USER else SearchState.COMPLETED
             self._context.set_state(state, reason, self.search.detail)

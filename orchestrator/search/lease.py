@@ -145,14 +145,14 @@ class LeaseHeld(Exception):
         self.lease = lease
 
 
-def acquire(folder: SearchFolder, now: float, duration_s: float = LEASE_DURATION_S) -> Lease:
+def acquire_lease(folder: SearchFolder, now: float, duration_s: float = LEASE_DURATION_S) -> Lease:
     """Take the lease of the search, with a new and higher fencing number.
 
     A lease is free when there was none, when it was released, when its holder has died on this machine, or when the
     heartbeat of a holder on another one is older than it lasts. Raises LeaseHeld otherwise. `now` is UTC seconds since
     the epoch.
     """
-    newest = current(folder)
+    newest = current_lease(folder)
     if newest is not None and newest.is_held(now):
         raise LeaseHeld(newest, now)
     lease = _mine(folder, 1 if newest is None else newest.fencing + 1, now, duration_s)
@@ -167,7 +167,7 @@ def acquire(folder: SearchFolder, now: float, duration_s: float = LEASE_DURATION
     return lease
 
 
-def renew(folder: SearchFolder, lease: Lease, now: float, duration_s: float = LEASE_DURATION_S) -> Lease:
+def renew_lease(folder: SearchFolder, lease: Lease, now: float, duration_s: float = LEASE_DURATION_S) -> Lease:
     """The same lease with a new heartbeat; LeaseLost when another driver took over.
 
     One that ran out is renewed if nobody came: a driver held up by a hanging file system goes on afterwards.
@@ -178,7 +178,7 @@ def renew(folder: SearchFolder, lease: Lease, now: float, duration_s: float = LE
     return renewed
 
 
-def release(folder: SearchFolder, lease: Lease, now: float) -> None:
+def release_lease(folder: SearchFolder, lease: Lease, now: float) -> None:
     """Free the lease for the next driver at once. LeaseLost when another one already has it.
 
     Where that cannot be written, on a full disk, it is free for this process all the same; for others it is once
@@ -207,7 +207,7 @@ def _free(folder: SearchFolder, lease: Lease, now: float) -> None:
     write_json(folder.lease, replace(lease, heartbeat_at=now, expires=now).to_json())
 
 
-def current(folder: SearchFolder) -> Lease | None:
+def current_lease(folder: SearchFolder) -> Lease | None:
     """The newest lease of the search, held or not; None where it never had one. Raises LeaseDamaged.
 
     A claim without its lease.json is a driver about to write it, or one that died there.
@@ -219,15 +219,15 @@ def current(folder: SearchFolder) -> Lease | None:
     return written
 
 
-def holder(folder: SearchFolder, now: float) -> Lease | None:
+def lease_holder(folder: SearchFolder, now: float) -> Lease | None:
     """The lease of whoever drives the search, or may go back to it; None where nobody does."""
-    newest = current(folder)
+    newest = current_lease(folder)
     return newest if newest is not None and newest.is_held(now) else None
 
 
-def require_free(folder: SearchFolder, now: float) -> None:
+def require_no_holder(folder: SearchFolder, now: float) -> None:
     """Raises LeaseHeld where somebody drives the search."""
-    if (lease := holder(folder, now)) is not None:
+    if (lease := lease_holder(folder, now)) is not None:
         raise LeaseHeld(lease, now)
 
 

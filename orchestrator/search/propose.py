@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from orchestrator.samplers.base import Sampler
 from orchestrator.search import finalists
-from orchestrator.search import stopping as rules
 from orchestrator.search.context import SearchContext
 from orchestrator.search.index import SearchIndex
+from orchestrator.search.stopping import remaining_layouts
 from search_spaces.layouts.layout import Layout
 from trials.ledger.events import EndReason, EventKind
 from trials.trial import TrialKind, TrialState
@@ -66,7 +66,7 @@ class TrialProposer:
         before_repeats = self._context.index.before_repeats
         if before_repeats.is_cut_short or not self._context.fits_budget(before_repeats):
             return EndReason.BUDGET
-        if rules.remaining_layouts(before_repeats.num_layouts, self._context.limits) <= 0:
+        if remaining_layouts(before_repeats.num_layouts, self._context.limits) <= 0:
             return EndReason.MAX_TRIALS
         if self._sampler_end_reason is not None:
             return self._sampler_end_reason
@@ -105,7 +105,7 @@ class TrialProposer:
         """How many more layouts may be proposed now, as far as that is known without asking the sampler."""
         if self._sampler_end_reason is not None or self._proposing_is_over or not self._context.has_budget():
             return 0
-        return max(0, min(free, rules.remaining_layouts(self._context.index.num_layouts, self._context.limits)))
+        return max(0, min(free, remaining_layouts(self._context.index.num_layouts, self._context.limits)))
 
     @property
     def _sampler_end_reason(self) -> EndReason | None:

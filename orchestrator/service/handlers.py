@@ -17,7 +17,7 @@ from orchestrator.lifecycle.create import create_runnable_search, validate_searc
 from orchestrator.recipe.read import read_recipe
 from orchestrator.records.lookup import LocatedSearch, find_attempt, missing_recipe_reason
 from orchestrator.records.summary import answer_of, best_summary, logs_summary, search_summary, searches_summary
-from orchestrator.search import lease as leases
+from orchestrator.search.lease import lease_holder, require_no_holder
 from orchestrator.service.state_dir import OwnSearch
 from orchestrator.service.supervisor import DriverState, Keeper
 from search_spaces.errors import InputError
@@ -112,7 +112,7 @@ class Desk:
         found = self._found(search)
         if not found.record.state.is_ended:
             request_cancel(found.ledger_url, found.record.search_id, time.time())
-            if leases.holder(found.folder, time.time()) is None:
+            if lease_holder(found.folder, time.time()) is None:
                 self._take(found)
         return _accepted(found.record)
 
@@ -122,7 +122,7 @@ class Desk:
         _require_no_other_ray(found.spec)
         kept = self._keeper.kept().get(found.record.search_id)
         if kept is None or kept.state is not DriverState.DRIVING:
-            leases.require_free(found.folder, time.time())
+            require_no_holder(found.folder, time.time())
         if not found.record.state.is_ended:
             self._take(found)
         return _accepted(found.record)

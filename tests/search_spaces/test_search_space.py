@@ -9,8 +9,17 @@ from hypothesis import strategies as st
 
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
-from search_spaces.layouts import layout as names
-from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
+from search_spaces.layouts.layout import (
+    ACTIVATION_CHECKPOINTINGS,
+    ATTENTION_KERNELS,
+    ENGINES,
+    LAYOUT_FIELDS,
+    OFFLOADS,
+    PIPELINE_SCHEDULES,
+    PRECISIONS,
+    RANK_ORDERS,
+    Layout,
+)
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import Workload
 from search_spaces.model_shape import ModelShape
@@ -358,16 +367,16 @@ layouts = st.builds(
     micro_batch_size=counts,
     grad_accum_steps=counts,
     zero_stage=st.integers(0, 3),
-    offload=st.sampled_from(names.OFFLOADS),
-    activation_checkpointing=st.sampled_from(names.ACTIVATION_CHECKPOINTINGS),
+    offload=st.sampled_from(OFFLOADS),
+    activation_checkpointing=st.sampled_from(ACTIVATION_CHECKPOINTINGS),
     sequence_parallel=st.booleans(),
     virtual_pipeline_stages=counts,
-    pipeline_schedule=st.sampled_from(names.PIPELINE_SCHEDULES),
-    precision=st.sampled_from(names.PRECISIONS),
-    attention_kernel=st.sampled_from(names.ATTENTION_KERNELS),
-    engine=st.sampled_from(names.ENGINES),
+    pipeline_schedule=st.sampled_from(PIPELINE_SCHEDULES),
+    precision=st.sampled_from(PRECISIONS),
+    attention_kernel=st.sampled_from(ATTENTION_KERNELS),
+    engine=st.sampled_from(ENGINES),
     torch_compile=st.booleans(),
-    rank_order=st.sampled_from(names.RANK_ORDERS),
+    rank_order=st.sampled_from(RANK_ORDERS),
     overlap_comm=st.booleans(),
     bucket_mib=st.none() | counts,
 )

@@ -14,7 +14,7 @@ from orchestrator.cli.main import run
 from orchestrator.config.loader import load_search_file
 from orchestrator.lifecycle import cancel
 from orchestrator.lifecycle.create import create_search
-from orchestrator.search import lease as leases
+from orchestrator.search.lease import acquire_lease
 from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, write_simulated_search
 from trials.files.folders import SearchFolder
 from trials.ledger.commands import CommandKind
@@ -89,7 +89,7 @@ def test_cancel_needs_the_folder_alone(begun, parlay, url):
 
 
 def test_a_driver_hears_of_a_cancel_by_the_ledger_that_was_made_anew(begun, parlay, url, monkeypatch):
-    leases.acquire(begun, 2e9)
+    acquire_lease(begun, 2e9)
     monkeypatch.setattr(cancel, "CANCEL_LIMIT_S", 0.5)
     assert parlay("cancel", begun.path)[0] == ExitCode.CANCEL_INCOMPLETE
     with closing(LedgerReader(url)) as reader:

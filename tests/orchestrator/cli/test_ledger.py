@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.search import lease as leases
+from orchestrator.search.lease import acquire_lease, current_lease, release_lease
 from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, TABLE_SEARCH, write_simulated_search
 from tests.trials.ledger.stories import Story
 from trials.files.folders import SearchFolder
@@ -112,14 +112,14 @@ class TestRebuild:
 
     def test_a_search_that_is_driven_is_left_and_the_others_are_done(self, finished, parlay, url, tmp_path):
         driven = unfinished(tmp_path / "runs")
-        lease = leases.acquire(driven, 2e9)
+        lease = acquire_lease(driven, 2e9)
         code, answer, err = parlay("ledger", "rebuild")
         assert code == 5
         assert results(answer) == {finished.search_id: "unchanged", driven.search_id: "held"}
         assert f"driven by process {os.getpid()}" in err
         known = {search.search_id: search.num_trials for search in LedgerReader(url).searches()}
         assert known == {finished.search_id: 2, driven.search_id: 1}, "its driver goes on from there"
-        assert leases.current(driven) == lease
+        assert current_lease(driven) == lease
 
     def test_a_search_that_nobody_drives_is_held_only_meanwhile(self, parlay, url, tmp_path):
         folder = unfinished(tmp_path / "runs")
@@ -127,7 +127,7 @@ class TestRebuild:
             code, answer, _ = parlay("ledger", "rebuild")
             assert (code, results(answer)) == (0, {folder.search_id: expected})
         before = Journal(folder.journal).read()
-        assert leases.acquire(folder, 2e9).fencing == 3
+        assert acquire_lease(folder, 2e9).fencing == 3
         assert Journal(folder.journal).read() == before, "who only reads a search leaves no line in it"
 
     def test_a_damaged_journal_is_named_with_its_line_and_the_others_are_done(self, finished, parlay, url, tmp_path):
@@ -158,7 +158,7 @@ class TestRebuild:
 
     def test_a_renamed_folder_is_another_searchs_and_refused(self, parlay, tmp_path):
         folder = unfinished(tmp_path / "runs")
-        leases.release(folder, leases.acquire(folder, 2e9), 2e9)
+        release_lease(folder, acquire_lease(folder, 2e9), 2e9)
         folder.path.rename(tmp_path / "runs" / "copy")
         code, answer, err = parlay("ledger", "rebuild")
         assert (code, results(answer)) == (6, {"copy": "damaged"})
@@ -259,7 +259,7 @@ class TestSync:
         assert parlay("sync")[0] == 0
 
     def test_a_search_that_is_driven_is_left_to_its_driver(self, offline, parlay):
-        leases.acquire(offline, 2e9)
+        acquire_lease(offline, 2e9)
         code, answer, _ = parlay("sync")
         assert (code, answer["error"]["code"]) == (5, "held")
 

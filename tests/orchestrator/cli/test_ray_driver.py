@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from orchestrator.search import lease as leases
+from orchestrator.search.lease import current_lease
 from tests.orchestrator.cli.parlay import parlay, parlay_here, start, write_search
 from tests.orchestrator.slurm_searches import record_of, until
 from trials.files.folders import SearchFolder
@@ -28,7 +28,7 @@ def test_an_actor_drives_and_a_signal_has_it_stop_for_another_driver(tmp_path):
     command = start("run", write_search(tmp_path), "--executor", "ray", *LONG, cwd=tmp_path)
     folder = the_search(tmp_path)
     until(lambda: record_of(folder).state, lambda state: state is SearchState.RUNNING)
-    lease = leases.current(folder)
+    lease = current_lease(folder)
     assert lease is not None
     assert lease.pid != command.pid
     command.send_signal(signal.SIGTERM)

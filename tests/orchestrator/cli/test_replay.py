@@ -16,7 +16,6 @@ from orchestrator.cli.main import run
 from orchestrator.launchers import factory
 from orchestrator.launchers.base import LaunchRefused
 from orchestrator.recipe.write import write_recipe
-from orchestrator.replay import run as replaying
 from orchestrator.replay.machine_lock import MachineLock
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of
@@ -107,7 +106,7 @@ def test_a_replay_that_is_stopped_and_cannot_write_what_it_measured_is_stopped_a
 ):
     launcher = signalled_between_occasions(signal.SIGTERM, 0.115)
     monkeypatch.setattr(factory, "make_launcher", lambda *_, **__: (launcher, None))
-    monkeypatch.setattr(replaying, "write_json", no_space_left)
+    monkeypatch.setattr("orchestrator.replay.run.write_json", no_space_left)
     assert run(["replay", str(recipe.parent), "--work-dir", str(tmp_path / "runs"), "--repeats", "1", "--json"]) == 75
     out, err = capsys.readouterr()
     assert json.loads(out)["error"]["code"] == "interrupted"
@@ -163,7 +162,7 @@ class TestTurn:
             seen.append("starts")
             return in_turn(0.1), None
 
-        monkeypatch.setattr(replaying.time, "sleep", wait)
+        monkeypatch.setattr("orchestrator.replay.run.time.sleep", wait)
         monkeypatch.setattr(factory, "make_launcher", made)
         assert run([*words, "--repeats", "1"]) == 0
         assert seen == ["waits", "starts"]
@@ -180,7 +179,7 @@ class TestTurn:
         assert other.try_acquire()
 
     def test_what_is_impossible_here_waits_for_no_turn_and_starts_nothing(self, words, other, tmp_path, monkeypatch):
-        monkeypatch.setattr(replaying, "this_machine", lambda *_: Cluster(ACCELERATORS["h100-80gb"], 8, 1))
+        monkeypatch.setattr("orchestrator.replay.run.this_machine", lambda *_: Cluster(ACCELERATORS["h100-80gb"], 8, 1))
         monkeypatch.setattr(factory, "make_launcher", lambda *_, **__: pytest.fail("a launcher is made"))
         assert run(words) == 12
         assert not (tmp_path / "runs").exists()

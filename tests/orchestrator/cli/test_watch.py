@@ -16,7 +16,7 @@ from orchestrator.cli.main import run
 from orchestrator.cli.watch import DRIVER_LOOK_S, PATIENCE_S, SETTLE_S, Watch, WhoDrives, who_drives
 from orchestrator.lifecycle.driver_job import submit_first
 from orchestrator.lifecycle.driver_queue import ASKED_EVERY_S, SURELY_EVERY_S
-from orchestrator.search import lease as leases
+from orchestrator.search.lease import LEASE_DURATION_S, acquire_lease, release_lease
 from search_spaces.errors import InputError
 from slurm.driver_script import DriverJob
 from slurm.fake.client import FakeSlurm
@@ -223,13 +223,13 @@ class TestWhoDrives:
         return theatre.folder
 
     def test_whoever_holds_it(self, folder):
-        lease = leases.acquire(folder, time.time())
+        lease = acquire_lease(folder, time.time())
         assert who_drives(folder) == DRIVEN
-        leases.release(folder, lease, time.time())
+        release_lease(folder, lease, time.time())
         assert not who_drives(folder).is_expected
 
     def test_one_that_lives_and_does_not_answer_is_named_with_what_frees_the_search(self, folder):
-        leases.acquire(folder, time.time() - 3 * leases.LEASE_DURATION_S)
+        acquire_lease(folder, time.time() - 3 * LEASE_DURATION_S)
         standing = who_drives(folder)
         assert standing.is_expected
         assert f"kill -CONT {os.getpid()}" in standing.words
@@ -276,7 +276,7 @@ class TestWhoDrives:
 
     def test_slurm_is_asked_nothing_while_somebody_drives(self, folder, queue):
         folder.driver_script.touch()
-        leases.acquire(folder, time.time())
+        acquire_lease(folder, time.time())
         assert who_drives(folder) == DRIVEN
         assert queue.asked == []
 
@@ -371,7 +371,7 @@ def test_on_a_terminal_a_search_is_drawn_in_place_until_it_is_told_to_end(tmp_pa
         for kind in (b'"trial_proposed"', b'"trial_ended"')
     )
     folder.journal.write_bytes(b"".join(lines[:proposed]))
-    leases.acquire(folder, time.time())
+    acquire_lease(folder, time.time())
     terminal, end = pty.openpty()
     told = {**environment(), "TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
     watching = subprocess.Popen([*COMMAND, "watch", str(path)], cwd=tmp_path, env=told, stdout=end, stderr=end)

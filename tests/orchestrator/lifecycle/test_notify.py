@@ -151,8 +151,8 @@ class TestWhenASearchEnds:
             raise LeaseLost("taken over")
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("orchestrator.search.lease.HEARTBEAT_S", 0.0)
-            patch.setattr("orchestrator.search.lease.renew", lose)
+            patch.setattr("orchestrator.lifecycle.lock.HEARTBEAT_S", 0.0)
+            patch.setattr("orchestrator.lifecycle.lock.renew_lease", lose)
             code, status, err = parlay("resume")
         assert (code, status["state"]) == (0, "completed")
         assert "nobody was told of the search's end: taken over" in err

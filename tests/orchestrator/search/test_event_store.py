@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from orchestrator.search.event_store import EventStore
 from tests.trials.ledger.stories import NOON, SEARCH_ID, Story, measured_story
-from trials.ledger import journal as journals
 from trials.ledger.events import Event, EventKind, Fenced, SearchRecord, SearchState, fold
 from trials.ledger.journal import Journal, JournalDamaged
 from trials.ledger.reader import LedgerReader
@@ -145,7 +144,7 @@ class Turns:
     def __init__(self, patch: pytest.MonkeyPatch):
         self._paused = threading.Semaphore(0)
         held = {name: self._held(getattr(os, name)) for name in ("open", "fstat", "write", "fsync", "ftruncate")}
-        patch.setattr(journals, "os", SimpleNamespace(**vars(os) | held))
+        patch.setattr("trials.ledger.journal.os", SimpleNamespace(**vars(os) | held))
 
     def step(self, driver: SteppedDriver) -> None:
         """Let the driver go on to its next system call, or to its end."""

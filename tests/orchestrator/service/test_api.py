@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse
 from starlette.testclient import TestClient
 
 from dashboards.access.auth import Door
-from orchestrator.search import lease
+from orchestrator.search.lease import acquire_lease, release_lease
 from orchestrator.service.auth import MOST_BODY_BYTES, MOST_REFUSALS, Guard, _Lines
 from orchestrator.service.quota_file import ShareFile
 from search_spaces.errors import OutsideRefused
@@ -168,10 +168,10 @@ def test_a_cancelled_search_ends_and_keeps_what_it_has(idle, monkeypatch):
 def test_a_search_that_another_driver_holds_is_not_resumed(idle, monkeypatch):
     search = idle.submitted()
     folder = SearchFolder(Path(idle.client.get("/v1/searches").json()["searches"][0]["folder"]))
-    held = lease.acquire(folder, time.time())
+    held = acquire_lease(folder, time.time())
     answer = idle.client.post(f"/v1/searches/{search}/resume")
     assert (answer.status_code, error_of(answer)["code"]) == (409, "held")
-    lease.release(folder, held, time.time())
+    release_lease(folder, held, time.time())
     assert idle.client.post(f"/v1/searches/{search}/resume").status_code == 202
 
 

@@ -13,7 +13,7 @@ from orchestrator.cli.serve import hand_over
 from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.create import create_search
-from orchestrator.search import lease
+from orchestrator.search.lease import acquire_lease
 from orchestrator.service.driver_turn import DriverTurn, TurnEnd
 from search_spaces.errors import OutsideRefused
 from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, write_simulated_search
@@ -64,7 +64,7 @@ def test_a_turn_that_is_stopped_before_it_drives_leaves_at_once(search):
 
 
 def test_a_search_that_is_held_is_left_alone(search):
-    lease.acquire(search, time.time())
+    acquire_lease(search, time.time())
     result = turn_of(search).run()
     assert result.end is TurnEnd.HELD
     assert "driven by process" in result.detail
@@ -79,7 +79,7 @@ def test_a_turn_that_a_full_disk_keeps_from_freeing_its_search_ends_as_it_went_a
             raise OSError("No space left on device")
         write_json(path, data)
 
-    monkeypatch.setattr(lease, "write_json", written)
+    monkeypatch.setattr("orchestrator.search.lease.write_json", written)
     stopped = turn_of(search)
     stopped.stop()
     assert stopped.run().end is TurnEnd.STOPPED

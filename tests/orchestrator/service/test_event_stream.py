@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.service import event_stream as events
+from orchestrator.service import event_stream
 from orchestrator.service.event_stream import Follower, sse, stream
 from tests.trials.ledger.stories import SEARCH_ID, Story, measured_story
 from trials.ledger.events import Event, fold
@@ -56,7 +56,7 @@ def test_what_is_told_does_not_hang_on_how_the_journal_grew(tmp_path, monkeypatc
     async def grow(_: float) -> None:
         grows.path.write_bytes(whole[: ends.pop(0)])
 
-    monkeypatch.setattr(events.asyncio, "sleep", grow)
+    monkeypatch.setattr(event_stream.asyncio, "sleep", grow)
     assert asyncio.run(told(grows, seq)) == [sse(event) for event in story.events if event.seq > seq]
     assert not ends
 
@@ -118,7 +118,7 @@ def test_streams_of_a_file_system_that_hangs_hold_up_no_other_and_no_exit(tmp_pa
 
     async def all_of_them() -> list[str]:
         stuck = [asyncio.create_task(told(hanging)) for _ in range(40)]
-        await asyncio.sleep(2 * events.LOOK_S)
+        await asyncio.sleep(2 * event_stream.LOOK_S)
         healthy.append(others[0])
         found = await asyncio.wait_for(told(healthy), 5.0)
         for task in stuck:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.search import lease
+from orchestrator.search.lease import current_lease
 from orchestrator.service.client import running_service
 from tests.orchestrator.cli.parlay import environment, parlay, write_search
 from tests.orchestrator.service.services import SEARCH, ask, hold, let_go, serving, until
@@ -71,7 +71,7 @@ def num_ended(folder: SearchFolder) -> int:
 
 def driver_of(folder: SearchFolder) -> int:
     """The process that drives the search; 0 where none does."""
-    held = lease.current(folder)
+    held = current_lease(folder)
     return held.pid if held is not None and held.is_held(time.time()) else 0
 
 

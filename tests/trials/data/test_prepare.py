@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search_spaces.errors import InputError, OutsideRefused
-from trials.data import prepare as tokens_prepare
-from trials.data import writer as tokens_writer
+from trials.data import writer
 from trials.data.prepare import Preparation, Watcher, prepare, text_of
 from trials.data.token_file import TokenFile, read_token_header
 from trials.data.tokenizer import ByteTokenizer, Tokenizer
@@ -124,7 +123,7 @@ def test_bad_lines_may_be_left_out_and_are_counted_and_told(tmp_path, out):
 
 
 def test_a_line_without_end_is_not_read_whole(tmp_path, out, monkeypatch):
-    monkeypatch.setattr(tokens_prepare, "LONGEST_LINE_BYTES", 100)
+    monkeypatch.setattr("trials.data.prepare.LONGEST_LINE_BYTES", 100)
     name = write_lines(tmp_path / "a.jsonl", {"text": "ab"}, {"text": "x" * 1000}, {"text": "c"})
     with pytest.raises(InputError, match="more than 100 bytes"):
         prepare(Preparation((name,), ("text",)), BYTES, out)
@@ -191,8 +190,8 @@ class FullDisk:
 
 @pytest.mark.parametrize("room", [0, 3, 10, 100])
 def test_a_disk_that_is_full_is_told_and_nothing_is_left(tmp_path, lines, out, room, monkeypatch):
-    opened = tokens_writer._opened
-    monkeypatch.setattr(tokens_writer, "_opened", lambda *paths: FullDisk(opened(*paths), room))
+    opened = writer._opened
+    monkeypatch.setattr("trials.data.writer._opened", lambda *paths: FullDisk(opened(*paths), room))
     with pytest.raises(OutsideRefused, match=r"could not be written: No space left on device; nothing of it is left"):
         prepare(Preparation((lines,), ("text",)), BYTES, out)
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
@@ -254,7 +253,7 @@ def test_an_interrupt_as_soon_as_the_file_is_there_leaves_nothing(tmp_path, line
         raise KeyboardInterrupt
 
     open_beside = Path.open
-    monkeypatch.setattr(tokens_writer.Path, "open", opened_and_interrupted)
+    monkeypatch.setattr("trials.data.writer.Path.open", opened_and_interrupted)
     with pytest.raises(KeyboardInterrupt), TokenWriter(out, 10):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]

@@ -16,7 +16,6 @@ from tests.trials.examples import SPEC
 from tests.trials.trainers.test_log_lines import MEGATRON_DEEPSPEED, MEGATRON_WORLD, NANOTRON, NEOX
 from trials.analysis.early_stopping import INCUMBENTS_SCHEMA
 from trials.attempt_result import LaunchStatus, Liveness, classify
-from trials.external import measurement as measuring
 from trials.external.measurement import LogMeasurement
 from trials.files.folders import AttemptFolder, write_json
 from trials.measurement.protocol import Stop
@@ -154,7 +153,7 @@ def test_a_rate_of_another_batch_is_no_number_where_the_log_prints_no_batch(tmp_
 def test_the_clock_between_the_lines_is_held_against_what_they_say(tmp_path, monkeypatch, clock_s, is_believed):
     spec = recorded_spec(accelerator="cpu")
     ticks = (clock_s * line for line in count())
-    monkeypatch.setattr(measuring, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    monkeypatch.setattr("trials.external.measurement.time", SimpleNamespace(monotonic=lambda: next(ticks)))
     lines = [re.sub(r"\(ms\): [\d.]+", "(ms): 500.0", line) for line in recorded_lines()]
     lines = [re.sub(r"(per second|TFLOPs|\(tgs\)): [\d.]+", "", line) for line in lines]
     measurement = follow(tmp_path, spec, lines)

@@ -7,7 +7,6 @@ from threading import Event
 import pytest
 
 from orchestrator.launchers.slurm import monitor
-from orchestrator.search import attempt_factory as attempts
 from orchestrator.search.attempt_factory import SILENT_NODES_GRACE_S
 from orchestrator.search.driver import Driver
 from orchestrator.search.stopping import Limits
@@ -189,7 +188,7 @@ def test_what_the_kernel_killed_for_memory_is_host_oom(rig):
 @pytest.mark.fault(28)
 def test_a_folder_that_hangs_holds_up_its_own_attempt_and_no_other(tmp_path, monkeypatch):
     monkeypatch.setattr(monitor, "FOLDER_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(attempts, "FOLDER_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("orchestrator.search.attempt_factory.FOLDER_TIMEOUT_S", 0.1)
     rig = slurm_rig(tmp_path, has_accounting=False)
     rig.limits = Limits(max_trials=4, parallel_trials=2)
     rig.cluster.purges_at_once = True
