@@ -12,7 +12,7 @@
     if (line.textContent !== words) line.textContent = words;
   };
 
-  const lost = (words) => say("lost", words || "The line to the service is lost; trying again. This is how it last stood.");
+  const lost = (words) => say("lost", words || "Connection to the service lost; retrying. Showing the last state received.");
 
   const follow = () => {
     source?.close();

@@ -14,13 +14,13 @@
     try {
       const answer = await fetch("/");
       if (answer.status === 401) throw new Error("The service does not know this browser any more: parlay serve --page prints a new address.");
-      if (!answer.ok) throw new Error("The service cannot tell the searches just now.");
+      if (!answer.ok) throw new Error("The service cannot list the searches at the moment.");
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main");
       const before = document.querySelector("main");
       if (fresh.textContent !== before.textContent) swap(before, fresh);
       say("live", "Live");
     } catch (error) {
-      say("lost", error instanceof TypeError ? "The line to the service is lost; trying again." : error.message);
+      say("lost", error instanceof TypeError ? "Connection to the service lost; retrying." : error.message);
     }
   };
 

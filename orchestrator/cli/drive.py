@@ -33,7 +33,7 @@ def create_from_file(
     by_ticks: bool = False,
 ) -> RunnableSearch | None:
     """Check everything, then write the search down; None after a dry run, which has answered."""
-    from orchestrator.cli.search_summary import most_trials_words
+    from orchestrator.cli.search_summary import describe_upper_limit
     from orchestrator.config.loader import load_search_file
     from orchestrator.lifecycle.create import create_runnable_search, validate_search
     from orchestrator.lifecycle.driver_job import require_slurm
@@ -48,7 +48,7 @@ def create_from_file(
         if dry_run.is_wanted:
             answer_dry_run(search.spec, search.space, dry_run.scripts, as_json)
             return None
-        say(most_trials_words(search.spec, search.space))
+        say(describe_upper_limit(search.spec, search.space))
         return create_runnable_search(search, say)
 
 

@@ -41,7 +41,7 @@ def _time_lines(plan: Plan, rows: Sequence[Explained], saved: Mapping[str, float
         yield f"  {_name(each):{_NAME_WIDTH}}{_numbers(parts)}  {whole / unit:12.4g}{told}"
     if saved is not None:
         cells = "".join(f"  {saved[name]:+13.4g}" for name in names)
-        yield f"  {'the first takes less':{_NAME_WIDTH}}{cells}  {sum(saved.values()):+12.4g}"
+        yield f"  {'time saved per step':{_NAME_WIDTH}}{cells}  {sum(saved.values()):+12.4g}"
 
 
 def _memory_lines(plan: Plan, rows: Sequence[Explained]) -> Iterator[str]:

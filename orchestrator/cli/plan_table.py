@@ -11,7 +11,7 @@ import numpy as np
 
 from dashboards.terminal.rank_diagram import rank_diagram
 from orchestrator.cli.plan_explanation import explained_lines
-from orchestrator.cli.search_summary import most_trials_words
+from orchestrator.cli.search_summary import describe_upper_limit
 from orchestrator.planning.plan import ExpectedHours, Plan, stage_memory_gib
 from search_spaces.cost_model.memory import StageMemory, stage_memory
 from search_spaces.cost_model.stage_table import StageTable
@@ -45,7 +45,7 @@ def plan_text(plan: Plan, spec: SearchSpec, space: SearchSpace, top: int | None,
         "",
         *_refused_lines(space, list_rejected),
         _hours_words(plan.expected),
-        most_trials_words(spec, space),
+        describe_upper_limit(spec, space),
     ]
     return "\n".join(lines)
 

@@ -35,12 +35,11 @@ _WHAT_TO_TRY = {
 _WHAT_TO_READ = "the layouts may be fine: the logs show what failed"
 
 
-def most_trials_words(spec: SearchSpec, space: SearchSpace) -> str:
-    """What the search will cost at most, before it begins."""
+def describe_upper_limit(spec: SearchSpec, space: SearchSpace) -> str:
+    """Upper limit of the search's cost, before it begins."""
     trials, repeats = _most_trials(spec, space)
     words = counted(trials, "trial") + (f" and {counted(repeats, 'repeat')}" if repeats else "")
-    take = "takes" if trials + repeats == 1 else "take"
-    return f"{words} {take} at most {most_node_hours(spec, space):.2f} node-hours, retries not counted"
+    return f"{words}: upper limit {most_node_hours(spec, space):.2f} node-hours, excluding retries"
 
 
 def most_node_hours(spec: SearchSpec, space: SearchSpace) -> float:

@@ -105,7 +105,7 @@ def _leave_to_ticks(started: RunnableSearch, as_json: bool) -> None:
         as_json,
         "\n".join(
             [
-                f"search {folder.search_id} waits for its ticks. For `crontab -e`:",
+                f"search {folder.search_id} is waiting for cron. For `crontab -e`:",
                 crontab,
                 "or, where the site has it, for `scrontab -e`:",
                 *scrontab,

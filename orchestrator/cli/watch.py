@@ -134,7 +134,7 @@ class Watch:
                 journal, search = Journal(self._folder.journal), None  # its writer may have taken a line back
                 continue
             except OSError as error:
-                self._say(f"{self._folder.journal}: {error.strerror}; trying again")
+                self._say(f"{self._folder.journal}: {error.strerror}; retrying")
             if search is None:
                 raise _not_seen(self._folder)
             seen = max(seen or 0, search.last_seq)

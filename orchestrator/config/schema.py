@@ -64,7 +64,7 @@ class SearchSection(Section):
         default="guided",
         description="Who proposes the next layout: DeepHyper's Bayesian search guided by models of memory and time,"
         " plain, or behind the memory filter; the models' own order; chance; or one by one. Guided, the search ends"
-        " once no layout that is left promises to be worth its trial.",
+        " once no remaining layout is likely to be faster.",
     )
     sample_space: bool = Field(
         default=False, description="Allow more than 1000000 combinations, of which 100000 are drawn at random."

@@ -115,7 +115,7 @@ class ReplayRuns:
     def _say_what_it_waits_for(self, request: LaunchRequest, status: LaunchStatus) -> None:
         name = f"{request.spec.trial}.{request.spec.attempt}"
         if status.liveness is Liveness.UNKNOWN and status.detail:
-            self._say_once(f"{name} is out of sight: {status.detail}")
+            self._say_once(f"{name} is unreachable: {status.detail}")
         elif status.started and any(words.startswith(name) for words in self._said):
             self._say_once(f"{name} runs on {' '.join(status.nodes)}")
         elif status.detail and not status.started:

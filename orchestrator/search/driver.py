@@ -78,7 +78,7 @@ class Driver:
                 self._context.callbacks.renew_lease()
                 self.iterate()
             except OSError as error:
-                self._context.say_once(f"trying again: {error}")
+                self._context.say_once(f"retrying: {error}")
             if self._is_over or self._is_drained:
                 break
             self._context.launcher.wait(self._context.launcher.iteration_interval_s)
@@ -138,7 +138,7 @@ class Driver:
     def _cancel_in_flight(self) -> None:
         unreached = self._monitor.cancel(self._context.index.in_flight)
         if unreached:
-            self._context.say_once(f"cannot be reached, tried again: {', '.join(sorted(unreached))}")
+            self._context.say_once(f"unreachable, retrying: {', '.join(sorted(unreached))}")
 
     def _keep_within_budget(self) -> None:
         """Jobs that others put back into the queue cost more than was reserved; what still waits pays for it."""

@@ -35,7 +35,7 @@ class AttemptSubmitter:
             self._context.stop(EndReason.SUBMISSION_REJECTED, str(refusal))
             return
         except OSError as error:  # its folder cannot be written now; others' may
-            self._context.say_once(f"trying again: {error}")
+            self._context.say_once(f"retrying: {error}")
             return
         if (job_id := self._taken[key]) is not None:
             self._context.record(EventKind.ATTEMPT_LAUNCHED, attempt, job_id=job_id)

@@ -92,7 +92,7 @@ class AttemptMonitor:
             if attempt.unknown_since is None:
                 self._context.record(EventKind.ATTEMPT_UNKNOWN, attempt, unknown_since=self._context.launcher.now())
             if status.detail:
-                self._context.say_once(f"{_name(attempt)} is out of sight: {status.detail}")
+                self._context.say_once(f"{_name(attempt)} is unreachable: {status.detail}")
             return
         if status.restart > attempt.restart:
             attempt = self._requeued(attempt, status)

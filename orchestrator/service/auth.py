@@ -87,7 +87,9 @@ def _is_readable_page(scope: Scope) -> bool:
 def _refusal(refused: Refused, path: str) -> Response:
     if is_page(path):
         fix = "open an address that parlay serve --page prints" if refused.status == 401 else refused.fix
-        return refusal_page(refused.status, "You may not read this", refused.message, fix)
+        return refusal_page(
+            refused.status, "Sign-in required" if refused.status == 401 else "Access denied", refused.message, fix
+        )
     headers = {"www-authenticate": "Bearer"} if refused.status == 401 else None
     return error_response(refused.status, Problem(refused.code, refused.message, fix=refused.fix), headers)
 

@@ -102,7 +102,7 @@ class Keeper:
             try:
                 self.turn()
             except Exception as error:
-                self._say_once(f"trying again: {type(error).__name__}: {error}")
+                self._say_once(f"retrying: {type(error).__name__}: {error}")
             self._wake.wait(_TURN_S)
             self._wake.clear()
         self._end_turns()

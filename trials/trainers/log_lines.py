@@ -222,7 +222,7 @@ def pattern_faults(patterns: Mapping[str, str]) -> Iterator[tuple[str, str, str,
     for name, text in patterns.items():
         if name not in NAMES:
             rule = "patterns are named " + ", ".join(NAMES)
-            yield name, "is nothing that a step has", rule, did_you_mean(name, NAMES) or "use one of these names"
+            yield name, "is an unknown metric", rule, did_you_mean(name, NAMES) or "use one of these names"
             continue
         try:
             groups = re.compile(text).groups

@@ -35,7 +35,7 @@ def examine_slurm(slurm: Slurm, environ: Mapping[str, str], wanted_poll_interval
         yield unreachable_finding(unreachable)
         return
     words = f"cluster {settings.cluster_name or 'without a name'}, Slurm {settings.version or 'of an unknown version'}"
-    yield ok("controller", f"{words}, answers and takes your word for who you are")
+    yield ok("controller", f"{words}, answers and trusts the user name you give")
     yield from setting_findings(settings, poll_interval_s(wanted_poll_interval_s, settings)[0])
     yield accounting_finding(slurm)
 

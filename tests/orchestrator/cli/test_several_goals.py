@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.main import run
-from orchestrator.cli.search_summary import most_trials_words
+from orchestrator.cli.search_summary import describe_upper_limit
 from orchestrator.planning.candidates import candidates_of
 from search_spaces.layouts.layout import Layout
 from tests.orchestrator.past_searches import measured, past, spec_in, write_ledger
@@ -62,4 +62,4 @@ def test_of_several_objectives_each_answer_has_every_value(tmp_path, capfd):
 @pytest.mark.parametrize(("nodes", "repeats"), [("2", 6), ("[1, 2]", 8)])
 def test_what_a_search_may_take_counts_a_finalist_more_for_each_further_number_of_nodes(tmp_path, nodes, repeats):
     spec = spec_in(tmp_path, "cluster.num_nodes=2", f"space.num_nodes={nodes}", "search.finalists=3")
-    assert f" and {repeats} repeats take at most " in most_trials_words(spec, candidates_of(spec))
+    assert f" and {repeats} repeats: upper limit " in describe_upper_limit(spec, candidates_of(spec))

@@ -56,7 +56,7 @@ def test_a_plan_reckons_with_the_repeats_of_the_finalists_and_the_baseline(tmp_p
     assert parlay_here("plan", path, *wanted, "--json", cwd=tmp_path).json["node_hours"] == pytest.approx(
         once * (3 + 6) / 3
     )
-    assert "3 trials and 6 repeats take at most" in parlay_here("plan", path, *wanted, cwd=tmp_path).out
+    assert "3 trials and 6 repeats: upper limit" in parlay_here("plan", path, *wanted, cwd=tmp_path).out
 
 
 def test_it_says_its_version(tmp_path):

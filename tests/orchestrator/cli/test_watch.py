@@ -158,7 +158,7 @@ def test_a_journal_that_cannot_be_read_for_a_while_is_said_and_read_again(theatr
     theatre.at = {3: lambda: (theatre.write(*story.events[3:]), setattr(theatre, "standing", UNDRIVEN))}
     assert theatre.watch() == story.search
     assert len(theatre.said) == 1
-    assert "Stale file handle; trying again" in theatre.said[0]
+    assert "Stale file handle; retrying" in theatre.said[0]
 
 
 def test_a_line_that_its_writer_took_back_is_read_as_it_then_stands(theatre, story, tmp_path):

@@ -240,7 +240,7 @@ def test_what_a_run_waits_for_is_said_once(loaded, tmp_path):
         "Slurm takes no more jobs just now",
         "t0001.a1 waits: Resources",
         "t0001.a1 waits: PartitionDown",
-        "t0001.a1 is out of sight: Slurm does not answer",
+        "t0001.a1 is unreachable: Slurm does not answer",
         "t0001.a1 runs on n1 n2",
     ]
 

@@ -227,7 +227,7 @@ def test_what_keeps_it_from_a_turn_ends_it_not_and_is_told_once(rig, monkeypatch
 
     monkeypatch.setattr(rig.keeper, "turn", turn)
     rig.keeper.run()
-    assert rig.notes == ["trying again: OSError: No space left on device"]
+    assert rig.notes == ["retrying: OSError: No space left on device"]
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", '{"searches": [{"search_id": "a"}]}'])

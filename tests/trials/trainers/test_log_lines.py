@@ -213,7 +213,7 @@ def test_a_commands_own_patterns_say_what_a_step_is():
         ({"step_time_s": r"(\d+"}, "is no regular expression: missing )"),
         ({"step_time_s": r"\d+"}, "has 0 groups"),
         ({"step_time_s": r"(\d+)(\w)"}, "has 2 groups"),
-        ({"step_time_s": r"(\d+)", "speed": r"(\d+)"}, "is nothing that a step has"),
+        ({"step_time_s": r"(\d+)", "speed": r"(\d+)"}, "is an unknown metric"),
         ({"loss": r"(\d+)"}, "say nothing of a step's time"),
     ],
 )
