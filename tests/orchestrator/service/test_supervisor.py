@@ -133,7 +133,7 @@ def test_a_stopped_search_holds_what_others_leave_in_flight_and_nothing_once_the
     search = Rig(tmp_path)
     driver = search.open_driver()
     driver.recover()
-    driver.turn()
+    driver.iterate()
     name, folder = driver.search.search_id, tmp_path / "runs" / driver.search.search_id
     rig.keeper.take(OwnSearch(name, folder, "sqlite:////nowhere/ledger.db"))
     rig.keeper.turn()
