@@ -30,10 +30,10 @@ from benchmarks.others import others_of
 from benchmarks.published import columns_of, is_published, published_lines, readable_published
 from benchmarks.search_efficiency import never_replaced, told
 from orchestrator.samplers.base import TrialFeedback
-from orchestrator.samplers.cost_model_posterior import Task, memory_belief
+from orchestrator.samplers.cost_model_posterior import TuningTask, memory_posterior
 from orchestrator.samplers.factory import SAMPLERS, make_sampler
 from search_spaces.cost_model.memory import stage_memory
-from search_spaces.cost_model.posterior import MemoryBelief, MemoryEvidence, TimeBelief
+from search_spaces.cost_model.posterior import MemoryEvidence, MemoryPosterior, StepTimePosterior
 from search_spaces.cost_model.step_time import StepTerms
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
@@ -69,7 +69,7 @@ class Case:
     """A problem with what the models say of each of its rows before any trial."""
 
     name: str
-    task: Task
+    task: TuningTask
     rows: tuple[Observation, ...]
     rule_rows: int
     terms: StepTerms
@@ -77,7 +77,7 @@ class Case:
 
     @classmethod
     def of(cls, name: str, rows: Sequence[Observation], rule_rows: int = 0) -> Case:
-        task = Task(rows[0].model, with_links(rows[0]))
+        task = TuningTask(rows[0].model, with_links(rows[0]))
         table = LayoutTable.of(row.layout for row in rows)
         terms = StepTerms.of(task.model, task.cluster, table)
         return cls(name, task, tuple(rows), rule_rows, terms, stage_memory(task.model, table).peak)
@@ -89,20 +89,20 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Beliefs:
+class Posteriors:
     """What the models make of the trials they were told."""
 
-    time: TimeBelief
-    memory: MemoryBelief
+    time: StepTimePosterior
+    memory: MemoryPosterior
 
     @classmethod
-    def after(cls, case: Case, told: Sequence[int], seed: int) -> Beliefs:
+    def after(cls, case: Case, told: Sequence[int], seed: int) -> Posteriors:
         """After these of its rows, in this order."""
         ran = [index for index in told if case.rows[index].step_time_s is not None]
         seconds = [case.rows[index].step_time_s or math.nan for index in ran]
-        time = TimeBelief(case.terms.take(np.array(ran, dtype=int)), seconds, seed, case.task.knowledge.time)
+        time = StepTimePosterior(case.terms.take(np.array(ran, dtype=int)), seconds, seed, case.task.priors.time)
         evidence = [case.evidence(index) for index in told if _tells_of_memory(case.rows[index])]
-        return cls(time, memory_belief(case.task, evidence))
+        return cls(time, memory_posterior(case.task, evidence))
 
 
 def line_of(
@@ -113,8 +113,8 @@ def line_of(
     if mode == "calibrated" and len(case.rows) >= _FEWEST_CALIBRATED:
         told = _trials(case, sampler or "random", seed)
     elif mode == "leave_one_model_out":
-        case = replace(case, task=replace(case.task, earlier=tuple(others)))
-    if not told and not case.task.earlier and mode != "cold":
+        case = replace(case, task=replace(case.task, prior_trials=tuple(others)))
+    if not told and not case.task.prior_trials and mode != "cold":
         return None
     head = {
         "problem": case.name,
@@ -125,18 +125,18 @@ def line_of(
         "sampler": sampler,
         "seed": seed,
     }
-    return head | score(case, Beliefs.after(case, told, seed), told)
+    return head | score(case, Posteriors.after(case, told, seed), told)
 
 
-def score(case: Case, beliefs: Beliefs, told: Iterable[int] = ()) -> dict[str, Any]:
+def score(case: Case, posteriors: Posteriors, told: Iterable[int] = ()) -> dict[str, Any]:
     """The contract's figures over the rows that were not told."""
     scored = np.ones(len(case.rows), dtype=bool)
     scored[list(told)] = False
     ran = np.array([row.outcome == "ok" for row in case.rows])
-    refused = beliefs.memory.fits(case.memory_gib) < _REFUSED_BELOW
+    refused = posteriors.memory.fits(case.memory_gib) < _REFUSED_BELOW
     out_of_memory = np.array([row.outcome == "oom" for row in case.rows]) | _failed(case, _is_near_the_limit)
     foreseen = ~out_of_memory & _failed(case, _leads_past_the_limit)
-    predicted_s = np.exp(beliefs.time.predict(case.terms)[0])
+    predicted_s = np.exp(posteriors.time.predict(case.terms)[0])
     measured_s = np.array([row.step_time_s or np.nan for row in case.rows])
     peaks_gib = np.array([row.peak_memory_gib or np.nan for row in case.rows])
     is_timed, has_peak = scored & ran, scored & ran & ~np.isnan(peaks_gib)
@@ -144,7 +144,7 @@ def score(case: Case, beliefs: Beliefs, told: Iterable[int] = ()) -> dict[str, A
         "ok_rows": int((scored & ran).sum()),
         "time_error_median": _median_error(predicted_s[is_timed], measured_s[is_timed]),
         "rank_correlation": _rank_correlation(predicted_s[is_timed], measured_s[is_timed]),
-        "memory_error_median": _median_error(case.memory_gib[has_peak] * beliefs.memory.factor, peaks_gib[has_peak]),
+        "memory_error_median": _median_error(case.memory_gib[has_peak] * posteriors.memory.factor, peaks_gib[has_peak]),
         "failed_rows": int((scored & ~ran).sum()),
         "rule_rows": case.rule_rows,
         "oom_rows": int((scored & out_of_memory).sum()),

@@ -21,9 +21,9 @@ from typing import Any
 
 from benchmarks.machines import with_links
 from benchmarks.search_efficiency import never_replaced, told
-from orchestrator.planning.forecast import FEWEST_MEASURED, TIMES_THE_NODES, Forecast, Scaling, Tried, forecast
+from orchestrator.planning.forecast import FEWEST_MEASURED, TIMES_THE_NODES, Forecast, ForecastInput, Scaling, forecast
 from orchestrator.samplers.base import TrialFeedback
-from orchestrator.samplers.cost_model_posterior import Task
+from orchestrator.samplers.cost_model_posterior import TuningTask
 from orchestrator.samplers.factory import make_sampler
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
@@ -55,7 +55,7 @@ def lines_of(family: Family, base_nodes: int, rows: Sequence[Observation], seed:
     if sum(row.step_time_s is not None for row in rows) < FEWEST_MEASURED:
         return
     first = rows[0]
-    tried = Tried.of(Task(first.model, with_links(first)), rows, _layouts_in(family), seed=seed)
+    tried = ForecastInput.of(TuningTask(first.model, with_links(first)), rows, _layouts_in(family), seed=seed)
     for times in TIMES_THE_NODES:
         for found in forecast(tried, [*Scaling], [times * base_nodes]).forecasts:
             layout = found.speed.layout
@@ -143,7 +143,7 @@ def _told(name: str, problem: MeasuredProblem, trials: int, seed: int) -> list[O
     """The rows a guided search of the problem would try first, under the problem's name; all of them for 0."""
     if trials == 0:
         return list(problem.answers.values())
-    task = Task(problem.model, with_links(next(iter(problem.answers.values()))))
+    task = TuningTask(problem.model, with_links(next(iter(problem.answers.values()))))
     sampler = make_sampler("guided", problem.layouts, task, seed, never_replaced)
     rows: list[Observation] = []
     history: list[TrialFeedback] = []

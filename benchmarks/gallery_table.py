@@ -19,7 +19,7 @@ from benchmarks.gallery import filled
 from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
 from orchestrator.planning.candidates import candidates_of
-from orchestrator.planning.explain import Explained, explained
+from orchestrator.planning.explain import LayoutExplanation, explain_layouts
 from orchestrator.planning.plan import Plan, plan_of
 from search_spaces.schema import presets
 
@@ -80,13 +80,13 @@ def gallery_lines(systems: Sequence[str] = tuple(SYSTEMS)) -> Iterator[Line]:
     for system in systems:
         plans = [_planned(system, recipe.settings) for recipe in SYSTEMS[system]]
         for recipe, (spec, plan) in zip(SYSTEMS[system], plans, strict=True):
-            of_recipe = explained(plan, spec.baseline)[-1]
+            of_recipe = explain_layouts(plan, spec.baseline)[-1]
             yield _line(system, recipe, plan, of_recipe) | {"off": off(recipe, plan, of_recipe)}
         _, plan = plans[0]
-        yield _line(system, Recipe(CHOICE), plan, Explained.of(plan, "first", 0)) | {"off": {}}
+        yield _line(system, Recipe(CHOICE), plan, LayoutExplanation.of(plan, "first", 0)) | {"off": {}}
 
 
-def off(recipe: Recipe, plan: Plan, of_recipe: Explained) -> dict[str, float]:
+def off(recipe: Recipe, plan: Plan, of_recipe: LayoutExplanation) -> dict[str, float]:
     """How far predictions are from what was published, as fractions of it, by the name of what was predicted."""
     if recipe.published is None:
         return {}
@@ -117,7 +117,7 @@ def _planned(system: str, settings: Sequence[str]) -> tuple[SearchSpec, Plan]:
     return spec, plan_of(spec, candidates_of(spec))
 
 
-def _line(system: str, recipe: Recipe, plan: Plan, of_recipe: Explained) -> Line:
+def _line(system: str, recipe: Recipe, plan: Plan, of_recipe: LayoutExplanation) -> Line:
     row = of_recipe.to_json(plan)
     names = ("layout_key", "place", "step_time_s", TOKENS, "mfu", "hfu", "peak_memory_gib", "fits", "time_s")
     about = {"system": system, "recipe": recipe.words, "quantity": recipe.quantity, "published": recipe.published}

@@ -25,7 +25,7 @@ import numpy as np
 from benchmarks.machines import with_links
 from benchmarks.others import others_of
 from orchestrator.samplers.base import Sampler, TrialFeedback
-from orchestrator.samplers.cost_model_posterior import Task
+from orchestrator.samplers.cost_model_posterior import TuningTask
 from orchestrator.samplers.deephyper import TUNED, DeepHyperSampler
 from orchestrator.samplers.factory import SAMPLERS, make_sampler
 from search_spaces.layouts.layout import Layout
@@ -62,7 +62,7 @@ def run(
     problem: MeasuredProblem,
     sampler_name: str,
     seed: int,
-    earlier: Sequence[Observation] | None = None,
+    prior_trials: Sequence[Observation] | None = None,
     noise: float | None = None,
 ) -> dict[str, Any]:
     """One search of one problem until it is within 2 % of the best, and on until it stops itself: the contract's line.
@@ -70,7 +70,9 @@ def run(
     One that never stops itself has no `stop_trials` and is left once it is near the best. `earlier` are trials of other
     models, None where the search is cold; `noise` is that of the table, as `noise_of` tells.
     """
-    task = Task(problem.model, with_links(next(iter(problem.answers.values()))), earlier=tuple(earlier or ()))
+    task = TuningTask(
+        problem.model, with_links(next(iter(problem.answers.values()))), prior_trials=tuple(prior_trials or ())
+    )
     times = sorted(row.step_time_s for row in problem.answers.values() if row.step_time_s is not None)
     best_s = times[0]
     rows, stop_trials = _searched(problem, _sampler(sampler_name, problem.layouts, task, seed), best_s)
@@ -81,7 +83,7 @@ def run(
         "candidates": len(problem.answers),
         "sampler": sampler_name,
         "seed": seed,
-        "mode": MODES[earlier is not None],
+        "mode": MODES[prior_trials is not None],
         "trials_to_2pct": near,
         "trials_to_5pct": nearly,
         "node_seconds_to_2pct": _node_seconds(rows[:near]),
@@ -137,9 +139,9 @@ def _lines(tables: Iterable[Path], arguments: argparse.Namespace) -> Iterator[di
         noise = noise_of(row for row in observations if row.problem == name)
         for sampler, mode in product(arguments.sampler.split(","), arguments.mode.split(",")):
             for seed in range(arguments.seeds):
-                earlier = None if mode == "cold" else others_of(name, problems, seed)
-                if earlier != ():
-                    yield run(name, problem, sampler, seed, earlier, noise)
+                prior_trials = None if mode == "cold" else others_of(name, problems, seed)
+                if prior_trials != ():
+                    yield run(name, problem, sampler, seed, prior_trials, noise)
 
 
 def _is_wanted(name: str, problem: MeasuredProblem, arguments: argparse.Namespace) -> bool:
@@ -167,7 +169,7 @@ def _searched(problem: MeasuredProblem, sampler: Sampler, best_s: float) -> tupl
     return rows, stop_trials
 
 
-def _sampler(name: str, layouts: Sequence[Layout], task: Task, seed: int) -> Sampler:
+def _sampler(name: str, layouts: Sequence[Layout], task: TuningTask, seed: int) -> Sampler:
     if name == "deephyper_tuned":
         return DeepHyperSampler(layouts, seed, TUNED)
     return make_sampler(name, layouts, task, seed, never_replaced)

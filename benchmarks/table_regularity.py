@@ -23,7 +23,7 @@ from sklearn.ensemble import ExtraTreesRegressor
 from sklearn.model_selection import KFold
 
 from benchmarks.cost_model import Case
-from search_spaces.cost_model.posterior import TimeBelief
+from search_spaces.cost_model.posterior import StepTimePosterior
 from search_spaces.layouts.layout import Layout
 from search_spaces.tables.benchmark_problem import MeasuredProblem, problems_in
 from search_spaces.tables.measured_table import read_table
@@ -53,7 +53,7 @@ def lines_of(problems: Iterable[tuple[str, MeasuredProblem]], seeds: int) -> Ite
             continue
         case = Case.of(name, rows)
         log_measured = np.log([row.step_time_s or np.nan for row in rows])
-        log_model = TimeBelief(case.terms, (), 0, case.task.knowledge.time).predict(case.terms)[0]
+        log_model = StepTimePosterior(case.terms, (), 0, case.task.priors.time).predict(case.terms)[0]
         numbers = np.array([_numbers(row.layout) for row in rows])
         yield {
             "problem": name,

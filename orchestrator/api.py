@@ -176,21 +176,21 @@ def plan(search_file: SearchFile, /, *, top: int | None = None, **changes: Any) 
     Columns as `layouts` of `parlay plan --json`; `attrs` holds `rejected`, `expected_node_hours` and `notes`. Nothing
     is launched or written. `changes` as in `run`.
     """
-    from orchestrator.config.overrides import named_as_called, spec_given
+    from orchestrator.config.overrides import load_search, named_as_called
     from orchestrator.dataframes import plan_frame
     from orchestrator.planning.candidates import candidates_of
     from orchestrator.planning.plan import plan_of
-    from orchestrator.planning.prior_trials import collected_for_plan
+    from orchestrator.planning.prior_trials import collect_prior_trials_for_plan
     from orchestrator.preflight.trainer import require_trainer
 
     if top is not None and not _is_count(top):
         fix = "leave it out for all of them"
         raise InputError.of("top", f"is {top!r}", key="top", value=top, rule="a whole number, from 1 on", fix=fix)
     with named_as_called():
-        spec = spec_given(search_file, changes)
+        spec = load_search(search_file, changes)
         space = candidates_of(spec)
         require_trainer(spec)
-    return plan_frame(plan_of(spec, space, collected_for_plan(spec)), space, top)
+    return plan_frame(plan_of(spec, space, collect_prior_trials_for_plan(spec)), space, top)
 
 
 def run(search_file: SearchFile, /, *, quiet: bool = False, **changes: Any) -> Search:
@@ -204,12 +204,12 @@ def run(search_file: SearchFile, /, *, quiet: bool = False, **changes: Any) -> S
     they are. KeyboardInterrupt is raised once the driver has left in order, and `resume` goes on. A thread other than
     the main one hears no signals. The call blocks and needs no event loop of its own: a notebook's may be running.
     """
-    from orchestrator.config.overrides import named_as_called, spec_given
+    from orchestrator.config.overrides import load_search, named_as_called
     from orchestrator.lifecycle.create import create_runnable_search, validate_search
 
     note = _silent if quiet else say
     with private_umask(), named_as_called():
-        started = create_runnable_search(validate_search(spec_given(search_file, changes), note), note)
+        started = create_runnable_search(validate_search(load_search(search_file, changes), note), note)
     note(f"search {started.folder.search_id} in {started.folder.path}")
     return _driven(started, quiet)
 
@@ -279,12 +279,12 @@ def compare(
     `verdict`, `found.ratio` with `found.low` and `found.high` (95 %), `question`, `layout`, `software`, `pairs`;
     `to_json()` is what `parlay compare --json` prints. `force` reads an edited recipe all the same.
     """
-    from orchestrator.comparison.compare import compared
+    from orchestrator.comparison.compare import compare_sides
     from orchestrator.comparison.lookup import find_side
     from orchestrator.replay.replay import ReplayRules
 
     one, other = (find_side(str(_named(given)), ledger, force, say) for given in (a, b))
-    return compared(one, other, ReplayRules(margin=margin).margin)
+    return compare_sides(one, other, ReplayRules(margin=margin).margin)
 
 
 def replay(
@@ -349,8 +349,8 @@ def forecast(
     from orchestrator.dataframes import forecast_frame
     from orchestrator.planning.forecast import Scaling
     from orchestrator.planning.forecast import forecast as forecast_of
-    from orchestrator.planning.forecast_inputs import tried_in_search
-    from orchestrator.planning.prior_trials import frozen
+    from orchestrator.planning.forecast_inputs import input_from_search
+    from orchestrator.planning.prior_trials import load_prior_trials
     from orchestrator.records.lookup import find_search
 
     if scaling is not None:
@@ -358,8 +358,8 @@ def forecast(
     if nodes is not None:
         _require_counts("nodes", nodes)
     found = find_search(_named(search), ledger)
-    tried = tried_in_search(found.record, found.spec, frozen(found.folder))
-    return forecast_frame(forecast_of(tried, [*Scaling] if scaling is None else [Scaling(scaling)], nodes))
+    inputs = input_from_search(found.record, found.spec, load_prior_trials(found.folder))
+    return forecast_frame(forecast_of(inputs, [*Scaling] if scaling is None else [Scaling(scaling)], nodes))
 
 
 def _driven(started: RunnableSearch, quiet: bool) -> Search:
@@ -386,13 +386,13 @@ def _other_trainer(trainer: Mapping[str, Any] | None) -> tuple[str | None, list[
     """Its kind, and the rest as `--set` says it; InputError without a kind."""
     if trainer is None:
         return None, []
-    from orchestrator.config.overrides import overrides_of
+    from orchestrator.config.overrides import to_overrides
 
     if "kind" not in trainer:
         rule, fix = "another trainer has a kind", "one of docs/trainers.md: {'kind': 'megatron-lm', ...}"
         raise InputError.of("missing_key", "names no kind", key="trainer.kind", rule=rule, fix=fix)
     rest = {key: value for key, value in trainer.items() if key != "kind"}
-    return trainer["kind"], [*overrides_of({"trainer": rest})]
+    return trainer["kind"], [*to_overrides({"trainer": rest})]
 
 
 def _seconds(key: str, duration: str) -> float:

@@ -15,7 +15,7 @@ import pandas
 from pandas.api.types import infer_dtype
 
 from orchestrator.interop.table_export import parquet_bytes, trial_rows
-from orchestrator.planning.forecast import Outlooks
+from orchestrator.planning.forecast import ForecastReport
 from orchestrator.planning.plan import Plan
 from orchestrator.records.summary import SEARCH_NAMES, searches_summary
 from search_spaces.search_space import SearchSpace
@@ -67,10 +67,10 @@ def plan_frame(plan: Plan, space: SearchSpace, top: int | None = None) -> pandas
     return frame
 
 
-def forecast_frame(outlooks: Outlooks) -> pandas.DataFrame:
+def forecast_frame(report: ForecastReport) -> pandas.DataFrame:
     """A row for each forecast, of the columns of `forecasts` of `parlay forecast --json`; `attrs` holds `notes`."""
-    frame = _typed(pandas.DataFrame([_flat(forecast.to_json()) for forecast in outlooks.forecasts]))
-    frame.attrs = {"notes": list(outlooks.notes)}
+    frame = _typed(pandas.DataFrame([_flat(forecast.to_json()) for forecast in report.forecasts]))
+    frame.attrs = {"notes": list(report.notes)}
     return frame
 
 

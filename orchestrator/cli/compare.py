@@ -17,7 +17,7 @@ from trials.files.text import counted
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from orchestrator.comparison.compare import CompareResult, Pair, Side
+    from orchestrator.comparison.compare import CompareResult, ComparisonSide, LayoutPair
 
 _MOST_PAIRS = 20
 _MOST_TEXT = 40
@@ -32,12 +32,12 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Say what differs between two recipes or searches, and how much faster B's best layout is than A's."""
-    from orchestrator.comparison.compare import compared
+    from orchestrator.comparison.compare import compare_sides
     from orchestrator.comparison.lookup import find_side
     from orchestrator.replay.replay import ReplayRules
 
     rules = ReplayRules(margin=margin)
-    result = compared(find_side(a, ledger, force, say), find_side(b, ledger, force, say), rules.margin)
+    result = compare_sides(find_side(a, ledger, force, say), find_side(b, ledger, force, say), rules.margin)
     answer(result.to_json(), as_json)
     if not as_json:
         _show(result)
@@ -68,7 +68,7 @@ def _show(result: CompareResult) -> None:
     answer({}, False, "\n" + "\n".join(_verdict_lines(result)))
 
 
-def _about(side: Side) -> str:
+def _about(side: ComparisonSide) -> str:
     best = side.best
     found = "no layout measured" if best is None else f"{best.trial}, {best.layout.key}"
     speed = "" if best is None else f", {side.tokens_per_sec(best.runs):,.0f} tokens/s"
@@ -85,7 +85,7 @@ def _layout_rows(result: CompareResult) -> list[Mapping[str, Any]]:
     return [{"field": name, "a": one.get(name), "b": other.get(name)} for name in {**one, **other}]
 
 
-def _search_rows(a: Side, b: Side) -> list[Mapping[str, Any]]:
+def _search_rows(a: ComparisonSide, b: ComparisonSide) -> list[Mapping[str, Any]]:
     """How the searches went, where both are searches."""
     if a.search is None or b.search is None:
         return []
@@ -131,7 +131,7 @@ def _pairs_table(result: CompareResult) -> Table:
     return table
 
 
-def _pair_cells(result: CompareResult, pair: Pair) -> Iterable[str]:
+def _pair_cells(result: CompareResult, pair: LayoutPair) -> Iterable[str]:
     for side, found in ((result.a, pair.a), (result.b, pair.b)):
         yield f"{side.tokens_per_sec(found.runs):,.0f}" if found.runs else str(found.reason or found.state)
 

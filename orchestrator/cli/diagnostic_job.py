@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from orchestrator.cli.exit_codes import code_after
-from orchestrator.cli.options import named_as_typed, overrides_of
+from orchestrator.cli.options import named_as_typed, to_overrides
 from orchestrator.cli.output import fail, say
 from orchestrator.lifecycle.signals import CancelOnSignal
 from search_spaces.errors import InputError, Problem
@@ -29,7 +29,7 @@ def load_for_job(search_file: Path, sets: list[str] | None, launcher: str | None
     from orchestrator.config.spec import located
     from orchestrator.preflight.work_dir import require_places
 
-    changes = overrides_of(sets, launcher, None, None if work_dir is None else str(work_dir), None)
+    changes = to_overrides(sets, launcher, None, None if work_dir is None else str(work_dir), None)
     with named_as_typed(changes):
         spec = load_search_file(search_file, [change.text for change in changes])
         try:

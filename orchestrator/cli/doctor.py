@@ -20,7 +20,7 @@ from orchestrator.cli.options import (
     Overrides,
     WorkDir,
     named_as_typed,
-    overrides_of,
+    to_overrides,
 )
 from orchestrator.cli.output import Exit, answer, say
 from orchestrator.lifecycle.signals import CancelOnSignal
@@ -56,7 +56,7 @@ def doctor(
     if submit_test and search_file is None:
         rule, fix = "a job has the size and the options that a search file says", "parlay doctor SEARCH.YAML"
         raise InputError.of("usage", "needs a search file", key="--submit-test", rule=rule, fix=fix)
-    changes, spec, refused = overrides_of(sets, launcher, None, work_dir, ledger), None, None
+    changes, spec, refused = to_overrides(sets, launcher, None, work_dir, ledger), None, None
     try:
         spec = _loaded(search_file, changes)
     except InputError as error:

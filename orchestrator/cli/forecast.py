@@ -16,7 +16,7 @@ from search_spaces.errors import InputError
 from trials.files.text import counted
 
 if TYPE_CHECKING:
-    from orchestrator.planning.forecast import Forecast, Outlooks, Scaling, Tried
+    from orchestrator.planning.forecast import Forecast, ForecastInput, ForecastReport, Scaling
     from search_spaces.hardware.cluster import Cluster
 
 FORECAST_SCHEMA = "parlay.forecast/1"
@@ -64,41 +64,41 @@ def forecast(
     from orchestrator.planning.forecast import forecast as forecast_of
 
     counts = None if nodes is None else _counts(nodes)
-    origin, tried = _tried(search, problem or [], cluster, ledger)
-    outlooks = forecast_of(tried, _scalings(scaling), counts)
+    origin, inputs = _tried(search, problem or [], cluster, ledger)
+    report = forecast_of(inputs, _scalings(scaling), counts)
     if as_json:
-        answer({"schema": FORECAST_SCHEMA} | origin | outlooks.to_json(top), True)
+        answer({"schema": FORECAST_SCHEMA} | origin | report.to_json(top), True)
     else:
-        answer({}, False, "\n".join(_lines(outlooks, top or _CONTENDERS_LISTED)))
+        answer({}, False, "\n".join(_lines(report, top or _CONTENDERS_LISTED)))
 
 
 def _tried(
     given: str | None, problems: list[str], cluster: str | None, ledger: str | None
-) -> tuple[dict[str, Any], Tried]:
+) -> tuple[dict[str, Any], ForecastInput]:
     """What the trials are from, as the contract says it, and the trials."""
-    from orchestrator.planning.forecast_inputs import tried_in_search, tried_in_table
+    from orchestrator.planning.forecast_inputs import input_from_search, input_from_table
 
     described = None if cluster is None else _described(cluster)
     if given is not None and given.endswith(".csv"):
         from search_spaces.tables.measured_table import read_table
 
         rows = read_table(Path(given)).require_whole().observations
-        tried = tried_in_table(rows, problems, described)
-        return {"search_id": None, "table": given, "problems": _names(tried)}, tried
+        inputs = input_from_table(rows, problems, described)
+        return {"search_id": None, "table": given, "problems": _names(inputs)}, inputs
     if problems:
         fix = "leave it out, or name a measured table: TABLE.csv"
         message = "is of a table, and this is a search"
         raise InputError.of("contradiction", message, key="--problem", value=problems, fix=fix)
-    from orchestrator.planning.prior_trials import frozen
+    from orchestrator.planning.prior_trials import load_prior_trials
     from orchestrator.records.lookup import find_search
 
     found = find_search(given, ledger)
-    tried = tried_in_search(found.record, found.spec, frozen(found.folder), described)
-    return {"search_id": found.record.search_id, "table": None, "problems": _names(tried)}, tried
+    inputs = input_from_search(found.record, found.spec, load_prior_trials(found.folder), described)
+    return {"search_id": found.record.search_id, "table": None, "problems": _names(inputs)}, inputs
 
 
-def _names(tried: Tried) -> list[str]:
-    return list(dict.fromkeys(row.problem for row in tried.rows))
+def _names(inputs: ForecastInput) -> list[str]:
+    return list(dict.fromkeys(row.problem for row in inputs.rows))
 
 
 def _described(cluster: str) -> Cluster:
@@ -130,36 +130,36 @@ def _scalings(scaling: Scalings) -> list[Scaling]:
     return [*Scaling] if scaling is Scalings.BOTH else [Scaling(scaling.value)]
 
 
-def _lines(outlooks: Outlooks, top: int) -> Iterator[str]:
-    base = outlooks.base
+def _lines(report: ForecastReport, top: int) -> Iterator[str]:
+    base = report.base
     yield (
-        f"from {counted(outlooks.trials, 'measured layout')}; the best on {counted(base.layout.num_nodes, 'node')}:"
+        f"from {counted(report.trials, 'measured layout')}; the best on {counted(base.layout.num_nodes, 'node')}:"
         f" {base.step_time_s:.4g} s, {base.tokens_per_sec:,.0f} tokens/s, {base.layout.key}"
     )
-    names = _names_of(outlooks, top)
+    names = _names_of(report, top)
     if common := names.pop(""):
         yield f"all layouts below have {common}"
     told = None
-    for forecast in outlooks.forecasts:
+    for forecast in report.forecasts:
         if forecast.scaling is not told:
             told = forecast.scaling
             yield f"{told} scaling, the global batch {_GROWS[told.value]}:"
             yield _HEAD
         yield f"{_numbers(forecast)}  {names[forecast.speed.layout.key]}"
         yield from (f"         {line}" for line in _remarks(forecast, top, names))
-    yield from (f"note: {note}" for note in outlooks.notes)
+    yield from (f"note: {note}" for note in report.notes)
 
 
 _HEAD = "  nodes    batch  seconds/step       95 % between      tokens/s   per GPU  efficiency    fits  layout"
 _GROWS = {"weak": "grows with the nodes", "strong": "stays"}
 
 
-def _names_of(outlooks: Outlooks, top: int) -> dict[str, str]:
+def _names_of(report: ForecastReport, top: int) -> dict[str, str]:
     """What tells the layouts apart that are listed, by their keys, and under "" what they have in common."""
     from orchestrator.cli.plan_table import told_apart
 
-    listed = [forecast.speed.layout for forecast in outlooks.forecasts]
-    listed += [contender.layout for forecast in outlooks.forecasts for contender in forecast.contenders[:top]]
+    listed = [forecast.speed.layout for forecast in report.forecasts]
+    listed += [contender.layout for forecast in report.forecasts for contender in forecast.contenders[:top]]
     common, names = told_apart(listed) if listed else ("", [])
     return {"": common} | {layout.key: name for layout, name in zip(listed, names, strict=True)}
 

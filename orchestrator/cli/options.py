@@ -72,7 +72,7 @@ class Change:
         return self.text.partition("=")[0]
 
 
-def overrides_of(
+def to_overrides(
     sets: Iterable[str] | None, launcher: str | None, sampler: str | None, work_dir: str | None, ledger: str | None
 ) -> list[Change]:
     """All of a command line's changes to the search file; the named options come last."""

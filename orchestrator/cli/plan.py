@@ -17,7 +17,7 @@ from orchestrator.cli.options import (
     SearchFilePath,
     WorkDir,
     named_as_typed,
-    overrides_of,
+    to_overrides,
 )
 from orchestrator.cli.output import answer
 from orchestrator.cli.setup_file import setup_json, setup_lines
@@ -49,15 +49,15 @@ def plan(
     from orchestrator.config.loader import load_search_file
     from orchestrator.planning.candidates import candidates_of
     from orchestrator.planning.plan import plan_of
-    from orchestrator.planning.prior_trials import collected_for_plan
+    from orchestrator.planning.prior_trials import collect_prior_trials_for_plan
     from orchestrator.preflight.trainer import require_trainer
 
-    changes = overrides_of(sets, launcher, sampler, work_dir, ledger)
+    changes = to_overrides(sets, launcher, sampler, work_dir, ledger)
     with named_as_typed(changes):
         spec = load_search_file(search_file, [change.text for change in changes])
         space = candidates_of(spec)
         require_trainer(spec)
-    plan = plan_of(spec, space, collected_for_plan(spec))
+    plan = plan_of(spec, space, collect_prior_trials_for_plan(spec))
     if as_json:
         answer(_plan_json(plan, spec, space, top, rejected), True)
     else:
@@ -69,16 +69,16 @@ def _plan_json(
 ) -> dict[str, Any]:
     from orchestrator.cli.plan_table import MOST_REJECTED_LISTED
     from orchestrator.cli.search_summary import most_node_hours
-    from orchestrator.planning.explain import explained, how_many_fit, saved_s
+    from orchestrator.planning.explain import count_fits, explain_layouts, time_saved_s
 
     data: dict[str, Any] = {
         "schema": PLAN_SCHEMA,
         "num_layouts": len(space.feasible),
         "rejected": dict(space.rejected_by_rule),
         "rejected_examples": {rule: found.problem.message for rule, found in space.examples().items()},
-        "fits": how_many_fit(plan),
-        "explained": [each.to_json(plan) for each in explained(plan, space.baseline)],
-        "saved_s": saved_s(plan, space.baseline),
+        "fits": count_fits(plan),
+        "explained": [each.to_json(plan) for each in explain_layouts(plan, space.baseline)],
+        "saved_s": time_saved_s(plan, space.baseline),
         "layouts": plan.to_json(top),
         "setup_file": setup_json(spec),
         "node_hours": most_node_hours(spec, space),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from orchestrator.planning.explain import Explained, explained, how_many_fit, saved_s
+from orchestrator.planning.explain import LayoutExplanation, count_fits, explain_layouts, time_saved_s
 from orchestrator.planning.plan import Plan
 from search_spaces.layouts.layout import Layout
 
@@ -13,9 +13,9 @@ _NAME_WIDTH = 26
 
 def explained_lines(plan: Plan, baseline: Layout | None) -> Iterator[str]:
     """Two tables, a row for each of the two layouts."""
-    rows = explained(plan, baseline)
+    rows = explain_layouts(plan, baseline)
     yield _heading(plan, baseline)
-    yield from _time_lines(plan, rows, saved_s(plan, baseline) if len(rows) > 1 else None)
+    yield from _time_lines(plan, rows, time_saved_s(plan, baseline) if len(rows) > 1 else None)
     yield from _memory_lines(plan, rows)
 
 
@@ -28,7 +28,7 @@ def _heading(plan: Plan, baseline: Layout | None) -> str:
     return f"why it is the first, and the baseline, {baseline.key}, number {place}:"
 
 
-def _time_lines(plan: Plan, rows: Sequence[Explained], saved: Mapping[str, float] | None) -> Iterator[str]:
+def _time_lines(plan: Plan, rows: Sequence[LayoutExplanation], saved: Mapping[str, float] | None) -> Iterator[str]:
     names = [name for name, seconds in plan.estimates.time_s.items() if any(seconds[each.row] > 0 for each in rows)]
     known = plan.speed_is_known
     shares = "      MFU      HFU" if known and plan.mfu(0) is not None else ""
@@ -44,19 +44,19 @@ def _time_lines(plan: Plan, rows: Sequence[Explained], saved: Mapping[str, float
         yield f"  {'time saved per step':{_NAME_WIDTH}}{cells}  {sum(saved.values()):+12.4g}"
 
 
-def _memory_lines(plan: Plan, rows: Sequence[Explained]) -> Iterator[str]:
+def _memory_lines(plan: Plan, rows: Sequence[LayoutExplanation]) -> Iterator[str]:
     names = [name for name in rows[0].parts_gib if any(each.parts_gib[name] for each in rows)]
     yield f"  {'GiB on the fullest stage':{_NAME_WIDTH}}{_cells(names)}          peak    stage     fits"
     for each in rows:
         peak, fits = float(plan.estimates.peak_memory_gib[each.row]), plan.fits(each.row) or "-"
         parts = _numbers([each.parts_gib[name] for name in names])
         yield f"  {_name(each):{_NAME_WIDTH}}{parts}  {peak:12.4g}{each.fullest_stage:9d}{fits:>9}"
-    if (fit := how_many_fit(plan)) is not None and plan.task.room_gib is not None:
+    if (fit := count_fits(plan)) is not None and plan.task.room_gib is not None:
         words = ", ".join(f"{word} {count}" for word, count in fit.items())
         yield f"  of all layouts, whether they fit into {plan.task.room_gib:.4g} GiB: {words}"
 
 
-def _name(each: Explained) -> str:
+def _name(each: LayoutExplanation) -> str:
     return f"the {each.what}"
 
 

@@ -15,7 +15,7 @@ from orchestrator.cli.options import (
     Scripts,
     SearchFilePath,
     WorkDir,
-    overrides_of,
+    to_overrides,
 )
 from orchestrator.cli.output import say
 from orchestrator.cli.ray_driver import drive_in_ray, wants_ray
@@ -34,7 +34,7 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Search, here and now: trials run until the best layout is known or a limit is reached."""
-    changes = overrides_of(sets, launcher, sampler, work_dir, ledger)
+    changes = to_overrides(sets, launcher, sampler, work_dir, ledger)
     drive = drive_in_ray if wants_ray(executor) else drive_here
     if (started := create_from_file(search_file, changes, DryRunWish(dry_run, scripts), as_json)) is not None:
         say(f"search {started.folder.search_id} in {started.folder.path}")

@@ -10,7 +10,7 @@ from dashboards.terminal.headline import best_layout_line, describe_ending, head
 from dashboards.terminal.live_table import console_for, format_node_hours, results_table
 from dashboards.trial_text import flag_lines, time_lines
 from orchestrator.cli.output import answer
-from orchestrator.config.pilots import nodes_of_pilots
+from orchestrator.config.pilots import nodes_per_pilot
 from orchestrator.config.spec import SearchSpec
 from trials.analysis.pareto import trades
 from trials.analysis.verdict import SearchVerdict, ShownState, VerdictKind, has_failed, has_stopped_early, verdict_of
@@ -47,7 +47,7 @@ def most_node_hours(spec: SearchSpec, space: SearchSpace) -> float:
     from orchestrator.search.node_hours import longest_attempt_s
 
     nodes = max(layout.num_nodes for layout in space.feasible)
-    longest_s = longest_attempt_s(spec.measure, spec.launcher, nodes, nodes_of_pilots(spec))
+    longest_s = longest_attempt_s(spec.measure, spec.launcher, nodes, nodes_per_pilot(spec))
     most = sum(_most_trials(spec, space)) * nodes * longest_s / 3600
     return min(most, spec.search.budget_node_hours or most)
 

@@ -27,7 +27,7 @@ from orchestrator.cli.options import (
     Scripts,
     SearchFilePath,
     WorkDir,
-    overrides_of,
+    to_overrides,
 )
 from orchestrator.cli.output import answer, fail
 from orchestrator.cli.ray_driver import require_here, wants_ray
@@ -63,7 +63,7 @@ def submit(
     as_json: AsJson = False,
 ) -> None:
     """Search in the background: the driver outlives this terminal."""
-    changes = overrides_of(sets, launcher, sampler, work_dir, ledger)
+    changes = to_overrides(sets, launcher, sampler, work_dir, ledger)
     job_time_s = wanted_job_time_s(as_job, job_time)
     if wants_ray(executor):
         require_here(as_job, by_ticks)

@@ -53,7 +53,7 @@ _VERDICTS = {
 
 
 @dataclass(frozen=True)
-class Found:
+class ComparedLayout:
     """What became of one layout: how it ended, and its runs where it was measured. Empty where nothing was."""
 
     trial: str
@@ -65,7 +65,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Side:
+class ComparisonSide:
     """One of the two: a recipe, or a search with the best layout that it has found so far.
 
     `question` holds what was asked, flat, by dotted names; of that `fixed` are the names that have to agree before
@@ -76,9 +76,9 @@ class Side:
     name: str
     folder: str
     question: Mapping[str, Any]
-    best: Found | None
+    best: ComparedLayout | None
     tokens_per_step: int
-    layouts: Mapping[str, Found] = field(default_factory=dict)
+    layouts: Mapping[str, ComparedLayout] = field(default_factory=dict)
     search: Mapping[str, Any] | None = None
 
     def tokens_per_sec(self, runs: tuple[Run, ...]) -> float:
@@ -100,12 +100,12 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Pair:
+class LayoutPair:
     """One layout that both searches tried; `found` is None where either has not measured it."""
 
     layout_key: str
-    a: Found
-    b: Found
+    a: ComparedLayout
+    b: ComparedLayout
     found: Comparison | None
 
 
@@ -114,15 +114,15 @@ class CompareResult:
     """What differs, and how fast B is relative to A. `found` is None where that cannot be said, for what `obstacles`
     and `detail` name."""
 
-    a: Side
-    b: Side
+    a: ComparisonSide
+    b: ComparisonSide
     question: tuple[Mapping[str, Any], ...]
     layout: tuple[Mapping[str, Any], ...]
     software: tuple[Mapping[str, Any], ...]
     obstacles: tuple[str, ...]
     detail: str | None
     found: Comparison | None
-    pairs: tuple[Pair, ...]
+    pairs: tuple[LayoutPair, ...]
 
     @property
     def verdict(self) -> CompareVerdict:
@@ -144,24 +144,24 @@ class CompareResult:
             "common": [self._pair_json(pair) for pair in self.pairs],
         }
 
-    def _pair_json(self, pair: Pair) -> dict[str, Any]:
-        sides = {"a": _found_json(self.a, pair.a), "b": _found_json(self.b, pair.b)}
+    def _pair_json(self, pair: LayoutPair) -> dict[str, Any]:
+        sides = {"a": _layout_json(self.a, pair.a), "b": _layout_json(self.b, pair.b)}
         verdict = None if pair.found is None else _VERDICTS[pair.found.verdict].value
         return {"layout_key": pair.layout_key, **sides, "verdict": verdict, **ratios_json(pair.found)}
 
 
-def side_of_recipe(loaded: LoadedRecipe) -> Side:
+def side_of_recipe(loaded: LoadedRecipe) -> ComparisonSide:
     """A recipe; InputError for one whose evidence names no run."""
     recipe, runs = loaded.recipe, tuple(recorded_runs(loaded))
-    best = Found(recipe.trial, recipe.layout, TrialState.MEASURED, runs=runs, fingerprint=recipe.fingerprint)
+    best = ComparedLayout(recipe.trial, recipe.layout, TrialState.MEASURED, runs=runs, fingerprint=recipe.fingerprint)
     question = _question(recipe.model, recipe.cluster, recipe.layout.global_batch_size, recipe.trainer)
     objectives = recipe.pareto[0]["values"] if recipe.pareto else [recipe.objective]  # the best's, where several
     question |= {"objective": ", ".join(objectives)}
     name = f"{recipe.search_id}.{recipe.trial}"
-    return Side("recipe", name, str(loaded.folder), question, best, recipe.batch["tokens_per_step"])
+    return ComparisonSide("recipe", name, str(loaded.folder), question, best, recipe.batch["tokens_per_step"])
 
 
-def side_of_search(search: SearchRecord, spec: SearchSpec, folder: str) -> Side:
+def side_of_search(search: SearchRecord, spec: SearchSpec, folder: str) -> ComparisonSide:
     """A search as it stands, with the best layout by its own objective."""
     ranking = spec.ranking_of(search.trials)
     layouts = {key: _ended(trials) for key, trials in _by_layout(search) if any(t.state.is_ended for t in trials)}
@@ -176,12 +176,12 @@ def side_of_search(search: SearchRecord, spec: SearchSpec, folder: str) -> Side:
         "trials": trial_counts(search),
         "reasons": reason_counts(search),
         "node_hours": search.node_hours_used,
-        "to_best": None if best is None else _way_to(search, best),
+        "to_best": None if best is None else _cost_to_best(search, best),
     }
-    return Side("search", search.search_id, folder, question, best, tokens, layouts, told)
+    return ComparisonSide("search", search.search_id, folder, question, best, tokens, layouts, told)
 
 
-def compared(a: Side, b: Side, margin: float) -> CompareResult:
+def compare_sides(a: ComparisonSide, b: ComparisonSide, margin: float) -> CompareResult:
     """B against A. Speeds are compared where model, global batch and hardware are the same."""
     question = tuple(_differences(a.question, b.question))
     seen = () if a.best is None or b.best is None else _fingerprints(a.best, b.best)
@@ -225,20 +225,20 @@ def _differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[dict[st
             yield {"field": name, "a": a.get(name), "b": b.get(name)}
 
 
-def _fingerprints(a: Found, b: Found) -> list[dict[str, Any]]:
+def _fingerprints(a: ComparedLayout, b: ComparedLayout) -> list[dict[str, Any]]:
     rows = fingerprint_differences(a.fingerprint, b.fingerprint)
     return [{"field": row["field"], "a": row["recorded"], "b": row["here"]} for row in rows]
 
 
-def _pairs(a: Side, b: Side, margin: float) -> Iterator[Pair]:
+def _pairs(a: ComparisonSide, b: ComparisonSide, margin: float) -> Iterator[LayoutPair]:
     for key, one in a.layouts.items():
         other = b.layouts.get(key)
         if other is not None:
             both = one.runs and other.runs
-            yield Pair(key, one, other, _compared(one, other, margin) if both else None)
+            yield LayoutPair(key, one, other, _compared(one, other, margin) if both else None)
 
 
-def _compared(a: Found, b: Found, margin: float) -> Comparison:
+def _compared(a: ComparedLayout, b: ComparedLayout, margin: float) -> Comparison:
     return compare(a.runs, b.runs, margin, Confidence.ASKED_ONCE)
 
 
@@ -249,16 +249,16 @@ def _by_layout(search: SearchRecord) -> Iterator[tuple[str, list[Trial]]]:
     yield from groups.items()
 
 
-def _ended(trials: list[Trial]) -> Found:
+def _ended(trials: list[Trial]) -> ComparedLayout:
     """How these trials of one layout ended: by the runs that count where it was measured, else by the last one."""
     measured = [trial for trial in trials if trial.state is TrialState.MEASURED]
     if not measured:
         last = [trial for trial in trials if trial.state.is_ended][-1]
-        return Found(last.trial, last.layout, last.state, last.reason)
+        return ComparedLayout(last.trial, last.layout, last.state, last.reason)
     runs = runs_that_count(measured)
     outcome = runs[0].last_attempt and runs[0].last_attempt.outcome
     fingerprint = outcome.fingerprint if outcome else {}
-    return Found(runs[0].trial, runs[0].layout, TrialState.MEASURED, None, tuple(map(_run, runs)), fingerprint)
+    return ComparedLayout(runs[0].trial, runs[0].layout, TrialState.MEASURED, None, tuple(map(_run, runs)), fingerprint)
 
 
 def _run(trial: Trial) -> Run:
@@ -267,7 +267,7 @@ def _run(trial: Trial) -> Run:
     return Run.of(trial.measured or {}, steps, None if last is None else last.started_at, trial.flags)
 
 
-def _way_to(search: SearchRecord, best: Found) -> dict[str, Any]:
+def _cost_to_best(search: SearchRecord, best: ComparedLayout) -> dict[str, Any]:
     """What it took until the best layout's first run had ended: trials that had ended, node-hours, and seconds from
     the search's creation."""
     last = search.trial(best.trial).last_attempt
@@ -280,6 +280,6 @@ def _way_to(search: SearchRecord, best: Found) -> dict[str, Any]:
     }
 
 
-def _found_json(side: Side, found: Found) -> dict[str, Any]:
+def _layout_json(side: ComparisonSide, found: ComparedLayout) -> dict[str, Any]:
     speed = side.tokens_per_sec(found.runs) if found.runs else None
     return {"trial": found.trial, "state": found.state, "reason": found.reason, "tokens_per_sec": speed}

@@ -6,19 +6,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.records.lookup import find_search, names_no_search
+from orchestrator.records.lookup import find_search, is_path_without_search
 
 if TYPE_CHECKING:
-    from orchestrator.comparison.compare import Side
+    from orchestrator.comparison.compare import ComparisonSide
 
 
-def find_side(given: str, ledger: str | None, force: bool, note: Callable[[str], None]) -> Side:
+def find_side(given: str, ledger: str | None, force: bool, note: Callable[[str], None]) -> ComparisonSide:
     """One side of a comparison: a search by its id or folder, else a recipe by its folder or file, of which `force`
     has an edited one read all the same."""
     from orchestrator.comparison.compare import side_of_recipe, side_of_search
     from orchestrator.recipe.read import read_recipe
 
-    if not names_no_search(given):
+    if not is_path_without_search(given):
         found = find_search(given, ledger)
         return side_of_search(found.record, found.spec, str(found.folder.path))
     loaded = read_recipe(Path(given), force)

@@ -14,7 +14,7 @@ from trials.external.measurement import log_format_of
 from trials.trainers.command_template import placeholders_in
 
 
-def contradictions(file: SearchFile) -> Iterator[Problem]:
+def consistency_problems(file: SearchFile) -> Iterator[Problem]:
     """Where sections ask of the trainer what it has not, or of the memory what nobody has."""
     of_its_log = chain(_untold_memory(file), _missing_log_rank(file))
     of_the_trainer = chain(_foreign_engines(file), _unsaid_axes(file), _own_trainers_rules(file), of_its_log)

@@ -37,7 +37,7 @@ def search_name(path: Path) -> str:
     return name[:41].strip("-") or "search"
 
 
-def made_from(path: Path, source: str) -> str:
+def draft_title(path: Path, source: str) -> str:
     """The title of a draft from this file."""
     return f"Made by `parlay init --from {path.name}`, which reads like {source}."
 

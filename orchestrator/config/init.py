@@ -15,7 +15,7 @@ from orchestrator.config.draft import (
     MODEL_FIELDS,
     Draft,
     cluster_section,
-    made_from,
+    draft_title,
     powers_of_two,
     printable_notes,
     render,
@@ -121,7 +121,7 @@ def _draft(imported: ImportedConfig, path: Path) -> Draft:
         batch = None if imported.says_layout else 32
         notes.append(f"The global batch is not in the file: {'32 was taken' if batch else 'fill it in'}.")
     return Draft(
-        title=made_from(path, imported.source),
+        title=draft_title(path, imported.source),
         name=search_name(path),
         model=model,
         cluster=cluster,

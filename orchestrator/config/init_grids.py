@@ -15,7 +15,7 @@ from orchestrator.config.draft import (
     MODEL_FIELDS,
     Draft,
     cluster_section,
-    made_from,
+    draft_title,
     powers_of_two,
     printable_notes,
     search_name,
@@ -69,7 +69,7 @@ def grid_draft(path: Path) -> Draft:
     notes += _left_out(keys)
     notes.append("Trials run Parlay's own trainer; to measure with Megatron-LM, see trainer in docs/trainers.md.")
     return Draft(
-        title=made_from(path, source),
+        title=draft_title(path, source),
         name=search_name(path),
         model=model,
         cluster=cluster,

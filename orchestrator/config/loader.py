@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from orchestrator.config.consistency import contradictions
+from orchestrator.config.consistency import consistency_problems
 from orchestrator.config.notify_target import notify_problems
 from orchestrator.config.schema import SearchFile
 from orchestrator.config.spec import SearchSpec, placed
@@ -47,21 +47,21 @@ def json_schema() -> dict[str, Any]:
 
 
 def _resolved(file: SearchFile, document: Document, here: Path) -> SearchSpec:
-    cluster, space = file.cluster.cluster(), _whole_space(file)
+    cluster, space = file.cluster.cluster(), _complete_space(file)
     places = {dotted(path): place for path, place in document.places.items()}
-    problems = [placed(problem, places) for problem in contradictions(file)]
+    problems = [placed(problem, places) for problem in consistency_problems(file)]
     baseline = _baseline_in(file, document, space, problems)
     candidates = _candidates_in(file, document, problems)
     _check_tables(file, document, cluster, problems)
     trainer, launcher = file.trainer, file.launcher
-    with _collected(problems, document, "trainer", "data", "path"):
+    with _collect_problems(problems, document, "trainer", "data", "path"):
         trainer = trainer.model_copy(update={"data": trainer.data.pinned(file.model.shape())})
-    with _collected(problems, document, "launcher", "slurm", "site"):
+    with _collect_problems(problems, document, "launcher", "slurm", "site"):
         launcher = launcher.with_site()
     problems += [placed(problem, places) for problem in notify_problems(file.notify)]
     if launcher.uses_slurm:
         problems += [placed(problem, places) for problem in cpu_problems(launcher.slurm, cluster)]
-    with _collected(problems, document, "work_dir"):
+    with _collect_problems(problems, document, "work_dir"):
         work_dir = resolved_path(here, file.work_dir)
     if problems:
         raise InputError(*problems)
@@ -88,7 +88,7 @@ def _resolved(file: SearchFile, document: Document, here: Path) -> SearchSpec:
     )
 
 
-def _whole_space(file: SearchFile) -> SpaceSection:
+def _complete_space(file: SearchFile) -> SpaceSection:
     """Every axis with its values, those that the file leaves out included; a table's layouts need none."""
     if file.space.candidates is not None:
         return file.space
@@ -98,7 +98,7 @@ def _whole_space(file: SearchFile) -> SpaceSection:
 
 def _baseline_in(file: SearchFile, document: Document, space: SpaceSection, problems: list[Problem]) -> Layout | None:
     if file.baseline is not None:
-        with _collected(problems, document, "baseline"):
+        with _collect_problems(problems, document, "baseline"):
             workload = Workload(file.model.shape(), file.cluster.cluster(), file.global_batch_size)
             return file.baseline.layout(space.given_axes(), workload)
     return None
@@ -106,7 +106,7 @@ def _baseline_in(file: SearchFile, document: Document, space: SpaceSection, prob
 
 def _candidates_in(file: SearchFile, document: Document, problems: list[Problem]) -> tuple[Layout, ...] | None:
     if file.space.candidates is not None:
-        with _collected(problems, document, "space", "candidates"):
+        with _collect_problems(problems, document, "space", "candidates"):
             return _layouts_in(resolved_path(document.folder, file.space.candidates), file)
     return None
 
@@ -114,10 +114,10 @@ def _candidates_in(file: SearchFile, document: Document, problems: list[Problem]
 def _check_tables(file: SearchFile, document: Document, cluster: Cluster, problems: list[Problem]) -> None:
     """What is wrong with the tables that the launcher plays from and that the models learn from."""
     if file.launcher.table is not None and not _is_candidates(Path(file.launcher.table), document, file.space):
-        with _collected(problems, document, "launcher", "table"):
+        with _collect_problems(problems, document, "launcher", "table"):
             _layouts_in(Path(file.launcher.table), file)
     if (table := file.search.earlier_table) is not None:
-        with _collected(problems, document, "search", "warm_start"):
+        with _collect_problems(problems, document, "search", "warm_start"):
             _require_rows_of(table, cluster)
 
 
@@ -127,7 +127,7 @@ def _is_candidates(table: Path, document: Document, space: SpaceSection) -> bool
 
 
 @contextmanager
-def _collected(problems: list[Problem], document: Document, *path: str) -> Iterator[None]:
+def _collect_problems(problems: list[Problem], document: Document, *path: str) -> Iterator[None]:
     """Adds what goes wrong inside to `problems`, at this key of the file, instead of raising it."""
     try:
         yield

@@ -20,12 +20,12 @@ SearchFile = Path | str | Mapping[str, Any]
 """A search file's path, its YAML as text of several lines, or what it holds as a mapping."""
 
 
-def spec_given(given: SearchFile, changes: Mapping[str, Any]) -> SearchSpec:
+def load_search(given: SearchFile, changes: Mapping[str, Any]) -> SearchSpec:
     """The search with these changes on top; relative paths of text and mappings start in the working directory.
 
     InputError carries every problem found, with key, value, rule and fix, and of a file with its line.
     """
-    overrides = [*overrides_of(changes)]
+    overrides = [*to_overrides(changes)]
     if isinstance(given, Mapping):
         return load_search_text(_json(given, None), Path.cwd(), overrides)
     if isinstance(given, str) and "\n" in given:
@@ -33,7 +33,7 @@ def spec_given(given: SearchFile, changes: Mapping[str, Any]) -> SearchSpec:
     return load_search_file(Path(given), overrides)
 
 
-def overrides_of(changes: Mapping[str, Any]) -> Iterator[str]:
+def to_overrides(changes: Mapping[str, Any]) -> Iterator[str]:
     """As `--set` says them: of a section's mapping each key by itself, any other value as it is.
 
     A mapping without keys changes nothing in a section; elsewhere it is a value like any other, for the file's rules to

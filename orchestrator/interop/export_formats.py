@@ -59,9 +59,9 @@ def exported(search: SearchRecord, spec: SearchSpec, form: ExportFormat) -> Expo
 
 def _measured(search: SearchRecord, spec: SearchSpec) -> Exported:
     from orchestrator.interop.export_result import Exported
-    from orchestrator.records.observations import measured_table, observed_in
+    from orchestrator.records.observations import measured_table, observed_trials
 
-    observed = observed_in(search, spec)
+    observed = observed_trials(search, spec)
     return Exported(measured_table(observed, search).encode(), len(observed.rows), observed.left_out)
 
 

@@ -17,7 +17,7 @@ from orchestrator.launchers.local.launcher import local_slots
 from orchestrator.lifecycle.drive import open_tracking
 from orchestrator.lifecycle.lock import acquire_search
 from orchestrator.planning.candidates import candidates_of, require_affordable, require_pilot_room
-from orchestrator.planning.prior_trials import NOTHING_EARLIER, Earlier, collected, freeze
+from orchestrator.planning.prior_trials import NO_PRIOR_TRIALS, PriorTrials, collect_prior_trials, save_prior_trials
 from orchestrator.preflight.integrity import YAML_SHA256, yaml_sha256
 from orchestrator.preflight.slurm_site import require_site
 from orchestrator.preflight.trainer import ranks_run_here, require_torch, require_trainer
@@ -73,10 +73,10 @@ def validate_search(
 def create_runnable_search(search: ValidatedSearch, note: Callable[[str], None]) -> RunnableSearch:
     """Write the new search down, with what earlier ones teach it. InputError as `create_search`."""
     tracking = open_tracking(search.spec, note)
-    earlier = collected(search.spec, search.ledger_url)
-    for words in earlier.told:
+    prior_trials = collect_prior_trials(search.spec, search.ledger_url)
+    for words in prior_trials.told:
         note(words)
-    folder = create_search(search.spec, search.ledger_url, earlier, note)
+    folder = create_search(search.spec, search.ledger_url, prior_trials, note)
     return RunnableSearch(folder, search.spec, search.space.feasible, tracking, search.ledger_url)
 
 
@@ -129,7 +129,7 @@ def prepare(spec: SearchSpec) -> SearchSpace:
 def create_search(
     spec: SearchSpec,
     ledger_url: str,
-    earlier: Earlier = NOTHING_EARLIER,
+    prior_trials: PriorTrials = NO_PRIOR_TRIALS,
     note: Callable[[str], None] = lambda text: None,
 ) -> SearchFolder:
     """Write a new search down: its folder with the code all its trials will run and the trials of others that it learns
@@ -151,7 +151,7 @@ def create_search(
         own(part.path)
         write_text(part.yaml, spec.yaml_text)
         write_json(part.json, spec.to_json())
-        freeze(part, earlier)
+        save_prior_trials(part, prior_trials)
         code = snapshot_code(part.code)
         disown(part.path)
         part.path.rename(folder.path)

@@ -21,13 +21,13 @@ from orchestrator.lifecycle.lock import SearchLock, acquire_search
 from orchestrator.lifecycle.pilot_cleanup import end_pilots, has_unbooked
 from orchestrator.lifecycle.shutdown import MLFLOW_FLUSH_TIMEOUT_S, MLFLOW_INTERRUPTED_FLUSH_TIMEOUT_S, flush_on_exit
 from orchestrator.planning.plan import predictor, task_of
-from orchestrator.planning.prior_trials import frozen
+from orchestrator.planning.prior_trials import load_prior_trials
 from orchestrator.preflight.integrity import require_newest_journal, require_unchanged_files
 from orchestrator.preflight.trainer import python_of
 from orchestrator.recipe.build import RecipeSource
 from orchestrator.recipe.write import write_recipe
-from orchestrator.records.observations import leave_measured
-from orchestrator.samplers.cost_model_posterior import Task
+from orchestrator.records.observations import write_measured_table
+from orchestrator.samplers.cost_model_posterior import TuningTask
 from orchestrator.samplers.factory import make_sampler
 from orchestrator.search.attempt_factory import AttemptFactory
 from orchestrator.search.context import DriverCallbacks, SearchObjective
@@ -138,7 +138,7 @@ def _driven(
     with ExitStack() as stack:
         launcher = stack.enter_context(_launcher_for(folder, spec, history, cancelling, note, lock.keep))
         history.clock = launcher.now
-        task = task_of(spec, () if cancelling else frozen(folder))
+        task = task_of(spec, () if cancelling else load_prior_trials(folder))
         sampler = make_sampler(spec.search.sampler, candidates, task, spec.search.seed, note)
         callbacks = stack.enter_context(_callbacks(lock, spec, task, told, cancelling))
         program = replace(program_of(folder, spec), taken=lock.taken)
@@ -152,7 +152,7 @@ def _leave_in_order(lock: SearchLock, spec: SearchSpec, search: SearchRecord, no
     _settle_commands(lock, search)
     if not lock.folder.recipe.exists():
         write_best_recipe(lock.folder, spec, search)
-    leave_measured(lock.folder, spec, search, note)  # also over what was exported while it ran
+    write_measured_table(lock.folder, spec, search, note)  # also over what was exported while it ran
 
 
 def program_of(folder: SearchFolder, spec: SearchSpec) -> AttemptFactory:
@@ -261,7 +261,7 @@ def _newest_moment(search: SearchRecord) -> float:
 def _callbacks(
     lock: SearchLock,
     spec: SearchSpec,
-    task: Task,
+    task: TuningTask,
     told: _Told,
     cancelling: bool,
 ) -> Iterator[DriverCallbacks]:

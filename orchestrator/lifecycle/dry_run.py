@@ -15,7 +15,7 @@ from orchestrator.launchers.factory import job_options
 from orchestrator.launchers.slurm.job_files import job_request, write_job_files
 from orchestrator.lifecycle.drive import program_of
 from orchestrator.planning.plan import plan_of
-from orchestrator.planning.prior_trials import NOTHING_EARLIER, Earlier, collected_for_plan
+from orchestrator.planning.prior_trials import NO_PRIOR_TRIALS, PriorTrials, collect_prior_trials_for_plan
 from orchestrator.search.attempt_factory import next_attempt
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
@@ -45,7 +45,7 @@ def write_first_jobs(spec: SearchSpec, space: SearchSpace, place: Path) -> list[
     trial is no job of its own, and where nothing can be written.
     """
     _require_jobs(spec)
-    layouts = first_layouts(spec, space, collected_for_plan(spec))
+    layouts = first_layouts(spec, space, collect_prior_trials_for_plan(spec))
     folder = SearchFolder(place.absolute() / f"{spec.name}-dry-run")
     try:
         folder.path.mkdir(parents=True, mode=0o700)
@@ -58,10 +58,12 @@ def write_first_jobs(spec: SearchSpec, space: SearchSpace, place: Path) -> list[
         raise InputError.of("output", message, fix=fix, key="--scripts", value=str(place)) from error
 
 
-def first_layouts(spec: SearchSpec, space: SearchSpace, earlier: Earlier = NOTHING_EARLIER) -> Mapping[str, Layout]:
+def first_layouts(
+    spec: SearchSpec, space: SearchSpace, prior_trials: PriorTrials = NO_PRIOR_TRIALS
+) -> Mapping[str, Layout]:
     """The baseline, where there is one, and what is expected to be best after these trials of others, where that is
     another."""
-    first = plan_of(spec, space, earlier).layouts[0]
+    first = plan_of(spec, space, prior_trials).layouts[0]
     if space.baseline is None:
         return {"first": first}
     return {"baseline": space.baseline} | ({} if first == space.baseline else {"first": first})

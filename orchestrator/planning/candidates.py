@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from orchestrator.config.pilots import nodes_of_pilots
+from orchestrator.config.pilots import nodes_per_pilot
 from orchestrator.config.spec import SearchSpec, located
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import engines_of
@@ -56,7 +56,7 @@ def require_affordable(spec: SearchSpec, space: SearchSpace) -> None:
 
     budget = spec.search.budget_node_hours
     num_nodes = min((layout.num_nodes for layout in space.feasible), default=1)
-    longest_s = longest_attempt_s(spec.measure, spec.launcher, num_nodes, nodes_of_pilots(spec))
+    longest_s = longest_attempt_s(spec.measure, spec.launcher, num_nodes, nodes_per_pilot(spec))
     cost = num_nodes * longest_s / 3600
     if budget is None or cost <= budget:
         return
@@ -75,14 +75,14 @@ def require_affordable(spec: SearchSpec, space: SearchSpace) -> None:
 def require_pilot_room(spec: SearchSpec, space: SearchSpace) -> None:
     """InputError where a layout needs more nodes than a pilot has."""
     num_nodes = max((layout.num_nodes for layout in space.feasible), default=1)
-    if spec.launcher.kind != "slurm_pilot" or nodes_of_pilots(spec) >= num_nodes:
+    if spec.launcher.kind != "slurm_pilot" or nodes_per_pilot(spec) >= num_nodes:
         return
     error = InputError.of(
         "pilot_nodes",
-        f"is {nodes_of_pilots(spec)}, and a layout needs num_nodes {num_nodes}",
+        f"is {nodes_per_pilot(spec)}, and a layout needs num_nodes {num_nodes}",
         rule="each trial runs on nodes of one pilot",
         fix=f"{num_nodes} at least, or leave it out",
         key="launcher.slurm.pilot_nodes",
-        value=nodes_of_pilots(spec),
+        value=nodes_per_pilot(spec),
     )
     raise located(error, spec)

@@ -19,7 +19,7 @@ MEMORY_PARTS = tuple(field.name for field in fields(StageMemory))
 
 
 @dataclass(frozen=True)
-class Explained:
+class LayoutExplanation:
     """A layout of a plan, the `first` or the `baseline`, which stands in row `row` of it.
 
     `hfu` is the share of the peak that its ranks reach, what they compute again counted, as a fraction; None where
@@ -34,7 +34,7 @@ class Explained:
     parts_gib: Mapping[str, float]
 
     @classmethod
-    def of(cls, plan: Plan, what: str, row: int) -> Explained:
+    def of(cls, plan: Plan, what: str, row: int) -> LayoutExplanation:
         model, layout = plan.task.model, plan.layouts[row]
         parts = stage_memory(model, plan.table.take(np.array([row])), StageTable.all_of(model, layout))
         stage = int(parts.total[0].argmax())
@@ -48,15 +48,15 @@ class Explained:
         return about | row | {"hfu": self.hfu, "fullest_stage": self.fullest_stage, "parts_gib": dict(self.parts_gib)}
 
 
-def explained(plan: Plan, baseline: Layout | None) -> list[Explained]:
+def explain_layouts(plan: Plan, baseline: Layout | None) -> list[LayoutExplanation]:
     """The plan's first layout, and the baseline where it is another."""
-    found = [Explained.of(plan, "first", 0)]
+    found = [LayoutExplanation.of(plan, "first", 0)]
     if baseline is not None and baseline != plan.layouts[0]:
-        found.append(Explained.of(plan, "baseline", plan.layouts.index(baseline)))
+        found.append(LayoutExplanation.of(plan, "baseline", plan.layouts.index(baseline)))
     return found
 
 
-def saved_s(plan: Plan, baseline: Layout | None) -> dict[str, float] | None:
+def time_saved_s(plan: Plan, baseline: Layout | None) -> dict[str, float] | None:
     """Seconds of a step that the first layout takes less than the baseline, by what they go to; None where there is
     nothing to compare, or where seconds are ratios only."""
     if baseline is None or not plan.speed_is_known:
@@ -65,7 +65,7 @@ def saved_s(plan: Plan, baseline: Layout | None) -> dict[str, float] | None:
     return {name: float(seconds[row] - seconds[0]) for name, seconds in plan.estimates.time_s.items()}
 
 
-def how_many_fit(plan: Plan) -> dict[str, int] | None:
+def count_fits(plan: Plan) -> dict[str, int] | None:
     """How many layouts fit, do not, and may; None where nobody knows how much memory there is."""
     if plan.fits(0) is None:
         return None

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from orchestrator.planning.plan import UNLIKELY, Fits, assumed_links_note
-from orchestrator.planning.scaling_model import ScaledBelief, UnseenTerm
-from orchestrator.samplers.cost_model_posterior import Task, worth
+from orchestrator.planning.scaling_model import ScalingPosterior, UnseenTerm
+from orchestrator.samplers.cost_model_posterior import TuningTask, acquisition_score
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import Layout
@@ -42,7 +42,7 @@ class Scaling(LowerStrEnum):
 
 
 @dataclass(frozen=True)
-class Tried:
+class ForecastInput:
     """What was tried of a training, and what may be tried elsewhere.
 
     `rows` are of the task's model and kind of node. `layouts_on` gives the layouts that may be tried on a number of
@@ -50,7 +50,7 @@ class Tried:
     global batch than `global_batch_size` teach, and are no base; None is the batch of the fastest one.
     """
 
-    task: Task
+    task: TuningTask
     rows: tuple[Observation, ...]
     layouts_on: Callable[[int, int], Sequence[Layout]]
     global_batch_size: int | None = None
@@ -59,12 +59,12 @@ class Tried:
     @classmethod
     def of(
         cls,
-        task: Task,
+        task: TuningTask,
         rows: Iterable[Observation],
         layouts_on: Callable[[int, int], Sequence[Layout]],
         global_batch_size: int | None = None,
         seed: int = 0,
-    ) -> Tried:
+    ) -> ForecastInput:
         """Each layout once, at the median of its runs; InputError where fewer than FEWEST_MEASURED of them ran."""
         problems = problems_in(rows).values()
         once = tuple(row for problem in problems for row in problem.answers.values())
@@ -83,7 +83,7 @@ class Tried:
 
 
 @dataclass(frozen=True)
-class Speed:
+class LayoutSpeed:
     """What a step of a layout is worth. Seconds; tokens are of all ranks together."""
 
     layout: Layout
@@ -127,7 +127,7 @@ class Forecast:
     """
 
     scaling: Scaling
-    speed: Speed
+    speed: LayoutSpeed
     step_time_low_s: float
     step_time_high_s: float
     efficiency: float
@@ -157,11 +157,11 @@ class Forecast:
 
 
 @dataclass(frozen=True)
-class Outlooks:
+class ForecastReport:
     """The forecasts of one training, by scaling and nodes; `notes` say what has to be known to read them, and where no
     layout can be had. `base` is the fastest layout on the most nodes that were tried."""
 
-    base: Speed
+    base: LayoutSpeed
     trials: int
     forecasts: tuple[Forecast, ...]
     notes: tuple[str, ...]
@@ -182,42 +182,46 @@ class Outlooks:
         }
 
 
-def forecast(tried: Tried, scalings: Sequence[Scaling], num_nodes: Sequence[int] | None = None) -> Outlooks:
+def forecast(
+    inputs: ForecastInput, scalings: Sequence[Scaling], num_nodes: Sequence[int] | None = None
+) -> ForecastReport:
     """What to expect on each of these numbers of nodes; on TIMES_THE_NODES those of the base where none is given.
 
     InputError where the links that were described have no fabric, and where nothing of the global batch was measured.
     """
-    base = _base(tried)
+    base = _base(inputs)
     asked = num_nodes or [times * base.layout.num_nodes for times in TIMES_THE_NODES]
-    most = max(*asked, tried.task.cluster.num_nodes, *(row.layout.num_nodes for row in tried.rows))
-    task = replace(tried.task, cluster=_with_nodes(tried.task.cluster, most))
-    belief = ScaledBelief(task, tried.rows, tried.seed)
+    most = max(*asked, inputs.task.cluster.num_nodes, *(row.layout.num_nodes for row in inputs.rows))
+    task = replace(inputs.task, cluster=_with_nodes(inputs.task.cluster, most))
+    posterior = ScalingPosterior(task, inputs.rows, inputs.seed)
     found: list[Forecast] = []
     notes = _notes(task.cluster, base.layout.num_nodes, max(asked))
     for scaling in scalings:
         for count in asked:
             try:
-                layouts = _layouts(tried, scaling, count, base.layout)
+                layouts = _layouts(inputs, scaling, count, base.layout)
             except InputError as error:
                 notes.append(
                     f"{scaling} scaling has no layout on {counted(count, 'node')}: {error.problems[0].message}"
                 )
             else:
-                found.append(best_of(belief, task, layouts, scaling, base))
-    return Outlooks(base, len(tried.measured), tuple(found), tuple(notes))
+                found.append(best_of(posterior, task, layouts, scaling, base))
+    return ForecastReport(base, len(inputs.measured), tuple(found), tuple(notes))
 
 
-def best_of(belief: ScaledBelief, task: Task, layouts: Sequence[Layout], scaling: Scaling, base: Speed) -> Forecast:
+def best_of(
+    posterior: ScalingPosterior, task: TuningTask, layouts: Sequence[Layout], scaling: Scaling, base: LayoutSpeed
+) -> Forecast:
     """The forecast of the layout that is the first in the plan's order; the layouts differ in no batch or nodes."""
     table = LayoutTable.of(layouts)
-    fits = belief.fits(table)
-    worths = worth(-np.log(belief.step_time_s(table)), fits)
-    order = np.lexsort((-worths, fits <= UNLIKELY))[:_MOST_COMPARED]
+    fits = posterior.fits(table)
+    scores = acquisition_score(-np.log(posterior.step_time_s(table)), fits)
+    order = np.lexsort((-scores, fits <= UNLIKELY))[:_MOST_COMPARED]
     compared, fits = table.take(order), fits[order]
-    logs = belief.log_seconds(compared) + belief.left_by_neighbours(base.layout, base.step_time_s)
-    low, median, high = np.exp(np.quantile(logs[:, 0] + belief.error(), (0.025, 0.5, 0.975))).tolist()
-    speed = Speed(layouts[order[0]], median, task.model.seq_length)
-    chances = _chances(worth(-(logs + belief.own_error(len(order))), fits))
+    logs = posterior.log_seconds(compared) + posterior.shared_residual(base.layout, base.step_time_s)
+    low, median, high = np.exp(np.quantile(logs[:, 0] + posterior.error(), (0.025, 0.5, 0.975))).tolist()
+    speed = LayoutSpeed(layouts[order[0]], median, task.model.seq_length)
+    chances = _chances(acquisition_score(-(logs + posterior.layout_residual(len(order))), fits))
     seconds = np.exp(np.median(logs, axis=0))
     contenders = [
         Contender(layouts[order[row]], float(chances[row]), float(seconds[row]), Fits.of(task, float(fits[row])))
@@ -231,13 +235,13 @@ def best_of(belief: ScaledBelief, task: Task, layouts: Sequence[Layout], scaling
         efficiency=speed.tokens_per_sec_per_gpu / base.tokens_per_sec_per_gpu,
         fits=Fits.of(task, float(fits[0])),
         contenders=tuple(contenders),
-        uncertain_terms=tuple(belief.unseen_terms(compared.take(np.array([0])))),
+        uncertain_terms=tuple(posterior.unseen_terms(compared.take(np.array([0])))),
     )
 
 
-def _chances(worths: np.ndarray) -> np.ndarray:
+def _chances(scores: np.ndarray) -> np.ndarray:
     """Of each column to be the largest of its row."""
-    return np.bincount(worths.argmax(axis=1), minlength=worths.shape[1]) / len(worths)
+    return np.bincount(scores.argmax(axis=1), minlength=scores.shape[1]) / len(scores)
 
 
 def _likeliest(chances: np.ndarray) -> list[int]:
@@ -246,16 +250,16 @@ def _likeliest(chances: np.ndarray) -> list[int]:
     return order[: 1 + int(np.searchsorted(np.cumsum(chances[order]), _NEARLY_ALL))].tolist()
 
 
-def _base(tried: Tried) -> Speed:
+def _base(inputs: ForecastInput) -> LayoutSpeed:
     speeds = [
-        Speed(row.layout, row.step_time_s, tried.task.model.seq_length)
-        for row in tried.measured
-        if row.step_time_s is not None and tried.global_batch_size in (None, row.layout.global_batch_size)
+        LayoutSpeed(row.layout, row.step_time_s, inputs.task.model.seq_length)
+        for row in inputs.measured
+        if row.step_time_s is not None and inputs.global_batch_size in (None, row.layout.global_batch_size)
     ]
     if not speeds:
         raise InputError.of(
             "no_measurement",
-            f"no layout of the global batch {tried.global_batch_size} ran",
+            f"no layout of the global batch {inputs.global_batch_size} ran",
             rule="a forecast is compared with a measured layout of the search's own global batch",
             fix="forecast when such a trial has been measured",
         )
@@ -274,7 +278,7 @@ def _with_nodes(cluster: Cluster, num_nodes: int) -> Cluster:
     return replace(cluster, num_nodes=num_nodes)
 
 
-def _layouts(tried: Tried, scaling: Scaling, num_nodes: int, base: Layout) -> Sequence[Layout]:
+def _layouts(inputs: ForecastInput, scaling: Scaling, num_nodes: int, base: Layout) -> Sequence[Layout]:
     """What may be tried there; InputError where that is nothing."""
     batch = base.global_batch_size
     if scaling is Scaling.WEAK:
@@ -287,7 +291,7 @@ def _layouts(tried: Tried, scaling: Scaling, num_nodes: int, base: Layout) -> Se
                 f" as they are on each multiple of {counted(step, 'node')}",
                 rule="weak scaling gives every node as many sequences",
             )
-    return tried.layouts_on(num_nodes, batch)
+    return inputs.layouts_on(num_nodes, batch)
 
 
 def _notes(cluster: Cluster, tried_nodes: int, most_nodes: int) -> list[str]:

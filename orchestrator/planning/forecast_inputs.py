@@ -8,10 +8,10 @@ from typing import Any
 
 from orchestrator.config.spec import SearchSpec
 from orchestrator.planning.candidates import candidates_of
-from orchestrator.planning.forecast import Tried
+from orchestrator.planning.forecast import ForecastInput
 from orchestrator.planning.plan import task_of
-from orchestrator.records.observations import observed_in
-from orchestrator.samplers.cost_model_posterior import Task
+from orchestrator.records.observations import observed_trials
+from orchestrator.samplers.cost_model_posterior import TuningTask
 from search_spaces.errors import InputError, did_you_mean
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
@@ -24,9 +24,9 @@ from trials.ledger.events import SearchRecord
 _DERIVED = ("num_nodes", "data_parallel", "grad_accum_steps")
 
 
-def tried_in_search(
-    record: SearchRecord, spec: SearchSpec, earlier: Sequence[Observation] = (), cluster: Cluster | None = None
-) -> Tried:
+def input_from_search(
+    record: SearchRecord, spec: SearchSpec, prior_trials: Sequence[Observation] = (), cluster: Cluster | None = None
+) -> ForecastInput:
     """What the search has measured so far, and its own space on other numbers of nodes.
 
     `earlier` are trials of other searches that it learnt from; `cluster` is known better than the search's own, and
@@ -46,11 +46,13 @@ def tried_in_search(
         found = candidates_of(_enlarged(spec, num_nodes, batch)).feasible
         return [layout for layout in found if layout.global_batch_size == batch]
 
-    rows = observed_in(record, spec).rows
-    return Tried.of(task_of(spec, earlier), rows, layouts_on, spec.global_batch_size, spec.search.seed)
+    rows = observed_trials(record, spec).rows
+    return ForecastInput.of(task_of(spec, prior_trials), rows, layouts_on, spec.global_batch_size, spec.search.seed)
 
 
-def tried_in_table(rows: Sequence[Observation], problems: Sequence[str], cluster: Cluster | None = None) -> Tried:
+def input_from_table(
+    rows: Sequence[Observation], problems: Sequence[str], cluster: Cluster | None = None
+) -> ForecastInput:
     """These problems of a table, or all of it. `cluster` says what its rows do not: the links of their machine.
 
     The space is every combination of the rows' values. InputError for a problem there is none of, for rows of several
@@ -63,7 +65,7 @@ def tried_in_table(rows: Sequence[Observation], problems: Sequence[str], cluster
     def layouts_on(num_nodes: int, batch: int) -> Sequence[Layout]:
         return _combined(model, machine, [row.layout for row in chosen], num_nodes, batch)
 
-    return Tried.of(Task(model, machine), chosen, layouts_on)
+    return ForecastInput.of(TuningTask(model, machine), chosen, layouts_on)
 
 
 def _enlarged(spec: SearchSpec, num_nodes: int, batch: int) -> SearchSpec:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from orchestrator.config.spec import SearchSpec
-from orchestrator.planning.prior_trials import NOTHING_EARLIER, Earlier
-from orchestrator.samplers.cost_model_posterior import Task, memory_belief, worth
+from orchestrator.planning.prior_trials import NO_PRIOR_TRIALS, PriorTrials
+from orchestrator.samplers.cost_model_posterior import TuningTask, acquisition_score, memory_posterior
 from orchestrator.samplers.guided import MANY_TRIALS
 from search_spaces.cost_model import memory
 from search_spaces.cost_model.stage_table import StageTable
@@ -42,21 +42,21 @@ class Fits(LowerStrEnum):
     UNSURE = "unsure"
 
     @classmethod
-    def of(cls, task: Task, chance: float) -> Fits | None:
+    def of(cls, task: TuningTask, chance: float) -> Fits | None:
         """What a chance to fit means; None where nobody knows how much memory there is."""
         if task.capacity_gib is None:
             return None
         return cls.YES if chance >= LIKELY else cls.NO if chance <= UNLIKELY else cls.UNSURE
 
 
-def task_of(spec: SearchSpec, earlier: Sequence[Observation] = ()) -> Task:
+def task_of(spec: SearchSpec, prior_trials: Sequence[Observation] = ()) -> TuningTask:
     """What the search's models need to know of it, and trials of others to learn from."""
-    return Task(
+    return TuningTask(
         spec.model,
         spec.cluster,
         spec.objective,
         spec.measure.memory_limit_gib,
-        tuple(earlier),
+        tuple(prior_trials),
         spec.constraints.min_free_memory_gib or 0.0,
     )
 
@@ -72,10 +72,10 @@ class Estimates:
     chance_to_fit: np.ndarray
 
     @classmethod
-    def of(cls, task: Task, layouts: LayoutTable) -> Estimates:
-        terms, constants = StepTerms.of(task.model, task.cluster, layouts), task.knowledge.time.constants
-        believed, gib = memory_belief(task), memory.stage_memory(task.model, layouts).peak
-        return cls(terms.seconds(constants), terms.parts(constants), gib * believed.factor, believed.fits(gib))
+    def of(cls, task: TuningTask, layouts: LayoutTable) -> Estimates:
+        terms, constants = StepTerms.of(task.model, task.cluster, layouts), task.priors.time.constants
+        posterior, gib = memory_posterior(task), memory.stage_memory(task.model, layouts).peak
+        return cls(terms.seconds(constants), terms.parts(constants), gib * posterior.factor, posterior.fits(gib))
 
     def take(self, rows: np.ndarray) -> Estimates:
         """The layouts of these indices, in that order."""
@@ -98,12 +98,12 @@ class Plan:
     """A search's layouts in predicted order: those that compete first, of these the ones that may fit, and then by
     what is expected of their speed and of their chance to fit."""
 
-    task: Task
+    task: TuningTask
     layouts: tuple[Layout, ...]
     table: LayoutTable
     estimates: Estimates
     expected: ExpectedHours
-    earlier: Earlier = NOTHING_EARLIER
+    prior_trials: PriorTrials = NO_PRIOR_TRIALS
 
     @property
     def speed_is_known(self) -> bool:
@@ -135,9 +135,9 @@ class Plan:
         """What has to be known of the numbers to read them."""
         cluster = self.task.cluster
         notes = ["uncalibrated: no trial has corrected the models of memory and time yet"]
-        if (words := self.earlier.words) is not None:
+        if (words := self.prior_trials.words) is not None:
             notes = [f"the models' constants were learnt from {words}"]
-        notes += self.earlier.remarks
+        notes += self.prior_trials.remarks
         if cluster.links_are_assumed and cluster.num_gpus > 1:
             notes.append(assumed_links_note(cluster))
         if not self.speed_is_known:
@@ -179,14 +179,14 @@ class Plan:
         }
 
 
-def plan_of(spec: SearchSpec, space: SearchSpace, earlier: Earlier = NOTHING_EARLIER) -> Plan:
+def plan_of(spec: SearchSpec, space: SearchSpace, prior_trials: PriorTrials = NO_PRIOR_TRIALS) -> Plan:
     """What is expected of every layout that the search may try, and of the search, after these trials of others."""
-    task, table = task_of(spec, earlier.observations), LayoutTable.of(space.feasible)
+    task, table = task_of(spec, prior_trials.observations), LayoutTable.of(space.feasible)
     estimates = Estimates.of(task, table)
     order = _order(task, space, table, estimates)
     layouts = tuple(space.feasible[row] for row in order)
     table, estimates = table.take(order), estimates.take(order)
-    return Plan(task, layouts, table, estimates, _expected_hours(spec, task, layouts, estimates), earlier)
+    return Plan(task, layouts, table, estimates, _expected_hours(spec, task, layouts, estimates), prior_trials)
 
 
 def assumed_links_note(cluster: Cluster) -> str:
@@ -197,11 +197,11 @@ def assumed_links_note(cluster: Cluster) -> str:
     )
 
 
-def predictor(task: Task) -> Callable[[Layout], dict[str, Any] | None]:
+def predictor(task: TuningTask) -> Callable[[Layout], dict[str, Any] | None]:
     """A layout's `prediction` in the ledger; None where nobody knows how fast the accelerator is."""
     if not task.speed_is_known:
         return lambda layout: None
-    model_hash = _model_hash(task.earlier)
+    model_hash = _model_hash(task.prior_trials)
 
     def predict(layout: Layout) -> dict[str, Any]:
         estimates = Estimates.of(task, LayoutTable.of([layout]))
@@ -214,9 +214,9 @@ def predictor(task: Task) -> Callable[[Layout], dict[str, Any] | None]:
     return predict
 
 
-def stage_memory_gib(task: Task, layouts: LayoutTable) -> list[list[float]]:
+def stage_memory_gib(task: TuningTask, layouts: LayoutTable) -> list[list[float]]:
     """GiB of a rank on each stage, first to last, of each layout."""
-    factor = memory_belief(task).factor
+    factor = memory_posterior(task).factor
     found: list[list[float]] = [[] for _ in range(len(layouts))]
     for stages in np.unique(layouts["pipeline_parallel"]).tolist():
         rows = np.flatnonzero(layouts["pipeline_parallel"] == stages)
@@ -247,7 +247,9 @@ def _measured_step_s(layouts: Sequence[Layout], estimates: Estimates) -> np.ndar
     return seconds
 
 
-def _expected_hours(spec: SearchSpec, task: Task, layouts: Sequence[Layout], estimates: Estimates) -> ExpectedHours:
+def _expected_hours(
+    spec: SearchSpec, task: TuningTask, layouts: Sequence[Layout], estimates: Estimates
+) -> ExpectedHours:
     trials = min(MANY_TRIALS, spec.search.max_trials, len(layouts))
     if not task.speed_is_known:
         return ExpectedHours(trials, None, None)
@@ -273,26 +275,26 @@ def _repeated(spec: SearchSpec, layouts: Sequence[Layout], trials: int) -> list[
     return sorted(rows)
 
 
-def _order(task: Task, space: SearchSpace, table: LayoutTable, estimates: Estimates) -> np.ndarray:
+def _order(task: TuningTask, space: SearchSpace, table: LayoutTable, estimates: Estimates) -> np.ndarray:
     batch = table["micro_batch_size"] * table["grad_accum_steps"] * table["data_parallel"]
     sharers = np.array([sharers_of(layout, task.objective) for layout in space.feasible])
     speed = np.log(_tokens(task, table) / sharers / estimates.step_time_s)
-    worths = worth(speed, estimates.chance_to_fit)
-    return np.lexsort((-worths, estimates.chance_to_fit <= UNLIKELY, batch != space.workload.global_batch_size))
+    scores = acquisition_score(speed, estimates.chance_to_fit)
+    return np.lexsort((-scores, estimates.chance_to_fit <= UNLIKELY, batch != space.workload.global_batch_size))
 
 
-def _tokens(task: Task, table: LayoutTable) -> np.ndarray:
+def _tokens(task: TuningTask, table: LayoutTable) -> np.ndarray:
     """Of a step."""
     sequences = table["micro_batch_size"] * table["grad_accum_steps"] * table["data_parallel"]
     return sequences * task.model.seq_length
 
 
-def _model_hash(earlier: Sequence[Observation]) -> str:
+def _model_hash(prior_trials: Sequence[Observation]) -> str:
     """SHA-256 over the sources that predict and what they learnt from, in hex: predictions of one are comparable."""
     digest = hashlib.sha256()
     for path in sorted(Path(memory.__file__).parents[1].rglob("*.py")):
         digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
         digest.update(path.read_bytes())
-    if earlier:
-        digest.update(render_table(earlier).encode())
+    if prior_trials:
+        digest.update(render_table(prior_trials).encode())
     return digest.hexdigest()

@@ -14,7 +14,7 @@ from orchestrator.common.timeouts import in_thread, result_with_timeout
 from orchestrator.config.schema import FROM_LEDGER, FROM_NOTHING
 from orchestrator.config.spec import SearchSpec
 from orchestrator.preflight.trainer import ranks_run_here
-from orchestrator.records.observations import DAMAGED, observed_in
+from orchestrator.records.observations import DAMAGED, observed_trials
 from search_spaces.cost_model.memory import stage_memory
 from search_spaces.cost_model.posterior import typical_constants
 from search_spaces.cost_model.step_time import StepTerms
@@ -48,7 +48,7 @@ _UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, Typ
 
 
 @dataclass(frozen=True)
-class Earlier:
+class PriorTrials:
     """Trials that ran or ran out of memory, MOST_TRIALS at most; `remarks` say what could not be used."""
 
     observations: tuple[Observation, ...] = ()
@@ -73,10 +73,10 @@ class Earlier:
         return (*learnt, *self.remarks)
 
 
-NOTHING_EARLIER = Earlier()
+NO_PRIOR_TRIALS = PriorTrials()
 
 
-def collected(spec: SearchSpec, ledger_url: str) -> Earlier:
+def collect_prior_trials(spec: SearchSpec, ledger_url: str) -> PriorTrials:
     """What `search.warm_start` asks for, as it stands now; InputError for a table that cannot be read.
 
     A ledger is a help only: what is wrong with it is a remark. A search over a recorded table learns nothing from the
@@ -85,7 +85,7 @@ def collected(spec: SearchSpec, ledger_url: str) -> Earlier:
     if (table := spec.search.earlier_table) is not None:
         return _of_table(spec, table)
     if spec.search.warm_start == FROM_NOTHING or spec.launcher.kind == "simulated":
-        return NOTHING_EARLIER
+        return NO_PRIOR_TRIALS
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
@@ -94,44 +94,46 @@ def collected(spec: SearchSpec, ledger_url: str) -> Earlier:
         return _without(error)
 
 
-def collected_for_plan(spec: SearchSpec) -> Earlier:
+def collect_prior_trials_for_plan(spec: SearchSpec) -> PriorTrials:
     """The same for somebody who only looks: nothing is created, and nothing is waited for long."""
     from trials.ledger.place import existing_ledger_url
 
     if spec.search.warm_start != FROM_LEDGER or spec.launcher.kind == "simulated":
-        return collected(spec, "")
+        return collect_prior_trials(spec, "")
     try:
         url = existing_ledger_url(spec.ledger.url)
         if url is None:
-            return NOTHING_EARLIER
+            return NO_PRIOR_TRIALS
         return result_with_timeout(
-            in_thread(lambda: collected(spec, url), "earlier trials"), PLAN_WAITS_S, "the ledger: "
+            in_thread(lambda: collect_prior_trials(spec, url), "earlier trials"), PLAN_WAITS_S, "the ledger: "
         )
     except (OSError, *_UNREADABLE) as error:
         return _without(error)
 
 
-def freeze(folder: SearchFolder, earlier: Earlier) -> None:
+def save_prior_trials(folder: SearchFolder, prior_trials: PriorTrials) -> None:
     """Write down what a new search learns from, so that whoever drives it later learns the same."""
-    if earlier.observations:
-        write_text(folder.earlier, render_table(earlier.observations, [f"learnt from {earlier.words}"]))
+    if prior_trials.observations:
+        write_text(folder.earlier, render_table(prior_trials.observations, [f"learnt from {prior_trials.words}"]))
 
 
-def frozen(folder: SearchFolder) -> tuple[Observation, ...]:
+def load_prior_trials(folder: SearchFolder) -> tuple[Observation, ...]:
     """What the search learns from, nothing where nothing was written down; InputError for a damaged file."""
     return read_table(folder.earlier).require_whole().observations if folder.earlier.exists() else ()
 
 
-def _without(error: Exception) -> Earlier:
-    return Earlier(remarks=(f"earlier trials are not used: {str(error).splitlines()[0]}",))
+def _without(error: Exception) -> PriorTrials:
+    return PriorTrials(remarks=(f"earlier trials are not used: {str(error).splitlines()[0]}",))
 
 
-def _of_table(spec: SearchSpec, table: Path) -> Earlier:
+def _of_table(spec: SearchSpec, table: Path) -> PriorTrials:
     from search_spaces.tables.benchmark_problem import measured_on
 
     rows = measured_on(read_table(table).require_whole().observations, spec.cluster)
     chosen, useless = _chosen(_evenly(rows))
-    return Earlier(chosen, (f"left out of {table.name}: {counted(useless, 'row')} that cannot be",) if useless else ())
+    return PriorTrials(
+        chosen, (f"left out of {table.name}: {counted(useless, 'row')} that cannot be",) if useless else ()
+    )
 
 
 def _evenly(rows: Sequence[Observation]) -> list[Observation]:
@@ -139,7 +141,7 @@ def _evenly(rows: Sequence[Observation]) -> list[Observation]:
     return [rows[index] for index in sorted(range(len(rows)), key=lambda index: index * _GOLDEN_RATIO % 1)]
 
 
-def _of_ledger(spec: SearchSpec, ledger_url: str) -> Earlier:
+def _of_ledger(spec: SearchSpec, ledger_url: str) -> PriorTrials:
     from trials.ledger.reader import LedgerReader
 
     with closing(LedgerReader(ledger_url)) as reader:
@@ -149,7 +151,7 @@ def _of_ledger(spec: SearchSpec, ledger_url: str) -> Earlier:
     chosen, useless = _chosen(row for row, device in rows if device is None or ours is None or device == ours)
     damaged = sum(one.damaged for one in seen) + useless
     remark = f"damaged in the ledger and left out: {counted(damaged, 'trial')} of earlier searches, or whole searches"
-    return Earlier(chosen, (remark,) if damaged else ())
+    return PriorTrials(chosen, (remark,) if damaged else ())
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,7 @@ def _is_alike(data: Mapping[str, Any], spec: SearchSpec) -> bool:
 
 
 def _seen(search: SearchRecord, spec: SearchSpec) -> _Seen:
-    observed = observed_in(search, spec)
+    observed = observed_trials(search, spec)
     devices = {trial.trial: device for trial in search.trials if (device := _device_of(trial)) is not None}
     usual = next(iter(devices.values()), None)
     told = [row for row in reversed(observed.rows) if row.outcome in ("ok", "oom")]

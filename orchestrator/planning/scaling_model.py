@@ -13,9 +13,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orchestrator.samplers.cost_model_posterior import OWN_SHARE, Task, memory_belief, memory_evidence
+from orchestrator.samplers.cost_model_posterior import (
+    LAYOUT_RESIDUAL_SHARE,
+    TuningTask,
+    memory_evidence,
+    memory_posterior,
+)
 from search_spaces.cost_model.memory import stage_memory
-from search_spaces.cost_model.posterior import MODEL_ERROR, TimeBelief, TimePrior
+from search_spaces.cost_model.posterior import MODEL_ERROR, StepTimePosterior, TimePrior
 from search_spaces.cost_model.step_time import TERMS, StepTerms
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
@@ -46,23 +51,23 @@ class UnseenTerm:
     over_fabric: bool
 
 
-class ScaledBelief:
+class ScalingPosterior:
     """The models of memory and time after these trials of a task, for layouts on any number of nodes.
 
     `rows` are of the task's model, on nodes of its cluster, and at least one of them ran. All chance is drawn from
     `seed`.
     """
 
-    def __init__(self, task: Task, rows: Sequence[Observation], seed: int):
+    def __init__(self, task: TuningTask, rows: Sequence[Observation], seed: int):
         self._task = task
         chance = np.random.default_rng(seed)
-        ran = _some([row for row in rows if row.step_time_s is not None], chance)
+        ran = _sample([row for row in rows if row.step_time_s is not None], chance)
         table = LayoutTable.of(row.layout for row in ran)
         terms = self._terms(table)
         seconds = [row.step_time_s or math.nan for row in ran]
-        self._time = TimeBelief(terms, seconds, seed, task.knowledge.time)
+        self._time = StepTimePosterior(terms, seconds, seed, task.priors.time)
         self._error = _scale(np.log(seconds) - self._time.predict(terms)[0])
-        self._memory = memory_belief(task, [memory_evidence(row) for row in rows if row.outcome in ("ok", "oom")])
+        self._memory = memory_posterior(task, [memory_evidence(row) for row in rows if row.outcome in ("ok", "oom")])
         self._widest = max(row.layout.num_nodes for row in ran)
         self._prior_log_sd = TimePrior.shipped(task.cluster.speed_is_known).deviations[:-1]
         self._seen_inside, self._seen_between = self._seen(table, terms)
@@ -92,14 +97,14 @@ class ScaledBelief:
             logs[:, rows] = np.log(terms.take(rows).seconds(np.exp(self._widened(num_nodes, np.array(is_between)))))
         return logs
 
-    def left_by_neighbours(self, layout: Layout, step_time_s: float) -> float:
+    def shared_residual(self, layout: Layout, step_time_s: float) -> float:
         """What layouts like this measured one leave unexplained as it does: the logarithm of a factor on step times."""
         left = math.log(step_time_s / self.step_time_s(LayoutTable.of([layout]))[0])
-        return (1 - OWN_SHARE**2) * left
+        return (1 - LAYOUT_RESIDUAL_SHARE**2) * left
 
-    def own_error(self, count: int) -> np.ndarray:
+    def layout_residual(self, count: int) -> np.ndarray:
         """Draws of how far each of so many layouts is from the model by itself, logarithms of shape (draws, count)."""
-        return OWN_SHARE * self._errors(count)
+        return LAYOUT_RESIDUAL_SHARE * self._errors(count)
 
     def error(self) -> np.ndarray:
         """Draws of how far a layout is from the model in all, logarithms of shape (draws,)."""
@@ -169,7 +174,7 @@ def _shares(terms: StepTerms, constants: np.ndarray) -> np.ndarray:
 _LESS = 0.1
 
 
-def _some(rows: list[Observation], chance: np.random.Generator) -> list[Observation]:
+def _sample(rows: list[Observation], chance: np.random.Generator) -> list[Observation]:
     chosen = chance.choice(len(rows), min(len(rows), _MOST_TOLD), replace=False)
     return [rows[index] for index in np.sort(chosen)]
 

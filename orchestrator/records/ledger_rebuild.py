@@ -21,7 +21,7 @@ from trials.ledger.writer import LedgerWriter
 from trials.trial import LowerStrEnum
 
 
-class Rebuilt(LowerStrEnum):
+class RebuildResult(LowerStrEnum):
     """What became of a search's rows."""
 
     ADDED = "added"
@@ -33,11 +33,11 @@ class Rebuilt(LowerStrEnum):
 
 
 @dataclass(frozen=True)
-class RebuiltSearch:
+class SearchRebuild:
     """A search's folder and what became of its rows; `message` says why where they were left."""
 
     folder: SearchFolder
-    result: Rebuilt
+    result: RebuildResult
     num_events: int = 0
     message: str | None = None
 
@@ -70,7 +70,7 @@ def searches_in(places: Iterable[Path]) -> list[SearchFolder]:
     return [found[path] for path in sorted(found)]
 
 
-def rebuild(folder: SearchFolder, ledger: LedgerWriter, reader: LedgerReader) -> RebuiltSearch:
+def rebuild(folder: SearchFolder, ledger: LedgerWriter, reader: LedgerReader) -> SearchRebuild:
     """Make the ledger's rows of one search what its journal says. Raises LedgerUnavailable.
 
     A search that has not ended is held meanwhile, like a driver holds it, so that none begins in the middle; one that
@@ -84,9 +84,9 @@ def rebuild(folder: SearchFolder, ledger: LedgerWriter, reader: LedgerReader) ->
             return _rebuilt(folder, *_told(folder), ledger, reader)
     except LeaseHeld as held:
         restore(folder, events, ledger)
-        return RebuiltSearch(folder, Rebuilt.HELD, message=str(held))
+        return SearchRebuild(folder, RebuildResult.HELD, message=str(held))
     except _Unreadable as problem:
-        return RebuiltSearch(folder, Rebuilt.DAMAGED, message=str(problem))
+        return SearchRebuild(folder, RebuildResult.DAMAGED, message=str(problem))
 
 
 def restore(folder: SearchFolder, events: Sequence[Event], ledger: LedgerWriter) -> None:
@@ -137,16 +137,16 @@ def _held(folder: SearchFolder) -> Iterator[None]:
 
 def _rebuilt(
     folder: SearchFolder, record: SearchRecord, events: list[Event], ledger: LedgerWriter, reader: LedgerReader
-) -> RebuiltSearch:
+) -> SearchRebuild:
     known = ledger.last_seq(folder.search_id)
     here = str(folder.path)
     if known > len(events):
         message = f"the ledger knows {known} events of it, this folder {len(events)}"
-        return RebuiltSearch(folder, Rebuilt.NEWER, len(events), message)
+        return SearchRebuild(folder, RebuildResult.NEWER, len(events), message)
     if known == len(events) and _same(reader, folder.search_id, record, here):
-        return RebuiltSearch(folder, Rebuilt.UNCHANGED, known)
+        return SearchRebuild(folder, RebuildResult.UNCHANGED, known)
     ledger.replace(folder.search_id, events, here)
-    return RebuiltSearch(folder, Rebuilt.REPLACED if known else Rebuilt.ADDED, len(events))
+    return SearchRebuild(folder, RebuildResult.REPLACED if known else RebuildResult.ADDED, len(events))
 
 
 def _same(reader: LedgerReader, search_id: str, record: SearchRecord, here: str) -> bool:

@@ -51,7 +51,7 @@ def find_search(given: str | None, ledger: str | None) -> LocatedSearch:
 def find_recipe(given: str | None, ledger: str | None) -> Path:
     """The recipe that a person means: its folder or file, a search's folder, or a search's id; that of the newest
     search when nothing is given. InputError for a search that has none yet."""
-    if given is not None and names_no_search(given):
+    if given is not None and is_path_without_search(given):
         return Path(given)
     found = find_search(given, ledger)
     if not found.folder.recipe.exists():
@@ -103,7 +103,7 @@ MOVED = "name the folder where it lies now; parlay ledger rebuild FOLDER tells t
 """What to do about a search that is not where the ledger says."""
 
 
-def names_no_search(given: str) -> bool:
+def is_path_without_search(given: str) -> bool:
     """Whether what a person names is a path at which no search lies."""
     return ("/" in given or os.path.exists(given)) and not SearchFolder(Path(given)).is_one
 

@@ -32,14 +32,14 @@ _LEAST, _MOST = 1e-9, 1e12
 
 
 @dataclass(frozen=True)
-class Observed:
+class ObservedTrials:
     """Rows in the order in which the trials were proposed; and how many trials are none, by the reason why."""
 
     rows: tuple[Observation, ...]
     left_out: Mapping[str, int] = field(default_factory=dict)
 
 
-def observed_in(search: SearchRecord, spec: SearchSpec) -> Observed:
+def observed_trials(search: SearchRecord, spec: SearchSpec) -> ObservedTrials:
     """What the search has seen of its layouts so far, a row for each trial that says something of its own.
 
     A pruned trial is a row that ran: it ended itself because the median of its steps, which is the row's time, lies
@@ -48,26 +48,28 @@ def observed_in(search: SearchRecord, spec: SearchSpec) -> Observed:
     """
     rows: list[Observation] = []
     left_out: Counter[str] = Counter()
-    outvoted = _outvoted(search)
+    outvoted = _superseded(search)
     for trial in search.trials:
-        found = SUSPECT if trial.trial in outvoted else _row_or_why_not(search, spec, trial)
+        found = SUSPECT if trial.trial in outvoted else _row_or_exclusion(search, spec, trial)
         if isinstance(found, Observation):
             rows.append(found)
         else:
             left_out[found] += 1
-    return Observed(tuple(rows), dict(sorted(left_out.items())))
+    return ObservedTrials(tuple(rows), dict(sorted(left_out.items())))
 
 
-def measured_table(observed: Observed, search: SearchRecord) -> str:
+def measured_table(observed: ObservedTrials, search: SearchRecord) -> str:
     """measured.csv of a search."""
     left_out = ", ".join(f"{count} {why}" for why, count in observed.left_out.items())
     comments = [f"search {search.search_id}, {search.state}: {len(observed.rows)} of {len(search.trials)} trials"]
     return render_table(observed.rows, [*comments, *([f"left out: {left_out}"] if left_out else [])])
 
 
-def leave_measured(folder: SearchFolder, spec: SearchSpec, search: SearchRecord, note: Callable[[str], None]) -> None:
+def write_measured_table(
+    folder: SearchFolder, spec: SearchSpec, search: SearchRecord, note: Callable[[str], None]
+) -> None:
     """Write the ended search's measured.csv, where it has rows; a folder that cannot take it ends no search."""
-    observed = observed_in(search, spec)
+    observed = observed_trials(search, spec)
     try:
         if observed.rows:
             write_text(folder.measured, measured_table(observed, search))
@@ -76,7 +78,7 @@ def leave_measured(folder: SearchFolder, spec: SearchSpec, search: SearchRecord,
         note(f"{folder.measured.name} is not written: {error}; {again}")
 
 
-def _outvoted(search: SearchRecord) -> frozenset[str]:
+def _superseded(search: SearchRecord) -> frozenset[str]:
     """The trials whose run is suspect where another run of the same layout is not."""
     by_layout: dict[str, list[Trial]] = {}
     for trial in search.trials:
@@ -86,7 +88,7 @@ def _outvoted(search: SearchRecord) -> frozenset[str]:
     return frozenset(run.trial for runs in by_layout.values() for run in runs) - counted
 
 
-def _row_or_why_not(search: SearchRecord, spec: SearchSpec, trial: Trial) -> Observation | str:
+def _row_or_exclusion(search: SearchRecord, spec: SearchSpec, trial: Trial) -> Observation | str:
     attempt = trial.last_attempt
     if not trial.state.is_ended:
         return IN_FLIGHT

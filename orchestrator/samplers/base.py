@@ -27,19 +27,19 @@ class TrialFeedback:
     layout: Layout
     value: float | None = None
     reason: FailureReason | None = None
-    at_most: float | None = None
+    upper_bound: float | None = None
     peak_memory_gib: float | None = None
     unfit_value: float | None = None
 
     @property
-    def seen(self) -> float | None:
+    def observed_value(self) -> float | None:
         """How fast it is, or was at most, whatever else is wrong with it; None where nobody knows."""
-        return self.speed if self.unfit_value is None else self.unfit_value
+        return self.value_or_bound if self.unfit_value is None else self.unfit_value
 
     @property
-    def speed(self) -> float | None:
+    def value_or_bound(self) -> float | None:
         """The value, or what the layout came to at most, a little above what it had; None where neither is known."""
-        return self.at_most if self.value is None else self.value
+        return self.upper_bound if self.value is None else self.value
 
     @property
     def is_ended(self) -> bool:
@@ -100,5 +100,5 @@ def feedback_of(
             return TrialFeedback(layout, reason=reason, peak_memory_gib=peak_gib, unfit_value=value)
         return TrialFeedback(layout, value=value, peak_memory_gib=peak_gib)
     if all(trial.state.is_ended for trial in trials):
-        return TrialFeedback(layout, reason=trials[0].reason, at_most=upper_bound(trials[0]))
+        return TrialFeedback(layout, reason=trials[0].reason, upper_bound=upper_bound(trials[0]))
     return TrialFeedback(layout)

@@ -11,7 +11,14 @@ import numpy as np
 
 from orchestrator.samplers.base import TrialFeedback
 from search_spaces.cost_model.memory import stage_memory
-from search_spaces.cost_model.posterior import MEMORY_FACTOR, MemoryBelief, MemoryEvidence, Prior, TimeBelief, TimePrior
+from search_spaces.cost_model.posterior import (
+    MEMORY_FACTOR,
+    MemoryEvidence,
+    MemoryPosterior,
+    Prior,
+    StepTimePosterior,
+    TimePrior,
+)
 from search_spaces.cost_model.step_time import StepTerms
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.hardware.memory_headroom import rank_memory_gib
@@ -24,7 +31,7 @@ from trials.trial import FailureReason
 
 
 @dataclass(frozen=True)
-class Task:
+class TuningTask:
     """What is searched for: the training, the machine, and what is to be large.
 
     `memory_limit_gib` is the limit a rank is given, None for the device's own; `min_free_memory_gib` of it have to stay
@@ -35,7 +42,7 @@ class Task:
     cluster: Cluster
     objective: Objective = Objective.TOKENS_PER_SEC
     memory_limit_gib: float | None = None
-    earlier: tuple[Observation, ...] = ()
+    prior_trials: tuple[Observation, ...] = ()
     min_free_memory_gib: float = 0.0
 
     @property
@@ -51,31 +58,31 @@ class Task:
     @property
     def speed_is_known(self) -> bool:
         """Whether anybody knows how fast the accelerator is, or trials have told; else seconds are ratios only."""
-        return self.cluster.speed_is_known or any(row.step_time_s is not None for row in self.earlier)
+        return self.cluster.speed_is_known or any(row.step_time_s is not None for row in self.prior_trials)
 
     @cached_property
-    def knowledge(self) -> Knowledge:
+    def priors(self) -> ModelPriors:
         """What is known before the first trial of this search."""
-        return Knowledge.of(self)
+        return ModelPriors.of(self)
 
 
 @dataclass(frozen=True)
-class Knowledge:
+class ModelPriors:
     """What the constants of the models are known to be."""
 
     time: TimePrior
     memory: Prior
 
     @classmethod
-    def of(cls, task: Task) -> Knowledge:
+    def of(cls, task: TuningTask) -> ModelPriors:
         """What is known anyway, corrected by what earlier searches saw."""
         time = TimePrior.shipped(task.cluster.speed_is_known)
         memory = MEMORY_FACTOR
-        if ran := [row for row in task.earlier if row.step_time_s is not None]:
+        if ran := [row for row in task.prior_trials if row.step_time_s is not None]:
             terms = StepTerms.joined([_terms_of(row, task.cluster) for row in ran])
             time = time.after_others(terms, [row.step_time_s or math.nan for row in ran], seed=0)
-        if told := [memory_evidence(row) for row in task.earlier if row.outcome in ("ok", "oom")]:
-            memory = MemoryBelief(task.capacity_gib, told).for_others
+        if told := [memory_evidence(row) for row in task.prior_trials if row.outcome in ("ok", "oom")]:
+            memory = MemoryPosterior(task.capacity_gib, told).for_others
         return cls(time, memory)
 
 
@@ -99,13 +106,13 @@ def _is_of_tensors(cluster: Cluster) -> bool:
     return cluster.accelerator.memory_gib is not None
 
 
-def memory_belief(task: Task, evidence: Sequence[MemoryEvidence] = ()) -> MemoryBelief:
+def memory_posterior(task: TuningTask, evidence: Sequence[MemoryEvidence] = ()) -> MemoryPosterior:
     """What is believed of memory after these trials of the search."""
-    return MemoryBelief(task.capacity_gib, evidence, task.knowledge.memory, task.room_gib)
+    return MemoryPosterior(task.capacity_gib, evidence, task.priors.memory, task.room_gib)
 
 
 @dataclass(frozen=True)
-class Outlook:
+class Prediction:
     """Of each candidate: mean and standard deviation of the logarithm of its objective, and the chance that it fits.
 
     `unexplained` is how far measurements are from the model, a standard deviation of the logarithm."""
@@ -116,16 +123,16 @@ class Outlook:
     unexplained: float
 
 
-def worth(log_value: np.ndarray, fits: np.ndarray) -> np.ndarray:
+def acquisition_score(log_value: np.ndarray, fits: np.ndarray) -> np.ndarray:
     """By what candidates are ordered before any was measured: one that may not fit has to be faster to be worth its
     trial. `log_value` is the logarithm of the objective, `fits` the chance to fit."""
     return log_value + 0.5 * np.log(fits + 1e-9)
 
 
-class Expectations:
+class CostModelPredictor:
     """Estimates of a closed set of candidates, and what a history makes of them."""
 
-    def __init__(self, task: Task, candidates: Sequence[Layout], seed: int):
+    def __init__(self, task: TuningTask, candidates: Sequence[Layout], seed: int):
         self._task, self._seed = task, seed
         self.table = LayoutTable.of(candidates)
         self._rows = {layout.key: row for row, layout in enumerate(candidates)}
@@ -139,26 +146,26 @@ class Expectations:
         """Which candidate it is; None for a layout from elsewhere."""
         return self._rows.get(layout.key)
 
-    def after(self, history: Sequence[TrialFeedback]) -> Outlook:
+    def predict(self, history: Sequence[TrialFeedback]) -> Prediction:
         """What is expected now. Layouts from elsewhere teach nothing here."""
         known = [(self._rows[told.layout.key], told) for told in history if told.layout.key in self._rows]
-        measured = [(row, told.seen) for row, told in known if told.seen is not None]
+        measured = [(row, told.observed_value) for row, told in known if told.observed_value is not None]
         rows = np.array([row for row, _ in measured], dtype=int)
         seconds = np.exp(self._log_work[rows] - np.log([speed for _, speed in measured]))
-        belief = TimeBelief(self._terms.take(rows), seconds, self._seed, self._task.knowledge.time)
-        log_seconds, deviation = belief.predict(self._terms)
+        posterior = StepTimePosterior(self._terms.take(rows), seconds, self._seed, self._task.priors.time)
+        log_seconds, deviation = posterior.predict(self._terms)
         evidence = [found for row, told in known if (found := self._evidence(row, told)) is not None]
-        memory = memory_belief(self._task, evidence)
-        return Outlook(
+        memory = memory_posterior(self._task, evidence)
+        return Prediction(
             log_value=self._log_work - log_seconds,
-            deviation=np.hypot(deviation, OWN_SHARE * belief.error),
-            unexplained=belief.error,
+            deviation=np.hypot(deviation, LAYOUT_RESIDUAL_SHARE * posterior.error),
+            unexplained=posterior.error,
             fits=memory.fits(self._memory_gib),
         )
 
     def _evidence(self, row: int, told: TrialFeedback) -> MemoryEvidence | None:
         estimated = float(self._memory_gib[row])
-        if told.seen is not None:
+        if told.observed_value is not None:
             peak_gib = told.peak_memory_gib if _is_of_tensors(self._task.cluster) else None
             return MemoryEvidence(estimated, ran=True, peak_gib=peak_gib)
         if told.reason is FailureReason.GPU_OOM:
@@ -166,5 +173,5 @@ class Expectations:
         return None
 
 
-OWN_SHARE = 0.7
+LAYOUT_RESIDUAL_SHARE = 0.7
 """Of the model's error, what is a layout's own and not its neighbours', too."""

@@ -34,7 +34,7 @@ class Settings:
     ranks: bool = False
 
 
-AS_IT_COMES = Settings()
+DEFAULTS = Settings()
 """As the Frontier study used it (Dash et al., arXiv 2312.12705): what guided searches are compared with."""
 TUNED = Settings(initial_points=1, kappa=0.5, derived_axes=True, ranks=True)
 """The best that was found for the measured tables; docs/experiments.md says what else was tried."""
@@ -51,7 +51,7 @@ class DeepHyperSampler(Sampler):
 
     name = "deephyper"
 
-    def __init__(self, candidates: Sequence[Layout], seed: int, settings: Settings = AS_IT_COMES):
+    def __init__(self, candidates: Sequence[Layout], seed: int, settings: Settings = DEFAULTS):
         self._settings = settings
         self._candidates = distinct(candidates)
         canonical = {key: layout.canonical() for key, layout in self._candidates.items()}
@@ -223,4 +223,4 @@ def _result(told: TrialFeedback) -> float | str:
     """
     if told.value is not None:
         return told.value
-    return f"F_{told.reason}" if told.at_most is None else told.at_most
+    return f"F_{told.reason}" if told.upper_bound is None else told.upper_bound

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from orchestrator.samplers.base import Sampler
 from orchestrator.samplers.baselines import GridSampler, RandomSampler
-from orchestrator.samplers.cost_model_posterior import Task
+from orchestrator.samplers.cost_model_posterior import TuningTask
 from orchestrator.samplers.deephyper import DeepHyperSampler
 from orchestrator.samplers.fallback import FallbackSampler
 from orchestrator.samplers.feasibility_filter import FilteredSampler
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 def make_sampler(
-    name: str, candidates: Sequence[Layout], task: Task, seed: int, note: Callable[[str], None] = _log.warning
+    name: str, candidates: Sequence[Layout], task: TuningTask, seed: int, note: Callable[[str], None] = _log.warning
 ) -> Sampler:
     """The sampler of this name over `candidates`, all its chance drawn from `seed`.
 
@@ -41,7 +41,7 @@ def make_sampler(
     if name == "deephyper":
         return FallbackSampler(DeepHyperSampler(candidates, seed), RandomSampler(candidates, seed), note)
     if name == "deephyper_filtered":
-        unlearnt = replace(task, earlier=())  # what the filter itself brings is to be seen
+        unlearnt = replace(task, prior_trials=())  # what the filter itself brings is to be seen
         return FallbackSampler(FilteredSampler(candidates, seed, unlearnt), RandomSampler(candidates, seed), note)
     raise _unknown(name)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestrator.samplers.base import Sampler, TrialFeedback, distinct
-from orchestrator.samplers.cost_model_posterior import Expectations, Task
+from orchestrator.samplers.cost_model_posterior import CostModelPredictor, TuningTask
 from orchestrator.samplers.deephyper import DeepHyperSampler
 from search_spaces.layouts.layout import Layout
 
@@ -15,9 +15,9 @@ class FilteredSampler(Sampler):
 
     name = "deephyper_filtered"
 
-    def __init__(self, candidates: Sequence[Layout], seed: int, task: Task):
+    def __init__(self, candidates: Sequence[Layout], seed: int, task: TuningTask):
         layouts = list(distinct(candidates).values())
-        fits = Expectations(task, layouts, seed).after([]).fits >= 0.5
+        fits = CostModelPredictor(task, layouts, seed).predict([]).fits >= 0.5
         likely = [layout for layout, fit in zip(layouts, fits, strict=True) if fit]
         others = [layout for layout, fit in zip(layouts, fits, strict=True) if not fit]
         self._parts = [DeepHyperSampler(part, seed) for part in (likely, others) if part]

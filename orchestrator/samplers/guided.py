@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.samplers.base import Sampler, TrialFeedback, distinct
-from orchestrator.samplers.cost_model_posterior import Expectations, Outlook, Task, worth
+from orchestrator.samplers.cost_model_posterior import CostModelPredictor, Prediction, TuningTask, acquisition_score
 from orchestrator.samplers.deephyper import most_promising
 from search_spaces.layouts.layout import WORDS, Layout
 from search_spaces.layouts.table import LayoutTable
@@ -25,11 +25,11 @@ class ModelOrderSampler(Sampler):
 
     name = "cost_model"
 
-    def __init__(self, candidates: Sequence[Layout], seed: int, task: Task):
+    def __init__(self, candidates: Sequence[Layout], seed: int, task: TuningTask):
         self._candidates = list(distinct(candidates).values())
-        expectations = Expectations(task, self._candidates, seed)
-        outlook = expectations.after([])
-        self._order = np.argsort(-worth(outlook.log_value, outlook.fits), kind="stable")
+        predictor = CostModelPredictor(task, self._candidates, seed)
+        prediction = predictor.predict([])
+        self._order = np.argsort(-acquisition_score(prediction.log_value, prediction.fits), kind="stable")
 
     def ask(self, count: int, history: Sequence[TrialFeedback]) -> list[Layout]:
         tried = {told.layout.key for told in history}
@@ -42,68 +42,70 @@ class GuidedSampler(Sampler):
 
     name = "guided"
 
-    def __init__(self, candidates: Sequence[Layout], seed: int, task: Task):
+    def __init__(self, candidates: Sequence[Layout], seed: int, task: TuningTask):
         self._candidates = list(distinct(candidates).values())
-        self._expectations = Expectations(task, self._candidates, seed)
-        self._features = _features(self._expectations.table)
+        self._predictor = CostModelPredictor(task, self._candidates, seed)
+        self._features = _features(self._predictor.table)
         self._seed = seed
 
     def ask(self, count: int, history: Sequence[TrialFeedback]) -> list[Layout]:
         """One after the other; what is in flight counts as measured at what is expected of it."""
-        outlook = self._expectations.after(history)
+        prediction = self._predictor.predict(history)
         tried = self._tried(history)
         values = self._log_values(history)
-        values |= {row: float(outlook.log_value[row]) for row in self._in_flight(history)}
+        values |= {row: float(prediction.log_value[row]) for row in self._in_flight(history)}
         chosen: list[Layout] = []
         while len(chosen) < count and len(tried) < len(self._candidates):
-            row = self._next(outlook, values, self._rated(outlook, tried))
+            row = self._next(prediction, values, self._rated(prediction, tried))
             tried.add(row)
-            values[row] = float(outlook.log_value[row])
+            values[row] = float(prediction.log_value[row])
             chosen.append(self._candidates[row])
         return chosen
 
     def has_converged(self, history: Sequence[TrialFeedback]) -> bool:
         """Whether no candidate that is left promises a gain worth its trial."""
         values = self._log_values(history)
-        outlook = self._expectations.after(history)
-        left = self._rated(outlook, self._tried(history))
+        prediction = self._predictor.predict(history)
+        left = self._rated(prediction, self._tried(history))
         if len(values) < _FEWEST_MEASURED or not left:
             return False
-        surrogate = self._surrogate(outlook).fit([*values], [-v for v in values.values()])
+        surrogate = self._surrogate(prediction).fit([*values], [-v for v in values.values()])
         gains = surrogate.expected_improvement(left)
         ended = self._tried([told for told in history if told.is_ended])
         return bool(gains.max() < (LEAST_GAIN if len(ended) < MANY_TRIALS else LARGE_GAIN))
 
     def _log_values(self, history: Sequence[TrialFeedback]) -> dict[int, float]:
         """A layout of which only a bound is known is no faster than the best that was measured."""
-        known = [(row, told) for told in history if (row := self._expectations.row(told.layout)) is not None]
+        known = [(row, told) for told in history if (row := self._predictor.row(told.layout)) is not None]
         best = max((told.value for _, told in known if told.value is not None), default=math.inf)
-        return {row: math.log(min(told.speed, best)) for row, told in known if told.speed is not None}
+        return {row: math.log(min(told.value_or_bound, best)) for row, told in known if told.value_or_bound is not None}
 
     def _tried(self, history: Sequence[TrialFeedback]) -> set[int]:
-        return {row for told in history if (row := self._expectations.row(told.layout)) is not None}
+        return {row for told in history if (row := self._predictor.row(told.layout)) is not None}
 
     def _in_flight(self, history: Sequence[TrialFeedback]) -> set[int]:
         return self._tried([told for told in history if not told.is_ended])
 
-    def _next(self, outlook: Outlook, values: dict[int, float], left: Sequence[int]) -> int:
+    def _next(self, prediction: Prediction, values: dict[int, float], left: Sequence[int]) -> int:
         if not values:
-            worths = worth(outlook.log_value, outlook.fits)
-            return max(left, key=lambda row: worths[row])
-        return most_promising(self._surrogate(outlook), values, left, self._seed)
+            scores = acquisition_score(prediction.log_value, prediction.fits)
+            return max(left, key=lambda row: scores[row])
+        return most_promising(self._surrogate(prediction), values, left, self._seed)
 
-    def _rated(self, outlook: Outlook, tried: set[int]) -> list[int]:
+    def _rated(self, prediction: Prediction, tried: set[int]) -> list[int]:
         """The candidates that are left; of very many those that may be good at all."""
         left = np.setdiff1d(np.arange(len(self._candidates)), list(tried))
         if len(left) > _MOST_RATED:
-            hopes = worth(outlook.log_value, outlook.fits)[left] + 2 * outlook.deviation[left]
-            left = np.sort(left[np.argsort(-hopes, kind="stable")[:_MOST_RATED]])
+            optimistic = acquisition_score(prediction.log_value, prediction.fits)[left] + 2 * prediction.deviation[left]
+            left = np.sort(left[np.argsort(-optimistic, kind="stable")[:_MOST_RATED]])
         return left.tolist()
 
-    def _surrogate(self, outlook: Outlook) -> Any:
+    def _surrogate(self, prediction: Prediction) -> Any:
         from orchestrator.samplers.residual_gp import Surrogate
 
-        return Surrogate(-outlook.log_value, outlook.deviation, outlook.fits, self._features, outlook.unexplained)
+        return Surrogate(
+            -prediction.log_value, prediction.deviation, prediction.fits, self._features, prediction.unexplained
+        )
 
 
 LEAST_GAIN = 0.005

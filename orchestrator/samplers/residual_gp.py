@@ -11,9 +11,9 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
 
-from orchestrator.samplers.cost_model_posterior import OWN_SHARE
+from orchestrator.samplers.cost_model_posterior import LAYOUT_RESIDUAL_SHARE
 
-SHARED = math.sqrt(1 - OWN_SHARE**2)
+SHARED_RESIDUAL_SHARE = math.sqrt(1 - LAYOUT_RESIDUAL_SHARE**2)
 """Of what the model leaves unexplained, what a layout has in common with its neighbours."""
 LENGTH = 2.0
 """Doublings of a count over which neighbours have most of that in common."""
@@ -42,7 +42,7 @@ class Surrogate(RegressorMixin, BaseEstimator):
         rows, told = _rows(points), np.asarray(costs, dtype=float)
         self.rows_ = rows
         self.best_ = told.min()
-        own = (OWN_SHARE * self.unexplained) ** 2 + _NOISE**2
+        own = (LAYOUT_RESIDUAL_SHARE * self.unexplained) ** 2 + _NOISE**2
         covariance = self._kernel(rows, rows) + own * np.eye(len(rows))
         self.weights_ = np.linalg.solve(covariance, told - self.cost[rows])
         return self
@@ -62,7 +62,7 @@ class Surrogate(RegressorMixin, BaseEstimator):
 
     def _kernel(self, some: np.ndarray, others: np.ndarray) -> np.ndarray:
         apart = self.features[some][:, None, :] - self.features[others][None, :, :]
-        return (SHARED * self.unexplained) ** 2 * np.exp(-(apart**2).sum(axis=2) / (2 * LENGTH**2))
+        return (SHARED_RESIDUAL_SHARE * self.unexplained) ** 2 * np.exp(-(apart**2).sum(axis=2) / (2 * LENGTH**2))
 
 
 def _rows(points: Any) -> np.ndarray:

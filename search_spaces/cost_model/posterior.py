@@ -99,7 +99,7 @@ class TimePrior:
 
     def after_others(self, terms: StepTerms, seconds: Sequence[float], seed: int) -> TimePrior:
         """What is known after trials of other models or batches on such a machine."""
-        found = TimeBelief(terms, seconds, seed, self).summary
+        found = StepTimePosterior(terms, seconds, seed, self).summary
         return TimePrior(found.means, found.covariance + np.diag((_OTHERS_WIDEN * self.deviations) ** 2))
 
 
@@ -114,7 +114,7 @@ _MOVED_SHARE = 0.4
 _LAYOUTS_AT_ONCE = 2000
 
 
-class TimeBelief:
+class StepTimePosterior:
     """The constants of the time model as weighted draws, after these measurements in their order.
 
     `terms` and `seconds` are of the layouts that were measured, `prior` is what was known before. All chance is drawn
@@ -238,7 +238,7 @@ _LEAST_LIKELY = 0.01
 """A layout may fail, or run, for another reason."""
 
 
-class MemoryBelief:
+class MemoryPosterior:
     """How far memory is from its estimate, after these trials of layouts on devices of `capacity_gib`; `prior` is what
     was known of the factor before. A layout fits that takes no more than `room_gib`, all of it by default."""
 

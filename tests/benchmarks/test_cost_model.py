@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from benchmarks import cost_model
-from benchmarks.cost_model import Beliefs, Case, line_of, score, summaries
+from benchmarks.cost_model import Case, Posteriors, line_of, score, summaries
 from benchmarks.machines import with_links
-from search_spaces.cost_model.posterior import TimeBelief
+from search_spaces.cost_model.posterior import StepTimePosterior
 from search_spaces.hardware.links import Fabric
 from search_spaces.tables.measured_table import Observation, render_table
 from tests.search_spaces.example_tables import only
@@ -39,7 +39,7 @@ def rows(model_name: str = "1B") -> list[Observation]:
 def case(model_name: str = "1B", time_factor: float = 1.0, memory_factor: float = 1.0) -> Case:
     """Rows that took so many times what the cold models expect."""
     found = Case.of(model_name, rows(model_name))
-    seconds = np.exp(TimeBelief(found.terms.take(np.array([], dtype=int)), [], 0).predict(found.terms)[0])
+    seconds = np.exp(StepTimePosterior(found.terms.take(np.array([], dtype=int)), [], 0).predict(found.terms)[0])
     measured = [
         replace(row, step_time_s=s * time_factor, peak_memory_gib=gib * memory_factor)
         for row, s, gib in zip(found.rows, seconds.tolist(), found.memory_gib.tolist(), strict=True)
@@ -48,7 +48,7 @@ def case(model_name: str = "1B", time_factor: float = 1.0, memory_factor: float 
 
 
 def cold(found: Case) -> dict:
-    return score(found, Beliefs.after(found, [], 0))
+    return score(found, Posteriors.after(found, [], 0))
 
 
 def with_outcomes(found: Case, outcomes: dict[int, str]) -> Case:

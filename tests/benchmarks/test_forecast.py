@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import forecast as benchmark
 from benchmarks.forecast import lines_of, score, summaries
-from orchestrator.planning.forecast import Forecast, Scaling, Speed
+from orchestrator.planning.forecast import Forecast, LayoutSpeed, Scaling
 from search_spaces.layouts.layout import Layout
 from search_spaces.tables.benchmark_problem import MeasuredProblem, problems_in
 from search_spaces.tables.measured_table import Observation, render_table
@@ -29,7 +29,7 @@ def rows_on(*node_counts: int) -> list[Observation]:
 
 def forecast_of(layout: Layout, step_time_s: float = 1.0) -> Forecast:
     """Within a fifth, and with nothing else that may be the best."""
-    speed = Speed(layout, step_time_s, 2048)
+    speed = LayoutSpeed(layout, step_time_s, 2048)
     return Forecast(Scaling.STRONG, speed, step_time_s / 1.2, step_time_s * 1.2, 1.0, None, (), ())
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.others import others_of
 from benchmarks.search_efficiency import noise_of, run, summaries
-from orchestrator.samplers.cost_model_posterior import Task
+from orchestrator.samplers.cost_model_posterior import TuningTask
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
@@ -97,5 +97,7 @@ def test_others_are_rows_of_other_models_on_the_same_device_and_teach_before_the
     assert {(other.problem, other.layout.key) for other in found} == {("q", key) for key in theirs.answers}
     assert others_of("r", problems, seed=0) == ()
     assert run("p", own, "guided", 0, found)["mode"] == "leave_one_model_out"
-    cold, taught = (Task(own.model, own.cluster, earlier=earlier).knowledge.time for earlier in ((), found))
+    cold, taught = (
+        TuningTask(own.model, own.cluster, prior_trials=prior_trials).priors.time for prior_trials in ((), found)
+    )
     assert (cold.constants != taught.constants).any()

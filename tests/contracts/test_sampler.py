@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from orchestrator.samplers.base import Sampler, TrialFeedback
-from orchestrator.samplers.cost_model_posterior import Task
+from orchestrator.samplers.cost_model_posterior import TuningTask
 from orchestrator.samplers.factory import SAMPLERS, make_sampler
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.layout import Layout
@@ -17,7 +17,7 @@ from trials.trial import FailureReason
 pytestmark = pytest.mark.slow
 
 MODEL = ModelShape(8, 512, 8, 8, 2048, False, 1024, 128, False, "learned", "layernorm")
-TASK = Task(MODEL, Cluster(ACCELERATORS["a100-80gb"], 8, 2))
+TASK = TuningTask(MODEL, Cluster(ACCELERATORS["a100-80gb"], 8, 2))
 
 
 def layouts_of(num_gpus: int = 16, global_batch_size: int = 64) -> list[Layout]:

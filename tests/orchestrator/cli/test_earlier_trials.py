@@ -16,7 +16,7 @@ from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.create import create_search, prepare
 from orchestrator.lifecycle.drive import SearchCallbacks, drive
-from orchestrator.planning.prior_trials import collected
+from orchestrator.planning.prior_trials import collect_prior_trials
 from orchestrator.search.driver import Driver
 from search_spaces.tables.measured_table import read_table, render_table
 from tests.orchestrator.cli.simulated import OUT_OF_MEMORY, TABLE_SEARCH, write_simulated_search
@@ -82,7 +82,7 @@ def test_a_resumed_search_learns_from_what_it_began_with(place, capsys):
 def interrupted_search() -> SearchFolder:
     """A search whose driver was told to stop after its first trial."""
     spec = load_search_file(Path("search.yaml"))
-    folder = create_search(spec, ledger_url(), collected(spec, ledger_url()))
+    folder = create_search(spec, ledger_url(), collect_prior_trials(spec, ledger_url()))
 
     drivers: list[Driver] = []
 

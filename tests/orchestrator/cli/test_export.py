@@ -12,7 +12,7 @@ from orchestrator.cli.output import write_new
 from orchestrator.config.loader import load_search_file
 from orchestrator.lifecycle.create import create_search, prepare
 from orchestrator.lifecycle.drive import SearchCallbacks, drive
-from orchestrator.records.observations import leave_measured
+from orchestrator.records.observations import write_measured_table
 from orchestrator.samplers.factory import SAMPLERS
 from search_spaces.errors import InputError
 from search_spaces.tables.measured_table import parse_table, read_table
@@ -49,7 +49,7 @@ def test_what_was_exported_while_it_ran_is_written_over_at_its_end(tmp_path, mon
 
     def export(search: SearchRecord, event: Event) -> None:
         if event.kind is EventKind.TRIAL_ENDED and len(search.trials) == 1:
-            leave_measured(folder, spec, search, pytest.fail)
+            write_measured_table(folder, spec, search, pytest.fail)
 
     drive(folder, spec, prepare(spec).feasible, None, ledger_url(), SearchCallbacks(on_event=export))
     assert len(read_table(folder.measured).require_whole().observations) == 3

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.cli.forecast import _remarks
 from orchestrator.cli.main import run
-from orchestrator.planning.forecast import Contender, Forecast, Scaling, Speed
+from orchestrator.planning.forecast import Contender, Forecast, LayoutSpeed, Scaling
 from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
 from tests.orchestrator.cli.parlay import environment
 from tests.orchestrator.cli.simulated import OUT_OF_MEMORY, write_simulated_search
@@ -141,6 +141,6 @@ def test_a_row_says_how_likely_its_own_layout_is_where_another_is_likelier(place
     names = dict(zip((layout.key for layout in layouts), "abcd", strict=True))
     chances = zip(layouts[:3], (0.5, 0.3, 0.2), strict=True)
     contenders = tuple(Contender(layout, chance, 1.0, None) for layout, chance in chances)
-    speed = Speed(layouts[place_in_list], 1.0, 64)
+    speed = LayoutSpeed(layouts[place_in_list], 1.0, 64)
     found = Forecast(Scaling.WEAK, speed, 0.5, 2.0, 1.0, None, contenders, ())
     assert list(_remarks(found, 2, names)) == [words]

@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.main import run
-from orchestrator.comparison.compare import CompareVerdict, Found, Side, compared, side_of_recipe, side_of_search
+from orchestrator.comparison.compare import (
+    ComparedLayout,
+    CompareVerdict,
+    ComparisonSide,
+    compare_sides,
+    side_of_recipe,
+    side_of_search,
+)
 from orchestrator.comparison.speed_ratio import Confidence, Run, compare
 from orchestrator.config.loader import load_search_file
 from orchestrator.recipe.read import read_recipe
@@ -34,22 +41,22 @@ SLOW = Layout(data_parallel=2, grad_accum_steps=32)
 SOFTWARE = {"torch": "2.4.0", "device": "NVIDIA H100", "job_id": "7"}
 
 
-def found(layout: Layout, *step_times_s: float, **fingerprint: Any) -> Found:
+def found(layout: Layout, *step_times_s: float, **fingerprint: Any) -> ComparedLayout:
     runs = tuple(Run(time_s, time_s * 0.99, time_s * 1.01) for time_s in step_times_s)
-    return Found("t0001", layout, TrialState.MEASURED, None, runs, SOFTWARE | fingerprint)
+    return ComparedLayout("t0001", layout, TrialState.MEASURED, None, runs, SOFTWARE | fingerprint)
 
 
-def failed(layout: Layout) -> Found:
-    return Found("t0002", layout, TrialState.FAILED, FailureReason.GPU_OOM)
+def failed(layout: Layout) -> ComparedLayout:
+    return ComparedLayout("t0002", layout, TrialState.FAILED, FailureReason.GPU_OOM)
 
 
-def side(name: str, best: Found | None, *others: Found, **question: Any) -> Side:
+def side(name: str, best: ComparedLayout | None, *others: ComparedLayout, **question: Any) -> ComparisonSide:
     layouts = {one.layout.key: one for one in (best, *others) if one is not None}
     asked = QUESTION | {key.replace("__", "."): value for key, value in question.items()}
-    return Side("search", name, f"/runs/{name}", asked, best, 65536, layouts)
+    return ComparisonSide("search", name, f"/runs/{name}", asked, best, 65536, layouts)
 
 
-def with_fast(one: Side, step_time_s: float) -> Side:
+def with_fast(one: ComparisonSide, step_time_s: float) -> ComparisonSide:
     runs = tuple(replace(run, fast_step_time_s=step_time_s) for run in one.best.runs)
     return replace(one, best=replace(one.best, runs=runs))
 
@@ -67,7 +74,7 @@ class TestVerdict:
     )
     def test_it_is_that_of_a_replay_with_its_interval(self, step_times_s, verdict):
         a, b = side("a", found(FAST, 1.0, 1.0, 1.0)), side("b", found(SLOW, *step_times_s))
-        result = compared(a, b, 0.05)
+        result = compare_sides(a, b, 0.05)
         assert result.verdict is verdict
         assert result.found == compare(a.best.runs, b.best.runs, 0.05, Confidence.ASKED_ONCE)
         ratio = b.tokens_per_sec(b.best.runs) / a.tokens_per_sec(a.best.runs)
@@ -76,7 +83,7 @@ class TestVerdict:
     def test_fast_steps_that_say_otherwise_are_told_beside_it(self):
         a, b = side("a", found(FAST, 1.0, 1.0)), side("b", found(SLOW, 2.0, 2.0))
         a, b = (with_fast(one, fast_s) for one, fast_s in ((a, 0.9), (b, 0.91)))
-        answer = compared(a, b, 0.05).to_json()
+        answer = compare_sides(a, b, 0.05).to_json()
         assert (answer["verdict"], answer["ratio"]) == ("inconclusive", pytest.approx(0.5))
         assert answer["fast_ratio"] == pytest.approx(0.9 / 0.91)
         assert answer["fast_ratio_low"] < answer["fast_ratio"] < answer["fast_ratio_high"]
@@ -92,7 +99,7 @@ class TestVerdict:
     )
     def test_another_model_batch_or_cluster_is_not_comparable_and_named(self, other):
         a, b = side("a", found(FAST, 1.0)), side("b", found(FAST, 0.5), **other)
-        result = compared(a, b, 0.05)
+        result = compare_sides(a, b, 0.05)
         (name,) = (key.replace("__", ".") for key in other)
         assert (result.verdict, result.obstacles) == (CompareVerdict.NOT_COMPARABLE, (name,))
         assert result.question == ({"field": name, "a": QUESTION[name], "b": next(iter(other.values()))},)
@@ -101,26 +108,26 @@ class TestVerdict:
 
     def test_another_device_is_other_hardware_and_one_that_is_not_known_is_not(self):
         a = side("a", found(FAST, 1.0))
-        result = compared(a, side("b", found(FAST, 0.5, device="NVIDIA H200")), 0.05)
+        result = compare_sides(a, side("b", found(FAST, 0.5, device="NVIDIA H200")), 0.05)
         assert result.obstacles == ("device",)
-        assert compared(a, side("b", found(FAST, 0.5, device=None)), 0.05).found is not None
+        assert compare_sides(a, side("b", found(FAST, 0.5, device=None)), 0.05).found is not None
 
     def test_other_software_or_another_trainer_is_named_and_compared(self):
         b = side("b", found(FAST, 0.5, torch="2.6.0", job_id="9"), trainer__kind="megatron-lm")
-        result = compared(side("a", found(FAST, 1.0)), b, 0.05)
+        result = compare_sides(side("a", found(FAST, 1.0)), b, 0.05)
         assert result.verdict is CompareVerdict.FASTER
         assert result.software == ({"field": "torch", "a": "2.4.0", "b": "2.6.0"},)
         assert [row["field"] for row in result.question] == ["trainer.kind"]
 
     def test_without_a_measurement_there_is_none_and_whose_it_is_is_said(self):
-        result = compared(side("a", found(FAST, 1.0)), side("b", None, failed(FAST)), 0.05)
+        result = compare_sides(side("a", found(FAST, 1.0)), side("b", None, failed(FAST)), 0.05)
         assert result.verdict is CompareVerdict.NOT_COMPARABLE
         assert result.detail == "b has found no best layout"
         assert [pair.found for pair in result.pairs] == [None]
 
 
 def test_the_layouts_differ_field_by_field():
-    rows = compared(side("a", found(FAST, 1.0)), side("b", found(SLOW, 1.0)), 0.05).layout
+    rows = compare_sides(side("a", found(FAST, 1.0)), side("b", found(SLOW, 1.0)), 0.05).layout
     told = {row["field"]: (row["a"], row["b"]) for row in rows}
     assert told["tensor_parallel"] == (2, 1)
     assert told["grad_accum_steps"] == (64, 32)
@@ -130,7 +137,7 @@ def test_the_layouts_differ_field_by_field():
 def test_layouts_that_both_tried_are_compared_one_by_one_also_where_one_failed():
     a = side("a", found(FAST, 1.0, 1.0), found(SLOW, 2.0, 2.0))
     b = side("b", found(SLOW, 1.0, 1.0), failed(FAST))
-    fast, slow = compared(a, b, 0.05).to_json()["common"]
+    fast, slow = compare_sides(a, b, 0.05).to_json()["common"]
     assert (fast["layout_key"], slow["layout_key"]) == (FAST.key, SLOW.key)
     assert (fast["a"]["state"], fast["b"]["reason"], fast["ratio"]) == ("measured", "gpu_oom", None)
     assert (slow["verdict"], slow["ratio"]) == ("faster", pytest.approx(2.0))
@@ -196,8 +203,8 @@ class TestOfSearches:
         events = Journal(first.journal).read()
         whole = side_of_search(fold(first.search_id, events), spec, str(first.path))
         begun = side_of_search(fold(first.search_id, events[:4]), spec, str(first.path))
-        assert compared(begun, whole, 0.05).detail == f"{first.search_id} has found no best layout"
-        result = compared(whole, side_of_recipe(read_recipe(first.recipe)), 0.05)
+        assert compare_sides(begun, whole, 0.05).detail == f"{first.search_id} has found no best layout"
+        result = compare_sides(whole, side_of_recipe(read_recipe(first.recipe)), 0.05)
         assert (result.verdict, result.found.ratio) == (CompareVerdict.SAME, 1.0)
         assert result.question == result.layout == result.software == ()
 

@@ -10,9 +10,9 @@ from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
 from orchestrator.launchers.factory import job_options
 from orchestrator.planning.candidates import candidates_of
-from orchestrator.samplers.cost_model_posterior import Task
+from orchestrator.samplers.cost_model_posterior import TuningTask
 from search_spaces.cost_model.memory import stage_memory
-from search_spaces.cost_model.posterior import MemoryBelief
+from search_spaces.cost_model.posterior import MemoryPosterior
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.schema import presets
 from slurm.option_checks import option_problems
@@ -94,5 +94,5 @@ def fits(spec: SearchSpec) -> float:
     """The chance that the baseline fits, before any trial."""
     assert spec.baseline is not None
     peak = stage_memory(spec.model, LayoutTable.of([spec.baseline])).peak
-    capacity = Task(spec.model, spec.cluster, spec.objective, spec.measure.memory_limit_gib).capacity_gib
-    return float(MemoryBelief(capacity, []).fits(peak)[0])
+    capacity = TuningTask(spec.model, spec.cluster, spec.objective, spec.measure.memory_limit_gib).capacity_gib
+    return float(MemoryPosterior(capacity, []).fits(peak)[0])

@@ -14,7 +14,7 @@ from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.dry_run import first_layouts, write_first_jobs
 from orchestrator.planning.candidates import candidates_of
 from orchestrator.planning.plan import plan_of
-from orchestrator.planning.prior_trials import collected_for_plan
+from orchestrator.planning.prior_trials import collect_prior_trials_for_plan
 from search_spaces.errors import InputError
 from search_spaces.tables.measured_table import Observation, render_table
 from tests.orchestrator.cli.parlay import parlay_here, write_search
@@ -90,7 +90,7 @@ def test_the_first_is_that_of_a_plan_which_earlier_trials_taught(tmp_path, spec)
     taught = load_search_file(tmp_path / "search.yaml", ["search.warm_start=past.csv"])
     space = candidates_of(taught)
     first = write_first_jobs(taught, space, tmp_path)[-1].layout
-    assert first == plan_of(taught, space, collected_for_plan(taught)).layouts[0]
+    assert first == plan_of(taught, space, collect_prior_trials_for_plan(taught)).layouts[0]
     assert first != untaught.layouts[0]
 
 

@@ -12,7 +12,7 @@ from orchestrator.cli.plan_table import plan_text
 from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
 from orchestrator.planning.candidates import candidates_of
-from orchestrator.planning.explain import explained, how_many_fit, saved_s
+from orchestrator.planning.explain import count_fits, explain_layouts, time_saved_s
 from orchestrator.planning.plan import plan_of
 from search_spaces.layouts.workload import Workload
 from search_spaces.search_space import closed_space
@@ -45,11 +45,11 @@ def searched(folder: Path, text: str = SEARCH) -> SearchSpec:
 
 def test_the_parts_of_both_layouts_add_up_and_their_difference_is_what_is_saved(spec):
     plan = plan_of(spec, candidates_of(spec))
-    first, baseline = (each.to_json(plan) for each in explained(plan, spec.baseline))
+    first, baseline = (each.to_json(plan) for each in explain_layouts(plan, spec.baseline))
     assert (first["what"], first["place"], first["layout_key"]) == ("first", 1, plan.layouts[0].key)
     assert (baseline["what"], baseline["layout_key"]) == ("baseline", spec.baseline.key)
     assert plan.layouts[baseline["place"] - 1] == spec.baseline
-    saved = saved_s(plan, spec.baseline)
+    saved = time_saved_s(plan, spec.baseline)
     assert sum(saved.values()) == pytest.approx(baseline["step_time_s"] - first["step_time_s"])
     for name, seconds in saved.items():
         assert seconds == pytest.approx(baseline["time_s"][name] - first["time_s"][name])
@@ -61,7 +61,7 @@ def test_the_parts_of_both_layouts_add_up_and_their_difference_is_what_is_saved(
 def test_memory_by_part_is_that_of_the_fullest_stage(spec):
     plan = plan_of(spec, candidates_of(spec))
     factor = plan.to_json(1)[0]["peak_memory_gib"]
-    for each in explained(plan, spec.baseline):
+    for each in explain_layouts(plan, spec.baseline):
         row, parts = each.to_json(plan), each.parts_gib
         always = parts["weights"] + parts["gradients"] + parts["optimizer"] + parts["buffers"]
         fullest = always + max(parts["activations"] + parts["logits"], parts["update"])
@@ -71,7 +71,7 @@ def test_memory_by_part_is_that_of_the_fullest_stage(spec):
 
 def test_the_share_of_the_peak_with_recomputation_is_larger_only_where_something_is_recomputed(spec):
     plan = plan_of(spec, candidates_of(spec))
-    for each in explained(plan, spec.baseline):
+    for each in explain_layouts(plan, spec.baseline):
         row = each.to_json(plan)
         recomputes = row["layout"]["activation_checkpointing"] == "full"
         assert row["hfu"] / row["mfu"] == pytest.approx(1.32 if recomputes else 1.0, abs=0.02)
@@ -79,9 +79,9 @@ def test_the_share_of_the_peak_with_recomputation_is_larger_only_where_something
 
 def test_a_baseline_that_is_the_first_is_told_once(spec):
     plan = plan_of(spec, candidates_of(spec))
-    [only] = explained(plan, plan.layouts[0])
+    [only] = explain_layouts(plan, plan.layouts[0])
     assert only.what == "first"
-    assert set(saved_s(plan, plan.layouts[0]).values()) == {0.0}
+    assert set(time_saved_s(plan, plan.layouts[0]).values()) == {0.0}
     alone = dataclasses.replace(candidates_of(spec), baseline=plan.layouts[0])
     assert "why it is the first, which the baseline is:" in plan_text(plan, spec, alone, 3, False)
 
@@ -90,8 +90,8 @@ def test_without_a_baseline_the_first_is_explained_alone(tmp_path):
     text = "\n".join(line for line in SEARCH.splitlines() if not line.startswith("baseline"))
     spec = searched(tmp_path, text)
     plan, space = plan_of(spec, candidates_of(spec)), candidates_of(spec)
-    assert [each.what for each in explained(plan, None)] == ["first"]
-    assert saved_s(plan, None) is None
+    assert [each.what for each in explain_layouts(plan, None)] == ["first"]
+    assert time_saved_s(plan, None) is None
     told = plan_text(plan, spec, space, 3, False)
     assert "why it is the first:" in told
     assert "time saved" not in told
@@ -100,9 +100,9 @@ def test_without_a_baseline_the_first_is_explained_alone(tmp_path):
 def test_of_an_unknown_accelerator_parts_are_told_and_no_seconds(tmp_path):
     spec = searched(tmp_path, SEARCH.replace("a100-40gb", "cpu").replace("bf16", "fp32"))
     plan = plan_of(spec, candidates_of(spec))
-    assert saved_s(plan, spec.baseline) is None
-    assert how_many_fit(plan) is None
-    assert {each.hfu for each in explained(plan, spec.baseline)} == {None}
+    assert time_saved_s(plan, spec.baseline) is None
+    assert count_fits(plan) is None
+    assert {each.hfu for each in explain_layouts(plan, spec.baseline)} == {None}
     told = plan_text(plan, spec, candidates_of(spec), 3, False)
     assert "parts of a step" in told
     assert "seconds of a step" not in told
@@ -122,7 +122,7 @@ def test_a_precision_that_the_data_sheet_does_not_know_has_no_share_of_the_peak(
 
 def test_what_fits_is_counted(spec):
     plan = plan_of(spec, candidates_of(spec))
-    counted = how_many_fit(plan)
+    counted = count_fits(plan)
     assert sum(counted.values()) == len(plan.layouts)
     assert counted["yes"] == sum(plan.fits(row) == "yes" for row in range(len(plan.layouts)))
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from orchestrator.planning.forecast import FEWEST_MEASURED, Forecast, Outlooks, Scaling, Tried, forecast
-from orchestrator.planning.forecast_inputs import tried_in_search, tried_in_table
+from orchestrator.planning.forecast import FEWEST_MEASURED, Forecast, ForecastInput, ForecastReport, Scaling, forecast
+from orchestrator.planning.forecast_inputs import input_from_search, input_from_table
 from orchestrator.planning.plan import Fits
 from search_spaces.cost_model.memory import stage_memory
 from search_spaces.cost_model.posterior import typical_constants
@@ -79,8 +79,8 @@ def forecast_from(
     scalings: Sequence[Scaling] = BOTH,
     num_nodes: Sequence[int] | None = None,
     cluster: Cluster = CLUSTER,
-) -> Outlooks:
-    return forecast(tried_in_table(rows, [], cluster), scalings, num_nodes)
+) -> ForecastReport:
+    return forecast(input_from_table(rows, [], cluster), scalings, num_nodes)
 
 
 def width(found: Forecast) -> float:
@@ -93,11 +93,11 @@ def width(found: Forecast) -> float:
     ids=["as-expected", "slow-network", "slow-messages", "slow-host"],
 )
 def test_what_a_step_takes_there_lies_in_the_interval(constants):
-    outlooks = forecast_from(measured(1, constants) + measured(2, constants))
-    assert [(f.scaling.value, f.speed.layout.num_nodes) for f in outlooks.forecasts] == [
+    report = forecast_from(measured(1, constants) + measured(2, constants))
+    assert [(f.scaling.value, f.speed.layout.num_nodes) for f in report.forecasts] == [
         (scaling, nodes) for scaling in ("weak", "strong") for nodes in (4, 8, 16)
     ]
-    for found in outlooks.forecasts:
+    for found in report.forecasts:
         (seconds,) = true_seconds([found.speed.layout], constants)
         assert found.step_time_low_s < seconds < found.step_time_high_s
         assert found.step_time_low_s < found.speed.step_time_s < found.step_time_high_s
@@ -105,7 +105,7 @@ def test_what_a_step_takes_there_lies_in_the_interval(constants):
 
 def test_the_layout_it_names_is_nearly_as_fast_as_the_best_of_all():
     constants = truth(data_parallel=3)
-    tried = tried_in_table(measured(1, constants) + measured(2, constants), [], CLUSTER)
+    tried = input_from_table(measured(1, constants) + measured(2, constants), [], CLUSTER)
     for found in forecast(tried, BOTH, [4, 8]).forecasts:
         layout = found.speed.layout
         seconds = true_seconds(tried.layouts_on(layout.num_nodes, layout.global_batch_size), constants)
@@ -114,19 +114,19 @@ def test_the_layout_it_names_is_nearly_as_fast_as_the_best_of_all():
 
 def test_the_batch_grows_with_the_nodes_or_stays_and_numbers_agree():
     rows = measured(1, truth()) + measured(2, truth())
-    outlooks = forecast_from(rows, num_nodes=[3, 4])
+    report = forecast_from(rows, num_nodes=[3, 4])
     best = min(rows[len(rows) // 2 :], key=lambda r: r.step_time_s)
-    assert (outlooks.base.layout, outlooks.base.step_time_s) == (best.layout, best.step_time_s)
-    by_cell = {(f.scaling, f.speed.layout.num_nodes): f for f in outlooks.forecasts}
+    assert (report.base.layout, report.base.step_time_s) == (best.layout, best.step_time_s)
+    by_cell = {(f.scaling, f.speed.layout.num_nodes): f for f in report.forecasts}
     batches = {cell: found.speed.layout.global_batch_size for cell, found in by_cell.items()}
     # 24 ranks share no 128 sequences.
     assert batches == {(Scaling.WEAK, 3): 192, (Scaling.WEAK, 4): 256, (Scaling.STRONG, 4): 128}
-    assert any("strong scaling has no layout on 3 nodes" in note for note in outlooks.notes)
-    for found in outlooks.forecasts:
+    assert any("strong scaling has no layout on 3 nodes" in note for note in report.notes)
+    for found in report.forecasts:
         data = found.to_json()
         assert data["tokens_per_sec"] * data["step_time_s"] == pytest.approx(data["global_batch_size"] * 2048)
         assert data["tokens_per_sec_per_gpu"] * 8 * data["num_nodes"] == pytest.approx(data["tokens_per_sec"])
-        per_gpu = outlooks.base.tokens_per_sec / 16
+        per_gpu = report.base.tokens_per_sec / 16
         assert data["efficiency"] == pytest.approx(data["tokens_per_sec_per_gpu"] / per_gpu)
         assert data["layout"]["num_nodes"] == data["num_nodes"]
 
@@ -154,7 +154,7 @@ def test_pipelines_that_no_trial_had_are_as_uncertain_as_before():
     flat = [r for r in rows if r.layout.pipeline_parallel == 1]
     piped = [layout for layout in layouts_of(4) if layout.pipeline_parallel == 2]
     seen, unseen = (
-        forecast(replace(tried_in_table(told, [], CLUSTER), layouts_on=lambda *_: piped), BOTH[1:], [4]).forecasts[0]
+        forecast(replace(input_from_table(told, [], CLUSTER), layouts_on=lambda *_: piped), BOTH[1:], [4]).forecasts[0]
         for told in (rows, flat)
     )
     assert width(unseen) > 1.2 * width(seen)
@@ -177,7 +177,7 @@ def test_a_fabric_is_said_to_stay_as_fast_beyond_what_was_measured():
     assert "as fast with many as with two" in notes()
     assert "measured with 8 nodes at most" in notes(by_nodes=((2, 45.0), (8, 40.0)))
     assert "at most" not in notes(by_nodes=((2, 45.0), (16, 40.0)))
-    assumed = forecast(tried_in_table(measured(2, truth()), []), BOTH).notes
+    assumed = forecast(input_from_table(measured(2, truth()), []), BOTH).notes
     assert any("links are assumed" in note for note in assumed)
 
 
@@ -196,18 +196,18 @@ def test_trials_on_more_nodes_than_are_asked_for_need_a_fabric_too():
 
 def test_between_nodes_of_a_machine_that_nobody_described_next_to_nothing_is_known():
     on_cpu = [replace(r, cluster=Cluster(ACCELERATORS["cpu"], 8, 1)) for r in measured(1, 100 * truth())]
-    (found,) = forecast(tried_in_table(on_cpu, []), [Scaling.STRONG], [16]).forecasts
+    (found,) = forecast(input_from_table(on_cpu, []), [Scaling.STRONG], [16]).forecasts
     assert found.speed.layout.data_parallel == 128
     assert width(found) > 60
 
 
 def test_the_trials_tell_how_fast_a_machine_is_that_nobody_knows():
     on_cpu = [replace(r, cluster=Cluster(ACCELERATORS["cpu"], 8, 2)) for r in measured(2, 400 * truth())]
-    outlooks = forecast(tried_in_table(on_cpu, []), [Scaling.WEAK], [4])
-    base, found = outlooks.base, outlooks.forecasts[0]
+    report = forecast(input_from_table(on_cpu, []), [Scaling.WEAK], [4])
+    base, found = report.base, report.forecasts[0]
     assert found.speed.step_time_s == pytest.approx(base.step_time_s, rel=0.5)
     assert found.fits is None
-    assert any("ordinary network" in note for note in outlooks.notes)
+    assert any("ordinary network" in note for note in report.notes)
 
 
 def test_what_ran_out_of_memory_does_not_fit_there_either():
@@ -251,7 +251,7 @@ def test_too_few_measured_layouts_are_refused():
 
 
 def test_a_base_has_the_searches_own_batch():
-    tried = tried_in_table(measured(2, truth()), [], CLUSTER)
+    tried = input_from_table(measured(2, truth()), [], CLUSTER)
     with pytest.raises(InputError, match="no layout of the global batch 64 ran"):
         forecast(replace(tried, global_batch_size=64), BOTH)
 
@@ -263,17 +263,17 @@ def test_a_base_has_the_searches_own_batch():
 def test_a_table_is_asked_for_problems_of_one_model_that_are_there(problems, words):
     other = [replace(r, problem="other", model=replace(MODEL, num_layers=12)) for r in measured(2, truth())]
     with pytest.raises(InputError, match=words):
-        tried_in_table(measured(1, truth()) + other, problems)
+        input_from_table(measured(1, truth()) + other, problems)
 
 
 def test_a_cluster_of_other_nodes_is_refused():
     other = Cluster(ACCELERATORS["h100-80gb"], 8, 2)
     with pytest.raises(InputError, match="nodes of 8 h100-80gb, the trials are from nodes of 8 a100-80gb"):
-        tried_in_table(measured(1, truth()), [], other)
+        input_from_table(measured(1, truth()), [], other)
 
 
 def test_a_tables_space_is_every_combination_of_what_its_rows_have():
-    tried: Tried = tried_in_table(measured(1, truth()), [], CLUSTER)
+    tried: ForecastInput = input_from_table(measured(1, truth()), [], CLUSTER)
     found = tried.layouts_on(4, 256)
     assert {layout.tensor_parallel for layout in found} == {1, 2, 4}
     assert {(layout.num_nodes, layout.global_batch_size) for layout in found} == {(4, 256)}
@@ -288,14 +288,14 @@ def test_a_search_is_forecast_in_its_own_space_also_beyond_its_nodes(tmp_path):
         past_searches.measured(f"t{number:04d}", layout, step_time_s=0.4 + 0.1 * number)
         for number, layout in enumerate(past_searches.layouts(), start=1)
     ]
-    tried = tried_in_search(past_searches.past(spec, *trials), spec)
+    tried = input_from_search(past_searches.past(spec, *trials), spec)
     found = tried.layouts_on(2, 16)
     assert {(layout.num_nodes, layout.num_gpus, layout.global_batch_size) for layout in found} == {(2, 4, 16)}
     assert {layout.micro_batch_size for layout in found} == {1, 2, 4, 8}
-    assert tried_in_search(past_searches.past(spec, *trials), spec, cluster=spec.cluster).task == tried.task
+    assert input_from_search(past_searches.past(spec, *trials), spec, cluster=spec.cluster).task == tried.task
     with pytest.raises(InputError, match="nodes of 8 a100-80gb, the trials are from nodes of 2 cpu"):
-        tried_in_search(past_searches.past(spec, *trials), spec, cluster=CLUSTER)
-    outlooks = forecast(tried, BOTH)
-    assert (outlooks.base.layout, outlooks.trials) == (trials[0].layout, 7)
-    cells = {(f.scaling.value, f.speed.layout.num_nodes) for f in outlooks.forecasts}
+        input_from_search(past_searches.past(spec, *trials), spec, cluster=CLUSTER)
+    report = forecast(tried, BOTH)
+    assert (report.base.layout, report.trials) == (trials[0].layout, 7)
+    cells = {(f.scaling.value, f.speed.layout.num_nodes) for f in report.forecasts}
     assert cells == {(scaling, nodes) for scaling in ("weak", "strong") for nodes in (2, 4, 8)}

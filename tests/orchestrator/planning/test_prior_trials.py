@@ -14,8 +14,14 @@ import pytest
 
 from orchestrator.planning.candidates import candidates_of
 from orchestrator.planning.plan import Estimates, plan_of, predictor, task_of
-from orchestrator.planning.prior_trials import Earlier, collected, collected_for_plan, freeze, frozen
-from orchestrator.records.observations import observed_in
+from orchestrator.planning.prior_trials import (
+    PriorTrials,
+    collect_prior_trials,
+    collect_prior_trials_for_plan,
+    load_prior_trials,
+    save_prior_trials,
+)
+from orchestrator.records.observations import observed_trials
 from orchestrator.samplers.factory import make_sampler
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
@@ -51,15 +57,15 @@ def test_the_trials_of_searches_on_such_a_machine_are_taken_newest_first(spec, u
         past(spec, *three_trials(), search_id="old-aaaaaa"),
         past(other_model, measured("t0001", layouts()[3]), search_id="new-bbbbbb", at=NOON + 60),
     )
-    earlier = collected(spec, url)
-    assert [(row.search_id, row.trial) for row in earlier.observations] == [
+    prior_trials = collect_prior_trials(spec, url)
+    assert [(row.search_id, row.trial) for row in prior_trials.observations] == [
         ("new-bbbbbb", "t0001"),
         ("old-aaaaaa", "t0003"),
         ("old-aaaaaa", "t0002"),
         ("old-aaaaaa", "t0001"),
     ]
-    assert earlier.words == "4 trials of 2 earlier searches: new-bbbbbb, old-aaaaaa"
-    assert earlier.remarks == ()
+    assert prior_trials.words == "4 trials of 2 earlier searches: new-bbbbbb, old-aaaaaa"
+    assert prior_trials.remarks == ()
 
 
 @pytest.mark.parametrize(
@@ -74,22 +80,22 @@ def test_the_trials_of_searches_on_such_a_machine_are_taken_newest_first(spec, u
 )
 def test_another_machine_trainer_or_limit_teaches_nothing(spec, url, tmp_path, change):
     write_ledger(url, past(spec_in(tmp_path, ON_SLURM, change), measured("t0001", Layout())))
-    assert collected(spec, url) == Earlier()
+    assert collect_prior_trials(spec, url) == PriorTrials()
 
 
 def test_more_nodes_of_the_same_kind_teach(spec, url, tmp_path):
     write_ledger(url, past(spec_in(tmp_path, ON_SLURM, "cluster.num_nodes=2"), measured("t0001", TWO_NODES)))
-    assert len(collected(spec, url).observations) == 1
+    assert len(collect_prior_trials(spec, url).observations) == 1
 
 
 def test_a_played_search_teaches_nothing_and_learns_nothing_from_the_ledger(spec, url, tmp_path):
-    (tmp_path / "table.csv").write_text(render_table(observed_in(past(spec, *three_trials()), spec).rows))
+    (tmp_path / "table.csv").write_text(render_table(observed_trials(past(spec, *three_trials()), spec).rows))
     played = spec_in(tmp_path, "launcher={kind: simulated, table: table.csv}")
     write_ledger(url, past(played, *three_trials(), search_id="played-aaaaaa"))
-    assert collected(spec, url) == Earlier()
+    assert collect_prior_trials(spec, url) == PriorTrials()
     write_ledger(url, past(spec, *three_trials()))
-    assert len(collected(spec, url).observations) == 3
-    assert collected(played, url) == Earlier()
+    assert len(collect_prior_trials(spec, url).observations) == 3
+    assert collect_prior_trials(played, url) == PriorTrials()
 
 
 def test_what_ran_here_is_taken_where_the_ranks_run_here(tmp_path, url, monkeypatch):
@@ -103,7 +109,7 @@ def test_what_ran_here_is_taken_where_the_ranks_run_here(tmp_path, url, monkeypa
         past(spec, elsewhere, search_id="elsewhere-aaaaaa", at=NOON + 1),
         past(spec, unknown, search_id="unknown-aaaaaa", at=NOON + 2),
     )
-    found = [row.search_id for row in collected(spec, url).observations]
+    found = [row.search_id for row in collect_prior_trials(spec, url).observations]
     assert found == ["unknown-aaaaaa", "here-aaaaaa"]
 
 
@@ -114,14 +120,14 @@ def test_where_nobody_knows_the_device_the_newest_searchs_counts(spec, url):
         past(spec, measured("t0001", first, device="old CPU"), search_id="old-aaaaaa"),
         past(spec, measured("t0001", second, device="new CPU"), search_id="new-aaaaaa", at=NOON + 1),
     )
-    assert [row.search_id for row in collected(spec, url).observations] == ["new-aaaaaa"]
+    assert [row.search_id for row in collect_prior_trials(spec, url).observations] == ["new-aaaaaa"]
 
 
 def test_only_what_ran_or_ran_out_of_memory_teaches(spec, url):
     reasons = (FailureReason.GPU_OOM, FailureReason.HANG, FailureReason.TIME_LIMIT, FailureReason.JOB_LOST)
     trials = [failed(f"t000{n}", layouts()[n], reason) for n, reason in enumerate(reasons, 1)]
     write_ledger(url, past(spec, *trials))
-    assert [(row.trial, row.outcome) for row in collected(spec, url).observations] == [("t0001", "oom")]
+    assert [(row.trial, row.outcome) for row in collect_prior_trials(spec, url).observations] == [("t0001", "oom")]
 
 
 @pytest.mark.slow
@@ -133,7 +139,7 @@ def test_at_most_sixty_are_taken_as_many_of_each_problem_and_each_layout_once(sp
         trials = [measured(f"t{n:04}", layout) for n, layout in enumerate([*buckets, *buckets], 1)]
         searches.append(past(shape, *trials, search_id=f"s{number}-aaaaaa", at=NOON + number))
     write_ledger(url, *searches)
-    rows = collected(spec, url).observations
+    rows = collect_prior_trials(spec, url).observations
     assert Counter(row.search_id for row in rows) == {"s0-aaaaaa": 6, **dict.fromkeys(LARGE, 18)}
     newest = [row.trial for row in rows if row.search_id == "s3-aaaaaa"]
     assert newest == [f"t{n:04}" for n in range(80, 62, -1)]
@@ -151,9 +157,9 @@ def test_hostile_rows_are_left_out_and_counted(spec, url, tmp_path):
             outcome["measured"][name] = value
             database.execute(f"UPDATE attempt SET outcome = ? WHERE {where}", (json.dumps(outcome),))
         database.execute("UPDATE trial SET state = 'eaten' WHERE search_id = 'gone-aaaaaa'")
-    earlier = collected(spec, url)
-    assert [row.trial for row in earlier.observations] == ["t0003"]
-    (remark,) = earlier.remarks
+    prior_trials = collect_prior_trials(spec, url)
+    assert [row.trial for row in prior_trials.observations] == ["t0003"]
+    (remark,) = prior_trials.remarks
     assert "damaged" in remark
     assert "3 trials" in remark
 
@@ -171,9 +177,9 @@ def test_hostile_rows_are_left_out_and_counted(spec, url, tmp_path):
 def test_what_no_search_of_ours_wrote_breaks_none(tmp_path, url, hostile):
     spec = spec_in(tmp_path, ON_SLURM, "model.num_layers=1", "space.pipeline_parallel=1")
     write_ledger(url, hostile(past(spec, measured("t0001", layouts()[0]))))
-    earlier = collected(spec, url)
-    assert earlier.observations == ()
-    assert "1 trial" in earlier.remarks[0]
+    prior_trials = collect_prior_trials(spec, url)
+    assert prior_trials.observations == ()
+    assert "1 trial" in prior_trials.remarks[0]
 
 
 VAST = Layout(data_parallel=2, micro_batch_size=10**6, grad_accum_steps=10**7)
@@ -194,11 +200,11 @@ def test_numbers_beyond_all_models_and_tables_hinder_no_search(tmp_path, url, la
     spec = spec_in(tmp_path, ON_SLURM, "cluster.accelerator=a100-40gb")
     search = past(spec, measured("t0001", layout, **change))
     write_ledger(url, replace(search, spec=search.spec | {"model": search.spec["model"] | sizes}))
-    folder, earlier = SearchFolder(tmp_path), collected(spec, url)
-    freeze(folder, earlier)
-    assert frozen(folder) == earlier.observations
-    assert (len(earlier.observations), len(earlier.remarks)) == ((1, 0) if is_taken else (0, 1))
-    assert math.isfinite(plan_of(spec, candidates_of(spec), earlier).tokens_per_sec.sum())
+    folder, prior_trials = SearchFolder(tmp_path), collect_prior_trials(spec, url)
+    save_prior_trials(folder, prior_trials)
+    assert load_prior_trials(folder) == prior_trials.observations
+    assert (len(prior_trials.observations), len(prior_trials.remarks)) == ((1, 0) if is_taken else (0, 1))
+    assert math.isfinite(plan_of(spec, candidates_of(spec), prior_trials).tokens_per_sec.sum())
 
 
 def test_a_row_too_deep_to_be_read_is_a_remark(spec, url, tmp_path):
@@ -206,7 +212,7 @@ def test_a_row_too_deep_to_be_read_is_a_remark(spec, url, tmp_path):
     deep = "[" * 100_000 + "]" * 100_000
     with closing(sqlite3.connect(tmp_path / "ledger.db")) as database, database:
         database.execute("UPDATE search SET spec = ?", (deep,))
-    (remark,) = collected(spec, url).remarks
+    (remark,) = collect_prior_trials(spec, url).remarks
     assert remark.startswith("earlier trials are not used: ")
 
 
@@ -214,37 +220,37 @@ def test_a_single_nodes_links_hinder_no_trial_of_several_nodes(tmp_path, url):
     write_ledger(url, past(spec_in(tmp_path, ON_SLURM, "cluster.num_nodes=2"), measured("t0001", TWO_NODES)))
     node = "cluster.links={domains: [{name: node, num_ranks: 2, bus_gb_per_s: 2, latency_us: 100}]}"
     spec = spec_in(tmp_path, ON_SLURM, node)
-    earlier = collected(spec, url)
-    assert len(earlier.observations) == 1
-    assert plan_of(spec, candidates_of(spec), earlier).speed_is_known
+    prior_trials = collect_prior_trials(spec, url)
+    assert len(prior_trials.observations) == 1
+    assert plan_of(spec, candidates_of(spec), prior_trials).speed_is_known
 
 
 def test_a_ledger_that_cannot_be_read_is_a_remark(spec, tmp_path):
     (tmp_path / "ledger.db").write_text("no database, but long enough to be taken for one, if only for a moment")
-    (remark,) = collected(spec, f"sqlite:///{tmp_path}/ledger.db").remarks
+    (remark,) = collect_prior_trials(spec, f"sqlite:///{tmp_path}/ledger.db").remarks
     assert remark.startswith("earlier trials are not used: ")
 
 
 def test_none_asks_for_nothing(tmp_path, url):
     spec = spec_in(tmp_path, ON_SLURM, "search.warm_start=none")
     write_ledger(url, past(spec, *three_trials()))
-    assert collected(spec, url) == Earlier()
+    assert collect_prior_trials(spec, url) == PriorTrials()
 
 
 @pytest.mark.slow
 def test_a_table_is_taken_as_evenly_as_the_ledger_and_its_sources_are_told(tmp_path, spec):
-    (row, *_) = observed_in(past(spec, *three_trials()), spec).rows
+    (row, *_) = observed_trials(past(spec, *three_trials()), spec).rows
     row = replace(row, search_id=None, trial=None, source="somebody", peak_memory_gib=0.0)
     many = [
         replace(row, layout=replace(row.layout, bucket_mib=bucket), step_time_s=float(bucket))
         for bucket in range(1, 301)
     ]
     (tmp_path / "table.csv").write_text(render_table(many))
-    earlier = collected(spec_in(tmp_path, "search.warm_start=table.csv"), "")
-    assert earlier.words == "60 trials of a table: somebody"
-    times = sorted(row.step_time_s for row in earlier.observations)
+    prior_trials = collect_prior_trials(spec_in(tmp_path, "search.warm_start=table.csv"), "")
+    assert prior_trials.words == "60 trials of a table: somebody"
+    times = sorted(row.step_time_s for row in prior_trials.observations)
     assert max(later - sooner for sooner, later in zip([0, *times], [*times, 301], strict=True)) < 12
-    assert {row.peak_memory_gib for row in earlier.observations} == {None}
+    assert {row.peak_memory_gib for row in prior_trials.observations} == {None}
 
 
 @pytest.mark.parametrize(
@@ -256,7 +262,7 @@ def test_a_table_is_taken_as_evenly_as_the_ledger_and_its_sources_are_told(tmp_p
     ],
 )
 def test_a_bad_table_is_named_with_its_line_before_anything_is_made(tmp_path, spec, spoil, told):
-    text = render_table(observed_in(past(spec, *three_trials()), spec).rows)
+    text = render_table(observed_trials(past(spec, *three_trials()), spec).rows)
     (tmp_path / "table.csv").write_text(spoil(text))
     with pytest.raises(InputError) as caught:
         spec_in(tmp_path, "search.warm_start=table.csv")
@@ -265,24 +271,24 @@ def test_a_bad_table_is_named_with_its_line_before_anything_is_made(tmp_path, sp
 
 def test_what_a_search_learns_from_is_frozen(spec, url, tmp_path):
     write_ledger(url, past(spec, *three_trials()))
-    folder, earlier = SearchFolder(tmp_path), collected(spec, url)
-    assert frozen(folder) == ()
-    freeze(folder, earlier)
-    assert frozen(folder) == earlier.observations
+    folder, prior_trials = SearchFolder(tmp_path), collect_prior_trials(spec, url)
+    assert load_prior_trials(folder) == ()
+    save_prior_trials(folder, prior_trials)
+    assert load_prior_trials(folder) == prior_trials.observations
     assert folder.earlier.read_text().startswith("# learnt from 3 trials of 1 earlier search: past-aaaaaa\n")
     folder.earlier.write_text("no table")
     with pytest.raises(InputError, match=r"earlier\.csv"):
-        frozen(folder)
+        load_prior_trials(folder)
 
 
 def test_nothing_earlier_leaves_no_file(tmp_path):
-    freeze(SearchFolder(tmp_path), Earlier())
+    save_prior_trials(SearchFolder(tmp_path), PriorTrials())
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("sampler", ["deephyper_filtered", "random", "grid"])
 def test_samplers_that_are_there_to_compare_with_learn_nothing(spec, sampler):
-    rows = observed_in(past(spec, *three_trials()), spec).rows
+    rows = observed_trials(past(spec, *three_trials()), spec).rows
     candidates = candidates_of(spec).feasible
     asked = [make_sampler(sampler, candidates, task_of(spec, each), 7).ask(4, []) for each in ((), rows)]
     assert asked[0] == asked[1]
@@ -291,18 +297,20 @@ def test_samplers_that_are_there_to_compare_with_learn_nothing(spec, sampler):
 @pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["guided", "cost_model"])
 def test_a_sampler_of_the_models_asks_the_same_after_a_restart(spec, sampler, tmp_path):
-    rows = observed_in(past(spec, *three_trials()), spec).rows
+    rows = observed_trials(past(spec, *three_trials()), spec).rows
     folder = SearchFolder(tmp_path)
-    freeze(folder, Earlier(rows))
+    save_prior_trials(folder, PriorTrials(rows))
     candidates = candidates_of(spec).feasible
-    asked = [make_sampler(sampler, candidates, task_of(spec, frozen(folder)), 7).ask(4, []) for _ in range(2)]
+    asked = [
+        make_sampler(sampler, candidates, task_of(spec, load_prior_trials(folder)), 7).ask(4, []) for _ in range(2)
+    ]
     assert asked[0] == asked[1]
 
 
 def test_a_plan_says_from_how_many_trials_of_whom_it_learnt(spec, url, tmp_path):
     write_ledger(url, past(spec, *three_trials(step_time_s=0.004)))
     space = candidates_of(spec)
-    cold, taught = plan_of(spec, space), plan_of(spec, space, collected(spec, url))
+    cold, taught = plan_of(spec, space), plan_of(spec, space, collect_prior_trials(spec, url))
     assert "uncalibrated" in cold.notes()[0]
     assert taught.notes()[0] == "the models' constants were learnt from 3 trials of 1 earlier search: past-aaaaaa"
     assert not any("uncalibrated" in note for note in taught.notes())
@@ -314,7 +322,7 @@ def test_a_plan_says_from_how_many_trials_of_whom_it_learnt(spec, url, tmp_path)
 
 def test_predictions_of_other_constants_have_another_hash(tmp_path):
     spec = spec_in(tmp_path, ON_SLURM, "cluster.accelerator=a100-40gb", "space.precision=bf16")
-    rows = observed_in(past(spec, *three_trials()), spec).rows
+    rows = observed_trials(past(spec, *three_trials()), spec).rows
     layout = candidates_of(spec).feasible[0]
     cold, taught, again = (predictor(task_of(spec, each))(layout) for each in ((), rows, rows))
     assert cold["model_hash"] != taught["model_hash"]
@@ -325,7 +333,7 @@ def test_predictions_of_other_constants_have_another_hash(tmp_path):
 def test_a_plan_makes_nothing_where_there_is_no_ledger(tmp_path, monkeypatch):
     home = tmp_path / "home"
     monkeypatch.setenv("PARLAY_HOME", str(home))
-    assert collected_for_plan(spec_in(tmp_path)) == Earlier()
+    assert collect_prior_trials_for_plan(spec_in(tmp_path)) == PriorTrials()
     assert not home.exists()
 
 
@@ -333,11 +341,11 @@ def test_a_plan_reads_the_ledger_that_is_there(tmp_path, monkeypatch, url):
     monkeypatch.setattr("orchestrator.planning.prior_trials.cpu_name", lambda: "a CPU")
     spec = spec_in(tmp_path, f"ledger.url={url}")
     write_ledger(url, past(spec, *three_trials()))
-    assert len(collected_for_plan(spec).observations) == 3
+    assert len(collect_prior_trials_for_plan(spec).observations) == 3
 
 
 def test_a_ledger_that_is_refused_is_a_remark_of_the_plan(tmp_path):
-    (remark,) = collected_for_plan(spec_in(tmp_path, "ledger.url='sqlite://'")).remarks
+    (remark,) = collect_prior_trials_for_plan(spec_in(tmp_path, "ledger.url='sqlite://'")).remarks
     assert "not the path of a file" in remark
 
 
@@ -346,5 +354,5 @@ def test_a_plan_waits_for_no_ledger_that_is_silent(tmp_path, monkeypatch):
     monkeypatch.setattr("orchestrator.planning.prior_trials.PLAN_WAITS_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         spec = spec_in(tmp_path, f"ledger.url=postgresql://127.0.0.1:{silent.getsockname()[1]}/parlay")
-        (remark,) = collected_for_plan(spec).remarks
+        (remark,) = collect_prior_trials_for_plan(spec).remarks
     assert "no answer within" in remark or "not installed" in remark

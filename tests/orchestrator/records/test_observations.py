@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.records.observations import leave_measured, measured_table, model_name, observed_in
+from orchestrator.records.observations import measured_table, model_name, observed_trials, write_measured_table
 from search_spaces.layouts.layout import Layout
 from search_spaces.tables.benchmark_problem import problem_for, problems_in
 from search_spaces.tables.measured_table import parse_table
@@ -23,7 +23,7 @@ def spec(tmp_path):
 
 
 def test_a_trial_that_ran_is_a_row_with_its_times_and_its_place(spec):
-    (row,) = observed_in(past(spec, measured("t0001", layouts()[1])), spec).rows
+    (row,) = observed_trials(past(spec, measured("t0001", layouts()[1])), spec).rows
     assert (row.outcome, row.step_time_s, row.step_time_p95_s, row.peak_memory_gib) == ("ok", 0.5, 0.6, 0.25)
     assert (row.recorded_duration_s, row.queue_wait_s) == (30, 12)
     assert (row.search_id, row.trial, row.kind, row.source) == ("past-aaaaaa", "t0001", "search", "parlay")
@@ -43,13 +43,13 @@ def test_a_trial_that_ran_is_a_row_with_its_times_and_its_place(spec):
     ],
 )
 def test_a_failure_that_may_be_the_layouts_is_a_row_with_its_reason(spec, reason, outcome):
-    (row,) = observed_in(past(spec, failed("t0001", layouts()[0], reason)), spec).rows
+    (row,) = observed_trials(past(spec, failed("t0001", layouts()[0], reason)), spec).rows
     assert (row.outcome, row.failure_reason, row.step_time_s) == (outcome, reason.value, None)
 
 
 def test_a_full_host_says_nothing_of_a_devices_memory(tmp_path):
     spec = spec_in(tmp_path, "cluster.accelerator=a100-40gb")
-    (row,) = observed_in(past(spec, failed("t0001", layouts()[0], FailureReason.HOST_OOM)), spec).rows
+    (row,) = observed_trials(past(spec, failed("t0001", layouts()[0], FailureReason.HOST_OOM)), spec).rows
     assert (row.outcome, row.failure_reason) == ("failed", "host_oom")
 
 
@@ -61,17 +61,17 @@ def test_what_says_nothing_of_the_layout_is_counted_by_its_reason(spec):
     ended = [failed(f"t{n:04}", layouts()[0], FailureReason(reason)) for n, reason in enumerate(nothing, 1)]
     unstarted = Trial("t0098", layouts()[1])
     given_up = replace(unstarted, trial="t0099", state=ended[0].state, reason=FailureReason.CANCELLED_BY_SEARCH)
-    found = observed_in(past(spec, *ended, unstarted, given_up), spec)
+    found = observed_trials(past(spec, *ended, unstarted, given_up), spec)
     assert found.rows == ()
     assert found.left_out == dict.fromkeys(nothing, 1) | {"job_lost": 2, "cancelled_by_search": 2, "in_flight": 1}
 
 
 def test_a_pruned_trial_ran_at_what_its_steps_took_and_says_so(spec):
     trial = pruned("t0001", layouts()[0], step_time_s=0.9, tokens_per_sec=142.2, tokens_per_sec_high=150.0)
-    (row,) = observed_in(past(spec, trial), spec).rows
+    (row,) = observed_trials(past(spec, trial), spec).rows
     assert (row.outcome, row.step_time_s, row.failure_reason) == ("ok", 0.9, "pruned")
     for seen in ({}, {"tokens_per_sec_high": 150.0}):
-        found = observed_in(past(spec, pruned("t0001", layouts()[0], **seen)), spec)
+        found = observed_trials(past(spec, pruned("t0001", layouts()[0], **seen)), spec)
         assert (found.rows, found.left_out) == ((), {"pruned": 1})
 
 
@@ -80,7 +80,7 @@ def test_a_suspect_run_is_left_out_where_another_run_of_its_layout_is_not(spec):
     suspect = measured("t0001", first, flags=("suspect_node",))
     again = replace(measured("t0002", first), kind=TrialKind.FINALIST)
     alone = measured("t0003", other, flags=("suspect_node",))
-    found = observed_in(past(spec, suspect, again, alone), spec)
+    found = observed_trials(past(spec, suspect, again, alone), spec)
     assert [(row.trial, row.kind) for row in found.rows] == [("t0002", "finalist"), ("t0003", "search")]
     assert found.left_out == {"suspect": 1}
 
@@ -101,20 +101,22 @@ def test_a_suspect_run_is_left_out_where_another_run_of_its_layout_is_not(spec):
     ],
 )
 def test_numbers_that_cannot_be_are_left_out(spec, change):
-    found = observed_in(past(spec, measured("t0001", layouts()[0], **change), measured("t0002", layouts()[1])), spec)
+    found = observed_trials(
+        past(spec, measured("t0001", layouts()[0], **change), measured("t0002", layouts()[1])), spec
+    )
     assert [row.trial for row in found.rows] == ["t0002"]
     assert found.left_out == {"damaged": 1}
 
 
 def test_a_layout_that_does_not_fill_the_nodes_it_names_is_left_out(spec):
-    found = observed_in(past(spec, measured("t0001", Layout(data_parallel=4, micro_batch_size=2))), spec)
+    found = observed_trials(past(spec, measured("t0001", Layout(data_parallel=4, micro_batch_size=2))), spec)
     assert found.left_out == {"damaged": 1}
 
 
 def test_a_clock_that_differs_by_a_moment_is_no_negative_time(spec):
     trial = measured("t0001", layouts()[0])
     early = replace(trial.attempts[0], started_at=trial.attempts[0].submitted_at - 0.5)
-    (row,) = observed_in(past(spec, trial.with_attempt(early)), spec).rows
+    (row,) = observed_trials(past(spec, trial.with_attempt(early)), spec).rows
     assert row.queue_wait_s == 0
 
 
@@ -125,7 +127,7 @@ def test_the_table_is_read_back_as_the_searchs_closed_problem(spec):
         failed("t0003", layouts()[2], FailureReason.JOB_LOST),
     )
     search = past(spec, *trials)
-    observed = observed_in(search, spec)
+    observed = observed_trials(search, spec)
     text = measured_table(observed, search)
     assert text.startswith("# search past-aaaaaa, completed: 2 of 3 trials\n# left out: 1 job_lost\n")
     rows = parse_table(text, "measured.csv").require_whole().observations
@@ -138,7 +140,7 @@ def test_trials_on_fewer_nodes_or_of_another_batch_are_problems_of_their_own(tmp
     wide = Layout(num_nodes=2, data_parallel=4, micro_batch_size=2)
     other = Layout(data_parallel=2, micro_batch_size=2)
     search = past(spec, measured("t0001", wide), measured("t0002", layouts()[0]), measured("t0003", other))
-    rows = observed_in(search, spec).rows
+    rows = observed_trials(search, spec).rows
     assert len(problems_in(rows)) == 3
     assert [row.cluster.num_nodes for row in rows] == [2, 1, 1]
     assert [row.global_batch_size for row in rows] == [8, 8, 4]
@@ -153,8 +155,8 @@ def test_a_model_has_the_same_name_in_every_search(tmp_path, spec):
 def test_a_folder_that_cannot_take_the_table_ends_no_search(spec, tmp_path):
     notes: list[str] = []
     search = past(spec, measured("t0001", layouts()[0]))
-    leave_measured(SearchFolder(Path("/proc/past-aaaaaa")), spec, search, notes.append)
+    write_measured_table(SearchFolder(Path("/proc/past-aaaaaa")), spec, search, notes.append)
     assert "parlay export past-aaaaaa" in notes[0]
-    leave_measured(SearchFolder(tmp_path), spec, search, notes.append)
+    write_measured_table(SearchFolder(tmp_path), spec, search, notes.append)
     assert len(notes) == 1
-    assert (tmp_path / "measured.csv").read_text() == measured_table(observed_in(search, spec), search)
+    assert (tmp_path / "measured.csv").read_text() == measured_table(observed_trials(search, spec), search)

@@ -12,7 +12,7 @@ from deephyper import hpo
 
 from orchestrator.samplers.base import TrialFeedback
 from orchestrator.samplers.baselines import RandomSampler
-from orchestrator.samplers.deephyper import AS_IT_COMES, TUNED, DeepHyperSampler
+from orchestrator.samplers.deephyper import DEFAULTS, TUNED, DeepHyperSampler
 from search_spaces.layouts.layout import Layout
 from trials.trial import FailureReason
 
@@ -77,7 +77,7 @@ def test_where_the_batch_is_fixed_plain_deephyper_is_told_of_the_axes_that_are_f
 
     monkeypatch.setattr(hpo, "HpProblem", Watched)
     candidates = list(table())
-    for settings in (AS_IT_COMES, TUNED):
+    for settings in (DEFAULTS, TUNED):
         assert DeepHyperSampler(candidates, 1, settings).ask(1, [])[0] in candidates
     plain, tuned = problems
     assert plain["micro_batch_size"] == [1, 2, 4, 8, 16]
@@ -126,9 +126,9 @@ def test_a_pruned_layout_is_told_as_fast_as_it_may_be():
     history = [outcomes[layout] for layout in list(outcomes)[::12]]
     other = next(layout for layout in outcomes if layout not in {told.layout for told in history})
     sampler = DeepHyperSampler(list(outcomes), 1)
-    pruned = TrialFeedback(other, reason=FailureReason.PRUNED, at_most=9e5)
+    pruned = TrialFeedback(other, reason=FailureReason.PRUNED, upper_bound=9e5)
     assert sampler.ask(5, [*history, pruned]) == sampler.ask(5, [*history, TrialFeedback(other, value=9e5)])
-    assert sampler.ask(5, [*history, pruned]) != sampler.ask(5, [*history, replace(pruned, at_most=None)])
+    assert sampler.ask(5, [*history, pruned]) != sampler.ask(5, [*history, replace(pruned, upper_bound=None)])
 
 
 def test_nothing_is_printed_written_or_set_up(tmp_path, monkeypatch, capfd):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from orchestrator.samplers.base import Sampler, TrialFeedback
-from orchestrator.samplers.cost_model_posterior import Expectations, Task
+from orchestrator.samplers.cost_model_posterior import CostModelPredictor, TuningTask
 from orchestrator.samplers.factory import make_sampler
 from orchestrator.samplers.guided import MANY_TRIALS, GuidedSampler
 from search_spaces.cost_model.memory import stage_memory
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 MODEL = ModelShape(32, 4096, 32, 32, 16384, False, 51200, 2048, False, "learned", "layernorm")
 CLUSTER = Cluster(ACCELERATORS["a100-80gb"], 8, 4)
-TASK = Task(MODEL, CLUSTER)
+TASK = TuningTask(MODEL, CLUSTER)
 LAYOUTS = [
     Layout(
         num_nodes=4,
@@ -103,22 +103,22 @@ def test_it_needs_fewer_trials_than_the_order_of_the_model_where_that_is_wrong()
 
 
 def test_what_ran_out_of_memory_makes_what_is_larger_unlikely():
-    expectations = Expectations(TASK, CANDIDATES, 1)
+    predictor = CostModelPredictor(TASK, CANDIDATES, 1)
     estimates = stage_memory(MODEL, LayoutTable.of(CANDIDATES)).peak
     row = int(np.argmin(np.abs(estimates - 55)))
     larger = estimates > estimates[row]
     failed = [TrialFeedback(CANDIDATES[row], reason=FailureReason.GPU_OOM)]
-    before, after = expectations.after([]), expectations.after(failed)
+    before, after = predictor.predict([]), predictor.predict(failed)
     assert (after.fits[larger] < before.fits[larger]).all()
 
 
 def test_a_pruned_layout_teaches_nearly_as_much_as_a_measured_one():
-    world, expectations = World(data_parallel=10), Expectations(TASK, CANDIDATES, 1)
+    world, predictor = World(data_parallel=10), CostModelPredictor(TASK, CANDIDATES, 1)
     told = [world(layout) for layout in CANDIDATES[::7]]
     ran = [t for t in told if t.value is not None]
-    pruned = [TrialFeedback(t.layout, reason=FailureReason.PRUNED, at_most=t.value * 1.03) for t in ran]
+    pruned = [TrialFeedback(t.layout, reason=FailureReason.PRUNED, upper_bound=t.value * 1.03) for t in ran]
     truth = np.array([math.log(t.value) if (t := world(layout)).value else np.nan for layout in CANDIDATES])
-    cold, taught = (np.nanmean(np.abs(expectations.after(h).log_value - truth)) for h in ([], pruned))
+    cold, taught = (np.nanmean(np.abs(predictor.predict(h).log_value - truth)) for h in ([], pruned))
     assert taught < cold / 2
 
 
@@ -126,15 +126,17 @@ def test_a_layout_that_leaves_too_little_memory_teaches_its_time_and_its_peak_an
     world = World(data_parallel=10)
     ran = [told for layout in CANDIDATES[::7] if (told := world(layout)).value is not None]
     unfit = [replace(t, value=None, reason=FailureReason.GPU_OOM, unfit_value=t.value) for t in ran]
-    expectations = Expectations(TASK, CANDIDATES, 1)
-    as_unfit, as_measured = expectations.after(unfit), expectations.after(ran)
+    predictor = CostModelPredictor(TASK, CANDIDATES, 1)
+    as_unfit, as_measured = predictor.predict(unfit), predictor.predict(ran)
     assert as_unfit.log_value.tolist() == as_measured.log_value.tolist()
     assert as_unfit.fits.tolist() == as_measured.fits.tolist()
     assert not GuidedSampler(CANDIDATES, 1, TASK).has_converged(unfit)
 
 
 def test_memory_that_has_to_stay_free_is_room_that_layouts_have_not():
-    wide, narrow = (Expectations(replace(TASK, min_free_memory_gib=gib), CANDIDATES, 1).after([]) for gib in (0, 20))
+    wide, narrow = (
+        CostModelPredictor(replace(TASK, min_free_memory_gib=gib), CANDIDATES, 1).predict([]) for gib in (0, 20)
+    )
     estimates = stage_memory(MODEL, LayoutTable.of(CANDIDATES)).peak
     assert (narrow.fits <= wide.fits).all()
     between = (estimates > 60) & (estimates < 75)
@@ -144,8 +146,8 @@ def test_memory_that_has_to_stay_free_is_room_that_layouts_have_not():
 
 def test_a_failure_of_the_machine_teaches_nothing():
     lost = [TrialFeedback(CANDIDATES[3], reason=FailureReason.NODE_FAILURE)]
-    expectations = Expectations(TASK, CANDIDATES, 1)
-    before, after = expectations.after([]), expectations.after(lost)
+    predictor = CostModelPredictor(TASK, CANDIDATES, 1)
+    before, after = predictor.predict([]), predictor.predict(lost)
     assert after.fits.tolist() == before.fits.tolist()
     assert after.log_value.tolist() == before.log_value.tolist()
 
@@ -165,7 +167,7 @@ def test_what_ran_out_of_time_is_never_the_best_so_far():
     best = max(told.value for told in history if told.value is not None)
     other = asked.ask(1, history)[0]
     # Its fastest step may have been twice as fast as any layout is; no run of it was.
-    unproven = TrialFeedback(other, reason=FailureReason.TIME_LIMIT, at_most=2 * best)
+    unproven = TrialFeedback(other, reason=FailureReason.TIME_LIMIT, upper_bound=2 * best)
     assert not asked.has_converged(history)
     assert not asked.has_converged([*history, unproven])
 
@@ -195,14 +197,14 @@ def test_what_is_in_flight_is_not_asked_for_and_no_neighbour_of_it_alone():
 
 def test_memory_that_a_rank_may_take_is_the_lesser_of_the_devices_and_the_users():
     assert TASK.capacity_gib == pytest.approx(79.15 - 1.5)
-    assert Task(MODEL, CLUSTER, memory_limit_gib=20).capacity_gib == 20
-    assert Task(MODEL, Cluster(ACCELERATORS["cpu"], 4, 1)).capacity_gib is None
-    assert Task(MODEL, Cluster(ACCELERATORS["cpu"], 4, 1), memory_limit_gib=2).capacity_gib == 2
+    assert TuningTask(MODEL, CLUSTER, memory_limit_gib=20).capacity_gib == 20
+    assert TuningTask(MODEL, Cluster(ACCELERATORS["cpu"], 4, 1)).capacity_gib is None
+    assert TuningTask(MODEL, Cluster(ACCELERATORS["cpu"], 4, 1), memory_limit_gib=2).capacity_gib == 2
 
 
 def test_values_are_expected_in_the_objectives_own_unit():
-    expectations = Expectations(TASK, CANDIDATES, 1)
-    expected = expectations.after([]).log_value
+    predictor = CostModelPredictor(TASK, CANDIDATES, 1)
+    expected = predictor.predict([]).log_value
     told = [World()(layout) for layout in CANDIDATES]
     off = [mean - math.log(t.value) for mean, t in zip(expected, told, strict=True) if t.value is not None]
     assert abs(np.median(off)) < 0.3

@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from search_spaces.cost_model.posterior import MemoryBelief, MemoryEvidence, TimeBelief, TimePrior, typical_constants
+from search_spaces.cost_model.posterior import (
+    MemoryEvidence,
+    MemoryPosterior,
+    StepTimePosterior,
+    TimePrior,
+    typical_constants,
+)
 from search_spaces.cost_model.step_time import TERMS, StepTerms
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.layout import Layout
@@ -31,11 +37,11 @@ LAYOUTS = [
 TERMS_OF_ALL = StepTerms.of(MODEL, Cluster(ACCELERATORS["a100-80gb"], 8, 2), LayoutTable.of(LAYOUTS))
 
 
-def belief_after(rows: list[int], truth: np.ndarray, seed: int = 1, noise: float = 0.0) -> TimeBelief:
+def posterior_after(rows: list[int], truth: np.ndarray, seed: int = 1, noise: float = 0.0) -> StepTimePosterior:
     measured = TERMS_OF_ALL.take(np.array(rows, dtype=int))
     chance = np.random.default_rng(seed)
     seconds = measured.seconds(truth) * np.exp(noise * chance.standard_normal(len(rows)))
-    return TimeBelief(measured, seconds, seed)
+    return StepTimePosterior(measured, seconds, seed)
 
 
 def changed(**factors: float) -> np.ndarray:
@@ -43,14 +49,14 @@ def changed(**factors: float) -> np.ndarray:
     return typical_constants() * np.array([factors.get(term, 1.0) for term in TERMS])
 
 
-def variance_of(belief: TimeBelief, term: str) -> float:
+def variance_of(posterior: StepTimePosterior, term: str) -> float:
     """Of the logarithm of a constant, the factor on all of them included."""
     together = [TERMS.index(term), len(TERMS)]
-    return float(belief.summary.covariance[np.ix_(together, together)].sum())
+    return float(posterior.summary.covariance[np.ix_(together, together)].sum())
 
 
 def test_before_any_trial_the_prediction_is_that_of_the_typical_constants():
-    mean, deviation = belief_after([], typical_constants()).predict(TERMS_OF_ALL)
+    mean, deviation = posterior_after([], typical_constants()).predict(TERMS_OF_ALL)
     assert (deviation > 0.1).all()
     # A sum whose summands are uncertain is larger in the mean than in the median.
     assert mean == pytest.approx(np.log(TERMS_OF_ALL.seconds(typical_constants())), abs=0.3)
@@ -61,9 +67,9 @@ def test_one_trial_tells_how_slow_the_links_of_an_unknown_host_are():
     rows = [0, int(TERMS_OF_ALL.micro_batch[:, TERMS.index("tensor_latency")].argmax())]
     measured = TERMS_OF_ALL.take(np.array(rows))
     priors = (TimePrior.shipped(), TimePrior.shipped(speed_is_known=False))
-    beliefs = [TimeBelief(measured, measured.seconds(truth), 1, prior) for prior in priors]
+    posteriors = [StepTimePosterior(measured, measured.seconds(truth), 1, prior) for prior in priors]
     seconds = np.log(TERMS_OF_ALL.seconds(truth))
-    known, guessed = (np.abs(belief.predict(TERMS_OF_ALL)[0] - seconds).mean() for belief in beliefs)
+    known, guessed = (np.abs(posterior.predict(TERMS_OF_ALL)[0] - seconds).mean() for posterior in posteriors)
     assert guessed < 0.7 * known
 
 
@@ -81,14 +87,14 @@ def test_what_others_teach_is_widened():
 def test_a_few_trials_tell_a_constant_that_is_far_from_typical(term, factor):
     truth = changed(**{term: factor})
     rows = list(range(0, len(LAYOUTS), 3))
-    mean, _ = belief_after(rows, truth, noise=0.03).predict(TERMS_OF_ALL)
-    before, _ = belief_after([], truth).predict(TERMS_OF_ALL)
+    mean, _ = posterior_after(rows, truth, noise=0.03).predict(TERMS_OF_ALL)
+    before, _ = posterior_after([], truth).predict(TERMS_OF_ALL)
     logs = np.log(TERMS_OF_ALL.seconds(truth))
     assert np.abs(mean - logs).mean() < np.abs(before - logs).mean() / 2
 
 
 def test_what_was_measured_is_uncertain_no_more():
-    before, after = belief_after([], typical_constants()), belief_after([0, 5, 9, 14], typical_constants())
+    before, after = posterior_after([], typical_constants()), posterior_after([0, 5, 9, 14], typical_constants())
     assert after.predict(TERMS_OF_ALL)[1].mean() < before.predict(TERMS_OF_ALL)[1].mean() / 2
     assert variance_of(after, "matmul") < variance_of(before, "matmul")
 
@@ -98,7 +104,7 @@ def test_one_strange_measurement_among_many_moves_little():
     measured = TERMS_OF_ALL.take(np.array(rows))
     seconds = measured.seconds(typical_constants())
     seconds[3] *= 20
-    mean, _ = TimeBelief(measured, seconds, 1).predict(TERMS_OF_ALL)
+    mean, _ = StepTimePosterior(measured, seconds, 1).predict(TERMS_OF_ALL)
     assert np.abs(mean - np.log(TERMS_OF_ALL.seconds(typical_constants()))).max() < 0.15
 
 
@@ -106,12 +112,12 @@ def test_one_trial_tells_how_fast_an_unknown_machine_is():
     truth = 20 * typical_constants()
     measured = TERMS_OF_ALL.take(np.array([4]))
     unknown = TimePrior.shipped(speed_is_known=False)
-    mean, _ = TimeBelief(measured, measured.seconds(truth), 1, unknown).predict(TERMS_OF_ALL)
+    mean, _ = StepTimePosterior(measured, measured.seconds(truth), 1, unknown).predict(TERMS_OF_ALL)
     assert np.abs(mean - np.log(TERMS_OF_ALL.seconds(truth))).mean() < 0.3
 
 
 def test_the_same_seed_believes_the_same():
-    one, same = (belief_after([1, 7, 12], typical_constants(), seed=4) for _ in range(2))
+    one, same = (posterior_after([1, 7, 12], typical_constants(), seed=4) for _ in range(2))
     assert one.constants.tolist() == same.constants.tolist()
 
 
@@ -123,7 +129,7 @@ def evidence(estimated_gib: float, ran: bool = True, peak_gib: float | None = No
 
 
 def fits(found: list[MemoryEvidence], estimated_gib: float) -> float:
-    return float(MemoryBelief(CAPACITY_GIB, found).fits(np.array([estimated_gib]))[0])
+    return float(MemoryPosterior(CAPACITY_GIB, found).fits(np.array([estimated_gib]))[0])
 
 
 def test_without_trials_what_is_small_fits_what_is_large_does_not_and_between_nobody_knows():
@@ -146,15 +152,15 @@ def test_a_layout_that_ran_makes_all_that_is_as_small_likely():
 
 def test_measured_peaks_tell_how_far_the_estimate_is_off():
     found = [evidence(gib, peak_gib=1.3 * gib) for gib in (20, 30, 40)]
-    assert MemoryBelief(CAPACITY_GIB, found).factor == pytest.approx(1.3, rel=0.05)
+    assert MemoryPosterior(CAPACITY_GIB, found).factor == pytest.approx(1.3, rel=0.05)
     assert fits(found, 70) < 0.2
 
 
 def test_what_has_to_stay_free_changes_what_fits_and_not_what_trials_told():
     found = [evidence(60, ran=True), evidence(70, ran=False)]
-    whole, part = MemoryBelief(CAPACITY_GIB, found), MemoryBelief(CAPACITY_GIB, found, room_gib=40.0)
+    whole, part = MemoryPosterior(CAPACITY_GIB, found), MemoryPosterior(CAPACITY_GIB, found, room_gib=40.0)
     assert part.factor == whole.factor
-    (much, little) = (float(belief.fits(np.array([45.0]))[0]) for belief in (whole, part))
+    (much, little) = (float(posterior.fits(np.array([45.0]))[0]) for posterior in (whole, part))
     assert much > 0.9 > 0.5 > little
 
 
@@ -164,4 +170,4 @@ def test_one_failure_for_another_reason_does_not_refuse_everything():
 
 
 def test_a_device_of_unknown_memory_holds_everything():
-    assert MemoryBelief(None, [evidence(10, ran=False)]).fits(np.array([1.0, 1e6])).tolist() == [1, 1]
+    assert MemoryPosterior(None, [evidence(10, ran=False)]).fits(np.array([1.0, 1e6])).tolist() == [1, 1]

@@ -42,7 +42,7 @@ def test_a_repeat_in_flight_or_failed_takes_no_value_away():
 def test_of_a_pruned_layout_an_upper_bound_is_known():
     ended = Trial("t0001", ONE, state=TrialState.FAILED, reason=FailureReason.PRUNED)
     (found,) = history_of([ended], lambda trial: 0.0, lambda trial: 120.0)
-    assert found == TrialFeedback(ONE, reason=FailureReason.PRUNED, at_most=120.0)
+    assert found == TrialFeedback(ONE, reason=FailureReason.PRUNED, upper_bound=120.0)
 
 
 def test_one_that_leaves_too_little_memory_is_told_as_out_of_memory_with_what_it_reached():
@@ -53,7 +53,7 @@ def test_one_that_leaves_too_little_memory_is_told_as_out_of_memory_with_what_it
     assert known[ROOM] == [TrialFeedback(ONE, 100.0, peak_memory_gib=7.0)]
     (found,) = known[NO_ROOM]
     assert found == TrialFeedback(ONE, reason=FailureReason.GPU_OOM, peak_memory_gib=7.0, unfit_value=100.0)
-    assert (found.value, found.speed, found.seen, found.is_ended) == (None, None, 100.0, True)
+    assert (found.value, found.value_or_bound, found.observed_value, found.is_ended) == (None, None, 100.0, True)
 
 
 def test_a_layout_without_a_value_has_a_reason_once_it_has_ended():
