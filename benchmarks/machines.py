@@ -9,14 +9,14 @@ from search_spaces.hardware.cluster import Cluster
 from search_spaces.hardware.links import Fabric, LinkDomain, Links
 from search_spaces.schema.cluster_sections import ClusterSection
 from search_spaces.schema.presets import CLUSTERS, preset
-from search_spaces.schema.validation import validated
+from search_spaces.schema.validation import validate
 from search_spaces.tables.measured_table import Observation
 
 
 def links_of(cluster_name: str) -> Links | None:
     """The links of the ready-made cluster of this name; None where there is none."""
     try:
-        return validated(ClusterSection, preset(CLUSTERS, cluster_name)).cluster().links
+        return validate(ClusterSection, preset(CLUSTERS, cluster_name)).cluster().links
     except InputError:
         return None
 

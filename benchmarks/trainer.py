@@ -83,9 +83,9 @@ def _step_contenders(device: str, folder: Path) -> dict[str, Callable[[], object
 
     from benchmarks.plain_gpt import PlainTrainer
     from trials.train.data import SyntheticData
-    from trials.train.engines.engine import Training
+    from trials.train.engines.engine import TrainingConfig
     from trials.train.engines.factory import build_engine
-    from trials.train.engines.optimizer import Optimisation
+    from trials.train.engines.optimizer import OptimizerConfig
     from trials.train.model.initial_weights import WeightSource
     from trials.train.parallel.device import open_device, select_attention_kernel
     from trials.train.parallel.process_groups import join_world
@@ -100,7 +100,7 @@ def _step_contenders(device: str, folder: Path) -> dict[str, Callable[[], object
     def engine(name: str) -> Callable[[], object]:
         weights = WeightSource(spec.seed, where.torch_device)
         layout = replace(spec.layout, engine=name)
-        built = build_engine(Training(spec.model, layout, weights, Optimisation()), world)
+        built = build_engine(TrainingConfig(spec.model, layout, weights, OptimizerConfig()), world)
         return lambda: built.train_step(data)
 
     return {

@@ -8,7 +8,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, Field
 
-from search_spaces.errors import InputError, one_of
+from search_spaces.errors import InputError, choice_fix
 from search_spaces.schema.validation import Section
 
 SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql", "databricks")
@@ -33,7 +33,7 @@ def require_tracking_uri(uri: str) -> str:
         )
     if scheme not in SCHEMES:
         rule = "a tracking address begins with " + ", ".join(f"{s}:" for s in SCHEMES)
-        raise _bad(uri, rule, one_of(scheme, SCHEMES))
+        raise _bad(uri, rule, choice_fix(scheme, SCHEMES))
     if scheme in ("http", "https") and not parts.hostname:
         raise _bad(uri, "an http address names a host", "for example http://127.0.0.1:5000")
     return uri

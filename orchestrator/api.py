@@ -6,7 +6,7 @@
     search.trials, search.best, search.figures["progress"]
 
 A thin layer over what the command line does. What the caller can put right is InputError, what Slurm, Ray or a database
-refuses OutsideRefused; LeaseHeld of orchestrator.search.lease is a search that another driver holds. What a call needs
+refuses ExternalError; LeaseHeld of orchestrator.search.lease is a search that another driver holds. What a call needs
 is imported when it is called, so that importing this file is fast.
 """
 
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.output import say, write_new
 from orchestrator.common.umask import private_umask
-from search_spaces.errors import InputError, OutsideRefused, one_of
+from search_spaces.errors import ExternalError, InputError, choice_fix
 
 if TYPE_CHECKING:
     import pandas
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from trials.ledger.events import EndReason, SearchState
 
 __all__ = [
+    "ExternalError",
     "InputError",
-    "OutsideRefused",
     "Search",
     "cancel",
     "compare",
@@ -396,10 +396,10 @@ def _other_trainer(trainer: Mapping[str, Any] | None) -> tuple[str | None, list[
 
 
 def _seconds(key: str, duration: str) -> float:
-    from search_spaces.schema.durations import seconds_of
+    from search_spaces.schema.durations import parse_duration_s
 
     try:
-        return seconds_of(duration)
+        return parse_duration_s(duration)
     except InputError as error:
         raise error.at(key=key) from error
 
@@ -412,7 +412,7 @@ def _named(search: Search | Path | str | None) -> str | None:
 
 def _require_one_of(key: str, value: str, known: Collection[str]) -> None:
     if value not in known:
-        rule, fix = f"one of {', '.join(known)}", one_of(value, known)
+        rule, fix = f"one of {', '.join(known)}", choice_fix(value, known)
         raise InputError.of("choice", f"is {value!r}", key=key, value=value, rule=rule, fix=fix)
 
 

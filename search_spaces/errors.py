@@ -29,13 +29,13 @@ class Problem:
     line: int | None = None
 
     def __str__(self) -> str:
-        where = ":".join(shortened(str(part)) for part in (self.file, self.line) if part is not None)
-        subject = f"{shortened(self.key)}: " if self.key else ""
-        message = shortened(self.message)
+        where = ":".join(shorten(str(part)) for part in (self.file, self.line) if part is not None)
+        subject = f"{shorten(self.key)}: " if self.key else ""
+        message = shorten(self.message)
         text = f"{where}: {subject}{message}" if where else f"{subject}{message}"
         if self.rule and self.rule not in text:
-            text += f"\n  rule: {shortened(self.rule)}"
-        return text + (f"\n  fix: {shortened(self.fix)}" if self.fix else "")
+            text += f"\n  rule: {shorten(self.rule)}"
+        return text + (f"\n  fix: {shorten(self.fix)}" if self.fix else "")
 
     def to_json(self) -> dict[str, Any]:
         """The contract's `{code, message, file, line, key, value, rule, fix}`, plain finite JSON."""
@@ -69,7 +69,7 @@ class InputError(ValueError):
         )
 
 
-class OutsideRefused(Exception):
+class ExternalError(Exception):
     """A system outside of Parlay refused, is out of reach, or holds something damaged; the words are its own.
 
     `fix` is what to do about it, None where only the words can tell.
@@ -86,12 +86,12 @@ def did_you_mean(word: Any, known: Iterable[str]) -> str | None:
     return f"did you mean {close[0]}?" if close else None
 
 
-def one_of(word: Any, known: Iterable[str]) -> str:
+def choice_fix(word: Any, known: Iterable[str]) -> str:
     """The fix for a word that is none of those that the rule lists: the one that was meant, where one is close."""
     return did_you_mean(word, known) or "take one of those"
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value in the words of a YAML or JSON file: null, true, false; everything else as Python writes it."""
     return _WORDS[value] if value is None or isinstance(value, bool) else repr(value)
 
@@ -99,7 +99,7 @@ def shown(value: Any) -> str:
 _WORDS = {None: "null", True: "true", False: "false"}
 
 
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
     """The text with the middle left out of very long words, and of a very long text."""
     text = _LONG_WORD.sub(lambda word: _cut(word[0], _LONGEST_WORD), text)
     return _cut(text, _LONGEST_TEXT)
@@ -120,13 +120,13 @@ def _plain(value: Any) -> Any:
     """The value where JSON has it, lists and mappings of such values, and the representation of anything else; what is
     very long is shortened."""
     if isinstance(value, str):
-        return shortened(value)
+        return shorten(value)
     if isinstance(value, int) and value.bit_length() > _MOST_BITS:
         return f"a whole number of {value.bit_length()} bits"
     if value is None or isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     if isinstance(value, Mapping):
-        return {shortened(str(key)): _plain(inner) for key, inner in islice(value.items(), _MOST_VALUES)}
+        return {shorten(str(key)): _plain(inner) for key, inner in islice(value.items(), _MOST_VALUES)}
     if isinstance(value, (list, tuple)):
         return [_plain(inner) for inner in value[:_MOST_VALUES]]
-    return shortened(repr(value))
+    return shorten(repr(value))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from search_spaces.errors import InputError, shown
+from search_spaces.errors import InputError, format_value
 
 POSITION_EMBEDDINGS = ("learned", "rotary")
 NORMS = ("layernorm", "rmsnorm")
@@ -140,4 +140,6 @@ _SIZES = (
 
 def _bad(name: str, value: Any, rule: str) -> InputError:
     fix = "write the sizes as the model's own configuration has them"
-    return InputError.of("model", f"{name} is {shown(value)}", key=f"model.{name}", value=value, rule=rule, fix=fix)
+    return InputError.of(
+        "model", f"{name} is {format_value(value)}", key=f"model.{name}", value=value, rule=rule, fix=fix
+    )

@@ -10,23 +10,23 @@ from typing import Any
 
 import numpy as np
 
-from search_spaces.errors import InputError, Problem, shown
+from search_spaces.errors import InputError, Problem, format_value
 from search_spaces.layouts.axes import complete_axes
 from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import Workload
-from search_spaces.rules.check import broken_engine_rules
-from search_spaces.rules.layout_rules import LAYOUT_RULES, broken_rules, first_broken, with_derived
+from search_spaces.rules.check import engine_violations
+from search_spaces.rules.layout_rules import LAYOUT_RULES, first_violation, layout_violations, with_derived
 
-MOST_POINTS = 1_000_000
-DRAWN_POINTS = 100_000
+MAX_POINTS = 1_000_000
+SAMPLED_POINTS = 100_000
 """Of a space that is larger. Each that is legal takes a fraction of a millisecond, and a search tries a few hundred."""
 
 Axes = Mapping[str, Sequence[Any]]
 
 
 @dataclass(frozen=True)
-class Rejected:
+class RejectedLayout:
     """A layout that cannot be run. A derived field that is no whole number is None in `fields`.
 
     `varying` names the fields in which the layouts of its space differ.
@@ -60,26 +60,26 @@ class SearchSpace:
     is_sampled: bool = False
     _varying: tuple[str, ...] = field(default=(), repr=False, compare=False)
     _rejected: LayoutTable | None = field(default=None, repr=False, compare=False)
-    _broken_engine_rules: tuple[Rejected, ...] = field(default=(), repr=False, compare=False)
+    _engine_rejections: tuple[RejectedLayout, ...] = field(default=(), repr=False, compare=False)
 
-    def rejected(self) -> Iterator[Rejected]:
+    def rejected(self) -> Iterator[RejectedLayout]:
         """Every rejected layout with the first rule it breaks; made as they are asked for."""
         if self._rejected is not None:
-            first = first_broken(self._rejected, self.workload, LAYOUT_RULES).tolist()
+            first = first_violation(self._rejected, self.workload, LAYOUT_RULES).tolist()
             for fields, index in zip(self._rejected.rows(), first, strict=True):
-                yield Rejected(fields, LAYOUT_RULES[index].problem(fields, self.workload), self._varying)
-        yield from self._broken_engine_rules
+                yield RejectedLayout(fields, LAYOUT_RULES[index].problem(fields, self.workload), self._varying)
+        yield from self._engine_rejections
 
-    def examples(self) -> dict[str, Rejected]:
+    def examples(self) -> dict[str, RejectedLayout]:
         """For each rule of `rejected_by_rule` the first layout that it refuses."""
         found = {}
         if self._rejected is not None:
-            first = first_broken(self._rejected, self.workload, LAYOUT_RULES)
+            first = first_violation(self._rejected, self.workload, LAYOUT_RULES)
             broken, rows = np.unique(first, return_index=True)
             for index, fields in zip(broken.tolist(), self._rejected.take(rows).rows(), strict=True):
                 rule = LAYOUT_RULES[index]
-                found[rule.code] = Rejected(fields, rule.problem(fields, self.workload), self._varying)
-        for rejected in self._broken_engine_rules:
+                found[rule.code] = RejectedLayout(fields, rule.problem(fields, self.workload), self._varying)
+        for rejected in self._engine_rejections:
             found.setdefault(rejected.problem.code, rejected)
         return found
 
@@ -89,7 +89,7 @@ def search_space(
 ) -> SearchSpace:
     """All feasible layouts of these axes; fields without an axis keep their default.
 
-    With `sample_seed`, more than `MOST_POINTS` combinations are allowed and `DRAWN_POINTS` are drawn, the same for the
+    With `sample_seed`, more than `MAX_POINTS` combinations are allowed and `SAMPLED_POINTS` are drawn, the same for the
     same seed. InputError when there are too many, when none is legal, or when the baseline breaks a rule.
     """
     if baseline is not None:
@@ -128,8 +128,8 @@ def require_legal(baseline: Layout, workload: Workload) -> None:
 
     It trains the search's global batch even where that is free, else there is nothing to compare.
     """
-    problems = broken_rules(baseline, replace(workload, batch_is_free=False))
-    problems += broken_engine_rules(baseline, workload.model, workload.engines)
+    problems = layout_violations(baseline, replace(workload, batch_is_free=False))
+    problems += engine_violations(baseline, workload.model, workload.engines)
     if problems:
         raise InputError(*problems).at(key="baseline")
 
@@ -152,24 +152,24 @@ def _listed(baseline: Layout | None, candidates: Sequence[Layout]) -> Layout | N
 def _picks(axes: Axes, total: int, sample_seed: int | None) -> Sequence[np.ndarray]:
     """Which value of each axis every point takes: all of them, or a sample drawn with replacement."""
     sizes = [len(values) for values in axes.values()]
-    if total <= MOST_POINTS:
+    if total <= MAX_POINTS:
         return np.unravel_index(np.arange(total), sizes)
     if sample_seed is None:
         raise InputError.of(
             "too_many_points",
             f"{total} combinations of " + " x ".join(f"{len(v)} {name}" for name, v in axes.items() if len(v) > 1),
-            rule=f"at most {MOST_POINTS} are listed in full",
-            fix=f"shorten an axis, or set search.sample_space to draw {DRAWN_POINTS} of them at random",
+            rule=f"at most {MAX_POINTS} are listed in full",
+            fix=f"shorten an axis, or set search.sample_space to draw {SAMPLED_POINTS} of them at random",
             key="space",
             value=total,
         )
     random = np.random.default_rng(sample_seed)
-    return [random.integers(size, size=DRAWN_POINTS) for size in sizes]
+    return [random.integers(size, size=SAMPLED_POINTS) for size in sizes]
 
 
 def _sifted(workload: Workload, table: LayoutTable, given: Sequence[str], total: int) -> SearchSpace:
     """The rows that keep all rules; `given` names the fields that tell one row from another."""
-    first = first_broken(table, workload, LAYOUT_RULES)
+    first = first_violation(table, workload, LAYOUT_RULES)
     kept = first == len(LAYOUT_RULES)
     varying = tuple(name for name in given if len(table) and table[name].min() != table[name].max())
     feasible, unable = _runnable(table.take(kept).layouts(), workload, varying)
@@ -180,24 +180,24 @@ def _sifted(workload: Workload, table: LayoutTable, given: Sequence[str], total:
         feasible=tuple(feasible),
         rejected_by_rule={code: count for code, count in counts.items() if count},
         num_points=total,
-        is_sampled=total > MOST_POINTS,
+        is_sampled=total > MAX_POINTS,
         _varying=varying,
         _rejected=table.take(~kept),
-        _broken_engine_rules=tuple(unable),
+        _engine_rejections=tuple(unable),
     )
 
 
 def _runnable(
     layouts: Sequence[Layout], workload: Workload, varying: tuple[str, ...]
-) -> tuple[list[Layout], list[Rejected]]:
+) -> tuple[list[Layout], list[RejectedLayout]]:
     """Those that their engine can run, and the others with the first rule that says no."""
     feasible, unable = [], []
     for layout in layouts:
-        problem = next(iter(broken_engine_rules(layout, workload.model, workload.engines)), None)
+        problem = next(iter(engine_violations(layout, workload.model, workload.engines)), None)
         if problem is None:
             feasible.append(layout)
         else:
-            unable.append(Rejected(layout.to_json(), problem, varying))
+            unable.append(RejectedLayout(layout.to_json(), problem, varying))
     return feasible, unable
 
 
@@ -235,7 +235,7 @@ def _no_competitor(space: SearchSpace) -> InputError:
 
 
 def _word(value: Any) -> str:
-    return value if isinstance(value, str) else shown(value)
+    return value if isinstance(value, str) else format_value(value)
 
 
 def _relaxation(space: SearchSpace) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dashboards.access.browser_sessions import entry_address
 from dashboards.access.ports import is_own_listener
-from search_spaces.errors import OutsideRefused
+from search_spaces.errors import ExternalError
 from search_spaces.plain_file import open_plain, read_plain
 
 PORT_VARIABLE = "PARLAY_DASHBOARD_PORT"
@@ -45,11 +45,11 @@ class Token:
 
 
 def page_address(home: Path, port: int | None, now: float) -> str:
-    """An address that opens the pages that are served, once: on `port`, else those that were begun last. OutsideRefused
+    """An address that opens the pages that are served, once: on `port`, else those that were begun last. ExternalError
     where there are none."""
     served = [path for path in home.glob(_NAME.format("*" if port is None else port)) if _is_served(path)]
     if not served:
-        raise OutsideRefused("no dashboard runs" + (f" on port {port}" if port else ""), "parlay dashboard starts one")
+        raise ExternalError("no dashboard runs" + (f" on port {port}" if port else ""), "parlay dashboard starts one")
     newest = max(served, key=lambda path: path.stat().st_mtime_ns)
     return entry_address(_port_of(newest), read_plain(newest).decode(), now)
 

@@ -279,7 +279,7 @@ def _best_so_far(trials: Sequence[Trial], ranking: Ranking) -> dict[str, float]:
     speeds = {
         trial.layout.key: min(value_of(trial, ranking.objective), most)
         for trial in ranking.ordered
-        if ranking.has_room(trial) and not is_suspect(trial)
+        if ranking.has_headroom(trial) and not is_suspect(trial)
     }
     best: dict[str, float] = {}
     so_far: float | None = None

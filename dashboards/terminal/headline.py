@@ -133,10 +133,10 @@ def format_interval(speedup: Speedup) -> str:
 
 def headroom_lines(ranking: Ranking) -> list[str]:
     """A line about the layouts that were measured and leave too little memory to be the best."""
-    too_full = [trial for trial in ranking.ordered if not ranking.has_room(trial)]
-    if ranking.floor is None or not too_full:
+    too_full = [trial for trial in ranking.ordered if not ranking.has_headroom(trial)]
+    if ranking.headroom is None or not too_full:
         return []
-    asked = f"constraints.min_free_memory_gib asks {ranking.floor.min_free_gib:g} GiB"
+    asked = f"constraints.min_free_memory_gib asks {ranking.headroom.min_free_gib:g} GiB"
     leave = "leaves" if len(too_full) == 1 else "leave"
     return [f"! {join_names([trial.trial for trial in too_full])} {leave} less memory free than asked: {asked}"]
 

@@ -28,7 +28,7 @@ from dashboards.trial_text import (
     format_number,
     format_trial_end,
 )
-from search_spaces.hardware.memory_headroom import MemoryFloor
+from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from trials.analysis.ranking import Objective, Ranking, rank, upper_bound_of
 from trials.analysis.verdict import counts_of, has_stopped_early, shown_state, verdict_of
 from trials.files.text import last_line
@@ -142,7 +142,7 @@ class LiveView:
         self._shown = search, self._ranking_of(search)
 
     def _ranking_of(self, search: SearchRecord) -> Ranking:
-        return rank(search.trials, self._objective, self._global_batch_size, MemoryFloor.of_search(search.spec))
+        return rank(search.trials, self._objective, self._global_batch_size, MemoryHeadroom.of_search(search.spec))
 
     def _drawn(self) -> Group:
         """What stands on the screen now; drawn again and again, by a thread of its own, since time passes."""
@@ -272,9 +272,9 @@ def _describe_attempt_end(attempt: Attempt, search: SearchRecord) -> str:
         memory, flags = measured.get("peak_memory_gib"), attempt.outcome.flags
         words = [f"{format_throughput(measured)} tokens/s", f"{measured['step_time_s']:.4g} s a step"]
         words += [] if memory is None else [f"{memory:.4g} GiB"]
-        floor = MemoryFloor.of_search(search.spec)
-        if floor is not None and not floor.is_kept(memory):
-            words[-1] += f"; {floor.words(memory)}"
+        headroom = MemoryHeadroom.of_search(search.spec)
+        if headroom is not None and not headroom.is_satisfied(memory):
+            words[-1] += f"; {headroom.describe(memory)}"
         return "measured: " + ", ".join(words) + (f"; flagged {', '.join(flags)}" if flags else "")
     # "cancelled cancelled_by_user" would say it twice.
     is_in_reason = attempt.reason is not None and attempt.reason.startswith(attempt.state)
@@ -402,7 +402,7 @@ def _percent(share: float) -> str:
 
 
 def _format_state(trial: Trial, ranking: Ranking) -> str:
-    if trial in ranking.ordered and ranking.floor is not None and not ranking.has_room(trial):
+    if trial in ranking.ordered and ranking.headroom is not None and not ranking.has_headroom(trial):
         return "too full"
     runs = len(ranking.runs.get(trial.layout.key, ()))
     return f"{runs} runs" if runs > 1 and trial in ranking.ordered else str(trial.state)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from search_spaces.schema.durations import seconds_of
+from search_spaces.schema.durations import parse_duration_s
 from trials.ledger.events import SearchRecord, SearchState
 from trials.trial import Attempt, TrialKind, TrialState
 
@@ -37,7 +37,7 @@ def _shares(search: SearchRecord, now: float) -> Iterator[Share]:
         more = f", {reserved:.3g} reserved" if reserved else ""
         yield Share("node-hours", used, budget, f"{used:.3f} of {budget:g}{more}")
     if (wall := limits.get("max_wall_time")) is not None and not is_simulated(search):
-        passed, most_s = now - search.created_at, seconds_of(wall)
+        passed, most_s = now - search.created_at, parse_duration_s(wall)
         yield Share("time", passed, most_s, f"{clock_text(passed)} of {clock_text(most_s)}")
 
 

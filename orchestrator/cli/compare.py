@@ -11,7 +11,7 @@ import typer
 from orchestrator.cli.options import AsJson, LedgerUrl
 from orchestrator.cli.output import answer, say
 from orchestrator.cli.replay import fast_words
-from search_spaces.errors import shown
+from search_spaces.errors import format_value
 from trials.files.text import counted
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def _cell(value: Any) -> str:
 
     if value is None:
         return "-"
-    text = printable(value if isinstance(value, str) else shown(value))
+    text = printable(value if isinstance(value, str) else format_value(value))
     return text if len(text) <= _MOST_TEXT else text[: _MOST_TEXT - 1] + "…"
 
 

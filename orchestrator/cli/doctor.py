@@ -24,7 +24,7 @@ from orchestrator.cli.options import (
 )
 from orchestrator.cli.output import Exit, answer, say
 from orchestrator.lifecycle.signals import CancelOnSignal
-from search_spaces.errors import InputError, OutsideRefused
+from search_spaces.errors import ExternalError, InputError
 from trials.files.text import counted
 
 if TYPE_CHECKING:
@@ -131,5 +131,5 @@ def _submitted(spec: SearchSpec, found: Examination, as_json: bool) -> list[Find
 
     try:
         return with_launcher(spec, world_of(spec.cluster), run, "doctor", as_json)
-    except OutsideRefused as refused:
+    except ExternalError as refused:
         return [error("job", str(refused), refused.fix or "its words tell what it wants")]

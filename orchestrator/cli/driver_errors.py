@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.output import answer, fail
-from search_spaces.errors import OutsideRefused, Problem
+from search_spaces.errors import ExternalError, Problem
 
 if TYPE_CHECKING:
     from orchestrator.config.spec import SearchSpec
@@ -34,7 +34,7 @@ def explained(folder: SearchFolder, as_json: bool) -> Iterator[None]:
     except LedgerDamaged as damaged:
         fix = f"{damaged.fix}; then {resume_fix(folder)}"
         fail(ExitCode.REFUSED, Problem("refused", str(damaged), fix=fix), as_json)
-    except OutsideRefused as refused:
+    except ExternalError as refused:
         fail(ExitCode.REFUSED, Problem("refused", str(refused), fix=refused.fix or resume_fix(folder)), as_json)
     except OSError as error:
         fail(ExitCode.REFUSED, Problem("refused", str(error), fix=resume_fix(folder)), as_json)

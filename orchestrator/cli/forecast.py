@@ -104,10 +104,10 @@ def _names(inputs: ForecastInput) -> list[str]:
 def _described(cluster: str) -> Cluster:
     """The ready-made cluster of this name, or the one in this file."""
     from search_spaces.schema.cluster_sections import ClusterSection
-    from search_spaces.schema.validation import restored
+    from search_spaces.schema.validation import restore
 
     try:
-        return restored(ClusterSection, cluster).cluster()
+        return restore(ClusterSection, cluster).cluster()
     except InputError as error:
         raise error.at(key="--cluster") from None
 

@@ -9,7 +9,7 @@ import typer
 
 from orchestrator.cli.options import AsJson, LedgerUrl
 from orchestrator.cli.output import answer
-from search_spaces.errors import InputError, OutsideRefused
+from search_spaces.errors import ExternalError, InputError
 from search_spaces.plain_file import read_plain
 from trials.files.folders import leads_out
 
@@ -44,14 +44,14 @@ def logs(
 
 def _require_inside(folder: Path, search: Path) -> None:
     if leads_out(folder, search):
-        raise OutsideRefused(f"a link leads from {folder} out of the search's folder", "look where it leads, and why")
+        raise ExternalError(f"a link leads from {folder} out of the search's folder", "look where it leads, and why")
 
 
 def _whole_log(path: Path) -> str:
     try:
         return read_plain(path).decode(errors="replace")
     except ValueError as error:
-        raise OutsideRefused(str(error), f"look at the file itself: {path}") from error
+        raise ExternalError(str(error), f"look at the file itself: {path}") from error
     except FileNotFoundError:
         message, fix = f"there is no log {path.name}", "leave --rank out: the logs that there are are listed then"
         raise InputError.of("unknown_id", message, value=str(path), key="--rank", fix=fix) from None

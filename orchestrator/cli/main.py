@@ -24,7 +24,7 @@ import typer
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.output import Exit, report, report_input_error, say
 from orchestrator.cli.verbs import app
-from search_spaces.errors import InputError, OutsideRefused, Problem
+from search_spaces.errors import ExternalError, InputError, Problem
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -57,7 +57,7 @@ def _run(words: Sequence[str], as_json: bool) -> int:
         return exit.code
     except InputError as error:
         return report_input_error(error, as_json)
-    except OutsideRefused as refused:
+    except ExternalError as refused:
         return report(Problem("refused", str(refused), fix=refused.fix), ExitCode.REFUSED, as_json)
     except typer.TyperException as error:
         return report(_usage(error), ExitCode.BAD_INPUT, as_json)

@@ -14,7 +14,7 @@ from orchestrator.cli.options import AsJson, LedgerUrl
 from orchestrator.cli.output import Exit, answer, fail, say
 from orchestrator.lifecycle.signals import CancelOnSignal
 from search_spaces.errors import InputError, Problem
-from search_spaces.schema.durations import seconds_of
+from search_spaces.schema.durations import parse_duration_s
 
 if TYPE_CHECKING:
     from orchestrator.comparison.speed_ratio import Comparison
@@ -88,7 +88,7 @@ _REPLAY_EXITS = {
 
 def _apart_s(text: str) -> float:
     try:
-        return seconds_of(text)
+        return parse_duration_s(text)
     except InputError as error:
         raise error.at(key="--apart") from error
 

@@ -102,7 +102,7 @@ def _causes(search: SearchRecord, spec: SearchSpec) -> list[str]:
         for reason, count in reasons.most_common()
     ]
     ranking = spec.ranking_of(search.trials)
-    if too_full := [trial for trial in ranking.ordered if not ranking.has_room(trial)]:
+    if too_full := [trial for trial in ranking.ordered if not ranking.has_headroom(trial)]:
         what = f"a smaller constraints.min_free_memory_gib, {_WHAT_TO_TRY[FailureReason.GPU_OOM]}"
         rows.append(f"  {'too full':<16}{len(too_full):>4} of {len(search.trials)}  {what}")
     return ["why no layout was feasible, and what to relax:", *rows]

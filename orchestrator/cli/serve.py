@@ -12,7 +12,7 @@ import typer
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl
 from orchestrator.cli.output import Exit, answer, fail, say
-from search_spaces.errors import OutsideRefused, Problem
+from search_spaces.errors import ExternalError, Problem
 from slurm.environment import cluster_variables
 from trials.files.text import counted
 
@@ -98,7 +98,7 @@ def hand_over(folder: SearchFolder, spec: SearchSpec, url: str) -> int | None:
         return None
     try:
         client.resume(folder.search_id, folder.path, url)
-    except OutsideRefused as refused:
+    except ExternalError as refused:
         say(f"{refused}; the search gets a driver of its own")
         return None
     return int(health["pid"])

@@ -12,7 +12,7 @@ from orchestrator.cli.driver_errors import answer_search, exit_code_of, explaine
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
 from orchestrator.cli.output import Exit, answer, say
-from search_spaces.errors import InputError, OutsideRefused
+from search_spaces.errors import ExternalError, InputError
 
 if TYPE_CHECKING:
     from orchestrator.config.spec import SearchSpec
@@ -142,7 +142,7 @@ def _tick_all(ledger: str | None, as_json: bool) -> None:
         except LeaseHeld as error:
             held.append(search_id)
             say(str(error))
-        except (InputError, OutsideRefused, OSError, LeaseLost, Fenced) as error:
+        except (InputError, ExternalError, OSError, LeaseLost, Fenced) as error:
             refused.append({"search_id": search_id, "message": str(error)})
             say(f"{search_id}: {error}")
         else:

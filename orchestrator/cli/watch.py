@@ -14,7 +14,7 @@ from orchestrator.cli.driver_errors import answer_search, exit_code_of, resume_f
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
 from orchestrator.cli.output import Exit, fail, say
-from search_spaces.errors import InputError, OutsideRefused, Problem
+from search_spaces.errors import ExternalError, InputError, Problem
 
 if TYPE_CHECKING:
     from trials.files.folders import SearchFolder
@@ -171,7 +171,7 @@ def seen_driver(folder: SearchFolder, look: Callable[[SearchFolder], WhoDrives])
     """What a look tells; also where it cannot be taken just now."""
     try:
         return look(folder)
-    except OutsideRefused as refused:
+    except ExternalError as refused:
         fix = f"; {refused.fix}" if refused.fix else ""
         return WhoDrives(f"who drives the search cannot be seen: {refused}{fix}")
     except (OSError, ValueError) as error:

@@ -27,7 +27,7 @@ from orchestrator.config.init_grids import SUFFIXES, grid_draft, text_of
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
 from search_spaces.model_shape import ModelShape
-from search_spaces.rules.check import broken_engine_rules
+from search_spaces.rules.check import engine_violations
 from search_spaces.schema.validation import FILL_IN
 from trials.trainers.deepspeed_config import read_ds_config
 from trials.trainers.hf_config import read_hf_config
@@ -152,7 +152,7 @@ def _runnable(imported: ImportedConfig, notes: list[str]) -> dict[str, Any]:
     engine = "torch" if imported.source == "megatron-lm" else "deepspeed"
     layout = Layout(**{"engine": engine, **imported.layout, **_FITTING_SIZES})
     runnable = dict(imported.layout)
-    for problem in broken_engine_rules(layout, _ANY_GPT):
+    for problem in engine_violations(layout, _ANY_GPT):
         rule = problem.code.partition(".")[2]
         for name in _FIELDS_OF_RULES.get(rule, (rule,)):
             if name in runnable:
@@ -182,7 +182,7 @@ _DEFAULTS = {
 def _what_engines_lack(model: Mapping[str, Any], engine: str) -> Iterator[str]:
     if FILL_IN in model.values():
         return
-    for problem in broken_engine_rules(Layout(engine=engine), ModelShape.from_json(model)):
+    for problem in engine_violations(Layout(engine=engine), ModelShape.from_json(model)):
         yield f"Parlay's trainer cannot run this model: {problem.message}."
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator.config.consistency import consistency_problems
 from orchestrator.config.notify_target import notify_problems
 from orchestrator.config.schema import SearchFile
-from orchestrator.config.spec import SearchSpec, placed
+from orchestrator.config.spec import SearchSpec, with_location
 from orchestrator.launchers.slurm.site import cpu_problems
 from search_spaces.errors import InputError, Problem
 from search_spaces.hardware.cluster import Cluster
@@ -20,8 +20,8 @@ from search_spaces.layouts.layout import Layout, engines_of
 from search_spaces.layouts.workload import Workload
 from search_spaces.schema.presets import ready_made_search
 from search_spaces.schema.sections import SpaceSection, resolved_path
-from search_spaces.schema.validation import validated
-from search_spaces.schema.yaml_document import Document, dotted, parse_document, read_document, with_overrides
+from search_spaces.schema.validation import validate
+from search_spaces.schema.yaml_document import Document, format_key_path, parse_document, read_document, with_overrides
 
 
 def load_search_file(path: Path, overrides: Iterable[str] = ()) -> SearchSpec:
@@ -32,13 +32,13 @@ def load_search_file(path: Path, overrides: Iterable[str] = ()) -> SearchSpec:
     """
     found = path if os.path.lexists(path) else ready_made_search(str(path)) or path
     document = with_overrides(read_document(found), overrides)
-    return _resolved(validated(SearchFile, document), document, Path.cwd())
+    return _resolved(validate(SearchFile, document), document, Path.cwd())
 
 
 def load_search_text(text: str, folder: Path, overrides: Iterable[str] = ()) -> SearchSpec:
     """The search in this text; relative paths in it, and its `work_dir`, start in `folder`. InputError as above."""
     document = with_overrides(parse_document(text.encode("utf-8", "surrogatepass"), "search.yaml", folder), overrides)
-    return _resolved(validated(SearchFile, document), document, folder)
+    return _resolved(validate(SearchFile, document), document, folder)
 
 
 def json_schema() -> dict[str, Any]:
@@ -48,8 +48,8 @@ def json_schema() -> dict[str, Any]:
 
 def _resolved(file: SearchFile, document: Document, here: Path) -> SearchSpec:
     cluster, space = file.cluster.cluster(), _complete_space(file)
-    places = {dotted(path): place for path, place in document.places.items()}
-    problems = [placed(problem, places) for problem in consistency_problems(file)]
+    locations = {format_key_path(path): location for path, location in document.locations.items()}
+    problems = [with_location(problem, locations) for problem in consistency_problems(file)]
     baseline = _baseline_in(file, document, space, problems)
     candidates = _candidates_in(file, document, problems)
     _check_tables(file, document, cluster, problems)
@@ -58,9 +58,9 @@ def _resolved(file: SearchFile, document: Document, here: Path) -> SearchSpec:
         trainer = trainer.model_copy(update={"data": trainer.data.pinned(file.model.shape())})
     with _collect_problems(problems, document, "launcher", "slurm", "site"):
         launcher = launcher.with_site()
-    problems += [placed(problem, places) for problem in notify_problems(file.notify)]
+    problems += [with_location(problem, locations) for problem in notify_problems(file.notify)]
     if launcher.uses_slurm:
-        problems += [placed(problem, places) for problem in cpu_problems(launcher.slurm, cluster)]
+        problems += [with_location(problem, locations) for problem in cpu_problems(launcher.slurm, cluster)]
     with _collect_problems(problems, document, "work_dir"):
         work_dir = resolved_path(here, file.work_dir)
     if problems:
@@ -84,7 +84,7 @@ def _resolved(file: SearchFile, document: Document, here: Path) -> SearchSpec:
         notify=file.notify,
         work_dir=work_dir,
         yaml_text=document.text,
-        places=places,
+        locations=locations,
     )
 
 
@@ -132,7 +132,7 @@ def _collect_problems(problems: list[Problem], document: Document, *path: str) -
     try:
         yield
     except InputError as error:
-        problems += error.at(key=".".join(path), **document.place(path)._asdict()).problems
+        problems += error.at(key=".".join(path), **document.location(path)._asdict()).problems
 
 
 def _layouts_in(table: Path, file: SearchFile) -> tuple[Layout, ...]:

@@ -14,7 +14,7 @@ from search_spaces.errors import InputError
 from search_spaces.schema.cluster_sections import ClusterSection
 from search_spaces.schema.durations import Duration
 from search_spaces.schema.sections import BaselineSection, ConstraintsSection, ModelSection, SpaceSection, resolved_path
-from search_spaces.schema.validation import Section, folder_of
+from search_spaces.schema.validation import Section, folder_from_context
 from trials.analysis.ranking import Objective
 from trials.ledger.schema import LedgerSection
 from trials.schema.sections import MeasureSection
@@ -111,7 +111,7 @@ class SearchSection(Section):
     @field_validator("warm_start")
     @classmethod
     def _resolve(cls, given: str, info: ValidationInfo) -> str:
-        return given if given in (FROM_LEDGER, FROM_NOTHING) else str(resolved_path(folder_of(info), given))
+        return given if given in (FROM_LEDGER, FROM_NOTHING) else str(resolved_path(folder_from_context(info), given))
 
     @property
     def earlier_table(self) -> Path | None:
@@ -142,7 +142,7 @@ class NotifySection(Section):
         """A program that is named by its path is looked for from the search file's folder."""
         if not given or not ("/" in given[0] or given[0].startswith("~")):
             return given
-        return [str(resolved_path(folder_of(info), given[0])), *given[1:]]
+        return [str(resolved_path(folder_from_context(info), given[0])), *given[1:]]
 
     @field_validator("webhook")
     @classmethod
@@ -156,7 +156,7 @@ class NotifySection(Section):
                 rule="no secret stands in a configuration file or on a command line",
                 fix="write the address into a file that only you can read (mode 0600), and name that file here",
             )
-        return str(resolved_path(folder_of(info), given))
+        return str(resolved_path(folder_from_context(info), given))
 
 
 class SearchFile(Section):

@@ -10,14 +10,14 @@ from typing import Any
 from dashboards.schema import TrackingSection
 from orchestrator.config.schema import NotifySection, SearchSection
 from orchestrator.launchers.schema import LauncherSection
-from search_spaces.errors import InputError, Problem, shown
+from search_spaces.errors import InputError, Problem, format_value
 from search_spaces.hardware.cluster import Cluster
-from search_spaces.hardware.memory_headroom import MemoryFloor
+from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.schema.sections import ConstraintsSection, SpaceSection
-from search_spaces.schema.validation import Section, restored
-from search_spaces.schema.yaml_document import Place
+from search_spaces.schema.validation import Section, restore
+from search_spaces.schema.yaml_document import SourceLocation
 from trials.analysis.ranking import Objective, Ranking, objective_json, objectives_of, rank
 from trials.ledger.schema import LedgerSection
 from trials.schema.trainer_section import TrainerSection
@@ -33,7 +33,7 @@ class SearchSpec:
     `global_batch_size` counts sequences; only layouts of this global batch compete to be the best, by the first of
     the `objectives`. `space` holds every axis, defaults included; `candidates` the layouts of `space.candidates`,
     None where the axes say what may be tried. `baseline` is canonical. `work_dir` is absolute. `yaml_text` is the
-    file as it was read, and `places` says where each of its keys was given, for errors found later; a spec that was
+    file as it was read, and `locations` says where each of its keys was given, for errors found later; a spec that was
     read back has neither.
     """
 
@@ -55,7 +55,7 @@ class SearchSpec:
     notify: NotifySection
     work_dir: Path
     yaml_text: str = field(default="", compare=False, repr=False)
-    places: Mapping[str, Place] = field(default_factory=dict, compare=False, repr=False)
+    locations: Mapping[str, SourceLocation] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def objective(self) -> Objective:
@@ -75,14 +75,14 @@ class SearchSpec:
         return len(self.space.given_axes()["num_nodes"])
 
     @property
-    def memory_floor(self) -> MemoryFloor | None:
+    def memory_headroom(self) -> MemoryHeadroom | None:
         """The memory that the best layout leaves free, where some has to stay so."""
         floor_gib = self.constraints.min_free_memory_gib
-        return MemoryFloor.of(self.cluster.accelerator, self.measure.memory_limit_gib, floor_gib)
+        return MemoryHeadroom.of(self.cluster.accelerator, self.measure.memory_limit_gib, floor_gib)
 
     def ranking_of(self, trials: Sequence[Trial]) -> Ranking:
         """The measured layouts of these trials by the search's own objective, batch and constraints."""
-        return rank(trials, self.objective, self.global_batch_size, self.memory_floor, self.objectives[1:])
+        return rank(trials, self.objective, self.global_batch_size, self.memory_headroom, self.objectives[1:])
 
     def to_json(self) -> dict[str, Any]:
         """search.json."""
@@ -126,17 +126,17 @@ class SearchSpec:
 
 def located(error: InputError, spec: SearchSpec) -> InputError:
     """The error with file and line of every key of its problems that the search file has."""
-    return InputError(*(placed(problem, spec.places) for problem in error.problems))
+    return InputError(*(with_location(problem, spec.locations) for problem in error.problems))
 
 
-def placed(problem: Problem, places: Mapping[str, Place]) -> Problem:
+def with_location(problem: Problem, locations: Mapping[str, SourceLocation]) -> Problem:
     """The problem with file and line of its key, or of the nearest one around it; as it is where it has a file."""
     key = problem.key or ""
-    while key and key not in places:
+    while key and key not in locations:
         key = key[: max(key.rfind("."), key.rfind("["), 0)]
     if problem.file is not None or not key:
         return problem
-    return replace(problem, **places[key]._asdict())
+    return replace(problem, **locations[key]._asdict())
 
 
 _SECTIONS: Mapping[str, type[Section]] = {
@@ -154,7 +154,7 @@ _SECTIONS: Mapping[str, type[Section]] = {
 
 def _restored_fields(data: Mapping[str, Any]) -> dict[str, Any]:
     candidates = data["candidates"]
-    sections = {name: restored(kind, data[name]) for name, kind in _SECTIONS.items()}
+    sections = {name: restore(kind, data[name]) for name, kind in _SECTIONS.items()}
     return {
         "name": _typed(data, "name", str),
         "model": ModelShape.from_json(data["model"]),
@@ -171,7 +171,7 @@ def _restored_fields(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def _typed(data: Mapping[str, Any], key: str, kind: type) -> Any:
     if type(data[key]) is not kind:
-        raise TypeError(f"{key} is {shown(data[key])}")
+        raise TypeError(f"{key} is {format_value(data[key])}")
     return data[key]
 
 

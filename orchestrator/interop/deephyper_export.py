@@ -16,7 +16,7 @@ from orchestrator.interop.export_result import Exported
 from orchestrator.interop.table_export import COLUMNS, TIMES, objective_of, trial_rows
 from orchestrator.records.observations import IN_FLIGHT
 from search_spaces.layouts.layout import LAYOUT_FIELDS
-from search_spaces.tables.csv_rows import text_cell
+from search_spaces.tables.csv_rows import escape_cell
 from trials.analysis.ranking import Objective
 from trials.ledger.events import SearchRecord
 from trials.trial import Trial, TrialState
@@ -84,4 +84,4 @@ def _cell(value: Any) -> str:
     """As DeepHyper writes it: True and False as Python has them."""
     if value is None:
         return ""
-    return text_cell(value) if isinstance(value, str) else repr(value)
+    return escape_cell(value) if isinstance(value, str) else repr(value)

@@ -16,9 +16,9 @@ from orchestrator.config.spec import SearchSpec
 from orchestrator.interop.deephyper_export import FAILED, METADATA, OBJECTIVE, PARAMETER
 from orchestrator.interop.import_result import Imported, gathered
 from orchestrator.interop.layout_completion import BATCH, WORLD, layout_of, observation_of
-from search_spaces.errors import InputError, Problem, one_of
+from search_spaces.errors import InputError, Problem, choice_fix
 from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
-from search_spaces.tables.csv_rows import cell_text, csv_rows, uneven_row
+from search_spaces.tables.csv_rows import csv_rows, row_length_error, unescape_cell
 from search_spaces.tables.measured_table import Observation
 from trials.analysis.ranking import Objective
 from trials.trial import FailureReason
@@ -72,7 +72,7 @@ def _lines(text: str, file: str) -> Iterator[tuple[int, list[str]]]:
         cells = [cell.strip() for cell in row]
         width = len(cells) if width is None else width
         if len(cells) != width:
-            raise uneven_row(len(cells), width).at(file=file, line=line)
+            raise row_length_error(len(cells), width).at(file=file, line=line)
         yield line, cells
 
 
@@ -123,7 +123,7 @@ def _objective_column(header: list[str], where: Mapping[str, Any]) -> str:
 
 
 def _unknown_parameter(theirs: str, ours: str | None, where: Mapping[str, Any]) -> Problem:
-    close = one_of(ours or theirs, LAYOUT_FIELDS)
+    close = choice_fix(ours or theirs, LAYOUT_FIELDS)
     return Problem(
         "unknown_column",
         f"{PARAMETER}{theirs} is no layout field" if ours is None else f"{ours!r} is no layout field",
@@ -153,7 +153,7 @@ def _unknown_objective(file: str) -> InputError:
 
 
 def _bad_objective(objective: str) -> InputError:
-    fix = one_of(objective, SPEEDS)
+    fix = choice_fix(objective, SPEEDS)
     rule = "one of " + ", ".join(SPEEDS)
     return InputError.of("usage", f"is {objective!r}", key="--objective", value=objective, rule=rule, fix=fix)
 
@@ -257,7 +257,7 @@ def _number(column: str, cell: str) -> float:
 
 def _value(field: str, cell: str) -> Any:
     """A layout field's value, None where the cell is empty; Layout itself refuses the wrong ones."""
-    text = cell_text(cell)
+    text = unescape_cell(cell)
     if not text:
         return None
     default = getattr(Layout(), field)

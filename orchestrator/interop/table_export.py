@@ -14,7 +14,7 @@ from typing import Any
 
 from orchestrator.records.observations import seconds_between
 from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
-from search_spaces.tables.csv_rows import text_cell
+from search_spaces.tables.csv_rows import escape_cell
 from trials.analysis.ranking import Objective, own_unit, value_of
 from trials.ledger.events import SearchRecord
 from trials.trial import Attempt, Trial, TrialState, utc_text
@@ -152,7 +152,7 @@ def _cell(name: str, value: Any) -> str:
         return utc_text(value)
     if isinstance(value, bool):
         return str(int(value))
-    return text_cell(value) if isinstance(value, str) else repr(value)
+    return escape_cell(value) if isinstance(value, str) else repr(value)
 
 
 def _micros(seconds: float | None) -> int | None:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from search_spaces.errors import OutsideRefused
+from search_spaces.errors import ExternalError
 from trials.attempt_result import LaunchStatus
 from trials.files.folders import AttemptFolder
 from trials.files.path_owners import TakenFolder
@@ -18,7 +18,7 @@ ENDING_ALLOWANCE_S = 15.0
 is gone, and, on several nodes, until the driver has looked and ended those that started last."""
 
 
-class LaunchRefused(OutsideRefused):
+class LaunchRefused(ExternalError):
     """The launcher cannot take work at all (Ray unreachable, account invalid): the search stops with these words."""
 
 
@@ -112,7 +112,7 @@ class Launcher(ABC):
         """Start the attempt and return the launcher's id for it, or None where there is none (no slot just now).
 
         Raises LaunchPostponed where it has to be asked again later, with the words to show; LaunchRefused when no
-        attempt can be launched at all, another OutsideRefused when none can be at present, ValueError for one that was
+        attempt can be launched at all, another ExternalError when none can be at present, ValueError for one that was
         launched before, InputError where another folder lies in the place of the one that was taken, OSError where that
         cannot be seen. Never waits for the attempt to start running.
         """

@@ -12,7 +12,7 @@ from orchestrator.launchers.slurm.schema import SlurmSection
 from orchestrator.launchers.slurm.site import with_site
 from search_spaces.errors import InputError
 from search_spaces.schema.sections import resolved_path
-from search_spaces.schema.validation import Section, folder_of
+from search_spaces.schema.validation import Section, folder_from_context
 
 _HOST = "[A-Za-z0-9_][A-Za-z0-9._-]*"
 _PORT = "[0-9]{1,5}"
@@ -56,7 +56,7 @@ class LauncherSection(Section):
     @field_validator("table")
     @classmethod
     def _resolve(cls, table: str | None, info: ValidationInfo) -> str | None:
-        return None if table is None else str(resolved_path(folder_of(info), table))
+        return None if table is None else str(resolved_path(folder_from_context(info), table))
 
     @model_validator(mode="after")
     def _has_what_its_kind_needs(self) -> Self:

@@ -63,7 +63,7 @@ def cancel_search(found: LocatedSearch, note: Callable[[str], None]) -> CancelRe
     """End the search, as far as that can be done: its driver has `CANCEL_LIMIT_S` for it, and where it has none, or
     none any more, what is in flight is tried for as long.
 
-    Raises LeaseHeld where another driver takes it over meanwhile, OutsideRefused and OSError as `drive`.
+    Raises LeaseHeld where another driver takes it over meanwhile, ExternalError and OSError as `drive`.
     """
     jobs = _end_driver_jobs(found.folder, note)
     record = found.record

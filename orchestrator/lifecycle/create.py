@@ -25,7 +25,7 @@ from orchestrator.preflight.work_dir import OTHER_WORK_DIR, bad_work_dir, requir
 from orchestrator.records.lookup import LocatedSearch
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
-from search_spaces.schema.yaml_document import Place
+from search_spaces.schema.yaml_document import SourceLocation
 from search_spaces.search_space import SearchSpace
 from slurm.environment import carried_options
 from trials.files.folders import SearchFolder, write_json, write_text
@@ -59,7 +59,7 @@ class RunnableSearch:
 def validate_search(
     spec: SearchSpec, note: Callable[[str], None], default_ledger: str | None = None
 ) -> ValidatedSearch:
-    """Whatever can be known to be wrong before anything is written or launched, as InputError or OutsideRefused.
+    """Whatever can be known to be wrong before anything is written or launched, as InputError or ExternalError.
 
     `default_ledger` is the URL where the search names none; without it Parlay's own.
     """
@@ -94,16 +94,16 @@ def with_carried_options(spec: SearchSpec, environ: Mapping[str, str], note: Cal
     """
     if not spec.launcher.uses_slurm:
         return spec
-    given = [key.removeprefix("launcher.slurm.") for key in spec.places]
+    given = [key.removeprefix("launcher.slurm.") for key in spec.locations]
     carried = spec.launcher.slurm.missing_of(carried_options(environ), given)
     if not carried:
         return spec
     section = spec.launcher.slurm.with_carried(carried)
     words = [f"launcher.slurm.{name} {getattr(section, name)} ({o.variable})" for name, o in carried.items()]
     note(f"from the environment: {', '.join(words)}")
-    places = {f"launcher.slurm.{name}": Place(option.variable, None) for name, option in carried.items()}
+    locations = {f"launcher.slurm.{name}": SourceLocation(option.variable, None) for name, option in carried.items()}
     launcher = spec.launcher.model_copy(update={"slurm": section})
-    return replace(spec, launcher=launcher, places={**spec.places, **places})
+    return replace(spec, launcher=launcher, locations={**spec.locations, **locations})
 
 
 def prepare(spec: SearchSpec) -> SearchSpace:

@@ -89,7 +89,7 @@ def drive(
 
     `cancelling` ends it instead; `go` is how far the driver goes (Driver.run, Driver.tick). Raises LeaseHeld while
     another driver holds the search, LeaseLost when one took it over, InputError for code that is not the search's own,
-    OutsideRefused. Whatever is raised, it can be resumed.
+    ExternalError. Whatever is raised, it can be resumed.
     """
     watcher = _unbreakable(watcher)
     with ExitStack() as stack:
@@ -291,7 +291,7 @@ def _callbacks(
 
 def _goal(spec: SearchSpec) -> SearchObjective:
     first = () if spec.baseline is None else (spec.baseline,)
-    return SearchObjective(spec.objective, spec.global_batch_size, first, spec.memory_floor, spec.objectives[1:])
+    return SearchObjective(spec.objective, spec.global_batch_size, first, spec.memory_headroom, spec.objectives[1:])
 
 
 def _limits(spec: SearchSpec) -> Limits:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from orchestrator.config.spec import SearchSpec
 from orchestrator.preflight.slurm_site import no_slurm
 from orchestrator.search.lease import LeaseLost, lease_holder
-from search_spaces.errors import InputError, OutsideRefused
-from search_spaces.schema.durations import duration_text, seconds_of
+from search_spaces.errors import ExternalError, InputError
+from search_spaces.schema.durations import format_duration, parse_duration_s
 from slurm.driver_script import DriverJob, options_of_driver, render_driver_script
 from slurm.interface import Slurm, SlurmUnreachable, Submission, SubmitStatus
 from slurm.job_state import JobSnapshot
@@ -62,7 +62,7 @@ def own_job_id(environ: Mapping[str, str], search_id: str) -> str | None:
 def job_time_s(text: str | None) -> float:
     """Seconds of `--job-time`, or the default; InputError for what is no duration, or too short for a driver."""
     try:
-        seconds = DEFAULT_JOB_TIME_S if text is None else seconds_of(text)
+        seconds = DEFAULT_JOB_TIME_S if text is None else parse_duration_s(text)
     except InputError as error:
         raise error.at(key="--job-time") from error
     if seconds < LEAST_JOB_TIME_S:
@@ -95,7 +95,7 @@ def driver_job(folder: SearchFolder, spec: SearchSpec, ledger_url: str, time_lim
         num_nodes=1,
         tasks_per_node=1,
         time_limit_s=time_limit_s,
-        argv=(*command, "--as-job", "--job-time", duration_text(time_limit_s)),
+        argv=(*command, "--as-job", "--job-time", format_duration(time_limit_s)),
         options=options_of_driver(spec.launcher.slurm.job_options()),
     )
 
@@ -105,7 +105,7 @@ class AlreadyQueued(Exception):
 
 
 def submit_first(slurm: Slurm, job: DriverJob) -> str:
-    """The id of the new job. AlreadyQueued where the search has one, OutsideRefused with Slurm's words."""
+    """The id of the new job. AlreadyQueued where the search has one, ExternalError with Slurm's words."""
     try:
         found = living(slurm, job.name)
     except SlurmUnreachable as error:
@@ -117,10 +117,10 @@ def submit_first(slurm: Slurm, job: DriverJob) -> str:
     if submission.status is SubmitStatus.ACCEPTED and submission.job_id is not None:
         return submission.job_id
     if submission.status is SubmitStatus.DOUBTFUL:
-        raise OutsideRefused(
+        raise ExternalError(
             f"no answer from Slurm: {submission.words}; perhaps {job.name} is in the queue all the same"
         )
-    raise OutsideRefused(f"Slurm did not take {job.name}: {submission.words}")
+    raise ExternalError(f"Slurm did not take {job.name}: {submission.words}")
 
 
 def end_all(slurm: Slurm, search_id: str) -> set[str]:
@@ -195,7 +195,7 @@ class DriverChain:
             driver.stop_now()
         try:
             yield
-        except (OutsideRefused, OSError, LeaseLost, Fenced):
+        except (ExternalError, OSError, LeaseLost, Fenced):
             raise
         except Exception:
             self.end()

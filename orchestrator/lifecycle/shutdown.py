@@ -12,7 +12,7 @@ from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.lock import SearchLock
 from orchestrator.lifecycle.notify import is_notification_due, send_end_notifications
 from orchestrator.search.lease import LeaseLost
-from search_spaces.errors import OutsideRefused
+from search_spaces.errors import ExternalError
 from trials.files.folders import SearchFolder, write_json
 from trials.ledger.events import SearchRecord
 
@@ -66,7 +66,7 @@ def _send_notifications(lock: SearchLock, spec: SearchSpec, search: SearchRecord
     """Have the end told by whoever still holds the search: MLflow's last call may have taken long."""
     try:
         lock.keep()
-    except (LeaseLost, OutsideRefused, OSError) as error:
+    except (LeaseLost, ExternalError, OSError) as error:
         note(f"nobody was told of the search's end: {error}")
         return
     send_end_notifications(lock.folder, spec, search, note)

@@ -18,7 +18,7 @@ from orchestrator.records.observations import DAMAGED, observed_trials
 from search_spaces.cost_model.memory import stage_memory
 from search_spaces.cost_model.posterior import typical_constants
 from search_spaces.cost_model.step_time import StepTerms
-from search_spaces.errors import OutsideRefused
+from search_spaces.errors import ExternalError
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.tables.measured_table import Observation, parse_table, read_table, render_table
 from trials.files.folders import SearchFolder, write_text
@@ -90,7 +90,7 @@ def collect_prior_trials(spec: SearchSpec, ledger_url: str) -> PriorTrials:
 
     try:
         return _of_ledger(spec, ledger_url)
-    except (OutsideRefused, SQLAlchemyError, *_UNREADABLE) as error:
+    except (ExternalError, SQLAlchemyError, *_UNREADABLE) as error:
         return _without(error)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from orchestrator.common.code_snapshot import code_hash, remove_caches
-from search_spaces.errors import InputError, OutsideRefused
+from search_spaces.errors import ExternalError, InputError
 from search_spaces.plain_file import read_plain
 from trials.files.folders import SearchFolder
 from trials.files.path_owners import TakenFolder, require_own_way, uid_as_seen_by
@@ -49,11 +49,11 @@ def require_unchanged_files(folder: SearchFolder, search: SearchRecord) -> None:
 
 
 def require_newest_journal(folder: SearchFolder, search: SearchRecord) -> None:
-    """OutsideRefused where attempts have folders and the journal does not know them: an older one was put back, and
+    """ExternalError where attempts have folders and the journal does not know them: an older one was put back, and
     whoever goes on by it gives their names again."""
     if unknown := list(_unknown_attempts(folder, search)):
         names = ", ".join(unknown[:_MOST_NAMED]) + (" and more" if len(unknown) > _MOST_NAMED else "")
-        raise OutsideRefused(
+        raise ExternalError(
             f"{folder.journal} is older than the search: it does not know {names}, whose jobs may still run",
             f"put the newest journal.jsonl back; or begin a new search: parlay run {folder.yaml}",
         )

@@ -12,7 +12,7 @@ from orchestrator.launchers.factory import job_options
 from orchestrator.launchers.slurm.site import site_remarks
 from orchestrator.launchers.slurm_pilot.sizing import ROOM_S, STARTUP_S, least_s
 from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S
-from search_spaces.errors import InputError, OutsideRefused, Problem
+from search_spaces.errors import ExternalError, InputError, Problem
 from search_spaces.search_space import SearchSpace
 from slurm.client import SlurmClient
 from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
@@ -62,7 +62,7 @@ _WITHOUT_ANSWER = (
 def require_site(spec: SearchSpec, space: SearchSpace, note: Callable[[str], None], slurm: Slurm | None = None) -> None:
     """InputError with Slurm's own words where it would never run the search's smallest or largest jobs.
 
-    `note` is told what those jobs would wait for besides others' jobs. OutsideRefused where no Slurm answers: a new
+    `note` is told what those jobs would wait for besides others' jobs. ExternalError where no Slurm answers: a new
     search begins only where it can. A site's limits may lie between two sizes, so both ends are asked for; nothing is
     submitted.
     """
@@ -91,7 +91,7 @@ def option_words(warning: OptionProblem) -> str:
     return f"launcher.slurm.{warning.key} {warning.rule}"
 
 
-def no_slurm(error: SlurmUnreachable) -> OutsideRefused:
+def no_slurm(error: SlurmUnreachable) -> ExternalError:
     """That no Slurm answers, which one was asked, and what to do."""
     words, configuration = str(error), os.environ.get("SLURM_CONF")
     fix = _WITHOUT_ANSWER
@@ -100,7 +100,7 @@ def no_slurm(error: SlurmUnreachable) -> OutsideRefused:
     elif "configuration source" in words:
         fix = _WITHOUT_CONFIGURATION
     asked = "SLURM_CONF is not set" if configuration is None else f"SLURM_CONF is {configuration}"
-    return OutsideRefused(f"no Slurm: {words} ({asked})", fix)
+    return ExternalError(f"no Slurm: {words} ({asked})", fix)
 
 
 def smallest_and_largest(spec: SearchSpec, space: SearchSpace) -> Iterable[JobRequest]:

@@ -231,10 +231,10 @@ def _caveats(source: RecipeSource) -> Iterator[str]:
 
 def _room(source: RecipeSource) -> Iterator[str]:
     """What is left free, where some has to be, and what was not chosen for leaving less."""
-    floor, ranking = source.ranking.floor, source.ranking
-    if floor is None:
+    headroom, ranking = source.ranking.headroom, source.ranking
+    if headroom is None:
         return
-    yield f"Of a rank's {floor.capacity_gib:.4g} GiB it {floor.words(peak_memory_gib(source.trial))}."
-    too_full = [trial.trial for trial in ranking.ordered if not ranking.has_room(trial)]
+    yield f"Of a rank's {headroom.capacity_gib:.4g} GiB it {headroom.describe(peak_memory_gib(source.trial))}."
+    too_full = [trial.trial for trial in ranking.ordered if not ranking.has_headroom(trial)]
     if too_full:
         yield f"Leave less, whatever their speed: {', '.join(too_full)}."

@@ -14,7 +14,7 @@ from typing import Any
 from search_spaces.errors import Problem
 from search_spaces.layouts.layout import Layout, engines_of
 from search_spaces.model_shape import ModelShape
-from search_spaces.rules.check import broken_bridge_rules, broken_engine_rules
+from search_spaces.rules.check import bridge_violations, engine_violations
 from search_spaces.schema.yaml_document import is_printable
 from trials.trainers.bridge_overrides import bridge_overrides, override_words
 from trials.trainers.deepspeed_config import deepspeed_problem, ds_config
@@ -157,7 +157,7 @@ def _printable(text: str) -> str:
 def _commands(spec: TrialSpec, python: str) -> list[Export]:
     """command.txt: the words that started a rank, of a trainer that is told by words and ran the layout."""
     kind = str(spec.trainer["kind"])
-    if kind not in _TOLD_BY_WORDS or any(broken_engine_rules(spec.layout, spec.model, engines_of(kind))):
+    if kind not in _TOLD_BY_WORDS or any(engine_violations(spec.layout, spec.model, engines_of(kind))):
         return []
     words = invocation(replace(spec, layout=spec.layout.canonical()), python, ".").words
     # Other kinds have a line of their own, with the same words.
@@ -288,11 +288,11 @@ def _own_template(spec: TrialSpec, kind: str) -> Mapping[str, Any]:
 
 
 def _bridge_problem(layout: Layout, model: ModelShape) -> Problem | None:
-    return next(broken_bridge_rules(layout, model), None)
+    return next(bridge_violations(layout, model), None)
 
 
 def _of_engine(kind: str) -> Callable[[Layout, ModelShape], Problem | None]:
-    return lambda layout, model: next(broken_engine_rules(layout, model, engines_of(kind)), None)
+    return lambda layout, model: next(engine_violations(layout, model, engines_of(kind)), None)
 
 
 _TRAINERS = {

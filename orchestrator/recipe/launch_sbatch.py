@@ -18,7 +18,7 @@ from orchestrator.launchers.schema import LauncherSection
 from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.schema.presets import accelerator_named
-from search_spaces.schema.validation import restored
+from search_spaces.schema.validation import restore
 from slurm.request import JobOptions, JobRequest
 from slurm.script import render_script
 from slurm.shell_quoting import Filled
@@ -40,7 +40,7 @@ def slurm_options(launcher: Mapping[str, Any], spec: TrialSpec) -> JobOptions | 
     if not str(launcher.get("kind")).startswith("slurm"):
         return None
     cluster = Cluster(accelerator_named(spec.accelerator), spec.gpus_per_node, spec.num_nodes)
-    return job_options(restored(LauncherSection, launcher), cluster)
+    return job_options(restore(LauncherSection, launcher), cluster)
 
 
 def rank_environment(options: JobOptions | None) -> dict[str, str]:

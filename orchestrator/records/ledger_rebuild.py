@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.search.lease import LeaseHeld, LeaseLost, acquire_lease, current_lease, release_lease
-from search_spaces.errors import InputError, OutsideRefused
+from search_spaces.errors import ExternalError, InputError
 from trials.files.folders import SearchFolder
 from trials.ledger.database import LedgerDamaged
 from trials.ledger.events import Event, SearchRecord
@@ -113,7 +113,7 @@ def _told(folder: SearchFolder) -> tuple[SearchRecord, list[Event]]:
         events = Journal(folder.journal).read()
         record = search_of(folder.journal, folder.search_id, events)
         lease = current_lease(folder)
-    except (OSError, OutsideRefused) as error:
+    except (OSError, ExternalError) as error:
         raise _Unreadable(str(error)) from error
     if record is None:
         raise _Unreadable(f"{folder.journal}: holds no event")

@@ -15,7 +15,7 @@ from search_spaces.hardware.cluster import Cluster
 from search_spaces.model_shape import ModelShape
 from search_spaces.schema import presets
 from search_spaces.schema.sections import ModelSection
-from search_spaces.schema.validation import validated
+from search_spaces.schema.validation import validate
 from search_spaces.tables.measured_table import Observation, render_table
 from trials.analysis.ranking import runs_that_count
 from trials.files.folders import SearchFolder, write_text
@@ -167,4 +167,4 @@ def model_name(model: ModelShape) -> str:
 @cache
 def _ready_made() -> dict[ModelShape, str]:
     names = presets.preset_names(presets.MODELS)
-    return {validated(ModelSection, presets.preset(presets.MODELS, name)).shape(): name for name in names}
+    return {validate(ModelSection, presets.preset(presets.MODELS, name)).shape(): name for name in names}

@@ -9,8 +9,8 @@ from pathlib import Path
 from orchestrator.recipe.read import LoadedRecipe
 from search_spaces.errors import InputError, Problem
 from search_spaces.layouts.layout import engines_of
-from search_spaces.rules.check import broken_engine_rules
-from search_spaces.schema.validation import Section, validated
+from search_spaces.rules.check import engine_violations
+from search_spaces.schema.validation import Section, validate
 from search_spaces.schema.yaml_document import Document, with_overrides
 from trials.schema.trainer_section import TrainerSection
 
@@ -26,7 +26,7 @@ def trainer_section(kind: str, overrides: Iterable[str], folder: Path) -> Traine
     file's section has it."""
     document = with_overrides(Document({"trainer": {"kind": kind}}, {}, None, folder), overrides)
     try:
-        return validated(_TrainerOnly, document).trainer
+        return validate(_TrainerOnly, document).trainer
     except InputError as error:
         raise InputError(*map(_for_the_command_line, error.problems)) from None
 
@@ -50,7 +50,7 @@ def other_trainer_error(loaded: LoadedRecipe) -> str | None:
     if loaded.trainer is None:
         return None
     engines = engines_of(loaded.trainer["kind"])
-    broken = next(broken_engine_rules(loaded.recipe.layout, loaded.recipe.model, engines), None)
+    broken = next(engine_violations(loaded.recipe.layout, loaded.recipe.model, engines), None)
     return None if broken is None else f"{broken.message} ({broken.code})"
 
 

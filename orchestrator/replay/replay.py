@@ -19,10 +19,10 @@ from orchestrator.recipe.recipe import Recipe
 from orchestrator.replay.other_trainer import other_trainer_error
 from orchestrator.replay.runs import ReplayCallbacks, ReplayRuns
 from orchestrator.search.attempt_factory import AttemptFactory
-from search_spaces.errors import InputError, OutsideRefused
+from search_spaces.errors import ExternalError, InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
-from search_spaces.schema.durations import duration_text
-from search_spaces.schema.validation import restored
+from search_spaces.schema.durations import format_duration
+from search_spaces.schema.validation import restore
 from trials.attempt_result import AttemptResult
 from trials.data.token_file import require_tokens
 from trials.files.folders import SearchFolder
@@ -58,8 +58,8 @@ class ReplayRules:
         if not self.apart_s >= OCCASION_S:
             raise _bad(
                 "apart",
-                duration_text(self.apart_s),
-                f"at least {duration_text(OCCASION_S)}, or it is the same occasion still",
+                format_duration(self.apart_s),
+                f"at least {format_duration(OCCASION_S)}, or it is the same occasion still",
             )
 
 
@@ -145,7 +145,7 @@ def replay(
     is reproduced, at further occasions, too.
 
     `folder` is new; its name is the id the attempts run under. A run that cannot be launched or measured ends the
-    replay, with what was measured before it; where nothing was, OutsideRefused is raised as the launcher does. On an
+    replay, with what was measured before it; where nothing was, ExternalError is raised as the launcher does. On an
     interrupt, and where the watcher says so, the run in flight is cancelled, what may live on is noted, and
     ReplayStopped raised.
     """
@@ -157,7 +157,7 @@ def replay(
         return _measured(loaded, recorded, runs, rules)
     except KeyboardInterrupt as interrupt:
         raise ReplayStopped(_result(loaded, recorded, runs.results, rules)) from interrupt
-    except OutsideRefused as refusal:
+    except ExternalError as refusal:
         if not runs.results:
             raise
         result = _result(loaded, recorded, runs.results, rules)
@@ -194,7 +194,7 @@ def _is_settled(found: ReplayResult, occasions: int) -> bool:
 def _repeat_reason(found: Comparison, rules: ReplayRules) -> str:
     return (
         f"{found.ratio:.3f} times as fast, 95 % between {found.low:.3f} and {found.high:.3f}, which may be this hour's"
-        f" speed and not the layout's: measured again in {duration_text(rules.apart_s)}"
+        f" speed and not the layout's: measured again in {format_duration(rules.apart_s)}"
     )
 
 
@@ -204,7 +204,7 @@ def launcher_section(recipe: Recipe, kind: str | None) -> LauncherSection:
     What a table answered is replayed as plain processes. A launcher costs speed of its own, so the same one is the
     fair one.
     """
-    recorded = restored(LauncherSection, dict(recipe.launcher))
+    recorded = restore(LauncherSection, dict(recipe.launcher))
     if kind in (None, recorded.kind) and recorded.kind != "simulated":
         return recorded
     return LauncherSection.model_validate({"kind": kind or "local", "slurm": recorded.slurm})

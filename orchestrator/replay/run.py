@@ -33,7 +33,7 @@ from orchestrator.replay.replay import (
 from orchestrator.replay.runs import ReplayCallbacks
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
-from search_spaces.schema.validation import restored
+from search_spaces.schema.validation import restore
 from trials.files.folders import SearchFolder, write_json
 from trials.files.path_owners import require_own_way
 from trials.files.text import counted
@@ -64,7 +64,7 @@ def _python_of(recipe: Recipe, launcher: LauncherSection) -> str:
     in_image, measured = is_in_image(launcher), recipe.fingerprint.get("executable")
     if named := os.environ.get("PARLAY_PYTHON"):
         return named
-    was_in_image = is_in_image(restored(LauncherSection, dict(recipe.launcher)))
+    was_in_image = is_in_image(restore(LauncherSection, dict(recipe.launcher)))
     if measured and in_image == was_in_image and (in_image or shutil.which(measured)):
         return str(measured)
     return PYTHON_OF_IMAGES if in_image else sys.executable

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from search_spaces.hardware.memory_headroom import MemoryFloor
+from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
 from trials.analysis.ranking import highest_peak_gib, runs_that_count
 from trials.trial import FailureReason, Trial, TrialState
@@ -83,19 +83,19 @@ def feedback_of(
     trials: Sequence[Trial],
     objective: Callable[[Trial], float],
     upper_bound: Callable[[Trial], float | None],
-    floor: MemoryFloor | None,
+    headroom: MemoryHeadroom | None,
 ) -> TrialFeedback:
     """The layout of which these are all trials, as a sampler learns it; of several runs that count the median is told.
 
     `objective` maps a measured trial to its value, larger is better, `upper_bound` another one to what it reaches at
-    most; `floor` is the memory that has to stay free.
+    most; `headroom` is the memory that has to stay free.
     """
     layout = trials[0].layout
     measured = [trial for trial in trials if trial.state is TrialState.MEASURED]
     if measured:
         runs = runs_that_count(measured)
         value, peak_gib = median(map(objective, runs)), highest_peak_gib(runs)
-        if floor is not None and not floor.is_kept(peak_gib):
+        if headroom is not None and not headroom.is_satisfied(peak_gib):
             reason = FailureReason.GPU_OOM
             return TrialFeedback(layout, reason=reason, peak_memory_gib=peak_gib, unfit_value=value)
         return TrialFeedback(layout, value=value, peak_memory_gib=peak_gib)

@@ -13,7 +13,7 @@ from orchestrator.samplers.deephyper import DeepHyperSampler
 from orchestrator.samplers.fallback import FallbackSampler
 from orchestrator.samplers.feasibility_filter import FilteredSampler
 from orchestrator.samplers.guided import GuidedSampler, ModelOrderSampler
-from search_spaces.errors import InputError, one_of
+from search_spaces.errors import InputError, choice_fix
 from search_spaces.layouts.layout import Layout
 
 SAMPLERS = ("guided", "deephyper", "deephyper_filtered", "cost_model", "random", "grid")
@@ -53,5 +53,5 @@ def _unknown(name: str) -> InputError:
         key="search.sampler",
         value=name,
         rule="one of " + ", ".join(SAMPLERS),
-        fix=one_of(name, SAMPLERS),
+        fix=choice_fix(name, SAMPLERS),
     )

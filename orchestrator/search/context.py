@@ -12,7 +12,7 @@ from orchestrator.search.event_store import EventStore
 from orchestrator.search.index import SearchIndex
 from orchestrator.search.stopping import Limits, fits_budget
 from orchestrator.search.time_limits import time_limit_s
-from search_spaces.hardware.memory_headroom import MemoryFloor
+from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
 from trials.analysis.ranking import Objective
 from trials.ledger.events import EndReason, Event, EventKind, SearchRecord, SearchState
@@ -27,7 +27,7 @@ class SearchObjective:
     objective: Objective
     global_batch_size: int
     first: Sequence[Layout] = ()
-    floor: MemoryFloor | None = None
+    headroom: MemoryHeadroom | None = None
     others: tuple[Objective, ...] = ()
 
     @property
@@ -74,7 +74,7 @@ class SearchContext:
         self.callbacks = callbacks
         self.is_interrupted = False
         """Whether nothing more is to be proposed or tried again."""
-        self._index = SearchIndex(history.search, goal.objective, goal.global_batch_size, goal.floor, goal.others)
+        self._index = SearchIndex(history.search, goal.objective, goal.global_batch_size, goal.headroom, goal.others)
         self._said: set[str] = set()
 
     @property

@@ -31,7 +31,7 @@ def choose(index: SearchIndex, count: int, today: Collection[str]) -> list[Layou
     if count == 0:
         return []
     ranking = index.before_repeats.ranking()
-    best = [trial.layout for trial in ranking.ordered if ranking.has_room(trial)][:count]
+    best = [trial.layout for trial in ranking.ordered if ranking.has_headroom(trial)][:count]
     points = [trial.layout for trial in pareto(ranking)]
     compared = [trial.layout for trial in ranking.ordered if trial.layout.key in today]
     return list({layout.key: layout for layout in (*best, *points, *compared)}.values())

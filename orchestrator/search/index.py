@@ -11,7 +11,7 @@ from operator import is_not
 
 from orchestrator.samplers.base import TrialFeedback, feedback_of
 from orchestrator.search.node_exclusion import bad_nodes
-from search_spaces.hardware.memory_headroom import MemoryFloor
+from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
 from trials.analysis.ranking import (
     Objective,
@@ -44,7 +44,7 @@ class SearchIndex:
         search: SearchRecord,
         objective: Objective,
         global_batch_size: int,
-        floor: MemoryFloor | None = None,
+        headroom: MemoryHeadroom | None = None,
         others: tuple[Objective, ...] = (),
     ):
         self.search = search
@@ -60,7 +60,7 @@ class SearchIndex:
         """The machine's fault for certain."""
         self._objective = objective
         self._global_batch_size = global_batch_size
-        self._floor = floor
+        self._headroom = headroom
         self._others = others
         self._node_hours_used = Fraction()
         self._longest_s: dict[int, float] = {}  # by the number of nodes
@@ -159,7 +159,7 @@ class SearchIndex:
     def _without(self, repeats: Collection[str]) -> SearchIndex:
         before = replace(self.search, trials=tuple(t for t in self._trials if t.trial not in repeats))
         if self._before_repeats is self:
-            return SearchIndex(before, self._objective, self._global_batch_size, self._floor, self._others)
+            return SearchIndex(before, self._objective, self._global_batch_size, self._headroom, self._others)
         self._before_repeats.follow(before)
         return self._before_repeats
 
@@ -197,21 +197,21 @@ class SearchIndex:
         if keys and not (first := ranked[keys[0]]).is_no_finalist:
             keys = [key for key, order in ranked.items() if order.may_tie_with(first)]
         runs = [self._trials[place] for key in keys for place in self._runs[key]]
-        return rank(runs, self._objective, self._global_batch_size, self._floor, self._others)
+        return rank(runs, self._objective, self._global_batch_size, self._headroom, self._others)
 
     def ranking(self) -> Ranking:
         """The ranking of all layouts."""
         if self._ranking is None:
             batch = self._global_batch_size
-            self._ranking = rank(self._trials, self._objective, batch, self._floor, self._others)
+            self._ranking = rank(self._trials, self._objective, batch, self._headroom, self._others)
         return self._ranking
 
     def _renew(self) -> None:
         """Work out anew what the layouts are worth whose trials have changed."""
         for key in self._stale:
             runs = [self._trials[place] for place in self._runs[key]]
-            self._feedback[key] = feedback_of(runs, self._value, self._upper_bound, self._floor)
-            self._orders[key] = order_of(runs, self._objective, self._global_batch_size, self._floor)
+            self._feedback[key] = feedback_of(runs, self._value, self._upper_bound, self._headroom)
+            self._orders[key] = order_of(runs, self._objective, self._global_batch_size, self._headroom)
         self._stale.clear()
 
     def _value(self, trial: Trial) -> float:

@@ -18,7 +18,7 @@ from types import NoneType
 from typing import Any
 
 from orchestrator.common.process_identity import boot_id, start_ticks
-from search_spaces.errors import OutsideRefused, shown
+from search_spaces.errors import ExternalError, format_value
 from trials.files.folders import SearchFolder, read_json, sync_folder, write_json
 from trials.trial import require_schema, utc_seconds, utc_text
 
@@ -33,7 +33,7 @@ HELD_FIX = "wait for it, or cancel the search"
 """What to do about a search that somebody else drives."""
 
 
-class LeaseDamaged(OutsideRefused):
+class LeaseDamaged(ExternalError):
     """A file of the lease holds something else; the text names it."""
 
     def __init__(self, path: Path, why: str):
@@ -107,7 +107,7 @@ class Lease:
         require_schema(data, LEASE_SCHEMA)
         for name, kinds in _TYPES.items():
             if type(data.get(name)) not in kinds:
-                raise ValueError(f"its {name} is {shown(data.get(name)):.80}")
+                raise ValueError(f"its {name} is {format_value(data.get(name)):.80}")
         values = {name: value for name, value in data.items() if name != "schema"}
         times = {name: utc_seconds(data[name]) for name in ("heartbeat_at", "expires")}
         return cls(**values | times)
@@ -195,7 +195,10 @@ def release_again(now: float) -> None:
     for key, (folder, lease) in list(_unfreed.items()):
         try:
             _free(folder, lease, now)
-        except (OSError, OutsideRefused):  # also where another's damaged lease lies: it keeps no other from being freed
+        except (
+            OSError,
+            ExternalError,
+        ):  # also where another's damaged lease lies: it keeps no other from being freed
             continue
         except LeaseLost:
             pass

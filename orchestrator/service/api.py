@@ -18,7 +18,7 @@ from orchestrator.service import event_stream, models
 from orchestrator.service.auth import Guard, error_response
 from orchestrator.service.handlers import VERSION, Desk, NotYet
 from orchestrator.service.pages import page_routes
-from search_spaces.errors import InputError, OutsideRefused, Problem
+from search_spaces.errors import ExternalError, InputError, Problem
 from trials.ledger.events import EventKind
 
 _SearchId = Annotated[models.SearchIdText, Path(description="A search's id; it may be shortened while unique.")]
@@ -155,8 +155,8 @@ def _add_refusals(app: FastAPI, log: Callable[[str], None]) -> None:
     def not_yet(request: Request, error: NotYet) -> JSONResponse:
         return error_response(409, Problem("not_yet", str(error), fix="ask again later"), None)
 
-    @app.exception_handler(OutsideRefused)
-    def outside(request: Request, error: OutsideRefused) -> JSONResponse:
+    @app.exception_handler(ExternalError)
+    def outside(request: Request, error: ExternalError) -> JSONResponse:
         return error_response(503, Problem("refused", str(error), fix=error.fix), None)
 
     @app.exception_handler(OSError)

@@ -14,13 +14,13 @@ from urllib.parse import quote
 from dashboards.access.browser_sessions import entry_address
 from orchestrator.common.process_identity import boot_id, start_ticks
 from orchestrator.service.state_dir import ServicePlace
-from search_spaces.errors import OutsideRefused
+from search_spaces.errors import ExternalError
 from trials.files.folders import read_json
 
 _TIMEOUT_S = 60.0
 
 
-class ServiceRefused(OutsideRefused):
+class ServiceRefused(ExternalError):
     """The service answered with an error; `problem` is the contract's object."""
 
     def __init__(self, problem: Mapping[str, Any]):
@@ -29,7 +29,7 @@ class ServiceRefused(OutsideRefused):
 
 
 class Client:
-    """Asks the service at this place. Raises ServiceRefused, and OutsideRefused where it does not answer."""
+    """Asks the service at this place. Raises ServiceRefused, and ExternalError where it does not answer."""
 
     def __init__(self, socket_path: str | None, port: int | None, token: str | None):
         self._socket_path = socket_path
@@ -61,7 +61,7 @@ class Client:
             response = connection.getresponse()
             answer = json.loads(response.read())
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise OutsideRefused(f"the service does not answer: {error}") from error
+            raise ExternalError(f"the service does not answer: {error}") from error
         finally:
             connection.close()
         if response.status >= 400:
@@ -99,12 +99,12 @@ def running_service(home: Path) -> tuple[Client, dict[str, Any]] | None:
         client = Client(about["socket"], about["port"], token)
         health = client.health()
         return (client, health) if health["pid"] == about["pid"] else None
-    except (OSError, OutsideRefused, ValueError, KeyError, TypeError):
+    except (OSError, ExternalError, ValueError, KeyError, TypeError):
         return None
 
 
 def page_address(home: Path, now: float) -> str:
-    """An address of the running service's pages, which opens once. OutsideRefused where there are no pages."""
+    """An address of the running service's pages, which opens once. ExternalError where there are no pages."""
     place, fix = ServicePlace.of(home), "parlay serve --port N has pages, for a browser of this machine"
     try:
         about = read_json(place.about)
@@ -114,7 +114,7 @@ def page_address(home: Path, now: float) -> str:
     except (OSError, ValueError, KeyError):
         is_running = False
     words = "the service listens on a unix socket, which no browser opens" if is_running else "no service runs"
-    raise OutsideRefused(words, fix)
+    raise ExternalError(words, fix)
 
 
 def _is_ours(about: Mapping[str, Any]) -> bool:

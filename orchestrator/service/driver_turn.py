@@ -16,7 +16,7 @@ from orchestrator.records.lookup import MOVED, no_search
 from orchestrator.search.driver import Driver
 from orchestrator.search.lease import LeaseHeld, LeaseLost
 from orchestrator.service.quota_file import ShareFile
-from search_spaces.errors import InputError, OutsideRefused
+from search_spaces.errors import ExternalError, InputError
 from trials.files.folders import SearchFolder
 from trials.ledger.events import Fenced, SearchRecord
 from trials.ledger.journal import Journal, search_of
@@ -64,7 +64,7 @@ class DriverTurn:
             return TurnResult(TurnEnd.HELD, str(held))
         except InputError as error:
             return self._told(TurnEnd.REFUSED, "; ".join(p.message for p in error.problems))
-        except (LeaseLost, Fenced, OutsideRefused, OSError) as error:
+        except (LeaseLost, Fenced, ExternalError, OSError) as error:
             return self._told(TurnEnd.FAILED, str(error))
         except Exception as bug:
             return self._told(TurnEnd.FAILED, f"{type(bug).__name__}: {bug}")

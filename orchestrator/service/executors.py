@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator.launchers.ray.runtime import RayRuntime, RayUnavailable, RayWork, WorkLost
 from orchestrator.service.driver_turn import DriverTurn, TurnEnd, TurnResult, TurnThread
-from search_spaces.errors import InputError, one_of
+from search_spaces.errors import InputError, choice_fix
 
 
 class ExecutorKind(StrEnum):
@@ -128,5 +128,5 @@ def executor_named(name: str) -> ExecutorKind:
         return ExecutorKind(name)
     except ValueError:
         names = [kind.value for kind in ExecutorKind]
-        rule, fix = "one of " + ", ".join(names), one_of(name, names)
+        rule, fix = "one of " + ", ".join(names), choice_fix(name, names)
         raise InputError.of("choice", f"is {name!r}", key="--executor", value=name, rule=rule, fix=fix) from None

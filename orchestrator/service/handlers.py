@@ -41,7 +41,7 @@ class NotYet(Exception):
 class Desk:
     """Answers the service's questions. For many threads.
 
-    Raises InputError for what the asker can change, LeaseHeld, OutsideRefused, and OSError.
+    Raises InputError for what the asker can change, LeaseHeld, ExternalError, and OSError.
     """
 
     def __init__(self, keeper: Keeper, url: str, about: Mapping[str, Any]):

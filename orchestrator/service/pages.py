@@ -16,7 +16,7 @@ from dashboards.report.html import Page
 from dashboards.report.live_page import SearchListRow, live_page, message_page, searches_page
 from orchestrator.service.handlers import Desk
 from orchestrator.service.live_reports import LiveReport, LiveReports, changes
-from search_spaces.errors import InputError, OutsideRefused
+from search_spaces.errors import ExternalError, InputError
 
 _SEARCH_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,60}")
 _HEADERS = {
@@ -60,7 +60,7 @@ def _telling(answer: Callable[[_Pages, Request], Response]) -> Callable[[_Pages,
         except InputError as error:
             problem = error.problems[0]
             return refusal_page(404, "There is nothing here", problem.message, problem.fix, leads_home=True)
-        except OutsideRefused as error:
+        except ExternalError as error:
             return refusal_page(503, "This cannot be told just now", str(error), error.fix)
         except OSError as error:
             return refusal_page(503, "This cannot be told just now", str(error))

@@ -44,7 +44,7 @@ def serve(
 ) -> list[str]:
     """Serve until SIGINT or SIGTERM; the ids of the searches that a next service goes on with. For the main thread.
 
-    `on_ready` hears where it listens (as in service.json) once it does. Raises ServiceRuns, OutsideRefused.
+    `on_ready` hears where it listens (as in service.json) once it does. Raises ServiceRuns, ExternalError.
     """
     with place.held(), _listening(place, wanted.port) as (listening, where, door):
         executor = make_executor(wanted.executor, note)

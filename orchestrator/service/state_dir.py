@@ -16,7 +16,7 @@ from typing import Any
 
 from orchestrator.common.private_tmp import make_private_folder, remove_abandoned
 from orchestrator.common.process_identity import boot_id, start_ticks
-from search_spaces.errors import OutsideRefused
+from search_spaces.errors import ExternalError
 from search_spaces.plain_file import read_plain
 from trials.files.folders import read_json
 
@@ -123,13 +123,13 @@ class ServicePlace:
         return key
 
     def own_searches(self) -> dict[str, OwnSearch]:
-        """The searches to go on with, by id; OutsideRefused for a file that does not say."""
+        """The searches to go on with, by id; ExternalError for a file that does not say."""
         try:
             rows = (read_json(self.searches) or {"searches": []})["searches"]
             return {r["search_id"]: OwnSearch(r["search_id"], Path(r["folder"]), r["ledger_url"]) for r in rows}
         except (ValueError, KeyError, TypeError) as error:
             fix = "remove it; parlay status --all lists the searches, parlay resume ID goes on with one"
-            raise OutsideRefused(f"{self.searches} is damaged: {error!r}", fix) from error
+            raise ExternalError(f"{self.searches} is damaged: {error!r}", fix) from error
 
     def write_own_searches(self, searches: dict[str, OwnSearch]) -> None:
         rows = [
@@ -162,14 +162,14 @@ def unix_socket(place: ServicePlace) -> Iterator[tuple[socket.socket, Path]]:
 
 @contextmanager
 def loopback_socket(port: int) -> Iterator[tuple[socket.socket, int]]:
-    """A socket that listens on this port of 127.0.0.1, 0 for a free one. Raises OutsideRefused."""
+    """A socket that listens on this port of 127.0.0.1, 0 for a free one. Raises ExternalError."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind(("127.0.0.1", port))
         except OSError as error:
             fix = "name another port; 0 takes a free one" if error.errno == errno.EADDRINUSE else None
-            raise OutsideRefused(f"port {port} of 127.0.0.1: {error.strerror}", fix) from error
+            raise ExternalError(f"port {port} of 127.0.0.1: {error.strerror}", fix) from error
         listening.listen(128)
         yield listening, listening.getsockname()[1]
 

@@ -35,7 +35,7 @@ class ParameterBytes:
 
 
 @dataclass(frozen=True)
-class Habits:
+class TrainerMemoryProfile:
     """What trainers do differently. `half` and `full` are for 16 and 32 bits. Who `sums_bf16_in_fp32` with ZeRO holds
     that sum beside the gradients of `half`."""
 
@@ -47,23 +47,23 @@ class Habits:
     keeps_unrotated: bool = False
 
 
-_OWN = Habits(ParameterBytes(2, 4, 12), keeps_unrotated=True)
-_MEGATRON = Habits(ParameterBytes(2, 4, 12), has_dropout=True)
-HABITS: Mapping[str, Habits] = {
+_OWN = TrainerMemoryProfile(ParameterBytes(2, 4, 12), keeps_unrotated=True)
+_MEGATRON = TrainerMemoryProfile(ParameterBytes(2, 4, 12), has_dropout=True)
+MEMORY_PROFILES: Mapping[str, TrainerMemoryProfile] = {
     # 16-bit weights, fp32 gradients, fp32 master and two moments. Rotated queries and keys stand beside what they were
     # made from, which lies in one piece with the values.
     "torch": _OWN,
     # Its 16-bit gradients stand beside the fp32 sum that grad_accum_dtype asks for.
-    "deepspeed": Habits(ParameterBytes(2, 6, 12, 4), keeps_unrotated=True),
+    "deepspeed": TrainerMemoryProfile(ParameterBytes(2, 6, 12, 4), keeps_unrotated=True),
     # Megatron-LM, docs/user-guide/features/dist_optimizer.md: 18 bytes, or 6 + 12/d with the distributed optimizer.
     "megatron-lm": _MEGATRON,
     # DeepSpeed's fp16 optimizer adds gradients up in 16 bits, and copies them to fp32 for the update: MT-NLG's 20 bytes
     # (Smith et al., arXiv 2201.11990, section 2.1). In bf16 it is told otherwise (trials/trainers/deepspeed_config.py).
-    "megatron-deepspeed": Habits(ParameterBytes(2, 2, 12, 4), sums_bf16_in_fp32=True, has_dropout=True),
-    "gpt-neox": Habits(ParameterBytes(2, 2, 12, 4), sums_bf16_in_fp32=True),
+    "megatron-deepspeed": TrainerMemoryProfile(ParameterBytes(2, 2, 12, 4), sums_bf16_in_fp32=True, has_dropout=True),
+    "gpt-neox": TrainerMemoryProfile(ParameterBytes(2, 2, 12, 4), sums_bf16_in_fp32=True),
     # fp32 gradients beside the 16-bit ones; column-parallel layers keep the input they gathered,
     # all of it without a pipeline.
-    "nanotron": Habits(ParameterBytes(2, 6, 12), keeps_gathered_inputs=True),
+    "nanotron": TrainerMemoryProfile(ParameterBytes(2, 6, 12), keeps_gathered_inputs=True),
     # Nothing is known of it; Megatron's is the commonest.
     "command": _MEGATRON,
 }
@@ -148,15 +148,15 @@ class LayerActivations:
         tensor = layouts["tensor_parallel"]
         split = np.where(layouts["sequence_parallel"] > 0, tensor, 1)
         width = element_bytes(layouts)
-        masks = trainer_column(layouts, lambda trainer: HABITS[trainer].has_dropout)
-        gathers = trainer_column(layouts, lambda trainer: HABITS[trainer].keeps_gathered_inputs)
+        masks = trainer_column(layouts, lambda trainer: MEMORY_PROFILES[trainer].has_dropout)
+        gathers = trainer_column(layouts, lambda trainer: MEMORY_PROFILES[trainer].keeps_gathered_inputs)
         hidden, key_value = model.hidden_size, model.num_key_value_heads * model.head_size
         # Inputs of both norms and of what follows them; a byte each for the two dropouts after the blocks.
         around = tokens * hidden * (4 * width + 2 * masks) / split
         # Measured peaks of nanotron's pipelines leave room for a part of them only.
         left = np.where(layouts["pipeline_parallel"] > 1, 2 / tensor, 1)
         gathered = np.where((split > 1) & gathers, tokens * hidden * 2 * width * left, 0)
-        rotates = trainer_column(layouts, lambda trainer: HABITS[trainer].keeps_unrotated)
+        rotates = trainer_column(layouts, lambda trainer: MEMORY_PROFILES[trainer].keeps_unrotated)
         unrotated = (hidden + key_value) * rotates * (model.position_embedding == "rotary")
         attention = tokens * (2 * hidden + 2 * key_value + unrotated) * width / tensor
         mlp = tokens * model.ffn_hidden_size * (4 if model.gated_mlp else 2) * width / tensor
@@ -202,14 +202,14 @@ def element_bytes(layouts: LayoutTable) -> np.ndarray:
 
 def _by_trainer(layouts: LayoutTable, name: str) -> np.ndarray:
     """Bytes a parameter in each layout's precision, by its trainer's habits."""
-    half = trainer_column(layouts, lambda trainer: getattr(HABITS[trainer].half, name))
-    full = trainer_column(layouts, lambda trainer: getattr(HABITS[trainer].full, name))
+    half = trainer_column(layouts, lambda trainer: getattr(MEMORY_PROFILES[trainer].half, name))
+    full = trainer_column(layouts, lambda trainer: getattr(MEMORY_PROFILES[trainer].full, name))
     return np.where(layouts.is_word("precision", "fp32"), full, half)
 
 
 def _fp32_sums(layouts: LayoutTable) -> np.ndarray:
     """Bytes a parameter beside 16-bit gradients."""
-    sums = trainer_column(layouts, lambda trainer: HABITS[trainer].sums_bf16_in_fp32)
+    sums = trainer_column(layouts, lambda trainer: MEMORY_PROFILES[trainer].sums_bf16_in_fp32)
     return 4 * (layouts.is_word("precision", "bf16") & (layouts["zero_stage"] > 0) & sums.astype(bool))
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from search_spaces.cost_model.memory import HABITS, LayerActivations, element_bytes, trainer_column
+from search_spaces.cost_model.memory import MEMORY_PROFILES, LayerActivations, element_bytes, trainer_column
 from search_spaces.cost_model.stage_table import StageTable
 from search_spaces.hardware.cluster import Accelerator, Cluster, MeasuredSpeed
 from search_spaces.hardware.links import Fabric, LinkDomain, Links
@@ -377,5 +377,5 @@ def _between_data_ranks(
 
 OVERLAPPED = 0.5
 """What is still waited for of an exchange that runs beside the backward pass."""
-_REDUCED_BYTES = {name: 2 if name in ("megatron-deepspeed", "gpt-neox") else 4 for name in HABITS}
+_REDUCED_BYTES = {name: 2 if name in ("megatron-deepspeed", "gpt-neox") else 4 for name in MEMORY_PROFILES}
 """Of a gradient on its way: fp32 where it is summed in fp32."""

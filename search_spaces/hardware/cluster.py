@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from search_spaces.errors import InputError
-from search_spaces.hardware.default_links import usual_links
+from search_spaces.hardware.default_links import default_links
 from search_spaces.hardware.links import Links
 
 
@@ -182,7 +182,7 @@ class Cluster:
     @property
     def links(self) -> Links | None:
         """The links that were described, else those of the accelerator's usual node; None where neither is known."""
-        return self.given_links or usual_links(self.accelerator.name, self.gpus_per_node)
+        return self.given_links or default_links(self.accelerator.name, self.gpus_per_node)
 
     @property
     def links_are_assumed(self) -> bool:

@@ -11,7 +11,7 @@ from search_spaces.hardware.links import Fabric, LinkDomain, Links
 
 
 @dataclass(frozen=True)
-class _UsualNode:
+class _ReferenceNode:
     """A node as it is sold: its domains from inner to outer, and how many NICs of how many GB/s, one direction."""
 
     domains: tuple[LinkDomain, ...]
@@ -32,9 +32,9 @@ class _UsualNode:
         return (*inner, replace(around, name="node", num_ranks=gpus_per_node))
 
 
-def usual_links(accelerator: str, gpus_per_node: int) -> Links | None:
+def default_links(accelerator: str, gpus_per_node: int) -> Links | None:
     """The links of this accelerator's usual node, with so many ranks; None for one that has no usual node."""
-    node = _USUAL_NODES.get(accelerator)
+    node = _REFERENCE_NODES.get(accelerator)
     return None if node is None else node.resized(gpus_per_node)
 
 
@@ -46,7 +46,7 @@ _PCIE_8_US = 17.6
 
 # NVLink as NCCL counts it (src/graph/topo.h): 20 GB/s for each of the links of V100 and A100, 20.6 for those of H100.
 # A V100 has one link to its nearest neighbour, four in its quad, six in all; NCCL caps the A100's twelve at 235.
-_DGX_1V = _UsualNode(
+_DGX_1V = _ReferenceNode(
     (
         LinkDomain("pair", 2, 20, _NVLINK_US[2]),
         LinkDomain("quad", 4, 80, _NVLINK_US[4], p2p_gb_per_s=20),
@@ -55,17 +55,17 @@ _DGX_1V = _UsualNode(
     nics=4,
     gb_per_s=12.5,
 )
-_DGX_A100 = _UsualNode((LinkDomain("node", 8, 235, _NVLINK_US[8]),), nics=8, gb_per_s=25)
-_DGX_H100 = _UsualNode((LinkDomain("node", 8, 370, _NVLINK_US[8]),), nics=8, gb_per_s=50)
+_DGX_A100 = _ReferenceNode((LinkDomain("node", 8, 235, _NVLINK_US[8]),), nics=8, gb_per_s=25)
+_DGX_H100 = _ReferenceNode((LinkDomain("node", 8, 370, _NVLINK_US[8]),), nics=8, gb_per_s=50)
 
 # Cards on PCIe: NCCL counts 10 GB/s between the sockets of a Skylake host (src/graph/topo.h), 20 was measured between
 # A100s on PCIe 4 (NVIDIA/nccl-tests issue 178). One NIC of 100 or 200 Gb/s to eight cards is a guess.
-_T4_HOST = _UsualNode((LinkDomain("node", 8, 10, _PCIE_8_US),), nics=1, gb_per_s=12.5)
-_A40_HOST = _UsualNode((LinkDomain("node", 8, 20, _PCIE_8_US),), nics=1, gb_per_s=25)
+_T4_HOST = _ReferenceNode((LinkDomain("node", 8, 10, _PCIE_8_US),), nics=1, gb_per_s=12.5)
+_A40_HOST = _ReferenceNode((LinkDomain("node", 8, 20, _PCIE_8_US),), nics=1, gb_per_s=25)
 
 # Infinity Fabric as RCCL counts it (src/graph/topo.h): 36 GB/s a link, four between the dies of a module. Three links
 # leave a die for other modules; that a ring over the node reaches their sum is an estimate. Slingshot: 4 x 200 Gb/s.
-_MI250X_NODE = _UsualNode(
+_MI250X_NODE = _ReferenceNode(
     (
         LinkDomain("die-pair", 2, 144, _NVLINK_US[2]),
         LinkDomain("node", 8, 108, _NVLINK_US[8], p2p_gb_per_s=36),
@@ -74,7 +74,7 @@ _MI250X_NODE = _UsualNode(
     gb_per_s=25,
 )
 
-_USUAL_NODES = {
+_REFERENCE_NODES = {
     "v100-16gb": _DGX_1V,
     "v100-32gb": _DGX_1V,
     "t4-16gb": _T4_HOST,

@@ -20,7 +20,7 @@ def rank_memory_gib(accelerator: Accelerator, limit_gib: float | None) -> float 
 
 
 @dataclass(frozen=True)
-class MemoryFloor:
+class MemoryHeadroom:
     """`constraints.min_free_memory_gib`: of the `capacity_gib` that a rank's allocations may take, `min_free_gib` have
     to stay free."""
 
@@ -28,13 +28,13 @@ class MemoryFloor:
     min_free_gib: float
 
     @classmethod
-    def of(cls, accelerator: Accelerator, limit_gib: float | None, min_free_gib: float | None) -> MemoryFloor | None:
+    def of(cls, accelerator: Accelerator, limit_gib: float | None, min_free_gib: float | None) -> MemoryHeadroom | None:
         """None where nothing has to stay free, or nobody knows of how much."""
         capacity_gib = rank_memory_gib(accelerator, limit_gib)
         return None if capacity_gib is None or min_free_gib is None else cls(capacity_gib, min_free_gib)
 
     @classmethod
-    def of_search(cls, spec: Mapping[str, Any]) -> MemoryFloor | None:
+    def of_search(cls, spec: Mapping[str, Any]) -> MemoryHeadroom | None:
         """Of a search as its record holds it, search.json, or as much of that as there is."""
         min_free_gib = (spec.get("constraints") or {}).get("min_free_memory_gib")
         if min_free_gib is None:
@@ -44,19 +44,19 @@ class MemoryFloor:
         return cls.of(known, (spec.get("measure") or {}).get("memory_limit_gib"), min_free_gib)
 
     @property
-    def most_gib(self) -> float:
+    def max_peak_gib(self) -> float:
         """The highest peak that leaves enough."""
         return self.capacity_gib - self.min_free_gib
 
-    def is_kept(self, peak_gib: float | None) -> bool:
+    def is_satisfied(self, peak_gib: float | None) -> bool:
         """Whether a layout with this peak leaves enough; one whose peak nobody knows is not known to."""
-        return peak_gib is not None and peak_gib <= self.most_gib
+        return peak_gib is not None and peak_gib <= self.max_peak_gib
 
-    def words(self, peak_gib: float | None) -> str:
+    def describe(self, peak_gib: float | None) -> str:
         """What a layout with this peak leaves, and what it has to."""
-        leaves = "its peak is not known" if peak_gib is None else f"leaves {self.free_words(peak_gib)}"
+        leaves = "its peak is not known" if peak_gib is None else f"leaves {self.format_free(peak_gib)}"
         return f"{leaves}, constraints.min_free_memory_gib asks {self.min_free_gib:g}"
 
-    def free_words(self, peak_gib: float) -> str:
+    def format_free(self, peak_gib: float) -> str:
         """What is left beside this peak."""
         return f"{max(0.0, self.capacity_gib - peak_gib):.3g} GiB"

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from search_spaces.errors import InputError, shown
+from search_spaces.errors import InputError, format_value
 from search_spaces.layouts.layout import (
     ACTIVATION_CHECKPOINTINGS,
     ATTENTION_KERNELS,
@@ -58,7 +58,9 @@ def _require_no_repeats(values: list[Any] | tuple[Any, ...]) -> None:
         # The type belongs to it: 1 and true are equal in Python, and not the same value here.
         if (type(value), repr(value)) in seen:
             details = {"fix": "give each value once", "value": value}
-            raise _bad("repeat", f"has {shown(value)} twice", "the values of an axis are all different", **details)
+            raise _bad(
+                "repeat", f"has {format_value(value)} twice", "the values of an axis are all different", **details
+            )
         seen.add((type(value), repr(value)))
 
 
@@ -71,7 +73,7 @@ def _range(given: dict[str, Any]) -> tuple[int, ...]:
         if type(number) is not int or not least <= number <= LARGEST_COUNT:
             rule = f"{name} is a whole number from {least} to {LARGEST_COUNT}"
             fix = "for example {min: 1, max: 8, factor: 2}"
-            raise _bad("range", f"{name} is {shown(number)}", rule, key=name, value=number, fix=fix)
+            raise _bad("range", f"{name} is {format_value(number)}", rule, key=name, value=number, fix=fix)
     if given["min"] > given["max"]:
         what = f"min {given['min']} is more than max {given['max']}"
         raise _bad("range", what, "min is at most max", fix="swap them", value=given)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
-from search_spaces.errors import InputError, did_you_mean, shown
+from search_spaces.errors import InputError, did_you_mean, format_value
 
 OFFLOADS = ("none", "optimizer")
 ACTIVATION_CHECKPOINTINGS = ("none", "selective", "full")
@@ -206,7 +206,7 @@ def _require_word(name: str, value: Any, known: tuple[str, ...]) -> None:
 
 
 def _bad(name: str, value: Any, rule: str) -> InputError:
-    return InputError.of("layout_field", f"{name} is {shown(value)}", key=name, value=value, rule=rule)
+    return InputError.of("layout_field", f"{name} is {format_value(value)}", key=name, value=value, rule=rule)
 
 
 OWN_ENGINES = ("deepspeed", "torch")

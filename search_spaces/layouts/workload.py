@@ -39,7 +39,7 @@ WORLD_FIX = "change tensor_parallel, pipeline_parallel or num_nodes"
 BATCH_FIX = "use a micro_batch_size that divides global_batch_size / data_parallel"
 
 
-def world_numbers(f: Fields, w: Workload) -> str:
+def describe_world_size(f: Fields, w: Workload) -> str:
     """Why these ranks are not the world; a derived field that is no whole number is None or missing."""
     nodes, gpus = f["num_nodes"], w.cluster.gpus_per_node
     if nodes > w.cluster.num_nodes:
@@ -56,7 +56,7 @@ def world_numbers(f: Fields, w: Workload) -> str:
     )
 
 
-def batch_numbers(f: Fields, w: Workload) -> str:
+def describe_batch_size(f: Fields, w: Workload) -> str:
     """Why this is not the global batch; a derived field that is no whole number is None or missing."""
     sequences = f["micro_batch_size"] * f["data_parallel"]
     if steps := f.get("grad_accum_steps"):

@@ -8,11 +8,11 @@ from itertools import chain
 from search_spaces.errors import Problem
 from search_spaces.layouts.layout import OWN_ENGINES, Layout
 from search_spaces.model_shape import ModelShape
-from search_spaces.rules.engine_rules import Broken
-from search_spaces.rules.trainer_rules import BRIDGE_RULES, TRAINER_RULES, not_ours
+from search_spaces.rules.engine_rules import RuleViolation
+from search_spaces.rules.trainer_rules import BRIDGE_RULES, TRAINER_RULES, engine_mismatch
 
 
-def broken_engine_rules(layout: Layout, model: ModelShape, engines: tuple[str, ...] = OWN_ENGINES) -> Iterator[Problem]:
+def engine_violations(layout: Layout, model: ModelShape, engines: tuple[str, ...] = OWN_ENGINES) -> Iterator[Problem]:
     """Every rule of the layout's engine that it breaks, with the numbers; `Problem.code` is the rejection id.
 
     The layout is judged in its canonical form: a field without effect breaks no rule. `engines` are those of the
@@ -20,16 +20,16 @@ def broken_engine_rules(layout: Layout, model: ModelShape, engines: tuple[str, .
     """
     canonical = layout.canonical()
     rules = TRAINER_RULES[layout.engine] if layout.engine in engines else ()
-    found = chain(not_ours(layout, engines), *(rule(canonical, model) for rule in rules))
+    found = chain(engine_mismatch(layout, engines), *(rule(canonical, model) for rule in rules))
     yield from _problems(layout.engine, found)
 
 
-def broken_bridge_rules(layout: Layout, model: ModelShape) -> Iterator[Problem]:
+def bridge_violations(layout: Layout, model: ModelShape) -> Iterator[Problem]:
     """The same for a layout of Megatron-LM's that Megatron-Bridge is to run."""
     canonical = layout.canonical()
     yield from _problems("megatron-bridge", chain.from_iterable(rule(canonical, model) for rule in BRIDGE_RULES))
 
 
-def _problems(engine: str, found: Iterable[Broken]) -> Iterator[Problem]:
-    for name, message, rule, fix in found:
-        yield Problem(f"{engine}.{name}", message, rule=rule, fix=fix)
+def _problems(engine: str, found: Iterable[RuleViolation]) -> Iterator[Problem]:
+    for violation in found:
+        yield Problem(f"{engine}.{violation.name}", violation.message, rule=violation.rule, fix=violation.fix)

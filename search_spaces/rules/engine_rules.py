@@ -7,27 +7,36 @@ torch.distributed.pipelining.schedules and torch.distributed.fsdp.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 
-Broken = tuple[str, str, str, str]
-"""Rule's short name, what was found with its numbers, the rule, the fix."""
 
-Rule = Callable[[Layout, ModelShape], Iterator[Broken]]
+class RuleViolation(NamedTuple):
+    """A rule that a layout violates: the rule's short name, the finding with its numbers, the rule and the fix."""
+
+    name: str
+    message: str
+    rule: str
+    fix: str
+
+
+Rule = Callable[[Layout, ModelShape], Iterator[RuleViolation]]
 
 
 def runs(fields: Mapping[str, tuple], of_model: Mapping[str, tuple] | None = None, *, who: str | None = None) -> Rule:
     """The layout's and the model's fields that have only these values in `who`, by default the engine of that name."""
 
-    def rule(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+    def rule(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
         for owner, choices in ((layout, fields), (model, of_model or {})):
             for name, values in choices.items():
                 value = getattr(owner, name)
                 if value not in values:
                     told = " or ".join(_word(v) for v in values)
                     sentence = f"{who or layout.engine} runs {name} {told}"
-                    yield name, f"{name} is {_word(value)}; {sentence}", sentence, f"set {name} to {told}"
+                    message = f"{name} is {_word(value)}; {sentence}"
+                    yield RuleViolation(name, message, sentence, f"set {name} to {told}")
 
     return rule
 
@@ -36,10 +45,10 @@ def _word(value: object) -> str:
     return "the engine's own" if value is None else str(value).lower()
 
 
-def sharded_stages(layout: Layout, rule: str) -> Iterator[Broken]:
+def sharded_stages(layout: Layout, rule: str) -> Iterator[RuleViolation]:
     """ZeRO 2 and 3 in a pipeline, for who cannot."""
     if layout.zero_stage > 1 and layout.pipeline_parallel > 1:
-        yield (
+        yield RuleViolation(
             "zero_stage",
             f"zero_stage is {layout.zero_stage} with {layout.pipeline_parallel} pipeline stages",
             rule,
@@ -47,10 +56,10 @@ def sharded_stages(layout: Layout, rule: str) -> Iterator[Broken]:
         )
 
 
-def few_micro_batches(layout: Layout, least: int, rule: str) -> Iterator[Broken]:
+def few_micro_batches(layout: Layout, least: int, rule: str) -> Iterator[RuleViolation]:
     """Fewer than `least` micro-batches a step in 1F1B, for who needs as many."""
     if layout.pipeline_schedule == "1f1b" and layout.grad_accum_steps < least:
-        yield (
+        yield RuleViolation(
             "micro_batches",
             f"{layout.grad_accum_steps} micro-batches for {layout.pipeline_parallel} stages",
             rule,
@@ -61,16 +70,16 @@ def few_micro_batches(layout: Layout, least: int, rule: str) -> Iterator[Broken]
 # -- DeepSpeed
 
 
-def _deepspeed_pipeline(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+def _deepspeed_pipeline(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     yield from sharded_stages(layout, "DeepSpeed's pipeline runs with ZeRO 0 and 1")
 
 
-def _deepspeed_without_zero(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+def _deepspeed_without_zero(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     """What DeepSpeed's section on ZeRO says counts for nothing with ZeRO 0, and DeepSpeed says no word of it."""
     if layout.zero_stage > 0:
         return
     if layout.offload != "none":
-        yield (
+        yield RuleViolation(
             "offload",
             f"offload is {layout.offload} with zero_stage 0",
             "DeepSpeed offloads the optimizer with ZeRO 1, 2 and 3",
@@ -79,7 +88,7 @@ def _deepspeed_without_zero(layout: Layout, model: ModelShape) -> Iterator[Broke
     if layout.overlap_comm:
         yield idle_overlap("with zero_stage 0")
     if layout.bucket_mib is not None:
-        yield (
+        yield RuleViolation(
             "bucket_mib",
             f"bucket_mib is {layout.bucket_mib} with zero_stage 0",
             "DeepSpeed's buckets are those of ZeRO 1, 2 and 3",
@@ -87,9 +96,9 @@ def _deepspeed_without_zero(layout: Layout, model: ModelShape) -> Iterator[Broke
         )
 
 
-def idle_overlap(why: str) -> Broken:
+def idle_overlap(why: str) -> RuleViolation:
     """An overlap_comm that DeepSpeed takes without a word, and does nothing with."""
-    return (
+    return RuleViolation(
         "overlap_comm",
         f"overlap_comm is true {why}",
         "DeepSpeed overlaps the backward pass with ZeRO's own reductions only, and without a pipeline",
@@ -108,12 +117,12 @@ DEEPSPEED_RULES: tuple[Rule, ...] = (
 # -- torch
 
 
-def _torch_schedule(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+def _torch_schedule(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     stages, micro_batches = layout.pipeline_parallel, layout.grad_accum_steps
     yield from few_micro_batches(layout, stages, "torch's 1F1B needs at least as many micro-batches a step as stages")
     rounds = max(1, micro_batches // stages)
     if layout.pipeline_schedule == "interleaved_1f1b" and micro_batches % rounds:
-        yield (
+        yield RuleViolation(
             "rounds",
             f"{micro_batches} micro-batches in {rounds} rounds over {stages} stages",
             "torch's interleaved 1F1B deals a step's micro-batches to equal rounds, one for each full set of stages",
@@ -121,12 +130,12 @@ def _torch_schedule(layout: Layout, model: ModelShape) -> Iterator[Broken]:
         )
 
 
-def _torch_fsdp(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+def _torch_fsdp(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     """ZeRO 2 and 3 are FSDP2, which decides by itself when and in what portions it communicates."""
     given = ["overlap_comm true"] * layout.overlap_comm
     given += [] if layout.bucket_mib is None else [f"bucket_mib {layout.bucket_mib}"]
     if layout.zero_stage >= 2 and given:
-        yield (
+        yield RuleViolation(
             "fsdp",
             f"zero_stage is {layout.zero_stage} with {' and '.join(given)}",
             "torch's ZeRO 2 and 3 overlap block by block in any case, and have no buckets",

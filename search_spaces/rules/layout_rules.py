@@ -10,17 +10,24 @@ import numpy as np
 from search_spaces.errors import Problem
 from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE, Layout
 from search_spaces.layouts.table import LayoutTable
-from search_spaces.layouts.workload import BATCH_FIX, WORLD_FIX, Fields, Workload, batch_numbers, world_numbers
+from search_spaces.layouts.workload import (
+    BATCH_FIX,
+    WORLD_FIX,
+    Fields,
+    Workload,
+    describe_batch_size,
+    describe_world_size,
+)
 
 
 @dataclass(frozen=True)
 class LayoutRule:
-    """`holds` is true for the rows that keep the rule; `numbers` says why one row does not."""
+    """`is_satisfied` is true for the rows that keep the rule; `numbers` says why one row does not."""
 
     code: str
     rule: str
     fix: str
-    holds: Callable[[LayoutTable, Workload], np.ndarray]
+    is_satisfied: Callable[[LayoutTable, Workload], np.ndarray]
     numbers: Callable[[Fields, Workload], str]
 
     def problem(self, fields: Fields, workload: Workload) -> Problem:
@@ -38,18 +45,20 @@ def with_derived(table: LayoutTable, workload: Workload) -> LayoutTable:
     return table.with_columns(grad_accum_steps=_exact_quotient(batch, table["micro_batch_size"] * data_parallel))
 
 
-def first_broken(table: LayoutTable, workload: Workload, rules: tuple[LayoutRule, ...]) -> np.ndarray:
+def first_violation(table: LayoutTable, workload: Workload, rules: tuple[LayoutRule, ...]) -> np.ndarray:
     """For each row the index of the first rule it breaks, or len(rules)."""
     first = np.full(len(table), len(rules))
     for index, rule in reversed(list(enumerate(rules))):
-        first[~rule.holds(table, workload)] = index
+        first[~rule.is_satisfied(table, workload)] = index
     return first
 
 
-def broken_rules(layout: Layout, workload: Workload) -> list[Problem]:
+def layout_violations(layout: Layout, workload: Workload) -> list[Problem]:
     """Every rule that one layout breaks."""
     table = LayoutTable.of([layout])
-    return [rule.problem(layout.to_json(), workload) for rule in LAYOUT_RULES if not rule.holds(table, workload)[0]]
+    return [
+        rule.problem(layout.to_json(), workload) for rule in LAYOUT_RULES if not rule.is_satisfied(table, workload)[0]
+    ]
 
 
 def _exact_quotient(whole: np.ndarray, part: np.ndarray) -> np.ndarray:
@@ -107,7 +116,7 @@ WORLD = LayoutRule(
     WORLD_RULE,
     WORLD_FIX,
     _fills_the_world,
-    world_numbers,
+    describe_world_size,
 )
 MAX_NODES = LayoutRule(
     "max_nodes",
@@ -131,7 +140,7 @@ BATCH = LayoutRule(
     BATCH_RULE,
     BATCH_FIX,
     _meets_the_batch,
-    batch_numbers,
+    describe_batch_size,
 )
 LAYERS = LayoutRule(
     "layers",

@@ -14,8 +14,8 @@ from search_spaces.model_shape import ModelShape
 from search_spaces.rules.engine_rules import (
     DEEPSPEED_RULES,
     TORCH_RULES,
-    Broken,
     Rule,
+    RuleViolation,
     few_micro_batches,
     idle_overlap,
     runs,
@@ -23,15 +23,15 @@ from search_spaces.rules.engine_rules import (
 )
 
 
-def not_ours(layout: Layout, engines: tuple[str, ...]) -> Iterator[Broken]:
+def engine_mismatch(layout: Layout, engines: tuple[str, ...]) -> Iterator[RuleViolation]:
     """A layout for an engine that is none of the search's trainer."""
     if layout.engine not in engines:
         trainer = (
             "Parlay's trainer has the engines" if engines == OWN_ENGINES else "the search's trainer has the engine"
         )
         choices = " and ".join(reversed(engines))
-        yield (
-            "not_ours",
+        yield RuleViolation(
+            "engine_mismatch",
             f"engine is {layout.engine}",
             f"{trainer} {choices}",
             f"set engine to {choices.replace(' and ', ' or ')}, or launcher.kind to simulated",
@@ -41,9 +41,9 @@ def not_ours(layout: Layout, engines: tuple[str, ...]) -> Iterator[Broken]:
 # -- Parlay's own
 
 
-def _stages(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+def _stages(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     if layout.pipeline_parallel > model.num_layers:
-        yield (
+        yield RuleViolation(
             "layers",
             f"{layout.pipeline_parallel} pipeline stages for {model.num_layers} layers",
             "every stage holds at least one layer; stages need not be equal",
@@ -51,9 +51,9 @@ def _stages(layout: Layout, model: ModelShape) -> Iterator[Broken]:
         )
 
 
-def _sequence(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+def _sequence(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     if layout.sequence_parallel and model.seq_length % layout.tensor_parallel:
-        yield (
+        yield RuleViolation(
             "sequence",
             f"sequences of {model.seq_length} for {layout.tensor_parallel} tensor ranks",
             "with sequence_parallel each tensor rank holds as many positions as any other",
@@ -61,9 +61,9 @@ def _sequence(layout: Layout, model: ModelShape) -> Iterator[Broken]:
         )
 
 
-def _rotary(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+def _rotary(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     if model.position_embedding == "rotary" and model.head_size % 2:
-        yield (
+        yield RuleViolation(
             "rotary",
             f"heads of size {model.head_size}",
             "rotary positions turn pairs of a head's elements",
@@ -71,10 +71,10 @@ def _rotary(layout: Layout, model: ModelShape) -> Iterator[Broken]:
         )
 
 
-def _deepspeed_precision(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+def _deepspeed_precision(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     """With one data rank ZeRO 1 does what ZeRO 0 would."""
     if layout.precision != "fp32" and layout.zero_stage == 0 and layout.data_parallel > 1:
-        yield (
+        yield RuleViolation(
             "precision",
             f"precision is {layout.precision} with zero_stage 0 over {layout.data_parallel} data ranks",
             "DeepSpeed trains right in bf16 and fp16 with ZeRO 1, 2 and 3: without, it begins with Adam's second step, "
@@ -83,7 +83,7 @@ def _deepspeed_precision(layout: Layout, model: ModelShape) -> Iterator[Broken]:
         )
 
 
-def _deepspeed_overlap(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+def _deepspeed_overlap(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     """Where DeepSpeed, driven as our trainer does, overlaps nothing although ZeRO is on."""
     if not layout.overlap_comm or layout.zero_stage == 0:
         return
@@ -93,9 +93,9 @@ def _deepspeed_overlap(layout: Layout, model: ModelShape) -> Iterator[Broken]:
         yield idle_overlap("with zero_stage 1 in bf16, which is another optimizer of DeepSpeed's")
 
 
-def _deepspeed_compile(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+def _deepspeed_compile(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     if layout.torch_compile and layout.zero_stage == 3:
-        yield (
+        yield RuleViolation(
             "torch_compile",
             "torch_compile is true with zero_stage 3",
             "DeepSpeed's ZeRO 3 gathers weights between the parts of a block, which torch.compile would take as one",
@@ -106,10 +106,10 @@ def _deepspeed_compile(layout: Layout, model: ModelShape) -> Iterator[Broken]:
 # -- somebody else's
 
 
-def _even_stages(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+def _even_stages(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     stages, chunks = layout.pipeline_parallel, layout.virtual_pipeline_stages
     if model.num_layers % (stages * chunks):
-        yield (
+        yield RuleViolation(
             "layers",
             f"{model.num_layers} layers for {stages} stages x {chunks} chunks",
             f"{layout.engine} gives every chunk of every stage the same number of layers",
@@ -117,9 +117,9 @@ def _even_stages(layout: Layout, model: ModelShape) -> Iterator[Broken]:
         )
 
 
-def _whole_rounds(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+def _whole_rounds(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     if layout.virtual_pipeline_stages > 1 and layout.grad_accum_steps % layout.pipeline_parallel:
-        yield (
+        yield RuleViolation(
             "micro_batches",
             f"{layout.grad_accum_steps} micro-batches for {layout.pipeline_parallel} interleaved stages",
             f"{layout.engine} interleaves whole rounds: the micro-batches are a multiple of the stages",
@@ -127,11 +127,11 @@ def _whole_rounds(layout: Layout, model: ModelShape) -> Iterator[Broken]:
         )
 
 
-def _megatron_sharding(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+def _megatron_sharding(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     """ZeRO 1 is the distributed optimizer; 2 and 3 are Megatron-FSDP, which has no stages."""
     yield from sharded_stages(layout, f"{layout.engine} runs a pipeline with zero_stage 0 or 1")
     if layout.offload == "optimizer" and not (layout.zero_stage == 1 and layout.precision == "bf16"):
-        yield (
+        yield RuleViolation(
             "offload",
             f"offload is optimizer with zero_stage {layout.zero_stage} and precision {layout.precision}",
             "--optimizer-cpu-offload needs the precision-aware distributed optimizer: zero_stage 1 and bf16",
@@ -139,9 +139,9 @@ def _megatron_sharding(layout: Layout, model: ModelShape) -> Iterator[Broken]:
         )
 
 
-def _megatron_buckets(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+def _megatron_buckets(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     if layout.bucket_mib is not None and not layout.overlap_comm:
-        yield (
+        yield RuleViolation(
             "bucket_mib",
             f"bucket_mib is {layout.bucket_mib} without overlap_comm",
             "Megatron-LM reduces gradients in buckets only with --overlap-grad-reduce",
@@ -149,9 +149,9 @@ def _megatron_buckets(layout: Layout, model: ModelShape) -> Iterator[Broken]:
         )
 
 
-def _half_precision_flash(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+def _half_precision_flash(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     if layout.attention_kernel == "flash" and layout.precision == "fp32":
-        yield (
+        yield RuleViolation(
             "attention_kernel",
             "attention_kernel is flash with precision fp32",
             f"{layout.engine}'s flash attention computes in bf16 and fp16",
@@ -159,7 +159,7 @@ def _half_precision_flash(layout: Layout, model: ModelShape) -> Iterator[Broken]
         )
 
 
-def _nanotron_batches(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+def _nanotron_batches(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     rule = "nanotron's 1F1B needs at least as many micro-batches a step as stages less one"
     yield from few_micro_batches(layout, layout.pipeline_parallel - 1, rule)
 

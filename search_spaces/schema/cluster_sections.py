@@ -11,7 +11,7 @@ from search_spaces.hardware.cluster import Cluster, MeasuredSpeed
 from search_spaces.hardware.links import NIC_EFFICIENCY, Fabric, LinkDomain, Links
 from search_spaces.schema import presets
 from search_spaces.schema.sections import Named, resolved_path
-from search_spaces.schema.validation import Section, folder_of, validated
+from search_spaces.schema.validation import Section, folder_from_context, validate
 from search_spaces.schema.yaml_document import read_document
 
 
@@ -138,8 +138,8 @@ class ClusterSection(Named):
             return data
         if "/" not in data and not data.endswith((".yaml", ".yml")):
             return presets.preset(presets.CLUSTERS, data).data
-        document = read_document(resolved_path(folder_of(info), data))
-        validated(cls, document)
+        document = read_document(resolved_path(folder_from_context(info), data))
+        validate(cls, document)
         return document.data
 
     @model_validator(mode="after")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
-from search_spaces.errors import InputError, shown
+from search_spaces.errors import InputError, format_value
 
 GRAMMAR = "minutes, mm:ss, hh:mm:ss, d-hh, d-hh:mm or d-hh:mm:ss as in Slurm, or a number with s, m, h or d"
 LONGEST_S = 366 * 86400
@@ -18,7 +18,7 @@ _WITH_UNIT = re.compile(r"([0-9]{1,30}(?:\.[0-9]{1,6})?) ?([smhd])")
 _SLURM = re.compile(r"(?:([0-9]{1,30})-)?([0-9]{1,30})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?")
 
 
-def seconds_of(value: Any) -> float:
+def parse_duration_s(value: Any) -> float:
     """Seconds of `90s`, `10m`, `2h`, `1d`, or of Slurm's grammar, where a bare number is minutes.
 
     InputError for anything else, for 0 and for more than a year.
@@ -31,15 +31,15 @@ def seconds_of(value: Any) -> float:
     return seconds
 
 
-def duration_text(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A duration as it is written down, with its unit: `90s`."""
     return f"{seconds:.6f}".rstrip("0").rstrip(".") + "s"
 
 
 Duration = Annotated[
     float,
-    BeforeValidator(seconds_of),
-    PlainSerializer(duration_text, return_type=str),
+    BeforeValidator(parse_duration_s),
+    PlainSerializer(format_duration, return_type=str),
     WithJsonSchema({"type": ["string", "integer"], "format": JSON_FORMAT}),
 ]
 """A field given as a duration and held as seconds."""
@@ -72,4 +72,4 @@ def _slurm_seconds(days: str | None, first: str, second: str | None, third: str 
 
 def _bad(value: Any, rule: str) -> InputError:
     fix = "for example 10m, 2h or 01:30:00"
-    return InputError.of("duration", f"is {shown(value)}", rule=rule, fix=fix, value=value)
+    return InputError.of("duration", f"is {format_value(value)}", rule=rule, fix=fix, value=value)

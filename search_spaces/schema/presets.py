@@ -6,7 +6,7 @@ import re
 from importlib.resources import files
 from pathlib import Path
 
-from search_spaces.errors import InputError, did_you_mean, one_of
+from search_spaces.errors import InputError, choice_fix, did_you_mean
 from search_spaces.hardware.cluster import ACCELERATORS, Accelerator
 from search_spaces.schema.yaml_document import Document, parse_document
 
@@ -57,7 +57,7 @@ def accelerator_named(name: str) -> Accelerator:
             "accelerator",
             f"no accelerator is called {name!r}",
             rule="one of " + ", ".join(ACCELERATORS),
-            fix=one_of(word, ACCELERATORS),
+            fix=choice_fix(word, ACCELERATORS),
             value=name,
         )
     return ACCELERATORS[word]

@@ -12,7 +12,7 @@ from pydantic.json_schema import JsonSchemaValue
 from search_spaces.errors import InputError
 from search_spaces.layouts import axes
 from search_spaces.layouts.layout import BATCH_RULE, LAYOUT_FIELDS, WORLD_RULE, Layout
-from search_spaces.layouts.workload import BATCH_FIX, WORLD_FIX, Workload, batch_numbers, world_numbers
+from search_spaces.layouts.workload import BATCH_FIX, WORLD_FIX, Workload, describe_batch_size, describe_world_size
 from search_spaces.model_shape import ModelShape
 from search_spaces.schema import presets
 from search_spaces.schema.validation import Section
@@ -222,13 +222,13 @@ class BaselineSection(Section):
         _require_chunks([fields["pipeline_schedule"]], chunks, "baseline.pipeline_schedule")
         world, ranks = workload.world(fields["num_nodes"]), fields["tensor_parallel"] * fields["pipeline_parallel"]
         if world % ranks or fields["num_nodes"] > workload.cluster.num_nodes:
-            numbers = world_numbers(fields | {"data_parallel": None}, workload)
+            numbers = describe_world_size(fields | {"data_parallel": None}, workload)
             raise InputError.of("world", numbers, rule=WORLD_RULE, fix=WORLD_FIX)
         fields["data_parallel"] = world // ranks
         if self.grad_accum_steps is None:
             sequences = fields["micro_batch_size"] * fields["data_parallel"]
             if workload.global_batch_size % sequences:
-                numbers = batch_numbers(fields | {"grad_accum_steps": None}, workload)
+                numbers = describe_batch_size(fields | {"grad_accum_steps": None}, workload)
                 raise InputError.of("batch", numbers, rule=BATCH_RULE, fix=BATCH_FIX)
             fields["grad_accum_steps"] = workload.global_batch_size // sequences
         return Layout(**fields).canonical()

@@ -10,14 +10,14 @@ from typing import Any, ClassVar, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo
 
-from search_spaces.errors import InputError, Problem, did_you_mean, shown
-from search_spaces.schema.yaml_document import Document, KeyPath, dotted, undotted
+from search_spaces.errors import InputError, Problem, did_you_mean, format_value
+from search_spaces.schema.yaml_document import Document, KeyPath, format_key_path, parse_key_path
 
 FILL_IN = "FILL_IN"
 """Stands in a file where a value is needed that nobody knows but the user; no field takes it."""
 
 
-MOST_TOLD = 100
+MAX_PROBLEMS = 100
 """Mistakes of one file that are told, the first ones."""
 
 
@@ -36,15 +36,17 @@ class Section(BaseModel):
 S = TypeVar("S", bound=Section)
 
 
-def validated(section: type[S], document: Document) -> S:
+def validate(section: type[S], document: Document) -> S:
     """The document as this section; InputError carries every problem found, in the order of the file."""
     try:
         return section.model_validate(document.data, context={"folder": document.folder})
     except ValidationError as error:
-        details = sorted(error.errors(), key=lambda detail: document.place(_path_in(document, detail["loc"])).line or 0)
-        problems = [_asked(p) for detail in details[:MOST_TOLD] for p in _problems(detail, section, document)]
+        details = sorted(
+            error.errors(), key=lambda detail: document.location(_path_in(document, detail["loc"])).line or 0
+        )
+        problems = [_asked(p) for detail in details[:MAX_PROBLEMS] for p in _problems(detail, section, document)]
         problems.sort(key=lambda p: (p.file or "", p.line or 0))
-        raise InputError(*problems, *_more(len(details) - MOST_TOLD, document)) from None
+        raise InputError(*problems, *_more(len(details) - MAX_PROBLEMS, document)) from None
 
 
 def _more(count: int, document: Document) -> Iterator[Problem]:
@@ -53,12 +55,12 @@ def _more(count: int, document: Document) -> Iterator[Problem]:
         yield Problem("more", f"{count} mistakes more", fix=fix, file=document.file)
 
 
-def restored(section: type[S], data: Any) -> S:
+def restore(section: type[S], data: Any) -> S:
     """The section that `model_dump(mode="json", by_alias=True)` wrote; InputError when it is something else."""
-    return validated(section, Document(data, {}, None, Path()))
+    return validate(section, Document(data, {}, None, Path()))
 
 
-def folder_of(info: ValidationInfo) -> Path:
+def folder_from_context(info: ValidationInfo) -> Path:
     """Where relative paths in the file being validated start from."""
     return (info.context or {}).get("folder", Path())
 
@@ -68,11 +70,11 @@ def _problems(detail: Any, section: type[Section], document: Document) -> Iterat
     raised = detail.get("ctx", {}).get("error")
     if isinstance(raised, InputError):
         for problem in raised.problems:
-            yield _placed(problem, path, document)
+            yield _located(problem, path, document)
     elif detail["type"] == "extra_forbidden":
-        yield _placed(_unknown_key(path, section), (), document)
+        yield _located(_unknown_key(path, section), (), document)
     else:
-        yield _placed(_broken(detail), path, document)
+        yield _located(_broken(detail), path, document)
 
 
 def _asked(problem: Problem) -> Problem:
@@ -88,17 +90,17 @@ def _path_in(document: Document, location: KeyPath) -> KeyPath:
     return path
 
 
-def _placed(problem: Problem, path: KeyPath, document: Document) -> Problem:
+def _located(problem: Problem, path: KeyPath, document: Document) -> Problem:
     """The problem with its whole key, and with the file and line of that key unless it knows another file's."""
     if problem.file is not None:
         return problem
-    above = dotted(path)
+    above = format_key_path(path)
     key = problem.key or above
     if above and key != above and not key.startswith((above + ".", above + "[")):
         key = f"{above}.{key}"
-    whole = undotted(key) if key != above else path
-    place = document.place(whole)
-    return replace(problem, key=key or None, file=place.file, line=place.line)
+    whole = parse_key_path(key) if key != above else path
+    location = document.location(whole)
+    return replace(problem, key=key or None, file=location.file, line=location.line)
 
 
 def _unknown_key(path: KeyPath, root: type[Section]) -> Problem:
@@ -106,10 +108,10 @@ def _unknown_key(path: KeyPath, root: type[Section]) -> Problem:
     key, known = str(path[-1]), ", ".join(_keys(section))
     if key in section.refused:
         rule = section.refused[key]
-        return Problem("refused_key", "is not accepted here", rule=rule, fix="remove it", key=dotted(path))
+        return Problem("refused_key", "is not accepted here", rule=rule, fix="remove it", key=format_key_path(path))
     fix = _suggestion(key, section, root) or "remove it"
     rule = f"known here: {known}"
-    return Problem("unknown_key", f"unknown key {key!r}", rule=rule, fix=fix, key=dotted(path), value=key)
+    return Problem("unknown_key", f"unknown key {key!r}", rule=rule, fix=fix, key=format_key_path(path), value=key)
 
 
 def _suggestion(key: str, section: type[Section], root: type[Section]) -> str | None:
@@ -168,7 +170,7 @@ def _broken(detail: Any) -> Problem:
     """pydantic's words for a value of the wrong type, size or spelling, in ours."""
     value, context = detail["input"], detail.get("ctx", {})
     if detail["type"] not in _TYPES:  # their words may hold braces, and are not to be filled in
-        return Problem("value", f"is {shown(value)}", rule=detail["msg"], fix="correct the value", value=value)
+        return Problem("value", f"is {format_value(value)}", rule=detail["msg"], fix="correct the value", value=value)
     code, rule, fix = _TYPES[detail["type"]]
     if code == "missing_key":
         return Problem(code, rule, fix=fix)
@@ -176,4 +178,4 @@ def _broken(detail: Any) -> Problem:
     if code == "choice":
         rule = rule.replace(" or ", ", ").replace("'", "")
         fix = did_you_mean(value, rule.removeprefix("one of ").split(", ")) or fix
-    return Problem(code, f"is {shown(value)}", rule=rule, fix=fix, value=value)
+    return Problem(code, f"is {format_value(value)}", rule=rule, fix=fix, value=value)

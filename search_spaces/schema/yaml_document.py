@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import yaml
 
-from search_spaces.errors import InputError, Problem, shown
+from search_spaces.errors import InputError, Problem, format_value
 from search_spaces.plain_file import open_named
 
 MAX_BYTES = 2**20
@@ -27,7 +27,7 @@ MAX_DEPTH = 20
 KeyPath = tuple[str | int, ...]
 
 
-class Place(NamedTuple):
+class SourceLocation(NamedTuple):
     """Where a value was given; `line` counts from 1 and is None for a value from the command line."""
 
     file: str | None
@@ -36,22 +36,22 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Document:
-    """A YAML mapping as plain data, and the place of every key and list element in it.
+    """A YAML mapping as plain data, and the location of every key and list element in it.
 
     `file` is what errors call it, `folder` where relative paths in it start from, `text` the YAML as it was read.
     """
 
     data: Mapping[str, Any]
-    places: Mapping[KeyPath, Place]
+    locations: Mapping[KeyPath, SourceLocation]
     file: str | None
     folder: Path
     text: str = ""
 
-    def place(self, path: KeyPath) -> Place:
-        """The place of this path, or of the nearest thing around it that the document holds."""
-        while path and path not in self.places:
+    def location(self, path: KeyPath) -> SourceLocation:
+        """The location of this path, or of the nearest thing around it that the document holds."""
+        while path and path not in self.locations:
             path = path[:-1]
-        return self.places.get(path, Place(self.file, None))
+        return self.locations.get(path, SourceLocation(self.file, None))
 
     def value(self, path: KeyPath) -> Any:
         """What stands at this path; None where the document holds nothing there."""
@@ -88,28 +88,28 @@ def parse_document(raw: bytes, file: str, folder: Path) -> Document:
     data = builder.root(text)
     if not isinstance(data, dict):
         what = "a list or a single value, where keys are due"
-        _refuse(what, Place(file, 1), rule=_KEYS, fix="write `key: value` lines")
-    document = Document(data, builder.places, file, folder, text)
+        _refuse(what, SourceLocation(file, 1), rule=_KEYS, fix="write `key: value` lines")
+    document = Document(data, builder.locations, file, folder, text)
     _require_harmless(document)
     return document
 
 
 def with_overrides(document: Document, overrides: Iterable[str]) -> Document:
-    """The document after each `a.b=value` of `--set`; the value is YAML, the place of a changed key `--set`."""
+    """The document after each `a.b=value` of `--set`; the value is YAML, the location of a changed key `--set`."""
     for override in overrides:
         document = _overridden(document, override)
     _require_harmless(document)
     return document
 
 
-def dotted(path: KeyPath) -> str:
+def format_key_path(path: KeyPath) -> str:
     """`space.tensor_parallel[2]`."""
     text = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path)
     return text.removeprefix(".")
 
 
-def undotted(text: str) -> KeyPath:
-    """The path that `dotted` writes so."""
+def parse_key_path(text: str) -> KeyPath:
+    """The path that `format_key_path` writes so."""
     parts = re.finditer(r"\[([0-9]+)\]|([^.\[\]]+)", text)
     return tuple(part[2] if part[1] is None else int(part[1]) for part in parts)
 
@@ -139,29 +139,31 @@ def _decoded(raw: bytes, file: str) -> str:
     if len(raw) > MAX_BYTES:
         _refuse(
             f"larger than {MAX_BYTES} bytes, the most that is read",
-            Place(file, None),
+            SourceLocation(file, None),
             rule="a file that people write is small",
             fix="name the right one; lists of layouts belong into a table (space.candidates)",
         )
     if raw.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
-        _refuse("begins with a byte order mark", Place(file, 1), rule=_PLAIN, fix="save the file as plain UTF-8")
+        _refuse(
+            "begins with a byte order mark", SourceLocation(file, 1), rule=_PLAIN, fix="save the file as plain UTF-8"
+        )
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         what = f"byte 0x{raw[error.start]:02x} is not UTF-8"
-        _refuse(what, Place(file, line), rule=_PLAIN, fix="save the file as UTF-8")
+        _refuse(what, SourceLocation(file, line), rule=_PLAIN, fix="save the file as UTF-8")
     for line, content in enumerate(text.split("\n"), start=1):
-        _require_plain_line(content, Place(file, line))
+        _require_plain_line(content, SourceLocation(file, line))
     return text
 
 
-def _require_plain_line(content: str, place: Place) -> None:
+def _require_plain_line(content: str, location: SourceLocation) -> None:
     indent = content[: len(content) - len(content.lstrip(" \t"))]
     if "\t" in indent and content.strip():
-        _refuse("a tab in the indentation", place, rule="YAML is indented with spaces", fix="indent with spaces")
+        _refuse("a tab in the indentation", location, rule="YAML is indented with spaces", fix="indent with spaces")
     if not is_printable(content.rstrip("\r").replace("\t", " ")):
-        _refuse("a control character", place, rule=_PRINTABLE, fix="remove it")
+        _refuse("a control character", location, rule=_PRINTABLE, fix="remove it")
 
 
 class _Builder:
@@ -169,7 +171,7 @@ class _Builder:
 
     def __init__(self, file: str):
         self.file = file
-        self.places: dict[KeyPath, Place] = {}
+        self.locations: dict[KeyPath, SourceLocation] = {}
 
     def root(self, text: str) -> Any:
         try:
@@ -178,9 +180,11 @@ class _Builder:
             line = error.problem_mark.line + 1 if error.problem_mark else None
             why = " ".join(part for part in (error.context, error.problem) if part)
             fix = _quotes_for(text, line) or "correct it: a bracket, a quote or a colon too many, or too few"
-            _refuse(f"not YAML: {why}", Place(self.file, line), rule=_YAML, fix=fix)
+            _refuse(f"not YAML: {why}", SourceLocation(self.file, line), rule=_YAML, fix=fix)
         except yaml.YAMLError as error:
-            _refuse(f"not YAML: {error}", Place(self.file, None), rule=_YAML, fix="`parlay init` writes an example")
+            _refuse(
+                f"not YAML: {error}", SourceLocation(self.file, None), rule=_YAML, fix="`parlay init` writes an example"
+            )
 
     def _only_document(self, events: Iterator[Any]) -> Any:
         data, documents = None, 0
@@ -189,11 +193,11 @@ class _Builder:
                 documents += 1
                 if documents > 1:
                     what, fix = "a second document", "remove the `---` and what follows"
-                    _refuse(what, self._place(event), rule="a file is one document", fix=fix)
+                    _refuse(what, self._location(event), rule="a file is one document", fix=fix)
                 data = self._value(next(events), events, ())
         if documents == 0:
             fix = "`parlay init` writes an example"
-            _refuse("the file is empty", Place(self.file, 1), rule=_KEYS, fix=fix)
+            _refuse("the file is empty", SourceLocation(self.file, 1), rule=_KEYS, fix=fix)
         return data
 
     def _value(self, event: Any, events: Iterator[Any], path: KeyPath) -> Any:
@@ -203,8 +207,8 @@ class _Builder:
         if len(path) >= MAX_DEPTH:
             _refuse(
                 f"nested more than {MAX_DEPTH} deep",
-                self._place(event),
-                key=dotted(path),
+                self._location(event),
+                key=format_key_path(path),
                 rule="no key needs values that lie deeper",
                 fix="remove brackets, or the indentation",
             )
@@ -216,8 +220,8 @@ class _Builder:
         if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
             _refuse(
                 f"anchor or alias {event.anchor!r}",
-                self._place(event),
-                key=dotted(path),
+                self._location(event),
+                key=format_key_path(path),
                 value=event.anchor,
                 rule="anchors (&) and aliases (*) are not read",
                 fix="write the value out, or quote text that begins with & or *",
@@ -225,8 +229,8 @@ class _Builder:
         if event.tag is not None and not (isinstance(event, yaml.ScalarEvent) and event.implicit[1]):
             _refuse(
                 f"tag {event.tag!r}",
-                self._place(event),
-                key=dotted(path),
+                self._location(event),
+                key=format_key_path(path),
                 value=event.tag,
                 rule="tags (!) are not read",
                 fix="remove the tag, or quote text that begins with !",
@@ -236,7 +240,7 @@ class _Builder:
         values: list[Any] = []
         while not isinstance(event := next(events), yaml.SequenceEndEvent):
             here = (*path, len(values))
-            self.places[here] = self._place(event)
+            self.locations[here] = self._location(event)
             values.append(self._value(event, events, here))
         return values
 
@@ -247,7 +251,7 @@ class _Builder:
             here = (*path, key)
             if key in values:
                 self._refuse_repeat(event, here)
-            self.places[here] = self._place(event)
+            self.locations[here] = self._location(event)
             values[key] = self._value(next(events), events, here)
         return values
 
@@ -258,8 +262,8 @@ class _Builder:
             found = event.value if isinstance(event, yaml.ScalarEvent) else "a list or mapping"
             _refuse(
                 f"{found!r} as a key",
-                self._place(event),
-                key=dotted(path) or None,
+                self._location(event),
+                key=format_key_path(path) or None,
                 rule="a key is a word",
                 fix="write a word before the colon, in quotes where it is one like true or 8",
             )
@@ -268,16 +272,16 @@ class _Builder:
     def _refuse_repeat(self, event: Any, path: KeyPath) -> NoReturn:
         raise InputError.of(
             "duplicate_key",
-            f"given twice, first on line {self.places[path].line}",
+            f"given twice, first on line {self.locations[path].line}",
             rule="a key stands once",
             fix="remove one of them",
-            key=dotted(path),
+            key=format_key_path(path),
             file=self.file,
-            line=self._place(event).line,
+            line=self._location(event).line,
         )
 
-    def _place(self, event: Any) -> Place:
-        return Place(self.file, event.start_mark.line + 1)
+    def _location(self, event: Any) -> SourceLocation:
+        return SourceLocation(self.file, event.start_mark.line + 1)
 
 
 def _quotes_for(text: str, line: int | None) -> str | None:
@@ -322,10 +326,10 @@ def _overridden(document: Document, override: str) -> Document:
     except InputError as error:
         quoted = f"if it is text, quote it: --set {shlex.quote(f'{name}={json.dumps(text)}')}"
         raise InputError(*(_of_override(problem, name, text, quoted) for problem in error.problems)) from None
-    places = {key: place for key, place in document.places.items() if key[: len(path)] != path}
-    places |= {path[:depth]: document.places.get(path[:depth], _FROM_SET) for depth in range(1, len(path))}
-    places |= {path: _FROM_SET} | {path + inner: _FROM_SET for inner in builder.places}
-    return replace(document, data=_with_value(document.data, path, value, name), places=places)
+    locations = {key: location for key, location in document.locations.items() if key[: len(path)] != path}
+    locations |= {path[:depth]: document.locations.get(path[:depth], _FROM_SET) for depth in range(1, len(path))}
+    locations |= {path: _FROM_SET} | {path + inner: _FROM_SET for inner in builder.locations}
+    return replace(document, data=_with_value(document.data, path, value, name), locations=locations)
 
 
 def _of_override(problem: Problem, name: str, text: str, quoted: str) -> Problem:
@@ -334,7 +338,7 @@ def _of_override(problem: Problem, name: str, text: str, quoted: str) -> Problem
     return Problem("override", problem.message, problem.rule, fix, key=name, value=text, file="--set")
 
 
-_FROM_SET = Place("--set", None)
+_FROM_SET = SourceLocation("--set", None)
 
 
 def _with_value(data: Mapping[str, Any], path: tuple[str, ...], value: Any, name: str) -> dict[str, Any]:
@@ -346,7 +350,7 @@ def _with_value(data: Mapping[str, Any], path: tuple[str, ...], value: Any, name
         above = name.removesuffix("." + ".".join(rest))
         raise InputError.of(
             "override",
-            f"{above} is {shown(inner)}, which has no keys to set",
+            f"{above} is {format_value(inner)}, which has no keys to set",
             rule="what --set names lies below keys and not below a value",
             fix=f"set {above} as a whole, or write its keys out in the file",
             key=name,
@@ -373,17 +377,17 @@ def _harmful(document: Document, value: Any, path: KeyPath) -> Iterator[Problem]
     """What looks like a secret, without showing it, and text that would act on a terminal."""
     if isinstance(value, dict):
         for key, inner in value.items():
-            yield from _harmful_text(key, path, document.place((*path, key)))
+            yield from _harmful_text(key, path, document.location((*path, key)))
             yield from _harmful(document, inner, (*path, key))
     elif isinstance(value, list):
         for index, inner in enumerate(value):
             yield from _harmful(document, inner, (*path, index))
     elif isinstance(value, str):
-        yield from _harmful_text(value, path, document.place(path))
+        yield from _harmful_text(value, path, document.location(path))
 
 
-def _harmful_text(text: str, path: KeyPath, place: Place) -> Iterator[Problem]:
-    where: dict[str, Any] = {"key": dotted(path) or None, **place._asdict()}
+def _harmful_text(text: str, path: KeyPath, location: SourceLocation) -> Iterator[Problem]:
+    where: dict[str, Any] = {"key": format_key_path(path) or None, **location._asdict()}
     if _looks_secret(text, path):
         yield _secret(**where)
     elif not is_printable(text):
@@ -411,5 +415,5 @@ def _secret(**where: Any) -> Problem:
     )
 
 
-def _refuse(message: str, place: Place, **details: Any) -> NoReturn:
-    raise InputError.of("yaml", message, **details, **place._asdict())
+def _refuse(message: str, location: SourceLocation, **details: Any) -> NoReturn:
+    raise InputError.of("yaml", message, **details, **location._asdict())

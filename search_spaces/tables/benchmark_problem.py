@@ -15,7 +15,7 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import Workload
 from search_spaces.model_shape import ModelShape
-from search_spaces.rules.layout_rules import LAYERS, SPLIT_RULES, first_broken
+from search_spaces.rules.layout_rules import LAYERS, SPLIT_RULES, first_violation
 from search_spaces.tables.measured_table import Observation
 
 # A vocabulary is padded by most trainers themselves, and key-value heads may be copied; these no engine gets around.
@@ -139,7 +139,7 @@ def _break_every_engine(rows: list[Observation]) -> list[bool]:
     workload = Workload(first.model, first.cluster, first.global_batch_size)
     ranks = table["tensor_parallel"] * table["pipeline_parallel"] * table["data_parallel"]
     batch = table["micro_batch_size"] * table["grad_accum_steps"] * table["data_parallel"]
-    broken = first_broken(table, workload, _EVERY_ENGINES_RULES) < len(_EVERY_ENGINES_RULES)
+    broken = first_violation(table, workload, _EVERY_ENGINES_RULES) < len(_EVERY_ENGINES_RULES)
     broken |= (ranks != first.cluster.num_gpus) | (batch != first.global_batch_size)
     return (broken & np.array([row.outcome != "ok" for row in rows])).tolist()
 

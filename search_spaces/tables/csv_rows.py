@@ -11,14 +11,14 @@ from search_spaces.errors import InputError
 _ACTS_IN_A_SPREADSHEET = ("=", "+", "-", "@", "'")
 
 
-def text_cell(text: str) -> str:
-    """The text in one line, with a quote before what a spreadsheet would run; `cell_text` takes the quote away."""
+def escape_cell(text: str) -> str:
+    """The text in one line, with a quote before what a spreadsheet would run; `unescape_cell` takes the quote away."""
     line = " ".join(text.split())
     return f"'{line}" if line.startswith(_ACTS_IN_A_SPREADSHEET) else line
 
 
-def cell_text(cell: str) -> str:
-    """What `text_cell` made a cell of, without the blanks around it."""
+def unescape_cell(cell: str) -> str:
+    """What `escape_cell` made a cell of, without the blanks around it."""
     text = cell.strip()
     return text[1:] if text[:1] == "'" and text[1:2] in _ACTS_IN_A_SPREADSHEET else text
 
@@ -39,7 +39,7 @@ def csv_rows(text: str, file: str) -> Iterator[tuple[int, list[str]]]:
         raise _broken_line(error).at(file=file, line=first + rows.line_num) from error
 
 
-def uneven_row(num_cells: int, num_columns: int) -> InputError:
+def row_length_error(num_cells: int, num_columns: int) -> InputError:
     """That a row has not a cell for each column."""
     return InputError.of(
         "csv",

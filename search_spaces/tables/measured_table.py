@@ -17,7 +17,7 @@ from search_spaces.layouts.layout import LAYOUT_FIELDS, SWITCHES, WORDS, Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.plain_file import open_named
 from search_spaces.schema.presets import accelerator_named
-from search_spaces.tables.csv_rows import cell_text, csv_rows, text_cell, uneven_row
+from search_spaces.tables.csv_rows import csv_rows, escape_cell, row_length_error, unescape_cell
 
 OUTCOMES = ("ok", "oom", "failed")
 MAX_BYTES = 256 * 2**20
@@ -233,7 +233,7 @@ def _require_new_trial(observation: Observation, seen: set[tuple[str, str]]) -> 
 
 def _cells(header: list[str], cells: list[str]) -> dict[str, Any]:
     if len(cells) != len(header):
-        raise uneven_row(len(cells), len(header))
+        raise row_length_error(len(cells), len(header))
     problems: list[Problem] = []
     values: dict[str, Any] = dict.fromkeys(COLUMNS)
     for name, cell in zip(header, cells, strict=True):
@@ -260,7 +260,7 @@ def _parser(name: str) -> Callable[[str, str], Any]:
 
 
 def _text(name: str, cell: str) -> str:
-    return cell_text(cell)
+    return unescape_cell(cell)
 
 
 def _switch(name: str, cell: str) -> bool:
@@ -402,4 +402,4 @@ def _cell(name: str, value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return str(int(value))
-    return text_cell(str(value)) if name in _TEXTS else repr(value)
+    return escape_cell(str(value)) if name in _TEXTS else repr(value)

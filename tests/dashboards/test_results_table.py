@@ -8,7 +8,7 @@ import pytest
 
 from dashboards.terminal.headline import headroom_lines
 from dashboards.terminal.live_table import event_line, results_table
-from search_spaces.hardware.memory_headroom import MemoryFloor
+from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.compared import (
     BASELINE,
@@ -134,7 +134,7 @@ def test_a_layout_that_leaves_too_little_memory_is_said_to_and_is_last_in_the_ta
     search = asking_for_room()
     assert "leaves 1 GiB, constraints.min_free_memory_gib asks 4" in event_line(search.events[-2], search.record)
     search.measure(search.start(Layout(micro_batch_size=4, grad_accum_steps=4)), 80_000.0, peak_memory_gib=6.0)
-    ranking = rank(search.record.trials, Objective.TOKENS_PER_SEC, BATCH, MemoryFloor.of_search(search.record.spec))
+    ranking = rank(search.record.trials, Objective.TOKENS_PER_SEC, BATCH, MemoryHeadroom.of_search(search.record.spec))
     _, kept, full = shown(results_table(search.record, ranking, None))
     assert (kept.split()[:2], full.split()[0]) == (["t0002", "*"], "t0001")
     assert full.rstrip().endswith("too full")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRefused, LaunchRequest
-from search_spaces.errors import OutsideRefused
+from search_spaces.errors import ExternalError
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import write_json
 from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialSpec, utc_text
@@ -200,7 +200,7 @@ def in_turn(*endings: float | FailureReason | BaseException, seen: Sequence[Laun
 
     def script(spec: TrialSpec) -> Script:
         ending = next(left)
-        if isinstance(ending, OutsideRefused):
+        if isinstance(ending, ExternalError):
             raise ending
         if isinstance(ending, BaseException):
             return Script(duration_s=0.0, look=lambda request, number: _raise(ending))

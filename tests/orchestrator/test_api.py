@@ -25,7 +25,7 @@ from orchestrator.replay.replay import ReplayRules
 from orchestrator.search.driver import Driver
 from orchestrator.search.lease import LeaseHeld
 from search_spaces.layouts.layout import LAYOUT_FIELDS
-from search_spaces.schema.durations import seconds_of
+from search_spaces.schema.durations import parse_duration_s
 from tests.orchestrator.cli.parlay import TINY_SEARCH, environment
 from tests.orchestrator.cli.simulated import OUT_OF_MEMORY, write_simulated_search
 from tests.orchestrator.cli.test_cancel import search_with_a_job
@@ -286,7 +286,7 @@ def test_a_replay_asks_for_what_the_command_line_asks_for():
     told = {name: told.default for name, told in signature(api.replay).parameters.items()}
     rules = ReplayRules()
     assert (told["repeats"], told["occasions"], told["margin"]) == (rules.repeats, rules.occasions, rules.margin)
-    assert seconds_of(told["apart"]) == rules.apart_s
+    assert parse_duration_s(told["apart"]) == rules.apart_s
 
 
 def test_two_searches_side_by_side_as_the_command_line_has_them(ended, question, capsys):

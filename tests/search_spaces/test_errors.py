@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from search_spaces.errors import InputError, Problem, shown
+from search_spaces.errors import InputError, Problem, format_value
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_a_place_is_filled_in_where_a_problem_does_not_know_its_own():
 
 
 def test_a_value_is_shown_in_the_words_of_a_file():
-    assert [shown(v) for v in (None, True, False, "x", 3)] == ["null", "true", "false", "'x'", "3"]
+    assert [format_value(v) for v in (None, True, False, "x", 3)] == ["null", "true", "false", "'x'", "3"]
 
 
 @pytest.mark.slow

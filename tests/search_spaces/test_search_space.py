@@ -23,8 +23,15 @@ from search_spaces.layouts.layout import (
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import Workload
 from search_spaces.model_shape import ModelShape
-from search_spaces.rules.layout_rules import broken_rules
-from search_spaces.search_space import DRAWN_POINTS, Rejected, SearchSpace, closed_space, runnable_space, search_space
+from search_spaces.rules.layout_rules import layout_violations
+from search_spaces.search_space import (
+    SAMPLED_POINTS,
+    RejectedLayout,
+    SearchSpace,
+    closed_space,
+    runnable_space,
+    search_space,
+)
 
 MODEL = ModelShape(
     num_layers=6,
@@ -47,14 +54,14 @@ def workload(accelerator="cpu", gpus_per_node=4, num_nodes=1, global_batch_size=
     return Workload(model, cluster, global_batch_size, **changes)
 
 
-def rejections(space: SearchSpace) -> dict[str, list[Rejected]]:
-    by_rule: dict[str, list[Rejected]] = {}
+def rejections(space: SearchSpace) -> dict[str, list[RejectedLayout]]:
+    by_rule: dict[str, list[RejectedLayout]] = {}
     for rejected in space.rejected():
         by_rule.setdefault(rejected.problem.code, []).append(rejected)
     return by_rule
 
 
-def the_rejection(axes, **changes) -> Rejected:
+def the_rejection(axes, **changes) -> RejectedLayout:
     """The only layout of these axes that is refused; a layout that is always legal is added to the space."""
     work = workload(**changes)
     legal = Layout(data_parallel=4, micro_batch_size=work.global_batch_size // 4)
@@ -160,7 +167,7 @@ def test_more_nodes_than_there_are_are_rejected():
     ],
 )
 def test_what_tensor_parallelism_splits_must_divide(changes, code, words):
-    problems = broken_rules(Layout(tensor_parallel=2, data_parallel=2), workload(**changes))
+    problems = layout_violations(Layout(tensor_parallel=2, data_parallel=2), workload(**changes))
     assert code in [problem.code for problem in problems]
     assert any(words in problem.message for problem in problems)
 
@@ -247,7 +254,7 @@ def test_a_sample_is_the_same_for_the_same_seed_and_holds_legal_layouts_only():
     assert one.is_sampled
     assert one.feasible == again.feasible
     assert one.rejected_by_rule != other.rejected_by_rule
-    assert len(one.feasible) + sum(one.rejected_by_rule.values()) <= DRAWN_POINTS
+    assert len(one.feasible) + sum(one.rejected_by_rule.values()) <= SAMPLED_POINTS
     assert all(layout.num_gpus == 4 and layout.global_batch_size == 16 for layout in one.feasible)
 
 
@@ -265,10 +272,10 @@ def test_bf16_is_rejected_on_accelerators_that_have_none():
 
 def test_deepspeed_has_no_fp16_on_a_cpu_and_the_torch_engine_has():
     layout = Layout(data_parallel=4, grad_accum_steps=4, zero_stage=1, precision="fp16", engine="deepspeed")
-    (problem,) = broken_rules(layout, workload())
+    (problem,) = layout_violations(layout, workload())
     assert (problem.code, problem.message) == ("precision", "DeepSpeed has no fp16 on cpu")
-    assert broken_rules(layout, workload("a100-80gb")) == []
-    assert broken_rules(replace(layout, engine="torch"), workload()) == []
+    assert layout_violations(layout, workload("a100-80gb")) == []
+    assert layout_violations(replace(layout, engine="torch"), workload()) == []
 
 
 def test_the_baseline_joins_the_candidates_wherever_it_lies():
@@ -321,7 +328,7 @@ def test_of_a_table_that_is_to_be_run_every_layout_that_cannot_be_is_rejected_by
         "tp_across_nodes": Layout(num_nodes=2, tensor_parallel=8, grad_accum_steps=16),
         "batch": replace(runs, grad_accum_steps=3),
         "torch.fsdp": replace(runs, zero_stage=3, overlap_comm=True),
-        "nanotron.not_ours": replace(runs, engine="nanotron"),
+        "nanotron.engine_mismatch": replace(runs, engine="nanotron"),
     }
     space = runnable_space(workload(num_nodes=2), [*bad.values(), runs, runs], runs)
     assert (space.feasible, space.baseline) == ((runs,), runs)
@@ -335,7 +342,7 @@ def test_a_table_to_be_run_keeps_its_order():
 
 
 def test_a_table_of_which_nothing_can_be_run_is_refused():
-    with pytest.raises(InputError, match=r"nanotron\.not_ours removed 1") as caught:
+    with pytest.raises(InputError, match=r"nanotron\.engine_mismatch removed 1") as caught:
         runnable_space(workload(), [Layout(data_parallel=4, grad_accum_steps=4, engine="nanotron")])
     assert "launcher.kind to simulated" in caught.value.problems[0].fix
 

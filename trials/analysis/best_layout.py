@@ -83,24 +83,24 @@ def choice_words(ranking: Ranking) -> str | None:
 def room_words(ranking: Ranking) -> str:
     """What sets those apart that may be the best, to go on after a name of layouts: nothing, where all leave enough
     memory."""
-    floor = ranking.floor
-    if floor is None or all(map(ranking.has_room, ranking.ordered)):
+    headroom = ranking.headroom
+    if headroom is None or all(map(ranking.has_headroom, ranking.ordered)):
         return ""
-    return f" that leave {floor.min_free_gib:g} GiB free"
+    return f" that leave {headroom.min_free_gib:g} GiB free"
 
 
 def too_full_words(ranking: Ranking) -> str | None:
     """That every layout that was measured leaves too little memory, and which comes nearest; None where some does not,
     or nothing was measured."""
-    floor, layouts = ranking.floor, ranking.ordered
-    if floor is None or not layouts or any(map(ranking.has_room, layouts)):
+    headroom, layouts = ranking.headroom, ranking.ordered
+    if headroom is None or not layouts or any(map(ranking.has_headroom, layouts)):
         return None
-    asked = f"no layout that was measured leaves {floor.min_free_gib:g} GiB free (constraints.min_free_memory_gib)"
+    asked = f"no layout that was measured leaves {headroom.min_free_gib:g} GiB free (constraints.min_free_memory_gib)"
     known = [t for t in layouts if peak_memory_gib(t) is not None]
     if not known:
         return f"{asked}: the peak of none is known"
     peak_gib, name = min((peak_memory_gib(trial) or 0.0, trial.trial) for trial in known)
-    return f"{asked}: {name} comes nearest and leaves {floor.free_words(peak_gib)}"
+    return f"{asked}: {name} comes nearest and leaves {headroom.format_free(peak_gib)}"
 
 
 def none_words(ranking: Ranking) -> str | None:

@@ -56,7 +56,7 @@ def _firsts(ranking: Ranking) -> Mapping[int, Trial]:
     """The first layout of each number of nodes, in the ranking's order; the best speaks for its own."""
     counts = {} if ranking.best is None else {ranking.best.layout.num_nodes: ranking.best}
     for trial in ranking.ordered:
-        if ranking.has_room(trial) and not is_suspect(trial) and trial.layout.key not in ranking.failing:
+        if ranking.has_headroom(trial) and not is_suspect(trial) and trial.layout.key not in ranking.failing:
             counts.setdefault(trial.layout.num_nodes, trial)
     return counts
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from search_spaces.hardware.memory_headroom import MemoryFloor
+from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
 from trials.attempt_result import RETRIES
 from trials.measurement.run_variance import RunMeasurement, geometric_median, log_half_width
@@ -67,7 +67,7 @@ class Ranking:
     over all its `runs`, which are the trials themselves by layout key. Once layouts are measured again as finalists,
     only they compete. `fastest` is the first of all, and `best` is it too, unless another finalist whose 95 % interval
     overlaps its interval leaves more memory. `ties` are the others of these that overlap it. A layout that leaves less
-    memory than the `floor` asks comes last and is none of these. `others` are objectives that matter beside the first,
+    memory than `headroom` asks comes last and is none of these. `others` are objectives that matter beside the first,
     which decides all this. `failing` are the keys of layouts of which a repeat failed for a reason of their own.
     """
 
@@ -77,13 +77,13 @@ class Ranking:
     ties: tuple[Trial, ...] = ()
     runs: Mapping[str, tuple[Trial, ...]] = field(default_factory=dict)
     fastest: Trial | None = None
-    floor: MemoryFloor | None = None
+    headroom: MemoryHeadroom | None = None
     others: tuple[Objective, ...] = ()
     failing: frozenset[str] = frozenset()
 
-    def has_room(self, trial: Trial) -> bool:
+    def has_headroom(self, trial: Trial) -> bool:
         """Whether this layout, one of `ordered`, leaves as much memory as has to stay free."""
-        return _has_room(trial, self.floor)
+        return _has_headroom(trial, self.headroom)
 
 
 @dataclass(frozen=True)
@@ -164,9 +164,9 @@ class _Contender:
         second = second_looks(self.trials)
         return [t for t in self.trials if t.kind is TrialKind.FINALIST and t.trial not in second]
 
-    def order(self, objective: Objective, floor: MemoryFloor | None) -> Order:
+    def order(self, objective: Objective, headroom: MemoryHeadroom | None) -> Order:
         """What sorts the better one first."""
-        is_unfit = floor is not None and not floor.is_kept(highest_peak_gib(self.counted))
+        is_unfit = headroom is not None and not headroom.is_satisfied(highest_peak_gib(self.counted))
         cannot_be_best = is_unfit or not self.may_be_best
         return Order(is_unfit, self.is_suspect, cannot_be_best, not self.is_finalist, -self.score(objective))
 
@@ -182,33 +182,33 @@ def rank(
     trials: Sequence[Trial],
     objective: Objective,
     global_batch_size: int,
-    floor: MemoryFloor | None = None,
+    headroom: MemoryHeadroom | None = None,
     others: tuple[Objective, ...] = (),
 ) -> Ranking:
     """Order the measured layouts of this global batch (sequences per step): finalists by the lower bounds of their
-    95 % intervals, then the others by their point estimates; last those that leave less memory than the floor asks."""
+    95 % intervals, then the others by their point estimates; last those that leave too little memory free."""
     contenders = _contenders(trials, global_batch_size)
-    placed = sorted(((c.order(objective, floor), c) for c in contenders), key=lambda found: found[0])
+    placed = sorted(((c.order(objective, headroom), c) for c in contenders), key=lambda found: found[0])
     ordered = tuple(merged(contender.counted) for _, contender in placed)
     runs = {contender.trials[0].layout.key: contender.runs for _, contender in placed}
     failing = frozenset(contender.trials[0].layout.key for _, contender in placed if contender.is_failing)
     if not placed or placed[0][0].cannot_be_best:
-        return Ranking(objective, ordered, runs=runs, floor=floor, others=others, failing=failing)
+        return Ranking(objective, ordered, runs=runs, headroom=headroom, others=others, failing=failing)
     first, fastest = placed[0][0], ordered[0]
     peers = [trial for trial, (order, _) in zip(ordered, placed, strict=True) if order.may_tie_with(first)]
     alike = [trial for trial in peers if _speed(trial, objective).overlaps(_speed(fastest, objective))]
     may_choose = not (first.is_no_finalist or first.is_suspect)
     best = _with_memory_to_spare(alike) if may_choose else fastest
     ties = tuple(trial for trial in alike if trial is not best)
-    return Ranking(objective, ordered, best, ties, runs, fastest, floor, others, failing)
+    return Ranking(objective, ordered, best, ties, runs, fastest, headroom, others, failing)
 
 
 def order_of(
-    trials: Sequence[Trial], objective: Objective, global_batch_size: int, floor: MemoryFloor | None = None
+    trials: Sequence[Trial], objective: Objective, global_batch_size: int, headroom: MemoryHeadroom | None = None
 ) -> Order | None:
     """What `rank` sorts one layout by, all trials of which these are; None where it has no rank."""
     contender = next(_contenders(trials, global_batch_size), None)
-    return None if contender is None else contender.order(objective, floor)
+    return None if contender is None else contender.order(objective, headroom)
 
 
 def runs_that_count(runs: Sequence[Trial]) -> tuple[Trial, ...]:
@@ -327,8 +327,8 @@ def _is_measured(trial: Trial) -> bool:
     return trial.state is TrialState.MEASURED
 
 
-def _has_room(trial: Trial, floor: MemoryFloor | None) -> bool:
-    return floor is None or floor.is_kept(peak_memory_gib(trial))
+def _has_headroom(trial: Trial, headroom: MemoryHeadroom | None) -> bool:
+    return headroom is None or headroom.is_satisfied(peak_memory_gib(trial))
 
 
 def _contenders(trials: Sequence[Trial], global_batch_size: int) -> Iterator[_Contender]:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from search_spaces.hardware.memory_headroom import MemoryFloor
+from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
 from trials.analysis.ranking import Objective, Ranking, Speedup, objectives_of, rank, speedup_over
 from trials.ledger.events import EndReason, SearchRecord, SearchState
@@ -117,10 +117,10 @@ _TRIED = (TrialState.MEASURED, TrialState.FAILED)
 
 
 def ranking_of(search: SearchRecord, trials: Sequence[Trial]) -> Ranking:
-    """These trials of the search, ranked by its own objectives, global batch and memory floor."""
+    """These trials of the search, ranked by its own objectives, global batch and memory headroom."""
     spec = search.spec
     objective, *others = objectives_of(spec.get("objective") or Objective.TOKENS_PER_SEC)
-    return rank(trials, objective, global_batch_of(search), MemoryFloor.of_search(spec), tuple(others))
+    return rank(trials, objective, global_batch_of(search), MemoryHeadroom.of_search(spec), tuple(others))
 
 
 def global_batch_of(search: SearchRecord) -> int:

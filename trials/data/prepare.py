@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from search_spaces.errors import InputError, Problem, shown
+from search_spaces.errors import InputError, Problem, format_value
 from trials.data.token_file import TokenHeader
 from trials.data.tokenizer import Tokenizer
 from trials.data.writer import TokenWriter
@@ -77,7 +77,7 @@ def prepare(
     """Write the token file `out`, whole or not at all; its header, and what it took.
 
     InputError for inputs that cannot be read, a line that is bad unless such are skipped, and no text at all.
-    OutsideRefused where `out` cannot be written to its end.
+    ExternalError where `out` cannot be written to its end.
     """
     _require_output(wanted, out)
     end = _end_ids(wanted, tokenizer)
@@ -159,7 +159,7 @@ def _json_object(raw: bytes, fields: tuple[str, ...]) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}") from error
     if not isinstance(data, dict):
-        raise ValueError(f"the line is no JSON object but {shown(data):.40}")
+        raise ValueError(f"the line is no JSON object but {format_value(data):.40}")
     return data
 
 
@@ -177,7 +177,7 @@ def _field(data: dict[str, Any], name: str) -> str:
     if name not in data:
         raise ValueError(f"{name}: missing")
     if not isinstance(data[name], str):
-        raise ValueError(f"{name}: {shown(data[name]):.40} is no text")
+        raise ValueError(f"{name}: {format_value(data[name]):.40} is no text")
     return data[name]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
-from search_spaces.errors import InputError, OutsideRefused
+from search_spaces.errors import ExternalError, InputError
 from trials.data.token_file import ARRAY_CODES, HEADER_BYTES, TokenHeader
 from trials.files.folders import sync_folder
 
@@ -21,7 +21,7 @@ from trials.files.folders import sync_folder
 class TokenWriter:
     """A token file in the making: a context manager that leaves nothing behind unless `finish` was reached.
 
-    Entered, it raises InputError where no file can be made at `path`; OutsideRefused when it cannot be written to its
+    Entered, it raises InputError where no file can be made at `path`; ExternalError when it cannot be written to its
     end.
     """
 
@@ -88,7 +88,7 @@ class TokenWriter:
             yield
         except OSError as error:
             why = error.strerror or error
-            raise OutsideRefused(f"{self._path} could not be written: {why}; nothing of it is left") from error
+            raise ExternalError(f"{self._path} could not be written: {why}; nothing of it is left") from error
 
 
 def _opened(part: Path, path: Path) -> BinaryIO:

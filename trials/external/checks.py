@@ -17,7 +17,7 @@ ROUNDED_BY = 0.05
 """What is lost of a number that is printed with one digit after the point, as Megatron prints TFLOP/s."""
 
 
-def proof_of(spec: TrialSpec, said: Mapping[str, float]) -> dict[str, Any]:
+def layout_proof(spec: TrialSpec, said: Mapping[str, float]) -> dict[str, Any]:
     """The contract's outcome.proof of what a log said, with the names of what it did not say under `unproven`."""
     found = {name: _whole(value) for name, value in said.items()}
     return found | {"unproven": sorted(set(expected_proof(spec)) - set(found))}

@@ -9,7 +9,7 @@ from typing import Any
 from search_spaces.plain_file import open_plain
 from trials.analysis.early_stopping import IncumbentWatcher, may_stop_early, pruned_detail
 from trials.attempt_result import outcome_fault
-from trials.external.checks import clock_fault, cross_checks, other_batch, proof_of
+from trials.external.checks import clock_fault, cross_checks, layout_proof, other_batch
 from trials.files.folders import AttemptFolder
 from trials.measurement.protocol import Measurement, Stop, bound_fields, measured_fields, slows_down
 from trials.measurement.step_log import MetricsWriter, StepPhase, StepRecord
@@ -103,7 +103,7 @@ class LogMeasurement:
         measured = self._measured()
         measured_steps = self._steps[-measured["measured_steps"] :]
         checks = cross_checks(self._spec, measured, measured_steps)
-        proof = proof_of(self._spec, self._reader.proof) | {"cross_checks": checks}
+        proof = layout_proof(self._spec, self._reader.proof) | {"cross_checks": checks}
         fields: dict[str, Any] = {
             "measured": measured,
             "proof": proof,

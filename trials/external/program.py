@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import engines_of
-from search_spaces.rules.check import broken_engine_rules
+from search_spaces.rules.check import engine_violations
 from trials.external.child import END_WITHIN_S, end_descendants
 from trials.external.log_follower import follow
 from trials.files.folders import AttemptFolder
@@ -36,16 +36,16 @@ def run_rank(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment) -> bo
     report = Report(spec, folder, env.rank, env.restart, started_at=time.time() - process_age_s())
     spec = replace(spec, layout=spec.layout.canonical())
     try:
-        require_possible(spec, env)
+        require_runnable(spec, env)
         follow(spec, folder, env, report)
     except BaseException as error:
         return _tell(error, report)
     return report.failure() is None
 
 
-def require_possible(spec: TrialSpec, env: RankEnvironment) -> None:
+def require_runnable(spec: TrialSpec, env: RankEnvironment) -> None:
     """Before anything is waited for: InputError for a layout that cannot run, TrialFailure for another world."""
-    problems = list(broken_engine_rules(spec.layout, spec.model, engines_of(spec.trainer["kind"])))
+    problems = list(engine_violations(spec.layout, spec.model, engines_of(spec.trainer["kind"])))
     if problems:
         raise InputError(*problems)
     require_world(spec, env)

@@ -22,7 +22,7 @@ import sqlalchemy.event
 from sqlalchemy import URL, Connection, Engine, create_engine, inspect, make_url, text
 from sqlalchemy.exc import DatabaseError, InvalidatePoolError, OperationalError
 
-from search_spaces.errors import InputError, OutsideRefused
+from search_spaces.errors import ExternalError, InputError
 from trials.files import sqlite_file
 from trials.ledger.events import Fenced
 from trials.ledger.tables import Base
@@ -52,7 +52,7 @@ _ADVISORY_LOCK = 0x7061726C6179  # "parlay": held by whoever migrates a Postgres
 T = TypeVar("T")
 
 
-class LedgerUnavailable(OutsideRefused):
+class LedgerUnavailable(ExternalError):
     """The database refused, or stayed locked or unreachable; nothing of the transaction was kept."""
 
 

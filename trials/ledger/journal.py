@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from search_spaces.errors import OutsideRefused
+from search_spaces.errors import ExternalError
 from search_spaces.plain_file import open_plain
 from trials.files.folders import sync_folder
 from trials.ledger.events import Event, Fenced, SearchRecord, apply
@@ -29,7 +29,7 @@ MOST_JOURNAL_BYTES = 4 * 2**30
 _SEAL = ',"crc32":"00000000"}'
 
 
-class JournalDamaged(OutsideRefused):
+class JournalDamaged(ExternalError):
     """A line in the middle of a journal is not what was written; the text names file and line."""
 
     def __init__(self, words: str):

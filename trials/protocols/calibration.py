@@ -24,7 +24,7 @@ SMALL_BYTES = 16
 
 
 @dataclass(frozen=True)
-class Effort:
+class BenchmarkBudget:
     """How large measurements are at most, and how many seconds each may take; a product of more bytes is left out."""
 
     squares: tuple[int, ...]
@@ -46,8 +46,8 @@ class Effort:
         return max(1, int(share * self.exchanged_bytes) // part) * part
 
 
-ON_GPU = Effort((2048, 4096, 8192), 8 * 2**30, 2**30, 2**30, seconds=1.0)
-ON_CPU = Effort((256, 512, 1024), 2**30, 64 * 2**20, 16 * 2**20, seconds=0.5)
+GPU_BUDGET = BenchmarkBudget((2048, 4096, 8192), 8 * 2**30, 2**30, 2**30, seconds=1.0)
+CPU_BUDGET = BenchmarkBudget((256, 512, 1024), 2**30, 64 * 2**20, 16 * 2**20, seconds=0.5)
 
 
 _SQUARE = "square-"
@@ -77,7 +77,7 @@ class Product:
         return self.rows * self.inner + self.inner * self.columns + self.rows * self.columns
 
 
-def square_products(effort: Effort) -> list[Product]:
+def square_products(effort: BenchmarkBudget) -> list[Product]:
     """Large ones, by which machines are compared; rising."""
     return [Product(f"{_SQUARE}{size}", size, size, size) for size in effort.squares]
 

@@ -20,8 +20,8 @@ from search_spaces.layouts.layout import OWN_ENGINES, Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import Workload
 from search_spaces.model_shape import ModelShape
-from search_spaces.rules.check import broken_engine_rules
-from search_spaces.rules.layout_rules import INTERLEAVE, LAYERS, PRECISION, SPLIT_RULES, first_broken
+from search_spaces.rules.check import engine_violations
+from search_spaces.rules.layout_rules import INTERLEAVE, LAYERS, PRECISION, SPLIT_RULES, first_violation
 from trials.protocols.selftest import Case, Expected
 
 Pair = tuple[tuple[str, Hashable], tuple[str, Hashable]]
@@ -247,11 +247,11 @@ def axis_values(case: Case) -> dict[str, Hashable]:
     return {axis: values[axis] for axis in VALUES}
 
 
-def broken_rules(case: Case, accelerator: str) -> list[str]:
+def violated_rules(case: Case, accelerator: str) -> list[str]:
     """The rules that refuse a case, by their ids."""
     table, workload = LayoutTable.of([case.layout]), _workload(case.model, accelerator)
-    layout_rules = [rule.code for rule in _RULES if not rule.holds(table, workload)[0]]
-    return layout_rules + [problem.code for problem in broken_engine_rules(case.layout, case.model)]
+    layout_rules = [rule.code for rule in _RULES if not rule.is_satisfied(table, workload)[0]]
+    return layout_rules + [problem.code for problem in engine_violations(case.layout, case.model)]
 
 
 def pairs_left_out(cases: Iterable[Case]) -> list[Pair]:
@@ -277,7 +277,7 @@ def _refusing(pair: Pair, base: Case, accelerator: str) -> frozenset[str]:
     if any(axis_values(changed)[axis] != value for axis, value in pair):
         return frozenset({"canonical"})
     world = ["world"] * (changed.layout.num_gpus > MOST_RANKS)
-    return frozenset([*world, *broken_rules(changed, accelerator)])
+    return frozenset([*world, *violated_rules(changed, accelerator)])
 
 
 def _changed(base: Case, values: Mapping[str, Any]) -> Case:
@@ -296,13 +296,13 @@ def _legal(cases: Sequence[Case], accelerator: str) -> list[Case]:
     for case in cases:
         by_model.setdefault(case.model, []).append(case)
     kept = [case for same in by_model.values() for case in _keeping_layout_rules(same, accelerator)]
-    return [case for case in kept if not any(broken_engine_rules(case.layout, case.model))]
+    return [case for case in kept if not any(engine_violations(case.layout, case.model))]
 
 
 def _keeping_layout_rules(cases: Sequence[Case], accelerator: str) -> list[Case]:
     """Of cases of one model those that keep the rules which do not follow from how they were made."""
     table = LayoutTable.of(case.layout for case in cases)
-    broken = first_broken(table, _workload(cases[0].model, accelerator), _RULES)
+    broken = first_violation(table, _workload(cases[0].model, accelerator), _RULES)
     return [case for case, first in zip(cases, broken, strict=True) if first == len(_RULES)]
 
 
@@ -311,7 +311,7 @@ def _is_ever_offered(axis: str, value: Any) -> bool:
     fixed = {"ranks": ((2, 2, 2),), "precision": ("fp32",)}
     neutral = {loose: values[0] for loose, values in LOOSE.items()} | {axis: value}
     cases = (case_of(**tied, **neutral) for tied in _combinations({**TIED, **fixed}))
-    return any(not any(broken_engine_rules(case.layout, case.model)) for case in cases)
+    return any(not any(engine_violations(case.layout, case.model)) for case in cases)
 
 
 def _chosen(legal: Sequence[Case], shown: Callable[[Case], list[Hashable]]) -> list[Case]:
@@ -350,7 +350,7 @@ def _with_named(cases: list[Case], accelerator: str, most_ranks: int) -> list[Ca
 
 def _legal_named(named: Mapping[str, tuple[str, Mapping[str, Any]]], accelerator: str) -> list[Case]:
     cases = (named_case(name, shape, **fields) for name, (shape, fields) in named.items())
-    return [case for case in cases if not broken_rules(case, accelerator)]
+    return [case for case in cases if not violated_rules(case, accelerator)]
 
 
 def _workload(model: ModelShape, accelerator: str) -> Workload:

@@ -10,9 +10,9 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 
 from search_spaces.errors import InputError
 from search_spaces.model_shape import ModelShape
-from search_spaces.schema.durations import Duration, duration_text
+from search_spaces.schema.durations import Duration, format_duration
 from search_spaces.schema.sections import resolved_path
-from search_spaces.schema.validation import Section, folder_of
+from search_spaces.schema.validation import Section, folder_from_context
 from trials.data.token_file import require_tokens
 from trials.trial import MeasureRules
 
@@ -54,7 +54,7 @@ class MeasureSection(Section):
         default=_DEFAULTS.time_limit_s,
         alias="time_limit",
         description="Longest time one trial may take, start-up included.",
-        json_schema_extra={"default": duration_text(_DEFAULTS.time_limit_s)},
+        json_schema_extra={"default": format_duration(_DEFAULTS.time_limit_s)},
     )
     memory_limit_gib: float | None = Field(
         default=None,
@@ -71,7 +71,7 @@ class MeasureSection(Section):
         default=_DEFAULTS.finalist_time_s,
         alias="finalist_time",
         description="How long the measured steps of a finalist take together at least.",
-        json_schema_extra={"default": duration_text(_DEFAULTS.finalist_time_s)},
+        json_schema_extra={"default": format_duration(_DEFAULTS.finalist_time_s)},
     )
     profile: bool = Field(
         default=_DEFAULTS.profile,
@@ -155,7 +155,7 @@ class DataSection(Section):
     @field_validator("path")
     @classmethod
     def _resolve(cls, path: str | None, info: ValidationInfo) -> str | None:
-        return None if path is None else str(resolved_path(folder_of(info), path))
+        return None if path is None else str(resolved_path(folder_from_context(info), path))
 
     @model_validator(mode="after")
     def _has_what_its_kind_needs(self) -> Self:

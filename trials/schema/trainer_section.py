@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PlainValidator, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
-from search_spaces.errors import InputError, Problem, did_you_mean, shown
+from search_spaces.errors import InputError, Problem, did_you_mean, format_value
 from search_spaces.schema.sections import resolved_path
-from search_spaces.schema.validation import Section, folder_of
+from search_spaces.schema.validation import Section, folder_from_context
 from search_spaces.schema.yaml_document import read_document
 from trials.schema.sections import DataSection
 from trials.trainers.command_template import require_template
@@ -37,7 +37,7 @@ def _text_or_keys(value: Any) -> Any:
     if value is None or (isinstance(value, str) and 0 < len(value) <= _LONGEST_TEXT) or isinstance(value, dict):
         return value
     rule = f"text of at most {_LONGEST_TEXT} characters, or keys"
-    raise InputError.of("type", f"is {shown(value):.80}", rule=rule, fix="put text in quotes", value=value)
+    raise InputError.of("type", f"is {format_value(value):.80}", rule=rule, fix="put text in quotes", value=value)
 
 
 def _rank(value: Any) -> Any:
@@ -46,7 +46,7 @@ def _rank(value: Any) -> Any:
         return value
     rule = f"first, last, or a whole number from 0 to {_MOST_RANKS}"
     fix = did_you_mean(value, ("first", "last")) or "write the rank's number, or remove the key"
-    raise InputError.of("bounds", f"is {shown(value):.80}", rule=rule, fix=fix, value=value)
+    raise InputError.of("bounds", f"is {format_value(value):.80}", rule=rule, fix=fix, value=value)
 
 
 _TextOrKeys = Annotated[
@@ -114,7 +114,7 @@ class TrainerSection(Section):
     @field_validator("script")
     @classmethod
     def _resolve(cls, path: str | None, info: ValidationInfo) -> str | None:
-        return None if path is None else str(resolved_path(folder_of(info), path).absolute())
+        return None if path is None else str(resolved_path(folder_from_context(info), path).absolute())
 
     @field_validator("python")
     @classmethod
@@ -129,7 +129,7 @@ class TrainerSection(Section):
         is_file = (
             isinstance(data, Mapping) and data.get("kind") in _CONFIGURED and isinstance(data.get("template"), str)
         )
-        return {**data, "template": _configuration(folder_of(info), data["template"])} if is_file else data
+        return {**data, "template": _configuration(folder_from_context(info), data["template"])} if is_file else data
 
     @model_validator(mode="after")
     def _has_what_its_kind_needs(self) -> Self:

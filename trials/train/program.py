@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from search_spaces.errors import InputError, Problem
-from search_spaces.rules.check import broken_engine_rules
+from search_spaces.rules.check import engine_violations
 from trials.data.token_file import require_tokens
 from trials.files.folders import AttemptFolder
 from trials.ranks.environment import RankEnvironment, prepare_process, process_age_s
@@ -44,7 +44,7 @@ def run_rank(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, run: 
     report = Report(spec, folder, env.rank, env.restart, started_at=time.time() - process_age_s())
     Watchdog(report, env, hang_limit_s(spec.measure), reason_of_silence(spec.measure)).start()
     try:
-        require_possible(spec, env)
+        require_runnable(spec, env)
         require_data(spec)
         env.export(os.environ)
         prepare_process(spec, os.environ)
@@ -62,10 +62,10 @@ def _run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, rep
     run_trial(spec, folder, env, report)
 
 
-def require_possible(spec: TrialSpec, env: RankEnvironment) -> None:
+def require_runnable(spec: TrialSpec, env: RankEnvironment) -> None:
     """Before anything is waited for: InputError for a layout that cannot run, TrialFailure for another world."""
     layout = spec.layout.canonical()
-    problems = [*broken_engine_rules(layout, spec.model), *_uneven_shards(spec)]
+    problems = [*engine_violations(layout, spec.model), *_uneven_shards(spec)]
     if layout.num_gpus != spec.num_gpus:
         problems.append(Problem("world", f"the layout has {layout.num_gpus} ranks, the spec {spec.num_gpus}"))
     if layout.global_batch_size != spec.global_batch_size:

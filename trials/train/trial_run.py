@@ -17,17 +17,17 @@ from trials.ranks.failures import TrialFailure
 from trials.ranks.report import Report
 from trials.ranks.startup import Startup
 from trials.train.data import training_data
-from trials.train.engines.engine import Engine, Training
+from trials.train.engines.engine import Engine, TrainingConfig
 from trials.train.engines.factory import build_engine
-from trials.train.engines.optimizer import Optimisation
+from trials.train.engines.optimizer import OptimizerConfig
 from trials.train.measurement.loop import TrainingLoop, open_metrics
 from trials.train.model.initial_weights import WeightSource
 from trials.train.parallel.device import Device, open_device, select_attention_kernel
-from trials.train.parallel.gather import RankCount, RankPlace, exchange_counts, meet
+from trials.train.parallel.gather import RankCount, RankPlace, barrier, gather_counts
 from trials.train.parallel.process_groups import join_world
 from trials.train.proof.fingerprint import fingerprint, probe_ms_by_rank
 from trials.train.proof.host_memory import available_gib
-from trials.train.proof.layout_check import placed_ranks, proof_of, samples_fault
+from trials.train.proof.layout_check import layout_proof, locate_ranks, samples_error
 from trials.trial import FailureReason, Flag, Outcome, TrialSpec
 
 
@@ -40,7 +40,7 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
     startup.end_of("import")
     report.progress()
     world = join_world(spec, folder, env, device)
-    places = placed_ranks(spec, device)
+    places = locate_ranks(spec, device)
     startup.end_of("rendezvous")
     report.enter("build")
     if spec.measure.memory_limit_gib is not None:
@@ -54,7 +54,7 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
     loop = TrainingLoop(spec, engine, data, device, report, watcher)
     loop.run(open_metrics(folder, env.rank, env.restart))
     startup.end_of("warmup", loop.warmed_up_at_s)
-    counts = exchange_counts(_count(engine, device), device.torch_device)
+    counts = gather_counts(_count(engine, device), device.torch_device)
     outcome = None
     if env.rank == 0:
         measured = _measured(spec, loop, counts) | peak_memory(counts, device) | startup.fields()
@@ -62,7 +62,7 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
         outcome = _believed(spec, loop, counts, _outcome(report, loop, watcher, measured=measured, **traits))
         report.measured(outcome)
     if spec.measure.profile and loop.measurement.stop is not Stop.PRUNED:
-        meet(device.torch_device)
+        barrier(device.torch_device)
         device.synchronize()  # on a GPU only this waits; who fails from here on finds the outcome written
         from trials.train.measurement.profile import add_breakdown
 
@@ -96,9 +96,9 @@ def _incumbent_watcher(
     return IncumbentWatcher(spec, folder.best, fingerprint)
 
 
-def _training(spec: TrialSpec, device: Device) -> Training:
+def _training(spec: TrialSpec, device: Device) -> TrainingConfig:
     weights = WeightSource(spec.seed, device.torch_device)
-    return Training(spec.model, spec.layout, weights, Optimisation())
+    return TrainingConfig(spec.model, spec.layout, weights, OptimizerConfig())
 
 
 def _count(engine: Engine, device: Device) -> RankCount:
@@ -134,9 +134,9 @@ def _outcome(report: Report, loop: TrainingLoop, watcher: IncumbentWatcher | Non
 
 def _believed(spec: TrialSpec, loop: TrainingLoop, counts: Sequence[RankCount], outcome: Outcome) -> Outcome:
     """The outcome with its proof; TrialFailure when what was counted is not what the spec says."""
-    proof = proof_of(spec, counts, loop.micro_batches, loop.extrapolation)
+    proof = layout_proof(spec, counts, loop.micro_batches, loop.extrapolation)
     proven = replace(outcome, proof=proof)
-    fault = samples_fault(spec, proof, loop.micro_batches) or outcome_fault(spec, proven)
+    fault = samples_error(spec, proof, loop.micro_batches) or outcome_fault(spec, proven)
     if fault is not None:
         raise TrialFailure(FailureReason.RESULT_INVALID, fault)
     return proven

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
-from search_spaces.errors import InputError, did_you_mean, shown
+from search_spaces.errors import InputError, did_you_mean, format_value
 from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
 from search_spaces.model_shape import ModelShape
 from trials.trainers.steps import train_iterations
@@ -105,7 +105,7 @@ def _faults(template: str) -> Iterator[tuple[str, str, str]]:
         if part["stray"]:
             around = template[max(0, part.start() - 10) : part.end() + 10]
             yield (
-                f"has a {part['stray']} that belongs to no placeholder, in {shown(around)}",
+                f"has a {part['stray']} that belongs to no placeholder, in {format_value(around)}",
                 "a placeholder is {name} or {name=value:TEXT}",
                 "write {{ and }} for braces of the command's own",
             )
@@ -137,13 +137,13 @@ def _impossible_value(name: str, value: str) -> Iterator[tuple[str, str, str]]:
     """A field of words or a switch that never is this value: its text would never be there."""
     default = getattr(Layout(), name, None)
     if isinstance(default, bool) and value not in ("true", "false"):
-        yield f"asks for {name} {shown(value)}", "true or false", "correct the value before the colon"
+        yield f"asks for {name} {format_value(value)}", "true or false", "correct the value before the colon"
     elif isinstance(default, str):
         try:
             Layout.from_json(Layout().to_json() | {name: value})
         except InputError as error:
             rule = error.problems[0].rule or "a value the field may have"
-            yield f"asks for {name} {shown(value)}", rule, "correct the value before the colon"
+            yield f"asks for {name} {format_value(value)}", rule, "correct the value before the colon"
 
 
 def _filled(part: re.Match[str], values: Mapping[str, str]) -> str:

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from search_spaces.errors import InputError, Problem, shown
+from search_spaces.errors import InputError, Problem, format_value
 from search_spaces.layouts.layout import BATCH_RULE, Layout
 from search_spaces.layouts.pipeline_split import stage_layers
 from search_spaces.model_shape import ModelShape
-from search_spaces.rules.check import broken_engine_rules
+from search_spaces.rules.check import engine_violations
 from trials.trainers.imported_config import ImportedConfig
 from trials.trainers.json_text import json_object
 
@@ -68,7 +68,7 @@ def deepspeed_problem(layout: Layout, model: ModelShape) -> Problem | None:
     """The rule that keeps DeepSpeed from training with this layout, or None when it can. What it would pass over
     without a word, and compilation, of which its configuration says nothing, are no reasons."""
     asked = replace(layout.canonical(), engine="deepspeed", overlap_comm=False, bucket_mib=None, torch_compile=False)
-    return next(broken_engine_rules(asked, model), None)
+    return next(engine_violations(asked, model), None)
 
 
 def _require_batch(layout: Layout, global_batch_size: int) -> None:
@@ -178,7 +178,7 @@ def _count(config: Mapping[str, Any], key: str, notes: list[str]) -> int | None:
         notes.append(f"{key} is {'not given' if value is None else 'auto'} in the DeepSpeed config.")
         return None
     raise InputError.of(
-        "deepspeed_config", f"{key} is {shown(value)}", key=key, value=value, rule="a whole number of at least 1"
+        "deepspeed_config", f"{key} is {format_value(value)}", key=key, value=value, rule="a whole number of at least 1"
     )
 
 
@@ -189,7 +189,7 @@ def _read_zero(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
     if stage in (0, 1, 2, 3) and type(stage) is int:
         layout["zero_stage"] = stage
     else:
-        notes.append(f"zero_optimization.stage is {shown(stage)}, which is no ZeRO stage.")
+        notes.append(f"zero_optimization.stage is {format_value(stage)}, which is no ZeRO stage.")
     if _on_cpu(section, "offload_optimizer", notes):
         layout["offload"] = "optimizer"
     if _on_cpu(section, "offload_param", notes):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from search_spaces.errors import InputError, shown
+from search_spaces.errors import InputError, format_value
 from trials.trainers.imported_config import ImportedConfig
 from trials.trainers.json_text import json_object
 
@@ -28,7 +28,7 @@ def read_hf_config(text: str) -> ImportedConfig:
     if kind not in _READERS:
         raise InputError.of(
             "hf_config",
-            f"model_type is {shown(kind)}",
+            f"model_type is {format_value(kind)}",
             key="model_type",
             value=kind,
             rule="the model types that can be read are " + ", ".join(_READERS),
@@ -125,7 +125,7 @@ def _precision(config: Mapping[str, Any], notes: list[str]) -> dict[str, str]:
     value = config.get(key)
     if (precision := _PRECISIONS.get(str(value).removeprefix("torch."))) is not None:
         return {"precision": precision}
-    found = "is not in the config" if value is None else f"{shown(value):.40} is no precision here"
+    found = "is not in the config" if value is None else f"{format_value(value):.40} is no precision here"
     notes.append(f"{key} {found}: fp32 was taken; write what you train in under space.precision.")
     return {}
 
@@ -138,12 +138,12 @@ def _count(config: Mapping[str, Any], key: str) -> int | None:
     if value is None or (type(value) is int and value >= 1):
         return value
     raise InputError.of(
-        "hf_config", f"{key} is {shown(value)}", key=key, value=value, rule="a whole number of at least 1"
+        "hf_config", f"{key} is {format_value(value)}", key=key, value=value, rule="a whole number of at least 1"
     )
 
 
 def _flag(config: Mapping[str, Any], key: str, default: bool) -> bool:
     value = config.get(key, default)
     if type(value) is not bool:
-        raise InputError.of("hf_config", f"{key} is {shown(value)}", key=key, value=value, rule="true or false")
+        raise InputError.of("hf_config", f"{key} is {format_value(value)}", key=key, value=value, rule="true or false")
     return value

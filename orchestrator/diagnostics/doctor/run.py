@@ -23,7 +23,7 @@ from orchestrator.launchers.local.launcher import local_slots
 from orchestrator.planning.candidates import candidates_of, require_affordable
 from orchestrator.preflight.trainer import ranks_run_here, require_trainer
 from orchestrator.preflight.work_dir import require_places
-from search_spaces.errors import InputError, OutsideRefused
+from search_spaces.errors import ExternalError, InputError
 from search_spaces.search_space import SearchSpace
 from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable
 from slurm.sandbox.config_files import CLUSTER_NAME as SANDBOX_NAME
@@ -185,7 +185,7 @@ def _told_as_findings(area: str, found: list[Finding]) -> Iterator[None]:
         yield
     except InputError as refused:
         found.extend(errors_of(refused.problems))
-    except OutsideRefused as refused:
+    except ExternalError as refused:
         found.append(error("refused", str(refused), refused.fix or "its words tell what it wants"))
     except SlurmUnreachable as unreachable:
         found.append(error("controller", str(unreachable), "try again when scontrol ping answers"))

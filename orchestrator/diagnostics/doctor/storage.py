@@ -13,7 +13,7 @@ from dashboards.schema import TrackingSection
 from dashboards.text import masked
 from orchestrator.diagnostics.doctor.finding import Finding, error, errors_of, note, ok, warning
 from orchestrator.diagnostics.doctor.folders import swapping_findings
-from search_spaces.errors import InputError, OutsideRefused
+from search_spaces.errors import ExternalError, InputError
 from trials.ledger.place import (
     NETWORK_FILE_SYSTEMS,
     existing_ledger_url,
@@ -58,7 +58,7 @@ def examine_ledger(given: str | None) -> Iterator[Finding]:
     try:
         with closing(LedgerReader(url)) as reader:
             count = len(reader.searches())
-    except OutsideRefused as refused:
+    except ExternalError as refused:
         fix = refused.fix or "see that the database runs and takes connections from here; PGPASSWORD or ~/.pgpass"
         yield error("ledger", f"{masked(url)}: {refused}", fix)
         return

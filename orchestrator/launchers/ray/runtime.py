@@ -30,7 +30,7 @@ from orchestrator.launchers.local import processes
 from orchestrator.launchers.local.processes import GroupPlan, GroupReport, RankExit, RankProcess
 from orchestrator.launchers.ray import node_actor
 from orchestrator.launchers.ray.node_actor import NodeJob, NodeSupervisor, RayJob, ask_again, open_refs
-from search_spaces.errors import OutsideRefused
+from search_spaces.errors import ExternalError
 
 RANK_SLOTS = "parlay_rank_slots"
 _NAMESPACE = "parlay"
@@ -38,7 +38,7 @@ _CONNECT_TIMEOUT_S = 10.0
 _OBJECT_STORE_BYTES = 80 * 2**20  # nothing but plans and reports passes through it; Ray wants at least 75 MiB
 
 
-class RayUnavailable(OutsideRefused):
+class RayUnavailable(ExternalError):
     """No Ray could be started or reached, which may pass; the message is Ray's own."""
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from orchestrator.launchers.base import LaunchRequest
 from orchestrator.launchers.local.rank_groups import device_environment, program_environment
-from search_spaces.errors import InputError, OutsideRefused
+from search_spaces.errors import ExternalError, InputError
 from search_spaces.plain_file import open_named
 from slurm.request import SETUP_NAME, JobOptions, JobRequest
 from slurm.script import render_script
@@ -34,7 +34,7 @@ def job_request(request: LaunchRequest, options: JobOptions) -> JobRequest:
 
 
 def write_job_files(job: JobRequest) -> None:
-    """Write the job's script, and beside it a copy of what it sources. OutsideRefused as `write_setup_copy`."""
+    """Write the job's script, and beside it a copy of what it sources. ExternalError as `write_setup_copy`."""
     write_setup_copy(job)
     write_text(job.script, render_script(job))
 
@@ -42,14 +42,14 @@ def write_job_files(job: JobRequest) -> None:
 def write_setup_copy(job: JobRequest) -> None:
     """Copy the setup file, where there is one, into the job's folder: what ran is on record, whatever becomes of that.
 
-    OutsideRefused where it cannot be read just now.
+    ExternalError where it cannot be read just now.
     """
     if job.options.setup_file is None:
         return
     try:
         text = setup_text(job.options.setup_file)
     except InputError as error:
-        raise OutsideRefused(str(error), error.problems[0].fix) from error
+        raise ExternalError(str(error), error.problems[0].fix) from error
     write_text(job.directory / SETUP_NAME, text)
 
 

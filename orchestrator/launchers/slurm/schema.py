@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
 from orchestrator.launchers.slurm.start_schema import ContainerSection, LaunchSection, Word
-from search_spaces.errors import InputError, Problem, shown
+from search_spaces.errors import InputError, Problem, format_value
 from search_spaces.schema.durations import Duration
 from search_spaces.schema.sections import resolved_path
-from search_spaces.schema.validation import Section, folder_of, restored
+from search_spaces.schema.validation import Section, folder_from_context, restore
 from slurm.environment import CarriedOption
 from slurm.option_checks import names_gpus, option_problems
 from slurm.request import JobOptions
@@ -30,7 +30,7 @@ def _require_sharing(value: Any) -> Any:
     if isinstance(value, (bool, str)):
         return value
     raise InputError.of(
-        "type", f"is {shown(value)}", rule="true, false, user or mcs", fix="true for whole nodes", value=value
+        "type", f"is {format_value(value)}", rule="true, false, user or mcs", fix="true for whole nodes", value=value
     )
 
 
@@ -118,14 +118,14 @@ class SlurmSection(Section):
     @field_validator("setup_file")
     @classmethod
     def _resolve(cls, path: str | None, info: ValidationInfo) -> str | None:
-        return None if path is None else str(resolved_path(folder_of(info), path))
+        return None if path is None else str(resolved_path(folder_from_context(info), path))
 
     @field_validator("site")
     @classmethod
     def _resolve_site(cls, site: str | None, info: ValidationInfo) -> str | None:
         """A path starts from the file's folder; whatever is none is a profile that comes with Parlay."""
         is_path = site is not None and ("/" in site or site.endswith(".toml"))
-        return str(resolved_path(folder_of(info), site)) if site is not None and is_path else site
+        return str(resolved_path(folder_from_context(info), site)) if site is not None and is_path else site
 
     @model_validator(mode="after")
     def _has_a_whole_container(self) -> Self:
@@ -177,7 +177,7 @@ class SlurmSection(Section):
         in a script."""
         values = {name: _typed(name, option.value) for name, option in carried.items()}
         try:
-            return restored(SlurmSection, self.model_dump(mode="json", by_alias=True) | values)
+            return restore(SlurmSection, self.model_dump(mode="json", by_alias=True) | values)
         except InputError as error:
             raise InputError(*(_of_variable(problem, carried) for problem in error.problems)) from None
 

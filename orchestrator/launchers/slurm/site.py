@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.launchers.slurm.schema import SlurmSection
-from search_spaces.errors import InputError, Problem, did_you_mean, shown
+from search_spaces.errors import InputError, Problem, did_you_mean, format_value
 from search_spaces.hardware.cluster import Cluster
-from search_spaces.schema.validation import Section, restored, validated
+from search_spaces.schema.validation import Section, restore, validate
 from search_spaces.schema.yaml_document import Document
 from slurm.option_checks import names_gpus
 from slurm.site_profile import SITES, SiteFault, SiteProfile, read_site, site_names
@@ -34,7 +34,7 @@ def with_site(section: SlurmSection) -> SlurmSection:
     for key in ("env", "launch"):
         merged[key] = defaults.get(key, {}) | given.get(key, {})
     try:
-        return restored(SlurmSection, merged)
+        return restore(SlurmSection, merged)
     except InputError as error:
         raise InputError(*(_of_both(problem, section.site) for problem in error.problems)) from None
 
@@ -46,7 +46,7 @@ def profile_named(site: str) -> SiteProfile:
     if not is_path and site not in known:
         raise InputError.of(
             "choice",
-            f"is {shown(site)}",
+            f"is {format_value(site)}",
             rule=f"a site is one of {', '.join(known)}, or the path of a TOML file",
             fix=did_you_mean(site, known) or "write one of these, or a file of your own: ./my-site.toml",
             key=f"{_SECTION}.site",
@@ -75,7 +75,7 @@ def section_of(profile: SiteProfile) -> SlurmSection:
     if "site" in profile.slurm:
         raise InputError.of(
             "site_profile",
-            f"is {shown(profile.slurm['site'])}",
+            f"is {format_value(profile.slurm['site'])}",
             rule="a profile rests on no other",
             fix="remove it, and copy what you need of the other one",
             key="slurm.site",
@@ -83,7 +83,7 @@ def section_of(profile: SiteProfile) -> SlurmSection:
             file=str(profile.path),
         )
     try:
-        return validated(SlurmSection, Document(profile.slurm, {}, str(profile.path), profile.path.parent))
+        return validate(SlurmSection, Document(profile.slurm, {}, str(profile.path), profile.path.parent))
     except InputError as error:
         raise InputError(*(replace(p, key=f"slurm.{p.key}" if p.key else "slurm") for p in error.problems)) from None
 
@@ -126,7 +126,7 @@ def _given(section: Section) -> dict[str, Any]:
 
 
 def _message(value: object) -> str:
-    return "is missing" if value is None else f"is {shown(value)}"
+    return "is missing" if value is None else f"is {format_value(value)}"
 
 
 def _of_both(problem: Problem, site: str) -> Problem:

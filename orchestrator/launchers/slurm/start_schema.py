@@ -8,7 +8,7 @@ from pydantic import Field, GetJsonSchemaHandler, ValidationInfo, field_validato
 from pydantic.json_schema import JsonSchemaValue
 
 from search_spaces.schema.sections import resolved_path
-from search_spaces.schema.validation import Section, folder_of
+from search_spaces.schema.validation import Section, folder_from_context
 from slurm.option_checks import VISIBLE_DEVICES
 from slurm.request import Container, Launch, Runtime
 
@@ -69,7 +69,7 @@ class ContainerSection(Section):
     def _resolve(cls, image: str | None, info: ValidationInfo) -> str | None:
         """A path starts from the file's folder; whatever is none is a name that the runtime knows."""
         is_path = image is not None and (image.startswith((".", "~")) or image.endswith(_IMAGE_FILES))
-        return str(resolved_path(folder_of(info), image)) if image is not None and is_path else image
+        return str(resolved_path(folder_from_context(info), image)) if image is not None and is_path else image
 
     def container(self) -> Container:
         """The same as the room `slurm` knows it."""

@@ -135,7 +135,7 @@ def job_of_pilot(request: PilotRequest, options: JobOptions) -> JobRequest:
 
 
 def write_pilot_files(job: JobRequest) -> None:
-    """The pilot's script, and the setup file that it sources; OutsideRefused as `write_job_files`."""
+    """The pilot's script, and the setup file that it sources; ExternalError as `write_job_files`."""
     write_setup_copy(job)
     write_text(job.script, render_pilot_script(job))
 

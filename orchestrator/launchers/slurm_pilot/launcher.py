@@ -31,7 +31,7 @@ from orchestrator.launchers.slurm_pilot.sizing import (
 )
 from orchestrator.launchers.slurm_pilot.step_monitor import Step, StepWatch
 from orchestrator.launchers.slurm_pilot.step_status import alive_step, ended_in_vain, never_began, step_job
-from search_spaces.errors import OutsideRefused
+from search_spaces.errors import ExternalError
 from slurm.interface import Slurm
 from slurm.poll_backoff import PollPace
 from slurm.request import JobOptions
@@ -165,7 +165,7 @@ class SlurmPilotLauncher(Launcher):
                     full.add(pilot.key)
             except LaunchRefused as refusal:
                 step.status = LaunchStatus(Liveness.ENDED, reason=FailureReason.LAUNCH_FAILURE, detail=str(refusal))
-            except (LaunchPostponed, OutsideRefused, OSError) as error:
+            except (LaunchPostponed, ExternalError, OSError) as error:
                 step.status = LaunchStatus(Liveness.ALIVE, detail=str(error))
 
     def _end_in_vain(self, steps: Collection[Step]) -> None:

@@ -22,7 +22,7 @@ from dashboards.access.token import page_address
 from dashboards.mlflow.server import MlflowServer, ServerFailed, answers, show_dashboard, tunnel_command
 from dashboards.mlflow.sync import MlflowSync
 from orchestrator.lifecycle.mlflow_resync import send_again
-from search_spaces.errors import InputError, OutsideRefused
+from search_spaces.errors import ExternalError, InputError
 from tests.dashboards.mlflow_held import everything, without_ids
 from tests.dashboards.searches import SearchUnderTest, ended_search, search_folder
 from tests.strangers import STRANGER, needs_a_stranger
@@ -185,7 +185,7 @@ def test_only_who_can_read_the_token_reads_tags_or_writes_anything(tmp_path, mon
         upgrade = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
         assert requests.get(server.address, headers=upgrade).status_code == 401
     assert not server.token.path.exists()
-    with pytest.raises(OutsideRefused, match="no dashboard runs"):
+    with pytest.raises(ExternalError, match="no dashboard runs"):
         page_address(tmp_path, None, time.time())
 
 

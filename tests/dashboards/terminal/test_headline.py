@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from dashboards.terminal.headline import best_layout_line
 from dashboards.terminal.live_table import LiveView, progress_line, results_table
-from search_spaces.hardware.memory_headroom import MemoryFloor
+from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.compared import BASELINE, BATCH, asking_for_room, compared_search, ranking_of, shown
 from tests.dashboards.searches import SearchUnderTest
@@ -73,7 +73,7 @@ def test_the_headline_says_when_nothing_beats_today_or_was_measured():
 def test_the_headline_says_where_what_beats_today_leaves_too_little_memory():
     search, today = asking_for_room(), Layout(micro_batch_size=4, grad_accum_steps=4)
     search.measure(search.start(today), 80_000.0, peak_memory_gib=6.0)
-    ranking = rank(search.record.trials, Objective.TOKENS_PER_SEC, BATCH, MemoryFloor.of_search(search.record.spec))
+    ranking = rank(search.record.trials, Objective.TOKENS_PER_SEC, BATCH, MemoryHeadroom.of_search(search.record.spec))
     words = headline(search.record, ranking, today.key)
     assert "no measured layout that leaves 4 GiB free is faster than the baseline" in words
 

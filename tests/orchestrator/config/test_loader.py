@@ -16,7 +16,7 @@ from orchestrator.config.spec import SearchSpec, located
 from orchestrator.planning.candidates import candidates_of, require_affordable
 from search_spaces import search_space
 from search_spaces.errors import InputError, Problem
-from search_spaces.hardware.memory_headroom import MemoryFloor
+from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
 from search_spaces.schema import presets
 from tests.orchestrator.search_files import EVERYTHING, MINIMAL, loaded
@@ -81,7 +81,7 @@ def test_every_key_arrives(tmp_path: Path):
     assert spec.trainer.python == "/opt/python"
     assert spec.work_dir == Path("/scratch/runs")
     assert spec.constraints.max_nodes == 2
-    assert spec.memory_floor == MemoryFloor(capacity_gib=1.5, min_free_gib=0.5)
+    assert spec.memory_headroom == MemoryHeadroom(capacity_gib=1.5, min_free_gib=0.5)
 
 
 def test_the_text_that_was_read_is_kept_and_not_written_down(tmp_path: Path):
@@ -153,8 +153,8 @@ def test_an_empty_space_is_refused_before_anything_runs(tmp_path: Path):
 
 @pytest.mark.bad_input(15)
 def test_a_space_over_a_million_points_needs_the_switch_and_is_drawn_by_the_seed(tmp_path, monkeypatch):
-    monkeypatch.setattr(search_space, "MOST_POINTS", 50)
-    monkeypatch.setattr(search_space, "DRAWN_POINTS", 50)
+    monkeypatch.setattr(search_space, "MAX_POINTS", 50)
+    monkeypatch.setattr(search_space, "SAMPLED_POINTS", 50)
     axes = ["space.tensor_parallel=[1, 2, 4]", "space.micro_batch_size={min: 1, max: 30, step: 1}"]
     with pytest.raises(InputError, match="90 combinations of 3 tensor_parallel x 30 micro_batch_size"):
         candidates_of(loaded(tmp_path, MINIMAL, *axes))

@@ -185,7 +185,7 @@ def test_memory_to_stay_free_of_trials_that_cannot_say_what_they_took_is_refused
     problem = the_problem(tmp_path, on_a100, asked, *theirs, f"trainer.patterns={patterns}")
     assert (problem.code, problem.key) == ("contradiction", "constraints.min_free_memory_gib")
     told = "trainer.patterns={step_time_s: 'took ([0-9.]+) s', memory_gib: 'peak ([0-9.]+)'}"
-    assert loaded(tmp_path, on_a100, asked, *theirs, told).memory_floor is not None
+    assert loaded(tmp_path, on_a100, asked, *theirs, told).memory_headroom is not None
 
 
 @pytest.mark.bad_input(16)

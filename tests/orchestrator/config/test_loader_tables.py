@@ -63,7 +63,7 @@ def test_a_table_that_is_to_be_run_holds_to_every_rule(tmp_path: Path):
     with pytest.raises(InputError, match="no layout of 2 is legal") as caught:
         candidates_of(spec)
     (problem,) = caught.value.problems
-    assert "nanotron.not_ours removed 1" in problem.message
+    assert "nanotron.engine_mismatch removed 1" in problem.message
     assert problem.line == 12
 
 

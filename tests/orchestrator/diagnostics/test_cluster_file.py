@@ -11,7 +11,7 @@ from orchestrator.diagnostics.cluster_file import CalibrationContext, calibrated
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster, MeasuredSpeed
 from search_spaces.hardware.links import Fabric
 from search_spaces.schema.cluster_sections import ClusterSection
-from search_spaces.schema.validation import validated
+from search_spaces.schema.validation import validate
 from search_spaces.schema.yaml_document import parse_document
 from trials.protocols.calibration import (
     SMALL_BYTES,
@@ -68,7 +68,7 @@ def text_of(cluster: Cluster, found: Measurements) -> str:
 
 
 def read(text: str) -> Cluster:
-    return validated(ClusterSection, parse_document(text.encode(), "mine.yaml", Path())).cluster()
+    return validate(ClusterSection, parse_document(text.encode(), "mine.yaml", Path())).cluster()
 
 
 def test_what_was_measured_beside_other_work_says_so_in_its_file():

@@ -19,7 +19,7 @@ from orchestrator.lifecycle.driver_job import (
     own_job_id,
     submit_first,
 )
-from search_spaces.errors import OutsideRefused
+from search_spaces.errors import ExternalError
 from slurm.driver_script import DriverJob
 from slurm.fake.client import FakeSlurm
 from slurm.fake.cluster import FakeCluster
@@ -154,9 +154,9 @@ def test_a_driver_that_ends_by_a_bug_takes_its_successor_with_it(bench):
 def test_a_driver_that_only_meets_a_database_that_is_away_leaves_its_successor(bench):
     def drive() -> None:
         with bench.chain().driving(object()):  # type: ignore[arg-type]
-            raise OutsideRefused("the ledger's database refused")
+            raise ExternalError("the ledger's database refused")
 
-    with pytest.raises(OutsideRefused):
+    with pytest.raises(ExternalError):
         drive()
     assert len(bench.waiting) == 1
 

@@ -11,7 +11,7 @@ from orchestrator.config.spec import SearchSpec
 from orchestrator.launchers.slurm_pilot.sizing import least_s
 from orchestrator.planning.candidates import candidates_of, require_pilot_room
 from orchestrator.preflight.slurm_site import no_slurm, require_site
-from search_spaces.errors import InputError, OutsideRefused, Problem
+from search_spaces.errors import ExternalError, InputError, Problem
 from slurm.client import SlurmClient
 from slurm.fake.client import FakeSlurm
 from slurm.interface import SlurmUnreachable, Submission, SubmitStatus
@@ -190,12 +190,12 @@ def test_no_controller_and_no_slurm_are_the_outsides_refusal_with_what_to_do(tmp
     spec = loaded(tmp_path)
     slurm.cluster.controller_down(3600.0)
     monkeypatch.setenv("SLURM_CONF", "/etc/big.conf")
-    with pytest.raises(OutsideRefused, match=r"no Slurm: Unable to contact slurm controller.*big\.conf") as caught:
+    with pytest.raises(ExternalError, match=r"no Slurm: Unable to contact slurm controller.*big\.conf") as caught:
         require_site(spec, candidates_of(spec), pytest.fail, slurm)
     assert "scontrol ping" in (caught.value.fix or "")
     monkeypatch.delenv("SLURM_CONF")
     nowhere = SlurmClient({"PATH": str(tmp_path)})
-    with pytest.raises(OutsideRefused, match=r"no Slurm: sbatch is not on PATH: .*SLURM_CONF is not set") as caught:
+    with pytest.raises(ExternalError, match=r"no Slurm: sbatch is not on PATH: .*SLURM_CONF is not set") as caught:
         require_site(spec, candidates_of(spec), pytest.fail, nowhere)
     assert "login node" in (caught.value.fix or "")
 

@@ -13,7 +13,7 @@ from orchestrator.launchers.schema import LauncherSection
 from orchestrator.recipe.build import RecipeSource
 from orchestrator.recipe.write import recipe_files, write_recipe
 from search_spaces.layouts.layout import Layout
-from search_spaces.schema.validation import restored
+from search_spaces.schema.validation import restore
 from slurm.sandbox.sandbox import SlurmSandbox
 from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of
 from tests.slurm.sandbox.test_sandbox import eventually, state_of
@@ -39,7 +39,7 @@ TMPDIR = "/tmp"
 
 
 def source_with(layout: Layout = LAYOUT, **slurm: object) -> RecipeSource:
-    section = restored(LauncherSection, {"kind": "slurm", "slurm": slurm}).with_site()
+    section = restore(LauncherSection, {"kind": "slurm", "slurm": slurm}).with_site()
     source = source_of(measured_trial("t0001", layout, 0.1))
     launcher = section.model_dump(mode="json", by_alias=True, exclude_none=True)
     return replace(source, search=replace(source.search, spec={"launcher": launcher}))

@@ -211,9 +211,9 @@ def test_ds_config_has_the_layouts_batch(folder):
 
 
 def test_ds_config_clips_gradients_as_the_trials_did():
-    from trials.train.engines.optimizer import Optimisation
+    from trials.train.engines.optimizer import OptimizerConfig
 
-    assert Optimisation().max_grad_norm == GRADIENT_CLIPPING
+    assert OptimizerConfig().max_grad_norm == GRADIENT_CLIPPING
 
 
 def test_the_readme_says_first_what_a_person_wants_to_know(tmp_path, code):

@@ -26,7 +26,7 @@ from orchestrator.replay.replay import (
     this_machine,
 )
 from orchestrator.replay.runs import ReplayCallbacks
-from search_spaces.errors import InputError, OutsideRefused
+from search_spaces.errors import ExternalError, InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.layout import Layout
 from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of
@@ -198,7 +198,7 @@ def test_runs_that_would_be_reproduced_decide_nothing_once_one_has_failed(loaded
     assert (result.verdict, result.comparison.verdict) == (ReplayVerdict.INCONCLUSIVE, ReplayVerdict.REPRODUCED)
 
 
-@pytest.mark.parametrize("refusal", [LaunchRefused, OutsideRefused])
+@pytest.mark.parametrize("refusal", [LaunchRefused, ExternalError])
 def test_a_launcher_that_refuses_a_later_run_leaves_the_numbers_of_the_runs_before_it(loaded, tmp_path, refusal):
     launcher = in_turn(0.1, 0.1, refusal("Slurm refused it: partition main is down"))
     result = replayed(loaded, launcher, tmp_path)

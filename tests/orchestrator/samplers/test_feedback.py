@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.samplers.base import TrialFeedback
-from search_spaces.hardware.memory_headroom import MemoryFloor
+from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
 from tests.orchestrator.samplers.histories import history_of
 from tests.trials.examples import OUTCOME
 from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState
 
-ROOM, NO_ROOM = MemoryFloor(10.0, 3.0), MemoryFloor(10.0, 4.0)
+ROOM, NO_ROOM = MemoryHeadroom(10.0, 3.0), MemoryHeadroom(10.0, 4.0)
 ONE, OTHER = Layout(data_parallel=2), Layout(tensor_parallel=2)
 SPEEDS = {"t0001": 100.0, "t0002": 300.0, "t0003": 200.0, "t0004": 190.0}
 
@@ -49,7 +49,7 @@ def test_one_that_leaves_too_little_memory_is_told_as_out_of_memory_with_what_it
     outcome = replace(OUTCOME, measured={"peak_memory_gib": 7.0})
     attempt = Attempt("t0001", "a1", "0" * 32, 1, 60.0, state=TrialState.MEASURED, outcome=outcome)
     full = replace(measured("t0001", ONE), attempts=(attempt,))
-    known = {floor: history_of([full], lambda trial: 100.0, floor=floor) for floor in (ROOM, NO_ROOM)}
+    known = {headroom: history_of([full], lambda trial: 100.0, headroom=headroom) for headroom in (ROOM, NO_ROOM)}
     assert known[ROOM] == [TrialFeedback(ONE, 100.0, peak_memory_gib=7.0)]
     (found,) = known[NO_ROOM]
     assert found == TrialFeedback(ONE, reason=FailureReason.GPU_OOM, peak_memory_gib=7.0, unfit_value=100.0)

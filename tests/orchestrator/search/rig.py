@@ -12,7 +12,7 @@ from orchestrator.search.driver import Driver
 from orchestrator.search.event_store import EventStore
 from orchestrator.search.stopping import Limits
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
-from search_spaces.hardware.memory_headroom import MemoryFloor
+from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from tests.orchestrator.scripted import Script, ScriptedLauncher
@@ -73,7 +73,7 @@ class Rig:
     callbacks: DriverCallbacks = field(default_factory=DriverCallbacks)
     num_nodes: int = 1
     fencing: int = 0
-    floor: MemoryFloor | None = None
+    headroom: MemoryHeadroom | None = None
     others: tuple[Objective, ...] = ()
 
     def open_driver(self) -> Driver:
@@ -88,5 +88,5 @@ class Rig:
         cluster = Cluster(ACCELERATORS["cpu"], 4, self.num_nodes)
         baseline = self.first[0] if self.first else None
         program = AttemptFactory(folder, MODEL, cluster, RULES, "python3", baseline=baseline)
-        goal = SearchObjective(Objective.TOKENS_PER_SEC, 16, self.first, self.floor, self.others)
+        goal = SearchObjective(Objective.TOKENS_PER_SEC, 16, self.first, self.headroom, self.others)
         return Driver(history, program, GridSampler(self.layouts), self.launcher, goal, self.limits, self.callbacks)

@@ -11,7 +11,7 @@ from orchestrator.samplers.baselines import GridSampler
 from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S
 from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.stopping import Limits
-from search_spaces.hardware.memory_headroom import MemoryFloor
+from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
 from tests.orchestrator.scripted import Script
 from tests.orchestrator.search.rig import LAYOUTS, RULES, Killed, Rig
@@ -159,11 +159,11 @@ def test_more_nodes_that_gain_nothing_are_not_measured_again(rig):
     assert repeats_of(rig.open_driver().run()) == [LAYOUTS[2], LAYOUTS[1]] * 2
 
 
-FLOOR = MemoryFloor(capacity_gib=10.0, min_free_gib=4.0)
+HEADROOM = MemoryHeadroom(capacity_gib=10.0, min_free_gib=4.0)
 
 
 def test_a_layout_that_leaves_too_little_memory_is_measured_and_neither_a_finalist_nor_the_best(rig):
-    rig.floor = FLOOR
+    rig.headroom = HEADROOM
     rig.launcher.script = lambda spec: replace(steady(spec), peak_memory_gib=7.0 if spec.layout == FASTEST else 5.0)
     search = rig.open_driver().run()
     assert search.trials[8].state is TrialState.MEASURED
@@ -174,7 +174,7 @@ def test_a_layout_that_leaves_too_little_memory_is_measured_and_neither_a_finali
 
 
 def test_what_runs_today_is_measured_again_though_it_leaves_too_little(rig):
-    rig.floor, rig.first = FLOOR, (FASTEST,)
+    rig.headroom, rig.first = HEADROOM, (FASTEST,)
     rig.launcher.script = lambda spec: replace(steady(spec), peak_memory_gib=7.0 if spec.layout == FASTEST else 5.0)
     search = rig.open_driver().run()
     assert repeats_of(search) == [SECOND, THIRD, FASTEST] * 2
@@ -182,7 +182,7 @@ def test_what_runs_today_is_measured_again_though_it_leaves_too_little(rig):
 
 
 def test_where_none_leaves_enough_memory_the_search_ends_without_an_answer_and_says_which_comes_nearest(rig):
-    rig.floor = FLOOR
+    rig.headroom = HEADROOM
     peaks = {layout: 9.0 - 0.1 * number for number, layout in enumerate(LAYOUTS)}
     rig.launcher.script = lambda spec: replace(steady(spec), peak_memory_gib=peaks[spec.layout])
     search = rig.open_driver().run()
@@ -197,7 +197,7 @@ def test_the_only_one_that_left_enough_is_the_best_no_more_once_a_repeat_has_lef
         fits = spec.layout == SECOND and spec.trial != "t0011"
         return replace(steady(spec), peak_memory_gib=5.0 if fits else 7.0)
 
-    rig.floor, rig.launcher.script, told = FLOOR, fills_up, []
+    rig.headroom, rig.launcher.script, told = HEADROOM, fills_up, []
     rig.callbacks = DriverCallbacks(on_event=lambda search, event: told.append(event))
     search = rig.open_driver().run()
     assert [event.data["trial"] for event in told if event.kind is EventKind.BEST_CHANGED] == ["t0008", None]
@@ -214,7 +214,7 @@ def test_what_a_driver_left_in_best_json_that_was_killed_is_taken_away_by_the_ne
         fits = spec.layout == SECOND and spec.trial != "t0011"
         return replace(steady(spec), peak_memory_gib=5.0 if fits else 7.0)
 
-    rig.floor, rig.launcher.script, rig.callbacks = FLOOR, fills_up, DriverCallbacks(on_event=kill)
+    rig.headroom, rig.launcher.script, rig.callbacks = HEADROOM, fills_up, DriverCallbacks(on_event=kill)
     best = rig.path / "runs" / "rig-aaaaaa" / "best.json"
     with pytest.raises(Killed):
         rig.open_driver().run()

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.index import NUM_LAST_ENDED, SearchIndex
-from search_spaces.hardware.memory_headroom import MemoryFloor
+from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from tests.orchestrator.samplers.histories import history_of
 from tests.orchestrator.scripted import Script
 from tests.orchestrator.search.rig import LAYOUTS, Rig
@@ -26,11 +26,11 @@ SPEED = Objective.TOKENS_PER_SEC
 GLOBAL_BATCH = 16
 
 
-def index_of(search: SearchRecord, floor: MemoryFloor | None = None) -> SearchIndex:
-    return SearchIndex(search, SPEED, GLOBAL_BATCH, floor)
+def index_of(search: SearchRecord, headroom: MemoryHeadroom | None = None) -> SearchIndex:
+    return SearchIndex(search, SPEED, GLOBAL_BATCH, headroom)
 
 
-def assert_true_to(index: SearchIndex, search: SearchRecord, floor: MemoryFloor | None = None) -> None:
+def assert_true_to(index: SearchIndex, search: SearchRecord, headroom: MemoryHeadroom | None = None) -> None:
     """Everything it says, looked up in all trials of the record."""
     trials, attempts = search.trials, [attempt for trial in search.trials for attempt in trial.attempts]
     ended = [attempt for attempt in attempts if attempt.state.is_ended]
@@ -56,8 +56,8 @@ def assert_true_to(index: SearchIndex, search: SearchRecord, floor: MemoryFloor 
     assert all(index.was_tried(trial.layout) for trial in trials)
     assert all(trial in index.runs_of(trial.layout) for trial in trials)
     bound = lambda t: upper_bound_of(t, SPEED)  # noqa: E731
-    assert index.feedback() == history_of(trials, lambda t: value_of(t, SPEED), bound, floor)
-    ranking = rank(trials, SPEED, GLOBAL_BATCH, floor)
+    assert index.feedback() == history_of(trials, lambda t: value_of(t, SPEED), bound, headroom)
+    ranking = rank(trials, SPEED, GLOBAL_BATCH, headroom)
     leader = index.leader()
     assert (leader.best, leader.fastest) == (ranking.best, ranking.fastest)
     assert index.ranking() == ranking
@@ -109,19 +109,19 @@ def eventful(spec) -> Script:
     return Script(tokens_per_sec=speed, peak_memory_gib=2.0 if number == len(LAYOUTS) - 1 else 1.0)
 
 
-@pytest.mark.parametrize("floor", [None, MemoryFloor(2.0, 0.5)], ids=["any memory", "memory left free"])
-def test_through_a_whole_search_with_second_looks_and_finalists_it_says_what_the_record_says(tmp_path, floor):
-    rig, followed, kinds = Rig(tmp_path, floor=floor), [], set()
+@pytest.mark.parametrize("headroom", [None, MemoryHeadroom(2.0, 0.5)], ids=["any memory", "memory left free"])
+def test_through_a_whole_search_with_second_looks_and_finalists_it_says_what_the_record_says(tmp_path, headroom):
+    rig, followed, kinds = Rig(tmp_path, headroom=headroom), [], set()
     rig.launcher.script = eventful
     rig.limits = replace(rig.limits, finalists=2, finalist_repeats=2)
 
     def look(search: SearchRecord, event) -> None:
-        index = followed[0] if followed else followed.append(index_of(search, floor)) or followed[0]
+        index = followed[0] if followed else followed.append(index_of(search, headroom)) or followed[0]
         index.follow(search)
-        assert_true_to(index, search, floor)
+        assert_true_to(index, search, headroom)
         repeats = {trial.trial for trial in index.repeats}
         before = tuple(trial for trial in search.trials if trial.trial not in repeats)
-        assert_true_to(index.before_repeats, replace(search, trials=before), floor)
+        assert_true_to(index.before_repeats, replace(search, trials=before), headroom)
         kinds.add((bool(index.suspects), bool(repeats)))
 
     rig.callbacks = DriverCallbacks(on_event=look)

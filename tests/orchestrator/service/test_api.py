@@ -14,7 +14,7 @@ from dashboards.access.auth import Door
 from orchestrator.search.lease import acquire_lease, release_lease
 from orchestrator.service.auth import MOST_BODY_BYTES, MOST_REFUSALS, Guard, _Lines
 from orchestrator.service.quota_file import ShareFile
-from search_spaces.errors import OutsideRefused
+from search_spaces.errors import ExternalError
 from tests.orchestrator.service.asking import served
 from trials.files.folders import SearchFolder
 from trials.ledger.journal import Journal
@@ -232,7 +232,7 @@ def test_a_bug_is_told_without_its_traceback_and_logged_with_it(service, monkeyp
 
 def test_a_ledger_out_of_reach_is_not_our_bug(service, monkeypatch):
     def unreachable(*_):
-        raise OutsideRefused("the database does not answer", "ask again")
+        raise ExternalError("the database does not answer", "ask again")
 
     monkeypatch.setattr("orchestrator.service.handlers.LedgerReader", unreachable)
     answer = service.client.get("/v1/searches")

@@ -13,7 +13,7 @@ import pytest
 from dashboards.access.browser_sessions import Sessions
 from orchestrator.service.client import page_address, running_service
 from orchestrator.service.state_dir import ServicePlace
-from search_spaces.errors import OutsideRefused
+from search_spaces.errors import ExternalError
 
 
 @pytest.mark.security("service")
@@ -42,7 +42,7 @@ def test_a_process_that_has_the_number_of_a_killed_service_is_not_taken_for_it(t
         about = place.write_about(None, stranger.getsockname()[1], "ray")
         place.about.write_text(json.dumps(about | {"pid_started": about["pid_started"] - 1}))
         assert running_service(tmp_path) is None
-        with pytest.raises(OutsideRefused, match="no service runs"):
+        with pytest.raises(ExternalError, match="no service runs"):
             page_address(tmp_path, 0.0)
         stranger.setblocking(False)
         with pytest.raises(BlockingIOError):
@@ -74,7 +74,7 @@ def test_what_does_not_say_where_a_service_is_names_none(tmp_path, text):
     place.folder.mkdir(parents=True)
     place.about.write_text(text)
     assert running_service(tmp_path) is None
-    with pytest.raises(OutsideRefused, match="no service runs"):
+    with pytest.raises(ExternalError, match="no service runs"):
         page_address(tmp_path, 0.0)
 
 
@@ -88,5 +88,5 @@ def test_an_address_of_its_pages_is_made_by_whoever_may_read_its_token(tmp_path)
     assert way_in == "http://127.0.0.1:7000/enter"
     assert Sessions("token", "page key", 7000, lambda: 1000.0).enter(key) is not None
     place.about.write_text(json.dumps(about | {"port": None, "socket": "/parlay.sock"}))
-    with pytest.raises(OutsideRefused, match="unix socket"):
+    with pytest.raises(ExternalError, match="unix socket"):
         page_address(tmp_path, 1000.0)

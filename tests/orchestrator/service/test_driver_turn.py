@@ -15,7 +15,7 @@ from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.create import create_search
 from orchestrator.search.lease import acquire_lease
 from orchestrator.service.driver_turn import DriverTurn, TurnEnd
-from search_spaces.errors import OutsideRefused
+from search_spaces.errors import ExternalError
 from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, write_simulated_search
 from trials.files.folders import SearchFolder, write_json
 from trials.ledger.commands import request_cancel
@@ -122,9 +122,7 @@ def test_a_search_whose_files_have_gone_is_not_asked_for_again_and_again(search,
     assert "it holds no journal.jsonl" in result.detail
 
 
-@pytest.mark.parametrize(
-    "error", [OutsideRefused("the database is away"), OSError("no disk"), ZeroDivisionError("bug")]
-)
+@pytest.mark.parametrize("error", [ExternalError("the database is away"), OSError("no disk"), ZeroDivisionError("bug")])
 def test_what_may_pass_is_told_so_and_written_down(search, monkeypatch, error):
     def fails(*_, **__):
         raise error
@@ -138,7 +136,7 @@ def test_what_may_pass_is_told_so_and_written_down(search, monkeypatch, error):
 
 class TakingClient:
     taken: tuple[str, Path, str] | None = None
-    refusal: OutsideRefused | None = None
+    refusal: ExternalError | None = None
 
     def resume(self, search_id: str, folder: Path, url: str) -> None:
         if self.refusal is not None:
@@ -189,7 +187,7 @@ def test_what_tells_the_services_slurm_from_this_shells_is_named(service, search
 
 
 def test_a_service_that_refuses_a_search_leaves_it_to_a_driver_of_its_own(service, search, spec, capsys):
-    service.refusal = OutsideRefused("the service does not answer: timed out")
+    service.refusal = ExternalError("the service does not answer: timed out")
     assert hand_over(search, spec, ledger_url()) is None
     assert "a driver of its own" in capsys.readouterr().err
 

@@ -13,7 +13,7 @@ from dashboards.access.auth import Door
 from dashboards.access.browser_sessions import entry_address
 from orchestrator.service.state_dir import ServicePlace
 from orchestrator.service.supervisor import DriverState
-from search_spaces.errors import OutsideRefused
+from search_spaces.errors import ExternalError
 from tests.orchestrator.service.asking import Served, served
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -193,7 +193,7 @@ def test_a_journal_that_cannot_be_read_here_is_told_as_a_page(service, browser, 
 
 def test_a_ledger_out_of_reach_is_told_as_a_page(browser, monkeypatch):
     def unreachable(*_):
-        raise OutsideRefused("the database does not answer", "ask again")
+        raise ExternalError("the database does not answer", "ask again")
 
     monkeypatch.setattr("orchestrator.service.handlers.LedgerReader", unreachable)
     answer = browser.get("/")

@@ -20,7 +20,7 @@ from orchestrator.service.supervisor import (
     DriverState,
     Keeper,
 )
-from search_spaces.errors import OutsideRefused
+from search_spaces.errors import ExternalError
 from tests.orchestrator.search.rig import Rig
 
 
@@ -235,7 +235,7 @@ def test_a_damaged_list_of_searches_is_told_with_a_way_out(tmp_path, damage):
     place = ServicePlace.of(tmp_path)
     place.folder.mkdir()
     place.searches.write_text(damage)
-    with pytest.raises(OutsideRefused) as refused:
+    with pytest.raises(ExternalError) as refused:
         place.own_searches()
     assert str(place.searches) in str(refused.value)
     assert "parlay resume" in (refused.value.fix or "")

@@ -10,7 +10,7 @@ from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster, MeasuredSpeed
 from search_spaces.hardware.links import Fabric, LinkDomain, Links
 from search_spaces.schema.cluster_sections import ClusterSection
-from search_spaces.schema.validation import validated
+from search_spaces.schema.validation import validate
 from search_spaces.schema.yaml_document import parse_document
 
 A100S = Cluster(ACCELERATORS["a100-80gb"], gpus_per_node=8, num_nodes=4)
@@ -161,4 +161,4 @@ def test_a_misspelt_key_of_a_domain_is_offered_the_right_one():
 
 
 def _cluster_in(yaml: str) -> Cluster:
-    return validated(ClusterSection, parse_document(yaml.encode(), "cluster.yaml", Path())).cluster()
+    return validate(ClusterSection, parse_document(yaml.encode(), "cluster.yaml", Path())).cluster()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
-from search_spaces.hardware.memory_headroom import CONTEXT_GIB, MemoryFloor, rank_memory_gib
+from search_spaces.hardware.memory_headroom import CONTEXT_GIB, MemoryHeadroom, rank_memory_gib
 
 A100, CPU = ACCELERATORS["a100-40gb"], ACCELERATORS["cpu"]
-FLOOR = MemoryFloor(capacity_gib=10.0, min_free_gib=4.0)
+HEADROOM = MemoryHeadroom(capacity_gib=10.0, min_free_gib=4.0)
 
 
 @pytest.mark.parametrize(
@@ -21,30 +21,30 @@ def test_a_rank_may_take_what_the_device_has_beside_its_context_or_its_limit(acc
 
 def test_a_cpu_without_a_limit_has_a_memory_that_nobody_knows():
     assert rank_memory_gib(CPU, None) is None
-    assert MemoryFloor.of(CPU, None, 1.0) is None
+    assert MemoryHeadroom.of(CPU, None, 1.0) is None
 
 
 @pytest.mark.parametrize(
-    ("peak_gib", "is_kept"), [(5.9, True), (6.0, True), (6.1, False), (11.0, False), (None, False)]
+    ("peak_gib", "is_satisfied"), [(5.9, True), (6.0, True), (6.1, False), (11.0, False), (None, False)]
 )
-def test_a_peak_keeps_it_that_is_known_and_leaves_enough(peak_gib, is_kept):
-    assert FLOOR.is_kept(peak_gib) is is_kept
+def test_a_peak_keeps_it_that_is_known_and_leaves_enough(peak_gib, is_satisfied):
+    assert HEADROOM.is_satisfied(peak_gib) is is_satisfied
 
 
 @pytest.mark.parametrize(
     ("peak_gib", "leaves"), [(8.8, "leaves 1.2 GiB"), (12.0, "leaves 0 GiB"), (None, "its peak is not known")]
 )
 def test_the_words_have_both_numbers_and_the_key(peak_gib, leaves):
-    assert FLOOR.words(peak_gib) == f"{leaves}, constraints.min_free_memory_gib asks 4"
+    assert HEADROOM.describe(peak_gib) == f"{leaves}, constraints.min_free_memory_gib asks 4"
 
 
 def test_it_is_found_in_what_a_search_wrote_down():
     spec = {"cluster": Cluster(A100, 8, 1).to_json(), "constraints": {"min_free_memory_gib": 4.0}, "measure": {}}
-    assert MemoryFloor.of_search(spec) == MemoryFloor.of(A100, None, 4.0)
+    assert MemoryHeadroom.of_search(spec) == MemoryHeadroom.of(A100, None, 4.0)
     limited = spec | {"measure": {"memory_limit_gib": 10.0}}
-    assert MemoryFloor.of_search(limited) == FLOOR
+    assert MemoryHeadroom.of_search(limited) == HEADROOM
 
 
 @pytest.mark.parametrize("spec", [{}, {"constraints": None}, {"constraints": {"max_nodes": 2}}])
 def test_a_search_that_asks_for_none_has_none(spec):
-    assert MemoryFloor.of_search(spec) is None
+    assert MemoryHeadroom.of_search(spec) is None

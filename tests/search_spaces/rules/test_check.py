@@ -6,7 +6,7 @@ import pytest
 
 from search_spaces.layouts.layout import ENGINES, Layout
 from search_spaces.model_shape import ModelShape
-from search_spaces.rules.check import broken_engine_rules
+from search_spaces.rules.check import engine_violations
 
 MODEL = ModelShape(4, 64, 4, 4, 256, False, 256, 64, False, "learned", "layernorm")
 LAYOUT = Layout(pipeline_parallel=2, data_parallel=2, grad_accum_steps=4, pipeline_schedule="1f1b")
@@ -14,7 +14,7 @@ LLAMA = {"norm": "rmsnorm", "position_embedding": "rotary", "gated_mlp": True, "
 
 
 def broken(model: ModelShape = MODEL, **fields) -> list[str]:
-    return [problem.code for problem in broken_engine_rules(replace(LAYOUT, **fields), model)]
+    return [problem.code for problem in engine_violations(replace(LAYOUT, **fields), model)]
 
 
 @pytest.mark.parametrize("engine", ["torch", "deepspeed"])
@@ -26,7 +26,7 @@ def test_our_engines_run_pipelines_with_tensor_and_data_parallelism(engine):
 
 @pytest.mark.parametrize("engine", [e for e in ENGINES if e not in ("torch", "deepspeed")])
 def test_other_trainers_are_not_ours(engine):
-    assert broken(engine=engine) == [f"{engine}.not_ours"]
+    assert broken(engine=engine) == [f"{engine}.engine_mismatch"]
 
 
 @pytest.mark.parametrize(
@@ -125,11 +125,11 @@ def test_a_field_without_effect_breaks_no_rule():
 
 
 def test_a_refusal_names_the_numbers_the_rule_and_the_fix():
-    (problem,) = broken_engine_rules(replace(LAYOUT, grad_accum_steps=1), MODEL)
+    (problem,) = engine_violations(replace(LAYOUT, grad_accum_steps=1), MODEL)
     assert problem.message == "1 micro-batches for 2 stages"
     assert "at least as many micro-batches" in problem.rule
     assert "micro_batch_size" in problem.fix
-    (problem,) = broken_engine_rules(replace(LAYOUT, engine="deepspeed", zero_stage=2), MODEL)
+    (problem,) = engine_violations(replace(LAYOUT, engine="deepspeed", zero_stage=2), MODEL)
     assert problem.message == "zero_stage is 2 with 2 pipeline stages"
     assert problem.rule == "DeepSpeed's pipeline runs with ZeRO 0 and 1"
     assert problem.fix == "set zero_stage to 0 or 1, or pipeline_parallel to 1"

@@ -6,7 +6,7 @@ import pytest
 
 from search_spaces.layouts.layout import ENGINES, OWN_ENGINES, Layout, engines_of
 from search_spaces.model_shape import ModelShape
-from search_spaces.rules.check import broken_engine_rules
+from search_spaces.rules.check import engine_violations
 
 GPT2 = ModelShape(4, 64, 4, 4, 256, False, 256, 64, False, "learned", "layernorm")
 LLAMA = replace(
@@ -25,7 +25,7 @@ OTHERS = [engine for engine in ENGINES if engine not in OWN_ENGINES]
 
 def broken(engine: str, model: ModelShape = LLAMA, **fields) -> list[str]:
     layout = replace(LAYOUT, engine=engine, **fields)
-    return [problem.code for problem in broken_engine_rules(layout, model, engines_of(engine))]
+    return [problem.code for problem in engine_violations(layout, model, engines_of(engine))]
 
 
 @pytest.mark.parametrize("engine", OTHERS)
@@ -74,7 +74,7 @@ def test_what_a_trainer_cannot_express_is_refused_by_name(engine, fields, rule):
 def test_what_deepspeed_itself_cannot_run_is_refused_in_the_same_words_whoever_drives_it(trainer, fields):
     def problems(engine: str) -> list[tuple]:
         layout = replace(LAYOUT, engine=engine, precision="fp32", attention_kernel="math", **fields)
-        found = broken_engine_rules(layout, GPT2, engines_of(engine if engine == trainer else "parlay"))
+        found = engine_violations(layout, GPT2, engines_of(engine if engine == trainer else "parlay"))
         return [(p.code.partition(".")[2], p.message, p.rule, p.fix) for p in found]
 
     assert problems(trainer) == problems("deepspeed")
@@ -109,9 +109,9 @@ def test_a_command_runs_whatever_its_template_says():
 @pytest.mark.parametrize("engine", OTHERS)
 def test_another_trainers_engine_is_refused_with_the_ones_there_are(engine):
     layout = replace(LAYOUT, engine=engine)
-    [problem] = broken_engine_rules(layout, LLAMA)
-    assert problem.code == f"{engine}.not_ours"
+    [problem] = engine_violations(layout, LLAMA)
+    assert problem.code == f"{engine}.engine_mismatch"
     assert "torch and deepspeed" in str(problem)
-    [problem] = broken_engine_rules(replace(LAYOUT, engine="torch"), GPT2, engines_of(engine))
-    assert problem.code == "torch.not_ours"
+    [problem] = engine_violations(replace(LAYOUT, engine="torch"), GPT2, engines_of(engine))
+    assert problem.code == "torch.engine_mismatch"
     assert engine in str(problem)

@@ -4,7 +4,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from search_spaces.errors import InputError
-from search_spaces.schema.durations import Duration, seconds_of
+from search_spaces.schema.durations import Duration, parse_duration_s
 
 
 @pytest.mark.bad_input(6)
@@ -29,7 +29,7 @@ from search_spaces.schema.durations import Duration, seconds_of
     ],
 )
 def test_durations_are_read_in_slurms_grammar_or_with_a_unit(given, seconds):
-    assert seconds_of(given) == seconds
+    assert parse_duration_s(given) == seconds
 
 
 @pytest.mark.bad_input(20)
@@ -42,18 +42,18 @@ def test_durations_are_read_in_slurms_grammar_or_with_a_unit(given, seconds):
 )
 def test_a_duration_in_another_form_is_refused_with_the_grammar(given):
     with pytest.raises(InputError, match=r"duration is") as caught:
-        seconds_of(given)
+        parse_duration_s(given)
     assert caught.value.problems[0].fix == "for example 10m, 2h or 01:30:00"
 
 
 @pytest.mark.parametrize("given", ["367d", "9999999999s", "9999999999-00", "99999999999", 10**15])
 def test_a_duration_over_a_year_is_refused_with_the_bound(given):
     with pytest.raises(InputError) as caught:
-        seconds_of(given)
+        parse_duration_s(given)
     assert caught.value.problems[0].rule == "a duration is longer than 0 and at most 366 days"
 
 
 @pytest.mark.parametrize("seconds", [0.5, 90, 5400.25, 31536000])
 def test_a_duration_written_down_is_read_back_the_same(seconds: float):
     adapter = TypeAdapter(Duration)
-    assert seconds_of(adapter.dump_python(seconds)) == seconds
+    assert parse_duration_s(adapter.dump_python(seconds)) == seconds

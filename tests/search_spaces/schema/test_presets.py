@@ -8,18 +8,18 @@ from search_spaces.errors import InputError
 from search_spaces.schema import presets
 from search_spaces.schema.cluster_sections import ClusterSection
 from search_spaces.schema.sections import ModelSection
-from search_spaces.schema.validation import validated
+from search_spaces.schema.validation import validate
 
 
 @pytest.mark.parametrize("name", presets.preset_names(presets.MODELS))
 def test_every_model_that_comes_along_is_a_model(name: str):
-    shape = validated(ModelSection, presets.preset(presets.MODELS, name)).shape()
+    shape = validate(ModelSection, presets.preset(presets.MODELS, name)).shape()
     assert shape.vocab_size % 128 == 0
 
 
 @pytest.mark.parametrize("name", presets.preset_names(presets.CLUSTERS))
 def test_every_cluster_that_comes_along_is_a_cluster(name: str):
-    cluster = validated(ClusterSection, presets.preset(presets.CLUSTERS, name)).cluster()
+    cluster = validate(ClusterSection, presets.preset(presets.CLUSTERS, name)).cluster()
     assert cluster.num_gpus >= 1
     assert not cluster.links_are_assumed
     assert (cluster.links is None) == (name == "this-machine")
@@ -27,7 +27,7 @@ def test_every_cluster_that_comes_along_is_a_cluster(name: str):
 
 @pytest.mark.parametrize("name", [name for name in presets.preset_names(presets.CLUSTERS) if name != "this-machine"])
 def test_what_is_assumed_of_a_node_is_what_its_ready_made_cluster_says(name: str):
-    cluster = validated(ClusterSection, presets.preset(presets.CLUSTERS, name)).cluster()
+    cluster = validate(ClusterSection, presets.preset(presets.CLUSTERS, name)).cluster()
     assumed = replace(cluster, given_links=None).links
     if name in _OF_THEIR_OWN:
         assert cluster.links.domains != assumed.domains
@@ -59,7 +59,7 @@ _OF_THEIR_OWN = {"a40-pair", "playbook-h100"}
     ],
 )
 def test_a_models_name_tells_its_size(name: str, billions: float):
-    shape = validated(ModelSection, presets.preset(presets.MODELS, name)).shape()
+    shape = validate(ModelSection, presets.preset(presets.MODELS, name)).shape()
     assert shape.parameters / 1e9 == pytest.approx(billions, rel=0.02)
 
 

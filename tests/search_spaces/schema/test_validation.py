@@ -10,7 +10,7 @@ from pydantic import Field
 
 from search_spaces.errors import InputError, Problem
 from search_spaces.schema import validation
-from search_spaces.schema.validation import MOST_TOLD, Section, validated
+from search_spaces.schema.validation import MAX_PROBLEMS, Section, validate
 from search_spaces.schema.yaml_document import parse_document
 
 
@@ -23,7 +23,7 @@ class Ship(Section):
 
 def the_problem(text: str) -> Problem:
     with pytest.raises(InputError) as caught:
-        validated(Ship, parse_document(text.encode(), "ship.yaml", Path()))
+        validate(Ship, parse_document(text.encode(), "ship.yaml", Path()))
     (problem,) = caught.value.problems
     return problem
 
@@ -41,12 +41,12 @@ def test_of_very_many_mistakes_the_first_are_told_and_the_others_counted(monkeyp
     monkeypatch.setattr(validation, "_suggestion", lambda *words: (looked_up.append(words), suggestion(*words))[1])
     text = "".join(f"key{n}: 1\n" for n in range(5000)) + "rig: 3\n"
     with pytest.raises(InputError) as caught:
-        validated(Ship, parse_document(text.encode(), "ship.yaml", Path()))
+        validate(Ship, parse_document(text.encode(), "ship.yaml", Path()))
     *told, last = caught.value.problems
-    assert [problem.key for problem in told] == [f"key{n}" for n in range(MOST_TOLD)]
-    assert last.message == f"{5001 - MOST_TOLD} mistakes more"
+    assert [problem.key for problem in told] == [f"key{n}" for n in range(MAX_PROBLEMS)]
+    assert last.message == f"{5001 - MAX_PROBLEMS} mistakes more"
     assert last.fix
-    assert len(looked_up) == MOST_TOLD
+    assert len(looked_up) == MAX_PROBLEMS
 
 
 @pytest.mark.parametrize(("rig", "fix"), [("sloops", "did you mean sloop?"), ("barque", "write one of these")])

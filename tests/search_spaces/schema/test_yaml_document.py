@@ -12,8 +12,8 @@ from search_spaces.errors import InputError, Problem
 from search_spaces.schema.yaml_document import (
     MAX_BYTES,
     Document,
-    Place,
-    dotted,
+    SourceLocation,
+    format_key_path,
     is_printable,
     parse_document,
     read_document,
@@ -36,14 +36,14 @@ def the_problem(text: str | bytes):
 def test_every_key_and_list_element_knows_its_line():
     document = parsed("a: 1\nb:\n  c:\n    - x\n    - y\n")
     assert document.data == {"a": 1, "b": {"c": ["x", "y"]}}
-    assert document.place(("b", "c", 1)) == Place("search.yaml", 5)
-    assert document.place(("b", "c")) == Place("search.yaml", 3)
+    assert document.location(("b", "c", 1)) == SourceLocation("search.yaml", 5)
+    assert document.location(("b", "c")) == SourceLocation("search.yaml", 3)
 
 
 def test_the_place_of_what_is_not_there_is_that_of_what_is_around_it():
     document = parsed("a: 1\nb:\n  c: 2\n")
-    assert document.place(("b", "missing", "deeper")) == Place("search.yaml", 2)
-    assert document.place(("elsewhere",)) == Place("search.yaml", None)
+    assert document.location(("b", "missing", "deeper")) == SourceLocation("search.yaml", 2)
+    assert document.location(("elsewhere",)) == SourceLocation("search.yaml", None)
 
 
 @pytest.mark.bad_input(2)
@@ -205,9 +205,9 @@ def test_set_takes_the_last_of_two_values_and_may_hold_equal_signs():
 
 def test_a_value_from_set_says_so_and_the_rest_keeps_its_line():
     changed = with_overrides(parsed("a: 1\nb:\n  c: [1, 2]\n"), ["b.c=3", "d.e=4"])
-    assert changed.place(("b", "c")) == changed.place(("b", "c", 0)) == Place("--set", None)
-    assert changed.place(("d",)) == Place("--set", None)
-    assert changed.place(("b",)) == Place("search.yaml", 2)
+    assert changed.location(("b", "c")) == changed.location(("b", "c", 0)) == SourceLocation("--set", None)
+    assert changed.location(("d",)) == SourceLocation("--set", None)
+    assert changed.location(("b",)) == SourceLocation("search.yaml", 2)
 
 
 @pytest.mark.bad_input(49)
@@ -288,4 +288,4 @@ def test_any_signs_of_yaml_are_a_document_or_are_refused(signs: list[str]):
 
 
 def test_keys_are_written_with_dots_and_brackets():
-    assert dotted(("space", "tensor_parallel", 2)) == "space.tensor_parallel[2]"
+    assert format_key_path(("space", "tensor_parallel", 2)) == "space.tensor_parallel[2]"

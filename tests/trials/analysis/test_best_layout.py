@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from search_spaces.hardware.memory_headroom import MemoryFloor
+from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
 from tests.trials.analysis.test_ranking import NODE_HOURS, SPEED, again, trial
 from trials.analysis.best_layout import Choice, best_json, choice_of, fastest_json, none_words, too_full_words, why
@@ -70,22 +70,22 @@ def test_of_finalists_it_says_by_what_they_were_compared():
 
 
 def test_a_faster_one_that_leaves_too_little_memory_is_left_out_in_words_too():
-    floor, full, fits = MemoryFloor(10.0, 4.0), with_peak(trial(1, 300.0), 9.0), with_peak(trial(2, 200.0), 5.0)
-    assert why(rank([full, fits], SPEED, 8, floor)) == "the fastest of the layouts measured that leave 4 GiB free"
+    headroom, full, fits = MemoryHeadroom(10.0, 4.0), with_peak(trial(1, 300.0), 9.0), with_peak(trial(2, 200.0), 5.0)
+    assert why(rank([full, fits], SPEED, 8, headroom)) == "the fastest of the layouts measured that leave 4 GiB free"
     repeated = with_peak(again(3, 2, 200.0), 5.0)
     words = "the fastest of those measured again that leave 4 GiB free, by the lower end of its 95 % interval"
-    assert why(rank([full, fits, repeated], SPEED, 8, floor)) == words
-    assert why(rank([fits], SPEED, 8, floor)) == "the fastest of the layouts measured"
+    assert why(rank([full, fits, repeated], SPEED, 8, headroom)) == words
+    assert why(rank([fits], SPEED, 8, headroom)) == "the fastest of the layouts measured"
 
 
 def test_where_no_layout_leaves_the_memory_asked_for_the_nearest_is_named():
-    floor = MemoryFloor(10.0, 4.0)
+    headroom = MemoryHeadroom(10.0, 4.0)
     full = [with_peak(trial(1, 300.0), 9.0), with_peak(trial(2, 200.0), 8.8), trial(3, 100.0)]
     asked = "no layout that was measured leaves 4 GiB free (constraints.min_free_memory_gib)"
-    assert too_full_words(rank(full, SPEED, 8, floor)) == f"{asked}: t0002 comes nearest and leaves 1.2 GiB"
-    assert too_full_words(rank(full[2:], SPEED, 8, floor)) == f"{asked}: the peak of none is known"
-    assert too_full_words(rank([*full, with_peak(trial(4, 1.0), 1.0)], SPEED, 8, floor)) is None
-    assert too_full_words(rank(full, SPEED, 8)) is too_full_words(rank([], SPEED, 8, floor)) is None
+    assert too_full_words(rank(full, SPEED, 8, headroom)) == f"{asked}: t0002 comes nearest and leaves 1.2 GiB"
+    assert too_full_words(rank(full[2:], SPEED, 8, headroom)) == f"{asked}: the peak of none is known"
+    assert too_full_words(rank([*full, with_peak(trial(4, 1.0), 1.0)], SPEED, 8, headroom)) is None
+    assert too_full_words(rank(full, SPEED, 8)) is too_full_words(rank([], SPEED, 8, headroom)) is None
 
 
 def test_a_second_look_at_a_suspect_run_makes_no_finalist():
@@ -103,5 +103,5 @@ def test_one_suspect_run_is_no_answer_and_that_is_said():
     assert suspect.best is None
     assert none_words(suspect) == "no layout that was measured may be the best: one suspect run alone never is"
     assert none_words(rank([], SPEED, 8)) is None
-    full = rank([with_peak(trial(1, 300.0), 9.0)], SPEED, 8, MemoryFloor(10.0, 4.0))
+    full = rank([with_peak(trial(1, 300.0), 9.0)], SPEED, 8, MemoryHeadroom(10.0, 4.0))
     assert none_words(full) == too_full_words(full)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search_spaces.hardware.memory_headroom import MemoryFloor
+from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from tests.trials.analysis.test_ranking import NODE_HOURS, SPEED, names, trial
 from trials.analysis.best_layout import best_json, why
 from trials.analysis.pareto import pareto, pareto_json, trades
@@ -24,8 +24,8 @@ def on(nodes: int, number: int, tokens_per_sec: float, spread: float = 0.01, fla
     return trial(number, tokens_per_sec, spread, flags, bucket_mib=number, **shape)
 
 
-def ranked(*trials: Trial, others: tuple[Objective, ...] = (), floor: MemoryFloor | None = None) -> Ranking:
-    return rank(trials, SPEED, 8, floor, others)
+def ranked(*trials: Trial, others: tuple[Objective, ...] = (), headroom: MemoryHeadroom | None = None) -> Ranking:
+    return rank(trials, SPEED, 8, headroom, others)
 
 
 class TestNodes:
@@ -54,7 +54,7 @@ class TestNodes:
         full, fitting = on(1, 2, 200.0), on(1, 3, 100.0)
         for run, peak_gib in ((best := on(2, 1, 300.0), 5.0), (full, 7.0), (fitting, 6.0)):
             run.attempts[0].outcome.measured["peak_memory_gib"] = peak_gib
-        front = pareto(ranked(best, full, fitting, floor=MemoryFloor(10.0, 4.0)))
+        front = pareto(ranked(best, full, fitting, headroom=MemoryHeadroom(10.0, 4.0)))
         assert names(front) == ["t0001", "t0003"]
 
     def test_a_run_whose_repeat_failed_for_a_reason_of_the_layouts_own_speaks_for_no_number_of_nodes(self):

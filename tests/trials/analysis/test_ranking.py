@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search_spaces.hardware.memory_headroom import MemoryFloor
+from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
 from tests.trials.examples import OUTCOME
 from trials.analysis.best_layout import best_json
@@ -268,19 +268,19 @@ class TestMemoryToSpare:
 class TestMemoryFloor:
     """Of ranks with 10 GiB, of which 4 have to stay free."""
 
-    FLOOR = MemoryFloor(10.0, 4.0)
+    HEADROOM = MemoryHeadroom(10.0, 4.0)
 
     def of(self, *runs: tuple[Trial, float | None]) -> Ranking:
         for run, peak_gib in runs:
             if peak_gib is not None:
                 run.attempts[0].outcome.measured["peak_memory_gib"] = peak_gib
-        return rank([run for run, _ in runs], SPEED, 8, self.FLOOR)
+        return rank([run for run, _ in runs], SPEED, 8, self.HEADROOM)
 
     def test_a_layout_that_leaves_less_comes_last_and_is_never_the_best_or_a_tie(self):
         ranking = self.of((trial(1, 300.0, 0.05), 7.0), (trial(2, 299.0, 0.05), 6.0), (trial(3, 298.0, 0.05), 6.5))
         assert names(ranking.ordered) == ["t0002", "t0001", "t0003"]
         assert (ranking.best.trial, ranking.fastest.trial, ranking.ties) == ("t0002", "t0002", ())
-        assert [ranking.has_room(t) for t in ranking.ordered] == [True, False, False]
+        assert [ranking.has_headroom(t) for t in ranking.ordered] == [True, False, False]
 
     def test_neither_is_one_whose_peak_nobody_knows(self):
         assert self.of((trial(1, 300.0), None), (trial(2, 200.0), 5.0)).best.trial == "t0002"
@@ -297,7 +297,7 @@ class TestMemoryFloor:
 
     def test_without_a_floor_nothing_is_too_full(self):
         full = trial(1, 300.0)
-        assert rank([full], SPEED, 8).has_room(full)
+        assert rank([full], SPEED, 8).has_headroom(full)
 
 
 class TestSuspects:

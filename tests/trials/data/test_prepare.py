@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search_spaces.errors import InputError, OutsideRefused
+from search_spaces.errors import ExternalError, InputError
 from trials.data import writer
 from trials.data.prepare import Preparation, Watcher, prepare, text_of
 from trials.data.token_file import TokenFile, read_token_header
@@ -192,7 +192,7 @@ class FullDisk:
 def test_a_disk_that_is_full_is_told_and_nothing_is_left(tmp_path, lines, out, room, monkeypatch):
     opened = writer._opened
     monkeypatch.setattr("trials.data.writer._opened", lambda *paths: FullDisk(opened(*paths), room))
-    with pytest.raises(OutsideRefused, match=r"could not be written: No space left on device; nothing of it is left"):
+    with pytest.raises(ExternalError, match=r"could not be written: No space left on device; nothing of it is left"):
         prepare(Preparation((lines,), ("text",)), BYTES, out)
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
 

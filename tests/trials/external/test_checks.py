@@ -9,7 +9,7 @@ import pytest
 
 from tests.trials.trainers.specs import LLAMA, spec_of
 from trials.attempt_result import expected_proof, outcome_fault
-from trials.external.checks import clock_fault, cross_checks, other_batch, proof_of
+from trials.external.checks import clock_fault, cross_checks, layout_proof, other_batch
 from trials.external.endings import failure_of
 from trials.external.log_follower import trainer_environment, trainer_hang_limit_s
 from trials.external.rendezvous import Address
@@ -55,7 +55,7 @@ def test_a_log_that_tells_all_of_the_layout_proves_it():
     reader = StepReader(log_format, SPEC)
     expected = expected_proof(SPEC)
     reader.note(" ".join(f"{name}={value}" for name, value in expected.items()))
-    assert proof_of(SPEC, reader.proof) == expected | {"unproven": []}
+    assert layout_proof(SPEC, reader.proof) == expected | {"unproven": []}
 
 
 def told(step_time_s: float, every: int = 1, lines: int = 8) -> list[TrainerStep]:
@@ -129,7 +129,7 @@ def outcome(proof: dict) -> Outcome:
 
 
 def test_what_a_log_does_not_say_is_unproven_and_no_fault():
-    proof = proof_of(SPEC, {"world_size": 4.0, "tensor_parallel": 2.0, "global_batch_size": 8.0})
+    proof = layout_proof(SPEC, {"world_size": 4.0, "tensor_parallel": 2.0, "global_batch_size": 8.0})
     assert (proof["world_size"], type(proof["world_size"])) == (4, int)
     assert proof["unproven"] == [
         *("data_parallel", "local_parameters_sum", "micro_batches_per_step", "parameters", "pipeline_parallel"),
@@ -139,14 +139,14 @@ def test_what_a_log_does_not_say_is_unproven_and_no_fault():
 
 @pytest.mark.parametrize(("name", "value"), [("world_size", 8), ("global_batch_size", 16), ("pipeline_parallel", 2)])
 def test_what_a_log_says_against_the_spec_is_a_fault(name, value):
-    fault = outcome_fault(SPEC, outcome(proof_of(SPEC, {name: value})))
+    fault = outcome_fault(SPEC, outcome(layout_proof(SPEC, {name: value})))
     assert fault is not None
     assert f"{name} is {value}, the spec says" in fault
 
 
 def test_our_own_trainer_still_has_to_prove_everything():
     spec = replace(SPEC, trainer={"kind": "parlay"})
-    assert "the layout did not take effect" in str(outcome_fault(spec, outcome(proof_of(SPEC, {}))))
+    assert "the layout did not take effect" in str(outcome_fault(spec, outcome(layout_proof(SPEC, {}))))
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 from search_spaces.model_shape import ModelShape
 from trials.files.folders import read_json, write_json
 from trials.protocols.calibration import (
-    ON_CPU,
-    ON_GPU,
+    CPU_BUDGET,
+    GPU_BUDGET,
     Collective,
     GroupTime,
     Measurements,
@@ -78,15 +78,15 @@ def test_the_models_own_products_do_the_work_of_its_layers():
     assert of_a_layer == 2 * GQA.seq_length * (GQA.layer_parameters - norms)
     assert products[-1].columns == GQA.vocab_size
     assert not any(product.is_square for product in products)
-    assert all(product.is_square for product in square_products(ON_CPU))
+    assert all(product.is_square for product in square_products(CPU_BUDGET))
 
 
 def test_over_a_slow_network_less_is_exchanged():
-    assert ON_GPU.bytes_in_time(probe_s=1e-3, num_ranks=8) == 2**30
+    assert GPU_BUDGET.bytes_in_time(probe_s=1e-3, num_ranks=8) == 2**30
     # At a tenth of a GB/s 1 GiB would take ten seconds; the probe is a 64th of it, and a second has five rounds.
-    assert ON_GPU.bytes_in_time(probe_s=10 / 64, num_ranks=8) == pytest.approx(2**30 / 50, rel=1e-6)
-    assert ON_GPU.bytes_in_time(probe_s=0.5, num_ranks=6) % 24 == 0
-    assert ON_CPU.bytes_in_time(probe_s=1e6, num_ranks=6) == 24
+    assert GPU_BUDGET.bytes_in_time(probe_s=10 / 64, num_ranks=8) == pytest.approx(2**30 / 50, rel=1e-6)
+    assert GPU_BUDGET.bytes_in_time(probe_s=0.5, num_ranks=6) % 24 == 0
+    assert CPU_BUDGET.bytes_in_time(probe_s=1e6, num_ranks=6) == 24
 
 
 def test_bus_bandwidth_is_what_nccls_tests_print():
@@ -98,7 +98,7 @@ def test_bus_bandwidth_is_what_nccls_tests_print():
 
 def test_measurements_are_read_as_they_were_written(tmp_path):
     found = Measurements(
-        products=(ProductRate(square_products(ON_CPU)[0], "fp32", 0.03),),
+        products=(ProductRate(square_products(CPU_BUDGET)[0], "fp32", 0.03),),
         memory_gb_per_s=8.0,
         groups=(GroupTime(Collective.ALL_GATHER, 4, 1024, 0.5),),
         pairs=(PairTime(2, False, 16, 1e-5),),

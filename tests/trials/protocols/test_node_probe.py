@@ -6,7 +6,7 @@ import json
 
 from tests.orchestrator.diagnostics.doctor.test_node_findings import sights
 from trials.protocols.node_probe import Sights
-from trials.train.doctor.program import let_nccl_tell
+from trials.train.doctor.program import enable_nccl_log
 
 
 def test_sights_are_read_as_they_were_written(tmp_path):
@@ -18,5 +18,5 @@ def test_sights_are_read_as_they_were_written(tmp_path):
 
 def test_nccl_tells_in_the_ranks_log_whatever_was_set_for_other_runs():
     environ = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": "/tmp/elsewhere", "NCCL_NET": "IB"}
-    let_nccl_tell(environ)
+    enable_nccl_log(environ)
     assert environ == {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV,NET", "NCCL_NET": "IB"}

@@ -11,7 +11,6 @@ from trials.protocols.parity_cases import (
     SILENT_ERRORS,
     TRIPLED,
     axis_values,
-    broken_rules,
     covering_cases,
     exclusion_reasons,
     failing_cases,
@@ -19,6 +18,7 @@ from trials.protocols.parity_cases import (
     legal_cases,
     named_case,
     pairs_left_out,
+    violated_rules,
 )
 from trials.protocols.selftest import Case, Expected
 
@@ -44,7 +44,7 @@ def shown(cases: list[Case], axes: tuple[str, ...], size: int) -> set:
 
 
 def test_every_case_keeps_every_rule_and_the_most_ranks(chosen):
-    assert all(not broken_rules(case, "cpu") and case.layout.num_gpus <= 8 for case in chosen)
+    assert all(not violated_rules(case, "cpu") and case.layout.num_gpus <= 8 for case in chosen)
 
 
 def test_no_two_cases_have_a_name_or_a_training_in_common(chosen):
@@ -81,7 +81,7 @@ def test_pairs_that_no_case_has_are_refused_by_a_rule(chosen):
 @pytest.mark.parametrize("name", [*SILENT_ERRORS, *COMPILED])
 def test_each_known_silent_error_is_a_case_or_refused(name, chosen):
     shape, fields = {**SILENT_ERRORS, **COMPILED}[name]
-    refusing = broken_rules(named_case(name, shape, **fields), "cpu")
+    refusing = violated_rules(named_case(name, shape, **fields), "cpu")
     assert (name in {case.name for case in chosen}) == (not refusing and name in SILENT_ERRORS)
     assert name not in MUST_TRAIN or not refusing, refusing
 
@@ -91,8 +91,8 @@ MUST_TRAIN = {name for name in SILENT_ERRORS if name != "bf16-zero0-deepspeed"}
 
 def test_deepspeeds_bf16_without_zero_is_refused_and_its_pipeline_is_not():
     data = named_case("x", engine="deepspeed", precision="bf16", data_parallel=2)
-    assert any(rule.startswith("deepspeed.") for rule in broken_rules(data, "cpu"))
-    assert not broken_rules(named_case("x", engine="deepspeed", precision="bf16", pipeline_parallel=2), "cpu")
+    assert any(rule.startswith("deepspeed.") for rule in violated_rules(data, "cpu"))
+    assert not violated_rules(named_case("x", engine="deepspeed", precision="bf16", pipeline_parallel=2), "cpu")
 
 
 def test_on_fewer_ranks_the_cases_that_fit_cover_what_fits(legal):
@@ -121,4 +121,4 @@ def test_accelerators_without_bf16_have_no_bf16_cases():
 def test_the_cases_that_must_fail_fit_as_well(most_ranks):
     failing = failing_cases(most_ranks)
     assert [case.expected for case in failing] == [Expected.GPU_OOM, Expected.HANG]
-    assert all(case.layout.num_gpus <= most_ranks and not broken_rules(case, "cpu") for case in failing)
+    assert all(case.layout.num_gpus <= most_ranks and not violated_rules(case, "cpu") for case in failing)

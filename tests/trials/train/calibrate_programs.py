@@ -10,17 +10,17 @@ from typing import Any
 from search_spaces.layouts.layout import Layout
 from tests.trials.train.trial_processes import make_spec
 from trials.files.folders import AttemptFolder
-from trials.protocols.calibration import Effort, trainer_of
+from trials.protocols.calibration import BenchmarkBudget, trainer_of
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.report import Report
 from trials.train.calibrate import benchmarks
 
-TINY = Effort((16, 32), 2**20, 2**16, 2**14, seconds=0.005)
+TINY = BenchmarkBudget((16, 32), 2**20, 2**16, 2**14, seconds=0.005)
 
 
 def measure(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """This rank's answer: of so many nodes with so many ranks each."""
-    benchmarks.ON_CPU = TINY
+    benchmarks.CPU_BUDGET = TINY
     layout = Layout(num_nodes=arguments["num_nodes"], data_parallel=arguments["num_nodes"] * arguments["gpus_per_node"])
     spec = make_spec(layout, gpus_per_node=arguments["gpus_per_node"], trainer=trainer_of(["fp32", "bf16"]))
     env = RankEnvironment.read(os.environ)

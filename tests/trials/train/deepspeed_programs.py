@@ -29,13 +29,13 @@ def train_plainly(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     import torch
 
     from trials.train.data import SyntheticData
-    from trials.train.model.chunk import Running, Stage, StagePlan
+    from trials.train.model.chunk import ChunkExecution, Stage, StagePlan
     from trials.train.model.initial_weights import WeightSource
     from trials.train.parallel.tensor_parallel import TensorRanks
 
     model, layout = _model(arguments), _layout(arguments)
     cpu = torch.device("cpu")
-    stage = Stage(model, StagePlan.of(model, 0, 1), TensorRanks(), WeightSource(SEED, cpu), Running())
+    stage = Stage(model, StagePlan.of(model, 0, 1), TensorRanks(), WeightSource(SEED, cpu), ChunkExecution())
     adamw = {"lr": LEARNING_RATE, "betas": (0.9, 0.95), "eps": EPSILON, "weight_decay": 0.01}
     optimizer = torch.optim.AdamW(stage.parameters(), foreach=False, **adamw)
     data, size = SyntheticData(model, layout, 0, cpu), layout.micro_batch_size
@@ -62,9 +62,9 @@ def train_layout(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
     from trials.train.data import Batch, SyntheticData
     from trials.train.engines import deepspeed_engine
-    from trials.train.engines.engine import Training
+    from trials.train.engines.engine import TrainingConfig
     from trials.train.engines.factory import build_engine
-    from trials.train.engines.optimizer import Optimisation
+    from trials.train.engines.optimizer import OptimizerConfig
     from trials.train.model.initial_weights import WeightSource
     from trials.train.parallel.device import Device
     from trials.train.parallel.process_groups import join_world
@@ -74,8 +74,8 @@ def train_layout(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     cpu = torch.device("cpu")
     world = join_world(spec, AttemptFolder(folder), RankEnvironment.read(os.environ), Device(cpu))
     power = arguments.get("loss_scale_power", 16)
-    settings = Optimisation(LEARNING_RATE, epsilon=EPSILON, max_grad_norm=MAX_GRAD_NORM, loss_scale_power=power)
-    engine = build_engine(Training(spec.model, spec.layout, WeightSource(SEED, cpu), settings), world)
+    settings = OptimizerConfig(LEARNING_RATE, epsilon=EPSILON, max_grad_norm=MAX_GRAD_NORM, loss_scale_power=power)
+    engine = build_engine(TrainingConfig(spec.model, spec.layout, WeightSource(SEED, cpu), settings), world)
     data = SyntheticData(spec.model, spec.layout, world.at.data, cpu)
     losses, norms = [], []
     for step, count in enumerate(arguments["micro_batches"]):

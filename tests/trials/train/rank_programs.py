@@ -17,7 +17,7 @@ from trials.files.folders import AttemptFolder
 from trials.protocols.selftest import Case, case_spec
 from trials.ranks.environment import RankEnvironment
 from trials.train.engines import deepspeed_engine, fsdp
-from trials.train.model.chunk import Running, Stage, StagePlan
+from trials.train.model.chunk import ChunkExecution, Stage, StagePlan
 from trials.train.model.initial_weights import WeightSource
 from trials.train.parallel import collectives, gather
 from trials.train.parallel.device import Device
@@ -48,7 +48,7 @@ def told_each_other(arguments: Mapping[str, Any], folder: Path) -> Any:
     store = torch.distributed.FileStore(str(folder / "store"), env.world_size)
     torch.distributed.init_process_group("gloo", store=store, rank=env.rank, world_size=env.world_size)
     try:
-        return gather.exchange_json(arguments["told"][env.rank], CPU.torch_device, arguments["longest_bytes"])
+        return gather.gather_json(arguments["told"][env.rank], CPU.torch_device, arguments["longest_bytes"])
     except ValueError as error:
         return str(error)
 
@@ -90,7 +90,7 @@ def graphs_of_compiled_blocks(arguments: Mapping[str, Any], folder: Path) -> int
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     model = Case.from_json(arguments["case"]).model
     group = TensorRanks(0, 1, torch.distributed.group.WORLD, arguments["splits_sequence"])
-    stage = Stage(model, StagePlan.of(model, 0, 1), group, WeightSource(1, CPU.torch_device), Running())
+    stage = Stage(model, StagePlan.of(model, 0, 1), group, WeightSource(1, CPU.torch_device), ChunkExecution())
     for block in stage.blocks:
         block.compile(backend=count)
     stage(torch.zeros((2, model.seq_length), dtype=torch.long)).sum().backward()

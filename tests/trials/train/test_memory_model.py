@@ -12,7 +12,7 @@ from search_spaces.cost_model.memory import LayerActivations
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
-from trials.train.model.chunk import Running, Stage, StagePlan
+from trials.train.model.chunk import ChunkExecution, Stage, StagePlan
 from trials.train.model.initial_weights import WeightSource
 from trials.train.parallel.tensor_parallel import TensorRanks
 
@@ -29,7 +29,7 @@ KERNELS = {"math": SDPBackend.MATH, "flash": SDPBackend.FLASH_ATTENTION}
 
 def kept_bytes(model: ModelShape, layout: Layout) -> int:
     """Of all tensors that autograd keeps of one micro-batch, each once, beside the weights."""
-    running = Running(layout.activation_checkpointing)
+    running = ChunkExecution(layout.activation_checkpointing)
     stage = Stage(model, StagePlan.of(model, 0, 1), TensorRanks(), WEIGHTS, running).to(TYPES[layout.precision])
     weights = {parameter.untyped_storage().data_ptr() for parameter in stage.parameters()}
     kept: dict[int, torch.Tensor] = {}

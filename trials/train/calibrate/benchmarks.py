@@ -10,11 +10,11 @@ import torch.distributed as dist
 
 from trials.files.folders import AttemptFolder
 from trials.protocols.calibration import (
-    ON_CPU,
-    ON_GPU,
+    CPU_BUDGET,
+    GPU_BUDGET,
     SMALL_BYTES,
+    BenchmarkBudget,
     Collective,
-    Effort,
     GroupTime,
     Measurements,
     PairTime,
@@ -34,7 +34,7 @@ from trials.train.engines.engine import DTYPES
 from trials.train.parallel.device import Device, open_device
 from trials.train.parallel.process_groups import COLLECTIVE_LIMIT, join_world
 from trials.train.proof.fingerprint import fingerprint
-from trials.train.proof.layout_check import placed_ranks
+from trials.train.proof.layout_check import locate_ranks
 from trials.trial import TrialSpec, utc_text
 
 Work = Callable[[], object] | None
@@ -45,10 +45,10 @@ def measure(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report
     """Everything, on every rank of the world; the same on all of them."""
     device = open_device(spec, env.local_rank)
     join_world(spec, folder, env, device)
-    places = placed_ranks(spec, device)
+    places = locate_ranks(spec, device)
     report.enter("measured")
-    effort = ON_CPU if device.is_cpu else ON_GPU
-    bench = Bench(spec, env.rank, device, effort, Stopwatch(device, report, effort.seconds))
+    effort = CPU_BUDGET if device.is_cpu else GPU_BUDGET
+    bench = BenchmarkRunner(spec, env.rank, device, effort, Stopwatch(device, report, effort.seconds))
     products = [rate for precision in spec.trainer["precisions"] for rate in bench.product_rates(precision)]
     to_host, from_host = bench.host_gb_per_s()
     return Measurements(
@@ -63,10 +63,10 @@ def measure(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report
     )
 
 
-class Bench:
+class BenchmarkRunner:
     """One rank's part in each measurement. Every method is collective over the world, and answers all ranks alike."""
 
-    def __init__(self, spec: TrialSpec, rank: int, device: Device, effort: Effort, stopwatch: Stopwatch):
+    def __init__(self, spec: TrialSpec, rank: int, device: Device, effort: BenchmarkBudget, stopwatch: Stopwatch):
         self._spec = spec
         self._rank = rank
         self._device = device.torch_device

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from trials.protocols.calibration import ROUNDS
 from trials.ranks.report import Report
 from trials.train.parallel.device import Device
-from trials.train.parallel.gather import meet
+from trials.train.parallel.gather import barrier
 
 MOST_CALLS = 2000
 """In a round: of a tiny message many fit into a round, and none of them tells more."""
@@ -44,7 +44,7 @@ class Stopwatch:
 
     def _round_s(self, work: Callable[[], object], calls: int) -> float:
         """Seconds from when all ranks are here until this one's work is done."""
-        meet(self._device.torch_device)
+        barrier(self._device.torch_device)
         self._device.synchronize()
         return self._by_clock_s(work, calls) if self._device.is_cpu else self._by_events_s(work, calls)
 

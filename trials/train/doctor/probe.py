@@ -14,35 +14,35 @@ import torch
 
 from search_spaces.plain_file import read_plain
 from trials.files.folders import AttemptFolder, write_text
-from trials.protocols.calibration import ON_CPU, ON_GPU
+from trials.protocols.calibration import CPU_BUDGET, GPU_BUDGET
 from trials.protocols.node_probe import MARKS_SEEN_WITHIN_S, RankSight, Sights, mark_of
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.report import Report
-from trials.train.calibrate.benchmarks import Bench
+from trials.train.calibrate.benchmarks import BenchmarkRunner
 from trials.train.calibrate.stopwatch import Stopwatch
 from trials.train.parallel.device import Device, open_device
-from trials.train.parallel.gather import exchange_json, meet
+from trials.train.parallel.gather import barrier, gather_json
 from trials.train.parallel.process_groups import join_world
 from trials.trial import TrialSpec
 
 
-def look(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report: Report) -> Sights:
+def probe_nodes(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report: Report) -> Sights:
     """Everything, on every rank of the world; the same on all of them."""
     device = open_device(spec, env.local_rank)
     write_text(mark_of(folder.path, env.rank), spec.nonce)
     join_world(spec, folder, env, device)
     report.enter("measured")
-    meet(device.torch_device)
+    barrier(device.torch_device)
     device.synchronize()
-    mine = sight(env.rank, device, time.time(), unseen_marks(folder.path, spec))
-    ranks = exchange_json(asdict(mine), device.torch_device)
+    mine = rank_probe(env.rank, device, time.time(), missing_marks(folder.path, spec))
+    ranks = gather_json(asdict(mine), device.torch_device)
     report.progress()
-    effort = ON_CPU if device.is_cpu else ON_GPU
-    bench = Bench(spec, env.rank, device, effort, Stopwatch(device, report, effort.seconds))
+    effort = CPU_BUDGET if device.is_cpu else GPU_BUDGET
+    bench = BenchmarkRunner(spec, env.rank, device, effort, Stopwatch(device, report, effort.seconds))
     return Sights(tuple(map(RankSight.from_json, ranks)), tuple(bench.group_times()))
 
 
-def sight(rank: int, device: Device, clock_s: float, unseen: tuple[int, ...]) -> RankSight:
+def rank_probe(rank: int, device: Device, clock_s: float, unseen: tuple[int, ...]) -> RankSight:
     """What this process sees of its machine."""
     return RankSight(
         rank=rank,
@@ -60,7 +60,7 @@ def sight(rank: int, device: Device, clock_s: float, unseen: tuple[int, ...]) ->
     )
 
 
-def unseen_marks(folder: Path, spec: TrialSpec) -> tuple[int, ...]:
+def missing_marks(folder: Path, spec: TrialSpec) -> tuple[int, ...]:
     """The ranks whose marks are not there, or not this attempt's, after as long as a shared folder may take."""
     deadline = time.monotonic() + MARKS_SEEN_WITHIN_S
     unseen = tuple(range(spec.num_gpus))

@@ -25,15 +25,15 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 
 def _look(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report: Report) -> None:
-    let_nccl_tell(os.environ)
-    from trials.train.doctor.probe import look
+    enable_nccl_log(os.environ)
+    from trials.train.doctor.probe import probe_nodes
 
-    found = look(spec, folder, env, report)
+    found = probe_nodes(spec, folder, env, report)
     if env.rank == 0:
         found.write(folder.path)
 
 
-def let_nccl_tell(environ: MutableMapping[str, str]) -> None:
+def enable_nccl_log(environ: MutableMapping[str, str]) -> None:
     """NCCL, and RCCL, say in the rank's log which transports they chose, whatever was set for other runs."""
     environ["NCCL_DEBUG"] = "INFO"
     environ["NCCL_DEBUG_SUBSYS"] = "INIT,ENV,NET"

@@ -20,11 +20,11 @@ from torch import nn
 
 from search_spaces.layouts.layout import Layout
 from trials.train.data import Batch
-from trials.train.engines.deepspeed_guards import groups_with_a_limit, join_deepspeed, lean_start
-from trials.train.engines.engine import Engine, EngineCounts, GroupSizes, StepResult, Training
+from trials.train.engines.deepspeed_guards import group_timeouts, join_deepspeed, lean_start
+from trials.train.engines.engine import Engine, EngineCounts, GroupSizes, StepResult, TrainingConfig
 from trials.train.engines.gradients import clip_gradients
 from trials.train.engines.optimizer import build_adamw
-from trials.train.model.chunk import Running, Stage
+from trials.train.model.chunk import ChunkExecution, Stage
 from trials.train.parallel.collectives import Reduction, reduce_in_place
 from trials.train.parallel.process_groups import World, group_size
 from trials.train.parallel.tensor_parallel import TensorRanks, sees_part_of_sequence, vocab_parallel_cross_entropy
@@ -37,9 +37,9 @@ MicroBatch = tuple[torch.Tensor, torch.Tensor]
 """Token ids, and the ids that follow them."""
 
 
-def build_deepspeed_engine(training: Training, world: World) -> Engine:
+def build_deepspeed_engine(training: TrainingConfig, world: World) -> Engine:
     join_deepspeed(training.device)
-    with groups_with_a_limit():
+    with group_timeouts():
         return _PlainEngine(training, world) if world.stages is None else _PipelineEngine(training, world)
 
 
@@ -47,7 +47,7 @@ class _DeepSpeedEngine(Engine):
     """What both kinds share: the wrapped engine, the sums over tensor ranks and stages that it leaves to the model, and
     the gradient norm, which ZeRO 0 does not tell."""
 
-    def __init__(self, training: Training, world: World, module: nn.Module, mpu: Any):
+    def __init__(self, training: TrainingConfig, world: World, module: nn.Module, mpu: Any):
         self._training = training
         self._world = world
         self._stage = local_stage(module)
@@ -134,7 +134,7 @@ class _DeepSpeedEngine(Engine):
 class _PlainEngine(_DeepSpeedEngine):
     """One stage: DeepSpeed's engine with our tensor parallelism told to it as Megatron's is."""
 
-    def __init__(self, training: Training, world: World):
+    def __init__(self, training: TrainingConfig, world: World):
         axes = _Axes(world)
         prepare = _preparation(training, axes)
         model, plan, ranks, weights, running = training.stage_arguments(0, world)
@@ -158,7 +158,7 @@ class _PlainEngine(_DeepSpeedEngine):
 class _PipelineEngine(_DeepSpeedEngine):
     """Several stages: DeepSpeed's 1F1B over a PipelineModule with one layer a stage, so that stages may be uneven."""
 
-    def __init__(self, training: Training, world: World):
+    def __init__(self, training: TrainingConfig, world: World):
         super().__init__(training, world, _StagePipeline(training, world), mpu=None)
 
     def train_step(self, batch: Batch) -> StepResult:
@@ -172,7 +172,7 @@ class _StagePipeline(PipelineModule):
     """Builds only the local stage. It names no tied weights: DeepSpeed looks for their gradients in a place where, with
     fp16, or bf16 and offload, there are none, and silently leaves them apart; `_sum_tied_gradients` does not."""
 
-    def __init__(self, training: Training, world: World):
+    def __init__(self, training: TrainingConfig, world: World):
         prepare = _preparation(training, axes=None)
         stages = range(training.layout.pipeline_parallel)
         super().__init__(
@@ -222,7 +222,7 @@ def _topology(layout: Layout) -> ProcessTopology:
     return ProcessTopology(axes, [sizes[axis] for axis in axes])
 
 
-def _preparation(training: Training, axes: _Axes | None) -> Callable[[nn.Module], None]:
+def _preparation(training: TrainingConfig, axes: _Axes | None) -> Callable[[nn.Module], None]:
     """What is done to each part of the model as soon as it is built, so that no rank ever holds all of it in fp32, nor
     with ZeRO 3 all of it at all."""
     weight_type = training.dtype
@@ -247,7 +247,7 @@ def _mark_parameters(stage: Stage) -> None:
         parameter.ds_pipe_replicated = id(parameter) not in counted  # type: ignore[attr-defined]
 
 
-def _give_exact_masters(stage: Stage, training: Training, world: World) -> None:
+def _give_exact_masters(stage: Stage, training: TrainingConfig, world: World) -> None:
     """DeepSpeed's fp32 weights start as the rounded ones; draw the exact ones again, part by part, and give it those,
     so that every layout starts from the same weights."""
     blocks = iter(stage.blocks)
@@ -258,7 +258,7 @@ def _give_exact_masters(stage: Stage, training: Training, world: World) -> None:
             values.data = values.data.new_empty(0)
 
     model, plan, ranks, weights, _ = training.stage_arguments(world.at.stage, world)
-    exact = Stage(model, plan, ranks, weights, Running(), on_part=give_block)
+    exact = Stage(model, plan, ranks, weights, ChunkExecution(), on_part=give_block)
     for name, values in exact.named_parameters():
         if not name.startswith("blocks."):
             safe_set_full_fp32_param(stage.get_parameter(name), values.data)
@@ -296,7 +296,7 @@ def _sum_in_one(gradients: Sequence[torch.Tensor], ranks: TensorRanks) -> None:
         gradient.copy_(total.view_as(gradient))
 
 
-def _configuration(training: Training) -> dict[str, Any]:
+def _configuration(training: TrainingConfig) -> dict[str, Any]:
     """What the recipe exports, but for what is ours: the clipping of ZeRO 0 (`_clip`) and the recomputation, which a
     stage does by itself. DeepSpeed's own reports are off."""
     layout = replace(training.layout, activation_checkpointing="none")

@@ -35,7 +35,7 @@ def join_deepspeed(device: torch.device) -> None:
 
 
 @contextmanager
-def groups_with_a_limit() -> Iterator[None]:
+def group_timeouts() -> Iterator[None]:
     """The groups that DeepSpeed makes itself wait as long as ours."""
     with _replaced(dist, "new_group", partial(dist.new_group, timeout=COLLECTIVE_LIMIT)):
         yield

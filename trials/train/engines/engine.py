@@ -10,8 +10,8 @@ import torch
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.train.data import Batch
-from trials.train.engines.optimizer import Optimisation
-from trials.train.model.chunk import Running, Stage, StagePlan
+from trials.train.engines.optimizer import OptimizerConfig
+from trials.train.model.chunk import ChunkExecution, Stage, StagePlan
 from trials.train.model.initial_weights import WeightSource
 from trials.train.parallel.process_groups import World
 
@@ -20,13 +20,13 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingConfig:
     """What is trained: the model, how it is laid out, from which weights and with which settings."""
 
     model: ModelShape
     layout: Layout
     weights: WeightSource
-    optimisation: Optimisation
+    optimisation: OptimizerConfig
 
     @property
     def device(self) -> torch.device:
@@ -45,7 +45,7 @@ class Training:
     def stage_arguments(self, chunk: int, world: World) -> tuple:
         """Arguments of `Stage` for this chunk of the pipeline."""
         plan = StagePlan.of(self.model, chunk, self.num_chunks)
-        running = Running(self.layout.activation_checkpointing, self.layout.torch_compile)
+        running = ChunkExecution(self.layout.activation_checkpointing, self.layout.torch_compile)
         return self.model, plan, world.tensor_ranks, self.weights, running
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from trials.train.engines.engine import Engine, Training
+from trials.train.engines.engine import Engine, TrainingConfig
 from trials.train.parallel.process_groups import World
 
 
-def build_engine(training: Training, world: World) -> Engine:
+def build_engine(training: TrainingConfig, world: World) -> Engine:
     """The layout's engine, imported only now: a trial pays for one."""
     if training.layout.engine == "deepspeed":
         from trials.train.engines.deepspeed_engine import build_deepspeed_engine

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from trials.train.engines.sharding import Piece, Sharding, Traits, named_traits
+from trials.train.engines.sharding import ParamTraits, Sharding, ShardSlice, named_param_traits
 from trials.train.model.chunk import Stage
 from trials.train.parallel.collectives import (
     Reduction,
@@ -41,7 +41,7 @@ class Bucket:
 
     begin: int
     end: int
-    members: Sequence[tuple[nn.Parameter, Traits]]
+    members: Sequence[tuple[nn.Parameter, ParamTraits]]
     awaited: int = 0
     work: dist.Work | None = field(default=None, repr=False)
 
@@ -148,7 +148,7 @@ class FlatSharding(Sharding):
     def gradients(self) -> Sequence[torch.Tensor]:
         return self._updated
 
-    def pieces(self) -> Sequence[Piece]:
+    def pieces(self) -> Sequence[ShardSlice]:
         return self._pieces
 
     def publish(self) -> None:
@@ -175,13 +175,15 @@ class FlatSharding(Sharding):
             for begin, parameter, traits in _placed(bucket):
                 first, end = max(begin, mine.start), min(begin + parameter.numel(), mine.stop)
                 if first < end:
-                    yield Piece(updated[first - mine.start : end - mine.start], traits)
+                    yield ShardSlice(updated[first - mine.start : end - mine.start], traits)
 
 
-def _in_backward_order(stages: Sequence[Stage]) -> list[tuple[nn.Parameter, Traits]]:
+def _in_backward_order(stages: Sequence[Stage]) -> list[tuple[nn.Parameter, ParamTraits]]:
     """The last layers' gradients are ready first. A tied table comes at the very end: before the data ranks sum it,
     first and last stage have to."""
-    known = [(stage.get_parameter(name), traits) for stage in stages for name, traits in named_traits(stage)][::-1]
+    known = [(stage.get_parameter(name), traits) for stage in stages for name, traits in named_param_traits(stage)][
+        ::-1
+    ]
     return sorted(known, key=lambda pair: pair[1].is_tied)
 
 
@@ -192,9 +194,9 @@ def _bucket_elements(overlaps: bool, bucket_mib: int | None) -> int | None:
     return (bucket_mib or OVERLAPPED_BUCKET_MIB) * MIB // GRADIENT_BYTES
 
 
-def cut(members: list[tuple[nn.Parameter, Traits]], most: int | None, ranks: int) -> list[Bucket]:
+def cut(members: list[tuple[nn.Parameter, ParamTraits]], most: int | None, ranks: int) -> list[Bucket]:
     """Buckets of at most so many elements, or of one parameter, each a multiple of `ranks` long; tied ones alone."""
-    groups: list[list[tuple[nn.Parameter, Traits]]] = []
+    groups: list[list[tuple[nn.Parameter, ParamTraits]]] = []
     for member in members:
         if groups and not _begins_a_bucket(groups[-1], member, most):
             groups[-1].append(member)
@@ -209,7 +211,7 @@ def cut(members: list[tuple[nn.Parameter, Traits]], most: int | None, ranks: int
     return buckets
 
 
-def _begins_a_bucket(group: list[tuple[nn.Parameter, Traits]], member: tuple, most: int | None) -> bool:
+def _begins_a_bucket(group: list[tuple[nn.Parameter, ParamTraits]], member: tuple, most: int | None) -> bool:
     parameter, traits = member
     if traits.is_tied:
         return True

@@ -16,9 +16,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from trials.train.engines.engine import Training
+from trials.train.engines.engine import TrainingConfig
 from trials.train.engines.gradients import gradient_of
-from trials.train.engines.sharding import Piece, Sharding, Traits, named_traits
+from trials.train.engines.sharding import ParamTraits, Sharding, ShardSlice, named_param_traits
 from trials.train.model.chunk import Stage
 from trials.train.parallel.collectives import Reduction, reduce_in_place
 from trials.train.parallel.process_groups import World
@@ -34,7 +34,7 @@ class FsdpSharding(Sharding):
     loss_divisor = 1  # FSDP takes the mean over the data ranks
     shares_gradients = True
 
-    def __init__(self, training: Training, world: World, chunks: Sequence[int]):
+    def __init__(self, training: TrainingConfig, world: World, chunks: Sequence[int]):
         assert world.data is not None
         self._ends = world.ends
         self._held = 0
@@ -44,13 +44,13 @@ class FsdpSharding(Sharding):
             mp_policy=MixedPrecisionPolicy(param_dtype=training.dtype, reduce_dtype=torch.float32),
             reshard_after_forward=training.layout.zero_stage == 3,
         )
-        self._known: list[tuple[nn.Parameter, Traits]] = []
+        self._known: list[tuple[nn.Parameter, ParamTraits]] = []
         self.stages = tuple(self._build(training, world, chunk) for chunk in chunks)
         with torch.no_grad():
             self.weights = self.masters = [_local(parameter) for parameter, _ in self._known]
 
-    def _build(self, training: Training, world: World, chunk: int) -> Stage:
-        in_blocks: list[Traits] = []
+    def _build(self, training: TrainingConfig, world: World, chunk: int) -> Stage:
+        in_blocks: list[ParamTraits] = []
 
         def shard(block: nn.Module) -> None:
             in_blocks.extend(_traits_in_block(block, world))
@@ -58,7 +58,7 @@ class FsdpSharding(Sharding):
 
         model, plan, ranks, weights, running = training.stage_arguments(chunk, world)
         stage = Stage(model, plan, ranks, weights, running, on_part=shard)
-        outside = dict(named_traits(stage, lambda name: not name.startswith("blocks.")))
+        outside = dict(named_param_traits(stage, lambda name: not name.startswith("blocks.")))
         self._shard(stage)
         left = iter(in_blocks)
         traits = [outside[name] if name in outside else next(left) for name, _ in stage.named_parameters()]
@@ -66,7 +66,7 @@ class FsdpSharding(Sharding):
         self._count_after_forward(stage, traits)
         return stage
 
-    def _count_after_forward(self, stage: Stage, traits: Sequence[Traits]) -> None:
+    def _count_after_forward(self, stage: Stage, traits: Sequence[ParamTraits]) -> None:
         """What lies here from a forward pass to its backward pass is counted once, when FSDP is done with the first."""
 
         def count(*_: Any) -> None:
@@ -88,8 +88,8 @@ class FsdpSharding(Sharding):
     def gradients(self) -> Sequence[torch.Tensor]:
         return [_local_gradient(parameter) for parameter, _ in self._known]
 
-    def pieces(self) -> Sequence[Piece]:
-        return [Piece(_local_gradient(parameter), traits) for parameter, traits in self._known]
+    def pieces(self) -> Sequence[ShardSlice]:
+        return [ShardSlice(_local_gradient(parameter), traits) for parameter, traits in self._known]
 
     def publish(self) -> None:
         """FSDP gathers weights when it needs them."""
@@ -102,9 +102,11 @@ class FsdpSharding(Sharding):
         return sum(_local(parameter).numel() for parameter, traits in self._known if traits.is_counted)
 
 
-def _traits_in_block(block: nn.Module, world: World) -> Iterator[Traits]:
+def _traits_in_block(block: nn.Module, world: World) -> Iterator[ParamTraits]:
     for parameter in block.parameters():
-        yield Traits(world.at.tensor == 0 or is_sharded(parameter), sees_part_of_sequence(parameter), is_tied=False)
+        yield ParamTraits(
+            world.at.tensor == 0 or is_sharded(parameter), sees_part_of_sequence(parameter), is_tied=False
+        )
 
 
 def _local(parameter: nn.Parameter) -> torch.Tensor:

@@ -11,7 +11,7 @@ from torch import nn
 
 
 @dataclass(frozen=True)
-class Optimisation:
+class OptimizerConfig:
     """Settings of the optimizer; they change what is learnt, not how long a step takes. With fp16 the loss is scaled by
     two to the `loss_scale_power` at first."""
 
@@ -33,7 +33,7 @@ class LeanAdamW(torch.optim.AdamW):
     zero_grad = inspect.unwrap(torch.optim.AdamW.zero_grad)
 
 
-def build_adamw(parameters: Iterable[nn.Parameter], settings: Optimisation) -> torch.optim.AdamW:
+def build_adamw(parameters: Iterable[nn.Parameter], settings: OptimizerConfig) -> torch.optim.AdamW:
     """Fused on a GPU and in host memory alike, where one pass over the weights takes a tenth of the time of many."""
     return LeanAdamW(
         parameters,

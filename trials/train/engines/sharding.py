@@ -17,7 +17,7 @@ from trials.train.parallel.tensor_parallel import sees_part_of_sequence
 
 
 @dataclass(frozen=True)
-class Traits:
+class ParamTraits:
     """What has to be known of a parameter to train it, taken down before an engine puts another in its place.
 
     `is_counted`: this rank answers for it; `sees_part_of_sequence`: each tensor rank has the gradient of its own
@@ -30,11 +30,11 @@ class Traits:
 
 
 @dataclass(frozen=True)
-class Piece:
+class ShardSlice:
     """The gradient of one parameter as far as this rank updates it: any shape, fp32."""
 
     gradient: torch.Tensor
-    traits: Traits
+    traits: ParamTraits
 
 
 class Sharding(ABC):
@@ -64,7 +64,7 @@ class Sharding(ABC):
         """In fp32, one for each of `weights`; valid from `finish_backward` to `begin_step`."""
 
     @abstractmethod
-    def pieces(self) -> Sequence[Piece]:
+    def pieces(self) -> Sequence[ShardSlice]:
         """The same gradients parameter by parameter, as views."""
 
     @abstractmethod
@@ -81,9 +81,11 @@ class Sharding(ABC):
         """Counted parameters that this rank updates."""
 
 
-def named_traits(stage: Stage, is_wanted: Callable[[str], bool] = lambda name: True) -> Iterator[tuple[str, Traits]]:
+def named_param_traits(
+    stage: Stage, is_wanted: Callable[[str], bool] = lambda name: True
+) -> Iterator[tuple[str, ParamTraits]]:
     """The traits of a chunk's parameters by name, each once. Only those that are wanted need have their marks."""
     tied = stage.tied_weight_name
     for name, parameter in stage.named_parameters():
         if is_wanted(name):
-            yield name, Traits(stage.answers_for(name, parameter), sees_part_of_sequence(parameter), name == tied)
+            yield name, ParamTraits(stage.answers_for(name, parameter), sees_part_of_sequence(parameter), name == tied)

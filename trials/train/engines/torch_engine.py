@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from trials.train.data import Batch
-from trials.train.engines.engine import Engine, EngineCounts, GroupSizes, StepResult, Training
+from trials.train.engines.engine import Engine, EngineCounts, GroupSizes, StepResult, TrainingConfig
 from trials.train.engines.sharding import Sharding
 from trials.train.engines.update import Update
 from trials.train.model.chunk import Stage
@@ -13,7 +13,7 @@ from trials.train.parallel.process_groups import World, group_size
 
 
 class TorchEngine(Engine):
-    def __init__(self, training: Training, world: World):
+    def __init__(self, training: TrainingConfig, world: World):
         self._training = training
         self._world = world
         self._sharding, self.stages = _sharded(training, world)
@@ -62,7 +62,7 @@ class TorchEngine(Engine):
         return total / micro_batches
 
 
-def _sharded(training: Training, world: World) -> tuple[Sharding, tuple[Stage, ...]]:
+def _sharded(training: TrainingConfig, world: World) -> tuple[Sharding, tuple[Stage, ...]]:
     """The weights of this rank's chunks, laid out as the ZeRO stage says, and the chunks."""
     layout = training.layout
     chunks = range(world.at.stage, training.num_chunks, layout.pipeline_parallel)

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from trials.train.data import Batch
-from trials.train.engines.engine import Training
+from trials.train.engines.engine import TrainingConfig
 from trials.train.model.chunk import Stage
 from trials.train.parallel.process_groups import World
 
@@ -21,7 +21,7 @@ from trials.train.parallel.process_groups import World
 class Pipeline:
     """Runs micro-batches through all stages. A schedule is made for each number of micro-batches that is asked for."""
 
-    def __init__(self, chunks: Sequence[Stage], training: Training, world: World):
+    def __init__(self, chunks: Sequence[Stage], training: TrainingConfig, world: World):
         self._chunks = chunks
         self._training = training
         self._world = world
@@ -84,7 +84,7 @@ class Pipeline:
         )
 
 
-def _shapes(chunk: Stage, training: Training) -> tuple[torch.Tensor, torch.Tensor]:
+def _shapes(chunk: Stage, training: TrainingConfig) -> tuple[torch.Tensor, torch.Tensor]:
     """What one micro-batch looks like before and after this chunk, as tensors without memory."""
     model, sequences, ranks = training.model, training.layout.micro_batch_size, chunk.ranks
     ids = torch.empty((sequences, model.seq_length), dtype=torch.long, device="meta")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from trials.train.engines.gradients import clip_factor, global_norm, square_sum
-from trials.train.engines.optimizer import Optimisation, build_adamw
+from trials.train.engines.optimizer import OptimizerConfig, build_adamw
 from trials.train.engines.sharding import Sharding
 from trials.train.parallel.collectives import Reduction, reduce_in_place
 from trials.train.parallel.process_groups import World
@@ -47,7 +47,9 @@ class LossScale:
 class Update:
     """Updates the weights of a sharding from its gradients. Collective over the ranks of a replica."""
 
-    def __init__(self, sharding: Sharding, world: World, settings: Optimisation, uses_fp16: bool, is_offloaded: bool):
+    def __init__(
+        self, sharding: Sharding, world: World, settings: OptimizerConfig, uses_fp16: bool, is_offloaded: bool
+    ):
         self.loss_scale = LossScale(uses_fp16, settings.loss_scale_power)
         self._sharding = sharding
         self._world = world

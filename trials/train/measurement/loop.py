@@ -17,7 +17,7 @@ from trials.ranks.report import Report
 from trials.train.data import Batch, TrainingData
 from trials.train.engines.engine import Engine, StepResult
 from trials.train.parallel.device import Device, Utilization, resident_gib
-from trials.train.parallel.gather import RankStep, exchange_steps, meet
+from trials.train.parallel.gather import RankStep, barrier, gather_steps
 from trials.train.parallel.process_groups import Coordinates
 from trials.trial import FailureReason, Flag, TrialKind, TrialSpec, utc_text
 
@@ -85,7 +85,7 @@ class TrainingLoop:
     def _one_step(self) -> StepRecord:
         number, phase = len(self.records) + 1, self.measurement.phase
         self.micro_batches.append(self.step_plan.micro_batches)
-        views = exchange_steps(self._timed_step(number), self._device.torch_device)
+        views = gather_steps(self._timed_step(number), self._device.torch_device)
         record = step_record(self._spec, number, phase, views)
         self.records.append(record)
         self._take_in(record.step_time_s, views[0])
@@ -108,7 +108,7 @@ class TrainingLoop:
         target_step_time_s = self._target_step_time_s()
         samples_before = self._engine.stages[0].samples
         # Else the others' steps would begin with waiting for rank 0, which writes and reads files between steps.
-        meet(self._device.torch_device)
+        barrier(self._device.torch_device)
         self._device.synchronize()
         started = time.perf_counter()
         batch = take_batch()

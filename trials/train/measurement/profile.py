@@ -26,7 +26,7 @@ from trials.ranks.report import Report
 from trials.train.measurement.breakdown import Part, Range, Seen, StepParts, breakdown, parts_of_step
 from trials.train.measurement.loop import TrainingLoop
 from trials.train.parallel.device import Device
-from trials.train.parallel.gather import exchange_json
+from trials.train.parallel.gather import gather_json
 from trials.train.parallel.process_groups import Coordinates
 from trials.trial import Flag, Outcome, TrialSpec
 
@@ -98,7 +98,7 @@ def axis_of(layout: Layout, ranks: Sequence[int]) -> Part | None:
 def _profiled_ranks(spec: TrialSpec, loop: TrainingLoop, device: Device, report: Report) -> list[list[StepParts]]:
     """What each rank saw; RuntimeError where this one saw nothing."""
     steps = _profiled_steps(spec.layout, loop, _counts(loop), device, report)
-    views = exchange_json([step.to_json() for step in steps], device.torch_device)
+    views = gather_json([step.to_json() for step in steps], device.torch_device)
     return [[StepParts.from_json(step) for step in view] for view in views]
 
 

@@ -55,7 +55,7 @@ class StagePlan:
 
 
 @dataclass(frozen=True)
-class Running:
+class ChunkExecution:
     """How a chunk computes. `recompute`: what runs again in the backward pass instead of being kept: `none`, the
     attention scores and their product with the values (`selective`), or whole blocks (`full`)."""
 
@@ -76,7 +76,7 @@ class Stage(nn.Module):
         plan: StagePlan,
         ranks: TensorRanks,
         weights: WeightSource,
-        running: Running,
+        running: ChunkExecution,
         on_part: Callable[[nn.Module], None] = lambda part: None,
     ):
         super().__init__()

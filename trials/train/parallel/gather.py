@@ -64,28 +64,28 @@ class RankPlace:
     probe_ms: float | None
 
 
-def exchange_places(mine: RankPlace, device: torch.device) -> list[RankPlace]:
+def gather_places(mine: RankPlace, device: torch.device) -> list[RankPlace]:
     """Every rank's place, in rank order. Collective over the world."""
-    return [RankPlace(str(told["host"]), told["probe_ms"]) for told in exchange_json(asdict(mine), device)]
+    return [RankPlace(str(told["host"]), told["probe_ms"]) for told in gather_json(asdict(mine), device)]
 
 
-def meet(device: torch.device) -> None:
+def barrier(device: torch.device) -> None:
     """All ranks are here once the device is synchronised, which is left to the caller: on a GPU this returns before.
     Collective over the world."""
     dist.all_reduce(torch.zeros(1, device=device))
 
 
-def exchange_steps(mine: RankStep, device: torch.device) -> list[RankStep]:
+def gather_steps(mine: RankStep, device: torch.device) -> list[RankStep]:
     """Every rank's view, in rank order. Collective over the world."""
     return [RankStep(*row) for row in _gather(astuple(mine), device)]
 
 
-def exchange_counts(mine: RankCount, device: torch.device) -> list[RankCount]:
+def gather_counts(mine: RankCount, device: torch.device) -> list[RankCount]:
     """Every rank's counts, in rank order. Collective over the world."""
     return [RankCount(*row) for row in _gather(astuple(mine), device)]
 
 
-def exchange_json(mine: Any, device: torch.device, longest_bytes: int = LONGEST_BYTES) -> list[Any]:
+def gather_json(mine: Any, device: torch.device, longest_bytes: int = LONGEST_BYTES) -> list[Any]:
     """What each rank tells, as JSON holds it, in rank order. ValueError on every rank where one tells more than
     `longest_bytes`, or what is no JSON. Collective over the world."""
     words = torch.frombuffer(bytearray(json.dumps(mine).encode()), dtype=torch.uint8)

@@ -9,12 +9,12 @@ from typing import Any
 from trials.measurement.protocol import TwoPointExtrapolation
 from trials.ranks.failures import TrialFailure
 from trials.train.parallel.device import Device
-from trials.train.parallel.gather import RankCount, RankPlace, exchange_places
+from trials.train.parallel.gather import RankCount, RankPlace, gather_places
 from trials.train.parallel.process_groups import Coordinates
 from trials.trial import FailureReason, TrialSpec
 
 
-def proof_of(
+def layout_proof(
     spec: TrialSpec,
     counts: Sequence[RankCount],
     planned: Sequence[int],
@@ -28,9 +28,9 @@ def proof_of(
     layout = spec.layout
     return {
         "world_size": len(counts),
-        "tensor_parallel": _dissent((c.tensor_parallel for c in counts), layout.tensor_parallel),
-        "pipeline_parallel": _dissent((c.pipeline_parallel for c in counts), layout.pipeline_parallel),
-        "data_parallel": _dissent((c.data_parallel for c in counts), layout.data_parallel),
+        "tensor_parallel": _first_mismatch((c.tensor_parallel for c in counts), layout.tensor_parallel),
+        "pipeline_parallel": _first_mismatch((c.pipeline_parallel for c in counts), layout.pipeline_parallel),
+        "data_parallel": _first_mismatch((c.data_parallel for c in counts), layout.data_parallel),
         "parameters": spec.model.parameters,
         "local_parameters_sum": _sum(spec, [c.parameters for c in counts], layout.zero_stage == 3),
         "optimizer_parameters_sum": _sum(spec, [c.optimizer_parameters for c in counts], layout.zero_stage >= 1),
@@ -39,7 +39,7 @@ def proof_of(
     }
 
 
-def samples_fault(spec: TrialSpec, proof: dict[str, Any], planned: Sequence[int]) -> str | None:
+def samples_error(spec: TrialSpec, proof: dict[str, Any], planned: Sequence[int]) -> str | None:
     """What is wrong with the samples that were counted, or None."""
     expected = _samples_of_a_data_rank(spec, planned)
     for rank, samples in enumerate(proof["samples_per_data_rank"]):
@@ -48,18 +48,18 @@ def samples_fault(spec: TrialSpec, proof: dict[str, Any], planned: Sequence[int]
     return None
 
 
-def placed_ranks(spec: TrialSpec, device: Device) -> list[RankPlace]:
+def locate_ranks(spec: TrialSpec, device: Device) -> list[RankPlace]:
     """Every rank's place, in rank order; TrialFailure where ranks lie otherwise than every layout takes for granted.
 
     Collective over the world.
     """
-    places = exchange_places(RankPlace(socket.gethostname(), device.probe_ms()), device.torch_device)
-    if (fault := placement_fault(spec, [place.host for place in places])) is not None:
+    places = gather_places(RankPlace(socket.gethostname(), device.probe_ms()), device.torch_device)
+    if (fault := placement_error(spec, [place.host for place in places])) is not None:
         raise TrialFailure(FailureReason.RESULT_INVALID, fault)
     return places
 
 
-def placement_fault(spec: TrialSpec, hosts: Sequence[str]) -> str | None:
+def placement_error(spec: TrialSpec, hosts: Sequence[str]) -> str | None:
     """What is wrong with where the ranks run, or None: those of a node must be consecutive, as every layout takes for
     granted. `hosts` in rank order."""
     for first in range(0, len(hosts), spec.gpus_per_node):
@@ -74,7 +74,7 @@ def _micro_batches_per_step(
     spec: TrialSpec, counts: Sequence[RankCount], planned: Sequence[int], extrapolation: TwoPointExtrapolation | None
 ) -> float | list[int]:
     """The plan's own where all ranks ran as many as planned, else the mean of the first that did not."""
-    ran = _dissent((c.micro_batches for c in counts), sum(planned))
+    ran = _first_mismatch((c.micro_batches for c in counts), sum(planned))
     if ran != sum(planned):
         return ran / len(planned)
     return spec.layout.grad_accum_steps if extrapolation is None else [extrapolation.short, extrapolation.long]
@@ -84,14 +84,14 @@ def _sum(spec: TrialSpec, held: Sequence[float], is_shared: bool) -> float:
     """Who together should hold every parameter once: all ranks where data ranks share, else each data rank's own."""
     model = spec.model.parameters
     if is_shared:
-        return _dissent([sum(held)], model)
-    return _dissent([sum(members) for members in _by_data_rank(spec, held)], model)
+        return _first_mismatch([sum(held)], model)
+    return _first_mismatch([sum(members) for members in _by_data_rank(spec, held)], model)
 
 
 def _samples_per_data_rank(spec: TrialSpec, counts: Sequence[RankCount], planned: Sequence[int]) -> list[float]:
     expected = _samples_of_a_data_rank(spec, planned)
     samples = [c.samples for c in counts]
-    return [_dissent(members, expected) for members in _by_data_rank(spec, samples)]
+    return [_first_mismatch(members, expected) for members in _by_data_rank(spec, samples)]
 
 
 def _samples_of_a_data_rank(spec: TrialSpec, planned: Sequence[int]) -> int:
@@ -105,7 +105,7 @@ def _by_data_rank(spec: TrialSpec, values: Sequence[float]) -> list[list[float]]
     return members
 
 
-def _dissent(values: Iterable[float], expected: int) -> float:
+def _first_mismatch(values: Iterable[float], expected: int) -> float:
     """The first value that is not the expected one, whole where it is whole; else the expected one."""
     for value in values:
         if value != expected:

@@ -8,10 +8,10 @@ from trials.files.folders import AttemptFolder
 from trials.protocols.selftest import SEED, Case, RankTraining, Trained
 from trials.ranks.environment import RankEnvironment
 from trials.train.data import SyntheticData
-from trials.train.engines.engine import Training
+from trials.train.engines.engine import TrainingConfig
 from trials.train.engines.factory import build_engine
-from trials.train.engines.optimizer import Optimisation
-from trials.train.model.chunk import Running, Stage, StagePlan
+from trials.train.engines.optimizer import OptimizerConfig
+from trials.train.model.chunk import ChunkExecution, Stage, StagePlan
 from trials.train.model.initial_weights import WeightSource
 from trials.train.parallel.device import Device, select_attention_kernel
 from trials.train.parallel.process_groups import join_world
@@ -24,8 +24,8 @@ STEPS = 10
 # With AdamW's usual epsilon of 1e-8 a gradient that is zero but for rounding moves its weight as far as a real one, and
 # two orders of summation drift apart within ten steps. With this one the plain GPT in float and in double stay within
 # 2e-6 of each other; at three times the learning rate they are 1e-5 apart.
-_EXACT = Optimisation(learning_rate=1e-3, epsilon=1e-4, max_grad_norm=0.5)
-_ROUNDED = Optimisation(learning_rate=4e-3, epsilon=1e-2, max_grad_norm=0.25, loss_scale_power=12)
+_EXACT = OptimizerConfig(learning_rate=1e-3, epsilon=1e-4, max_grad_norm=0.5)
+_ROUNDED = OptimizerConfig(learning_rate=4e-3, epsilon=1e-2, max_grad_norm=0.25, loss_scale_power=12)
 """In half precision weights lose what is below their last bit, above all the gains of the norms, whose next value after
 1 is 1.008. An epsilon far above the gradients makes steps in proportion to them: gains hardly move, the loss falls.
 From fp16's usual first scale of 2**16 one of ten steps may overflow, whose norm is infinite and which updates nothing,
@@ -34,7 +34,7 @@ as in any training while the scale settles. What is compared here is the trainin
 _AUTOCAST = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def optimisation_of(precision: str) -> Optimisation:
+def optimisation_of(precision: str) -> OptimizerConfig:
     """Settings under which ten steps train and rounding stays rounding."""
     return _EXACT if precision == "fp32" else _ROUNDED
 
@@ -46,7 +46,9 @@ def train_layout(
     select_attention_kernel(spec.layout.attention_kernel)
     world = join_world(spec, folder, env, device)
     weights = WeightSource(spec.seed, device.torch_device)
-    engine = build_engine(Training(spec.model, spec.layout, weights, optimisation_of(spec.layout.precision)), world)
+    engine = build_engine(
+        TrainingConfig(spec.model, spec.layout, weights, optimisation_of(spec.layout.precision)), world
+    )
     data = SyntheticData(spec.model, spec.layout, world.at.data, device.torch_device)
     results = [engine.train_step(data.batch(step)) for step in range(steps)]
     counts = engine.counts()
@@ -62,7 +64,7 @@ def train_reference(case: Case, device: Device) -> Trained:
     """The same by the plain GPT on this device alone, under autocast where the case's precision is not fp32."""
     gpt = PlainGpt(case.model).to(device.torch_device)
     weights = WeightSource(SEED, device.torch_device)
-    whole = Stage(case.model, StagePlan.of(case.model, 0, 1), TensorRanks(), weights, Running())
+    whole = Stage(case.model, StagePlan.of(case.model, 0, 1), TensorRanks(), weights, ChunkExecution())
     gpt.load_state_dict(plain_weights(whole.state_dict(), case.model))
     settings = optimisation_of(case.layout.precision)
     losses, norms = train_plainly(

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.diagnostics.doctor.finding import Area, Finding, Level, ok
 from orchestrator.diagnostics.doctor.run import Subject, examine, findings_in_time
-from search_spaces.errors import InputError, OutsideRefused
+from search_spaces.errors import ExternalError, InputError
 from slurm.fake.client import FakeSlurm
 from slurm.fake.cluster import FakeCluster
 from slurm.fake.placement import FakeNode
@@ -36,7 +36,7 @@ def test_a_check_that_hangs_is_an_error_beside_what_it_found_before():
     ("raised", "name"),
     [
         (InputError.of("batch", "is 7", key="global_batch_size", fix="8"), "batch"),
-        (OutsideRefused("gone"), "refused"),
+        (ExternalError("gone"), "refused"),
         (SlurmUnreachable("scontrol: no answer"), "controller"),
         (PermissionError(13, "Permission denied", "/data"), "unreadable"),
     ],

@@ -24,7 +24,7 @@ from orchestrator.launchers.ray import launcher as launchers_ray
 from orchestrator.launchers.ray.launcher import RayLauncher
 from orchestrator.launchers.ray.node_actor import NodeSupervisor
 from orchestrator.launchers.ray.runtime import SENT_MODULES, RayRuntime, RayUnavailable
-from search_spaces.errors import OutsideRefused
+from search_spaces.errors import ExternalError
 from tests.orchestrator.launchers.attempts import (
     attempt_request,
     is_running,
@@ -249,7 +249,7 @@ def test_a_ray_that_died_and_does_not_come_back_is_a_passing_condition(tmp_path:
         raise RayUnavailable("no memory")
 
     launcher, request = RayLauncher(start), attempt_request(tmp_path)
-    with pytest.raises(OutsideRefused, match="could not be started again: no memory") as refused:
+    with pytest.raises(ExternalError, match="could not be started again: no memory") as refused:
         launcher.launch(request)
     assert not isinstance(refused.value, LaunchRefused)
     assert not request.folder.ranks.exists()

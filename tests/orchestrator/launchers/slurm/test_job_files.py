@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.launchers.slurm.job_files import MAX_SETUP_BYTES, job_request, setup_text, write_job_files
 from orchestrator.launchers.slurm_pilot.allocation import write_pilot_files
-from search_spaces.errors import InputError, OutsideRefused
+from search_spaces.errors import ExternalError, InputError
 from slurm.request import JobOptions
 from tests.orchestrator.launchers.attempts import attempt_request
 
@@ -38,7 +38,7 @@ def test_without_one_there_is_the_script_alone(tmp_path):
 @pytest.mark.parametrize("write", [write_job_files, write_pilot_files], ids=["of a trial", "of a pilot"])
 def test_a_setup_file_that_has_gone_stops_the_launch_and_nothing_is_written(tmp_path, write):
     job = job_request(attempt_request(tmp_path), JobOptions(setup_file=str(tmp_path / "gone.sh")))
-    with pytest.raises(OutsideRefused, match=r"gone\.sh cannot be read: No such file") as caught:
+    with pytest.raises(ExternalError, match=r"gone\.sh cannot be read: No such file") as caught:
         write(job)
     assert caught.value.fix
     assert not job.script.exists()

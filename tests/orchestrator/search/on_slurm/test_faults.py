@@ -11,7 +11,7 @@ from orchestrator.launchers.slurm.submissions import SETTLE_S
 from orchestrator.search.event_store import EventStore
 from orchestrator.search.lease import LeaseLost
 from orchestrator.search.stopping import Limits
-from search_spaces.errors import OutsideRefused
+from search_spaces.errors import ExternalError
 from slurm.fake.jobs import JobPlan
 from slurm.job_state import JobState
 from tests.orchestrator.launchers.on_fake_slurm import POLL_S
@@ -358,8 +358,8 @@ def test_a_launch_that_cannot_be_written_down_at_once_is_written_down_later(rig,
 
 
 def test_a_job_whose_id_the_last_driver_could_not_write_down_is_found_and_has_no_twin(rig, monkeypatch):
-    refuse_to_write_down_a_launch(monkeypatch, OutsideRefused("the ledger is away"))
-    with pytest.raises(OutsideRefused):
+    refuse_to_write_down_a_launch(monkeypatch, ExternalError("the ledger is away"))
+    with pytest.raises(ExternalError):
         rig.open_driver().run()
     rig.launcher.close()
     search = rig.open_driver().run()

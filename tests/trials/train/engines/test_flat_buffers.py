@@ -13,22 +13,22 @@ from search_spaces.layouts.layout import Layout
 from tests.trials.train.trial_processes import MODEL
 from trials.train.engines import flat_buffers
 from trials.train.engines.flat_buffers import FlatSharding, cut
-from trials.train.engines.optimizer import Optimisation
-from trials.train.engines.sharding import Traits
+from trials.train.engines.optimizer import OptimizerConfig
+from trials.train.engines.sharding import ParamTraits
 from trials.train.engines.update import Update
-from trials.train.model.chunk import Running, Stage, StagePlan
+from trials.train.model.chunk import ChunkExecution, Stage, StagePlan
 from trials.train.model.initial_weights import WeightSource
 from trials.train.parallel.process_groups import Coordinates, World
 from trials.train.parallel.tensor_parallel import TensorRanks
 
 CPU = torch.device("cpu")
 ALONE = World(Layout(), Coordinates(0, 0, 0), None, None, None, None)
-PLAIN, TIED = Traits(True, False, False), Traits(True, False, True)
+PLAIN, TIED = ParamTraits(True, False, False), ParamTraits(True, False, True)
 
 
 def make_stage(**fields) -> Stage:
     model = replace(MODEL, **fields)
-    return Stage(model, StagePlan.of(model, 0, 1), TensorRanks(), WeightSource(1, CPU), Running())
+    return Stage(model, StagePlan.of(model, 0, 1), TensorRanks(), WeightSource(1, CPU), ChunkExecution())
 
 
 def flat(stage: Stage, dtype: torch.dtype = torch.float32, **options) -> FlatSharding:
@@ -37,7 +37,7 @@ def flat(stage: Stage, dtype: torch.dtype = torch.float32, **options) -> FlatSha
     )
 
 
-def members(*sizes: int, tied: bool = False) -> list[tuple[torch.nn.Parameter, Traits]]:
+def members(*sizes: int, tied: bool = False) -> list[tuple[torch.nn.Parameter, ParamTraits]]:
     traits = [PLAIN] * len(sizes)
     if tied:
         traits[-1] = TIED
@@ -96,7 +96,7 @@ def test_sixteen_bit_weights_have_exact_masters_and_gradients_that_add_up_in_fp3
 def test_with_the_optimizer_offloaded_no_masters_stay_on_the_device():
     sharding = flat(make_stage(), torch.bfloat16)
     on_device = [weakref.ref(master) for master in sharding.masters]
-    update = Update(sharding, ALONE, Optimisation(), uses_fp16=False, is_offloaded=True)
+    update = Update(sharding, ALONE, OptimizerConfig(), uses_fp16=False, is_offloaded=True)
     assert [master() for master in on_device] == [None]
     sharding.begin_step(micro_batches=1)
     before = sharding.weights[0].clone()

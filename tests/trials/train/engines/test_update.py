@@ -12,7 +12,7 @@ from tests.trials.train.trial_processes import make_spec
 from trials.measurement.step_log import StepPhase, StepRecord
 from trials.train.engines import update
 from trials.train.engines.gradients import clip_factor, square_sum
-from trials.train.engines.optimizer import Optimisation, build_adamw
+from trials.train.engines.optimizer import OptimizerConfig, build_adamw
 from trials.train.engines.update import LossScale
 from trials.train.measurement.loop import step_record, too_many_skipped
 from trials.train.parallel.gather import RankStep
@@ -59,7 +59,7 @@ def test_weights_in_host_memory_are_updated_in_one_pass_over_them():
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
         parameter = torch.nn.Parameter(torch.ones(4))
         parameter.grad = torch.ones(4)
-        build_adamw([parameter], Optimisation()).step()
+        build_adamw([parameter], OptimizerConfig()).step()
     assert "aten::_fused_adamw_" in {event.name for event in profiler.events()}
 
 

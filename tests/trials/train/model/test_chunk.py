@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.trials.train.trial_processes import MODEL
-from trials.train.model.chunk import Running, Stage, StagePlan, _kernel_knows_groups, _mix
+from trials.train.model.chunk import ChunkExecution, Stage, StagePlan, _kernel_knows_groups, _mix
 from trials.train.model.initial_weights import WeightSource
 from trials.train.parallel.tensor_parallel import TensorRanks
 
@@ -16,7 +16,7 @@ ALONE = TensorRanks()
 
 
 def stage(model, index: int, stages: int, ranks: TensorRanks = ALONE) -> Stage:
-    return Stage(model, StagePlan.of(model, index, stages), ranks, WEIGHTS, Running())
+    return Stage(model, StagePlan.of(model, index, stages), ranks, WEIGHTS, ChunkExecution())
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -45,7 +45,7 @@ def test_a_layer_starts_from_the_same_weights_on_whichever_stage_it_lies():
 
 
 def test_another_seed_gives_other_weights():
-    other = Stage(MODEL, StagePlan.of(MODEL, 0, 1), ALONE, WeightSource(12, WEIGHTS.device), Running())
+    other = Stage(MODEL, StagePlan.of(MODEL, 0, 1), ALONE, WeightSource(12, WEIGHTS.device), ChunkExecution())
     assert not torch.equal(other.head.weight, stage(MODEL, 0, 1).head.weight)
 
 

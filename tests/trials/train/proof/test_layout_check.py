@@ -9,7 +9,7 @@ from tests.trials.train.trial_processes import MODEL, make_spec
 from trials.attempt_result import LaunchStatus, Liveness, classify
 from trials.measurement.protocol import TwoPointExtrapolation
 from trials.train.parallel.gather import RankCount
-from trials.train.proof.layout_check import placement_fault, proof_of, samples_fault
+from trials.train.proof.layout_check import layout_proof, placement_error, samples_error
 from trials.trial import Outcome, OutcomeStatus, TrialState
 
 PLANNED = [3] * 10
@@ -36,17 +36,17 @@ MEASURED = {"step_time_s": 1, "tokens_per_sec": 1, "tokens_per_sec_per_gpu": 1, 
 
 
 def believed(counts: list[RankCount]) -> bool:
-    proof = proof_of(SPEC, counts, PLANNED)
+    proof = layout_proof(SPEC, counts, PLANNED)
     measured = MEASURED | {"measured_steps": SPEC.measure.min_steps}
     names = (SPEC.search_id, SPEC.trial, SPEC.attempt, SPEC.nonce)
     outcome = Outcome(*names, OutcomeStatus.MEASURED, measured=measured, proof=proof)
-    fault = samples_fault(SPEC, proof, PLANNED)
+    fault = samples_error(SPEC, proof, PLANNED)
     return classify(SPEC, outcome, LaunchStatus(Liveness.ENDED)).state is TrialState.MEASURED and fault is None
 
 
 def test_counts_that_are_the_specs_are_a_proof():
     assert believed(COUNTS)
-    assert proof_of(SPEC, COUNTS, PLANNED) == {
+    assert layout_proof(SPEC, COUNTS, PLANNED) == {
         "world_size": 4,
         "tensor_parallel": 1,
         "pipeline_parallel": 2,
@@ -86,17 +86,17 @@ SHORT_COUNTS = [replace(count, micro_batches=100, samples=200) for count in COUN
 
 
 def believed_in_short_steps(counts: list[RankCount], planned: list[int]) -> bool:
-    proof = proof_of(LONG, counts, planned, EXTRAPOLATION)
+    proof = layout_proof(LONG, counts, planned, EXTRAPOLATION)
     measured = MEASURED | {"measured_steps": 16}
     names = (LONG.search_id, LONG.trial, LONG.attempt, LONG.nonce)
     outcome = Outcome(*names, OutcomeStatus.MEASURED, measured=measured, proof=proof, flags=("extrapolated",))
-    fault = samples_fault(LONG, proof, planned)
+    fault = samples_error(LONG, proof, planned)
     return classify(LONG, outcome, LaunchStatus(Liveness.ENDED)).state is TrialState.MEASURED and fault is None
 
 
 def test_short_steps_are_proven_by_the_counts_that_ran():
     assert believed_in_short_steps(SHORT_COUNTS, SHORT_PLAN)
-    assert proof_of(LONG, SHORT_COUNTS, SHORT_PLAN, EXTRAPOLATION)["micro_batches_per_step"] == [4, 8]
+    assert layout_proof(LONG, SHORT_COUNTS, SHORT_PLAN, EXTRAPOLATION)["micro_batches_per_step"] == [4, 8]
 
 
 @pytest.mark.parametrize("wrong", [{"micro_batches": 104}, {"samples": 208}], ids=lambda wrong: next(iter(wrong)))
@@ -106,7 +106,7 @@ def test_short_steps_that_were_not_as_short_as_planned_are_no_proof(wrong):
 
 def test_full_steps_that_are_called_short_are_no_proof():
     full = [replace(count, micro_batches=360, samples=720) for count in COUNTS]
-    proof = proof_of(LONG, full, [36] * 10)
+    proof = layout_proof(LONG, full, [36] * 10)
     assert proof["micro_batches_per_step"] == 36
     outcome = Outcome(
         *(LONG.search_id, LONG.trial, LONG.attempt, LONG.nonce, OutcomeStatus.MEASURED),
@@ -123,8 +123,8 @@ def test_a_rank_too_few_spoils_it():
 
 def test_the_fault_names_the_data_rank_and_both_numbers():
     counts = [COUNTS[0], replace(RIGHT, samples=58), *COUNTS[2:]]
-    proof = proof_of(SPEC, counts, PLANNED)
-    assert samples_fault(SPEC, proof, PLANNED) == "data rank 1 trained 58 samples in 10 steps, the spec says 60"
+    proof = layout_proof(SPEC, counts, PLANNED)
+    assert samples_error(SPEC, proof, PLANNED) == "data rank 1 trained 58 samples in 10 steps, the spec says 60"
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_the_fault_names_the_data_rank_and_both_numbers():
     ],
 )
 def test_ranks_dealt_to_nodes_by_turns_are_refused(hosts, is_wrong):
-    fault = placement_fault(replace(SPEC, gpus_per_node=2), hosts)
+    fault = placement_error(replace(SPEC, gpus_per_node=2), hosts)
     assert (fault is not None) is is_wrong
     if fault is not None:
         assert "ranks 0 to 1 run on n1, n2" in fault
