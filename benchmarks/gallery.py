@@ -97,7 +97,7 @@ def run_twin(twin: Twin, work_dir: Path, replay: bool = False, settings: Sequenc
     line = line_of(twin, find_search(str(work_dir / told["search_id"]), None), told)
     line["seconds"] = round(time.monotonic() - began, 1)
     if replay and told["recipe"]:
-        words = ["replay", told["recipe"], "--occasions", "1", "--work-dir", str(work_dir)]
+        words = ["replay", told["recipe"], "--sessions", "1", "--work-dir", str(work_dir)]
         line["replay"] = _parlay(words, work_dir)["verdict"]
     return line
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.replays RECIPE [--replays 20] [--slower 0.15] [--repeats 5] [--at-once 12] [--launcher local]
 
-Each is a `parlay replay` of its own. While one waits for its next occasion others measure, one at a time: so many are
+Each is a `parlay replay` of its own. While one waits for its next session others measure, one at a time: so many are
 under way at once. The slower one is a copy whose program waits in each step, before its clock is read, for a share of
 the time that the step took: what a slower machine or library would do. Its checksum no longer fits, so it is replayed
 with --force.
@@ -74,7 +74,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("recipe", type=Path, metavar="RECIPE", help="a recipe's folder")
     parser.add_argument("--replays", type=int, default=20, help="of the recipe, and as many of the slower one")
     parser.add_argument("--slower", type=float, default=0.15, help="how much longer a step takes, as a fraction")
-    parser.add_argument("--repeats", type=int, default=5, help="runs of an occasion")
+    parser.add_argument("--repeats", type=int, default=5, help="runs of a session")
     parser.add_argument("--at-once", type=int, default=12, metavar="N", help="replays under way, of which one measures")
     parser.add_argument("--launcher", default=None, help="what starts the ranks; what the search used if absent")
     parser.add_argument("--json", action="store_true", help="a JSON object a line")
@@ -93,10 +93,8 @@ def _lines(arguments: argparse.Namespace, folder: Path) -> Iterator[dict[str, An
         replays = {pool.submit(_replayed, recipe, arguments, folder): rest for *rest, recipe in wanted}
         for replay in as_completed(replays):
             (number, share), told = replays[replay], replay.result()
-            by_occasion = {
-                f"{name}_by_occasion": [o[name] for o in told["occasions"]] for name in ("ratio", "fast_ratio")
-            }
-            yield {"replay": number, "slower": share, **{name: told[name] for name in _VALUES}, **by_occasion}
+            by_session = {f"{name}_by_session": [o[name] for o in told["sessions"]] for name in ("ratio", "fast_ratio")}
+            yield {"replay": number, "slower": share, **{name: told[name] for name in _VALUES}, **by_session}
     finally:
         pool.shutdown(cancel_futures=True)  # none is begun any more where one has failed, or by ctrl-C
 

@@ -294,8 +294,8 @@ def replay(
     launcher: str | None = None,
     trainer: Mapping[str, Any] | None = None,
     repeats: int = 5,
-    occasions: int = 5,
-    apart: str = "5m",
+    sessions: int = 5,
+    session_interval: str = "5m",
     margin: float = 0.05,
     force: bool = False,
     work_dir: Path | str = "runs",
@@ -307,8 +307,8 @@ def replay(
 
     `recipe` is a recipe's folder, or a search as in `load`. `launcher` is local, ray or slurm; without it the one that
     measured. `trainer` is another one than that: `{"kind": "megatron-lm", "script": "pretrain_gpt.py"}`. The layout is
-    measured `repeats` times, and at other occasions, `apart` from each other, until there is a verdict. Ctrl-C ends the
-    run in flight and raises KeyboardInterrupt; what was measured before it stands in the replay's folder.
+    measured `repeats` times, and again in up to `sessions`, `session_interval` apart, until there is a verdict.
+    Ctrl-C ends the run in flight and raises KeyboardInterrupt; what was measured before stays in the replay's folder.
     """
     from orchestrator.config.overrides import named_as_called
     from orchestrator.lifecycle.signals import CancelOnSignal
@@ -318,7 +318,7 @@ def replay(
     from orchestrator.replay.run import LAUNCHERS, note_in_recipe, replayed, with_trainer
 
     note, stop = _silent if quiet else say, CancelOnSignal()
-    rules = ReplayRules(repeats, margin, occasions, _seconds("apart", apart))
+    rules = ReplayRules(repeats, margin, sessions, _seconds("session_interval", session_interval))
     if launcher is not None:
         _require_one_of("launcher", launcher, LAUNCHERS)
     with private_umask(), named_as_called():

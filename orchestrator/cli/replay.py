@@ -45,11 +45,11 @@ def replay(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Of that trainer: --set trainer.script=pretrain_gpt.py."),
     ] = None,
-    repeats: Annotated[int, typer.Option("--repeats", help="How often the layout is measured at an occasion.")] = 5,
-    occasions: Annotated[
-        int, typer.Option("--occasions", help="At how many it is measured at most, until there is a verdict.")
+    repeats: Annotated[int, typer.Option("--repeats", help="How often the layout is measured in a session.")] = 5,
+    sessions: Annotated[
+        int, typer.Option("--sessions", help="At how many it is measured at most, until there is a verdict.")
     ] = 5,
-    apart: Annotated[str, typer.Option("--apart", help="Time between two occasions.")] = "5m",
+    session_interval: Annotated[str, typer.Option("--session-interval", help="Time between two sessions.")] = "5m",
     margin: Annotated[float, typer.Option("--margin", help="Relative change that still counts as the same.")] = 0.05,
     force: Annotated[bool, typer.Option("--force", help="Read a recipe that was edited all the same.")] = False,
     work_dir: Annotated[Path, typer.Option("--work-dir", help="Folder in which the replay gets its own.")] = Path(
@@ -67,7 +67,7 @@ def replay(
     loaded = read_recipe(find_recipe(recipe, ledger), force)
     if loaded.banner:
         say(loaded.banner)
-    rules = ReplayRules(repeats, margin, occasions, _apart_s(apart))
+    rules = ReplayRules(repeats, margin, sessions, _session_interval_s(session_interval))
     kind = None if launcher is None else launcher.value
     told, python = with_trainer(loaded, trainer, sets or (), kind)
     result = _replayed(told, python, kind, rules, work_dir, as_json)
@@ -86,11 +86,11 @@ _REPLAY_EXITS = {
 }
 
 
-def _apart_s(text: str) -> float:
+def _session_interval_s(text: str) -> float:
     try:
         return parse_duration_s(text)
     except InputError as error:
-        raise error.at(key="--apart") from error
+        raise error.at(key="--session-interval") from error
 
 
 def _replayed(
@@ -122,7 +122,7 @@ def _replay_words(result: ReplayResult) -> str:
             f", now {result.measured_tokens_per_sec:,.0f}{_with_whom(result.trainer)}"
             f" ({found.ratio:.3f} times as fast, 95 % between {found.low:.3f} and {found.high:.3f})"
         )
-    lines += [] if found is None else [*fast_words(found), *_occasion_words(found)]
+    lines += [] if found is None else [*fast_words(found), *_session_words(found)]
     if result.detail:
         lines.append(result.detail)
     lines += [f"! {describe_flag(flag)}" for flag in result.flags]
@@ -139,9 +139,9 @@ def fast_words(found: Comparison) -> Iterator[str]:
         )
 
 
-def _occasion_words(found: Comparison) -> Iterator[str]:
-    if len(found.speed.by_occasion) > 1:
-        yield "at its occasions: " + ", ".join(f"{ratio:.3f}" for ratio in found.speed.by_occasion)
+def _session_words(found: Comparison) -> Iterator[str]:
+    if len(found.speed.by_session) > 1:
+        yield "in its sessions: " + ", ".join(f"{ratio:.3f}" for ratio in found.speed.by_session)
 
 
 def _with_whom(trainer: str) -> str:

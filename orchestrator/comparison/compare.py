@@ -1,7 +1,7 @@
 """Two recipes or searches side by side: what each was asked, what each found, and how much faster one is. Pure.
 
 The ratio and its interval are those of a replay (docs/recipe.md), so that layouts measured by different searches are
-held to the same rule as a layout measured again; but it is asked once, and not again after each occasion.
+held to the same rule as a layout measured again; but it is asked once, and not again after each session.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.comparison.recorded_runs import recorded_runs
-from orchestrator.comparison.sessions import Run, by_occasion, step_time_of
+from orchestrator.comparison.sessions import Run, by_session, step_time_of
 from orchestrator.comparison.speed_ratio import (
     Comparison,
     Confidence,
@@ -82,8 +82,8 @@ class ComparisonSide:
     search: Mapping[str, Any] | None = None
 
     def tokens_per_sec(self, runs: tuple[Run, ...]) -> float:
-        """Of the runs' mean step time, over occasions as in the ratio."""
-        return self.tokens_per_step / step_time_of(by_occasion(runs))
+        """Of the runs' mean step time, over sessions as in the ratio."""
+        return self.tokens_per_step / step_time_of(by_session(runs))
 
     def to_json(self) -> dict[str, Any]:
         best = self.best

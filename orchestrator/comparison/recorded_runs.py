@@ -53,7 +53,7 @@ def _recorded_run(run: Mapping[str, Any], outcome: Outcome | None) -> Run:
 
 
 def _started_s(text: Any) -> float | None:
-    """None for what is no time: then a run counts to the occasion of the run before it."""
+    """None for what is no time: then a run counts to the session of the run before it."""
     try:
         return utc_seconds(text)
     except (TypeError, ValueError):

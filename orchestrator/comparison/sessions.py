@@ -2,7 +2,7 @@
 
 Finalists of a search are measured in turns, so what the machine is like in those minutes touches all alike. A replay
 is not: its runs lie in minutes of their own, and agree with each other on those minutes' speed. Runs are therefore
-grouped by occasion, and it is occasions that are compared.
+grouped by session, and it is sessions that are compared.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from trials.measurement.protocol import percentile
 from trials.measurement.run_variance import RunMeasurement, student_95, student_99
 from trials.trial import Flag
 
-OCCASION_S = 300.0
-"""Runs that begin sooner than this after an occasion's first run are of it, too."""
+SESSION_S = 300.0
+"""Runs that begin sooner than this after a session's first run are of it, too."""
 
-OCCASION_SPREAD = 0.03
-"""Relative spread between occasions that is taken for granted: equal hardware at another hour is not equally fast."""
-OCCASION_WEIGHT = 8
-"""Degrees of freedom which that counts for beside the spread between occasions that was seen."""
+SESSION_SPREAD = 0.03
+"""Relative spread between sessions that is taken for granted: equal hardware at another hour is not equally fast."""
+SESSION_WEIGHT = 8
+"""Degrees of freedom which that counts for beside the spread between sessions that was seen."""
 RUN_SPREAD = 0.02
-"""Relative spread between the runs of one occasion that is taken for granted."""
+"""Relative spread between the runs of one session that is taken for granted."""
 RUN_WEIGHT = 4
 
 FAST_STEPS = 0.1
@@ -86,22 +86,22 @@ class MeasurementSession:
         return self.runs[0].started_s
 
 
-def by_occasion(runs: Sequence[Run]) -> tuple[MeasurementSession, ...]:
-    """The occasions of at least one run, in their order. A run that does not say when it began is of the occasion of
+def by_session(runs: Sequence[Run]) -> tuple[MeasurementSession, ...]:
+    """The sessions of at least one run, in their order. A run that does not say when it began is of the session of
     the run before it."""
     groups: list[list[Run]] = []
     for run in _in_time(runs):
         begun = groups[-1][0].started_s if groups else None
-        is_new = begun is not None and run.started_s is not None and run.started_s - begun >= OCCASION_S
+        is_new = begun is not None and run.started_s is not None and run.started_s - begun >= SESSION_S
         if is_new or not groups:
             groups.append([])
         groups[-1].append(run)
     return tuple(MeasurementSession(tuple(group)) for group in groups)
 
 
-def step_time_of(occasions: Sequence[MeasurementSession]) -> float:
-    """Seconds a step: the geometric mean over occasions of the geometric mean over each one's runs."""
-    return math.exp(_level(occasions))
+def step_time_of(sessions: Sequence[MeasurementSession]) -> float:
+    """Seconds a step: the geometric mean over sessions of the geometric mean over each one's runs."""
+    return math.exp(_level(sessions))
 
 
 @dataclass(frozen=True)
@@ -117,12 +117,12 @@ class LogChange:
 def log_change(before: Sequence[MeasurementSession], after: Sequence[MeasurementSession]) -> LogChange:
     """How much faster the runs after are than those before.
 
-    A two-sample t interval over occasions with moderated variances (Smyth 2004, doi 10.2202/1544-6115.1027): one
-    between occasions, one between the runs of an occasion, and each run's own over its steps.
+    A two-sample t interval over sessions with moderated variances (Smyth 2004, doi 10.2202/1544-6115.1027): one
+    between sessions, one between the runs of a session, and each run's own over its steps.
     """
     sides = (before, after)
-    freedom = OCCASION_WEIGHT + sum(len(side) - 1 for side in sides)
-    squares = OCCASION_WEIGHT * OCCASION_SPREAD**2 + sum(map(_squares_between, sides))
+    freedom = SESSION_WEIGHT + sum(len(side) - 1 for side in sides)
+    squares = SESSION_WEIGHT * SESSION_SPREAD**2 + sum(map(_squares_between, sides))
     variance = squares / freedom * sum(1 / len(side) for side in sides)
     variance += _run_variance(sides) * sum(_share_of_runs(side) for side in sides)
     variance += sum(map(_steps_variance, sides))
@@ -147,31 +147,31 @@ def _in_time(runs: Sequence[Run]) -> list[Run]:
     return list(runs) if None in starts else sorted(runs, key=lambda run: run.started_s or 0.0)
 
 
-def _level(occasions: Sequence[MeasurementSession]) -> float:
-    return fmean(occasion.log_step_time for occasion in occasions)
+def _level(sessions: Sequence[MeasurementSession]) -> float:
+    return fmean(session.log_step_time for session in sessions)
 
 
 def _squares_between(side: Sequence[MeasurementSession]) -> float:
     centre = _level(side)
-    return sum((occasion.log_step_time - centre) ** 2 for occasion in side)
+    return sum((session.log_step_time - centre) ** 2 for session in side)
 
 
 def _run_variance(sides: Sequence[Sequence[MeasurementSession]]) -> float:
-    """Between runs of one occasion, over all occasions of all sides."""
-    occasions = [occasion for side in sides for occasion in side]
-    freedom = RUN_WEIGHT + sum(len(occasion.runs) - 1 for occasion in occasions)
-    return (RUN_WEIGHT * RUN_SPREAD**2 + sum(map(_squares_within, occasions))) / freedom
+    """Between runs of one session, over all sessions of all sides."""
+    sessions = [session for side in sides for session in side]
+    freedom = RUN_WEIGHT + sum(len(session.runs) - 1 for session in sessions)
+    return (RUN_WEIGHT * RUN_SPREAD**2 + sum(map(_squares_within, sessions))) / freedom
 
 
-def _squares_within(occasion: MeasurementSession) -> float:
-    return sum((math.log(run.step_time_s) - occasion.log_step_time) ** 2 for run in occasion.runs)
+def _squares_within(session: MeasurementSession) -> float:
+    return sum((math.log(run.step_time_s) - session.log_step_time) ** 2 for run in session.runs)
 
 
 def _share_of_runs(side: Sequence[MeasurementSession]) -> float:
-    """How much of the variance between runs is left in a side's mean of occasions' means."""
-    return sum(1 / len(occasion.runs) for occasion in side) / len(side) ** 2
+    """How much of the variance between runs is left in a side's mean of sessions' means."""
+    return sum(1 / len(session.runs) for session in side) / len(side) ** 2
 
 
 def _steps_variance(side: Sequence[MeasurementSession]) -> float:
-    errors = (run.measurement.standard_error / len(occasion.runs) for occasion in side for run in occasion.runs)
+    errors = (run.measurement.standard_error / len(session.runs) for session in side for run in session.runs)
     return sum(error**2 for error in errors) / len(side) ** 2

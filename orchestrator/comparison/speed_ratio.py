@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from orchestrator.comparison.sessions import Run, by_occasion, log_change
+from orchestrator.comparison.sessions import Run, by_session, log_change
 from trials.trial import LowerStrEnum
 
 WIDE_MARGINS = 3
@@ -37,14 +37,14 @@ class Confidence(IntEnum):
 @dataclass(frozen=True)
 class Ratio:
     """How many times as fast the later runs are as the earlier ones, with a 95 % interval and a 99 % one, and of each
-    occasion of the later runs alone."""
+    session of the later runs alone."""
 
     value: float
     low: float
     high: float
     low_99: float
     high_99: float
-    by_occasion: tuple[float, ...]
+    by_session: tuple[float, ...]
 
     def interval(self, confidence: Confidence) -> tuple[float, float]:
         """Its two ends."""
@@ -85,7 +85,7 @@ def compare(
     margin: float,
     confidence: Confidence = Confidence.ASKED_AGAIN,
 ) -> Comparison:
-    """The verdict on two sets of runs; both hold at least one. The intervals rest on the spread between occasions."""
+    """The verdict on two sets of runs; both hold at least one. The intervals rest on the spread between sessions."""
     speed, fast = _ratio(recorded, measured), None
     before, after = ([run.of_fast_steps for run in runs] for runs in (recorded, measured))
     if None not in (*before, *after):
@@ -94,11 +94,11 @@ def compare(
 
 
 def _ratio(recorded: Sequence[Run], measured: Sequence[Run]) -> Ratio:
-    before, after = by_occasion(recorded), by_occasion(measured)
+    before, after = by_session(recorded), by_session(measured)
     found = log_change(before, after)
     low, high = (math.exp(found.change + sign * found.half_width_95) for sign in (-1, 1))
     low_99, high_99 = (math.exp(found.change + sign * found.half_width_99) for sign in (-1, 1))
-    alone = tuple(math.exp(log_change(before, [occasion]).change) for occasion in after)
+    alone = tuple(math.exp(log_change(before, [session]).change) for session in after)
     return Ratio(math.exp(found.change), low, high, low_99, high_99, alone)
 
 
@@ -106,13 +106,13 @@ def _judged(speed: Ratio, sure: Ratio, margin: float, confidence: Confidence) ->
     """On the speed, and what is known of it most surely: other work on a machine slows many of a run's steps, while a
     slower machine, library or layout slows all of them, the fast ones, too.
 
-    Slower and faster need a change beyond the margin, an interval of that confidence without 1, and no occasion that
+    Slower and faster need a change beyond the margin, an interval of that confidence without 1, and no session that
     says otherwise: a machine that was as fast as then even once is not slower than then. Doubt is inconclusive.
     """
     low, high = sure.interval(confidence)
-    if max(speed.value, sure.value) < 1 - margin and max(high, *sure.by_occasion) < 1:
+    if max(speed.value, sure.value) < 1 - margin and max(high, *sure.by_session) < 1:
         return ReplayVerdict.SLOWER
-    if min(speed.value, sure.value) > 1 + margin and min(low, *sure.by_occasion) > 1:
+    if min(speed.value, sure.value) > 1 + margin and min(low, *sure.by_session) > 1:
         return ReplayVerdict.FASTER
     wide = WIDE_MARGINS * margin
     is_near = max(abs(ratio.value - 1) for ratio in (speed, sure)) <= margin

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.comparison.recorded_runs import _started_s, recorded_runs
-from orchestrator.comparison.sessions import OCCASION_S, Run, by_occasion, step_time_of
+from orchestrator.comparison.sessions import SESSION_S, Run, by_session, step_time_of
 from orchestrator.comparison.speed_ratio import Comparison, ReplayVerdict, compare, fingerprint_differences, ratios_json
 from orchestrator.launchers.base import Launcher
 from orchestrator.launchers.local.launcher import visible_devices
@@ -32,34 +32,34 @@ from trials.trial import FailureReason, Outcome, Trial, TrialKind, TrialSpec, Tr
 
 REPLAY_SCHEMA = "parlay.replay/1"
 
-SURE_OCCASIONS = 3
+SURE_SESSIONS = 3
 """At how many a layout is measured before it is called slower or faster: two may lie in the same bad hour."""
 
 
 @dataclass(frozen=True)
 class ReplayRules:
-    """How often the layout is measured at an occasion, and the relative change of speed that still counts as the same.
+    """How often the layout is measured in a session, and the relative change of speed that still counts as the same.
 
-    A replay that is not reproduced is measured at another occasion, `apart_s` seconds later, until there were
-    `occasions`; slower or faster is believed of `SURE_OCCASIONS` at least, where so many are allowed.
+    A replay that is not reproduced is measured in another session, `session_interval_s` seconds later, until there were
+    `sessions`; slower or faster is believed of `SURE_SESSIONS` at least, where so many are allowed.
     """
 
     repeats: int = 5
     margin: float = 0.05
-    occasions: int = 5
-    apart_s: float = OCCASION_S
+    sessions: int = 5
+    session_interval_s: float = SESSION_S
 
     def __post_init__(self) -> None:
-        for name, value, most in (("repeats", self.repeats, 100), ("occasions", self.occasions, 20)):
+        for name, value, most in (("repeats", self.repeats, 100), ("sessions", self.sessions, 20)):
             if type(value) is not int or not 1 <= value <= most:
                 raise _bad(name, value, f"a whole number from 1 to {most}")
         if not 0 < self.margin <= 0.2:
             raise _bad("margin", self.margin, "more than 0 and at most 0.2")
-        if not self.apart_s >= OCCASION_S:
+        if not self.session_interval_s >= SESSION_S:
             raise _bad(
-                "apart",
-                format_duration(self.apart_s),
-                f"at least {format_duration(OCCASION_S)}, or it is the same occasion still",
+                "session_interval",
+                format_duration(self.session_interval_s),
+                f"at least {format_duration(SESSION_S)}, or it is the same session still",
             )
 
 
@@ -69,7 +69,7 @@ class ReplayResult:
     is that of the runs until then, None where there were none.
 
     `differences` are the fields of the fingerprints that are not the same, as {field, recorded, here}; `flags` are
-    those of any run. Throughputs are tokens per second, of the mean step time over occasions and their runs.
+    those of any run. Throughputs are tokens per second, of the mean step time over sessions and their runs.
     """
 
     verdict: ReplayVerdict
@@ -91,22 +91,22 @@ class ReplayResult:
             "recorded": self.recorded_tokens_per_sec,
             "measured": self.measured_tokens_per_sec,
             **ratios_json(self.comparison),
-            "occasions": list(self._occasions()),
+            "sessions": list(self._sessions()),
             "differences": [dict(difference) for difference in self.differences],
             "flags": list(self.flags),
             "detail": self.detail,
         }
 
-    def _occasions(self) -> Iterator[dict[str, Any]]:
+    def _sessions(self) -> Iterator[dict[str, Any]]:
         if self.comparison is None:
             return
         speed, fast = self.comparison.speed, self.comparison.fast
-        for number, occasion in enumerate(by_occasion(self.runs)):
+        for number, session in enumerate(by_session(self.runs)):
             yield {
-                "started_at": None if occasion.started_s is None else utc_text(occasion.started_s),
-                "runs": len(occasion.runs),
-                "ratio": speed.by_occasion[number],
-                "fast_ratio": None if fast is None else fast.by_occasion[number],
+                "started_at": None if session.started_s is None else utc_text(session.started_s),
+                "runs": len(session.runs),
+                "ratio": speed.by_session[number],
+                "fast_ratio": None if fast is None else fast.by_session[number],
             }
 
 
@@ -142,7 +142,7 @@ def replay(
     watcher: ReplayCallbacks | None = None,
 ) -> ReplayResult:
     """Measure the recipe's layout again, where that is not impossible, one run after the other, and compare; unless it
-    is reproduced, at further occasions, too.
+    is reproduced, in further sessions, too.
 
     `folder` is new; its name is the id the attempts run under. A run that cannot be launched or measured ends the
     replay, with what was measured before it; where nothing was, ExternalError is raised as the launcher does. On an
@@ -165,36 +165,36 @@ def replay(
 
 
 def _measured(loaded: LoadedRecipe, recorded: Sequence[Run], runs: ReplayRuns, rules: ReplayRules) -> ReplayResult:
-    """At one occasion after the other, until there is a verdict or none is left."""
-    for number in range(1, rules.occasions + 1):
-        with runs.occasion():
-            _measure_at_occasion(loaded, runs, rules.repeats)
+    """At one session after the other, until there is a verdict or none is left."""
+    for number in range(1, rules.sessions + 1):
+        with runs.session():
+            _measure_at_session(loaded, runs, rules.repeats)
         result = _result(loaded, recorded, runs.results, rules)
-        if result.comparison is None or number == rules.occasions or _is_settled(result, number):
+        if result.comparison is None or number == rules.sessions or _is_settled(result, number):
             break
-        runs.pause(rules.apart_s, _repeat_reason(result.comparison, rules))
+        runs.pause(rules.session_interval_s, _repeat_reason(result.comparison, rules))
     return result
 
 
-def _measure_at_occasion(loaded: LoadedRecipe, runs: ReplayRuns, repeats: int) -> None:
-    """The runs of one occasion; one that cannot be measured is the last."""
+def _measure_at_session(loaded: LoadedRecipe, runs: ReplayRuns, repeats: int) -> None:
+    """The runs of one session; one that cannot be measured is the last."""
     for _ in range(repeats):
         trial = Trial(f"t{len(runs.results) + 1:04d}", loaded.recipe.layout, TrialKind.REPLAY)
         if runs.measure(trial).state is not TrialState.MEASURED:
             return
 
 
-def _is_settled(found: ReplayResult, occasions: int) -> bool:
-    """Whether another occasion is not asked for."""
+def _is_settled(found: ReplayResult, sessions: int) -> bool:
+    """Whether another session is not asked for."""
     if found.detail is not None or found.verdict is ReplayVerdict.REPRODUCED:
         return True
-    return found.verdict is not ReplayVerdict.INCONCLUSIVE and occasions >= SURE_OCCASIONS
+    return found.verdict is not ReplayVerdict.INCONCLUSIVE and sessions >= SURE_SESSIONS
 
 
 def _repeat_reason(found: Comparison, rules: ReplayRules) -> str:
     return (
         f"{found.ratio:.3f} times as fast, 95 % between {found.low:.3f} and {found.high:.3f}, which may be this hour's"
-        f" speed and not the layout's: measured again in {format_duration(rules.apart_s)}"
+        f" speed and not the layout's: measured again in {format_duration(rules.session_interval_s)}"
     )
 
 
@@ -298,7 +298,7 @@ def _verdict_on_failure(failed: AttemptResult) -> ReplayVerdict:
 
 def _tokens_per_sec(loaded: LoadedRecipe, runs: Sequence[Run]) -> float:
     """Of the mean step time that verdicts rest on, so that ratios of throughputs are ratios of these."""
-    return loaded.recipe.batch["tokens_per_step"] / step_time_of(by_occasion(runs))
+    return loaded.recipe.batch["tokens_per_step"] / step_time_of(by_session(runs))
 
 
 def _bad(name: str, value: Any, rule: str) -> InputError:

@@ -19,7 +19,7 @@ POLL_INTERVAL_S = 0.5
 @dataclass(frozen=True)
 class ReplayCallbacks:
     """Who is told what a run waits for; `is_stop_requested` is asked before and while one is waited for, and `lock` is
-    held while an occasion's runs are measured."""
+    held while a session's runs are measured."""
 
     note: Callable[[str], None] = lambda text: None
     is_stop_requested: Callable[[], bool] = lambda: False
@@ -52,7 +52,7 @@ class ReplayRuns:
         self.results: list[AttemptResult] = []
 
     @contextmanager
-    def occasion(self) -> Iterator[None]:
+    def session(self) -> Iterator[None]:
         """Within this block no other replay measures on this machine; waits for its lock."""
         self._watcher.acquire_lock(self._launcher.wait)
         try:

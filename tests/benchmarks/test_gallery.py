@@ -106,14 +106,14 @@ def test_the_zero_projects_twin_has_its_five_runs_and_goes_a_step_beyond_an_epoc
     assert not spec.measure.early_stopping
 
 
-def test_a_replay_asks_for_one_verdict_and_waits_for_no_other_occasion(tmp_path: Path, monkeypatch):
+def test_a_replay_asks_for_one_verdict_and_waits_for_no_other_session(tmp_path: Path, monkeypatch):
     told = {"search_id": "s-aaaaaa", "recipe": "recipe", "verdict": "inconclusive"}
     asked = []
     monkeypatch.setattr(gallery, "_parlay", lambda words, *_: asked.append(words) or told)
     monkeypatch.setattr(gallery, "find_search", lambda *_: None)
     monkeypatch.setattr(gallery, "line_of", lambda *_: {})
     assert gallery.run_twin(TWINS[0], tmp_path, replay=True)["replay"] == "inconclusive"
-    assert asked[1][:4] == ["replay", "recipe", "--occasions", "1"]
+    assert asked[1][:4] == ["replay", "recipe", "--sessions", "1"]
 
 
 def test_the_leaking_copy_keeps_memory_in_each_step_whose_optimizer_is_on_the_host(tmp_path: Path):

@@ -285,8 +285,8 @@ class TestPlanning:
 def test_a_replay_asks_for_what_the_command_line_asks_for():
     told = {name: told.default for name, told in signature(api.replay).parameters.items()}
     rules = ReplayRules()
-    assert (told["repeats"], told["occasions"], told["margin"]) == (rules.repeats, rules.occasions, rules.margin)
-    assert parse_duration_s(told["apart"]) == rules.apart_s
+    assert (told["repeats"], told["sessions"], told["margin"]) == (rules.repeats, rules.sessions, rules.margin)
+    assert parse_duration_s(told["session_interval"]) == rules.session_interval_s
 
 
 def test_two_searches_side_by_side_as_the_command_line_has_them(ended, question, capsys):
@@ -314,11 +314,11 @@ class TestReplaying:
         assert json.loads((folder / "replay.json").read_text()) == result.to_json()
         assert "measuring 3 times in" in capsys.readouterr().err
 
-    def test_occasions_are_as_far_apart_as_asked(self, recipe, monkeypatch):
+    def test_sessions_are_as_far_apart_as_asked(self, recipe, monkeypatch):
         launcher = in_turn(0.115, 0.115)
         monkeypatch.setattr(factory, "make_launcher", lambda *_, **__: (launcher, None))
-        result = api.replay(recipe, repeats=1, occasions=2, apart="20m", quiet=True)
-        first, second = (utc_seconds(occasion["started_at"]) for occasion in result.to_json()["occasions"])
+        result = api.replay(recipe, repeats=1, sessions=2, session_interval="20m", quiet=True)
+        first, second = (utc_seconds(session["started_at"]) for session in result.to_json()["sessions"])
         assert 1200 <= second - first < 1260
 
     def test_an_interrupt_cancels_the_run_in_flight(self, recipe, monkeypatch):
@@ -344,12 +344,12 @@ class TestReplaying:
         [
             ({"launcher": "loacl"}, "launcher"),
             ({"repeats": 0}, "repeats"),
-            ({"apart": "4m"}, "apart"),
-            ({"apart": "soon"}, "apart"),
+            ({"session_interval": "4m"}, "session_interval"),
+            ({"session_interval": "soon"}, "session_interval"),
             ({"trainer": {"script": "pretrain.py"}}, "trainer.kind"),
             ({"trainer": {"kind": "megatron-lm", "scirpt": "pretrain.py"}}, "trainer.scirpt"),
         ],
-        ids=["launcher", "repeats", "apart", "no duration", "no kind", "key"],
+        ids=["launcher", "repeats", "session_interval", "no duration", "no kind", "key"],
     )
     def test_what_cannot_be_asked_is_named(self, recipe, tmp_path, asked, key):
         with pytest.raises(api.InputError) as refused:

@@ -100,7 +100,7 @@ def test_a_driver_goes_on_in_the_ledger_that_was_made_anew_meanwhile(tmp_path, p
     """It has the old file open; its search is held by it, and so rebuilt by it."""
     from orchestrator.search import driver
 
-    turns, turn = [], driver.Driver.turn
+    turns, turn = [], driver.Driver.iterate
 
     def rebuilt_between(self) -> None:
         turns.append(turn(self))

@@ -94,7 +94,7 @@ def test_what_its_flags_mean_is_said_beside_the_best_and_below_the_table(in_its_
 
 def test_its_recipe_is_replayed_with_the_same_trainer(in_its_home):
     place, answer = in_its_home
-    replayed = parlay("replay", answer["search_id"], "--repeats", "1", "--occasions", "1", "--json", cwd=place)
+    replayed = parlay("replay", answer["search_id"], "--repeats", "1", "--sessions", "1", "--json", cwd=place)
     assert replayed.code in (0, 13), replayed.err
     assert replayed.json["measured"] == pytest.approx(answer["best"]["tokens_per_sec"], rel=0.02)
 

@@ -1,4 +1,4 @@
-"""`parlay replay` that is told to stop: by ctrl-C, by SIGTERM, or twice, in a run or between occasions; where it cannot
+"""`parlay replay` that is told to stop: by ctrl-C, by SIGTERM, or twice, in a run or between sessions; where it cannot
 write; and its lock on this machine. All in this process."""
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def signalled(*signals: signal.Signals) -> ScriptedLauncher:
     return launcher
 
 
-def signalled_between_occasions(number: signal.Signals, *step_times_s: float) -> ScriptedLauncher:
-    """Sends this process the signal while the second occasion is waited for."""
+def signalled_between_sessions(number: signal.Signals, *step_times_s: float) -> ScriptedLauncher:
+    """Sends this process the signal while the second session is waited for."""
     launcher = in_turn(*step_times_s)
 
     def send() -> None:
@@ -84,10 +84,10 @@ def test_a_signal_cancels_the_run_in_flight_and_a_second_ctrl_c_leaves_at_once(
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
-def test_a_signal_between_occasions_leaves_what_was_measured_until_then(
+def test_a_signal_between_sessions_leaves_what_was_measured_until_then(
     recipe, tmp_path, monkeypatch, capsys, number, code
 ):
-    launcher = signalled_between_occasions(number, 0.115, 0.115)
+    launcher = signalled_between_sessions(number, 0.115, 0.115)
     monkeypatch.setattr(factory, "make_launcher", lambda *_, **__: (launcher, None))
     assert run(["replay", str(recipe.parent), "--work-dir", str(tmp_path / "runs"), "--repeats", "2", "--json"]) == code
     out, err = capsys.readouterr()
@@ -96,7 +96,7 @@ def test_a_signal_between_occasions_leaves_what_was_measured_until_then(
     left = json.loads(file.read_text())
     assert (left["verdict"], left["detail"]) == ("inconclusive", "stopped before it had a verdict")
     assert left["ratio"] == pytest.approx(0.1 / 0.115)
-    assert [occasion["runs"] for occasion in left["occasions"]] == [2]
+    assert [session["runs"] for session in left["sessions"]] == [2]
     assert f"{file} says how far it came" in err
     assert "0.870 times as fast" in err
 
@@ -104,7 +104,7 @@ def test_a_signal_between_occasions_leaves_what_was_measured_until_then(
 def test_a_replay_that_is_stopped_and_cannot_write_what_it_measured_is_stopped_all_the_same(
     recipe, tmp_path, monkeypatch, capsys
 ):
-    launcher = signalled_between_occasions(signal.SIGTERM, 0.115)
+    launcher = signalled_between_sessions(signal.SIGTERM, 0.115)
     monkeypatch.setattr(factory, "make_launcher", lambda *_, **__: (launcher, None))
     monkeypatch.setattr("orchestrator.replay.run.write_json", no_space_left)
     assert run(["replay", str(recipe.parent), "--work-dir", str(tmp_path / "runs"), "--repeats", "1", "--json"]) == 75

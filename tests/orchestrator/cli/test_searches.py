@@ -122,7 +122,7 @@ def test_mlflows_own_client_finds_one_parent_and_a_child_a_trial(in_its_home):
 @pytest.mark.walks
 def test_replay_measures_again_and_its_exit_code_is_its_verdict(in_its_home):
     place, answer = in_its_home
-    replayed = parlay("replay", answer["search_id"], "--repeats", "1", "--occasions", "1", "--json", cwd=place)
+    replayed = parlay("replay", answer["search_id"], "--repeats", "1", "--sessions", "1", "--json", cwd=place)
     codes = {"reproduced": 0, "slower": 10, "faster": 11, "inconclusive": 13}
     assert replayed.code == codes[replayed.json["verdict"]], replayed.err
     assert replayed.json["measured"] > 0

@@ -62,7 +62,7 @@ def test_where_a_steps_time_goes_is_in_the_answer_and_on_the_recipes_page(finish
 @pytest.mark.walks
 def test_a_replay_trains_on_the_same_tokens(finished):
     place, answer = finished
-    replayed = parlay("replay", answer["recipe"], "--repeats", "1", "--occasions", "1", "--json", cwd=place)
+    replayed = parlay("replay", answer["recipe"], "--repeats", "1", "--sessions", "1", "--json", cwd=place)
     assert replayed.json["verdict"] in ("reproduced", "slower", "faster", "inconclusive"), replayed.err
     assert replayed.json["measured"] > 0
     (outcome,) = place.glob("runs/replay-*/trials/*/*/spec.json")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.comparison.sessions import OCCASION_S, Run, by_occasion, step_time_of
+from orchestrator.comparison.sessions import SESSION_S, Run, by_session, step_time_of
 from orchestrator.comparison.speed_ratio import Confidence, ReplayVerdict, compare, fingerprint_differences
 
 MARGIN = 0.05
@@ -86,9 +86,9 @@ def test_the_unit_of_time_does_not_matter(recorded, measured, factor):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("occasions", [1, 2, 3])
-def test_the_interval_holds_the_true_ratio_about_as_often_as_it_says(occasions):
-    """Two recorded runs, then three at each occasion, with the spread that is taken for granted between occasions and
+@pytest.mark.parametrize("sessions", [1, 2, 3])
+def test_the_interval_holds_the_true_ratio_about_as_often_as_it_says(sessions):
+    """Two recorded runs, then three in each session, with the spread that is taken for granted between sessions and
     between runs. The interval is a little wide, since both spreads are assumed as well as seen."""
     source = random.Random(0)
 
@@ -96,23 +96,21 @@ def test_the_interval_holds_the_true_ratio_about_as_often_as_it_says(occasions):
         speed = source.lognormvariate(0.0, 0.03)
         return [at(hour, speed * source.lognormvariate(0.0, 0.02)) for _ in range(count)]
 
-    found = [
-        compare(drawn(0, 2), [r for hour in range(occasions) for r in drawn(hour, 3)], MARGIN) for _ in range(2000)
-    ]
+    found = [compare(drawn(0, 2), [r for hour in range(sessions) for r in drawn(hour, 3)], MARGIN) for _ in range(2000)]
     assert 0.94 <= sum(f.low <= 1.0 <= f.high for f in found) / 2000 <= 0.99
 
 
-def test_runs_of_one_occasion_are_no_evidence_of_the_next():
+def test_runs_of_one_session_are_no_evidence_of_the_next():
     """15 % slower in the same minutes: a hundred runs say so of those minutes, and no more."""
     then = [at(0, 1.0)] * 100
     assert compare(then, [at(5, 1.15)] * 100, MARGIN).verdict is ReplayVerdict.INCONCLUSIVE
     again = compare(then, [at(hour, 1.15) for hour in (5, 6, 7, 8)], MARGIN)
     assert again.verdict is ReplayVerdict.SLOWER
-    assert again.speed.by_occasion == pytest.approx([1 / 1.15] * 4)
+    assert again.speed.by_session == pytest.approx([1 / 1.15] * 4)
 
 
 @pytest.mark.parametrize(("factor", "verdict"), [(1.3, ReplayVerdict.SLOWER), (1 / 1.3, ReplayVerdict.FASTER)])
-def test_as_fast_as_then_at_one_occasion_is_neither_slower_nor_faster(factor, verdict):
+def test_as_fast_as_then_at_one_session_is_neither_slower_nor_faster(factor, verdict):
     then, away = [at(0, 1.0)] * 4, [at(hour, factor) for hour in (5, 6, 7, 8)]
     assert compare(then, away, MARGIN).verdict is verdict
     assert compare(then, [*away, at(9, 1.0)], MARGIN).verdict is ReplayVerdict.INCONCLUSIVE
@@ -120,7 +118,7 @@ def test_as_fast_as_then_at_one_occasion_is_neither_slower_nor_faster(factor, ve
 
 @pytest.mark.parametrize(("factor", "verdict"), [(1.13, ReplayVerdict.SLOWER), (1 / 1.13, ReplayVerdict.FASTER)])
 def test_who_asks_once_is_answered_by_an_interval_that_is_too_narrow_for_who_asks_again(factor, verdict):
-    """13 % in one occasion on either side: between the 11 % of a 95 % interval and the 16 % of a 99 % one."""
+    """13 % in one session on either side: between the 11 % of a 95 % interval and the 16 % of a 99 % one."""
     then, now = [at(0, 1.0)] * 3, [at(5, factor)] * 3
     found = {confidence: compare(then, now, MARGIN, confidence) for confidence in Confidence}
     assert found[Confidence.ASKED_ONCE].verdict is verdict
@@ -128,23 +126,23 @@ def test_who_asks_once_is_answered_by_an_interval_that_is_too_narrow_for_who_ask
     assert found[Confidence.ASKED_ONCE].speed == found[Confidence.ASKED_AGAIN].speed
 
 
-def test_an_occasion_is_as_many_minutes_from_its_first_run_in_whatever_order_the_runs_come():
-    starts = (0.0, OCCASION_S - 1, OCCASION_S, 2 * OCCASION_S - 1, 2 * OCCASION_S)
+def test_a_session_is_as_many_minutes_from_its_first_run_in_whatever_order_the_runs_come():
+    starts = (0.0, SESSION_S - 1, SESSION_S, 2 * SESSION_S - 1, 2 * SESSION_S)
     runs = [Run(1.0 + start, started_s=start) for start in starts]
-    found = by_occasion(runs[::-1])
-    assert [tuple(run.started_s for run in occasion.runs) for occasion in found] == [
+    found = by_session(runs[::-1])
+    assert [tuple(run.started_s for run in session.runs) for session in found] == [
         starts[:2],
         starts[2:4],
         starts[4:],
     ]
 
 
-def test_runs_that_do_not_say_when_they_began_are_of_one_occasion():
-    assert len(by_occasion([run(1.0), run(2.0)])) == 1
+def test_runs_that_do_not_say_when_they_began_are_of_one_session():
+    assert len(by_session([run(1.0), run(2.0)])) == 1
 
 
-def test_occasions_count_alike_however_many_runs_each_had():
-    assert step_time_of(by_occasion([at(0, 1.0), at(0, 1.0), at(0, 1.0), at(5, 4.0)])) == pytest.approx(2.0)
+def test_sessions_count_alike_however_many_runs_each_had():
+    assert step_time_of(by_session([at(0, 1.0), at(0, 1.0), at(0, 1.0), at(5, 4.0)])) == pytest.approx(2.0)
 
 
 def with_fast(hour: int, step_time_s: float, fast_step_time_s: float) -> Run:

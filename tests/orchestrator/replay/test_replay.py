@@ -65,42 +65,42 @@ def test_the_same_speed_is_reproduced_and_what_differs_is_named(loaded, tmp_path
 
 
 @pytest.mark.parametrize(("step_time_s", "verdict"), [(0.115, ReplayVerdict.SLOWER), (0.085, ReplayVerdict.FASTER)])
-def test_another_speed_is_said_once_every_occasion_agrees(loaded, tmp_path, step_time_s, verdict):
+def test_another_speed_is_said_once_every_session_agrees(loaded, tmp_path, step_time_s, verdict):
     launcher, notes = in_turn(*[step_time_s] * 9), []
     result = replayed(loaded, launcher, tmp_path, watcher=ReplayCallbacks(notes.append))
     assert result.verdict is verdict
     assert [note.partition(", which")[2] for note in notes] == [
         " may be this hour's speed and not the layout's: measured again in 300s"
     ] * 2
-    occasions = result.to_json()["occasions"]
-    assert [occasion["runs"] for occasion in occasions] == [3, 3, 3]
-    assert [occasion["ratio"] for occasion in occasions] == pytest.approx([0.1 / step_time_s] * 3)
-    starts = [utc_seconds(occasion["started_at"]) for occasion in occasions]
+    sessions = result.to_json()["sessions"]
+    assert [session["runs"] for session in sessions] == [3, 3, 3]
+    assert [session["ratio"] for session in sessions] == pytest.approx([0.1 / step_time_s] * 3)
+    starts = [utc_seconds(session["started_at"]) for session in sessions]
     assert all(later - earlier >= 300 for earlier, later in pairwise(starts))
     assert len({request.spec.trial for request in launcher.requests}) == 9
 
 
 def test_minutes_in_which_the_machine_is_slow_do_not_make_the_layout_slow(loaded, tmp_path):
     launcher = in_turn(*[0.108] * 3, *[0.099] * 3, *[0.098] * 3)
-    assert replayed(loaded, launcher, tmp_path, ReplayRules(3, occasions=3)).verdict is ReplayVerdict.REPRODUCED
+    assert replayed(loaded, launcher, tmp_path, ReplayRules(3, sessions=3)).verdict is ReplayVerdict.REPRODUCED
     launcher = in_turn(*[0.108] * 3)
-    lone = replayed(loaded, launcher, tmp_path / "lone", ReplayRules(3, occasions=1))
+    lone = replayed(loaded, launcher, tmp_path / "lone", ReplayRules(3, sessions=1))
     assert lone.verdict is not ReplayVerdict.REPRODUCED
 
 
-def test_a_replay_without_a_verdict_is_measured_until_there_is_one_or_no_occasion_is_left(loaded, tmp_path):
+def test_a_replay_without_a_verdict_is_measured_until_there_is_one_or_no_session_is_left(loaded, tmp_path):
     launcher = in_turn(*[0.115, 0.095] * 4, 0.115)
-    result = replayed(loaded, launcher, tmp_path, ReplayRules(1, occasions=9))
+    result = replayed(loaded, launcher, tmp_path, ReplayRules(1, sessions=9))
     assert (result.verdict, len(launcher.requests)) == (ReplayVerdict.INCONCLUSIVE, 9)
 
 
-def test_a_replay_that_is_reproduced_asks_for_no_other_occasion(loaded, tmp_path):
+def test_a_replay_that_is_reproduced_asks_for_no_other_session(loaded, tmp_path):
     launcher = in_turn(*[0.1] * 9)
     assert replayed(loaded, launcher, tmp_path).verdict is ReplayVerdict.REPRODUCED
     assert len(launcher.requests) == 3
 
 
-def test_a_replay_that_is_told_to_stop_between_occasions_stops_with_what_it_has_measured(loaded, tmp_path):
+def test_a_replay_that_is_told_to_stop_between_sessions_stops_with_what_it_has_measured(loaded, tmp_path):
     launcher, notes = in_turn(*[0.115] * 9), []
     with pytest.raises(KeyboardInterrupt) as stopped:
         replayed(loaded, launcher, tmp_path, watcher=ReplayCallbacks(notes.append, lambda: bool(notes)))
@@ -108,7 +108,7 @@ def test_a_replay_that_is_told_to_stop_between_occasions_stops_with_what_it_has_
     data = stopped.value.result.to_json()
     assert (data["verdict"], data["detail"]) == ("inconclusive", "stopped before it had a verdict")
     assert data["ratio"] == pytest.approx(0.1 / 0.115)
-    assert [occasion["runs"] for occasion in data["occasions"]] == [3]
+    assert [session["runs"] for session in data["sessions"]] == [3]
 
 
 def test_runs_that_would_be_reproduced_decide_nothing_where_the_replay_was_stopped(loaded, tmp_path):
@@ -118,7 +118,7 @@ def test_runs_that_would_be_reproduced_decide_nothing_where_the_replay_was_stopp
     assert len(stopped.value.result.runs) == 2
 
 
-def test_replays_of_one_machine_take_turns_and_let_others_in_between_occasions(loaded, tmp_path):
+def test_replays_of_one_machine_take_turns_and_let_others_in_between_sessions(loaded, tmp_path):
     first, second = MachineLock(tmp_path), MachineLock(tmp_path)
     seen: list[str] = []
 
@@ -127,12 +127,12 @@ def test_replays_of_one_machine_take_turns_and_let_others_in_between_occasions(l
         if "another replay" in words:
             second.release()  # the other one has come to its end
         else:
-            assert second.try_acquire()  # between two occasions another may measure
+            assert second.try_acquire()  # between two sessions another may measure
             second.release()
 
     assert second.try_acquire()
     launcher = in_turn(*[0.115] * 3, *[0.1] * 3)
-    replayed(loaded, launcher, tmp_path, ReplayRules(3, occasions=2), watcher=ReplayCallbacks(note, lock=first))
+    replayed(loaded, launcher, tmp_path, ReplayRules(3, sessions=2), watcher=ReplayCallbacks(note, lock=first))
     assert len(launcher.requests) == 6
     assert second.try_acquire()
 
@@ -176,17 +176,17 @@ def test_a_run_without_a_measurement_ends_the_replay_with_its_words(loaded, tmp_
     launcher = in_turn(reason)
     result = replayed(loaded, launcher, tmp_path)
     assert (result.verdict, result.comparison) == (verdict, None)
-    assert (result.to_json()["ratio"], result.to_json()["occasions"]) == (None, [])
+    assert (result.to_json()["ratio"], result.to_json()["sessions"]) == (None, [])
     assert result.detail == f"{reason}: its words"
     assert len(launcher.requests) == 1
 
 
-def test_a_run_that_fails_at_a_later_occasion_leaves_the_numbers_of_the_runs_before_it(loaded, tmp_path):
+def test_a_run_that_fails_at_a_later_session_leaves_the_numbers_of_the_runs_before_it(loaded, tmp_path):
     launcher = in_turn(*[0.115] * 5, FailureReason.SCRIPT_ERROR)
     result = replayed(loaded, launcher, tmp_path)
     data = result.to_json()
     assert (data["verdict"], data["detail"]) == ("inconclusive", "script_error: its words")
-    assert [occasion["runs"] for occasion in data["occasions"]] == [3, 2]
+    assert [session["runs"] for session in data["sessions"]] == [3, 2]
     assert data["ratio"] == pytest.approx(0.1 / 0.115)
     assert data["ratio_low"] < data["ratio"] < data["ratio_high"]
     assert data["measured"] / data["recorded"] == pytest.approx(data["ratio"])
@@ -203,7 +203,7 @@ def test_a_launcher_that_refuses_a_later_run_leaves_the_numbers_of_the_runs_befo
     launcher = in_turn(0.1, 0.1, refusal("Slurm refused it: partition main is down"))
     result = replayed(loaded, launcher, tmp_path)
     assert (result.verdict, result.detail) == (ReplayVerdict.INCONCLUSIVE, "Slurm refused it: partition main is down")
-    assert [occasion["runs"] for occasion in result.to_json()["occasions"]] == [2]
+    assert [session["runs"] for session in result.to_json()["sessions"]] == [2]
 
 
 def test_a_launcher_that_refuses_the_first_run_is_not_hidden_behind_a_verdict(loaded, tmp_path):
@@ -341,7 +341,15 @@ def test_of_the_recorded_runs_a_suspect_one_counts_where_there_is_no_other(loade
 
 
 @pytest.mark.parametrize(
-    "rules", [{"repeats": 0}, {"repeats": True}, {"margin": 0.0}, {"margin": 0.5}, {"occasions": 0}, {"apart_s": 299.0}]
+    "rules",
+    [
+        {"repeats": 0},
+        {"repeats": True},
+        {"margin": 0.0},
+        {"margin": 0.5},
+        {"sessions": 0},
+        {"session_interval_s": 299.0},
+    ],
 )
 def test_rules_that_make_no_sense_are_refused(rules):
     with pytest.raises(InputError):
@@ -361,7 +369,7 @@ def test_a_replay_really_trains_with_the_recipes_code(tmp_path):
             launcher,
             SearchFolder(tmp_path / "r"),
             python=sys.executable,
-            rules=ReplayRules(repeats=1, occasions=1),
+            rules=ReplayRules(repeats=1, sessions=1),
         )
     finally:
         launcher.close()
