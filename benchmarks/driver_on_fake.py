@@ -33,8 +33,8 @@ from slurm.fake.cluster import FakeCluster
 from slurm.fake.jobs import JobPlan, StartedJob
 from slurm.fake.placement import FakeNode
 from slurm.interface import Slurm
-from slurm.poll_backoff import PollPace
-from slurm.squeue_cache import SharedAnswer
+from slurm.poll_backoff import PollBackoff
+from slurm.squeue_cache import SqueueCache
 from tests.orchestrator.scripted import measured_outcome
 from trials.files.folders import AttemptFolder, read_json, write_json
 from trials.ledger.journal import Journal
@@ -53,7 +53,7 @@ COMMANDS = {
     "submit": "sbatch",
     "jobs": "squeue",
     "describe": "scontrol",
-    "accounted": "sacct",
+    "accounted_jobs": "sacct",
     "cancel": "scancel",
 }
 """What a driver asks of Slurm, and the command that this would be."""
@@ -178,7 +178,7 @@ class Service:
         self._shares = Shares(load.in_flight)
         self._url = f"sqlite:///{folder / 'ledger.db'}"
         (folder / "slurm").mkdir(mode=0o700)
-        self._answer = SharedAnswer(self.slurm, folder / "slurm", ["scale"], clock=self.slurm.now)
+        self._answer = SqueueCache(self.slurm, folder / "slurm", ["scale"], clock=self.slurm.now)
 
     def run(self) -> Iterator[Sample]:
         """A sample before the first trial, after the first hundred, after every three hundred more, after the last."""
@@ -219,7 +219,11 @@ class Service:
         book, rows = self._metered(journal, "journal"), self._metered(ledger, "ledger")
         history = EventStore(folder.search_id, book, rows, 2, self.slurm.now)
         launcher = SlurmLauncher(
-            self.slurm, spec.launcher.slurm.job_options(), PollPace(POLL_S), self._answer.jobs, memory=folder.launcher
+            self.slurm,
+            spec.launcher.slurm.job_options(),
+            PollBackoff(POLL_S),
+            self._answer.jobs,
+            handover=folder.launcher,
         )
         self._iteration_interval_s = launcher.iteration_interval_s
         sampler = make_sampler(spec.search.sampler, candidates_of(spec).feasible, task, spec.search.seed)

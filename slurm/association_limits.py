@@ -33,13 +33,13 @@ class Association:
 class Qos:
     """A quality of service. A job under one that lifts a limit of its partition (MaxTime, MaxNodes, MinNodes) is held
     to the QOS's own instead. Of a job's QOS and that of its partition the latter's limits come first, unless the former
-    `is_before_partitions`. `max_nodes` and `max_gpus` are of one job."""
+    `overrides_partition_qos`. `max_nodes` and `max_gpus` are of one job."""
 
     name: str
-    lifts_time_limit: bool = False
-    lifts_node_limit: bool = False
-    lifts_least_nodes: bool = False
-    is_before_partitions: bool = False
+    overrides_max_time: bool = False
+    overrides_max_nodes: bool = False
+    overrides_min_nodes: bool = False
+    overrides_partition_qos: bool = False
     max_wall_s: float = math.inf
     max_jobs: float = math.inf
     max_submit: float = math.inf
@@ -48,15 +48,15 @@ class Qos:
 
 
 @dataclass(frozen=True)
-class Allowance:
+class AssociationLimits:
     """All associations of a user with the cluster, none where accounting does not know them; and the cluster's QOS."""
 
     associations: tuple[Association, ...] = ()
-    qualities: tuple[Qos, ...] = ()
+    all_qos: tuple[Qos, ...] = ()
 
     def of(self, options: JobOptions) -> tuple[Association, ...]:
         """Those under which a job with these options would run; of every account where none is named."""
-        account, named = as_kept(options.account or ""), (options.partition or "").split(",")
+        account, named = normalized_name(options.account or ""), (options.partition or "").split(",")
         return tuple(
             association
             for association in self.associations
@@ -66,7 +66,7 @@ class Allowance:
 
     def qos(self, name: str | None) -> Qos | None:
         """None for one that is not there, or not named."""
-        return next((quality for quality in self.qualities if quality.name == as_kept(name or "")), None)
+        return next((quality for quality in self.all_qos if quality.name == normalized_name(name or "")), None)
 
     def qos_of(self, options: JobOptions) -> Qos | None:
         """The one that is named, else the account's default, where all it may be agree on that."""
@@ -75,7 +75,7 @@ class Allowance:
         return self.qos(options.qos or default)
 
 
-def as_kept(name: str) -> str:
+def normalized_name(name: str) -> str:
     """An account or a QOS as accounting keeps it: Slurm compares them whatever their case."""
     return name.lower()
 
@@ -102,10 +102,10 @@ def parse_qos(stdout: str) -> tuple[Qos, ...]:
     return tuple(
         Qos(
             name=name,
-            lifts_time_limit="PartitionTimeLimit" in flags.split(","),
-            lifts_node_limit="PartitionMaxNodes" in flags.split(","),
-            lifts_least_nodes="PartitionMinNodes" in flags.split(","),
-            is_before_partitions="OverPartQOS" in flags.split(","),
+            overrides_max_time="PartitionTimeLimit" in flags.split(","),
+            overrides_max_nodes="PartitionMaxNodes" in flags.split(","),
+            overrides_min_nodes="PartitionMinNodes" in flags.split(","),
+            overrides_partition_qos="OverPartQOS" in flags.split(","),
             max_wall_s=clock_s(wall),
             max_jobs=limit(jobs),
             max_submit=limit(submit),

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from slurm.association_limits import ASSOCIATION_FORMAT, QOS_FORMAT, Allowance, parse_associations, parse_qos
+from slurm.association_limits import ASSOCIATION_FORMAT, QOS_FORMAT, AssociationLimits, parse_associations, parse_qos
 from slurm.environment import query_environment, submission_environment
 from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable, Submission, SubmitStatus
 from slurm.job_state import JobSnapshot
@@ -27,8 +27,8 @@ from slurm.parse import (
     parse_scontrol_job,
     parse_squeue,
     parse_tested_partition,
-    plain_words,
-    tells_of_no_answer,
+    printable,
+    reports_no_answer,
 )
 from slurm.partitions import (
     PartitionSnapshot,
@@ -96,13 +96,13 @@ class SlurmClient(Slurm):
     def nodes(self) -> tuple[NodeSnapshot, ...]:
         return parse_sinfo(self._query("sinfo", "--noheader", "--all", "--Node", f"--format={SINFO_FORMAT}"))
 
-    def allowance(self) -> Allowance | None:
+    def association_limits(self) -> AssociationLimits | None:
         if not self.settings().has_accounting:
             return None
         associations = self._query(*_SACCTMGR, "associations", f"user={self.user}", f"format={ASSOCIATION_FORMAT}")
-        qualities = self._query(*_SACCTMGR, "qos", f"format={QOS_FORMAT}")
+        all_qos = self._query(*_SACCTMGR, "qos", f"format={QOS_FORMAT}")
         cluster = self.settings().cluster_name
-        return Allowance(parse_associations(associations, cluster), parse_qos(qualities))
+        return AssociationLimits(parse_associations(associations, cluster), parse_qos(all_qos))
 
     def monotonic(self) -> float:
         return time.monotonic()
@@ -110,7 +110,7 @@ class SlurmClient(Slurm):
     def test(self, request: JobRequest) -> Submission:
         environment = submission_environment(self._environ)
         result = self._run(["sbatch", "--test-only"], environment, None, render_script(request))
-        if result.rc is None or (result.rc != 0 and tells_of_no_answer(result.stderr)):
+        if result.rc is None or (result.rc != 0 and reports_no_answer(result.stderr)):
             self._answer(result)
         tested = classify_submission(result.rc, "", result.stderr)  # it prints no id
         if tested.status is SubmitStatus.REFUSED and "node configuration is not available" in tested.words:
@@ -148,7 +148,7 @@ class SlurmClient(Slurm):
         )
         jobs = parse_squeue(stdout)
         if not jobs and _rows(stdout):
-            raise SlurmUnreachable(f"squeue answered what is no list of jobs: {plain_words(stdout)}")
+            raise SlurmUnreachable(f"squeue answered what is no list of jobs: {printable(stdout)}")
         return jobs
 
     def describe(self, job_id: str) -> JobSnapshot | None:
@@ -157,19 +157,19 @@ class SlurmClient(Slurm):
             return None
         return parse_scontrol_job(self._answer(result), job_id)
 
-    def accounted(self, names: Iterable[str], since: float) -> tuple[JobSnapshot, ...] | None:
+    def accounted_jobs(self, names: Iterable[str], since: float) -> tuple[JobSnapshot, ...] | None:
         if not self.settings().has_accounting:
             return None
         wanted = sorted(set(names))
         found: list[JobSnapshot] = []
         for begin in range(0, len(wanted), _NAMES_A_CALL):
-            answer = self._accounted_chunk(wanted[begin : begin + _NAMES_A_CALL], since)
+            answer = self._accounted_jobs_chunk(wanted[begin : begin + _NAMES_A_CALL], since)
             if answer is None:
                 return None
             found.extend(answer)
         return tuple(found)
 
-    def _accounted_chunk(self, names: Sequence[str], since: float) -> list[JobSnapshot] | None:
+    def _accounted_jobs_chunk(self, names: Sequence[str], since: float) -> list[JobSnapshot] | None:
         result = self._run_query(
             *("sacct", "--noheader", "--parsable2", "--allocations", f"--user={self._uid}"),
             *(f"--name={','.join(names)}", f"--state={_ACCOUNTED_STATES}", f"--format={SACCT_FORMAT}"),
@@ -231,7 +231,7 @@ class SlurmClient(Slurm):
         if result.rc is None:
             raise SlurmUnreachable(f"{result.command} did not answer within {self._timeout_s:g} s")
         if result.rc != 0 or (not result.stdout.strip() and "error" in result.stderr):
-            words = plain_words(result.stderr) or plain_words(result.stdout) or f"exit code {result.rc}"
+            words = printable(result.stderr) or printable(result.stdout) or f"exit code {result.rc}"
             raise SlurmUnreachable(f"{result.command}: {words}")
         return result.stdout
 

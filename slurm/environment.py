@@ -48,7 +48,7 @@ _MEANT_BY_BEING_SET = "SBATCH_EXCLUSIVE"
 
 
 @dataclass(frozen=True)
-class CarriedOption:
+class InheritedOption:
     """What a variable of the environment would have asked of sbatch, in the words of an option of ours."""
 
     variable: str
@@ -69,29 +69,29 @@ def query_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {**submission_environment(environ), **_SAME_WORDS_EVERYWHERE}
 
 
-def carried_options(environ: Mapping[str, str]) -> dict[str, CarriedOption]:
+def inherited_options(environ: Mapping[str, str]) -> dict[str, InheritedOption]:
     """What the user's own environment would have asked of sbatch, by the names of JobOptions and as written there.
 
     It takes no effect by itself (see `submission_environment`): the caller shows it and puts it into the script.
     GPUs of a kind (`SBATCH_GPUS_PER_NODE=v100:2`) are generic resources, which say the same.
     """
-    found: dict[str, CarriedOption] = {}
+    found: dict[str, InheritedOption] = {}
     for option, names in _CARRIED.items():
         for variable in names:
             value = environ.get(variable)
             if value or (value is not None and variable == _MEANT_BY_BEING_SET):
-                found.setdefault(option, CarriedOption(variable, value))
+                found.setdefault(option, InheritedOption(variable, value))
     if "gpus_per_node" in found and ":" in found["gpus_per_node"].value:
         found["gres"] = _with_gpus(found.get("gres"), found.pop("gpus_per_node"))
     return found
 
 
-def _with_gpus(gres: CarriedOption | None, gpus: CarriedOption) -> CarriedOption:
+def _with_gpus(gres: InheritedOption | None, gpus: InheritedOption) -> InheritedOption:
     """`v100:2,a100:1` as generic resources, beside those that are asked for anyhow."""
-    asked = CarriedOption(gpus.variable, ",".join(f"gpu:{kind}" for kind in gpus.value.split(",")))
+    asked = InheritedOption(gpus.variable, ",".join(f"gpu:{kind}" for kind in gpus.value.split(",")))
     if gres is None:
         return asked
-    return CarriedOption(f"{gres.variable} and {asked.variable}", f"{gres.value},{asked.value}")
+    return InheritedOption(f"{gres.variable} and {asked.variable}", f"{gres.value},{asked.value}")
 
 
 def cluster_key(environ: Mapping[str, str]) -> tuple[str, ...]:

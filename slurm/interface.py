@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 
-from slurm.association_limits import Allowance
+from slurm.association_limits import AssociationLimits
 from slurm.job_state import JobSnapshot
 from slurm.nodes import NodeSnapshot
 from slurm.partitions import PartitionSnapshot, beyond_limits
@@ -20,15 +20,19 @@ class SlurmUnreachable(Exception):
 
 
 class SubmitStatus(str, Enum):
-    """ACCEPTED: there is a job id. BUSY: not now, nothing was submitted (a queue limit, a controller that is known to
-    be down). REFUSED: never, as it stands. DOUBTFUL: it may or may not have been accepted; look for it by its name."""
+    """Outcome of a submission.
+
+    ACCEPTED: there is a job id. BUSY: nothing was submitted, try again later (a queue limit, a controller that is known
+    to be down). REFUSED: it will never be accepted as it is. UNCONFIRMED: it may have been accepted; look for the job
+    by its name.
+    """
 
     __str__ = str.__str__
 
     ACCEPTED = "accepted"
     BUSY = "busy"
     REFUSED = "refused"
-    DOUBTFUL = "doubtful"
+    UNCONFIRMED = "unconfirmed"
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ class Slurm(ABC):
         """All nodes as they are now, one for each partition that a node is in (sinfo)."""
 
     @abstractmethod
-    def allowance(self) -> Allowance | None:
+    def association_limits(self) -> AssociationLimits | None:
         """What accounting lets the user have: accounts, QOS and their limits (sacctmgr); None without accounting."""
 
     def beyond_limits(self, request: JobRequest, partitions: Sequence[PartitionSnapshot]) -> str | None:
@@ -103,8 +107,8 @@ class Slurm(ABC):
             return None
         qos = None
         with suppress(SlurmUnreachable):
-            allowance = self.allowance()
-            qos = None if allowance is None else allowance.qos_of(request.options)
+            association_limits = self.association_limits()
+            qos = None if association_limits is None else association_limits.qos_of(request.options)
         if qos is None:
             return words if request.options.qos is None else None
         return beyond_limits(request, partitions, qos)
@@ -131,7 +135,7 @@ class Slurm(ABC):
         """One job in full, exit code and restarts included (scontrol); None for an id the controller does not know."""
 
     @abstractmethod
-    def accounted(self, names: Iterable[str], since: float) -> tuple[JobSnapshot, ...] | None:
+    def accounted_jobs(self, names: Iterable[str], since: float) -> tuple[JobSnapshot, ...] | None:
         """What accounting holds of jobs of these names submitted since then (sacct); None where there is no accounting.
 
         Only the final record of a job has `ended_at`: one without it is still being written.

@@ -110,9 +110,9 @@ def shortages(request: JobRequest, nodes: Iterable[NodeSnapshot]) -> tuple[Short
         words = f"{_counted(request.num_nodes)} asked for, there are {len(allowed)}"
         return (Shortage(Resource.NODES, words),)
     wants: tuple[tuple[Resource, int, Callable[[NodeSnapshot], int | None]], ...] = (
-        (Resource.CPUS, cpus_asked(request), lambda node: node.cpus),
-        (Resource.MEMORY, memory_mib_asked(request), lambda node: node.memory_mib),
-        (Resource.GPUS, gpus_asked(request), lambda node: node.gpus),
+        (Resource.CPUS, cpus_requested(request), lambda node: node.cpus),
+        (Resource.MEMORY, memory_mib_requested(request), lambda node: node.memory_mib),
+        (Resource.GPUS, gpus_requested(request), lambda node: node.gpus),
     )
     found = []
     for resource, asked, of in wants:
@@ -147,22 +147,22 @@ def _allowed(request: JobRequest, nodes: Iterable[NodeSnapshot]) -> list[NodeSna
 
 
 def _has_room(request: JobRequest, node: NodeSnapshot) -> bool:
-    return cpus_asked(request) <= node.cpus and gpus_asked(request) <= node.gpus
+    return cpus_requested(request) <= node.cpus and gpus_requested(request) <= node.gpus
 
 
-def cpus_asked(request: JobRequest) -> int:
+def cpus_requested(request: JobRequest) -> int:
     """CPUs on each node."""
     return request.tasks_per_node * (request.options.cpus_per_task or 1)
 
 
-def gpus_asked(request: JobRequest) -> int:
+def gpus_requested(request: JobRequest) -> int:
     """GPUs on each node, of `--gpus-per-node=4` or `--gres=gpu:a100:4`."""
     if request.options.gpus_per_node is not None:
         return request.options.gpus_per_node
     return sum(int(count) for count in _GPUS.findall(request.options.gres or ""))
 
 
-def memory_mib_asked(request: JobRequest) -> int:
+def memory_mib_requested(request: JobRequest) -> int:
     """MiB on each node, of `--mem=20G`; 0 where nothing is asked for, or all that a node has."""
     match = re.fullmatch(r"([0-9]{1,12})([KMGT]?)", request.options.mem or "")
     return 0 if match is None else int(int(match[1]) * _MEM_MIB[match[2] or "M"])

@@ -48,7 +48,7 @@ def option_warnings(options: JobOptions) -> tuple[OptionProblem, ...]:
     return tuple(OptionProblem(f"env.{n}", options.env[n], rule, fix) for n in _RISKY_VARIABLES if n in options.env)
 
 
-def names_gpus(gres: str | None) -> bool:
+def requests_gpus(gres: str | None) -> bool:
     """Whether these generic resources ask for GPUs."""
     return "gpu" in [entry.split(":")[0] for entry in (gres or "").split(",")]
 
@@ -145,7 +145,7 @@ _MOST = {
 
 
 def _gpu_problems(options: JobOptions) -> Iterator[OptionProblem]:
-    if options.gpus_per_node is not None and names_gpus(options.gres):
+    if options.gpus_per_node is not None and requests_gpus(options.gres):
         rule = f"GPUs are asked for once: gpus_per_node says {options.gpus_per_node}, gres says {options.gres}"
         yield OptionProblem("gres", options.gres, rule, "leave out one of the two")
 

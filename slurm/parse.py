@@ -48,24 +48,24 @@ def classify_submission(rc: int | None, stdout: str, stderr: str) -> Submission:
     """What became of a submission; `rc` is sbatch's exit code, None or negative when it was killed.
 
     Only what is certain not to have submitted is BUSY or REFUSED. A request that may have reached the controller while
-    its answer was lost (a time-out, a broken connection) is DOUBTFUL, and so is every message not known here.
+    its answer was lost (a time-out, a broken connection) is UNCONFIRMED, and so is every message not known here.
     """
-    words = plain_words(stderr)
+    words = printable(stderr)
     if rc == 0 and (job_id := parse_submitted(stdout)) is not None:
         return Submission(SubmitStatus.ACCEPTED, job_id, words)
-    words = words or plain_words(stdout)
+    words = words or printable(stdout)
     if rc is None or rc <= 0 or _matches(_MAY_HAVE_ARRIVED, words):
-        return Submission(SubmitStatus.DOUBTFUL, words=words)
+        return Submission(SubmitStatus.UNCONFIRMED, words=words)
     if _matches(_NOT_NOW, words) and not _is_beyond_every_limit(words):
         return Submission(SubmitStatus.BUSY, words=words)
     if _matches(_NEVER, words) or (rc == _USAGE_EXIT_CODE and words):
         return Submission(SubmitStatus.REFUSED, words=words)
-    return Submission(SubmitStatus.DOUBTFUL, words=words)
+    return Submission(SubmitStatus.UNCONFIRMED, words=words)
 
 
-def tells_of_no_answer(stderr: str) -> bool:
+def reports_no_answer(stderr: str) -> bool:
     """Whether a command failed only because no controller answered it."""
-    return _matches((*_MAY_HAVE_ARRIVED, *_NOBODY_THERE), plain_words(stderr))
+    return _matches((*_MAY_HAVE_ARRIVED, *_NOBODY_THERE), printable(stderr))
 
 
 def parse_tested_partition(stderr: str) -> str | None:
@@ -83,7 +83,7 @@ def parse_submitted(stdout: str) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-def plain_words(text: str) -> str:
+def printable(text: str) -> str:
     """A command's message without blank lines and control characters, its end where it is long."""
     lines = (_CONTROL.sub(" ", line).strip() for line in text.split("\n"))
     return "\n".join(line for line in lines if line)[-_LONGEST_WORDS:]

@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from slurm.association_limits import Qos, as_kept
+from slurm.association_limits import Qos, normalized_name
 from slurm.field_parsers import clock_s, field_of, limit, whole_number
 from slurm.request import JobRequest
 
-LIFTS_NOTHING = Qos("")
+NO_OVERRIDES = Qos("")
 
 _EVERYBODY = {"", "ALL", "(null)", "NONE", "N/A"}
 
@@ -44,16 +44,16 @@ class PartitionSnapshot:
     allowed_groups: tuple[str, ...] | None = None
     qos: str | None = None
 
-    def lets_in_account(self, name: str) -> bool:
-        return _lets_in(name, self.allowed_accounts, self.denied_accounts)
+    def allows_account(self, name: str) -> bool:
+        return _allows(name, self.allowed_accounts, self.denied_accounts)
 
-    def lets_in_qos(self, name: str) -> bool:
-        return _lets_in(name, self.allowed_qos, self.denied_qos)
+    def allows_qos(self, name: str) -> bool:
+        return _allows(name, self.allowed_qos, self.denied_qos)
 
 
-def _lets_in(name: str, allowed: Sequence[str] | None, denied: Sequence[str]) -> bool:
-    wanted = as_kept(name)
-    return wanted not in map(as_kept, denied) and (allowed is None or wanted in map(as_kept, allowed))
+def _allows(name: str, allowed: Sequence[str] | None, denied: Sequence[str]) -> bool:
+    wanted = normalized_name(name)
+    return wanted not in map(normalized_name, denied) and (allowed is None or wanted in map(normalized_name, allowed))
 
 
 def parse_partitions(stdout: str) -> tuple[PartitionSnapshot, ...]:
@@ -74,7 +74,7 @@ def named_partitions(request: JobRequest, partitions: Sequence[PartitionSnapshot
     return [partition for partition in partitions if partition.name in names]
 
 
-def beyond_limits(request: JobRequest, partitions: Sequence[PartitionSnapshot], qos: Qos = LIFTS_NOTHING) -> str | None:
+def beyond_limits(request: JobRequest, partitions: Sequence[PartitionSnapshot], qos: Qos = NO_OVERRIDES) -> str | None:
     """Why none of these partitions ever starts the job, by Slurm's own name of the reason; None where one may. `qos` is
     the job's."""
     found = [_beyond(request, partition, qos) for partition in partitions]
@@ -91,13 +91,13 @@ class _Fault:
 
 
 def _beyond(request: JobRequest, partition: PartitionSnapshot, qos: Qos) -> _Fault | None:
-    if request.time_limit_min * 60 > partition.max_time_s and not qos.lifts_time_limit:
+    if request.time_limit_min * 60 > partition.max_time_s and not qos.overrides_max_time:
         longest = f"the longest time allowed in partition {partition.name} is {partition.max_time_s / 60:g} minutes"
         return _Fault("PartitionTimeLimit", longest)
-    if request.num_nodes > partition.max_nodes and not qos.lifts_node_limit:
+    if request.num_nodes > partition.max_nodes and not qos.overrides_max_nodes:
         most = f"partition {partition.name} gives a job {partition.max_nodes:g} nodes at most"
         return _Fault("PartitionNodeLimit", most)
-    if request.num_nodes < partition.min_nodes and not qos.lifts_least_nodes:
+    if request.num_nodes < partition.min_nodes and not qos.overrides_min_nodes:
         return _Fault("PartitionNodeLimit", f"partition {partition.name} takes jobs from {partition.min_nodes} nodes")
     return None
 

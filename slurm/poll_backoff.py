@@ -7,7 +7,7 @@ BUSY_FACTOR = 5.0
 """A question that takes the controller two seconds is asked every ten: at most a fifth of its time is ours."""
 
 
-class PollPace:
+class PollBackoff:
     """The seconds between the beginnings of two questions, from how long the last ones took. Never below `floor_s`.
 
     While Slurm does not answer, each failure doubles the interval, up to LONGEST_INTERVAL_S (or the floor, where that

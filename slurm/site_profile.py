@@ -76,7 +76,7 @@ _WHAT = {
 }
 
 
-class SiteFault(Exception):
+class SiteProfileError(Exception):
     """A profile that cannot be read, or is none: what is wrong with it, and in which file."""
 
     def __init__(self, file: str, *problems: OptionProblem):
@@ -95,7 +95,7 @@ def read_site(path: Path) -> SiteProfile:
     data = _toml(path)
     problems = [*_unknown(data, "", _TOP), *_top_problems(data), *_limit_problems(data.get("limits", {}))]
     if problems:
-        raise SiteFault(str(path), *problems)
+        raise SiteProfileError(str(path), *problems)
     return SiteProfile(
         name=path.stem,
         path=path,
@@ -110,18 +110,22 @@ def read_site(path: Path) -> SiteProfile:
 def _toml(path: Path) -> dict[str, Any]:
     try:
         if path.exists() and not path.is_file():  # a pipe would be waited for
-            raise SiteFault(str(path), _fault(None, str(path), "a profile is a file", "name the TOML file itself"))
+            raise SiteProfileError(
+                str(path), _fault(None, str(path), "a profile is a file", "name the TOML file itself")
+            )
         with path.open("rb") as stream:
             raw = stream.read(MAX_BYTES + 1)
         if len(raw) > MAX_BYTES:
-            raise SiteFault(str(path), _fault(None, None, f"a profile has at most {MAX_BYTES} bytes", "shorten it"))
+            raise SiteProfileError(
+                str(path), _fault(None, None, f"a profile has at most {MAX_BYTES} bytes", "shorten it")
+            )
         return tomllib.loads(raw.decode())
     except OSError as error:
         words = f"it cannot be read: {error.strerror or error}"
         fix = f"name a file, or one of {', '.join(site_names())}"
-        raise SiteFault(str(path), _fault(None, str(path), words, fix)) from error
+        raise SiteProfileError(str(path), _fault(None, str(path), words, fix)) from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SiteFault(str(path), _fault(None, None, f"it is no TOML: {error}", "correct that line")) from error
+        raise SiteProfileError(str(path), _fault(None, None, f"it is no TOML: {error}", "correct that line")) from error
 
 
 _TOP = ("title", "sources", "slurm", "limits", "notes")

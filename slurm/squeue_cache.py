@@ -30,7 +30,7 @@ _JOB_FIELDS = {field.name for field in fields(JobSnapshot)}
 
 
 @dataclass(frozen=True)
-class Answer:
+class SqueueSnapshot:
     """The jobs as they were at `asked_at` (UTC seconds, the beginning of the question), which took `took_s` seconds."""
 
     jobs: tuple[JobSnapshot, ...]
@@ -46,7 +46,7 @@ class Answer:
         return found
 
 
-class SharedAnswer:
+class SqueueCache:
     """`jobs` of one cluster, asked for at most as often as the most impatient of several processes needs it.
 
     Any number of processes may use the same folder, also from different nodes; it should be the user's own (0700). The
@@ -63,7 +63,7 @@ class SharedAnswer:
         self._file = folder / f"squeue-{name}.json"
         self._lock = folder / f"squeue-{name}.lock"
 
-    def jobs(self, max_age_s: float) -> Answer:
+    def jobs(self, max_age_s: float) -> SqueueSnapshot:
         """An answer whose question is at most `max_age_s` old; 0 asks anew in any case. Raises SlurmUnreachable."""
         answer = self._recent(max_age_s)
         if answer is not None:
@@ -72,14 +72,14 @@ class SharedAnswer:
             answer = self._recent(max_age_s)  # somebody else may have asked while we waited
             return self._ask() if answer is None else answer
 
-    def _recent(self, max_age_s: float) -> Answer | None:
+    def _recent(self, max_age_s: float) -> SqueueSnapshot | None:
         answer = _read(self._file, self._key) if max_age_s > 0 else None
         # An age below zero is a clock that was set back, or another node's: nothing is known of such an answer's age.
         return answer if answer is not None and 0 <= self._clock() - answer.asked_at <= max_age_s else None
 
-    def _ask(self) -> Answer:
+    def _ask(self) -> SqueueSnapshot:
         asked_at, begun = self._clock(), time.monotonic()
-        answer = Answer(self._slurm.jobs(), asked_at, time.monotonic() - begun)
+        answer = SqueueSnapshot(self._slurm.jobs(), asked_at, time.monotonic() - begun)
         with suppress(OSError):  # sharing saves questions, nothing more
             _write(self._file, self._key, answer)
         return answer
@@ -112,7 +112,7 @@ def _try_lock(descriptor: int) -> None:
             return
 
 
-def _write(path: Path, key: Sequence[str], answer: Answer) -> None:
+def _write(path: Path, key: Sequence[str], answer: SqueueSnapshot) -> None:
     """Swapped in with one rename; mkstemp makes the file 0600."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -126,11 +126,11 @@ def _write(path: Path, key: Sequence[str], answer: Answer) -> None:
         raise
 
 
-_known: dict[Path, tuple[tuple[Any, ...], Answer]] = {}
+_known: dict[Path, tuple[tuple[Any, ...], SqueueSnapshot]] = {}
 """What was last found in each file, and which file that was: a process parses an answer once for all its drivers."""
 
 
-def _read(path: Path, key: Sequence[str]) -> Answer | None:
+def _read(path: Path, key: Sequence[str]) -> SqueueSnapshot | None:
     """The answer in this file; None for a file that is not there, not ours alone, damaged, or of another cluster."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -150,13 +150,13 @@ def _is_ours_alone(status: os.stat_result) -> bool:
     return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077
 
 
-def _answer(data: Any, key: Sequence[str]) -> Answer:
+def _answer(data: Any, key: Sequence[str]) -> SqueueSnapshot:
     if not isinstance(data, dict) or data.get("schema") != _SCHEMA or data.get("key") != list(key):
         raise ValueError("another schema or cluster")
     jobs, asked_at, took_s = data["jobs"], data["asked_at"], data["took_s"]
     if not (isinstance(jobs, list) and _is_seconds(asked_at) and _is_seconds(took_s)):
         raise ValueError("no answer")
-    return Answer(tuple(map(_job, jobs)), asked_at, took_s)
+    return SqueueSnapshot(tuple(map(_job, jobs)), asked_at, took_s)
 
 
 def _job(data: Any) -> JobSnapshot:

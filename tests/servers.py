@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from slurm.sandbox.apt_packages import InstallFailed, can_install, install_line, install_packages, missing_packages
+from slurm.sandbox.apt_packages import InstallFailed, can_install, install_command, install_packages, missing_packages
 from tests.chromium import chromium_program
 from tests.postgres import postgres_programs
 
@@ -23,7 +23,7 @@ def main() -> int:
     if not servers and not chromium:
         return 0
     if not can_install():
-        line = install_line([*servers, *chromium])
+        line = install_command([*servers, *chromium])
         print(f"Tests of Slurm, Postgres or Chromium will be skipped; to have them, as root: {line}")
         return 0
     if servers and not _installed(servers):

@@ -143,9 +143,9 @@ def _provide_packages(accounting: bool, install: bool, as_json: bool) -> None:
 
 
 def _missing(packages: Sequence[str], can_install: bool) -> Problem:
-    from slurm.sandbox.apt_packages import install_line
+    from slurm.sandbox.apt_packages import install_command
 
-    by_hand = f"as root: {install_line(packages)}"
+    by_hand = f"as root: {install_command(packages)}"
     return Problem(
         "slurm_sandbox",
         f"Slurm is not installed: these Debian packages are missing: {' '.join(packages)}",

@@ -170,14 +170,14 @@ class Launcher(ABC):
         """The jobs that attempts shared and that are over, as last seen, those of earlier drivers included."""
         return []
 
-    def give_back(self) -> bool:
+    def release(self) -> bool:
         """End what is held for attempts to come, since none comes any more; False while some of it is to be waited for.
 
         Never waits itself. Raises OSError where its folder cannot be read.
         """
         return True
 
-    def release(self) -> list[str]:
+    def cancel_leftovers(self) -> list[str]:
         """End what was held for a search that has ended, by whichever driver; names of the jobs that may live on.
 
         Raises OSError where its folder cannot be read.

@@ -14,13 +14,13 @@ from orchestrator.launchers.ray.launcher import RayLauncher
 from orchestrator.launchers.ray.runtime import RayRuntime, RayUnavailable
 from orchestrator.launchers.schema import LauncherSection
 from orchestrator.launchers.simulated import SimulatedLauncher
-from orchestrator.launchers.slurm.launcher import SlurmLauncher, longest_job_s
+from orchestrator.launchers.slurm.launcher import SlurmLauncher, max_job_s
 from orchestrator.launchers.slurm_pilot.launcher import SlurmPilotLauncher
 from orchestrator.launchers.slurm_pilot.sizing import (
     LONGEST_PILOT_S,
     PilotRules,
     WorkLeft,
-    longest_share_s,
+    max_share_s,
     pilot_nodes,
 )
 from search_spaces.hardware.cluster import Cluster
@@ -28,11 +28,11 @@ from search_spaces.tables.measured_table import read_table
 from slurm.client import SlurmClient
 from slurm.environment import cluster_key
 from slurm.interface import SlurmSettings, SlurmUnreachable
-from slurm.option_checks import names_gpus
-from slurm.poll_backoff import PollPace
+from slurm.option_checks import requests_gpus
+from slurm.poll_backoff import PollBackoff
 from slurm.request import JobOptions, Runtime
 from slurm.sandbox.config_files import CLUSTER_NAME as SANDBOX_NAME
-from slurm.squeue_cache import SharedAnswer
+from slurm.squeue_cache import SqueueCache
 from trials.ledger.place import home_folder
 
 POLL_INTERVAL_S = 30.0
@@ -51,14 +51,14 @@ def make_launcher(
     not_before: float | None = None,
     note: Callable[[str], None] = lambda text: None,
     keep: Callable[[], None] = lambda: None,
-    memory: Path | None = None,
+    handover: Path | None = None,
     work_left: Callable[[], WorkLeft] | None = None,
 ) -> tuple[Launcher, str | None]:
     """The launcher, and what the user should be told once about the choice.
 
     `not_before` is the newest moment the search's record knows (UTC seconds since the epoch), from where a simulated
     clock goes on. `note` is told what the user should know of a launch. `keep` is called before everything that may
-    take long, so that a turn in which much of it hangs costs no lease; what it raises goes through. `memory` is the
+    take long, so that a turn in which much of it hangs costs no lease; what it raises goes through. `handover` is the
     file by which a driver on Slurm tells the next one what is in doubt. `work_left` is what the search may still do, by
     which pilots are planned; without it, as for a single run, there is none, and an attempt is a job of its own.
 
@@ -67,7 +67,7 @@ def make_launcher(
     """
     if section.uses_slurm:
         rules = None if section.kind == "slurm" else pilot_rules(section, cluster, parallel_trials)
-        return _slurm_of(section, cluster, note, keep, memory, rules, work_left)
+        return _slurm_of(section, cluster, note, keep, handover, rules, work_left)
     if section.table_path is not None:
         observations = read_table(section.table_path).require_whole().observations
         return SimulatedLauncher(observations, section.queue_wait_s, not_before), None
@@ -89,14 +89,14 @@ def longest_s(section: LauncherSection, time_limit_s: float, num_nodes: int = 1,
     Of a Slurm that does not answer, as one with Slurm's own defaults would.
     """
     if section.kind == "slurm_pilot":
-        return longest_share_s(PilotRules(pilot_nodes, 1), time_limit_s, num_nodes, 0.0)
+        return max_share_s(PilotRules(pilot_nodes, 1), time_limit_s, num_nodes, 0.0)
     if section.kind != "slurm":
         return time_limit_s + ENDING_ALLOWANCE_S
     try:
         settings = SlurmClient().settings()
     except SlurmUnreachable:
         settings = SlurmSettings()
-    return longest_job_s(time_limit_s, settings, section.slurm.partition)
+    return max_job_s(time_limit_s, settings, section.slurm.partition)
 
 
 def _slurm_of(
@@ -104,7 +104,7 @@ def _slurm_of(
     cluster: Cluster,
     note: Callable[[str], None],
     keep: Callable[[], None],
-    memory: Path | None,
+    handover: Path | None,
     rules: PilotRules | None,
     work_left: Callable[[], WorkLeft] | None,
 ) -> tuple[Launcher, str | None]:
@@ -118,12 +118,14 @@ def _slurm_of(
         remark = f"{remark}; {_NO_ACCOUNTING}" if remark else _NO_ACCOUNTING
     folder = home_folder() / "slurm"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    shared = SharedAnswer(client, folder, cluster_key(os.environ))
-    options, pace = job_options(section, cluster), PollPace(floor_s)
+    shared = SqueueCache(client, folder, cluster_key(os.environ))
+    options, backoff = job_options(section, cluster), PollBackoff(floor_s)
     if rules is not None and work_left is not None:
-        pilots = SlurmPilotLauncher(client, options, rules, pace, shared.jobs, work_left, note=note, memory=memory)
+        pilots = SlurmPilotLauncher(
+            client, options, rules, backoff, shared.jobs, work_left, note=note, handover=handover
+        )
         return pilots, remark
-    return SlurmLauncher(client, options, pace, shared.jobs, note=note, memory=memory), remark
+    return SlurmLauncher(client, options, backoff, shared.jobs, note=note, handover=handover), remark
 
 
 def pilot_rules(section: LauncherSection, cluster: Cluster, parallel_trials: int) -> PilotRules:
@@ -155,7 +157,7 @@ def job_options(section: LauncherSection, cluster: Cluster) -> JobOptions:
     if (container := options.container) is not None and container.runtime is Runtime.APPTAINER:
         gpus = container.gpus or ("rocm" if cluster.accelerator.name.startswith("mi") else "nv")
         options = replace(options, container=replace(container, gpus=gpus))
-    if options.gpus_per_node is not None or names_gpus(options.gres):
+    if options.gpus_per_node is not None or requests_gpus(options.gres):
         return options
     if section.slurm.gpus_as == "gres":
         return replace(options, gres=",".join(filter(None, (f"gpu:{cluster.gpus_per_node}", options.gres))))

@@ -27,7 +27,7 @@ from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
 from search_spaces.schema.yaml_document import SourceLocation
 from search_spaces.search_space import SearchSpace
-from slurm.environment import carried_options
+from slurm.environment import inherited_options
 from trials.files.folders import SearchFolder, write_json, write_text
 from trials.ledger.events import EventKind
 from trials.ledger.place import ledger_url
@@ -95,13 +95,13 @@ def with_carried_options(spec: SearchSpec, environ: Mapping[str, str], note: Cal
     if not spec.launcher.uses_slurm:
         return spec
     given = [key.removeprefix("launcher.slurm.") for key in spec.locations]
-    carried = spec.launcher.slurm.missing_of(carried_options(environ), given)
-    if not carried:
+    inherited = spec.launcher.slurm.missing_of(inherited_options(environ), given)
+    if not inherited:
         return spec
-    section = spec.launcher.slurm.with_carried(carried)
-    words = [f"launcher.slurm.{name} {getattr(section, name)} ({o.variable})" for name, o in carried.items()]
+    section = spec.launcher.slurm.with_inherited(inherited)
+    words = [f"launcher.slurm.{name} {getattr(section, name)} ({o.variable})" for name, o in inherited.items()]
     note(f"from the environment: {', '.join(words)}")
-    locations = {f"launcher.slurm.{name}": SourceLocation(option.variable, None) for name, option in carried.items()}
+    locations = {f"launcher.slurm.{name}": SourceLocation(option.variable, None) for name, option in inherited.items()}
     launcher = spec.launcher.model_copy(update={"slurm": section})
     return replace(spec, launcher=launcher, locations={**spec.locations, **locations})
 

@@ -221,7 +221,7 @@ def _launcher_for(
             not_before=_newest_moment(history.search),
             note=note,
             keep=keep,
-            memory=folder.launcher,
+            handover=folder.launcher,
             work_left=lambda: _work_left(spec, history),
         )
         if remark:

@@ -116,7 +116,7 @@ def submit_first(slurm: Slurm, job: DriverJob) -> str:
     submission = _submit(slurm, job)
     if submission.status is SubmitStatus.ACCEPTED and submission.job_id is not None:
         return submission.job_id
-    if submission.status is SubmitStatus.DOUBTFUL:
+    if submission.status is SubmitStatus.UNCONFIRMED:
         raise ExternalError(
             f"no answer from Slurm: {submission.words}; perhaps {job.name} is in the queue all the same"
         )

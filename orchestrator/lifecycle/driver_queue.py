@@ -9,7 +9,7 @@ from orchestrator.lifecycle.driver_job import job_name
 from slurm.client import SlurmClient
 from slurm.environment import cluster_key
 from slurm.job_state import JobSnapshot
-from slurm.squeue_cache import Answer, SharedAnswer
+from slurm.squeue_cache import SqueueCache, SqueueSnapshot
 from trials.ledger.place import home_folder
 
 ASKED_EVERY_S = 30.0
@@ -23,23 +23,23 @@ def tick_job_name(search_id: str) -> str:
     return f"{search_id}.tick"
 
 
-def shared_jobs() -> Callable[[float], Answer]:
+def shared_jobs() -> Callable[[float], SqueueSnapshot]:
     """All the user's jobs, as they were at most so many seconds ago: the answer that drivers on this machine share."""
     client = SlurmClient()
-    return SharedAnswer(client, home_folder() / "slurm", cluster_key(os.environ)).jobs
+    return SqueueCache(client, home_folder() / "slurm", cluster_key(os.environ)).jobs
 
 
-def driver_in_queue(search_id: str, jobs: Callable[[float], Answer]) -> str | None:
+def driver_in_queue(search_id: str, jobs: Callable[[float], SqueueSnapshot]) -> str | None:
     """Where the search's driver's job stands, in words; None where there is none. Raises SlurmUnreachable."""
     return _words("its driver's job", _found(job_name(search_id), jobs))
 
 
-def tick_in_queue(search_id: str, jobs: Callable[[float], Answer]) -> str | None:
+def tick_in_queue(search_id: str, jobs: Callable[[float], SqueueSnapshot]) -> str | None:
     """The same of its next tick, where scrontab begins it."""
     return _words("its next tick, job", _found(tick_job_name(search_id), jobs))
 
 
-def _found(name: str, jobs: Callable[[float], Answer]) -> JobSnapshot | None:
+def _found(name: str, jobs: Callable[[float], SqueueSnapshot]) -> JobSnapshot | None:
     """The one of this name that runs, or else waits."""
     living: list[JobSnapshot] = []
     for max_age_s in (ASKED_EVERY_S, SURELY_EVERY_S):

@@ -26,12 +26,12 @@ def end_pilots(folder: SearchFolder, spec: SearchSpec, note: Callable[[str], Non
         parallel_trials=spec.search.parallel_trials,
         cluster=spec.cluster,
         note=note,
-        memory=folder.launcher,
+        handover=folder.launcher,
         work_left=lambda: WorkLeft(1, 1),  # none is asked for any more
     )
     with closing(launcher):
         try:
-            return launcher.release()
+            return launcher.cancel_leftovers()
         except OSError as error:
             note(f"{folder.pilots} does not answer: {error}")
             return [f"{folder.search_id}.{pilot.name}" for pilot in left]

@@ -10,7 +10,7 @@ from orchestrator.config.pilots import nodes_per_pilot
 from orchestrator.config.spec import SearchSpec, located
 from orchestrator.launchers.factory import job_options
 from orchestrator.launchers.slurm.site import site_remarks
-from orchestrator.launchers.slurm_pilot.sizing import ROOM_S, STARTUP_S, least_s
+from orchestrator.launchers.slurm_pilot.sizing import ROOM_S, STARTUP_S, min_pilot_s
 from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S
 from search_spaces.errors import ExternalError, InputError, Problem
 from search_spaces.search_space import SearchSpace
@@ -108,7 +108,7 @@ def smallest_and_largest(spec: SearchSpec, space: SearchSpace) -> Iterable[JobRe
     tasks = {layout.num_nodes: -(-layout.num_gpus // layout.num_nodes) for layout in space.feasible}
     limit_s = spec.measure.time_limit_s + LAUNCHER_GRACE_S
     if spec.launcher.kind == "slurm_pilot":
-        tasks, limit_s = {nodes_per_pilot(spec): spec.cluster.gpus_per_node}, least_s(limit_s)
+        tasks, limit_s = {nodes_per_pilot(spec): spec.cluster.gpus_per_node}, min_pilot_s(limit_s)
     for num_nodes in sorted({min(tasks), max(tasks)}):
         yield JobRequest(
             name=f"{spec.name}.check",

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from orchestrator.config.spec import SearchSpec, located
-from orchestrator.launchers.local.processes import OF_OTHER_PYTHONS
+from orchestrator.launchers.local.processes import PYTHON_VARIABLES
 from orchestrator.launchers.schema import LauncherSection
 from search_spaces.errors import InputError, Problem
 from search_spaces.plain_file import open_named
@@ -146,7 +146,7 @@ def ask_interpreter(python: str, program: str, timeout_s: float) -> subprocess.C
     """
     return subprocess.run(
         [Path(shutil.which(python) or python).absolute(), "-c", program],
-        env={name: value for name, value in os.environ.items() if name not in OF_OTHER_PYTHONS},
+        env={name: value for name, value in os.environ.items() if name not in PYTHON_VARIABLES},
         cwd="/",  # Python 3.10 would take modules from ours; it knows neither -P nor PYTHONSAFEPATH
         stdin=subprocess.DEVNULL,
         capture_output=True,

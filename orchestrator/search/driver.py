@@ -169,7 +169,7 @@ class Driver:
     def _has_released_pilots(self, reason: EndReason) -> bool:
         """Whether no pilot holds nodes any more, so that it is known what the search took; why it ends stands by then,
         whatever of the budget that leaves."""
-        if not self._context.launcher.give_back():
+        if not self._context.launcher.release():
             if self.search.state is not SearchState.STOPPING:
                 self._context.stop(reason, self.search.detail)
             return False

@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from slurm.association_limits import Allowance
+from slurm.association_limits import AssociationLimits
 from slurm.client import CANCEL_TIMEOUT_S, COMMAND_TIMEOUT_S
 from slurm.fake.cluster import FakeCluster
 from slurm.fake.jobs import FakeJob
-from slurm.fake.placement import choose, may_use
+from slurm.fake.placement import choose_nodes, may_use
 from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable, Submission, SubmitStatus
 from slurm.job_state import JobSnapshot, JobState
 from slurm.nodes import NodeSnapshot, wait_reason
@@ -43,7 +43,7 @@ class FakeSlurm(Slurm):
     - `warning`: what sbatch says besides the id of an accepted job.
     - `odd_words`: states that no list of ours has, by job id.
     - `partition_limits`: partitions that are more than a name, by name.
-    - `allowed`: what accounting lets the user have.
+    - `limits`: what accounting lets the user have.
     - `failing_cancels`: how many more scancels change nothing; with `cancels_hang` they also take their time limit.
 
     A command that gets no answer takes the cluster's MessageTimeout.
@@ -56,7 +56,7 @@ class FakeSlurm(Slurm):
         self.warning = ""
         self.odd_words: dict[str, str] = {}
         self.partition_limits: dict[str, PartitionSnapshot] = {}
-        self.allowed = Allowance()
+        self.limits = AssociationLimits()
         self.failing_cancels = 0.0
         self.cancels_hang = False
         self._faults: list[_SubmitFault] = []
@@ -84,11 +84,11 @@ class FakeSlurm(Slurm):
         self._ask_controller()
         return tuple(self._nodes())
 
-    def allowance(self) -> Allowance | None:
+    def association_limits(self) -> AssociationLimits | None:
         if not self.cluster.settings.has_accounting:
             return None
         self._ask_accounting()
-        return self.allowed
+        return self.limits
 
     def test(self, request: JobRequest) -> Submission:
         self._ask_controller()
@@ -128,7 +128,7 @@ class FakeSlurm(Slurm):
         self._ask_controller()
         return next((self._snapshot(job) for job in self.cluster.jobs() if job.job_id == job_id), None)
 
-    def accounted(self, names: Iterable[str], since: float) -> tuple[JobSnapshot, ...] | None:
+    def accounted_jobs(self, names: Iterable[str], since: float) -> tuple[JobSnapshot, ...] | None:
         if not self.cluster.settings.has_accounting:
             return None
         self._ask_accounting()
@@ -159,7 +159,7 @@ class FakeSlurm(Slurm):
 
     def submissions_time_out(self, times: float = 1, appears_after_s: float | None = 0.0) -> None:
         """sbatch gives up, but the job was accepted and is seen `appears_after_s` later; None: it never was."""
-        answer = Submission(SubmitStatus.DOUBTFUL, words=_REFUSED + _NO_ANSWER)
+        answer = Submission(SubmitStatus.UNCONFIRMED, words=_REFUSED + _NO_ANSWER)
         self._faults.append(_SubmitFault(answer, times, appears_after_s=appears_after_s))
 
     def submissions_busy(self, times: float = math.inf, for_s: float = math.inf, words: str = _BUSY) -> None:
@@ -204,7 +204,7 @@ class FakeSlurm(Slurm):
         if words == _NO_CONTROLLER:
             return Submission(SubmitStatus.BUSY, words=_REFUSED + words)
         self.cluster.at(self.cluster.controller_back, lambda: self.cluster.accept(self.user, request))
-        return Submission(SubmitStatus.DOUBTFUL, words=_REFUSED + words)
+        return Submission(SubmitStatus.UNCONFIRMED, words=_REFUSED + words)
 
     def _next_fault(self) -> _SubmitFault | None:
         self._faults = [fault for fault in self._faults if fault.times > 0 and self.cluster.time < fault.until]
@@ -214,7 +214,7 @@ class FakeSlurm(Slurm):
         return self._faults[0]
 
     def _submit_with(self, fault: _SubmitFault, request: JobRequest) -> Submission:
-        if fault.answer.status is SubmitStatus.DOUBTFUL:
+        if fault.answer.status is SubmitStatus.UNCONFIRMED:
             if fault.appears_after_s is not None:
                 appears = self.cluster.time + fault.appears_after_s
                 self.cluster.at(appears, lambda: self.cluster.accept(self.user, request))
@@ -233,7 +233,7 @@ class FakeSlurm(Slurm):
 
     def _unsatisfiable_reason(self, request: JobRequest) -> str | None:
         nodes = [node for node in self.cluster.nodes.values() if may_use(request, node)]
-        return None if choose(request, nodes, ()) else f"{_REFUSED}Requested node configuration is not available"
+        return None if choose_nodes(request, nodes, ()) else f"{_REFUSED}Requested node configuration is not available"
 
     def _beyond_partition(self, request: JobRequest) -> str | None:
         return self.beyond_limits(request, named_partitions(request, self.partitions()))

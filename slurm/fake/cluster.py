@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 
 from slurm.fake.accounting import FakeAccounting
 from slurm.fake.jobs import FakeJob, JobEnding, JobPlan, Run, StartedJob, natural_ending
-from slurm.fake.placement import FakeNode, Held, place
+from slurm.fake.placement import Allocation, FakeNode, schedule
 from slurm.fake.usage import FakeUsage
 from slurm.interface import SlurmSettings
 from slurm.job_state import JobState
@@ -317,10 +317,10 @@ class FakeCluster:
     def _start_jobs(self) -> bool:
         known = self._known.values()
         waiting = [job for job in known if job.state.waits and not job.held and job.begins <= self._time]
-        held = [Held(job.nodes, job.request, job.run.started + job.limit_s) for job in known if job.run]
+        held = [Allocation(job.nodes, job.request, job.run.started + job.limit_s) for job in known if job.run]
         free = [node for name, node in self.nodes.items() if name not in self.unavailable]
         wanted = [(job.request, self._time + job.limit_s) for job in waiting]
-        placements = place(wanted, free, held)
+        placements = schedule(wanted, free, held)
         for job, placement in zip(waiting, placements, strict=True):
             if placement.nodes:
                 self._start(job, placement.nodes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from slurm.nodes import cpus_asked, gpus_asked
+from slurm.nodes import cpus_requested, gpus_requested
 from slurm.request import JobRequest
 
 
@@ -21,7 +21,7 @@ class FakeNode:
 
 
 @dataclass(frozen=True)
-class Held:
+class Allocation:
     """What a job holds: its share of each of its nodes, until its time limit (seconds since the epoch)."""
 
     nodes: tuple[str, ...]
@@ -37,20 +37,22 @@ class Placement:
     reason: str | None = None
 
 
-def place(wanted: Iterable[tuple[JobRequest, float]], nodes: Sequence[FakeNode], held: list[Held]) -> list[Placement]:
+def schedule(
+    wanted: Iterable[tuple[JobRequest, float]], nodes: Sequence[FakeNode], held: list[Allocation]
+) -> list[Placement]:
     """Which waiting jobs start now on `nodes` (those that take jobs); each comes with the end of its limit.
 
     The first that has to wait gets nodes reserved for the earliest moment they will be free; one behind it starts now
     if it is over by then or keeps away from them.
     """
     placements = []
-    reserved: Held | None = None
+    reserved: Allocation | None = None
     held = list(held)
     for request, until in wanted:
         spared = reserved.nodes if reserved and until > reserved.until else ()
-        chosen = choose(request, [node for node in nodes if node.name not in spared], held)
+        chosen = choose_nodes(request, [node for node in nodes if node.name not in spared], held)
         if chosen:
-            held.append(Held(chosen, request, until))
+            held.append(Allocation(chosen, request, until))
             placements.append(Placement(chosen))
         elif reserved:
             placements.append(Placement(reason="Priority"))
@@ -60,7 +62,7 @@ def place(wanted: Iterable[tuple[JobRequest, float]], nodes: Sequence[FakeNode],
     return placements
 
 
-def choose(request: JobRequest, nodes: Sequence[FakeNode], held: Iterable[Held]) -> tuple[str, ...]:
+def choose_nodes(request: JobRequest, nodes: Sequence[FakeNode], held: Iterable[Allocation]) -> tuple[str, ...]:
     """The first nodes with room for the job beside what is held; () where there are not enough."""
     taken = list(held)
     fitting = [node.name for node in nodes if may_use(request, node) and _has_room(request, node, taken)]
@@ -72,21 +74,21 @@ def may_use(request: JobRequest, node: FakeNode) -> bool:
     options = request.options
     wanted = not options.nodelist or node.name in options.nodelist
     avoided = node.name in request.exclude or node.name in options.exclude
-    return wanted and not avoided and cpus_asked(request) <= node.cpus and gpus_asked(request) <= node.gpus
+    return wanted and not avoided and cpus_requested(request) <= node.cpus and gpus_requested(request) <= node.gpus
 
 
-def _has_room(request: JobRequest, node: FakeNode, held: Sequence[Held]) -> bool:
+def _has_room(request: JobRequest, node: FakeNode, held: Sequence[Allocation]) -> bool:
     here = [other.request for other in held if node.name in other.nodes]
     if here and any(other.options.exclusive is True for other in (request, *here)):
         return False
-    cpus = sum(map(cpus_asked, here)) + cpus_asked(request)
-    return cpus <= node.cpus and sum(map(gpus_asked, here)) + gpus_asked(request) <= node.gpus
+    cpus = sum(map(cpus_requested, here)) + cpus_requested(request)
+    return cpus <= node.cpus and sum(map(gpus_requested, here)) + gpus_requested(request) <= node.gpus
 
 
-def _reservation(request: JobRequest, nodes: Sequence[FakeNode], held: Sequence[Held]) -> Held | None:
+def _reservation(request: JobRequest, nodes: Sequence[FakeNode], held: Sequence[Allocation]) -> Allocation | None:
     """The earliest moment at which the job can start, were every job to run until its limit; None: never."""
     for moment in sorted({other.until for other in held}):
-        chosen = choose(request, nodes, [other for other in held if other.until > moment])
+        chosen = choose_nodes(request, nodes, [other for other in held if other.until > moment])
         if chosen:
-            return Held(chosen, request, moment)
+            return Allocation(chosen, request, moment)
     return None

@@ -38,7 +38,7 @@ def program_path(environment: Mapping[str, str]) -> str:
     return os.pathsep.join(filter(None, (environment.get("PATH"), "/usr/local/sbin", "/usr/sbin", "/sbin")))
 
 
-def install_line(packages: Sequence[str]) -> str:
+def install_command(packages: Sequence[str]) -> str:
     """What a person types as root to install them."""
     return f"apt-get install --no-install-recommends {' '.join(packages)}"
 

@@ -149,7 +149,7 @@ def port_is_free(port: int) -> bool:
     return True
 
 
-def living_processes() -> Iterator[int]:
+def running_pids() -> Iterator[int]:
     """The pids of all processes that are not zombies."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and _start_ticks(int(entry.name)) is not None:

@@ -22,7 +22,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from slurm.sandbox.apt_packages import install_line, missing_packages, program_path
+from slurm.sandbox.apt_packages import install_command, missing_packages, program_path
 from slurm.sandbox.config_files import (
     PARTITION,
     CloudNodes,
@@ -41,10 +41,10 @@ from slurm.sandbox.config_files import (
 from slurm.sandbox.daemons import (
     Daemon,
     DaemonFailed,
-    living_processes,
     port_answers,
     port_is_free,
     recorded_daemons,
+    running_pids,
     socket_answers,
 )
 
@@ -69,7 +69,7 @@ class PackagesMissing(SandboxFailed):
     """Programs of these Debian packages are not on the PATH."""
 
     def __init__(self, packages: Sequence[str]):
-        super().__init__(f"programs are missing; as root: {install_line(packages)}")
+        super().__init__(f"programs are missing; as root: {install_command(packages)}")
         self.packages = tuple(packages)
 
 
@@ -295,7 +295,7 @@ class SlurmSandbox:
     def _kill_left_behind(self) -> None:
         """Steps and tasks whose slurmd or slurmstepd was killed: nobody else ends them."""
         deadline = time.monotonic() + _END_TIMEOUT_S
-        while left := [pid for pid in living_processes() if self._is_of_a_job(pid)]:
+        while left := [pid for pid in running_pids() if self._is_of_a_job(pid)]:
             for pid in left:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

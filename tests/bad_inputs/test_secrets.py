@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm.sandbox.daemons import living_processes
+from slurm.sandbox.daemons import running_pids
 from slurm.sandbox.sandbox import SlurmSandbox
 from tests.orchestrator.cli.parlay import COMMAND, TINY_SEARCH, environment, write_search
 from tests.orchestrator.slurm_searches import SEARCH, Bench, until
@@ -35,7 +35,7 @@ class CommandLines:
 
     def look(self) -> set[bytes]:
         """All that were seen until now."""
-        self.seen |= {_command_line(pid) for pid in living_processes()}
+        self.seen |= {_command_line(pid) for pid in running_pids()}
         return self.seen
 
     def look_until_the_end_of(self, process: subprocess.Popen[bytes]) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from orchestrator.common.code_snapshot import snapshot_code
 from orchestrator.launchers.base import ENDING_ALLOWANCE_S, Launcher, LaunchRequest
-from orchestrator.launchers.local.processes import Graces
+from orchestrator.launchers.local.processes import GracePeriods
 from orchestrator.launchers.simulated import SimulatedLauncher
 from orchestrator.launchers.slurm.launcher import SlurmLauncher
 from orchestrator.launchers.slurm_pilot.launcher import SlurmPilotLauncher
@@ -26,11 +26,11 @@ from slurm.fake.client import FakeSlurm
 from slurm.fake.cluster import FakeCluster
 from slurm.fake.jobs import JobPlan, StartedJob
 from slurm.fake.placement import FakeNode
-from slurm.poll_backoff import PollPace
+from slurm.poll_backoff import PollBackoff
 from slurm.request import JobOptions
-from slurm.sandbox.daemons import living_processes
+from slurm.sandbox.daemons import running_pids
 from slurm.sandbox.sandbox import SlurmSandbox
-from slurm.squeue_cache import Answer
+from slurm.squeue_cache import SqueueSnapshot
 from tests.orchestrator.launchers.attempts import (
     LAYOUT,
     MODEL,
@@ -46,7 +46,7 @@ from tests.orchestrator.scripted import measured_outcome
 from trials.files.folders import AttemptFolder, read_json, write_json
 from trials.trial import TrialSpec
 
-GRACES = Graces(after_failure_s=0.3, after_term_s=0.3)
+GRACE_PERIODS = GracePeriods(after_failure_s=0.3, after_term_s=0.3)
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -72,7 +72,7 @@ class Bench(ABC):
 
     def longest_s(self, time_limit_s: float) -> float:
         """The most seconds that an attempt of this limit may take; launchers here have shorter graces than usual."""
-        return time_limit_s + ENDING_ALLOWANCE_S - (Graces().after_term_s - GRACES.after_term_s)
+        return time_limit_s + ENDING_ALLOWANCE_S - (GracePeriods().after_term_s - GRACE_PERIODS.after_term_s)
 
     def has_processes(self, request: LaunchRequest) -> bool:
         return any(is_running(pid) for pid in rank_pids(request.folder))
@@ -149,7 +149,7 @@ class FakeSlurmBench(Bench):
         self.launcher = self.new_launcher()
 
     def new_launcher(self) -> Launcher:
-        return SlurmLauncher(self.slurm, JobOptions(), PollPace(30.0), asking(self.slurm), self.cluster.advance)
+        return SlurmLauncher(self.slurm, JobOptions(), PollBackoff(30.0), asking(self.slurm), self.cluster.advance)
 
     def _start(self, job: StartedJob) -> JobPlan:
         folder = AttemptFolder(job.directory)
@@ -188,10 +188,10 @@ class SlurmBench(Bench):
         self.launcher = self.new_launcher()
 
     def new_launcher(self) -> Launcher:
-        return SlurmLauncher(self.slurm, JobOptions(), PollPace(0.1), self.jobs, _sleep_briefly)
+        return SlurmLauncher(self.slurm, JobOptions(), PollBackoff(0.1), self.jobs, _sleep_briefly)
 
-    def jobs(self, max_age_s: float) -> Answer:
-        return Answer(self.slurm.jobs(), self.slurm.now(), 0.0)
+    def jobs(self, max_age_s: float) -> SqueueSnapshot:
+        return SqueueSnapshot(self.slurm.jobs(), self.slurm.now(), 0.0)
 
     def take_over(self) -> tuple[LaunchRequest, Launcher]:
         request = self.request("wait_to_measure")
@@ -202,7 +202,7 @@ class SlurmBench(Bench):
         return request, self.new_launcher()
 
     def has_processes(self, request: LaunchRequest) -> bool:
-        return any(str(request.folder.spec) in _command_line(pid) for pid in living_processes())
+        return any(str(request.folder.spec) in _command_line(pid) for pid in running_pids())
 
 
 class SlurmPilotBench(SlurmBench):
@@ -213,8 +213,8 @@ class SlurmPilotBench(SlurmBench):
         super().__init__(root, sandbox)
 
     def new_launcher(self) -> Launcher:
-        work, rules, pace = WorkLeft(attempts=2, parallel=2), PilotRules(2, 2), PollPace(0.1)
-        return SlurmPilotLauncher(self.slurm, JobOptions(), rules, pace, self.jobs, lambda: work, _sleep_briefly)
+        work, rules, backoff = WorkLeft(attempts=2, parallel=2), PilotRules(2, 2), PollBackoff(0.1)
+        return SlurmPilotLauncher(self.slurm, JobOptions(), rules, backoff, self.jobs, lambda: work, _sleep_briefly)
 
 
 def _sleep_briefly(seconds: float) -> None:

@@ -14,7 +14,7 @@ from orchestrator.launchers.ray.launcher import RayLauncher
 from orchestrator.launchers.ray.runtime import RayRuntime
 from search_spaces.errors import InputError
 from tests.contracts.launcher_benches import (
-    GRACES,
+    GRACE_PERIODS,
     Bench,
     FakeSlurmBench,
     ProcessBench,
@@ -70,9 +70,9 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         assert pilots.slurm.cancel([job for job in pilots.slurm.jobs() if not job.state.is_ended]) == set()
     elif request.param == "ray":
         runtime = request.getfixturevalue("ray_runtime")
-        yield ProcessBench(tmp_path, RayLauncher(lambda: runtime, GRACES))
+        yield ProcessBench(tmp_path, RayLauncher(lambda: runtime, GRACE_PERIODS))
     else:
-        launcher = LocalLauncher([[], []], GRACES)
+        launcher = LocalLauncher([[], []], GRACE_PERIODS)
         yield ProcessBench(tmp_path, launcher)
         launcher.close()
 

@@ -215,7 +215,7 @@ def test_settings_are_the_clusters(bench: Bench) -> None:
 def test_partitions_and_their_nodes_are_the_clusters(bench: Bench) -> None:
     main = next(partition for partition in bench.slurm.partitions() if partition.name == "main")
     assert (main.is_default, main.state_text, main.num_nodes) == (True, "UP", len(NODES))
-    assert main.lets_in_account("any")
+    assert main.allows_account("any")
     nodes = [node for node in bench.slurm.nodes() if node.partition == "main"]
     assert [node.name for node in nodes] == list(NODES)
     assert {(node.cpus, node.gpus, node.is_away, node.is_in_default_partition) for node in nodes} == {
@@ -225,8 +225,8 @@ def test_partitions_and_their_nodes_are_the_clusters(bench: Bench) -> None:
 
 @pytest.mark.parametrize("bench", [*FAKE, REAL, REAL_WITHOUT_ACCOUNTING], indirect=True)
 def test_what_a_user_may_have_is_accountings_to_say(bench: Bench) -> None:
-    allowance = bench.slurm.allowance()
-    assert (allowance is not None) is bench.slurm.settings().has_accounting
+    association_limits = bench.slurm.association_limits()
+    assert (association_limits is not None) is bench.slurm.settings().has_accounting
 
 
 @pytest.mark.parametrize("bench", [*FAKE, REAL, REAL_WITHOUT_ACCOUNTING], indirect=True)
@@ -237,19 +237,19 @@ def test_accounting_has_the_last_word_or_is_not_there(bench: Bench) -> None:
     assert bench.slurm.cancel([bench.job(cancelled)]) == set()
     ended = {name: bench.until(name, *ENDED) for name in (failed, cancelled)}
     if not bench.slurm.settings().has_accounting:
-        assert bench.slurm.accounted([failed], before) is None
+        assert bench.slurm.accounted_jobs([failed], before) is None
         return
 
     def rows() -> dict[str, JobSnapshot]:
-        return {row.name: row for row in bench.slurm.accounted([failed, cancelled], before) or ()}
+        return {row.name: row for row in bench.slurm.accounted_jobs([failed, cancelled], before) or ()}
 
     found = bench.eventually(rows, lambda rows: len([r for r in rows.values() if r.ended_at is not None]) == 2)
     expected = replace(ended[failed], reason=None, exit_code=3, signal=0)
     assert found[failed] == expected
     assert (found[cancelled].state, found[cancelled].exit_code, found[cancelled].signal) == (JobState.CANCELLED, 0, 0)
-    assert bench.slurm.accounted([failed], before) == (expected,)
-    assert bench.slurm.accounted([failed], bench.slurm.now() + 10) == ()
-    assert bench.slurm.accounted(["no-such-job"], before) == ()
+    assert bench.slurm.accounted_jobs([failed], before) == (expected,)
+    assert bench.slurm.accounted_jobs([failed], bench.slurm.now() + 10) == ()
+    assert bench.slurm.accounted_jobs(["no-such-job"], before) == ()
 
 
 @pytest.mark.parametrize("bench", [*FAKE, REAL_IN_A_WALK], indirect=True)
@@ -279,7 +279,7 @@ def test_a_submission_without_an_answer_may_have_been_accepted(bench: Bench) -> 
     request = bench.request("hang")
     with bench.controller_hung():
         submission = bench.slurm.submit(request)
-        assert (submission.status, submission.job_id) == (SubmitStatus.DOUBTFUL, None)
+        assert (submission.status, submission.job_id) == (SubmitStatus.UNCONFIRMED, None)
         assert "timed out" in submission.words
     bench.eventually(lambda: _known(bench, request.name), lambda jobs: len(jobs) == 1)
 

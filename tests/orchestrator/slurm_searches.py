@@ -15,7 +15,7 @@ from unittest import mock
 from orchestrator.config.loader import load_search_file
 from orchestrator.lifecycle import create
 from orchestrator.planning.candidates import candidates_of
-from slurm.sandbox.daemons import living_processes
+from slurm.sandbox.daemons import running_pids
 from slurm.sandbox.sandbox import SlurmSandbox
 from tests.orchestrator import tabled_parlay
 from tests.orchestrator.cli.parlay import COMMAND, Answer, environment, parlay_here, write_search
@@ -122,12 +122,12 @@ class Bench:
     def processes_of(self, job: str) -> list[int]:
         """The processes of a job that carry its id: script, srun, ranks; not Slurm's own."""
         wanted = (job, self.cluster.environment["SLURM_CONF"])
-        of = {pid: _environment_of(pid) for pid in living_processes()}
+        of = {pid: _environment_of(pid) for pid in running_pids()}
         return [pid for pid, env in of.items() if (env.get("SLURM_JOB_ID"), env.get("SLURM_CONF")) == wanted]
 
     def steps_of(self, job: str) -> list[int]:
         """The slurmstepds that still watch over a part of the job."""
-        return [pid for pid in living_processes() if _is_step_of(pid, job, self.cluster)]
+        return [pid for pid in running_pids() if _is_step_of(pid, job, self.cluster)]
 
     def environment_of(self, job: str) -> dict[str, str]:
         """What a process of a running job was started with; {} where none runs."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from slurm.association_limits import Allowance, Association, Qos, parse_associations, parse_qos
+from slurm.association_limits import Association, AssociationLimits, Qos, parse_associations, parse_qos
 from slurm.request import JobOptions
 
 ASSOCIATIONS = """\
@@ -35,27 +35,30 @@ def test_rows_are_qualities_with_what_they_lift():
     normal, fast, big, small = parse_qos(QUALITIES)
     assert normal == Qos("normal")
     assert fast == Qos(
-        "fast", lifts_time_limit=True, max_wall_s=3600.0, max_jobs=2, max_submit=3, max_nodes=2, max_gpus=4
+        "fast", overrides_max_time=True, max_wall_s=3600.0, max_jobs=2, max_submit=3, max_nodes=2, max_gpus=4
     )
-    assert big == Qos("big", lifts_node_limit=True, max_submit=4)
+    assert big == Qos("big", overrides_max_nodes=True, max_submit=4)
     assert big.max_gpus == math.inf
-    assert small == Qos("small", lifts_least_nodes=True, is_before_partitions=True)
+    assert small == Qos("small", overrides_min_nodes=True, overrides_partition_qos=True)
 
 
 def test_a_job_runs_under_the_associations_of_its_account_and_partition():
-    allowance = Allowance(parse_associations(ASSOCIATIONS, "parlay-sandbox"), parse_qos(QUALITIES))
-    assert [a.max_submit for a in allowance.of(JobOptions(account="acc", partition="main"))] == [5]
-    assert [a.partition for a in allowance.of(JobOptions(account="acc", partition="main,gpu"))] == [None, "gpu"]
-    assert [a.account for a in allowance.of(JobOptions(partition="main"))] == ["acc", "root"]
-    assert allowance.of(JobOptions(account="nosuch", partition="main")) == ()
-    assert allowance.qos("fast") is not None
-    assert allowance.qos("nosuch") is allowance.qos(None) is None
+    association_limits = AssociationLimits(parse_associations(ASSOCIATIONS, "parlay-sandbox"), parse_qos(QUALITIES))
+    assert [a.max_submit for a in association_limits.of(JobOptions(account="acc", partition="main"))] == [5]
+    assert [a.partition for a in association_limits.of(JobOptions(account="acc", partition="main,gpu"))] == [
+        None,
+        "gpu",
+    ]
+    assert [a.account for a in association_limits.of(JobOptions(partition="main"))] == ["acc", "root"]
+    assert association_limits.of(JobOptions(account="nosuch", partition="main")) == ()
+    assert association_limits.qos("fast") is not None
+    assert association_limits.qos("nosuch") is association_limits.qos(None) is None
 
 
 def test_a_job_without_a_qos_has_its_accounts_default_where_they_agree():
-    normal, fast = Qos("normal"), Qos("fast", lifts_time_limit=True)
+    normal, fast = Qos("normal"), Qos("fast", overrides_max_time=True)
     first, second = Association("a", default_qos="fast"), Association("b", default_qos="normal")
-    allowance = Allowance((first, second), (normal, fast))
-    assert allowance.qos_of(JobOptions(qos="normal", account="a")) == normal
-    assert allowance.qos_of(JobOptions(account="a")) == fast
-    assert allowance.qos_of(JobOptions()) is None
+    association_limits = AssociationLimits((first, second), (normal, fast))
+    assert association_limits.qos_of(JobOptions(qos="normal", account="a")) == normal
+    assert association_limits.qos_of(JobOptions(account="a")) == fast
+    assert association_limits.qos_of(JobOptions()) is None

@@ -126,7 +126,7 @@ def test_a_job_is_submitted_from_its_own_directory_in_an_environment_of_its_own(
 def test_a_submission_that_hangs_is_doubtful_and_leaves_no_process(commands, request_):
     commands.write(sbatch=f"echo 'sbatch: sleeping and retrying' >&2; {HANG}")
     submission = commands.client().submit(request_)
-    assert (submission.status, submission.job_id) == (SubmitStatus.DOUBTFUL, None)
+    assert (submission.status, submission.job_id) == (SubmitStatus.UNCONFIRMED, None)
     assert "sleeping and retrying" in submission.words
     wait_until(lambda: has_ended(commands.child()))
 
@@ -140,7 +140,7 @@ def wait_until(condition, timeout_s: float = 60.0) -> None:
 
 def test_a_submission_that_is_killed_is_doubtful(commands, request_):
     commands.write(sbatch="kill -9 $$")
-    assert commands.client().submit(request_).status is SubmitStatus.DOUBTFUL
+    assert commands.client().submit(request_).status is SubmitStatus.UNCONFIRMED
 
 
 def test_without_slurms_commands_nothing_was_submitted_nor_refused_and_it_is_said_plainly(tmp_path, request_):
@@ -334,7 +334,7 @@ def sacct_row(job_id: str, name: str = NAME, submitted: str = "2026-11-21T12:00:
 def test_accounting_is_asked_by_name_in_utc(commands):
     rows = (sacct_row("12"), sacct_row("11", submitted="2026-11-21T11:00:00"), sacct_row("13", name="stranger"))
     commands.write(scontrol=CONFIG, sacct=f"cat <<'END'\n{chr(10).join(rows)}\nEND")
-    found = commands.client(TZ="Asia/Tokyo").accounted([NAME], SUBMITTED + 0.7)
+    found = commands.client(TZ="Asia/Tokyo").accounted_jobs([NAME], SUBMITTED + 0.7)
     assert found is not None
     assert [j.job_id for j in found] == ["12"]
     [call] = commands.calls("sacct")
@@ -345,7 +345,7 @@ def test_accounting_is_asked_by_name_in_utc(commands):
 def test_many_names_are_asked_for_in_several_calls(commands):
     commands.write(scontrol=CONFIG, sacct="true")
     names = [f"gpt-abcdef.t{number:04}.a1" for number in range(450)]
-    assert commands.client().accounted(names, SUBMITTED) == ()
+    assert commands.client().accounted_jobs(names, SUBMITTED) == ()
     asked = [call.split("--name=")[1].split()[0].split(",") for call in commands.calls("sacct")]
     assert [name for names_ in asked for name in names_] == names
     assert len(asked) == 3
@@ -353,16 +353,16 @@ def test_many_names_are_asked_for_in_several_calls(commands):
 
 def test_without_accounting_nothing_is_asked(commands):
     commands.write(scontrol="echo 'AccountingStorageType = (null)'", sacct="exit 1")
-    assert commands.client().accounted([NAME], SUBMITTED) is None
+    assert commands.client().accounted_jobs([NAME], SUBMITTED) is None
     assert commands.calls("sacct") == []
 
 
 def test_accounting_that_is_disabled_is_not_there_and_one_that_is_down_is_unreachable(commands):
     commands.write(scontrol=CONFIG, sacct="echo 'Slurm accounting storage is disabled' >&2; exit 1")
-    assert commands.client().accounted([NAME], SUBMITTED) is None
+    assert commands.client().accounted_jobs([NAME], SUBMITTED) is None
     commands.write(sacct="echo 'sacct: error: Problem talking to the database: Connection refused' >&2; exit 1")
     with pytest.raises(SlurmUnreachable, match="database"):
-        commands.client().accounted([NAME], SUBMITTED)
+        commands.client().accounted_jobs([NAME], SUBMITTED)
 
 
 # -- cancelling

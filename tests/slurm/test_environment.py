@@ -2,10 +2,10 @@ import pytest
 
 from slurm.environment import (
     RANK_NAMES,
-    CarriedOption,
-    carried_options,
+    InheritedOption,
     cluster_key,
     cluster_variables,
+    inherited_options,
     query_environment,
     submission_environment,
 )
@@ -41,10 +41,10 @@ def test_queries_print_utc_whatever_the_user_prefers():
 
 def test_what_the_environment_would_have_asked_of_sbatch_is_told_by_our_names():
     environ = {"SBATCH_ACCOUNT": "mine", "SLURM_ACCOUNT": "other", "SBATCH_QOS": "debug", "SBATCH_PARTITION": ""}
-    account, qos = CarriedOption("SBATCH_ACCOUNT", "mine"), CarriedOption("SBATCH_QOS", "debug")
-    assert carried_options({**USERS_OWN, **environ}) == {"account": account, "qos": qos}
-    assert carried_options({"SLURM_ACCOUNT": "other"}) == {"account": CarriedOption("SLURM_ACCOUNT", "other")}
-    assert carried_options(USERS_OWN) == {}
+    account, qos = InheritedOption("SBATCH_ACCOUNT", "mine"), InheritedOption("SBATCH_QOS", "debug")
+    assert inherited_options({**USERS_OWN, **environ}) == {"account": account, "qos": qos}
+    assert inherited_options({"SLURM_ACCOUNT": "other"}) == {"account": InheritedOption("SLURM_ACCOUNT", "other")}
+    assert inherited_options(USERS_OWN) == {}
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_what_the_environment_would_have_asked_of_sbatch_is_told_by_our_names():
     ],
 )
 def test_gpus_of_a_kind_and_whom_nodes_are_shared_with_are_carried_as_they_were_meant(environ, options):
-    found = carried_options(environ)
+    found = inherited_options(environ)
     assert {name: option.value for name, option in found.items()} == options
     assert all(variable in " ".join(option.variable for option in found.values()) for variable in environ)
 

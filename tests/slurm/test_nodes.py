@@ -9,8 +9,8 @@ import pytest
 from slurm.nodes import (
     NodeSnapshot,
     Resource,
-    gpus_asked,
-    memory_mib_asked,
+    gpus_requested,
+    memory_mib_requested,
     parse_sinfo,
     shortages,
     wait_reason,
@@ -83,16 +83,16 @@ def test_only_nodes_that_would_do_and_are_needed_are_waited_for(request_, away):
 
 
 def test_gpus_are_asked_for_by_number_or_as_resources():
-    assert gpus_asked(asked(gpus_per_node=4)) == 4
-    assert gpus_asked(asked(gres="ssd:1,gpu:a100:2,gpu:v100:1")) == 3
-    assert gpus_asked(asked(gres="ssd:1")) == gpus_asked(asked()) == 0
+    assert gpus_requested(asked(gpus_per_node=4)) == 4
+    assert gpus_requested(asked(gres="ssd:1,gpu:a100:2,gpu:v100:1")) == 3
+    assert gpus_requested(asked(gres="ssd:1")) == gpus_requested(asked()) == 0
 
 
 @pytest.mark.parametrize(
     ("mem", "mib"), [(None, 0), ("0", 0), ("4000", 4000), ("4000M", 4000), ("20G", 20480), ("1T", 1048576), ("512K", 0)]
 )
 def test_memory_is_asked_for_in_mib_of_a_node(mem, mib):
-    assert memory_mib_asked(asked(mem=mem)) == mib
+    assert memory_mib_requested(asked(mem=mem)) == mib
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from slurm.parse import (
     parse_submitted,
     parse_tested_partition,
     parse_time,
-    plain_words,
-    tells_of_no_answer,
+    printable,
+    reports_no_answer,
 )
 
 NOON, LATER = 1795262400.0, 1795262461.0  # 2026-11-21T12:00:00Z and 61 s after it
@@ -218,7 +218,7 @@ def test_the_partition_that_a_test_would_start_in():
     ],
 )
 def test_a_controller_that_says_nothing_is_no_refusal(words, answered):
-    assert tells_of_no_answer(words) is not answered
+    assert reports_no_answer(words) is not answered
 
 
 # -- submissions
@@ -311,8 +311,8 @@ def test_what_became_of_a_submission(rc, stdout, stderr, status):
 
 
 def test_words_are_plain():
-    assert plain_words("\x1b[31mred\x1b[0m \n\n  two\r\n") == "[31mred [0m\ntwo"
-    assert len(plain_words("x" * 10_000)) <= 1000
+    assert printable("\x1b[31mred\x1b[0m \n\n  two\r\n") == "[31mred [0m\ntwo"
+    assert len(printable("x" * 10_000)) <= 1000
 
 
 # -- no text makes a parser raise

@@ -52,9 +52,9 @@ def test_lines_are_partitions():
 
 def test_who_is_let_in():
     main, debug, long, _ = parse_partitions(SHOWN)
-    assert [p.lets_in_account("a") for p in (main, debug, long)] == [True, True, False]
-    assert [p.lets_in_account("c") for p in (main, debug, long)] == [True, False, True]
-    assert [p.lets_in_qos("slow") for p in (main, debug, long)] == [True, False, False]
+    assert [p.allows_account("a") for p in (main, debug, long)] == [True, True, False]
+    assert [p.allows_account("c") for p in (main, debug, long)] == [True, False, True]
+    assert [p.allows_qos("slow") for p in (main, debug, long)] == [True, False, False]
 
 
 def test_a_request_names_its_partitions_or_takes_the_default():

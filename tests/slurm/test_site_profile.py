@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm.site_profile import MAX_BYTES, SITES, Limits, SiteFault, Source, read_site, site_names
+from slurm.site_profile import MAX_BYTES, SITES, Limits, SiteProfileError, Source, read_site, site_names
 
 SMALLEST = 'title = "Ours"\nsources = []\n'
 
@@ -20,7 +20,7 @@ def profile(folder: Path, text: str) -> Path:
 
 def faults(folder: Path, text: str) -> list[str]:
     path = profile(folder, text)
-    with pytest.raises(SiteFault) as caught:
+    with pytest.raises(SiteProfileError) as caught:
         read_site(path)
     assert caught.value.file == str(path)
     assert all(problem.rule and problem.fix for problem in caught.value.problems)
@@ -87,14 +87,14 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path):
 
 
 def test_a_profile_that_is_not_there_is_a_fault_of_its_path(tmp_path):
-    with pytest.raises(SiteFault, match="cannot be read") as caught:
+    with pytest.raises(SiteProfileError, match="cannot be read") as caught:
         read_site(tmp_path / "none.toml")
     assert caught.value.file == str(tmp_path / "none.toml")
 
 
 def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "ours.toml")
-    with pytest.raises(SiteFault, match="a profile is a file"):
+    with pytest.raises(SiteProfileError, match="a profile is a file"):
         read_site(tmp_path / "ours.toml")
 
 

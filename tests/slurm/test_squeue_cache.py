@@ -10,7 +10,7 @@ import pytest
 from slurm import squeue_cache
 from slurm.interface import SlurmUnreachable
 from slurm.job_state import JobSnapshot, JobState
-from slurm.squeue_cache import SharedAnswer
+from slurm.squeue_cache import SqueueCache
 
 JOB = JobSnapshot("7", "gpt-abcdef.t0001.a1", "me", JobState.RUNNING, "RUNNING", None, ("n1", "n2"), 1.0, 2.5)
 ODD = JobSnapshot("8", "x", "me", JobState.UNKNOWN, "NEW_WORD", "a, b", (), None, None, None, 3, 0, 1)
@@ -38,8 +38,8 @@ def clock(monkeypatch):
     return times
 
 
-def shared(slurm: CountingSlurm, folder: Path, key: tuple[str, ...] = ("/etc/slurm.conf",)) -> SharedAnswer:
-    return SharedAnswer(slurm, folder, key)
+def shared(slurm: CountingSlurm, folder: Path, key: tuple[str, ...] = ("/etc/slurm.conf",)) -> SqueueCache:
+    return SqueueCache(slurm, folder, key)
 
 
 def the_file(folder: Path) -> Path:
@@ -185,7 +185,7 @@ class SlowSlurm:
 
 def ask(folder: Path, started, all_started, answers) -> None:
     started.release()
-    answers.put(SharedAnswer(SlowSlurm(folder, all_started), folder, ()).jobs(30.0).jobs)
+    answers.put(SqueueCache(SlowSlurm(folder, all_started), folder, ()).jobs(30.0).jobs)
 
 
 @pytest.mark.processes

@@ -60,7 +60,7 @@ class Agent:
     def _is_done(self) -> bool:
         if self._steps or self._ends:
             return False
-        return time.monotonic() - self._idle_since >= self._plan.idle_s or self._folder.let_go.exists()
+        return time.monotonic() - self._idle_since >= self._plan.idle_s or self._folder.drain.exists()
 
     def _turn(self) -> None:
         for step in self._steps.values():

@@ -133,9 +133,9 @@ class PilotFolder:
         return self.path / "heartbeat"
 
     @property
-    def let_go(self) -> Path:
+    def drain(self) -> Path:
         """No more steps are coming: written by the driver."""
-        return self.path / "let_go"
+        return self.path / "drain"
 
     @property
     def closed(self) -> Path:

@@ -21,11 +21,11 @@ from orchestrator.diagnostics.doctor.site_profile import site_findings
 from orchestrator.preflight.slurm_site import job_words, option_words, refusal_of, smallest_and_largest
 from search_spaces.errors import InputError
 from search_spaces.search_space import SearchSpace
-from slurm.association_limits import Allowance, Association, Qos, as_kept
+from slurm.association_limits import Association, AssociationLimits, Qos, normalized_name
 from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
-from slurm.nodes import NodeSnapshot, Resource, gpus_asked, shortages, wait_reason
+from slurm.nodes import NodeSnapshot, Resource, gpus_requested, shortages, wait_reason
 from slurm.option_checks import option_warnings
-from slurm.partitions import LIFTS_NOTHING, PartitionSnapshot, beyond_limits, named_partitions
+from slurm.partitions import NO_OVERRIDES, PartitionSnapshot, beyond_limits, named_partitions
 from slurm.request import JobOptions, JobRequest
 
 _FIXES = {
@@ -53,19 +53,19 @@ class _Most:
 
 @dataclass(frozen=True)
 class Cluster:
-    """What Slurm told, asked once. `allowance` is None where there is no accounting, or it does not answer."""
+    """What Slurm told, asked once. `association_limits` is None where there is no accounting, or it does not answer."""
 
     partitions: tuple[PartitionSnapshot, ...]
     nodes: tuple[NodeSnapshot, ...]
-    allowance: Allowance | None
+    association_limits: AssociationLimits | None
 
     @classmethod
     def asked(cls, slurm: Slurm) -> Cluster:
         """Raises SlurmUnreachable where the controller does not answer."""
-        allowance = None
+        association_limits = None
         with suppress(SlurmUnreachable):
-            allowance = slurm.allowance()
-        return cls(slurm.partitions(), slurm.nodes(), allowance)
+            association_limits = slurm.association_limits()
+        return cls(slurm.partitions(), slurm.nodes(), association_limits)
 
 
 def examine_jobs(slurm: Slurm, spec: SearchSpec, space: SearchSpace) -> Iterator[Finding]:
@@ -108,21 +108,21 @@ def partition_findings(options: JobOptions, request: JobRequest, cluster: Cluste
 
 def account_findings(options: JobOptions, cluster: Cluster) -> Iterator[Finding]:
     """Whether accounting knows the user by the account and the QOS that the jobs are to have."""
-    allowance = cluster.allowance
-    if allowance is None:
+    association_limits = cluster.association_limits
+    if association_limits is None:
         return
-    accounts = list(dict.fromkeys(association.account for association in allowance.associations))
+    accounts = list(dict.fromkeys(association.account for association in association_limits.associations))
     fix = "name one of yours as launcher.slurm.account: sacctmgr show associations user=$USER"
     if not accounts:
         yield note("account", "accounting knows no account of yours", "ask the site for one, where it wants one")
-    elif options.account is not None and as_kept(options.account) not in accounts:
+    elif options.account is not None and normalized_name(options.account) not in accounts:
         yield warning("account", f"{options.account} is none of your accounts ({', '.join(accounts)})", fix)
     elif options.account is None and len(accounts) > 1:
         yield note("account", f"no account is named, so your default one of {', '.join(accounts)} pays", fix)
     else:
         yield ok("account", f"{options.account or accounts[0]} pays")
     if options.qos is not None:
-        yield _qos_finding(options.qos, allowance.of(replace(options, partition=None)), allowance)
+        yield _qos_finding(options.qos, association_limits.of(replace(options, partition=None)), association_limits)
 
 
 def gpu_kind_findings(accelerator: str, request: JobRequest, cluster: Cluster) -> Iterator[Finding]:
@@ -173,15 +173,15 @@ def parallel_findings(
     elif parallel_trials > running:
         words = f"search.parallel_trials is {parallel_trials}, {running:g} of your jobs may run at once"
         yield note("parallel_trials", words, f"set search.parallel_trials to {running:g}: the others only wait")
-    elif cluster.allowance is not None:
+    elif cluster.association_limits is not None:
         yield ok("parallel_trials", f"{parallel_trials} at once are within what your account may have")
 
 
 def _own_faults(request: JobRequest, cluster: Cluster) -> Iterator[Finding]:
     """What keeps this job from ever starting, by our own comparison."""
     partitions = named_partitions(request, cluster.partitions)
-    qos = None if cluster.allowance is None else cluster.allowance.qos_of(request.options)
-    if (words := beyond_limits(request, partitions, qos or LIFTS_NOTHING)) is not None:
+    qos = None if cluster.association_limits is None else cluster.association_limits.qos_of(request.options)
+    if (words := beyond_limits(request, partitions, qos or NO_OVERRIDES)) is not None:
         time = words.startswith("PartitionTimeLimit")
         fix = (
             "lower measure.time_limit (30 s are added to it, for a pilot 6 minutes more, and whole minutes asked for),"
@@ -209,7 +209,7 @@ def _quota_faults(request: JobRequest, partitions: Sequence[PartitionSnapshot], 
     if request.num_nodes > nodes.most:
         words = f"{job_words(request)}: QOS {nodes.qos} allows {nodes.most:g} nodes (MaxTRES)"
         yield error("nodes", words, f"lower constraints.max_nodes, or {other}")
-    asked, gpus = request.num_nodes * gpus_asked(request), _of_qos(_GPUS, options, partitions, cluster)
+    asked, gpus = request.num_nodes * gpus_requested(request), _of_qos(_GPUS, options, partitions, cluster)
     if asked > gpus.most:
         words = f"{job_words(request)}: QOS {gpus.qos} allows {gpus.most:g} GPUs (MaxTRES), {asked} are asked for"
         yield error("gpus", words, f"lower constraints.max_nodes, or {other}")
@@ -248,20 +248,20 @@ def _closed(partition: PartitionSnapshot, fix: str) -> Iterator[Finding]:
 
 def _locked(partition: PartitionSnapshot, options: JobOptions, fix: str) -> Iterator[Finding]:
     name = partition.name
-    if options.account is not None and not partition.lets_in_account(options.account):
+    if options.account is not None and not partition.allows_account(options.account):
         yield error("partition", f"partition {name} is closed to account {options.account}", fix)
-    if options.qos is not None and not partition.lets_in_qos(options.qos):
+    if options.qos is not None and not partition.allows_qos(options.qos):
         yield error("partition", f"partition {name} is closed to QOS {options.qos}", fix)
     if partition.allowed_groups is not None and not set(partition.allowed_groups) & _own_groups():
         yield error("partition", f"partition {name} is for groups {', '.join(partition.allowed_groups)}", fix)
 
 
-def _qos_finding(name: str, associations: Sequence[Association], allowance: Allowance) -> Finding:
+def _qos_finding(name: str, associations: Sequence[Association], association_limits: AssociationLimits) -> Finding:
     fix = "name one that your account has: sacctmgr show associations user=$USER format=Account,QOS"
-    if allowance.qos(name) is None:
-        known = ", ".join(quality.name for quality in allowance.qualities)
+    if association_limits.qos(name) is None:
+        known = ", ".join(quality.name for quality in association_limits.all_qos)
         return error("qos", f"there is no QOS {name}; there are {known}", fix)
-    if associations and not any(as_kept(name) in association.qos for association in associations):
+    if associations and not any(normalized_name(name) in association.qos for association in associations):
         return warning("qos", f"none of your accounts has QOS {name}", fix)
     return ok("qos", name)
 
@@ -282,7 +282,7 @@ def _first_limit(of_qos: float, of_accounts: Sequence[float]) -> float:
 
 
 def _associations(options: JobOptions, cluster: Cluster) -> tuple[Association, ...]:
-    return () if cluster.allowance is None else cluster.allowance.of(options)
+    return () if cluster.association_limits is None else cluster.association_limits.of(options)
 
 
 def _of_qos(
@@ -296,10 +296,10 @@ def _of_qos(
 
 def _in_order(of_partition: str | None, options: JobOptions, cluster: Cluster) -> list[Qos]:
     """The QOS that hold for a job in a partition of this own QOS, as Slurm asks them."""
-    if cluster.allowance is None:
+    if cluster.association_limits is None:
         return []
-    of_job, own = cluster.allowance.qos_of(options), cluster.allowance.qos(of_partition)
-    order = (of_job, own) if of_job is not None and of_job.is_before_partitions else (own, of_job)
+    of_job, own = cluster.association_limits.qos_of(options), cluster.association_limits.qos(of_partition)
+    order = (of_job, own) if of_job is not None and of_job.overrides_partition_qos else (own, of_job)
     return [qos for qos in order if qos is not None]
 
 

@@ -82,11 +82,11 @@ def setting_findings(settings: SlurmSettings, interval_s: float) -> Iterator[Fin
 def accounting_finding(slurm: Slurm) -> Finding:
     """Whether sacct and sacctmgr have answers."""
     try:
-        allowance = slurm.allowance()
+        association_limits = slurm.association_limits()
     except SlurmUnreachable as unreachable:
         fix = "searches go on without it; tell the site, where it stays so"
         return warning("accounting", f"accounting does not answer: {unreachable}", fix)
-    if allowance is None:
+    if association_limits is None:
         fix = "nothing: outcomes and what the controller remembers tell how jobs ended"
         return note("accounting", "Slurm keeps no accounting here, so no limits of accounts can be looked up", fix)
     return ok("accounting", "sacct and sacctmgr answer")

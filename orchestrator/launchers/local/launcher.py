@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path
 
 from orchestrator.launchers.base import Launcher, LaunchRequest
-from orchestrator.launchers.local.processes import Graces, RankGroup, RankProcess
+from orchestrator.launchers.local.processes import GracePeriods, RankGroup, RankProcess
 from orchestrator.launchers.local.rank_groups import (
-    LeftBehind,
-    end_left_behind,
-    left_behind,
+    OrphanedAttempt,
+    end_orphans,
+    find_orphans,
     node_plans,
     status_from_reports,
     write_ranks,
@@ -46,11 +46,11 @@ class LocalLauncher(Launcher):
 
     name = "local"
 
-    def __init__(self, slots: Sequence[Sequence[str]], graces: Graces | None = None):
+    def __init__(self, slots: Sequence[Sequence[str]], grace_periods: GracePeriods | None = None):
         self._slots = slots
-        self._graces = graces or Graces()
+        self._grace_periods = grace_periods or GracePeriods()
         self._attempts: dict[str, _Running] = {}
-        self._left_behind: dict[str, LeftBehind] = {}
+        self._orphans: dict[str, OrphanedAttempt] = {}
         self._changed = threading.Event()
 
     def _launch(self, request: LaunchRequest) -> str | None:
@@ -62,7 +62,7 @@ class LocalLauncher(Launcher):
             raise ValueError(f"{key} was launched before")
         write_ranks(request, job_id, ())
         devices = {"CUDA_VISIBLE_DEVICES": ",".join(self._slots[slot])} if self._slots[slot] else {}
-        [plan] = node_plans(request, devices, self._graces)
+        [plan] = node_plans(request, devices, self._grace_periods)
         group = RankGroup(plan, on_start=partial(self._note_start, request, job_id), on_end=self._changed.set)
         self._attempts[key] = _Running(request.folder, group, slot)
         group.start()
@@ -78,17 +78,17 @@ class LocalLauncher(Launcher):
 
     def adopt(self, requests: Mapping[str, LaunchRequest]) -> dict[str, str]:
         """Ends what an earlier driver's attempts may have left running here."""
-        found = left_behind(requests)
-        self._left_behind |= found
-        end_left_behind(found.values(), _END_TIMEOUT_S)
+        found = find_orphans(requests)
+        self._orphans |= found
+        end_orphans(found.values(), _END_TIMEOUT_S)
         return {key: attempt.accepted.job_id for key, attempt in found.items()}
 
     def poll(self, keys: Iterable[str]) -> dict[str, LaunchStatus]:
         return {key: self._status(key) for key in keys}
 
     def _status(self, key: str) -> LaunchStatus:
-        if key in self._left_behind:
-            return self._left_behind[key].status()
+        if key in self._orphans:
+            return self._orphans[key].status()
         attempt = self._attempts.get(key)
         if attempt is None:
             return LaunchStatus(Liveness.UNKNOWN)
@@ -108,7 +108,7 @@ class LocalLauncher(Launcher):
             attempt.group.kill()
         deadline = time.monotonic() + _END_TIMEOUT_S
         stuck = {k for k, a in alive.items() if not a.group.wait(max(0.0, deadline - time.monotonic()))}
-        return stuck | {k for k in keys if k in self._left_behind and self._status(k).liveness is not Liveness.ENDED}
+        return stuck | {k for k in keys if k in self._orphans and self._status(k).liveness is not Liveness.ENDED}
 
     def wait(self, seconds: float) -> None:
         self._changed.wait(seconds)

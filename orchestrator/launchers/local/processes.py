@@ -22,12 +22,12 @@ from pathlib import Path
 
 from orchestrator.common.process_identity import boot_id, start_ticks
 
-OF_OTHER_PYTHONS = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP")
+PYTHON_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP")
 """Variables that no rank is given as they are: they are for the Python that runs Parlay."""
 _FOREIGN_NAMES = {
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"),
     *("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE"),
-    *OF_OTHER_PYTHONS,
+    *PYTHON_VARIABLES,
 }
 _FOREIGN_PREFIXES = ("SLURM", "SBATCH_", "PMI", "OMPI_", "MPI_", "TORCHELASTIC_", "RAY_", "PARLAY_")
 _GROUP_ENDS_TIMEOUT_S = 1.0  # all ranks together: an init that reaps nothing would keep a group from ever being empty
@@ -48,7 +48,7 @@ os.execvp(sys.argv[2], sys.argv[2:])
 
 
 @dataclass(frozen=True)
-class Graces:
+class GracePeriods:
     """Seconds the other ranks get after one ended badly or well, and all of them between SIGTERM and SIGKILL."""
 
     after_failure_s: float = 10.0
@@ -71,7 +71,7 @@ class GroupPlan:
     world_size: int
     time_limit_s: float
     environment: Mapping[str, str]
-    graces: Graces = Graces()
+    grace_periods: GracePeriods = GracePeriods()
 
 
 @dataclass(frozen=True)
@@ -245,7 +245,7 @@ class RankGroup:
             self._timed_out = True
             self._term_at = float("inf")
             self._signal(signal.SIGTERM)
-            self._kill_within(self._plan.graces.after_term_s)
+            self._kill_within(self._plan.grace_periods.after_term_s)
 
     def _note_exit(self, rank: int, code: int | None) -> None:
         child = self._live.pop(rank)
@@ -253,8 +253,8 @@ class RankGroup:
         child.wait()
         self._group_ends_left_s -= _await_group_end(child.pid, self._group_ends_left_s)
         self._exits.append(RankExit(rank, code, killed_by_us=self._killing))
-        graces = self._plan.graces
-        self._kill_within(graces.after_success_s if code == 0 else graces.after_failure_s)
+        grace_periods = self._plan.grace_periods
+        self._kill_within(grace_periods.after_success_s if code == 0 else grace_periods.after_failure_s)
 
     def _kill_within(self, seconds: float) -> None:
         if not self._killing:
@@ -287,22 +287,22 @@ def rank_environment(node: Mapping[str, str], plan: GroupPlan) -> dict[str, str]
     }
 
 
-def end_survivors(ranks: tuple[RankProcess, ...], timeout_s: float) -> tuple[RankProcess, ...]:
+def end_surviving_ranks(ranks: tuple[RankProcess, ...], timeout_s: float) -> tuple[RankProcess, ...]:
     """Kill those of an earlier process's ranks that still run on this host; returns the ones that will not die.
 
     A pid that now belongs to someone else (another start time, another boot) is left alone.
     """
     deadline = time.monotonic() + timeout_s
-    alive = survivors(ranks)
+    alive = surviving_ranks(ranks)
     for rank in alive:
         _signal_group(rank.pid, signal.SIGKILL)
     while alive and time.monotonic() < deadline:
         time.sleep(0.01)  # not our children: nothing announces their end
-        alive = survivors(alive)
+        alive = surviving_ranks(alive)
     return alive
 
 
-def survivors(ranks: tuple[RankProcess, ...]) -> tuple[RankProcess, ...]:
+def surviving_ranks(ranks: tuple[RankProcess, ...]) -> tuple[RankProcess, ...]:
     """Those of these ranks that run on this host, now."""
     here = (socket.gethostname(), boot_id())
     return tuple(r for r in ranks if (r.host, r.boot_id) == here and start_ticks(r.pid) == r.start_ticks)

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from orchestrator.launchers.base import LaunchRequest
 from orchestrator.launchers.local.processes import (
-    Graces,
+    GracePeriods,
     GroupPlan,
     GroupReport,
     RankExit,
     RankProcess,
-    end_survivors,
-    survivors,
+    end_surviving_ranks,
+    surviving_ranks,
 )
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import AttemptFolder, read_json, write_json
@@ -29,7 +29,7 @@ _EXCERPT_LINES = 20
 
 
 @dataclass(frozen=True)
-class Accepted:
+class AcceptedLaunch:
     """What ranks.json says of an attempt: it was accepted under this job id, these ranks were started."""
 
     job_id: str
@@ -37,20 +37,20 @@ class Accepted:
 
 
 @dataclass(frozen=True)
-class LeftBehind:
+class OrphanedAttempt:
     """An accepted attempt of an earlier driver, which it could not outlive."""
 
     request: LaunchRequest
-    accepted: Accepted
+    accepted: AcceptedLaunch
 
     def status(self) -> LaunchStatus:
-        left = survivors(self.accepted.ranks)
+        left = surviving_ranks(self.accepted.ranks)
         started_at = min((rank.started_at for rank in self.accepted.ranks), default=None)
-        return not_to_be_killed(left) if left else interrupted(self.request.folder, started_at)
+        return unkillable_status(left) if left else interrupted_status(self.request.folder, started_at)
 
 
 def node_plans(
-    request: LaunchRequest, environment: Mapping[str, str] | None = None, graces: Graces | None = None
+    request: LaunchRequest, environment: Mapping[str, str] | None = None, grace_periods: GracePeriods | None = None
 ) -> list[GroupPlan]:
     """What each node of the attempt runs, in rank order; `environment` is added for the launcher's own needs."""
     spec = request.spec
@@ -64,7 +64,7 @@ def node_plans(
             world_size=spec.num_gpus,
             time_limit_s=request.time_limit_s,
             environment=program_environment(request.code) | device_environment(request.spec) | dict(environment or {}),
-            graces=graces or Graces(),
+            grace_periods=grace_periods or GracePeriods(),
         )
         for ranks in _ranks_of_nodes(spec.num_gpus, spec.gpus_per_node)
     ]
@@ -91,24 +91,26 @@ def write_ranks(request: LaunchRequest, job_id: str, ranks: Sequence[RankProcess
     write_json(request.folder.ranks, data | {"ranks": [asdict(rank) for rank in ranks]})
 
 
-def read_ranks(folder: AttemptFolder) -> Accepted | None:
+def read_ranks(folder: AttemptFolder) -> AcceptedLaunch | None:
     """What ranks.json says; None for an attempt that was never accepted. ValueError for another schema."""
     data = read_json(folder.ranks)
     if data is None:
         return None
     require_schema(data, RANKS_SCHEMA)
-    return Accepted(data["job_id"], tuple(RankProcess(**rank) for rank in data["ranks"]))
+    return AcceptedLaunch(data["job_id"], tuple(RankProcess(**rank) for rank in data["ranks"]))
 
 
-def left_behind(requests: Mapping[str, LaunchRequest]) -> dict[str, LeftBehind]:
+def find_orphans(requests: Mapping[str, LaunchRequest]) -> dict[str, OrphanedAttempt]:
     """Those of these attempts that were accepted."""
     found = {key: (request, read_ranks(request.folder)) for key, request in requests.items()}
-    return {key: LeftBehind(request, accepted) for key, (request, accepted) in found.items() if accepted is not None}
+    return {
+        key: OrphanedAttempt(request, accepted) for key, (request, accepted) in found.items() if accepted is not None
+    }
 
 
-def end_left_behind(attempts: Iterable[LeftBehind], timeout_s: float) -> None:
+def end_orphans(attempts: Iterable[OrphanedAttempt], timeout_s: float) -> None:
     """End what may still run of these attempts on this host, all at once."""
-    end_survivors(tuple(rank for attempt in attempts for rank in attempt.accepted.ranks), timeout_s)
+    end_surviving_ranks(tuple(rank for attempt in attempts for rank in attempt.accepted.ranks), timeout_s)
 
 
 def status_from_reports(reports: Sequence[GroupReport], folder: AttemptFolder, cancelled: bool) -> LaunchStatus:
@@ -133,7 +135,7 @@ def status_from_reports(reports: Sequence[GroupReport], folder: AttemptFolder, c
     )
 
 
-def interrupted(folder: AttemptFolder, started_at: float | None) -> LaunchStatus:
+def interrupted_status(folder: AttemptFolder, started_at: float | None) -> LaunchStatus:
     """The ending of an earlier driver's attempt, which could not outlive it; nobody saw when it ended."""
     return LaunchStatus(
         liveness=Liveness.ENDED,
@@ -146,7 +148,7 @@ def interrupted(folder: AttemptFolder, started_at: float | None) -> LaunchStatus
     )
 
 
-def not_to_be_killed(left: Sequence[RankProcess]) -> LaunchStatus:
+def unkillable_status(left: Sequence[RankProcess]) -> LaunchStatus:
     """Ranks that SIGKILL does not end: nothing is known of their attempt until they do."""
     stuck = ", ".join(f"pid {rank.pid} on {rank.host}" for rank in left)
     return LaunchStatus(Liveness.UNKNOWN, started=True, detail=f"not to be killed: {stuck}")

@@ -8,15 +8,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from orchestrator.launchers.base import Launcher, LaunchRequest
-from orchestrator.launchers.local.processes import Graces, end_survivors
+from orchestrator.launchers.local.processes import GracePeriods, end_surviving_ranks
 from orchestrator.launchers.local.rank_groups import (
-    LeftBehind,
-    end_left_behind,
+    OrphanedAttempt,
+    end_orphans,
+    find_orphans,
     last_sign_of_life,
-    left_behind,
     node_plans,
-    not_to_be_killed,
     status_from_reports,
+    unkillable_status,
     write_ranks,
 )
 from orchestrator.launchers.ray.node_actor import NodeJob, RayJob
@@ -48,12 +48,12 @@ class RayLauncher(Launcher):
 
     name = "ray"
 
-    def __init__(self, start: Callable[[], RayRuntime], graces: Graces | None = None):
+    def __init__(self, start: Callable[[], RayRuntime], grace_periods: GracePeriods | None = None):
         self._start = start
         self._runtime = start()
-        self._graces = graces or Graces()
+        self._grace_periods = grace_periods or GracePeriods()
         self._attempts: dict[str, _Submitted] = {}
-        self._left_behind: dict[str, LeftBehind] = {}
+        self._orphans: dict[str, OrphanedAttempt] = {}
 
     def _launch(self, request: LaunchRequest) -> str | None:
         self._replace_dead_ray()
@@ -61,7 +61,7 @@ class RayLauncher(Launcher):
         if request.folder.ranks.exists():
             raise ValueError(f"{spec.attempt_key} was launched before")
         write_ranks(request, spec.attempt_key, ())
-        plans = node_plans(request, graces=self._graces)
+        plans = node_plans(request, grace_periods=self._grace_periods)
         bundles = [self._runtime.bundle(spec.accelerator != "cpu", len(plan.logs)) for plan in plans]
         job = self._runtime.submit(spec.attempt_key, plans, bundles)
         self._attempts[spec.attempt_key] = _Submitted(request, job, bundles)
@@ -85,10 +85,10 @@ class RayLauncher(Launcher):
 
     def adopt(self, requests: Mapping[str, LaunchRequest]) -> dict[str, str]:
         """Ends what an earlier driver's actors and their ranks on this machine may have left running."""
-        found = left_behind(requests)
-        self._left_behind |= found
+        found = find_orphans(requests)
+        self._orphans |= found
         self._runtime.end_named({key: left.request.spec.num_nodes for key, left in found.items()}, _END_TIMEOUT_S / 2)
-        end_left_behind(found.values(), _END_TIMEOUT_S / 2)
+        end_orphans(found.values(), _END_TIMEOUT_S / 2)
         return {key: left.accepted.job_id for key, left in found.items()}
 
     def poll(self, keys: Iterable[str]) -> dict[str, LaunchStatus]:
@@ -103,8 +103,8 @@ class RayLauncher(Launcher):
             self._note_death_of_ray()
 
     def _status(self, key: str) -> LaunchStatus:
-        if key in self._left_behind:
-            return self._ending_of_left_behind(key)
+        if key in self._orphans:
+            return self._status_of_orphan(key)
         if key not in self._attempts:
             return LaunchStatus(Liveness.UNKNOWN)
         submitted = self._attempts[key]
@@ -116,11 +116,11 @@ class RayLauncher(Launcher):
             self._runtime.release(submitted.job)
             submitted.released = True
         ranks_of_lost = tuple(rank for node in submitted.job.nodes if node.lost for rank in node.ranks or ())
-        left = end_survivors(ranks_of_lost, _LOST_END_TIMEOUT_S)
-        return not_to_be_killed(left) if left else _ended(submitted)
+        left = end_surviving_ranks(ranks_of_lost, _LOST_END_TIMEOUT_S)
+        return unkillable_status(left) if left else _ended(submitted)
 
-    def _ending_of_left_behind(self, key: str) -> LaunchStatus:
-        left = self._left_behind[key]
+    def _status_of_orphan(self, key: str) -> LaunchStatus:
+        left = self._orphans[key]
         if self._runtime.is_alive and not self._runtime.end_named({key: left.request.spec.num_nodes}, timeout_s=0):
             return LaunchStatus(
                 Liveness.UNKNOWN, started=True, detail="the actors of an earlier driver cannot be ended"
@@ -139,7 +139,7 @@ class RayLauncher(Launcher):
         Because others are not there any more, or because the time limit, which each node counts from its own start,
         passed on the one that started first.
         """
-        job, limit_s = submitted.job, submitted.request.time_limit_s + self._graces.after_term_s
+        job, limit_s = submitted.job, submitted.request.time_limit_s + self._grace_periods.after_term_s
         limits = [node.start_seen_at + limit_s for node in job.nodes if node.start_seen_at is not None]
         ends = [node.ended_at + self._grace_after_s(node) for node in job.nodes if node.ended_at is not None]
         return None if job.is_ended else min([*limits, *ends], default=None)
@@ -147,7 +147,7 @@ class RayLauncher(Launcher):
     def _grace_after_s(self, ended: NodeJob) -> float:
         if ended.report is not None and ended.report.timed_out:
             return 0.0
-        return self._graces.after_success_s if _ended_well(ended) else self._graces.after_failure_s
+        return self._grace_periods.after_success_s if _ended_well(ended) else self._grace_periods.after_failure_s
 
     def cancel(self, keys: Iterable[str]) -> set[str]:
         keys = list(keys)
@@ -158,7 +158,7 @@ class RayLauncher(Launcher):
         if alive:
             self._runtime.end([submitted.job for submitted in alive.values()], _END_TIMEOUT_S)
         stuck = {key for key, submitted in alive.items() if not submitted.job.is_ended}
-        return stuck | {k for k in keys if k in self._left_behind and self._status(k).liveness is not Liveness.ENDED}
+        return stuck | {k for k in keys if k in self._orphans and self._status(k).liveness is not Liveness.ENDED}
 
     def wait(self, seconds: float) -> None:
         alive = [s for s in self._attempts.values() if not s.job.is_ended]

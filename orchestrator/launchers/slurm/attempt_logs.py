@@ -39,13 +39,13 @@ def has_outcome(folder: AttemptFolder, restart: int) -> bool:
         return False
 
 
-def excerpt(folder: AttemptFolder, words: str, log: str) -> str:
+def failure_excerpt(folder: AttemptFolder, words: str, log: str) -> str:
     """Slurm's words, and the first real traceback over all ranks, or the end of the job's own log; of its last run."""
-    logs = (end_of(path, 400) for path in folder.rank_logs())
+    logs = (log_tail(path, 400) for path in folder.rank_logs())
     return "\n".join(part for part in (words, first_cause(logs) or log) if part)
 
 
-def end_of(path: Path, lines: int = LOG_LINES) -> str:
+def log_tail(path: Path, lines: int = LOG_LINES) -> str:
     """The last lines of a log that are of the job's last run; "" where it cannot be read."""
     try:
         return last_run(tail(path, lines))

@@ -17,16 +17,16 @@ from orchestrator.common.process_identity import boot_id
 from trials.files.folders import read_json, write_json
 from trials.trial import require_schema
 
-MEMORY_SCHEMA = "parlay.launcher/1"
+HANDOVER_SCHEMA = "parlay.launcher/1"
 
 
 @dataclass(frozen=True)
-class Remembered:
+class HandoverEntry:
     """Of one attempt: for how many seconds it has been submitted, in doubt and absent, None where it is not; whether
-    its end was asked for; and what `Tracked` says of its restarts and twins."""
+    its end was asked for; and what `TrackedJob` says of its restarts and twins."""
 
     submitted_for_s: float | None = None
-    doubtful_for_s: float | None = None
+    unconfirmed_for_s: float | None = None
     absent_for_s: float | None = None
     cancelled: bool = False
     is_described: bool = False
@@ -34,29 +34,32 @@ class Remembered:
     started_at: float | None = None
     twins: Mapping[str, float] = field(default_factory=dict)
 
-    def later(self, seconds: float) -> Remembered:
+    def later(self, seconds: float) -> HandoverEntry:
         """The same after so many more seconds."""
-        ages = {name: getattr(self, name) for name in ("submitted_for_s", "doubtful_for_s", "absent_for_s")}
-        grown = {name: None if age is None else age + seconds for name, age in ages.items()}
-        return Remembered(**{**asdict(self), **grown})
+        ages = {name: getattr(self, name) for name in ("submitted_for_s", "unconfirmed_for_s", "absent_for_s")}
+        grown = {
+            name: None if submission_order is None else submission_order + seconds
+            for name, submission_order in ages.items()
+        }
+        return HandoverEntry(**{**asdict(self), **grown})
 
 
 @dataclass(frozen=True)
-class Moment:
+class ClockReading:
     """Now: `monotonic_s` counts since this machine's `boot`, `utc_s` is a clock that people set."""
 
     boot: str
     monotonic_s: float
     utc_s: float
 
-    def since(self, earlier: Moment) -> float:
+    def since(self, earlier: ClockReading) -> float:
         """Seconds that have passed at least, as far as clocks tell: on another machine only the one that people set."""
         if self.boot == earlier.boot:
             return max(0.0, self.monotonic_s - earlier.monotonic_s)
         return max(0.0, self.utc_s - earlier.utc_s)
 
 
-class Memory:
+class HandoverFile:
     """The file at `path`; without one nothing is remembered. The clocks are `Slurm.monotonic` and `Slurm.now`."""
 
     def __init__(self, path: Path | None, monotonic: Callable[[], float], utc: Callable[[], float]):
@@ -64,35 +67,35 @@ class Memory:
         self._monotonic = monotonic
         self._utc = utc
 
-    def take(self) -> dict[str, Remembered]:
+    def take(self) -> dict[str, HandoverEntry]:
         """What the last driver left, by attempt key, and the file is gone; {} where it is not there or not whole."""
         if self._path is None:
             return {}
         try:
             data = read_json(self._path)
             self._path.unlink(missing_ok=True)
-            return {} if data is None else _remembered(data, self._now())
+            return {} if data is None else _handover_entries(data, self._now())
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return {}
 
-    def leave(self, attempts: Mapping[str, Remembered]) -> None:
+    def leave(self, attempts: Mapping[str, HandoverEntry]) -> None:
         """Write down what the next driver is to know; where that fails it waits anew."""
         if self._path is None or not attempts:
             return
         known = {key: asdict(attempt) for key, attempt in attempts.items()}
         with suppress(OSError):
-            write_json(self._path, {"schema": MEMORY_SCHEMA, "at": asdict(self._now()), "attempts": known})
+            write_json(self._path, {"schema": HANDOVER_SCHEMA, "at": asdict(self._now()), "attempts": known})
 
-    def _now(self) -> Moment:
+    def _now(self) -> ClockReading:
         try:
             boot = boot_id()
         except OSError:
             boot = ""
-        return Moment(boot, self._monotonic(), self._utc())
+        return ClockReading(boot, self._monotonic(), self._utc())
 
 
-def _remembered(data: Mapping[str, Any], now: Moment) -> dict[str, Remembered]:
+def _handover_entries(data: Mapping[str, Any], now: ClockReading) -> dict[str, HandoverEntry]:
     """ValueError, KeyError, TypeError or AttributeError for what no driver wrote."""
-    require_schema(data, MEMORY_SCHEMA)
-    passed_s = now.since(Moment(**data["at"]))
-    return {key: Remembered(**attempt).later(passed_s) for key, attempt in data["attempts"].items()}
+    require_schema(data, HANDOVER_SCHEMA)
+    passed_s = now.since(ClockReading(**data["at"]))
+    return {key: HandoverEntry(**attempt).later(passed_s) for key, attempt in data["attempts"].items()}

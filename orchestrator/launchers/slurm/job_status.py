@@ -38,10 +38,10 @@ _SLURM_COULD_NOT_START_IT = 53
 """The `signal` of a batch script whose folder or log could not be opened on its node (ExitCode 0:53)."""
 
 
-def alive_status(job: JobSnapshot, restart: int, is_put_back: bool = False) -> LaunchStatus:
-    """A job that waits or runs; `detail` is what it waits for, in Slurm's words. One that `is_put_back` is called
+def alive_status(job: JobSnapshot, restart: int, is_requeued: bool = False) -> LaunchStatus:
+    """A job that waits or runs; `detail` is what it waits for, in Slurm's words. One that `is_requeued` is called
     completing, or the like, until what its last run left on its nodes is gone."""
-    runs = not (job.state.waits or job.state is JobState.CONFIGURING or is_put_back)
+    runs = not (job.state.waits or job.state is JobState.CONFIGURING or is_requeued)
     return LaunchStatus(
         Liveness.ALIVE,
         started=runs,
@@ -69,7 +69,7 @@ def ended_status(job: JobSnapshot, log: str, cancelled: bool) -> LaunchStatus:
         started=job.started_at is not None,
         failed=job.state is not JobState.COMPLETED or bool(job.exit_code or job.signal),
         reason=reason,
-        detail=job_words(job),
+        detail=describe_job(job),
         nodes=job.nodes,
         started_at=job.started_at,
         ended_at=job.ended_at,
@@ -80,7 +80,7 @@ def ended_status(job: JobSnapshot, log: str, cancelled: bool) -> LaunchStatus:
     )
 
 
-def job_words(job: JobSnapshot) -> str:
+def describe_job(job: JobSnapshot) -> str:
     """What Slurm said of the job, on one line."""
     words = f"Slurm job {job.job_id}: {job.state_text}"
     if job.reason:

@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRequest
-from orchestrator.launchers.slurm.cancellation import Cancels
-from orchestrator.launchers.slurm.handover import Memory
-from orchestrator.launchers.slurm.monitor import Watch
-from orchestrator.launchers.slurm.queries import Questions
+from orchestrator.launchers.slurm.cancellation import JobCanceller
+from orchestrator.launchers.slurm.handover import HandoverFile
+from orchestrator.launchers.slurm.monitor import JobMonitor
+from orchestrator.launchers.slurm.queries import SlurmQueries
 from orchestrator.launchers.slurm.submissions import Submissions
 from slurm.interface import Slurm, SlurmSettings
-from slurm.poll_backoff import PollPace
+from slurm.poll_backoff import PollBackoff
 from slurm.request import JobOptions, limit_min
-from slurm.squeue_cache import Answer
+from slurm.squeue_cache import SqueueSnapshot
 from trials.attempt_result import LaunchStatus
 
 CHECK_INTERVAL_S = 60.0
@@ -35,7 +35,7 @@ class SlurmLauncher(Launcher):
     should know of a launch.
 
     `jobs` answers with all the user's jobs, as they were at most so many seconds ago: one question for all attempts of
-    all searches, no oftener than `pace` allows. Between two answers the last one stands. `memory` is a file of the
+    all searches, no oftener than `backoff` allows. Between two answers the last one stands. `handover` is a file of the
     search's folder, by which a driver tells the next one what is in doubt.
     """
 
@@ -45,22 +45,24 @@ class SlurmLauncher(Launcher):
         self,
         slurm: Slurm,
         options: JobOptions,
-        pace: PollPace,
-        jobs: Callable[[float], Answer],
+        backoff: PollBackoff,
+        jobs: Callable[[float], SqueueSnapshot],
         sleep: Callable[[float], None] = time.sleep,
         note: Callable[[str], None] = lambda text: None,
-        memory: Path | None = None,
+        handover: Path | None = None,
     ):
         self._slurm = slurm
-        self.iteration_interval_s = min(_MAX_ITERATION_INTERVAL_S, max(self.iteration_interval_s, pace.interval_s / 15))
+        self.iteration_interval_s = min(
+            _MAX_ITERATION_INTERVAL_S, max(self.iteration_interval_s, backoff.interval_s / 15)
+        )
         self._partition = options.partition
         self._sleep = sleep
-        self._questions = Questions(slurm, pace, jobs)
+        self._queries = SlurmQueries(slurm, backoff, jobs)
         self._submissions = Submissions(
-            slurm, options, self._questions, note, Memory(memory, slurm.monotonic, slurm.now)
+            slurm, options, self._queries, note, HandoverFile(handover, slurm.monotonic, slurm.now)
         )
-        self._watch = Watch(slurm, self._questions, self._submissions)
-        self._cancels = Cancels(slurm, self._questions, self._submissions, self._watch)
+        self._monitor = JobMonitor(slurm, self._queries, self._submissions)
+        self._canceller = JobCanceller(slurm, self._queries, self._submissions, self._monitor)
 
     def _launch(self, request: LaunchRequest) -> str | None:
         return self._submissions.launch(request)
@@ -69,17 +71,17 @@ class SlurmLauncher(Launcher):
         return self._submissions.adopt(requests)
 
     def poll(self, keys: Iterable[str]) -> dict[str, LaunchStatus]:
-        return self._watch.poll(keys)
+        return self._monitor.poll(keys)
 
     def cancel(self, keys: Iterable[str]) -> set[str]:
-        return self._cancels.cancel(keys)
+        return self._canceller.cancel(keys)
 
     def longest_s(self, time_limit_s: float, num_nodes: int = 1) -> float:
         """Slurm rounds a limit up to minutes, grants OverTimeLimit, looks once in a while, and waits for SIGKILL."""
-        settings = self._questions.settings()
+        settings = self._queries.settings()
         if settings is None:
             raise LaunchPostponed("Slurm does not tell its settings, so that nobody knows what a job may cost")
-        return longest_job_s(time_limit_s, settings, self._partition)
+        return max_job_s(time_limit_s, settings, self._partition)
 
     def now(self) -> float:
         return self._slurm.now()
@@ -92,7 +94,7 @@ class SlurmLauncher(Launcher):
         self._submissions.leave()
 
 
-def longest_job_s(time_limit_s: float, settings: SlurmSettings, partition: str | None) -> float:
+def max_job_s(time_limit_s: float, settings: SlurmSettings, partition: str | None) -> float:
     """Seconds for which a job of this limit may hold its nodes at most on a cluster with these settings."""
     over_time_s = min(settings.over_time_s(partition), _NEVER_ENDED_S)
     return limit_min(time_limit_s) * 60 + over_time_s + CHECK_INTERVAL_S + settings.kill_wait_s

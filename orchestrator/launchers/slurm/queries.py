@@ -6,26 +6,26 @@ from collections.abc import Callable, Iterable
 
 from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable
 from slurm.job_state import JobSnapshot
-from slurm.poll_backoff import BUSY_FACTOR, PollPace
-from slurm.squeue_cache import Answer
+from slurm.poll_backoff import BUSY_FACTOR, PollBackoff
+from slurm.squeue_cache import SqueueSnapshot
 
 
-class Questions:
-    """One question for all attempts of all searches, no oftener than `pace` allows; moments are `Slurm.monotonic`'s.
+class SlurmQueries:
+    """One question for all attempts of all searches, no oftener than `backoff` allows; moments are `Slurm.monotonic`'s.
 
     `jobs` answers with all the user's jobs, as they were at most so many seconds ago. `answer` is the last list of
-    them, asked for at `asked_at`; None before the first, and while Slurm is silent, of which `silence` has its words.
+    them, asked for at `asked_at`; None before the first and while Slurm does not answer: `error_message` says why.
     `has_news` is set by every look, also by one without an answer, and for its reader to unset.
     """
 
-    def __init__(self, slurm: Slurm, pace: PollPace, jobs: Callable[[float], Answer]):
-        self.answer: Answer | None = None
+    def __init__(self, slurm: Slurm, backoff: PollBackoff, jobs: Callable[[float], SqueueSnapshot]):
+        self.answer: SqueueSnapshot | None = None
         self.asked_at = 0.0
-        self.silence = ""
+        self.error_message = ""
         self.has_news = False
-        self.accounting_words = ""
+        self.accounting_error = ""
         self._slurm = slurm
-        self._pace = pace
+        self._backoff = backoff
         self._jobs = jobs
         self._settings: SlurmSettings | None = None
         self._settings_again_at = 0.0
@@ -33,48 +33,48 @@ class Questions:
         self._describes = True
         self._accounting_again_at = 0.0
 
-    def look(self, now: bool = False) -> None:
+    def refresh(self, now: bool = False) -> None:
         """Ask what jobs there are when it is time to, or at once; a Slurm that is silent less and less often."""
-        if not now and self.is_to_come(self._next_look_at):
+        if not now and self.is_future(self._next_look_at):
             return
         self._describes = True
         began = self._slurm.monotonic()
         try:
-            self.answer = self._jobs(0.0 if now else self._pace.interval_s / 2)
+            self.answer = self._jobs(0.0 if now else self._backoff.interval_s / 2)
             # Another driver may have asked a while ago: of that only the clock that people set tells.
             age_s = max(0.0, self._slurm.now() - self.answer.asked_at)
             self.asked_at = min(began, self._slurm.monotonic() - age_s)
-            self.silence = ""
-            self._pace.answered(self.answer.took_s)
+            self.error_message = ""
+            self._backoff.answered(self.answer.took_s)
         except SlurmUnreachable as error:
-            self.answer, self.asked_at, self.silence = None, began, f"Slurm does not answer: {error}"
-            self._pace.failed()
+            self.answer, self.asked_at, self.error_message = None, began, f"Slurm does not answer: {error}"
+            self._backoff.failed()
         self.has_news = True
-        self._next_look_at = self._slurm.monotonic() + self._pace.interval_s
+        self._next_look_at = self._slurm.monotonic() + self._backoff.interval_s
 
-    def look_again_in(self, seconds: float) -> None:
+    def refresh_in(self, seconds: float) -> None:
         """The next look is due then, whatever the pace: something was done that it will show."""
         self._next_look_at = self._slurm.monotonic() + seconds
 
     @property
     def interval_s(self) -> float:
         """Seconds between two looks, just now."""
-        return self._pace.interval_s
+        return self._backoff.interval_s
 
     def settings(self) -> SlurmSettings | None:
         """The cluster's configuration; None while it does not answer."""
-        if self._settings is None and not self.is_to_come(self._settings_again_at):
+        if self._settings is None and not self.is_future(self._settings_again_at):
             try:
                 self._settings = self._slurm.settings()
             except SlurmUnreachable:
-                self._settings_again_at = self._slurm.monotonic() + self._pace.interval_s
+                self._settings_again_at = self._slurm.monotonic() + self._backoff.interval_s
         return self._settings
 
     def absence_grace_s(self) -> float:
         """How long a job must be absent everywhere to be taken for lost."""
         return max(600.0, 2 * (self.settings() or SlurmSettings()).min_job_age_s)
 
-    def described(self, job: JobSnapshot) -> JobSnapshot | None:
+    def describe(self, job: JobSnapshot) -> JobSnapshot | None:
         """The job with exit code and restarts, where the controller still knows them; None while it does not answer.
 
         After one question without an answer nothing more is asked until the next look.
@@ -82,22 +82,22 @@ class Questions:
         if not self._describes:
             return None
         try:
-            described = self._slurm.describe(job.job_id)
+            describe = self._slurm.describe(job.job_id)
         except SlurmUnreachable:
             self._describes = False
             return None
-        is_same = described is not None and (described.name, described.user) == (job.name, job.user)
-        return described if described is not None and is_same else job
+        is_same = describe is not None and (describe.name, describe.user) == (job.name, job.user)
+        return describe if describe is not None and is_same else job
 
-    def accounted(self, names: Iterable[str], since: float) -> tuple[JobSnapshot, ...] | None:
+    def accounted_jobs(self, names: Iterable[str], since: float) -> tuple[JobSnapshot, ...] | None:
         """What accounting says of jobs of these names: nothing where there is none, None where it does not answer, of
-        which `accounting_words` tells."""
-        self.accounting_words = ""
+        which `accounting_error` tells."""
+        self.accounting_error = ""
         began = self._slurm.monotonic()
         try:
-            return self._slurm.accounted(names, since) or ()
+            return self._slurm.accounted_jobs(names, since) or ()
         except SlurmUnreachable as error:
-            self.accounting_words = f" (accounting does not answer: {error})"
+            self.accounting_error = f" (accounting does not answer: {error})"
             return None
         finally:
             pause_s = BUSY_FACTOR * (self._slurm.monotonic() - began)
@@ -106,7 +106,7 @@ class Questions:
     @property
     def accounting_is_due(self) -> bool:
         """Whether a slow accounting has been left alone long enough; a quick one may be asked after every look."""
-        return not self.is_to_come(self._accounting_again_at)
+        return not self.is_future(self._accounting_again_at)
 
-    def is_to_come(self, moment: float) -> bool:
+    def is_future(self, moment: float) -> bool:
         return self._slurm.monotonic() < moment

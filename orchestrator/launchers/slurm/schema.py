@@ -13,8 +13,8 @@ from search_spaces.errors import InputError, Problem, format_value
 from search_spaces.schema.durations import Duration
 from search_spaces.schema.sections import resolved_path
 from search_spaces.schema.validation import Section, folder_from_context, restore
-from slurm.environment import CarriedOption
-from slurm.option_checks import names_gpus, option_problems
+from slurm.environment import InheritedOption
+from slurm.option_checks import option_problems, requests_gpus
 from slurm.request import JobOptions
 
 _REFUSED = {
@@ -159,31 +159,31 @@ class SlurmSection(Section):
         container = None if self.container is None else self.container.container()
         return JobOptions(**values, container=container, launch=self.launch.launch())
 
-    def missing_of(self, carried: Mapping[str, CarriedOption], given: Container[str]) -> dict[str, CarriedOption]:
+    def missing_of(self, inherited: Mapping[str, InheritedOption], given: Container[str]) -> dict[str, InheritedOption]:
         """Those of the options that stood in the environment about which the file says nothing.
 
         `given` are the keys that stand in it: what follows from a site's profile gives way to the user's own shell.
         """
-        asks_for_gpus = self.gpus_per_node is not None or names_gpus(self.gres)
+        asks_for_gpus = self.gpus_per_node is not None or requests_gpus(self.gres)
         return {
             name: option
-            for name, option in carried.items()
+            for name, option in inherited.items()
             if (getattr(self, name) in (None, False) or (self.site is not None and name not in given))
             and not (asks_for_gpus and _is_of_gpus(name, option.value))
         }
 
-    def with_carried(self, carried: Mapping[str, CarriedOption]) -> SlurmSection:
+    def with_inherited(self, inherited: Mapping[str, InheritedOption]) -> SlurmSection:
         """The section with these options from the environment; InputError names the variable of one that may not stand
         in a script."""
-        values = {name: _typed(name, option.value) for name, option in carried.items()}
+        values = {name: _typed(name, option.value) for name, option in inherited.items()}
         try:
             return restore(SlurmSection, self.model_dump(mode="json", by_alias=True) | values)
         except InputError as error:
-            raise InputError(*(_of_variable(problem, carried) for problem in error.problems)) from None
+            raise InputError(*(_of_variable(problem, inherited) for problem in error.problems)) from None
 
 
 def _is_of_gpus(name: str, value: str) -> bool:
-    return name == "gpus_per_node" or (name == "gres" and names_gpus(value))
+    return name == "gpus_per_node" or (name == "gres" and requests_gpus(value))
 
 
 def _typed(name: str, value: str) -> Any:
@@ -195,9 +195,9 @@ def _typed(name: str, value: str) -> Any:
     return value
 
 
-def _of_variable(problem: Problem, carried: Mapping[str, CarriedOption]) -> Problem:
+def _of_variable(problem: Problem, inherited: Mapping[str, InheritedOption]) -> Problem:
     """The problem of an option that a variable gave: its place is that variable, not a file."""
-    option = carried.get(problem.key or "")
+    option = inherited.get(problem.key or "")
     if option is None:
         return problem
     variable, key = option.variable, f"launcher.slurm.{problem.key}"

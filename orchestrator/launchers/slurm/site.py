@@ -11,8 +11,8 @@ from search_spaces.errors import InputError, Problem, did_you_mean, format_value
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.schema.validation import Section, restore, validate
 from search_spaces.schema.yaml_document import Document
-from slurm.option_checks import names_gpus
-from slurm.site_profile import SITES, SiteFault, SiteProfile, read_site, site_names
+from slurm.option_checks import requests_gpus
+from slurm.site_profile import SITES, SiteProfile, SiteProfileError, read_site, site_names
 
 _SECTION = "launcher.slurm"
 
@@ -28,7 +28,7 @@ def with_site(section: SlurmSection) -> SlurmSection:
         return section
     defaults = _given(section_of(profile_named(section.site)))
     given = _given(section)
-    if section.gpus_per_node is not None or names_gpus(section.gres):
+    if section.gpus_per_node is not None or requests_gpus(section.gres):
         defaults = {key: value for key, value in defaults.items() if key not in ("gpus_per_node", "gres", "gpus_as")}
     merged = defaults | given
     for key in ("env", "launch"):
@@ -54,7 +54,7 @@ def profile_named(site: str) -> SiteProfile:
         )
     try:
         return read_site(SITES / (site if is_path else f"{site}.toml"))
-    except SiteFault as fault:
+    except SiteProfileError as fault:
         found = (
             Problem(
                 "site_profile",

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 from orchestrator.launchers.base import LaunchPostponed, LaunchRefused
 from orchestrator.launchers.slurm.attempt_logs import may_exist
-from orchestrator.launchers.slurm.handover import Memory, Remembered
+from orchestrator.launchers.slurm.handover import HandoverEntry, HandoverFile
 from orchestrator.launchers.slurm.job_files import job_request, write_job_files
-from orchestrator.launchers.slurm.queries import Questions
+from orchestrator.launchers.slurm.queries import SlurmQueries
 from slurm.hostlist import compress
 from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
 from slurm.job_state import JobSnapshot, JobState
@@ -23,10 +23,10 @@ from slurm.request import JobOptions, JobRequest
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import AttemptFolder
 
-SETTLE_S = 60.0
+CONFIRM_WINDOW_S = 60.0
 """How long a job that may have been accepted is looked for before it is submitted again: one was seen after 35 s."""
 
-FORGOTTEN = "unknown"
+UNACCOUNTED = "unknown"
 """The id of a job that left its files, and that neither Slurm nor its accounting remembers."""
 
 CLOCK_SKEW_S = 300.0
@@ -54,10 +54,10 @@ class JobIntent(Protocol):
 
 
 @dataclass
-class Tracked:
+class TrackedJob:
     """What is known of an attempt. Moments are those of `Slurm.monotonic`, but for `started_at`, which is Slurm's word.
 
-    `doubtful_since` is set while nobody knows whether it was submitted, `is_described` once the controller was asked
+    `unconfirmed_since` is set while nobody knows whether it was submitted, `is_described` once the controller was asked
     how often its job was requeued before this driver came. `unaccounted_at` is the answer for which accounting did not
     answer. `twins` are other jobs of its name, with the seconds times nodes they held.
     """
@@ -68,7 +68,7 @@ class Tracked:
     submitted_at: float | None = None
     is_described: bool = True
     accepted_at: float = 0.0
-    doubtful_since: float | None = None
+    unconfirmed_since: float | None = None
     unaccounted_at: float | None = None
     cancelled: bool = False
     cancelled_at: float | None = None
@@ -83,25 +83,25 @@ class Submissions:
     """Submits attempts to `slurm` with the user's `options`, and knows which jobs are theirs.
 
     `tracked` are the attempts it launched or adopted, by key; `note` is told what a user should know of a launch;
-    `memory` is what drivers leave each other. `make` and `write` are how an intent becomes a job, and its files.
+    `handover` is what drivers leave each other. `make` and `write` are how an intent becomes a job, and its files.
     """
 
     def __init__(
         self,
         slurm: Slurm,
         options: JobOptions,
-        questions: Questions,
+        queries: SlurmQueries,
         note: Callable[[str], None],
-        memory: Memory,
+        handover: HandoverFile,
         make: Callable[[Any, JobOptions], JobRequest] = job_request,
         write: Callable[[JobRequest], None] = write_job_files,
     ):
-        self.tracked: dict[str, Tracked] = {}
+        self.tracked: dict[str, TrackedJob] = {}
         self._slurm = slurm
         self._options = options
-        self._questions = questions
+        self._queries = queries
         self._note = note
-        self._memory = memory
+        self._handover = handover
         self._make = make
         self._write = write
         self._back_off_s = 0.0
@@ -112,46 +112,48 @@ class Submissions:
 
     def launch(self, request: JobIntent) -> str:
         """The id of the attempt's job, as `Launcher.launch` says."""
-        tracked = self.tracked.setdefault(request.key, Tracked(request, self._make(request, self._options)))
+        tracked = self.tracked.setdefault(request.key, TrackedJob(request, self._make(request, self._options)))
         if tracked.job_id is not None:
             raise ValueError(f"{request.key} was launched before")
-        if tracked.doubtful_since is not None and (job_id := self._settled(tracked)) is not None:
+        if tracked.unconfirmed_since is not None and (job_id := self._confirmed_job_id(tracked)) is not None:
             return self._accepted(tracked, job_id)
-        tracked.doubtful_since = None  # there is none for certain, however long the queue may still be full
-        if self._questions.is_to_come(self._submit_again_at):
+        tracked.unconfirmed_since = None  # there is none for certain, however long the queue may still be full
+        if self._queries.is_future(self._submit_again_at):
             raise LaunchPostponed(self._postponed)
         return self._submit(tracked)
 
-    def _settled(self, tracked: Tracked) -> str | None:
+    def _confirmed_job_id(self, tracked: TrackedJob) -> str | None:
         """The job id of a doubtful submission; None once it is certain that there is none, LaunchPostponed before."""
-        doubtful_since = tracked.doubtful_since or 0.0
-        self._questions.look()
-        if self._questions.answer is not None and self._questions.asked_at >= doubtful_since:
+        unconfirmed_since = tracked.unconfirmed_since or 0.0
+        self._queries.refresh()
+        if self._queries.answer is not None and self._queries.asked_at >= unconfirmed_since:
             if (found := self.job_of(tracked)) is not None:
                 return found.job_id
-            if self._questions.asked_at >= doubtful_since + SETTLE_S:
-                return self._forgotten_job_id(tracked)
+            if self._queries.asked_at >= unconfirmed_since + CONFIRM_WINDOW_S:
+                return self._unaccounted_job_id(tracked)
         raise LaunchPostponed(f"Slurm may have accepted {tracked.request.key}: looking for it by its name")
 
-    def _forgotten_job_id(self, tracked: Tracked) -> str | None:
+    def _unaccounted_job_id(self, tracked: TrackedJob) -> str | None:
         """The id of a job that came and went unseen: accounting may know it, or its log tells that there was one.
 
         Accounting that does not answer tells nothing; it is asked once for every list of jobs, and waited for as long
         as a job that is absent everywhere.
         """
-        key, asked_at = tracked.request.key, self._questions.asked_at
-        accounted = None if tracked.unaccounted_at == asked_at else self.accounted({key: tracked})
-        job = max((job for job in accounted or () if self.is_job_of(tracked, job)), key=age, default=None)
+        key, asked_at = tracked.request.key, self._queries.asked_at
+        accounted_jobs = None if tracked.unaccounted_at == asked_at else self.accounted_jobs({key: tracked})
+        job = max(
+            (job for job in accounted_jobs or () if self.is_job_of(tracked, job)), key=submission_order, default=None
+        )
         if job is not None:
             return job.job_id
         if may_exist(tracked.job.log):
-            return FORGOTTEN
-        if accounted is None and asked_at < (tracked.doubtful_since or 0.0) + self._questions.absence_grace_s():
+            return UNACCOUNTED
+        if accounted_jobs is None and asked_at < (tracked.unconfirmed_since or 0.0) + self._queries.absence_grace_s():
             tracked.unaccounted_at = asked_at
             raise LaunchPostponed(f"nobody knows yet whether Slurm accepted {key}: its accounting does not answer")
         return None
 
-    def _submit(self, tracked: Tracked) -> str:
+    def _submit(self, tracked: TrackedJob) -> str:
         tracked.submitted_at = self._slurm.monotonic()
         request = tracked.job
         tracked.request.folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -162,7 +164,7 @@ class Submissions:
             avoided, request = request.exclude, replace(request, exclude=())
             self._write(request)
             submission = self._slurm.submit(request)
-            if submission.status in (SubmitStatus.ACCEPTED, SubmitStatus.DOUBTFUL):
+            if submission.status in (SubmitStatus.ACCEPTED, SubmitStatus.UNCONFIRMED):
                 self._note(f"{tracked.request.label} may run on {compress(avoided)} again: too few others are left")
         if submission.status is SubmitStatus.ACCEPTED and submission.job_id is not None:
             return self._accepted(tracked, submission.job_id)
@@ -170,15 +172,15 @@ class Submissions:
             raise LaunchRefused(f"Slurm refused {request.name}: {submission.words}")
         if submission.status is SubmitStatus.BUSY:
             raise self._postpone(submission.words)
-        tracked.doubtful_since = self._slurm.monotonic()
+        tracked.unconfirmed_since = self._slurm.monotonic()
         self._postpone(submission.words)  # the others would wait as long, and add up to more than a lease lasts
         raise LaunchPostponed(f"no answer from Slurm about {request.name}, looking for it: {submission.words}")
 
-    def _accepted(self, tracked: Tracked, job_id: str) -> str:
+    def _accepted(self, tracked: TrackedJob, job_id: str) -> str:
         self._back_off_s = 0.0
         tracked.job_id = job_id
         tracked.accepted_at = self._slurm.monotonic()
-        tracked.doubtful_since = None
+        tracked.unconfirmed_since = None
         tracked.status = LaunchStatus(Liveness.ALIVE)
         return job_id
 
@@ -193,31 +195,31 @@ class Submissions:
 
     def adopt(self, requests: Mapping[str, JobIntent]) -> dict[str, str]:
         """Takes over what the journal knows by id; what was perhaps submitted without an answer is looked for first."""
-        remembered = self._memory.take()
+        remembered = self._handover.take()
         for key, request in requests.items():
             self.tracked[key] = self._adopted(request, remembered.get(key))
-        if any(tracked.doubtful_since is not None for tracked in self.tracked.values()):
-            self._questions.look(now=True)
+        if any(tracked.unconfirmed_since is not None for tracked in self.tracked.values()):
+            self._queries.refresh(now=True)
         for tracked in self.tracked.values():
             found = self.job_of(tracked)
             if found is not None and tracked.job_id is None:
                 self._accepted(tracked, found.job_id)
         return {key: tracked.job_id for key, tracked in self.tracked.items() if tracked.job_id is not None}
 
-    def _adopted(self, request: JobIntent, known: Remembered | None) -> Tracked:
+    def _adopted(self, request: JobIntent, known: HandoverEntry | None) -> TrackedJob:
         """As the last driver left it; where that one left no word, a submission is in doubt from now on."""
         job, now = self._make(request, self._options), self._slurm.monotonic()
-        tracked = Tracked(request, job, request.job_id, is_described=False, restart=request.restart)
+        tracked = TrackedJob(request, job, request.job_id, is_described=False, restart=request.restart)
         if known is not None:
             tracked.submitted_at = None if known.submitted_for_s is None else now - known.submitted_for_s
             tracked.absent_since = None if known.absent_for_s is None else now - known.absent_for_s
-            if request.job_id is None and known.doubtful_for_s is not None:
-                tracked.doubtful_since = now - known.doubtful_for_s
+            if request.job_id is None and known.unconfirmed_for_s is not None:
+                tracked.unconfirmed_since = now - known.unconfirmed_for_s
             tracked.cancelled, tracked.is_described = known.cancelled, known.is_described
             tracked.restart, tracked.started_at = max(request.restart, known.restart), known.started_at
             tracked.twins = dict(known.twins)
         elif request.job_id is None and may_exist(job.script):
-            tracked.doubtful_since = now
+            tracked.unconfirmed_since = now
         return tracked
 
     def leave(self) -> None:
@@ -225,15 +227,17 @@ class Submissions:
         open_ones = {
             key: tracked for key, tracked in self.tracked.items() if tracked.status.liveness is not Liveness.ENDED
         }
-        self._memory.leave({key: self._remembered(tracked) for key, tracked in open_ones.items()})
+        self._handover.leave({key: self._handover_entry(tracked) for key, tracked in open_ones.items()})
 
-    def _remembered(self, tracked: Tracked) -> Remembered:
-        now, doubtful_since = self._slurm.monotonic(), tracked.doubtful_since
+    def _handover_entry(self, tracked: TrackedJob) -> HandoverEntry:
+        now, unconfirmed_since = self._slurm.monotonic(), tracked.unconfirmed_since
         if tracked.job_id is not None and tracked.request.job_id is None:
-            doubtful_since = tracked.accepted_at  # to the next driver, where its id could not be written down any more
-        return Remembered(
+            unconfirmed_since = (
+                tracked.accepted_at
+            )  # to the next driver, where its id could not be written down any more
+        return HandoverEntry(
             submitted_for_s=None if tracked.submitted_at is None else now - tracked.submitted_at,
-            doubtful_for_s=None if doubtful_since is None else now - doubtful_since,
+            unconfirmed_for_s=None if unconfirmed_since is None else now - unconfirmed_since,
             absent_for_s=None if tracked.absent_since is None else now - tracked.absent_since,
             cancelled=tracked.cancelled,
             is_described=tracked.is_described,
@@ -244,33 +248,35 @@ class Submissions:
 
     # -- whose job it is
 
-    def job_of(self, tracked: Tracked) -> JobSnapshot | None:
+    def job_of(self, tracked: TrackedJob) -> JobSnapshot | None:
         """The attempt's job in the last answer; a younger twin, from a submission that was repeated, is cancelled.
 
         One that runs stays, whatever still waits.
         """
         jobs = self.jobs_of([tracked])
-        alive = sorted((job for job in jobs if not job.state.is_ended), key=lambda job: (job.state.waits, age(job)))
+        alive = sorted(
+            (job for job in jobs if not job.state.is_ended), key=lambda job: (job.state.waits, submission_order(job))
+        )
         if len(alive) > 1:
             self.cancel(alive[1:])
         if alive:
             return alive[0]
-        return min(jobs, key=lambda job: (job.job_id != tracked.job_id, age(job)), default=None)
+        return min(jobs, key=lambda job: (job.job_id != tracked.job_id, submission_order(job)), default=None)
 
-    def jobs_of(self, attempts: Iterable[Tracked]) -> list[JobSnapshot]:
+    def jobs_of(self, attempts: Iterable[TrackedJob]) -> list[JobSnapshot]:
         """All jobs of these attempts in the last answer, twins included; none while Slurm is silent."""
-        answer = self._questions.answer
+        answer = self._queries.answer
         if answer is None:
             return []
         found = ((tracked, job) for tracked in attempts for job in answer.by_name.get(tracked.request.key, ()))
         return [job for tracked, job in found if self.is_job_of(tracked, job)]
 
-    def named(self) -> list[Tracked]:
+    def named(self) -> list[TrackedJob]:
         """The attempts that have a job of their name in the last answer."""
-        answer = self._questions.answer
+        answer = self._queries.answer
         return [] if answer is None else [self.tracked[name] for name in answer.by_name if name in self.tracked]
 
-    def is_job_of(self, tracked: Tracked, job: JobSnapshot) -> bool:
+    def is_job_of(self, tracked: TrackedJob, job: JobSnapshot) -> bool:
         """Name, user and time of submission: ids are given out again after a controller lost its records.
 
         A refused submission may leave the record of a job that failed without ever having a node; it is none of ours.
@@ -281,11 +287,11 @@ class Submissions:
         is_too_old = None not in (intent, job.submitted_at) and job.submitted_at < intent - CLOCK_SKEW_S  # type: ignore[operator]
         return job.name == tracked.request.key and job.user == self._slurm.user and not is_too_old
 
-    def accounted(self, attempts: Mapping[str, Tracked]) -> tuple[JobSnapshot, ...] | None:
-        """What accounting says of these attempts' jobs, as `Questions.accounted`."""
+    def accounted_jobs(self, attempts: Mapping[str, TrackedJob]) -> tuple[JobSnapshot, ...] | None:
+        """What accounting says of these attempts' jobs, as `SlurmQueries.accounted_jobs`."""
         known = [tracked.request.submitted_at for tracked in attempts.values()]
         since = min((at for at in known if at is not None), default=0.0) - CLOCK_SKEW_S
-        return self._questions.accounted(attempts, since)
+        return self._queries.accounted_jobs(attempts, since)
 
     def cancel(self, jobs: list[JobSnapshot]) -> set[str]:
         """One scancel for all of them; ids of those that may live on, of which it is asked again while an answer shows
@@ -296,7 +302,7 @@ class Submissions:
             return {job.job_id for job in jobs}
 
 
-def age(job: JobSnapshot) -> tuple[float, int]:
+def submission_order(job: JobSnapshot) -> tuple[float, int]:
     """What sorts jobs from the oldest to the youngest."""
     digits = "".join(c for c in job.job_id if c.isdigit())
     return (job.submitted_at or 0.0, int(digits or 0))

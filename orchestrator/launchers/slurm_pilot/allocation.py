@@ -40,10 +40,10 @@ class PilotRequest:
 @dataclass(eq=False)
 class Pilot:
     """What is known of one. `status` is what Slurm says of its job, `nodes` and `started_at` what it last said of one
-    that ran; `signs` are the files of its steps, as last listed. `beat_at` is when its agent was last seen to live
+    that ran; `signs` are the files of its steps, as last listed. `heartbeat_at` is when its agent was last seen to live
     (`Slurm.monotonic`), None before it ever was; `hints` is how often its folder told more than Slurm had. `shares` is
-    what attempts pay of it that waited for it in vain, in seconds times nodes by their labels. It `was_given_up` when
-    its agent did not come to life in time."""
+    what attempts pay of it that waited for it in vain, in seconds times nodes by their labels. `startup_timed_out`
+    is set when its agent did not start in time."""
 
     folder: PilotFolder
     plan: PilotPlan
@@ -53,31 +53,31 @@ class Pilot:
     nodes: tuple[str, ...] = ()
     started_at: float | None = None
     signs: dict[str, set[StepSign]] = field(default_factory=dict)
-    is_let_go: bool = False
-    beat_at: float | None = None
-    beat: float | None = None
+    is_draining: bool = False
+    heartbeat_at: float | None = None
+    heartbeat: float | None = None
     hints: int = 0
     shares: dict[str, float] = field(default_factory=dict)
-    was_given_up: bool = False
+    startup_timed_out: bool = False
 
     @property
     def is_over(self) -> bool:
         return self.status.liveness is Liveness.ENDED
 
     @property
-    def serves(self) -> bool:
+    def accepts_steps(self) -> bool:
         """Whether its agent takes steps, as far as is known."""
-        return bool(self.nodes) and self.beat_at is not None and not (self.is_let_go or self.is_over)
+        return bool(self.nodes) and self.heartbeat_at is not None and not (self.is_draining or self.is_over)
 
     @property
-    def began_nothing(self) -> bool:
+    def ran_nothing(self) -> bool:
         """Whether no step was begun in it: then none pays for it, and those do that wait for it."""
         return not any(StepSign.CLAIMED in signs for signs in self.signs.values())
 
     @property
-    def served_nobody(self) -> bool:
+    def agent_never_started(self) -> bool:
         """Whether it is over before its agent came to life, and not because nobody wanted it any more."""
-        return self.is_over and self.beat_at is None and not self.is_let_go
+        return self.is_over and self.heartbeat_at is None and not self.is_draining
 
     @property
     def ends(self) -> set[str]:
@@ -118,7 +118,7 @@ class Pilot:
         return max(0.0, (self.held_node_s or 0.0) - paid)
 
 
-def job_of_pilot(request: PilotRequest, options: JobOptions) -> JobRequest:
+def pilot_job(request: PilotRequest, options: JobOptions) -> JobRequest:
     """The pilot's own job: its agent is one process, the ranks come in steps."""
     plan, path = request.plan, request.folder.path.absolute()
     return JobRequest(
@@ -145,17 +145,17 @@ def startup_timeout_reason(pilot: Pilot) -> str:
     return f"its agent did not come to life within {counted(round(STARTUP_S / 60), 'minute')}: see {log}"
 
 
-def request_of(pilot: Pilot) -> PilotRequest:
+def pilot_request(pilot: Pilot) -> PilotRequest:
     return PilotRequest(pilot.key, AttemptFolder(pilot.folder.path), pilot.plan, job_id=pilot.job_id)
 
 
-def seen_in(folder: PilotFolder) -> tuple[dict[str, set[StepSign]], float | None, bool]:
+def read_pilot_folder(folder: PilotFolder) -> tuple[dict[str, set[StepSign]], float | None, bool]:
     """The steps' files, when the agent last gave a sign of life (its file system's clock), whether it takes no more."""
     try:
-        beat = folder.heartbeat.stat().st_mtime
+        heartbeat = folder.heartbeat.stat().st_mtime
     except FileNotFoundError:
-        beat = None
-    return folder.signs(), beat, folder.closed.exists()
+        heartbeat = None
+    return folder.signs(), heartbeat, folder.closed.exists()
 
 
 def status_to_json(status: LaunchStatus) -> dict[str, Any]:

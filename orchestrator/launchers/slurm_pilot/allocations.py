@@ -15,21 +15,28 @@ from functools import partial
 from orchestrator.common.timeouts import FOLDER_TIMEOUT_S, HangGuard
 from orchestrator.launchers.base import EndedPilot, LaunchPostponed, LaunchRefused, LaunchRequest
 from orchestrator.launchers.slurm.attempt_logs import may_exist
-from orchestrator.launchers.slurm.handover import Memory
-from orchestrator.launchers.slurm.monitor import Watch
-from orchestrator.launchers.slurm.queries import Questions
+from orchestrator.launchers.slurm.handover import HandoverFile
+from orchestrator.launchers.slurm.monitor import JobMonitor
+from orchestrator.launchers.slurm.queries import SlurmQueries
 from orchestrator.launchers.slurm.submissions import Submissions
 from orchestrator.launchers.slurm_pilot.allocation import (
     Pilot,
-    job_of_pilot,
-    request_of,
-    seen_in,
+    pilot_job,
+    pilot_request,
+    read_pilot_folder,
     startup_timeout_reason,
     status_from_json,
     status_to_json,
     write_pilot_files,
 )
-from orchestrator.launchers.slurm_pilot.sizing import IDLE_S, STARTUP_S, PilotRules, WorkLeft, least_s, planned_s
+from orchestrator.launchers.slurm_pilot.sizing import (
+    IDLE_S,
+    STARTUP_S,
+    PilotRules,
+    WorkLeft,
+    min_pilot_s,
+    planned_pilot_s,
+)
 from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
 from slurm.request import JobOptions, JobRequest, limit_min
 from trials.attempt_result import LaunchStatus, Liveness
@@ -43,7 +50,7 @@ SILENT_S = 60.0
 CLOSE_WAIT_S = 5.0
 """How long an agent that was let go has for its end before its pilot is cancelled."""
 
-_GIVE_BACK_WAIT_S = 60.0
+_RELEASE_WAIT_S = 60.0
 """After that a search ends although Slurm has not said that its pilots have."""
 
 _HINT_S = 0.5
@@ -51,7 +58,7 @@ _HINT_S = 0.5
 _NEVER_SUBMITTED = "it was never submitted"
 
 
-class Pilots:
+class PilotPool:
     """The pilots of the one search whose folder `open` is told of; `known` are all of them, in order."""
 
     def __init__(
@@ -59,26 +66,26 @@ class Pilots:
         slurm: Slurm,
         options: JobOptions,
         rules: PilotRules,
-        questions: Questions,
+        queries: SlurmQueries,
         work_left: Callable[[], WorkLeft],
         note: Callable[[str], None],
-        memory: Memory,
+        handover: HandoverFile,
     ):
         self.known: list[Pilot] = []
         self._slurm = slurm
         self._options = options
         self._rules = rules
-        self._questions = questions
+        self._queries = queries
         self._work_left = work_left
         self._note = note
         self._search: SearchFolder | None = None
-        self._giving_back_since: float | None = None
-        self._was_cancelled = self._are_given_up = False
+        self._releasing_since: float | None = None
+        self._was_cancelled = self._has_given_up = False
         self._folders = HangGuard(FOLDER_TIMEOUT_S)
         self._submissions = Submissions(
-            slurm, options, questions, note, memory, make=job_of_pilot, write=write_pilot_files
+            slurm, options, queries, note, handover, make=pilot_job, write=write_pilot_files
         )
-        self._watch = Watch(slurm, questions, self._submissions)
+        self._monitor = JobMonitor(slurm, queries, self._submissions)
 
     # -- those of an earlier driver
 
@@ -89,7 +96,7 @@ class Pilots:
         paths = sorted(path for path in search.pilots.glob("p*") if path.is_dir()) if search.pilots.exists() else []
         self.known = [pilot for path in paths if (pilot := self._found(search, PilotFolder(path))) is not None]
         alive = [pilot for pilot in self.known if not pilot.is_over]
-        adopted = self._submissions.adopt({pilot.key: request_of(pilot) for pilot in alive})
+        adopted = self._submissions.adopt({pilot.key: pilot_request(pilot) for pilot in alive})
         for pilot in alive:
             pilot.job_id = adopted.get(pilot.key)
             self._remember_job(pilot)
@@ -107,7 +114,7 @@ class Pilots:
         if plan is None or not may_exist(folder.path / "job.sh"):
             return None
         pilot = Pilot(folder, plan, f"{search.search_id}.{folder.name}", None if job is None else job["job_id"])
-        pilot.is_let_go = folder.let_go.exists()
+        pilot.is_draining = folder.drain.exists()
         pilot.shares = {} if shares is None else shares["node_s"]
         if over is not None:
             pilot.status = status_from_json(over)
@@ -119,7 +126,7 @@ class Pilots:
     def look(self) -> None:
         """Take what Slurm says of their jobs and what lies in their folders."""
         alive = [pilot for pilot in self.known if not pilot.is_over]
-        statuses = self._watch.poll([pilot.key for pilot in alive if pilot.job_id is not None])
+        statuses = self._monitor.poll([pilot.key for pilot in alive if pilot.job_id is not None])
         for pilot in alive:
             self._find(pilot)
             pilot.status = statuses.get(pilot.key, pilot.status)
@@ -127,7 +134,7 @@ class Pilots:
                 pilot.nodes, pilot.started_at = pilot.status.nodes, pilot.status.started_at
             with suppress(OSError):
                 self._list(pilot)
-                self._give_up_late(pilot)
+                self._cancel_unstarted(pilot)
             self._take_hint(pilot)
             if pilot.is_over:
                 self._note_the_end(pilot)
@@ -143,37 +150,39 @@ class Pilots:
 
     def _list(self, pilot: Pilot) -> None:
         """Raises OSError where the folder cannot be read, or not in time."""
-        signs, beat, is_closed = self._folders.call(str(pilot.folder.path), lambda: seen_in(pilot.folder))
+        signs, heartbeat, is_closed = self._folders.call(
+            str(pilot.folder.path), lambda: read_pilot_folder(pilot.folder)
+        )
         pilot.signs = signs
-        pilot.is_let_go = pilot.is_let_go or is_closed
-        if beat is not None and beat != pilot.beat:
-            pilot.beat, pilot.beat_at = beat, self._slurm.monotonic()
+        pilot.is_draining = pilot.is_draining or is_closed
+        if heartbeat is not None and heartbeat != pilot.heartbeat:
+            pilot.heartbeat, pilot.heartbeat_at = heartbeat, self._slurm.monotonic()
 
     def _take_hint(self, pilot: Pilot) -> None:
         """Ask Slurm soon where the folder tells that the job has started, or is about to end: each once."""
-        hints = (pilot.beat_at is not None) + (pilot.is_let_go and not pilot.live)
+        hints = (pilot.heartbeat_at is not None) + (pilot.is_draining and not pilot.live)
         if hints > pilot.hints:
             pilot.hints = hints
-            self._questions.look_again_in(_HINT_S)
+            self._queries.refresh_in(_HINT_S)
 
-    def _give_up_late(self, pilot: Pilot) -> None:
+    def _cancel_unstarted(self, pilot: Pilot) -> None:
         """Cancel a pilot whose agent hangs at its start: it would hold its nodes up to its own limit."""
-        is_waited_for = bool(pilot.nodes) and pilot.beat_at is None and not (pilot.is_over or pilot.was_given_up)
-        if pilot.started_at is None or not is_waited_for or self._slurm.now() - pilot.started_at <= STARTUP_S:
+        is_awaited = bool(pilot.nodes) and pilot.heartbeat_at is None and not (pilot.is_over or pilot.startup_timed_out)
+        if pilot.started_at is None or not is_awaited or self._slurm.now() - pilot.started_at <= STARTUP_S:
             return
         if not self.cancel([pilot]):  # else it is tried again at the next look
-            pilot.was_given_up = True
+            pilot.startup_timed_out = True
             self._note(f"pilot {pilot.folder.name} is cancelled: {startup_timeout_reason(pilot)}")
 
     def _note_the_end(self, pilot: Pilot) -> None:
         with suppress(OSError):
             write_json(pilot.folder.over, {"schema": PILOT_SCHEMA, **status_to_json(pilot.status)})
-        if pilot.status.failed and not (pilot.is_let_go or pilot.was_given_up):
+        if pilot.status.failed and not (pilot.is_draining or pilot.startup_timed_out):
             self._note(f"pilot {pilot.folder.name} has ended: {pilot.status.detail}")
 
     def is_silent(self, pilot: Pilot) -> bool:
         """Whether its agent has shown no sign of life for long, although its job runs."""
-        return pilot.beat_at is None or self._slurm.monotonic() - pilot.beat_at > SILENT_S
+        return pilot.heartbeat_at is None or self._slurm.monotonic() - pilot.heartbeat_at > SILENT_S
 
     # -- the next one
 
@@ -182,7 +191,7 @@ class Pilots:
         is gone on with."""
         pilot = next((p for p in self.known if p.job_id is None and not p.is_over), None) or self._intend(request)
         try:
-            pilot.job_id = self._submissions.launch(request_of(pilot))
+            pilot.job_id = self._submissions.launch(pilot_request(pilot))
         except LaunchRefused:
             pilot.status = LaunchStatus(Liveness.ENDED, detail=_NEVER_SUBMITTED)
             self._note_the_end(pilot)
@@ -217,7 +226,7 @@ class Pilots:
         work = self._work_left()
         if work.node_hours is not None:  # what is in no book yet is spent all the same
             work = replace(work, node_hours=max(0.0, work.node_hours - self.unbooked_node_s() / 3600))
-        least, wanted = least_s(request.time_limit_s), planned_s(self._rules, work, request.time_limit_s)
+        least, wanted = min_pilot_s(request.time_limit_s), planned_pilot_s(self._rules, work, request.time_limit_s)
         while wanted > least and not self._would_run(folder, wanted):
             wanted = max(least, wanted / 2)
         return wanted
@@ -252,7 +261,7 @@ class Pilots:
         booked = self._work_left().booked
         unbooked = [pilot for pilot in self.known if pilot.folder.name not in booked]
         over = sum(self.rest_node_s(pilot) for pilot in unbooked if pilot.is_over and not pilot.lost)
-        return over + sum(pilot.tail_node_s for pilot in unbooked if not (pilot.is_over or pilot.began_nothing))
+        return over + sum(pilot.tail_node_s for pilot in unbooked if not (pilot.is_over or pilot.ran_nothing))
 
     def rest_node_s(self, pilot: Pilot) -> float:
         """What the pilot held and none of its steps paid that told their end. Steps that are lost with it pay that."""
@@ -262,7 +271,7 @@ class Pilots:
                 ends.append(pilot.folder.end(name))
         return pilot.rest_node_s(ends)
 
-    def charge(self, pilot: Pilot, labels: Iterable[str]) -> None:
+    def share_cost(self, pilot: Pilot, labels: Iterable[str]) -> None:
         """Let these attempts, which waited for it in vain, share what nobody has paid of it; each pays its
         `pilot.shares` from then on. Written down first: a driver that dies now is followed by one that knows. Raises
         OSError."""
@@ -284,7 +293,7 @@ class Pilots:
 
     def ended(self) -> list[EndedPilot]:
         """Those that held nodes and are over; where the others were given up, these too, as far as they are known."""
-        over = [pilot for pilot in self.known if pilot.job_id is not None and (pilot.is_over or self._are_given_up)]
+        over = [pilot for pilot in self.known if pilot.job_id is not None and (pilot.is_over or self._has_given_up)]
         return [
             EndedPilot(
                 pilot.folder.name, pilot.job_id or "", pilot.held_node_s if pilot.is_over else None, pilot.tail_node_s
@@ -295,36 +304,36 @@ class Pilots:
 
     # -- the end of one
 
-    def let_go(self, pilot: Pilot) -> set[str]:
+    def drain(self, pilot: Pilot) -> set[str]:
         """It takes no more steps, and ends once it has none; one that has not started yet is cancelled, and its id told
         where it may live on."""
         if pilot.is_over:
             return set()
-        pilot.is_let_go = True
+        pilot.is_draining = True
         with suppress(OSError):
-            pilot.folder.let_go.touch()
+            pilot.folder.drain.touch()
         return set() if pilot.nodes else self.cancel([pilot])
 
-    def give_back(self) -> bool:
-        """As `Launcher.give_back`. An agent that lives ends within a second; one that does not is cancelled, as a pilot
+    def release(self) -> bool:
+        """As `Launcher.release`. An agent that lives ends within a second; one that does not is cancelled, as a pilot
         that waits is."""
         self.look()
         left = [pilot for pilot in self.known if self._may_live(pilot)]
         now = self._slurm.monotonic()
-        self._giving_back_since = now if self._giving_back_since is None else self._giving_back_since
+        self._releasing_since = now if self._releasing_since is None else self._releasing_since
         for pilot in left:
-            if not (pilot.is_let_go and pilot.nodes):
-                self.let_go(pilot)
-        waited_s = now - self._giving_back_since
+            if not (pilot.is_draining and pilot.nodes):
+                self.drain(pilot)
+        waited_s = now - self._releasing_since
         if waited_s >= CLOSE_WAIT_S and not self._was_cancelled:
             self._was_cancelled = not self.cancel(pilot for pilot in left if not may_exist(pilot.folder.closed))
-        self._are_given_up = waited_s >= _GIVE_BACK_WAIT_S
-        return not left or self._are_given_up
+        self._has_given_up = waited_s >= _RELEASE_WAIT_S
+        return not left or self._has_given_up
 
     def _may_live(self, pilot: Pilot) -> bool:
         """Whether it is not over, as far as is known, and was perhaps submitted."""
         tracked = self._submissions.tracked.get(pilot.key)
-        is_in_doubt = tracked is not None and tracked.doubtful_since is not None
+        is_in_doubt = tracked is not None and tracked.unconfirmed_since is not None
         return not pilot.is_over and (pilot.job_id is not None or is_in_doubt)
 
     def cancel(self, pilots: Iterable[Pilot]) -> set[str]:
@@ -333,16 +342,16 @@ class Pilots:
         for one in tracked:
             one.cancelled = True
         if not all(self._submissions.jobs_of([one]) for one in tracked):  # since the last answer, perhaps
-            self._questions.look(now=not self._questions.silence)
-        if self._questions.answer is None:
+            self._queries.refresh(now=not self._queries.error_message)
+        if self._queries.answer is None:
             return {one.job_id for one in tracked if one.job_id is not None}
         jobs = [job for job in self._submissions.jobs_of(tracked) if not job.state.is_ended]
-        self._questions.look_again_in(_HINT_S)
+        self._queries.refresh_in(_HINT_S)
         return self._submissions.cancel(jobs) if jobs else set()
 
     def may_come(self, pilot: Pilot) -> bool:
         """Whether nobody can tell just now if it was ever submitted."""
-        return pilot.job_id is None and not pilot.is_over and self._questions.answer is None
+        return pilot.job_id is None and not pilot.is_over and self._queries.answer is None
 
     def leave(self) -> None:
         """Tell the next driver what is known."""

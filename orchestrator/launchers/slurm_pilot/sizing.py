@@ -61,7 +61,7 @@ def pilot_nodes(wanted: int | None, cluster: Cluster, parallel_trials: int) -> i
     return wanted if wanted is not None else cluster.num_nodes * parallel_trials
 
 
-def planned_s(rules: PilotRules, work: WorkLeft, time_limit_s: float) -> float:
+def planned_pilot_s(rules: PilotRules, work: WorkLeft, time_limit_s: float) -> float:
     """Seconds to ask for: what is left to try if every attempt took its limit, and one that is tried again, within what
     the search may still use; never less than one attempt needs."""
     rounds = math.ceil(work.attempts / work.parallel) + 1
@@ -70,27 +70,27 @@ def planned_s(rules: PilotRules, work: WorkLeft, time_limit_s: float) -> float:
         most.append(work.node_hours * 3600 / rules.num_nodes)
     if work.wall_s is not None:
         most.append(work.wall_s)
-    return max(min(most), least_s(time_limit_s))
+    return max(min(most), min_pilot_s(time_limit_s))
 
 
-def least_s(time_limit_s: float) -> float:
+def min_pilot_s(time_limit_s: float) -> float:
     """The shortest pilot in which an attempt of this limit is begun."""
     return time_limit_s + STARTUP_S + ROOM_S
 
 
 def choose_nodes(
-    nodes: Sequence[str], num_nodes: int, busy: Collection[str], avoided: Collection[str], doubted: Collection[str]
+    nodes: Sequence[str], num_nodes: int, busy: Collection[str], avoided: Collection[str], suspects: Collection[str]
 ) -> tuple[str, ...] | None:
     """The first free nodes in the pilot's own order, those that are doubted last; None where it has to be waited for.
 
     So layouts of one size run on the same nodes as long as these are free: what is compared differs in nothing else.
     """
     free = [node for node in nodes if node not in busy and node not in avoided]
-    free.sort(key=lambda node: node in doubted)
+    free.sort(key=lambda node: node in suspects)
     return tuple(sorted(free[:num_nodes], key=nodes.index)) if len(free) >= num_nodes else None
 
 
-def longest_share_s(rules: PilotRules, time_limit_s: float, num_nodes: int, unbooked_node_s: float) -> float:
+def max_share_s(rules: PilotRules, time_limit_s: float, num_nodes: int, unbooked_node_s: float) -> float:
     """Seconds for which each of an attempt's nodes is reserved, so that they cover what it may cost: alone in its pilot
     it pays for all nodes, before it and while it runs, and then they are idle. `unbooked_node_s` is what other pilots
     may hold that is in no book yet."""

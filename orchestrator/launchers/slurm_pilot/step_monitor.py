@@ -11,9 +11,14 @@ from typing import TypeVar
 from orchestrator.common.timeouts import FOLDER_TIMEOUT_S, HangGuard
 from orchestrator.launchers.base import LaunchRequest
 from orchestrator.launchers.slurm_pilot.allocation import Pilot
-from orchestrator.launchers.slurm_pilot.allocations import Pilots
+from orchestrator.launchers.slurm_pilot.allocations import PilotPool
 from orchestrator.launchers.slurm_pilot.sizing import PilotRules
-from orchestrator.launchers.slurm_pilot.step_status import alive_step, ended_step, lost_step, sick_nodes
+from orchestrator.launchers.slurm_pilot.step_status import (
+    ended_step_status,
+    live_step_status,
+    lost_step_status,
+    suspect_nodes,
+)
 from slurm.interface import Slurm
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import SearchFolder
@@ -49,11 +54,11 @@ class Step:
         return set() if self.pilot is None else self.pilot.signs.get(self.request.label, set())
 
 
-class StepWatch:
-    """Reads the pilots' folders, none of which holds it up. `doubted` are the nodes that are taken last from now on."""
+class StepMonitor:
+    """Reads the folders of pilots, each with a timeout. `suspects` are the nodes that are taken last from now on."""
 
-    def __init__(self, slurm: Slurm, pilots: Pilots, rules: PilotRules, note: Callable[[str], None]):
-        self.doubted: set[str] = set()
+    def __init__(self, slurm: Slurm, pilots: PilotPool, rules: PilotRules, note: Callable[[str], None]):
+        self.suspects: set[str] = set()
         self.folders = HangGuard(FOLDER_TIMEOUT_S)
         self._slurm = slurm
         self._pilots = pilots
@@ -65,7 +70,7 @@ class StepWatch:
         for label in () if pilot.is_over else pilot.ends:
             trial, _, attempt = label.partition(".")
             nodes = self.request_in(pilot, label).nodes
-            self.doubted |= {*sick_nodes(search.attempt(trial, attempt), nodes, self._rules.tasks_per_node)}
+            self.suspects |= {*suspect_nodes(search.attempt(trial, attempt), nodes, self._rules.tasks_per_node)}
 
     def request_in(self, pilot: Pilot, label: str) -> StepRequest:
         if StepSign.CLAIMED not in pilot.signs[label]:
@@ -81,7 +86,7 @@ class StepWatch:
         except (OSError, ValueError, TypeError) as error:
             step.status = LaunchStatus(Liveness.UNKNOWN, detail=f"its pilot's folder does not answer: {error}")
         if step.is_over and step.nodes:
-            self._doubt(step)
+            self._note_suspects(step)
 
     def _status_of(self, step: Step, pilot: Pilot) -> LaunchStatus:
         signs, label, request = step.signs, step.request.label, step.request
@@ -90,14 +95,16 @@ class StepWatch:
         if StepSign.ENDED in signs:
             end = self.in_time(pilot, partial(pilot.folder.end, label))
             if end.fate is not StepFate.INTERRUPTED:
-                return ended_step(request, pilot.job_id, step.nodes, end)
+                return ended_step_status(request, pilot.job_id, step.nodes, end)
             if pilot.is_over:
-                return lost_step(request, step.nodes, step.start, pilot.status, step.cancelled, end.node_s)
+                return lost_step_status(request, step.nodes, step.start, pilot.status, step.cancelled, end.node_s)
         elif pilot.is_over:
             return self._status_without_report(step, pilot)
-        elif self._pilots.is_silent(pilot) or (pilot.status.liveness is Liveness.UNKNOWN and pilot.beat_at is None):
+        elif self._pilots.is_silent(pilot) or (
+            pilot.status.liveness is Liveness.UNKNOWN and pilot.heartbeat_at is None
+        ):
             return LaunchStatus(Liveness.UNKNOWN, detail=pilot.status.detail or f"pilot {pilot.folder.name} is silent")
-        return alive_step(pilot.job_id, step.nodes, step.start)
+        return live_step_status(pilot.job_id, step.nodes, step.start)
 
     def _status_without_report(self, step: Step, pilot: Pilot) -> LaunchStatus:
         """The pilot is over: what it never began is taken back, what it began has ended with it."""
@@ -111,17 +118,17 @@ class StepWatch:
         now = self._slurm.monotonic()
         step.lost_since = now if step.lost_since is None else step.lost_since
         if now - step.lost_since < _LAST_FILES_S:
-            return alive_step(pilot.job_id, step.nodes, step.start)
+            return live_step_status(pilot.job_id, step.nodes, step.start)
         share = self._pilots.rest_node_s(pilot) / max(1, len(pilot.lost))
-        return lost_step(step.request, step.nodes, step.start, pilot.status, step.cancelled, share)
+        return lost_step_status(step.request, step.nodes, step.start, pilot.status, step.cancelled, share)
 
-    def _doubt(self, step: Step) -> None:
+    def _note_suspects(self, step: Step) -> None:
         """Nodes that may be the cause of how the step ended are taken last from now on; those that are for certain are
         among what the search's next attempts avoid."""
         with suppress(OSError):
-            sick = sick_nodes(step.request.folder, step.nodes, self._rules.tasks_per_node)
-            if new := {*sick} - self.doubted:
-                self.doubted |= new
+            sick = suspect_nodes(step.request.folder, step.nodes, self._rules.tasks_per_node)
+            if new := {*sick} - self.suspects:
+                self.suspects |= new
                 self._note(f"{', '.join(sorted(new))}: taken last from now on, after {step.request.label}")
 
     def in_time(self, pilot: Pilot, work: Callable[[], T]) -> T:

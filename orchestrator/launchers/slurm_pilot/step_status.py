@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.launchers.base import LaunchRequest
-from orchestrator.launchers.slurm.attempt_logs import end_of, excerpt
+from orchestrator.launchers.slurm.attempt_logs import failure_excerpt, log_tail
 from orchestrator.launchers.slurm.job_files import job_request
-from orchestrator.launchers.slurm.job_status import ended_status, job_words
+from orchestrator.launchers.slurm.job_status import describe_job, ended_status
 from orchestrator.launchers.slurm_pilot.allocation import Pilot, startup_timeout_reason
 from slurm.job_state import JobSnapshot, JobState
 from slurm.request import JobOptions, JobRequest
@@ -27,15 +27,15 @@ _NODE_FAILED = re.compile(r"DUE TO NODE FAILURE|srun: error: Node failure on ")
 
 _NOT_CREATED = re.compile(r"Unable to (create step|confirm allocation)")
 
-_WITH_THE_PILOT: Mapping[FailureReason | None, FailureReason] = {
+_REASONS_AFTER_PILOT_END: Mapping[FailureReason | None, FailureReason] = {
     FailureReason.PREEMPTED: FailureReason.PREEMPTED,
     None: FailureReason.LAUNCH_FAILURE,
 }
 """Why a step ended that its pilot's end took with it; whatever else ended the pilot, the step is blameless."""
 
-_SICK = (FailureReason.GPU_MEMORY_IN_USE, FailureReason.NODE_FAILURE, FailureReason.HANG)
+_SUSPECT_REASONS = (FailureReason.GPU_MEMORY_IN_USE, FailureReason.NODE_FAILURE, FailureReason.HANG)
 
-_OF_AN_UNSERVED_PILOT = (
+_BLAMELESS_STARTUP_FAILURES = (
     *(FailureReason.CANCELLED_BY_USER, FailureReason.PREEMPTED),
     *(FailureReason.BOOT_FAILURE, FailureReason.NODE_FAILURE),
 )
@@ -60,7 +60,7 @@ def step_job(request: LaunchRequest, options: JobOptions, nodes: tuple[str, ...]
     return replace(job, options=replace(options, launch=launch))
 
 
-def alive_step(job_id: str | None, nodes: tuple[str, ...], start: StepStart | None) -> LaunchStatus:
+def live_step_status(job_id: str | None, nodes: tuple[str, ...], start: StepStart | None) -> LaunchStatus:
     """A step that was handed to its pilot, and has its nodes once `start` is there."""
     if start is None:
         return LaunchStatus(Liveness.ALIVE, job_id=job_id)
@@ -68,9 +68,9 @@ def alive_step(job_id: str | None, nodes: tuple[str, ...], start: StepStart | No
     return LaunchStatus(Liveness.ALIVE, started=True, nodes=nodes, started_at=start.started_at, job_id=step_id)
 
 
-def ended_step(request: LaunchRequest, job_id: str | None, nodes: tuple[str, ...], end: StepEnd) -> LaunchStatus:
+def ended_step_status(request: LaunchRequest, job_id: str | None, nodes: tuple[str, ...], end: StepEnd) -> LaunchStatus:
     """A step that came to its end inside its pilot; it pays its share of the pilot."""
-    log = end_of(Path(request.folder.path, "job.log"))
+    log = log_tail(Path(request.folder.path, "job.log"))
     state = _state(end, log)
     step_id = str(job_id) if end.step is None else f"{job_id}.{end.step}"
     job = JobSnapshot(
@@ -86,11 +86,11 @@ def ended_step(request: LaunchRequest, job_id: str | None, nodes: tuple[str, ...
         signal=end.signal,
     )
     status = ended_status(job, log, cancelled=end.fate is StepFate.CANCELLED)
-    never_began = end.step is None and (end.exit_code == COULD_NOT_START or _NOT_CREATED.search(log) is not None)
-    if status.reason is None and never_began:
+    never_started = end.step is None and (end.exit_code == COULD_NOT_START or _NOT_CREATED.search(log) is not None)
+    if status.reason is None and never_started:
         status = replace(status, reason=FailureReason.LAUNCH_FAILURE, nodes=nodes)
     if status.failed and status.reason in (None, FailureReason.LAUNCH_FAILURE):
-        status = replace(status, detail=excerpt(request.folder, job_words(job), log))
+        status = replace(status, detail=failure_excerpt(request.folder, describe_job(job), log))
     return _with_share(status, end.node_s)
 
 
@@ -112,7 +112,7 @@ def _is_cancelled(log: str) -> bool:
     return found is not None and "srun: error:" not in log[: found.start()] and "exited" not in log[: found.start()]
 
 
-def lost_step(
+def lost_step_status(
     request: LaunchRequest,
     nodes: tuple[str, ...],
     start: StepStart | None,
@@ -121,14 +121,14 @@ def lost_step(
     node_s: float,
 ) -> LaunchStatus:
     """A step that ended with its pilot, of which nobody told more. `node_s` is what it pays of the pilot."""
-    log = end_of(Path(request.folder.path, "job.log"))
+    log = log_tail(Path(request.folder.path, "job.log"))
     reason = FailureReason.INTERRUPTED
     if cancelled:
         reason = FailureReason.CANCELLED_BY_SEARCH
     elif pilot.reason is FailureReason.NODE_FAILURE and _NODE_FAILED.search(log):
         reason = FailureReason.NODE_FAILURE
-    elif pilot.reason in _WITH_THE_PILOT and pilot.restart == 0:
-        reason = _WITH_THE_PILOT[pilot.reason]
+    elif pilot.reason in _REASONS_AFTER_PILOT_END and pilot.restart == 0:
+        reason = _REASONS_AFTER_PILOT_END[pilot.reason]
     status = LaunchStatus(
         Liveness.ENDED,
         started=start is not None,
@@ -145,24 +145,24 @@ def lost_step(
     return _with_share(status, node_s)
 
 
-def never_began(job_id: str | None) -> LaunchStatus:
+def never_started_status(job_id: str | None) -> LaunchStatus:
     reason = FailureReason.CANCELLED_BY_SEARCH
     return LaunchStatus(Liveness.ENDED, reason=reason, detail="cancelled before it began", job_id=job_id)
 
 
-def ended_in_vain(pilot: Pilot, share_node_s: float) -> LaunchStatus:
+def unused_pilot_status(pilot: Pilot, share_node_s: float) -> LaunchStatus:
     """Of an attempt that waited for a pilot in which nothing was begun. Where the pilot's agent never came to life the
     next one may fare no better; else nothing speaks against the attempt."""
     reason, detail = pilot.status.reason, pilot.status.detail
-    if not pilot.served_nobody:
+    if not pilot.agent_never_started:
         reason, detail = FailureReason.INTERRUPTED, f"pilot {pilot.folder.name} has ended before it began"
-    elif reason not in _OF_AN_UNSERVED_PILOT:
+    elif reason not in _BLAMELESS_STARTUP_FAILURES:
         reason = FailureReason.LAUNCH_FAILURE
     return LaunchStatus(
         Liveness.ENDED,
         failed=True,
         reason=reason,
-        detail=startup_timeout_reason(pilot) if pilot.was_given_up else detail,
+        detail=startup_timeout_reason(pilot) if pilot.startup_timed_out else detail,
         nodes=pilot.status.nodes,
         job_id=pilot.job_id,
         twin_node_s=share_node_s,
@@ -177,14 +177,14 @@ def _with_share(status: LaunchStatus, node_s: float) -> LaunchStatus:
     return replace(status, twin_node_s=max(0.0, node_s - own))
 
 
-def sick_nodes(folder: AttemptFolder, nodes: tuple[str, ...], tasks_per_node: int) -> tuple[str, ...]:
+def suspect_nodes(folder: AttemptFolder, nodes: tuple[str, ...], tasks_per_node: int) -> tuple[str, ...]:
     """The nodes that an ended attempt makes doubtful, as its outcome tells: of a dirty GPU, of slow devices, else all
     of its nodes after a hang or a dead node. Slurm gives a step's nodes in rank order."""
     try:
         data = read_json(folder.outcome()) or {}
     except (OSError, ValueError):
         return ()
-    is_sick = data.get("reason") in _SICK
+    is_sick = data.get("reason") in _SUSPECT_REASONS
     if not is_sick and Flag.SUSPECT_NODE not in data.get("flags", ()):
         return ()
     probes = (data.get("fingerprint") or {}).get("probe_ms_by_rank") or ()

@@ -74,7 +74,7 @@ def test_a_pilot_that_an_ended_search_left_and_slurm_does_not_end_is_named(tmp_p
     monkeypatch.setenv("PATH", str(tmp_path))  # without Slurm's commands
     assert main.run(["cancel", str(search.path), "--json"]) == ExitCode.CANCEL_INCOMPLETE
     assert json.loads(capsys.readouterr().out)["unreached"] == [f"{search.search_id}.p0001"]
-    assert PilotFolder(search.pilots / "p0001").let_go.exists()
+    assert PilotFolder(search.pilots / "p0001").drain.exists()
 
 
 def test_a_resume_of_an_ended_search_lets_go_of_its_pilots(tmp_path, monkeypatch, capsys):
@@ -83,7 +83,7 @@ def test_a_resume_of_an_ended_search_lets_go_of_its_pilots(tmp_path, monkeypatch
     monkeypatch.setenv("PATH", str(tmp_path))
     main.run(["resume", str(search.path)])
     assert "pilots that nobody needs may still be there: scancel 4711" in capsys.readouterr().err
-    assert PilotFolder(search.pilots / "p0001").let_go.exists()
+    assert PilotFolder(search.pilots / "p0001").drain.exists()
 
 
 def test_of_pilots_that_are_over_slurm_is_asked_nothing(tmp_path, monkeypatch):

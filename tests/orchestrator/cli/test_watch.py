@@ -22,7 +22,7 @@ from slurm.driver_script import DriverJob
 from slurm.fake.client import FakeSlurm
 from slurm.fake.cluster import FakeCluster
 from slurm.fake.placement import FakeNode
-from slurm.squeue_cache import Answer
+from slurm.squeue_cache import SqueueSnapshot
 from tests.orchestrator.cli.parlay import COMMAND, environment
 from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, write_simulated_search
 from tests.trials.ledger.stories import Story, measured_story
@@ -204,9 +204,9 @@ class Queue:
         self.slurm.cluster.cancel(self._others)
         self.slurm.cluster.advance(2.0)
 
-    def jobs(self, max_age_s: float) -> Answer:
+    def jobs(self, max_age_s: float) -> SqueueSnapshot:
         self.asked.append(max_age_s)
-        return Answer(self.slurm.jobs(), self.slurm.now(), 0.0)
+        return SqueueSnapshot(self.slurm.jobs(), self.slurm.now(), 0.0)
 
 
 @pytest.fixture

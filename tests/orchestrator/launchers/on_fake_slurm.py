@@ -14,9 +14,9 @@ from slurm.fake.client import FakeSlurm
 from slurm.fake.cluster import FAKE_SETTINGS, FakeCluster
 from slurm.fake.jobs import FakeJob, JobPlan, StartedJob
 from slurm.fake.placement import FakeNode
-from slurm.poll_backoff import PollPace
+from slurm.poll_backoff import PollBackoff
 from slurm.request import Container, JobOptions
-from slurm.squeue_cache import Answer
+from slurm.squeue_cache import SqueueSnapshot
 from tests.orchestrator.launchers.attempts import attempt_request, poll_one
 from trials.attempt_result import LaunchStatus
 from trials.pilot.files import PilotFolder, StepEnd, StepFate, StepSign, StepStart, write
@@ -30,12 +30,12 @@ def four_nodes(plan: Callable[[StartedJob], JobPlan] = lambda job: JobPlan(), **
     return FakeCluster([FakeNode(f"n{i}") for i in range(1, 5)], plan, replace(FAKE_SETTINGS, **settings))
 
 
-def asking(slurm: FakeSlurm) -> Callable[[float], Answer]:
+def asking(slurm: FakeSlurm) -> Callable[[float], SqueueSnapshot]:
     """How the launcher of a lone driver comes to know the jobs: it asks whenever it wants to know."""
 
-    def jobs(max_age_s: float) -> Answer:
+    def jobs(max_age_s: float) -> SqueueSnapshot:
         asked_at = slurm.now()
-        return Answer(slurm.jobs(), asked_at, slurm.answer_s)
+        return SqueueSnapshot(slurm.jobs(), asked_at, slurm.answer_s)
 
     return jobs
 
@@ -48,7 +48,7 @@ class SlurmBench:
         self.cluster = four_nodes(**settings)
         self.slurm = FakeSlurm(self.cluster)
         self.began = self.cluster.time
-        self.asked: dict[str, list[float]] = {"submit": [], "jobs": [], "cancel": [], "accounted": []}
+        self.asked: dict[str, list[float]] = {"submit": [], "jobs": [], "cancel": [], "accounted_jobs": []}
         for name in self.asked:
             setattr(self.slurm, name, self._noting(name, getattr(self.slurm, name)))
         self.notes: list[str] = []
@@ -62,8 +62,8 @@ class SlurmBench:
         return noted
 
     def new_launcher(self) -> SlurmLauncher:
-        pace, advance = PollPace(POLL_S), self.cluster.advance
-        return SlurmLauncher(self.slurm, JobOptions(), pace, asking(self.slurm), advance, self.notes.append)
+        backoff, advance = PollBackoff(POLL_S), self.cluster.advance
+        return SlurmLauncher(self.slurm, JobOptions(), backoff, asking(self.slurm), advance, self.notes.append)
 
     def request(self, trial: str = "t0001", **changes: object) -> LaunchRequest:
         request = replace(attempt_request(self.root, "hang", trial=trial), submitted_at=self.cluster.time)
@@ -100,7 +100,7 @@ class PilotBench:
             self.slurm,
             options,
             rules,
-            PollPace(5.0),
+            PollBackoff(5.0),
             asking(self.slurm),
             lambda: self.work,
             self.cluster.advance,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm.sandbox.daemons import living_processes
+from slurm.sandbox.daemons import running_pids
 from slurm.sandbox.sandbox import SLURMCTLD, SlurmSandbox
 from tests.orchestrator.slurm_searches import SEARCH, Bench, num_ended, record_of, until
 from tests.slurm.sandboxes import sandbox
@@ -283,7 +283,7 @@ def assert_nothing_left(bench: Bench, folder: SearchFolder) -> None:
 def processes_in(folder: SearchFolder) -> list[str]:
     """Command lines that name the search's folder: drivers, batch scripts, ranks."""
     found = []
-    for pid in living_processes():
+    for pid in running_pids():
         try:
             found.append(Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
         except OSError:

@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
-from orchestrator.launchers.slurm_pilot.sizing import least_s
+from orchestrator.launchers.slurm_pilot.sizing import min_pilot_s
 from orchestrator.planning.candidates import candidates_of, require_pilot_room
 from orchestrator.preflight.slurm_site import no_slurm, require_site
 from search_spaces.errors import ExternalError, InputError, Problem
@@ -82,7 +82,7 @@ def test_of_pilots_the_shortest_that_a_trial_can_run_in_is_asked_for(tmp_path, s
     monkeypatch.setattr(slurm, "test", lambda request: asked.append(request) or test(request))
     spec = loaded(tmp_path, "launcher.kind=slurm_pilot", "search.parallel_trials=1")
     require_site(spec, candidates_of(spec), pytest.fail, slurm)
-    assert [(job.num_nodes, job.tasks_per_node, job.time_limit_s) for job in asked] == [(4, 4, least_s(630.0))]
+    assert [(job.num_nodes, job.tasks_per_node, job.time_limit_s) for job in asked] == [(4, 4, min_pilot_s(630.0))]
     too_large = loaded(tmp_path, "launcher.kind=slurm_pilot", "search.parallel_trials=2")
     assert [problem.code for problem in refused(slurm, too_large)] == ["submission_rejected"]
 

@@ -11,7 +11,7 @@ from orchestrator.launchers.slurm_pilot.sizing import LONGEST_PILOT_S, PilotRule
 from orchestrator.search.driver import Driver
 from orchestrator.search.stopping import remaining_layouts
 from slurm.fake.jobs import JobPlan, Run, StartedJob
-from slurm.poll_backoff import PollPace
+from slurm.poll_backoff import PollBackoff
 from tests.orchestrator.launchers.on_fake_slurm import POLL_S, asking, four_nodes
 from tests.orchestrator.scripted import Script
 from tests.orchestrator.search.rig import Rig
@@ -91,7 +91,7 @@ class SimulatedAgent:
     @property
     def _is_done(self) -> bool:
         is_idle = self._cluster.time - self._idle_since >= self._plan.idle_s
-        return not self._steps and (is_idle or self.folder.let_go.exists())
+        return not self._steps and (is_idle or self.folder.drain.exists())
 
     def _beat(self) -> None:
         now = self._cluster.time
@@ -142,17 +142,20 @@ class PilotRig(SlurmRig):
     begun: set[str] = field(default_factory=set)
 
     def open_driver(self) -> Driver:
-        rules, memory = PilotRules(PILOT_NODES, 4, self.longest_s), self.path / "runs" / "rig-aaaaaa" / "launcher.json"
+        rules, handover = (
+            PilotRules(PILOT_NODES, 4, self.longest_s),
+            self.path / "runs" / "rig-aaaaaa" / "launcher.json",
+        )
         self.launcher = SlurmPilotLauncher(  # type: ignore[assignment]
             self.slurm,
             self.options,
             rules,
-            PollPace(POLL_S),
+            PollBackoff(POLL_S),
             asking(self.slurm),
             lambda: self._work_left(driver.search),
             self.cluster.advance,
             self.notes.append,
-            memory,
+            handover,
         )
         driver = Rig.open_driver(self)
         return driver

@@ -12,7 +12,7 @@ from orchestrator.search.driver import Driver
 from slurm.fake.client import FakeSlurm
 from slurm.fake.cluster import FakeCluster
 from slurm.fake.jobs import JobPlan, StartedJob
-from slurm.poll_backoff import PollPace
+from slurm.poll_backoff import PollBackoff
 from slurm.request import JobOptions
 from tests.orchestrator.launchers.on_fake_slurm import POLL_S, asking, four_nodes
 from tests.orchestrator.scripted import Script, measured_outcome
@@ -46,9 +46,9 @@ class SlurmRig(Rig):
         self.callbacks = replace(self.callbacks, note=self.notes.append)
 
     def open_driver(self) -> Driver:
-        memory = self.path / "runs" / "rig-aaaaaa" / "launcher.json"
+        handover = self.path / "runs" / "rig-aaaaaa" / "launcher.json"
         self.launcher = SlurmLauncher(  # type: ignore[assignment]
-            self.slurm, self.options, PollPace(POLL_S), asking(self.slurm), self._sleep, memory=memory
+            self.slurm, self.options, PollBackoff(POLL_S), asking(self.slurm), self._sleep, handover=handover
         )
         return super().open_driver()
 

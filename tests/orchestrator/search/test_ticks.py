@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.launchers.slurm.submissions import SETTLE_S
+from orchestrator.launchers.slurm.submissions import CONFIRM_WINDOW_S
 from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.stopping import Limits
 from tests.orchestrator.launchers.on_fake_slurm import POLL_S
@@ -103,7 +103,7 @@ def test_a_submission_that_never_was_is_repeated_once_the_ticks_have_waited_long
     tick(rig)
     began = rig.cluster.time
     tick_until(rig, lambda search: search.in_flight[0].state is not TrialState.SUBMITTED, every_s=10.0)
-    assert SETTLE_S <= rig.cluster.time - began <= SETTLE_S + 2 * POLL_S
+    assert CONFIRM_WINDOW_S <= rig.cluster.time - began <= CONFIRM_WINDOW_S + 2 * POLL_S
     rig.check(tick_to_the_end(rig))
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.launchers.slurm.queries import Questions
+from orchestrator.launchers.slurm.queries import SlurmQueries
 from slurm.job_state import JobSnapshot
-from slurm.poll_backoff import PollPace
-from slurm.squeue_cache import SharedAnswer
+from slurm.poll_backoff import PollBackoff
+from slurm.squeue_cache import SqueueCache
 
 pytestmark = pytest.mark.slow
 
@@ -43,13 +43,13 @@ def asked_in_an_hour(tmp_path, monkeypatch):
         slurm, rng, folder = CountingSlurm(), random.Random(drivers), Path(tmp_path) / str(drivers)
         folder.mkdir()
         monkeypatch.setattr("slurm.squeue_cache.time.time", slurm.now)
-        shared = [SharedAnswer(slurm, folder, ("/etc/slurm.conf",)) for _ in range(drivers)]
-        asking = [Questions(slurm, PollPace(INTERVAL_S), answers.jobs) for answers in shared]
+        shared = [SqueueCache(slurm, folder, ("/etc/slurm.conf",)) for _ in range(drivers)]
+        asking = [SlurmQueries(slurm, PollBackoff(INTERVAL_S), answers.jobs) for answers in shared]
         end = slurm.now_s + HOUR_S
         while slurm.now_s < end:
             slurm.now_s += 2.0
-            for questions in rng.sample(asking, drivers):
-                questions.look()
+            for queries in rng.sample(asking, drivers):
+                queries.refresh()
         return slurm.asked
 
     return count

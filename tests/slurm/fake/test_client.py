@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm.association_limits import Allowance, Association, Qos
+from slurm.association_limits import Association, AssociationLimits, Qos
 from slurm.fake.client import FakeSlurm
 from slurm.fake.cluster import FAKE_SETTINGS, FakeCluster
 from slurm.fake.jobs import JobPlan, StartedJob
@@ -71,7 +71,7 @@ class Rig:
 
     def row(self, name: str) -> JobSnapshot | None:
         """Accounting's row of the only job of this name."""
-        rows = self.slurm.accounted([name], self.began)
+        rows = self.slurm.accounted_jobs([name], self.began)
         assert rows is not None
         assert len(rows) <= 1
         return rows[0] if rows else None
@@ -183,7 +183,7 @@ def test_a_submission_that_timed_out_appears_later_or_never(rig: Rig) -> None:
     rig.slurm.submissions_time_out(appears_after_s=30.0)
     rig.slurm.submissions_time_out(appears_after_s=None)
     for name in ("late", "never"):
-        assert rig.slurm.submit(rig.request(name)).status is SubmitStatus.DOUBTFUL
+        assert rig.slurm.submit(rig.request(name)).status is SubmitStatus.UNCONFIRMED
     assert rig.names() == []
     rig.cluster.advance(60.0)
     assert rig.names() == ["late"]
@@ -351,7 +351,7 @@ def test_other_users_jobs_are_described_and_not_listed(rig: Rig) -> None:
     assert rig.slurm.jobs() == ()
     assert rig.slurm.cancel([rig.job("77")]) == set()
     assert theirs.state is JobState.PENDING
-    assert rig.slurm.accounted(["a|job of\ttheirs"], 0.0) == ()
+    assert rig.slurm.accounted_jobs(["a|job of\ttheirs"], 0.0) == ()
 
 
 def test_commands_take_the_time_they_are_told_to(rig: Rig) -> None:
@@ -374,10 +374,10 @@ def test_a_job_beyond_its_partitions_limit_is_refused_unless_its_qos_lifts_that(
     rig.slurm.partition_limits[name] = PartitionSnapshot(name, is_default=True, max_time_s=300.0)
     request = rig.request("a", limit_s=600.0)
     assert rig.slurm.test(request).status is SubmitStatus.REFUSED
-    long = Qos("long", lifts_time_limit=True)
-    rig.slurm.allowed = Allowance((Association("acc", default_qos="long"),), (long,))
+    long = Qos("long", overrides_max_time=True)
+    rig.slurm.limits = AssociationLimits((Association("acc", default_qos="long"),), (long,))
     assert rig.slurm.test(request).status is SubmitStatus.ACCEPTED
-    rig.slurm.allowed = Allowance((Association("acc", default_qos="normal"),), (long, Qos("normal")))
+    rig.slurm.limits = AssociationLimits((Association("acc", default_qos="normal"),), (long, Qos("normal")))
     assert rig.slurm.test(request).status is SubmitStatus.REFUSED
     assert rig.slurm.test(rig.request("b", limit_s=600.0, qos="long")).status is SubmitStatus.ACCEPTED
     assert rig.slurm.test(rig.request("c", limit_s=600.0, qos="normal")).status is SubmitStatus.REFUSED

@@ -21,7 +21,7 @@ from slurm.sandbox.config_files import (
     render_gres_conf,
     render_slurm_conf,
 )
-from slurm.sandbox.daemons import living_processes, port_answers
+from slurm.sandbox.daemons import port_answers, running_pids
 from slurm.sandbox.sandbox import SANDBOX_SCHEMA, SLURMCTLD, SLURMDBD, PackagesMissing, SandboxFailed, SlurmSandbox
 from tests.slurm.sandboxes import require_slurm, sandbox, short_folder
 
@@ -59,7 +59,7 @@ def until(cluster: SlurmSandbox, job: str, *states: str) -> str:
 def processes_of(cluster: SlurmSandbox) -> set[str]:
     """Command lines of what belongs to this sandbox: its path on their command line, or as their place."""
     found = set()
-    for pid in living_processes():
+    for pid in running_pids():
         try:
             command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             place = Path(f"/proc/{pid}/cwd").readlink()

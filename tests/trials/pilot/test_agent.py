@@ -99,7 +99,7 @@ def test_a_step_is_started_once_told_of_and_paid(pilot):
     assert pilot.folder.start("t0001.a1").step == "4"
     assert end.ended_at - end.started_at >= 0.5
     assert 2 * 100 <= end.node_s <= 2 * (time.time() - held_since)
-    pilot.folder.let_go.touch()
+    pilot.folder.drain.touch()
     assert pilot.ends() == 0
     assert pilot.folder.closed.exists()
 

@@ -11,7 +11,7 @@ from orchestrator.config.loader import load_search_file
 from orchestrator.diagnostics.doctor.finding import Finding, Level
 from orchestrator.diagnostics.doctor.job_limits import examine_jobs
 from orchestrator.planning.candidates import candidates_of
-from slurm.association_limits import Allowance, Association, Qos
+from slurm.association_limits import Association, AssociationLimits, Qos
 from slurm.fake.client import FakeSlurm
 from slurm.fake.cluster import FakeCluster
 from slurm.fake.placement import FakeNode
@@ -53,7 +53,7 @@ def faults(slurm: FakeSlurm, folder: Path, *changes: str) -> list[tuple[str, Lev
 
 
 def test_a_search_that_the_cluster_takes(tmp_path, slurm):
-    slurm.allowed = Allowance((Association("acc", qos=("normal",)),), (Qos("normal"),))
+    slurm.limits = AssociationLimits((Association("acc", qos=("normal",)),), (Qos("normal"),))
     findings = examined(slurm, tmp_path)
     assert {f.level for f in findings} == {Level.OK}
     assert [f.name for f in findings] == [
@@ -144,7 +144,7 @@ def test_no_default_partition_and_none_named(tmp_path, slurm):
     ],
 )
 def test_accounts_qos_and_their_limits(tmp_path, slurm, changes, found):
-    slurm.allowed = Allowance(
+    slurm.limits = AssociationLimits(
         (Association("acc", qos=("normal", "fast"), max_jobs=4, max_submit=8),),
         (Qos("normal"), Qos("fast", max_wall_s=3600.0, max_nodes=2), Qos("big")),
     )
@@ -153,7 +153,7 @@ def test_accounts_qos_and_their_limits(tmp_path, slurm, changes, found):
 
 def test_the_accounts_default_qos_counts_where_none_is_named(tmp_path, slurm):
     fast = Qos("fast", max_wall_s=3600.0, max_submit=1)
-    slurm.allowed = Allowance((Association("acc", qos=("fast",), default_qos="fast"),), (fast,))
+    slurm.limits = AssociationLimits((Association("acc", qos=("fast",), default_qos="fast"),), (fast,))
     found = set(faults(slurm, tmp_path, "search.parallel_trials=2"))
     assert found == {("time_limit", Level.ERROR), ("parallel_trials", Level.WARNING)}
 
@@ -161,15 +161,15 @@ def test_the_accounts_default_qos_counts_where_none_is_named(tmp_path, slurm):
 def test_what_a_qos_allows_stands_before_what_the_account_does(tmp_path, slurm):
     """Slurm asks the account only for limits that the QOS leaves open (resource_limits.html, "Hierarchy")."""
     account = Association("acc", qos=("long",), default_qos="long", max_jobs=1, max_submit=1, max_wall_s=3600.0)
-    slurm.allowed = Allowance((account,), (Qos("long", max_wall_s=86400.0, max_jobs=8, max_submit=8),))
+    slurm.limits = AssociationLimits((account,), (Qos("long", max_wall_s=86400.0, max_jobs=8, max_submit=8),))
     assert faults(slurm, tmp_path, "search.parallel_trials=2") == []
-    slurm.allowed = Allowance((account,), (Qos("long"),))
+    slurm.limits = AssociationLimits((account,), (Qos("long"),))
     found = set(faults(slurm, tmp_path, "search.parallel_trials=2"))
     assert found == {("time_limit", Level.ERROR), ("parallel_trials", Level.WARNING)}
 
 
 def test_a_qos_allows_a_job_so_many_gpus(tmp_path, slurm):
-    slurm.allowed = Allowance((Association("acc", qos=("few",), default_qos="few"),), (Qos("few", max_gpus=8),))
+    slurm.limits = AssociationLimits((Association("acc", qos=("few",), default_qos="few"),), (Qos("few", max_gpus=8),))
     [largest] = [f for f in examined(slurm, tmp_path) if f.level is Level.ERROR]
     assert largest.name == "gpus"
     assert "QOS few allows 8 GPUs (MaxTRES), 16 are asked for" in largest.words
@@ -179,28 +179,28 @@ def test_a_qos_allows_a_job_so_many_gpus(tmp_path, slurm):
 def test_accounts_and_qos_are_the_same_whatever_their_case(tmp_path, slurm):
     """Sites print them in capitals, and accounting keeps them in small letters."""
     slurm.partition_limits["main"] = replace(MAIN, allowed_accounts=("PROJ7",), denied_qos=("Low",))
-    slurm.allowed = Allowance((Association("proj7", qos=("normal",)),), (Qos("normal"),))
+    slurm.limits = AssociationLimits((Association("proj7", qos=("normal",)),), (Qos("normal"),))
     assert faults(slurm, tmp_path, "launcher.slurm.account=PROJ7", "launcher.slurm.qos=Normal") == []
 
 
 def test_a_qos_may_lift_the_partitions_limit(tmp_path, slurm):
     slurm.partition_limits["main"] = replace(MAIN, max_time_s=3600.0)
-    slurm.allowed = Allowance((Association("acc", qos=("long",)),), (Qos("long", lifts_time_limit=True),))
+    slurm.limits = AssociationLimits((Association("acc", qos=("long",)),), (Qos("long", overrides_max_time=True),))
     assert faults(slurm, tmp_path, "launcher.slurm.qos=long") == []
 
 
 @pytest.mark.parametrize(
     ("qos", "limits", "found"),
     [
-        (Qos("q", lifts_node_limit=True), {"max_time_s": 3600.0, "max_nodes": 2}, [("time_limit", Level.ERROR)]),
-        (Qos("q", lifts_time_limit=True), {"max_time_s": 3600.0, "max_nodes": 2}, [("nodes", Level.ERROR)]),
-        (Qos("q", lifts_least_nodes=True), {"min_nodes": 2}, []),
-        (Qos("q", lifts_node_limit=True), {"min_nodes": 2}, [("nodes", Level.ERROR)]),
+        (Qos("q", overrides_max_nodes=True), {"max_time_s": 3600.0, "max_nodes": 2}, [("time_limit", Level.ERROR)]),
+        (Qos("q", overrides_max_time=True), {"max_time_s": 3600.0, "max_nodes": 2}, [("nodes", Level.ERROR)]),
+        (Qos("q", overrides_min_nodes=True), {"min_nodes": 2}, []),
+        (Qos("q", overrides_max_nodes=True), {"min_nodes": 2}, [("nodes", Level.ERROR)]),
     ],
 )
 def test_a_qos_lifts_the_limits_it_says_and_no_others(tmp_path, slurm, qos, limits, found):
     slurm.partition_limits["main"] = replace(MAIN, **limits)
-    slurm.allowed = Allowance((Association("acc", qos=("q",)),), (qos,))
+    slurm.limits = AssociationLimits((Association("acc", qos=("q",)),), (qos,))
     assert list(dict.fromkeys(faults(slurm, tmp_path, "launcher.slurm.qos=q"))) == found
 
 
@@ -212,7 +212,7 @@ def test_a_qos_lifts_the_limits_it_says_and_no_others(tmp_path, slurm, qos, limi
         (Qos("part", max_wall_s=86400.0), Qos("mine", max_wall_s=3600.0), set()),
         (
             Qos("part", max_wall_s=86400.0),
-            Qos("mine", max_wall_s=3600.0, is_before_partitions=True),
+            Qos("mine", max_wall_s=3600.0, overrides_partition_qos=True),
             {("time_limit", Level.ERROR)},
         ),
         (Qos("part", max_submit=1), Qos("mine"), {("parallel_trials", Level.WARNING)}),
@@ -220,7 +220,7 @@ def test_a_qos_lifts_the_limits_it_says_and_no_others(tmp_path, slurm, qos, limi
 )
 def test_a_partitions_own_qos_stands_before_the_jobs(tmp_path, slurm, of_partition, of_job, found):
     slurm.partition_limits["main"] = replace(MAIN, qos="part")
-    slurm.allowed = Allowance((Association("acc", qos=("mine",), default_qos="mine"),), (of_partition, of_job))
+    slurm.limits = AssociationLimits((Association("acc", qos=("mine",), default_qos="mine"),), (of_partition, of_job))
     assert set(faults(slurm, tmp_path, "search.parallel_trials=2")) == found
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.launchers.base import LaunchRequest
 from orchestrator.launchers.local.launcher import LocalLauncher
-from orchestrator.launchers.local.processes import Graces
+from orchestrator.launchers.local.processes import GracePeriods
 from search_spaces.layouts.layout import Layout
 from tests.orchestrator.launchers.attempts import is_running, rank_pids, result_of, wait_until_ended, written
 from tests.trials.train.trial_processes import ENDLESS, make_spec
@@ -31,7 +31,7 @@ def test_a_stopped_rank_ends_as_a_hang_and_no_rank_is_left(tmp_path):
     spec = make_spec(Layout(tensor_parallel=2), measure=replace(ENDLESS, time_limit_s=30.0))
     folder = SearchFolder(tmp_path / spec.search_id).attempt(spec.trial, spec.attempt)
     request = written(LaunchRequest(spec, folder, sys.executable, str(REPOSITORY), time_limit_s=100.0))
-    launcher = LocalLauncher([[]], Graces(after_failure_s=1.0))
+    launcher = LocalLauncher([[]], GracePeriods(after_failure_s=1.0))
     launcher.launch(request)
     _wait_for_steps(request, 2)
     pids = rank_pids(folder)

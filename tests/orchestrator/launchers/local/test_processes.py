@@ -11,19 +11,19 @@ import pytest
 
 from orchestrator.common.process_identity import boot_id, start_ticks
 from orchestrator.launchers.local.processes import (
-    Graces,
+    GracePeriods,
     GroupPlan,
     GroupReport,
     RankGroup,
     RankProcess,
     count_oom_kills,
-    end_survivors,
+    end_surviving_ranks,
     rank_environment,
-    survivors,
+    surviving_ranks,
 )
 from tests.orchestrator.launchers.attempts import is_running
 
-GRACES = Graces(after_failure_s=1.0, after_success_s=1.0, after_term_s=1.0)
+GRACE_PERIODS = GracePeriods(after_failure_s=1.0, after_success_s=1.0, after_term_s=1.0)
 
 processes = [pytest.mark.processes, pytest.mark.timeout(180)]
 
@@ -37,7 +37,7 @@ def plan_of(tmp_path: Path, code: str, ranks: int = 2, **changes: object) -> Gro
         "world_size": ranks,
         "time_limit_s": 30.0,
         "environment": {},
-        "graces": GRACES,
+        "grace_periods": GRACE_PERIODS,
     }
     return GroupPlan(**fields | changes)
 
@@ -100,8 +100,8 @@ class TestRankGroup:
             "if rank == 1: open('failing', 'w').close(); sys.exit(3)\n"
             "if rank == 2: time.sleep(600)"
         )
-        graces = replace(GRACES, after_failure_s=3.0)
-        exits = Group(plan_of(tmp_path, code, ranks=3, graces=graces)).report().exits
+        grace_periods = replace(GRACE_PERIODS, after_failure_s=3.0)
+        exits = Group(plan_of(tmp_path, code, ranks=3, grace_periods=grace_periods)).report().exits
         assert {e.rank: (e.code, e.killed_by_us) for e in exits} == {
             0: (0, False),
             1: (3, False),
@@ -113,8 +113,8 @@ class TestRankGroup:
 
     def test_the_time_limit_asks_first_and_kills_then(self, tmp_path: Path) -> None:
         asked = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(5) if rank == 0 else None)\n" + READY
-        graces = replace(GRACES, after_failure_s=3.0, after_term_s=3.0)
-        report = report_of_ready_ranks(plan_of(tmp_path, asked, ranks=3, time_limit_s=0.1, graces=graces))
+        grace_periods = replace(GRACE_PERIODS, after_failure_s=3.0, after_term_s=3.0)
+        report = report_of_ready_ranks(plan_of(tmp_path, asked, ranks=3, time_limit_s=0.1, grace_periods=grace_periods))
         assert {e.rank: e.code for e in report.exits if e.rank < 2} == {0: 5, 1: -signal.SIGKILL}
         assert report.timed_out
 
@@ -122,7 +122,7 @@ class TestRankGroup:
         deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + READY
         report = report_of_ready_ranks(plan_of(tmp_path, deaf, ranks=3, time_limit_s=0.1))
         assert report.started_at is not None
-        assert report.ended_at - report.started_at >= 0.1 + GRACES.after_term_s
+        assert report.ended_at - report.started_at >= 0.1 + GRACE_PERIODS.after_term_s
         codes = {e.rank: (e.code, e.killed_by_us) for e in report.exits}
         assert codes[0] == codes[1] == (-signal.SIGKILL, True)
 
@@ -227,7 +227,7 @@ class TestSurvivors:
         return replace(rank, **changes)
 
     def test_a_survivor_is_ended(self, stranger: subprocess.Popen[bytes]) -> None:
-        assert end_survivors((self.identity(stranger.pid),), timeout_s=60) == ()
+        assert end_surviving_ranks((self.identity(stranger.pid),), timeout_s=60) == ()
         assert stranger.wait(60) == -signal.SIGKILL
 
     @pytest.mark.parametrize("changes", [{"start_ticks": 1}, {"boot_id": "another"}, {"host": "another"}])
@@ -235,15 +235,15 @@ class TestSurvivors:
         self, stranger: subprocess.Popen[bytes], changes: dict[str, object]
     ) -> None:
         rank = self.identity(stranger.pid, **changes)
-        assert survivors((rank,)) == ()
-        assert end_survivors((rank,), timeout_s=10) == ()
+        assert surviving_ranks((rank,)) == ()
+        assert end_surviving_ranks((rank,), timeout_s=10) == ()
         assert stranger.poll() is None
 
     def test_a_process_that_is_gone_is_no_survivor(self, stranger: subprocess.Popen[bytes]) -> None:
         rank = self.identity(stranger.pid)
         stranger.kill()
         stranger.wait(60)
-        assert survivors((rank,)) == ()
+        assert surviving_ranks((rank,)) == ()
 
 
 def test_ranks_see_no_other_launchers_variables(tmp_path: Path) -> None:

@@ -8,14 +8,14 @@ import pytest
 
 from orchestrator.launchers.local.processes import GroupReport, RankExit, RankProcess
 from orchestrator.launchers.local.rank_groups import (
-    Accepted,
-    interrupted,
+    AcceptedLaunch,
+    find_orphans,
+    interrupted_status,
     last_sign_of_life,
-    left_behind,
     node_plans,
-    not_to_be_killed,
     read_ranks,
     status_from_reports,
+    unkillable_status,
     write_ranks,
 )
 from tests.orchestrator.launchers.attempts import attempt_request, with_spec
@@ -124,7 +124,7 @@ def test_what_never_started_anywhere_has_no_times(folder: AttemptFolder) -> None
 
 
 def test_a_rank_that_will_not_die_leaves_its_attempt_unknown() -> None:
-    status = not_to_be_killed([RankProcess(0, "node1", 77, 1, "boot", 10.0)])
+    status = unkillable_status([RankProcess(0, "node1", 77, 1, "boot", 10.0)])
     assert status.liveness is Liveness.UNKNOWN
     assert "pid 77 on node1" in str(status.detail)
 
@@ -135,14 +135,14 @@ def test_what_an_earlier_driver_left_ended_with_its_last_sign_of_life(tmp_path: 
     for file, seconds in ((request.folder.ranks, 1_001), (request.folder.heartbeat, 1_300), (request.folder.spec, 9e5)):
         file.touch()
         os.utime(file, (seconds, seconds))
-    status = left_behind({"key": request})["key"].status()
+    status = find_orphans({"key": request})["key"].status()
     assert (status.reason, status.started_at, status.ended_at) == (FailureReason.INTERRUPTED, 1_000.0, 1_300.0)
 
 
 def test_what_never_started_before_its_driver_ended_has_no_start(tmp_path: Path) -> None:
     request = attempt_request(tmp_path)
     write_ranks(request, "job", ())
-    status = left_behind({"key": request})["key"].status()
+    status = find_orphans({"key": request})["key"].status()
     assert (status.liveness, status.started, status.started_at) == (Liveness.ENDED, False, None)
     assert status.ended_at is not None
 
@@ -161,7 +161,7 @@ def test_an_attempt_ends_neither_before_its_start_nor_in_the_future(folder: Atte
     assert last_sign_of_life(folder, 600.0) == 600.0
     ahead = time.time() + 3600
     os.utime(folder.heartbeat, (ahead, ahead))
-    assert 600.0 < (interrupted(folder, 600.0).ended_at or 0) < ahead
+    assert 600.0 < (interrupted_status(folder, 600.0).ended_at or 0) < ahead
 
 
 def test_ranks_are_dealt_to_nodes_in_order_and_the_last_node_may_have_fewer(tmp_path: Path) -> None:
@@ -198,9 +198,9 @@ def test_ranks_json_reads_back_as_written(tmp_path: Path) -> None:
     ranks = (RankProcess(0, "node1", 77, 1, "boot", 10.0), RankProcess(1, "node1", 78, 2, "boot", 10.5))
     assert read_ranks(request.folder) is None
     write_ranks(request, "job", ())
-    assert read_ranks(request.folder) == Accepted("job")
+    assert read_ranks(request.folder) == AcceptedLaunch("job")
     write_ranks(request, "job", ranks)
-    assert read_ranks(request.folder) == Accepted("job", ranks)
+    assert read_ranks(request.folder) == AcceptedLaunch("job", ranks)
 
 
 def test_a_newer_ranks_json_is_refused(tmp_path: Path) -> None:

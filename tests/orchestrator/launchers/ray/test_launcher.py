@@ -18,7 +18,7 @@ import pytest
 
 from orchestrator.common.code_snapshot import snapshot_code
 from orchestrator.launchers.base import ENDING_ALLOWANCE_S, LaunchRefused, LaunchRequest
-from orchestrator.launchers.local.processes import Graces
+from orchestrator.launchers.local.processes import GracePeriods
 from orchestrator.launchers.local.rank_groups import last_sign_of_life
 from orchestrator.launchers.ray import launcher as launchers_ray
 from orchestrator.launchers.ray.launcher import RayLauncher
@@ -38,7 +38,7 @@ from tests.orchestrator.launchers.attempts import (
 from trials.attempt_result import Liveness
 from trials.trial import FailureReason, MeasureRules, Rendezvous, TrialState
 
-GRACES = Graces(after_failure_s=0.3, after_term_s=0.3)
+GRACE_PERIODS = GracePeriods(after_failure_s=0.3, after_term_s=0.3)
 OBJECT_STORE_BYTES = 80 * 2**20
 QUICK_HEALTH_CHECK = {"health_check_period_ms": 500, "health_check_failure_threshold": 4}
 
@@ -62,7 +62,7 @@ def sockets_of(process: psutil.Process) -> list[Any]:
 @pytest.fixture(scope="class")
 def loopback() -> Iterator[RayLauncher]:
     """A launcher on a Ray of our own with room for four ranks."""
-    launcher = RayLauncher(partial(RayRuntime.start_loopback, 4, 0), GRACES)
+    launcher = RayLauncher(partial(RayRuntime.start_loopback, 4, 0), GRACE_PERIODS)
     yield launcher
     launcher.close()
 
@@ -179,7 +179,7 @@ class TestOnLoopback:
 class TestOnTwoNodes:
     @pytest.fixture
     def launcher(self, cluster: Any) -> Iterator[RayLauncher]:
-        launcher = RayLauncher(partial(RayRuntime.connect, cluster.address), GRACES)
+        launcher = RayLauncher(partial(RayRuntime.connect, cluster.address), GRACE_PERIODS)
         yield launcher
         launcher.close()
 

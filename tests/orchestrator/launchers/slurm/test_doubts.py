@@ -10,12 +10,12 @@ import pytest
 
 from orchestrator.launchers.base import LaunchPostponed
 from orchestrator.launchers.slurm.launcher import SlurmLauncher
-from orchestrator.launchers.slurm.submissions import SETTLE_S
+from orchestrator.launchers.slurm.submissions import CONFIRM_WINDOW_S
 from orchestrator.search.node_hours import node_hours_of
 from slurm.fake.cluster import FAKE_SETTINGS
 from slurm.fake.jobs import JobPlan
 from slurm.job_state import JobState
-from slurm.poll_backoff import LONGEST_INTERVAL_S, PollPace
+from slurm.poll_backoff import LONGEST_INTERVAL_S, PollBackoff
 from slurm.request import JobOptions
 from tests.orchestrator.launchers.attempts import poll_one
 from tests.orchestrator.launchers.on_fake_slurm import POLL_S, SlurmBench, asking
@@ -32,7 +32,7 @@ def test_one_question_answers_for_all_attempts(bench):
         bench.launcher.launch(request)
     bench.poll_for(600.0, *requests)
     assert 19 <= len(bench.asked["jobs"]) <= 21
-    assert bench.asked["accounted"] == []
+    assert bench.asked["accounted_jobs"] == []
 
 
 @pytest.mark.slow
@@ -50,16 +50,16 @@ def test_a_slow_controller_is_asked_less_often_and_a_quick_one_at_the_usual_pace
 
 def test_a_slow_accounting_is_asked_less_often_about_a_job_that_is_gone_and_the_controller_as_before(bench):
     request = bench.launched()
-    accounted = bench.slurm.accounted
+    accounted_jobs = bench.slurm.accounted_jobs
 
     def slowly(names, since):
         bench.cluster.advance(20.0)
-        return accounted(names, since)
+        return accounted_jobs(names, since)
 
-    bench.slurm.accounted = slowly
+    bench.slurm.accounted_jobs = slowly
     bench.cluster.crash(loses_s=60.0)
     bench.poll_for(400.0, request)
-    asked = bench.asked["accounted"]
+    asked = bench.asked["accounted_jobs"]
     assert len(asked) >= 3
     assert min(later - earlier for earlier, later in itertools.pairwise(asked)) >= 100.0
     controller = [later - earlier for earlier, later in itertools.pairwise(bench.asked["jobs"])]
@@ -136,7 +136,7 @@ def test_a_clock_that_is_set_back_stops_no_questions(bench):
 @pytest.mark.parametrize(("partition", "over_time_s"), [(None, 60.0), ("main", 60.0), ("over,main", 300.0)])
 def test_what_is_reserved_is_what_the_jobs_own_partition_allows(tmp_path, partition, over_time_s):
     bench = SlurmBench(tmp_path, over_time_limit_s=60.0, partition_over_times_s={"over": 300.0})
-    launcher = SlurmLauncher(bench.slurm, JobOptions(partition=partition), PollPace(POLL_S), asking(bench.slurm))
+    launcher = SlurmLauncher(bench.slurm, JobOptions(partition=partition), PollBackoff(POLL_S), asking(bench.slurm))
     assert launcher.longest_s(600.0) == 600 + over_time_s + 60 + FAKE_SETTINGS.kill_wait_s
 
 
@@ -228,7 +228,7 @@ def test_what_the_run_before_a_requeue_left_in_the_log_is_no_reason_of_the_next(
 
 
 def test_a_clock_set_forward_shortens_no_settle_window(bench):
-    bench.slurm.submissions_time_out(times=1, appears_after_s=SETTLE_S - 5)
+    bench.slurm.submissions_time_out(times=1, appears_after_s=CONFIRM_WINDOW_S - 5)
     request = bench.request()
     with pytest.raises(LaunchPostponed):
         bench.launcher.launch(request)
@@ -289,7 +289,7 @@ def test_while_accounting_does_not_answer_nobody_knows_that_there_was_no_job(ben
         bench.cluster.advance(0.5)
     assert any("its accounting does not answer" in word for word in words)
     assert bench.asked["submit"][1] >= 300.0
-    assert len(bench.asked["accounted"]) <= 300 / POLL_S + 1, "once for every list of jobs"
+    assert len(bench.asked["accounted_jobs"]) <= 300 / POLL_S + 1, "once for every list of jobs"
 
 
 @pytest.mark.slow

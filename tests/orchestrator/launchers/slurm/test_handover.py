@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from orchestrator.launchers.slurm import handover
-from orchestrator.launchers.slurm.handover import Memory, Remembered
+from orchestrator.launchers.slurm.handover import HandoverEntry, HandoverFile
 from trials.files.folders import read_json, write_json
 
 KEY = "rig-aaaaaa.t0001.a1"
-KNOWN = Remembered(
+KNOWN = HandoverEntry(
     submitted_for_s=100.0,
-    doubtful_for_s=20.0,
+    unconfirmed_for_s=20.0,
     cancelled=True,
     is_described=True,
     restart=1,
@@ -25,12 +25,12 @@ KNOWN = Remembered(
 
 def left(path: Path, monotonic: float = 1000.0, utc: float = 5000.0) -> Path:
     """A file that a driver left at this moment."""
-    Memory(path, lambda: monotonic, lambda: utc).leave({KEY: KNOWN})
+    HandoverFile(path, lambda: monotonic, lambda: utc).leave({KEY: KNOWN})
     return path
 
 
-def found(path: Path, monotonic: float, utc: float) -> dict[str, Remembered]:
-    return Memory(path, lambda: monotonic, lambda: utc).take()
+def found(path: Path, monotonic: float, utc: float) -> dict[str, HandoverEntry]:
+    return HandoverFile(path, lambda: monotonic, lambda: utc).take()
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def path(tmp_path) -> Path:
 
 
 def test_waits_go_on_where_they_stood_whatever_becomes_of_the_clock_that_people_set(path):
-    expected = replace(KNOWN, submitted_for_s=140.0, doubtful_for_s=60.0)
+    expected = replace(KNOWN, submitted_for_s=140.0, unconfirmed_for_s=60.0)
     assert found(left(path), monotonic=1040.0, utc=9999.0) == {KEY: expected}
 
 
@@ -47,14 +47,14 @@ def test_on_another_machine_only_the_clock_that_people_set_tells(path, monkeypat
     left(path)
     monkeypatch.setattr(handover, "boot_id", lambda: "another")
     [known] = found(path, monotonic=3.0, utc=5030.0).values()
-    assert (known.submitted_for_s, known.doubtful_for_s, known.absent_for_s) == (130.0, 50.0, None)
+    assert (known.submitted_for_s, known.unconfirmed_for_s, known.absent_for_s) == (130.0, 50.0, None)
 
 
 def test_a_clock_that_was_set_back_shortens_no_wait(path, monkeypatch):
     left(path)
     monkeypatch.setattr(handover, "boot_id", lambda: "another")
     [known] = found(path, monotonic=3.0, utc=10.0).values()
-    assert known.doubtful_for_s == 20.0
+    assert known.unconfirmed_for_s == 20.0
 
 
 def test_whoever_takes_it_leaves_nothing_for_the_next_one(path):
@@ -70,7 +70,7 @@ def test_whoever_takes_it_leaves_nothing_for_the_next_one(path):
         {"schema": "parlay.launcher/2"},
         {"at": {"boot": "x"}},
         {"at": {"boot": "x", "monotonic_s": "now", "utc_s": "now"}},
-        {"attempts": {KEY: {"doubtful_for_s": "long"}}},
+        {"attempts": {KEY: {"unconfirmed_for_s": "long"}}},
         {"attempts": {KEY: {"age": 1.0}}},
         {"attempts": [KEY]},
     ],

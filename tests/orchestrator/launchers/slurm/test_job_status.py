@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.launchers.slurm.job_status import alive_status, ended_status, job_words, unknown_status
+from orchestrator.launchers.slurm.job_status import alive_status, describe_job, ended_status, unknown_status
 from slurm.job_state import JobSnapshot, JobState
 from slurm.parse import parse_squeue
 from trials.attempt_result import Liveness
@@ -110,7 +110,7 @@ def test_what_slurm_says_of_an_end(job, log, reason, failed):
     assert (status.liveness, status.reason, status.failed) == (Liveness.ENDED, reason, failed)
     assert (status.started, status.started_at, status.ended_at) == (True, STARTED, ENDED)
     assert (status.nodes, status.job_id, status.restart) == (("n1", "n2"), "7", 0)
-    assert status.detail == job_words(job)
+    assert status.detail == describe_job(job)
 
 
 @pytest.mark.parametrize(("code", "signal"), [(143, 0), (0, 0), (0, 15), (0, 9)])
@@ -156,7 +156,7 @@ def test_every_ended_state_has_a_row_above():
     ],
 )
 def test_slurms_words_stand_on_one_line(job, words):
-    assert job_words(job) == words
+    assert describe_job(job) == words
 
 
 def row(state: str, reason: str = "None", nodes: str = "") -> JobSnapshot:

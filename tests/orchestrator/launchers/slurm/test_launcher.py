@@ -10,12 +10,12 @@ from orchestrator.launchers import factory
 from orchestrator.launchers.base import LaunchPostponed, LaunchRefused
 from orchestrator.launchers.schema import LauncherSection
 from orchestrator.launchers.slurm.launcher import SlurmLauncher
-from orchestrator.launchers.slurm.submissions import SETTLE_S
+from orchestrator.launchers.slurm.submissions import CONFIRM_WINDOW_S
 from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S
 from orchestrator.search.node_hours import longest_attempt_s
 from slurm.fake.jobs import JobPlan
 from slurm.job_state import JobState
-from slurm.poll_backoff import LONGEST_INTERVAL_S, PollPace
+from slurm.poll_backoff import LONGEST_INTERVAL_S, PollBackoff
 from slurm.request import JobOptions
 from tests.orchestrator.launchers.attempts import poll_one
 from tests.orchestrator.launchers.on_fake_slurm import POLL_S, asking
@@ -60,7 +60,7 @@ def test_a_settled_doubt_asks_accounting_once_however_long_the_queue_stays_full(
             with pytest.raises(LaunchPostponed):
                 bench.launcher.launch(request)
         bench.cluster.advance(0.5)
-    assert len(bench.asked["accounted"]) == 1
+    assert len(bench.asked["accounted_jobs"]) == 1
 
 
 def test_after_a_success_the_next_refusal_is_waited_for_from_the_beginning(bench):
@@ -117,10 +117,10 @@ def test_the_record_that_a_refusal_left_is_not_taken_for_the_attempts_job(bench)
     bench.slurm.submit = lose_the_second
     with pytest.raises(LaunchPostponed, match="no answer from Slurm"):
         bench.launcher.launch(request)
-    bench.cluster.advance(SETTLE_S / 2)
+    bench.cluster.advance(CONFIRM_WINDOW_S / 2)
     with pytest.raises(LaunchPostponed, match="looking for it by its name"):
         bench.launcher.launch(request)
-    bench.cluster.advance(SETTLE_S)
+    bench.cluster.advance(CONFIRM_WINDOW_S)
     job_id = bench.launcher.launch(request)
     assert bench.cluster.job(job_id).reason != "BadConstraints"
 
@@ -136,7 +136,7 @@ def test_a_driver_that_comes_after_adopts_the_job_and_not_the_record_of_a_refusa
 
 @pytest.mark.parametrize(("interval_s", "iteration_interval_s"), [(1.0, 0.5), (15.0, 1.0), (600.0, 2.0)])
 def test_a_turn_is_longer_where_slurm_is_asked_seldom(bench, interval_s, iteration_interval_s):
-    launcher = SlurmLauncher(bench.slurm, JobOptions(), PollPace(interval_s), asking(bench.slurm))
+    launcher = SlurmLauncher(bench.slurm, JobOptions(), PollBackoff(interval_s), asking(bench.slurm))
     assert launcher.iteration_interval_s == iteration_interval_s
 
 
@@ -194,13 +194,13 @@ def test_many_attempts_are_cancelled_with_one_request(bench):
 
 
 def test_a_submission_nobody_knows_about_is_not_called_cancelled_before_it_is_certain(bench):
-    bench.slurm.submissions_time_out(times=1, appears_after_s=SETTLE_S - 5)
+    bench.slurm.submissions_time_out(times=1, appears_after_s=CONFIRM_WINDOW_S - 5)
     request = bench.request()
     key = request.spec.attempt_key
     with pytest.raises(LaunchPostponed):
         bench.launcher.launch(request)
     assert bench.launcher.cancel([key]) == {key}
-    bench.cluster.advance(SETTLE_S)
+    bench.cluster.advance(CONFIRM_WINDOW_S)
     assert bench.launcher.cancel([key]) == set()
     assert [job.state for job in bench.cluster.jobs()] == [JobState.CANCELLED]
 

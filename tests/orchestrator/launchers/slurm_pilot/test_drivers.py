@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.launchers.base import LaunchPostponed
-from orchestrator.launchers.slurm_pilot.allocations import Pilots
+from orchestrator.launchers.slurm_pilot.allocations import PilotPool
 from slurm.job_state import JobState
 from tests.orchestrator.launchers.on_fake_slurm import PilotBench, finish, nodes_asked
 from trials.pilot.files import StepSign, StepStart, write
@@ -48,7 +48,7 @@ def test_a_pilot_that_was_perhaps_submitted_is_named_while_slurm_is_silent(rig):
         rig.launch()
     rig.cluster.controller_down(for_s=3600.0)
     rig.launcher = rig.new_launcher()
-    assert rig.launcher.release() == ["demo-abc234.p0001"]
+    assert rig.launcher.cancel_leftovers() == ["demo-abc234.p0001"]
 
 
 def test_an_attempt_that_was_never_written_down_is_launched_anew(rig):
@@ -63,12 +63,12 @@ def test_pilots_that_nobody_needs_end_with_their_driver_and_others_stay(rig):
     rig.launch()
     folder = rig.serve()
     rig.launcher.close()
-    assert not folder.let_go.exists()
+    assert not folder.drain.exists()
     finish(folder, "t0001.a1")
     rig.look()
     folder.closed.write_text("{}")
     rig.launcher.close()
-    assert folder.let_go.exists()
+    assert folder.drain.exists()
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_a_pilot_whose_end_slurm_does_not_confirm_is_told_of(full):
     assert full.launcher.cancel([first.key]) == {first.key}
     full.launcher.close()
     assert full.notes[-1] == f"pilots that nobody needs may still be there: scancel {full.job().job_id}"
-    assert full.pilot().let_go.exists()  # so that its agent ends as soon as it starts
+    assert full.pilot().drain.exists()  # so that its agent ends as soon as it starts
 
 
 def test_a_folder_that_could_not_be_read_at_first_is_read_again(rig, monkeypatch):
@@ -103,11 +103,11 @@ def test_a_folder_that_could_not_be_read_at_first_is_read_again(rig, monkeypatch
     rig.serve()
     rig.launch("t0002", exclude=("n1", "n2"))
     rig.pilot(2).job.unlink()  # its driver was killed before it knew the id
-    rig.launcher, read = rig.new_launcher(), Pilots._list
-    monkeypatch.setattr(Pilots, "_list", lambda pilots, pilot: (_ for _ in ()).throw(OSError("stale")))
+    rig.launcher, read = rig.new_launcher(), PilotPool._list
+    monkeypatch.setattr(PilotPool, "_list", lambda pilots, pilot: (_ for _ in ()).throw(OSError("stale")))
     with pytest.raises(OSError, match="stale"):
         rig.launcher.launch(rig.request("t0003"))
-    monkeypatch.setattr(Pilots, "_list", read)
+    monkeypatch.setattr(PilotPool, "_list", read)
     assert rig.launcher.launch(rig.request("t0003")) == rig.job(2).job_id
     assert len(rig.cluster.jobs()) == 2
 
@@ -136,12 +136,12 @@ def test_a_request_that_is_claimed_while_the_next_driver_reads_it_is_found(rig):
     folder.heartbeat.write_text("alive")
     rig.look()
     rig.launcher = rig.new_launcher()
-    watch, claims = rig.launcher._watch, iter([lambda: folder.take("t0001.a1", StepSign.CLAIMED)])
-    adopted = watch.request_in
+    monitor, claims = rig.launcher._monitor, iter([lambda: folder.take("t0001.a1", StepSign.CLAIMED)])
+    adopted = monitor.request_in
 
     def claimed_first(pilot, label):
         next(claims)()
         return adopted(pilot, label)
 
-    watch.request_in = claimed_first
+    monitor.request_in = claimed_first
     assert rig.launcher.adopt({first.key: first}) == {first.key: rig.job().job_id}

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from orchestrator.launchers.slurm_pilot.allocations import SILENT_S
-from orchestrator.launchers.slurm_pilot.sizing import SLOW_START_S, STARTUP_S, least_s
+from orchestrator.launchers.slurm_pilot.sizing import SLOW_START_S, STARTUP_S, min_pilot_s
 from slurm.fake.jobs import JobPlan
 from slurm.job_state import JobState
 from slurm.request import Container, Runtime
@@ -60,7 +60,7 @@ def test_an_attempt_that_would_outlast_its_pilot_waits_for_the_next(rig):
     rig.cluster.advance(rig.job().limit_s - LIMIT_S)
     folder.heartbeat.write_text("again")
     second = rig.launch("t0002")
-    assert folder.let_go.exists()
+    assert folder.drain.exists()
     assert rig.status(second).job_id == rig.job(2).job_id
     assert "t0002.a1" not in folder.signs()
 
@@ -74,7 +74,7 @@ def test_where_too_few_nodes_are_left_the_next_pilot_keeps_away_from_the_bad_one
     finish(rig.pilot(), "t0002.a1")
     rig.look()
     rig.launch("t0003", exclude=("n1", "n2"))
-    assert rig.pilot().let_go.exists()
+    assert rig.pilot().drain.exists()
     assert rig.job(2).request.exclude == ("n1", "n2")
     assert nodes_asked(rig.serve(2), "t0003.a1") == ("n3",)
 
@@ -119,7 +119,7 @@ def test_what_was_asked_of_a_pilot_that_ended_first_runs_in_the_next_where_anoth
 def test_it_asks_for_what_is_left_to_try(tmp_path):
     rig = PilotBench(tmp_path, attempts=5)
     rig.launch()
-    assert least_s(LIMIT_S) < 5 * LIMIT_S < rig.job().limit_s
+    assert min_pilot_s(LIMIT_S) < 5 * LIMIT_S < rig.job().limit_s
 
 
 def test_a_pilot_that_runs_and_does_not_serve_is_said(rig):

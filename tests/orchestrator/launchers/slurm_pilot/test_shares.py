@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.launchers.base import EndedPilot, LaunchPostponed
-from orchestrator.launchers.slurm.monitor import Watch
-from orchestrator.launchers.slurm_pilot.allocations import Pilots
+from orchestrator.launchers.slurm.monitor import JobMonitor
+from orchestrator.launchers.slurm_pilot.allocations import PilotPool
 from orchestrator.launchers.slurm_pilot.sizing import TAIL_S, WorkLeft
 from slurm.fake.jobs import JobPlan
 from tests.orchestrator.launchers.on_fake_slurm import LIMIT_S, PilotBench, finish, held_node_s
@@ -72,7 +72,7 @@ def test_what_a_pilot_holds_and_no_step_pays_is_reserved_until_its_end_is_booked
 def test_of_a_pilot_whose_times_nobody_knows_its_tail_is_told(rig, monkeypatch):
     rig.launch()
     finish(rig.serve(), "t0001.a1", node_s=0.0)
-    monkeypatch.setattr(Watch, "_can_have_lasted", lambda *_: False)  # a clock was set between them
+    monkeypatch.setattr(JobMonitor, "_is_plausible_duration", lambda *_: False)  # a clock was set between them
     rig.cluster.cancel(rig.job().job_id)
     rig.look(30.0)
     assert rig.launcher.ended_pilots() == [EndedPilot("p0001", rig.job().job_id, None, 2 * TAIL_S)]
@@ -86,25 +86,25 @@ def test_what_is_given_back_is_waited_for_while_slurm_answers_and_a_minute_where
     folder = rig.serve()
     finish(folder, "t0001.a1")
     rig.look()
-    assert not rig.launcher.give_back()
-    assert folder.let_go.exists()
+    assert not rig.launcher.release()
+    assert folder.drain.exists()
     rig.cluster.controller_down(for_s=3600.0)
     rig.look(10.0)
-    assert not rig.launcher.give_back()
+    assert not rig.launcher.release()
     assert rig.launcher.ended_pilots() == []
     rig.look(60.0)
-    assert rig.launcher.give_back()
+    assert rig.launcher.release()
     assert rig.launcher.ended_pilots() == [EndedPilot("p0001", rig.job().job_id, None, 2 * TAIL_S)]
 
 
 def test_a_pilot_whose_agent_does_not_end_when_it_is_given_back_is_cancelled(rig):
     rig.launch()
     finish(rig.serve(), "t0001.a1")
-    assert not rig.launcher.give_back()
+    assert not rig.launcher.release()
     rig.cluster.advance(6.0)
-    assert not rig.launcher.give_back()
+    assert not rig.launcher.release()
     rig.cluster.advance(6.0)
-    assert rig.launcher.give_back()
+    assert rig.launcher.release()
     assert [job.state.is_ended for job in rig.cluster.jobs()] == [True]
 
 
@@ -122,7 +122,7 @@ def test_what_is_in_no_book_yet_is_reserved_by_the_next_driver_that_has_nothing_
 
 
 def test_a_reservation_waits_while_the_pilots_cannot_be_read(rig, monkeypatch):
-    monkeypatch.setattr(Pilots, "open", lambda *_: (_ for _ in ()).throw(OSError("stale")))
+    monkeypatch.setattr(PilotPool, "open", lambda *_: (_ for _ in ()).throw(OSError("stale")))
     with pytest.raises(LaunchPostponed, match="stale"):
         rig.launcher.longest_s(LIMIT_S, 2)
 
@@ -144,7 +144,7 @@ def test_shares_that_cannot_be_written_down_are_not_told_yet(rig, monkeypatch):
     rig.plan = JobPlan(100.0, exit_code=1)
     first = rig.launch()
     with monkeypatch.context() as patch:
-        patch.setattr(Pilots, "charge", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+        patch.setattr(PilotPool, "share_cost", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
         rig.look(120.0)
         rig.look()
         assert (rig.status(first).liveness, rig.status(first).detail) == (Liveness.ALIVE, "disk full")

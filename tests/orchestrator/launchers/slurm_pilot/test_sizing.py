@@ -13,10 +13,10 @@ from orchestrator.launchers.slurm_pilot.sizing import (
     PilotRules,
     WorkLeft,
     choose_nodes,
-    least_s,
-    longest_share_s,
+    max_share_s,
+    min_pilot_s,
     pilot_nodes,
-    planned_s,
+    planned_pilot_s,
 )
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 
@@ -33,7 +33,7 @@ def test_a_pilot_has_room_for_all_trials_side_by_side_unless_the_file_says_other
 
 def test_it_is_asked_for_what_is_left_to_try_and_one_that_is_tried_again():
     work = WorkLeft(attempts=5, parallel=2)
-    assert planned_s(RULES, work, 600.0) == (3 + 1) * (600.0 + 15.0) + STARTUP_S + ROOM_S
+    assert planned_pilot_s(RULES, work, 600.0) == (3 + 1) * (600.0 + 15.0) + STARTUP_S + ROOM_S
 
 
 @pytest.mark.parametrize(
@@ -45,28 +45,28 @@ def test_it_is_asked_for_what_is_left_to_try_and_one_that_is_tried_again():
     ],
 )
 def test_but_for_no_more_than_the_search_may_use(work, seconds):
-    assert planned_s(RULES, work, 600.0) == seconds
+    assert planned_pilot_s(RULES, work, 600.0) == seconds
 
 
 def test_and_for_no_less_than_one_attempt_needs():
     work = WorkLeft(10, 1, node_hours=0.0, wall_s=0.0)
-    assert planned_s(RULES, work, 600.0) == least_s(600.0) > 600.0 + ROOM_S
+    assert planned_pilot_s(RULES, work, 600.0) == min_pilot_s(600.0) > 600.0 + ROOM_S
 
 
 def test_the_first_free_nodes_are_taken_in_the_pilots_own_order():
-    assert choose_nodes(NODES, 2, busy=(), avoided=(), doubted=()) == ("n3", "n1")
-    assert choose_nodes(NODES, 2, busy={"n3"}, avoided={"n1"}, doubted=()) == ("n4", "n2")
+    assert choose_nodes(NODES, 2, busy=(), avoided=(), suspects=()) == ("n3", "n1")
+    assert choose_nodes(NODES, 2, busy={"n3"}, avoided={"n1"}, suspects=()) == ("n4", "n2")
 
 
 def test_a_node_in_doubt_is_taken_last_but_taken():
-    assert choose_nodes(NODES, 2, busy=(), avoided=(), doubted={"n3"}) == ("n1", "n4")
-    assert choose_nodes(NODES, 4, busy=(), avoided=(), doubted={"n3"}) == NODES
+    assert choose_nodes(NODES, 2, busy=(), avoided=(), suspects={"n3"}) == ("n1", "n4")
+    assert choose_nodes(NODES, 4, busy=(), avoided=(), suspects={"n3"}) == NODES
 
 
 def test_where_too_few_are_free_an_attempt_waits():
-    assert choose_nodes(NODES, 3, busy={"n1"}, avoided={"n2"}, doubted=()) is None
+    assert choose_nodes(NODES, 3, busy={"n1"}, avoided={"n2"}, suspects=()) is None
 
 
 def test_what_is_reserved_covers_a_pilot_of_ones_own_and_what_others_hold_that_is_in_no_book_yet():
     whole_s = STARTUP_S + IDLE_S + 600.0 + 15.0 + TAIL_S
-    assert 2 * longest_share_s(RULES, 600.0, 2, unbooked_node_s=100.0) == 4 * whole_s + 100.0
+    assert 2 * max_share_s(RULES, 600.0, 2, unbooked_node_s=100.0) == 4 * whole_s + 100.0

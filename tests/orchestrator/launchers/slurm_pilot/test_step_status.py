@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.launchers.slurm_pilot.step_status import ended_step, lost_step, sick_nodes, step_job
+from orchestrator.launchers.slurm_pilot.step_status import ended_step_status, lost_step_status, step_job, suspect_nodes
 from slurm.request import JobOptions, Launch
 from slurm.script import render_script
 from tests.orchestrator.launchers.attempts import attempt_request
@@ -31,7 +31,7 @@ def request_(tmp_path: Path):
 
 def status(request, log: str = "", **changes) -> LaunchStatus:
     Path(request.folder.path, "job.log").write_text(log)
-    return ended_step(request, "7", NODES, replace(END, **changes))
+    return ended_step_status(request, "7", NODES, replace(END, **changes))
 
 
 def test_a_step_that_ended_well_is_known_by_job_and_step_and_pays_its_share(request_):
@@ -87,16 +87,16 @@ def test_a_step_that_never_got_its_nodes_has_not_started_and_pays_all_the_same(r
 def test_what_ended_with_its_pilot_is_tried_again_unless_it_was_its_own_node(request_, pilot, log, reason):
     Path(request_.folder.path, "job.log").write_text(log)
     of_pilot = LaunchStatus(Liveness.ENDED, started=True, reason=pilot, started_at=900.0, ended_at=1020.0, job_id="7")
-    found = lost_step(request_, NODES, START, of_pilot, cancelled=False, node_s=100.0)
+    found = lost_step_status(request_, NODES, START, of_pilot, cancelled=False, node_s=100.0)
     assert (found.reason, found.job_id, found.nodes, found.ended_at) == (reason, "7.3", NODES, 1020.0)
     assert found.twin_node_s == 100.0 - 2 * (1020.0 - 1001.0)
-    asked_for = lost_step(request_, NODES, START, of_pilot, cancelled=True, node_s=100.0)
+    asked_for = lost_step_status(request_, NODES, START, of_pilot, cancelled=True, node_s=100.0)
     assert asked_for.reason is FailureReason.CANCELLED_BY_SEARCH
 
 
 def test_what_was_lost_before_its_pilot_was_put_back_is_not_charged_for_the_queue(request_):
     again = LaunchStatus(Liveness.ENDED, started=True, started_at=90_000.0, ended_at=90_002.0, job_id="7", restart=1)
-    assert not lost_step(request_, NODES, START, again, cancelled=False, node_s=4.0).is_metered
+    assert not lost_step_status(request_, NODES, START, again, cancelled=False, node_s=4.0).is_metered
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_what_was_lost_before_its_pilot_was_put_back_is_not_charged_for_the_queu
 def test_the_nodes_that_an_outcome_makes_doubtful(request_, outcome, sick):
     if outcome:
         write_json(request_.folder.outcome(), outcome)
-    assert sick_nodes(request_.folder, NODES, tasks_per_node=2) == sick
+    assert suspect_nodes(request_.folder, NODES, tasks_per_node=2) == sick
 
 
 def test_a_steps_script_is_that_of_a_job_with_more_words_for_srun(request_):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.launchers.slurm.submissions import SETTLE_S
+from orchestrator.launchers.slurm.submissions import CONFIRM_WINDOW_S
 from orchestrator.search.event_store import EventStore
 from orchestrator.search.lease import LeaseLost
 from orchestrator.search.stopping import Limits
@@ -96,7 +96,7 @@ def test_what_a_job_used_that_was_cancelled_before_anybody_had_heard_of_it_is_bo
 
 @pytest.mark.slow
 @pytest.mark.fault(4)
-@pytest.mark.parametrize("late_s", [30.0, SETTLE_S - 5])
+@pytest.mark.parametrize("late_s", [30.0, CONFIRM_WINDOW_S - 5])
 def test_a_job_that_appears_within_the_settle_window_is_adopted_and_not_submitted_again(rig, late_s):
     rig.slurm.submissions_time_out(times=1, appears_after_s=late_s)
     search = rig.open_driver().run()
@@ -112,7 +112,7 @@ def test_a_submission_that_never_was_is_repeated_after_the_window_and_not_before
     rig.check(search)
     assert one_attempt(search).job_id is not None
     [job] = [job for job in rig.cluster.jobs() if job.request.name.endswith("t0001.a1")]
-    assert job.submitted_at - began >= SETTLE_S
+    assert job.submitted_at - began >= CONFIRM_WINDOW_S
 
 
 @pytest.mark.fault(4)
@@ -120,7 +120,7 @@ def test_a_twin_that_appears_after_the_window_is_cancelled(tmp_path):
     rig = slurm_rig(tmp_path, min_job_age_s=86400.0)
     rig.limits = Limits(max_trials=3, parallel_trials=2)
     rig.script = lambda spec, restart: Script(duration_s=400.0, tokens_per_sec=speed_of(spec))
-    rig.slurm.submissions_time_out(times=1, appears_after_s=SETTLE_S + 2 * POLL_S)
+    rig.slurm.submissions_time_out(times=1, appears_after_s=CONFIRM_WINDOW_S + 2 * POLL_S)
     search = rig.open_driver().run()
     rig.check(search, twins=True)
     elder, younger = [job for job in rig.cluster.jobs() if job.request.name.endswith("t0001.a1")]

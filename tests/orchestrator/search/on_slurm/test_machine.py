@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from orchestrator.launchers.slurm.submissions import SETTLE_S
+from orchestrator.launchers.slurm.submissions import CONFIRM_WINDOW_S
 from orchestrator.search.stopping import Limits
 from slurm.job_state import JobState
 from tests.orchestrator.scripted import Script
@@ -82,7 +82,7 @@ class SearchOnSlurm(DisturbedSearch):
     def accounting_is_down(self, seconds: float, lies_s: float) -> None:
         self.rig.cluster.accounting_down(seconds, lies_s)
 
-    @rule(appears_after_s=st.sampled_from([None, 0.0, SETTLE_S / 2]))
+    @rule(appears_after_s=st.sampled_from([None, 0.0, CONFIRM_WINDOW_S / 2]))
     def a_submission_times_out(self, appears_after_s: float | None) -> None:
         self.rig.slurm.submissions_time_out(1, appears_after_s)
 

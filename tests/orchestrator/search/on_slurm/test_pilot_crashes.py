@@ -165,7 +165,7 @@ def idle(tmp_path, monkeypatch) -> PilotRig:
     rig = eventful(tmp_path / "rig")
     rig.limits = Limits(1, 1)
     with monkeypatch.context() as patched:
-        patched.setattr(launcher.SlurmPilotLauncher, "give_back", lambda _: True)
+        patched.setattr(launcher.SlurmPilotLauncher, "release", lambda _: True)
         assert rig.open_driver().run().state.is_ended
     return rig
 
@@ -175,7 +175,7 @@ def test_pilots_of_a_driver_killed_at_the_very_end_are_ended_by_whoever_releases
     rig = request.getfixturevalue(left)
     assert [job.state.is_ended for job in rig.cluster.jobs()] == [False]
     rig.open_driver()
-    assert rig.launcher.release() == []
+    assert rig.launcher.cancel_leftovers() == []
     rig.cluster.advance(10.0)
     assert [job.state.is_ended for job in rig.cluster.jobs()] == [True]
 
@@ -184,4 +184,4 @@ def test_a_pilot_that_slurm_does_not_end_is_named(waiting):
     rig = waiting
     rig.cluster.controller_down(for_s=3600.0)
     rig.open_driver()
-    assert rig.launcher.release() == ["rig-aaaaaa.p0001"]
+    assert rig.launcher.cancel_leftovers() == ["rig-aaaaaa.p0001"]
