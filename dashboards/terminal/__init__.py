@@ -1,1 +1,1 @@
-"""Terminal views: live table, headline, progress, rank diagram."""
+"""Terminal views: live table, event lines, headline, progress, rank diagram."""

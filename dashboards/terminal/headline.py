@@ -1,4 +1,4 @@
-"""The verdict of a search in words: a headline, a sentence, how it ended; and the contract's `verdict` object. Pure."""
+"""Verdict of a search as text (headline, sentence, end reason) and as the contract's `verdict` object. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNITS: Mapping[Objective, str] = {
     Objective.TOKENS_PER_SEC_PER_GPU: "tokens/s per GPU",
     Objective.NODE_HOURS_PER_BILLION_TOKENS: "tokens/s per node",
 }
-"""Of a speed, by what is optimised: larger is better, also where node-hours are to be few."""
+"""Unit of the speed that is shown for each objective; larger is always better."""
 
 _LONGEST_REASON = 200
 
@@ -29,7 +29,7 @@ _END_DESCRIPTIONS: Mapping[EndReason, str] = {
     EndReason.CONVERGED: "converged: no remaining layout is likely to be faster",
     EndReason.SPACE_EXHAUSTED: "every layout was tried",
     EndReason.WALL_TIME: "reached search.max_wall_time",
-    EndReason.IDLE: "no trial started, ran or ended for as long as search.idle_limit allows",
+    EndReason.IDLE: "idle: no trial started, ran or ended within search.idle_limit",
     EndReason.NO_FEASIBLE_LAYOUT: "no layout could be measured",
     EndReason.SCRIPT_ERROR: "the trainer crashed in every trial",
     EndReason.CANCELLED_BY_USER: "cancelled by the user",
@@ -55,12 +55,12 @@ def verdict_json(verdict: SearchVerdict) -> dict[str, Any]:
 
 
 def headline(verdict: SearchVerdict) -> str:
-    """What the search found, in a few words and no stop."""
+    """Result of the search in a few words, without a full stop."""
     return _HEADLINES[verdict.kind](verdict)
 
 
 def sentence(verdict: SearchVerdict) -> str:
-    """What the headline rests on, in a sentence or two."""
+    """Evidence for the headline, in one or two sentences."""
     best = verdict.best
     if verdict.kind is VerdictKind.ONLY_BASELINE:
         return "There is nothing to compare it with" + ("." if verdict.is_ended else " yet.")
@@ -69,8 +69,8 @@ def sentence(verdict: SearchVerdict) -> str:
         others = [tie.trial for tie in verdict.ranking.ties if tie is not verdict.ranking.fastest]
         return f"{words}; statistically tied with {join_names(others)}." if others else f"{words}."
     if verdict.kind is VerdictKind.NONE_ALLOWED:
-        why = none_words(verdict.ranking) or ""
-        return f"{why[0].upper()}{why[1:]}."
+        reason = none_words(verdict.ranking) or ""
+        return f"{reason[0].upper()}{reason[1:]}."
     if not verdict.is_ended:
         return "The first numbers appear once a trial has been measured."
     if verdict.kind in (VerdictKind.REFUSED, VerdictKind.CANCELLED):
@@ -79,30 +79,30 @@ def sentence(verdict: SearchVerdict) -> str:
 
 
 def best_layout_line(verdict: SearchVerdict) -> str:
-    """The best layout and what is known of it in one line, for a terminal; the headline where there is none."""
+    """Best layout, its throughput and speed-up in one line; the headline where there is none."""
     best, words = verdict.best, headline(verdict)
     if best is None:
         return none_words(verdict.ranking) or _lower(words)
     if verdict.kind is VerdictKind.NO_COMPARISON:
         words = _describe_missing_comparison(verdict)
-    told = [
+    parts = [
         f"best: {best.trial}, {best.layout.key}, {format_throughput(best.measured or {})} tokens/s",
         _lower(words),
     ]
     if best is not verdict.ranking.fastest:
-        told.append(choice_words(verdict.ranking) or "")
+        parts.append(choice_words(verdict.ranking) or "")
     elif verdict.ranking.ties:
-        told.append(f"statistically tied with {_tie_names(verdict)}")
-    return "; ".join(told)
+        parts.append(f"statistically tied with {_tie_names(verdict)}")
+    return "; ".join(parts)
 
 
 def describe_end_reason(reason: EndReason) -> str:
-    """Why a search ended, as far as its reason alone tells."""
+    """Text of an end reason."""
     return _END_DESCRIPTIONS[reason]
 
 
 def describe_ending(verdict: SearchVerdict) -> str:
-    """Why this search ended, in words without a stop; "" while it has not."""
+    """Reason reason this search ended, without a full stop; "" while it runs."""
     reason = verdict.end_reason
     if reason is None:
         return ""
@@ -116,7 +116,7 @@ def describe_ending(verdict: SearchVerdict) -> str:
 
 
 def format_speedup(speedup: Speedup, objective: Objective = Objective.TOKENS_PER_SEC) -> str:
-    """How many times as fast as the baseline, with its 95 % interval."""
+    """Speed-up over the baseline, with its 95 % interval."""
     better = "faster" if objective is Objective.TOKENS_PER_SEC else "better"
     unit = "" if objective is Objective.TOKENS_PER_SEC else f" in {UNITS[objective]}"
     if speedup.ratio >= 1:
@@ -125,20 +125,20 @@ def format_speedup(speedup: Speedup, objective: Objective = Objective.TOKENS_PER
 
 
 def format_interval(speedup: Speedup) -> str:
-    """The 95 % interval in brackets, after a number."""
+    """95 % interval of a speed-up in parentheses, to be appended to the number."""
     if speedup.low is None or speedup.high is None:
         return " (interval unknown)"
     return f" ({speedup.low:.2f}\N{EN DASH}{speedup.high:.2f})"
 
 
 def headroom_lines(ranking: Ranking) -> list[str]:
-    """A line about the layouts that were measured and leave too little memory to be the best."""
+    """Warning about measured layouts that leave less free memory than required; at most one line."""
     too_full = [trial for trial in ranking.ordered if not ranking.has_headroom(trial)]
     if ranking.headroom is None or not too_full:
         return []
-    asked = f"constraints.min_free_memory_gib asks {ranking.headroom.min_free_gib:g} GiB"
+    rule = f"constraints.min_free_memory_gib is {ranking.headroom.min_free_gib:g} GiB"
     leave = "leaves" if len(too_full) == 1 else "leave"
-    return [f"! {join_names([trial.trial for trial in too_full])} {leave} less memory free than asked: {asked}"]
+    return [f"! {join_names([trial.trial for trial in too_full])} {leave} less memory free than required: {rule}"]
 
 
 def format_throughput(measured: Mapping[str, Any]) -> str:
@@ -234,7 +234,7 @@ _HEADLINES = {
     VerdictKind.BASELINE_BEST: _baseline_best,
     VerdictKind.ONLY_BASELINE: _only_baseline,
     VerdictKind.NO_COMPARISON: _no_comparison,
-    VerdictKind.NONE_ALLOWED: lambda verdict: "No measured layout may be the best",
+    VerdictKind.NONE_ALLOWED: lambda verdict: "No measured layout qualifies as the best",
     VerdictKind.NOTHING_YET: lambda verdict: "No layout has been measured yet",
     VerdictKind.NOTHING_MEASURED: lambda verdict: "No layout was measured",
     VerdictKind.ALL_FAILED: _all_failed,

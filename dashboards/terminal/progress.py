@@ -1,4 +1,4 @@
-"""How far a search is, and what it has in flight, in words for people. Pure."""
+"""Progress of a search and its attempts in flight, as text. Pure."""
 
 from __future__ import annotations
 
@@ -9,57 +9,57 @@ from search_spaces.schema.durations import parse_duration_s
 from trials.ledger.events import SearchRecord, SearchState
 from trials.trial import Attempt, TrialKind, TrialState
 
-_LEAST_TRIALS_FOR_A_PACE = 3
+_MIN_TRIALS_FOR_ESTIMATE = 3
 
 
 @dataclass(frozen=True)
-class Share:
-    """How much of one limit of the search file is used; `words` say it with its unit."""
+class LimitUsage:
+    """Used part of one limit of the search file; `text` is the same with units."""
 
     name: str
     used: float
     limit: float
-    words: str
+    text: str
 
 
-def shares(search: SearchRecord, now: float) -> list[Share]:
-    """Every limit that the search has, and how much of it is used. `now` is UTC seconds since the epoch."""
-    return list(_shares(search, search.ended_at or now))
+def limit_usages(search: SearchRecord, now: float) -> list[LimitUsage]:
+    """Usage of every limit that the search has. `now` is UTC seconds since the epoch."""
+    return list(_limit_usages(search, search.ended_at or now))
 
 
-def _shares(search: SearchRecord, now: float) -> Iterator[Share]:
+def _limit_usages(search: SearchRecord, now: float) -> Iterator[LimitUsage]:
     limits = search.spec.get("search") or {}
     if (most := limits.get("max_trials")) is not None:
         tried = _layouts_tried(search)
-        yield Share("layouts", tried, most, f"{tried} of at most {most}")
+        yield LimitUsage("layouts", tried, most, f"{tried} of up to {most}")
     if (budget := limits.get("budget_node_hours")) is not None:
         used, reserved = search.node_hours_used, search.node_hours_reserved
         more = f", {reserved:.3g} reserved" if reserved else ""
-        yield Share("node-hours", used, budget, f"{used:.3f} of {budget:g}{more}")
+        yield LimitUsage("node-hours", used, budget, f"{used:.3f} of {budget:g}{more}")
     if (wall := limits.get("max_wall_time")) is not None and not is_simulated(search):
         passed, most_s = now - search.created_at, parse_duration_s(wall)
-        yield Share("time", passed, most_s, f"{clock_text(passed)} of {clock_text(most_s)}")
+        yield LimitUsage("time", passed, most_s, f"{clock_text(passed)} of {clock_text(most_s)}")
 
 
-def describe_pace(search: SearchRecord, now: float) -> str | None:
-    """When all layouts that may be tried will have been, if they go on as those before.
+def describe_time_remaining(search: SearchRecord, now: float) -> str | None:
+    """Upper bound of the remaining time: all allowed layouts are tried at the mean pace so far.
 
-    None where too few have ended for a pace, and once finalists are measured again. It is no forecast of the end: a
-    search that has converged ends sooner.
+    None where too few trials have ended for an estimate, and once finalists are repeated. A search that converges ends
+    sooner.
     """
     limit = (search.spec.get("search") or {}).get("max_trials")
     ended = [t for t in search.trials if t.kind is TrialKind.SEARCH and t.state.is_ended]
     if limit is None or search.state is not SearchState.RUNNING or is_simulated(search):
         return None
     left = limit - len(ended)
-    if len(ended) < _LEAST_TRIALS_FOR_A_PACE or left <= 0 or _layouts_tried(search) < len(search.trials):
+    if len(ended) < _MIN_TRIALS_FOR_ESTIMATE or left <= 0 or _layouts_tried(search) < len(search.trials):
         return None
     seconds = _busy_s(search, now) / len(ended) * left
-    return f"all {limit} layouts would take {clock_text(seconds)} more at this pace; it may end sooner"
+    return f"up to {clock_text(seconds)} remaining"
 
 
 def describe_in_flight(attempt: Attempt, now: float, is_simulated: bool = False) -> str:
-    """An attempt in flight in one line: what it does, for how long, and where."""
+    """Attempt in flight in one line: state, duration, nodes."""
     since = attempt.started_at if attempt.state is TrialState.RUNNING else attempt.submitted_at
     words = f"{attempt.trial}.{attempt.attempt} {attempt.state}"
     if attempt.waits_for is not None:
@@ -67,12 +67,20 @@ def describe_in_flight(attempt: Attempt, now: float, is_simulated: bool = False)
     if since is not None and not is_simulated:
         words += f" for {clock_text(now - since)}"
     if attempt.nodes:
-        words += " on " + _named(attempt.nodes)
+        words += " on " + _node_names(attempt.nodes)
     elif attempt.job_id is not None:
         words += f" as {attempt.job_id}"
     if attempt.unknown_since is not None and not is_simulated:
-        words += f", not seen for {clock_text(now - attempt.unknown_since)}"
+        words += f", unreachable for {clock_text(now - attempt.unknown_since)}"
     return words
+
+
+def format_node_hours(search: SearchRecord) -> str:
+    """Node-hours used of the budget, plus those reserved for attempts in flight."""
+    limit = (search.spec.get("search") or {}).get("budget_node_hours")
+    of_limit = "" if limit is None else f" of {limit:g}"
+    reserved = f"+{search.node_hours_reserved:.3g}" if search.in_flight else ""
+    return f"{search.node_hours_used:.3f}{reserved}{of_limit} node-hours"
 
 
 def clock_text(seconds: float) -> str:
@@ -83,12 +91,12 @@ def clock_text(seconds: float) -> str:
 
 
 def is_simulated(search: SearchRecord) -> bool:
-    """Whether its times are those of a measured table, and not of any clock."""
+    """True if the times come from a measured table instead of a clock."""
     return (search.spec.get("launcher") or {}).get("kind") == "simulated"
 
 
 def _busy_s(search: SearchRecord, now: float) -> float:
-    """Seconds during which anything was in flight: while nobody drove the search, nothing was."""
+    """Seconds during which any attempt was in flight; excludes the time without a driver."""
     attempts = [a for trial in search.trials for a in trial.attempts if a.submitted_at is not None]
     busy_s = until = 0.0
     for begin, end in sorted((a.submitted_at or 0.0, a.ended_at or now) for a in attempts):
@@ -101,9 +109,9 @@ def _layouts_tried(search: SearchRecord) -> int:
     return sum(trial.kind is TrialKind.SEARCH for trial in search.trials)
 
 
-_MOST_NODES_NAMED = 4
+_MAX_NODES_NAMED = 4
 
 
-def _named(nodes: Sequence[str]) -> str:
-    more = len(nodes) - _MOST_NODES_NAMED
-    return " ".join(nodes[:_MOST_NODES_NAMED]) + (f" and {more} more" if more > 0 else "")
+def _node_names(nodes: Sequence[str]) -> str:
+    more = len(nodes) - _MAX_NODES_NAMED
+    return " ".join(nodes[:_MAX_NODES_NAMED]) + (f" and {more} more" if more > 0 else "")

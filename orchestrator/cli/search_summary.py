@@ -7,7 +7,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from dashboards.terminal.headline import best_layout_line, describe_ending, headroom_lines
-from dashboards.terminal.live_table import console_for, format_node_hours, results_table
+from dashboards.terminal.live_table import console_for, results_table
+from dashboards.terminal.progress import format_node_hours
 from dashboards.trial_text import flag_lines, time_lines
 from orchestrator.cli.output import answer
 from orchestrator.config.pilots import nodes_per_pilot

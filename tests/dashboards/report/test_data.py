@@ -79,7 +79,7 @@ def test_where_no_layout_leaves_the_memory_asked_for_there_is_no_answer_and_the_
     assert data_of(search).answer is None
     search.event(EventKind.SEARCH_STATE, state="failed", end_reason="no_feasible_layout", detail="t0001 comes nearest")
     data = data_of(search)
-    assert headline_of(data) == "No measured layout may be the best"
+    assert headline_of(data) == "No measured layout qualifies as the best"
     assert "t0001 comes nearest" in answer_below(data)
 
 

@@ -1,4 +1,4 @@
-"""How far a search is, in words: limits, pace, and what is in flight."""
+"""Progress as text: limits, time remaining, and attempts in flight."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dashboards.terminal.progress import clock_text, describe_in_flight, describe_pace, shares
+from dashboards.terminal.progress import clock_text, describe_in_flight, describe_time_remaining, limit_usages
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.searches import START, SearchUnderTest
 from trials.ledger.events import EventKind
@@ -26,38 +26,38 @@ def searched(num_ended: int, num_in_flight: int = 0, spec: dict[str, Any] | None
     return search
 
 
-def test_every_limit_has_its_share_and_what_has_no_limit_has_none():
+def test_every_limit_has_its_usage_and_what_has_no_limit_has_none():
     record = searched(3, 1).record
-    told = {share.name: share for share in shares(record, START + 10 + 1800)}
-    assert list(told) == ["layouts", "node-hours", "time"]
-    assert (told["layouts"].used, told["layouts"].limit, told["layouts"].words) == (4, 10, "4 of at most 10")
-    assert told["node-hours"].used == record.node_hours_used
-    assert told["node-hours"].words == f"{record.node_hours_used:.3f} of 4, 0.167 reserved"
-    assert (told["time"].used, told["time"].limit, told["time"].words) == (1800, 7200, "30:00 of 2:00:00")
-    assert shares(searched(1, spec={"search": {}}).record, START) == []
+    usages = {usage.name: usage for usage in limit_usages(record, START + 10 + 1800)}
+    assert list(usages) == ["layouts", "node-hours", "time"]
+    assert (usages["layouts"].used, usages["layouts"].limit, usages["layouts"].text) == (4, 10, "4 of up to 10")
+    assert usages["node-hours"].used == record.node_hours_used
+    assert usages["node-hours"].text == f"{record.node_hours_used:.3f} of 4, 0.167 reserved"
+    assert (usages["time"].used, usages["time"].limit, usages["time"].text) == (1800, 7200, "30:00 of 2:00:00")
+    assert limit_usages(searched(1, spec={"search": {}}).record, START) == []
 
 
 def test_the_time_of_an_ended_search_stands_still():
     search = searched(1)
     search.end()
-    early, late = (shares(search.record, START + moment)[-1].used for moment in (10_000, 20_000))
+    early, late = (limit_usages(search.record, START + moment)[-1].used for moment in (10_000, 20_000))
     assert early == late == search.record.ended_at - search.record.created_at
 
 
 def test_repeats_are_no_layouts():
     search = searched(2)
     search.start(Layout(), "finalist")
-    assert shares(search.record, START)[0].used == 2
+    assert limit_usages(search.record, START)[0].used == 2
 
 
-class TestPace:
-    def test_it_is_that_of_the_trials_before_while_something_was_in_flight(self):
+class TestTimeRemaining:
+    def test_it_follows_from_the_time_in_flight_of_the_trials_before(self):
         record = searched(4).record
         now = record.trials[-1].last_attempt.ended_at
         busy_s = sum(t.last_attempt.ended_at - t.last_attempt.submitted_at for t in record.trials)
-        words = f"all 10 layouts would take {clock_text(busy_s / 4 * 6)} more at this pace; it may end sooner"
-        assert describe_pace(record, now) == words
-        assert describe_pace(record, now + 86_400) == words, "a day without a driver is no slower pace"
+        words = f"up to {clock_text(busy_s / 4 * 6)} remaining"
+        assert describe_time_remaining(record, now) == words
+        assert describe_time_remaining(record, now + 86_400) == words, "a day without a driver does not count"
 
     def test_trials_side_by_side_are_counted_once(self):
         search = SearchUnderTest({"search": LIMITS})
@@ -66,25 +66,25 @@ class TestPace:
             search.measure(name, 1000.0)
         attempts = [trial.last_attempt for trial in search.record.trials]
         busy_s = attempts[-1].ended_at - attempts[0].submitted_at
-        assert clock_text(busy_s / 3 * 7) in describe_pace(search.record, 0.0)
+        assert clock_text(busy_s / 3 * 7) in describe_time_remaining(search.record, 0.0)
 
     @pytest.mark.parametrize(
         "spec", [{"search": {}}, {"search": LIMITS, "launcher": {"kind": "simulated"}}, {"search": {"max_trials": 4}}]
     )
     def test_there_is_none_without_a_limit_on_a_simulated_clock_and_when_all_have_ended(self, spec):
-        assert describe_pace(searched(4, spec=spec).record, START) is None
+        assert describe_time_remaining(searched(4, spec=spec).record, START) is None
 
     def test_there_is_none_of_too_few_trials_among_finalists_and_after_the_end(self):
-        assert describe_pace(searched(2).record, START) is None
+        assert describe_time_remaining(searched(2).record, START) is None
         search = searched(4)
         search.start(Layout(), "finalist")
-        assert describe_pace(search.record, START) is None
+        assert describe_time_remaining(search.record, START) is None
         ended = searched(4)
         ended.end()
-        assert describe_pace(ended.record, START) is None
+        assert describe_time_remaining(ended.record, START) is None
 
 
-class TestFlight:
+class TestInFlight:
     def test_one_that_runs_says_where_and_since_when_it_runs(self):
         (attempt,) = searched(0, 1).record.in_flight
         assert describe_in_flight(attempt, attempt.started_at + 75) == "t0001.a1 running for 1:15 on node1 node2"
@@ -107,12 +107,12 @@ class TestFlight:
         words = "t0001.a1 running (suspended) for 1:15 on node1 node2"
         assert describe_in_flight(held, attempt.started_at + 75) == words
 
-    def test_one_that_cannot_be_seen_says_since_when_and_of_many_nodes_some_are_named(self):
+    def test_one_that_is_unreachable_says_since_when_and_of_many_nodes_some_are_named(self):
         (attempt,) = searched(0, 1).record.in_flight
         nodes = tuple(f"n{number}" for number in range(9))
         lost = replace(attempt, nodes=nodes, unknown_since=attempt.started_at + 60)
         words = describe_in_flight(lost, attempt.started_at + 90)
-        assert words == "t0001.a1 running for 1:30 on n0 n1 n2 n3 and 5 more, not seen for 0:30"
+        assert words == "t0001.a1 running for 1:30 on n0 n1 n2 n3 and 5 more, unreachable for 0:30"
 
     def test_on_a_simulated_clock_no_time_is_told(self):
         (attempt,) = searched(0, 1).record.in_flight

@@ -75,7 +75,7 @@ def test_layouts_that_leave_too_little_memory_are_no_answer_and_what_to_relax_is
     out = capfd.readouterr().out
     nearest = "no layout that was measured leaves 30 GiB free (constraints.min_free_memory_gib): t0002 comes nearest"
     assert out.count(f"{nearest} and leaves 17.7 GiB") == 1
-    assert "! t0001, t0002 leave less memory free than asked" in out
+    assert "! t0001, t0002 leave less memory free than required" in out
     table = out[out.index("why no layout was feasible") :].splitlines()
     assert [line.split()[:5] for line in table[1:3]] == [
         ["gpu_oom", "1", "of", "3", "a"],

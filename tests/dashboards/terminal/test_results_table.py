@@ -6,8 +6,9 @@ from dataclasses import fields, replace
 
 import pytest
 
+from dashboards.terminal.event_lines import event_line
 from dashboards.terminal.headline import headroom_lines
-from dashboards.terminal.live_table import event_line, results_table
+from dashboards.terminal.live_table import results_table
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.compared import (
@@ -139,7 +140,7 @@ def test_a_layout_that_leaves_too_little_memory_is_said_to_and_is_last_in_the_ta
     assert (kept.split()[:2], full.split()[0]) == (["t0002", "*"], "t0001")
     assert full.rstrip().endswith("too full")
     (line,) = headroom_lines(ranking)
-    assert line == "! t0001 leaves less memory free than asked: constraints.min_free_memory_gib asks 4 GiB"
+    assert line == "! t0001 leaves less memory free than required: constraints.min_free_memory_gib is 4 GiB"
     assert headroom_lines(ranking_of(search.record)) == []
 
 

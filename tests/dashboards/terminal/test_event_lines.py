@@ -1,4 +1,4 @@
-"""What is said of each event, in a line."""
+"""Lines of events."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from dashboards.terminal.live_table import event_line, progress_line
+from dashboards.terminal.event_lines import event_line
+from dashboards.terminal.live_table import progress_line
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.compared import plain_lines, ranking_of, repeated_search
 from tests.dashboards.searches import SearchUnderTest, ended_search
@@ -14,11 +15,11 @@ from trials.ledger.events import Event, EventKind
 from trials.trial import FailureReason
 
 
-def test_a_repeat_is_proposed_again():
+def test_a_repeat_is_proposed_as_one():
     search = repeated_search()
     said = [event_line(e, r) or "" for e, r in zip(search.events, search.records, strict=True)]
-    assert sum(" proposed again: " in words for words in said) == 3
-    assert [words[9:14] for words in said if " proposed again: " in words] == ["t0005", "t0006", "t0007"]
+    assert sum(" proposed as a repeat: " in words for words in said) == 3
+    assert [words[9:14] for words in said if " proposed as a repeat: " in words] == ["t0005", "t0006", "t0007"]
 
 
 def test_a_cancelled_trial_has_not_failed():
@@ -28,7 +29,7 @@ def test_a_cancelled_trial_has_not_failed():
     line = progress_line(search.record, ranking_of(search.record))
     assert line == "tiny-abcdef stopping: 1 cancelled, 0.250 node-hours"
     words = [event_line(e, r) for e, r in zip(search.events, search.records, strict=True)]
-    assert words[-3].endswith(" t0001.a1 cancelled_by_user")
+    assert words[-3].endswith(" t0001.a1 cancelled by the user")
 
 
 def test_every_event_that_matters_is_one_line():
@@ -42,9 +43,9 @@ def test_every_event_that_matters_is_one_line():
         "t0001.a1 running on node1 node2",
     ]
     assert "t0001.a1 measured: 1,000 (980–1,020) tokens/s, 1 s a step, 1.5 GiB" in words
-    assert "t0002.a1 failed node_failure: it broke" in words
-    assert "t0003.a1 failed gpu_oom: torch.OutOfMemoryError" in words
-    assert words[-2:] == ["t0002 is the best", "search completed max_trials"]
+    assert "t0002.a1 failed, node failure: it broke" in words
+    assert "t0003.a1 failed, out of GPU memory: torch.OutOfMemoryError" in words
+    assert words[-2:] == ["t0002 is the best", "search completed (reached the limit of search.max_trials)"]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ def test_of_a_problem_the_first_line_is_shown_and_of_a_traceback_or_a_log_the_la
     search = SearchUnderTest()
     search.fail(search.start(Layout()), FailureReason.INVALID_LAYOUT, excerpt=excerpt)
     event = next(e for e in search.events if e.kind is EventKind.ATTEMPT_ENDED)
-    assert event_line(event, search.record).endswith(f"t0001.a1 failed invalid_layout: {remark}")
+    assert event_line(event, search.record).endswith(f"t0001.a1 failed, refused by the engine: {remark}")
 
 
 _ON_A_GPU = (
@@ -89,7 +90,7 @@ def test_out_of_memory_is_told_with_rank_phase_and_limit(excerpt, limit_gib, wor
     search = SearchUnderTest({"measure": {"memory_limit_gib": limit_gib}})
     search.fail(search.start(Layout()), FailureReason.GPU_OOM, excerpt, outcome={"rank": 3, "phase": "build"})
     event = next(e for e in search.events if e.kind is EventKind.ATTEMPT_ENDED)
-    assert event_line(event, search.record).endswith(f"t0001.a1 failed gpu_oom: {words}")
+    assert event_line(event, search.record).endswith(f"t0001.a1 failed, out of GPU memory: {words}")
 
 
 def test_a_hang_is_told_with_rank_and_phase_and_not_with_the_line_where_the_rank_stands():
@@ -97,7 +98,7 @@ def test_a_hang_is_told_with_rank_and_phase_and_not_with_the_line_where_the_rank
     excerpt = "no progress for 300 s; the rank stands at\n  File x, line 3\n    work.wait()\n"
     search.fail(search.start(Layout()), FailureReason.HANG, excerpt, outcome={"rank": 1, "phase": "warmup"})
     event = next(e for e in search.events if e.kind is EventKind.ATTEMPT_ENDED)
-    words = "t0001.a1 failed hang: rank 1 made no progress for 300 s in phase warmup"
+    words = "t0001.a1 failed, hang: rank 1 made no progress for 300 s in phase warmup"
     assert event_line(event, search.record).endswith(words)
 
 
@@ -105,7 +106,8 @@ def test_why_a_search_ended_is_one_remark():
     search = SearchUnderTest()
     detail = "Traceback (most recent call last):\n  File x\nImportError: no module"
     search.event(EventKind.SEARCH_STATE, state="failed", end_reason="script_error", detail=detail)
-    assert event_line(search.events[-1], search.record).endswith(" search failed script_error: ImportError: no module")
+    line = event_line(search.events[-1], search.record)
+    assert line.endswith(" search failed (the trainer crashed in every trial): ImportError: no module")
 
 
 def test_an_event_of_a_kind_from_a_later_version_has_no_line():
@@ -121,13 +123,13 @@ def test_control_characters_cannot_steer_the_terminal():
     assert event_line(event, search.record).endswith(r"bad \x1b[2Jname\u202e\x07")
 
 
-def test_an_attempt_that_cannot_be_seen_is_not_called_ended():
+def test_an_unreachable_attempt_has_not_ended():
     search = SearchUnderTest()
     trial = search.start(Layout())
     search.event(EventKind.ATTEMPT_UNKNOWN, trial=trial, attempt="a1", unknown_since=1.0)
-    assert event_line(search.events[-1], search.record).endswith("t0001.a1 cannot be seen just now")
+    assert event_line(search.events[-1], search.record).endswith("t0001.a1 unreachable")
     search.event(EventKind.ATTEMPT_UNKNOWN, trial=trial, attempt="a1", unknown_since=None)
-    assert event_line(search.events[-1], search.record).endswith("t0001.a1 is seen again")
+    assert event_line(search.events[-1], search.record).endswith("t0001.a1 reachable again")
 
 
 def test_an_event_is_stamped_with_its_own_time():
@@ -137,7 +139,7 @@ def test_an_event_is_stamped_with_its_own_time():
 
 def test_another_driver_is_named():
     event = Event(3, 2, 0.0, EventKind.DRIVER_TOOK_OVER, {"host": "login2", "pid": 4711})
-    assert event_line(event, SearchUnderTest().record) == "00:00:00 process 4711 on login2 drives the search"
+    assert event_line(event, SearchUnderTest().record) == "00:00:00 process 4711 on login2 is now the driver"
 
 
 def test_an_attempt_that_becomes_a_step_of_its_pilot_is_queued_once_and_its_step_is_named():
@@ -160,4 +162,4 @@ def test_an_attempt_that_becomes_a_step_of_its_pilot_is_queued_once_and_its_step
 def test_the_end_of_a_pilot_is_told_with_what_was_used():
     search = SearchUnderTest()
     search.event(EventKind.PILOT_ENDED, pilot="p0001", job_id="4711", node_hours=0.25)
-    assert event_line(search.events[-1], search.record).endswith(" pilot p0001 is over: 0.250 node-hours")
+    assert event_line(search.events[-1], search.record).endswith(" pilot p0001 ended: 0.250 node-hours")

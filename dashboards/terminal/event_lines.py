@@ -1,0 +1,124 @@
+"""Events of a search, each as one line. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from dashboards.terminal.headline import describe_end_reason, format_throughput
+from dashboards.terminal.progress import format_node_hours
+from dashboards.text import printable
+from dashboards.trial_text import REASON_LABELS, describe_failure
+from search_spaces.hardware.memory_headroom import MemoryHeadroom
+from trials.analysis.verdict import has_stopped_early, shown_state
+from trials.files.text import last_line
+from trials.ledger.events import Event, EventKind, SearchRecord
+from trials.trial import Attempt, Outcome, TrialKind, TrialState, utc_text
+
+_LONGEST_REMARK = 160
+_ADVICE = re.compile(r"^\s*(rule|fix): ", re.MULTILINE)
+_ATTEMPT_EVENTS = (
+    EventKind.ATTEMPT_LAUNCHED,
+    EventKind.ATTEMPT_RUNNING,
+    EventKind.ATTEMPT_UNKNOWN,
+    EventKind.ATTEMPT_WAITS,
+    EventKind.ATTEMPT_REQUEUED,
+    EventKind.ATTEMPT_ENDED,
+)
+
+
+def event_line(event: Event, search: SearchRecord) -> str | None:
+    """Event as one line with its UTC time; None for events without a line. `search` is the record after it."""
+    words = _describe_event(event, search)
+    return None if words is None else f"{utc_text(event.at)[11:19]} {printable(words)}"
+
+
+def _describe_event(event: Event, search: SearchRecord) -> str | None:
+    data = event.data
+    if event.kind is EventKind.SEARCH_CREATED:
+        return f"search {search.search_id} created"
+    if event.kind is EventKind.SEARCH_STATE:
+        return f"search {_describe_search_state(search)}{_remark(search.detail)}"
+    if event.kind is EventKind.BEST_CHANGED:
+        return f"{data['trial']} is the best" if data["trial"] else "no best trial any more"
+    if event.kind is EventKind.PILOT_ENDED:
+        return f"pilot {data['pilot']} ended: {format_node_hours(search)}"
+    if event.kind is EventKind.DRIVER_TOOK_OVER:
+        return f"process {data['pid']} on {data['host']} is now the driver"
+    if event.kind is EventKind.TRIAL_PROPOSED:
+        trial = search.trial(data["trial"])
+        kind = " as a repeat" if trial.kind is TrialKind.FINALIST else ""
+        return f"{trial.trial} proposed{kind}: {trial.layout.key}"
+    if event.kind in _ATTEMPT_EVENTS:
+        text = _describe_attempt_event(event, search)
+        return None if text is None else f"{data['trial']}.{data['attempt']} {text}"
+    return None
+
+
+def _describe_search_state(search: SearchRecord) -> str:
+    state = shown_state(search.state, search.end_reason)
+    if search.end_reason is None:
+        return str(state)
+    reason = describe_end_reason(search.end_reason)
+    # "cancelled (cancelled by the user)" would say it twice.
+    return reason if reason.startswith(state) else f"{state} ({reason})"
+
+
+def _attempt_of(event: Event, search: SearchRecord) -> Attempt:
+    trial = search.trial(event.data["trial"])
+    return next(a for a in trial.attempts if a.attempt == event.data["attempt"])
+
+
+def _describe_attempt_event(event: Event, search: SearchRecord) -> str | None:
+    attempt = _attempt_of(event, search)
+    is_step = "." in (attempt.job_id or "")  # a step of a pilot runs as soon as it has an id
+    if event.kind is EventKind.ATTEMPT_LAUNCHED:
+        return None if is_step else " as ".join(filter(None, ["queued", attempt.job_id]))
+    if event.kind is EventKind.ATTEMPT_RUNNING:
+        known = f" as {attempt.job_id}" if is_step else ""
+        return f"running{known}" + (" on " + " ".join(attempt.nodes) if attempt.nodes else "")
+    if event.kind is EventKind.ATTEMPT_UNKNOWN:
+        return "unreachable" if attempt.unknown_since is not None else "reachable again"
+    if event.kind is EventKind.ATTEMPT_WAITS:
+        waits_for = event.data["waits_for"]
+        return None if waits_for is None else f"{attempt.state}: {waits_for}"
+    if event.kind is EventKind.ATTEMPT_REQUEUED:
+        return "requeued"
+    return _describe_attempt_end(attempt, search)
+
+
+def _describe_attempt_end(attempt: Attempt, search: SearchRecord) -> str:
+    if attempt.state is TrialState.MEASURED and attempt.outcome is not None:
+        measured = attempt.outcome.measured
+        memory, flags = measured.get("peak_memory_gib"), attempt.outcome.flags
+        words = [f"{format_throughput(measured)} tokens/s", f"{measured['step_time_s']:.4g} s a step"]
+        words += [] if memory is None else [f"{memory:.4g} GiB"]
+        headroom = MemoryHeadroom.of_search(search.spec)
+        if headroom is not None and not headroom.is_satisfied(memory):
+            words[-1] += f"; {headroom.describe(memory)}"
+        return "measured: " + ", ".join(words) + (f"; flagged {', '.join(flags)}" if flags else "")
+    limit_gib = (search.spec.get("measure") or {}).get("memory_limit_gib")
+    return _describe_failed_state(attempt) + _remark(describe_failure(attempt, limit_gib) or attempt.excerpt)
+
+
+def _describe_failed_state(attempt: Attempt) -> str:
+    if attempt.reason is None or has_stopped_early(attempt):
+        return "stopped early" if attempt.reason else str(attempt.state)
+    label = REASON_LABELS[attempt.reason]
+    # "cancelled, cancelled by the user" would say it twice.
+    return label if label.startswith(attempt.state) else f"{attempt.state}, {label}"
+
+
+def measured_by(event: Event, search: SearchRecord) -> Outcome | None:
+    """Outcome of the attempt that was measured with this event; None for other events."""
+    if event.kind is not EventKind.ATTEMPT_ENDED:
+        return None
+    attempt = _attempt_of(event, search)
+    return attempt.outcome if attempt.state is TrialState.MEASURED else None
+
+
+def _remark(excerpt: str | None) -> str:
+    """Cause of a failure after a colon: the first line of a problem, the last line of a traceback or a log."""
+    text = (excerpt or "").strip()
+    is_problem = _ADVICE.search(text) and not text.startswith("Traceback")
+    line = text.splitlines()[0] if is_problem else last_line(text)
+    return f": {line[:_LONGEST_REMARK]}" if line else ""
