@@ -1,4 +1,4 @@
-"""The tracking section of the search file: where results can be looked at."""
+"""Tracking section of the search file."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ _PASSWORD = re.compile(r"://[^/@\s]*:[^/@\s]+@|[?&][^=&]*(password|passwd|pwd)[^
 
 
 def require_tracking_uri(uri: str) -> str:
-    """The address; InputError for a store MLflow no longer writes, a scheme it does not know, and a password."""
+    """Return the address; InputError for a store that MLflow no longer writes, an unknown scheme, or a password."""
     if _PASSWORD.search(uri):
         raise _with_password()
     if not uri.strip():
-        raise _bad(uri, "an address is not empty", "remove the key, or give one like http://127.0.0.1:5000")
+        raise _bad(
+            uri, "a tracking address must not be empty", "remove the key, or give one like http://127.0.0.1:5000"
+        )
     if uri == "databricks":
         return uri
     parts = _split(uri)
@@ -32,10 +34,10 @@ def require_tracking_uri(uri: str) -> str:
             "use a database, for example sqlite:///mlflow.db, or the http address of a server",
         )
     if scheme not in SCHEMES:
-        rule = "a tracking address begins with " + ", ".join(f"{s}:" for s in SCHEMES)
+        rule = "a tracking address must begin with " + ", ".join(f"{s}:" for s in SCHEMES)
         raise _bad(uri, rule, choice_fix(scheme, SCHEMES))
     if scheme in ("http", "https") and not parts.hostname:
-        raise _bad(uri, "an http address names a host", "for example http://127.0.0.1:5000")
+        raise _bad(uri, "an http address must name a host", "for example http://127.0.0.1:5000")
     return uri
 
 
@@ -47,22 +49,22 @@ def _split(uri: str) -> SplitResult:
 
 
 def _bad(uri: str, rule: str, fix: str | None) -> InputError:
-    return InputError.of("mlflow_uri", f"{uri!r} is no tracking address", rule=rule, fix=fix, value=uri)
+    return InputError.of("mlflow_uri", f"{uri!r} is not a tracking address", rule=rule, fix=fix, value=uri)
 
 
 def _with_password() -> InputError:
     return InputError.of(
         "secret",
         "the tracking address holds a password",
-        rule="a secret never stands in a file or on a command line",
-        fix="leave it out: MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD for a server, PGPASSWORD for Postgres",
+        rule="secrets must not be in a file or on a command line",
+        fix="instead set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD for a server, PGPASSWORD for Postgres",
     )
 
 
 class TrackingSection(Section):
-    """MLflow. A search goes on when it is down."""
+    """MLflow tracking. A search continues while MLflow is down."""
 
-    enabled: bool = Field(default=True, description="Whether the search is shown in MLflow.")
+    enabled: bool = Field(default=True, description="Record the search in MLflow.")
     mlflow_uri: Annotated[str, AfterValidator(require_tracking_uri)] | None = Field(
         default=None,
         max_length=4096,

@@ -1,4 +1,4 @@
-"""Text from elsewhere, made fit for a terminal."""
+"""Escaping and masking of untrusted text."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import unicodedata
 
 
 def printable(text: str) -> str:
-    """The text in one line, without anything that could steer a terminal."""
+    """Text in one line, with control characters escaped."""
     return "".join(_visible(character) for character in text)
 
 
 def masked(uri: str) -> str:
-    """The address, or a text with addresses in it, without a user's name and password."""
+    """Address, or text with addresses, with user names and passwords masked."""
     return re.sub(r"://[^/@\s]+@", "://***@", uri)
 
 
 def one_line(error: Exception) -> str:
-    """The kind of error and the first line of what it says."""
+    """Type of the error and the first line of its message."""
     first = (str(error).splitlines() or [""])[0]
     return masked(printable(f"{type(error).__name__}: {first[:300]}"))
 

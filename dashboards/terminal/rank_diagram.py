@@ -1,4 +1,4 @@
-"""A layout drawn in text: which ranks form which group, and who stands where on which node. Pure."""
+"""Text diagram of a layout: rank groups along each axis, and the ranks of each node. Pure."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from trials.files.text import counted
 
 T = TypeVar("T")
 
-_MOST_MEMBERS = 4
-"""Ranks of a group that are all written out; of a larger one the first three and the last."""
-_MOST_GROUPS = 4
-_MOST_NODES = 4
-_MOST_LINES = 8
+_MAX_MEMBERS = 4
+"""Largest group whose ranks are all listed; of a larger one the first three and the last are."""
+_MAX_GROUPS = 4
+_MAX_NODES = 4
+_MAX_LINES = 8
 _WIDTH = 100
 
 
 def rank_diagram(layout: Layout, gpus_per_node: int) -> list[str]:
-    """Lines for a terminal: the groups along each axis, and the nodes as boxes. Of many only some are shown."""
+    """Lines for a terminal: the groups along each axis, and the nodes as boxes; long lists are shortened."""
     return [*_group_lines(layout, gpus_per_node), *_node_lines(layout, gpus_per_node)]
 
 
 def stage_of(rank: int, layout: Layout) -> int:
-    """Which pipeline stage a rank has."""
+    """Pipeline stage of a rank."""
     return rank // _strides(layout)["pipeline"] % layout.pipeline_parallel
 
 
 def data_rank_of(rank: int, layout: Layout) -> int:
-    """Which share of each batch a rank has."""
+    """Data-parallel index of a rank."""
     return rank // _strides(layout)["data"] % layout.data_parallel
 
 
 def groups_along(axis: str, layout: Layout) -> list[range]:
-    """The groups of ranks along `tensor`, `data` or `pipeline`, by their first rank."""
+    """Groups of ranks along `tensor`, `data` or `pipeline`, ordered by their first rank."""
     size, stride = getattr(layout, f"{axis}_parallel"), _strides(layout)[axis]
     blocks = range(0, layout.num_gpus, size * stride)
     return [range(first, block + size * stride, stride) for block in blocks for first in range(block, block + stride)]
 
 
 def _strides(layout: Layout) -> dict[str, int]:
-    """How far apart neighbours along each axis are, in ranks."""
+    """Distance in ranks between neighbours along each axis."""
     tensor, data, stages = layout.tensor_parallel, layout.data_parallel, layout.pipeline_parallel
     if layout.rank_order == "tp-pp-dp":
         return {"tensor": 1, "pipeline": tensor, "data": tensor * stages}
@@ -59,49 +59,49 @@ def _group_lines(layout: Layout, gpus_per_node: int) -> Iterator[str]:
         nodes = max(len({rank // gpus_per_node for rank in group}) for group in groups)
         where = "inside a node" if nodes == 1 else f"each over {nodes} nodes"
         count = counted(len(groups), "group")
-        members = " | ".join(_shortened(groups, _MOST_GROUPS, _ranks))
+        members = " | ".join(_shorten(groups, _MAX_GROUPS, _ranks))
         yield f"{axis:<9} {count} of {len(groups[0])}, {where}: {members}"
 
 
 def _node_lines(layout: Layout, gpus_per_node: int) -> Iterator[str]:
     nodes = -(-layout.num_gpus // gpus_per_node)
-    shown = list(range(nodes)) if nodes <= _MOST_NODES else [0, 1, nodes - 1]
+    shown = list(range(nodes)) if nodes <= _MAX_NODES else [0, 1, nodes - 1]
     boxes = [_box(layout, gpus_per_node, node) for node in shown]
-    if nodes > _MOST_NODES:
-        yield from _beside(boxes[:-1])
-        yield f"  ... {nodes - len(shown)} nodes more ..."
-        yield from _beside(boxes[-1:])
+    if nodes > _MAX_NODES:
+        yield from _side_by_side(boxes[:-1])
+        yield f"  ... {nodes - len(shown)} more nodes ..."
+        yield from _side_by_side(boxes[-1:])
     else:
-        yield from _beside(boxes)
+        yield from _side_by_side(boxes)
 
 
 def _box(layout: Layout, gpus_per_node: int, node: int) -> list[str]:
     first = node * gpus_per_node
     ranks = range(first, min(first + gpus_per_node, layout.num_gpus))
     tensor_groups = [list(group) for _, group in groupby(ranks, key=lambda rank: rank // layout.tensor_parallel)]
-    rows = _shortened(tensor_groups, _MOST_LINES, partial(_seat, layout))
+    rows = _shorten(tensor_groups, _MAX_LINES, partial(_cell, layout))
     width = max(len(row) for row in (*rows, f"node {node}"))
     edge = f"+{'-' * (width + 2)}+"
     title = f"+ node {node} ".ljust(width + 3, "-") + "+"
     return [title, *(f"| {row:<{width}} |" for row in rows), edge]
 
 
-def _seat(layout: Layout, ranks: Sequence[int]) -> str:
-    """What the ranks of a tensor group that are on this node do."""
-    words = []
+def _cell(layout: Layout, ranks: Sequence[int]) -> str:
+    """Role of those ranks of a tensor group that are on one node."""
+    parts = []
     if layout.pipeline_parallel > 1:
-        words.append(f"stage {stage_of(ranks[0], layout)}")
+        parts.append(f"stage {stage_of(ranks[0], layout)}")
     if layout.data_parallel > 1:
-        words.append(f"data {data_rank_of(ranks[0], layout)}")
+        parts.append(f"data {data_rank_of(ranks[0], layout)}")
     if len(ranks) < layout.tensor_parallel:
-        part = _span(ranks[0] % layout.tensor_parallel, len(ranks))
-        words.append(f"tensor {part} of {layout.tensor_parallel}")
+        share = _span(ranks[0] % layout.tensor_parallel, len(ranks))
+        parts.append(f"tensor {share} of {layout.tensor_parallel}")
     noun = "rank" if len(ranks) == 1 else "ranks"
-    return f"{noun} {_span(ranks[0], len(ranks))}: {', '.join(words) or 'the whole model'}"
+    return f"{noun} {_span(ranks[0], len(ranks))}: {', '.join(parts) or 'the whole model'}"
 
 
-def _beside(boxes: Sequence[list[str]]) -> Iterator[str]:
-    """As many boxes side by side as there is room for, the others below."""
+def _side_by_side(boxes: Sequence[list[str]]) -> Iterator[str]:
+    """Rows of boxes, as many in a row as fit."""
     row: list[list[str]] = []
     for box in boxes:
         if row and sum(len(other[0]) + 2 for other in (*row, box)) > _WIDTH:
@@ -120,7 +120,7 @@ def _joined(boxes: Sequence[list[str]]) -> Iterator[str]:
 def _ranks(group: range) -> str:
     if group.step == 1:
         return _span(group[0], len(group))
-    if len(group) <= _MOST_MEMBERS:
+    if len(group) <= _MAX_MEMBERS:
         return " ".join(map(str, group))
     return f"{group[0]} {group[1]} {group[2]} ... {group[-1]}"
 
@@ -129,8 +129,8 @@ def _span(first: int, count: int) -> str:
     return str(first) if count == 1 else f"{first}-{first + count - 1}"
 
 
-def _shortened(things: Sequence[T], most: int, words: Callable[[T], str]) -> list[str]:
-    """The words of all of them, or of the first ones and the last."""
-    if len(things) <= most:
-        return list(map(words, things))
-    return [*map(words, things[: most - 2]), "...", words(things[-1])]
+def _shorten(items: Sequence[T], limit: int, text: Callable[[T], str]) -> list[str]:
+    """Text of all items, or of the first ones and the last."""
+    if len(items) <= limit:
+        return list(map(text, items))
+    return [*map(text, items[: limit - 2]), "...", text(items[-1])]

@@ -1,4 +1,4 @@
-"""What a trial's outcome holds, in words."""
+"""Text of a trial's outcome."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_flag_is_told_once_with_the_measurements_that_have_it():
         search.measure(search.start(Layout(micro_batch_size=number + 1)), 5.0, ("extrapolated",))
     search.measure(search.start(Layout()), 5.0, ("time_limit", "extrapolated"))
     first, second = flag_lines(search.record.trials)
-    assert first.startswith("! t0001, t0002, t0003, t0004, t0005, t0006 and 3 more extrapolated: its step time ")
+    assert first.startswith("! t0001, t0002, t0003, t0004, t0005, t0006 and 3 more extrapolated: step time ")
     assert second.startswith("! t0009 time_limit: ")
     assert flag_lines(search.records[3].trials) == []
 

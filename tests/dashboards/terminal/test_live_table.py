@@ -26,7 +26,7 @@ def test_flags_stand_in_the_line_of_a_measurement_and_are_explained_once():
     lines = plain_lines(search)
     first, second = (i for i, line in enumerate(lines) if " measured: " in line)
     assert lines[first].endswith("1 s a step, 1.5 GiB; flagged extrapolated")
-    assert lines[first + 1].startswith("  extrapolated: its step time follows from ")
+    assert lines[first + 1].startswith("  extrapolated: step time extrapolated from ")
     assert lines[second].endswith("; flagged time_limit, extrapolated")
     assert lines[second + 1].startswith("  time_limit: ")
     assert sum("extrapolated: " in line for line in lines) == 1

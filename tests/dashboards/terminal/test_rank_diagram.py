@@ -1,4 +1,4 @@
-"""Which ranks the picture of a layout puts where, and that it stays readable on hundreds of nodes."""
+"""Ranks in the diagram of a layout, which stays readable on hundreds of nodes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_hundreds_of_nodes_are_told_in_a_few_lines():
         "data      280 groups of 8, each over 8 nodes: 0 8 16 ... 56 | 1 9 17 ... 57 | ... | 2183 2191 2199 ... 2239"
         in (picture)
     )
-    assert "  ... 277 nodes more ..." in picture
+    assert "  ... 277 more nodes ..." in picture
     assert "| ranks 2232-2239: stage 34, data 7 |" in picture
 
 

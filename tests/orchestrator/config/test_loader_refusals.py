@@ -343,7 +343,7 @@ def test_a_baseline_on_more_nodes_than_there_are_is_told_so_first(tmp_path: Path
 
 
 def test_an_empty_tracking_address_is_said_to_be_empty(tmp_path: Path):
-    assert the_problem(tmp_path, MINIMAL, 'tracking.mlflow_uri=""').rule == "an address is not empty"
+    assert the_problem(tmp_path, MINIMAL, 'tracking.mlflow_uri=""').rule == "a tracking address must not be empty"
 
 
 @pytest.mark.bad_input(34)
