@@ -113,17 +113,17 @@ class SlurmClient(Slurm):
         if result.rc is None or (result.rc != 0 and reports_no_answer(result.stderr)):
             self._answer(result)
         tested = classify_submission(result.rc, "", result.stderr)  # it prints no id
-        if tested.status is SubmitStatus.REFUSED and "node configuration is not available" in tested.words:
+        if tested.status is SubmitStatus.REFUSED and "node configuration is not available" in tested.message:
             return self._without_nodes(request, tested)
         if tested.status in (SubmitStatus.REFUSED, SubmitStatus.BUSY):
             return tested
-        words = self._beyond_partition(request, result.stderr)
-        return Submission(SubmitStatus.ACCEPTED if words is None else SubmitStatus.REFUSED, words=words or "")
+        message = self._beyond_partition(request, result.stderr)
+        return Submission(SubmitStatus.ACCEPTED if message is None else SubmitStatus.REFUSED, message=message or "")
 
     def _without_nodes(self, request: JobRequest, refused: Submission) -> Submission:
         """A request for more nodes than are up is refused by a test alone: submitted, it waits for them."""
-        words = wait_reason(request, self.nodes())
-        return refused if words is None else Submission(SubmitStatus.BUSY, words=words)
+        message = wait_reason(request, self.nodes())
+        return refused if message is None else Submission(SubmitStatus.BUSY, message=message)
 
     def _beyond_partition(self, request: JobRequest, tested: str) -> str | None:
         """What Slurm accepts and never starts where EnforcePartLimits is NO. A QOS may lift its partition's limit."""
@@ -138,7 +138,7 @@ class SlurmClient(Slurm):
         try:
             result = self._run(argv, submission_environment(self._environ), request.directory)
         except SlurmUnreachable as error:  # sbatch did not even start: that is no word of the site's, and may pass
-            return Submission(SubmitStatus.BUSY, words=str(error))
+            return Submission(SubmitStatus.BUSY, message=str(error))
         return classify_submission(result.rc, result.stdout, result.stderr)
 
     def jobs(self) -> tuple[JobSnapshot, ...]:
@@ -231,8 +231,8 @@ class SlurmClient(Slurm):
         if result.rc is None:
             raise SlurmUnreachable(f"{result.command} did not answer within {self._timeout_s:g} s")
         if result.rc != 0 or (not result.stdout.strip() and "error" in result.stderr):
-            words = printable(result.stderr) or printable(result.stdout) or f"exit code {result.rc}"
-            raise SlurmUnreachable(f"{result.command}: {words}")
+            message = printable(result.stderr) or printable(result.stdout) or f"exit code {result.rc}"
+            raise SlurmUnreachable(f"{result.command}: {message}")
         return result.stdout
 
     def _run(
@@ -264,7 +264,7 @@ class SlurmClient(Slurm):
             # Not reaped yet, so its id, and its group's, cannot be a stranger's.
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
-            stdout, stderr = _last_words(child)
+            stdout, stderr = _remaining_output(child)
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
             return _Result(argv[0], None, _text(stdout), _text(stderr))
@@ -284,7 +284,7 @@ class _Result:
     stderr: str
 
 
-def _last_words(child: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
+def _remaining_output(child: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
     """Reap a killed process, and take what it had printed."""
     try:
         return child.communicate(timeout=_REAP_TIMEOUT_S)

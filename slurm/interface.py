@@ -37,11 +37,11 @@ class SubmitStatus(str, Enum):
 
 @dataclass(frozen=True)
 class Submission:
-    """The answer to a submission; `words` are Slurm's own, "" where it said nothing."""
+    """The answer to a submission; `message` are Slurm's own, "" where it said nothing."""
 
     status: SubmitStatus
     job_id: str | None = None
-    words: str = ""
+    message: str = ""
 
 
 @dataclass(frozen=True)
@@ -103,14 +103,14 @@ class Slurm(ABC):
     def beyond_limits(self, request: JobRequest, partitions: Sequence[PartitionSnapshot]) -> str | None:
         """Why none of these partitions ever starts the job, unless the QOS that it would run under, a default one also,
         lifts that limit. Of one that is named and not known, Slurm itself tells what is wrong with it."""
-        if (words := beyond_limits(request, partitions)) is None:
+        if (message := beyond_limits(request, partitions)) is None:
             return None
         qos = None
         with suppress(SlurmUnreachable):
             association_limits = self.association_limits()
             qos = None if association_limits is None else association_limits.qos_of(request.options)
         if qos is None:
-            return words if request.options.qos is None else None
+            return message if request.options.qos is None else None
         return beyond_limits(request, partitions, qos)
 
     @abstractmethod

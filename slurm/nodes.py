@@ -100,15 +100,15 @@ class Shortage:
     """What a job asks for, and that too few of the nodes it may use have, whatever state they are in."""
 
     resource: Resource
-    words: str
+    message: str
 
 
 def shortages(request: JobRequest, nodes: Iterable[NodeSnapshot]) -> tuple[Shortage, ...]:
     """Everything of which the nodes that the job may use have too little; () where it could run. Nodes may repeat."""
     allowed = {node.name: node for node in _allowed(request, nodes)}.values()
     if len(allowed) < request.num_nodes:
-        words = f"{_counted(request.num_nodes)} asked for, there are {len(allowed)}"
-        return (Shortage(Resource.NODES, words),)
+        message = f"{_counted(request.num_nodes)} asked for, there are {len(allowed)}"
+        return (Shortage(Resource.NODES, message),)
     wants: tuple[tuple[Resource, int, Callable[[NodeSnapshot], int | None]], ...] = (
         (Resource.CPUS, cpus_requested(request), lambda node: node.cpus),
         (Resource.MEMORY, memory_mib_requested(request), lambda node: node.memory_mib),

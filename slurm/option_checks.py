@@ -197,7 +197,7 @@ def _container_problems(container: Container | None) -> Iterator[OptionProblem]:
     if container is None:
         return
     if container.runtime is None:
-        yield from _word_problems(container.words)
+        yield from _command_problems(container.command)
         return
     if container.image is None or not _IMAGE.fullmatch(container.image) or _has_a_dotted_part(container.image):
         rule = "an image is a path or a name: letters, digits and _ . / : @ # + -, without blanks and ' , '"
@@ -206,9 +206,9 @@ def _container_problems(container: Container | None) -> Iterator[OptionProblem]:
         if not _MOUNT.fullmatch(mount) or any(_has_a_dotted_part(path) for path in mount.split(":")):
             rule = "a mount is SRC:DST or SRC:DST:ro, of absolute paths without blanks, : , and parts that are .."
             yield OptionProblem(f"container.mounts[{place}]", mount, rule, "one mount an entry: /data:/data:ro")
-    if container.words:
+    if container.command:
         rule = "a container is a runtime with an image, or a list of words"
-        yield OptionProblem("container.words", list(container.words), rule, "leave out one of the two")
+        yield OptionProblem("container.command", list(container.command), rule, "leave out one of the two")
     if container.writable and container.runtime is Runtime.SHIFTER:
         yield OptionProblem("container.writable", True, "Shifter's images are read-only", "leave it out")
     if container.gpus is not None and container.runtime is not Runtime.APPTAINER:
@@ -220,7 +220,7 @@ def _has_a_dotted_part(path: str) -> bool:
     return ".." in path.split("/")
 
 
-def _word_problems(words: tuple[str, ...]) -> Iterator[OptionProblem]:
+def _command_problems(words: tuple[str, ...]) -> Iterator[OptionProblem]:
     for place, token in enumerate(words):
         if not token or _CONTROL.search(token):
             rule = "a container's command is a list of words without control characters"

@@ -50,17 +50,17 @@ def classify_submission(rc: int | None, stdout: str, stderr: str) -> Submission:
     Only what is certain not to have submitted is BUSY or REFUSED. A request that may have reached the controller while
     its answer was lost (a time-out, a broken connection) is UNCONFIRMED, and so is every message not known here.
     """
-    words = printable(stderr)
+    message = printable(stderr)
     if rc == 0 and (job_id := parse_submitted(stdout)) is not None:
-        return Submission(SubmitStatus.ACCEPTED, job_id, words)
-    words = words or printable(stdout)
-    if rc is None or rc <= 0 or _matches(_MAY_HAVE_ARRIVED, words):
-        return Submission(SubmitStatus.UNCONFIRMED, words=words)
-    if _matches(_NOT_NOW, words) and not _is_beyond_every_limit(words):
-        return Submission(SubmitStatus.BUSY, words=words)
-    if _matches(_NEVER, words) or (rc == _USAGE_EXIT_CODE and words):
-        return Submission(SubmitStatus.REFUSED, words=words)
-    return Submission(SubmitStatus.UNCONFIRMED, words=words)
+        return Submission(SubmitStatus.ACCEPTED, job_id, message)
+    message = message or printable(stdout)
+    if rc is None or rc <= 0 or _matches(_MAY_HAVE_ARRIVED, message):
+        return Submission(SubmitStatus.UNCONFIRMED, message=message)
+    if _matches(_NOT_NOW, message) and not _is_beyond_every_limit(message):
+        return Submission(SubmitStatus.BUSY, message=message)
+    if _matches(_NEVER, message) or (rc == _USAGE_EXIT_CODE and message):
+        return Submission(SubmitStatus.REFUSED, message=message)
+    return Submission(SubmitStatus.UNCONFIRMED, message=message)
 
 
 def reports_no_answer(stderr: str) -> bool:
@@ -163,13 +163,13 @@ _NEVER = (
 )
 
 
-def _matches(patterns: Iterable[str], words: str) -> bool:
-    return any(re.search(pattern, words, re.IGNORECASE) for pattern in patterns)
+def _matches(patterns: Iterable[str], message: str) -> bool:
+    return any(re.search(pattern, message, re.IGNORECASE) for pattern in patterns)
 
 
-def _is_beyond_every_limit(words: str) -> bool:
+def _is_beyond_every_limit(message: str) -> bool:
     """Whether the policy's message names a limit on the job itself (size, time), which waiting does not cure."""
-    limits = re.findall(r"\b(?:QOS|Assoc)\w*(?:Limit|Minutes|RunMinsLimit)\b", words)
+    limits = re.findall(r"\b(?:QOS|Assoc)\w*(?:Limit|Minutes|RunMinsLimit)\b", message)
     return bool(limits) and not any("Submit" in limit for limit in limits)
 
 

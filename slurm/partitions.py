@@ -81,13 +81,13 @@ def beyond_limits(request: JobRequest, partitions: Sequence[PartitionSnapshot], 
     faults = [fault for fault in found if fault is not None]
     if not faults or len(faults) < len(found):
         return None
-    return f"{faults[0].reason}: the job would wait for ever; {', '.join(fault.words for fault in faults)}"
+    return f"{faults[0].reason}: the job would wait for ever; {', '.join(fault.message for fault in faults)}"
 
 
 @dataclass(frozen=True)
 class _Fault:
     reason: str
-    words: str
+    message: str
 
 
 def _beyond(request: JobRequest, partition: PartitionSnapshot, qos: Qos) -> _Fault | None:

@@ -24,7 +24,7 @@ class Container:
     """The image that the ranks run in, and what of the node they see there; checked in option_checks.py.
 
     `mounts` are `SRC:DST` or `SRC:DST:ro`. `gpus` is which driver Apptainer brings in, `nv` or `rocm`. Without a
-    `runtime` it is `words` before the ranks' own command, for example `("apptainer", "exec", "--nv", "image.sif")`.
+    `runtime` it is `command` before the ranks' own command, for example `("apptainer", "exec", "--nv", "image.sif")`.
     """
 
     runtime: Runtime | None = None
@@ -32,7 +32,7 @@ class Container:
     mounts: tuple[str, ...] = ()
     writable: bool = False
     gpus: str | None = None
-    words: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ class SiteProfile:
     limits: Mapping[str, Limits] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
-    def limit_words(self, names: tuple[str, ...], num_nodes: int, minutes: int, jobs: int) -> list[str]:
+    def limit_warnings(self, names: tuple[str, ...], num_nodes: int, minutes: int, jobs: int) -> list[str]:
         """Where jobs of this size, so many at a time, go beyond what is known of these partitions and QOS."""
         wanted = {"max_nodes": num_nodes, "max_minutes": minutes, "max_running": jobs, "max_jobs": jobs}
         return [

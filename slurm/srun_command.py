@@ -72,7 +72,7 @@ def _in_container(request: JobRequest) -> list[str]:
         return []
     if container.runtime is Runtime.APPTAINER:
         return _apptainer(container, request)
-    return _shifter(container, request) if container.runtime is Runtime.SHIFTER else list(container.words)
+    return _shifter(container, request) if container.runtime is Runtime.SHIFTER else list(container.command)
 
 
 def _pyxis(container: Container, request: JobRequest) -> list[str]:

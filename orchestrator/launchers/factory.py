@@ -31,7 +31,7 @@ from slurm.interface import SlurmSettings, SlurmUnreachable
 from slurm.option_checks import requests_gpus
 from slurm.poll_backoff import PollBackoff
 from slurm.request import JobOptions, Runtime
-from slurm.sandbox.config_files import CLUSTER_NAME as SANDBOX_NAME
+from slurm.sandbox.config_files import SANDBOX_CLUSTER_NAME
 from slurm.squeue_cache import SqueueCache
 from trials.ledger.place import home_folder
 
@@ -142,7 +142,7 @@ def poll_interval_s(wanted: float | None, settings: SlurmSettings) -> tuple[floa
     """
     least = LEAST_POLL_INTERVAL_S
     if wanted is None:
-        return (least if settings.cluster_name == SANDBOX_NAME else POLL_INTERVAL_S), None
+        return (least if settings.cluster_name == SANDBOX_CLUSTER_NAME else POLL_INTERVAL_S), None
     if wanted < least:
         return least, f"launcher.slurm.poll_interval {wanted:g} s is raised to {least:g} s"
     return wanted, None

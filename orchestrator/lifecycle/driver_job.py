@@ -118,9 +118,9 @@ def submit_first(slurm: Slurm, job: DriverJob) -> str:
         return submission.job_id
     if submission.status is SubmitStatus.UNCONFIRMED:
         raise ExternalError(
-            f"no answer from Slurm: {submission.words}; perhaps {job.name} is in the queue all the same"
+            f"no answer from Slurm: {submission.message}; perhaps {job.name} is in the queue all the same"
         )
-    raise ExternalError(f"Slurm did not take {job.name}: {submission.words}")
+    raise ExternalError(f"Slurm did not take {job.name}: {submission.message}")
 
 
 def end_all(slurm: Slurm, search_id: str) -> set[str]:
@@ -228,7 +228,7 @@ class DriverChain:
             return ""
         submission = _submit(self._slurm, self._link)
         self.has_next = submission.status is SubmitStatus.ACCEPTED
-        return submission.words
+        return submission.message
 
     def settle(self, has_ended: bool) -> None:
         """Before the driver leaves: a search that has ended needs no next link; where this job's time is up it is

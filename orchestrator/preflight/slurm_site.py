@@ -73,7 +73,7 @@ def require_site(spec: SearchSpec, space: SearchSpace, note: Callable[[str], Non
         tested = [(request, slurm.test(request)) for request in smallest_and_largest(spec, space)]
     except SlurmUnreachable as error:
         raise no_slurm(error) from error
-    problems = [refusal_of(request, s.words, spec) for request, s in tested if s.status is SubmitStatus.REFUSED]
+    problems = [refusal_of(request, s.message, spec) for request, s in tested if s.status is SubmitStatus.REFUSED]
     if problems:
         raise located(InputError(*problems), spec)
     for warning in option_warnings(tested[-1][0].options):
@@ -83,7 +83,7 @@ def require_site(spec: SearchSpec, space: SearchSpace, note: Callable[[str], Non
         note(words)
     for request, submission in tested:
         if submission.status is SubmitStatus.BUSY:
-            note(f"{job_words(request)} would have to wait just now: {submission.words}")
+            note(f"{job_words(request)} would have to wait just now: {submission.message}")
 
 
 def option_words(warning: OptionProblem) -> str:

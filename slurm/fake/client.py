@@ -41,7 +41,7 @@ class FakeSlurm(Slurm):
 
     - `answer_s`: the simulated seconds every command takes.
     - `warning`: what sbatch says besides the id of an accepted job.
-    - `odd_words`: states that no list of ours has, by job id.
+    - `state_words`: states that no list of ours has, by job id.
     - `partition_limits`: partitions that are more than a name, by name.
     - `limits`: what accounting lets the user have.
     - `failing_cancels`: how many more scancels change nothing; with `cancels_hang` they also take their time limit.
@@ -54,7 +54,7 @@ class FakeSlurm(Slurm):
         self.user = user
         self.answer_s = 0.0
         self.warning = ""
-        self.odd_words: dict[str, str] = {}
+        self.state_words: dict[str, str] = {}
         self.partition_limits: dict[str, PartitionSnapshot] = {}
         self.limits = AssociationLimits()
         self.failing_cancels = 0.0
@@ -95,12 +95,12 @@ class FakeSlurm(Slurm):
         refused = next((fault.answer for fault in self._faults if fault.answer.status is SubmitStatus.REFUSED), None)
         if refused is not None:
             return refused
-        if (words := self._rejection_reason(request) or self._unsatisfiable_reason(request)) is not None:
-            return Submission(SubmitStatus.REFUSED, words=words)
-        if (words := wait_reason(request, self._nodes())) is not None:
-            return Submission(SubmitStatus.BUSY, words=words)
-        if (words := self._beyond_partition(request)) is not None:
-            return Submission(SubmitStatus.REFUSED, words=words)
+        if (message := self._rejection_reason(request) or self._unsatisfiable_reason(request)) is not None:
+            return Submission(SubmitStatus.REFUSED, message=message)
+        if (message := wait_reason(request, self._nodes())) is not None:
+            return Submission(SubmitStatus.BUSY, message=message)
+        if (message := self._beyond_partition(request)) is not None:
+            return Submission(SubmitStatus.REFUSED, message=message)
         return Submission(SubmitStatus.ACCEPTED)
 
     def submit(self, request: JobRequest) -> Submission:
@@ -111,12 +111,12 @@ class FakeSlurm(Slurm):
         if (fault := self._next_fault()) is not None:
             return self._submit_with(fault, request)
         if not request.script.is_file():
-            return Submission(SubmitStatus.REFUSED, words=f"sbatch: error: Unable to open file {request.script}")
-        if (words := self._rejection_reason(request)) is not None:
-            return Submission(SubmitStatus.REFUSED, words=words)
-        if (words := self._unsatisfiable_reason(request)) is not None:
+            return Submission(SubmitStatus.REFUSED, message=f"sbatch: error: Unable to open file {request.script}")
+        if (message := self._rejection_reason(request)) is not None:
+            return Submission(SubmitStatus.REFUSED, message=message)
+        if (message := self._unsatisfiable_reason(request)) is not None:
             self.cluster.refuse(self.user, request)
-            return Submission(SubmitStatus.REFUSED, words=words)
+            return Submission(SubmitStatus.REFUSED, message=message)
         return Submission(SubmitStatus.ACCEPTED, self.cluster.accept(self.user, request).job_id, self.warning)
 
     def jobs(self) -> tuple[JobSnapshot, ...]:
@@ -159,17 +159,17 @@ class FakeSlurm(Slurm):
 
     def submissions_time_out(self, times: float = 1, appears_after_s: float | None = 0.0) -> None:
         """sbatch gives up, but the job was accepted and is seen `appears_after_s` later; None: it never was."""
-        answer = Submission(SubmitStatus.UNCONFIRMED, words=_REFUSED + _NO_ANSWER)
+        answer = Submission(SubmitStatus.UNCONFIRMED, message=_REFUSED + _NO_ANSWER)
         self._faults.append(_SubmitFault(answer, times, appears_after_s=appears_after_s))
 
-    def submissions_busy(self, times: float = math.inf, for_s: float = math.inf, words: str = _BUSY) -> None:
+    def submissions_busy(self, times: float = math.inf, for_s: float = math.inf, message: str = _BUSY) -> None:
         """A limit of the queue is reached: nothing is submitted."""
         until = self.cluster.time + for_s
-        self._faults.append(_SubmitFault(Submission(SubmitStatus.BUSY, words=words), times, until))
+        self._faults.append(_SubmitFault(Submission(SubmitStatus.BUSY, message=message), times, until))
 
-    def submissions_refused(self, words: str, times: float = math.inf) -> None:
+    def submissions_refused(self, message: str, times: float = math.inf) -> None:
         """Account, partition or QOS are wrong: nothing is submitted."""
-        self._faults.append(_SubmitFault(Submission(SubmitStatus.REFUSED, words=words), times))
+        self._faults.append(_SubmitFault(Submission(SubmitStatus.REFUSED, message=message), times))
 
     # -- what really happened to this user's jobs
 
@@ -190,21 +190,21 @@ class FakeSlurm(Slurm):
     def _ask_controller(self) -> None:
         self.cluster.advance(self.answer_s)
         if self.cluster.is_hung or self.cluster.is_down:
-            words = _NO_ANSWER if self.cluster.is_hung else _NO_CONTROLLER
+            message = _NO_ANSWER if self.cluster.is_hung else _NO_CONTROLLER
             self.cluster.advance(self.cluster.settings.message_timeout_s)
-            raise SlurmUnreachable(words)
+            raise SlurmUnreachable(message)
 
     def _ask_accounting(self) -> None:
         self.cluster.advance(self.answer_s)
         if self.cluster.accounting.is_down(self.cluster.time):
             raise SlurmUnreachable(_NO_ACCOUNTING)
 
-    def _submit_unanswered(self, request: JobRequest, words: str) -> Submission:
+    def _submit_unanswered(self, request: JobRequest, message: str) -> Submission:
         """A controller that only hangs carries the submission out when it goes on."""
-        if words == _NO_CONTROLLER:
-            return Submission(SubmitStatus.BUSY, words=_REFUSED + words)
+        if message == _NO_CONTROLLER:
+            return Submission(SubmitStatus.BUSY, message=_REFUSED + message)
         self.cluster.at(self.cluster.controller_back, lambda: self.cluster.accept(self.user, request))
-        return Submission(SubmitStatus.UNCONFIRMED, words=_REFUSED + words)
+        return Submission(SubmitStatus.UNCONFIRMED, message=_REFUSED + message)
 
     def _next_fault(self) -> _SubmitFault | None:
         self._faults = [fault for fault in self._faults if fault.times > 0 and self.cluster.time < fault.until]
@@ -258,5 +258,5 @@ class FakeSlurm(Slurm):
 
     def _snapshot(self, job: FakeJob) -> JobSnapshot:
         seen = job.snapshot()
-        word = self.odd_words.get(job.job_id)
+        word = self.state_words.get(job.job_id)
         return seen if word is None else replace(seen, state=JobState.UNKNOWN, state_text=word)

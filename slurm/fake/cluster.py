@@ -202,7 +202,7 @@ class FakeCluster:
         self.unavailable.add(name)
         for job in [job for job in self._known.values() if name in job.nodes and job.run and not job.state.is_ended]:
             code = 15 if len(job.nodes) > 1 else 0
-            self._last_words(job, JobState.NODE_FAIL)
+            self._log_cancellation(job, JobState.NODE_FAIL)
             job.ending = JobEnding(JobState.NODE_FAIL, "NodeDown", signal=code)
             job.ended_at = self._stamp()
             self._leave(job, processes_live_s)
@@ -325,10 +325,10 @@ class FakeCluster:
             if placement.nodes:
                 self._start(job, placement.nodes)
             else:
-                job.reason = placement.reason or self._words_for_unavailable()
+                job.reason = placement.reason or self._unavailable_reason()
         return any(placement.nodes for placement in placements)
 
-    def _words_for_unavailable(self) -> str:
+    def _unavailable_reason(self) -> str:
         return f"ReqNodeNotAvail, UnavailableNodes:{','.join(sorted(self.unavailable))}"
 
     def _start(self, job: FakeJob, nodes: tuple[str, ...]) -> None:
@@ -352,7 +352,7 @@ class FakeCluster:
         last = self._time + (0.0 if run.plan.heeds_term else self.settings.kill_wait_s)
         if last < run.ends:
             run.ends, run.killed = last, True
-        self._last_words(job, ending.state)
+        self._log_cancellation(job, ending.state)
         job.ending = replace(ending, exit_code=SRUN_TERMINATED if run.plan.heeds_term else SRUN_GAVE_UP)
         self._begin_completing(job)
 
@@ -413,7 +413,7 @@ class FakeCluster:
             run.ends, run.killed = last, True
         job.run = None
 
-    def _last_words(self, job: FakeJob, state: JobState) -> None:
+    def _log_cancellation(self, job: FakeJob, state: JobState) -> None:
         at = datetime.fromtimestamp(self._stamp(), timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
         node = job.nodes[0]
         line = f"slurmstepd-{node}: error: *** JOB {job.job_id} ON {node} CANCELLED AT {at}{_LAST_WORDS[state]} ***\n"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-CLUSTER_NAME = "parlay-sandbox"
+SANDBOX_CLUSTER_NAME = "parlay-sandbox"
 PARTITION = "main"
 MOST_NODES = 64
 MOST_PER_NODE = 1024
@@ -248,7 +248,7 @@ def mariadb_bootstrap_command(folder: Path, user: str) -> Sequence[str]:
 def _settings(paths: SandboxPaths, ports: Ports, user: str) -> dict[str, object]:
     folder = paths.folder
     return {
-        "ClusterName": CLUSTER_NAME,
+        "ClusterName": SANDBOX_CLUSTER_NAME,
         "SlurmctldHost": "localhost(127.0.0.1)",
         "SlurmctldPort": ports.slurmctld,
         "SlurmUser": user,

@@ -74,12 +74,12 @@ class Daemon:
         deadline = time.monotonic() + timeout_s
         while not is_ready():
             if self.pid is None:
-                raise DaemonFailed(f"{self.name} has ended: {self.last_words()}")
+                raise DaemonFailed(f"{self.name} has ended: {self.log_tail()}")
             if time.monotonic() >= deadline:
-                raise DaemonFailed(f"{self.name} did not answer within {timeout_s:.0f} s: {self.last_words()}")
+                raise DaemonFailed(f"{self.name} did not answer within {timeout_s:.0f} s: {self.log_tail()}")
             time.sleep(_LOOK_EVERY_S)
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         """The end of what it printed."""
         try:
             lines = self.output.read_text(errors="replace").splitlines()

@@ -260,7 +260,7 @@ class SlurmSandbox:
             if len(states) == self.shape.nodes and not any(map(_is_down, states.values())):
                 return
             if time.monotonic() >= deadline:
-                words = self._daemon(SLURMCTLD).last_words()
+                words = self._daemon(SLURMCTLD).log_tail()
                 raise SandboxFailed(f"nodes are not up: {states or answer.stderr.strip()}; slurmctld said: {words}")
             time.sleep(_LOOK_EVERY_S)
 

@@ -65,7 +65,7 @@ class Bench(ABC):
         """The name of a job that was accepted."""
         request = self.request(behaviour, num_nodes, **changes)
         submission = self.slurm.submit(request)
-        assert (submission.status, submission.words) == (SubmitStatus.ACCEPTED, "")
+        assert (submission.status, submission.message) == (SubmitStatus.ACCEPTED, "")
         assert self.job(request.name).job_id == submission.job_id
         return request.name
 

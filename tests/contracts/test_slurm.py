@@ -159,7 +159,7 @@ def test_a_job_runs_on_two_nodes(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         (JobOptions(partition="nosuch"), "Invalid partition name specified"),
         (JobOptions(exclude=("n99",)), "Invalid node name specified"),
@@ -167,15 +167,15 @@ def test_a_job_runs_on_two_nodes(bench: Bench) -> None:
         (JobOptions(exclude=NODES), "Requested node configuration is not available"),
     ],
 )
-def test_what_can_never_run_is_refused_with_slurms_words(bench: Bench, options: JobOptions, words: str) -> None:
+def test_what_can_never_run_is_refused_with_slurms_words(bench: Bench, options: JobOptions, message: str) -> None:
     request = bench.request(options=options)
     tested = bench.slurm.test(request)
     assert (tested.status, tested.job_id) == (SubmitStatus.REFUSED, None)
-    assert words in tested.words
+    assert message in tested.message
     assert _known(bench, request.name) == []
     submission = bench.slurm.submit(request)
     assert (submission.status, submission.job_id) == (SubmitStatus.REFUSED, None)
-    assert words in submission.words
+    assert message in submission.message
 
 
 def test_what_is_tested_is_not_submitted_and_needs_no_script(bench: Bench) -> None:
@@ -200,7 +200,7 @@ def test_a_job_without_its_script_is_refused(bench: Bench) -> None:
     request.script.unlink()
     submission = bench.slurm.submit(request)
     assert submission.status is SubmitStatus.REFUSED
-    assert "Unable to open file" in submission.words
+    assert "Unable to open file" in submission.message
 
 
 def test_settings_are_the_clusters(bench: Bench) -> None:
@@ -270,7 +270,7 @@ def test_without_a_controller_nothing_is_known_and_nothing_submitted(bench: Benc
                 ask()
         submission = bench.slurm.submit(request)
         assert (submission.status, submission.job_id) == (SubmitStatus.BUSY, None)
-        assert "Unable to contact slurm controller" in submission.words
+        assert "Unable to contact slurm controller" in submission.message
     bench.eventually(lambda: _known(bench, name), lambda jobs: jobs == [running])
     assert _known(bench, request.name) == []
 
@@ -280,7 +280,7 @@ def test_a_submission_without_an_answer_may_have_been_accepted(bench: Bench) -> 
     with bench.controller_hung():
         submission = bench.slurm.submit(request)
         assert (submission.status, submission.job_id) == (SubmitStatus.UNCONFIRMED, None)
-        assert "timed out" in submission.words
+        assert "timed out" in submission.message
     bench.eventually(lambda: _known(bench, request.name), lambda jobs: len(jobs) == 1)
 
 

@@ -115,7 +115,7 @@ def test_a_job_is_submitted_from_its_own_directory_in_an_environment_of_its_own(
     client = commands.client(SBATCH_PARTITION="other", SLURM_JOB_ID="5", RANK="3", TZ="Asia/Tokyo", MINE="kept")
     submission = client.submit(request_)
     assert (submission.status, submission.job_id) == (SubmitStatus.ACCEPTED, "12")
-    assert submission.words == "sbatch: warning: low budget"
+    assert submission.message == "sbatch: warning: low budget"
     assert commands.calls("sbatch") == ["--parsable ./job.sh"]
     assert (commands.folder / "sbatch.directory").read_text().strip() == str(request_.directory)
     environment = commands.environment("sbatch")
@@ -127,7 +127,7 @@ def test_a_submission_that_hangs_is_doubtful_and_leaves_no_process(commands, req
     commands.write(sbatch=f"echo 'sbatch: sleeping and retrying' >&2; {HANG}")
     submission = commands.client().submit(request_)
     assert (submission.status, submission.job_id) == (SubmitStatus.UNCONFIRMED, None)
-    assert "sleeping and retrying" in submission.words
+    assert "sleeping and retrying" in submission.message
     wait_until(lambda: has_ended(commands.child()))
 
 
@@ -148,7 +148,7 @@ def test_without_slurms_commands_nothing_was_submitted_nor_refused_and_it_is_sai
     client = SlurmClient({"PATH": str(tmp_path)})
     submission = client.submit(request_)
     assert submission.status is SubmitStatus.BUSY
-    assert "sbatch is not on PATH" in submission.words
+    assert "sbatch is not on PATH" in submission.message
     with pytest.raises(SlurmUnreachable, match="squeue is not on PATH"):
         client.jobs()
 
@@ -185,7 +185,7 @@ def test_what_would_be_submitted_is_read_from_a_pipe_in_the_environment_of_a_sub
 def test_a_refusal_is_slurms_own_words_and_an_odd_one_is_left_to_the_submission(commands, request_):
     commands.write(sbatch="echo 'allocation failure: Invalid account or account/partition combination' >&2; exit 1")
     words = "allocation failure: Invalid account or account/partition combination"
-    assert commands.client().test(request_) == Submission(SubmitStatus.REFUSED, words=words)
+    assert commands.client().test(request_) == Submission(SubmitStatus.REFUSED, message=words)
     commands.write(
         sbatch="echo 'allocation failure: Job violates accounting/QOS policy' >&2; exit 1", scontrol=scontrol("true")
     )
@@ -209,7 +209,7 @@ def test_a_refusal_for_want_of_nodes_that_are_away_is_a_wait(commands, request_,
     commands.write(sbatch=f"echo '{refusal}' >&2; exit 1", sinfo=lines)
     tested = commands.client().test(request_)
     assert tested.status is status
-    assert tested.words == (
+    assert tested.message == (
         refusal if status is SubmitStatus.REFUSED else "n[0-1] of the 2 nodes that could run it: down* or drained"
     )
 
@@ -240,8 +240,8 @@ def test_a_job_that_its_partition_never_starts_is_refused(commands, request_, mi
     commands.write(sbatch=STARTS, scontrol=scontrol(config))
     tested = commands.client().test(replace(request_, time_limit_s=minutes * 60.0, options=options))
     assert tested.status is (SubmitStatus.REFUSED if is_refused else SubmitStatus.ACCEPTED)
-    assert ("PartitionTimeLimit" in tested.words) is is_refused
-    assert ("partition short is 10 minutes" in tested.words) is is_refused
+    assert ("PartitionTimeLimit" in tested.message) is is_refused
+    assert ("partition short is 10 minutes" in tested.message) is is_refused
 
 
 # -- asking

@@ -26,7 +26,7 @@ TRIALS = JobOptions(
     modules=("cuda",),
     env={"A": "1"},
     setup_file="/opt/setup.sh",
-    container=Container(words=("apptainer", "exec", "x.sif")),
+    container=Container(command=("apptainer", "exec", "x.sif")),
     directives=("--mail-type=END",),
 )
 JOB = DriverJob(

@@ -35,7 +35,7 @@ FULL = JobOptions(
     modules=("PrgEnv-gnu", "rocm/6.0.2", "gcc/12.2+cuda"),
     env={"NCCL_SOCKET_IFNAME": "hsn0,hsn1", "FREE_TEXT": "a 'b' \"c\" $d `e`; #f"},
     setup_file="/home/me/my setup.sh",
-    container=Container(words=("apptainer", "exec", "--nv", "--bind=/a:/b", "image with blank.sif")),
+    container=Container(command=("apptainer", "exec", "--nv", "--bind=/a:/b", "image with blank.sif")),
     launch=Launch(
         srun=("--cpu-bind=mask_cpu:fe,fe00", "--hint=nomultithread", "--unbuffered"),
         visible_devices="ROCR_VISIBLE_DEVICES",
@@ -177,13 +177,13 @@ def test_a_setup_file_is_an_absolute_path():
 @pytest.mark.bad_input(30)
 def test_a_container_begins_with_a_command():
     for words in (("",), ("-x",), ("$(x)",), ("a;b", "c"), ("apptainer exec; id",)):
-        assert ("container[0]", words[0], True) in _refused({"container": Container(words=words)}), words
+        assert ("container[0]", words[0], True) in _refused({"container": Container(command=words)}), words
 
 
 @pytest.mark.bad_input(30)
 def test_a_container_is_a_list_of_words():
     tokens = ("", "a\nb", "a\0")
-    cases = (({"container": Container(words=("apptainer", token))}, "container[1]", token) for token in tokens)
+    cases = (({"container": Container(command=("apptainer", token))}, "container[1]", token) for token in tokens)
     assert not_refused(*cases) == []
 
 
@@ -194,7 +194,7 @@ def test_an_image_or_mount_that_says_more_than_one_thing_is_refused():
     mounts += ("/data:/data/../etc", "/data/../etc:/data", "/my data:/data", "/$HOME:/data")
     cases: list[Case] = [({"image": image}, "image", image) for image in images]
     cases += [({"mounts": ("/a:/b", mount)}, "mounts[1]", mount) for mount in mounts]
-    cases += [({"words": ("apptainer",)}, "words", ["apptainer"]), ({"gpus": "nv"}, "gpus", "nv")]
+    cases += [({"command": ("apptainer",)}, "command", ["apptainer"]), ({"gpus": "nv"}, "gpus", "nv")]
     cases += [({"runtime": Runtime.SHIFTER, "writable": True}, "writable", True)]
     pyxis = {"runtime": Runtime.PYXIS, "image": "x.sqsh"}
     whole = [({"container": Container(**pyxis | given)}, f"container.{key}", value) for given, key, value in cases]

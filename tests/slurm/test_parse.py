@@ -203,13 +203,13 @@ def test_what_the_configuration_does_not_say_is_slurms_default():
 
 
 def test_the_partition_that_a_test_would_start_in():
-    words = "sbatch: Job 2 to start at 2026-11-21T14:32:48 using 4 processors on nodes n[1-2] in partition short"
-    assert parse_tested_partition(f"sbatch: warning: odd\n{words}\n") == "short"
+    message = "sbatch: Job 2 to start at 2026-11-21T14:32:48 using 4 processors on nodes n[1-2] in partition short"
+    assert parse_tested_partition(f"sbatch: warning: odd\n{message}\n") == "short"
     assert parse_tested_partition("allocation failure: Invalid partition name specified") is None
 
 
 @pytest.mark.parametrize(
-    ("words", "answered"),
+    ("message", "answered"),
     [
         ("allocation failure: Unable to contact slurm controller (connect failure)", False),
         ("allocation failure: Socket timed out on send/recv operation", False),
@@ -217,8 +217,8 @@ def test_the_partition_that_a_test_would_start_in():
         ("", True),
     ],
 )
-def test_a_controller_that_says_nothing_is_no_refusal(words, answered):
-    assert reports_no_answer(words) is not answered
+def test_a_controller_that_says_nothing_is_no_refusal(message, answered):
+    assert reports_no_answer(message) is not answered
 
 
 # -- submissions
@@ -247,19 +247,19 @@ FAILED = "sbatch: error: Batch job submission failed: "
 SUBMISSIONS = [
     (0, "12\n", "", "accepted"),
     (0, "12\n", "sbatch: warning: Your project is nearly out of budget", "accepted"),
-    (0, "", "", "doubtful"),
-    (0, "no id\n", "", "doubtful"),
-    (None, "", "", "doubtful"),
-    (None, "12\n", "", "doubtful"),
-    (-9, "", FAILED + "Invalid partition name specified", "doubtful"),
-    (None, "", "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying", "doubtful"),
-    (1, "", "", "doubtful"),
-    (1, "", FAILED + "Socket timed out on send/recv operation", "doubtful"),
-    (1, "", FAILED + "Zero Bytes were transmitted or received", "doubtful"),
-    (1, "", FAILED + "Unable to contact slurm controller (send failure)", "doubtful"),
-    (1, "", FAILED + "Unable to contact slurm controller (receive failure)", "doubtful"),
-    (1, "", FAILED + "Protocol authentication error", "doubtful"),
-    (1, "", FAILED + "A message of the future", "doubtful"),
+    (0, "", "", "unconfirmed"),
+    (0, "no id\n", "", "unconfirmed"),
+    (None, "", "", "unconfirmed"),
+    (None, "12\n", "", "unconfirmed"),
+    (-9, "", FAILED + "Invalid partition name specified", "unconfirmed"),
+    (None, "", "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying", "unconfirmed"),
+    (1, "", "", "unconfirmed"),
+    (1, "", FAILED + "Socket timed out on send/recv operation", "unconfirmed"),
+    (1, "", FAILED + "Zero Bytes were transmitted or received", "unconfirmed"),
+    (1, "", FAILED + "Unable to contact slurm controller (send failure)", "unconfirmed"),
+    (1, "", FAILED + "Unable to contact slurm controller (receive failure)", "unconfirmed"),
+    (1, "", FAILED + "Protocol authentication error", "unconfirmed"),
+    (1, "", FAILED + "A message of the future", "unconfirmed"),
     (1, "", FAILED + "Unable to contact slurm controller (connect failure)", "busy"),
     (1, "", FAILED + "Resource temporarily unavailable", "busy"),
     (1, "", FAILED + "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)", "busy"),
@@ -298,7 +298,7 @@ SUBMISSIONS = [
     (1, "", "sbatch: error: Batch script contains DOS line breaks (\\r\\n)", "refused"),
     (255, "", "sbatch: unrecognized option '--bogus'\nTry \"sbatch --help\" for more information", "refused"),
     (255, "", "sbatch: error: Invalid --mem specification", "refused"),
-    (255, "", "", "doubtful"),
+    (255, "", "", "unconfirmed"),
 ]
 
 
@@ -307,7 +307,7 @@ def test_what_became_of_a_submission(rc, stdout, stderr, status):
     submission = classify_submission(rc, stdout, stderr)
     assert submission.status is SubmitStatus(status)
     assert (submission.job_id is not None) == (status == "accepted")
-    assert submission.words.startswith(stderr[:40])
+    assert submission.message.startswith(stderr[:40])
 
 
 def test_words_are_plain():

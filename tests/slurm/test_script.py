@@ -129,7 +129,7 @@ def run_script(tmp_path: Path, request: JobRequest, **environment: str) -> tuple
 def test_the_scripts_exit_code_is_sruns_and_the_ranks_run_what_was_asked(tmp_path):
     container = ("apptainer", "exec", "image with blank.sif")
     code, argv, _, output = run_script(
-        tmp_path, replace(PLAIN, options=JobOptions(container=Container(words=container)))
+        tmp_path, replace(PLAIN, options=JobOptions(container=Container(command=container)))
     )
     assert (code, output) == (7, "")
     assert argv[-7:] == [*container, *PLAIN.argv]

@@ -100,12 +100,12 @@ def test_a_pipe_is_not_waited_for(tmp_path):
 
 def test_jobs_beyond_what_is_known_of_their_partitions_and_qos_are_named():
     lumi = read_site(SITES / "lumi.toml")
-    assert lumi.limit_words(("standard-g",), num_nodes=1024, minutes=60, jobs=200) == []
-    assert lumi.limit_words(("standard-g", "nosuch"), num_nodes=1025, minutes=3000, jobs=1) == [
+    assert lumi.limit_warnings(("standard-g",), num_nodes=1024, minutes=60, jobs=200) == []
+    assert lumi.limit_warnings(("standard-g", "nosuch"), num_nodes=1025, minutes=3000, jobs=1) == [
         "standard-g is said to allow 1024 nodes a job, not 1025",
         "standard-g is said to allow 2880 minutes a job, not 3000",
     ]
-    assert lumi.limit_words(("dev-g",), num_nodes=1, minutes=5, jobs=4) == [
+    assert lumi.limit_warnings(("dev-g",), num_nodes=1, minutes=5, jobs=4) == [
         "dev-g is said to allow 1 running jobs of one user, not 4",
         "dev-g is said to allow 2 jobs of one user, those that wait included, not 4",
     ]

@@ -155,7 +155,7 @@ def test_findings(slurm: Slurm, request: JobRequest, spec: SearchSpec) -> Iterat
     """What sbatch --test-only says of a job that we know nothing against."""
     tested = slurm.test(request)
     if tested.status is SubmitStatus.REFUSED:
-        problem = located(InputError(refusal_of(request, tested.words, spec)), spec).problems[0]
+        problem = located(InputError(refusal_of(request, tested.message, spec)), spec).problems[0]
         where = f"{problem.key}: " if problem.key else ""
         yield error("sbatch", f"{where}{problem.message}", problem.fix or "ask for what sinfo shows")
     elif tested.status is SubmitStatus.ACCEPTED:
@@ -192,7 +192,7 @@ def _own_faults(request: JobRequest, cluster: Cluster) -> Iterator[Finding]:
         yield error("time_limit" if time else "nodes", f"{job_words(request)}: {words}", fix)
     for shortage in shortages(request, cluster.nodes) if partitions else ():
         yield error(
-            shortage.resource.name.lower(), f"{job_words(request)}: {shortage.words}", _FIXES[shortage.resource]
+            shortage.resource.name.lower(), f"{job_words(request)}: {shortage.message}", _FIXES[shortage.resource]
         )
     yield from _quota_faults(request, partitions, cluster)
 

@@ -26,7 +26,7 @@ from orchestrator.preflight.work_dir import require_places
 from search_spaces.errors import ExternalError, InputError
 from search_spaces.search_space import SearchSpace
 from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable
-from slurm.sandbox.config_files import CLUSTER_NAME as SANDBOX_NAME
+from slurm.sandbox.config_files import SANDBOX_CLUSTER_NAME
 from trials.ledger.place import home_folder
 
 AREA_ANSWERS_WITHIN_S = 150.0
@@ -159,7 +159,7 @@ def _examine_places(spec: SearchSpec, subject: Subject) -> Iterator[Finding]:
     except InputError as refused:
         raise located(refused, spec) from refused
     runs_on_nodes, settings = subject.is_slurms, subject.settings if subject.is_slurms else None
-    is_sandbox = settings is not None and settings.cluster_name == SANDBOX_NAME
+    is_sandbox = settings is not None and settings.cluster_name == SANDBOX_CLUSTER_NAME
     yield from examine_folder(spec.work_dir, runs_on_nodes, is_sandbox)
 
 

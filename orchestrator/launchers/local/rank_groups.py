@@ -121,7 +121,7 @@ def status_from_reports(reports: Sequence[GroupReport], folder: AttemptFolder, c
     culprit = next((e for e in failed if e.code == FILES_FAILED), next(iter(failed), None))
     if reason is None and culprit is not None:
         reason = FailureReason.LAUNCH_FAILURE if culprit.code == FILES_FAILED else None
-        detail = _with_log(f"rank {culprit.rank} {_words(culprit)}", folder.rank_log(culprit.rank))
+        detail = _with_log(f"rank {culprit.rank} {_describe_exit(culprit)}", folder.rank_log(culprit.rank))
     starts = [report.started_at for report in reports if report.started_at is not None]
     return LaunchStatus(
         liveness=Liveness.ENDED,
@@ -199,7 +199,7 @@ def _killed_by_another(killed: RankExit, reports: Sequence[GroupReport]) -> tupl
     return FailureReason.NODE_FAILURE, what
 
 
-def _words(rank_exit: RankExit) -> str:
+def _describe_exit(rank_exit: RankExit) -> str:
     if rank_exit.code is None:
         return "ended unseen"
     if rank_exit.code < 0:

@@ -39,10 +39,10 @@ def has_outcome(folder: AttemptFolder, restart: int) -> bool:
         return False
 
 
-def failure_excerpt(folder: AttemptFolder, words: str, log: str) -> str:
+def failure_excerpt(folder: AttemptFolder, message: str, log: str) -> str:
     """Slurm's words, and the first real traceback over all ranks, or the end of the job's own log; of its last run."""
     logs = (log_tail(path, 400) for path in folder.rank_logs())
-    return "\n".join(part for part in (words, first_cause(logs) or log) if part)
+    return "\n".join(part for part in (message, first_cause(logs) or log) if part)
 
 
 def log_tail(path: Path, lines: int = LOG_LINES) -> str:

@@ -82,12 +82,12 @@ def ended_status(job: JobSnapshot, log: str, cancelled: bool) -> LaunchStatus:
 
 def describe_job(job: JobSnapshot) -> str:
     """What Slurm said of the job, on one line."""
-    words = f"Slurm job {job.job_id}: {job.state_text}"
+    message = f"Slurm job {job.job_id}: {job.state_text}"
     if job.reason:
-        words += f" ({job.reason})"
+        message += f" ({job.reason})"
     if job.signal:
-        return f"{words}, signal {job.signal}"
-    return f"{words}, exit code {job.exit_code}" if job.exit_code else words
+        return f"{message}, signal {job.signal}"
+    return f"{message}, exit code {job.exit_code}" if job.exit_code else message
 
 
 def _reason(job: JobSnapshot, log: str, cancelled: bool) -> FailureReason | None:

@@ -180,8 +180,10 @@ class JobMonitor:
         if (last_sign := last_sign_of_life(folder, None)) is not None:
             silent_s = min(silent_s, max(0.0, self._slurm.now() - last_sign))
         if silent_s >= grace_s:
-            words = f"neither Slurm nor its accounting knows job {tracked.job_id} for {grace_s:.0f} s"
+            message = f"neither Slurm nor its accounting knows job {tracked.job_id} for {grace_s:.0f} s"
             ran, lost = tracked.job.log.exists(), FailureReason.JOB_LOST
-            return LaunchStatus(Liveness.ENDED, ran, reason=lost, detail=words, job_id=tracked.job_id, restart=restart)
-        words = f"job {tracked.job_id} is gone from Slurm{self._queries.accounting_error}; waiting for its outcome"
-        return LaunchStatus(Liveness.UNKNOWN, detail=words)
+            return LaunchStatus(
+                Liveness.ENDED, ran, reason=lost, detail=message, job_id=tracked.job_id, restart=restart
+            )
+        message = f"job {tracked.job_id} is gone from Slurm{self._queries.accounting_error}; waiting for its outcome"
+        return LaunchStatus(Liveness.UNKNOWN, detail=message)

@@ -130,7 +130,7 @@ class SlurmSection(Section):
     @model_validator(mode="after")
     def _has_a_whole_container(self) -> Self:
         container = self.container
-        if container is None or container.runtime is not None or container.words:
+        if container is None or container.runtime is not None or container.command:
             return self
         raise InputError.of(
             "missing_key",

@@ -96,7 +96,7 @@ def cpu_problems(section: SlurmSection, cluster: Cluster) -> Iterator[Problem]:
         yield Problem(
             "usable_cpus",
             f"is {cpus}: {cpus} x {cluster.gpus_per_node} ranks of a node = {asked} CPUs",
-            rule=f"jobs may have {section.usable_cpus} CPUs of a node{_says(section.site)}",
+            rule=f"jobs may have {section.usable_cpus} CPUs of a node{_site_suffix(section.site)}",
             fix=f"{section.usable_cpus // cluster.gpus_per_node or 1} at most, or correct usable_cpus",
             key=f"{_SECTION}.cpus_per_task",
             value=cpus,
@@ -111,7 +111,7 @@ def site_remarks(section: SlurmSection, num_nodes: int, time_limit_s: float, job
     names = [name for named in (section.partition, section.qos) if named for name in named.split(",")]
     days = {source.read for source in profile.sources}
     read = f", read {max(days)}" if days else ""
-    beyond = profile.limit_words(tuple(names), num_nodes, -(-int(time_limit_s) // 60), jobs)
+    beyond = profile.limit_warnings(tuple(names), num_nodes, -(-int(time_limit_s) // 60), jobs)
     return [
         f"site {profile.name}: {profile.title}; what users report{read}, verified by nobody (docs/sites.md)",
         *(f"site {profile.name}: {words}" for words in beyond),
@@ -136,5 +136,5 @@ def _of_both(problem: Problem, site: str) -> Problem:
     )
 
 
-def _says(site: str | None) -> str:
+def _site_suffix(site: str | None) -> str:
     return "" if site is None else f", as site {site} has it"

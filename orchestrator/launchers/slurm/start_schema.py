@@ -40,7 +40,7 @@ class LaunchSection(Section):
 
 
 class ContainerSection(Section):
-    """The image that the ranks run in, or a list of words before their command: [apptainer, exec, --nv, x.sif]."""
+    """The image that the ranks run in, or a command before their own as a list: [apptainer, exec, --nv, x.sif]."""
 
     runtime: Runtime | None = Field(default=None, strict=False, description="What starts the container.")
     image: Word | None = Field(default=None, description="Its image: a path, or a name as the runtime takes it.")
@@ -51,7 +51,7 @@ class ContainerSection(Section):
     gpus: Literal["nv", "rocm"] | None = Field(
         default=None, description="apptainer: the driver to bring in, nv or rocm. Default: the accelerator's."
     )
-    words: list[Word] = Field(default=[], description="What stands for all of these: the words themselves.")
+    command: list[Word] = Field(default=[], description="Command before the ranks' own, in place of all other keys.")
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -61,8 +61,8 @@ class ContainerSection(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _from_words(cls, data: Any) -> Any:
-        return {"words": data} if isinstance(data, list) else data
+    def _from_command(cls, data: Any) -> Any:
+        return {"command": data} if isinstance(data, list) else data
 
     @field_validator("image")
     @classmethod
@@ -73,5 +73,5 @@ class ContainerSection(Section):
 
     def container(self) -> Container:
         """The same as the room `slurm` knows it."""
-        parts = (self.runtime, self.image, tuple(self.mounts), self.writable, self.gpus, tuple(self.words))
+        parts = (self.runtime, self.image, tuple(self.mounts), self.writable, self.gpus, tuple(self.command))
         return Container(*parts)

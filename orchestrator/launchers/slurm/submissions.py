@@ -169,12 +169,12 @@ class Submissions:
         if submission.status is SubmitStatus.ACCEPTED and submission.job_id is not None:
             return self._accepted(tracked, submission.job_id)
         if submission.status is SubmitStatus.REFUSED:
-            raise LaunchRefused(f"Slurm refused {request.name}: {submission.words}")
+            raise LaunchRefused(f"Slurm refused {request.name}: {submission.message}")
         if submission.status is SubmitStatus.BUSY:
-            raise self._postpone(submission.words)
+            raise self._postpone(submission.message)
         tracked.unconfirmed_since = self._slurm.monotonic()
-        self._postpone(submission.words)  # the others would wait as long, and add up to more than a lease lasts
-        raise LaunchPostponed(f"no answer from Slurm about {request.name}, looking for it: {submission.words}")
+        self._postpone(submission.message)  # the others would wait as long, and add up to more than a lease lasts
+        raise LaunchPostponed(f"no answer from Slurm about {request.name}, looking for it: {submission.message}")
 
     def _accepted(self, tracked: TrackedJob, job_id: str) -> str:
         self._back_off_s = 0.0
@@ -184,11 +184,11 @@ class Submissions:
         tracked.status = LaunchStatus(Liveness.ALIVE)
         return job_id
 
-    def _postpone(self, words: str) -> LaunchPostponed:
+    def _postpone(self, message: str) -> LaunchPostponed:
         """Nobody submits for a while, longer each time: every further attempt would be told the same."""
         self._back_off_s = min(_LONGEST_BACK_OFF_S, max(_FIRST_BACK_OFF_S, 2 * self._back_off_s))
         self._submit_again_at = self._slurm.monotonic() + self._back_off_s
-        self._postponed = f"Slurm takes no more jobs just now: {words}"
+        self._postponed = f"Slurm takes no more jobs just now: {message}"
         return LaunchPostponed(self._postponed)
 
     # -- after a crash

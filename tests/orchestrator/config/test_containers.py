@@ -55,7 +55,7 @@ def problem_of(folder: Path, container: str) -> Problem:
     [
         ("[]", None),
         ("null", None),
-        ("[apptainer, exec, x.sif]", Container(words=("apptainer", "exec", "x.sif"))),
+        ("[apptainer, exec, x.sif]", Container(command=("apptainer", "exec", "x.sif"))),
         (
             "{runtime: pyxis, image: 'nvcr.io#nvidia/pytorch:24.01'}",
             Container(Runtime.PYXIS, "nvcr.io#nvidia/pytorch:24.01"),
@@ -110,7 +110,7 @@ def test_ranks_in_an_image_take_its_python_unless_they_are_told_of_another(tmp_p
         ("{runtime: pyxis, image: x, mounts: ['/a:/b:/c']}", "container.mounts[0]"),
         ("{runtime: apptainer, image: x, gpus: cuda}", "container.gpus"),
         ("image.sif", "container"),
-        ("[1]", "container.words"),
+        ("[1]", "container.command"),
     ],
 )
 def test_what_is_no_container_is_refused(tmp_path, container, key):

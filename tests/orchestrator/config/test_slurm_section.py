@@ -57,7 +57,7 @@ def test_what_does_not_belong_into_a_script_is_refused_in_the_words_of_its_rule(
         exclude=("n 1",),
         modules=("cuda/12.1", "$(id)"),
         env={"2ND": "x", "RANK": "0"},
-        container=Container(words=("apptainer exec; id",)),
+        container=Container(command=("apptainer exec; id",)),
         launch=Launch(srun=("--ntasks=2",), node_folders={"A;B": "/tmp"}, address="node1"),
         directives=("--nice=5", "--output=x", "nice=5", "--uid=root"),
     )
@@ -212,7 +212,7 @@ def test_name_and_limit_of_a_job_are_its_scripts_whatever_the_shell_says(
     request = JobRequest("carried-abcdef.t0001.a1", tmp_path, 1, 1, 420.0, ("sleep", "300"))
     request.script.write_text(render_script(request))
     submission = client.submit(request)
-    assert submission.status is SubmitStatus.ACCEPTED, submission.words
+    assert submission.status is SubmitStatus.ACCEPTED, submission.message
     job = client.describe(str(submission.job_id))
     assert job is not None
     assert job.name == request.name

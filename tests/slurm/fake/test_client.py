@@ -194,7 +194,7 @@ def test_submissions_are_busy_for_a_while_and_refused_with_the_words_given(rig: 
     assert rig.slurm.submit(rig.request("a")).status is SubmitStatus.BUSY
     rig.cluster.advance(60.0)
     rig.slurm.submissions_refused("Invalid account", times=1)
-    assert rig.slurm.submit(rig.request("a")) == Submission(SubmitStatus.REFUSED, words="Invalid account")
+    assert rig.slurm.submit(rig.request("a")) == Submission(SubmitStatus.REFUSED, message="Invalid account")
     rig.slurm.warning = "sbatch: warning: be brief"
     assert rig.slurm.submit(rig.request("a")) == Submission(SubmitStatus.ACCEPTED, "1", "sbatch: warning: be brief")
 
@@ -341,7 +341,7 @@ def test_a_clock_that_goes_back_gives_an_end_before_the_start(rig: Rig) -> None:
 
 def test_a_word_that_nobody_knows_is_kept(rig: Rig) -> None:
     job_id = rig.run("job")
-    rig.slurm.odd_words[job_id] = "LEVITATING"
+    rig.slurm.state_words[job_id] = "LEVITATING"
     assert (rig.state(job_id), rig.job(job_id).state_text) == (JobState.UNKNOWN, "LEVITATING")
 
 

@@ -280,7 +280,7 @@ def run(sandbox: SlurmSandbox, request: JobRequest) -> dict[int, dict[str, str]]
     request.script.write_text(render_script(request))
     client = SlurmClient({"PATH": os.environ["PATH"], **sandbox.environment})
     submission = client.submit(request)
-    assert submission.status is SubmitStatus.ACCEPTED, submission.words
+    assert submission.status is SubmitStatus.ACCEPTED, submission.message
     ranks = request.num_nodes * request.tasks_per_node
     logs = [request.directory / f"rank-{rank:05d}.log" for rank in range(ranks)]
     eventually(
@@ -300,7 +300,7 @@ def test_a_real_slurm_understands_what_each_site_asks_for(tmp_path, slurm_sandbo
     spec = loaded(tmp_path, f"site: {name}", *here, accelerator=MACHINES[name][0], gpus=4)
     client = SlurmClient({"PATH": os.environ["PATH"], **slurm_sandbox.environment})
     submission = client.test(request_of(spec, tmp_path, ("true",)))
-    assert submission.status is SubmitStatus.ACCEPTED, submission.words
+    assert submission.status is SubmitStatus.ACCEPTED, submission.message
 
 
 @pytest.mark.processes
