@@ -190,7 +190,7 @@ class Service:
             due = FIRST
             while drivers:
                 for driver in drivers:
-                    self.meter.measured("loop", driver.turn)
+                    self.meter.measured("loop", driver.iterate)
                 self.cluster.advance(self._iteration_interval_s)
                 drivers = [driver for driver in drivers if not driver.search.state.is_ended]
                 if self._trials >= due:
