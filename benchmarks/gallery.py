@@ -119,9 +119,9 @@ def line_of(twin: Twin, found: LocatedSearch, told: Mapping[str, Any]) -> dict[s
         "layout_key": found.record.trial(best["trial"]).layout.key if best else None,
         "tokens_per_sec": best.get("tokens_per_sec"),
         "flags": best.get("flags", []),
-        "times_faster": verdict["speedup"],
-        "times_faster_low": verdict["speedup_low"],
-        "times_faster_high": verdict["speedup_high"],
+        "speedup": verdict["speedup"],
+        "speedup_low": verdict["speedup_low"],
+        "speedup_high": verdict["speedup_high"],
         "recipe": told["recipe"],
         "caveats": list(read_recipe(Path(told["recipe"])).recipe.caveats) if told["recipe"] else [],
         "grows": {t.trial: _full_at(t) for t in trials if t.measured and Flag.HOST_MEMORY_GROWTH in t.flags},
@@ -286,11 +286,11 @@ def _full_at(trial: Trial) -> int:
 
 
 def _speedup_text(line: Mapping[str, Any]) -> str:
-    if line["times_faster"] is None:
+    if line["speedup"] is None:
         return "no speed-up over the baseline"
-    low, high = line["times_faster_low"], line["times_faster_high"]
+    low, high = line["speedup_low"], line["speedup_high"]
     between = "" if low is None else f" ({low:.2f} to {high:.2f})"
-    return f"{line['times_faster']:.2f} x the baseline's tokens/s{between}"
+    return f"{line['speedup']:.2f} x the baseline's tokens/s{between}"
 
 
 def _number(value: float | None, digits: int) -> str:

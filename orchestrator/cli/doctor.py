@@ -84,7 +84,7 @@ def told(found: Examination) -> str:
 
 
 def _lines(finding: Finding) -> Sequence[str]:
-    first, *more = finding.words.splitlines() or [""]
+    first, *more = finding.message.splitlines() or [""]
     lines = [f"  {_MARKS[finding.level]}  {finding.name}: {first}", *(f"           {line}" for line in more)]
     return lines if finding.fix is None else [*lines, f"           -> {finding.fix}"]
 

@@ -93,7 +93,7 @@ def row(result: CaseResult) -> str:
     """One case in a line: name, ranks, difference."""
     state = "ok    " if result.passed else "FAILED"
     difference = "-      " if result.difference is None else f"{result.difference:.1e}"
-    words = f"  {result.words}" if result.words else ""
+    words = f"  {result.message}" if result.message else ""
     return f"{state}  {difference}  {result.ranks} ranks  {result.seconds:5.1f} s  {result.name}{words}"
 
 

@@ -14,7 +14,7 @@ from orchestrator.recipe.recipe import Recipe
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.schema.presets import accelerator_named
 from search_spaces.schema.yaml_document import is_printable
-from trials.analysis.best_layout import choice_of, fastest_json, why
+from trials.analysis.best_layout import choice_of, fastest_json, rationale
 from trials.analysis.pareto import pareto_json
 from trials.analysis.ranking import Ranking, peak_memory_gib, speedup_over
 from trials.analysis.verdict import SearchVerdict, baseline_key_of, verdict_of
@@ -155,8 +155,8 @@ def _choice(source: RecipeSource) -> dict[str, Any]:
     return {
         "ties": tuple(tie.trial for tie in ranking.ties),
         "verdict": _printable(verdict_json(_verdict(source))),
-        "chosen_for": choice_of(ranking),
-        "why": why(ranking),
+        "selection_reason": choice_of(ranking),
+        "rationale": rationale(ranking),
         "fastest": fastest_json(ranking),
         "pareto": tuple(pareto_json(ranking)),
     }
@@ -203,9 +203,9 @@ def _compared(source: RecipeSource) -> Iterator[dict[str, Any]]:
                 "layout_key": other.layout.key,
                 "baseline": source.is_baseline(other),
                 "tokens_per_sec": other.measured["tokens_per_sec"],
-                "times_faster": speedup.ratio,
-                "times_faster_low": speedup.low,
-                "times_faster_high": speedup.high,
+                "speedup": speedup.ratio,
+                "speedup_low": speedup.low,
+                "speedup_high": speedup.high,
             }
 
 

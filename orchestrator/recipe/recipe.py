@@ -28,8 +28,8 @@ class Recipe:
     `compared_with` lists the other measured layouts with how many times faster this one is, the layout run today first
     and marked `baseline`. `launcher` is the search file's section under which all was measured. `evidence.files` holds
     the SHA-256 of the files beside recipe.yaml that numbers rest on. `exports` says of every trainer which files tell
-    it the layout, whether it ran the layout, or why it cannot. `chosen_for`, `why`, `fastest` and `pareto` are
-    those of the `best` object, and `verdict` is that of the search; None of a layout that is not the best.
+    it the layout, whether it ran the layout, or why it cannot. `selection_reason`, `rationale`, `fastest` and `pareto`
+    are those of the `best` object, and `verdict` is that of the search; None of a layout that is not the best.
     """
 
     created_at: str
@@ -52,8 +52,8 @@ class Recipe:
     caveats: tuple[str, ...]
     exports: tuple[Mapping[str, Any], ...]
     verdict: Mapping[str, Any] | None = None
-    chosen_for: str | None = None
-    why: str | None = None
+    selection_reason: str | None = None
+    rationale: str | None = None
     fastest: Mapping[str, Any] | None = None
     pareto: tuple[Mapping[str, Any], ...] = ()
 
@@ -131,8 +131,8 @@ _FIELDS = (
     "repeats",
     "ties",
     "verdict",
-    "chosen_for",
-    "why",
+    "selection_reason",
+    "rationale",
     "fastest",
     "pareto",
     "compared_with",

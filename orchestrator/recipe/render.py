@@ -147,8 +147,8 @@ def _data(recipe: Recipe) -> str:
 
 
 def _certainty(recipe: Recipe) -> Iterator[str]:
-    if recipe.why is not None:
-        yield f"{recipe.trial} is {recipe.why}."
+    if recipe.rationale is not None:
+        yield f"{recipe.trial} is {recipe.rationale}."
     low, high = recipe.measured.get("tokens_per_sec_low"), recipe.measured.get("tokens_per_sec_high")
     if low is not None and high is not None:
         over = "the steps of one run" if recipe.repeats == 1 else f"the medians of {recipe.repeats} runs"
@@ -203,12 +203,12 @@ def _name(recipe: Recipe, other: Mapping[str, Any]) -> str:
 
 def _times(other: Mapping[str, Any]) -> str:
     interval = _interval(other)
-    return f"{other['times_faster']:.2f}x" + (f" ({interval})" if interval else "")
+    return f"{other['speedup']:.2f}x" + (f" ({interval})" if interval else "")
 
 
 def _interval(other: Mapping[str, Any]) -> str | None:
     """Of how many times as fast it is; None where a run had too few steps for one."""
-    low, high = other["times_faster_low"], other["times_faster_high"]
+    low, high = other["speedup_low"], other["speedup_high"]
     return None if low is None or high is None else f"{low:.2f}\N{EN DASH}{high:.2f}"
 
 

@@ -32,9 +32,9 @@ def best_json(ranking: Ranking) -> dict[str, Any] | None:
         "tokens_per_sec_high": best.measured.get("tokens_per_sec_high"),
         "peak_memory_gib": peak_memory_gib(best),
         "ties": [tie.trial for tie in ranking.ties],
-        "chosen_for": choice_of(ranking),
+        "selection_reason": choice_of(ranking),
         "fastest": fastest_json(ranking),
-        "why": why(ranking),
+        "rationale": rationale(ranking),
         "pareto": pareto_json(ranking),
         "flags": list(best.flags),
         "time_s": best.measured.get("time_s"),
@@ -57,7 +57,7 @@ def fastest_json(ranking: Ranking) -> dict[str, Any] | None:
     return {"trial": fastest.trial, "value": value, "peak_memory_gib": peak_memory_gib(fastest)}
 
 
-def why(ranking: Ranking) -> str | None:
+def rationale(ranking: Ranking) -> str | None:
     """Why the best is the best, and what the other answers to several goals give for what, in words that go on after
     its name; None where nothing is the best."""
     chosen = choice_words(ranking)

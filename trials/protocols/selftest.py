@@ -67,7 +67,7 @@ class Case:
 
 @dataclass(frozen=True)
 class CaseResult:
-    """How a case went. `difference` is absent where there is none to tell; `words` say why it failed."""
+    """How a case went. `difference` is absent where there is none to tell; `message` say why it failed."""
 
     name: str
     ranks: int
@@ -75,7 +75,7 @@ class CaseResult:
     difference: float | None
     tolerance: float | None
     seconds: float
-    words: str | None = None
+    message: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

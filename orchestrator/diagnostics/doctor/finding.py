@@ -41,11 +41,11 @@ class Area(str, Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """`name` is a short stable word, `words` a sentence with the numbers; `fix` is there unless the level is OK."""
+    """`name` is a short stable word, `message` a sentence with the numbers; `fix` is there unless the level is OK."""
 
     name: str
     level: Level
-    words: str
+    message: str
     fix: str | None = None
 
     def __post_init__(self) -> None:
@@ -71,7 +71,7 @@ class Examination:
         return {
             "schema": DOCTOR_SCHEMA,
             "findings": [
-                {"area": str(area), "name": f.name, "level": str(f.level), "words": f.words, "fix": f.fix}
+                {"area": str(area), "name": f.name, "level": str(f.level), "message": f.message, "fix": f.fix}
                 for area, findings in self.areas
                 for f in findings
             ],
@@ -80,20 +80,20 @@ class Examination:
         }
 
 
-def ok(name: str, words: str) -> Finding:
-    return Finding(name, Level.OK, words)
+def ok(name: str, message: str) -> Finding:
+    return Finding(name, Level.OK, message)
 
 
-def note(name: str, words: str, fix: str) -> Finding:
-    return Finding(name, Level.NOTE, words, fix)
+def note(name: str, message: str, fix: str) -> Finding:
+    return Finding(name, Level.NOTE, message, fix)
 
 
-def warning(name: str, words: str, fix: str) -> Finding:
-    return Finding(name, Level.WARNING, words, fix)
+def warning(name: str, message: str, fix: str) -> Finding:
+    return Finding(name, Level.WARNING, message, fix)
 
 
-def error(name: str, words: str, fix: str) -> Finding:
-    return Finding(name, Level.ERROR, words, fix)
+def error(name: str, message: str, fix: str) -> Finding:
+    return Finding(name, Level.ERROR, message, fix)
 
 
 def errors_of(problems: Iterable[Problem]) -> Iterator[Finding]:
@@ -101,5 +101,5 @@ def errors_of(problems: Iterable[Problem]) -> Iterator[Finding]:
     for problem in problems:
         where = ":".join(str(part) for part in (problem.file, problem.line) if part is not None)
         subject = ": ".join(part for part in (where, problem.key) if part)
-        words = f"{subject}: {problem.message}" if subject else problem.message
-        yield error(problem.code, words, problem.fix or problem.rule or "change it")
+        message = f"{subject}: {problem.message}" if subject else problem.message
+        yield error(problem.code, message, problem.fix or problem.rule or "change it")

@@ -227,7 +227,7 @@ def _shut_findings(found: Sequence[PartitionSnapshot], options: JobOptions, fix:
 
 
 def _remark(finding: Finding, partition: PartitionSnapshot) -> Finding:
-    words = f"{finding.words}; the search's other partitions take its jobs"
+    words = f"{finding.message}; the search's other partitions take its jobs"
     return note(finding.name, words, f"nothing, or leave {partition.name} out of launcher.slurm.partition")
 
 

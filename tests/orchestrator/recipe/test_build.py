@@ -19,8 +19,8 @@ def test_the_layout_run_today_comes_first_and_says_how_many_times_faster_the_rec
     today, other = measured_trial("t0001", SLOWER_LAYOUT, 0.2), measured_trial("t0003", other_layout(), 0.15)
     recipe = built(source_of(today, measured_trial("t0002", LAYOUT, 0.1), other, baseline=today))
     assert [c["trial"] for c in recipe.compared_with] == ["t0001", "t0003"]
-    assert recipe.baseline["times_faster"] == pytest.approx(2.0)
-    assert recipe.baseline["times_faster_low"] < 2.0 < recipe.baseline["times_faster_high"]
+    assert recipe.baseline["speedup"] == pytest.approx(2.0)
+    assert recipe.baseline["speedup_low"] < 2.0 < recipe.baseline["speedup_high"]
 
 
 def other_layout():
@@ -31,7 +31,7 @@ def test_a_baseline_that_is_the_fastest_is_compared_with_itself():
     best = measured_trial("t0001", LAYOUT, 0.1)
     recipe = built(source_of(best, measured_trial("t0002", SLOWER_LAYOUT, 0.2), baseline=best))
     assert recipe.baseline["trial"] == "t0001"
-    assert recipe.baseline["times_faster"] == 1.0
+    assert recipe.baseline["speedup"] == 1.0
 
 
 def test_layouts_whose_intervals_overlap_are_ties_and_a_caveat():
@@ -46,9 +46,9 @@ def test_a_layout_chosen_for_its_memory_says_so_and_its_numbers_are_its_own():
     trials = [first[0], second[0], *map(repeated, (*first[1:], *second[1:]))]
     today, chosen = rank(trials, Objective.TOKENS_PER_SEC, LAYOUT.global_batch_size).ordered
     recipe = built(source_of(*trials, baseline=today))
-    assert (recipe.trial, recipe.chosen_for, recipe.ties) == ("t0002", "memory", ("t0001",))
+    assert (recipe.trial, recipe.selection_reason, recipe.ties) == ("t0002", "memory", ("t0001",))
     assert recipe.fastest == {"trial": "t0001", "value": pytest.approx(2560.0), "peak_memory_gib": 3.0}
-    assert recipe.baseline["times_faster"] == pytest.approx(0.1 / 0.101)
+    assert recipe.baseline["speedup"] == pytest.approx(0.1 / 0.101)
     page = readme(recipe)
     assert "No clear winner yet: 0.99x (0.92–1.07)" in page.splitlines()[0]
     assert "t0002 is statistically tied with t0001, the fastest, and needs 33 % less memory" in page
@@ -77,7 +77,7 @@ def test_where_there_are_several_answers_the_readme_lists_them_and_the_recipe_ha
     on_two = replace(LAYOUT, num_nodes=2, data_parallel=2, grad_accum_steps=2)
     recipe = built(source_of(measured_trial("t0001", on_two, 0.06), measured_trial("t0002", LAYOUT, 0.1)))
     assert [(point["trial"], point["num_nodes"]) for point in recipe.pareto] == [("t0001", 2), ("t0002", 1)]
-    assert recipe.why.endswith("t0002 on 1 node has 60 % of its tokens/s at 83 % of its node-hours a token")
+    assert recipe.rationale.endswith("t0002 on 1 node has 60 % of its tokens/s at 83 % of its node-hours a token")
     page = readme(recipe)
     assert "| trial | nodes | layout | tokens_per_sec |\n|---|---|---|---|\n| t0001 (this one) | 2 |" in page
     assert f"| t0002 | 1 | `{LAYOUT.key}` | 2,560 |" in page
@@ -110,7 +110,7 @@ def test_what_was_measured_is_over_all_runs_of_the_layout_and_of_what_runs_today
     ranking = rank(trials, Objective.TOKENS_PER_SEC, LAYOUT.global_batch_size)
     recipe = built(source_of(*trials, baseline=next(t for t in ranking.ordered if t.layout == SLOWER_LAYOUT)))
     assert (recipe.trial, recipe.repeats, recipe.measured["step_time_s"]) == ("t0002", 3, pytest.approx(0.1))
-    assert recipe.baseline["times_faster"] == pytest.approx(4.0)
+    assert recipe.baseline["speedup"] == pytest.approx(4.0)
     assert [run["step_time_s"] for run in recipe.evidence["runs"]] == [0.2, 0.1, 0.1]
     assert "95 % confidence interval over the medians of 3 runs" in readme(recipe)
 
@@ -182,5 +182,5 @@ def test_runs_of_too_few_steps_for_an_interval_are_told_without_one():
 def test_how_sure_it_is_that_it_is_faster_than_todays_stands_in_the_readme():
     trials = [measured_trial("t0001", LAYOUT, 0.1), measured_trial("t0002", SLOWER_LAYOUT, 0.2)]
     recipe = built(source_of(*trials, baseline=trials[1]))
-    low, high = recipe.baseline["times_faster_low"], recipe.baseline["times_faster_high"]
+    low, high = recipe.baseline["speedup_low"], recipe.baseline["speedup_high"]
     assert f"Over the baseline: 95 % confidence interval {low:.2f}–{high:.2f}x." in readme(recipe)

@@ -18,7 +18,7 @@ from search_spaces.schema.yaml_document import is_printable, parse_document
 from tests.orchestrator.recipe.builders import LAYOUT, SLOWER_LAYOUT, measured_trial, source_of
 
 FIELDS = ["schema", "created_at", "parlay_version", "search_id", "trial", "layout", "model", "cluster", "batch"]
-FIELDS += ["objective", "measured", "repeats", "ties", "verdict", "chosen_for", "why", "fastest", "pareto"]
+FIELDS += ["objective", "measured", "repeats", "ties", "verdict", "selection_reason", "rationale", "fastest", "pareto"]
 FIELDS += ["compared_with", "constraints", "trainer", "launcher"]
 FIELDS += ["exports", "fingerprint", "evidence", "caveats", "checksum"]
 

@@ -7,7 +7,15 @@ import pytest
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
 from tests.trials.analysis.test_ranking import NODE_HOURS, SPEED, again, trial
-from trials.analysis.best_layout import Choice, best_json, choice_of, fastest_json, none_words, too_full_words, why
+from trials.analysis.best_layout import (
+    Choice,
+    best_json,
+    choice_of,
+    fastest_json,
+    none_words,
+    rationale,
+    too_full_words,
+)
 from trials.analysis.ranking import Ranking, rank
 from trials.trial import Trial
 
@@ -36,9 +44,9 @@ def test_it_has_the_contracts_names():
         "tokens_per_sec_high": 315.0,
         "peak_memory_gib": None,
         "ties": ["t0002"],
-        "chosen_for": "fastest",
+        "selection_reason": "fastest",
         "fastest": {"trial": "t0001", "value": 300.0, "peak_memory_gib": None},
-        "why": "the fastest of the layouts measured",
+        "rationale": "the fastest of the layouts measured",
         "pareto": [],
         "flags": [],
         "time_s": None,
@@ -52,30 +60,32 @@ def test_bounds_that_are_unknown_are_null():
 
 def test_without_a_best_there_is_no_object_and_no_reason():
     nothing = Ranking(SPEED)
-    assert [tell(nothing) for tell in (best_json, choice_of, fastest_json, why)] == [None] * 4
+    assert [tell(nothing) for tell in (best_json, choice_of, fastest_json, rationale)] == [None] * 4
 
 
 def test_one_chosen_for_its_memory_says_over_which_and_for_how_much():
     best = best_json(spared())
-    assert (best["trial"], best["chosen_for"], best["ties"]) == ("t0002", Choice.MEMORY, ["t0001"])
+    assert (best["trial"], best["selection_reason"], best["ties"]) == ("t0002", Choice.MEMORY, ["t0001"])
     assert best["fastest"] == {"trial": "t0001", "value": pytest.approx(300.0), "peak_memory_gib": 10.0}
     assert best["tokens_per_sec"] == pytest.approx(299.0), "the numbers are those of the chosen layout"
     words = "statistically tied with t0001, the fastest, and needs 30 % less memory: 7 GiB, not 10"
-    assert best["why"] == words
+    assert best["rationale"] == words
 
 
 def test_of_finalists_it_says_by_what_they_were_compared():
     finalist = rank([trial(1, 300.0), again(2, 1, 300.0)], SPEED, 8)
-    assert why(finalist) == "the fastest of those measured again, by the lower end of its 95 % interval"
+    assert rationale(finalist) == "the fastest of those measured again, by the lower end of its 95 % interval"
 
 
 def test_a_faster_one_that_leaves_too_little_memory_is_left_out_in_words_too():
     headroom, full, fits = MemoryHeadroom(10.0, 4.0), with_peak(trial(1, 300.0), 9.0), with_peak(trial(2, 200.0), 5.0)
-    assert why(rank([full, fits], SPEED, 8, headroom)) == "the fastest of the layouts measured that leave 4 GiB free"
+    assert (
+        rationale(rank([full, fits], SPEED, 8, headroom)) == "the fastest of the layouts measured that leave 4 GiB free"
+    )
     repeated = with_peak(again(3, 2, 200.0), 5.0)
     words = "the fastest of those measured again that leave 4 GiB free, by the lower end of its 95 % interval"
-    assert why(rank([full, fits, repeated], SPEED, 8, headroom)) == words
-    assert why(rank([fits], SPEED, 8, headroom)) == "the fastest of the layouts measured"
+    assert rationale(rank([full, fits, repeated], SPEED, 8, headroom)) == words
+    assert rationale(rank([fits], SPEED, 8, headroom)) == "the fastest of the layouts measured"
 
 
 def test_where_no_layout_leaves_the_memory_asked_for_the_nearest_is_named():
@@ -90,12 +100,12 @@ def test_where_no_layout_leaves_the_memory_asked_for_the_nearest_is_named():
 
 def test_a_second_look_at_a_suspect_run_makes_no_finalist():
     suspect = trial(1, 300.0, flags=("suspect_node",))
-    assert why(rank([suspect, again(2, 1, 300.0)], SPEED, 8)) == "the fastest of the layouts measured"
+    assert rationale(rank([suspect, again(2, 1, 300.0)], SPEED, 8)) == "the fastest of the layouts measured"
 
 
 def test_what_is_not_a_speed_is_called_by_its_name():
     ranking = rank([trial(1, 300.0)], NODE_HOURS, 8)
-    assert why(ranking) == "the best in node_hours_per_billion_tokens of the layouts measured"
+    assert rationale(ranking) == "the best in node_hours_per_billion_tokens of the layouts measured"
 
 
 def test_one_suspect_run_is_no_answer_and_that_is_said():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from tests.trials.analysis.test_ranking import NODE_HOURS, SPEED, names, trial
-from trials.analysis.best_layout import best_json, why
+from trials.analysis.best_layout import best_json, rationale
 from trials.analysis.pareto import pareto, pareto_json, trades
 from trials.analysis.ranking import Objective, Ranking, rank
 from trials.trial import FailureReason, Trial, TrialKind, TrialState
@@ -125,7 +125,7 @@ class TestWords:
         (trade,) = trades(self.RANKING)
         assert trade == "t0002 on 1 node has 62 % of its tokens/s at 81 % of its node-hours a token"
         best = best_json(self.RANKING)
-        assert best["why"] == why(self.RANKING) == f"the fastest of the layouts measured; {trade}"
+        assert best["rationale"] == rationale(self.RANKING) == f"the fastest of the layouts measured; {trade}"
         assert best["pareto"] == pareto_json(self.RANKING)
 
     def test_with_one_goal_there_is_nothing_to_say(self):

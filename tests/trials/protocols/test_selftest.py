@@ -79,14 +79,14 @@ def test_a_gpu_may_differ_by_more_in_fp32_only():
 
 def test_agreement_passes_and_says_how_close():
     result = judge_agreement(STAGES, "cpu", ranks(losses=(3.0, 2.0 + 1e-6)), REFERENCE, None, 2.5)
-    assert (result.name, result.ranks, result.passed, result.words) == ("pp2", 2, True, None)
+    assert (result.name, result.ranks, result.passed, result.message) == ("pp2", 2, True, None)
     assert result.difference == pytest.approx(1e-6)
 
 
 def test_a_difference_beyond_the_tolerance_fails_with_its_step():
     result = judge_agreement(STAGES, "cpu", ranks(losses=(3.0, 2.25)), REFERENCE, None, 1.0)
     assert not result.passed
-    assert result.words == "differs by 2.5e-01 (loss of step 2), 1e-05 is tolerated"
+    assert result.message == "differs by 2.5e-01 (loss of step 2), 1e-05 is tolerated"
 
 
 def test_a_layout_that_counts_wrong_fails_although_nothing_differs():
@@ -94,7 +94,7 @@ def test_a_layout_that_counts_wrong_fails_although_nothing_differs():
     short = replace(last, parameters=last.parameters - 1)
     result = judge_agreement(STAGES, "cpu", [first, short], REFERENCE, None, 1.0)
     assert not result.passed
-    assert "parameters" in (result.words or "")
+    assert "parameters" in (result.message or "")
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_layout_that_counts_wrong_fails_although_nothing_differs():
 def test_a_rank_that_failed_is_told_in_its_own_words(outcome, words):
     result = judge_agreement(STAGES, "cpu", ranks()[:1], None, outcome, 1.0)
     assert not result.passed
-    assert words in (result.words or "")
+    assert words in (result.message or "")
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_rank_that_failed_is_told_in_its_own_words(outcome, words):
 def test_a_case_that_must_fail_passes_only_when_all_its_ranks_end_for_the_reason(codes, outcome, words):
     oom, _ = failing_cases()
     result = judge_failure(oom, codes, outcome, 1.0)
-    assert (result.passed, result.words) == (words is None, words)
+    assert (result.passed, result.message) == (words is None, words)
 
 
 def test_cases_and_results_are_read_as_they_were_written(tmp_path):

@@ -26,7 +26,7 @@ from trials.files import path_owners
 def test_a_folder_that_will_be_made_is_tried_where_it_will_be_and_nothing_is_left(tmp_path):
     findings = {f.name: f for f in examine_folder(tmp_path / "a" / "b", runs_on_nodes=False, is_sandbox=False)}
     assert {f.level for f in findings.values()} == {Level.OK}
-    assert f"will be made in {tmp_path}" in findings["work_dir"].words
+    assert f"will be made in {tmp_path}" in findings["work_dir"].message
     assert set(findings) == {"work_dir", "file_system", "writable", "clock", "space"}
     assert list(tmp_path.iterdir()) == []
 
@@ -58,13 +58,13 @@ def test_a_folder_that_takes_no_file_is_an_error_in_the_systems_words(tmp_path, 
     monkeypatch.setattr(folders, "_write", full)
     [finding] = writing_findings(tmp_path)
     assert (finding.name, finding.level) == ("writable", Level.ERROR)
-    assert "quota" in finding.words.lower()
+    assert "quota" in finding.message.lower()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_clocks_apart_are_a_warning():
     assert clock_finding(0.5).level is Level.OK
-    assert "90 s apart" in clock_finding(90.0).words
+    assert "90 s apart" in clock_finding(90.0).message
     assert clock_finding(90.0).level is Level.WARNING
 
 
@@ -87,7 +87,7 @@ def project(tmp_path, monkeypatch) -> Path:
 def test_a_group_that_could_put_a_folder_in_the_place_of_a_search_is_named(project):
     [finding] = swapping_findings(project / "runs" / "to be made")
     assert (finding.name, finding.level) == ("others_write", Level.WARNING)
-    assert finding.words.startswith(f"group physics may write in {project}, ")
+    assert finding.message.startswith(f"group physics may write in {project}, ")
     assert f"chmod g-w,o-w {project}" in (finding.fix or "")
 
 

@@ -67,8 +67,8 @@ def test_two_hours_in_a_partition_of_one_are_an_error_though_sbatch_would_take_t
     slurm.partition_limits["main"] = replace(MAIN, max_time_s=3600.0)
     findings = [f for f in examined(slurm, tmp_path) if f.name == "time_limit"]
     assert [f.level for f in findings] == [Level.ERROR, Level.ERROR]
-    assert "for 121 minutes" in findings[0].words
-    assert "partition main is 60 minutes" in findings[0].words
+    assert "for 121 minutes" in findings[0].message
+    assert "partition main is 60 minutes" in findings[0].message
     assert "measure.time_limit" in (findings[0].fix or "")
     assert faults(slurm, tmp_path, "measure.time_limit=59m") == [("account", Level.NOTE)]
 
@@ -94,7 +94,7 @@ def test_more_nodes_than_a_partition_gives_are_an_error_of_the_largest_job_alone
 def test_what_the_nodes_have_not_is_told_with_both_numbers(tmp_path, slurm, change, name, words):
     found = [f for f in examined(slurm, tmp_path, change) if f.level is Level.ERROR and f.name == name]
     assert found
-    assert words in found[0].words
+    assert words in found[0].message
     assert found[0].fix
 
 
@@ -102,7 +102,7 @@ def test_nodes_that_are_away_are_a_warning_until_no_trial_can_start(tmp_path, sl
     slurm.cluster.drain_node("n1")
     [largest] = [f for f in examined(slurm, tmp_path) if f.name == "nodes_up" and f.level is not Level.OK]
     assert largest.level is Level.WARNING
-    assert "n1 of the 4 nodes that could run it: drained" in largest.words
+    assert "n1 of the 4 nodes that could run it: drained" in largest.message
     for name in ("n2", "n3", "n4"):
         slurm.cluster.drain_node(name)
     found = [f.level for f in examined(slurm, tmp_path) if f.name == "nodes_up"]
@@ -172,7 +172,7 @@ def test_a_qos_allows_a_job_so_many_gpus(tmp_path, slurm):
     slurm.limits = AssociationLimits((Association("acc", qos=("few",), default_qos="few"),), (Qos("few", max_gpus=8),))
     [largest] = [f for f in examined(slurm, tmp_path) if f.level is Level.ERROR]
     assert largest.name == "gpus"
-    assert "QOS few allows 8 GPUs (MaxTRES), 16 are asked for" in largest.words
+    assert "QOS few allows 8 GPUs (MaxTRES), 16 are asked for" in largest.message
     assert faults(slurm, tmp_path, "constraints.max_nodes=2") == []
 
 
@@ -233,7 +233,7 @@ def test_a_shut_partition_beside_an_open_one_is_a_remark(tmp_path, shut):
     changes = ("launcher.slurm.partition=main,b", "launcher.slurm.account=acc")
     [finding] = [f for f in examined(slurm, tmp_path, *changes) if f.name == "partition" and f.level is not Level.OK]
     assert finding.level is Level.NOTE
-    assert "partition b is " in finding.words
+    assert "partition b is " in finding.message
     assert finding.fix == "nothing, or leave b out of launcher.slurm.partition"
     assert ("partition", Level.NOTE) not in faults(slurm, tmp_path, "launcher.slurm.account=acc")
 
@@ -249,8 +249,8 @@ def test_what_only_slurm_itself_knows_is_told_in_its_words_with_the_key(tmp_path
     slurm.submissions_refused("allocation failure: Invalid feature specification")
     found = [f for f in examined(slurm, tmp_path) if f.level is Level.ERROR]
     assert {f.name for f in found} == {"sbatch"}
-    assert "launcher.slurm.constraint" in found[0].words
-    assert "Invalid feature specification" in found[0].words
+    assert "launcher.slurm.constraint" in found[0].message
+    assert "Invalid feature specification" in found[0].message
 
 
 PROFILE = """\
@@ -270,7 +270,7 @@ def test_a_sites_profile_is_held_against_the_live_cluster(tmp_path, slurm):
     (tmp_path / "ada.toml").write_text(PROFILE)
     changes = ("launcher.slurm.site=./ada.toml", "constraints.max_nodes=2")
     slurm.partition_limits["main"] = replace(MAIN, max_time_s=14400.0)
-    found = [(f.level, f.words) for f in examined(slurm, tmp_path, *changes) if f.name == "site"]
+    found = [(f.level, f.message) for f in examined(slurm, tmp_path, *changes) if f.name == "site"]
     assert [level for level, _ in found] == [Level.WARNING, Level.WARNING, Level.NOTE, Level.NOTE]
     assert "is said to give a job 2 nodes, Slurm says no limit" in found[0][1]
     assert "said to have 16 CPUs of a node, Slurm counts 8" in found[1][1]
@@ -285,4 +285,4 @@ def test_a_sites_profile_is_held_against_the_live_cluster(tmp_path, slurm):
 @pytest.mark.bad_input(26)
 def test_a_variable_that_decides_what_every_rank_runs_is_a_warning(tmp_path, slurm):
     found = [f for f in examined(slurm, tmp_path, "launcher.slurm.env={PATH: /x, A: b}") if f.name == "environment"]
-    assert [(f.level, f.words.split()[0]) for f in found] == [(Level.WARNING, "launcher.slurm.env.PATH")]
+    assert [(f.level, f.message.split()[0]) for f in found] == [(Level.WARNING, "launcher.slurm.env.PATH")]

@@ -45,10 +45,10 @@ def test_a_library_below_its_floor_or_missing_is_named_with_what_is_needed():
     found = {"ray": "2.9.3", "numpy": "2.4.0"}
     [fault] = library_findings(WANTED, found.get)
     assert (fault.name, fault.level) == ("library", Level.ERROR)
-    assert "ray 2.9.3" in fault.words
-    assert "2.60" in fault.words
+    assert "ray 2.9.3" in fault.message
+    assert "2.60" in fault.message
     assert "constraints.txt" in (fault.fix or "")
-    assert [f.words.split()[0] for f in library_findings(WANTED, {"ray": "2.60.0"}.get)] == ["numpy"]
+    assert [f.message.split()[0] for f in library_findings(WANTED, {"ray": "2.60.0"}.get)] == ["numpy"]
     assert levels(library_findings(WANTED, {"ray": "2.60.0", "numpy": "2.0"}.get)) == [("libraries", Level.OK)]
 
 

@@ -61,19 +61,19 @@ def judged(found: Sights, nccl: NcclLog = INFINIBAND, world: Cluster = WORLD) ->
 def test_a_healthy_job_names_its_transport_and_what_it_reaches():
     findings = judged(sights())
     assert {finding.level for finding in findings.values()} == {Level.OK}
-    assert findings["transport"].words == "between nodes NET/IB/GDRDMA; in a node P2P/CUMEM, P2P/IPC"
-    assert "reaches 85 GB/s on each (bus), 94% of 90" in findings["bandwidth"].words
-    assert "reaches 190 GB/s on each (bus), 95% of 200" in findings["bandwidth_in_node"].words
-    assert findings["cores"].words == "each rank may run on 8 cores"
+    assert findings["transport"].message == "between nodes NET/IB/GDRDMA; in a node P2P/CUMEM, P2P/IPC"
+    assert "reaches 85 GB/s on each (bus), 94% of 90" in findings["bandwidth"].message
+    assert "reaches 190 GB/s on each (bus), 95% of 200" in findings["bandwidth_in_node"].message
+    assert findings["cores"].message == "each rank may run on 8 cores"
 
 
 def test_a_silent_fall_back_to_tcp_is_an_error_with_its_reasons_and_what_to_check():
     findings = judged(sights(whole=2.0), parse_nccl_log(TCP))
     transport = findings["transport"]
     assert transport.level is Level.ERROR
-    assert transport.words.startswith("between nodes TCP (NET/Socket); in a node P2P/IPC; NCCL says: ")
-    assert "NET/IB : No device found" in transport.words
-    assert "the fabric carries 100 GB/s a node" in transport.words
+    assert transport.message.startswith("between nodes TCP (NET/Socket); in a node P2P/IPC; NCCL says: ")
+    assert "NET/IB : No device found" in transport.message
+    assert "the fabric carries 100 GB/s a node" in transport.message
     assert "aws-ofi-nccl" in (transport.fix or "")
     assert "NCCL_SOCKET_IFNAME" in (transport.fix or "")
     assert findings["bandwidth"].level is Level.ERROR
@@ -101,13 +101,13 @@ def test_tcp_where_no_fabric_is_known_is_a_warning_and_a_log_without_words_too()
 def test_bandwidth_is_held_against_the_links(whole, links, level):
     finding = judged(sights(whole), world=replace(WORLD, given_links=links))["bandwidth"]
     assert finding.level is level
-    assert ("are not described" in finding.words) is (links is None)
+    assert ("are not described" in finding.message) is (links is None)
 
 
 def test_a_folder_that_a_node_does_not_see_is_an_error():
     finding = judged(one_changed(sights(), 5, unseen=(0, 1)))["shared"]
     assert finding.level is Level.ERROR
-    assert finding.words.startswith("n2 does not see what n1 wrote")
+    assert finding.message.startswith("n2 does not see what n1 wrote")
 
 
 @pytest.mark.parametrize(
@@ -121,34 +121,34 @@ def test_a_folder_that_a_node_does_not_see_is_an_error():
 def test_clocks_that_disagree_are_a_warning(found, words):
     finding = judged(found)["clocks"]
     assert finding.level is Level.WARNING
-    assert words in finding.words
+    assert words in finding.message
 
 
 def test_two_ranks_on_one_gpu_are_an_error():
     finding = judged(one_changed(sights(), 1, gpu="GPU-0"))["gpus"]
     assert finding.level is Level.ERROR
-    assert finding.words.startswith("ranks 0, 1 share one GPU of n1 (GPU-0)")
+    assert finding.message.startswith("ranks 0, 1 share one GPU of n1 (GPU-0)")
     assert judged(one_changed(sights(), 4, gpu="GPU-0"))["gpus"].level is Level.OK  # of another node
 
 
 def test_ranks_that_are_all_bound_to_one_core_are_a_warning():
     finding = judged(sights(cores=(0,)))["cores"]
     assert finding.level is Level.WARNING
-    assert "the 4 ranks of n1 may only run on cores 0" in finding.words
+    assert "the 4 ranks of n1 may only run on cores 0" in finding.message
 
 
 def test_nodes_with_different_software_are_an_error():
     finding = judged(one_changed(sights(), 6, torch="2.5.1"))["ranks_python"]
     assert finding.level is Level.ERROR
-    assert "2.6.0" in finding.words
-    assert "2.5.1" in finding.words
+    assert "2.6.0" in finding.message
+    assert "2.5.1" in finding.message
 
 
 def test_cpus_talk_by_gloo_and_are_judged_only_by_links_that_were_measured():
     plain = Cluster(ACCELERATORS["cpu"], 4, 2)
     findings = judged(sights(gpus=(), gpu=None), NcclLog(), plain)
     assert {finding.level for finding in findings.values()} == {Level.OK}
-    assert "gloo" in findings["transport"].words
+    assert "gloo" in findings["transport"].message
     assert "gpus" not in findings
     assert judged(sights(10.0), NcclLog(), replace(plain, given_links=LINKS))["bandwidth"].level is Level.ERROR
 

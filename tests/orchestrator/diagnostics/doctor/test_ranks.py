@@ -77,7 +77,7 @@ def test_what_is_no_interpreter_is_an_error(python, words):
     fault = software_of(python)
     assert isinstance(fault, Finding)
     assert (fault.level, fault.name) == (Level.ERROR, "ranks_python")
-    assert words in fault.words
+    assert words in fault.message
     assert "trainer.python" in (fault.fix or "")
 
 
@@ -117,7 +117,7 @@ def test_what_the_ranks_would_miss_is_an_error(tmp_path, found, changes, expecte
 def test_the_last_selftest_is_told_and_what_changed_since(accelerator, tests, torch, level, words):
     finding = selftest_finding(accelerator, tests, torch)
     assert (finding.name, finding.level) == ("selftest", level)
-    assert words in finding.words
+    assert words in finding.message
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"selftests": {"cpu": {}}}', '{"selftests": []}'])
@@ -125,7 +125,7 @@ def test_a_damaged_record_of_selftests_is_a_finding(tmp_path, damage):
     (tmp_path / "selftest.json").write_text(damage)
     [finding] = selftest_findings(spec_of(tmp_path, "launcher.kind=slurm"), tmp_path, None)
     assert (finding.name, finding.level) == ("selftest", Level.WARNING)
-    assert "selftest.json is damaged" in finding.words
+    assert "selftest.json is damaged" in finding.message
 
 
 def test_of_other_machines_only_a_job_can_tell(tmp_path):

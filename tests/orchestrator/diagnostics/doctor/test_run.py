@@ -29,7 +29,7 @@ def test_a_check_that_hangs_is_an_error_beside_what_it_found_before():
     finally:
         released.set()
     assert [(f.name, f.level) for f in found] == [("first", Level.OK), ("no_answer", Level.ERROR)]
-    assert "work directory: no answer within" in found[1].words
+    assert "work directory: no answer within" in found[1].message
 
 
 @pytest.mark.parametrize(

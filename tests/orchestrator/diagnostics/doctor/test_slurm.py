@@ -38,7 +38,7 @@ def test_a_slurm_without_fault(slurm, environ):
     findings = found(slurm, environ)
     assert set(findings) == {"commands", "controller", "min_job_age", "partition_limits", "accounting"}
     assert {finding.level for finding in findings.values()} == {Level.OK}
-    assert "22.05.8" in findings["controller"].words
+    assert "22.05.8" in findings["controller"].message
 
 
 def test_commands_that_are_not_there_are_named_and_nothing_is_asked(slurm, environ, tmp_path):
@@ -46,14 +46,14 @@ def test_commands_that_are_not_there_are_named_and_nothing_is_asked(slurm, envir
     slurm.cluster.controller_down(3600.0)
     findings = found(slurm, environ)
     assert [(f.name, f.level) for f in findings.values()] == [("commands", Level.ERROR)]
-    assert findings["commands"].words.startswith("squeue is not on PATH")
+    assert findings["commands"].message.startswith("squeue is not on PATH")
     assert "slurm-sandbox start" in (findings["commands"].fix or "")
 
 
 def test_a_configuration_that_is_not_there_is_told_before_slurm_is_asked(slurm, environ):
     findings = found(slurm, environ | {"SLURM_CONF": "/no/such/slurm.conf"})
     assert findings["configuration"].level is Level.ERROR
-    assert "/no/such/slurm.conf" in findings["configuration"].words
+    assert "/no/such/slurm.conf" in findings["configuration"].message
     assert "controller" not in findings
 
 
@@ -61,7 +61,7 @@ def test_a_controller_that_does_not_answer_is_told_with_its_words(slurm, environ
     slurm.cluster.controller_down(3600.0)
     findings = found(slurm, environ)
     assert findings["controller"].level is Level.ERROR
-    assert "Unable to contact slurm controller" in findings["controller"].words
+    assert "Unable to contact slurm controller" in findings["controller"].message
     assert list(findings) == ["commands", "controller"]
 
 
@@ -99,12 +99,12 @@ def test_a_controller_that_forgets_a_job_before_it_is_asked_again(slurm, environ
 )
 def test_how_often_a_job_is_asked_for_is_said_as_the_driver_does_it(slurm, environ, cluster_name, wanted_s, asked_s):
     slurm.cluster.settings = replace(FAKE_SETTINGS, cluster_name=cluster_name)
-    assert found(slurm, environ, wanted_s)["min_job_age"].words.endswith(f" asked for every {asked_s} s")
+    assert found(slurm, environ, wanted_s)["min_job_age"].message.endswith(f" asked for every {asked_s} s")
 
 
 def test_a_controller_that_forgets_no_job_is_said_to(slurm, environ):
     slurm.cluster.settings = replace(FAKE_SETTINGS, min_job_age_s=0.0)
-    assert found(slurm, environ)["min_job_age"].words.startswith("an ended job is never forgotten (MinJobAge is 0)")
+    assert found(slurm, environ)["min_job_age"].message.startswith("an ended job is never forgotten (MinJobAge is 0)")
 
 
 def test_limits_that_are_not_enforced_no_accounting_and_an_old_version_are_said(slurm, environ):

@@ -42,9 +42,9 @@ def test_a_home_on_a_network_file_system_is_not_used_and_what_flock_is_there_is_
     monkeypatch.setattr(place, "_mounts", lambda: f"server:/home /shared/home {mount} 0 0\n")
     (finding,) = [finding for finding in examine_home() if finding.name == "locks"]
     assert finding.level is Level.NOTE
-    assert "/shared/home/ada lies on" in finding.words
-    assert words in finding.words
-    assert f"/var/tmp/parlay-{os.geteuid()} is used" in finding.words
+    assert "/shared/home/ada lies on" in finding.message
+    assert words in finding.message
+    assert f"/var/tmp/parlay-{os.geteuid()} is used" in finding.message
 
 
 def test_an_mlflow_file_on_a_network_file_system_is_warned_of(tmp_path, monkeypatch):
@@ -52,13 +52,13 @@ def test_an_mlflow_file_on_a_network_file_system_is_warned_of(tmp_path, monkeypa
     tracking = TrackingSection(mlflow_uri=f"sqlite:///{tmp_path}/mlflow.db")
     findings = {finding.name: finding for finding in examine_mlflow(tracking)}
     assert findings["mlflow_locks"].level is Level.WARNING
-    assert "nfs4" in findings["mlflow_locks"].words
+    assert "nfs4" in findings["mlflow_locks"].message
 
 
 def test_a_ledger_that_is_not_there_yet_is_not_made(own_home):
     finding = ledger(None)
     assert finding.level is Level.OK
-    assert "will be made by the first search" in finding.words
+    assert "will be made by the first search" in finding.message
     assert not (own_home / "ledger.db").exists()
 
 
@@ -67,7 +67,7 @@ def test_a_ledger_is_opened_and_counted(tmp_path):
     with closing(LedgerWriter(url)):
         pass
     assert ledger(url).level is Level.OK
-    assert "it holds 0 searches" in ledger(url).words
+    assert "it holds 0 searches" in ledger(url).message
 
 
 @pytest.mark.bad_input(33, 34)
@@ -84,8 +84,8 @@ def test_a_ledger_that_cannot_be_used_is_an_error_with_what_to_do(tmp_path, url,
     (tmp_path / "other.db").write_text("this is no database, " * 100)
     finding = ledger(url.replace("{folder}", str(tmp_path)))
     assert finding.level is Level.ERROR
-    assert words in finding.words
-    assert "secret" not in finding.words + (finding.fix or "")
+    assert words in finding.message
+    assert "secret" not in finding.message + (finding.fix or "")
     assert finding.fix
 
 
@@ -94,14 +94,14 @@ def test_sqlite_on_a_network_file_system_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(place, "_mounts", lambda: f"server:/home {tmp_path} nfs4 rw 0 0\n")
     finding = ledger(f"sqlite:///{tmp_path}/ledger.db")
     assert (finding.name, finding.level) == ("ledger_url", Level.ERROR)
-    assert "network file system (nfs4)" in finding.words
+    assert "network file system (nfs4)" in finding.message
 
 
 def test_a_postgres_that_does_not_answer_is_an_error(monkeypatch):
     monkeypatch.setattr("trials.ledger.database._OPENING_PATIENCE_S", 0.0)
     finding = ledger("postgresql://127.0.0.1:1/ledger")
     assert (finding.name, finding.level) == ("ledger", Level.ERROR)
-    assert "database" in finding.words
+    assert "database" in finding.message
 
 
 def test_mlflow_that_is_not_wanted_or_not_made_yet_is_not_made(own_home):
@@ -136,5 +136,5 @@ def test_an_experiment_that_was_deleted_or_is_out_of_bounds_is_an_error_with_the
 
     monkeypatch.setattr("orchestrator.diagnostics.doctor.storage.MlflowSync", Refusing)
     [finding] = examine_mlflow(TrackingSection(mlflow_uri="http://127.0.0.1:1"))
-    assert (finding.level, finding.words) == (Level.ERROR, "tracking.experiment: experiment parlay was deleted")
+    assert (finding.level, finding.message) == (Level.ERROR, "tracking.experiment: experiment parlay was deleted")
     assert "restore" in (finding.fix or "")
