@@ -231,7 +231,7 @@ class Service:
         callbacks = DriverCallbacks(
             cancel_requested=lambda: bool(asked.pending_commands(folder.search_id)),
             predict=predictor(task),
-            may_begin=partial(self._shares.ask, folder.search_id),
+            grant_slots=partial(self._shares.ask, folder.search_id),
         )
         limits = Limits(spec.search.max_trials, spec.search.parallel_trials)
         goal = SearchObjective(spec.objective, spec.global_batch_size)

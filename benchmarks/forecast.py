@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.machines import with_links
 from benchmarks.search_efficiency import never_replaced, told
-from orchestrator.planning.forecast import FEWEST_MEASURED, TIMES_THE_NODES, Forecast, ForecastInput, Scaling, forecast
+from orchestrator.planning.forecast import MIN_MEASURED, NODE_MULTIPLES, Forecast, ForecastInput, Scaling, forecast
 from orchestrator.samplers.base import TrialFeedback
 from orchestrator.samplers.cost_model_posterior import TuningTask
 from orchestrator.samplers.factory import make_sampler
@@ -52,11 +52,11 @@ def main() -> None:
 def lines_of(family: Family, base_nodes: int, rows: Sequence[Observation], seed: int) -> Iterator[dict[str, Any]]:
     """The contract's line for each scaling and multiple of the nodes that the family has measured; none where too few
     of the rows, which are on at most `base_nodes` nodes, ran."""
-    if sum(row.step_time_s is not None for row in rows) < FEWEST_MEASURED:
+    if sum(row.step_time_s is not None for row in rows) < MIN_MEASURED:
         return
     first = rows[0]
     tried = ForecastInput.of(TuningTask(first.model, with_links(first)), rows, _layouts_in(family), seed=seed)
-    for times in TIMES_THE_NODES:
+    for times in NODE_MULTIPLES:
         for found in forecast(tried, [*Scaling], [times * base_nodes]).forecasts:
             layout = found.speed.layout
             problem = _problem_on(family, layout.num_nodes, layout.global_batch_size)

@@ -165,9 +165,9 @@ class Search:
 
     @property
     def _headline(self) -> str:
-        from orchestrator.records.summary import answer_of
+        from orchestrator.records.summary import result_line
 
-        return answer_of(self._found.record, self.spec)
+        return result_line(self._found.record, self.spec)
 
 
 def plan(search_file: SearchFile, /, *, top: int | None = None, **changes: Any) -> pandas.DataFrame:
@@ -176,7 +176,7 @@ def plan(search_file: SearchFile, /, *, top: int | None = None, **changes: Any) 
     Columns as `layouts` of `parlay plan --json`; `attrs` holds `rejected`, `expected_node_hours` and `notes`. Nothing
     is launched or written. `changes` as in `run`.
     """
-    from orchestrator.config.overrides import load_search, named_as_called
+    from orchestrator.config.overrides import load_search, without_set_location
     from orchestrator.dataframes import plan_frame
     from orchestrator.planning.candidates import candidates_of
     from orchestrator.planning.plan import plan_of
@@ -186,7 +186,7 @@ def plan(search_file: SearchFile, /, *, top: int | None = None, **changes: Any) 
     if top is not None and not _is_count(top):
         fix = "leave it out for all of them"
         raise InputError.of("top", f"is {top!r}", key="top", value=top, rule="a whole number, from 1 on", fix=fix)
-    with named_as_called():
+    with without_set_location():
         spec = load_search(search_file, changes)
         space = candidates_of(spec)
         require_trainer(spec)
@@ -204,11 +204,11 @@ def run(search_file: SearchFile, /, *, quiet: bool = False, **changes: Any) -> S
     they are. KeyboardInterrupt is raised once the driver has left in order, and `resume` goes on. A thread other than
     the main one hears no signals. The call blocks and needs no event loop of its own: a notebook's may be running.
     """
-    from orchestrator.config.overrides import load_search, named_as_called
+    from orchestrator.config.overrides import load_search, without_set_location
     from orchestrator.lifecycle.create import create_runnable_search, validate_search
 
     note = _silent if quiet else say
-    with private_umask(), named_as_called():
+    with private_umask(), without_set_location():
         started = create_runnable_search(validate_search(load_search(search_file, changes), note), note)
     note(f"search {started.folder.search_id} in {started.folder.path}")
     return _driven(started, quiet)
@@ -310,7 +310,7 @@ def replay(
     measured `repeats` times, and again in up to `sessions`, `session_interval` apart, until there is a verdict.
     Ctrl-C ends the run in flight and raises KeyboardInterrupt; what was measured before stays in the replay's folder.
     """
-    from orchestrator.config.overrides import named_as_called
+    from orchestrator.config.overrides import without_set_location
     from orchestrator.lifecycle.signals import CancelOnSignal
     from orchestrator.recipe.read import read_recipe
     from orchestrator.records.lookup import find_recipe
@@ -321,7 +321,7 @@ def replay(
     rules = ReplayRules(repeats, margin, sessions, _seconds("session_interval", session_interval))
     if launcher is not None:
         _require_one_of("launcher", launcher, LAUNCHERS)
-    with private_umask(), named_as_called():
+    with private_umask(), without_set_location():
         loaded = read_recipe(find_recipe(_named(recipe), ledger), force)
         if loaded.banner:
             note(loaded.banner)

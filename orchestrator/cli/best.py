@@ -12,7 +12,7 @@ def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
     """Print the best layout of a search and where its recipe lies."""
     from dashboards.trial_text import describe_flag, describe_step_time
     from orchestrator.records.lookup import find_search, missing_recipe_reason
-    from orchestrator.records.summary import answer_of, best_summary
+    from orchestrator.records.summary import best_summary, result_line
     from trials.analysis.pareto import trades
 
     found = find_search(search, ledger)
@@ -20,11 +20,11 @@ def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
     ranking = spec.ranking_of(found.record.trials)
     data = best_summary(found.record, spec, found.folder)
     if data is None:
-        why, name = answer_of(found.record, spec), found.record.search_id
+        why, name = result_line(found.record, spec), found.record.search_id
         fix = f"parlay status {found.folder.called} shows what became of it"
         problem = Problem("no_measurement", f"search {name}: {why}", fix=fix)
         fail(ExitCode.NO_MEASUREMENT, problem, as_json)
-    lines = [answer_of(found.record, spec), *trades(ranking), describe_step_time(data)]
+    lines = [result_line(found.record, spec), *trades(ranking), describe_step_time(data)]
     lines += map(describe_flag, data["flags"])
     lines.append(f"recipe: {data['recipe'] or missing_recipe_reason(found)}")
     answer(data, as_json, "\n".join(filter(None, lines)))

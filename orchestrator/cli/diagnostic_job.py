@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 def load_for_job(search_file: Path, sets: list[str] | None, launcher: str | None, work_dir: Path | None) -> SearchSpec:
     from orchestrator.config.loader import load_search_file
-    from orchestrator.config.spec import located
+    from orchestrator.config.spec import with_locations
     from orchestrator.preflight.work_dir import require_places
 
     changes = to_overrides(sets, launcher, None, None if work_dir is None else str(work_dir), None)
@@ -35,7 +35,7 @@ def load_for_job(search_file: Path, sets: list[str] | None, launcher: str | None
         try:
             require_places(spec)
         except InputError as error:
-            raise located(error, spec) from error
+            raise with_locations(error, spec) from error
     return spec
 
 

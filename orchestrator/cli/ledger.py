@@ -30,15 +30,15 @@ def rebuild(
     as_json: AsJson = False,
 ) -> None:
     """Make the ledger's rows anew from the journals in the folders of searches; a damaged ledger is put aside first."""
+    from orchestrator.records.ledger_rebuild import find_search_folders
     from orchestrator.records.ledger_rebuild import rebuild as rebuild_one
-    from orchestrator.records.ledger_rebuild import searches_in
     from trials.ledger.database import put_aside_damaged
     from trials.ledger.place import ledger_url
     from trials.ledger.reader import LedgerReader
     from trials.ledger.writer import LedgerWriter
 
     url = ledger_url(ledger)
-    searches = searches_in(folders or [work_dir])
+    searches = find_search_folders(folders or [work_dir])
     if (aside := put_aside_damaged(url)) is not None:
         say(f"the ledger was damaged: it is kept as {aside}, and made anew from these folders")
     with closing(LedgerWriter(url)) as writer, closing(LedgerReader(url)) as reader:

@@ -105,7 +105,7 @@ def _ticked(found: LocatedSearch) -> SearchRecord:
     candidates = () if found.record.state.is_ended else prepare(found.spec).feasible
     watcher = SearchCallbacks(say, driving=DriverSignals().handling)
     return drive(
-        found.folder, found.spec, candidates, tracking_of(found.spec), found.ledger_url, watcher, go=Driver.tick
+        found.folder, found.spec, candidates, tracking_of(found.spec), found.ledger_url, watcher, go=Driver.advance
     )
 
 

@@ -164,7 +164,9 @@ def side_of_recipe(loaded: LoadedRecipe) -> ComparisonSide:
 def side_of_search(search: SearchRecord, spec: SearchSpec, folder: str) -> ComparisonSide:
     """A search as it stands, with the best layout by its own objective."""
     ranking = spec.ranking_of(search.trials)
-    layouts = {key: _ended(trials) for key, trials in _by_layout(search) if any(t.state.is_ended for t in trials)}
+    layouts = {
+        key: _ended_layout(trials) for key, trials in _by_layout(search) if any(t.state.is_ended for t in trials)
+    }
     best = None if ranking.best is None else layouts[ranking.best.layout.key]
     question = _question(spec.model, spec.cluster, spec.global_batch_size, {"kind": spec.trainer.kind})
     question |= {"objective": ", ".join(objective.value for objective in spec.objectives)}
@@ -249,7 +251,7 @@ def _by_layout(search: SearchRecord) -> Iterator[tuple[str, list[Trial]]]:
     yield from groups.items()
 
 
-def _ended(trials: list[Trial]) -> ComparedLayout:
+def _ended_layout(trials: list[Trial]) -> ComparedLayout:
     """How these trials of one layout ended: by the runs that count where it was measured, else by the last one."""
     measured = [trial for trial in trials if trial.state is TrialState.MEASURED]
     if not measured:

@@ -62,7 +62,7 @@ class Run:
         return RunMeasurement(self.step_time_s, self.step_time_low_s, self.step_time_high_s)
 
     @property
-    def of_fast_steps(self) -> Run | None:
+    def by_fast_steps(self) -> Run | None:
         """The same run by its fast steps, which are taken to be as surely known as the median."""
         if self.fast_step_time_s is None:
             return None
@@ -90,7 +90,7 @@ def by_session(runs: Sequence[Run]) -> tuple[MeasurementSession, ...]:
     """The sessions of at least one run, in their order. A run that does not say when it began is of the session of
     the run before it."""
     groups: list[list[Run]] = []
-    for run in _in_time(runs):
+    for run in _by_start(runs):
         begun = groups[-1][0].started_s if groups else None
         is_new = begun is not None and run.started_s is not None and run.started_s - begun >= SESSION_S
         if is_new or not groups:
@@ -141,7 +141,7 @@ def _fast_step_time_s(measured: Mapping[str, Any], step_times_s: Sequence[float]
     return measured["step_time_s"] * fast / median(times) if fast > 0 else None
 
 
-def _in_time(runs: Sequence[Run]) -> list[Run]:
+def _by_start(runs: Sequence[Run]) -> list[Run]:
     """In order of their beginning where all say when; as they are given where not."""
     starts = [run.started_s for run in runs]
     return list(runs) if None in starts else sorted(runs, key=lambda run: run.started_s or 0.0)

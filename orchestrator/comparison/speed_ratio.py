@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator.comparison.sessions import Run, by_session, log_change
 from trials.trial import LowerStrEnum
 
-WIDE_MARGINS = 3
+EQUIVALENCE_MARGINS = 3
 """A replay is called reproduced only if a change of this many margins is excluded."""
 
 _OF_ONE_JOB = ("job_id", "probe_ms_by_rank")
@@ -76,7 +76,7 @@ class Comparison:
 def ratios_json(found: Comparison | None) -> dict[str, float | None]:
     """Both ratios with their intervals by the contract's names, None where there is none."""
     speed, fast = (None, None) if found is None else (found.speed, found.fast)
-    return _named("ratio", speed) | _named("fast_ratio", fast)
+    return _ratio_fields("ratio", speed) | _ratio_fields("fast_ratio", fast)
 
 
 def compare(
@@ -87,10 +87,10 @@ def compare(
 ) -> Comparison:
     """The verdict on two sets of runs; both hold at least one. The intervals rest on the spread between sessions."""
     speed, fast = _ratio(recorded, measured), None
-    before, after = ([run.of_fast_steps for run in runs] for runs in (recorded, measured))
+    before, after = ([run.by_fast_steps for run in runs] for runs in (recorded, measured))
     if None not in (*before, *after):
         fast = _ratio([run for run in before if run], [run for run in after if run])
-    return Comparison(_judged(speed, fast or speed, margin, confidence), speed, fast)
+    return Comparison(_verdict(speed, fast or speed, margin, confidence), speed, fast)
 
 
 def _ratio(recorded: Sequence[Run], measured: Sequence[Run]) -> Ratio:
@@ -102,7 +102,7 @@ def _ratio(recorded: Sequence[Run], measured: Sequence[Run]) -> Ratio:
     return Ratio(math.exp(found.change), low, high, low_99, high_99, alone)
 
 
-def _judged(speed: Ratio, sure: Ratio, margin: float, confidence: Confidence) -> ReplayVerdict:
+def _verdict(speed: Ratio, sure: Ratio, margin: float, confidence: Confidence) -> ReplayVerdict:
     """On the speed, and what is known of it most surely: other work on a machine slows many of a run's steps, while a
     slower machine, library or layout slows all of them, the fast ones, too.
 
@@ -114,14 +114,14 @@ def _judged(speed: Ratio, sure: Ratio, margin: float, confidence: Confidence) ->
         return ReplayVerdict.SLOWER
     if min(speed.value, sure.value) > 1 + margin and min(low, *sure.by_session) > 1:
         return ReplayVerdict.FASTER
-    wide = WIDE_MARGINS * margin
+    wide = EQUIVALENCE_MARGINS * margin
     is_near = max(abs(ratio.value - 1) for ratio in (speed, sure)) <= margin
     if is_near and sure.low > 1 - wide and sure.high < 1 + wide:
         return ReplayVerdict.REPRODUCED
     return ReplayVerdict.INCONCLUSIVE
 
 
-def _named(name: str, ratio: Ratio | None) -> dict[str, float | None]:
+def _ratio_fields(name: str, ratio: Ratio | None) -> dict[str, float | None]:
     values = (None, None, None) if ratio is None else (ratio.value, ratio.low, ratio.high)
     return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
 

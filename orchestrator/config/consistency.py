@@ -16,8 +16,10 @@ from trials.trainers.command_template import placeholders_in
 
 def consistency_problems(file: SearchFile) -> Iterator[Problem]:
     """Where sections ask of the trainer what it has not, or of the memory what nobody has."""
-    of_its_log = chain(_untold_memory(file), _missing_log_rank(file))
-    of_the_trainer = chain(_foreign_engines(file), _unsaid_axes(file), _own_trainers_rules(file), of_its_log)
+    of_its_log = chain(_unreported_memory(file), _missing_log_rank(file))
+    of_the_trainer = chain(
+        _engine_problems(file), _axes_not_in_template(file), _parlay_trainer_problems(file), of_its_log
+    )
     return chain(of_the_trainer, _memory_problems(file, file.cluster.cluster()))
 
 
@@ -45,7 +47,7 @@ def _memory_problems(file: SearchFile, cluster: Cluster) -> Iterator[Problem]:
     )
 
 
-def _foreign_engines(file: SearchFile) -> Iterator[Problem]:
+def _engine_problems(file: SearchFile) -> Iterator[Problem]:
     engines = engines_of(file.trainer.kind)
     foreign = [engine for engine in file.space.given_axes().get("engine", ()) if engine not in engines]
     if foreign:
@@ -59,7 +61,7 @@ def _foreign_engines(file: SearchFile) -> Iterator[Problem]:
         )
 
 
-def _unsaid_axes(file: SearchFile) -> Iterator[Problem]:
+def _axes_not_in_template(file: SearchFile) -> Iterator[Problem]:
     """Axes that vary while the command line is the same whatever their value."""
     if file.trainer.kind != "command":
         return
@@ -75,8 +77,8 @@ def _unsaid_axes(file: SearchFile) -> Iterator[Problem]:
             )
 
 
-def _own_trainers_rules(file: SearchFile) -> Iterator[Problem]:
-    for key, rule in _OF_OUR_TRAINER.items():
+def _parlay_trainer_problems(file: SearchFile) -> Iterator[Problem]:
+    for key, rule in _PARLAY_TRAINER_ONLY.items():
         value = getattr(file.measure, key)
         if file.trainer.kind != "parlay" and value != type(file.measure).model_fields[key].default:
             yield Problem(
@@ -89,14 +91,14 @@ def _own_trainers_rules(file: SearchFile) -> Iterator[Problem]:
             )
 
 
-_OF_OUR_TRAINER = {
+_PARLAY_TRAINER_ONLY = {
     "memory_limit_gib": "only Parlay's own trainer limits its memory",
     "profile": "only Parlay's own trainer is profiled",
 }
 """What the measure section may ask of Parlay's own trainer alone."""
 
 
-def _untold_memory(file: SearchFile) -> Iterator[Problem]:
+def _unreported_memory(file: SearchFile) -> Iterator[Problem]:
     """Where memory has to stay free, and no trial could say how much it took."""
     wanted_gib = file.constraints.min_free_memory_gib
     if wanted_gib is None or file.trainer.kind == "parlay":

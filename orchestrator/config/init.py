@@ -23,7 +23,7 @@ from orchestrator.config.draft import (
     search_name,
     size_of,
 )
-from orchestrator.config.init_grids import SUFFIXES, grid_draft, text_of
+from orchestrator.config.init_grids import SUFFIXES, grid_draft, read_utf8
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
 from search_spaces.model_shape import ModelShape
@@ -36,7 +36,7 @@ from trials.trainers.json_text import json_object
 from trials.trainers.megatron_args import read_megatron_script
 
 _DEEPSPEED_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization")
-_MOST_RANKS_LISTED = 64
+_MAX_RANKS_LISTED = 64
 _KINDS = (
     "a Megatron launch script, a DeepSpeed config, a Hugging Face config.json, a grid of NeMo (.yaml), CloudAI (.toml)"
 )
@@ -82,7 +82,7 @@ def render_from(path: Path, site: str | None = None) -> tuple[str, list[str]]:
     """
     try:
         is_grid = path.suffix in SUFFIXES
-        draft = grid_draft(path) if is_grid else _draft(_read(text_of(path), path.suffix == ".json"), path)
+        draft = grid_draft(path) if is_grid else _draft(_read(read_utf8(path), path.suffix == ".json"), path)
     except InputError as error:
         raise error.at(file=str(path)) from None
     return render(replace(draft, site=site)), list(draft.notes)
@@ -115,7 +115,7 @@ def _draft(imported: ImportedConfig, path: Path) -> Draft:
         notes.append(f"Fill in what the file does not say about the model: {missing}.")
     cluster = _cluster(imported, notes)
     layout = _runnable(imported, notes)
-    notes += _what_engines_lack(model, str(layout.get("engine", "torch")))
+    notes += _unsupported_model_notes(model, str(layout.get("engine", "torch")))
     batch = imported.global_batch_size
     if batch is None:
         batch = None if imported.says_layout else 32
@@ -179,7 +179,7 @@ _DEFAULTS = {
 }
 
 
-def _what_engines_lack(model: Mapping[str, Any], engine: str) -> Iterator[str]:
+def _unsupported_model_notes(model: Mapping[str, Any], engine: str) -> Iterator[str]:
     if FILL_IN in model.values():
         return
     for problem in engine_violations(Layout(engine=engine), ModelShape.from_json(model)):
@@ -204,26 +204,26 @@ def _space(
 ) -> dict[str, Any]:
     """Axes around the layout: every power of two that may fit, and what is run today."""
     gpus, nodes = size_of(cluster)
-    layers = model["num_layers"] if isinstance(model["num_layers"], int) else _MOST_RANKS_LISTED
+    layers = model["num_layers"] if isinstance(model["num_layers"], int) else _MAX_RANKS_LISTED
     engine = layout.get("engine", "torch")
     axes: dict[str, Any] = {
-        "tensor_parallel": _around(layout.get("tensor_parallel"), gpus),
-        "pipeline_parallel": _around(layout.get("pipeline_parallel"), min(gpus * nodes, layers)),
-        "micro_batch_size": _around(layout.get("micro_batch_size"), min(batch, 8)),
-        "activation_checkpointing": _with_todays(["none", "full"], layout.get("activation_checkpointing")),
+        "tensor_parallel": _axis_around(layout.get("tensor_parallel"), gpus),
+        "pipeline_parallel": _axis_around(layout.get("pipeline_parallel"), min(gpus * nodes, layers)),
+        "micro_batch_size": _axis_around(layout.get("micro_batch_size"), min(batch, 8)),
+        "activation_checkpointing": _with_current(["none", "full"], layout.get("activation_checkpointing")),
         "engine": engine,
     }
     if engine == "deepspeed":
-        axes["zero_stage"] = _with_todays([0, 1], layout.get("zero_stage"))
+        axes["zero_stage"] = _with_current([0, 1], layout.get("zero_stage"))
     fixed = {
         n: v for n, v in layout.items() if n not in axes and n not in ("num_nodes", "data_parallel", "grad_accum_steps")
     }
     return axes | fixed
 
 
-def _around(today: int | None, most: int) -> list[int]:
-    return sorted(_with_todays(powers_of_two(min(most, _MOST_RANKS_LISTED)), today))
+def _axis_around(today: int | None, most: int) -> list[int]:
+    return sorted(_with_current(powers_of_two(min(most, _MAX_RANKS_LISTED)), today))
 
 
-def _with_todays(values: list[Any], today: Any) -> list[Any]:
+def _with_current(values: list[Any], today: Any) -> list[Any]:
     return values if today is None or today in values else [*values, today]

@@ -44,7 +44,7 @@ _OTHER_DEGREES = {
 """Degrees that are no axes of a search."""
 _GLOBAL_BATCHES = ("global_batch_size", "global_batch_sizes", "gb")
 _SEQUENCES = ("seq_length", "sequence_length")
-_MOST = 100_000
+_MAX_COUNT = 100_000
 _AUTO = ("auto", None)
 _FP8 = ("hybrid", "e4m3")
 """What NeMo's key fp8 may be where it is on."""
@@ -106,7 +106,7 @@ def _cloudai(path: Path) -> tuple[str, Keys]:
 
 
 def _toml(path: Path) -> dict[str, Any]:
-    text = text_of(path)
+    text = read_utf8(path)
     try:
         return tomllib.loads(text)
     except RecursionError:
@@ -115,7 +115,7 @@ def _toml(path: Path) -> dict[str, Any]:
         raise InputError.of("file", f"not TOML: {error}", rule="a test of CloudAI is a TOML file") from error
 
 
-def text_of(path: Path) -> str:
+def read_utf8(path: Path) -> str:
     """What stands in a file to start from; InputError where it cannot be read, is too large or no UTF-8 text."""
     try:
         with open_named(path) as stream:
@@ -124,14 +124,14 @@ def text_of(path: Path) -> str:
         fix = "name a file that is there and that you may read"
         raise InputError.of("file", f"cannot be read: {error.strerror or error}", fix=fix) from error
     if len(raw) > MAX_BYTES:
-        raise InputError.of("file", f"larger than {MAX_BYTES} bytes, the most that is read", fix=_ITSELF)
+        raise InputError.of("file", f"larger than {MAX_BYTES} bytes, the most that is read", fix=_SOURCE_FIX)
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InputError.of("file", "is not UTF-8 text", fix=_ITSELF) from error
+        raise InputError.of("file", "is not UTF-8 text", fix=_SOURCE_FIX) from error
 
 
-_ITSELF = "give the script, config or grid itself"
+_SOURCE_FIX = "give the script, config or grid itself"
 
 
 def _test_of(entry: Any) -> Keys | None:
@@ -264,13 +264,13 @@ def _counts(name: str, given: Any, least: int = 1) -> list[int] | None:
     if given in _AUTO:
         return None
     counts = [_whole(value) for value in _values(given)]
-    if not counts or any(count is None or not least <= count <= _MOST for count in counts):
+    if not counts or any(count is None or not least <= count <= _MAX_COUNT for count in counts):
         raise InputError.of(
             "grid",
             f"is {given!r:.80}",
             key=name,
             value=given,
-            rule=f"a whole number from {least} to {_MOST}, a list of them, or auto",
+            rule=f"a whole number from {least} to {_MAX_COUNT}, a list of them, or auto",
             fix="correct it, or take the key out",
         )
     return list(dict.fromkeys(count for count in counts if count is not None))

@@ -15,7 +15,7 @@ from search_spaces.errors import InputError, Problem
 from search_spaces.plain_file import open_named
 from trials.files.path_owners import uid_as_seen_by
 
-_MOST_BYTES = 4096
+_MAX_BYTES = 4096
 _ADDRESS = re.compile(r"https?://[!-~]+")
 _RULE = "an address may hold a token, so it stands in a file that only its owner can read"
 
@@ -43,24 +43,24 @@ def webhook_address(path: Path) -> str:
     try:
         with open_named(path) as stream:
             _require_private(path, os.fstat(stream.fileno()))
-            words = stream.read(_MOST_BYTES + 1).split()
+            words = stream.read(_MAX_BYTES + 1).split()
     except OSError as error:
         raise _bad(path, f"cannot be read: {error.strerror}", "write the address into it, and chmod 600") from None
     address = b" ".join(words).decode("ascii", errors="replace")
-    if len(address) > _MOST_BYTES or _ADDRESS.fullmatch(address) is None or not _has_host(address):
+    if len(address) > _MAX_BYTES or _ADDRESS.fullmatch(address) is None or not _has_host(address):
         raise _bad(path, "holds no http or https address", "one line, for example https://example.org/hook")
     return address
 
 
 def _require_private(path: Path, found: os.stat_result) -> None:
     mode = stat.S_IMODE(found.st_mode)
-    if found.st_uid != _us(path.parent):
+    if found.st_uid != _own_uid(path.parent):
         raise _bad(path, "is no plain file of your own", "a file of one line, the address")
     if mode & 0o077:
         raise _bad(path, f"has mode {mode:04o}, others may get at it", "chmod 600")
 
 
-def _us(folder: Path) -> int:
+def _own_uid(folder: Path) -> int:
     """Who we are there; where we may not write, its file system is taken at the kernel's word."""
     try:
         return uid_as_seen_by(folder)

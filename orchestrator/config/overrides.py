@@ -48,7 +48,7 @@ def to_overrides(changes: Mapping[str, Any]) -> Iterator[str]:
 
 
 @contextmanager
-def named_as_called() -> Iterator[None]:
+def without_set_location() -> Iterator[None]:
     """Within this block an error about what a call changed says so, and not what the command line would."""
     try:
         yield

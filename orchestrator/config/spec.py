@@ -124,7 +124,7 @@ class SearchSpec:
             raise _damaged(str(error)) from None
 
 
-def located(error: InputError, spec: SearchSpec) -> InputError:
+def with_locations(error: InputError, spec: SearchSpec) -> InputError:
     """The error with file and line of every key of its problems that the search file has."""
     return InputError(*(with_location(problem, spec.locations) for problem in error.problems))
 

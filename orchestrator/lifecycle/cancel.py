@@ -13,7 +13,7 @@ from orchestrator.lifecycle.drive import SearchCallbacks, drive, open_tracking
 from orchestrator.lifecycle.driver_job import end_all, job_name
 from orchestrator.lifecycle.lock import open_or_renew
 from orchestrator.lifecycle.pilot_cleanup import end_pilots
-from orchestrator.records.ledger_rebuild import restore
+from orchestrator.records.ledger_rebuild import restore_rows
 from orchestrator.records.lookup import LocatedSearch
 from orchestrator.search.lease import lease_holder
 from slurm.client import SlurmClient
@@ -111,7 +111,7 @@ def _ended(found: LocatedSearch, note: Callable[[str], None]) -> SearchRecord:
 def _ask_driver(found: LocatedSearch, note: Callable[[str], None]) -> None:
     """By way of the ledger, which has to be sound and to know the search; its driver finds it where it lies then."""
     with closing(open_or_renew(found.ledger_url, note)) as ledger:
-        restore(found.folder, Journal(found.folder.journal).read(), ledger)
+        restore_rows(found.folder, Journal(found.folder.journal).read(), ledger)
     request_cancel(found.ledger_url, found.record.search_id, time.time())
 
 

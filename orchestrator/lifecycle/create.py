@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from dashboards.mlflow.sync import MlflowSync
 from orchestrator.common.code_snapshot import snapshot_code
 from orchestrator.common.private_tmp import disown, own, remove_unfinished
-from orchestrator.config.spec import SearchSpec, located
+from orchestrator.config.spec import SearchSpec, with_locations
 from orchestrator.launchers.local.launcher import local_slots
 from orchestrator.lifecycle.drive import open_tracking
 from orchestrator.lifecycle.lock import acquire_search
@@ -74,7 +74,7 @@ def create_runnable_search(search: ValidatedSearch, note: Callable[[str], None])
     """Write the new search down, with what earlier ones teach it. InputError as `create_search`."""
     tracking = open_tracking(search.spec, note)
     prior_trials = collect_prior_trials(search.spec, search.ledger_url)
-    for words in prior_trials.told:
+    for words in prior_trials.messages:
         note(words)
     folder = create_search(search.spec, search.ledger_url, prior_trials, note)
     return RunnableSearch(folder, search.spec, search.space.feasible, tracking, search.ledger_url)
@@ -122,7 +122,7 @@ def prepare(spec: SearchSpec) -> SearchSpace:
         require_trainer(spec)
         require_torch(spec)
     except InputError as error:
-        raise located(error, spec) from error
+        raise with_locations(error, spec) from error
     return space
 
 

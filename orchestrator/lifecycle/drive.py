@@ -44,7 +44,7 @@ from trials.ledger.reader import LedgerReader
 @dataclass(frozen=True)
 class SearchCallbacks:
     """Who is told while a search runs: remarks for the user and changes of state; `driving` is entered around the loop,
-    and `keep` called in each of its turns; `may_begin` says how many more trials may begin now (as in DriverCallbacks).
+    and `keep` called in each of its turns; `grant_slots` limits the new trials.
 
     A watcher that cannot write any more (a terminal that is gone, a full disk) is not told again, of remarks or of
     changes: it ends no search.
@@ -54,7 +54,7 @@ class SearchCallbacks:
     on_event: Callable[[SearchRecord, Event], None] = lambda search, event: None
     driving: Callable[[Driver], AbstractContextManager[None]] = lambda driver: nullcontext()
     keep: Callable[[], None] = lambda: None
-    may_begin: Callable[[int, int], int] = lambda held, more: more
+    grant_slots: Callable[[int, int], int] = lambda held, more: more
 
 
 def open_tracking(spec: SearchSpec, note: Callable[[str], None]) -> MlflowSync | None:
@@ -285,7 +285,7 @@ def _callbacks(
             told.watcher.keep()
 
         yield DriverCallbacks(
-            on_event, cancel_requested, keep, told.watcher.note, predictor(task), told.watcher.may_begin
+            on_event, cancel_requested, keep, told.watcher.note, predictor(task), told.watcher.grant_slots
         )
 
 

@@ -13,7 +13,7 @@ from dashboards.mlflow.sync import MlflowSync
 from dashboards.text import masked, one_line
 from orchestrator.common.timeouts import in_thread
 from orchestrator.lifecycle.shutdown import mlflow_json
-from orchestrator.records.lookup import MOVED, no_search
+from orchestrator.records.lookup import MOVED_SEARCH_FIX, not_a_search
 from orchestrator.search.lease import HEARTBEAT_S, LeaseLost, acquire_lease, release_lease, renew_lease
 from trials.files.folders import SearchFolder, write_json
 from trials.ledger.events import SearchRecord
@@ -40,7 +40,7 @@ def send_again(folder: SearchFolder, tracking: MlflowSync, note: Callable[[str],
     OSError.
     """
     if not folder.is_one:
-        raise no_search(str(folder.path), "it holds no journal.jsonl", MOVED)
+        raise not_a_search(str(folder.path), "it holds no journal.jsonl", MOVED_SEARCH_FIX)
     lease = acquire_lease(folder, time.time())
     try:
         search = _told(folder)
@@ -63,5 +63,5 @@ def send_again(folder: SearchFolder, tracking: MlflowSync, note: Callable[[str],
 def _told(folder: SearchFolder) -> SearchRecord:
     search = search_of(folder.journal, folder.search_id, Journal(folder.journal).read())
     if search is None:
-        raise no_search(str(folder.path), "its journal.jsonl holds no event", MOVED)
+        raise not_a_search(str(folder.path), "its journal.jsonl holds no event", MOVED_SEARCH_FIX)
     return search

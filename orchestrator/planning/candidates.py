@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator.config.pilots import nodes_per_pilot
-from orchestrator.config.spec import SearchSpec, located
+from orchestrator.config.spec import SearchSpec, with_locations
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import engines_of
 from search_spaces.layouts.workload import Workload
@@ -47,7 +47,7 @@ def candidates_of(spec: SearchSpec) -> SearchSpace:
             require_values(spec.trainer.command_template, launched)
         return space
     except InputError as error:
-        raise located(error, spec) from None
+        raise with_locations(error, spec) from None
 
 
 def require_affordable(spec: SearchSpec, space: SearchSpace) -> None:
@@ -69,7 +69,7 @@ def require_affordable(spec: SearchSpec, space: SearchSpace) -> None:
         key="search.budget_node_hours",
         value=budget,
     )
-    raise located(error, spec)
+    raise with_locations(error, spec)
 
 
 def require_pilot_room(spec: SearchSpec, space: SearchSpace) -> None:
@@ -85,4 +85,4 @@ def require_pilot_room(spec: SearchSpec, space: SearchSpace) -> None:
         key="launcher.slurm.pilot_nodes",
         value=nodes_per_pilot(spec),
     )
-    raise located(error, spec)
+    raise with_locations(error, spec)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.planning.plan import UNLIKELY, Fits, assumed_links_note
-from orchestrator.planning.scaling_model import ScalingPosterior, UnseenTerm
+from orchestrator.planning.scaling_model import ScalingPosterior, UnmeasuredTerm
 from orchestrator.samplers.cost_model_posterior import TuningTask, acquisition_score
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
@@ -25,12 +25,12 @@ from search_spaces.tables.measured_table import Observation
 from trials.files.text import counted
 from trials.trial import LowerStrEnum
 
-FEWEST_MEASURED = 3
+MIN_MEASURED = 3
 """Layouts; fewer tell next to nothing of a dozen constants."""
-TIMES_THE_NODES = (2, 4, 8)
+NODE_MULTIPLES = (2, 4, 8)
 _NEARLY_ALL = 0.95
 """Of the chance to be the best: what the contenders have together."""
-_MOST_COMPARED = 200
+_MAX_COMPARED = 200
 """Layouts by the plan's order among which the best is looked for; the others are far behind."""
 
 
@@ -65,14 +65,14 @@ class ForecastInput:
         global_batch_size: int | None = None,
         seed: int = 0,
     ) -> ForecastInput:
-        """Each layout once, at the median of its runs; InputError where fewer than FEWEST_MEASURED of them ran."""
+        """Each layout once, at the median of its runs; InputError where fewer than MIN_MEASURED of them ran."""
         problems = problems_in(rows).values()
         once = tuple(row for problem in problems for row in problem.answers.values())
-        if (measured := sum(row.step_time_s is not None for row in once)) < FEWEST_MEASURED:
+        if (measured := sum(row.step_time_s is not None for row in once)) < MIN_MEASURED:
             raise InputError.of(
                 "no_measurement",
                 f"{counted(measured, 'layout')} of {len(once)} that were tried ran",
-                rule=f"a forecast rests on at least {FEWEST_MEASURED} measured layouts",
+                rule=f"a forecast rests on at least {MIN_MEASURED} measured layouts",
                 fix="forecast when more trials have been measured",
             )
         return cls(task, once, layouts_on, global_batch_size, seed)
@@ -133,7 +133,7 @@ class Forecast:
     efficiency: float
     fits: Fits | None
     contenders: tuple[Contender, ...]
-    uncertain_terms: tuple[UnseenTerm, ...]
+    uncertain_terms: tuple[UnmeasuredTerm, ...]
 
     def to_json(self, top: int | None = None) -> dict[str, Any]:
         """The contract's `forecasts[]`, with the first `top` contenders or all."""
@@ -185,12 +185,12 @@ class ForecastReport:
 def forecast(
     inputs: ForecastInput, scalings: Sequence[Scaling], num_nodes: Sequence[int] | None = None
 ) -> ForecastReport:
-    """What to expect on each of these numbers of nodes; on TIMES_THE_NODES those of the base where none is given.
+    """What to expect on each of these numbers of nodes; on NODE_MULTIPLES those of the base where none is given.
 
     InputError where the links that were described have no fabric, and where nothing of the global batch was measured.
     """
     base = _base(inputs)
-    asked = num_nodes or [times * base.layout.num_nodes for times in TIMES_THE_NODES]
+    asked = num_nodes or [times * base.layout.num_nodes for times in NODE_MULTIPLES]
     most = max(*asked, inputs.task.cluster.num_nodes, *(row.layout.num_nodes for row in inputs.rows))
     task = replace(inputs.task, cluster=_with_nodes(inputs.task.cluster, most))
     posterior = ScalingPosterior(task, inputs.rows, inputs.seed)
@@ -216,7 +216,7 @@ def best_of(
     table = LayoutTable.of(layouts)
     fits = posterior.fits(table)
     scores = acquisition_score(-np.log(posterior.step_time_s(table)), fits)
-    order = np.lexsort((-scores, fits <= UNLIKELY))[:_MOST_COMPARED]
+    order = np.lexsort((-scores, fits <= UNLIKELY))[:_MAX_COMPARED]
     compared, fits = table.take(order), fits[order]
     logs = posterior.log_seconds(compared) + posterior.shared_residual(base.layout, base.step_time_s)
     low, median, high = np.exp(np.quantile(logs[:, 0] + posterior.error(), (0.025, 0.5, 0.975))).tolist()
@@ -225,7 +225,7 @@ def best_of(
     seconds = np.exp(np.median(logs, axis=0))
     contenders = [
         Contender(layouts[order[row]], float(chances[row]), float(seconds[row]), Fits.of(task, float(fits[row])))
-        for row in _likeliest(chances)
+        for row in _most_likely(chances)
     ]
     return Forecast(
         scaling=scaling,
@@ -235,7 +235,7 @@ def best_of(
         efficiency=speed.tokens_per_sec_per_gpu / base.tokens_per_sec_per_gpu,
         fits=Fits.of(task, float(fits[0])),
         contenders=tuple(contenders),
-        uncertain_terms=tuple(posterior.unseen_terms(compared.take(np.array([0])))),
+        uncertain_terms=tuple(posterior.unmeasured_terms(compared.take(np.array([0])))),
     )
 
 
@@ -244,7 +244,7 @@ def _chances(scores: np.ndarray) -> np.ndarray:
     return np.bincount(scores.argmax(axis=1), minlength=scores.shape[1]) / len(scores)
 
 
-def _likeliest(chances: np.ndarray) -> list[int]:
+def _most_likely(chances: np.ndarray) -> list[int]:
     """The fewest that have nearly all of the chance, the likeliest first."""
     order = np.argsort(-chances, kind="stable")
     return order[: 1 + int(np.searchsorted(np.cumsum(chances[order]), _NEARLY_ALL))].tolist()

@@ -34,7 +34,7 @@ def input_from_search(
     combination of their values.
     """
     if cluster is not None:
-        spec = replace(spec, cluster=_fitting(cluster, spec.cluster))
+        spec = replace(spec, cluster=_matching_cluster(cluster, spec.cluster))
     model = spec.model
     if spec.launcher.kind == "simulated":
         position_embedding, norm = positions_and_norm(model.gated_mlp)
@@ -43,7 +43,7 @@ def input_from_search(
     def layouts_on(num_nodes: int, batch: int) -> Sequence[Layout]:
         if spec.candidates is not None:
             return _combined(model, spec.cluster, spec.candidates, num_nodes, batch)
-        found = candidates_of(_enlarged(spec, num_nodes, batch)).feasible
+        found = candidates_of(_at_scale(spec, num_nodes, batch)).feasible
         return [layout for layout in found if layout.global_batch_size == batch]
 
     rows = observed_trials(record, spec).rows
@@ -59,7 +59,7 @@ def input_from_table(
     models or kinds of node, and for a cluster of other nodes.
     """
     chosen = _chosen(rows, problems)
-    machine = chosen[0].cluster if cluster is None else _fitting(cluster, chosen[0].cluster)
+    machine = chosen[0].cluster if cluster is None else _matching_cluster(cluster, chosen[0].cluster)
     model = chosen[0].model
 
     def layouts_on(num_nodes: int, batch: int) -> Sequence[Layout]:
@@ -68,7 +68,7 @@ def input_from_table(
     return ForecastInput.of(TuningTask(model, machine), chosen, layouts_on)
 
 
-def _enlarged(spec: SearchSpec, num_nodes: int, batch: int) -> SearchSpec:
+def _at_scale(spec: SearchSpec, num_nodes: int, batch: int) -> SearchSpec:
     """The search on so many nodes; what its baseline and its limits are there nobody said."""
     return replace(
         spec,
@@ -125,7 +125,7 @@ def _chosen(rows: Sequence[Observation], problems: Sequence[str]) -> list[Observ
     return chosen
 
 
-def _fitting(cluster: Cluster, of_rows: Cluster) -> Cluster:
+def _matching_cluster(cluster: Cluster, of_rows: Cluster) -> Cluster:
     """The cluster that was described; InputError where its nodes are not those of the trials."""
     described, measured = (_node(c) for c in (cluster, of_rows))
     if described != measured:

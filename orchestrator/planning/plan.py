@@ -30,7 +30,7 @@ from trials.trial import LowerStrEnum, MeasureRules
 
 LIKELY, UNLIKELY = 0.9, 0.1
 """Chances to fit from which, and up to which, a layout is said to fit, or not to."""
-START_S = 60.0
+STARTUP_S = 60.0
 """Until a trial's first step, and until one that runs out of memory has ended: what measured tables assume, too."""
 
 
@@ -135,8 +135,8 @@ class Plan:
         """What has to be known of the numbers to read them."""
         cluster = self.task.cluster
         notes = ["uncalibrated: no trial has corrected the models of memory and time yet"]
-        if (words := self.prior_trials.words) is not None:
-            notes = [f"the models' constants were learnt from {words}"]
+        if (summary := self.prior_trials.summary) is not None:
+            notes = [f"the models' constants were learnt from {summary}"]
         notes += self.prior_trials.remarks
         if cluster.links_are_assumed and cluster.num_gpus > 1:
             notes.append(assumed_links_note(cluster))
@@ -235,7 +235,7 @@ def expected_trial_s(rules: MeasureRules, layouts: Sequence[Layout], estimates: 
     """
     steps = min(rules.max_warmup_steps, 2 * STABILITY_WINDOW) + rules.min_steps
     measuring_s = np.minimum(steps * _measured_step_s(layouts, estimates), rules.time_limit_s)
-    return START_S + estimates.chance_to_fit * measuring_s
+    return STARTUP_S + estimates.chance_to_fit * measuring_s
 
 
 def _measured_step_s(layouts: Sequence[Layout], estimates: Estimates) -> np.ndarray:
@@ -255,15 +255,15 @@ def _expected_hours(
         return ExpectedHours(trials, None, None)
     nodes = np.array([layout.num_nodes for layout in layouts])
     hours = nodes * expected_trial_s(spec.measure, layouts, estimates) / 3600
-    repeated = _repeated(spec, layouts, trials)
+    repeated = _finalist_rows(spec, layouts, trials)
     steady_s = np.maximum(spec.measure.finalist_time_s, spec.measure.min_steps * estimates.step_time_s[repeated])
     warmup_s = 2 * STABILITY_WINDOW * estimates.step_time_s[repeated]
-    once = nodes[repeated] * (START_S + warmup_s + steady_s) / 3600
+    once = nodes[repeated] * (STARTUP_S + warmup_s + steady_s) / 3600
     repeats = spec.search.finalist_repeats * float(once.sum())
     return ExpectedHours(trials, float(hours[:trials].sum()) + repeats, float(hours.sum()) + repeats)
 
 
-def _repeated(spec: SearchSpec, layouts: Sequence[Layout], trials: int) -> list[int]:
+def _finalist_rows(spec: SearchSpec, layouts: Sequence[Layout], trials: int) -> list[int]:
     """The layouts that will be measured again, as far as is known: the first ones, the first of each number of nodes,
     and the baseline."""
     rows = set(range(min(spec.search.finalists, trials)))

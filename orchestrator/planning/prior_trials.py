@@ -14,7 +14,7 @@ from orchestrator.common.timeouts import in_thread, result_with_timeout
 from orchestrator.config.schema import FROM_LEDGER, FROM_NOTHING
 from orchestrator.config.spec import SearchSpec
 from orchestrator.preflight.trainer import ranks_run_here
-from orchestrator.records.observations import DAMAGED, observed_trials
+from orchestrator.records.observations import INVALID, observed_trials
 from search_spaces.cost_model.memory import stage_memory
 from search_spaces.cost_model.posterior import typical_constants
 from search_spaces.cost_model.step_time import StepTerms
@@ -30,18 +30,18 @@ from trials.trial import Trial
 if TYPE_CHECKING:
     from trials.ledger.reader import LedgerReader
 
-MOST_TRIALS = 60
+MAX_PRIOR_TRIALS = 60
 """More teach the few constants of the models hardly more, and learning from each takes time."""
-PLAN_WAITS_S = 3.0
+PLAN_TIMEOUT_S = 3.0
 """How long a plan waits for a ledger that does not answer."""
-_MOST_LOOKED_AT, _MOST_SEARCHES = 200, 20
+_MAX_LISTED, _MAX_SEARCHES = 200, 20
 """So many of the ledger's newest searches are looked at, and so many read of those that ran on such a machine."""
-_MOST_NAMED = 8
+_MAX_NAMED = 8
 _SEARCH_ID, _TRIAL = "[a-z0-9][a-z0-9-]{0,60}", "t[0-9]{1,9}"
 _GOLDEN_RATIO = 0.618033988749895
-_MOST_DEALT = 10**6
+_MAX_STAGE_LAYERS = 10**6
 """Of a model's layers times a layout's chunks: it takes seconds to deal so many."""
-_MOST = 1e12
+_MAX_VALUE = 1e12
 """Seconds or GiB that nothing takes."""
 _UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What comes of rows that are none of Parlay's; InputError is one of them."""
@@ -49,27 +49,27 @@ _UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, Typ
 
 @dataclass(frozen=True)
 class PriorTrials:
-    """Trials that ran or ran out of memory, MOST_TRIALS at most; `remarks` say what could not be used."""
+    """Trials that ran or ran out of memory, MAX_PRIOR_TRIALS at most; `remarks` say what could not be used."""
 
     observations: tuple[Observation, ...] = ()
     remarks: tuple[str, ...] = ()
 
     @property
-    def words(self) -> str | None:
+    def summary(self) -> str | None:
         """How many there are and of which searches, or sources where a table names no search; None where none are."""
-        searches = _each_once(row.search_id for row in self.observations)
-        names = searches or _each_once(row.source for row in self.observations)
+        searches = _distinct(row.search_id for row in self.observations)
+        names = searches or _distinct(row.source for row in self.observations)
         if not names:
             return None
         of_searches = "1 earlier search" if len(searches) == 1 else f"{len(searches)} earlier searches"
-        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
         whose = of_searches if searches else "a table"
-        return f"{counted(len(self.observations), 'trial')} of {whose}: {', '.join(names[:_MOST_NAMED])}{more}"
+        return f"{counted(len(self.observations), 'trial')} of {whose}: {', '.join(names[:_MAX_NAMED])}{more}"
 
     @property
-    def told(self) -> tuple[str, ...]:
+    def messages(self) -> tuple[str, ...]:
         """What the user is told when the search begins, a line each."""
-        learnt = () if self.words is None else (f"learnt from {self.words}",)
+        learnt = () if self.summary is None else (f"learnt from {self.summary}",)
         return (*learnt, *self.remarks)
 
 
@@ -91,7 +91,7 @@ def collect_prior_trials(spec: SearchSpec, ledger_url: str) -> PriorTrials:
     try:
         return _of_ledger(spec, ledger_url)
     except (ExternalError, SQLAlchemyError, *_UNREADABLE) as error:
-        return _without(error)
+        return _unavailable(error)
 
 
 def collect_prior_trials_for_plan(spec: SearchSpec) -> PriorTrials:
@@ -105,16 +105,16 @@ def collect_prior_trials_for_plan(spec: SearchSpec) -> PriorTrials:
         if url is None:
             return NO_PRIOR_TRIALS
         return result_with_timeout(
-            in_thread(lambda: collect_prior_trials(spec, url), "earlier trials"), PLAN_WAITS_S, "the ledger: "
+            in_thread(lambda: collect_prior_trials(spec, url), "earlier trials"), PLAN_TIMEOUT_S, "the ledger: "
         )
     except (OSError, *_UNREADABLE) as error:
-        return _without(error)
+        return _unavailable(error)
 
 
 def save_prior_trials(folder: SearchFolder, prior_trials: PriorTrials) -> None:
     """Write down what a new search learns from, so that whoever drives it later learns the same."""
     if prior_trials.observations:
-        write_text(folder.earlier, render_table(prior_trials.observations, [f"learnt from {prior_trials.words}"]))
+        write_text(folder.earlier, render_table(prior_trials.observations, [f"learnt from {prior_trials.summary}"]))
 
 
 def load_prior_trials(folder: SearchFolder) -> tuple[Observation, ...]:
@@ -122,7 +122,7 @@ def load_prior_trials(folder: SearchFolder) -> tuple[Observation, ...]:
     return read_table(folder.earlier).require_whole().observations if folder.earlier.exists() else ()
 
 
-def _without(error: Exception) -> PriorTrials:
+def _unavailable(error: Exception) -> PriorTrials:
     return PriorTrials(remarks=(f"earlier trials are not used: {str(error).splitlines()[0]}",))
 
 
@@ -145,7 +145,7 @@ def _of_ledger(spec: SearchSpec, ledger_url: str) -> PriorTrials:
     from trials.ledger.reader import LedgerReader
 
     with closing(LedgerReader(ledger_url)) as reader:
-        seen = list(islice(_seen_by_searches(spec, reader), _MOST_SEARCHES))
+        seen = list(islice(_trials_by_search(spec, reader), _MAX_SEARCHES))
     rows = [(row, device) for one in seen for row, device in one.rows]
     ours = _device_here(spec) or next((device for _, device in rows if device is not None), None)
     chosen, useless = _chosen(row for row, device in rows if device is None or ours is None or device == ours)
@@ -155,26 +155,26 @@ def _of_ledger(spec: SearchSpec, ledger_url: str) -> PriorTrials:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _SearchTrials:
     """What one search saw, newest first: rows, each with its device where that is known; how much cannot be read."""
 
     rows: tuple[tuple[Observation, str | None], ...] = ()
     damaged: int = 0
 
 
-def _seen_by_searches(spec: SearchSpec, reader: LedgerReader) -> Iterator[_Seen]:
+def _trials_by_search(spec: SearchSpec, reader: LedgerReader) -> Iterator[_SearchTrials]:
     """Of every search on such a machine, newest first."""
     from trials.ledger.database import LedgerDamaged
 
-    for search_id, data in reader.newest(_MOST_LOOKED_AT):
+    for search_id, data in reader.newest(_MAX_LISTED):
         try:
-            if _is_alike(data, spec):
-                yield _seen(reader.search(search_id), SearchSpec.from_json(data))
+            if _is_comparable(data, spec):
+                yield _trials_of(reader.search(search_id), SearchSpec.from_json(data))
         except (LedgerDamaged, *_UNREADABLE):
-            yield _Seen(damaged=1)
+            yield _SearchTrials(damaged=1)
 
 
-def _is_alike(data: Mapping[str, Any], spec: SearchSpec) -> bool:
+def _is_comparable(data: Mapping[str, Any], spec: SearchSpec) -> bool:
     """Whether the trials of this spec.json tell of our machine: the same accelerator, node, trainer and limit of a
     rank's memory; and whether they ran, and were not played from a table."""
     cluster, measure = data["cluster"], data["measure"]
@@ -184,14 +184,14 @@ def _is_alike(data: Mapping[str, Any], spec: SearchSpec) -> bool:
     return theirs == ours and is_limited_alike and data["launcher"]["kind"] != "simulated"
 
 
-def _seen(search: SearchRecord, spec: SearchSpec) -> _Seen:
+def _trials_of(search: SearchRecord, spec: SearchSpec) -> _SearchTrials:
     observed = observed_trials(search, spec)
     devices = {trial.trial: device for trial in search.trials if (device := _device_of(trial)) is not None}
     usual = next(iter(devices.values()), None)
-    told = [row for row in reversed(observed.rows) if row.outcome in ("ok", "oom")]
-    legal = [row for row in told if _is_legal(row)]
+    messages = [row for row in reversed(observed.rows) if row.outcome in ("ok", "oom")]
+    legal = [row for row in messages if _is_legal(row)]
     rows = tuple((row, devices.get(row.trial or "", usual)) for row in legal)
-    return _Seen(rows, observed.left_out.get(DAMAGED, 0) + len(told) - len(legal))
+    return _SearchTrials(rows, observed.left_out.get(INVALID, 0) + len(messages) - len(legal))
 
 
 def _device_of(trial: Trial) -> str | None:
@@ -218,8 +218,10 @@ def _is_legal(row: Observation) -> bool:
 
 
 def _chosen(rows: Iterable[Observation]) -> tuple[tuple[Observation, ...], int]:
-    """MOST_TRIALS of those that ran or ran out of memory: as many of each problem as of the others, the first ones,
-    every layout once. And how many were passed over since nothing can be learnt from them."""
+    """Up to MAX_PRIOR_TRIALS rows that ran or ran out of memory, and the number of unusable rows skipped.
+
+    Every problem contributes equally, its first rows first; each layout is taken once.
+    """
     problems: dict[Any, dict[str, Observation]] = {}
     for row in rows:
         if row.outcome in ("ok", "oom"):
@@ -229,20 +231,20 @@ def _chosen(rows: Iterable[Observation]) -> tuple[tuple[Observation, ...], int]:
     chosen: list[Observation] = []
     useless = 0
     for row in (row for each in rounds for row in each if row is not None):
-        if len(chosen) == MOST_TRIALS:
+        if len(chosen) == MAX_PRIOR_TRIALS:
             break
-        if (known := _as_frozen(row)) is None:
+        if (known := _as_saved(row)) is None:
             useless += 1
         else:
             chosen.append(known)
     return tuple(chosen), useless
 
 
-def _as_frozen(row: Observation) -> Observation | None:
+def _as_saved(row: Observation) -> Observation | None:
     """The row as a resumed search reads it, a peak of nothing unknown; None where a table cannot hold it, or the models
     of memory and time have no answer for it."""
     layout = row.layout
-    if row.model.num_layers * layout.pipeline_parallel * layout.virtual_pipeline_stages > _MOST_DEALT:
+    if row.model.num_layers * layout.pipeline_parallel * layout.virtual_pipeline_stages > _MAX_STAGE_LAYERS:
         return None
     try:
         text = render_table([replace(row, peak_memory_gib=row.peak_memory_gib or None)])
@@ -252,8 +254,8 @@ def _as_frozen(row: Observation) -> Observation | None:
         gib = stage_memory(known.model, layouts).peak.item()
     except _UNREADABLE:
         return None
-    return known if 0 < seconds < _MOST and 0 < gib < _MOST else None
+    return known if 0 < seconds < _MAX_VALUE and 0 < gib < _MAX_VALUE else None
 
 
-def _each_once(names: Iterable[str | None]) -> list[str]:
+def _distinct(names: Iterable[str | None]) -> list[str]:
     return list(dict.fromkeys(name for name in names if name is not None))

@@ -33,18 +33,18 @@ The one fabric that was measured from 2 to 64 nodes loses a factor of e^0.48 eac
 _OF_TENSOR = ("tensor", "tensor_latency")
 _OF_STAGES = ("pipeline", "pipeline_latency")
 _OF_DATA = ("data_parallel", "data_latency", "sharded")
-_FELT = 2
+_DETECTABLE_SD = 2
 """A trial tells of a term if it would have shown that its constant is so many deviations above what is usual."""
-_MATTERS_FROM = 0.1
+_MIN_SHARE = 0.1
 """Share of a layout's uncertainty from which on a term is worth naming."""
 _DRAWS = 1000
 _DEGREES_OF_FREEDOM = 4
-_MOST_TOLD = 150
+_MAX_TRIALS = 150
 """Trials that are learned from; more take seconds and teach next to nothing."""
 
 
 @dataclass(frozen=True)
-class UnseenTerm:
+class UnmeasuredTerm:
     """A term of the time model that no trial tells of, over the fabric or inside a node."""
 
     term: str
@@ -70,11 +70,11 @@ class ScalingPosterior:
         self._memory = memory_posterior(task, [memory_evidence(row) for row in rows if row.outcome in ("ok", "oom")])
         self._widest = max(row.layout.num_nodes for row in ran)
         self._prior_log_sd = TimePrior.shipped(task.cluster.speed_is_known).deviations[:-1]
-        self._seen_inside, self._seen_between = self._seen(table, terms)
+        self._measured_inside, self._measured_between = self._measured_terms(table, terms)
         draws = self._time.summary.draws(_DRAWS, chance)
         self._log_constants = draws[:, :-1] + draws[:, -1:]
-        unseen_log_sd = np.where(self._seen_between, 0, self._prior_log_sd)
-        self._unseen = unseen_log_sd * chance.standard_normal((_DRAWS, len(TERMS)))
+        unseen_log_sd = np.where(self._measured_between, 0, self._prior_log_sd)
+        self._unmeasured_log = unseen_log_sd * chance.standard_normal((_DRAWS, len(TERMS)))
         self._fabric = FABRIC_LOG_SD * chance.standard_normal((_DRAWS, 1))
         self._seed = seed
 
@@ -114,7 +114,7 @@ class ScalingPosterior:
         chance = np.random.default_rng(self._seed)
         return self._error * chance.standard_t(_DEGREES_OF_FREEDOM, (_DRAWS, count))
 
-    def unseen_terms(self, layout: LayoutTable) -> list[UnseenTerm]:
+    def unmeasured_terms(self, layout: LayoutTable) -> list[UnmeasuredTerm]:
         """What no trial tells of and this one layout's step time is mostly uncertain by, the largest part first."""
         between = self._between_nodes(layout)[0]
         widened, terms = self._widened(int(layout["num_nodes"][0]), between), self._terms(layout)
@@ -125,20 +125,20 @@ class ScalingPosterior:
             alone[:, term] = widened[:, term]
             variances[term] = np.log(terms.seconds(np.exp(alone))).var()
         shares = variances / variances.sum()
-        unseen = ~np.where(between > 0, self._seen_between, self._seen_inside) & (shares >= _MATTERS_FROM)
-        return [UnseenTerm(TERMS[term], bool(between[term])) for term in np.argsort(-shares) if unseen[term]]
+        unseen = ~np.where(between > 0, self._measured_between, self._measured_inside) & (shares >= _MIN_SHARE)
+        return [UnmeasuredTerm(TERMS[term], bool(between[term])) for term in np.argsort(-shares) if unseen[term]]
 
     def _widened(self, num_nodes: int, between: np.ndarray) -> np.ndarray:
         """Draws of the logarithms of all constants on so many nodes, for layouts with these terms over the fabric."""
         doublings = max(0.0, math.log2(num_nodes / self._widest))
-        return self._log_constants + between * (self._unseen + doublings * self._fabric)
+        return self._log_constants + between * (self._unmeasured_log + doublings * self._fabric)
 
     def _terms(self, layouts: LayoutTable) -> StepTerms:
         return StepTerms.of(self._task.model, self._task.cluster, layouts)
 
-    def _seen(self, table: LayoutTable, terms: StepTerms) -> tuple[np.ndarray, np.ndarray]:
+    def _measured_terms(self, table: LayoutTable, terms: StepTerms) -> tuple[np.ndarray, np.ndarray]:
         """Which terms some trial tells of: inside nodes, and over the fabric."""
-        is_felt = _shares(terms, self._time.constants) * np.exp(_FELT * self._prior_log_sd) >= MODEL_ERROR
+        is_felt = _shares(terms, self._time.constants) * np.exp(_DETECTABLE_SD * self._prior_log_sd) >= MODEL_ERROR
         between = self._between_nodes(table) > 0
         return np.any(is_felt & ~between, axis=0), np.any(is_felt & between, axis=0)
 
@@ -167,15 +167,15 @@ def _reach(layouts: LayoutTable, gpus_per_node: int) -> dict[str, np.ndarray]:
 def _shares(terms: StepTerms, constants: np.ndarray) -> np.ndarray:
     """What each term is of a step, of shape (layouts, len(TERMS)): by how much less it would take with less of it."""
     less = np.tile(constants, (len(TERMS), 1))
-    np.fill_diagonal(less, (1 - _LESS) * constants)
-    return (1 - terms.seconds(less) / terms.seconds(constants)).T / _LESS
+    np.fill_diagonal(less, (1 - _DECREASE) * constants)
+    return (1 - terms.seconds(less) / terms.seconds(constants)).T / _DECREASE
 
 
-_LESS = 0.1
+_DECREASE = 0.1
 
 
 def _sample(rows: list[Observation], chance: np.random.Generator) -> list[Observation]:
-    chosen = chance.choice(len(rows), min(len(rows), _MOST_TOLD), replace=False)
+    chosen = chance.choice(len(rows), min(len(rows), _MAX_TRIALS), replace=False)
     return [rows[index] for index in np.sort(chosen)]
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from orchestrator.config.pilots import nodes_per_pilot
-from orchestrator.config.spec import SearchSpec, located
+from orchestrator.config.spec import SearchSpec, with_locations
 from orchestrator.launchers.factory import job_options
 from orchestrator.launchers.slurm.site import site_remarks
 from orchestrator.launchers.slurm_pilot.sizing import ROOM_S, STARTUP_S, min_pilot_s
@@ -75,7 +75,7 @@ def require_site(spec: SearchSpec, space: SearchSpace, note: Callable[[str], Non
         raise no_slurm(error) from error
     problems = [refusal_of(request, s.message, spec) for request, s in tested if s.status is SubmitStatus.REFUSED]
     if problems:
-        raise located(InputError(*problems), spec)
+        raise with_locations(InputError(*problems), spec)
     for warning in option_warnings(tested[-1][0].options):
         note(f"{option_words(warning)}: {warning.fix}")
     jobs = 1 if spec.launcher.kind == "slurm_pilot" else spec.search.parallel_trials

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from orchestrator.config.spec import SearchSpec, located
+from orchestrator.config.spec import SearchSpec, with_locations
 from orchestrator.launchers.local.processes import PYTHON_VARIABLES
 from orchestrator.launchers.schema import LauncherSection
 from search_spaces.errors import InputError, Problem
@@ -25,7 +25,7 @@ def require_trainer(spec: SearchSpec) -> None:
     """
     problems = [*_missing_interpreter(spec), *_missing_script(spec), *_missing_program(spec)]
     if problems:
-        raise located(InputError(*problems), spec)
+        raise with_locations(InputError(*problems), spec)
 
 
 def require_torch(spec: SearchSpec) -> None:
@@ -44,7 +44,7 @@ def require_torch(spec: SearchSpec) -> None:
             key="trainer.python",
             value=python,
         )
-        raise located(InputError(problem), spec)
+        raise with_locations(InputError(problem), spec)
 
 
 def python_of(spec: SearchSpec) -> str:

@@ -51,7 +51,7 @@ class SearchRebuild:
         }
 
 
-def searches_in(places: Iterable[Path]) -> list[SearchFolder]:
+def find_search_folders(places: Iterable[Path]) -> list[SearchFolder]:
     """The searches that these folders are or hold, at any depth, each once and in the order of their paths.
 
     InputError unknown_id for a place that is no folder or holds none.
@@ -77,19 +77,19 @@ def rebuild(folder: SearchFolder, ledger: LedgerWriter, reader: LedgerReader) ->
     has ended changes no more, and its folder may be read-only.
     """
     try:
-        record, events = _told(folder)
+        record, events = _read_search(folder)
         if record.state.is_ended:
-            return _rebuilt(folder, record, events, ledger, reader)
-        with _held(folder):
-            return _rebuilt(folder, *_told(folder), ledger, reader)
+            return _rebuild_rows(folder, record, events, ledger, reader)
+        with _lease_held(folder):
+            return _rebuild_rows(folder, *_read_search(folder), ledger, reader)
     except LeaseHeld as held:
-        restore(folder, events, ledger)
+        restore_rows(folder, events, ledger)
         return SearchRebuild(folder, RebuildResult.HELD, message=str(held))
     except _Unreadable as problem:
         return SearchRebuild(folder, RebuildResult.DAMAGED, message=str(problem))
 
 
-def restore(folder: SearchFolder, events: Sequence[Event], ledger: LedgerWriter) -> None:
+def restore_rows(folder: SearchFolder, events: Sequence[Event], ledger: LedgerWriter) -> None:
     """Make the rows of a search that the ledger does not know from its journal's events; its driver may be at work, and
     brings those that it has written meanwhile. Raises LedgerUnavailable."""
     if ledger.last_seq(folder.search_id) == 0:
@@ -108,7 +108,7 @@ def _searches_below(place: Path) -> Iterator[SearchFolder]:
         names[:] = [name for name in names if not name.startswith(".")]  # `.ID.part` is a search that is being made
 
 
-def _told(folder: SearchFolder) -> tuple[SearchRecord, list[Event]]:
+def _read_search(folder: SearchFolder) -> tuple[SearchRecord, list[Event]]:
     try:
         events = Journal(folder.journal).read()
         record = search_of(folder.journal, folder.search_id, events)
@@ -123,7 +123,7 @@ def _told(folder: SearchFolder) -> tuple[SearchRecord, list[Event]]:
 
 
 @contextmanager
-def _held(folder: SearchFolder) -> Iterator[None]:
+def _lease_held(folder: SearchFolder) -> Iterator[None]:
     try:
         lease = acquire_lease(folder, time.time())
     except OSError as error:
@@ -135,7 +135,7 @@ def _held(folder: SearchFolder) -> Iterator[None]:
             release_lease(folder, lease, time.time())
 
 
-def _rebuilt(
+def _rebuild_rows(
     folder: SearchFolder, record: SearchRecord, events: list[Event], ledger: LedgerWriter, reader: LedgerReader
 ) -> SearchRebuild:
     known = ledger.last_seq(folder.search_id)
@@ -143,13 +143,13 @@ def _rebuilt(
     if known > len(events):
         message = f"the ledger knows {known} events of it, this folder {len(events)}"
         return SearchRebuild(folder, RebuildResult.NEWER, len(events), message)
-    if known == len(events) and _same(reader, folder.search_id, record, here):
+    if known == len(events) and _rows_match(reader, folder.search_id, record, here):
         return SearchRebuild(folder, RebuildResult.UNCHANGED, known)
     ledger.replace(folder.search_id, events, here)
     return SearchRebuild(folder, RebuildResult.REPLACED if known else RebuildResult.ADDED, len(events))
 
 
-def _same(reader: LedgerReader, search_id: str, record: SearchRecord, here: str) -> bool:
+def _rows_match(reader: LedgerReader, search_id: str, record: SearchRecord, here: str) -> bool:
     """Whether the rows say what the journal says, at the place where it lies now; rows that say nonsense do not."""
     try:
         return reader.search(search_id) == replace(record, spec={**record.spec, "folder": here})

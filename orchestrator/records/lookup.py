@@ -87,7 +87,7 @@ def find_attempt(search: SearchRecord, name: str) -> tuple[Trial, Attempt]:
     )
 
 
-def no_search(given: str, why: str, fix: str = "parlay status --all lists them") -> InputError:
+def not_a_search(given: str, why: str, fix: str = "parlay status --all lists them") -> InputError:
     """That what is named is no search's folder, and why."""
     return InputError.of(
         "unknown_id",
@@ -99,7 +99,7 @@ def no_search(given: str, why: str, fix: str = "parlay status --all lists them")
     )
 
 
-MOVED = "name the folder where it lies now; parlay ledger rebuild FOLDER tells the ledger of it"
+MOVED_SEARCH_FIX = "name the folder where it lies now; parlay ledger rebuild FOLDER tells the ledger of it"
 """What to do about a search that is not where the ledger says."""
 
 
@@ -117,7 +117,7 @@ def _folder_named(given: str) -> SearchFolder | None:
         folder = SearchFolder(path, named=given)
         return folder if "/" in given or folder.is_one else None
     except OSError as error:
-        raise no_search(given, error.strerror or str(error)) from error
+        raise not_a_search(given, error.strerror or str(error)) from error
 
 
 def _from_folder(folder: SearchFolder, ledger: str | None) -> LocatedSearch:
@@ -126,11 +126,11 @@ def _from_folder(folder: SearchFolder, ledger: str | None) -> LocatedSearch:
         record = search_of(folder.journal, folder.search_id, Journal(folder.journal).read())
         url = ledger or (None if record is None else record.spec["ledger"].get("url"))
     except OSError as error:
-        raise no_search(str(folder.path), error.strerror or str(error)) from error
+        raise not_a_search(str(folder.path), error.strerror or str(error)) from error
     except (KeyError, AttributeError) as error:
         raise JournalDamaged(f"{folder.journal} holds what no search of ours writes: {error}") from error
     if record is None:
-        raise no_search(str(folder.path), "it holds no journal.jsonl")
+        raise not_a_search(str(folder.path), "it holds no journal.jsonl")
     return LocatedSearch(record, folder, ledger_url(url))
 
 

@@ -23,11 +23,11 @@ from trials.ledger.events import SearchRecord
 from trials.trial import FailureReason, Trial, TrialState
 
 SOURCE = "parlay"
-IN_FLIGHT, SUSPECT, DAMAGED = "in_flight", "suspect", "damaged"
+IN_FLIGHT, SUSPECT, INVALID = "in_flight", "suspect", "invalid"
 """Why a trial is no row, where that is no reason of its own: it has not ended; it ran on a suspect node, or with other
 software, while another run of its layout did not; its numbers cannot be."""
 
-_LEAST, _MOST = 1e-9, 1e12
+_MIN_VALUE, _MAX_VALUE = 1e-9, 1e12
 """Seconds or GiB that nothing has; a table has digits for less and for more."""
 
 
@@ -104,7 +104,7 @@ def _row_or_exclusion(search: SearchRecord, spec: SearchSpec, trial: Trial) -> O
         "queue_wait_s": seconds_between(attempt.submitted_at, attempt.started_at),
     }
     if not _are_possible(numbers, ran) or not _fills_nodes(spec, trial):
-        return DAMAGED
+        return INVALID
     return _row(search, spec, trial, "ok" if ran else _outcome(spec, trial), numbers)
 
 
@@ -121,7 +121,7 @@ def seconds_between(begin: float | None, end: float | None) -> float | None:
 
 def _are_possible(numbers: Mapping[str, Any], ran: bool) -> bool:
     known = [value for value in numbers.values() if value is not None]
-    if not all(type(value) in (int, float) and (value == 0 or _LEAST <= value < _MOST) for value in known):
+    if not all(type(value) in (int, float) and (value == 0 or _MIN_VALUE <= value < _MAX_VALUE) for value in known):
         return False
     return numbers["step_time_s"] is None if not ran else bool(numbers["step_time_s"])
 

@@ -64,7 +64,7 @@ def best_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) -
     return {"schema": BEST_SCHEMA, "search_id": search.search_id, "verdict": verdict, **best, "recipe": recipe}
 
 
-def answer_of(search: SearchRecord, spec: SearchSpec) -> str:
+def result_line(search: SearchRecord, spec: SearchSpec) -> str:
     """The best layout in a line, against the baseline; why there is none where there is none."""
     return best_layout_line(verdict_of(search, spec.ranking_of(search.trials), spec.baseline_key))
 

@@ -14,11 +14,11 @@ from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
 from trials.trial import FailureReason
 
 # Of the candidates left, DeepHyper rates at most this many at a time; more cost seconds an ask.
-_RATED_POINTS = 10_000
+_MAX_RATED = 10_000
 
 
 @dataclass(frozen=True)
-class Settings:
+class DeepHyperSettings:
     """How DeepHyper is set up; None is what it comes with.
 
     It fits after `initial_points` successes and counts no failures: where most layouts fail, its own twice the number
@@ -34,9 +34,9 @@ class Settings:
     ranks: bool = False
 
 
-DEFAULTS = Settings()
+DEFAULTS = DeepHyperSettings()
 """As the Frontier study used it (Dash et al., arXiv 2312.12705): what guided searches are compared with."""
-TUNED = Settings(initial_points=1, kappa=0.5, derived_axes=True, ranks=True)
+TUNED = DeepHyperSettings(initial_points=1, kappa=0.5, derived_axes=True, ranks=True)
 """The best that was found for the measured tables; docs/experiments.md says what else was tried."""
 
 
@@ -51,7 +51,7 @@ class DeepHyperSampler(Sampler):
 
     name = "deephyper"
 
-    def __init__(self, candidates: Sequence[Layout], seed: int, settings: Settings = DEFAULTS):
+    def __init__(self, candidates: Sequence[Layout], seed: int, settings: DeepHyperSettings = DEFAULTS):
         self._settings = settings
         self._candidates = distinct(candidates)
         canonical = {key: layout.canonical() for key, layout in self._candidates.items()}
@@ -76,24 +76,28 @@ class DeepHyperSampler(Sampler):
         # As many draws as there are trials: the same seed must not repeat the same chance at every ask.
         chance = random.Random(f"{self._seed}/{len(history)}")
         layouts = {self._points[key]: layout for key, layout in left.items()}
-        results = [(self._named(told.layout), _result(told)) for told in history if self._can_tell(told)]
+        results = [
+            (self._values_by_axis(told.layout), _result(told))
+            for told in history
+            if self._is_informative_candidate(told)
+        ]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            kappa = _curiosity(self._settings, len(self._axes), len(history))
+            kappa = _kappa(self._settings, len(self._axes), len(history))
             search = _new_search(self._axes, list(layouts), chance, self._settings, kappa)
             if results:
                 search.tell(results)
             found = [tuple(point[name] for name in self._axes) for point in search.ask(count)]
         return [layouts[point] for point in dict.fromkeys(found)]
 
-    def _can_tell(self, told: TrialFeedback) -> bool:
-        return told.layout.key in self._candidates and _teaches(told)
+    def _is_informative_candidate(self, told: TrialFeedback) -> bool:
+        return told.layout.key in self._candidates and _is_informative(told)
 
-    def _named(self, layout: Layout) -> dict[str, Any]:
+    def _values_by_axis(self, layout: Layout) -> dict[str, Any]:
         return dict(zip(self._axes, self._points[layout.key], strict=True))
 
 
-def _axes(layouts: Sequence[Layout], settings: Settings) -> dict[str, dict[Any, Any]]:
+def _axes(layouts: Sequence[Layout], settings: DeepHyperSettings) -> dict[str, dict[Any, Any]]:
     """The fields that differ between these canonical layouts, with what DeepHyper is told for each of their values.
 
     A field of one value would be a dimension that says nothing.
@@ -105,15 +109,15 @@ def _axes(layouts: Sequence[Layout], settings: Settings) -> dict[str, dict[Any, 
         if len(found) > 1
     }
     if not settings.derived_axes:
-        axes = _free(axes, layouts)
-    return axes if settings.ranks else {name: _plain(ranks) for name, ranks in axes.items()}
+        axes = _without_derived_axes(axes, layouts)
+    return axes if settings.ranks else {name: _with_plain_numbers(ranks) for name, ranks in axes.items()}
 
 
 def _none_first(value: Any) -> tuple[bool, Any]:
     return value is not None, value
 
 
-def _free(axes: dict[str, dict[Any, Any]], layouts: Sequence[Layout]) -> dict[str, dict[Any, Any]]:
+def _without_derived_axes(axes: dict[str, dict[Any, Any]], layouts: Sequence[Layout]) -> dict[str, dict[Any, Any]]:
     """Without the axes that follow from the others: data ranks, and micro-batches where the batch is the same."""
     for derived in ("data_parallel", "grad_accum_steps"):
         fewer = {name: ranks for name, ranks in axes.items() if name != derived}
@@ -122,7 +126,7 @@ def _free(axes: dict[str, dict[Any, Any]], layouts: Sequence[Layout]) -> dict[st
     return axes
 
 
-def _plain(ranks: dict[Any, int]) -> dict[Any, Any]:
+def _with_plain_numbers(ranks: dict[Any, int]) -> dict[Any, Any]:
     """Numbers as they are; words and switches have none."""
     return {value: value if type(value) is int else rank for value, rank in ranks.items()}
 
@@ -131,7 +135,7 @@ def _point(axes: Mapping[str, Mapping[Any, Any]], layout: Layout) -> tuple[Any, 
     return tuple(told[getattr(layout, name)] for name, told in axes.items())
 
 
-def _curiosity(settings: Settings, num_axes: int, num_asked: int) -> float:
+def _kappa(settings: DeepHyperSettings, num_axes: int, num_asked: int) -> float:
     """DeepHyper's own falls with the asks, which it counts in the object; here that is a new one each time."""
     if settings.kappa is not None:
         return settings.kappa
@@ -147,7 +151,7 @@ def _new_search(
     axes: Mapping[str, Mapping[Any, Any]],
     points: Sequence[tuple[Any, ...]],
     chance: random.Random,
-    settings: Settings,
+    settings: DeepHyperSettings,
     kappa: float,
 ) -> Any:
     """A CBO that draws from `points` only, writes no files and has heard of nothing yet."""
@@ -168,7 +172,7 @@ def _new_search(
         acq_func_kwargs={"kappa": kappa, "scheduler": {"type": "constant"}},
         acq_optimizer="sampling",
         acq_optimizer_kwargs={
-            "n_points": _RATED_POINTS,
+            "n_points": _MAX_RATED,
             "max_total_failures": -1,
             "filter_failures": "min",
             # It clips outliers otherwise, to no gain here, and logs that in a way that sets up the root logger.
@@ -208,7 +212,7 @@ def most_promising(surrogate: Any, values: Mapping[int, float], left: Sequence[i
         return int(search.ask(1)[0]["candidate"])
 
 
-def _teaches(told: TrialFeedback) -> bool:
+def _is_informative(told: TrialFeedback) -> bool:
     """Whether it says something about the layout: a lost node or a cancelled trial does not."""
     if told.reason is None:
         return told.value is not None

@@ -12,7 +12,7 @@ from orchestrator.samplers.cost_model_posterior import TuningTask
 from orchestrator.samplers.deephyper import DeepHyperSampler
 from orchestrator.samplers.fallback import FallbackSampler
 from orchestrator.samplers.feasibility_filter import FilteredSampler
-from orchestrator.samplers.guided import GuidedSampler, ModelOrderSampler
+from orchestrator.samplers.guided import CostModelSampler, GuidedSampler
 from search_spaces.errors import InputError, choice_fix
 from search_spaces.layouts.layout import Layout
 
@@ -35,9 +35,9 @@ def make_sampler(
     if name == "random":
         return RandomSampler(candidates, seed)
     if name == "cost_model":
-        return ModelOrderSampler(candidates, seed, task)
+        return CostModelSampler(candidates, seed, task)
     if name == "guided":
-        return FallbackSampler(GuidedSampler(candidates, seed, task), ModelOrderSampler(candidates, seed, task), note)
+        return FallbackSampler(GuidedSampler(candidates, seed, task), CostModelSampler(candidates, seed, task), note)
     if name == "deephyper":
         return FallbackSampler(DeepHyperSampler(candidates, seed), RandomSampler(candidates, seed), note)
     if name == "deephyper_filtered":

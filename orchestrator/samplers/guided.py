@@ -20,7 +20,7 @@ from search_spaces.layouts.layout import WORDS, Layout
 from search_spaces.layouts.table import LayoutTable
 
 
-class ModelOrderSampler(Sampler):
+class CostModelSampler(Sampler):
     """The candidates as the uncalibrated models order them: those likely to fit first, the fastest of them first."""
 
     name = "cost_model"
@@ -67,12 +67,12 @@ class GuidedSampler(Sampler):
         values = self._log_values(history)
         prediction = self._predictor.predict(history)
         left = self._rated(prediction, self._tried(history))
-        if len(values) < _FEWEST_MEASURED or not left:
+        if len(values) < _MIN_MEASURED or not left:
             return False
         surrogate = self._surrogate(prediction).fit([*values], [-v for v in values.values()])
         gains = surrogate.expected_improvement(left)
         ended = self._tried([told for told in history if told.is_ended])
-        return bool(gains.max() < (LEAST_GAIN if len(ended) < MANY_TRIALS else LARGE_GAIN))
+        return bool(gains.max() < (MIN_GAIN if len(ended) < MANY_TRIALS else LARGE_GAIN))
 
     def _log_values(self, history: Sequence[TrialFeedback]) -> dict[int, float]:
         """A layout of which only a bound is known is no faster than the best that was measured."""
@@ -95,9 +95,9 @@ class GuidedSampler(Sampler):
     def _rated(self, prediction: Prediction, tried: set[int]) -> list[int]:
         """The candidates that are left; of very many those that may be good at all."""
         left = np.setdiff1d(np.arange(len(self._candidates)), list(tried))
-        if len(left) > _MOST_RATED:
+        if len(left) > _MAX_RATED:
             optimistic = acquisition_score(prediction.log_value, prediction.fits)[left] + 2 * prediction.deviation[left]
-            left = np.sort(left[np.argsort(-optimistic, kind="stable")[:_MOST_RATED]])
+            left = np.sort(left[np.argsort(-optimistic, kind="stable")[:_MAX_RATED]])
         return left.tolist()
 
     def _surrogate(self, prediction: Prediction) -> Any:
@@ -108,13 +108,13 @@ class GuidedSampler(Sampler):
         )
 
 
-LEAST_GAIN = 0.005
+MIN_GAIN = 0.005
 """Expected improvement, as a share of the best so far, below which a trial is not worth its node-hours: less than runs
 of one layout differ."""
 MANY_TRIALS, LARGE_GAIN = 12, 0.3
 """After a dozen trials a guided search has most often found what there is: it goes on for a large gain only."""
-_FEWEST_MEASURED = 4
-_MOST_RATED = 5_000
+_MIN_MEASURED = 4
+_MAX_RATED = 5_000
 """More would cost seconds an ask."""
 
 

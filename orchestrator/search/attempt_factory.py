@@ -35,7 +35,7 @@ from trials.trial import (
 LAUNCHER_GRACE_S = 30.0
 """The trial ends itself at its own time limit; the launcher ends it this much later, whatever it does."""
 
-MOST_OUTCOME_BYTES = 64 * 2**20
+MAX_OUTCOME_BYTES = 64 * 2**20
 """A trial of 100,000 steps, the most there are, leaves a few."""
 OUTCOME_GRACE_S = 90.0
 """How long an ended attempt's outcome may still come where another machine wrote it: NFS may answer from what it knew
@@ -164,7 +164,7 @@ def _read_uncached(path: Path, root: Path) -> dict[str, Any] | None:
         os.close(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY))
     if leads_out(path.parent, root):
         raise ValueError(f"{path.parent} leads out of the search's folder")
-    return read_json(path, MOST_OUTCOME_BYTES)
+    return read_json(path, MAX_OUTCOME_BYTES)
 
 
 def _may_still_come(attempt: Attempt, status: LaunchStatus, now: float) -> bool:

@@ -10,8 +10,7 @@ from orchestrator.launchers.base import Launcher, LaunchRequest
 from orchestrator.search.attempt_factory import AttemptFactory
 from orchestrator.search.event_store import EventStore
 from orchestrator.search.index import SearchIndex
-from orchestrator.search.stopping import Limits, fits_budget
-from orchestrator.search.time_limits import time_limit_s
+from orchestrator.search.stopping import Limits, fits_budget, time_limit_s
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
 from trials.analysis.ranking import Objective
@@ -31,7 +30,7 @@ class SearchObjective:
     others: tuple[Objective, ...] = ()
 
     @property
-    def first_keys(self) -> set[str]:
+    def baseline_keys(self) -> set[str]:
         return {layout.key for layout in self.first}
 
 
@@ -46,7 +45,7 @@ class DriverCallbacks:
     renew_lease: Callable[[], None] = lambda: None
     note: Callable[[str], None] = lambda text: None
     predict: Callable[[Layout], Mapping[str, Any] | None] = lambda layout: None
-    may_begin: Callable[[int, int], int] = lambda held, more: more
+    grant_slots: Callable[[int, int], int] = lambda held, more: more
 
 
 NO_CALLBACKS = DriverCallbacks()
@@ -84,7 +83,7 @@ class SearchContext:
     @property
     def index(self) -> SearchIndex:
         """How the search stands, after the last event."""
-        self._index.follow(self.search)
+        self._index.update(self.search)
         return self._index
 
     @property

@@ -84,7 +84,7 @@ class Driver:
             self._context.launcher.wait(self._context.launcher.iteration_interval_s)
         return self.search
 
-    def tick(self) -> SearchRecord:
+    def advance(self) -> SearchRecord:
         """Do what can be done without waiting, and leave the rest to the next driver: turns until one changes nothing.
 
         Returns the record as it stands. OSError for a disk that is full or a folder that cannot be reached.
@@ -105,7 +105,7 @@ class Driver:
         if self.search.state.is_ended:
             return
         self._monitor.watch()
-        self._obey()
+        self._apply_stop_conditions()
         try:
             self._finalizer.settle()
             self._stop_if_broken()
@@ -122,7 +122,7 @@ class Driver:
         if self.search.state is SearchState.CREATED:
             self._context.set_state(SearchState.RUNNING)
 
-    def _obey(self) -> None:
+    def _apply_stop_conditions(self) -> None:
         if self.search.state is not SearchState.STOPPING:
             if self._context.callbacks.cancel_requested():
                 self._context.stop(EndReason.CANCELLED_BY_USER)
@@ -131,7 +131,7 @@ class Driver:
             elif is_idle(self._context.index, self._context.limits, self._context.launcher.now()):
                 self._context.stop(EndReason.IDLE, self._monitor.idle_reason())
             else:
-                self._keep_within_budget()
+                self._cancel_over_budget()
         if self.search.state is SearchState.STOPPING and self._context.index.in_flight:
             self._cancel_in_flight()
 
@@ -140,7 +140,7 @@ class Driver:
         if unreached:
             self._context.say_once(f"unreachable, retrying: {', '.join(sorted(unreached))}")
 
-    def _keep_within_budget(self) -> None:
+    def _cancel_over_budget(self) -> None:
         """Jobs that others put back into the queue cost more than was reserved; what still waits pays for it."""
         over = attempts_over_budget(self._context.index, self._context.limits)
         if over:

@@ -21,7 +21,7 @@ def pending_second_looks(index: SearchIndex, affordable: Callable[[Layout], bool
     return [layout for layout in suspects if affordable(layout)]
 
 
-def choose(index: SearchIndex, count: int, today: Collection[str]) -> list[Layout]:
+def choose_finalists(index: SearchIndex, count: int, baseline_keys: Collection[str]) -> list[Layout]:
     """The best `count` layouts, best first; after them what else of several goals or node counts is among the answers,
     and what runs today (layout keys) where it was measured, as what all are compared with: be it that it leaves too
     little memory to be the best itself.
@@ -33,11 +33,11 @@ def choose(index: SearchIndex, count: int, today: Collection[str]) -> list[Layou
     ranking = index.before_repeats.ranking()
     best = [trial.layout for trial in ranking.ordered if ranking.has_headroom(trial)][:count]
     points = [trial.layout for trial in pareto(ranking)]
-    compared = [trial.layout for trial in ranking.ordered if trial.layout.key in today]
+    compared = [trial.layout for trial in ranking.ordered if trial.layout.key in baseline_keys]
     return list({layout.key: layout for layout in (*best, *points, *compared)}.values())
 
 
-def due(
+def due_repeats(
     index: SearchIndex, chosen: Sequence[Layout], repeats: int, affordable: Callable[[Layout], bool]
 ) -> list[Layout]:
     """Which of the chosen are to be measured next, in this order; a round begins when the one before has ended.

@@ -69,7 +69,7 @@ class SearchIndex:
         self._in_flight: tuple[Attempt, ...] | None = None
         self._latest: list[tuple[float, int]] = []
         self._first_measured: int | None = None
-        self._again: list[int] = []
+        self._measured_again: list[int] = []
         self._suspects: list[int] = []
         self._runs: dict[str, list[int]] = {}
         self._feedback: dict[str, TrialFeedback | None] = {}
@@ -78,16 +78,16 @@ class SearchIndex:
         self._ranking: Ranking | None = None
         self._before_repeats = self
         self._is_split = False
-        self.follow(search)
+        self.update(search)
 
-    def follow(self, search: SearchRecord) -> None:
+    def update(self, search: SearchRecord) -> None:
         """Take up what has changed; `search` is a later state of the same search, whose trials keep their places."""
         before, self.search = self._trials, search
         if search.trials is before:
             return
         self._trials, self._in_flight, self._ranking, self._is_split = search.trials, None, None, False
-        for place in _changed(before, search.trials):
-            self._note(place, before[place] if place < len(before) else None, search.trials[place])
+        for position in _changed(before, search.trials):
+            self._apply(position, before[position] if position < len(before) else None, search.trials[position])
 
     # -- what goes on
 
@@ -122,7 +122,7 @@ class SearchIndex:
     @property
     def last_ended(self) -> list[Trial]:
         """The LATEST trials that ended last, where as many have after an attempt, in that order."""
-        return [self._trials[place] for _, place in self._latest]
+        return [self._trials[position] for _, position in self._latest]
 
     @property
     def first_measured(self) -> Trial | None:
@@ -132,12 +132,12 @@ class SearchIndex:
     @property
     def suspects(self) -> list[Trial]:
         """The runs that were measured where a node may have made them slow."""
-        return [self._trials[place] for place in sorted(self._suspects)]
+        return [self._trials[position] for position in sorted(self._suspects)]
 
     @property
     def measured_again(self) -> list[Trial]:
         """All trials of layouts that were measured before, second looks at suspect runs included."""
-        return [self._trials[place] for place in self._again]
+        return [self._trials[position] for position in self._measured_again]
 
     @property
     def repeats(self) -> list[Trial]:
@@ -160,7 +160,7 @@ class SearchIndex:
         before = replace(self.search, trials=tuple(t for t in self._trials if t.trial not in repeats))
         if self._before_repeats is self:
             return SearchIndex(before, self._objective, self._global_batch_size, self._headroom, self._others)
-        self._before_repeats.follow(before)
+        self._before_repeats.update(before)
         return self._before_repeats
 
     # -- what layouts are worth
@@ -170,22 +170,22 @@ class SearchIndex:
 
     def runs_of(self, layout: Layout) -> list[Trial]:
         """All trials of this layout."""
-        return [self._trials[place] for place in self._runs.get(layout.key, ())]
+        return [self._trials[position] for position in self._runs.get(layout.key, ())]
 
     def feedback(self) -> list[TrialFeedback]:
         """What a sampler may learn, each layout once, in the order they were proposed."""
-        self._renew()
+        self._refresh()
         return [told for told in self._feedback.values() if told is not None]
 
     def leader(self) -> Ranking:
         """The ranking of the fastest layout alone, or of the one that would be, were it not suspect or too full; where
         that is a finalist, of all that it may not be told from."""
-        self._renew()
+        self._refresh()
         return self._leader({key: order for key, order in self._orders.items() if order is not None})
 
     def leaders_by_nodes(self) -> list[Ranking]:
         """The same of the layouts on each number of nodes by themselves."""
-        self._renew()
+        self._refresh()
         by_nodes: dict[int, dict[str, Order]] = {}
         for key, order in self._orders.items():
             if order is not None:
@@ -196,7 +196,7 @@ class SearchIndex:
         keys = [min(ranked, key=lambda key: ranked[key])] if ranked else []
         if keys and not (first := ranked[keys[0]]).is_no_finalist:
             keys = [key for key, order in ranked.items() if order.may_tie_with(first)]
-        runs = [self._trials[place] for key in keys for place in self._runs[key]]
+        runs = [self._trials[position] for key in keys for position in self._runs[key]]
         return rank(runs, self._objective, self._global_batch_size, self._headroom, self._others)
 
     def ranking(self) -> Ranking:
@@ -206,10 +206,10 @@ class SearchIndex:
             self._ranking = rank(self._trials, self._objective, batch, self._headroom, self._others)
         return self._ranking
 
-    def _renew(self) -> None:
+    def _refresh(self) -> None:
         """Work out anew what the layouts are worth whose trials have changed."""
         for key in self._stale:
-            runs = [self._trials[place] for place in self._runs[key]]
+            runs = [self._trials[position] for position in self._runs[key]]
             self._feedback[key] = feedback_of(runs, self._value, self._upper_bound, self._headroom)
             self._orders[key] = order_of(runs, self._objective, self._global_batch_size, self._headroom)
         self._stale.clear()
@@ -222,31 +222,31 @@ class SearchIndex:
 
     # -- taking up a change
 
-    def _note(self, place: int, before: Trial | None, trial: Trial) -> None:
+    def _apply(self, position: int, before: Trial | None, trial: Trial) -> None:
         self._stale.add(trial.layout.key)
         if before is None:
-            self._note_new(place, trial)
+            self._apply_new(position, trial)
         known = () if before is None else before.attempts
         had_ended = {attempt.attempt for attempt in known if attempt.state.is_ended}
         for attempt in trial.attempts:
             if attempt.state.is_ended and attempt.attempt not in had_ended:
-                self._note_end(trial, attempt)
+                self._apply_attempt_end(trial, attempt)
         if not trial.state.is_ended:
-            self._unended[place] = trial
+            self._unended[position] = trial
         elif before is None or not before.state.is_ended:
-            self._unended.pop(place, None)
-            self._note_ended_trial(place, trial)
+            self._unended.pop(position, None)
+            self._apply_trial_end(position, trial)
 
-    def _note_new(self, place: int, trial: Trial) -> None:
+    def _apply_new(self, position: int, trial: Trial) -> None:
         self.num_layouts += trial.kind is TrialKind.SEARCH
         if trial.kind is TrialKind.FINALIST:
-            self._again.append(place)
+            self._measured_again.append(position)
         key = trial.layout.key
-        self._runs.setdefault(key, []).append(place)
+        self._runs.setdefault(key, []).append(position)
         self._feedback.setdefault(key, None)  # keeps the order in which layouts were proposed
         self._orders.setdefault(key, None)
 
-    def _note_end(self, trial: Trial, attempt: Attempt) -> None:
+    def _apply_attempt_end(self, trial: Trial, attempt: Attempt) -> None:
         self._node_hours_used += Fraction(attempt.node_hours or 0.0)
         moments = (moment for moment in (attempt.started_at, attempt.ended_at) if moment is not None)
         self.last_moment = max([self.last_moment, *moments])
@@ -257,16 +257,16 @@ class SearchIndex:
             lasted_s = attempt.ended_at - attempt.started_at  # type: ignore[operator]
             self._longest_s[attempt.num_nodes] = max(self._longest_s.get(attempt.num_nodes, 0.0), lasted_s)
 
-    def _note_ended_trial(self, place: int, trial: Trial) -> None:
+    def _apply_trial_end(self, position: int, trial: Trial) -> None:
         last = trial.last_attempt
         self.is_cut_short |= last is None or may_retry(trial, last)
         if last is not None:
-            insort(self._latest, (last.ended_at or 0.0, place))
+            insort(self._latest, (last.ended_at or 0.0, position))
             del self._latest[:-NUM_LAST_ENDED]
         if trial.measured is not None:
-            self._first_measured = place if self._first_measured is None else min(self._first_measured, place)
+            self._first_measured = position if self._first_measured is None else min(self._first_measured, position)
         if needs_second_look(trial):
-            self._suspects.append(place)
+            self._suspects.append(position)
 
 
 def _changed(before: tuple[Trial, ...], after: tuple[Trial, ...]) -> Iterator[int]:

@@ -73,16 +73,16 @@ class Lease:
         A process of this machine holds its lease as long as it lives: one that was stopped, or whose machine slept,
         goes on where it was. Of any other only the heartbeat tells.
         """
-        if self.expires <= self.heartbeat_at or self.key in _unfreed:
+        if self.expires <= self.heartbeat_at or self.key in _unreleased:
             return False
-        lives = self._lives()
+        lives = self._is_running()
         return self.is_fresh(now) if lives is None else lives
 
     def is_fresh(self, now: float) -> bool:
         """Whether the last heartbeat is no older than the lease lasts."""
         return now < self.expires
 
-    def _lives(self) -> bool | None:
+    def _is_running(self) -> bool | None:
         """Whether the holder's process is there; None where that cannot be told from here."""
         if self.pid_scope is None or self.pid_scope != _pid_scope():
             return None
@@ -124,7 +124,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "expires": (str,),
 }
 
-_unfreed: dict[tuple[str, int], tuple[SearchFolder, Lease]] = {}
+_unreleased: dict[tuple[str, int], tuple[SearchFolder, Lease]] = {}
 """Leases that this process has given up and could not write as free, on a full disk: nobody holds them."""
 
 
@@ -155,14 +155,14 @@ def acquire_lease(folder: SearchFolder, now: float, duration_s: float = LEASE_DU
     newest = current_lease(folder)
     if newest is not None and newest.is_held(now):
         raise LeaseHeld(newest, now)
-    lease = _mine(folder, 1 if newest is None else newest.fencing + 1, now, duration_s)
+    lease = _new_lease(folder, 1 if newest is None else newest.fencing + 1, now, duration_s)
     if not _claim(folder, lease):
-        raise LeaseHeld(_claimed(folder, lease.fencing), now)
-    _unfreed.pop(lease.key, None)  # of another folder of that name
+        raise LeaseHeld(_read_claim(folder, lease.fencing), now)
+    _unreleased.pop(lease.key, None)  # of another folder of that name
     try:
         write_json(folder.lease, lease.to_json())
     except OSError:
-        _unfreed[lease.key] = folder, lease
+        _unreleased[lease.key] = folder, lease
         raise
     return lease
 
@@ -182,17 +182,17 @@ def release_lease(folder: SearchFolder, lease: Lease, now: float) -> None:
     """Free the lease for the next driver at once. LeaseLost when another one already has it.
 
     Where that cannot be written, on a full disk, it is free for this process all the same; for others it is once
-    `release_again` has written it, or this process has ended.
+    `retry_releases` has written it, or this process has ended.
     """
     try:
         _free(folder, lease, now)
     except OSError:
-        _unfreed[lease.key] = folder, lease
+        _unreleased[lease.key] = folder, lease
 
 
-def release_again(now: float) -> None:
+def retry_releases(now: float) -> None:
     """Free what `release` could not, as far as it can be now: for a process that goes on after its drivers."""
-    for key, (folder, lease) in list(_unfreed.items()):
+    for key, (folder, lease) in list(_unreleased.items()):
         try:
             _free(folder, lease, now)
         except (
@@ -202,7 +202,7 @@ def release_again(now: float) -> None:
             continue
         except LeaseLost:
             pass
-        _unfreed.pop(key, None)
+        _unreleased.pop(key, None)
 
 
 def _free(folder: SearchFolder, lease: Lease, now: float) -> None:
@@ -218,7 +218,7 @@ def current_lease(folder: SearchFolder) -> Lease | None:
     written = _read(folder.lease)
     newest = max(_claims(folder), default=0)
     if newest > (0 if written is None else written.fencing):
-        return _claimed(folder, newest)
+        return _read_claim(folder, newest)
     return written
 
 
@@ -234,7 +234,7 @@ def require_no_holder(folder: SearchFolder, now: float) -> None:
         raise LeaseHeld(lease, now)
 
 
-def _mine(folder: SearchFolder, fencing: int, now: float, duration_s: float) -> Lease:
+def _new_lease(folder: SearchFolder, fencing: int, now: float, duration_s: float) -> Lease:
     pid, scope = os.getpid(), _pid_scope()
     return Lease(
         search_id=folder.search_id,
@@ -268,7 +268,7 @@ def _claim(folder: SearchFolder, lease: Lease) -> bool:
 def _require_newest(folder: SearchFolder, lease: Lease) -> None:
     """LeaseLost where a later number is claimed; whatever lies in lease.json, its holder writes it anew."""
     if (number := max(_claims(folder), default=0)) > lease.fencing:
-        newest = _claimed(folder, number)
+        newest = _read_claim(folder, number)
         raise LeaseLost(f"search {lease.search_id} was taken over by process {newest.pid} on {newest.host}")
 
 
@@ -280,7 +280,7 @@ def _claim_file(folder: SearchFolder, fencing: int) -> Path:
     return folder.path / ".lease" / f"{fencing:06d}.json"
 
 
-def _claimed(folder: SearchFolder, fencing: int) -> Lease:
+def _read_claim(folder: SearchFolder, fencing: int) -> Lease:
     path = _claim_file(folder, fencing)
     lease = _read(path)
     if lease is None:

@@ -31,7 +31,7 @@ class AttemptMonitor:
 
     def __init__(self, context: SearchContext):
         self._context = context
-        self._waits: dict[str, str] = {}
+        self._wait_reasons: dict[str, str] = {}
 
     def adopt(self) -> None:
         """Ask once about everything in flight, after an earlier driver: what was never accepted is launched again."""
@@ -59,9 +59,9 @@ class AttemptMonitor:
         """Book what pilots that are over held beside what their attempts have booked: each once all of these ended."""
         ended = self._context.launcher.ended_pilots()
         for pilot in (pilot for pilot in ended if pilot.name not in self._context.search.pilots):
-            attempts = [a for t in self._context.search.trials for a in t.attempts if _is_in(a, pilot)]
+            attempts = [a for t in self._context.search.trials for a in t.attempts if _used_pilot(a, pilot)]
             if all(attempt.state.is_ended for attempt in attempts):
-                node_h = _beside(pilot, attempts)
+                node_h = _unbooked_node_hours(pilot, attempts)
                 self._context.event(EventKind.PILOT_ENDED, pilot=pilot.name, job_id=pilot.job_id, node_hours=node_h)
 
     def cancel(self, attempts: Sequence[Attempt]) -> set[str]:
@@ -84,7 +84,7 @@ class AttemptMonitor:
     def idle_reason(self) -> str:
         """Why the search is idle, and what its attempts wait for."""
         words = f"nothing has started or ended for {self._context.limits.idle_limit_s:g} s"
-        waits = sorted({f"{name} waits: {what}" for name, what in self._waits.items()})
+        waits = sorted({f"{name} waits: {what}" for name, what in self._wait_reasons.items()})
         return "; ".join([words, *waits])
 
     def _advance(self, attempt: Attempt, status: LaunchStatus) -> None:
@@ -97,15 +97,15 @@ class AttemptMonitor:
         if status.restart > attempt.restart:
             attempt = self._requeued(attempt, status)
         if status.liveness is Liveness.ENDED:
-            self._end(self._renamed(attempt, status), status)
+            self._end(self._with_job_id(attempt, status), status)
             return
         if attempt.unknown_since is not None:
             self._context.record(EventKind.ATTEMPT_UNKNOWN, attempt, unknown_since=None)
         if status.started or status.detail is None:
-            self._waits.pop(_name(attempt), None)
+            self._wait_reasons.pop(_name(attempt), None)
         else:
-            self._waits[_name(attempt)] = status.detail
-        self._renamed(attempt, status)
+            self._wait_reasons[_name(attempt)] = status.detail
+        self._with_job_id(attempt, status)
         if status.started and attempt.state is not TrialState.RUNNING:
             started_at = status.started_at or self._context.launcher.now()
             self._context.record(EventKind.ATTEMPT_RUNNING, attempt, started_at=started_at, nodes=list(status.nodes))
@@ -115,7 +115,7 @@ class AttemptMonitor:
         if waits_for != attempt.waits_for:
             self._context.record(EventKind.ATTEMPT_WAITS, attempt, waits_for=waits_for)
 
-    def _renamed(self, attempt: Attempt, status: LaunchStatus) -> Attempt:
+    def _with_job_id(self, attempt: Attempt, status: LaunchStatus) -> Attempt:
         """The attempt under the id that its launcher knows now, as of a step that has its nodes; one that runs keeps
         its own."""
         if status.job_id in (None, attempt.job_id) or attempt.state is TrialState.RUNNING:
@@ -166,12 +166,12 @@ class AttemptMonitor:
         }
 
 
-def _is_in(attempt: Attempt, pilot: EndedPilot) -> bool:
+def _used_pilot(attempt: Attempt, pilot: EndedPilot) -> bool:
     """Whether it waited for the pilot, or was a step of it."""
     return (attempt.job_id or "").partition(".")[0] == pilot.job_id
 
 
-def _beside(pilot: EndedPilot, attempts: Sequence[Attempt]) -> float:
+def _unbooked_node_hours(pilot: EndedPilot, attempts: Sequence[Attempt]) -> float:
     """Node-hours that it held beside what these attempts, all that were in it, have booked."""
     if pilot.held_node_s is None:
         return pilot.tail_node_s / 3600

@@ -8,10 +8,10 @@ from trials.files.tracebacks import is_about_a_dead_device
 from trials.measurement.protocol import slow_ranks
 from trials.trial import Attempt, FailureReason, Flag, Trial
 
-_BAD_FOR_ALL = (FailureReason.NODE_FAILURE, FailureReason.BOOT_FAILURE, FailureReason.GPU_MEMORY_IN_USE)
+_NODE_FAULTS = (FailureReason.NODE_FAILURE, FailureReason.BOOT_FAILURE, FailureReason.GPU_MEMORY_IN_USE)
 """The machine's fault for certain: no trial of the search goes there again."""
 
-_BAD_FOR_THIS_TRIAL = (*_BAD_FOR_ALL, FailureReason.HANG, FailureReason.LAUNCH_FAILURE)
+_POSSIBLE_NODE_FAULTS = (*_NODE_FAULTS, FailureReason.HANG, FailureReason.LAUNCH_FAILURE)
 """Perhaps the machine's fault: the trial is tried again elsewhere, which tells."""
 
 
@@ -25,7 +25,7 @@ def nodes_to_avoid(
     """
     bad = {*bad_for_all}
     for attempt in trial.attempts:
-        if attempt.reason in _BAD_FOR_THIS_TRIAL:
+        if attempt.reason in _POSSIBLE_NODE_FAULTS:
             bad.update(_culprits(trial, attempt))
     suspects = bad | {node for run in runs if run.trial != trial.trial for node in _suspect_nodes(run)}
     is_room = num_nodes - len(suspects) >= trial.layout.num_nodes
@@ -34,7 +34,7 @@ def nodes_to_avoid(
 
 def bad_nodes(trial: Trial, attempt: Attempt) -> tuple[str, ...]:
     """The nodes that are bad for every trial, after how this attempt ended."""
-    return _culprits(trial, attempt) if attempt.reason in _BAD_FOR_ALL else ()
+    return _culprits(trial, attempt) if attempt.reason in _NODE_FAULTS else ()
 
 
 def _culprits(trial: Trial, attempt: Attempt) -> tuple[str, ...]:
@@ -58,7 +58,7 @@ def _suspect_nodes(run: Trial) -> tuple[str, ...]:
 def _nodes_of(trial: Trial, attempt: Attempt, ranks: Sequence[int]) -> tuple[str, ...]:
     """The nodes of these ranks; all nodes of the attempt where there are none or they are not known."""
     ranks_per_node = -(-trial.layout.num_gpus // trial.layout.num_nodes)
-    places = {rank // ranks_per_node for rank in ranks}
-    if not places or max(places) >= len(attempt.nodes):
+    node_indices = {rank // ranks_per_node for rank in ranks}
+    if not node_indices or max(node_indices) >= len(attempt.nodes):
         return attempt.nodes
-    return tuple(attempt.nodes[place] for place in sorted(places))
+    return tuple(attempt.nodes[index] for index in sorted(node_indices))

@@ -33,10 +33,10 @@ class TrialProposer:
         unended = self._context.index.unended
         held, free = len(unended), self._context.limits.parallel_trials - len(self._context.index.in_flight)
         if not self._context.is_running or free <= 0 or any(trial.state is TrialState.PROPOSED for trial in unended):
-            self._context.callbacks.may_begin(held, 0)
+            self._context.callbacks.grant_slots(held, 0)
             return
         repeats = self.next_repeats()[:free]
-        granted = self._context.callbacks.may_begin(held, len(repeats) + self._max_new_layouts(free - len(repeats)))
+        granted = self._context.callbacks.grant_slots(held, len(repeats) + self._max_new_layouts(free - len(repeats)))
         # The sampler is asked for no more than may begin; where nothing is in flight at least, once, whether it knows
         # more: a search may wait long for its share.
         least = 0 if held or self._had_layouts_at == self._context.search.last_seq else 1
@@ -58,8 +58,8 @@ class TrialProposer:
             return again
         if now.before_repeats.unended or self.proposal_end_reason() is None:
             return []
-        chosen = finalists.choose(now, self._context.limits.finalists, self._context.goal.first_keys)
-        return finalists.due(now, chosen, self._context.limits.finalist_repeats, self._context.can_afford)
+        chosen = finalists.choose_finalists(now, self._context.limits.finalists, self._context.goal.baseline_keys)
+        return finalists.due_repeats(now, chosen, self._context.limits.finalist_repeats, self._context.can_afford)
 
     def proposal_end_reason(self) -> EndReason | None:
         """Why no more layouts will be proposed, whatever their repeats cost; None while some may be."""

@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.search.attempt_factory import next_attempt
 from orchestrator.search.context import SearchContext
 from orchestrator.search.node_exclusion import nodes_to_avoid
-from orchestrator.search.time_limits import time_limit_s
+from orchestrator.search.stopping import time_limit_s
 from trials.analysis.early_stopping import best_file
 from trials.attempt_result import may_retry
 from trials.files.folders import write_json
@@ -55,7 +55,7 @@ class TrialFinalizer:
 
     def _is_first_baseline_run(self, trial: Trial) -> bool:
         """Whether this is what runs today, measured for the first time."""
-        return trial.kind is TrialKind.SEARCH and trial.layout.key in self._context.goal.first_keys
+        return trial.kind is TrialKind.SEARCH and trial.layout.key in self._context.goal.baseline_keys
 
     def _create_attempt_if_affordable(self, trial: Trial) -> None:
         """What is in flight gives back what it reserved and did not use, so a full budget may only have to wait."""

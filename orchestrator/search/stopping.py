@@ -13,6 +13,17 @@ IDENTICAL_FAILURES_TO_STOP = NUM_LAST_ENDED
 _LAYOUT_INDEPENDENT = (FailureReason.SCRIPT_ERROR, FailureReason.LAUNCH_FAILURE)
 
 
+MIN_TRIALS_FOR_LIMIT = 3
+"""Measured trials after which their durations say something about the next one's."""
+
+TIME_LIMIT_FACTOR = 2.0
+"""How much longer than the longest of them a trial may take: layouts differ, and so do nodes and file systems."""
+
+TIME_LIMIT_MARGIN_S = 300.0
+"""What every trial may take on top: a first start on other nodes (importing torch from a cold file system, a collective
+library finding its network) takes minutes and does not scale with how long the earlier trials took."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """What a search may use. `max_trials` counts layouts; retries and repeats count against node-hours only. None is
@@ -79,3 +90,15 @@ def end_reason_without_value(reason: EndReason) -> EndReason:
     nothing is feasible."""
     exhausted = (EndReason.MAX_TRIALS, EndReason.SPACE_EXHAUSTED, EndReason.CONVERGED)
     return EndReason.NO_FEASIBLE_LAYOUT if reason in exhausted else reason
+
+
+def time_limit_s(index: SearchIndex, most_s: float, num_nodes: int) -> float:
+    """Seconds after which the next attempt on so many nodes is ended: at most `most_s`, the limit the search file sets.
+
+    A shorter limit starts earlier on a full cluster and reserves less of the budget. A layout that needs longer ends
+    as `time_limit`: slower than every trial measured before by more than the room, it would not have been the best, nor
+    the best on its number of nodes.
+    """
+    if index.num_measured < MIN_TRIALS_FOR_LIMIT:
+        return most_s
+    return min(most_s, TIME_LIMIT_FACTOR * index.longest_s(num_nodes) + TIME_LIMIT_MARGIN_S)

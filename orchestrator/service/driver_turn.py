@@ -12,7 +12,7 @@ from pathlib import Path
 from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.create import prepare
 from orchestrator.lifecycle.drive import SearchCallbacks, drive, open_tracking
-from orchestrator.records.lookup import MOVED, no_search
+from orchestrator.records.lookup import MOVED_SEARCH_FIX, not_a_search
 from orchestrator.search.driver import Driver
 from orchestrator.search.lease import LeaseHeld, LeaseLost
 from orchestrator.service.quota_file import ShareFile
@@ -80,11 +80,11 @@ class DriverTurn:
         with closing(Journal(self._folder.journal)) as journal:
             search = search_of(journal.path, self._folder.search_id, journal.read())
         if search is None:
-            raise no_search(str(self._folder.path), "it holds no journal.jsonl", MOVED)
+            raise not_a_search(str(self._folder.path), "it holds no journal.jsonl", MOVED_SEARCH_FIX)
         spec, cancelling = self._spec(search), self._is_to_be_cancelled()
         candidates = () if cancelling or search.state.is_ended else prepare(spec).feasible
         tracking = open_tracking(spec, self._note)
-        watcher = SearchCallbacks(note=self._note, driving=self._steered, may_begin=self._may_begin)
+        watcher = SearchCallbacks(note=self._note, driving=self._steered, grant_slots=self._may_begin)
         return drive(self._folder, spec, candidates, tracking, self._ledger_url, watcher, cancelling)
 
     def _is_to_be_cancelled(self) -> bool:

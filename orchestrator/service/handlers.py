@@ -16,7 +16,7 @@ from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.create import create_runnable_search, validate_search
 from orchestrator.recipe.read import read_recipe
 from orchestrator.records.lookup import LocatedSearch, find_attempt, missing_recipe_reason
-from orchestrator.records.summary import answer_of, best_summary, logs_summary, search_summary, searches_summary
+from orchestrator.records.summary import best_summary, logs_summary, result_line, search_summary, searches_summary
 from orchestrator.search.lease import lease_holder, require_no_holder
 from orchestrator.service.state_dir import OwnSearch
 from orchestrator.service.supervisor import DriverState, Keeper
@@ -84,7 +84,7 @@ class Desk:
         found = self._found(search)
         best = best_summary(found.record, found.spec, found.folder)
         if best is None:
-            raise NotYet(f"search {found.record.search_id}: {answer_of(found.record, found.spec)}")
+            raise NotYet(f"search {found.record.search_id}: {result_line(found.record, found.spec)}")
         return best
 
     def recipe(self, search: str) -> dict[str, Any]:

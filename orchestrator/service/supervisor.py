@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from orchestrator.search.lease import release_again
+from orchestrator.search.lease import retry_releases
 from orchestrator.service.driver_turn import DriverTurn, TurnEnd, TurnResult
 from orchestrator.service.executors import Executor, ThreadExecutor
 from orchestrator.service.quota_file import ShareFile
@@ -109,7 +109,7 @@ class Keeper:
 
     def turn(self) -> None:
         """Everything that is to be done now, once."""
-        release_again(time.time())
+        retry_releases(time.time())
         if not self._executor.is_alive:
             self._go_on_in_threads()
         for kept in self.kept().values():

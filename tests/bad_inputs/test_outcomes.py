@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.search.attempt_factory import MOST_OUTCOME_BYTES, AttemptFactory
+from orchestrator.search.attempt_factory import MAX_OUTCOME_BYTES, AttemptFactory
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from tests.trials.examples import OUTCOME, SPEC
 from trials.attempt_result import AttemptResult, LaunchStatus, Liveness, classify
@@ -88,7 +88,7 @@ def device(search: SearchFolder) -> None:
 
 def huge(search: SearchFolder) -> None:
     with outcome_path(search).open("wb") as stream:
-        stream.truncate(MOST_OUTCOME_BYTES + 1)
+        stream.truncate(MAX_OUTCOME_BYTES + 1)
 
 
 @pytest.mark.bad_input(41)

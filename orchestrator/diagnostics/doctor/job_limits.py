@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from orchestrator.config.spec import SearchSpec, located
+from orchestrator.config.spec import SearchSpec, with_locations
 from orchestrator.diagnostics.doctor.finding import Finding, Level, error, note, ok, warning
 from orchestrator.diagnostics.doctor.site_profile import site_findings
 from orchestrator.preflight.slurm_site import job_words, option_words, refusal_of, smallest_and_largest
@@ -155,7 +155,7 @@ def test_findings(slurm: Slurm, request: JobRequest, spec: SearchSpec) -> Iterat
     """What sbatch --test-only says of a job that we know nothing against."""
     tested = slurm.test(request)
     if tested.status is SubmitStatus.REFUSED:
-        problem = located(InputError(refusal_of(request, tested.message, spec)), spec).problems[0]
+        problem = with_locations(InputError(refusal_of(request, tested.message, spec)), spec).problems[0]
         where = f"{problem.key}: " if problem.key else ""
         yield error("sbatch", f"{where}{problem.message}", problem.fix or "ask for what sinfo shows")
     elif tested.status is SubmitStatus.ACCEPTED:

@@ -11,7 +11,7 @@ from functools import cached_property
 
 from dashboards.schema import TrackingSection
 from orchestrator.common.timeouts import in_thread, result_with_timeout
-from orchestrator.config.spec import SearchSpec, located
+from orchestrator.config.spec import SearchSpec, with_locations
 from orchestrator.diagnostics.doctor.finding import Area, Examination, Finding, error, errors_of, note, ok
 from orchestrator.diagnostics.doctor.folders import examine_folder
 from orchestrator.diagnostics.doctor.job_limits import examine_jobs
@@ -157,7 +157,7 @@ def _examine_places(spec: SearchSpec, subject: Subject) -> Iterator[Finding]:
     try:
         require_places(spec)
     except InputError as refused:
-        raise located(refused, spec) from refused
+        raise with_locations(refused, spec) from refused
     runs_on_nodes, settings = subject.is_slurms, subject.settings if subject.is_slurms else None
     is_sandbox = settings is not None and settings.cluster_name == SANDBOX_CLUSTER_NAME
     yield from examine_folder(spec.work_dir, runs_on_nodes, is_sandbox)

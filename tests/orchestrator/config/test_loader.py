@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from orchestrator.config.loader import json_schema, load_search_file
-from orchestrator.config.spec import SearchSpec, located
+from orchestrator.config.spec import SearchSpec, with_locations
 from orchestrator.planning.candidates import candidates_of, require_affordable
 from search_spaces import search_space
 from search_spaces.errors import InputError, Problem
@@ -93,7 +93,7 @@ def test_the_text_that_was_read_is_kept_and_not_written_down(tmp_path: Path):
 def test_an_error_found_later_gets_file_and_line_of_its_key(tmp_path: Path):
     spec = loaded(tmp_path, MINIMAL + "search: {max_trials: 3,\n  seed: 2}\n", "launcher.kind=local")
     keys = ["search.seed", "search.parallel_trials", "space.tensor_parallel[1]", "launcher.kind", "trainer.python"]
-    found = located(InputError(*(Problem("x", "x", key=key) for key in keys)), spec)
+    found = with_locations(InputError(*(Problem("x", "x", key=key) for key in keys)), spec)
     file = str(tmp_path / "search.yaml")
     assert [(p.file, p.line) for p in found.problems] == [
         (file, 8),
@@ -103,8 +103,8 @@ def test_an_error_found_later_gets_file_and_line_of_its_key(tmp_path: Path):
         (None, None),
     ]
     table = InputError.of("cell", "is bad", key="search", file="table.csv")
-    assert located(table, spec).problems == table.problems
-    assert located(table, SearchSpec.from_json(spec.to_json())).problems == table.problems
+    assert with_locations(table, spec).problems == table.problems
+    assert with_locations(table, SearchSpec.from_json(spec.to_json())).problems == table.problems
 
 
 def test_a_budget_below_one_trial_is_refused_with_the_numbers(tmp_path: Path):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from orchestrator.planning.forecast import FEWEST_MEASURED, Forecast, ForecastInput, ForecastReport, Scaling, forecast
+from orchestrator.planning.forecast import MIN_MEASURED, Forecast, ForecastInput, ForecastReport, Scaling, forecast
 from orchestrator.planning.forecast_inputs import input_from_search, input_from_table
 from orchestrator.planning.plan import Fits
 from search_spaces.cost_model.memory import stage_memory
@@ -243,7 +243,7 @@ def test_the_same_trials_say_the_same():
 
 
 def test_too_few_measured_layouts_are_refused():
-    rows = measured(2, truth())[: FEWEST_MEASURED - 1]
+    rows = measured(2, truth())[: MIN_MEASURED - 1]
     rows += [*rows, *(row(r.layout) for r in measured(1, truth()))]
     with pytest.raises(InputError, match="2 layouts of 14") as raised:
         forecast_from(rows)

@@ -13,7 +13,7 @@ from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
 from orchestrator.planning.candidates import candidates_of
 from orchestrator.planning.plan import (
-    START_S,
+    STARTUP_S,
     Estimates,
     Fits,
     Plan,
@@ -167,7 +167,7 @@ def test_a_trial_takes_its_start_its_warm_up_and_its_steps():
     estimates = Estimates(np.array([2.0, 2.0, 25.0, 40.0]), {}, np.ones(4), np.array([1.0, 0.0, 1.0, 1.0]))
     seconds = expected_trial_s(MeasureRules(min_steps=8, time_limit_s=300), layouts, estimates)
     # A long step is measured by one of 20 micro-batches and one of 40.
-    assert seconds.tolist() == [START_S + 14 * 2, START_S, START_S + 300, START_S + 14 * 40 * 30 / 240]
+    assert seconds.tolist() == [STARTUP_S + 14 * 2, STARTUP_S, STARTUP_S + 300, STARTUP_S + 14 * 40 * 30 / 240]
 
 
 def test_a_prediction_is_what_the_plan_shows(spec):

@@ -64,7 +64,7 @@ def test_the_trials_of_searches_on_such_a_machine_are_taken_newest_first(spec, u
         ("old-aaaaaa", "t0002"),
         ("old-aaaaaa", "t0001"),
     ]
-    assert prior_trials.words == "4 trials of 2 earlier searches: new-bbbbbb, old-aaaaaa"
+    assert prior_trials.summary == "4 trials of 2 earlier searches: new-bbbbbb, old-aaaaaa"
     assert prior_trials.remarks == ()
 
 
@@ -247,7 +247,7 @@ def test_a_table_is_taken_as_evenly_as_the_ledger_and_its_sources_are_told(tmp_p
     ]
     (tmp_path / "table.csv").write_text(render_table(many))
     prior_trials = collect_prior_trials(spec_in(tmp_path, "search.warm_start=table.csv"), "")
-    assert prior_trials.words == "60 trials of a table: somebody"
+    assert prior_trials.summary == "60 trials of a table: somebody"
     times = sorted(row.step_time_s for row in prior_trials.observations)
     assert max(later - sooner for sooner, later in zip([0, *times], [*times, 301], strict=True)) < 12
     assert {row.peak_memory_gib for row in prior_trials.observations} == {None}
@@ -351,7 +351,7 @@ def test_a_ledger_that_is_refused_is_a_remark_of_the_plan(tmp_path):
 
 @pytest.mark.slow
 def test_a_plan_waits_for_no_ledger_that_is_silent(tmp_path, monkeypatch):
-    monkeypatch.setattr("orchestrator.planning.prior_trials.PLAN_WAITS_S", 0.3)
+    monkeypatch.setattr("orchestrator.planning.prior_trials.PLAN_TIMEOUT_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         spec = spec_in(tmp_path, f"ledger.url=postgresql://127.0.0.1:{silent.getsockname()[1]}/parlay")
         (remark,) = collect_prior_trials_for_plan(spec).remarks

@@ -105,12 +105,12 @@ def test_numbers_that_cannot_be_are_left_out(spec, change):
         past(spec, measured("t0001", layouts()[0], **change), measured("t0002", layouts()[1])), spec
     )
     assert [row.trial for row in found.rows] == ["t0002"]
-    assert found.left_out == {"damaged": 1}
+    assert found.left_out == {"invalid": 1}
 
 
 def test_a_layout_that_does_not_fill_the_nodes_it_names_is_left_out(spec):
     found = observed_trials(past(spec, measured("t0001", Layout(data_parallel=4, micro_batch_size=2))), spec)
-    assert found.left_out == {"damaged": 1}
+    assert found.left_out == {"invalid": 1}
 
 
 def test_a_clock_that_differs_by_a_moment_is_no_negative_time(spec):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.search import time_limits
+from orchestrator.search import stopping
 from tests.orchestrator.search.rig import Rig
 
 
 @pytest.fixture
 def constant_limits(monkeypatch):
     """Every attempt has the search file's time limit, so that what is reserved for it is one number."""
-    monkeypatch.setattr(time_limits, "TRIALS_THAT_TELL", 10**9)
+    monkeypatch.setattr(stopping, "MIN_TRIALS_FOR_LIMIT", 10**9)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.launchers.base import ENDING_ALLOWANCE_S
 from orchestrator.samplers.baselines import GridSampler
-from orchestrator.search import time_limits
+from orchestrator.search import stopping
 from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.node_hours import longest_attempt_s
 from orchestrator.search.stopping import Limits
@@ -32,7 +32,10 @@ def test_a_limit_follows_the_trials_and_so_does_what_is_reserved(rig):
     rig.limits = Limits(max_trials=5, parallel_trials=1)
     search = rig.open_driver().run()
     limits = [trial.attempts[0].time_limit_s for trial in search.trials]
-    assert limits == [600.0] * 3 + [pytest.approx(time_limits.ROOM * 60 + time_limits.LEAST_ROOM_S, abs=2)] * 2
+    assert (
+        limits
+        == [600.0] * 3 + [pytest.approx(stopping.TIME_LIMIT_FACTOR * 60 + stopping.TIME_LIMIT_MARGIN_S, abs=2)] * 2
+    )
     assert [t.attempts[0].reserved_s - t.attempts[0].time_limit_s for t in search.trials] == [ENDING_ALLOWANCE_S] * 5
 
 
@@ -117,7 +120,7 @@ def test_an_attempt_never_costs_more_than_was_reserved_for_it(rig):
 
 def test_no_more_trials_begin_than_the_search_is_granted(rig):
     rig.limits = replace(rig.limits, parallel_trials=4)
-    rig.callbacks = DriverCallbacks(may_begin=lambda held, more: min(more, 2 - held))
+    rig.callbacks = DriverCallbacks(grant_slots=lambda held, more: min(more, 2 - held))
     search = rig.open_driver().run()
     assert rig.launcher.most_in_flight == 2
     assert (len(search.trials), search.end_reason) == (9, EndReason.MAX_TRIALS)
@@ -125,7 +128,7 @@ def test_no_more_trials_begin_than_the_search_is_granted(rig):
 
 def test_a_search_that_may_begin_nothing_waits_and_goes_on_when_it_may(rig):
     answers = iter([0, 0, 0])
-    rig.callbacks = DriverCallbacks(may_begin=lambda held, more: next(answers, more))
+    rig.callbacks = DriverCallbacks(grant_slots=lambda held, more: next(answers, more))
     search = rig.open_driver().run()
     assert (len(search.trials), search.end_reason) == (9, EndReason.MAX_TRIALS)
 
@@ -133,7 +136,7 @@ def test_a_search_that_may_begin_nothing_waits_and_goes_on_when_it_may(rig):
 @pytest.mark.slow
 def test_a_search_that_waits_for_its_share_does_not_ask_its_sampler_again_and_again(rig, monkeypatch):
     answers, asked = iter([0] * 20), []
-    rig.callbacks = DriverCallbacks(may_begin=lambda held, more: next(answers, more))
+    rig.callbacks = DriverCallbacks(grant_slots=lambda held, more: next(answers, more))
     ask = GridSampler.ask
     monkeypatch.setattr(GridSampler, "ask", lambda sampler, n, known: asked.append(n) or ask(sampler, n, known))
     assert len(rig.open_driver().run().trials) == 9
@@ -145,7 +148,7 @@ def test_a_search_that_waits_for_its_share_does_not_ask_its_sampler_again_and_ag
 def test_a_search_wants_no_more_trials_than_it_has_layouts_for(rig):
     asked = []
     rig.limits = replace(rig.limits, parallel_trials=4, max_trials=50)
-    rig.callbacks = DriverCallbacks(may_begin=lambda held, more: asked.append((held, more)) or more)
+    rig.callbacks = DriverCallbacks(grant_slots=lambda held, more: asked.append((held, more)) or more)
     rig.launcher.script = lambda spec: Script(duration_s=100.0 + 40 * LAYOUTS.index(spec.layout))
     search = rig.open_driver().run()
     assert (len(search.trials), search.end_reason) == (9, EndReason.SPACE_EXHAUSTED)

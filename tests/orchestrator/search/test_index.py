@@ -70,7 +70,7 @@ def test_followed_event_by_event_it_says_what_the_record_says(story: Story):
     for event in story.events:
         search = apply(search, story.search_id, event)
         index = index or index_of(search)
-        index.follow(search)
+        index.update(search)
         assert_true_to(index, search)
 
 
@@ -92,7 +92,7 @@ def test_what_was_used_is_the_same_whichever_trial_ended_first(order):
         story.submit(name)
     for number in order:
         story.end_attempt(names[number], "a1", state="failed", reason="job_lost", node_hours=hours[number])
-        index.follow(story.search)
+        index.update(story.search)
     assert index.node_hours_used == index_of(story.search).node_hours_used == 0.6
 
 
@@ -117,7 +117,7 @@ def test_through_a_whole_search_with_second_looks_and_finalists_it_says_what_the
 
     def look(search: SearchRecord, event) -> None:
         index = followed[0] if followed else followed.append(index_of(search, headroom)) or followed[0]
-        index.follow(search)
+        index.update(search)
         assert_true_to(index, search, headroom)
         repeats = {trial.trial for trial in index.repeats}
         before = tuple(trial for trial in search.trials if trial.trial not in repeats)
@@ -131,8 +131,8 @@ def test_through_a_whole_search_with_second_looks_and_finalists_it_says_what_the
 
 def test_an_event_has_one_trial_looked_at_again_and_a_turn_without_one_none(tmp_path, monkeypatch):
     rig, looked_at, turns = Rig(tmp_path), [], []
-    note = SearchIndex._note
-    monkeypatch.setattr(SearchIndex, "_note", lambda *known: looked_at.append(known[1]) or note(*known))
+    note = SearchIndex._apply
+    monkeypatch.setattr(SearchIndex, "_apply", lambda *known: looked_at.append(known[1]) or note(*known))
     events = []
     rig.callbacks = DriverCallbacks(
         on_event=lambda search, event: events.append(event), renew_lease=lambda: turns.append(len(looked_at))

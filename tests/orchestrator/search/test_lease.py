@@ -19,9 +19,9 @@ from orchestrator.search.lease import (
     LeaseLost,
     acquire_lease,
     current_lease,
-    release_again,
     release_lease,
     renew_lease,
+    retry_releases,
 )
 from trials.files.folders import SearchFolder, read_json, write_json
 
@@ -211,10 +211,10 @@ class TestKeepingIt:
         with monkeypatch.context() as patched:
             patched.setattr("orchestrator.search.lease.write_json", full)
             release_lease(folder, mine, NOON + 1)
-            release_again(NOON + 2)
+            retry_releases(NOON + 2)
         assert not mine.is_held(NOON + 3)
         assert current_lease(folder).expires == mine.expires
-        release_again(NOON + 4)
+        retry_releases(NOON + 4)
         assert current_lease(folder).expires == NOON + 4
         assert acquire_lease(folder, NOON + 5).is_held(NOON + 5)
 
@@ -227,10 +227,10 @@ class TestKeepingIt:
                 patched.setattr("orchestrator.search.lease.write_json", full)
                 release_lease(folder, mine, NOON + 1)
         folders[0].lease.write_text("{")
-        release_again(NOON + 2)
+        retry_releases(NOON + 2)
         assert current_lease(folders[1]).expires == NOON + 2
         folders[0].lease.unlink()
-        release_again(NOON + 3)
+        retry_releases(NOON + 3)
 
     def test_what_was_taken_meanwhile_is_not_freed_again(self, folder, monkeypatch):
         mine = acquire_lease(folder, NOON)
@@ -238,7 +238,7 @@ class TestKeepingIt:
             patched.setattr("orchestrator.search.lease.write_json", full)
             release_lease(folder, mine, NOON + 1)
         following = acquire_lease(folder, NOON + 2)
-        release_again(NOON + 3)
+        retry_releases(NOON + 3)
         assert following.fencing == 2
         assert current_lease(folder) == following
 

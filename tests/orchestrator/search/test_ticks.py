@@ -31,7 +31,7 @@ MINUTE = 60.0
 def tick(rig: SlurmRig) -> SearchRecord:
     """One turn of a driver of its own, which leaves in order."""
     driver = rig.open_driver()
-    search = driver.tick()
+    search = driver.advance()
     rig.launcher.close()
     return search
 

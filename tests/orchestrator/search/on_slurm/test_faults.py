@@ -304,7 +304,7 @@ def test_a_cancel_that_fails_is_repeated_until_nothing_runs(rig, hang):
     search = rig.open_driver().run()
     rig.check(search)
     assert search.state is SearchState.CANCELLED
-    assert any("cannot be reached" in note for note in rig.notes)
+    assert any("unreachable" in note for note in rig.notes)
     assert {t.reason for t in search.trials} == {FailureReason.CANCELLED_BY_USER}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.search.index import SearchIndex
-from orchestrator.search.time_limits import LEAST_ROOM_S, ROOM, time_limit_s
+from orchestrator.search.stopping import TIME_LIMIT_FACTOR, TIME_LIMIT_MARGIN_S, time_limit_s
 from search_spaces.layouts.layout import Layout
 from trials.analysis.ranking import Objective
 from trials.ledger.events import SearchRecord
@@ -34,7 +34,9 @@ def test_two_trials_tell_nothing_yet():
 
 
 def test_the_limit_follows_the_longest_measured_trial_with_room():
-    assert time_limit_s(search_with(10.0, 100.0, 20.0), MOST_S, 1) == pytest.approx(ROOM * 100 + LEAST_ROOM_S)
+    assert time_limit_s(search_with(10.0, 100.0, 20.0), MOST_S, 1) == pytest.approx(
+        TIME_LIMIT_FACTOR * 100 + TIME_LIMIT_MARGIN_S
+    )
 
 
 def test_the_search_files_limit_is_never_exceeded():
@@ -46,7 +48,7 @@ def test_trials_that_failed_say_nothing_about_how_long_one_takes():
 
 
 def test_a_clock_that_went_back_gives_no_limit_below_the_room():
-    assert time_limit_s(search_with(-5.0, -5.0, -5.0), MOST_S, 1) == LEAST_ROOM_S
+    assert time_limit_s(search_with(-5.0, -5.0, -5.0), MOST_S, 1) == TIME_LIMIT_MARGIN_S
 
 
 def test_fewer_nodes_are_given_the_longer_for_the_same_work_and_more_no_less():
@@ -55,4 +57,4 @@ def test_fewer_nodes_are_given_the_longer_for_the_same_work_and_more_no_less():
         SearchRecord("limits-aaaaaa", {}, "c0de", 1e9, trials=tuple(trials)), Objective.TOKENS_PER_SEC, 1
     )
     limits_s = [time_limit_s(index, MOST_S, nodes) for nodes in (1, 2, 4, 8)]
-    assert limits_s == [ROOM * longest_s + LEAST_ROOM_S for longest_s in (240.0, 120.0, 60.0, 60.0)]
+    assert limits_s == [TIME_LIMIT_FACTOR * longest_s + TIME_LIMIT_MARGIN_S for longest_s in (240.0, 120.0, 60.0, 60.0)]
