@@ -27,7 +27,7 @@ from orchestrator.search.context import DriverCallbacks, SearchObjective
 from orchestrator.search.driver import Driver
 from orchestrator.search.event_store import EventStore
 from orchestrator.search.stopping import Limits
-from orchestrator.service.quota import Shares
+from orchestrator.service.quota import Quota
 from slurm.fake.client import FakeSlurm
 from slurm.fake.cluster import FakeCluster
 from slurm.fake.jobs import JobPlan, StartedJob
@@ -175,7 +175,7 @@ class Service:
         self.slurm = cast(Slurm, self._metered(slurm, "slurm"))
         self.ended = 0
         self._random = random.Random(seed)
-        self._shares = Shares(load.in_flight)
+        self._quota = Quota(load.in_flight)
         self._url = f"sqlite:///{folder / 'ledger.db'}"
         (folder / "slurm").mkdir(mode=0o700)
         self._answer = SqueueCache(self.slurm, folder / "slurm", ["scale"], clock=self.slurm.now)
@@ -231,7 +231,7 @@ class Service:
         callbacks = DriverCallbacks(
             cancel_requested=lambda: bool(asked.pending_commands(folder.search_id)),
             predict=predictor(task),
-            grant_slots=partial(self._shares.ask, folder.search_id),
+            grant_slots=partial(self._quota.grant, folder.search_id),
         )
         limits = Limits(spec.search.max_trials, spec.search.parallel_trials)
         goal = SearchObjective(spec.objective, spec.global_batch_size)

@@ -12,7 +12,7 @@ from dashboards.access.browser_sessions import ENTRY_PATH, Sessions
 
 
 @dataclass(frozen=True)
-class Refused(Exception):
+class RequestRejected(Exception):
     """Why a request is not let in: an HTTP status, a stable word, the words and what to do."""
 
     status: int
@@ -22,7 +22,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True)
-class Door:
+class AuthPolicy:
     """Who may come in. On a unix socket the file system decides, and all are absent.
 
     On a port every request names one of `hosts` as it was typed (a page of another name that resolves to this machine
@@ -35,26 +35,28 @@ class Door:
     sessions: Sessions | None = None
 
     @classmethod
-    def on_port(cls, token: str, port: int, page_key: str) -> Door:
+    def on_port(cls, token: str, port: int, page_key: str) -> AuthPolicy:
         hosts = frozenset(f"{host}:{port}" for host in ("127.0.0.1", "localhost"))
         return cls(token, hosts, Sessions(token, page_key, port))
 
-    def admit(self, scope: Scope, will_cookie_do: bool) -> None:
-        """Return for a request that may come in, also one that shows the key of an address; raises Refused."""
+    def admit(self, scope: Scope, accepts_cookie: bool) -> None:
+        """Return for a request that may come in, also one that shows the key of an address; raises RequestRejected."""
         if self.token is None:
             return
         headers = Headers(scope=scope)
         if headers.get("host") not in self.hosts:
-            raise Refused(
+            raise RequestRejected(
                 403, "host", "the request names another host than this server's", "use 127.0.0.1 and its port"
             )
         if "origin" in headers and headers["origin"] not in {f"http://{host}" for host in self.hosts}:
-            raise Refused(403, "origin", "the request comes from a web page", "ask from a program")
-        if scope["path"] == ENTRY_PATH or (will_cookie_do and self._is_known_browser(headers)):
+            raise RequestRejected(403, "origin", "the request comes from a web page", "ask from a program")
+        if scope["path"] == ENTRY_PATH or (accepts_cookie and self._is_known_browser(headers)):
             return
         given = headers.get("authorization", "").encode()
         if not hmac.compare_digest(given, f"Bearer {self.token}".encode()):
-            raise Refused(401, "token", "the request does not show the server's token", "Authorization: Bearer TOKEN")
+            raise RequestRejected(
+                401, "token", "the request does not show the server's token", "Authorization: Bearer TOKEN"
+            )
 
     def _is_known_browser(self, headers: Headers) -> bool:
         """Whether a cookie lets this request in, and it comes from no page that another port of this host serves."""

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from dashboards.access.auth import Door, Refused, last_answer
+from dashboards.access.auth import AuthPolicy, RequestRejected, last_answer
 from dashboards.access.browser_sessions import ENTRY_PATH
 from dashboards.access.http_protocol import BoundedProtocol
 from dashboards.access.token import PORT_VARIABLE, TOKEN_VARIABLE
@@ -24,27 +24,27 @@ class FrontProtocol(BoundedProtocol):
 
     def __init__(self, *given: Any, **named: Any):
         super().__init__(*given, **named)
-        self.app = Front(self.app, _door())
+        self.app = Front(self.app, _auth_policy())
 
 
 @functools.cache
-def _door() -> Door:
+def _auth_policy() -> AuthPolicy:
     token = os.environ[TOKEN_VARIABLE]
-    return Door.on_port(token, int(os.environ[PORT_VARIABLE]), page_key=token)
+    return AuthPolicy.on_port(token, int(os.environ[PORT_VARIABLE]), page_key=token)
 
 
 class Front:
     """ASGI: changes the key of an address for a cookie, and lets nobody else past the door. A cookie is as good as the
     token: MLflow's pages ask by POST."""
 
-    def __init__(self, app: ASGIApp, door: Door):
+    def __init__(self, app: ASGIApp, policy: AuthPolicy):
         self._app = app
-        self._door = door
+        self._auth_policy = policy
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            self._door.admit(scope, will_cookie_do=True)
-        except Refused as refused:
+            self._auth_policy.admit(scope, accepts_cookie=True)
+        except RequestRejected as refused:
             await _refusal(refused)(scope, receive, last_answer(send))
             return
         if scope["path"] == ENTRY_PATH:
@@ -55,13 +55,13 @@ class Front:
     def _entered(self, scope: Scope) -> Response:
         """As a page that goes on: after a redirection a browser that came from elsewhere would not show the cookie."""
         [key] = parse_qs(scope["query_string"].decode("ascii", "replace")).get("key", [""])[:1]
-        cookie = self._door.sessions.enter(key) if self._door.sessions is not None else None
+        cookie = self._auth_policy.sessions.enter(key) if self._auth_policy.sessions is not None else None
         if cookie is None:
             return _page("This address does not open", ANOTHER_ADDRESS, status=401)
         return _page("Come in", goes_to="/", headers={"set-cookie": cookie})
 
 
-def _refusal(refused: Refused) -> Response:
+def _refusal(refused: RequestRejected) -> Response:
     words = f"{refused.message}; a browser: {ANOTHER_ADDRESS}; a program: {refused.fix}"
     return PlainTextResponse(words + "\n", refused.status)
 

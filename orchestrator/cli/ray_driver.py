@@ -14,7 +14,7 @@ from search_spaces.errors import InputError, Problem
 
 if TYPE_CHECKING:
     from orchestrator.lifecycle.create import RunnableSearch
-    from orchestrator.service.driver_turn import TurnResult
+    from orchestrator.service.driver_session import DriverResult
 
 _LOOK_S = 0.2
 
@@ -46,7 +46,7 @@ def drive_in_ray(started: RunnableSearch, as_json: bool) -> None:
 
     stop = CancelOnSignal()
     say(f"driven in Ray; its log is {started.folder.driver_log}")
-    result = _turn(started, stop)
+    result = _run_session(started, stop)
     record = find_search(str(started.folder.path), started.ledger_url).record
     if result.detail:
         _fail(result, started, as_json)
@@ -58,12 +58,12 @@ def drive_in_ray(started: RunnableSearch, as_json: bool) -> None:
         raise Exit(code)
 
 
-def _turn(started: RunnableSearch, stop: CancelOnSignal) -> TurnResult:
-    from orchestrator.service.driver_turn import DriverTurn, TurnEnd, TurnResult
+def _run_session(started: RunnableSearch, stop: CancelOnSignal) -> DriverResult:
+    from orchestrator.service.driver_session import DriverExit, DriverResult, DriverSession
     from orchestrator.service.executors import ExecutorKind, make_executor
 
     with stop.handling(), closing(make_executor(ExecutorKind.RAY, say)) as executor:
-        running = executor.start(DriverTurn(started.folder.path.absolute(), started.ledger_url))
+        running = executor.start(DriverSession(started.folder.path.absolute(), started.ledger_url))
         has_asked = False
         while executor.is_alive:  # anything asked of a dead Ray ends this process
             if (result := executor.result(running)) is not None:
@@ -72,15 +72,15 @@ def _turn(started: RunnableSearch, stop: CancelOnSignal) -> TurnResult:
                 executor.stop(running)
                 has_asked = True
             time.sleep(_LOOK_S)
-    return TurnResult(TurnEnd.LOST, "Ray has died, and the driver with it; nothing is lost")
+    return DriverResult(DriverExit.LOST, "Ray has died, and the driver with it; nothing is lost")
 
 
-def _fail(result: TurnResult, started: RunnableSearch, as_json: bool) -> NoReturn:
+def _fail(result: DriverResult, started: RunnableSearch, as_json: bool) -> NoReturn:
     """What ended the actor's turn early, as `explained` tells it of a driver in this process."""
     from orchestrator.search.lease import HELD_FIX
-    from orchestrator.service.driver_turn import TurnEnd
+    from orchestrator.service.driver_session import DriverExit
 
-    if result.end is TurnEnd.HELD:
+    if result.end is DriverExit.HELD:
         fail(ExitCode.HELD_BY_ANOTHER, Problem("held", result.detail, fix=HELD_FIX), as_json)
-    code = ExitCode.BAD_INPUT if result.end is TurnEnd.REFUSED else ExitCode.REFUSED
+    code = ExitCode.BAD_INPUT if result.end is DriverExit.REFUSED else ExitCode.REFUSED
     fail(code, Problem("refused", result.detail, fix=resume_fix(started.folder)), as_json)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from orchestrator.config.spec import SearchSpec
-    from orchestrator.service.state_dir import ServicePlace
+    from orchestrator.service.state_dir import ServiceStateDir
     from trials.files.folders import SearchFolder
 
 PAGE_SCHEMA = "parlay.page/1"
@@ -52,20 +52,20 @@ def serve(
         _print_address(as_json)
         return
     from orchestrator.service.executors import executor_named
-    from orchestrator.service.server import Wanted
+    from orchestrator.service.server import ServiceOptions
     from orchestrator.service.server import serve as serve_here
-    from orchestrator.service.state_dir import ServicePlace, ServiceRuns
+    from orchestrator.service.state_dir import ServiceAlreadyRunning, ServiceStateDir
     from trials.ledger.place import home_folder, ledger_url
 
-    wanted = Wanted(port, executor_named(executor), max_in_flight)
-    place = ServicePlace.of(home_folder())
+    wanted = ServiceOptions(port, executor_named(executor), max_in_flight)
+    state_dir = ServiceStateDir.of(home_folder())
 
     def tell(about: Mapping[str, Any]) -> None:
-        answer(about, as_json, _where(about, place))
+        answer(about, as_json, _where(about, state_dir))
 
     try:
-        unended = serve_here(place, ledger_url(ledger), wanted, say, tell)
-    except ServiceRuns as other:
+        unended = serve_here(state_dir, ledger_url(ledger), wanted, say, tell)
+    except ServiceAlreadyRunning as other:
         problem = Problem("held", str(other), fix=f"use it, or end it first: kill {other.pid}" if other.pid else None)
         fail(ExitCode.HELD_BY_ANOTHER, problem, as_json)
     if unended:
@@ -110,20 +110,20 @@ def _other_slurm(of_service: Mapping[str, str]) -> str:
     return ", ".join(sorted(name for name in here.keys() | of_service.keys() if here.get(name) != of_service.get(name)))
 
 
-def _where(about: Mapping[str, Any], place: ServicePlace) -> str:
+def _where(about: Mapping[str, Any], state_dir: ServiceStateDir) -> str:
     if about["socket"] is not None:
         return f"listening on {about['socket']} (process {about['pid']}, executor {about['executor']})"
     return (
         f"listening on http://127.0.0.1:{about['port']} (process {about['pid']}, executor {about['executor']});"
-        f" the token is in {place.token}; for a browser: {_address_words(about['port'], place)}"
+        f" the token is in {state_dir.token}; for a browser: {_address_words(about['port'], state_dir)}"
     )
 
 
-def _address_words(port: int, place: ServicePlace) -> str:
+def _address_words(port: int, state_dir: ServiceStateDir) -> str:
     """An address that opens the pages is printed where somebody reads it, and into no log."""
     from dashboards.access.browser_sessions import entry_address
 
     if not sys.stdout.isatty():
         return "parlay serve --page prints an address"
-    address = entry_address(port, place.read_token(), time.time())
+    address = entry_address(port, state_dir.read_token(), time.time())
     return f"{address} (it opens once, within ten minutes; parlay serve --page prints another)"

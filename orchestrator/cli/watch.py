@@ -231,7 +231,7 @@ def _in_service(folder: SearchFolder) -> WhoDrives | None:
     from trials.ledger.place import home_folder
 
     found = running_service(home_folder())
-    driver = None if found is None else found[0].driver_of(folder.search_id)
+    driver = None if found is None else found[0].driver_status(folder.search_id)
     if driver is None:
         return None
     if driver["state"] == "stopped":

@@ -1,4 +1,4 @@
-"""The service's REST interface: each path a question to the desk, each refusal the contract's error object."""
+"""The service's REST interface: each path a question to the handlers, each refusal the contract's error object."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
-from dashboards.access.auth import Door
+from dashboards.access.auth import AuthPolicy
 from orchestrator.search.lease import HELD_FIX, LeaseHeld
 from orchestrator.service import event_stream, models
-from orchestrator.service.auth import Guard, error_response
-from orchestrator.service.handlers import VERSION, Desk, NotYet
+from orchestrator.service.auth import AuthMiddleware, error_response
+from orchestrator.service.handlers import VERSION, NotReady, RequestHandlers
 from orchestrator.service.pages import page_routes
 from search_spaces.errors import ExternalError, InputError, Problem
 from trials.ledger.events import EventKind
@@ -56,83 +56,83 @@ _EVENT = {
 
 
 def make_app(
-    desk: Desk,
-    door: Door,
+    handlers: RequestHandlers,
+    policy: AuthPolicy,
     log: Callable[[str], None] = lambda line: None,
     is_stopping: Callable[[], bool] = lambda: False,
-) -> Guard:
+) -> AuthMiddleware:
     """The ASGI application behind its guard. `log` takes a line a request, and tracebacks of bugs."""
     app = FastAPI(title="Parlay", version=VERSION, docs_url=None, redoc_url=None, responses=_ERRORS)
-    _add_searches(app, desk)
-    _add_findings(app, desk)
-    _add_stream(app, desk, is_stopping)
+    _add_searches(app, handlers)
+    _add_findings(app, handlers)
+    _add_stream(app, handlers, is_stopping)
     _add_refusals(app, log)
-    if door.sessions is not None:
-        app.router.routes.extend(page_routes(desk, door.sessions, is_stopping))
+    if policy.sessions is not None:
+        app.router.routes.extend(page_routes(handlers, policy.sessions, is_stopping))
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
-    return Guard(app, door, log)
+    return AuthMiddleware(app, policy, log)
 
 
-def _add_searches(app: FastAPI, desk: Desk) -> None:
+def _add_searches(app: FastAPI, handlers: RequestHandlers) -> None:
     @app.get("/v1/health", response_model=models.HealthAnswer)
     def health() -> Any:
         """What the service is, and how many searches it drives."""
-        return desk.health()
+        return handlers.health()
 
     @app.get("/v1/searches", response_model=models.SearchesAnswer)
     def searches() -> Any:
         """All searches of the ledger, newest first."""
-        return desk.searches()
+        return handlers.searches()
 
     @app.post("/v1/searches", response_model=models.SubmitAnswer, status_code=201)
     def submit(request: models.SubmitRequest) -> Any:
         """Check a search file, write the search down and drive it."""
-        return desk.submit(request.yaml, request.directory, request.set)
+        return handlers.submit(request.yaml, request.directory, request.set)
 
     @app.get("/v1/searches/{search}", response_model=models.StatusAnswer)
     def status(search: _SearchId) -> Any:
         """Where a search stands."""
-        return desk.status(search)
+        return handlers.status(search)
 
     @app.post("/v1/searches/{search}/cancel", response_model=models.AcceptedAnswer, status_code=202)
     def cancel(search: _SearchId) -> Any:
         """End a search and everything it has in flight; its events tell when that is done."""
-        return desk.cancel(search)
+        return handlers.cancel(search)
 
     @app.post("/v1/searches/{search}/resume", response_model=models.AcceptedAnswer, status_code=202)
     def resume(search: _SearchId, request: models.ResumeRequest | None = None) -> Any:
         """Drive a search whose driver has gone; one that has ended is left as it is."""
         asked = request or models.ResumeRequest()
-        return desk.resume(search, asked.folder, asked.ledger_url)
+        return handlers.resume(search, asked.folder, asked.ledger_url)
 
 
-def _add_findings(app: FastAPI, desk: Desk) -> None:
+def _add_findings(app: FastAPI, handlers: RequestHandlers) -> None:
     @app.get("/v1/searches/{search}/trials", response_model=models.TrialsAnswer)
     def trials(search: _SearchId) -> Any:
         """Every trial, in the order it was proposed."""
-        return desk.trials(search)
+        return handlers.trials(search)
 
     @app.get("/v1/searches/{search}/best", response_model=models.BestAnswer)
     def best(search: _SearchId) -> Any:
         """The best layout so far."""
-        return desk.best(search)
+        return handlers.best(search)
 
     @app.get("/v1/searches/{search}/recipe", response_model=models.RecipeAnswer)
     def recipe(search: _SearchId) -> Any:
         """recipe.yaml, and the folder it lies in."""
-        return desk.recipe(search)
+        return handlers.recipe(search)
 
     @app.get("/v1/searches/{search}/logs/{trial}", response_model=models.LogsAnswer)
     def logs(search: _SearchId, trial: _Trial, rank: Annotated[int | None, Query(ge=0, le=10**6)] = None) -> Any:
         """What a trial's ranks wrote: the first real error, or the end of one rank's log."""
-        return desk.logs(search, trial, rank)
+        return handlers.logs(search, trial, rank)
 
 
-def _add_stream(app: FastAPI, desk: Desk, is_stopping: Callable[[], bool]) -> None:
+def _add_stream(app: FastAPI, handlers: RequestHandlers, is_stopping: Callable[[], bool]) -> None:
     @app.get(_EVENTS_PATH, response_class=StreamingResponse)
     def follow(search: _SearchId, last_event_id: _LastEventId = None) -> Response:
         """A search's events as they happen (server-sent), after the one with this number; they end with the search."""
-        lines = event_stream.stream(desk.journal(search), int(last_event_id or 0), is_stopping)
+        lines = event_stream.stream(handlers.journal_path(search), int(last_event_id or 0), is_stopping)
         return StreamingResponse(lines, media_type="text/event-stream", headers={"cache-control": "no-store"})
 
 
@@ -151,9 +151,9 @@ def _add_refusals(app: FastAPI, log: Callable[[str], None]) -> None:
     def held(request: Request, error: LeaseHeld) -> JSONResponse:
         return error_response(409, Problem("held", str(error), fix=HELD_FIX), None)
 
-    @app.exception_handler(NotYet)
-    def not_yet(request: Request, error: NotYet) -> JSONResponse:
-        return error_response(409, Problem("not_yet", str(error), fix="ask again later"), None)
+    @app.exception_handler(NotReady)
+    def not_ready(request: Request, error: NotReady) -> JSONResponse:
+        return error_response(409, Problem("not_ready", str(error), fix="ask again later"), None)
 
     @app.exception_handler(ExternalError)
     def outside(request: Request, error: ExternalError) -> JSONResponse:

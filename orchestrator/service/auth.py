@@ -9,7 +9,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dashboards.access.auth import Door, Refused, last_answer
+from dashboards.access.auth import AuthPolicy, RequestRejected, last_answer
 from dashboards.access.browser_sessions import ENTRY_PATH
 from dashboards.text import printable
 from orchestrator.service.pages import is_page, refusal_page
@@ -21,13 +21,13 @@ MOST_REFUSALS, REFUSALS_S = 20, 60.0
 _LONGEST_LOGGED = 200
 
 
-class Guard:
+class AuthMiddleware:
     """ASGI: refuses what does not belong here before anything reads it. A body is whole before the service sees it."""
 
-    def __init__(self, app: ASGIApp, door: Door, log: Callable[[str], None]):
+    def __init__(self, app: ASGIApp, policy: AuthPolicy, log: Callable[[str], None]):
         self._app = app
-        self._door = door
-        self._lines = _Lines(log)
+        self._auth_policy = policy
+        self._lines = _RequestLog(log)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -42,12 +42,12 @@ class Guard:
             await (last_answer(send) if is_strangers else send)(message)
 
         try:
-            self._door.admit(scope, _is_readable_page(scope))
+            self._auth_policy.admit(scope, _is_readable_page(scope))
             is_strangers = scope["path"] == ENTRY_PATH  # anybody may try a key
             body = await _whole_body(Headers(scope=scope), receive)
             _require_json(scope["method"], Headers(scope=scope), body)
-            await self._app(scope, _told_again(body, receive), noted)
-        except Refused as refused:
+            await self._app(scope, _replay_body(body, receive), noted)
+        except RequestRejected as refused:
             await _refusal(refused, scope["path"])(scope, receive, noted)
         finally:
             path = printable(scope["path"])[:_LONGEST_LOGGED]  # without the query, and never a header
@@ -55,7 +55,7 @@ class Guard:
             self._lines.write(line, is_strangers, time.monotonic())
 
 
-class _Lines:
+class _RequestLog:
     """The log: a line a request; of those that were not let in some a minute, and then how many more there were."""
 
     def __init__(self, log: Callable[[str], None]):
@@ -84,7 +84,7 @@ def _is_readable_page(scope: Scope) -> bool:
     return is_page(scope["path"]) and scope["method"] in ("GET", "HEAD")
 
 
-def _refusal(refused: Refused, path: str) -> Response:
+def _refusal(refused: RequestRejected, path: str) -> Response:
     if is_page(path):
         fix = "open an address that parlay serve --page prints" if refused.status == 401 else refused.fix
         return refusal_page(
@@ -95,7 +95,7 @@ def _refusal(refused: Refused, path: str) -> Response:
 
 
 async def _whole_body(headers: Headers, receive: Receive) -> bytes:
-    """The body, chunked or not; Refused for one that is too large, as soon as that is known."""
+    """The body, chunked or not; RequestRejected for one that is too large, as soon as that is known."""
     declared = headers.get("content-length", "0")
     if declared.isdigit() and int(declared) > MOST_BODY_BYTES:
         raise _too_large()
@@ -111,17 +111,19 @@ async def _whole_body(headers: Headers, receive: Receive) -> bytes:
             return body
 
 
-def _too_large() -> Refused:
-    return Refused(413, "too_large", f"the body is larger than {MOST_BODY_BYTES} bytes", "name files, send none")
+def _too_large() -> RequestRejected:
+    return RequestRejected(
+        413, "too_large", f"the body is larger than {MOST_BODY_BYTES} bytes", "name files, send none"
+    )
 
 
 def _require_json(method: str, headers: Headers, body: bytes) -> None:
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if body and method == "POST" and kind != "application/json":
-        raise Refused(415, "media_type", "the body is not JSON", "Content-Type: application/json")
+        raise RequestRejected(415, "media_type", "the body is not JSON", "Content-Type: application/json")
 
 
-def _told_again(body: bytes, receive: Receive) -> Receive:
+def _replay_body(body: bytes, receive: Receive) -> Receive:
     """The body as one message, then what else comes: that the client has gone."""
     told = False
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from dashboards.access.browser_sessions import entry_address
 from orchestrator.common.process_identity import boot_id, start_ticks
-from orchestrator.service.state_dir import ServicePlace
+from orchestrator.service.state_dir import ServiceStateDir
 from search_spaces.errors import ExternalError
 from trials.files.folders import read_json
 
@@ -29,7 +29,7 @@ class ServiceRefused(ExternalError):
 
 
 class Client:
-    """Asks the service at this place. Raises ServiceRefused, and ExternalError where it does not answer."""
+    """Asks the service at this address. Raises ServiceRefused, and ExternalError where it does not answer."""
 
     def __init__(self, socket_path: str | None, port: int | None, token: str | None):
         self._socket_path = socket_path
@@ -44,7 +44,7 @@ class Client:
         body = {"folder": str(folder), "ledger_url": ledger_url}
         return self._ask("POST", f"/v1/searches/{quote(search_id, safe='')}/resume", body)
 
-    def driver_of(self, search_id: str) -> dict[str, Any] | None:
+    def driver_status(self, search_id: str) -> dict[str, Any] | None:
         """How the service stands with this search, `{state, failures, detail}`; None where it does not drive it."""
         try:
             return self._ask("GET", f"/v1/searches/{quote(search_id, safe='')}")["driver"]
@@ -90,12 +90,12 @@ def running_service(home: Path) -> tuple[Client, dict[str, Any]] | None:
 
     What a killed one left behind may name a port that is somebody else's by now: nothing is said to that one.
     """
-    place = ServicePlace.of(home)
+    state_dir = ServiceStateDir.of(home)
     try:
-        about = read_json(place.about)
-        if about is None or (about["port"] is not None and not _is_ours(about)):
+        about = read_json(state_dir.about)
+        if about is None or (about["port"] is not None and not _is_same_process(about)):
             return None
-        token = None if about["port"] is None else place.read_token()
+        token = None if about["port"] is None else state_dir.read_token()
         client = Client(about["socket"], about["port"], token)
         health = client.health()
         return (client, health) if health["pid"] == about["pid"] else None
@@ -105,19 +105,19 @@ def running_service(home: Path) -> tuple[Client, dict[str, Any]] | None:
 
 def page_address(home: Path, now: float) -> str:
     """An address of the running service's pages, which opens once. ExternalError where there are no pages."""
-    place, fix = ServicePlace.of(home), "parlay serve --port N has pages, for a browser of this machine"
+    state_dir, fix = ServiceStateDir.of(home), "parlay serve --port N has pages, for a browser of this machine"
     try:
-        about = read_json(place.about)
-        is_running = about is not None and _is_ours(about)
+        about = read_json(state_dir.about)
+        is_running = about is not None and _is_same_process(about)
         if about is not None and is_running and about["port"] is not None:
-            return entry_address(about["port"], place.read_token(), now)
+            return entry_address(about["port"], state_dir.read_token(), now)
     except (OSError, ValueError, KeyError):
         is_running = False
     words = "the service listens on a unix socket, which no browser opens" if is_running else "no service runs"
     raise ExternalError(words, fix)
 
 
-def _is_ours(about: Mapping[str, Any]) -> bool:
+def _is_same_process(about: Mapping[str, Any]) -> bool:
     """Whether the process that wrote this lives, and not another that got its number. OSError where none has it."""
     pid = about["pid"]
     began = (start_ticks(pid), boot_id()) == (about["pid_started"], about["boot_id"])

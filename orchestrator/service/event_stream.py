@@ -21,7 +21,7 @@ SILENCE_S = 15.0
 """After which a comment says that the line still stands."""
 
 
-class Follower:
+class JournalFollower:
     """Reads a search's journal on: each look reads, parses and applies what is new and no more.
 
     `search` is the search after the events of the last look; None where there is no journal. For one thread at a time.
@@ -40,7 +40,7 @@ class Follower:
         """Of the journal, in bytes. Raises OSError."""
         return self._file.stat().st_size
 
-    def news(self) -> list[Event]:
+    def read_new(self) -> list[Event]:
         """The events since the last look, oldest first. Those of a writer that has taken a line back and written
         another one begin with the first event again. Raises JournalDamaged, and OSError."""
         try:
@@ -58,13 +58,13 @@ def stream(journal_file: Path, seq: int, is_stopping: Callable[[], bool]) -> Asy
     Looks for the first time before it returns: JournalDamaged, and OSError, so that what is wrong is an answer and not
     a stream that breaks.
     """
-    follower = Follower(journal_file)
+    follower = JournalFollower(journal_file)
     size = follower.size()
-    return _stream(follower, size, follower.news(), seq, is_stopping)
+    return _stream(follower, size, follower.read_new(), seq, is_stopping)
 
 
 async def _stream(
-    follower: Follower, size: int, news: list[Event], seq: int, is_stopping: Callable[[], bool]
+    follower: JournalFollower, size: int, news: list[Event], seq: int, is_stopping: Callable[[], bool]
 ) -> AsyncIterator[str]:
     """The same after a look that found `news` in a journal of at least `size` bytes."""
     told_at = time.monotonic()
@@ -80,12 +80,12 @@ async def _stream(
             yield ": nothing new\n\n"
             told_at = time.monotonic()
         await asyncio.sleep(LOOK_S)
-        found = await looked(follower.size)
-        news = await looked(follower.news) if found != size else []  # a journal only grows
+        found = await run_in_thread(follower.size)
+        news = await run_in_thread(follower.read_new) if found != size else []  # a journal only grows
         size = found
 
 
-async def looked(work: Callable[[], T]) -> T:
+async def run_in_thread(work: Callable[[], T]) -> T:
     """What a look at files finds, from a thread of its own: those that hang hold up no other stream, and no exit."""
     return await asyncio.wrap_future(in_thread(work, "look"))
 

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from orchestrator.launchers.ray.runtime import RayRuntime, RayUnavailable, RayWork, WorkLost
-from orchestrator.service.driver_turn import DriverTurn, TurnEnd, TurnResult, TurnThread
+from orchestrator.service.driver_session import DriverExit, DriverResult, DriverSession, DriverThread
 from search_spaces.errors import InputError, choice_fix
 
 
@@ -26,11 +26,11 @@ class Executor(ABC):
     kind: ExecutorKind
 
     @abstractmethod
-    def start(self, turn: DriverTurn) -> Any:
+    def start(self, session: DriverSession) -> Any:
         """Begin the turn, and return at once; what is returned names it."""
 
     @abstractmethod
-    def result(self, running: Any) -> TurnResult | None:
+    def result(self, running: Any) -> DriverResult | None:
         """How the turn ended; None while it goes on."""
 
     @abstractmethod
@@ -52,16 +52,16 @@ class ThreadExecutor(Executor):
 
     kind = ExecutorKind.THREAD
 
-    def start(self, turn: DriverTurn) -> TurnThread:
-        thread = TurnThread(turn)
+    def start(self, session: DriverSession) -> DriverThread:
+        thread = DriverThread(session)
         thread.start()
         return thread
 
-    def result(self, running: TurnThread) -> TurnResult | None:
+    def result(self, running: DriverThread) -> DriverResult | None:
         return running.result
 
-    def stop(self, running: TurnThread) -> None:
-        running.turn.stop()
+    def stop(self, running: DriverThread) -> None:
+        running.session.stop()
 
     def close(self) -> None:
         """Threads end with the process."""
@@ -70,7 +70,7 @@ class ThreadExecutor(Executor):
 @dataclass(eq=False)
 class _Actor:
     work: RayWork
-    result: TurnResult | None = None
+    result: DriverResult | None = None
 
 
 class RayExecutor(Executor):
@@ -83,21 +83,21 @@ class RayExecutor(Executor):
         self._runtime = runtime
         self._environment = environment
 
-    def start(self, turn: DriverTurn) -> _Actor:
-        return _Actor(self._runtime.begin(turn, self._environment))
+    def start(self, session: DriverSession) -> _Actor:
+        return _Actor(self._runtime.begin(session, self._environment))
 
-    def result(self, running: _Actor) -> TurnResult | None:
+    def result(self, running: _Actor) -> DriverResult | None:
         if running.result is None and self._runtime.done([running.work]):
             running.result = self._found(running.work)
         return running.result
 
-    def _found(self, work: RayWork) -> TurnResult:
+    def _found(self, work: RayWork) -> DriverResult:
         try:
             return self._runtime.result(work)
         except WorkLost as lost:
-            return TurnResult(TurnEnd.LOST, f"its process died: {lost}".splitlines()[0])
+            return DriverResult(DriverExit.LOST, f"its process died: {lost}".splitlines()[0])
         except Exception as error:
-            return TurnResult(TurnEnd.FAILED, f"{type(error).__name__}: {error}")
+            return DriverResult(DriverExit.FAILED, f"{type(error).__name__}: {error}")
 
     def stop(self, running: _Actor) -> None:
         running.work.actor.stop.remote()

@@ -18,8 +18,8 @@ from orchestrator.recipe.read import read_recipe
 from orchestrator.records.lookup import LocatedSearch, find_attempt, missing_recipe_reason
 from orchestrator.records.summary import best_summary, logs_summary, result_line, search_summary, searches_summary
 from orchestrator.search.lease import lease_holder, require_no_holder
-from orchestrator.service.state_dir import OwnSearch
-from orchestrator.service.supervisor import DriverState, Keeper
+from orchestrator.service.state_dir import ServiceSearch
+from orchestrator.service.supervisor import DriverState, DriverSupervisor
 from search_spaces.errors import InputError
 from trials.files.folders import SearchFolder
 from trials.files.text import tail
@@ -34,24 +34,24 @@ VERSION = version("parlay")
 _LOG_LINES = 10_000
 
 
-class NotYet(Exception):
+class NotReady(Exception):
     """What is asked for will be there later, if at all."""
 
 
-class Desk:
+class RequestHandlers:
     """Answers the service's questions. For many threads.
 
     Raises InputError for what the asker can change, LeaseHeld, ExternalError, and OSError.
     """
 
-    def __init__(self, keeper: Keeper, url: str, about: Mapping[str, Any]):
+    def __init__(self, supervisor: DriverSupervisor, url: str, about: Mapping[str, Any]):
         """`about` is what `health` tells of the service itself."""
-        self._keeper = keeper
+        self._supervisor = supervisor
         self._url = url
         self._about = about
 
     def health(self) -> dict[str, Any]:
-        counts = Counter(kept.state for kept in self._keeper.kept().values())
+        counts = Counter(entry.state for entry in self._supervisor.searches().values())
         drivers = {state: counts[state] for state in DriverState}
         return {"schema": "parlay.health/1", "version": VERSION, "pid": os.getpid(), **self._about, "drivers": drivers}
 
@@ -62,7 +62,7 @@ class Desk:
         _require_no_other_ray(spec)
         started = create_runnable_search(validate_search(spec, notes.append, self._url), notes.append)
         folder = started.folder
-        self._keeper.take(OwnSearch(folder.search_id, folder.path, started.ledger_url))
+        self._supervisor.supervise(ServiceSearch(folder.search_id, folder.path, started.ledger_url))
         return _submitted(folder, notes)
 
     def searches(self) -> dict[str, Any]:
@@ -70,33 +70,33 @@ class Desk:
             return searches_summary(reader.searches())
 
     def status(self, search: str) -> dict[str, Any]:
-        found = self._found(search)
-        kept = self._keeper.kept().get(found.record.search_id)
-        driver = None if kept is None else {"state": kept.state, "failures": kept.failures, "detail": kept.detail}
+        found = self._locate(search)
+        entry = self._supervisor.searches().get(found.record.search_id)
+        driver = None if entry is None else {"state": entry.state, "failures": entry.failures, "detail": entry.detail}
         return {**search_summary(found.record, found.spec, found.folder), "driver": driver}
 
     def trials(self, search: str) -> dict[str, Any]:
-        record = self._found(search).record
+        record = self._locate(search).record
         rows = [_trial_json(trial) for trial in record.trials]
         return {"schema": "parlay.trials/1", "search_id": record.search_id, "trials": rows}
 
     def best(self, search: str) -> dict[str, Any]:
-        found = self._found(search)
+        found = self._locate(search)
         best = best_summary(found.record, found.spec, found.folder)
         if best is None:
-            raise NotYet(f"search {found.record.search_id}: {result_line(found.record, found.spec)}")
+            raise NotReady(f"search {found.record.search_id}: {result_line(found.record, found.spec)}")
         return best
 
     def recipe(self, search: str) -> dict[str, Any]:
-        found = self._found(search)
+        found = self._locate(search)
         search_id, folder = found.record.search_id, found.folder.recipe
         if not folder.exists():
-            raise NotYet(f"search {search_id} has no recipe: {missing_recipe_reason(found)}")
+            raise NotReady(f"search {search_id} has no recipe: {missing_recipe_reason(found)}")
         recipe = read_recipe(folder).recipe.to_json()
         return {"schema": "parlay.recipe_answer/1", "search_id": search_id, "folder": str(folder), "recipe": recipe}
 
     def logs(self, search: str, name: str, of_rank: int | None) -> dict[str, Any]:
-        found = self._found(search)
+        found = self._locate(search)
         trial, attempt = find_attempt(found.record, name)
         folder = found.folder.attempt(trial.trial, attempt.attempt)
         if of_rank is None:
@@ -109,34 +109,34 @@ class Desk:
 
     def cancel(self, search: str) -> dict[str, Any]:
         """Ask for the search's end: its driver hears of it, and where nobody drives it the service does."""
-        found = self._found(search)
+        found = self._locate(search)
         if not found.record.state.is_ended:
             request_cancel(found.ledger_url, found.record.search_id, time.time())
             if lease_holder(found.folder, time.time()) is None:
-                self._take(found)
+                self._supervise(found)
         return _accepted(found.record)
 
     def resume(self, search: str, folder: str | None, url: str | None) -> dict[str, Any]:
         """Drive a search from now on. LeaseHeld where somebody else does."""
-        found = self._found(search) if folder is None else _in_folder(search, folder, url)
+        found = self._locate(search) if folder is None else _in_folder(search, folder, url)
         _require_no_other_ray(found.spec)
-        kept = self._keeper.kept().get(found.record.search_id)
-        if kept is None or kept.state is not DriverState.DRIVING:
+        entry = self._supervisor.searches().get(found.record.search_id)
+        if entry is None or entry.state is not DriverState.DRIVING:
             require_no_holder(found.folder, time.time())
         if not found.record.state.is_ended:
-            self._take(found)
+            self._supervise(found)
         return _accepted(found.record)
 
-    def stopped(self) -> dict[str, str]:
+    def stopped_searches(self) -> dict[str, str]:
         """The searches that the service has given up, by their ids, and why."""
-        kept = self._keeper.kept().items()
-        return {search: each.detail or "" for search, each in kept if each.state is DriverState.STOPPED}
+        entries = self._supervisor.searches().items()
+        return {search: each.detail or "" for search, each in entries if each.state is DriverState.STOPPED}
 
-    def journal(self, search: str) -> Path:
+    def journal_path(self, search: str) -> Path:
         """Where the search's events are. Its trials are not read: whoever looks at it live asks again and again."""
-        kept = self._keeper.kept().get(search)
-        if kept is not None:
-            return SearchFolder(kept.search.folder).journal
+        entry = self._supervisor.searches().get(search)
+        if entry is not None:
+            return SearchFolder(entry.search.folder).journal
         with closing(LedgerReader(self._url)) as reader:
             search_id = reader.resolve(search)
             folder = next(found.folder for found in reader.searches() if found.search_id == search_id)
@@ -146,13 +146,13 @@ class Desk:
             raise InputError.of("unknown_id", message, key="search", fix=fix)
         return SearchFolder(Path(folder)).journal
 
-    def _take(self, found: LocatedSearch) -> None:
-        self._keeper.take(OwnSearch(found.record.search_id, found.folder.path, found.ledger_url))
+    def _supervise(self, found: LocatedSearch) -> None:
+        self._supervisor.supervise(ServiceSearch(found.record.search_id, found.folder.path, found.ledger_url))
 
-    def _found(self, given: str) -> LocatedSearch:
+    def _locate(self, given: str) -> LocatedSearch:
         """The search that this id, or the beginning of one, names: in the ledger, or of those that are driven."""
-        kept = self._keeper.kept().get(given)
-        url = self._url if kept is None else kept.search.ledger_url
+        entry = self._supervisor.searches().get(given)
+        url = self._url if entry is None else entry.search.ledger_url
         with closing(LedgerReader(url)) as reader:
             record = reader.search(reader.resolve(given))
         return LocatedSearch(record, SearchFolder(Path(record.spec["folder"])), url)

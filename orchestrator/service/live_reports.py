@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 from dashboards.report.data import report_data
 from dashboards.report.html import Page
 from dashboards.report.page import report_without_scripts
-from orchestrator.service.event_stream import Follower, looked
+from orchestrator.service.event_stream import JournalFollower, run_in_thread
 from search_spaces.errors import InputError
 from trials.ledger.events import SearchRecord
 
@@ -48,7 +48,7 @@ class LiveReport:
         clock: Callable[[], float] = time.monotonic,
     ):
         self._file = journal_file
-        self._follower = Follower(journal_file)
+        self._follower = JournalFollower(journal_file)
         self._render = render
         self._clock = clock
         self._lock = threading.Lock()
@@ -66,7 +66,7 @@ class LiveReport:
             self._lock.release()
 
     def _renewed(self) -> Rendering:
-        self._follower.news()
+        self._follower.read_new()
         search = self._follower.search
         if search is None:
             fix = "look at it from a machine that sees its folder"
@@ -80,7 +80,7 @@ class LiveReport:
 
 
 class LiveReports:
-    """Those that somebody follows, and those that were looked at last, by their journals. For many threads."""
+    """Those that somebody follows, and those that were run_in_thread at last, by their journals. For many threads."""
 
     def __init__(self) -> None:
         self._reports: WeakValueDictionary[Path, LiveReport] = WeakValueDictionary()
@@ -109,10 +109,10 @@ async def changes(
     told, told_at = 0, time.monotonic()
     yield "retry: 1000\n\n"
     while not is_stopping():
-        newest = await looked(report.newest)
+        newest = await run_in_thread(report.newest)
         is_new = newest.seq != told
         if is_new or time.monotonic() - told_at > ALIVE_S:
-            stopped = await looked(stop_reason)
+            stopped = await run_in_thread(stop_reason)
             data = {"seq": newest.seq, "is_ended": newest.is_ended, "stopped": stopped}
             yield f"event: {'report' if is_new else 'alive'}\ndata: {json.dumps(data)}\n\n"
             told, told_at = newest.seq, time.monotonic()

@@ -14,7 +14,7 @@ from starlette.routing import Route
 from dashboards.access.browser_sessions import ENTRY_PATH, Sessions
 from dashboards.report.html import Page
 from dashboards.report.live_page import SearchListRow, live_page, message_page, searches_page
-from orchestrator.service.handlers import Desk
+from orchestrator.service.handlers import RequestHandlers
 from orchestrator.service.live_reports import LiveReport, LiveReports, changes
 from search_spaces.errors import ExternalError, InputError
 
@@ -33,9 +33,9 @@ def is_page(path: str) -> bool:
     return path in ("/", ENTRY_PATH) or path.startswith("/searches/")
 
 
-def page_routes(desk: Desk, sessions: Sessions, is_stopping: Callable[[], bool]) -> list[Route]:
+def page_routes(handlers: RequestHandlers, sessions: Sessions, is_stopping: Callable[[], bool]) -> list[Route]:
     """The pages, which no description of the REST interface has."""
-    pages = _Pages(desk, sessions, is_stopping)
+    pages = _Pages(handlers, sessions, is_stopping)
     return [
         Route("/", pages.searches),
         Route(ENTRY_PATH, pages.enter),
@@ -69,8 +69,8 @@ def _telling(answer: Callable[[_Pages, Request], Response]) -> Callable[[_Pages,
 
 
 class _Pages:
-    def __init__(self, desk: Desk, sessions: Sessions, is_stopping: Callable[[], bool]):
-        self._desk = desk
+    def __init__(self, handlers: RequestHandlers, sessions: Sessions, is_stopping: Callable[[], bool]):
+        self._handlers = handlers
         self._sessions = sessions
         self._is_stopping = is_stopping
         self._reports = LiveReports()
@@ -86,8 +86,8 @@ class _Pages:
 
     @_telling
     def searches(self, request: Request) -> Response:
-        stopped = self._desk.stopped()
-        return _html(searches_page([_line(row, stopped) for row in self._desk.searches()["searches"]]))
+        stopped = self._handlers.stopped_searches()
+        return _html(searches_page([_line(row, stopped) for row in self._handlers.searches()["searches"]]))
 
     @_telling
     def search(self, request: Request) -> Response:
@@ -101,7 +101,7 @@ class _Pages:
     def events(self, request: Request) -> Response:
         search, report = self._report(request)
         report.newest()  # what is wrong with it is an answer, and not a stream that breaks
-        told = changes(report, lambda: self._desk.stopped().get(search), self._is_stopping)
+        told = changes(report, lambda: self._handlers.stopped_searches().get(search), self._is_stopping)
         return StreamingResponse(told, media_type="text/event-stream", headers=_HEADERS)
 
     def _report(self, request: Request) -> tuple[str, LiveReport]:
@@ -110,7 +110,7 @@ class _Pages:
         if not _SEARCH_ID.fullmatch(given):
             fix = "the first page lists the searches"
             raise InputError.of("unknown_id", "this is no search's id", key="search", fix=fix)
-        journal = self._desk.journal(given)
+        journal = self._handlers.journal_path(given)
         return journal.parent.name, self._reports.of(journal)
 
 

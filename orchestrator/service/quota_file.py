@@ -1,4 +1,4 @@
-"""Shares that several processes ask: the demands lie in a small file, as the record of no search has them."""
+"""Quota that several processes ask: the requests lie in a small file, as the record of no search has them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from orchestrator.service.quota import Demand, Shares
+from orchestrator.service.quota import Quota, QuotaRequest
 from trials.files.folders import read_json
 
-SHARES_SCHEMA = "parlay.shares/1"
+QUOTA_SCHEMA = "parlay.quota/1"
 
 
-class ShareFile:
-    """`Shares` in this file (0600), which is on local disk: its lock holds between the processes of this machine.
+class QuotaFile:
+    """`Quota` in this file (0600), which is on local disk: its lock holds between the processes of this machine.
 
     `capacity` is how many trials may be in flight in all.
     """
@@ -26,40 +26,40 @@ class ShareFile:
         self._path = path
         self._capacity = capacity
 
-    def reset(self, held: Mapping[str, int]) -> None:
-        """Forget all demands but the trials that these searches hold, which nobody drives yet."""
+    def reset(self, active: Mapping[str, int]) -> None:
+        """Forget all requests but the trials that these searches hold, which nobody drives yet."""
         with self._locked():
-            self._write({search: Demand(count, count) for search, count in held.items()})
+            self._write({search: QuotaRequest(count, count) for search, count in active.items()})
 
-    def ask(self, search: str, held: int, more: int) -> int:
-        """How many of `more` trials the search may begin now, beside those it holds (as Shares.ask)."""
+    def grant(self, search: str, active: int, requested: int) -> int:
+        """How many of `requested` trials the search may begin now, beside those it holds (as Quota.ask)."""
         with self._locked():
-            shares = Shares(self._capacity, self._read())
-            begun = shares.ask(search, held, more)
-            self._write(shares.demands)
-            return begun
+            quota = Quota(self._capacity, self._read())
+            granted = quota.grant(search, active, requested)
+            self._write(quota.requests)
+            return granted
 
-    def expect(self, search: str, held: int) -> None:
+    def set_active(self, search: str, active: int) -> None:
         """A search that nobody drives at the moment holds so many trials; 0 where it has ended."""
         with self._locked():
-            demands = self._read()
-            demands.pop(search, None)
-            if held:
-                demands[search] = Demand(held, held)
-            self._write(demands)
+            requests = self._read()
+            requests.pop(search, None)
+            if active:
+                requests[search] = QuotaRequest(active, active)
+            self._write(requests)
 
-    def _read(self) -> dict[str, Demand]:
+    def _read(self) -> dict[str, QuotaRequest]:
         """What the searches asked for last; a file that is not there, or was cut, tells of none: they ask again."""
         with suppress(OSError, ValueError, KeyError, TypeError):
             found = read_json(self._path) or {}
-            return {row["search_id"]: Demand(row["held"], row["wanted"]) for row in found["searches"]}
+            return {row["search_id"]: QuotaRequest(row["active"], row["target"]) for row in found["searches"]}
         return {}
 
-    def _write(self, demands: Mapping[str, Demand]) -> None:
-        rows = [{"search_id": search, **asdict(demand)} for search, demand in demands.items()]
+    def _write(self, requests: Mapping[str, QuotaRequest]) -> None:
+        rows = [{"search_id": search, **asdict(request)} for search, request in requests.items()]
         part = self._path.with_name(f".{self._path.name}.part")
         with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
-            json.dump({"schema": SHARES_SCHEMA, "searches": rows}, stream)
+            json.dump({"schema": QUOTA_SCHEMA, "searches": rows}, stream)
         os.replace(part, self._path)
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""One service: its socket, its keeper's thread, and uvicorn between them."""
+"""One service: its socket, its supervisor's thread, and uvicorn between them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 
 import uvicorn
 
-from dashboards.access.auth import Door
+from dashboards.access.auth import AuthPolicy
 from dashboards.access.http_protocol import BACKLOG, BoundedProtocol
 from orchestrator.service.api import make_app
 from orchestrator.service.executors import ExecutorKind, make_executor
-from orchestrator.service.handlers import Desk
-from orchestrator.service.state_dir import ServicePlace, loopback_socket, unix_socket
-from orchestrator.service.supervisor import Keeper
+from orchestrator.service.handlers import RequestHandlers
+from orchestrator.service.state_dir import ServiceStateDir, loopback_socket, unix_socket
+from orchestrator.service.supervisor import DriverSupervisor
 from slurm.environment import cluster_variables
 
 _STREAMS_END_S = 5
@@ -27,7 +27,7 @@ _STREAMS_END_S = 5
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ServiceOptions:
     """How to serve: on `port` of the loopback (0: a free one), or on a unix socket where it is None."""
 
     port: int | None = None
@@ -36,45 +36,45 @@ class Wanted:
 
 
 def serve(
-    place: ServicePlace,
+    state_dir: ServiceStateDir,
     ledger_url: str,
-    wanted: Wanted,
+    wanted: ServiceOptions,
     note: Callable[[str], None],
     on_ready: Callable[[Mapping[str, Any]], None],
 ) -> list[str]:
     """Serve until SIGINT or SIGTERM; the ids of the searches that a next service goes on with. For the main thread.
 
-    `on_ready` hears where it listens (as in service.json) once it does. Raises ServiceRuns, ExternalError.
+    `on_ready` hears where it listens (as in service.json) once it does. Raises ServiceAlreadyRunning, ExternalError.
     """
-    with place.held(), _listening(place, wanted.port) as (listening, where, door):
+    with state_dir.lock(), _listening(state_dir, wanted.port) as (listening, where, policy):
         executor = make_executor(wanted.executor, note)
         try:
-            keeper = Keeper(place, executor, wanted.max_in_flight, note)
+            supervisor = DriverSupervisor(state_dir, executor, wanted.max_in_flight, note)
             about = {"executor": executor.kind, "max_in_flight": wanted.max_in_flight}
-            desk = Desk(keeper, ledger_url, about | {"slurm": cluster_variables(os.environ)})
+            handlers = RequestHandlers(supervisor, ledger_url, about | {"slurm": cluster_variables(os.environ)})
             _run(
-                keeper,
-                desk,
+                supervisor,
+                handlers,
                 listening,
-                door,
+                policy,
                 note,
-                lambda: on_ready(place.write_about(**where, executor=executor.kind)),
+                lambda: on_ready(state_dir.write_about(**where, executor=executor.kind)),
             )
         finally:
             executor.close()
-        return sorted(keeper.kept())
+        return sorted(supervisor.searches())
 
 
 def _run(
-    keeper: Keeper,
-    desk: Desk,
+    supervisor: DriverSupervisor,
+    handlers: RequestHandlers,
     listening: socket.socket,
-    door: Door,
+    policy: AuthPolicy,
     note: Callable[[str], None],
     on_ready: Callable[[], None],
 ) -> None:
     server: _Server | None = None
-    app = make_app(desk, door, note, lambda: server is None or server.should_exit)
+    app = make_app(handlers, policy, note, lambda: server is None or server.should_exit)
     config = uvicorn.Config(
         app,
         http=BoundedProtocol,
@@ -88,13 +88,13 @@ def _run(
         timeout_graceful_shutdown=_STREAMS_END_S,
     )
     server = _Server(config, on_ready)
-    keeping = threading.Thread(target=keeper.run, name="keeper", daemon=True)
+    keeping = threading.Thread(target=supervisor.run, name="supervisor", daemon=True)
     keeping.start()
     try:
-        with _heard_again():
+        with _without_resent_signals():
             server.run(sockets=[listening])
     finally:
-        keeper.stop()
+        supervisor.stop()
         keeping.join()
 
 
@@ -111,7 +111,7 @@ class _Server(uvicorn.Server):
 
 
 @contextmanager
-def _heard_again() -> Iterator[None]:
+def _without_resent_signals() -> Iterator[None]:
     """Within this block signals do what uvicorn has them do and no more: it sends them again when it has left."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.signal(number, lambda *_: None) for number in numbers}
@@ -123,10 +123,16 @@ def _heard_again() -> Iterator[None]:
 
 
 @contextmanager
-def _listening(place: ServicePlace, port: int | None) -> Iterator[tuple[socket.socket, dict[str, Any], Door]]:
+def _listening(
+    state_dir: ServiceStateDir, port: int | None
+) -> Iterator[tuple[socket.socket, dict[str, Any], AuthPolicy]]:
     if port is None:
-        with unix_socket(place) as (listening, path):
-            yield listening, {"socket_path": path, "port": None}, Door()
+        with unix_socket(state_dir) as (listening, path):
+            yield listening, {"socket_path": path, "port": None}, AuthPolicy()
         return
     with loopback_socket(port) as (listening, bound):
-        yield listening, {"socket_path": None, "port": bound}, Door.on_port(place.new_token(), bound, place.page_key())
+        yield (
+            listening,
+            {"socket_path": None, "port": bound},
+            AuthPolicy.on_port(state_dir.new_token(), bound, state_dir.page_key()),
+        )

@@ -21,13 +21,13 @@ from search_spaces.plain_file import read_plain
 from trials.files.folders import read_json
 
 SERVICE_SCHEMA = "parlay.service/1"
-OWN_SEARCHES_SCHEMA = "parlay.service_searches/1"
+SEARCHES_SCHEMA = "parlay.service_searches/1"
 LONGEST_SOCKET_PATH = 107
 """Bytes of a unix socket's path that the kernel allows."""
 _KEY_BYTES = 32
 
 
-class ServiceRuns(Exception):
+class ServiceAlreadyRunning(Exception):
     """Another service of this home runs; `pid` is its process, None where that is not known."""
 
     def __init__(self, pid: int | None):
@@ -36,7 +36,7 @@ class ServiceRuns(Exception):
 
 
 @dataclass(frozen=True)
-class OwnSearch:
+class ServiceSearch:
     """A search that the service drives until it has ended."""
 
     search_id: str
@@ -45,13 +45,13 @@ class OwnSearch:
 
 
 @dataclass(frozen=True)
-class ServicePlace:
+class ServiceStateDir:
     """`service/` (0700) of Parlay's home; its files are 0600."""
 
     folder: Path
 
     @classmethod
-    def of(cls, home: Path) -> ServicePlace:
+    def of(cls, home: Path) -> ServiceStateDir:
         return cls(home / "service")
 
     @property
@@ -73,12 +73,12 @@ class ServicePlace:
         return self.folder / "searches.json"
 
     @property
-    def shares(self) -> Path:
-        return self.folder / "shares.json"
+    def quota(self) -> Path:
+        return self.folder / "quota.json"
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Within this block no other service of this home can start. Raises ServiceRuns."""
+    def lock(self) -> Iterator[None]:
+        """Within this block no other service of this home can start. Raises ServiceAlreadyRunning."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folder.chmod(0o700)
         lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -86,7 +86,7 @@ class ServicePlace:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(lock)
-            raise ServiceRuns((read_json(self.about) or {}).get("pid")) from None
+            raise ServiceAlreadyRunning((read_json(self.about) or {}).get("pid")) from None
         try:
             yield
         finally:
@@ -122,26 +122,26 @@ class ServicePlace:
             _write_private(path, key)
         return key
 
-    def own_searches(self) -> dict[str, OwnSearch]:
+    def read_searches(self) -> dict[str, ServiceSearch]:
         """The searches to go on with, by id; ExternalError for a file that does not say."""
         try:
             rows = (read_json(self.searches) or {"searches": []})["searches"]
-            return {r["search_id"]: OwnSearch(r["search_id"], Path(r["folder"]), r["ledger_url"]) for r in rows}
+            return {r["search_id"]: ServiceSearch(r["search_id"], Path(r["folder"]), r["ledger_url"]) for r in rows}
         except (ValueError, KeyError, TypeError) as error:
             fix = "remove it; parlay status --all lists the searches, parlay resume ID goes on with one"
             raise ExternalError(f"{self.searches} is damaged: {error!r}", fix) from error
 
-    def write_own_searches(self, searches: dict[str, OwnSearch]) -> None:
+    def write_searches(self, searches: dict[str, ServiceSearch]) -> None:
         rows = [
             {"search_id": s.search_id, "folder": str(s.folder), "ledger_url": s.ledger_url} for s in searches.values()
         ]
-        _write_private(self.searches, json.dumps({"schema": OWN_SEARCHES_SCHEMA, "searches": rows}))
+        _write_private(self.searches, json.dumps({"schema": SEARCHES_SCHEMA, "searches": rows}))
 
 
 @contextmanager
-def unix_socket(place: ServicePlace) -> Iterator[tuple[socket.socket, Path]]:
+def unix_socket(state_dir: ServiceStateDir) -> Iterator[tuple[socket.socket, Path]]:
     """A listening socket (0600) in the service's folder, or where that path is too long in a private one of /tmp."""
-    path = place.folder / "parlay.sock"
+    path = state_dir.folder / "parlay.sock"
     if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
         remove_abandoned()
         path = make_private_folder() / "parlay.sock"

@@ -11,25 +11,25 @@ from enum import StrEnum
 from typing import Any
 
 from orchestrator.search.lease import retry_releases
-from orchestrator.service.driver_turn import DriverTurn, TurnEnd, TurnResult
+from orchestrator.service.driver_session import DriverExit, DriverResult, DriverSession
 from orchestrator.service.executors import Executor, ThreadExecutor
-from orchestrator.service.quota_file import ShareFile
-from orchestrator.service.state_dir import OwnSearch, ServicePlace
+from orchestrator.service.quota_file import QuotaFile
+from orchestrator.service.state_dir import ServiceSearch, ServiceStateDir
 from trials.files.folders import SearchFolder
 from trials.ledger.events import SearchRecord
 from trials.ledger.journal import Journal, search_of
 
-MOST_FAILURES = 5
+MAX_FAILURES = 5
 """Turns that may fail or be lost one after the other before a search is left stopped."""
-BACK_OFF_S = 1.0
+BACKOFF_S = 1.0
 """Before the first new turn; twice as long before each one after it."""
-HELD_WAIT_S = 5.0
+HELD_RETRY_S = 5.0
 HEALTHY_S = 600.0
 """A turn that lasted as long has made up for the failures before it."""
-LOOK_AGAIN_S = 60.0
+STOPPED_CHECK_S = 60.0
 """Between two looks at the stopped searches, which others may drive."""
 STOP_LIMIT_S = 30.0
-_TURN_S = 0.5
+_POLL_S = 0.5
 
 
 class DriverState(StrEnum):
@@ -41,55 +41,55 @@ class DriverState(StrEnum):
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A search of the service as it is kept: `failures` in a row, and in words why it does not go on."""
+class SupervisedSearch:
+    """A search of the service as the supervisor sees it: `failures` in a row, and in words why it does not go on."""
 
-    search: OwnSearch
+    search: ServiceSearch
     state: DriverState = DriverState.WAITING
     failures: int = 0
     detail: str | None = None
-    begins_at: float = 0.0
-    begun_at: float = 0.0
-    turn: Any = field(default=None, compare=False)
+    next_start_at: float = 0.0
+    started_at: float = 0.0
+    driver: Any = field(default=None, compare=False)
 
 
-class Keeper:
-    """One thread (`run`) starts turns and takes in how they end; `take`, `kept` and `stop` are for others."""
+class DriverSupervisor:
+    """One thread (`run`) starts turns and takes in how they end; `supervise`, `searches` and `stop` are for others."""
 
     def __init__(
         self,
-        place: ServicePlace,
+        state_dir: ServiceStateDir,
         executor: Executor,
         max_in_flight: int | None,
         note: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ):
-        self._place = place
+        self._state_dir = state_dir
         self._executor = executor
-        self._shares = None if max_in_flight is None else ShareFile(place.shares, max_in_flight)
+        self._quota = None if max_in_flight is None else QuotaFile(state_dir.quota, max_in_flight)
         self._note = note
         self._clock = clock
         self._said: set[str] = set()
-        self._looks_at = clock() + LOOK_AGAIN_S
+        self._next_check_at = clock() + STOPPED_CHECK_S
         self._lock = threading.Lock()
-        self._kept = {search.search_id: Kept(search) for search in place.own_searches().values()}
+        self._entries = {search.search_id: SupervisedSearch(search) for search in state_dir.read_searches().values()}
         self._stopping = threading.Event()
         self._wake = threading.Event()
-        if self._shares is not None:
-            self._shares.reset({name: _num_held(_record_of(kept.search)) for name, kept in self._kept.items()})
+        if self._quota is not None:
+            self._quota.reset({name: _num_active(_record_of(entry.search)) for name, entry in self._entries.items()})
 
-    def take(self, search: OwnSearch) -> None:
+    def supervise(self, search: ServiceSearch) -> None:
         """Drive this search until it has ended, also after a restart of the service."""
         with self._lock:
-            known = self._kept.get(search.search_id)
+            known = self._entries.get(search.search_id)
             if known is None or known.state is not DriverState.DRIVING:
-                self._remember({**self._kept, search.search_id: Kept(search)})
+                self._store({**self._entries, search.search_id: SupervisedSearch(search)})
         self._wake.set()
 
-    def kept(self) -> dict[str, Kept]:
+    def searches(self) -> dict[str, SupervisedSearch]:
         """The searches that have not ended, by id."""
         with self._lock:
-            return dict(self._kept)
+            return dict(self._entries)
 
     def stop(self) -> None:
         """Have `run` return, after every turn has left at a safe point."""
@@ -100,118 +100,118 @@ class Keeper:
         """Keep the searches until `stop`. What keeps it from one turn (a full disk) is told, and the next one comes."""
         while not self._stopping.is_set():
             try:
-                self.turn()
+                self.iterate()
             except Exception as error:
                 self._say_once(f"retrying: {type(error).__name__}: {error}")
-            self._wake.wait(_TURN_S)
+            self._wake.wait(_POLL_S)
             self._wake.clear()
-        self._end_turns()
+        self._stop_drivers()
 
-    def turn(self) -> None:
+    def iterate(self) -> None:
         """Everything that is to be done now, once."""
         retry_releases(time.time())
         if not self._executor.is_alive:
-            self._go_on_in_threads()
-        for kept in self.kept().values():
-            if kept.state is DriverState.DRIVING:
-                if (result := self._executor.result(kept.turn)) is not None:
-                    self._after(kept, result)
-            elif kept.state is DriverState.WAITING and self._clock() >= kept.begins_at:
-                self._begin(kept)
-        if self._clock() >= self._looks_at:
-            self._looks_at = self._clock() + LOOK_AGAIN_S
-            self._look_at_stopped()
+            self._switch_to_threads()
+        for entry in self.searches().values():
+            if entry.state is DriverState.DRIVING:
+                if (result := self._executor.result(entry.driver)) is not None:
+                    self._handle_result(entry, result)
+            elif entry.state is DriverState.WAITING and self._clock() >= entry.next_start_at:
+                self._start(entry)
+        if self._clock() >= self._next_check_at:
+            self._next_check_at = self._clock() + STOPPED_CHECK_S
+            self._check_stopped()
 
-    def _begin(self, kept: Kept) -> None:
-        search = kept.search
-        turn = self._executor.start(DriverTurn(search.folder, search.ledger_url, self._shares))
-        self._set(replace(kept, state=DriverState.DRIVING, begun_at=self._clock(), turn=turn))
+    def _start(self, entry: SupervisedSearch) -> None:
+        search = entry.search
+        driver = self._executor.start(DriverSession(search.folder, search.ledger_url, self._quota))
+        self._set(replace(entry, state=DriverState.DRIVING, started_at=self._clock(), driver=driver))
 
-    def _after(self, kept: Kept, result: TurnResult) -> None:
-        now, search_id = self._clock(), kept.search.search_id
-        if self._shares is not None:
-            self._shares.expect(search_id, _num_held(_record_of(kept.search)))
-        if result.end is TurnEnd.ENDED:
-            self._forget(kept)
-        elif result.end is TurnEnd.HELD:
-            waiting = replace(kept, state=DriverState.WAITING, begins_at=now + HELD_WAIT_S, detail=result.detail)
-            self._set(replace(waiting, turn=None))
-        elif result.end is TurnEnd.REFUSED:
-            self._give_up(kept, result.detail)
-        elif result.end is not TurnEnd.STOPPED:
-            self._after_failure(kept, result.detail, now)
+    def _handle_result(self, entry: SupervisedSearch, result: DriverResult) -> None:
+        now, search_id = self._clock(), entry.search.search_id
+        if self._quota is not None:
+            self._quota.set_active(search_id, _num_active(_record_of(entry.search)))
+        if result.end is DriverExit.ENDED:
+            self._remove(entry)
+        elif result.end is DriverExit.HELD:
+            waiting = replace(entry, state=DriverState.WAITING, next_start_at=now + HELD_RETRY_S, detail=result.detail)
+            self._set(replace(waiting, driver=None))
+        elif result.end is DriverExit.REFUSED:
+            self._give_up(entry, result.detail)
+        elif result.end is not DriverExit.STOPPED:
+            self._handle_failure(entry, result.detail, now)
 
-    def _after_failure(self, kept: Kept, detail: str, now: float) -> None:
-        failures = 1 if now - kept.begun_at >= HEALTHY_S else kept.failures + 1
-        if failures > MOST_FAILURES:
-            self._give_up(kept, f"its driver failed {failures} times in a row, at last: {detail}")
+    def _handle_failure(self, entry: SupervisedSearch, detail: str, now: float) -> None:
+        failures = 1 if now - entry.started_at >= HEALTHY_S else entry.failures + 1
+        if failures > MAX_FAILURES:
+            self._give_up(entry, f"its driver failed {failures} times in a row, at last: {detail}")
             return
-        begins_at = now + BACK_OFF_S * 2 ** (failures - 1)
-        again = Kept(kept.search, failures=failures, detail=detail, begins_at=begins_at)
-        self._note(f"{kept.search.search_id}: {detail}; driven again in {begins_at - now:.0f} s")
+        next_start_at = now + BACKOFF_S * 2 ** (failures - 1)
+        again = SupervisedSearch(entry.search, failures=failures, detail=detail, next_start_at=next_start_at)
+        self._note(f"{entry.search.search_id}: {detail}; driven again in {next_start_at - now:.0f} s")
         self._set(again)
 
-    def _give_up(self, kept: Kept, detail: str) -> None:
-        self._note(f"{kept.search.search_id} is not driven any more: {detail}")
-        self._set(replace(kept, state=DriverState.STOPPED, detail=detail, turn=None))
+    def _give_up(self, entry: SupervisedSearch, detail: str) -> None:
+        self._note(f"{entry.search.search_id} is not driven any more: {detail}")
+        self._set(replace(entry, state=DriverState.STOPPED, detail=detail, driver=None))
 
-    def _look_at_stopped(self) -> None:
+    def _check_stopped(self) -> None:
         """Searches that were given up here, and that somebody may drive by hand: what they hold, and whether they have
         ended."""
-        for kept in self.kept().values():
-            if kept.state is DriverState.STOPPED:
-                record = _record_of(kept.search)
-                if self._shares is not None:
-                    self._shares.expect(kept.search.search_id, _num_held(record))
+        for entry in self.searches().values():
+            if entry.state is DriverState.STOPPED:
+                record = _record_of(entry.search)
+                if self._quota is not None:
+                    self._quota.set_active(entry.search.search_id, _num_active(record))
                 if record is not None and record.state.is_ended:
-                    self._forget(kept)
+                    self._remove(entry)
 
-    def _go_on_in_threads(self) -> None:
+    def _switch_to_threads(self) -> None:
         """Anything asked of a dead Ray ends this process. Its actors have died, or soon will, with their searches."""
         self._note("Ray has died; drivers are threads of this process from now on")
         dead, self._executor = self._executor, ThreadExecutor()
-        for kept in self.kept().values():
-            if kept.state is DriverState.DRIVING:
-                self._after(kept, TurnResult(TurnEnd.LOST, "Ray has died"))
+        for entry in self.searches().values():
+            if entry.state is DriverState.DRIVING:
+                self._handle_result(entry, DriverResult(DriverExit.LOST, "Ray has died"))
         dead.close()
 
-    def _end_turns(self) -> None:
+    def _stop_drivers(self) -> None:
         """Stop all turns, wait for them a while, and end what is left with the executor."""
-        running = [kept for kept in self.kept().values() if kept.state is DriverState.DRIVING]
+        running = [entry for entry in self.searches().values() if entry.state is DriverState.DRIVING]
         if self._executor.is_alive:
-            for kept in running:
-                self._executor.stop(kept.turn)
+            for entry in running:
+                self._executor.stop(entry.driver)
         deadline = self._clock() + STOP_LIMIT_S
         while running and self._clock() < deadline and self._executor.is_alive:
-            for kept in list(running):
-                if (result := self._executor.result(kept.turn)) is not None:
-                    self._after(kept, result)
-                    running.remove(kept)
+            for entry in list(running):
+                if (result := self._executor.result(entry.driver)) is not None:
+                    self._handle_result(entry, result)
+                    running.remove(entry)
             time.sleep(0.05)
-        for kept in running:
-            self._note(f"{kept.search.search_id}: its driver did not stop in time and is ended; nothing is lost")
+        for entry in running:
+            self._note(f"{entry.search.search_id}: its driver did not stop in time and is ended; nothing is lost")
 
     def _say_once(self, words: str) -> None:
         if words not in self._said:
             self._said.add(words)
             self._note(words)
 
-    def _set(self, kept: Kept) -> None:
+    def _set(self, entry: SupervisedSearch) -> None:
         with self._lock:
-            self._kept[kept.search.search_id] = kept
+            self._entries[entry.search.search_id] = entry
 
-    def _forget(self, ended: Kept) -> None:
+    def _remove(self, ended: SupervisedSearch) -> None:
         """One that somebody has asked for again meanwhile has another turn, which ends at once."""
         with self._lock:
-            self._remember({name: kept for name, kept in self._kept.items() if kept is not ended})
+            self._store({name: entry for name, entry in self._entries.items() if entry is not ended})
 
-    def _remember(self, kept: dict[str, Kept]) -> None:
+    def _store(self, entries: dict[str, SupervisedSearch]) -> None:
         """On disk first: a search that a full disk keeps from being taken is refused, and not driven all the same."""
-        self._place.write_own_searches({name: each.search for name, each in kept.items()})
-        self._kept = kept
+        self._state_dir.write_searches({name: each.search for name, each in entries.items()})
+        self._entries = entries
 
 
-def _record_of(search: OwnSearch) -> SearchRecord | None:
+def _record_of(search: ServiceSearch) -> SearchRecord | None:
     """The search as its journal tells it; None where that cannot be read now."""
     try:
         with closing(Journal(SearchFolder(search.folder).journal)) as journal:
@@ -220,6 +220,6 @@ def _record_of(search: OwnSearch) -> SearchRecord | None:
         return None
 
 
-def _num_held(record: SearchRecord | None) -> int:
+def _num_active(record: SearchRecord | None) -> int:
     """The trials of the search that have not ended."""
     return 0 if record is None else sum(not trial.state.is_ended for trial in record.trials)

@@ -10,7 +10,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from dashboards.access.auth import Door
+from dashboards.access.auth import AuthPolicy
 from dashboards.access.browser_sessions import entry_address
 from dashboards.mlflow.front import Front
 
@@ -26,7 +26,7 @@ def client() -> TestClient:
 
     methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
     app = Starlette(routes=[Route("/{path:path}", answer, methods=methods)])
-    return TestClient(Front(app, Door.on_port("the token", 5000, "the token")), base_url="http://127.0.0.1:5000")
+    return TestClient(Front(app, AuthPolicy.on_port("the token", 5000, "the token")), base_url="http://127.0.0.1:5000")
 
 
 def address() -> str:

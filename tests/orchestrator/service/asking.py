@@ -1,4 +1,4 @@
-"""The service in this process: its real desk over a real ledger, drivers as threads, and a client that asks it."""
+"""The service in this process: its real handlers over a real ledger, drivers as threads, and a client that asks it."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
-from dashboards.access.auth import Door
+from dashboards.access.auth import AuthPolicy
 from orchestrator.service.api import make_app
-from orchestrator.service.auth import Guard
+from orchestrator.service.auth import AuthMiddleware
 from orchestrator.service.executors import ThreadExecutor
-from orchestrator.service.handlers import Desk
-from orchestrator.service.state_dir import ServicePlace
-from orchestrator.service.supervisor import Keeper
+from orchestrator.service.handlers import RequestHandlers
+from orchestrator.service.state_dir import ServiceStateDir
+from orchestrator.service.supervisor import DriverSupervisor
 from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, write_simulated_search
 from trials.ledger.place import ledger_url
 
 
 @dataclass
 class Served:
-    app: Guard
+    app: AuthMiddleware
     client: TestClient
-    keeper: Keeper
-    place: ServicePlace
+    supervisor: DriverSupervisor
+    state_dir: ServiceStateDir
     folder: Path
     log: list[str] = field(default_factory=list)
 
@@ -45,23 +45,27 @@ class Served:
     def ended(self, search_id: str) -> dict[str, Any]:
         """Its status, once nobody drives it any more."""
         deadline = time.monotonic() + 120
-        while search_id in self.keeper.kept() and time.monotonic() < deadline:
+        while search_id in self.supervisor.searches() and time.monotonic() < deadline:
             time.sleep(0.01)
         return self.client.get(f"/v1/searches/{search_id}").json()
 
 
 @contextmanager
-def served(home: Path, folder: Path, door: Door | None = None, max_in_flight: int | None = None) -> Iterator[Served]:
+def served(
+    home: Path, folder: Path, policy: AuthPolicy | None = None, max_in_flight: int | None = None
+) -> Iterator[Served]:
     """A service over this home's ledger; searches are written into `folder`."""
-    place, log = ServicePlace.of(home), []
-    with place.held():
-        keeper = Keeper(place, ThreadExecutor(), max_in_flight, log.append)
-        desk = Desk(keeper, ledger_url(), {"executor": "thread", "max_in_flight": max_in_flight, "slurm": {}})
-        app = make_app(desk, door or Door(), log.append)
-        thread = threading.Thread(target=keeper.run)
+    state_dir, log = ServiceStateDir.of(home), []
+    with state_dir.lock():
+        supervisor = DriverSupervisor(state_dir, ThreadExecutor(), max_in_flight, log.append)
+        handlers = RequestHandlers(
+            supervisor, ledger_url(), {"executor": "thread", "max_in_flight": max_in_flight, "slurm": {}}
+        )
+        app = make_app(handlers, policy or AuthPolicy(), log.append)
+        thread = threading.Thread(target=supervisor.run)
         thread.start()
         try:
-            yield Served(app, TestClient(app, raise_server_exceptions=False), keeper, place, folder, log)
+            yield Served(app, TestClient(app, raise_server_exceptions=False), supervisor, state_dir, folder, log)
         finally:
-            keeper.stop()
+            supervisor.stop()
             thread.join()

@@ -10,10 +10,10 @@ import pytest
 from starlette.responses import JSONResponse
 from starlette.testclient import TestClient
 
-from dashboards.access.auth import Door
+from dashboards.access.auth import AuthPolicy
 from orchestrator.search.lease import acquire_lease, release_lease
-from orchestrator.service.auth import MOST_BODY_BYTES, MOST_REFUSALS, Guard, _Lines
-from orchestrator.service.quota_file import ShareFile
+from orchestrator.service.auth import MOST_BODY_BYTES, MOST_REFUSALS, AuthMiddleware, _RequestLog
+from orchestrator.service.quota_file import QuotaFile
 from search_spaces.errors import ExternalError
 from tests.orchestrator.service.asking import served
 from trials.files.folders import SearchFolder
@@ -31,7 +31,7 @@ def service(own_home, tmp_path):
 @pytest.fixture
 def idle(own_home, tmp_path, monkeypatch):
     """A service whose searches stay where they are: nobody drives them."""
-    monkeypatch.setattr("orchestrator.service.supervisor.Keeper.turn", lambda self: None)
+    monkeypatch.setattr("orchestrator.service.supervisor.DriverSupervisor.iterate", lambda self: None)
     with served(own_home, tmp_path) as found:
         yield found
 
@@ -152,7 +152,7 @@ def test_what_a_search_has_not_yet_is_a_conflict(idle):
     search = idle.submitted()
     for what in ("best", "recipe"):
         answer = idle.client.get(f"/v1/searches/{search}/{what}")
-        assert (answer.status_code, error_of(answer)["code"]) == (409, "not_yet")
+        assert (answer.status_code, error_of(answer)["code"]) == (409, "not_ready")
     assert idle.client.get(f"/v1/searches/{search}/logs/t0001").status_code == 404
     assert idle.client.get(f"/v1/searches/{search}").json()["driver"]["state"] == "waiting"
 
@@ -161,7 +161,7 @@ def test_a_cancelled_search_ends_and_keeps_what_it_has(idle, monkeypatch):
     search = idle.submitted()
     assert idle.client.post(f"/v1/searches/{search}/cancel").status_code == 202
     monkeypatch.undo()
-    idle.keeper.turn()
+    idle.supervisor.iterate()
     assert idle.ended(search)["state"] == "cancelled"
 
 
@@ -281,7 +281,7 @@ HERE = {"host": "127.0.0.1:7000", "authorization": f"Bearer {TOKEN}"}
 )
 @pytest.mark.parametrize("path", ["/v1/health", "/openapi.json"])
 def test_on_a_port_only_who_shows_the_token_comes_in(own_home, tmp_path, path, headers, status):
-    with served(own_home, tmp_path, Door.on_port(TOKEN, 7000, "page key")) as service:
+    with served(own_home, tmp_path, AuthPolicy.on_port(TOKEN, 7000, "page key")) as service:
         answer = service.client.get(path, headers=headers)
         assert answer.status_code == status
         assert TOKEN not in answer.text + "".join(service.log)
@@ -305,7 +305,7 @@ def test_a_stranger_fills_no_log_and_asks_once_a_connection(path, status):
 
     log: list[str] = []
     client = TestClient(
-        Guard(nothing, Door.on_port("token", 7000, "key"), log.append), base_url="http://127.0.0.1:7000"
+        AuthMiddleware(nothing, AuthPolicy.on_port("token", 7000, "key"), log.append), base_url="http://127.0.0.1:7000"
     )
     for _ in range(10 * MOST_REFUSALS):
         answer = client.get(path)
@@ -313,7 +313,7 @@ def test_a_stranger_fills_no_log_and_asks_once_a_connection(path, status):
     assert len(log) == MOST_REFUSALS
     assert "connection" not in client.get("/v1/health", headers={"authorization": "Bearer token"}).headers
     assert " 200 " in log[-1], "the owner's have a line each"
-    lines = _Lines(log.append)
+    lines = _RequestLog(log.append)
     for now in (*[0.0] * (MOST_REFUSALS + 7), *[61.0] * MOST_REFUSALS, 122.0):
         lines.write("refused", True, now + 1e6)
     assert log[-MOST_REFUSALS - 2 :] == ["7 more requests were not let in", *["refused"] * (MOST_REFUSALS + 1)]
@@ -321,16 +321,16 @@ def test_a_stranger_fills_no_log_and_asks_once_a_connection(path, status):
 
 def test_searches_share_what_may_be_in_flight(own_home, tmp_path, monkeypatch):
     """What a search holds is what its driver has in flight when it asks again, whatever it was granted."""
-    held, write = [], ShareFile._write
+    active, write = [], QuotaFile._write
 
-    def noted(self, demands):
-        held.append({search: demand.held for search, demand in demands.items()})
-        write(self, demands)
+    def noted(self, requests):
+        active.append({search: request.active for search, request in requests.items()})
+        write(self, requests)
 
-    monkeypatch.setattr(ShareFile, "_write", noted)
+    monkeypatch.setattr(QuotaFile, "_write", noted)
     with served(own_home, tmp_path, max_in_flight=1) as service:
         searches = [service.submitted(set=["search.parallel_trials=3"]) for _ in range(3)]
         assert [service.ended(search)["state"] for search in searches] == ["completed"] * 3
         assert service.client.get("/v1/health").json()["max_in_flight"] == 1
-    assert {search for each in held for search, count in each.items() if count} == set(searches)
-    assert max(sum(each.values()) for each in held) == 1
+    assert {search for each in active for search, count in each.items() if count} == set(searches)
+    assert max(sum(each.values()) for each in active) == 1

@@ -12,7 +12,7 @@ import pytest
 
 from dashboards.access.browser_sessions import Sessions
 from orchestrator.service.client import page_address, running_service
-from orchestrator.service.state_dir import ServicePlace
+from orchestrator.service.state_dir import ServiceStateDir
 from search_spaces.errors import ExternalError
 
 
@@ -21,12 +21,12 @@ def test_a_stranger_on_the_port_of_a_killed_service_is_told_nothing(tmp_path):
     """Whoever listens there now would hear the token, and could say that a search is taken."""
     killed = subprocess.Popen([sys.executable, "-c", ""])
     killed.wait()
-    place = ServicePlace.of(tmp_path)
-    place.folder.mkdir(parents=True)
-    place.token.write_text("s3cret")
+    state_dir = ServiceStateDir.of(tmp_path)
+    state_dir.folder.mkdir(parents=True)
+    state_dir.token.write_text("s3cret")
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         port = stranger.getsockname()[1]
-        place.about.write_text(json.dumps({"pid": killed.pid, "socket": None, "port": port, "executor": "ray"}))
+        state_dir.about.write_text(json.dumps({"pid": killed.pid, "socket": None, "port": port, "executor": "ray"}))
         assert running_service(tmp_path) is None
         stranger.setblocking(False)
         with pytest.raises(BlockingIOError):
@@ -35,12 +35,12 @@ def test_a_stranger_on_the_port_of_a_killed_service_is_told_nothing(tmp_path):
 
 @pytest.mark.security("service")
 def test_a_process_that_has_the_number_of_a_killed_service_is_not_taken_for_it(tmp_path):
-    place = ServicePlace.of(tmp_path)
-    place.folder.mkdir(parents=True)
-    place.token.write_text("s3cret")
+    state_dir = ServiceStateDir.of(tmp_path)
+    state_dir.folder.mkdir(parents=True)
+    state_dir.token.write_text("s3cret")
     with socket.create_server(("127.0.0.1", 0)) as stranger:
-        about = place.write_about(None, stranger.getsockname()[1], "ray")
-        place.about.write_text(json.dumps(about | {"pid_started": about["pid_started"] - 1}))
+        about = state_dir.write_about(None, stranger.getsockname()[1], "ray")
+        state_dir.about.write_text(json.dumps(about | {"pid_started": about["pid_started"] - 1}))
         assert running_service(tmp_path) is None
         with pytest.raises(ExternalError, match="no service runs"):
             page_address(tmp_path, 0.0)
@@ -51,9 +51,9 @@ def test_a_process_that_has_the_number_of_a_killed_service_is_not_taken_for_it(t
 
 @pytest.mark.parametrize("health", [b"{}", b'{"schema": "parlay.health/1", "pid": 1}', b"[]", b"no JSON"])
 def test_what_answers_as_no_service_does_is_none(tmp_path, health):
-    place = ServicePlace.of(tmp_path)
-    place.folder.mkdir(parents=True)
-    place.token.write_text("s3cret")
+    state_dir = ServiceStateDir.of(tmp_path)
+    state_dir.folder.mkdir(parents=True)
+    state_dir.token.write_text("s3cret")
 
     def answer(server: socket.socket) -> None:
         with server.accept()[0] as asked:
@@ -61,7 +61,7 @@ def test_what_answers_as_no_service_does_is_none(tmp_path, health):
             asked.sendall(b"HTTP/1.0 200 OK\r\n\r\n" + health)
 
     with socket.create_server(("127.0.0.1", 0)) as server:
-        place.write_about(None, server.getsockname()[1], "ray")
+        state_dir.write_about(None, server.getsockname()[1], "ray")
         thread = threading.Thread(target=answer, args=[server])
         thread.start()
         assert running_service(tmp_path) is None
@@ -70,9 +70,9 @@ def test_what_answers_as_no_service_does_is_none(tmp_path, health):
 
 @pytest.mark.parametrize("text", ["", "{", "{}", '{"pid": 1}', '{"pid": null, "socket": null, "port": 1}'])
 def test_what_does_not_say_where_a_service_is_names_none(tmp_path, text):
-    place = ServicePlace.of(tmp_path)
-    place.folder.mkdir(parents=True)
-    place.about.write_text(text)
+    state_dir = ServiceStateDir.of(tmp_path)
+    state_dir.folder.mkdir(parents=True)
+    state_dir.about.write_text(text)
     assert running_service(tmp_path) is None
     with pytest.raises(ExternalError, match="no service runs"):
         page_address(tmp_path, 0.0)
@@ -80,13 +80,13 @@ def test_what_does_not_say_where_a_service_is_names_none(tmp_path, text):
 
 @pytest.mark.security("service")
 def test_an_address_of_its_pages_is_made_by_whoever_may_read_its_token(tmp_path):
-    place = ServicePlace.of(tmp_path)
-    place.folder.mkdir(parents=True)
-    place.token.write_text("token")
-    about = place.write_about(None, 7000, "ray")
+    state_dir = ServiceStateDir.of(tmp_path)
+    state_dir.folder.mkdir(parents=True)
+    state_dir.token.write_text("token")
+    about = state_dir.write_about(None, 7000, "ray")
     way_in, _, key = page_address(tmp_path, 1000.0).partition("?key=")
     assert way_in == "http://127.0.0.1:7000/enter"
     assert Sessions("token", "page key", 7000, lambda: 1000.0).enter(key) is not None
-    place.about.write_text(json.dumps(about | {"port": None, "socket": "/parlay.sock"}))
+    state_dir.about.write_text(json.dumps(about | {"port": None, "socket": "/parlay.sock"}))
     with pytest.raises(ExternalError, match="unix socket"):
         page_address(tmp_path, 1000.0)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.service import event_stream
-from orchestrator.service.event_stream import Follower, sse, stream
+from orchestrator.service.event_stream import JournalFollower, sse, stream
 from tests.trials.ledger.stories import SEARCH_ID, Story, measured_story
 from trials.ledger.events import Event, fold
 from trials.ledger.journal import Journal, JournalDamaged
@@ -64,36 +64,36 @@ def test_what_is_told_does_not_hang_on_how_the_journal_grew(tmp_path, monkeypatc
 def test_each_look_reads_what_is_new_and_no_more(tmp_path, monkeypatch):
     story: Story = measured_story()
     journal = written(tmp_path, story.events[:4])
-    follower = Follower(journal.path)
-    assert follower.news() == story.events[:4]
+    follower = JournalFollower(journal.path)
+    assert follower.read_new() == story.events[:4]
     for event in story.events[4:]:
         journal.append(event)
-        assert follower.news() == [event]
+        assert follower.read_new() == [event]
     assert follower.search == fold(SEARCH_ID, story.events)
     assert follower.has_ended
-    assert follower.news() == []
+    assert follower.read_new() == []
 
 
 def test_a_line_that_its_writer_took_back_is_told_as_the_one_that_stands_there(tmp_path):
     story: Story = measured_story()
     journal = written(tmp_path, story.events[:-1])
-    follower = Follower(journal.path)
-    follower.news()
+    follower = JournalFollower(journal.path)
+    follower.read_new()
     journal.path.write_bytes(b"".join(journal.path.read_bytes().splitlines(keepends=True)[:-1]))
     other = replace(story.events[-2], at=story.events[-2].at + 1)
     written(tmp_path, [other])
-    assert follower.news() == [*story.events[:-2], other]
+    assert follower.read_new() == [*story.events[:-2], other]
     assert follower.search == fold(SEARCH_ID, [*story.events[:-2], other])
 
 
 def test_a_damaged_journal_is_refused_and_not_told_from_memory(tmp_path):
     story: Story = measured_story()
     journal = written(tmp_path, story.events)
-    follower = Follower(journal.path)
-    follower.news()
+    follower = JournalFollower(journal.path)
+    follower.read_new()
     journal.path.write_bytes(journal.path.read_bytes() + b"{}\n")
     with pytest.raises(JournalDamaged, match=f":{len(story.events) + 1}: "):
-        follower.news()
+        follower.read_new()
 
 
 @pytest.mark.slow
@@ -102,19 +102,19 @@ def test_streams_of_a_file_system_that_hangs_hold_up_no_other_and_no_exit(tmp_pa
     (tmp_path / "mount").mkdir()
     healthy, others = written(tmp_path, measured_story().events[:-1]), measured_story().events[-1:]
     hanging, goes_on = written(tmp_path / "mount", measured_story().events[:-1]), threading.Event()
-    size = Follower.size
+    size = JournalFollower.size
 
-    def size_or_nothing(self: Follower) -> int:
+    def size_or_nothing(self: JournalFollower) -> int:
         if self._file == hanging.path and not is_first(self):
             goes_on.wait()
         return size(self)
 
     seen: set[int] = set()
 
-    def is_first(follower: Follower) -> bool:
+    def is_first(follower: JournalFollower) -> bool:
         return id(follower) not in seen and not seen.add(id(follower))
 
-    monkeypatch.setattr(Follower, "size", size_or_nothing)
+    monkeypatch.setattr(JournalFollower, "size", size_or_nothing)
 
     async def all_of_them() -> list[str]:
         stuck = [asyncio.create_task(told(hanging)) for _ in range(40)]

@@ -35,7 +35,7 @@ def described(own_home, tmp_path, monkeypatch):
     with served(own_home, tmp_path) as service:
         search = service.submitted()
         service.ended(search)
-        monkeypatch.setattr("orchestrator.service.supervisor.Keeper.turn", lambda self: None)
+        monkeypatch.setattr("orchestrator.service.supervisor.DriverSupervisor.iterate", lambda self: None)
         config = SchemathesisConfig.from_dict(CONFIG)
         yield service, search, schemathesis.openapi.from_asgi("/openapi.json", service.app, config=config)
 

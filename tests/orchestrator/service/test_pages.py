@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 from starlette.testclient import TestClient
 
-from dashboards.access.auth import Door
+from dashboards.access.auth import AuthPolicy
 from dashboards.access.browser_sessions import entry_address
-from orchestrator.service.state_dir import ServicePlace
+from orchestrator.service.state_dir import ServiceStateDir
 from orchestrator.service.supervisor import DriverState
 from search_spaces.errors import ExternalError
 from tests.orchestrator.service.asking import Served, served
@@ -26,8 +26,8 @@ PROGRAM = HERE | {"authorization": f"Bearer {TOKEN}"}
 @pytest.fixture
 def service(own_home, tmp_path, monkeypatch):
     """A service on a port, whose searches stay where they are."""
-    monkeypatch.setattr("orchestrator.service.supervisor.Keeper.turn", lambda self: None)
-    with served(own_home, tmp_path, Door.on_port(TOKEN, 7000, PAGE_KEY)) as found:
+    monkeypatch.setattr("orchestrator.service.supervisor.DriverSupervisor.iterate", lambda self: None)
+    with served(own_home, tmp_path, AuthPolicy.on_port(TOKEN, 7000, PAGE_KEY)) as found:
         yield found
 
 
@@ -143,8 +143,8 @@ def test_the_list_shows_every_search_with_the_way_to_its_report(service, browser
 
 
 def test_a_search_that_was_given_up_is_told_with_the_reason(service, browser, search):
-    kept = service.keeper.kept()[search]
-    service.keeper._set(replace(kept, state=DriverState.STOPPED, detail="its <code> has changed"))
+    entry = service.supervisor.searches()[search]
+    service.supervisor._set(replace(entry, state=DriverState.STOPPED, detail="its <code> has changed"))
     assert "nobody drives it any more: its &lt;code&gt; has changed" in browser.get("/").text
 
 
@@ -159,14 +159,16 @@ def test_a_search_has_a_page_that_follows_it_and_its_report_without_scripts(brow
 
 
 def test_whoever_looks_on_has_no_trial_read_from_the_ledger(service, browser, search, monkeypatch):
-    monkeypatch.setattr("orchestrator.service.supervisor.Keeper.kept", lambda self: {})  # as once it has ended
+    monkeypatch.setattr(
+        "orchestrator.service.supervisor.DriverSupervisor.searches", lambda self: {}
+    )  # as once it has ended
     monkeypatch.delattr("trials.ledger.reader.LedgerReader.search")
     for given in (search, search[:-2]):
         assert browser.get(f"/searches/{given}/report").status_code == 200
 
 
 def test_its_events_tell_when_there_is_another_report(own_home, tmp_path):
-    with served(own_home, tmp_path, Door.on_port(TOKEN, 7000, PAGE_KEY)) as service:
+    with served(own_home, tmp_path, AuthPolicy.on_port(TOKEN, 7000, PAGE_KEY)) as service:
         search = submitted(service)
         told = service.client.get(f"/searches/{search}/events", headers=PROGRAM).text
         reports = [json.loads(line[6:]) for line in told.splitlines() if line.startswith('data: {"seq"')]
@@ -209,15 +211,15 @@ def test_who_comes_by_the_socket_has_no_pages_and_no_description_has_them(servic
 
 
 def test_the_key_of_the_pages_outlives_the_service_and_is_its_users_alone(own_home):
-    place = ServicePlace.of(own_home)
-    with place.held():
-        key = place.page_key()
-    with place.held():
-        assert place.page_key() == key
+    state_dir = ServiceStateDir.of(own_home)
+    with state_dir.lock():
+        key = state_dir.page_key()
+    with state_dir.lock():
+        assert state_dir.page_key() == key
     file = own_home / "service" / "page_key"
     assert file.stat().st_mode & 0o777 == 0o600
     for left in (b"", b"\n", key[:9].encode(), b"\xff"):
         file.write_bytes(left)
-        other = place.page_key()
+        other = state_dir.page_key()
         assert len(other) == len(key)
         assert other != key

@@ -69,7 +69,7 @@ def num_ended(folder: SearchFolder) -> int:
     return sum(trial.state.is_ended for trial in record(folder).trials)
 
 
-def driver_of(folder: SearchFolder) -> int:
+def driver_status(folder: SearchFolder) -> int:
     """The process that drives the search; 0 where none does."""
     held = current_lease(folder)
     return held.pid if held is not None and held.is_held(time.time()) else 0
@@ -79,19 +79,19 @@ def test_a_killed_driver_and_a_killed_service_lose_no_search_and_repeat_no_trial
     with serving(tmp_path) as (service, about):
         searches = submitted_twice(tmp_path, about)
         until(lambda: all(num_ended(search) == 1 for search in searches))
-        drivers = [driver_of(search) for search in searches]
+        drivers = [driver_status(search) for search in searches]
         assert 0 not in drivers
         assert len({service.pid, *drivers}) == 3
         service.kill()
         service.wait()
-        until(lambda: not any(driver_of(search) for search in searches))
+        until(lambda: not any(driver_status(search) for search in searches))
         assert not any(record(search).state.is_ended for search in searches)
     with serving(tmp_path) as (service, about):
         assert ask(about, "GET", "/v1/health")[1]["executor"] == "ray"
-        until(lambda: driver_of(searches[1]) != 0)
-        killed = driver_of(searches[1])
+        until(lambda: driver_status(searches[1]) != 0)
+        killed = driver_status(searches[1])
         os.kill(killed, signal.SIGKILL)
-        until(lambda: driver_of(searches[1]) not in (0, killed))
+        until(lambda: driver_status(searches[1]) not in (0, killed))
         let_go(tmp_path)
         until(lambda: all(record(search).state.is_ended for search in searches))
         service.send_signal(signal.SIGTERM)
@@ -134,13 +134,13 @@ def test_on_a_port_the_token_lies_in_a_file_and_a_stopped_service_leaves_its_sea
         assert str(service.pid) in other.json["error"]["message"]
         path = write_search(tmp_path, SEARCH)
         search = SearchFolder(Path(parlay("submit", path, "--json", cwd=tmp_path).json["folder"]))
-        until(lambda: driver_of(search) == service.pid)
+        until(lambda: driver_status(search) == service.pid)
         told = followed(about, search.search_id, {"authorization": f"Bearer {token}"})
         assert "event: trial_ended" in told
         assert not record(search).state.is_ended
         service.send_signal(signal.SIGTERM)
         assert service.wait(90) == 75
-    assert driver_of(search) == 0
+    assert driver_status(search) == 0
     assert not record(search).state.is_ended
     assert not (home / "service" / "token").exists()
     log = (tmp_path / "serve.log").read_text()

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.service.driver_turn import DriverTurn, TurnEnd, TurnResult
+from orchestrator.service.driver_session import DriverExit, DriverResult, DriverSession
 from orchestrator.service.executors import Executor, ExecutorKind, ThreadExecutor
-from orchestrator.service.quota_file import ShareFile
-from orchestrator.service.state_dir import OwnSearch, ServicePlace
+from orchestrator.service.quota_file import QuotaFile
+from orchestrator.service.state_dir import ServiceSearch, ServiceStateDir
 from orchestrator.service.supervisor import (
-    BACK_OFF_S,
+    BACKOFF_S,
     HEALTHY_S,
-    HELD_WAIT_S,
-    LOOK_AGAIN_S,
-    MOST_FAILURES,
+    HELD_RETRY_S,
+    MAX_FAILURES,
+    STOPPED_CHECK_S,
     DriverState,
-    Keeper,
+    DriverSupervisor,
 )
 from search_spaces.errors import ExternalError
 from tests.orchestrator.search.rig import Rig
@@ -31,20 +31,20 @@ class ScriptedExecutor(Executor):
 
     def __init__(self) -> None:
         self.started: list[str] = []
-        self.results: dict[int, TurnResult] = {}
+        self.results: dict[int, DriverResult] = {}
         self.stopped: list[int] = []
         self.alive, self.closed = True, False
 
-    def start(self, turn: DriverTurn) -> int:
-        self.started.append(turn._folder.search_id)
+    def start(self, session: DriverSession) -> int:
+        self.started.append(session._folder.search_id)
         return len(self.started) - 1
 
-    def result(self, running: int) -> TurnResult | None:
+    def result(self, running: int) -> DriverResult | None:
         return self.results.get(running)
 
     def stop(self, running: int) -> None:
         self.stopped.append(running)
-        self.results[running] = TurnResult(TurnEnd.STOPPED)
+        self.results[running] = DriverResult(DriverExit.STOPPED)
 
     @property
     def is_alive(self) -> bool:
@@ -54,110 +54,112 @@ class ScriptedExecutor(Executor):
         self.closed = True
 
 
-class KeeperRig:
+class SupervisorRig:
     def __init__(self, home: Path, max_in_flight: int | None = None):
-        self.place = ServicePlace.of(home)
-        self.place.folder.mkdir(parents=True, exist_ok=True)
+        self.state_dir = ServiceStateDir.of(home)
+        self.state_dir.folder.mkdir(parents=True, exist_ok=True)
         self.executor, self.now, self.notes = ScriptedExecutor(), 0.0, []
-        self.keeper = Keeper(self.place, self.executor, max_in_flight, self.notes.append, lambda: self.now)
+        self.supervisor = DriverSupervisor(
+            self.state_dir, self.executor, max_in_flight, self.notes.append, lambda: self.now
+        )
 
     def take(self, *names: str) -> None:
         for name in names:
-            self.keeper.take(OwnSearch(name, self.place.folder / name, "sqlite:////nowhere/ledger.db"))
-        self.keeper.turn()
+            self.supervisor.supervise(ServiceSearch(name, self.state_dir.folder / name, "sqlite:////nowhere/ledger.db"))
+        self.supervisor.iterate()
 
-    def end(self, end: TurnEnd, detail: str = "") -> None:
+    def end(self, end: DriverExit, detail: str = "") -> None:
         """The newest turn ends like this."""
-        self.executor.results[len(self.executor.started) - 1] = TurnResult(end, detail)
-        self.keeper.turn()
+        self.executor.results[len(self.executor.started) - 1] = DriverResult(end, detail)
+        self.supervisor.iterate()
 
     def after(self, seconds: float) -> int:
         """How many turns have begun once these seconds have passed."""
         self.now += seconds
-        self.keeper.turn()
+        self.supervisor.iterate()
         return len(self.executor.started)
 
-    def kept(self, name: str = "a"):
-        return self.keeper.kept().get(name)
+    def entry(self, name: str = "a"):
+        return self.supervisor.searches().get(name)
 
 
 @pytest.fixture
 def rig(tmp_path):
-    return KeeperRig(tmp_path)
+    return SupervisorRig(tmp_path)
 
 
 def test_a_search_is_driven_at_once_and_forgotten_when_it_has_ended(rig):
     rig.take("a", "b")
     assert rig.executor.started == ["a", "b"]
-    assert set(rig.place.own_searches()) == {"a", "b"}
-    rig.end(TurnEnd.ENDED)
-    assert set(rig.place.own_searches()) == set(rig.keeper.kept()) == {"a"}
+    assert set(rig.state_dir.read_searches()) == {"a", "b"}
+    rig.end(DriverExit.ENDED)
+    assert set(rig.state_dir.read_searches()) == set(rig.supervisor.searches()) == {"a"}
 
 
 def test_a_driver_that_died_is_replaced_later_and_later_and_at_last_no_more(rig):
     rig.take("a")
     waits = defaultdict(float)
-    for turns in range(1, MOST_FAILURES + 1):
-        rig.end(TurnEnd.LOST, "its process died")
-        assert rig.kept().state is DriverState.WAITING
+    for turns in range(1, MAX_FAILURES + 1):
+        rig.end(DriverExit.LOST, "its process died")
+        assert rig.entry().state is DriverState.WAITING
         while rig.after(0.5) == turns:
             waits[turns] += 0.5
-    assert [waits[n] + 0.5 for n in sorted(waits)] == [BACK_OFF_S * 2**n for n in range(MOST_FAILURES)]
-    rig.end(TurnEnd.FAILED, "no disk")
-    assert rig.kept().state is DriverState.STOPPED
-    assert rig.kept().detail == "its driver failed 6 times in a row, at last: no disk"
-    assert rig.after(10_000) == MOST_FAILURES + 1
+    assert [waits[n] + 0.5 for n in sorted(waits)] == [BACKOFF_S * 2**n for n in range(MAX_FAILURES)]
+    rig.end(DriverExit.FAILED, "no disk")
+    assert rig.entry().state is DriverState.STOPPED
+    assert rig.entry().detail == "its driver failed 6 times in a row, at last: no disk"
+    assert rig.after(10_000) == MAX_FAILURES + 1
     assert "not driven any more" in rig.notes[-1]
 
 
 def test_a_long_turn_makes_up_for_the_failures_before_it(rig):
     rig.take("a")
-    for _ in range(2 * MOST_FAILURES):
+    for _ in range(2 * MAX_FAILURES):
         rig.now += HEALTHY_S
-        rig.end(TurnEnd.LOST)
-        rig.after(BACK_OFF_S)
-    assert rig.kept().state is DriverState.DRIVING
+        rig.end(DriverExit.LOST)
+        rig.after(BACKOFF_S)
+    assert rig.entry().state is DriverState.DRIVING
 
 
 def test_a_search_that_was_given_up_is_driven_again_when_somebody_asks(rig):
     rig.take("a")
-    rig.end(TurnEnd.REFUSED, "code has changed")
-    assert (rig.kept().state, rig.kept().detail) == (DriverState.STOPPED, "code has changed")
+    rig.end(DriverExit.REFUSED, "code has changed")
+    assert (rig.entry().state, rig.entry().detail) == (DriverState.STOPPED, "code has changed")
     rig.take("a")
-    assert (rig.kept().state, rig.kept().failures) == (DriverState.DRIVING, 0)
+    assert (rig.entry().state, rig.entry().failures) == (DriverState.DRIVING, 0)
 
 
 @pytest.mark.slow
 def test_a_stopped_search_holds_what_others_leave_in_flight_and_nothing_once_they_have_ended_it(tmp_path):
-    rig, shares = KeeperRig(tmp_path, max_in_flight=2), ShareFile(tmp_path / "service" / "shares.json", 2)
+    rig, quota = SupervisorRig(tmp_path, max_in_flight=2), QuotaFile(tmp_path / "service" / "quota.json", 2)
     search = Rig(tmp_path)
     driver = search.open_driver()
     driver.recover()
     driver.iterate()
     name, folder = driver.search.search_id, tmp_path / "runs" / driver.search.search_id
-    rig.keeper.take(OwnSearch(name, folder, "sqlite:////nowhere/ledger.db"))
-    rig.keeper.turn()
-    rig.end(TurnEnd.REFUSED, "code has changed")
-    assert shares.ask("other", 0, 2) == 0
+    rig.supervisor.supervise(ServiceSearch(name, folder, "sqlite:////nowhere/ledger.db"))
+    rig.supervisor.iterate()
+    rig.end(DriverExit.REFUSED, "code has changed")
+    assert quota.grant("other", 0, 2) == 0
     search.open_driver().run()
-    rig.after(LOOK_AGAIN_S)
-    assert shares.ask("other", 0, 2) == 2
-    assert rig.keeper.kept() == rig.place.own_searches() == {}
+    rig.after(STOPPED_CHECK_S)
+    assert quota.grant("other", 0, 2) == 2
+    assert rig.supervisor.searches() == rig.state_dir.read_searches() == {}
 
 
 def test_a_stopped_search_whose_files_have_gone_is_still_there_to_be_asked_for(rig):
     rig.take("a")
-    rig.end(TurnEnd.REFUSED, "it has no journal")
-    rig.after(LOOK_AGAIN_S)
-    assert rig.kept().state is DriverState.STOPPED
+    rig.end(DriverExit.REFUSED, "it has no journal")
+    rig.after(STOPPED_CHECK_S)
+    assert rig.entry().state is DriverState.STOPPED
 
 
 def test_a_search_that_another_driver_holds_is_waited_for_and_that_is_no_failure(rig):
     rig.take("a")
-    for turns in range(1, 3 * MOST_FAILURES):
-        rig.end(TurnEnd.HELD, "driven by process 7")
-        assert rig.kept().detail == "driven by process 7"
-        assert rig.after(HELD_WAIT_S) == turns + 1
+    for turns in range(1, 3 * MAX_FAILURES):
+        rig.end(DriverExit.HELD, "driven by process 7")
+        assert rig.entry().detail == "driven by process 7"
+        assert rig.after(HELD_RETRY_S) == turns + 1
 
 
 def test_taking_a_search_that_is_driven_changes_nothing(rig):
@@ -172,47 +174,47 @@ def full(*_) -> None:
 
 def test_a_search_that_cannot_be_written_down_is_refused_and_not_driven_all_the_same(rig, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr(ServicePlace, "write_own_searches", full)
+        patched.setattr(ServiceStateDir, "write_searches", full)
         with pytest.raises(OSError, match="No space"):
             rig.take("a")
-    rig.keeper.turn()
-    assert rig.keeper.kept() == {}
+    rig.supervisor.iterate()
+    assert rig.supervisor.searches() == {}
     assert rig.executor.started == []
 
 
 def test_a_search_that_has_ended_is_forgotten_once_that_can_be_written_down(rig, monkeypatch):
     rig.take("a")
-    rig.executor.results[0] = TurnResult(TurnEnd.ENDED)
+    rig.executor.results[0] = DriverResult(DriverExit.ENDED)
     with monkeypatch.context() as patched:
-        patched.setattr(ServicePlace, "write_own_searches", full)
+        patched.setattr(ServiceStateDir, "write_searches", full)
         with pytest.raises(OSError, match="No space"):
-            rig.keeper.turn()
-    rig.keeper.turn()
-    assert set(rig.place.own_searches()) == set(rig.keeper.kept()) == set()
+            rig.supervisor.iterate()
+    rig.supervisor.iterate()
+    assert set(rig.state_dir.read_searches()) == set(rig.supervisor.searches()) == set()
 
 
 def test_a_new_keeper_goes_on_with_the_searches_of_the_old_one(rig, tmp_path):
     rig.take("a", "b")
-    again = KeeperRig(tmp_path)
-    again.keeper.turn()
+    again = SupervisorRig(tmp_path)
+    again.supervisor.iterate()
     assert again.executor.started == ["a", "b"]
 
 
 def test_when_it_stops_every_turn_is_stopped_and_nothing_is_forgotten(rig):
     rig.take("a", "b")
-    rig.keeper.stop()
-    rig.keeper.run()
+    rig.supervisor.stop()
+    rig.supervisor.run()
     assert rig.executor.stopped == [0, 1]
-    assert set(rig.place.own_searches()) == {"a", "b"}
+    assert set(rig.state_dir.read_searches()) == {"a", "b"}
 
 
 def test_what_was_lost_with_a_dead_ray_goes_on_in_threads(rig):
     rig.take("a")
     rig.executor.alive = False
-    rig.keeper.turn()
-    assert isinstance(rig.keeper._executor, ThreadExecutor)
+    rig.supervisor.iterate()
+    assert isinstance(rig.supervisor._executor, ThreadExecutor)
     assert rig.executor.closed
-    assert (rig.kept().state, rig.kept().failures) == (DriverState.WAITING, 1)
+    assert (rig.entry().state, rig.entry().failures) == (DriverState.WAITING, 1)
 
 
 def test_what_keeps_it_from_a_turn_ends_it_not_and_is_told_once(rig, monkeypatch):
@@ -221,21 +223,21 @@ def test_what_keeps_it_from_a_turn_ends_it_not_and_is_told_once(rig, monkeypatch
     def turn():
         turns.append(1)
         if len(turns) > 2:
-            rig.keeper.stop()
-        rig.keeper._wake.set()
+            rig.supervisor.stop()
+        rig.supervisor._wake.set()
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(rig.keeper, "turn", turn)
-    rig.keeper.run()
+    monkeypatch.setattr(rig.supervisor, "iterate", turn)
+    rig.supervisor.run()
     assert rig.notes == ["retrying: OSError: No space left on device"]
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", '{"searches": [{"search_id": "a"}]}'])
 def test_a_damaged_list_of_searches_is_told_with_a_way_out(tmp_path, damage):
-    place = ServicePlace.of(tmp_path)
-    place.folder.mkdir()
-    place.searches.write_text(damage)
+    state_dir = ServiceStateDir.of(tmp_path)
+    state_dir.folder.mkdir()
+    state_dir.searches.write_text(damage)
     with pytest.raises(ExternalError) as refused:
-        place.own_searches()
-    assert str(place.searches) in str(refused.value)
+        state_dir.read_searches()
+    assert str(state_dir.searches) in str(refused.value)
     assert "parlay resume" in (refused.value.fix or "")

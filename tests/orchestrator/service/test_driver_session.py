@@ -14,7 +14,7 @@ from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.create import create_search
 from orchestrator.search.lease import acquire_lease
-from orchestrator.service.driver_turn import DriverTurn, TurnEnd
+from orchestrator.service.driver_session import DriverExit, DriverSession
 from search_spaces.errors import ExternalError
 from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, write_simulated_search
 from trials.files.folders import SearchFolder, write_json
@@ -35,8 +35,8 @@ def search(spec) -> SearchFolder:
     return create_search(spec, ledger_url())
 
 
-def turn_of(search: SearchFolder) -> DriverTurn:
-    return DriverTurn(search.path, ledger_url())
+def turn_of(search: SearchFolder) -> DriverSession:
+    return DriverSession(search.path, ledger_url())
 
 
 def state_of(search: SearchFolder) -> SearchState:
@@ -47,10 +47,10 @@ def state_of(search: SearchFolder) -> SearchState:
 
 @pytest.mark.slow
 def test_a_turn_drives_to_the_end_and_one_more_leaves_everything_as_it_is(search):
-    assert turn_of(search).run().end is TurnEnd.ENDED
+    assert turn_of(search).run().end is DriverExit.ENDED
     assert state_of(search) is SearchState.COMPLETED
     lines = search.journal.read_bytes()
-    assert turn_of(search).run().end is TurnEnd.ENDED
+    assert turn_of(search).run().end is DriverExit.ENDED
     assert search.journal.read_bytes().startswith(lines)
     assert state_of(search) is SearchState.COMPLETED
 
@@ -59,14 +59,14 @@ def test_a_turn_drives_to_the_end_and_one_more_leaves_everything_as_it_is(search
 def test_a_turn_that_is_stopped_before_it_drives_leaves_at_once(search):
     turn = turn_of(search)
     turn.stop()
-    assert turn.run().end is TurnEnd.STOPPED
+    assert turn.run().end is DriverExit.STOPPED
     assert not state_of(search).is_ended
 
 
 def test_a_search_that_is_held_is_left_alone(search):
     acquire_lease(search, time.time())
     result = turn_of(search).run()
-    assert result.end is TurnEnd.HELD
+    assert result.end is DriverExit.HELD
     assert "driven by process" in result.detail
 
 
@@ -82,22 +82,22 @@ def test_a_turn_that_a_full_disk_keeps_from_freeing_its_search_ends_as_it_went_a
     monkeypatch.setattr("orchestrator.search.lease.write_json", written)
     stopped = turn_of(search)
     stopped.stop()
-    assert stopped.run().end is TurnEnd.STOPPED
-    assert turn_of(search).run().end is TurnEnd.ENDED
+    assert stopped.run().end is DriverExit.STOPPED
+    assert turn_of(search).run().end is DriverExit.ENDED
 
 
 @pytest.mark.slow
 def test_a_search_that_is_to_be_cancelled_ends_although_it_could_not_go_on(search):
     (search.code / "trials" / "text.py").write_text("changed = True")
     request_cancel(ledger_url(), search.search_id, time.time())
-    assert turn_of(search).run().end is TurnEnd.ENDED
+    assert turn_of(search).run().end is DriverExit.ENDED
     assert state_of(search) is SearchState.CANCELLED
 
 
 def test_what_would_be_refused_again_is_told_so(search):
     (search.code / "trials" / "text.py").write_text("changed = True")
     result = turn_of(search).run()
-    assert result.end is TurnEnd.REFUSED
+    assert result.end is DriverExit.REFUSED
     assert "is not the code this search began with" in result.detail
     assert result.detail in search.driver_log.read_text()
 
@@ -108,7 +108,7 @@ def test_a_search_goes_on_as_its_journal_tells_it_whatever_its_folder_says_now(s
     written = json.loads(search.json.read_text())
     written["search"]["max_trials"] = 1
     search.json.write_text(json.dumps(written))
-    assert turn_of(search).run().end is TurnEnd.ENDED
+    assert turn_of(search).run().end is DriverExit.ENDED
     record = fold(search.search_id, Journal(search.journal).read())
     assert record is not None
     assert len(record.trials) == 3
@@ -118,7 +118,7 @@ def test_a_search_goes_on_as_its_journal_tells_it_whatever_its_folder_says_now(s
 def test_a_search_whose_files_have_gone_is_not_asked_for_again_and_again(search, gone):
     (search.path / gone).rename(search.path.parent / "gone")
     result = turn_of(search).run()
-    assert result.end is TurnEnd.REFUSED
+    assert result.end is DriverExit.REFUSED
     assert "it holds no journal.jsonl" in result.detail
 
 
@@ -127,9 +127,9 @@ def test_what_may_pass_is_told_so_and_written_down(search, monkeypatch, error):
     def fails(*_, **__):
         raise error
 
-    monkeypatch.setattr("orchestrator.service.driver_turn.drive", fails)
+    monkeypatch.setattr("orchestrator.service.driver_session.drive", fails)
     result = turn_of(search).run()
-    assert result.end is TurnEnd.FAILED
+    assert result.end is DriverExit.FAILED
     assert str(error) in result.detail
     assert str(error) in search.driver_log.read_text()
 

@@ -15,7 +15,7 @@ from orchestrator.lifecycle.drive import SearchCallbacks, drive, open_tracking
 from orchestrator.records.lookup import MOVED_SEARCH_FIX, not_a_search
 from orchestrator.search.driver import Driver
 from orchestrator.search.lease import LeaseHeld, LeaseLost
-from orchestrator.service.quota_file import ShareFile
+from orchestrator.service.quota_file import QuotaFile
 from search_spaces.errors import ExternalError, InputError
 from trials.files.folders import SearchFolder
 from trials.ledger.events import Fenced, SearchRecord
@@ -25,7 +25,7 @@ from trials.ledger.reader import LedgerReader
 _LAUNCHER_REMARK = "launcher ray: plain processes; the driver is itself one of many on one Ray, or one of many threads"
 
 
-class TurnEnd(StrEnum):
+class DriverExit(StrEnum):
     """How a driver's turn ended; `refused` will be refused again, `failed` and `lost` may pass."""
 
     ENDED = "ended"
@@ -37,38 +37,38 @@ class TurnEnd(StrEnum):
 
 
 @dataclass(frozen=True)
-class TurnResult:
+class DriverResult:
     """How it ended, and why in words; `detail` is "" for ended and stopped."""
 
-    end: TurnEnd
+    end: DriverExit
     detail: str = ""
 
 
-class DriverTurn:
+class DriverSession:
     """Drives the search in this folder until it has ended, or `stop` lets it leave at a safe point. Pickled, it goes to
-    the process that does it. `shares` says how many trials may begin; None sets no limit.
+    the process that does it. `quota` says how many trials may begin; None sets no limit.
     """
 
-    def __init__(self, folder: Path, ledger_url: str, shares: ShareFile | None = None):
+    def __init__(self, folder: Path, ledger_url: str, quota: QuotaFile | None = None):
         self._folder = SearchFolder(folder)
         self._ledger_url = ledger_url
-        self._shares = shares
+        self._quota = quota
         self._driver: Driver | None = None
         self._stop_asked = False
 
-    def run(self) -> TurnResult:
+    def run(self) -> DriverResult:
         """Drive; whatever ends the turn is told in the result, and is in the search's driver.log."""
         try:
             search = self._drive()
         except LeaseHeld as held:
-            return TurnResult(TurnEnd.HELD, str(held))
+            return DriverResult(DriverExit.HELD, str(held))
         except InputError as error:
-            return self._told(TurnEnd.REFUSED, "; ".join(p.message for p in error.problems))
+            return self._failed(DriverExit.REFUSED, "; ".join(p.message for p in error.problems))
         except (LeaseLost, Fenced, ExternalError, OSError) as error:
-            return self._told(TurnEnd.FAILED, str(error))
+            return self._failed(DriverExit.FAILED, str(error))
         except Exception as bug:
-            return self._told(TurnEnd.FAILED, f"{type(bug).__name__}: {bug}")
-        return TurnResult(TurnEnd.ENDED if search.state.is_ended else TurnEnd.STOPPED)
+            return self._failed(DriverExit.FAILED, f"{type(bug).__name__}: {bug}")
+        return DriverResult(DriverExit.ENDED if search.state.is_ended else DriverExit.STOPPED)
 
     def stop(self) -> None:
         """Leave at the next safe point; what is in flight is left as it is."""
@@ -81,13 +81,13 @@ class DriverTurn:
             search = search_of(journal.path, self._folder.search_id, journal.read())
         if search is None:
             raise not_a_search(str(self._folder.path), "it holds no journal.jsonl", MOVED_SEARCH_FIX)
-        spec, cancelling = self._spec(search), self._is_to_be_cancelled()
+        spec, cancelling = self._spec(search), self._cancel_requested()
         candidates = () if cancelling or search.state.is_ended else prepare(spec).feasible
         tracking = open_tracking(spec, self._note)
-        watcher = SearchCallbacks(note=self._note, driving=self._steered, grant_slots=self._may_begin)
+        watcher = SearchCallbacks(note=self._note, driving=self._track_driver, grant_slots=self._grant_slots)
         return drive(self._folder, spec, candidates, tracking, self._ledger_url, watcher, cancelling)
 
-    def _is_to_be_cancelled(self) -> bool:
+    def _cancel_requested(self) -> bool:
         """Whether somebody has asked for the search's end, which needs nothing of what going on would: its code may
         have changed, and its files have gone."""
         with closing(LedgerReader(self._ledger_url)) as reader:
@@ -103,7 +103,7 @@ class DriverTurn:
         return replace(spec, launcher=spec.launcher.model_copy(update={"kind": "local"}))
 
     @contextmanager
-    def _steered(self, driver: Driver) -> Iterator[None]:
+    def _track_driver(self, driver: Driver) -> Iterator[None]:
         self._driver = driver
         if self._stop_asked:
             driver.stop_now()
@@ -112,12 +112,12 @@ class DriverTurn:
         finally:
             self._driver = None
 
-    def _may_begin(self, held: int, more: int) -> int:
-        return more if self._shares is None else self._shares.ask(self._folder.search_id, held, more)
+    def _grant_slots(self, active: int, requested: int) -> int:
+        return requested if self._quota is None else self._quota.grant(self._folder.search_id, active, requested)
 
-    def _told(self, end: TurnEnd, detail: str) -> TurnResult:
+    def _failed(self, end: DriverExit, detail: str) -> DriverResult:
         self._note(f"the driver ended: {detail}")
-        return TurnResult(end, detail)
+        return DriverResult(end, detail)
 
     def _note(self, text: str) -> None:
         """A log that cannot be written, in a folder that has gone or on a disk that is full, is no turn's business."""
@@ -125,13 +125,13 @@ class DriverTurn:
             log.write(text + "\n")
 
 
-class TurnThread(threading.Thread):
+class DriverThread(threading.Thread):
     """A driver's turn in a thread of this process."""
 
-    def __init__(self, turn: DriverTurn):
+    def __init__(self, session: DriverSession):
         super().__init__(name="driver", daemon=True)
-        self.turn = turn
-        self.result: TurnResult | None = None
+        self.session = session
+        self.result: DriverResult | None = None
 
     def run(self) -> None:
-        self.result = self.turn.run()
+        self.result = self.session.run()
