@@ -31,7 +31,7 @@ from typing import Any
 from dashboards.mlflow.runs import child_view, parent_view, trial_points
 from dashboards.mlflow.sync import MlflowSync
 from dashboards.schema import TrackingSection
-from orchestrator.lifecycle.mlflow_resync import send_again
+from orchestrator.lifecycle.mlflow_resync import resync
 from slurm.sandbox.sandbox import SLURMCTLD, SlurmSandbox
 from tests.orchestrator.service.services import ask
 from tests.orchestrator.slurm_searches import SEARCH, Bench, record_of, until
@@ -344,7 +344,7 @@ def _with_mlflow(stage: Stage, records: Mapping[str, SearchRecord]) -> list[str]
     [experiment] = [e.experiment_id for e in client.search_experiments() if e.name != "Default"]
     for search in stage.searches:
         record, name = records[search.search_id], search.search_id
-        if unsent := send_again(search, tracking, wrong.append).unsent:
+        if unsent := resync(search, tracking, wrong.append).unsent:
             wrong.append(f"mlflow: {name}: not sent: {', '.join(unsent)}")
         runs = client.search_runs([experiment], f"tags.`parlay.search_id` = '{name}'", max_results=1000)
         views = [parent_view(record), *(child_view(record, trial) for trial in record.trials)]

@@ -19,7 +19,7 @@ from typing import Any, cast
 from orchestrator.config.loader import load_search_file
 from orchestrator.launchers.slurm.launcher import SlurmLauncher
 from orchestrator.lifecycle.create import create_search
-from orchestrator.lifecycle.drive import program_of
+from orchestrator.lifecycle.drive import attempt_factory_of
 from orchestrator.planning.candidates import candidates_of
 from orchestrator.planning.plan import predictor, task_of
 from orchestrator.samplers.factory import make_sampler
@@ -235,7 +235,7 @@ class Service:
         )
         limits = Limits(spec.search.max_trials, spec.search.parallel_trials)
         goal = SearchObjective(spec.objective, spec.global_batch_size)
-        program, sampler = self._metered(program_of(folder, spec), "files"), self._metered(sampler, "sampler")
+        program, sampler = self._metered(attempt_factory_of(folder, spec), "files"), self._metered(sampler, "sampler")
         return Driver(history, program, sampler, self._metered(launcher, "launcher"), goal, limits, callbacks)
 
     def _start(self, job: StartedJob) -> JobPlan:

@@ -315,7 +315,7 @@ def replay(
     from orchestrator.recipe.read import read_recipe
     from orchestrator.records.lookup import find_recipe
     from orchestrator.replay.replay import ReplayRules
-    from orchestrator.replay.run import LAUNCHERS, note_in_recipe, replayed, with_trainer
+    from orchestrator.replay.run import LAUNCHERS, note_in_recipe, run_replay, with_trainer
 
     note, stop = _silent if quiet else say, CancelOnSignal()
     rules = ReplayRules(repeats, margin, sessions, _seconds("session_interval", session_interval))
@@ -327,7 +327,7 @@ def replay(
             note(loaded.banner)
         told, python = with_trainer(loaded, *_other_trainer(trainer), launcher)
         try:
-            result = replayed(told, python, launcher, rules, Path(work_dir), note, stop)
+            result = run_replay(told, python, launcher, rules, Path(work_dir), note, stop)
         finally:
             if stop.is_terminated:
                 signal.raise_signal(signal.SIGTERM)  # what it was to end has only been put in order
@@ -371,7 +371,9 @@ def _driven(started: RunnableSearch, quiet: bool) -> Search:
     spec, signals = started.spec, DriverSignals()
     view = LiveView(spec.objective, spec.global_batch_size, spec.baseline_key, sys.stderr)
     watcher = (
-        SearchCallbacks(driving=signals.handling) if quiet else SearchCallbacks(say, view.update, signals.handling)
+        SearchCallbacks(driver_context=signals.handling)
+        if quiet
+        else SearchCallbacks(say, view.update, signals.handling)
     )
     with private_umask(), nullcontext() if quiet else view:
         record = drive(started.folder, spec, started.candidates, started.tracking, started.ledger_url, watcher)

@@ -46,7 +46,7 @@ def calibrate(
     as_json: AsJson = False,
 ) -> None:
     """Measure how fast this search's cluster computes and talks, and write it down as a cluster file."""
-    from orchestrator.common.machine_load import busy_words
+    from orchestrator.common.machine_load import busy_warning
     from orchestrator.diagnostics.calibrate import world_of
     from orchestrator.diagnostics.cluster_file import (
         CalibrationContext,
@@ -63,7 +63,7 @@ def calibrate(
     require_torch(spec)
     folder = SearchFolder(spec.work_dir / f"calibrate-{secrets.token_hex(3)}")
     runs_here = spec.launcher.kind in ("local", "ray") and spec.launcher.address is None
-    if busy := busy_words() if runs_here else None:
+    if busy := busy_warning() if runs_here else None:
         say(f"{busy}: what is measured now is slower than the machine is")
     found = _measured(spec, world, folder, path, as_json)
     cluster = calibrated_cluster(spec.cluster, found)

@@ -27,13 +27,13 @@ T = TypeVar("T")
 def load_for_job(search_file: Path, sets: list[str] | None, launcher: str | None, work_dir: Path | None) -> SearchSpec:
     from orchestrator.config.loader import load_search_file
     from orchestrator.config.spec import with_locations
-    from orchestrator.preflight.work_dir import require_places
+    from orchestrator.preflight.work_dir import require_directories
 
     changes = to_overrides(sets, launcher, None, None if work_dir is None else str(work_dir), None)
     with named_as_typed(changes):
         spec = load_search_file(search_file, [change.text for change in changes])
         try:
-            require_places(spec)
+            require_directories(spec)
         except InputError as error:
             raise with_locations(error, spec) from error
     return spec

@@ -65,13 +65,13 @@ def drive_here(started: RunnableSearch, as_json: bool, chain: DriverChain | None
     signals = DriverSignals()
     view = LiveView(spec.objective, spec.global_batch_size, spec.baseline_key, sys.stderr)
     watcher = SearchCallbacks(say, view.update, signals.handling)
-    with explained(folder, as_json), nullcontext() if chain is None else chain.listening(), view:
+    with explained(folder, as_json), nullcontext() if chain is None else chain.handling_signals(), view:
         if chain is not None:
             chain.wait_for_lease(folder)
-            watcher = chain.kept_by(watcher)
+            watcher = chain.attach_to(watcher)
         record = drive(folder, spec, started.candidates, started.tracking, started.ledger_url, watcher)
         if chain is not None:
-            chain.settle(record.state.is_ended)
+            chain.finish(record.state.is_ended)
     answer_search(record, folder, spec, as_json)
     if not record.state.is_ended:
         _leave_unended(record, folder, signals, chain)
@@ -84,7 +84,7 @@ def _leave_unended(
 ) -> NoReturn:
     if jobs := [f"{a.trial}.{a.attempt} ({a.job_id})" for a in record.in_flight if a.job_id is not None]:
         say(f"left in flight, with what the launcher calls each: {', '.join(jobs)}")
-    if chain is not None and chain.has_next:
+    if chain is not None and chain.has_next_link:
         say("stopped; the job that waits behind this one goes on")
         raise Exit(ExitCode.SUCCESS)
     say(f"stopped; nothing is lost: {resume_fix(folder)}")

@@ -43,7 +43,7 @@ def own_chain(folder: SearchFolder, spec: SearchSpec, ledger_url: str, job_time_
 
 def submit_driver(folder: SearchFolder, spec: SearchSpec, ledger_url: str, job_time_s: float, as_json: bool) -> str:
     """The id of the job that will drive the search; leaves, or raises LeaseHeld, where somebody drives it already."""
-    from orchestrator.lifecycle.driver_job import AlreadyQueued, driver_job, require_slurm, submit_first
+    from orchestrator.lifecycle.driver_job import DriverAlreadyQueued, driver_job, require_slurm, submit_first_link
     from orchestrator.search.lease import HELD_FIX, require_no_holder
     from slurm.client import SlurmClient
 
@@ -53,6 +53,6 @@ def submit_driver(folder: SearchFolder, spec: SearchSpec, ledger_url: str, job_t
         hours = f"{job_time_s / 3600:.3g} hours"
         say(f"the driver's own job, one task for up to {hours} at a time, is not in search.budget_node_hours")
     try:
-        return submit_first(SlurmClient(), driver_job(folder, spec, ledger_url, job_time_s))
-    except AlreadyQueued as queued:
+        return submit_first_link(SlurmClient(), driver_job(folder, spec, ledger_url, job_time_s))
+    except DriverAlreadyQueued as queued:
         fail(ExitCode.HELD_BY_ANOTHER, Problem("held", str(queued), fix=HELD_FIX), as_json)

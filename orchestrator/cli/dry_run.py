@@ -34,10 +34,10 @@ def answer_dry_run(spec: SearchSpec, space: SearchSpace, scripts: Path | None, a
     """Tell what would be tried, the search being one that may begin."""
     jobs, lines = [], []
     if scripts is not None:
-        from orchestrator.lifecycle.dry_run import dry_job_lines, write_first_jobs
+        from orchestrator.lifecycle.dry_run import format_dry_jobs, write_first_jobs
 
         jobs = write_first_jobs(spec, space, scripts)
-        lines = dry_job_lines(jobs)
+        lines = format_dry_jobs(jobs)
     num_layouts = len(space.feasible)
     trials, ranks = min(spec.search.max_trials, num_layouts), max(layout.num_gpus for layout in space.feasible)
     words = (

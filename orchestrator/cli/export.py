@@ -16,7 +16,7 @@ from search_spaces.errors import InputError, Problem
 from trials.files.text import counted
 
 if TYPE_CHECKING:
-    from orchestrator.interop.export_result import Exported
+    from orchestrator.interop.export_result import ExportResult
     from trials.files.folders import SearchFolder
 
 EXPORT_SCHEMA = "parlay.export/1"
@@ -41,13 +41,13 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write what a search has seen of its layouts for other programs and other searches."""
-    from orchestrator.interop.export_formats import exported
+    from orchestrator.interop.export_formats import export_search
     from orchestrator.records.lookup import find_search
     from trials.files.folders import write_bytes
 
     _require_output(wanted, out, as_json)
     found = find_search(search, ledger)
-    made = exported(found.record, found.spec, wanted)
+    made = export_search(found.record, found.spec, wanted)
     if not made.rows:
         _fail_without_rows(found.folder, made.left_out, as_json)
     if out == STDOUT:
@@ -78,7 +78,7 @@ def _fail_without_rows(folder: SearchFolder, left_out: Mapping[str, int], as_jso
     fail(ExitCode.NO_MEASUREMENT, problem, as_json)
 
 
-def _words(made: Exported) -> str:
+def _words(made: ExportResult) -> str:
     left_out = f"; left out: {_counts(made.left_out)}" if made.left_out else ""
     return counted(made.rows, "row") + left_out
 

@@ -15,7 +15,7 @@ from search_spaces.errors import InputError, Problem
 from trials.files.text import counted
 
 if TYPE_CHECKING:
-    from orchestrator.interop.import_result import Imported
+    from orchestrator.interop.import_result import ImportResult
 
 IMPORT_SCHEMA = "parlay.import/1"
 
@@ -83,15 +83,15 @@ def _names(given: Sequence[str]) -> dict[str, str]:
     return names
 
 
-def _words(found: Imported, out: Path) -> str:
+def _words(found: ImportResult, out: Path) -> str:
     learn = f"in the search file: search: {{warm_start: {out}}}"
     return f"{out}: {_counts(found)}\n{learn}"
 
 
-def _counts(found: Imported) -> str:
+def _counts(found: ImportResult) -> str:
     return counted(len(found.rows), "row") + _left_out(found)
 
 
-def _left_out(found: Imported) -> str:
+def _left_out(found: ImportResult) -> str:
     counts = ", ".join(f"{count} {why}" for why, count in found.left_out.items())
     return f"; left out: {counts}" if counts else ""

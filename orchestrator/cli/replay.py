@@ -97,11 +97,11 @@ def _replayed(
     loaded: LoadedRecipe, python: str, kind: str | None, rules: ReplayRules, work_dir: Path, as_json: bool
 ) -> ReplayResult:
     from orchestrator.replay.replay import ReplayStopped
-    from orchestrator.replay.run import replayed
+    from orchestrator.replay.run import run_replay
 
     stop = CancelOnSignal()
     try:
-        return replayed(loaded, python, kind, rules, work_dir, say, stop)
+        return run_replay(loaded, python, kind, rules, work_dir, say, stop)
     except KeyboardInterrupt as interrupt:
         if isinstance(interrupt, ReplayStopped) and interrupt.result.comparison is not None:
             say(_replay_words(interrupt.result))

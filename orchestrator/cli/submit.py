@@ -137,9 +137,9 @@ def submitted_json(folder: SearchFolder, **driven_by: Any) -> dict[str, Any]:
 
 def _start_driver(folder: SearchFolder, url: str, executor: str, as_json: bool) -> int:
     """Start `parlay resume` as a process of its own session and wait until it holds the search; its pid."""
-    from orchestrator.lifecycle.driver_job import own_command
+    from orchestrator.lifecycle.driver_job import parlay_command
 
-    command = own_command("resume", str(folder.path), "--ledger", url, "--executor", executor)
+    command = parlay_command("resume", str(folder.path), "--ledger", url, "--executor", executor)
     created = _fencing(folder)
     log = os.open(folder.driver_log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
     try:

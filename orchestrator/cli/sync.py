@@ -13,7 +13,7 @@ SYNC_SCHEMA = "parlay.sync/1"
 def sync(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
     """Send to MLflow what it did not take while the search ran; as often as you like, nothing is there twice."""
     from orchestrator.lifecycle.drive import open_tracking
-    from orchestrator.lifecycle.mlflow_resync import send_again
+    from orchestrator.lifecycle.mlflow_resync import resync
     from orchestrator.records.lookup import find_search
     from orchestrator.search.lease import LeaseHeld
 
@@ -26,7 +26,7 @@ def sync(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
         problem = Problem("tracking", message, fix=fix, key="tracking.enabled", value=False)
         fail(ExitCode.BAD_INPUT, problem, as_json)
     try:
-        sent = send_again(found.folder, tracking, say)
+        sent = resync(found.folder, tracking, say)
     except LeaseHeld as held:
         problem = Problem("held", str(held), fix="its driver sends to MLflow itself; wait for its end")
         fail(ExitCode.HELD_BY_ANOTHER, problem, as_json)

@@ -71,12 +71,12 @@ def require_jobs_that_stay(launcher: LauncherSection, key: str) -> None:
 
 def write_tick_script(folder: SearchFolder, ledger_url: str) -> None:
     """What cron is to start for this search: this interpreter, with this shell's way to Slurm; all paths absolute."""
-    from orchestrator.lifecycle.driver_job import own_command
+    from orchestrator.lifecycle.driver_job import parlay_command
     from slurm.crontab import render_repeated
     from trials.files.folders import write_text
 
     path = folder.path.absolute()
-    argv = own_command("tick", str(path), "--ledger", ledger_url)
+    argv = parlay_command("tick", str(path), "--ledger", ledger_url)
     environ = {name: os.environ[name] for name in _KEPT if name in os.environ}
     write_text(folder.tick_script, render_repeated(argv, path / folder.driver_log.name, environ))
 
@@ -94,7 +94,7 @@ def tick_lines(folder: SearchFolder, spec: SearchSpec) -> tuple[str, list[str]]:
 def _ticked(found: LocatedSearch) -> SearchRecord:
     """The search's record after one turn; one that has ended is left in order, once."""
     from orchestrator.lifecycle.create import prepare
-    from orchestrator.lifecycle.drive import SearchCallbacks, drive, tracking_of
+    from orchestrator.lifecycle.drive import SearchCallbacks, drive, make_tracking
     from orchestrator.lifecycle.notify import is_notification_due
     from orchestrator.lifecycle.signals import DriverSignals
     from orchestrator.search.driver import Driver
@@ -103,9 +103,9 @@ def _ticked(found: LocatedSearch) -> SearchRecord:
     if found.record.state.is_ended and is_in_order:
         return found.record
     candidates = () if found.record.state.is_ended else prepare(found.spec).feasible
-    watcher = SearchCallbacks(say, driving=DriverSignals().handling)
+    watcher = SearchCallbacks(say, driver_context=DriverSignals().handling)
     return drive(
-        found.folder, found.spec, candidates, tracking_of(found.spec), found.ledger_url, watcher, go=Driver.advance
+        found.folder, found.spec, candidates, make_tracking(found.spec), found.ledger_url, watcher, go=Driver.advance
     )
 
 

@@ -27,16 +27,16 @@ _LONGEST_PARENT = 24  # bytes, so that the paths of Ray's sockets stay below the
 def make_private_folder() -> Path:
     """A new folder (0700) that belongs to this process. Raises OSError."""
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_parent()))
-    own(folder)
+    write_owner(folder)
     return folder
 
 
-def own(folder: Path) -> None:
+def write_owner(folder: Path) -> None:
     """Say in the folder that it is this process's. Raises OSError."""
     (folder / _OWNER).write_text(json.dumps(_this_process()))
 
 
-def disown(folder: Path) -> None:
+def remove_owner(folder: Path) -> None:
     """Take that back. Raises OSError."""
     (folder / _OWNER).unlink()
 

@@ -13,7 +13,7 @@ FOLDER_TIMEOUT_S = 5.0
 """How long an attempt's folder may take to be read or written before its attempt has to wait and others go on."""
 
 
-def in_thread(work: Callable[[], T], name: str) -> Future[T]:
+def submit_to_thread(work: Callable[[], T], name: str) -> Future[T]:
     """Begin `work` in a daemon thread, which holds up no exit: where it hangs, nothing can end it."""
     answer: Future[T] = Future()
     answer.set_running_or_notify_cancel()  # who waits may give up, and the thread still has where to put its answer
@@ -48,7 +48,7 @@ class HangGuard:
             if not self._hanging[key].done():
                 raise TimeoutError(f"{key}: no answer yet")
             del self._hanging[key]
-        answer = in_thread(work, "in-time")
+        answer = submit_to_thread(work, "in-time")
         try:
             return result_with_timeout(answer, self._limit_s, f"{key}: ")
         except TimeoutError:

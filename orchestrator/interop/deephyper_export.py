@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from orchestrator.interop.export_result import Exported
+from orchestrator.interop.export_result import ExportResult
 from orchestrator.interop.table_export import COLUMNS, TIMES, objective_of, trial_rows
 from orchestrator.records.observations import IN_FLIGHT
 from search_spaces.layouts.layout import LAYOUT_FIELDS
@@ -27,7 +27,7 @@ _SUBMIT, _START, _END, _GATHER = (f"m:timestamp_{what}" for what in ("submit", "
 _AS_METADATA = tuple(name for name in COLUMNS if name not in (*LAYOUT_FIELDS, *TIMES))
 
 
-def results_of(search: SearchRecord, objectives: Sequence[Objective]) -> Exported:
+def deephyper_results(search: SearchRecord, objectives: Sequence[Objective]) -> ExportResult:
     """A row for each trial that has ended, in the order in which they were proposed.
 
     Of one objective the column is `objective`; of several they are `objective_0`, `objective_1`, ..., as DeepHyper
@@ -40,7 +40,7 @@ def results_of(search: SearchRecord, objectives: Sequence[Objective]) -> Exporte
             rows.append(_row(search, place, trial, flat, objectives))
         else:
             left_out[IN_FLIGHT] += 1
-    return Exported(_text(rows).encode() if rows else b"", len(rows), dict(left_out))
+    return ExportResult(_text(rows).encode() if rows else b"", len(rows), dict(left_out))
 
 
 def _row(

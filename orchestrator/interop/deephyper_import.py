@@ -14,7 +14,7 @@ from typing import Any
 
 from orchestrator.config.spec import SearchSpec
 from orchestrator.interop.deephyper_export import FAILED, METADATA, OBJECTIVE, PARAMETER
-from orchestrator.interop.import_result import Imported, gathered
+from orchestrator.interop.import_result import ImportResult, collect_rows
 from orchestrator.interop.layout_completion import BATCH, WORLD, layout_of, observation_of
 from search_spaces.errors import InputError, Problem, choice_fix
 from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
@@ -24,7 +24,7 @@ from trials.analysis.ranking import Objective
 from trials.trial import FailureReason
 
 KIND = "deephyper"
-SPEEDS = ("samples_per_sec", "model_tflops_per_gpu", "step_time_s", *(each.value for each in Objective))
+OBJECTIVES = ("samples_per_sec", "model_tflops_per_gpu", "step_time_s", *(each.value for each in Objective))
 """What an objective may be: contract names. Of the two that are minimised the sign does not count."""
 
 _THEIRS = {
@@ -45,7 +45,9 @@ _OUT_OF_MEMORY = re.compile(r"oom|out.?of.?mem", re.IGNORECASE)
 Cells = Mapping[str, str]
 
 
-def parse_results(text: str, file: str, spec: SearchSpec, objective: str | None, names: Mapping[str, str]) -> Imported:
+def parse_results(
+    text: str, file: str, spec: SearchSpec, objective: str | None, names: Mapping[str, str]
+) -> ImportResult:
     """The rows of this results.csv that tell of a layout; `file` is what problems call it.
 
     A failure whose word tells of memory is `oom`, one of another reason that may be the layout's `failed`; the others
@@ -56,13 +58,13 @@ def parse_results(text: str, file: str, spec: SearchSpec, objective: str | None,
     fields = _fields(header, names, {"file": file, "line": header_line})
     if objective is None and _MEASURED not in header:
         raise _unknown_objective(file)
-    if objective is not None and objective not in SPEEDS:
+    if objective is not None and objective not in OBJECTIVES:
         raise _bad_objective(objective)
     results = (
         ({"file": file, "line": line}, partial(_row, dict(zip(header, cells, strict=True)), fields, spec, objective))
         for line, cells in lines[1:]
     )
-    return gathered(KIND, results)
+    return collect_rows(KIND, results)
 
 
 def _lines(text: str, file: str) -> Iterator[tuple[int, list[str]]]:
@@ -147,14 +149,14 @@ def _unknown_objective(file: str) -> InputError:
         "does not say what its objective is",
         key="--objective",
         rule=f"the objective's name is given, or the table has a column {_MEASURED}",
-        fix="--objective " + " or ".join(SPEEDS),
+        fix="--objective " + " or ".join(OBJECTIVES),
         file=file,
     )
 
 
 def _bad_objective(objective: str) -> InputError:
-    fix = choice_fix(objective, SPEEDS)
-    rule = "one of " + ", ".join(SPEEDS)
+    fix = choice_fix(objective, OBJECTIVES)
+    rule = "one of " + ", ".join(OBJECTIVES)
     return InputError.of("usage", f"is {objective!r}", key="--objective", value=objective, rule=rule, fix=fix)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.config.spec import SearchSpec
-from orchestrator.interop.import_result import Imported, gathered, text_of
+from orchestrator.interop.import_result import ImportResult, collect_rows, read_text
 from orchestrator.interop.layout_completion import layout_of, observation_of
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
@@ -38,7 +38,7 @@ _OVERSTATES = (
 )
 
 
-def read_autotuning(folder: Path, spec: SearchSpec) -> Imported:
+def read_autotuning(folder: Path, spec: SearchSpec) -> ImportResult:
     """A row for each experiment below this folder that measured something or failed.
 
     Global batches differ between experiments, each making a problem of its own. Tensor ranks are those that the batch
@@ -54,7 +54,7 @@ def read_autotuning(folder: Path, spec: SearchSpec) -> Imported:
             fix="name that folder",
         )
     results = (({"file": str(experiment)}, partial(_row, experiment, spec)) for experiment in experiments)
-    return gathered(KIND, results, (_OVERSTATES,))
+    return collect_rows(KIND, results, (_OVERSTATES,))
 
 
 def _experiments(folder: Path) -> Iterator[Path]:
@@ -72,7 +72,7 @@ def _experiments(folder: Path) -> Iterator[Path]:
 
 def _row(experiment: Path, spec: SearchSpec) -> Observation | str:
     described = _object(experiment / _EXPERIMENT)
-    config = text_of(experiment / _CONFIG)
+    config = read_text(experiment / _CONFIG)
     if _moves_parameters(_object_of(config, experiment / _CONFIG)):
         return NO_LAYOUT_FIELD
     found = read_ds_config(config)
@@ -139,7 +139,7 @@ def _count(described: Mapping[str, Any], name: str, experiment: Path) -> int:
 
 
 def _object(path: Path) -> dict[str, Any]:
-    return _object_of(text_of(path), path)
+    return _object_of(read_text(path), path)
 
 
 def _object_of(text: str, path: Path) -> dict[str, Any]:

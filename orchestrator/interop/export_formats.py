@@ -8,7 +8,7 @@ from trials.trial import LowerStrEnum
 
 if TYPE_CHECKING:
     from orchestrator.config.spec import SearchSpec
-    from orchestrator.interop.export_result import Exported
+    from orchestrator.interop.export_result import ExportResult
     from trials.ledger.events import SearchRecord
 
 
@@ -38,7 +38,7 @@ _FILE_NAMES = {
 }
 
 
-def exported(search: SearchRecord, spec: SearchSpec, form: ExportFormat) -> Exported:
+def export_search(search: SearchRecord, spec: SearchSpec, form: ExportFormat) -> ExportResult:
     """The search in this form; without rows where none of its trials belongs into it.
 
     InputError where the package that the form needs is not installed.
@@ -46,28 +46,28 @@ def exported(search: SearchRecord, spec: SearchSpec, form: ExportFormat) -> Expo
     if form is ExportFormat.MEASURED:
         return _measured(search, spec)
     if form is ExportFormat.DEEPHYPER:
-        from orchestrator.interop.deephyper_export import results_of
+        from orchestrator.interop.deephyper_export import deephyper_results
 
-        return results_of(search, spec.objectives)
+        return deephyper_results(search, spec.objectives)
     if form is ExportFormat.OPTUNA:
-        from orchestrator.interop.optuna_export import study_of
+        from orchestrator.interop.optuna_export import optuna_study
 
         axes = spec.space.given_axes() if spec.candidates is None else {}
-        return study_of(search, spec.objectives, axes)
+        return optuna_study(search, spec.objectives, axes)
     return _trials(search, form)
 
 
-def _measured(search: SearchRecord, spec: SearchSpec) -> Exported:
-    from orchestrator.interop.export_result import Exported
+def _measured(search: SearchRecord, spec: SearchSpec) -> ExportResult:
+    from orchestrator.interop.export_result import ExportResult
     from orchestrator.records.observations import measured_table, observed_trials
 
     observed = observed_trials(search, spec)
-    return Exported(measured_table(observed, search).encode(), len(observed.rows), observed.left_out)
+    return ExportResult(measured_table(observed, search).encode(), len(observed.rows), observed.left_out)
 
 
-def _trials(search: SearchRecord, form: ExportFormat) -> Exported:
-    from orchestrator.interop.export_result import Exported
+def _trials(search: SearchRecord, form: ExportFormat) -> ExportResult:
+    from orchestrator.interop.export_result import ExportResult
     from orchestrator.interop.table_export import csv_text, parquet_bytes, trial_rows
 
     rows = trial_rows(search)
-    return Exported(csv_text(rows).encode() if form is ExportFormat.CSV else parquet_bytes(rows), len(rows), {})
+    return ExportResult(csv_text(rows).encode() if form is ExportFormat.CSV else parquet_bytes(rows), len(rows), {})

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportResult:
     """The file's content, how many trials stand in it, and how many do not, by the reason why."""
 
     content: bytes

@@ -12,11 +12,11 @@ from search_spaces.errors import InputError, Problem
 from search_spaces.plain_file import open_named
 from search_spaces.tables.measured_table import Observation
 
-MOST_BYTES = 64 * 2**20
+MAX_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
-class Imported:
+class ImportResult:
     """`kind` names the program. Rows, and how many results are none, by the reason why; notes are whole sentences."""
 
     kind: str
@@ -25,9 +25,9 @@ class Imported:
     notes: tuple[str, ...] = ()
 
 
-def gathered(
+def collect_rows(
     kind: str, results: Iterable[tuple[Mapping[str, Any], Callable[[], Observation | str]]], notes: tuple[str, ...] = ()
-) -> Imported:
+) -> ImportResult:
     """What the results of one program come to, each read by a function that gives its row or a word for why it is none.
 
     InputError with the problems of all that cannot be read, each with where its result stands.
@@ -47,20 +47,20 @@ def gathered(
             left_out[found] += 1
     if problems:
         raise InputError(*problems)
-    return Imported(kind, tuple(rows), dict(sorted(left_out.items())), notes)
+    return ImportResult(kind, tuple(rows), dict(sorted(left_out.items())), notes)
 
 
-def text_of(path: Path) -> str:
+def read_text(path: Path) -> str:
     """What stands in a plain file; InputError where it cannot be read, is too large or no UTF-8 text."""
     try:
         with open_named(path) as stream:
-            raw = stream.read(MOST_BYTES + 1)
+            raw = stream.read(MAX_BYTES + 1)
     except OSError as error:
         raise _no_text(
             path, f"cannot be read: {error.strerror or error}", "name a plain file that you may read"
         ) from error
-    if len(raw) > MOST_BYTES:
-        raise _no_text(path, f"larger than {MOST_BYTES} bytes, the most that is read", "name the table itself")
+    if len(raw) > MAX_BYTES:
+        raise _no_text(path, f"larger than {MAX_BYTES} bytes, the most that is read", "name the table itself")
     try:
         return raw.decode("utf-8-sig")  # spreadsheets begin what they save with a mark
     except UnicodeDecodeError as error:

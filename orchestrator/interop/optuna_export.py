@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.interop.export_result import Exported
+from orchestrator.interop.export_result import ExportResult
 from orchestrator.interop.table_export import TIMES, objective_of, trial_rows
 from orchestrator.records.observations import IN_FLIGHT
 from search_spaces.errors import InputError
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 
-def study_of(search: SearchRecord, objectives: Sequence[Objective], axes: Mapping[str, Sequence[Any]]) -> Exported:
+def optuna_study(
+    search: SearchRecord, objectives: Sequence[Objective], axes: Mapping[str, Sequence[Any]]
+) -> ExportResult:
     """A database with the study of this search's ended trials, its name the search's id.
 
     Parameters are the layout fields that differ between trials or that `axes` give several values: whole numbers as
@@ -48,7 +50,7 @@ def study_of(search: SearchRecord, objectives: Sequence[Objective], axes: Mappin
     storage.remove_session()
     storage.engine.dispose()
     in_flight = Counter({IN_FLIGHT: len(search.trials) - len(ended)})
-    return Exported(content, len(ended), dict(+in_flight))
+    return ExportResult(content, len(ended), dict(+in_flight))
 
 
 def _optuna() -> Any:

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from orchestrator.config.spec import SearchSpec
-from orchestrator.interop.import_result import Imported, text_of
+from orchestrator.interop.import_result import ImportResult, read_text
 from search_spaces.errors import InputError
 from search_spaces.tables.measured_table import render_table
 
 
 def read_results(
     source: Path, spec: SearchSpec, objective: str | None = None, names: Mapping[str, str] | None = None
-) -> Imported:
+) -> ImportResult:
     """What the results in this file or folder tell of layouts of the search's model on its machine.
 
     `objective` says what a results.csv's objective is; `names` maps its parameters to layout fields, an empty text for
@@ -24,7 +24,7 @@ def read_results(
 
         _refuse_options(objective, names, "a folder, as DeepSpeed's autotuning leaves one")
         return read_autotuning(source, spec)
-    text = text_of(source)
+    text = read_text(source)
     header = next((line for line in text.splitlines() if line.strip() and not line.startswith("#")), "")
     columns = {name.strip().strip('"') for name in header.split(",")}
     if any(name.startswith("p:") for name in columns):
@@ -44,7 +44,7 @@ def read_results(
     )
 
 
-def table_text(imported: Imported, source: Path) -> str:
+def table_text(imported: ImportResult, source: Path) -> str:
     """The rows as a measured table that says where they are from."""
     left_out = ", ".join(f"{count} {why}" for why, count in imported.left_out.items())
     comments = [f"from {source.name} ({imported.kind}): {len(imported.rows)} rows"]
@@ -58,11 +58,11 @@ def _refuse_options(objective: str | None, names: Mapping[str, str] | None, what
             raise InputError.of("usage", f"is for DeepHyper's results.csv, and this is {what}", key=option, fix=fix)
 
 
-def _measured_table(text: str, file: str, spec: SearchSpec) -> Imported:
+def _measured_table(text: str, file: str, spec: SearchSpec) -> ImportResult:
     from search_spaces.tables.benchmark_problem import measured_on
     from search_spaces.tables.measured_table import parse_table
 
     rows = parse_table(text, file).require_whole().observations
     ours = measured_on(rows, spec.cluster)
     left_out = {"other_machine": len(rows) - len(ours)} if len(ours) < len(rows) else {}
-    return Imported("measured", ours, left_out)
+    return ImportResult("measured", ours, left_out)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.lifecycle.drive import SearchCallbacks, drive, open_tracking
-from orchestrator.lifecycle.driver_job import end_all, job_name
-from orchestrator.lifecycle.lock import open_or_renew
+from orchestrator.lifecycle.driver_job import cancel_driver_jobs, job_name
+from orchestrator.lifecycle.lock import open_or_renew_ledger
 from orchestrator.lifecycle.pilot_cleanup import end_pilots
 from orchestrator.records.ledger_rebuild import restore_rows
 from orchestrator.records.lookup import LocatedSearch
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from orchestrator.search.driver import Driver
 
 CANCEL_SCHEMA = "parlay.cancel/1"
-CANCEL_LIMIT_S = 120.0
+CANCEL_TIMEOUT_S = 120.0
 """Longer than the outcome of an attempt that has just ended may be late."""
 
 
@@ -60,7 +60,7 @@ class CancelResult:
 
 
 def cancel_search(found: LocatedSearch, note: Callable[[str], None]) -> CancelResult:
-    """End the search, as far as that can be done: its driver has `CANCEL_LIMIT_S` for it, and where it has none, or
+    """End the search, as far as that can be done: its driver has `CANCEL_TIMEOUT_S` for it, and where it has none, or
     none any more, what is in flight is tried for as long.
 
     Raises LeaseHeld where another driver takes it over meanwhile, ExternalError and OSError as `drive`.
@@ -70,7 +70,7 @@ def cancel_search(found: LocatedSearch, note: Callable[[str], None]) -> CancelRe
     if record.state.is_ended:
         note(f"search {record.search_id} has already ended: {record.state}")
     else:
-        record = _ended(found, note)
+        record = _end_search(found, note)
     if record.state.is_ended:
         jobs += end_pilots(found.folder, found.spec, note)
     attempts = [f"{record.search_id}.{attempt.trial}.{attempt.attempt}" for attempt in record.in_flight]
@@ -86,45 +86,45 @@ def _end_driver_jobs(folder: SearchFolder, note: Callable[[str], None]) -> list[
         return []
     name = job_name(folder.search_id)
     try:
-        return [name] if end_all(SlurmClient(), folder.search_id) else []
+        return [name] if cancel_driver_jobs(SlurmClient(), folder.search_id) else []
     except SlurmUnreachable as error:
         note(str(error))
         return [name]
 
 
-def _ended(found: LocatedSearch, note: Callable[[str], None]) -> SearchRecord:
+def _end_search(found: LocatedSearch, note: Callable[[str], None]) -> SearchRecord:
     """Have the driver end the search, or end it ourselves once nobody drives it; the record as it then stands."""
-    asked, deadline = False, time.monotonic() + CANCEL_LIMIT_S
+    asked, deadline = False, time.monotonic() + CANCEL_TIMEOUT_S
     with closing(LedgerReader(found.ledger_url)) as reader:
         record = found.record
         while not record.state.is_ended and time.monotonic() < deadline:
             if lease_holder(found.folder, time.time()) is None:
-                return _ended_by_us(found, note)
+                return _take_over_and_end(found, note)
             if not asked:
-                _ask_driver(found, note)
+                _request_cancel(found, note)
                 asked = True
             time.sleep(0.2)
             record = reader.search(record.search_id)
     return record
 
 
-def _ask_driver(found: LocatedSearch, note: Callable[[str], None]) -> None:
+def _request_cancel(found: LocatedSearch, note: Callable[[str], None]) -> None:
     """By way of the ledger, which has to be sound and to know the search; its driver finds it where it lies then."""
-    with closing(open_or_renew(found.ledger_url, note)) as ledger:
+    with closing(open_or_renew_ledger(found.ledger_url, note)) as ledger:
         restore_rows(found.folder, Journal(found.folder.journal).read(), ledger)
     request_cancel(found.ledger_url, found.record.search_id, time.time())
 
 
-def _ended_by_us(found: LocatedSearch, note: Callable[[str], None]) -> SearchRecord:
+def _take_over_and_end(found: LocatedSearch, note: Callable[[str], None]) -> SearchRecord:
     """Nobody drives the search: take it over just to end it, as far as it can be reached in time."""
-    tracking, watcher = open_tracking(found.spec, note), SearchCallbacks(note=note, driving=_for_a_while)
+    tracking, watcher = open_tracking(found.spec, note), SearchCallbacks(note=note, driver_context=_stop_after_timeout)
     return drive(found.folder, found.spec, (), tracking, found.ledger_url, watcher, cancelling=True)
 
 
 @contextmanager
-def _for_a_while(driver: Driver) -> Iterator[None]:
+def _stop_after_timeout(driver: Driver) -> Iterator[None]:
     """Within this block a driver that cannot end what is in flight, as while Slurm is away, gives up in the end."""
-    alarm = threading.Timer(CANCEL_LIMIT_S, driver.stop_now)
+    alarm = threading.Timer(CANCEL_TIMEOUT_S, driver.stop_now)
     alarm.start()
     try:
         yield

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from dashboards.mlflow.sync import MlflowSync
 from orchestrator.common.code_snapshot import snapshot_code
-from orchestrator.common.private_tmp import disown, own, remove_unfinished
+from orchestrator.common.private_tmp import remove_owner, remove_unfinished, write_owner
 from orchestrator.config.spec import SearchSpec, with_locations
 from orchestrator.launchers.local.launcher import local_slots
 from orchestrator.lifecycle.drive import open_tracking
@@ -21,7 +21,7 @@ from orchestrator.planning.prior_trials import NO_PRIOR_TRIALS, PriorTrials, col
 from orchestrator.preflight.integrity import YAML_SHA256, yaml_sha256
 from orchestrator.preflight.slurm_site import require_site
 from orchestrator.preflight.trainer import ranks_run_here, require_torch, require_trainer
-from orchestrator.preflight.work_dir import OTHER_WORK_DIR, bad_work_dir, require_places
+from orchestrator.preflight.work_dir import WORK_DIR_FIX, require_directories, work_dir_error
 from orchestrator.records.lookup import LocatedSearch
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
@@ -112,7 +112,7 @@ def prepare(spec: SearchSpec) -> SearchSpace:
     Returns what may be tried.
     """
     try:
-        require_places(spec)
+        require_directories(spec)
         spec.trainer.data.pinned(spec.model)  # the file may have gone since the search began
         space = candidates_of(spec)
         require_affordable(spec, space)
@@ -148,15 +148,15 @@ def create_search(
         remove_unfinished(spec.work_dir)
     try:
         part.path.mkdir(mode=0o700, parents=True)
-        own(part.path)
+        write_owner(part.path)
         write_text(part.yaml, spec.yaml_text)
         write_json(part.json, spec.to_json())
         save_prior_trials(part, prior_trials)
         code = snapshot_code(part.code)
-        disown(part.path)
+        remove_owner(part.path)
         part.path.rename(folder.path)
     except OSError as error:
-        raise bad_work_dir(spec.work_dir, error.strerror or str(error), OTHER_WORK_DIR) from error
+        raise work_dir_error(spec.work_dir, error.strerror or str(error), WORK_DIR_FIX) from error
     finally:
         shutil.rmtree(part.path, ignore_errors=True)
     try:

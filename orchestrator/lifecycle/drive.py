@@ -1,4 +1,4 @@
-"""One driver's turn on a search: put the rooms together, take the lease, run the loop, leave everything in order."""
+"""One driver session of a search: take the lease, build launcher and sampler, run the loop, and finish cleanly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orchestrator.lifecycle.pilot_cleanup import end_pilots, has_unbooked
 from orchestrator.lifecycle.shutdown import MLFLOW_FLUSH_TIMEOUT_S, MLFLOW_INTERRUPTED_FLUSH_TIMEOUT_S, flush_on_exit
 from orchestrator.planning.plan import predictor, task_of
 from orchestrator.planning.prior_trials import load_prior_trials
-from orchestrator.preflight.integrity import require_newest_journal, require_unchanged_files
+from orchestrator.preflight.integrity import require_current_journal, require_unchanged_files
 from orchestrator.preflight.trainer import python_of
 from orchestrator.recipe.build import RecipeSource
 from orchestrator.recipe.write import write_recipe
@@ -43,33 +43,34 @@ from trials.ledger.reader import LedgerReader
 
 @dataclass(frozen=True)
 class SearchCallbacks:
-    """Who is told while a search runs: remarks for the user and changes of state; `driving` is entered around the loop,
-    and `keep` called in each of its turns; `grant_slots` limits the new trials.
+    """Callbacks of a running search.
 
-    A watcher that cannot write any more (a terminal that is gone, a full disk) is not told again, of remarks or of
-    changes: it ends no search.
+    `note` gets messages for the user, `on_event` every recorded event. `driver_context` is entered around the loop,
+    `on_iteration` is called in each iteration, and `grant_slots` limits the new trials (as in DriverCallbacks). After
+    the first OSError from `note` or `on_event` (a closed terminal, a full disk) neither is called again; the search
+    goes on.
     """
 
     note: Callable[[str], None] = lambda text: None
     on_event: Callable[[SearchRecord, Event], None] = lambda search, event: None
-    driving: Callable[[Driver], AbstractContextManager[None]] = lambda driver: nullcontext()
-    keep: Callable[[], None] = lambda: None
+    driver_context: Callable[[Driver], AbstractContextManager[None]] = lambda driver: nullcontext()
+    on_iteration: Callable[[], None] = lambda: None
     grant_slots: Callable[[int, int], int] = lambda held, more: more
 
 
 def open_tracking(spec: SearchSpec, note: Callable[[str], None]) -> MlflowSync | None:
-    """The way to MLflow, asked for its experiment before the first trial; None where the file wants no tracking.
+    """Connect to MLflow and look up its experiment; None where the search file disables tracking.
 
-    InputError for what the user has to change there; a store that is only out of reach is noted.
+    InputError for a setting the user has to change; an unreachable store is only noted.
     """
-    sync = tracking_of(spec)
+    sync = make_tracking(spec)
     if sync is not None and (remark := sync.check()) is not None:
         note(remark)
     return sync
 
 
-def tracking_of(spec: SearchSpec) -> MlflowSync | None:
-    """The way to MLflow, which is asked nothing yet; None where the file wants no tracking."""
+def make_tracking(spec: SearchSpec) -> MlflowSync | None:
+    """Create the MLflow client without contacting MLflow; None where the search file disables tracking."""
     if not spec.tracking.enabled:
         return None
     return MlflowSync(spec.tracking.mlflow_uri, spec.tracking.experiment, home_folder())
@@ -85,78 +86,78 @@ def drive(
     cancelling: bool = False,
     go: Callable[[Driver], SearchRecord] = Driver.run,
 ) -> SearchRecord:
-    """Run the search to its end, or until it is interrupted; one that has ended is only left in order.
+    """Run the search to its end, or until it is interrupted; of a search that has ended only write what is missing.
 
-    `cancelling` ends it instead; `go` is how far the driver goes (Driver.run, Driver.tick). Raises LeaseHeld while
-    another driver holds the search, LeaseLost when one took it over, InputError for code that is not the search's own,
-    ExternalError. Whatever is raised, it can be resumed.
+    `cancelling` ends the search instead. `go` runs the loop: Driver.run, or Driver.advance for one iteration. Raises
+    LeaseHeld while another driver holds the search, LeaseLost when another one took it over, InputError when its code
+    or search.yaml has changed, ExternalError. The search can be resumed after any of these.
     """
     watcher = _unbreakable(watcher)
     with ExitStack() as stack:
         lock = stack.enter_context(acquire_search(folder, ledger_url, watcher.note))
         history = stack.enter_context(lock.open_history())
         worker = MlflowWorker(tracking, folder, watcher.note) if tracking else None
-        told = _Told(watcher, ReportWorker(folder, watcher.note), worker)
-        stack.callback(told.report.stop)
+        observers = _Observers(watcher, ReportWorker(folder, watcher.note), worker)
+        stack.callback(observers.report.stop)
         search, patience_s = history.search, MLFLOW_FLUSH_TIMEOUT_S
         needs_launcher = not search.state.is_ended and _needs_launcher(folder, search, cancelling)
         if not search.state.is_ended:
             if not cancelling:
                 require_unchanged_files(folder, search)
-                require_newest_journal(folder, search)
-            driver, search = _driven(lock, spec, candidates, history, told, cancelling, go)
+                require_current_journal(folder, search)
+            driver, search = _run_driver(lock, spec, candidates, history, observers, cancelling, go)
             if driver.is_interrupted and not search.state.is_ended:
                 patience_s = MLFLOW_INTERRUPTED_FLUSH_TIMEOUT_S
         if search.state.is_ended:
-            if not needs_launcher:  # else its launcher has given everything back
+            if not needs_launcher:  # else its launcher has released them
                 end_pilots(folder, spec, watcher.note)
-            _leave_in_order(lock, spec, search, watcher.note)
-        flush_on_exit(lock, spec, search, told.report, told.mlflow, patience_s, watcher.note)
+            _finalize(lock, spec, search, watcher.note)
+        flush_on_exit(lock, spec, search, observers.report, observers.mlflow, patience_s, watcher.note)
         return search
 
 
 @dataclass(frozen=True)
-class _Told:
-    """Who is told of a search while it runs, and of its end; MLflow only where the file wants it."""
+class _Observers:
+    """Observers of a search: the caller's callbacks, the report, and MLflow unless tracking is disabled."""
 
     watcher: SearchCallbacks
     report: ReportWorker
     mlflow: MlflowWorker | None
 
 
-def _driven(
+def _run_driver(
     lock: SearchLock,
     spec: SearchSpec,
     candidates: Sequence[Layout],
     history: EventStore,
-    told: _Told,
+    observers: _Observers,
     cancelling: bool,
     go: Callable[[Driver], SearchRecord],
 ) -> tuple[Driver, SearchRecord]:
-    """The loop, with everything that it needs around it."""
-    folder, note = lock.folder, told.watcher.note
+    """Build launcher, sampler and driver, and run the loop."""
+    folder, note = lock.folder, observers.watcher.note
     with ExitStack() as stack:
-        launcher = stack.enter_context(_launcher_for(folder, spec, history, cancelling, note, lock.keep))
+        launcher = stack.enter_context(_launcher_for(folder, spec, history, cancelling, note, lock.heartbeat))
         history.clock = launcher.now
         task = task_of(spec, () if cancelling else load_prior_trials(folder))
         sampler = make_sampler(spec.search.sampler, candidates, task, spec.search.seed, note)
-        callbacks = stack.enter_context(_callbacks(lock, spec, task, told, cancelling))
-        program = replace(program_of(folder, spec), taken=lock.taken)
+        callbacks = stack.enter_context(_callbacks(lock, spec, task, observers, cancelling))
+        program = replace(attempt_factory_of(folder, spec), taken=lock.taken)
         driver = Driver(history, program, sampler, launcher, _goal(spec), _limits(spec), callbacks)
-        with told.watcher.driving(driver):
+        with observers.watcher.driver_context(driver):
             return driver, go(driver)
 
 
-def _leave_in_order(lock: SearchLock, spec: SearchSpec, search: SearchRecord, note: Callable[[str], None]) -> None:
-    """What a search that has ended leaves behind: an earlier driver may have been killed before it came to that."""
+def _finalize(lock: SearchLock, spec: SearchSpec, search: SearchRecord, note: Callable[[str], None]) -> None:
+    """Settle commands and write recipe and measured.csv of an ended search, which a killed driver may have left out."""
     _settle_commands(lock, search)
     if not lock.folder.recipe.exists():
         write_best_recipe(lock.folder, spec, search)
-    write_measured_table(lock.folder, spec, search, note)  # also over what was exported while it ran
+    write_measured_table(lock.folder, spec, search, note)  # replaces an export from while it ran
 
 
-def program_of(folder: SearchFolder, spec: SearchSpec) -> AttemptFactory:
-    """What all attempts of the search share."""
+def attempt_factory_of(folder: SearchFolder, spec: SearchSpec) -> AttemptFactory:
+    """Create the factory of the search's attempts."""
     return AttemptFactory(
         folder,
         spec.model,
@@ -170,32 +171,32 @@ def program_of(folder: SearchFolder, spec: SearchSpec) -> AttemptFactory:
 
 
 def write_best_recipe(folder: SearchFolder, spec: SearchSpec, search: SearchRecord) -> Path | None:
-    """The recipe of the best layout so far; None where nothing was measured."""
+    """Write the recipe of the best layout so far and return its path; None where nothing was measured."""
     ranking = spec.ranking_of(search.trials)
     best = ranking.best
     if best is None or best.last_attempt is None:
         return None
-    # As it was ranked, over all its runs; one that was not measured stands in the record alone.
+    # The ranking merges a layout's runs; a baseline without a measurement is in the record only.
     known = (*ranking.ordered, *search.trials)
     baseline = next((t for t in known if spec.baseline and t.layout.key == spec.baseline.key), None)
-    trial_spec = program_of(folder, spec).spec(best, best.last_attempt)
+    trial_spec = attempt_factory_of(folder, spec).spec(best, best.last_attempt)
     return write_recipe(folder.recipe, RecipeSource(search, best, trial_spec, ranking, baseline), folder.code)
 
 
 def _unbreakable(watcher: SearchCallbacks) -> SearchCallbacks:
-    """The same watcher, whose first failure to write is its last word."""
+    """The same callbacks; after the first OSError neither `note` nor `on_event` is called again."""
     broken = False
 
-    def guarded(tell: Callable[..., None]) -> Callable[..., None]:
-        def told(*what: Any) -> None:
+    def guarded(callback: Callable[..., None]) -> Callable[..., None]:
+        def call(*arguments: Any) -> None:
             nonlocal broken
             try:
                 if not broken:
-                    tell(*what)
+                    callback(*arguments)
             except OSError:
                 broken = True
 
-        return told
+        return call
 
     return replace(watcher, note=guarded(watcher.note), on_event=guarded(watcher.on_event))
 
@@ -209,7 +210,7 @@ def _launcher_for(
     note: Callable[[str], None],
     keep: Callable[[], None],
 ) -> Iterator[Launcher]:
-    """The search's launcher; for a search that only has to be ended, and has nothing in flight, one without slots."""
+    """The search's launcher; a local one without slots where the search has only to be marked as ended."""
     if not _needs_launcher(folder, history.search, cancelling):
         launcher: Launcher = LocalLauncher(())
     else:
@@ -218,7 +219,7 @@ def _launcher_for(
             spec.launcher,
             parallel_trials=parallel,
             cluster=spec.cluster,
-            not_before=_newest_moment(history.search),
+            not_before=_latest_timestamp(history.search),
             note=note,
             keep=keep,
             handover=folder.launcher,
@@ -231,12 +232,12 @@ def _launcher_for(
 
 
 def _needs_launcher(folder: SearchFolder, search: SearchRecord, cancelling: bool) -> bool:
-    """Not for a search that only has to be ended, and has nothing that may run."""
+    """False for a search that is to be cancelled and has no attempt or pilot that may still run."""
     return not cancelling or bool(search.in_flight) or has_unbooked(folder, search)
 
 
 def _work_left(spec: SearchSpec, history: EventStore) -> WorkLeft:
-    """What the search may still do, as its record stands."""
+    """Work that the search may still do, by its record."""
     search, wanted = history.search, spec.search
     finalists = wanted.finalists + spec.num_node_counts - 1 + (spec.baseline is not None)
     repeats = finalists * wanted.finalist_repeats
@@ -251,8 +252,8 @@ def _work_left(spec: SearchSpec, history: EventStore) -> WorkLeft:
     )
 
 
-def _newest_moment(search: SearchRecord) -> float:
-    """UTC seconds since the epoch of the last thing the search's record tells of: a simulated clock goes on there."""
+def _latest_timestamp(search: SearchRecord) -> float:
+    """Latest timestamp in the search's record, UTC seconds since the epoch: a simulated clock continues from there."""
     known = [(a.submitted_at, a.started_at, a.ended_at) for t in search.trials for a in t.attempts]
     return max([search.created_at, *(moment for moments in known for moment in moments if moment is not None)])
 
@@ -262,30 +263,30 @@ def _callbacks(
     lock: SearchLock,
     spec: SearchSpec,
     task: TuningTask,
-    told: _Told,
+    observers: _Observers,
     cancelling: bool,
 ) -> Iterator[DriverCallbacks]:
-    """What the loop calls: the recipe when the search has ended, MLflow, report and watcher after every event."""
+    """Callbacks of the loop: each event goes to MLflow, the report and the caller; at the end the recipe is written."""
     with closing(LedgerReader(lock.ledger_url)) as reader:
 
         def on_event(search: SearchRecord, event: Event) -> None:
             if search.state.is_ended:
                 _settle_commands(lock, search)
                 write_best_recipe(lock.folder, spec, search)
-            elif told.mlflow:  # the end is sent with the report on it, in the last call
-                told.mlflow.submit(search)
-            told.report.submit(search)
-            told.watcher.on_event(search, event)
+            elif observers.mlflow:  # the end is sent by `flush_on_exit`, with the finished report
+                observers.mlflow.submit(search)
+            observers.report.submit(search)
+            observers.watcher.on_event(search, event)
 
         def cancel_requested() -> bool:
             return cancelling or bool(reader.pending_commands(lock.folder.search_id))
 
         def keep() -> None:
-            lock.keep()
-            told.watcher.keep()
+            lock.heartbeat()
+            observers.watcher.on_iteration()
 
         yield DriverCallbacks(
-            on_event, cancel_requested, keep, told.watcher.note, predictor(task), told.watcher.grant_slots
+            on_event, cancel_requested, keep, observers.watcher.note, predictor(task), observers.watcher.grant_slots
         )
 
 
@@ -308,7 +309,7 @@ def _limits(spec: SearchSpec) -> Limits:
 
 
 def _settle_commands(lock: SearchLock, search: SearchRecord) -> None:
-    """Whatever was asked of a search that has ended is done, or too late."""
+    """Mark the commands to an ended search as settled: they are done, or came too late."""
     with closing(LedgerReader(lock.ledger_url)) as reader:
         pending = reader.pending_commands(search.search_id)
     if pending:

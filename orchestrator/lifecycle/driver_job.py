@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from orchestrator.config.spec import SearchSpec
-from orchestrator.preflight.slurm_site import no_slurm
+from orchestrator.preflight.slurm_site import slurm_unreachable_error
 from orchestrator.search.lease import LeaseLost, lease_holder
 from search_spaces.errors import ExternalError, InputError
 from search_spaces.schema.durations import format_duration, parse_duration_s
@@ -44,7 +44,7 @@ RETRY_S = 60.0
 """Between two attempts to submit the next link; also how long a submission without an answer is left to appear."""
 
 
-def own_command(*words: str) -> tuple[str, ...]:
+def parlay_command(*words: str) -> tuple[str, ...]:
     """This Parlay's command line, by this process's interpreter, wherever it is started."""
     # -P: a file in the working directory must not stand in for one of ours or of Python's.
     return (sys.executable, "-P", "-m", "orchestrator.cli.main", *words)
@@ -88,7 +88,7 @@ def require_slurm(spec: SearchSpec) -> None:
 def driver_job(folder: SearchFolder, spec: SearchSpec, ledger_url: str, time_limit_s: float) -> DriverJob:
     """The first link: `parlay resume --as-job` with this process's interpreter."""
     path = folder.path.absolute()
-    command = own_command("resume", str(path), "--ledger", ledger_url)
+    command = parlay_command("resume", str(path), "--ledger", ledger_url)
     return DriverJob(
         name=job_name(folder.search_id),
         directory=path,
@@ -100,19 +100,19 @@ def driver_job(folder: SearchFolder, spec: SearchSpec, ledger_url: str, time_lim
     )
 
 
-class AlreadyQueued(Exception):
+class DriverAlreadyQueued(Exception):
     """A driver of this search waits or runs in a job."""
 
 
-def submit_first(slurm: Slurm, job: DriverJob) -> str:
-    """The id of the new job. AlreadyQueued where the search has one, ExternalError with Slurm's words."""
+def submit_first_link(slurm: Slurm, job: DriverJob) -> str:
+    """The id of the new job. DriverAlreadyQueued where the search has one, ExternalError with Slurm's words."""
     try:
-        found = living(slurm, job.name)
+        found = active_jobs(slurm, job.name)
     except SlurmUnreachable as error:
-        raise no_slurm(error) from error
+        raise slurm_unreachable_error(error) from error
     if found:
         words = "waits" if found[0].state.waits else f"runs on {','.join(found[0].nodes)}"
-        raise AlreadyQueued(f"job {found[0].job_id} is this search's driver, and {words}")
+        raise DriverAlreadyQueued(f"job {found[0].job_id} is this search's driver, and {words}")
     submission = _submit(slurm, job)
     if submission.status is SubmitStatus.ACCEPTED and submission.job_id is not None:
         return submission.job_id
@@ -123,13 +123,13 @@ def submit_first(slurm: Slurm, job: DriverJob) -> str:
     raise ExternalError(f"Slurm did not take {job.name}: {submission.message}")
 
 
-def end_all(slurm: Slurm, search_id: str) -> set[str]:
+def cancel_driver_jobs(slurm: Slurm, search_id: str) -> set[str]:
     """Cancel the driver that runs and the one that waits; ids of those that may live on. Raises SlurmUnreachable."""
-    found = living(slurm, job_name(search_id))
+    found = active_jobs(slurm, job_name(search_id))
     return slurm.cancel(found) if found else set()
 
 
-def living(slurm: Slurm, name: str) -> list[JobSnapshot]:
+def active_jobs(slurm: Slurm, name: str) -> list[JobSnapshot]:
     """The user's jobs of this name that have not ended, by id."""
     jobs = (job for job in slurm.jobs() if (job.name, job.user) == (name, slurm.user) and not job.state.is_ended)
     return sorted(jobs, key=lambda job: int(job.job_id))
@@ -153,12 +153,12 @@ class DriverChain:
         self._clock = clock
         self._retry_at = 0.0
         self._driver: Driver | None = None
-        self.has_next = False
-        self.was_told_to_stop = False
+        self.has_next_link = False
+        self.is_stop_requested = False
         self._time_is_up = False
 
     @contextmanager
-    def listening(self) -> Iterator[None]:
+    def handling_signals(self) -> Iterator[None]:
         """Within this block USR1 (the job's time is nearly over), TERM and INT stop the driver at its next safe point,
         also one that has not begun yet."""
         numbers = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
@@ -170,7 +170,7 @@ class DriverChain:
                 signal.signal(number, handler)
 
     def _hear(self, number: int, frame: object) -> None:
-        self.was_told_to_stop = True
+        self.is_stop_requested = True
         self._time_is_up |= number == signal.SIGUSR1
         if self._driver is not None:
             self._driver.stop_now()
@@ -178,45 +178,45 @@ class DriverChain:
     def wait_for_lease(self, folder: SearchFolder, sleep: Callable[[float], None] = time.sleep) -> None:
         """Return when the search is free, LEASE_WAIT_S are over, or this driver is told to stop."""
         deadline = self._clock() + LEASE_WAIT_S
-        while not self.was_told_to_stop and self._clock() < deadline:
+        while not self.is_stop_requested and self._clock() < deadline:
             if lease_holder(folder, time.time()) is None:
                 return
             sleep(1.0)
 
     @contextmanager
-    def driving(self, driver: Driver) -> Iterator[None]:
+    def driver_context(self, driver: Driver) -> Iterator[None]:
         """Around the loop of a driver that holds its search: the next link is in the queue, and signals stop it.
 
         A driver that ends by a bug takes its successor with it, which would only end the same way.
         """
-        self.keep_next()
+        self.ensure_next_link()
         self._driver = driver
-        if self.was_told_to_stop:
+        if self.is_stop_requested:
             driver.stop_now()
         try:
             yield
         except (ExternalError, OSError, LeaseLost, Fenced):
             raise
         except Exception:
-            self.end()
+            self.cancel_next_link()
             raise
         finally:
             self._driver = None
 
-    def kept_by(self, watcher: SearchCallbacks) -> SearchCallbacks:
+    def attach_to(self, watcher: SearchCallbacks) -> SearchCallbacks:
         """The watcher of a search whose driver is in this chain."""
-        return replace(watcher, keep=self.keep_next, driving=self.driving)
+        return replace(watcher, on_iteration=self.ensure_next_link, driver_context=self.driver_context)
 
-    def keep_next(self) -> None:
+    def ensure_next_link(self) -> None:
         """See to it that one link waits; while Slurm takes none it is tried again, at most every RETRY_S."""
-        if self.has_next or self._clock() < self._retry_at:
+        if self.has_next_link or self._clock() < self._retry_at:
             return
         self._retry_at = self._clock() + RETRY_S
         try:
             words = self._submit_next(self._waiting())
         except (SlurmUnreachable, OSError) as error:  # a disk that is full keeps its script from being written
             words = str(error)
-        if not self.has_next:
+        if not self.has_next_link:
             self._note(f"no job waits yet to take this driver's place: {words}")
 
     def _submit_next(self, waiting: Sequence[JobSnapshot]) -> str:
@@ -224,30 +224,30 @@ class DriverChain:
         if len(waiting) > 1:
             self._slurm.cancel(waiting[1:])
         if waiting:
-            self.has_next = True
+            self.has_next_link = True
             return ""
         submission = _submit(self._slurm, self._link)
-        self.has_next = submission.status is SubmitStatus.ACCEPTED
+        self.has_next_link = submission.status is SubmitStatus.ACCEPTED
         return submission.message
 
-    def settle(self, has_ended: bool) -> None:
+    def finish(self, has_ended: bool) -> None:
         """Before the driver leaves: a search that has ended needs no next link; where this job's time is up it is
         looked for once more."""
         if has_ended:
-            self.end()
+            self.cancel_next_link()
         elif self._time_is_up:
-            self.has_next, self._retry_at = False, 0.0
-            self.keep_next()
+            self.has_next_link, self._retry_at = False, 0.0
+            self.ensure_next_link()
 
-    def end(self) -> None:
+    def cancel_next_link(self) -> None:
         """Nobody needs to take over any more."""
         try:
             left = self._slurm.cancel(self._waiting())
         except SlurmUnreachable as error:
             self._note(f"a job that waits to drive on may be left, and will find nothing to do: {error}")
             return
-        self.has_next = bool(left)
+        self.has_next_link = bool(left)
 
     def _waiting(self) -> list[JobSnapshot]:
-        found = living(self._slurm, self._link.name)
+        found = active_jobs(self._slurm, self._link.name)
         return [job for job in found if job.state.waits and job.job_id != self._link.after]

@@ -13,7 +13,7 @@ from typing import Any
 from orchestrator.config.spec import SearchSpec
 from orchestrator.launchers.factory import job_options
 from orchestrator.launchers.slurm.job_files import job_request, write_job_files
-from orchestrator.lifecycle.drive import program_of
+from orchestrator.lifecycle.drive import attempt_factory_of
 from orchestrator.planning.plan import plan_of
 from orchestrator.planning.prior_trials import NO_PRIOR_TRIALS, PriorTrials, collect_prior_trials_for_plan
 from orchestrator.search.attempt_factory import next_attempt
@@ -69,7 +69,7 @@ def first_layouts(
     return {"baseline": space.baseline} | ({} if first == space.baseline else {"first": first})
 
 
-def dry_job_lines(jobs: Sequence[DryJob]) -> list[str]:
+def format_dry_jobs(jobs: Sequence[DryJob]) -> list[str]:
     """What was written, and how a Slurm is asked about it."""
     return [
         *(f"{job.what}, {job.layout.key}: {job.script}" for job in jobs),
@@ -78,7 +78,7 @@ def dry_job_lines(jobs: Sequence[DryJob]) -> list[str]:
 
 
 def _write_job(spec: SearchSpec, folder: SearchFolder, trial: str, layout: Layout) -> Path:
-    program = program_of(folder, spec)
+    program = attempt_factory_of(folder, spec)
     proposed = Trial(trial, layout)
     request = program.request(proposed, next_attempt(proposed, _NO_NONCE, program.time_limit_s))
     job = job_request(program.with_spec_file(request), job_options(spec.launcher, spec.cluster))

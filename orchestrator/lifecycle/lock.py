@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 
-from orchestrator.preflight.integrity import require_own_folder
+from orchestrator.preflight.integrity import require_owned_folder
 from orchestrator.search.event_store import EventStore
 from orchestrator.search.lease import HEARTBEAT_S, Lease, LeaseLost, acquire_lease, release_lease, renew_lease
 from trials.files.folders import SearchFolder
@@ -48,11 +48,11 @@ class SearchLock:
 
     def _renew_ledger(self, journal: Journal) -> None:
         self.ledger.close()
-        self.ledger = renewed(self.ledger_url, self.note)
+        self.ledger = renew_ledger(self.ledger_url, self.note)
         if events := journal.read():
             self.ledger.replace(self.folder.search_id, events, str(self.folder.path))
 
-    def keep(self) -> None:
+    def heartbeat(self) -> None:
         """Renew the lease when a heartbeat is due; LeaseLost when another driver took over."""
         if time.time() - self.lease.heartbeat_at >= HEARTBEAT_S:
             self.lease = renew_lease(self.folder, self.lease, time.time())
@@ -68,10 +68,10 @@ def acquire_search(
 ) -> Iterator[SearchLock]:
     """The search is this process's own within this block; a damaged ledger is put aside, which is noted. Raises
     LeaseHeld where the search is another's, InputError where its folder is."""
-    taken = require_own_folder(folder)
+    taken = require_owned_folder(folder)
     lease = acquire_lease(folder, time.time())
     try:
-        lock = SearchLock(folder, ledger_url, open_or_renew(ledger_url, note), lease, note, taken)
+        lock = SearchLock(folder, ledger_url, open_or_renew_ledger(ledger_url, note), lease, note, taken)
         try:
             yield lock
         finally:
@@ -81,16 +81,16 @@ def acquire_search(
             release_lease(folder, lease, time.time())
 
 
-def open_or_renew(ledger_url: str, note: Callable[[str], None]) -> LedgerWriter:
+def open_or_renew_ledger(ledger_url: str, note: Callable[[str], None]) -> LedgerWriter:
     """The ledger, to write; one that is damaged is put aside and made anew. Raises LedgerUnavailable, and InputError as
     LedgerWriter."""
     try:
         return LedgerWriter(ledger_url)
     except LedgerDamaged:
-        return renewed(ledger_url, note)
+        return renew_ledger(ledger_url, note)
 
 
-def renewed(ledger_url: str, note: Callable[[str], None]) -> LedgerWriter:
+def renew_ledger(ledger_url: str, note: Callable[[str], None]) -> LedgerWriter:
     """The ledger, to write; its file is put aside first where that is damaged, which is noted. Raises as above."""
     if (aside := put_aside_damaged(ledger_url)) is not None:
         others = (

@@ -11,7 +11,7 @@ from functools import partial
 
 from dashboards.mlflow.sync import MlflowSync
 from dashboards.text import masked, one_line
-from orchestrator.common.timeouts import in_thread
+from orchestrator.common.timeouts import submit_to_thread
 from orchestrator.lifecycle.shutdown import mlflow_json
 from orchestrator.records.lookup import MOVED_SEARCH_FIX, not_a_search
 from orchestrator.search.lease import HEARTBEAT_S, LeaseLost, acquire_lease, release_lease, renew_lease
@@ -21,7 +21,7 @@ from trials.ledger.journal import Journal, search_of
 
 
 @dataclass(frozen=True)
-class Sent:
+class ResyncResult:
     """`num_sent` runs of the search are in MLflow as its journal has them, those named in `unsent` are not.
 
     `run_id` is the parent's, None where MLflow did not say.
@@ -32,7 +32,7 @@ class Sent:
     unsent: tuple[str, ...] = ()
 
 
-def send_again(folder: SearchFolder, tracking: MlflowSync, note: Callable[[str], None]) -> Sent:
+def resync(folder: SearchFolder, tracking: MlflowSync, note: Callable[[str], None]) -> ResyncResult:
     """Send what is missing, once. `note` hears why not all of it was sent.
 
     The search is held meanwhile, as by its driver: of two that send at once both could create the same run. Raises
@@ -43,8 +43,8 @@ def send_again(folder: SearchFolder, tracking: MlflowSync, note: Callable[[str],
         raise not_a_search(str(folder.path), "it holds no journal.jsonl", MOVED_SEARCH_FIX)
     lease = acquire_lease(folder, time.time())
     try:
-        search = _told(folder)
-        sending = in_thread(partial(tracking.sync, search, folder), "mlflow")
+        search = _recorded_search(folder)
+        sending = submit_to_thread(partial(tracking.sync, search, folder), "mlflow")
         while not wait([sending], HEARTBEAT_S).done:
             lease = renew_lease(folder, lease, time.time())
         unsent = tuple(tracking.unsent(search))
@@ -52,15 +52,15 @@ def send_again(folder: SearchFolder, tracking: MlflowSync, note: Callable[[str],
             report = sending.result()
         except Exception as error:  # whatever MLflow and its libraries raise
             note(f"MLflow at {masked(tracking.uri)} fails: {one_line(error)}")
-            return Sent(None, 0, unsent)
+            return ResyncResult(None, 0, unsent)
         write_json(folder.mlflow, mlflow_json(report))
-        return Sent(report.run_id, report.num_runs - len(unsent), unsent)
+        return ResyncResult(report.run_id, report.num_runs - len(unsent), unsent)
     finally:
         with suppress(LeaseLost):  # then there is nothing left to free
             release_lease(folder, lease, time.time())
 
 
-def _told(folder: SearchFolder) -> SearchRecord:
+def _recorded_search(folder: SearchFolder) -> SearchRecord:
     search = search_of(folder.journal, folder.search_id, Journal(folder.journal).read())
     if search is None:
         raise not_a_search(str(folder.path), "its journal.jsonl holds no event", MOVED_SEARCH_FIX)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from dashboards.text import printable
-from orchestrator.common.timeouts import in_thread, result_with_timeout
+from orchestrator.common.timeouts import result_with_timeout, submit_to_thread
 from orchestrator.config.notify_target import webhook_address
 from orchestrator.config.spec import SearchSpec
 from orchestrator.records.summary import search_summary
@@ -97,7 +97,7 @@ def post(address_file: Path, payload: bytes, limit_s: float = WEBHOOK_LIMIT_S) -
     """
     try:
         address = webhook_address(address_file)
-        sending = in_thread(partial(_send, address, payload, limit_s), "webhook")
+        sending = submit_to_thread(partial(_send, address, payload, limit_s), "webhook")
         result_with_timeout(sending, limit_s, "")
     except InputError as error:
         return error.problems[0].message

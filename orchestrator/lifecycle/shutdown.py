@@ -65,7 +65,7 @@ def _flush_mlflow(
 def _send_notifications(lock: SearchLock, spec: SearchSpec, search: SearchRecord, note: Callable[[str], None]) -> None:
     """Have the end told by whoever still holds the search: MLflow's last call may have taken long."""
     try:
-        lock.keep()
+        lock.heartbeat()
     except (LeaseLost, ExternalError, OSError) as error:
         note(f"nobody was told of the search's end: {error}")
         return

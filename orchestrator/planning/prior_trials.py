@@ -10,7 +10,7 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.common.timeouts import in_thread, result_with_timeout
+from orchestrator.common.timeouts import result_with_timeout, submit_to_thread
 from orchestrator.config.schema import FROM_LEDGER, FROM_NOTHING
 from orchestrator.config.spec import SearchSpec
 from orchestrator.preflight.trainer import ranks_run_here
@@ -105,7 +105,7 @@ def collect_prior_trials_for_plan(spec: SearchSpec) -> PriorTrials:
         if url is None:
             return NO_PRIOR_TRIALS
         return result_with_timeout(
-            in_thread(lambda: collect_prior_trials(spec, url), "earlier trials"), PLAN_TIMEOUT_S, "the ledger: "
+            submit_to_thread(lambda: collect_prior_trials(spec, url), "earlier trials"), PLAN_TIMEOUT_S, "the ledger: "
         )
     except (OSError, *_UNREADABLE) as error:
         return _unavailable(error)

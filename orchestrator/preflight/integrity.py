@@ -48,7 +48,7 @@ def require_unchanged_files(folder: SearchFolder, search: SearchRecord) -> None:
         )
 
 
-def require_newest_journal(folder: SearchFolder, search: SearchRecord) -> None:
+def require_current_journal(folder: SearchFolder, search: SearchRecord) -> None:
     """ExternalError where attempts have folders and the journal does not know them: an older one was put back, and
     whoever goes on by it gives their names again."""
     if unknown := list(_unknown_attempts(folder, search)):
@@ -69,7 +69,7 @@ def _unknown_attempts(folder: SearchFolder, search: SearchRecord) -> Iterator[st
             yield from (f"{place.name}.{name}" for name in found if name not in attempts)
 
 
-def require_own_folder(folder: SearchFolder) -> TakenFolder:
+def require_owned_folder(folder: SearchFolder) -> TakenFolder:
     """The folder as it is now. InputError for one of somebody else, in which nothing of ours may be left (its owner
     could not read it), and for one that others could put another in the place of.
 

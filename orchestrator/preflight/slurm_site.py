@@ -72,26 +72,26 @@ def require_site(spec: SearchSpec, space: SearchSpace, note: Callable[[str], Non
     try:
         tested = [(request, slurm.test(request)) for request in smallest_and_largest(spec, space)]
     except SlurmUnreachable as error:
-        raise no_slurm(error) from error
-    problems = [refusal_of(request, s.message, spec) for request, s in tested if s.status is SubmitStatus.REFUSED]
+        raise slurm_unreachable_error(error) from error
+    problems = [refusal_problem(request, s.message, spec) for request, s in tested if s.status is SubmitStatus.REFUSED]
     if problems:
         raise with_locations(InputError(*problems), spec)
     for warning in option_warnings(tested[-1][0].options):
-        note(f"{option_words(warning)}: {warning.fix}")
+        note(f"{describe_option(warning)}: {warning.fix}")
     jobs = 1 if spec.launcher.kind == "slurm_pilot" else spec.search.parallel_trials
     for words in site_remarks(spec.launcher.slurm, tested[-1][0].num_nodes, tested[-1][0].time_limit_s, jobs):
         note(words)
     for request, submission in tested:
         if submission.status is SubmitStatus.BUSY:
-            note(f"{job_words(request)} would have to wait just now: {submission.message}")
+            note(f"{describe_job(request)} would have to wait just now: {submission.message}")
 
 
-def option_words(warning: OptionProblem) -> str:
+def describe_option(warning: OptionProblem) -> str:
     """What is to be known of an option that may be used all the same."""
     return f"launcher.slurm.{warning.key} {warning.rule}"
 
 
-def no_slurm(error: SlurmUnreachable) -> ExternalError:
+def slurm_unreachable_error(error: SlurmUnreachable) -> ExternalError:
     """That no Slurm answers, which one was asked, and what to do."""
     words, configuration = str(error), os.environ.get("SLURM_CONF")
     fix = _WITHOUT_ANSWER
@@ -121,16 +121,16 @@ def smallest_and_largest(spec: SearchSpec, space: SearchSpace) -> Iterable[JobRe
         )
 
 
-def refusal_of(request: JobRequest, words: str, spec: SearchSpec) -> Problem:
+def refusal_problem(request: JobRequest, words: str, spec: SearchSpec) -> Problem:
     """Slurm's words about this job, with the key of the search file that they are about, and what to do."""
     key, fix = next(((k, f) for pattern, k, f in _KEYS if re.search(pattern, words, re.IGNORECASE)), _ANY_KEY)
     rule = "every job of a search must be one that this cluster would run"
     if spec.launcher.kind == "slurm_pilot" and key == "measure.time_limit":
-        rule = f"{rule}; {shortest_pilot_words(spec.measure.time_limit_s)}"
+        rule = f"{rule}; {describe_shortest_pilot(spec.measure.time_limit_s)}"
         fix = f"{fix}; or launcher.kind slurm, whose jobs are as long as one trial"
     return Problem(
         "submission_rejected",
-        f"Slurm refuses {job_words(request)}: {words}",
+        f"Slurm refuses {describe_job(request)}: {words}",
         rule=rule,
         fix=fix,
         key=key,
@@ -138,7 +138,7 @@ def refusal_of(request: JobRequest, words: str, spec: SearchSpec) -> Problem:
     )
 
 
-def shortest_pilot_words(time_limit_s: float) -> str:
+def describe_shortest_pilot(time_limit_s: float) -> str:
     """What the shortest pilot's time is made of, for trials of this limit."""
     parts = (
         f"measure.time_limit {time_limit_s:g} s + {LAUNCHER_GRACE_S:g}",
@@ -148,7 +148,7 @@ def shortest_pilot_words(time_limit_s: float) -> str:
     return f"the shortest pilot takes {', '.join(parts)}, in whole minutes"
 
 
-def job_words(request: JobRequest) -> str:
+def describe_job(request: JobRequest) -> str:
     """Its size and its time."""
     size = f"{counted(request.num_nodes, 'node')} x {counted(request.tasks_per_node, 'rank')}"
     return f"a job of {size} for {counted(request.time_limit_min, 'minute')}"

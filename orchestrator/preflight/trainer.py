@@ -134,12 +134,12 @@ def _interpreter_line_error(program: Path) -> tuple[str, str] | None:
 def _has_torch(python: str) -> bool:
     """True as well of what is not known to have none: a Python that does not answer."""
     try:
-        return ask_interpreter(python, _QUESTION, _ANSWERS_WITHIN_S).returncode != _NO_TORCH
+        return run_python(python, _QUESTION, _ANSWERS_WITHIN_S).returncode != _NO_TORCH
     except (OSError, subprocess.TimeoutExpired):
         return True
 
 
-def ask_interpreter(python: str, program: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
+def run_python(python: str, program: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
     """What a program says that the Python of ranks on this machine runs, with the environment that ranks have of ours.
 
     Raises OSError and subprocess.TimeoutExpired.

@@ -16,12 +16,12 @@ from trials.files.path_owners import require_own_way
 if TYPE_CHECKING:
     from orchestrator.config.spec import SearchSpec
 
-OTHER_WORK_DIR = "name a folder that you may write to"
+WORK_DIR_FIX = "name a folder that you may write to"
 _READ_OF_SETUP = 2**20
 _LONGEST_WORK_DIR = 3800  # with a search's own paths below it, within what Linux takes
 
 
-def require_places(spec: SearchSpec) -> None:
+def require_directories(spec: SearchSpec) -> None:
     """InputError unless the search's jobs can get their folders, and find their setup file."""
     _require_work_dir(spec.work_dir)
     if spec.launcher.uses_slurm:
@@ -35,20 +35,20 @@ def require_places(spec: SearchSpec) -> None:
 def _require_work_dir(path: Path) -> None:
     """InputError unless searches can get their folders in `path`; it is made when the first one does."""
     if len(str(path)) > _LONGEST_WORK_DIR:
-        raise bad_work_dir(path, f"has {len(str(path))} characters, {_LONGEST_WORK_DIR} are the most", OTHER_WORK_DIR)
+        raise work_dir_error(path, f"has {len(str(path))} characters, {_LONGEST_WORK_DIR} are the most", WORK_DIR_FIX)
     try:
         inside = next((p for p in (path, *path.parents) if SearchFolder(p).is_one), None)
         nearest = next(p for p in (path, *path.parents) if os.path.lexists(p))
         mode = nearest.stat().st_mode
         require_own_way(path, "work_dir", "work_dir")
     except OSError as error:
-        raise bad_work_dir(path, error.strerror or str(error), OTHER_WORK_DIR) from error
+        raise work_dir_error(path, error.strerror or str(error), WORK_DIR_FIX) from error
     if inside is not None:
-        raise bad_work_dir(path, f"lies inside the search {inside.name}", "name a folder outside of any search")
+        raise work_dir_error(path, f"lies inside the search {inside.name}", "name a folder outside of any search")
     if not stat.S_ISDIR(mode):
-        raise bad_work_dir(path, f"cannot be made: {nearest} is not a folder", OTHER_WORK_DIR)
+        raise work_dir_error(path, f"cannot be made: {nearest} is not a folder", WORK_DIR_FIX)
     if not os.access(nearest, os.W_OK | os.X_OK):
-        raise bad_work_dir(path, f"cannot be written at {nearest}", OTHER_WORK_DIR)
+        raise work_dir_error(path, f"cannot be written at {nearest}", WORK_DIR_FIX)
 
 
 def _require_slurm_work_dir(path: Path, has_mounts: bool) -> None:
@@ -58,9 +58,9 @@ def _require_slurm_work_dir(path: Path, has_mounts: bool) -> None:
     """
     if found := [sign for sign in "%\\" if sign in str(path)]:
         fix = "name a folder without it" if len(found) == 1 else "name a folder without them"
-        raise bad_work_dir(path, f"has {' and '.join(found)}, which Slurm reads as a pattern in a log's path", fix)
+        raise work_dir_error(path, f"has {' and '.join(found)}, which Slurm reads as a pattern in a log's path", fix)
     if has_mounts and any(sign in ":," or sign.isspace() for sign in str(path)):
-        raise bad_work_dir(path, "has a blank, : or , in it, and a container is to see it", "name one without them")
+        raise work_dir_error(path, "has a blank, : or , in it, and a container is to see it", "name one without them")
 
 
 def _require_setup_file(path: str | None) -> None:
@@ -126,6 +126,6 @@ def _is_missing(path: str) -> bool:
     return False
 
 
-def bad_work_dir(path: Path, message: str, fix: str) -> InputError:
+def work_dir_error(path: Path, message: str, fix: str) -> InputError:
     rule = "searches lie in a folder that exists or can be made, of yours to write and not everybody's, in no search"
     return InputError.of("work_dir", f"{path} {message}", key="work_dir", value=str(path), rule=rule, fix=fix)

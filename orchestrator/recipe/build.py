@@ -22,9 +22,9 @@ from trials.ledger.events import SearchRecord
 from trials.trial import Attempt, Outcome, Trial, TrialKind, TrialSpec, TrialState, utc_text
 
 EVIDENCE_SCHEMA = "parlay.evidence/1"
-OWN_TRAINER_ALONE = "Measured with Parlay's own training program; not measured with another trainer."
+PARLAY_TRAINER_ONLY = "Measured with Parlay's own training program; not measured with another trainer."
 """A caveat, until a replay with another one has been noted."""
-MOST_COMPARED = 50
+MAX_COMPARED = 50
 """Layouts listed in recipe.yaml; evidence.json has all."""
 
 
@@ -104,7 +104,7 @@ def build_recipe(source: RecipeSource, created_at: str, parlay_version: str, fil
         measured=_printable(outcome.measured),
         repeats=len(source.runs),
         **_choice(source),
-        compared_with=tuple(_compared(source))[:MOST_COMPARED],
+        compared_with=tuple(_compared(source))[:MAX_COMPARED],
         constraints=_printable(source.search.spec.get("constraints") or {}),
         trainer=_printable(spec.trainer),
         launcher=_printable(source.search.spec.get("launcher") or {}),
@@ -221,7 +221,7 @@ def _caveats(source: RecipeSource) -> Iterator[str]:
     for flag in source.trial.flags:
         yield f"Flagged {describe_flag(flag)}."
     if source.spec.trainer["kind"] == "parlay":
-        yield OWN_TRAINER_ALONE
+        yield PARLAY_TRAINER_ONLY
     if source.baseline is not None and source.baseline.measured is None:
         yield f"The baseline ({source.baseline.trial}) was not measured: {format_trial_end(source.baseline)}."
     full_at = source.outcome.measured.get("host_memory_full_at_step")

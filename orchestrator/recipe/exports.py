@@ -45,7 +45,7 @@ TITLES = {
 """The trainers of recipe.yaml's `exports` by their own names."""
 
 _COMMAND_FILE = "command.txt"
-_TOLD_BY_WORDS = ("megatron-lm", "megatron-deepspeed", "command")
+_TAKES_ARGUMENTS = ("megatron-lm", "megatron-deepspeed", "command")
 
 
 class ExportStatus(LowerStrEnum):
@@ -56,7 +56,7 @@ class ExportStatus(LowerStrEnum):
     REFUSED = "refused"
 
 
-STATUS_WORDS = {
+STATUS_TEXT = {
     ExportStatus.MEASURED: "measured with this trainer",
     ExportStatus.NOT_MEASURED: "not measured with this trainer",
 }
@@ -97,7 +97,7 @@ def exports(spec: TrialSpec, python: str) -> list[Export]:
     return sorted([*made, *_commands(spec, python)], key=lambda export: export.status is not ExportStatus.MEASURED)
 
 
-def measured_with(spec: TrialSpec) -> str:
+def measured_trainer(spec: TrialSpec) -> str:
     """The trainer that ran the trial; of Parlay's own the engine, which a table of measurements may name as well."""
     kind = str(spec.trainer["kind"])
     return spec.layout.engine if kind == "parlay" else kind
@@ -119,7 +119,7 @@ def _export(name: str, trainer: _Trainer, measured: TrialSpec) -> Export:
     if problem is not None:
         return Export(name, ExportStatus.REFUSED, rule=problem.code, message=_why(problem))
     spec = replace(measured, layout=layout)
-    ran = measured_with(measured) == name
+    ran = measured_trainer(measured) == name
     status = ExportStatus.MEASURED if ran else ExportStatus.NOT_MEASURED
     start = _printable(trainer.start(spec))
     heading = _heading(name, status, start, measured)
@@ -136,7 +136,7 @@ def _why(problem: Problem) -> str:
 
 def _heading(name: str, status: ExportStatus, start: str, spec: TrialSpec) -> str:
     return (
-        f"# {TITLES[name]}: layout, model and batch of {spec.search_id} {spec.trial}, {STATUS_WORDS[status]}.\n"
+        f"# {TITLES[name]}: layout, model and batch of {spec.search_id} {spec.trial}, {STATUS_TEXT[status]}.\n"
         "# What it does not say is yours: data, tokenizer, optimizer, how long to train, where checkpoints go.\n"
         f"# {start}\n"
     )
@@ -157,7 +157,7 @@ def _printable(text: str) -> str:
 def _commands(spec: TrialSpec, python: str) -> list[Export]:
     """command.txt: the words that started a rank, of a trainer that is told by words and ran the layout."""
     kind = str(spec.trainer["kind"])
-    if kind not in _TOLD_BY_WORDS or any(engine_violations(spec.layout, spec.model, engines_of(kind))):
+    if kind not in _TAKES_ARGUMENTS or any(engine_violations(spec.layout, spec.model, engines_of(kind))):
         return []
     words = invocation(replace(spec, layout=spec.layout.canonical()), python, ".").words
     # Other kinds have a line of their own, with the same words.

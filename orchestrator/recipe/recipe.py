@@ -105,7 +105,7 @@ class Recipe:
         _require_fields(data)
         try:
             recipe = cls(**{f.name: data[f.name] for f in fields(cls)} | _parts(data))
-            problems = [*_broken_batch(recipe, data["batch"]), *_broken_world(recipe)]
+            problems = [*_batch_problems(recipe, data["batch"]), *_world_problems(recipe)]
         except InputError as error:
             raise InputError(*(replace(p, fix=p.fix or _AGREEING) for p in error.problems)) from error
         except (KeyError, TypeError, AttributeError) as error:
@@ -215,7 +215,7 @@ def _require_fields(data: Mapping[str, Any]) -> None:
         raise InputError.of("recipe", "; ".join(wrong), rule=rule, fix=AS_WRITTEN)
 
 
-def _broken_batch(recipe: Recipe, written: Mapping[str, Any]) -> Iterator[Problem]:
+def _batch_problems(recipe: Recipe, written: Mapping[str, Any]) -> Iterator[Problem]:
     layout, batch = recipe.layout, recipe.batch
     if dict(written) != batch:
         wrong = next(n for n in [*batch, *written] if written.get(n) != batch.get(n))
@@ -231,7 +231,7 @@ def _broken_batch(recipe: Recipe, written: Mapping[str, Any]) -> Iterator[Proble
         )
 
 
-def _broken_world(recipe: Recipe) -> Iterator[Problem]:
+def _world_problems(recipe: Recipe) -> Iterator[Problem]:
     layout, cluster = recipe.layout, recipe.cluster
     world = layout.num_nodes * cluster.gpus_per_node
     if layout.num_gpus != world:

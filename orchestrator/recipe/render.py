@@ -8,7 +8,7 @@ from typing import Any
 
 from dashboards.trial_text import describe_step_time, format_range
 from orchestrator.launchers.base import trial_program
-from orchestrator.recipe.exports import STATUS_WORDS, TITLES, ExportStatus
+from orchestrator.recipe.exports import STATUS_TEXT, TITLES, ExportStatus
 from orchestrator.recipe.recipe import Recipe
 from search_spaces.layouts.layout import Layout
 from trials.files.text import counted
@@ -223,7 +223,7 @@ def _starts(recipe: Recipe) -> Iterator[str]:
     for export in recipe.exports:
         if export["start"] is not None:
             files = ", ".join(f"`{name}`" for name in export["files"])
-            status = STATUS_WORDS[ExportStatus(export["status"])] + _replayed(export)
+            status = STATUS_TEXT[ExportStatus(export["status"])] + _replayed(export)
             yield f"**{TITLES[export['trainer']]}**, {status} ({files}):\n\n    {export['start']}"
     refused = [export for export in recipe.exports if export["status"] == ExportStatus.REFUSED]
     if refused:

@@ -50,7 +50,7 @@ class MachineLock:
         try:
             descriptor = os.open(self._file, flags, 0o600)
         except OSError as error:
-            raise bad_home(self._file.parent, error) from error
+            raise home_error(self._file.parent, error) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -65,7 +65,7 @@ class MachineLock:
             self._descriptor = None
 
 
-def bad_home(home: Path, error: OSError) -> InputError:
+def home_error(home: Path, error: OSError) -> InputError:
     """Of a home of Parlay in which something could not be written."""
     return InputError.of(
         "home",

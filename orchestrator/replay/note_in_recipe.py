@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.recipe.build import OWN_TRAINER_ALONE
+from orchestrator.recipe.build import PARLAY_TRAINER_ONLY
 from orchestrator.recipe.exports import TITLES, Export, ExportStatus, exports
 from orchestrator.recipe.read import LoadedRecipe, read_recipe
 from orchestrator.recipe.recipe import Recipe, recipe_yaml
@@ -50,7 +50,7 @@ def with_export(recipe: Recipe, export: Export) -> Recipe:
     """The recipe with this entry in the place of that trainer's older one."""
     kept = [export.to_json() if old["trainer"] == export.trainer else old for old in recipe.exports]
     since = f"Measured with Parlay's own training program, and since by a replay with {TITLES[export.trainer]}."
-    caveats = [since if caveat == OWN_TRAINER_ALONE else caveat for caveat in recipe.caveats]
+    caveats = [since if caveat == PARLAY_TRAINER_ONLY else caveat for caveat in recipe.caveats]
     return replace(recipe, exports=tuple(kept), caveats=tuple(caveats))
 
 

@@ -118,7 +118,7 @@ class ReplayStopped(KeyboardInterrupt):
         self.result = replace(result, verdict=ReplayVerdict.INCONCLUSIVE, detail="stopped before it had a verdict")
 
 
-def impossible(loaded: LoadedRecipe, here: Cluster | None) -> ReplayResult | None:
+def impossible_result(loaded: LoadedRecipe, here: Cluster | None) -> ReplayResult | None:
     """The answer where the layout cannot be measured; None where it can, as far as is known before anything has run.
 
     `here` is the hardware at hand, None where it is not known. InputError as `recorded_runs`.
@@ -141,13 +141,12 @@ def replay(
     rules: ReplayRules = ReplayRules(),
     watcher: ReplayCallbacks | None = None,
 ) -> ReplayResult:
-    """Measure the recipe's layout again, where that is not impossible, one run after the other, and compare; unless it
-    is reproduced, in further sessions, too.
+    """Measure the recipe's layout again and compare; repeat in further sessions until the result is clear.
 
-    `folder` is new; its name is the id the attempts run under. A run that cannot be launched or measured ends the
-    replay, with what was measured before it; where nothing was, ExternalError is raised as the launcher does. On an
-    interrupt, and where the watcher says so, the run in flight is cancelled, what may live on is noted, and
-    ReplayStopped raised.
+    Call it only where `impossible_result` returns None. `folder` is new; its name is the id the attempts run under. A
+    run that cannot be launched or measured ends the replay with the runs before it; without any the launcher's
+    ExternalError is raised. On an interrupt, or when `watcher` requests a stop, the run in flight is cancelled, one
+    that may still run is noted, and ReplayStopped is raised.
     """
     recorded = recorded_runs(loaded)
     folder.path.mkdir(parents=True, mode=0o700)

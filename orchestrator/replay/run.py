@@ -18,14 +18,14 @@ from orchestrator.lifecycle.signals import CancelOnSignal
 from orchestrator.preflight.trainer import PYTHON_OF_IMAGES, is_in_image
 from orchestrator.recipe.read import LoadedRecipe
 from orchestrator.recipe.recipe import Recipe
-from orchestrator.replay.machine_lock import MachineLock, NullLock, bad_home
+from orchestrator.replay.machine_lock import MachineLock, NullLock, home_error
 from orchestrator.replay.note_in_recipe import note_replay
 from orchestrator.replay.other_trainer import trainer_section, under_trainer
 from orchestrator.replay.replay import (
     ReplayResult,
     ReplayRules,
     ReplayStopped,
-    impossible,
+    impossible_result,
     launcher_section,
     replay,
     this_machine,
@@ -70,7 +70,7 @@ def _python_of(recipe: Recipe, launcher: LauncherSection) -> str:
     return PYTHON_OF_IMAGES if in_image else sys.executable
 
 
-def replayed(
+def run_replay(
     loaded: LoadedRecipe,
     python: str,
     launcher_kind: str | None,
@@ -89,7 +89,7 @@ def replayed(
     section = launcher_section(loaded.recipe, launcher_kind)
     is_here = section.kind == "local" or (section.kind == "ray" and section.address is None)
     here = this_machine(loaded.recipe.cluster, os.environ) if is_here else None
-    if (answer := impossible(loaded, here)) is not None:
+    if (answer := impossible_result(loaded, here)) is not None:
         return answer
     require_own_way(work_dir, "work_dir", "work_dir")
     folder = SearchFolder(work_dir.absolute() / f"replay-{secrets.token_hex(3)}")
@@ -104,9 +104,9 @@ def replayed(
         try:
             result = replay(loaded, launcher, folder, python=python, rules=rules, watcher=watcher)
         except ReplayStopped as stopped:
-            _leave_word(folder, stopped.result, note)
+            _write_interrupted_result(folder, stopped.result, note)
             raise
-        _written(folder, result)
+        _write_result(folder, result)
         return result
 
 
@@ -114,18 +114,18 @@ def _launcher(section: LauncherSection, cluster: Cluster) -> tuple[Launcher, str
     try:
         return factory.make_launcher(section, parallel_trials=1, cluster=cluster)
     except OSError as error:  # of Slurm: what searches share of its answers lies in Parlay's home
-        raise bad_home(home_folder(), error) from error
+        raise home_error(home_folder(), error) from error
 
 
-def _leave_word(folder: SearchFolder, result: ReplayResult, note: Callable[[str], None]) -> None:
+def _write_interrupted_result(folder: SearchFolder, result: ReplayResult, note: Callable[[str], None]) -> None:
     """Of a replay that was told to stop, which it does also where that cannot be written."""
     try:
-        note(f"{_written(folder, result)} says how far it came")
+        note(f"{_write_result(folder, result)} says how far it came")
     except OSError as error:
         note(f"how far it came could not be written: {error}")
 
 
-def _written(folder: SearchFolder, result: ReplayResult) -> Path:
+def _write_result(folder: SearchFolder, result: ReplayResult) -> Path:
     file = folder.path / "replay.json"
     write_json(file, result.to_json())
     return file

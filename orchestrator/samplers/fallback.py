@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from threadpoolctl import threadpool_limits
 
-from orchestrator.common.timeouts import in_thread, result_with_timeout
+from orchestrator.common.timeouts import result_with_timeout, submit_to_thread
 from orchestrator.samplers.base import Sampler, TrialFeedback
 from search_spaces.layouts.layout import Layout
 
@@ -52,7 +52,7 @@ class FallbackSampler(Sampler):
 
     def _in_time(self, answer: Callable[[], _T]) -> _T:
         """The answer from a thread that is left behind after the time limit."""
-        return result_with_timeout(in_thread(partial(_on_one_core, answer), "sampler"), self._time_limit_s, "")
+        return result_with_timeout(submit_to_thread(partial(_on_one_core, answer), "sampler"), self._time_limit_s, "")
 
 
 def _on_one_core(answer: Callable[[], _T]) -> _T:

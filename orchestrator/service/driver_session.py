@@ -84,7 +84,7 @@ class DriverSession:
         spec, cancelling = self._spec(search), self._cancel_requested()
         candidates = () if cancelling or search.state.is_ended else prepare(spec).feasible
         tracking = open_tracking(spec, self._note)
-        watcher = SearchCallbacks(note=self._note, driving=self._track_driver, grant_slots=self._grant_slots)
+        watcher = SearchCallbacks(note=self._note, driver_context=self._track_driver, grant_slots=self._grant_slots)
         return drive(self._folder, spec, candidates, tracking, self._ledger_url, watcher, cancelling)
 
     def _cancel_requested(self) -> bool:

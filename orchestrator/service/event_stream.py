@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TypeVar
 
-from orchestrator.common.timeouts import in_thread
+from orchestrator.common.timeouts import submit_to_thread
 from trials.ledger.events import Event, SearchRecord
 from trials.ledger.journal import Journal, JournalDamaged, search_of
 
@@ -87,7 +87,7 @@ async def _stream(
 
 async def run_in_thread(work: Callable[[], T]) -> T:
     """What a look at files finds, from a thread of its own: those that hang hold up no other stream, and no exit."""
-    return await asyncio.wrap_future(in_thread(work, "look"))
+    return await asyncio.wrap_future(submit_to_thread(work, "look"))
 
 
 def sse(event: Event) -> str:

@@ -401,7 +401,7 @@ class TestCancelling:
         assert done.to_json() == told(capsys, "cancel", ended.search_id)
 
     def test_one_that_another_thread_drives_is_ended_there(self, question, monkeypatch):
-        turn, is_asked, done = Driver.turn, threading.Event(), []
+        turn, is_asked, done = Driver.iterate, threading.Event(), []
         asking = threading.Thread(target=lambda: done.append(api.cancel(quiet=True)))
 
         def asked(*what: object) -> None:
@@ -424,7 +424,7 @@ class TestCancelling:
     def test_what_could_not_be_reached_is_named(self, tmp_path, monkeypatch):
         search = search_with_a_job(tmp_path)
         monkeypatch.setenv("PATH", str(tmp_path))  # without Slurm's commands
-        monkeypatch.setattr(cancel, "CANCEL_LIMIT_S", 0.5)
+        monkeypatch.setattr(cancel, "CANCEL_TIMEOUT_S", 0.5)
         done = api.cancel(search.path, quiet=True)
         assert (done.is_complete, done.unreached) == (False, (f"{search.search_id}.t0001.a1",))
 
@@ -434,7 +434,7 @@ class TestEnding:
 
     @pytest.mark.parametrize("times", [1, 2])
     def test_an_interrupt_raises_once_the_driver_has_left_and_the_search_goes_on(self, question, monkeypatch, times):
-        turn = Driver.turn
+        turn = Driver.iterate
 
         def interrupted(driver: Driver) -> None:
             turn(driver)

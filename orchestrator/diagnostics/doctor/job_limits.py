@@ -18,7 +18,7 @@ from operator import attrgetter
 from orchestrator.config.spec import SearchSpec, with_locations
 from orchestrator.diagnostics.doctor.finding import Finding, Level, error, note, ok, warning
 from orchestrator.diagnostics.doctor.site_profile import site_findings
-from orchestrator.preflight.slurm_site import job_words, option_words, refusal_of, smallest_and_largest
+from orchestrator.preflight.slurm_site import describe_job, describe_option, refusal_problem, smallest_and_largest
 from search_spaces.errors import InputError
 from search_spaces.search_space import SearchSpace
 from slurm.association_limits import Association, AssociationLimits, Qos, normalized_name
@@ -86,7 +86,7 @@ def examine_jobs(slurm: Slurm, spec: SearchSpec, space: SearchSpace) -> Iterator
     if spec.launcher.kind == "slurm":  # trials of a pilot are no jobs of their own
         yield from parallel_findings(jobs, options, entered, cluster)
     for risk in option_warnings(options):
-        yield warning("environment", option_words(risk), risk.fix)
+        yield warning("environment", describe_option(risk), risk.fix)
     found = named_partitions(requests[-1], cluster.partitions)
     yield from site_findings(section, requests[-1], jobs, found, cluster.nodes)
 
@@ -144,9 +144,9 @@ def job_findings(request: JobRequest, cluster: Cluster, is_smallest: bool) -> It
     if shortages(request, cluster.nodes):
         return
     if (words := wait_reason(request, cluster.nodes)) is None:
-        yield ok("nodes_up", f"{job_words(request)}: enough nodes are up")
+        yield ok("nodes_up", f"{describe_job(request)}: enough nodes are up")
         return
-    found = f"{job_words(request)} waits for {words}"
+    found = f"{describe_job(request)} waits for {words}"
     fix = "ask the site when they are back (sinfo --list-reasons), or search on fewer nodes: constraints.max_nodes"
     yield error("nodes_up", f"{found}; no trial can start", fix) if is_smallest else warning("nodes_up", found, fix)
 
@@ -155,11 +155,11 @@ def test_findings(slurm: Slurm, request: JobRequest, spec: SearchSpec) -> Iterat
     """What sbatch --test-only says of a job that we know nothing against."""
     tested = slurm.test(request)
     if tested.status is SubmitStatus.REFUSED:
-        problem = with_locations(InputError(refusal_of(request, tested.message, spec)), spec).problems[0]
+        problem = with_locations(InputError(refusal_problem(request, tested.message, spec)), spec).problems[0]
         where = f"{problem.key}: " if problem.key else ""
         yield error("sbatch", f"{where}{problem.message}", problem.fix or "ask for what sinfo shows")
     elif tested.status is SubmitStatus.ACCEPTED:
-        yield ok("sbatch", f"{job_words(request)}: sbatch --test-only takes it")
+        yield ok("sbatch", f"{describe_job(request)}: sbatch --test-only takes it")
 
 
 def parallel_findings(
@@ -189,10 +189,10 @@ def _own_faults(request: JobRequest, cluster: Cluster) -> Iterator[Finding]:
             if time
             else _FIXES[Resource.NODES]
         )
-        yield error("time_limit" if time else "nodes", f"{job_words(request)}: {words}", fix)
+        yield error("time_limit" if time else "nodes", f"{describe_job(request)}: {words}", fix)
     for shortage in shortages(request, cluster.nodes) if partitions else ():
         yield error(
-            shortage.resource.name.lower(), f"{job_words(request)}: {shortage.message}", _FIXES[shortage.resource]
+            shortage.resource.name.lower(), f"{describe_job(request)}: {shortage.message}", _FIXES[shortage.resource]
         )
     yield from _quota_faults(request, partitions, cluster)
 
@@ -203,15 +203,15 @@ def _quota_faults(request: JobRequest, partitions: Sequence[PartitionSnapshot], 
     walls_s = [association.max_wall_s for association in _associations(options, cluster)]
     wall_s = _first_limit(_of_qos(_WALL, options, partitions, cluster).most, walls_s)
     if request.time_limit_min * 60 > wall_s:
-        words = f"{job_words(request)}: your account and QOS allow {wall_s / 60:g} minutes (MaxWall)"
+        words = f"{describe_job(request)}: your account and QOS allow {wall_s / 60:g} minutes (MaxWall)"
         yield error("time_limit", words, f"lower measure.time_limit, or {other}")
     nodes = _of_qos(_NODES, options, partitions, cluster)
     if request.num_nodes > nodes.most:
-        words = f"{job_words(request)}: QOS {nodes.qos} allows {nodes.most:g} nodes (MaxTRES)"
+        words = f"{describe_job(request)}: QOS {nodes.qos} allows {nodes.most:g} nodes (MaxTRES)"
         yield error("nodes", words, f"lower constraints.max_nodes, or {other}")
     asked, gpus = request.num_nodes * gpus_requested(request), _of_qos(_GPUS, options, partitions, cluster)
     if asked > gpus.most:
-        words = f"{job_words(request)}: QOS {gpus.qos} allows {gpus.most:g} GPUs (MaxTRES), {asked} are asked for"
+        words = f"{describe_job(request)}: QOS {gpus.qos} allows {gpus.most:g} GPUs (MaxTRES), {asked} are asked for"
         yield error("gpus", words, f"lower constraints.max_nodes, or {other}")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from orchestrator.common.machine_load import busy_words
+from orchestrator.common.machine_load import busy_warning
 from orchestrator.diagnostics.doctor.finding import Finding, error, note, ok, warning
 
 LEAST_FILES = 1024
@@ -41,7 +41,7 @@ def examine_machine() -> Iterator[Finding]:
         yield warning("libraries", words, _REINSTALL)
     yield umask_finding(_umask_of_shell())
     yield from limit_findings({name: resource.getrlimit(number)[0] for name, number in _LIMITS.items()})
-    if (busy := busy_words()) is not None:
+    if (busy := busy_warning()) is not None:
         yield note("load", busy, "measure on this machine when it is idle; jobs on other nodes do not mind")
 
 

@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from orchestrator.config.spec import SearchSpec
 from orchestrator.diagnostics.doctor.finding import Finding, error, note, ok, warning
-from orchestrator.preflight.trainer import ask_interpreter, python_of, ranks_run_here
+from orchestrator.preflight.trainer import python_of, ranks_run_here, run_python
 from trials.files.folders import read_json
 
 LEAST_PYTHON, LEAST_TORCH = "3.10", "2.6"
@@ -85,7 +85,7 @@ def software_of(python: str) -> Software | Finding:
     if shutil.which(python) is None:
         return error("ranks_python", f"{python} is not an executable on this machine", fix)
     try:
-        done = ask_interpreter(python, _QUESTION, _ANSWERS_WITHIN_S)
+        done = run_python(python, _QUESTION, _ANSWERS_WITHIN_S)
         answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     except subprocess.TimeoutExpired:
         words = f"{python} did not import torch within {_ANSWERS_WITHIN_S:.0f} s"

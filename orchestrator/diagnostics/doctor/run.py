@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dashboards.schema import TrackingSection
-from orchestrator.common.timeouts import in_thread, result_with_timeout
+from orchestrator.common.timeouts import result_with_timeout, submit_to_thread
 from orchestrator.config.spec import SearchSpec, with_locations
 from orchestrator.diagnostics.doctor.finding import Area, Examination, Finding, error, errors_of, note, ok
 from orchestrator.diagnostics.doctor.folders import examine_folder
@@ -22,7 +22,7 @@ from orchestrator.diagnostics.doctor.storage import examine_home, examine_ledger
 from orchestrator.launchers.local.launcher import local_slots
 from orchestrator.planning.candidates import candidates_of, require_affordable
 from orchestrator.preflight.trainer import ranks_run_here, require_trainer
-from orchestrator.preflight.work_dir import require_places
+from orchestrator.preflight.work_dir import require_directories
 from search_spaces.errors import ExternalError, InputError
 from search_spaces.search_space import SearchSpace
 from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable
@@ -83,7 +83,7 @@ def findings_in_time(area: Area, check: Check, limit_s: float = AREA_ANSWERS_WIT
                 found.append(finding)
 
     try:
-        result_with_timeout(in_thread(work, "doctor"), limit_s, "")
+        result_with_timeout(submit_to_thread(work, "doctor"), limit_s, "")
     except TimeoutError as late:
         fix = "look at what comes next after the last finding: a file system or a server that does not answer"
         found = [*found, error("no_answer", f"{area}: {late}", fix)]
@@ -155,7 +155,7 @@ def _examine_jobs(subject: Subject, spec: SearchSpec, space: SearchSpace) -> Ite
 
 def _examine_places(spec: SearchSpec, subject: Subject) -> Iterator[Finding]:
     try:
-        require_places(spec)
+        require_directories(spec)
     except InputError as refused:
         raise with_locations(refused, spec) from refused
     runs_on_nodes, settings = subject.is_slurms, subject.settings if subject.is_slurms else None

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from orchestrator.diagnostics.doctor.finding import Finding, error, note, ok, warning
 from orchestrator.launchers.factory import poll_interval_s
-from orchestrator.preflight.slurm_site import no_slurm
+from orchestrator.preflight.slurm_site import slurm_unreachable_error
 from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable
 
 COMMANDS = ("sbatch", "squeue", "scontrol", "sinfo", "scancel")
@@ -64,7 +64,7 @@ def unreachable_finding(unreachable: SlurmUnreachable) -> Finding:
     if _MUNGE in words.lower() or "authentication" in words.lower():
         fix = "see that munged runs on this machine (munge -n | unmunge), with the cluster's key and the right time"
         return error("munge", f"Slurm does not believe who asks: {words}", fix)
-    refused = no_slurm(unreachable)
+    refused = slurm_unreachable_error(unreachable)
     return error("controller", str(refused), refused.fix or "try again when scontrol ping answers")
 
 

@@ -21,7 +21,7 @@ from dashboards.access.ports import held_port
 from dashboards.access.token import page_address
 from dashboards.mlflow.server import MlflowServer, ServerFailed, answers, show_dashboard, tunnel_command
 from dashboards.mlflow.sync import MlflowSync
-from orchestrator.lifecycle.mlflow_resync import send_again
+from orchestrator.lifecycle.mlflow_resync import resync
 from search_spaces.errors import ExternalError, InputError
 from tests.dashboards.mlflow_held import everything, without_ids
 from tests.dashboards.searches import SearchUnderTest, ended_search, search_folder
@@ -116,7 +116,7 @@ def test_a_server_killed_in_the_middle_and_started_again_has_everything_once(tmp
     with ServerWithPasswords(store, home, port) as server:
         sync.sync(search.record, folder)
         for _ in range(2):
-            late = send_again(folder, MlflowSync(server.address, "killed", home), pytest.fail)
+            late = resync(folder, MlflowSync(server.address, "killed", home), pytest.fail)
             assert (late.num_sent, late.unsent) == (5, ())
         MlflowSync(server.address, "undisturbed", home).sync(search.record, folder)
         client = MlflowClient(server.address)

@@ -41,7 +41,7 @@ def test_a_cancel_without_a_slurm_that_answers_ends_and_lists_what_it_could_not_
     monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
     search = search_with_a_job(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))  # without Slurm's commands
-    monkeypatch.setattr(cancel, "CANCEL_LIMIT_S", 0.5)
+    monkeypatch.setattr(cancel, "CANCEL_TIMEOUT_S", 0.5)
     assert main.run(["cancel", str(search.path), "--json"]) == ExitCode.CANCEL_INCOMPLETE
     answer = json.loads(capsys.readouterr().out)
     assert (answer["cancelled"], answer["unreached"]) == ([], [f"{search.search_id}.t0001.a1"])

@@ -90,7 +90,7 @@ def test_cancel_needs_the_folder_alone(begun, parlay, url):
 
 def test_a_driver_hears_of_a_cancel_by_the_ledger_that_was_made_anew(begun, parlay, url, monkeypatch):
     acquire_lease(begun, 2e9)
-    monkeypatch.setattr(cancel, "CANCEL_LIMIT_S", 0.5)
+    monkeypatch.setattr(cancel, "CANCEL_TIMEOUT_S", 0.5)
     assert parlay("cancel", begun.path)[0] == ExitCode.CANCEL_INCOMPLETE
     with closing(LedgerReader(url)) as reader:
         assert [command.kind for command in reader.pending_commands(begun.search_id)] == [CommandKind.CANCEL]

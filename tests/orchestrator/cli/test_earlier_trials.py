@@ -87,7 +87,7 @@ def interrupted_search() -> SearchFolder:
     drivers: list[Driver] = []
 
     @contextmanager
-    def driving(driver: Driver) -> Iterator[None]:
+    def driver_context(driver: Driver) -> Iterator[None]:
         drivers.append(driver)
         yield
 
@@ -95,7 +95,7 @@ def interrupted_search() -> SearchFolder:
         if event.kind is EventKind.TRIAL_ENDED:
             drivers[0].interrupt()
 
-    watcher = SearchCallbacks(on_event=after_one, driving=driving)
+    watcher = SearchCallbacks(on_event=after_one, driver_context=driver_context)
     written = SearchSpec.from_json(json.loads(folder.json.read_text()))
     record = drive(folder, written, prepare(spec).feasible, None, ledger_url(), watcher)
     assert (len(record.trials), record.state.is_ended) == (1, False)

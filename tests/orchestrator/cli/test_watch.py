@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator.cli.main import run
 from orchestrator.cli.watch import DRIVER_LOOK_S, PATIENCE_S, SETTLE_S, Watch, WhoDrives, who_drives
-from orchestrator.lifecycle.driver_job import submit_first
+from orchestrator.lifecycle.driver_job import submit_first_link
 from orchestrator.lifecycle.driver_queue import ASKED_EVERY_S, SURELY_EVERY_S
 from orchestrator.search.lease import LEASE_DURATION_S, acquire_lease, release_lease
 from search_spaces.errors import InputError
@@ -196,7 +196,7 @@ class Queue:
         self.slurm.cluster.advance(1.0)
 
     def submit(self, name: str) -> str:
-        job_id = submit_first(self.slurm, DriverJob(name, self._folder, 1, 1, 3600.0, ("true",)))
+        job_id = submit_first_link(self.slurm, DriverJob(name, self._folder, 1, 1, 3600.0, ("true",)))
         self.slurm.cluster.advance(1.0)
         return job_id
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.common import private_tmp
-from orchestrator.common.private_tmp import make_private_folder, own, remove_abandoned, remove_unfinished
+from orchestrator.common.private_tmp import make_private_folder, remove_abandoned, remove_unfinished, write_owner
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +74,7 @@ def unfinished(parent: Path, **changes: object) -> Path:
     """The folder of a search that is being made, by this process or another owner."""
     folder = parent / ".tiny-abcdef.part"
     (folder / "code").mkdir(parents=True)
-    own(folder)
+    write_owner(folder)
     return owned_by(folder, **changes)
 
 

@@ -11,7 +11,7 @@ from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
 from orchestrator.launchers.factory import job_options
 from orchestrator.lifecycle.create import prepare
-from orchestrator.lifecycle.drive import program_of
+from orchestrator.lifecycle.drive import attempt_factory_of
 from search_spaces.errors import InputError, Problem
 from slurm.request import Container, Runtime
 from trials.files.folders import SearchFolder
@@ -91,10 +91,10 @@ def test_apptainer_brings_in_the_accelerators_driver(tmp_path, accelerator, gpus
 def test_ranks_in_an_image_take_its_python_unless_they_are_told_of_another(tmp_path):
     folder = SearchFolder(tmp_path / "small-abcdef")
     image = "{runtime: pyxis, image: torch}"
-    assert program_of(folder, loaded(tmp_path, image)).python == "python3"
+    assert attempt_factory_of(folder, loaded(tmp_path, image)).python == "python3"
     told = loaded(tmp_path, image, **{"global_batch_size: 16": "global_batch_size: 16\ntrainer: {python: /opt/py}"})
-    assert program_of(folder, told).python == "/opt/py"
-    assert program_of(folder, loaded(tmp_path, "[apptainer, exec, x.sif]")).python != "python3"
+    assert attempt_factory_of(folder, told).python == "/opt/py"
+    assert attempt_factory_of(folder, loaded(tmp_path, "[apptainer, exec, x.sif]")).python != "python3"
 
 
 @pytest.mark.bad_input(30)

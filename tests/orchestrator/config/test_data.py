@@ -11,7 +11,7 @@ import pytest
 from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.create import prepare
-from orchestrator.lifecycle.drive import program_of
+from orchestrator.lifecycle.drive import attempt_factory_of
 from search_spaces.errors import InputError
 from tests.orchestrator.cli.parlay import TINY_SEARCH, write_search
 from tests.trials.token_files import write_tokens
@@ -54,7 +54,7 @@ def spec_json_of(spec: SearchSpec) -> dict:
     """The trainer of a trial's spec.json."""
     trial = Trial("t0001", spec.baseline)
     attempt = Attempt("t0001", "a1", "0" * 32, 1, 100.0)
-    return program_of(SearchFolder(Path("x")), spec).spec(trial, attempt).to_json()["trainer"]
+    return attempt_factory_of(SearchFolder(Path("x")), spec).spec(trial, attempt).to_json()["trainer"]
 
 
 @pytest.mark.parametrize(

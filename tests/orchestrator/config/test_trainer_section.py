@@ -10,7 +10,7 @@ import pytest
 from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.create import prepare
-from orchestrator.lifecycle.drive import program_of
+from orchestrator.lifecycle.drive import attempt_factory_of
 from orchestrator.planning.candidates import candidates_of
 from search_spaces.errors import InputError, Problem
 from trials.files.folders import SearchFolder
@@ -69,7 +69,7 @@ def test_the_engine_of_every_layout_is_the_trainer(folder):
 
 def test_trials_are_told_the_trainer_and_nothing_of_ours(folder):
     spec = loaded(folder, BASE + MEGATRON.replace("}", ", arguments: [--lr, '3e-4'], log_rank: first}"))
-    trainer = program_of(SearchFolder(folder / "theirs-aaaaaa"), spec).trainer
+    trainer = attempt_factory_of(SearchFolder(folder / "theirs-aaaaaa"), spec).trainer
     assert trainer == {
         "kind": "megatron-lm",
         "script": str(folder / "pretrain_gpt.py"),

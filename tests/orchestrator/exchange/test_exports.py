@@ -12,8 +12,8 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.config.spec import SearchSpec
-from orchestrator.interop.deephyper_export import results_of
-from orchestrator.interop.export_formats import ExportFormat, exported
+from orchestrator.interop.deephyper_export import deephyper_results
+from orchestrator.interop.export_formats import ExportFormat, export_search
 from orchestrator.interop.table_export import COLUMNS, csv_text, parquet_bytes, trial_rows
 from search_spaces.layouts.layout import LAYOUT_FIELDS
 from tests.orchestrator.past_searches import failed, layouts, measured, past, pruned, spec_in
@@ -108,7 +108,7 @@ def test_every_column_has_the_kind_of_its_values(search):
 def test_deephypers_own_tools_read_its_results(search, spec, tmp_path):
     from deephyper.analysis import hpo
 
-    made = exported(search, spec, ExportFormat.DEEPHYPER)
+    made = export_search(search, spec, ExportFormat.DEEPHYPER)
     assert (made.rows, made.left_out) == (5, {"in_flight": 1})
     path = tmp_path / "results.csv"
     path.write_bytes(made.content)
@@ -132,7 +132,7 @@ def test_deephypers_own_tools_read_its_results(search, spec, tmp_path):
 
 def test_what_is_minimised_is_negative_and_several_goals_have_a_column_each(search):
     both = (Objective.TOKENS_PER_SEC, Objective.NODE_HOURS_PER_BILLION_TOKENS)
-    rows = read(results_of(search, both).content.decode())
+    rows = read(deephyper_results(search, both).content.decode())
     assert [row["objective_0"] for row in rows] == ["100.0", "400.0", "F_pruned", "F_gpu_oom", "F_cancelled_by_user"]
     assert float(rows[0]["objective_1"]) == pytest.approx(-1e9 / 3600 / 100)
     assert rows[3]["objective_1"] == "F_gpu_oom"
@@ -144,7 +144,7 @@ def test_what_is_minimised_is_negative_and_several_goals_have_a_column_each(sear
 def test_optuna_reads_its_study(search, spec, tmp_path):
     import optuna
 
-    made = exported(search, spec, ExportFormat.OPTUNA)
+    made = export_search(search, spec, ExportFormat.OPTUNA)
     assert (made.rows, made.left_out) == (5, {"in_flight": 1})
     (tmp_path / "study.db").write_bytes(made.content)
     study = optuna.load_study(study_name="past-aaaaaa", storage=f"sqlite:///{tmp_path}/study.db")
@@ -169,9 +169,9 @@ def test_optuna_reads_its_study(search, spec, tmp_path):
 def test_a_study_of_several_goals_has_a_direction_for_each(search, tmp_path):
     import optuna
 
-    from orchestrator.interop.optuna_export import study_of
+    from orchestrator.interop.optuna_export import optuna_study
 
-    made = study_of(search, (Objective.NODE_HOURS_PER_BILLION_TOKENS, Objective.TOKENS_PER_SEC), {})
+    made = optuna_study(search, (Objective.NODE_HOURS_PER_BILLION_TOKENS, Objective.TOKENS_PER_SEC), {})
     (tmp_path / "study.db").write_bytes(made.content)
     study = optuna.load_study(study_name="past-aaaaaa", storage=f"sqlite:///{tmp_path}/study.db")
     assert [direction.name for direction in study.directions] == ["MINIMIZE", "MAXIMIZE"]
@@ -179,17 +179,17 @@ def test_a_study_of_several_goals_has_a_direction_for_each(search, tmp_path):
 
 
 def test_without_optuna_its_format_says_what_to_install(search, monkeypatch):
-    from orchestrator.interop.optuna_export import study_of
+    from orchestrator.interop.optuna_export import optuna_study
     from search_spaces.errors import InputError
 
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(InputError, match=r"parlay\[optuna\]") as refused:
-        study_of(search, (Objective.TOKENS_PER_SEC,), {})
+        optuna_study(search, (Objective.TOKENS_PER_SEC,), {})
     assert refused.value.problems[0].key == "--format"
 
 
 def test_a_search_without_an_ended_trial_has_no_rows(spec):
     waiting = past(spec, Trial("t0001", layouts()[0]))
-    assert exported(waiting, spec, ExportFormat.DEEPHYPER).rows == 0
-    assert exported(past(spec), spec, ExportFormat.CSV).rows == 0
-    assert json.dumps(exported(waiting, spec, ExportFormat.MEASURED).left_out) == '{"in_flight": 1}'
+    assert export_search(waiting, spec, ExportFormat.DEEPHYPER).rows == 0
+    assert export_search(past(spec), spec, ExportFormat.CSV).rows == 0
+    assert json.dumps(export_search(waiting, spec, ExportFormat.MEASURED).left_out) == '{"in_flight": 1}'

@@ -8,9 +8,9 @@ import io
 import pytest
 
 from orchestrator.config.spec import SearchSpec
-from orchestrator.interop.deephyper_export import results_of
-from orchestrator.interop.deephyper_import import SPEEDS, parse_results
-from orchestrator.interop.import_result import Imported
+from orchestrator.interop.deephyper_export import deephyper_results
+from orchestrator.interop.deephyper_import import OBJECTIVES, parse_results
+from orchestrator.interop.import_result import ImportResult
 from orchestrator.interop.results_import import read_results, table_text
 from search_spaces.errors import InputError
 from search_spaces.tables.measured_table import parse_table
@@ -34,7 +34,7 @@ def spec(tmp_path) -> SearchSpec:
     return spec_in(tmp_path, text=SEARCH + baseline)
 
 
-def parse(text: str, spec: SearchSpec, objective: str | None = "tokens_per_sec", **names: str) -> Imported:
+def parse(text: str, spec: SearchSpec, objective: str | None = "tokens_per_sec", **names: str) -> ImportResult:
     return parse_results(text, "results.csv", spec, objective, names)
 
 
@@ -85,7 +85,7 @@ def test_what_parlay_exported_is_read_without_a_word_more(spec):
         failed("t0003", third, FailureReason.GPU_OOM),
         failed("t0004", fourth, FailureReason.NODE_FAILURE),
     )
-    found = parse(results_of(search, (Objective.TOKENS_PER_SEC,)).content.decode(), spec, None)
+    found = parse(deephyper_results(search, (Objective.TOKENS_PER_SEC,)).content.decode(), spec, None)
     assert [(row.layout, row.outcome, row.step_time_s, row.failure_reason) for row in found.rows] == [
         (first, "ok", 0.5, None),
         (second, "ok", 0.9, "pruned"),
@@ -95,7 +95,7 @@ def test_what_parlay_exported_is_read_without_a_word_more(spec):
     assert found.left_out == {"node_failure": 1}
 
 
-@pytest.mark.parametrize("objective", SPEEDS)
+@pytest.mark.parametrize("objective", OBJECTIVES)
 def test_every_objective_comes_back_as_the_time_of_a_step(spec, objective):
     tokens, ranks, step_time_s = 8 * 16, 2, 0.5
     value = {

@@ -43,7 +43,7 @@ def test_a_view_that_breaks_ends_neither_the_search_nor_what_is_kept_in_its_turn
         seen.append(event.kind)
         raise OSError("the terminal is gone")
 
-    watcher = SearchCallbacks(on_event=breaks, keep=lambda: kept.append(len(seen)))
+    watcher = SearchCallbacks(on_event=breaks, on_iteration=lambda: kept.append(len(seen)))
     record = drive(folder, spec, prepare(spec).feasible, None, ledger_url(), watcher)
     assert record.state is SearchState.COMPLETED
     assert len(seen) == 1

@@ -12,12 +12,12 @@ from orchestrator.lifecycle import driver_job
 from orchestrator.lifecycle.drive import SearchCallbacks
 from orchestrator.lifecycle.driver_job import (
     RETRY_S,
-    AlreadyQueued,
+    DriverAlreadyQueued,
     DriverChain,
-    end_all,
-    living,
+    active_jobs,
+    cancel_driver_jobs,
     own_job_id,
-    submit_first,
+    submit_first_link,
 )
 from search_spaces.errors import ExternalError
 from slurm.driver_script import DriverJob
@@ -42,7 +42,7 @@ class ChainBench:
         self.cluster = FakeCluster([FakeNode("n1", cpus=1)])
         self.slurm = FakeSlurm(self.cluster)
         self.job = DriverJob(NAME, self.folder, 1, 1, 3600.0, ("parlay", "resume"))
-        self.own_id = submit_first(self.slurm, self.job)
+        self.own_id = submit_first_link(self.slurm, self.job)
         self.cluster.advance(1.0)
 
     def chain(self) -> DriverChain:
@@ -50,7 +50,7 @@ class ChainBench:
 
     @property
     def waiting(self) -> list[str]:
-        return [job.job_id for job in living(self.slurm, NAME) if job.state.waits]
+        return [job.job_id for job in active_jobs(self.slurm, NAME) if job.state.waits]
 
 
 @pytest.fixture
@@ -60,9 +60,9 @@ def bench(tmp_path) -> ChainBench:
 
 def test_one_link_waits_however_often_it_is_asked_for(bench):
     for chain in (bench.chain(), bench.chain()):
-        chain.keep_next()
-        chain.keep_next()
-        assert chain.has_next
+        chain.ensure_next_link()
+        chain.ensure_next_link()
+        assert chain.has_next_link
     assert len(bench.waiting) == 1
     assert "afterany:" + bench.own_id in bench.job.script.read_text()
 
@@ -70,31 +70,31 @@ def test_one_link_waits_however_often_it_is_asked_for(bench):
 def test_a_queue_that_takes_no_more_jobs_is_asked_again_a_minute_later(bench):
     bench.slurm.submissions_busy(times=1)
     chain = bench.chain()
-    chain.keep_next()
-    chain.keep_next()
-    assert (chain.has_next, len(bench.notes)) == (False, 1)
+    chain.ensure_next_link()
+    chain.ensure_next_link()
+    assert (chain.has_next_link, len(bench.notes)) == (False, 1)
     bench.now += RETRY_S
-    chain.keep_next()
-    assert (chain.has_next, len(bench.waiting)) == (True, 1)
+    chain.ensure_next_link()
+    assert (chain.has_next_link, len(bench.waiting)) == (True, 1)
 
 
 def test_a_submission_without_an_answer_is_found_by_its_name_and_of_twins_the_elder_stays(bench):
     chain = bench.chain()
     bench.slurm.submissions_time_out()
-    chain.keep_next()
-    assert (chain.has_next, len(bench.waiting)) == (False, 1)
+    chain.ensure_next_link()
+    assert (chain.has_next_link, len(bench.waiting)) == (False, 1)
     [elder] = bench.waiting
     bench.cluster.accept(bench.slurm.user, bench.job)  # a twin that appeared late
     bench.now += RETRY_S
-    chain.keep_next()
-    assert (chain.has_next, bench.waiting) == (True, [elder])
+    chain.ensure_next_link()
+    assert (chain.has_next_link, bench.waiting) == (True, [elder])
 
 
 def test_a_controller_that_is_away_ends_no_driver(bench):
     bench.cluster.controller_down(for_s=3600.0)
     chain = bench.chain()
-    with chain.driving(object()):  # type: ignore[arg-type]
-        assert not chain.has_next
+    with chain.driver_context(object()):  # type: ignore[arg-type]
+        assert not chain.has_next_link
     assert "Unable to contact slurm controller" in bench.notes[0]
 
 
@@ -106,26 +106,26 @@ def test_a_terminal_that_is_gone_keeps_no_link_from_being_submitted(bench):
 
     bench.slurm.submissions_busy(times=1)
     chain = bench.chain()
-    watcher = chain.kept_by(SearchCallbacks(on_event=broken))
-    watcher.keep()
-    assert not chain.has_next
+    watcher = chain.attach_to(SearchCallbacks(on_event=broken))
+    watcher.on_iteration()
+    assert not chain.has_next_link
     with pytest.raises(OSError, match="the terminal is gone"):
         watcher.on_event(None, None)  # type: ignore[arg-type]
     bench.now += RETRY_S
-    watcher.keep()
-    assert (chain.has_next, len(bench.waiting)) == (True, 1)
+    watcher.on_iteration()
+    assert (chain.has_next_link, len(bench.waiting)) == (True, 1)
 
 
 def test_a_disk_that_is_full_is_said_and_the_link_submitted_later(bench, monkeypatch):
     chain = bench.chain()
     with monkeypatch.context() as patch:
         patch.setattr(driver_job, "write_text", _full_disk)
-        chain.keep_next()
-    assert (chain.has_next, len(bench.notes)) == (False, 1)
+        chain.ensure_next_link()
+    assert (chain.has_next_link, len(bench.notes)) == (False, 1)
     assert "No space left" in bench.notes[0]
     bench.now += RETRY_S
-    chain.keep_next()
-    assert (chain.has_next, len(bench.waiting)) == (True, 1)
+    chain.ensure_next_link()
+    assert (chain.has_next_link, len(bench.waiting)) == (True, 1)
 
 
 def _full_disk(path: Path, text: str) -> None:
@@ -134,15 +134,15 @@ def _full_disk(path: Path, text: str) -> None:
 
 def test_a_search_that_has_ended_leaves_no_link(bench):
     chain = bench.chain()
-    chain.keep_next()
-    chain.settle(has_ended=True)
-    assert (chain.has_next, bench.waiting) == (False, [])
-    assert [job.job_id for job in living(bench.slurm, NAME)] == [bench.own_id]
+    chain.ensure_next_link()
+    chain.finish(has_ended=True)
+    assert (chain.has_next_link, bench.waiting) == (False, [])
+    assert [job.job_id for job in active_jobs(bench.slurm, NAME)] == [bench.own_id]
 
 
 def test_a_driver_that_ends_by_a_bug_takes_its_successor_with_it(bench):
     def drive() -> None:
-        with bench.chain().driving(object()):  # type: ignore[arg-type]
+        with bench.chain().driver_context(object()):  # type: ignore[arg-type]
             assert len(bench.waiting) == 1
             raise RuntimeError("a bug")
 
@@ -153,7 +153,7 @@ def test_a_driver_that_ends_by_a_bug_takes_its_successor_with_it(bench):
 
 def test_a_driver_that_only_meets_a_database_that_is_away_leaves_its_successor(bench):
     def drive() -> None:
-        with bench.chain().driving(object()):  # type: ignore[arg-type]
+        with bench.chain().driver_context(object()):  # type: ignore[arg-type]
             raise ExternalError("the ledger's database refused")
 
     with pytest.raises(ExternalError):
@@ -162,17 +162,17 @@ def test_a_driver_that_only_meets_a_database_that_is_away_leaves_its_successor(b
 
 
 def test_a_search_gets_one_driver_in_a_job_until_it_is_cancelled(bench):
-    with pytest.raises(AlreadyQueued, match=f"job {bench.own_id} .* runs on n1"):
-        submit_first(bench.slurm, bench.job)
-    assert end_all(bench.slurm, "tiny-abc234") == set()
-    assert submit_first(bench.slurm, bench.job) != bench.own_id
+    with pytest.raises(DriverAlreadyQueued, match=f"job {bench.own_id} .* runs on n1"):
+        submit_first_link(bench.slurm, bench.job)
+    assert cancel_driver_jobs(bench.slurm, "tiny-abc234") == set()
+    assert submit_first_link(bench.slurm, bench.job) != bench.own_id
 
 
 def test_another_users_job_of_that_name_is_nobodys_driver(bench):
     stranger = FakeSlurm(bench.cluster, user="bob")
-    assert living(stranger, NAME) == []
-    assert end_all(stranger, "tiny-abc234") == set()
-    assert [job.job_id for job in living(bench.slurm, NAME)] == [bench.own_id]
+    assert active_jobs(stranger, NAME) == []
+    assert cancel_driver_jobs(stranger, "tiny-abc234") == set()
+    assert [job.job_id for job in active_jobs(bench.slurm, NAME)] == [bench.own_id]
 
 
 def test_only_the_job_of_this_search_is_its_own():
@@ -186,7 +186,7 @@ def test_only_the_job_of_this_search_is_its_own():
 def test_who_sets_a_budget_is_told_that_the_drivers_own_job_is_not_in_it(
     tmp_path, monkeypatch, capsys, budget, is_told
 ):
-    monkeypatch.setattr(driver_job, "submit_first", lambda *_: "4711")
+    monkeypatch.setattr(driver_job, "submit_first_link", lambda *_: "4711")
     spec = loaded(tmp_path, MINIMAL, "launcher.kind=slurm", budget)
     folder = SearchFolder(tmp_path / "tiny-abc234")
     folder.path.mkdir()

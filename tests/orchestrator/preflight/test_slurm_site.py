@@ -10,7 +10,7 @@ from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
 from orchestrator.launchers.slurm_pilot.sizing import min_pilot_s
 from orchestrator.planning.candidates import candidates_of, require_pilot_room
-from orchestrator.preflight.slurm_site import no_slurm, require_site
+from orchestrator.preflight.slurm_site import require_site, slurm_unreachable_error
 from search_spaces.errors import ExternalError, InputError, Problem
 from slurm.client import SlurmClient
 from slurm.fake.client import FakeSlurm
@@ -202,7 +202,7 @@ def test_no_controller_and_no_slurm_are_the_outsides_refusal_with_what_to_do(tmp
 
 def test_a_slurm_that_finds_no_configuration_is_told_about_slurm_conf():
     fatal = "sbatch: fatal: Could not establish a configuration source"
-    assert "set SLURM_CONF" in (no_slurm(SlurmUnreachable(fatal)).fix or "")
+    assert "set SLURM_CONF" in (slurm_unreachable_error(SlurmUnreachable(fatal)).fix or "")
 
 
 def test_nodes_that_are_away_are_waited_for_and_said(tmp_path, slurm):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from orchestrator.recipe.exports import TITLES, ExportStatus, exports, measured_with
+from orchestrator.recipe.exports import TITLES, ExportStatus, exports, measured_trainer
 from tests.orchestrator.recipe.export_readers import words_of
 from tests.orchestrator.recipe.exported import NOT_OURS, exported, half, lines_of, our_spec
 from tests.trials.trainers.specs import GPT2, LLAMA, spec_of
@@ -276,8 +276,8 @@ def test_a_foreign_trainers_own_export_is_measured_and_the_others_are_not(kind, 
 
 
 def test_a_table_names_who_measured_by_the_engine():
-    assert measured_with(our_spec(half(engine="megatron-lm"))) == "megatron-lm"
-    assert measured_with(spec_of("nanotron", LLAMA)) == "nanotron"
+    assert measured_trainer(our_spec(half(engine="megatron-lm"))) == "megatron-lm"
+    assert measured_trainer(spec_of("nanotron", LLAMA)) == "nanotron"
 
 
 def test_the_users_template_arguments_and_script_stay_where_their_trainer_ran():

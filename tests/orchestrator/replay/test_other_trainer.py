@@ -10,7 +10,7 @@ from orchestrator.comparison.speed_ratio import ReplayVerdict
 from orchestrator.recipe.read import LoadedRecipe, read_recipe
 from orchestrator.recipe.write import write_recipe
 from orchestrator.replay.other_trainer import trainer_section, under_trainer
-from orchestrator.replay.replay import ReplayRules, impossible, replay
+from orchestrator.replay.replay import ReplayRules, impossible_result, replay
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
 from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of
@@ -35,7 +35,7 @@ def replayed(recipe: LoadedRecipe, tmp_path, *endings):
     launcher = in_turn(*endings)
     rules = ReplayRules(repeats=max(1, len(endings)))
     folder = SearchFolder(tmp_path / "again")
-    known = impossible(recipe, None)
+    known = impossible_result(recipe, None)
     return known or replay(recipe, launcher, folder, python="python3", rules=rules), launcher
 
 

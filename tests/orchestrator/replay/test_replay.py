@@ -20,7 +20,7 @@ from orchestrator.replay.machine_lock import MachineLock
 from orchestrator.replay.replay import (
     ReplayRules,
     cluster_mismatch_reason,
-    impossible,
+    impossible_result,
     launcher_section,
     replay,
     this_machine,
@@ -50,7 +50,7 @@ def loaded(tmp_path):
 
 def replayed(loaded, launcher, tmp_path, rules=None, here=None, watcher=None):
     folder, rules = SearchFolder(tmp_path / "quickstart-replay"), rules or ReplayRules(repeats=3)
-    known = impossible(loaded, here)
+    known = impossible_result(loaded, here)
     return known or replay(loaded, launcher, folder, python="python3", rules=rules, watcher=watcher)
 
 
