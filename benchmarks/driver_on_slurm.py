@@ -72,7 +72,7 @@ def parlay(folder: Path, trials: int) -> Iterator[None]:
     from orchestrator.lifecycle import create, drive
     from orchestrator.planning.candidates import candidates_of
     from tests.orchestrator.tabled_parlay import snapshot_tabled_code
-    from trials.ledger.place import ledger_url
+    from trials.ledger.location import ledger_url
 
     path, table = folder / "search.yaml", folder / "table.json"
     path.write_text(SEARCH)

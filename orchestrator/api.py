@@ -258,7 +258,7 @@ def searches(*, ledger: str | None = None) -> pandas.DataFrame:
     InputError where `ledger` names a file that is not there.
     """
     from orchestrator.dataframes import searches_frame
-    from trials.ledger.place import ledger_to_read
+    from trials.ledger.location import ledger_to_read
     from trials.ledger.reader import LedgerReader
 
     with closing(LedgerReader(ledger_to_read(ledger))) as reader:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trials.files.tracebacks import is_about_a_dead_device
+from trials.files.tracebacks import is_device_failure
 from trials.measurement.protocol import PROBE_SIZE, extrapolation_of
 from trials.trial import (
     Attempt,
@@ -127,7 +127,7 @@ def classify(spec: TrialSpec, outcome: Outcome | None, status: LaunchStatus) -> 
         raise ValueError(f"an attempt that is {status.liveness} has no result yet")
     if outcome is not None:
         return _from_outcome(spec, outcome, status)
-    reason = status.reason or _reason_of_words(spec, status.detail)
+    reason = status.reason or _reason_of_output(spec, status.detail)
     detail = status.detail or "the ranks ended without an outcome"
     return AttemptResult(_state_for(reason), reason, None, detail)
 
@@ -173,12 +173,12 @@ def _reason(spec: TrialSpec, outcome: Outcome, status: LaunchStatus) -> FailureR
     if outcome.reason in _KNOWN_BY_THE_RANK:
         return outcome.reason
     reason = status.reason or outcome.reason or FailureReason.SCRIPT_ERROR
-    return _reason_of_words(spec, outcome.excerpt) if reason is FailureReason.SCRIPT_ERROR else reason
+    return _reason_of_output(spec, outcome.excerpt) if reason is FailureReason.SCRIPT_ERROR else reason
 
 
-def _reason_of_words(spec: TrialSpec, words: str | None) -> FailureReason:
+def _reason_of_output(spec: TrialSpec, words: str | None) -> FailureReason:
     """Of an end that nobody gave another reason."""
-    if is_about_a_dead_device(words or ""):
+    if is_device_failure(words or ""):
         return FailureReason.NODE_FAILURE
     if _NO_CODE in (words or ""):
         return FailureReason.LAUNCH_FAILURE

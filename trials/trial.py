@@ -63,7 +63,7 @@ class FailureReason(LowerStrEnum):
     JOB_LOST = "job_lost"
 
     @property
-    def may_be_the_layouts(self) -> bool:
+    def may_be_layout_fault(self) -> bool:
         """Whether the layout may be at fault. Else it is the machine, the user, or an outcome that cannot be believed;
         one that was pruned has no fault."""
         return self in (

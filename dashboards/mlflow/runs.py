@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from search_spaces.plain_file import read_plain
-from trials.analysis.verdict import ShownState, counts_of, ranking_of, shown_state
+from trials.analysis.verdict import DisplayState, counts_of, display_state, ranking_of
 from trials.files.folders import SearchFolder
 from trials.files.text import tail
 from trials.ledger.events import SearchRecord
@@ -95,7 +95,7 @@ def parent_view(search: SearchRecord) -> RunView:
     return RunView(
         name=search.search_id,
         trial=None,
-        status=_search_status(shown_state(search.state, search.end_reason)),
+        status=_search_status(display_state(search.state, search.end_reason)),
         start_time_ms=_ms(search.created_at),
         end_time_ms=None if search.ended_at is None else _ms(search.ended_at),
         params={_key(name): _param(value) for name, value in _flat(search.spec)},
@@ -138,12 +138,12 @@ def altered_names(search: SearchRecord) -> list[str]:
     return [name for name, _ in _flat(search.spec) if _key(name) != name]
 
 
-def _search_status(state: ShownState) -> RunStatus:
+def _search_status(state: DisplayState) -> RunStatus:
     ended = {
-        ShownState.COMPLETED: RunStatus.FINISHED,
-        ShownState.FAILED: RunStatus.FAILED,
-        ShownState.REFUSED: RunStatus.FAILED,
-        ShownState.CANCELLED: RunStatus.KILLED,
+        DisplayState.COMPLETED: RunStatus.FINISHED,
+        DisplayState.FAILED: RunStatus.FAILED,
+        DisplayState.REFUSED: RunStatus.FAILED,
+        DisplayState.CANCELLED: RunStatus.KILLED,
     }
     return ended.get(state, RunStatus.RUNNING)
 

@@ -10,7 +10,7 @@ from dashboards.report.html import Page, html_page, own, plotly
 from dashboards.report.table import Column
 from dashboards.terminal.headline import describe_end_reason
 from dashboards.text import printable
-from trials.analysis.verdict import ShownState, shown_state
+from trials.analysis.verdict import DisplayState, display_state
 from trials.files.text import counted
 from trials.ledger.events import EndReason, SearchState
 
@@ -27,9 +27,9 @@ class SearchListRow:
     stopped: str | None = None
 
     @property
-    def shown_state(self) -> ShownState:
+    def display_state(self) -> DisplayState:
         """The state as people see it."""
-        return shown_state(self.state, self.end_reason)
+        return display_state(self.state, self.end_reason)
 
     @property
     def why(self) -> str:

@@ -8,7 +8,7 @@ from dashboards.report.data import Answer, ReportData, TrialView
 from dashboards.terminal.headline import describe_ending
 from dashboards.trial_text import REASON_LABELS, UNKNOWN, describe_flag, format_counts, format_range
 from search_spaces.layouts.layout import Layout
-from trials.analysis.verdict import ShownState
+from trials.analysis.verdict import DisplayState
 from trials.files.text import counted
 from trials.trial import TrialState
 
@@ -54,7 +54,7 @@ def describe_state(data: ReportData) -> str:
     verdict = data.verdict
     state, ending = str(verdict.state).capitalize(), describe_ending(verdict)
     if ending:  # "Cancelled: cancelled by the user" would say it twice
-        is_said = verdict.state is ShownState.CANCELLED
+        is_said = verdict.state is DisplayState.CANCELLED
         return _stopped(ending[0].upper() + ending[1:] if is_said else f"{state}: {ending}")
     return f"{state}." if verdict.is_ended else f"{state}, {counted(verdict.counts.in_flight, 'trial')} in flight."
 

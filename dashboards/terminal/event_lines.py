@@ -9,7 +9,7 @@ from dashboards.terminal.progress import format_node_hours
 from dashboards.text import printable
 from dashboards.trial_text import REASON_LABELS, describe_failure
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
-from trials.analysis.verdict import has_stopped_early, shown_state
+from trials.analysis.verdict import display_state, has_stopped_early
 from trials.files.text import last_line
 from trials.ledger.events import Event, EventKind, SearchRecord
 from trials.trial import Attempt, Outcome, TrialKind, TrialState, utc_text
@@ -55,7 +55,7 @@ def _describe_event(event: Event, search: SearchRecord) -> str | None:
 
 
 def _describe_search_state(search: SearchRecord) -> str:
-    state = shown_state(search.state, search.end_reason)
+    state = display_state(search.state, search.end_reason)
     if search.end_reason is None:
         return str(state)
     reason = describe_end_reason(search.end_reason)

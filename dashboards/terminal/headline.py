@@ -7,7 +7,7 @@ from typing import Any
 
 from dashboards.text import printable
 from dashboards.trial_text import REASON_LABELS, format_number, format_throughput_interval, join_names
-from trials.analysis.best_layout import choice_words, none_words, room_words
+from trials.analysis.best_layout import describe_choice, describe_memory_room, describe_no_best
 from trials.analysis.ranking import Objective, Ranking, Speedup
 from trials.analysis.verdict import SearchVerdict, VerdictKind
 from trials.files.text import counted, last_line
@@ -65,11 +65,11 @@ def sentence(verdict: SearchVerdict) -> str:
     if verdict.kind is VerdictKind.ONLY_BASELINE:
         return "There is nothing to compare it with" + ("." if verdict.is_ended else " yet.")
     if best is not None:
-        words = f"{best.trial} is {choice_words(verdict.ranking)}"
+        words = f"{best.trial} is {describe_choice(verdict.ranking)}"
         others = [tie.trial for tie in verdict.ranking.ties if tie is not verdict.ranking.fastest]
         return f"{words}; statistically tied with {join_names(others)}." if others else f"{words}."
     if verdict.kind is VerdictKind.NONE_ALLOWED:
-        reason = none_words(verdict.ranking) or ""
+        reason = describe_no_best(verdict.ranking) or ""
         return f"{reason[0].upper()}{reason[1:]}."
     if not verdict.is_ended:
         return "The first numbers appear once a trial has been measured."
@@ -82,7 +82,7 @@ def best_layout_line(verdict: SearchVerdict) -> str:
     """Best layout, its throughput and speed-up in one line; the headline where there is none."""
     best, words = verdict.best, headline(verdict)
     if best is None:
-        return none_words(verdict.ranking) or _lower(words)
+        return describe_no_best(verdict.ranking) or _lower(words)
     if verdict.kind is VerdictKind.NO_COMPARISON:
         words = _describe_missing_comparison(verdict)
     parts = [
@@ -90,7 +90,7 @@ def best_layout_line(verdict: SearchVerdict) -> str:
         _lower(words),
     ]
     if best is not verdict.ranking.fastest:
-        parts.append(choice_words(verdict.ranking) or "")
+        parts.append(describe_choice(verdict.ranking) or "")
     elif verdict.ranking.ties:
         parts.append(f"statistically tied with {_tie_names(verdict)}")
     return "; ".join(parts)
@@ -164,7 +164,7 @@ def _baseline_best(verdict: SearchVerdict) -> str:
 
 
 def _that_leaves(ranking: Ranking) -> str:
-    return room_words(ranking).replace("leave ", "leaves ")
+    return describe_memory_room(ranking).replace("leave ", "leaves ")
 
 
 def _only_baseline(verdict: SearchVerdict) -> str:
@@ -213,8 +213,8 @@ def _describe_rejection(verdict: SearchVerdict) -> str:
 
 
 def _all_failed(verdict: SearchVerdict) -> str:
-    assert verdict.commonest is not None, "some trial failed"
-    (reason, count), failed = verdict.commonest, verdict.counts.failed
+    assert verdict.most_common_failure is not None, "some trial failed"
+    (reason, count), failed = verdict.most_common_failure, verdict.counts.failed
     words = f"No layout was measured: {counted(failed, 'trial')} failed, "
     return words + (REASON_LABELS[reason] if count == failed else f"{count} of them: {REASON_LABELS[reason]}")
 

@@ -35,7 +35,7 @@ from dashboards.trial_text import (
 )
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from trials.analysis.ranking import Objective, Ranking, rank, upper_bound_of
-from trials.analysis.verdict import counts_of, shown_state, verdict_of
+from trials.analysis.verdict import counts_of, display_state, verdict_of
 from trials.ledger.events import Event, SearchRecord, SearchState
 from trials.trial import Trial, TrialKind, TrialState, is_finite_number
 
@@ -197,7 +197,7 @@ def progress_line(search: SearchRecord, ranking: Ranking) -> str:
     if ranking.best is not None:
         words.append(f"best {ranking.best.trial}")
     words.append(format_node_hours(search))
-    state = shown_state(search.state, search.end_reason)
+    state = display_state(search.state, search.end_reason)
     name = search.search_id if search.state is SearchState.RUNNING else f"{search.search_id} {state}"
     return f"{name}: {', '.join(words)}"
 

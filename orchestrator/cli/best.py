@@ -21,7 +21,7 @@ def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
     data = best_summary(found.record, spec, found.folder)
     if data is None:
         why, name = result_line(found.record, spec), found.record.search_id
-        fix = f"parlay status {found.folder.called} shows what became of it"
+        fix = f"parlay status {found.folder.cli_name} shows what became of it"
         problem = Problem("no_measurement", f"search {name}: {why}", fix=fix)
         fail(ExitCode.NO_MEASUREMENT, problem, as_json)
     lines = [result_line(found.record, spec), *trades(ranking), describe_step_time(data)]

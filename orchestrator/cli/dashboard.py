@@ -28,7 +28,7 @@ def dashboard(
     from dashboards.mlflow.backend_store import tracking_uri
     from dashboards.mlflow.server import ServerFailed, show_dashboard
     from orchestrator.cli.serve import PAGE_SCHEMA
-    from trials.ledger.place import home_folder
+    from trials.ledger.location import home_folder
 
     home = home_folder()
     if page:

@@ -22,14 +22,14 @@ def explained(folder: SearchFolder, as_json: bool) -> Iterator[None]:
     """Within this block whatever ends a driver early leaves with its exit code and the way to go on."""
     from orchestrator.search.lease import HELD_FIX, LeaseHeld, LeaseLost
     from trials.ledger.database import LedgerDamaged
-    from trials.ledger.events import Fenced
+    from trials.ledger.events import FencedError
 
     try:
         yield
     except LeaseHeld as held:
         fix = HELD_FIX if held.lease.is_fresh(time.time()) else None
         fail(ExitCode.HELD_BY_ANOTHER, Problem("held", str(held), fix=fix), as_json)
-    except (LeaseLost, Fenced) as lost:
+    except (LeaseLost, FencedError) as lost:
         fail(ExitCode.STOPPED_EARLY, Problem("lease_lost", str(lost), fix=resume_fix(folder)), as_json)
     except LedgerDamaged as damaged:
         fix = f"{damaged.fix}; then {resume_fix(folder)}"
@@ -64,4 +64,4 @@ def answer_search(search: SearchRecord, folder: SearchFolder, spec: SearchSpec, 
 
 def resume_fix(folder: SearchFolder) -> str:
     """How to go on with the search."""
-    return f"parlay resume {folder.called}"
+    return f"parlay resume {folder.cli_name}"

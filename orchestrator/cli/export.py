@@ -74,7 +74,7 @@ def _require_output(wanted: ExportFormat, out: Path | None, as_json: bool) -> No
 def _fail_without_rows(folder: SearchFolder, left_out: Mapping[str, int], as_json: bool) -> NoReturn:
     said = f" ({_counts(left_out)})" if left_out else ""
     message = f"no trial of search {folder.search_id} tells of its layout yet{said}"
-    problem = Problem("no_measurement", message, fix=f"parlay status {folder.called} shows what became of it")
+    problem = Problem("no_measurement", message, fix=f"parlay status {folder.cli_name} shows what became of it")
     fail(ExitCode.NO_MEASUREMENT, problem, as_json)
 
 

@@ -33,7 +33,7 @@ def rebuild(
     from orchestrator.records.ledger_rebuild import find_search_folders
     from orchestrator.records.ledger_rebuild import rebuild as rebuild_one
     from trials.ledger.database import put_aside_damaged
-    from trials.ledger.place import ledger_url
+    from trials.ledger.location import ledger_url
     from trials.ledger.reader import LedgerReader
     from trials.ledger.writer import LedgerWriter
 

@@ -11,7 +11,7 @@ from orchestrator.cli.options import AsJson, LedgerUrl
 from orchestrator.cli.output import answer
 from search_spaces.errors import ExternalError, InputError
 from search_spaces.plain_file import read_plain
-from trials.files.folders import leads_out
+from trials.files.folders import links_outside
 
 
 def logs(
@@ -43,7 +43,7 @@ def logs(
 
 
 def _require_inside(folder: Path, search: Path) -> None:
-    if leads_out(folder, search):
+    if links_outside(folder, search):
         raise ExternalError(f"a link leads from {folder} out of the search's folder", "look where it leads, and why")
 
 

@@ -74,7 +74,7 @@ def _written(
     wanted: Preparation, tokenizer: str, eos_token: str | None, out: Path, as_json: bool
 ) -> tuple[TokenHeader, Progress]:
     """Write the file, telling how far it is; ends the command where it is interrupted."""
-    from trials.data.prepare import Watcher
+    from trials.data.prepare import ProgressListener
     from trials.data.prepare import prepare as write_tokens
     from trials.data.tokenizer import open_tokenizer
 
@@ -83,7 +83,7 @@ def _written(
     try:
         chosen = open_tokenizer(tokenizer, eos_token)
         with _shown_progress(None if wanted.limit else _total_bytes(wanted.inputs)) as on_progress:
-            return write_tokens(wanted, chosen, out, Watcher(on_progress, _SkippedLines().tell))
+            return write_tokens(wanted, chosen, out, ProgressListener(on_progress, _SkippedLines().tell))
     except KeyboardInterrupt:
         fail(ExitCode.INTERRUPTED, _interrupted(out), as_json)
 

@@ -14,7 +14,7 @@ from orchestrator.cli.output import answer
 from orchestrator.config.pilots import nodes_per_pilot
 from orchestrator.config.spec import SearchSpec
 from trials.analysis.pareto import trades
-from trials.analysis.verdict import SearchVerdict, ShownState, VerdictKind, has_failed, has_stopped_early, verdict_of
+from trials.analysis.verdict import DisplayState, SearchVerdict, VerdictKind, has_failed, has_stopped_early, verdict_of
 from trials.files.folders import SearchFolder
 from trials.files.text import counted
 from trials.ledger.events import EndReason, SearchRecord
@@ -89,7 +89,7 @@ def what_to_try(reason: FailureReason | None, spec: SearchSpec) -> str | None:
 def _state_words(search: SearchRecord, verdict: SearchVerdict) -> str:
     why = f" ({ending})" if (ending := describe_ending(verdict)) else ""
     words = f"search {search.search_id} is {verdict.state}{why}; used: {format_node_hours(search)}"
-    is_said = verdict.state is ShownState.REFUSED
+    is_said = verdict.state is DisplayState.REFUSED
     return words + (f"\n{search.detail}" if search.detail and not is_said else "")
 
 
@@ -114,12 +114,12 @@ def _next_words(search: SearchRecord, folder: SearchFolder) -> list[str]:
     words = []
     if folder.recipe.exists():
         words.append(f"recipe:  {folder.recipe} (README.md says what it is)")
-        words.append(f"replay:  parlay replay {folder.called}")
+        words.append(f"replay:  parlay replay {folder.cli_name}")
     if folder.mlflow.exists():
         words.append("MLflow:  parlay dashboard")
     failed = [t.trial for t in search.trials if has_failed(t)]
     if failed:
-        words.append(f"failed:  parlay logs {failed[0]} --search {folder.called}")
+        words.append(f"failed:  parlay logs {failed[0]} --search {folder.cli_name}")
     if not search.state.is_ended:
-        words.append(f"go on:   parlay resume {folder.called} (if no driver runs)")
+        words.append(f"go on:   parlay resume {folder.cli_name} (if no driver runs)")
     return words

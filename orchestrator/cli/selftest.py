@@ -45,7 +45,7 @@ def selftest(
     """Train every kind of layout on this search's cluster, and compare each with a plain GPT on one device."""
     from orchestrator.diagnostics.selftest import cases_for, record, world_of
     from orchestrator.preflight.trainer import require_torch
-    from trials.ledger.place import home_folder
+    from trials.ledger.location import home_folder
 
     spec = load_for_job(search_file, sets, launcher, work_dir)
     _require_own_trainer(spec)

@@ -55,7 +55,7 @@ def serve(
     from orchestrator.service.server import ServiceOptions
     from orchestrator.service.server import serve as serve_here
     from orchestrator.service.state_dir import ServiceAlreadyRunning, ServiceStateDir
-    from trials.ledger.place import home_folder, ledger_url
+    from trials.ledger.location import home_folder, ledger_url
 
     wanted = ServiceOptions(port, executor_named(executor), max_in_flight)
     state_dir = ServiceStateDir.of(home_folder())
@@ -75,7 +75,7 @@ def serve(
 
 def _print_address(as_json: bool) -> None:
     from orchestrator.service.client import page_address
-    from trials.ledger.place import home_folder
+    from trials.ledger.location import home_folder
 
     address = page_address(home_folder(), time.time())
     answer({"schema": PAGE_SCHEMA, "address": address}, as_json, address)
@@ -87,7 +87,7 @@ def hand_over(folder: SearchFolder, spec: SearchSpec, url: str) -> int | None:
     None too where its jobs would go to another Slurm, or its trials to a Ray that is named.
     """
     from orchestrator.service.client import running_service
-    from trials.ledger.place import home_folder
+    from trials.ledger.location import home_folder
 
     found = None if spec.launcher.address else running_service(home_folder())
     if found is None:

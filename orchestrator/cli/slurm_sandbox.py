@@ -114,7 +114,7 @@ def cloud_of(spec: SearchSpec) -> CloudNodes:
 
 
 def _place(given: Path | None) -> Path:
-    from trials.ledger.place import home_folder
+    from trials.ledger.location import home_folder
 
     return home_folder() / "slurm-sandbox" if given is None else given
 

@@ -33,7 +33,7 @@ def status(
     answer(summary, as_json)
     if not as_json:
         show_search(found.record, spec, found.folder)
-    if found.record.state.is_ended or not found.folder.is_one:
+    if found.record.state.is_ended or not found.folder.exists:
         return
     if (words := seen_driver(found.folder, who_drives).words) is not None:
         say(words)
@@ -41,12 +41,12 @@ def status(
 
 def _list_searches(ledger: str | None, as_json: bool) -> None:
     from orchestrator.records.summary import searches_summary
-    from trials.analysis.verdict import shown_state
-    from trials.ledger.place import ledger_to_read
+    from trials.analysis.verdict import display_state
+    from trials.ledger.location import ledger_to_read
     from trials.ledger.reader import LedgerReader
 
     with closing(LedgerReader(ledger_to_read(ledger))) as reader:
         searches = reader.searches()
-    states = {s.search_id: shown_state(s.state, s.end_reason) for s in searches}
+    states = {s.search_id: display_state(s.state, s.end_reason) for s in searches}
     lines = [f"{s.search_id}  {states[s.search_id]}  {counted(s.num_trials, 'trial')}  {s.folder}" for s in searches]
     answer(searches_summary(searches), as_json, "\n".join(lines) or "no search yet")

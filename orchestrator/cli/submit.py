@@ -109,7 +109,7 @@ def _leave_to_ticks(started: RunnableSearch, as_json: bool) -> None:
                 crontab,
                 "or, where the site has it, for `scrontab -e`:",
                 *scrontab,
-                f"its log is {folder.driver_log}; take the lines out once `parlay status {folder.called}` says that"
+                f"its log is {folder.driver_log}; take the lines out once `parlay status {folder.cli_name}` says that"
                 " it has ended",
             ]
         ),
@@ -126,7 +126,7 @@ def _leave_to_process(started: RunnableSearch, executor: str, no_service: bool, 
         submitted_json(folder, pid=pid),
         as_json,
         f"search {folder.search_id} {words} {pid}; its log is {folder.driver_log}\n"
-        f"look: parlay status {folder.called}    end it: parlay cancel {folder.called}",
+        f"look: parlay status {folder.cli_name}    end it: parlay cancel {folder.cli_name}",
     )
 
 

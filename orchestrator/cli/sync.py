@@ -21,7 +21,9 @@ def sync(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
     name = found.folder.search_id
     tracking = open_tracking(found.spec, say)
     if tracking is None:
-        fix = f"parlay report {found.folder.called} shows it without MLflow; tracking.enabled: true is for a new search"
+        fix = (
+            f"parlay report {found.folder.cli_name} shows it without MLflow; tracking.enabled: true is for a new search"
+        )
         message = f"search {name} was not to be tracked"
         problem = Problem("tracking", message, fix=fix, key="tracking.enabled", value=False)
         fail(ExitCode.BAD_INPUT, problem, as_json)
@@ -34,5 +36,5 @@ def sync(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
     counts = {"sent": sent.num_sent, "unsent": list(sent.unsent)}
     answer(data | counts, as_json, f"{sent.num_sent} runs of search {name} are in MLflow as they are in its journal")
     if sent.unsent:
-        say(f"not sent: {', '.join(sent.unsent)}; `parlay sync {found.folder.called}` tries again")
+        say(f"not sent: {', '.join(sent.unsent)}; `parlay sync {found.folder.cli_name}` tries again")
         raise Exit(ExitCode.REFUSED)

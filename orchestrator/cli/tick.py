@@ -110,10 +110,10 @@ def _ticked(found: LocatedSearch) -> SearchRecord:
 
 
 def _words(record: SearchRecord) -> str:
-    from trials.analysis.verdict import shown_state
+    from trials.analysis.verdict import display_state
 
     ended = sum(trial.state.is_ended for trial in record.trials)
-    state = shown_state(record.state, record.end_reason)
+    state = display_state(record.state, record.end_reason)
     words = f"search {record.search_id} is {state}: {ended} of {len(record.trials)} trials have ended"
     return f"{words}; it needs no more ticks" if record.state.is_ended else words
 
@@ -123,8 +123,8 @@ def _tick_all(ledger: str | None, as_json: bool) -> None:
     from orchestrator.records.lookup import find_search
     from orchestrator.records.summary import search_summary
     from orchestrator.search.lease import LeaseHeld, LeaseLost
-    from trials.ledger.events import Fenced
-    from trials.ledger.place import ledger_to_read
+    from trials.ledger.events import FencedError
+    from trials.ledger.location import ledger_to_read
     from trials.ledger.reader import LedgerReader
 
     url = ledger_to_read(ledger)
@@ -142,7 +142,7 @@ def _tick_all(ledger: str | None, as_json: bool) -> None:
         except LeaseHeld as error:
             held.append(search_id)
             say(str(error))
-        except (InputError, ExternalError, OSError, LeaseLost, Fenced) as error:
+        except (InputError, ExternalError, OSError, LeaseLost, FencedError) as error:
             refused.append({"search_id": search_id, "message": str(error)})
             say(f"{search_id}: {error}")
         else:

@@ -43,7 +43,7 @@ def watch(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = F
         with _terms_interrupt(), view:
             record = Watch(folder, view, say, who_drives).follow()
     except KeyboardInterrupt:
-        fix = f"parlay watch {folder.called} comes back to it, parlay cancel {folder.called} ends it"
+        fix = f"parlay watch {folder.cli_name} comes back to it, parlay cancel {folder.cli_name} ends it"
         fail(ExitCode.INTERRUPTED, Problem("interrupted", "the search goes on without this view", fix=fix), as_json)
     answer_search(record, folder, spec, as_json)
     if not record.state.is_ended:
@@ -228,7 +228,7 @@ def _next_job(folder: SearchFolder, nobody: str) -> WhoDrives:
 def _in_service(folder: SearchFolder) -> WhoDrives | None:
     """How the search stands with the service, where one runs that drives it."""
     from orchestrator.service.client import running_service
-    from trials.ledger.place import home_folder
+    from trials.ledger.location import home_folder
 
     found = running_service(home_folder())
     driver = None if found is None else found[0].driver_status(folder.search_id)
@@ -247,5 +247,5 @@ def _not_seen(folder: SearchFolder) -> InputError:
         key="search",
         value=folder.search_id,
         rule="a search is followed by its journal, which lies in its folder",
-        fix=f"on a machine that has the folder; from here, parlay status {folder.called}",
+        fix=f"on a machine that has the folder; from here, parlay status {folder.cli_name}",
     )

@@ -118,7 +118,7 @@ def _draft(imported: ImportedConfig, path: Path) -> Draft:
     notes += _unsupported_model_notes(model, str(layout.get("engine", "torch")))
     batch = imported.global_batch_size
     if batch is None:
-        batch = None if imported.says_layout else 32
+        batch = None if imported.has_layout else 32
         notes.append(f"The global batch is not in the file: {'32 was taken' if batch else 'fill it in'}.")
     return Draft(
         title=draft_title(path, imported.source),
@@ -126,14 +126,14 @@ def _draft(imported: ImportedConfig, path: Path) -> Draft:
         model=model,
         cluster=cluster,
         global_batch_size=batch or FILL_IN,
-        baseline=_baseline(layout, notes) if imported.says_layout else {},
+        baseline=_baseline(layout, notes) if imported.has_layout else {},
         space=_space(layout, cluster, model, batch or 32),
         notes=printable_notes(notes),
     )
 
 
 def _cluster(imported: ImportedConfig, notes: list[str]) -> dict[str, Any]:
-    if not imported.says_layout:
+    if not imported.has_layout:
         notes.append("The file says nothing about the machine: four CPU ranks were taken; put your cluster in.")
         return dict(_FOUR_RANKS)
     notes.append("cluster.accelerator is not in the file: fill it in.")
@@ -147,7 +147,7 @@ def _cluster(imported: ImportedConfig, notes: list[str]) -> dict[str, Any]:
 
 def _runnable(imported: ImportedConfig, notes: list[str]) -> dict[str, Any]:
     """The layout run today, with what Parlay's own trainer cannot do replaced by what it can; each is noted."""
-    if not imported.says_layout:
+    if not imported.has_layout:
         return dict(imported.layout)
     engine = "torch" if imported.source == "megatron-lm" else "deepspeed"
     layout = Layout(**{"engine": engine, **imported.layout, **_FITTING_SIZES})

@@ -13,7 +13,7 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import AttemptFolder, SearchFolder, read_json, write_json
-from trials.files.path_owners import TakenFolder
+from trials.files.path_owners import FolderIdentity
 from trials.trial import MeasureRules, Rendezvous, TrialKind, TrialSpec
 
 POLL_INTERVAL_S = 0.5
@@ -58,7 +58,7 @@ def new_job(
         trainer=trainer,
         rendezvous=Rendezvous("file" if world.num_nodes == 1 else "tcp"),
     )
-    taken, attempt = TakenFolder.at(folder.path), folder.attempt("t0001", "a1")
+    taken, attempt = FolderIdentity.at(folder.path), folder.attempt("t0001", "a1")
     request = LaunchRequest(spec, attempt, python, str(folder.code), time_limit_s, taken=taken)
     request.folder.path.mkdir(parents=True, mode=0o700)
     write_json(request.folder.spec, spec.to_json())

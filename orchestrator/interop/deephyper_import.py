@@ -189,7 +189,7 @@ def _failed(spec: SearchSpec, layout: Layout, cells: Cells, reached: str, number
     reason = next((known for known in FailureReason if known.value == word), None)
     if reason is FailureReason.PRUNED and (seen := _positive(cells, _MEASURED)) is not None:
         return _ran(spec, layout, seen, cells, numbers | {"failure_reason": word})
-    if reason is not None and not reason.may_be_the_layouts:
+    if reason is not None and not reason.may_be_layout_fault:
         return word
     is_oom = reason is FailureReason.GPU_OOM or (reason is None and _OUT_OF_MEMORY.search(word))
     known = numbers | {"failure_reason": None if reason is None else word}

@@ -15,7 +15,7 @@ from typing import Any
 from orchestrator.records.observations import seconds_between
 from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
 from search_spaces.tables.csv_rows import escape_cell
-from trials.analysis.ranking import Objective, own_unit, value_of
+from trials.analysis.ranking import Objective, in_objective_unit, value_of
 from trials.ledger.events import SearchRecord
 from trials.trial import Attempt, Trial, TrialState, utc_text
 
@@ -83,7 +83,7 @@ def objective_of(trial: Trial, objective: Objective) -> float | None:
     """The trial's value in the objective's own unit; None where it has none."""
     if trial.state is not TrialState.MEASURED:
         return None
-    return own_unit(value_of(trial, objective), objective)
+    return in_objective_unit(value_of(trial, objective), objective)
 
 
 def _row(search: SearchRecord, trial: Trial) -> Row:

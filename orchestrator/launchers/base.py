@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from search_spaces.errors import ExternalError
 from trials.attempt_result import LaunchStatus
 from trials.files.folders import AttemptFolder
-from trials.files.path_owners import TakenFolder
+from trials.files.path_owners import FolderIdentity
 from trials.trial import TrialSpec
 
 ENDING_ALLOWANCE_S = 15.0
@@ -47,7 +47,7 @@ class LaunchRequest:
     submitted_at: float | None = None
     job_id: str | None = None
     restart: int = 0
-    taken: TakenFolder | None = None
+    taken: FolderIdentity | None = None
 
     @property
     def key(self) -> str:

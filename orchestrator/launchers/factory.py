@@ -33,7 +33,7 @@ from slurm.poll_backoff import PollBackoff
 from slurm.request import JobOptions, Runtime
 from slurm.sandbox.config_files import SANDBOX_CLUSTER_NAME
 from slurm.squeue_cache import SqueueCache
-from trials.ledger.place import home_folder
+from trials.ledger.location import home_folder
 
 POLL_INTERVAL_S = 30.0
 """Between two questions to a controller that many people share."""

@@ -30,7 +30,7 @@ from search_spaces.search_space import SearchSpace
 from slurm.environment import inherited_options
 from trials.files.folders import SearchFolder, write_json, write_text
 from trials.ledger.events import EventKind
-from trials.ledger.place import ledger_url
+from trials.ledger.location import ledger_url
 from trials.ledger.writer import LedgerWriter
 
 _ID_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"

@@ -37,7 +37,7 @@ from orchestrator.search.stopping import Limits, remaining_layouts
 from search_spaces.layouts.layout import Layout
 from trials.files.folders import SearchFolder
 from trials.ledger.events import Event, SearchRecord
-from trials.ledger.place import home_folder
+from trials.ledger.location import home_folder
 from trials.ledger.reader import LedgerReader
 
 

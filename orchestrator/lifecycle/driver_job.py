@@ -24,7 +24,7 @@ from slurm.driver_script import DriverJob, options_of_driver, render_driver_scri
 from slurm.interface import Slurm, SlurmUnreachable, Submission, SubmitStatus
 from slurm.job_state import JobSnapshot
 from trials.files.folders import SearchFolder, write_text
-from trials.ledger.events import Fenced
+from trials.ledger.events import FencedError
 
 if TYPE_CHECKING:
     from orchestrator.lifecycle.drive import SearchCallbacks
@@ -195,7 +195,7 @@ class DriverChain:
             driver.stop_now()
         try:
             yield
-        except (ExternalError, OSError, LeaseLost, Fenced):
+        except (ExternalError, OSError, LeaseLost, FencedError):
             raise
         except Exception:
             self.cancel_next_link()

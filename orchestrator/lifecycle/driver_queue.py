@@ -10,7 +10,7 @@ from slurm.client import SlurmClient
 from slurm.environment import cluster_key
 from slurm.job_state import JobSnapshot
 from slurm.squeue_cache import SqueueCache, SqueueSnapshot
-from trials.ledger.place import home_folder
+from trials.ledger.location import home_folder
 
 ASKED_EVERY_S = 30.0
 """Drivers ask as seldom, and the answer is the same one."""

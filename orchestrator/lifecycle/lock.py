@@ -11,7 +11,7 @@ from orchestrator.preflight.integrity import require_owned_folder
 from orchestrator.search.event_store import EventStore
 from orchestrator.search.lease import HEARTBEAT_S, Lease, LeaseLost, acquire_lease, release_lease, renew_lease
 from trials.files.folders import SearchFolder
-from trials.files.path_owners import TakenFolder
+from trials.files.path_owners import FolderIdentity
 from trials.ledger.database import LedgerDamaged, put_aside_damaged
 from trials.ledger.journal import Journal
 from trials.ledger.writer import LedgerWriter
@@ -26,7 +26,7 @@ class SearchLock:
     ledger: LedgerWriter
     lease: Lease
     note: Callable[[str], None]
-    taken: TakenFolder
+    taken: FolderIdentity
 
     @contextmanager
     def open_history(self) -> Iterator[EventStore]:
@@ -42,7 +42,7 @@ class SearchLock:
     def _history(self, journal: Journal) -> EventStore:
         history = EventStore(self.folder.search_id, journal, self.ledger, self.lease.fencing, time.time)
         if not history.is_empty:
-            self.ledger.place(self.folder.search_id, str(self.folder.path))
+            self.ledger.set_folder(self.folder.search_id, str(self.folder.path))
             self._copy_lease()
         return history
 

@@ -39,7 +39,7 @@ def resync(folder: SearchFolder, tracking: MlflowSync, note: Callable[[str], Non
     LeaseHeld while somebody else holds it, InputError where the folder is no search's, LeaseLost, JournalDamaged and
     OSError.
     """
-    if not folder.is_one:
+    if not folder.exists:
         raise not_a_search(str(folder.path), "it holds no journal.jsonl", MOVED_SEARCH_FIX)
     lease = acquire_lease(folder, time.time())
     try:

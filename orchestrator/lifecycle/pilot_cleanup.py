@@ -46,4 +46,4 @@ def has_unbooked(folder: SearchFolder, search: SearchRecord) -> bool:
 def _left(folder: SearchFolder) -> list[PilotFolder]:
     """Those that may hold nodes, or wait for them, as far as their folders tell."""
     pilots = [PilotFolder(path) for path in sorted(folder.pilots.glob("p*"))]
-    return [p for p in pilots if p.plan.exists() and not (p.over.exists() or p.closed.exists())]
+    return [p for p in pilots if p.plan.exists() and not (p.job_end.exists() or p.closed.exists())]

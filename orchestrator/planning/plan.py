@@ -24,7 +24,7 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.search_space import SearchSpace
 from search_spaces.tables.measured_table import Observation, render_table
-from trials.analysis.ranking import sharers_of
+from trials.analysis.ranking import throughput_divisor
 from trials.measurement.protocol import LONGEST_STEP_S, STABILITY_WINDOW, TwoPointExtrapolation
 from trials.trial import LowerStrEnum, MeasureRules
 
@@ -277,7 +277,7 @@ def _finalist_rows(spec: SearchSpec, layouts: Sequence[Layout], trials: int) -> 
 
 def _order(task: TuningTask, space: SearchSpace, table: LayoutTable, estimates: Estimates) -> np.ndarray:
     batch = table["micro_batch_size"] * table["grad_accum_steps"] * table["data_parallel"]
-    sharers = np.array([sharers_of(layout, task.objective) for layout in space.feasible])
+    sharers = np.array([throughput_divisor(layout, task.objective) for layout in space.feasible])
     speed = np.log(_tokens(task, table) / sharers / estimates.step_time_s)
     scores = acquisition_score(speed, estimates.chance_to_fit)
     return np.lexsort((-scores, estimates.chance_to_fit <= UNLIKELY, batch != space.workload.global_batch_size))

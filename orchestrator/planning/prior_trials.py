@@ -96,7 +96,7 @@ def collect_prior_trials(spec: SearchSpec, ledger_url: str) -> PriorTrials:
 
 def collect_prior_trials_for_plan(spec: SearchSpec) -> PriorTrials:
     """The same for somebody who only looks: nothing is created, and nothing is waited for long."""
-    from trials.ledger.place import existing_ledger_url
+    from trials.ledger.location import existing_ledger_url
 
     if spec.search.warm_start != FROM_LEDGER or spec.launcher.kind == "simulated":
         return collect_prior_trials(spec, "")

@@ -10,7 +10,7 @@ from orchestrator.common.code_snapshot import code_hash, remove_caches
 from search_spaces.errors import ExternalError, InputError
 from search_spaces.plain_file import read_plain
 from trials.files.folders import SearchFolder
-from trials.files.path_owners import TakenFolder, require_own_way, uid_as_seen_by
+from trials.files.path_owners import FolderIdentity, require_trusted_path, uid_as_seen_by
 from trials.ledger.events import SearchRecord
 
 _MOST_NAMED = 5
@@ -69,14 +69,14 @@ def _unknown_attempts(folder: SearchFolder, search: SearchRecord) -> Iterator[st
             yield from (f"{place.name}.{name}" for name in found if name not in attempts)
 
 
-def require_owned_folder(folder: SearchFolder) -> TakenFolder:
+def require_owned_folder(folder: SearchFolder) -> FolderIdentity:
     """The folder as it is now. InputError for one of somebody else, in which nothing of ours may be left (its owner
     could not read it), and for one that others could put another in the place of.
 
     Whoever may rename in the folder of searches can put one of theirs in this one's place, hashes and all, whose code
     our jobs would run. Who we are is told by a file of ours, for a file system may call us otherwise than the kernel.
     """
-    taken = TakenFolder.at(folder.path)
+    taken = FolderIdentity.at(folder.path)
     owner, us = _owner(folder.path), uid_as_seen_by(folder.path)
     if owner != us:
         raise InputError.of(
@@ -87,7 +87,7 @@ def require_owned_folder(folder: SearchFolder) -> TakenFolder:
             rule="a search's jobs run the code in its folder, so that is the user's own",
             fix="let its owner go on with it; or if somebody has put it there in the place of yours, tell the site",
         )
-    require_own_way(folder.path, "folder_of_another", "folder")
+    require_trusted_path(folder.path, "folder_of_another", "folder")
     return taken
 
 

@@ -11,7 +11,7 @@ from search_spaces.errors import InputError
 from search_spaces.plain_file import open_named
 from slurm.request import Container
 from trials.files.folders import SearchFolder
-from trials.files.path_owners import require_own_way
+from trials.files.path_owners import require_trusted_path
 
 if TYPE_CHECKING:
     from orchestrator.config.spec import SearchSpec
@@ -37,10 +37,10 @@ def _require_work_dir(path: Path) -> None:
     if len(str(path)) > _LONGEST_WORK_DIR:
         raise work_dir_error(path, f"has {len(str(path))} characters, {_LONGEST_WORK_DIR} are the most", WORK_DIR_FIX)
     try:
-        inside = next((p for p in (path, *path.parents) if SearchFolder(p).is_one), None)
+        inside = next((p for p in (path, *path.parents) if SearchFolder(p).exists), None)
         nearest = next(p for p in (path, *path.parents) if os.path.lexists(p))
         mode = nearest.stat().st_mode
-        require_own_way(path, "work_dir", "work_dir")
+        require_trusted_path(path, "work_dir", "work_dir")
     except OSError as error:
         raise work_dir_error(path, error.strerror or str(error), WORK_DIR_FIX) from error
     if inside is not None:

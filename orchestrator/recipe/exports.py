@@ -16,7 +16,7 @@ from search_spaces.layouts.layout import Layout, engines_of
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import bridge_violations, engine_violations
 from search_spaces.schema.yaml_document import is_printable
-from trials.trainers.bridge_overrides import bridge_overrides, override_words
+from trials.trainers.bridge_overrides import bridge_overrides, format_overrides
 from trials.trainers.deepspeed_config import deepspeed_problem, ds_config
 from trials.trainers.invocation import MEGATRON_DEEPSPEED_CONFIG, invocation, megatron_deepspeed_config
 from trials.trainers.megatron_options import (
@@ -215,7 +215,7 @@ def _megatron_deepspeed_start(spec: TrialSpec) -> str:
 
 
 def _bridge_files(spec: TrialSpec) -> dict[str, str]:
-    return {"nemo_overrides.txt": "".join(f"{word}\n" for word in override_words(bridge_overrides(spec)))}
+    return {"nemo_overrides.txt": "".join(f"{word}\n" for word in format_overrides(bridge_overrides(spec)))}
 
 
 def _bridge_start(spec: TrialSpec) -> str:

@@ -13,7 +13,7 @@ from search_spaces.errors import InputError
 from trials.files.folders import SearchFolder
 from trials.ledger.events import SearchRecord
 from trials.ledger.journal import Journal, JournalDamaged, search_of
-from trials.ledger.place import ledger_to_read, ledger_url
+from trials.ledger.location import ledger_to_read, ledger_url
 from trials.ledger.reader import LedgerReader
 from trials.trial import Attempt, Trial
 
@@ -66,7 +66,7 @@ def missing_recipe_reason(found: LocatedSearch) -> str:
         return "not written yet: one is written when the search has ended"
     if found.record.best_trial is None:
         return "none was written: no layout is the best"
-    return f"not in its folder any more; parlay resume {found.folder.called} writes it"
+    return f"not in its folder any more; parlay resume {found.folder.cli_name} writes it"
 
 
 def find_attempt(search: SearchRecord, name: str) -> tuple[Trial, Attempt]:
@@ -105,7 +105,7 @@ MOVED_SEARCH_FIX = "name the folder where it lies now; parlay ledger rebuild FOL
 
 def is_path_without_search(given: str) -> bool:
     """Whether what a person names is a path at which no search lies."""
-    return ("/" in given or os.path.exists(given)) and not SearchFolder(Path(given)).is_one
+    return ("/" in given or os.path.exists(given)) and not SearchFolder(Path(given)).exists
 
 
 def _folder_named(given: str) -> SearchFolder | None:
@@ -115,7 +115,7 @@ def _folder_named(given: str) -> SearchFolder | None:
         if path.is_file():
             raise _is_a_file(given)
         folder = SearchFolder(path, named=given)
-        return folder if "/" in given or folder.is_one else None
+        return folder if "/" in given or folder.exists else None
     except OSError as error:
         raise not_a_search(given, error.strerror or str(error)) from error
 

@@ -74,7 +74,7 @@ def write_measured_table(
         if observed.rows:
             write_text(folder.measured, measured_table(observed, search))
     except OSError as error:
-        again = f"`parlay export {folder.called}` tries again"
+        again = f"`parlay export {folder.cli_name}` tries again"
         note(f"{folder.measured.name} is not written: {error}; {again}")
 
 
@@ -93,7 +93,7 @@ def _row_or_exclusion(search: SearchRecord, spec: SearchSpec, trial: Trial) -> O
     if not trial.state.is_ended:
         return IN_FLIGHT
     ran = trial.state is TrialState.MEASURED or _is_measured_in_part(trial)
-    if attempt is None or not (ran or (trial.reason is not None and trial.reason.may_be_the_layouts)):
+    if attempt is None or not (ran or (trial.reason is not None and trial.reason.may_be_layout_fault)):
         return str(trial.reason)
     measured = attempt.outcome.measured if ran and attempt.outcome else {}
     numbers = {

@@ -26,7 +26,7 @@ from search_spaces.schema.validation import restore
 from trials.attempt_result import AttemptResult
 from trials.data.token_file import require_tokens
 from trials.files.folders import SearchFolder
-from trials.files.path_owners import TakenFolder
+from trials.files.path_owners import FolderIdentity
 from trials.files.text import counted
 from trials.trial import FailureReason, Outcome, Trial, TrialKind, TrialSpec, TrialState, utc_text
 
@@ -254,7 +254,7 @@ def _program(loaded: LoadedRecipe, folder: SearchFolder, python: str) -> Attempt
         python=python,
         trainer=spec.trainer,
         seed=spec.seed,
-        taken=TakenFolder.at(folder.path),
+        taken=FolderIdentity.at(folder.path),
     )
 
 

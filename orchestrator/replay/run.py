@@ -35,9 +35,9 @@ from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.schema.validation import restore
 from trials.files.folders import SearchFolder, write_json
-from trials.files.path_owners import require_own_way
+from trials.files.path_owners import require_trusted_path
 from trials.files.text import counted
-from trials.ledger.place import home_folder
+from trials.ledger.location import home_folder
 from trials.trial import utc_text
 
 LAUNCHERS = ("local", "ray", "slurm")
@@ -91,7 +91,7 @@ def run_replay(
     here = this_machine(loaded.recipe.cluster, os.environ) if is_here else None
     if (answer := impossible_result(loaded, here)) is not None:
         return answer
-    require_own_way(work_dir, "work_dir", "work_dir")
+    require_trusted_path(work_dir, "work_dir", "work_dir")
     folder = SearchFolder(work_dir.absolute() / f"replay-{secrets.token_hex(3)}")
     watcher = ReplayCallbacks(note, stop.is_requested, MachineLock(home_folder()) if is_here else NullLock())
     with ExitStack() as stack:

@@ -26,7 +26,7 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
 from search_spaces.tables.measured_table import Observation
-from trials.analysis.ranking import Objective, sharers_of
+from trials.analysis.ranking import Objective, throughput_divisor
 from trials.trial import FailureReason
 
 
@@ -139,7 +139,7 @@ class CostModelPredictor:
         self._terms = StepTerms.of(task.model, task.cluster, self.table)
         self._memory_gib = stage_memory(task.model, self.table).peak
         tokens = [layout.global_batch_size * task.model.seq_length for layout in candidates]
-        sharers = [sharers_of(layout, task.objective) for layout in candidates]
+        sharers = [throughput_divisor(layout, task.objective) for layout in candidates]
         self._log_work = np.log(tokens) - np.log(sharers)
 
     def row(self, layout: Layout) -> int | None:

@@ -216,7 +216,7 @@ def _is_informative(told: TrialFeedback) -> bool:
     """Whether it says something about the layout: a lost node or a cancelled trial does not."""
     if told.reason is None:
         return told.value is not None
-    return told.reason is FailureReason.PRUNED or told.reason.may_be_the_layouts
+    return told.reason is FailureReason.PRUNED or told.reason.may_be_layout_fault
 
 
 def _result(told: TrialFeedback) -> float | str:

@@ -18,8 +18,8 @@ from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.attempt_result import AttemptResult, LaunchStatus, classify
-from trials.files.folders import SearchFolder, leads_out, read_json, write_json
-from trials.files.path_owners import TakenFolder
+from trials.files.folders import SearchFolder, links_outside, read_json, write_json
+from trials.files.path_owners import FolderIdentity
 from trials.trial import (
     Attempt,
     FailureReason,
@@ -66,7 +66,7 @@ class AttemptFactory:
     trainer: Mapping[str, Any] = field(default_factory=lambda: {"kind": "parlay"})
     seed: int = 1234
     baseline: Layout | None = None
-    taken: TakenFolder | None = None
+    taken: FolderIdentity | None = None
     _folders: HangGuard = field(default_factory=lambda: HangGuard(FOLDER_TIMEOUT_S), compare=False, repr=False)
 
     @property
@@ -149,7 +149,7 @@ class AttemptFactory:
 
 def _write_spec(request: LaunchRequest, root: Path) -> None:
     request.require_taken()
-    if leads_out(request.folder.path, root):
+    if links_outside(request.folder.path, root):
         raise OSError(f"{request.folder.path} leads out of the search's folder")
     request.folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_json(request.folder.spec, request.spec.to_json())
@@ -162,7 +162,7 @@ def _read_uncached(path: Path, root: Path) -> dict[str, Any] | None:
     """
     with suppress(FileNotFoundError):
         os.close(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY))
-    if leads_out(path.parent, root):
+    if links_outside(path.parent, root):
         raise ValueError(f"{path.parent} leads out of the search's folder")
     return read_json(path, MAX_OUTCOME_BYTES)
 

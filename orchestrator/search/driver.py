@@ -23,7 +23,7 @@ from orchestrator.search.stopping import (
     repeated_failure_excerpt,
     wall_time_exceeded,
 )
-from trials.analysis.best_layout import too_full_words
+from trials.analysis.best_layout import no_room_detail
 from trials.ledger.events import EndReason, SearchRecord, SearchState
 
 
@@ -160,7 +160,7 @@ class Driver:
         if reason is None or not self._has_released_pilots(reason):
             return
         if self.search.best_trial is None and reason is not EndReason.CANCELLED_BY_USER:
-            detail = self.search.detail or too_full_words(self._context.index.ranking())
+            detail = self.search.detail or no_room_detail(self._context.index.ranking())
             self._context.set_state(SearchState.FAILED, end_reason_without_value(reason), detail)
         else:
             state = SearchState.CANCELLED if reason is EndReason.CANCELLED_BY_USER else SearchState.COMPLETED

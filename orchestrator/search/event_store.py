@@ -10,7 +10,7 @@ from typing import Any
 
 from trials.ledger.database import LedgerBehind
 from trials.ledger.events import Event, EventKind, SearchRecord, apply
-from trials.ledger.journal import Journal, OutOfTurn, search_of
+from trials.ledger.journal import ConcurrentAppend, Journal, search_of
 from trials.ledger.writer import LedgerWriter
 
 
@@ -19,7 +19,7 @@ class EventStore:
 
     `clock` gives UTC seconds since the epoch, `fencing` is the lease's number. An event is on disk in the journal
     before anything follows from it. Opening the history fences off a driver that held an earlier lease, by an event of
-    its own, and brings a ledger that missed the last lines up to it; Fenced when a later lease has written.
+    its own, and brings a ledger that missed the last lines up to it; FencedError when a later lease has written.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class EventStore:
             self._search = search_of(self._journal.path, self.search_id, events)
             if self._search is None or self._search.fencing == self._fencing:
                 break
-            with suppress(OutOfTurn):
+            with suppress(ConcurrentAppend):
                 driver = {"host": socket.gethostname(), "pid": os.getpid()}
                 self._journal.append(self._next_event(EventKind.DRIVER_TOOK_OVER, driver))
         self._ledger.catch_up(self.search_id, events)

@@ -17,10 +17,10 @@ from trials.analysis.ranking import (
     Objective,
     Order,
     Ranking,
-    needs_second_look,
+    needs_repeat,
     order_of,
     rank,
-    second_looks,
+    repeat_candidates,
     upper_bound_of,
     value_of,
 )
@@ -143,7 +143,7 @@ class SearchIndex:
     def repeats(self) -> list[Trial]:
         """The finalists' repeats, second looks left out."""
         again = self.measured_again
-        second = second_looks([*self.suspects, *again])
+        second = repeat_candidates([*self.suspects, *again])
         return [trial for trial in again if trial.trial not in second]
 
     @property
@@ -265,7 +265,7 @@ class SearchIndex:
             del self._latest[:-NUM_LAST_ENDED]
         if trial.measured is not None:
             self._first_measured = position if self._first_measured is None else min(self._first_measured, position)
-        if needs_second_look(trial):
+        if needs_repeat(trial):
             self._suspects.append(position)
 
 

@@ -3,7 +3,7 @@
 The race for a free lease is decided by creating `.lease/<fencing number>.json` with a hard link, which has one winner
 on every file system, also between machines (NFS included); file locks do not: on Lustre and BeeGFS they may only hold
 within one node. Each acquisition has a higher number, so whatever an old holder still writes can be told from the new
-one's: the journal and the ledger refuse it (`Fenced`).
+one's: the journal and the ledger refuse it (`FencedError`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from trials.files.tracebacks import is_about_a_dead_device
+from trials.files.tracebacks import is_device_failure
 from trials.measurement.protocol import slow_ranks
 from trials.trial import Attempt, FailureReason, Flag, Trial
 
@@ -43,7 +43,7 @@ def _culprits(trial: Trial, attempt: Attempt) -> tuple[str, ...]:
     told = attempt.outcome
     if told is None or told.rank is None:
         return attempt.nodes
-    is_own = attempt.reason is FailureReason.GPU_MEMORY_IN_USE or is_about_a_dead_device(told.excerpt or "")
+    is_own = attempt.reason is FailureReason.GPU_MEMORY_IN_USE or is_device_failure(told.excerpt or "")
     return _nodes_of(trial, attempt, [told.rank]) if is_own else attempt.nodes
 
 

@@ -18,7 +18,7 @@ from orchestrator.search.lease import LeaseHeld, LeaseLost
 from orchestrator.service.quota_file import QuotaFile
 from search_spaces.errors import ExternalError, InputError
 from trials.files.folders import SearchFolder
-from trials.ledger.events import Fenced, SearchRecord
+from trials.ledger.events import FencedError, SearchRecord
 from trials.ledger.journal import Journal, search_of
 from trials.ledger.reader import LedgerReader
 
@@ -64,7 +64,7 @@ class DriverSession:
             return DriverResult(DriverExit.HELD, str(held))
         except InputError as error:
             return self._failed(DriverExit.REFUSED, "; ".join(p.message for p in error.problems))
-        except (LeaseLost, Fenced, ExternalError, OSError) as error:
+        except (LeaseLost, FencedError, ExternalError, OSError) as error:
             return self._failed(DriverExit.FAILED, str(error))
         except Exception as bug:
             return self._failed(DriverExit.FAILED, f"{type(bug).__name__}: {bug}")

@@ -26,7 +26,7 @@ from trials.files.text import tail
 from trials.ledger.commands import request_cancel
 from trials.ledger.events import SearchRecord
 from trials.ledger.journal import Journal, search_of
-from trials.ledger.place import ledger_url
+from trials.ledger.location import ledger_url
 from trials.ledger.reader import LedgerReader
 from trials.trial import Attempt, Trial, utc_text
 

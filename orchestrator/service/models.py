@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from orchestrator.service.executors import ExecutorKind
 from orchestrator.service.supervisor import DriverState
-from trials.analysis.verdict import ShownState, VerdictKind
+from trials.analysis.verdict import DisplayState, VerdictKind
 from trials.ledger.events import EndReason, SearchState
 from trials.trial import FailureReason, TrialKind, TrialState
 
@@ -104,7 +104,7 @@ class VerdictAnswer(BaseModel):
     """What the search found against its baseline, over all runs of both layouts, and in words."""
 
     kind: VerdictKind
-    state: ShownState
+    state: DisplayState
     headline: str
     sentence: str
     trial: str | None

@@ -11,7 +11,7 @@ import pytest
 from orchestrator.cli.main import run
 from tests.bad_inputs.desk import Desk
 from tests.strangers import STRANGER, needs_a_stranger
-from trials.ledger import place
+from trials.ledger import location
 
 CLEAR = "\x1b[2J"
 
@@ -90,7 +90,7 @@ def test_a_work_directory_that_is_a_link_to_nowhere_is_refused(desk: Desk):
 @pytest.mark.bad_input(33)
 def test_a_ledger_in_sqlite_on_a_shared_file_system_is_refused_with_a_local_path(desk: Desk, monkeypatch):
     mounts = f"/dev/sda1 / ext4 rw 0 0\nserver:/x {desk.folder}/far fuse.sshfs rw 0 0\n"
-    monkeypatch.setattr(place, "_mounts", lambda: mounts)
+    monkeypatch.setattr(location, "_mounts", lambda: mounts)
     desk.write()
     url = f"sqlite:///{desk.folder}/far/ledger.db"
     problem = desk.refused("run", "search.yaml", "--ledger", url).about("ledger.url")
@@ -100,7 +100,7 @@ def test_a_ledger_in_sqlite_on_a_shared_file_system_is_refused_with_a_local_path
 
 @pytest.mark.bad_input(34)
 def test_a_ledger_of_an_unknown_kind_is_refused(desk: Desk):
-    """tests/trials/ledger/test_place.py has more of them."""
+    """tests/trials/ledger/test_location.py has more of them."""
     desk.write()
     for url in ("mysql://db/l", "sqlite:///:memory:"):
         assert desk.refused("run", "search.yaml", "--ledger", url).about("ledger.url")["value"] == url

@@ -29,7 +29,7 @@ from tests.orchestrator.launchers.attempts import (
     wait_until_started,
 )
 from trials.attempt_result import Liveness
-from trials.files.path_owners import TakenFolder
+from trials.files.path_owners import FolderIdentity
 from trials.trial import FailureReason, TrialState
 
 
@@ -95,7 +95,7 @@ def test_an_attempt_is_alive_and_then_ends_measured(bench: Bench) -> None:
 def test_nothing_is_launched_in_a_folder_that_was_put_in_the_place_of_the_one_taken(bench: Bench) -> None:
     request = bench.request("measure")
     root = request.folder.path.parents[2]
-    request = replace(request, taken=TakenFolder.at(root))
+    request = replace(request, taken=FolderIdentity.at(root))
     shutil.copytree(root.rename(root.with_name("aside")), root)
     with pytest.raises(InputError, match="another was put in its place"):
         bench.launcher.launch(request)

@@ -16,7 +16,7 @@ from search_spaces.errors import InputError
 from tests.trials.ledger.stories import SEARCH_ID, Story, measured_story, stories
 from trials.ledger.commands import CommandKind, request_cancel
 from trials.ledger.database import VERSION_TABLE, LedgerDamaged
-from trials.ledger.events import EventKind, Fenced, SearchState, fold
+from trials.ledger.events import EventKind, FencedError, SearchState, fold
 from trials.ledger.reader import LedgerReader
 from trials.ledger.writer import LedgerWriter
 
@@ -189,9 +189,9 @@ class TestRefusals:
         writer.apply(SEARCH_ID, new.take_over())
         late = replace(old.propose("t0002"), seq=3)
         for after in (None, replace(old.search, last_seq=3)):
-            with pytest.raises(Fenced):
+            with pytest.raises(FencedError):
                 writer.apply(SEARCH_ID, late, after)
-        with pytest.raises(Fenced):
+        with pytest.raises(FencedError):
             writer.copy_lease(SEARCH_ID, 1, {"host": "old"})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trials.analysis.pareto import pareto_json, trades
-from trials.analysis.ranking import Objective, Ranking, own_unit, peak_memory_gib, second_looks, value_of
+from trials.analysis.ranking import Objective, Ranking, in_objective_unit, peak_memory_gib, repeat_candidates, value_of
 from trials.trial import LowerStrEnum, Trial, TrialKind
 
 
@@ -26,7 +26,7 @@ def best_json(ranking: Ranking) -> dict[str, Any] | None:
         "trial": best.trial,
         "layout": best.layout.to_json(),
         "objective": ranking.objective.value,
-        "value": own_unit(value_of(best, ranking.objective), ranking.objective),
+        "value": in_objective_unit(value_of(best, ranking.objective), ranking.objective),
         "tokens_per_sec": best.measured["tokens_per_sec"],
         "tokens_per_sec_low": best.measured.get("tokens_per_sec_low"),
         "tokens_per_sec_high": best.measured.get("tokens_per_sec_high"),
@@ -53,18 +53,18 @@ def fastest_json(ranking: Ranking) -> dict[str, Any] | None:
     fastest = ranking.fastest
     if fastest is None:
         return None
-    value = own_unit(value_of(fastest, ranking.objective), ranking.objective)
+    value = in_objective_unit(value_of(fastest, ranking.objective), ranking.objective)
     return {"trial": fastest.trial, "value": value, "peak_memory_gib": peak_memory_gib(fastest)}
 
 
 def rationale(ranking: Ranking) -> str | None:
     """Why the best is the best, and what the other answers to several goals give for what, in words that go on after
     its name; None where nothing is the best."""
-    chosen = choice_words(ranking)
+    chosen = describe_choice(ranking)
     return None if chosen is None else "; ".join([chosen, *trades(ranking)])
 
 
-def choice_words(ranking: Ranking) -> str | None:
+def describe_choice(ranking: Ranking) -> str | None:
     """Why the best is the best by the first objective; None where nothing is."""
     best, fastest = ranking.best, ranking.fastest
     if best is None or fastest is None:
@@ -73,14 +73,14 @@ def choice_words(ranking: Ranking) -> str | None:
         return _spares_memory(best, fastest)
     first = "the fastest" if ranking.objective is Objective.TOKENS_PER_SEC else f"the best in {ranking.objective}"
     runs = ranking.runs[best.layout.key]
-    is_finalist = any(run.kind is TrialKind.FINALIST and run.trial not in second_looks(runs) for run in runs)
-    room = room_words(ranking)
+    is_finalist = any(run.kind is TrialKind.FINALIST and run.trial not in repeat_candidates(runs) for run in runs)
+    room = describe_memory_room(ranking)
     if is_finalist:
         return f"{first} of those measured again{room}, by the lower end of its 95 % interval"
     return f"{first} of the layouts measured{room}"
 
 
-def room_words(ranking: Ranking) -> str:
+def describe_memory_room(ranking: Ranking) -> str:
     """What sets those apart that may be the best, to go on after a name of layouts: nothing, where all leave enough
     memory."""
     headroom = ranking.headroom
@@ -89,7 +89,7 @@ def room_words(ranking: Ranking) -> str:
     return f" that leave {headroom.min_free_gib:g} GiB free"
 
 
-def too_full_words(ranking: Ranking) -> str | None:
+def no_room_detail(ranking: Ranking) -> str | None:
     """That every layout that was measured leaves too little memory, and which comes nearest; None where some does not,
     or nothing was measured."""
     headroom, layouts = ranking.headroom, ranking.ordered
@@ -103,9 +103,9 @@ def too_full_words(ranking: Ranking) -> str | None:
     return f"{asked}: {name} comes nearest and leaves {headroom.format_free(peak_gib)}"
 
 
-def none_words(ranking: Ranking) -> str | None:
+def describe_no_best(ranking: Ranking) -> str | None:
     """Why nothing is the best, though layouts were measured; None where none was."""
-    if (too_full := too_full_words(ranking)) is not None or not ranking.ordered:
+    if (too_full := no_room_detail(ranking)) is not None or not ranking.ordered:
         return too_full
     return "no layout that was measured may be the best: one suspect run alone never is"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trials.analysis.ranking import Objective, Ranking, is_faster, is_suspect, own_unit, value_of
+from trials.analysis.ranking import Objective, Ranking, in_objective_unit, is_faster, is_suspect, value_of
 from trials.files.text import counted
 from trials.trial import Trial
 
@@ -40,7 +40,7 @@ def pareto_json(ranking: Ranking) -> list[dict[str, Any]]:
             "trial": trial.trial,
             "layout": trial.layout.to_json(),
             "num_nodes": trial.layout.num_nodes,
-            "values": {o.value: own_unit(value_of(trial, o), o) for o in objectives},
+            "values": {o.value: in_objective_unit(value_of(trial, o), o) for o in objectives},
         }
         for trial in pareto(ranking)
     ]

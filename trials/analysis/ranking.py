@@ -161,7 +161,7 @@ class _Contender:
 
     @property
     def _repeats(self) -> list[Trial]:
-        second = second_looks(self.trials)
+        second = repeat_candidates(self.trials)
         return [t for t in self.trials if t.kind is TrialKind.FINALIST and t.trial not in second]
 
     def order(self, objective: Objective, headroom: MemoryHeadroom | None) -> Order:
@@ -216,12 +216,12 @@ def runs_that_count(runs: Sequence[Trial]) -> tuple[Trial, ...]:
     return tuple(run for run in runs if not is_suspect(run)) or tuple(runs)
 
 
-def needs_second_look(trial: Trial) -> bool:
+def needs_repeat(trial: Trial) -> bool:
     """Whether this run of the search was measured on a node that may have made it slow."""
     return trial.kind is TrialKind.SEARCH and _is_measured(trial) and Flag.SUSPECT_NODE in trial.flags
 
 
-def second_looks(trials: Sequence[Trial]) -> frozenset[str]:
+def repeat_candidates(trials: Sequence[Trial]) -> frozenset[str]:
     """The names of the repeats that stand in for a run on a suspect node: the first of each such layout.
 
     They are no finalists' repeats: their layouts compete with all others.
@@ -230,7 +230,7 @@ def second_looks(trials: Sequence[Trial]) -> frozenset[str]:
     for trial in trials:
         if trial.kind is TrialKind.FINALIST:
             first_repeats.setdefault(trial.layout.key, trial.trial)
-    suspects = {trial.layout.key for trial in trials if needs_second_look(trial)}
+    suspects = {trial.layout.key for trial in trials if needs_repeat(trial)}
     return frozenset(name for key, name in first_repeats.items() if key in suspects)
 
 
@@ -274,7 +274,7 @@ def lower_bound_of(runs: Sequence[Trial], objective: Objective) -> float:
     return value_of(merged(runs), objective) * math.exp(-log_half_width(_run_measurements(runs)))
 
 
-def own_unit(speed: float, objective: Objective) -> float:
+def in_objective_unit(speed: float, objective: Objective) -> float:
     """Back from tokens per second and node to node-hours per billion tokens; the other objectives are speeds."""
     if objective is not Objective.NODE_HOURS_PER_BILLION_TOKENS:
         return speed
@@ -300,10 +300,10 @@ def upper_bound_of(trial: Trial, objective: Objective) -> float | None:
     if trial.reason not in _BOUNDED or last is None or last.outcome is None:
         return None
     high = last.outcome.measured.get("tokens_per_sec_high")
-    return None if high is None else high / sharers_of(trial.layout, objective)
+    return None if high is None else high / throughput_divisor(trial.layout, objective)
 
 
-def sharers_of(layout: Layout, objective: Objective) -> int:
+def throughput_divisor(layout: Layout, objective: Objective) -> int:
     """What the tokens per second are divided by: nothing, GPUs or nodes."""
     if objective is Objective.TOKENS_PER_SEC:
         return 1
@@ -388,7 +388,7 @@ def _run_measurement(measured: Mapping[str, Any]) -> RunMeasurement:
 
 
 def _speed(trial: Trial, objective: Objective) -> _Speed:
-    measured, sharers = trial.measured or {}, sharers_of(trial.layout, objective)
+    measured, sharers = trial.measured or {}, throughput_divisor(trial.layout, objective)
     low, high = measured.get("tokens_per_sec_low"), measured.get("tokens_per_sec_high")
     interval = None if low is None or high is None else (low / sharers, high / sharers)
     return _Speed(measured["tokens_per_sec"] / sharers, interval)

@@ -33,7 +33,7 @@ class VerdictKind(LowerStrEnum):
     REFUSED = "refused"
 
 
-class ShownState(LowerStrEnum):
+class DisplayState(LowerStrEnum):
     """The state of a search as people see it: one that the cluster refused is neither completed nor merely failed."""
 
     CREATED = "created"
@@ -63,11 +63,11 @@ class SearchVerdict:
     `ranking` holds the best layout and its ties. `baseline` is its trial: over all its runs where it was measured, the
     last one where it was not; None where it was never tried. `speedup` is the best's over the baseline; None where they
     cannot be compared, or are one layout. `num_layouts` were tried and have ended, of `max_layouts` (None: no limit is
-    known). `commonest` is why most of the trials failed that did.
+    known). `most_common_failure` is why most of the trials failed that did.
     """
 
     kind: VerdictKind
-    state: ShownState
+    state: DisplayState
     end_reason: EndReason | None
     detail: str | None
     ranking: Ranking
@@ -77,7 +77,7 @@ class SearchVerdict:
     counts: TrialCounts
     num_layouts: int
     max_layouts: int | None
-    commonest: tuple[FailureReason, int] | None
+    most_common_failure: tuple[FailureReason, int] | None
 
     @property
     def best(self) -> Trial | None:
@@ -85,7 +85,7 @@ class SearchVerdict:
 
     @property
     def is_ended(self) -> bool:
-        return self.state not in (ShownState.CREATED, ShownState.RUNNING, ShownState.STOPPING)
+        return self.state not in (DisplayState.CREATED, DisplayState.RUNNING, DisplayState.STOPPING)
 
 
 def verdict_of(search: SearchRecord, ranking: Ranking, baseline_key: str | None) -> SearchVerdict:
@@ -99,7 +99,7 @@ def verdict_of(search: SearchRecord, ranking: Ranking, baseline_key: str | None)
     counts = counts_of(search.trials)
     return SearchVerdict(
         kind=_kind(search, ranking, baseline, speedup, counts),
-        state=shown_state(search.state, search.end_reason),
+        state=display_state(search.state, search.end_reason),
         end_reason=search.end_reason,
         detail=search.detail,
         ranking=ranking,
@@ -109,7 +109,7 @@ def verdict_of(search: SearchRecord, ranking: Ranking, baseline_key: str | None)
         counts=counts,
         num_layouts=sum(t.kind is TrialKind.SEARCH and t.state in _TRIED for t in search.trials),
         max_layouts=(search.spec.get("search") or {}).get("max_trials"),
-        commonest=_commonest(search.trials),
+        most_common_failure=_most_common_failure(search.trials),
     )
 
 
@@ -135,10 +135,10 @@ def baseline_key_of(search: SearchRecord) -> str | None:
     return Layout.from_json(given).key if given else None
 
 
-def shown_state(state: SearchState, end_reason: EndReason | None) -> ShownState:
+def display_state(state: SearchState, end_reason: EndReason | None) -> DisplayState:
     """The state as people see it."""
     is_refused = state.is_ended and end_reason is EndReason.SUBMISSION_REJECTED
-    return ShownState.REFUSED if is_refused else ShownState(state.value)
+    return DisplayState.REFUSED if is_refused else DisplayState(state.value)
 
 
 def counts_of(trials: Iterable[Trial]) -> TrialCounts:
@@ -200,6 +200,6 @@ def _baseline(search: SearchRecord, ranking: Ranking, key: str | None) -> Trial 
     return next(measured, None) or next(tried, None)
 
 
-def _commonest(trials: Iterable[Trial]) -> tuple[FailureReason, int] | None:
+def _most_common_failure(trials: Iterable[Trial]) -> tuple[FailureReason, int] | None:
     reasons = Counter(trial.reason for trial in trials if trial.reason is not None and has_failed(trial))
     return next(iter(reasons.most_common(1)), None)

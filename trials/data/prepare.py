@@ -64,7 +64,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Watcher:
+class ProgressListener:
     """Who is told: of progress every few hundred texts, and of each line that is left out."""
 
     on_progress: Callable[[Progress], None] = lambda progress: None
@@ -72,7 +72,7 @@ class Watcher:
 
 
 def prepare(
-    wanted: Preparation, tokenizer: Tokenizer, out: Path, watcher: Watcher = Watcher()
+    wanted: Preparation, tokenizer: Tokenizer, out: Path, watcher: ProgressListener = ProgressListener()
 ) -> tuple[TokenHeader, Progress]:
     """Write the token file `out`, whole or not at all; its header, and what it took.
 
@@ -99,7 +99,7 @@ def prepare(
 class _Reader:
     """Reads the inputs one after another, and counts what it reads and leaves out."""
 
-    def __init__(self, wanted: Preparation, watcher: Watcher):
+    def __init__(self, wanted: Preparation, watcher: ProgressListener):
         self._wanted = wanted
         self._watcher = watcher
         self._num_documents = 0

@@ -42,7 +42,7 @@ def cross_checks(spec: TrialSpec, measured: Mapping[str, Any], steps: Sequence[T
     ]
 
 
-def other_batch(spec: TrialSpec, checks: Sequence[Mapping[str, Any]]) -> str | None:
+def batch_fault(spec: TrialSpec, checks: Sequence[Mapping[str, Any]]) -> str | None:
     """What tells that the trainer trained another batch than the spec's; None where nothing does.
 
     A rate of samples or tokens, times the step's time, is the batch. Batches differ by whole factors, rates by what is

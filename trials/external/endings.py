@@ -5,14 +5,14 @@ from __future__ import annotations
 import signal
 
 from trials.files.text import last_line
-from trials.ranks.failures import EXCERPT_CHARACTERS, TrialFailure, reason_of_words
-from trials.trainers.trainer_log import LastWords
+from trials.ranks.failures import EXCERPT_CHARACTERS, TrialFailure, reason_of_output
+from trials.trainers.trainer_log import OutputTail
 from trials.trial import FailureReason
 
 _TAIL_LINES = 20
 
 
-def failure_of(exit_code: int, words: LastWords, num_steps: int, oom_kills: int) -> TrialFailure:
+def failure_of(exit_code: int, words: OutputTail, num_steps: int, oom_kills: int) -> TrialFailure:
     """The failure behind a bad exit code. `num_steps` the log has told of; `oom_kills` of the kernel meanwhile."""
     how = f"the trainer {_words(exit_code)}"
     cause = words.cause()
@@ -22,14 +22,14 @@ def failure_of(exit_code: int, words: LastWords, num_steps: int, oom_kills: int)
     return TrialFailure(_reason(exit_code, words, cause, num_steps, oom_kills), excerpt)
 
 
-def _reason(exit_code: int, words: LastWords, cause: str | None, num_steps: int, oom_kills: int) -> FailureReason:
+def _reason(exit_code: int, words: OutputTail, cause: str | None, num_steps: int, oom_kills: int) -> FailureReason:
     if words.ran_out_of_memory:
         return FailureReason.GPU_OOM
     if exit_code == -signal.SIGKILL:
         return FailureReason.HOST_OOM if oom_kills > 0 else FailureReason.NODE_FAILURE
     if words.port_was_taken and num_steps == 0:
         return FailureReason.LAUNCH_FAILURE
-    return reason_of_words(last_line(cause) if cause else words.tail(_TAIL_LINES))
+    return reason_of_output(last_line(cause) if cause else words.tail(_TAIL_LINES))
 
 
 def _words(exit_code: int) -> str:

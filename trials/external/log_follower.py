@@ -18,10 +18,10 @@ from trials.ranks.environment import RankEnvironment, device_number, process_age
 from trials.ranks.failures import TrialFailure
 from trials.ranks.node_sampler import sample_node
 from trials.ranks.report import Report
-from trials.ranks.watchdog import Watchdog, hang_limit_s, reason_of_silence
+from trials.ranks.watchdog import Watchdog, hang_limit_s, silence_reason
 from trials.trainers.invocation import Invocation, invocation
 from trials.trainers.log_rank import log_rank_of
-from trials.trainers.trainer_log import LastWords, LineSplitter
+from trials.trainers.trainer_log import LineSplitter, OutputTail
 from trials.trial import FailureReason, MeasureRules, TrialSpec
 
 TICK_S = 0.25
@@ -46,7 +46,7 @@ def follow(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report:
     TrialFailure when the trainer failed, or what it told cannot be believed; InputError for a trainer section that is
     none, TimeoutError when rank 0 tells no address.
     """
-    words = LastWords()
+    words = OutputTail()
     TrainerWatchdog(report, env, spec.measure, words).start()
     sample_node(spec, folder, env)
     made = invocation(spec, sys.executable, str(folder.path))
@@ -96,8 +96,8 @@ def trainer_environment(spec: TrialSpec, env: RankEnvironment, made: Invocation,
 class TrainerWatchdog(Watchdog):
     """Ends a rank as `Watchdog` does, and everything its trainer started before."""
 
-    def __init__(self, report: Report, env: RankEnvironment, rules: MeasureRules, words: LastWords):
-        super().__init__(report, env, trainer_hang_limit_s(rules), reason_of_silence(rules))
+    def __init__(self, report: Report, env: RankEnvironment, rules: MeasureRules, words: OutputTail):
+        super().__init__(report, env, trainer_hang_limit_s(rules), silence_reason(rules))
         self._words = words
 
     def _standing(self) -> str:
@@ -112,7 +112,7 @@ class TrainerWatchdog(Watchdog):
 class _Rank:
     """What one rank does with its trainer's output while it runs."""
 
-    def __init__(self, spec: TrialSpec, report: Report, words: LastWords, measurement: LogMeasurement | None):
+    def __init__(self, spec: TrialSpec, report: Report, words: OutputTail, measurement: LogMeasurement | None):
         self._rules = spec.measure
         self._notice_s = PEERS_NOTICE_S if spec.num_gpus > 1 else 0.0
         self._report = report

@@ -9,7 +9,7 @@ from typing import Any
 from search_spaces.plain_file import open_plain
 from trials.analysis.early_stopping import IncumbentWatcher, may_stop_early, pruned_detail
 from trials.attempt_result import outcome_fault
-from trials.external.checks import clock_fault, cross_checks, layout_proof, other_batch
+from trials.external.checks import batch_fault, clock_fault, cross_checks, layout_proof
 from trials.files.folders import AttemptFolder
 from trials.measurement.protocol import Measurement, Stop, bound_fields, measured_fields, slows_down
 from trials.measurement.step_log import MetricsWriter, StepPhase, StepRecord
@@ -116,7 +116,7 @@ class LogMeasurement:
             outcome = self._report.pruned(pruned_detail(measured, incumbent), **fields)
         else:
             outcome = self._report.outcome(**fields)
-        fault = outcome_fault(self._spec, outcome) or other_batch(self._spec, checks)
+        fault = outcome_fault(self._spec, outcome) or batch_fault(self._spec, checks)
         if (fault := fault or self._clock_fault(measured["measured_steps"])) is not None:
             raise TrialFailure(FailureReason.RESULT_INVALID, fault)
         return outcome

@@ -20,8 +20,8 @@ from trials.external.child import END_WITHIN_S, end_descendants
 from trials.external.log_follower import follow
 from trials.files.folders import AttemptFolder
 from trials.ranks.environment import RankEnvironment, process_age_s
-from trials.ranks.failures import excerpt_of, reason_of, seen_before
-from trials.ranks.program import leave_at_once, read_spec, require_world, run_program, wait_for_the_cause
+from trials.ranks.failures import excerpt_of, partial_measurement, reason_of
+from trials.ranks.program import exit_at_once, read_spec, require_world, run_program, wait_for_root_cause
 from trials.ranks.report import Report
 from trials.trial import TrialSpec
 
@@ -64,15 +64,15 @@ def _tell(error: BaseException, report: Report) -> bool:
     Whether the trial was measured meanwhile: then the end of this rank is that of all.
     """
     reason, excerpt = reason_of(error, report.folder.path), excerpt_of(error)
-    wait_for_the_cause(error, report)
+    wait_for_root_cause(error, report)
     if report.has_outcome() and report.failure() is None:
         return True
     print(excerpt, file=sys.stderr, flush=True)
-    report.fail(reason, excerpt, seen_before(error))
+    report.fail(reason, excerpt, partial_measurement(error))
     return False
 
 
 def _leave(code: int) -> NoReturn:
     for pid in end_descendants():
         print(f"process {pid} does not end within {END_WITHIN_S:.0f} s of SIGKILL", file=sys.stderr)
-    leave_at_once(code)
+    exit_at_once(code)

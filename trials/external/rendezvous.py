@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trials.files.folders import AttemptFolder, read_json, write_json, write_text
-from trials.files.ports import none_free, ports_to_try
+from trials.files.ports import no_free_port_error, ports_to_try
 from trials.ranks.address import own_address
 from trials.ranks.environment import RankEnvironment
 from trials.trial import TrialSpec
@@ -55,4 +55,4 @@ def free_port() -> int:
             except OSError:
                 continue
             return port
-    raise none_free(len(tried))
+    raise no_free_port_error(len(tried))

@@ -80,12 +80,12 @@ class SearchFolder:
         return self.path.name
 
     @property
-    def called(self) -> str:
+    def cli_name(self) -> str:
         """What a command takes for the search: the folder, where a person named that, for a ledger may not know it."""
         return self.search_id if self.named is None else shlex.quote(self.named)
 
     @property
-    def is_one(self) -> bool:
+    def exists(self) -> bool:
         """Whether a search lies here; OSError where that cannot be seen."""
         return self.journal.exists()
 
@@ -222,7 +222,7 @@ def read_json(path: Path, most_bytes: int = MOST_BYTES) -> dict[str, Any] | None
     return data
 
 
-def leads_out(path: Path, root: Path) -> bool:
+def links_outside(path: Path, root: Path) -> bool:
     """Whether a link on the way to `path` leads out of the folder `root`."""
     return not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
 

@@ -1,4 +1,4 @@
-"""Who may put something else in the place of what a path names: whoever may rename on the way to it."""
+"""Users other than us who could replace the target of a path: those who may rename on the way to it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ OVERFLOW_UID = 65534
 _MOST_LINKS = 40  # as the kernel
 
 
-class Who(enum.StrEnum):
-    """Who else may rename: the owner of a folder or link, everybody, or a group."""
+class WriterKind(enum.StrEnum):
+    """Kind of a user who may rename on a path: the owner of a folder or link, everybody, or a group."""
 
     OWNER = enum.auto()
     EVERYBODY = enum.auto()
@@ -33,11 +33,11 @@ class Who(enum.StrEnum):
 
 
 @dataclass(frozen=True)
-class Swapper:
+class UntrustedWriter:
     """Somebody besides us and root who may rename at `path`; `words` name them."""
 
     path: Path
-    who: Who
+    who: WriterKind
     words: str
 
 
@@ -47,15 +47,15 @@ _OWNER_FIX = (
 )
 
 
-def require_own_way(path: Path, code: str, key: str) -> None:
+def require_trusted_path(path: Path, code: str, key: str) -> None:
     """InputError where somebody could put something else in the place of what `path` names; OSError as below.
 
     A group may: whether it is trusted is the user's to say (docs/security.md), and `parlay doctor` names it.
     """
-    swapper = next((found for found in who_may_swap(path) if found.who is not Who.GROUP), None)
+    swapper = next((found for found in untrusted_writers(path) if found.who is not WriterKind.GROUP), None)
     if swapper is None:
         return
-    if swapper.who is Who.EVERYBODY:
+    if swapper.who is WriterKind.EVERYBODY:
         words, fix = f"can be written by everybody at {swapper.path}", f"chmod o-w {swapper.path}"
     else:
         at = "" if swapper.path == path else f"is reached by {swapper.path}, which "
@@ -64,7 +64,7 @@ def require_own_way(path: Path, code: str, key: str) -> None:
     raise InputError.of(code, f"{path} {words}", key=key, value=str(path), rule=rule, fix=fix)
 
 
-def who_may_swap(path: Path) -> Iterator[Swapper]:
+def untrusted_writers(path: Path) -> Iterator[UntrustedWriter]:
     """Whoever besides us, root and trusted owners could put something of theirs in the place of what `path` names, from
     the root on.
 
@@ -74,13 +74,13 @@ def who_may_swap(path: Path) -> Iterator[Swapper]:
     for entry in _entries(path.absolute()):
         found = entry.lstat()
         if not _is_ours(found.st_uid, entry):
-            yield Swapper(entry, Who.OWNER, f"user {_user_name(found.st_uid)}")
+            yield UntrustedWriter(entry, WriterKind.OWNER, f"user {_user_name(found.st_uid)}")
         elif stat.S_ISDIR(found.st_mode) and not found.st_mode & stat.S_ISVTX:
             yield from _writers(entry, found)
 
 
 @dataclass(frozen=True)
-class TakenFolder:
+class FolderIdentity:
     """A folder as it was when it was taken, so that another in its place is noticed."""
 
     path: Path
@@ -89,13 +89,13 @@ class TakenFolder:
     _owner: int
 
     @classmethod
-    def at(cls, path: Path) -> TakenFolder:
+    def at(cls, path: Path) -> FolderIdentity:
         found = path.stat()
         return cls(path, found.st_dev, found.st_ino, found.st_uid)
 
     def require_same(self) -> None:
         """InputError for another folder in its place; OSError where it cannot be seen just now."""
-        if self == TakenFolder.at(self.path):
+        if self == FolderIdentity.at(self.path):
             return
         raise InputError.of(
             "folder_swapped",
@@ -163,18 +163,18 @@ def _maps_all_users() -> bool:
     return int(num_users) == 2**32 - 1
 
 
-def _writers(folder: Path, found: os.stat_result) -> Iterator[Swapper]:
-    """Who may write there besides its owner. A group that is called as its user is theirs alone."""
+def _writers(folder: Path, found: os.stat_result) -> Iterator[UntrustedWriter]:
+    """Users besides its owner who may write to a folder. A group named as its user is that user's alone."""
     if found.st_mode & stat.S_IWOTH:
-        yield Swapper(folder, Who.EVERYBODY, "everybody")
+        yield UntrustedWriter(folder, WriterKind.EVERYBODY, "everybody")
     elif found.st_mode & stat.S_IWGRP:
         try:
             group, own = grp.getgrgid(found.st_gid), pwd.getpwuid(os.geteuid()).pw_name
         except KeyError:
-            yield Swapper(folder, Who.GROUP, f"group {found.st_gid}")
+            yield UntrustedWriter(folder, WriterKind.GROUP, f"group {found.st_gid}")
             return
         if group.gr_name != own or {*group.gr_mem} - {own}:
-            yield Swapper(folder, Who.GROUP, f"group {group.gr_name}")
+            yield UntrustedWriter(folder, WriterKind.GROUP, f"group {group.gr_name}")
 
 
 def _user_name(uid: int) -> str:

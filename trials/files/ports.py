@@ -24,5 +24,5 @@ def usable_ports(ephemeral: str) -> list[int]:
     return [port for port in PORTS if not first <= port <= last] or list(PORTS)
 
 
-def none_free(tried: int) -> RuntimeError:
+def no_free_port_error(tried: int) -> RuntimeError:
     return RuntimeError(f"no free port among {tried} tries in {PORTS[0]}-{PORTS[-1]}")

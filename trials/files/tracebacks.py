@@ -34,9 +34,9 @@ def first_cause(logs: Iterable[str]) -> str | None:
     """
     logs = list(logs)
     found = [excerpt for log in logs for excerpt in tracebacks(log)]
-    dead = [excerpt for excerpt in found if is_about_a_dead_device(excerpt)]
-    dead = dead or [line for log in logs for line in log.splitlines() if is_about_a_dead_device(line)]
-    causes = [excerpt for excerpt in found if not is_about_a_peer(excerpt)]
+    dead = [excerpt for excerpt in found if is_device_failure(excerpt)]
+    dead = dead or [line for log in logs for line in log.splitlines() if is_device_failure(line)]
+    causes = [excerpt for excerpt in found if not is_peer_failure(excerpt)]
     return next(iter(dead or causes or found), None)
 
 
@@ -56,12 +56,12 @@ def tracebacks(log: str) -> list[str]:
     return ["\n".join(part) for part in found]
 
 
-def is_about_a_dead_device(words: str) -> bool:
+def is_device_failure(words: str) -> bool:
     """Whether they tell that a GPU, its memory or its link is broken, which is the machine's fault alone."""
     return _DEAD_DEVICE.search(words) is not None
 
 
-def is_about_a_peer(excerpt: str) -> bool:
+def is_peer_failure(excerpt: str) -> bool:
     """Whether a traceback tells of a lost connection only."""
     words = excerpt.splitlines()[-1] if excerpt else ""
     return any(name in words for name in (*PEER_TYPES, *PEER_WORDS))

@@ -9,7 +9,7 @@ from sqlalchemy import Engine, bindparam, select
 from sqlalchemy.orm import Session
 
 from search_spaces.errors import InputError
-from trials.ledger.database import open_to_write, patiently
+from trials.ledger.database import open_to_write, retry_while_busy
 from trials.ledger.tables import CommandRow, SearchRow
 from trials.trial import LowerStrEnum
 
@@ -41,7 +41,7 @@ def request_cancel(url: str, search_id: str, at: float) -> None:
             session.add(CommandRow(search_id=search_id, kind=CommandKind.CANCEL.value, at=at))
 
     try:
-        patiently(insert)
+        retry_while_busy(insert)
     finally:
         engine.dispose()
 

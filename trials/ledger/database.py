@@ -24,7 +24,7 @@ from sqlalchemy.exc import DatabaseError, InvalidatePoolError, OperationalError
 
 from search_spaces.errors import ExternalError, InputError
 from trials.files import sqlite_file
-from trials.ledger.events import Fenced
+from trials.ledger.events import FencedError
 from trials.ledger.tables import Base
 
 REVISIONS = ("1",)
@@ -80,7 +80,7 @@ def open_to_write(url: str) -> Engine:
     if target.get_backend_name() == "sqlite":
         _create(Path(target.database or ""))
     engine = _engine(target, "BEGIN IMMEDIATE")
-    patiently(partial(_migrate, engine), _OPENING_PATIENCE_S)
+    retry_while_busy(partial(_migrate, engine), _OPENING_PATIENCE_S)
     return engine
 
 
@@ -93,8 +93,8 @@ def open_to_read(url: str) -> Engine | None:
     if target.get_backend_name() == "sqlite" and not os.path.lexists(target.database or ""):
         return None
     engine = _engine(target, "BEGIN")
-    with patiently(engine.connect, _OPENING_PATIENCE_S) as connection:
-        found = patiently(partial(_revision, connection), _OPENING_PATIENCE_S)
+    with retry_while_busy(engine.connect, _OPENING_PATIENCE_S) as connection:
+        found = retry_while_busy(partial(_revision, connection), _OPENING_PATIENCE_S)
     if found is None:
         engine.dispose()
         return None
@@ -104,11 +104,11 @@ def open_to_read(url: str) -> Engine | None:
 
 
 @contextmanager
-def believed_rows() -> Iterator[None]:
+def checked_rows() -> Iterator[None]:
     """Within this block rows are made into records; LedgerDamaged for those that no search of ours writes."""
     try:
         yield
-    except (LedgerBehind, Fenced):
+    except (LedgerBehind, FencedError):
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LedgerDamaged(f"a row says what no search of ours writes: {error}") from error
@@ -121,7 +121,7 @@ def put_aside_damaged(url: str) -> Path | None:
     path = Path(target.database or "")
     if target.get_backend_name() != "sqlite" or (found := sqlite_file.identity(path)) is None:
         return None
-    if patiently(partial(sqlite_file.damage, path), _OPENING_PATIENCE_S) is None:
+    if retry_while_busy(partial(sqlite_file.damage, path), _OPENING_PATIENCE_S) is None:
         return None
     try:
         return sqlite_file.put_aside(path, found)
@@ -130,7 +130,7 @@ def put_aside_damaged(url: str) -> Path | None:
         raise LedgerUnavailable(words, f"move it and its -wal and -shm away, then {_ANEW}") from error
 
 
-def patiently(transaction: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
+def retry_while_busy(transaction: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
     """Run `transaction` until no lock and no lost connection turns it away; it must be safe to repeat.
 
     Raises LedgerUnavailable once `patience_s` have passed, or at once for any other refusal of the database, LedgerFull

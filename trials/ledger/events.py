@@ -84,7 +84,7 @@ class EventKind(LowerStrEnum):
     DRIVER_TOOK_OVER = "driver_took_over"  # host, pid: the first event under a new lease, which fences the old one
 
 
-class Fenced(ValueError):
+class FencedError(ValueError):
     """A writer whose lease another driver has taken over: it must stop and write nothing more."""
 
 
@@ -158,9 +158,9 @@ class SearchRecord:
 
     def trial(self, name: str) -> Trial:
         """The trial of this name; KeyError if there is none."""
-        return self.trials[self.place_of(name)]
+        return self.trials[self.index_of(name)]
 
-    def place_of(self, name: str) -> int:
+    def index_of(self, name: str) -> int:
         """Where the trial of this name stands; KeyError if there is none. Drivers name trials by their places."""
         usual = int(name[1:]) - 1 if name[1:].isdecimal() else -1
         if 0 <= usual < len(self.trials) and self.trials[usual].trial == name:
@@ -199,7 +199,7 @@ def apply(search: SearchRecord | None, search_id: str, event: Event) -> SearchRe
     """The search after `event`.
 
     ValueError for an event out of order or one that contradicts the state, KeyError for one that lacks what is always
-    told of its kind, Fenced for one of an old lease.
+    told of its kind, FencedError for one of an old lease.
     """
     _require_next(search, event)
     if search is None:
@@ -225,7 +225,7 @@ def _require_next(search: SearchRecord | None, event: Event) -> None:
     if (search is None) != (event.kind is EventKind.SEARCH_CREATED):
         raise ValueError(f"a search begins with {EventKind.SEARCH_CREATED}, once; event {event.seq} is {event.kind}")
     if search is not None and event.fencing < search.fencing:
-        raise Fenced(f"event {event.seq} carries the old lease {event.fencing}; the search is at {search.fencing}")
+        raise FencedError(f"event {event.seq} carries the old lease {event.fencing}; the search is at {search.fencing}")
 
 
 def _search_state(search: SearchRecord, event: Event) -> SearchRecord:
@@ -434,5 +434,5 @@ def _open_attempt(search: SearchRecord, event: Event) -> tuple[Trial, Attempt]:
 
 
 def _with_trial(search: SearchRecord, trial: Trial) -> SearchRecord:
-    place = search.place_of(trial.trial)
+    place = search.index_of(trial.trial)
     return replace(search, trials=(*search.trials[:place], trial, *search.trials[place + 1 :]))

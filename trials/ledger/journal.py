@@ -21,7 +21,7 @@ from pathlib import Path
 from search_spaces.errors import ExternalError
 from search_spaces.plain_file import open_plain
 from trials.files.folders import sync_folder
-from trials.ledger.events import Event, Fenced, SearchRecord, apply
+from trials.ledger.events import Event, FencedError, SearchRecord, apply
 
 MOST_JOURNAL_BYTES = 4 * 2**30
 """Far more than any search writes."""
@@ -37,7 +37,7 @@ class JournalDamaged(ExternalError):
         super().__init__(words, fix)
 
 
-class OutOfTurn(ValueError):
+class ConcurrentAppend(ValueError):
     """Another event is due: somebody else has written since this writer read the journal."""
 
 
@@ -79,10 +79,10 @@ class Journal:
         return list(self._told.events)
 
     def append(self, event: Event) -> None:
-        """Write `event` to disk as the next line; it is there for good when this returns.
+        """Write `event` to disk as the next line; on return it is durable.
 
-        Raises Fenced when a later lease has written, OutOfTurn when another event is due, JournalDamaged, and
-        OSError (disk full), after which the journal is as it was and the same event can be appended again.
+        Raises FencedError when a later lease has written, ConcurrentAppend when another event is due, JournalDamaged,
+        and OSError (disk full), after which the journal is unchanged and the same event can be appended again.
         """
         descriptor = self._open()
         size = os.fstat(descriptor).st_size
@@ -126,9 +126,11 @@ class Journal:
 
     def _require_next(self, event: Event) -> None:
         if event.fencing < self._known.fencing:
-            raise Fenced(f"{self.path}: the search is driven under lease {self._known.fencing}, not {event.fencing}")
+            raise FencedError(
+                f"{self.path}: the search is driven under lease {self._known.fencing}, not {event.fencing}"
+            )
         if event.seq != self._known.due:
-            raise OutOfTurn(f"{self.path}: event {event.seq} where {self._known.due} is due")
+            raise ConcurrentAppend(f"{self.path}: event {event.seq} where {self._known.due} is due")
 
     def _write(self, descriptor: int, line: bytes) -> None:
         try:

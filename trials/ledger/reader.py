@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from search_spaces.errors import InputError
 from trials.ledger.commands import Command, pending
-from trials.ledger.database import believed_rows, open_to_read, patiently
+from trials.ledger.database import checked_rows, open_to_read, retry_while_busy
 from trials.ledger.events import EndReason, SearchRecord, SearchState
 from trials.ledger.rows import search_record, trial_record
 from trials.ledger.tables import AttemptRow, SearchRow, TrialRow
@@ -91,7 +91,7 @@ class LedgerReader:
 
     def _read(self, work: Callable[[Session], T], when_empty: T) -> T:
         def ask(engine: Engine) -> T:
-            with Session(engine) as session, session.begin(), believed_rows():
+            with Session(engine) as session, session.begin(), checked_rows():
                 return work(session)
 
         return self._ask(ask, when_empty)
@@ -99,7 +99,7 @@ class LedgerReader:
     def _ask(self, work: Callable[[Engine], T], when_empty: T) -> T:
         self._engine = self._engine or open_to_read(self._url)
         engine = self._engine
-        return when_empty if engine is None else patiently(lambda: work(engine))
+        return when_empty if engine is None else retry_while_busy(lambda: work(engine))
 
 
 def _search(session: Session, search_id: str) -> SearchRecord | None:

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, Insert, Update, bindparam, delete, insert, select, update
 from sqlalchemy.orm import Session
 
-from trials.ledger.database import LedgerBehind, believed_rows, open_to_write, patiently
-from trials.ledger.events import Event, EventKind, Fenced, SearchRecord
+from trials.ledger.database import LedgerBehind, checked_rows, open_to_write, retry_while_busy
+from trials.ledger.events import Event, EventKind, FencedError, SearchRecord
 from trials.ledger.events import apply as apply_event
 from trials.ledger.rows import attempt_values, search_record, search_values, trial_record, trial_values
 from trials.ledger.tables import AttemptRow, Base, CommandRow, SearchRow, TrialRow
@@ -40,7 +40,7 @@ class LedgerWriter:
 
     The ledger is created or migrated when this is made. Each call is one short transaction, tried again while the
     database is locked or coming back, so that it may raise LedgerUnavailable after a minute and then has changed
-    nothing. Safe for several processes; a search has one writer, and a Fenced one must stop.
+    nothing. Safe for several processes; a search has one writer, and a FencedError one must stop.
     """
 
     def __init__(self, url: str):
@@ -51,14 +51,14 @@ class LedgerWriter:
 
         `after` is the search after it, for a caller who has folded it anyhow: then nothing is read, as long as the
         ledger holds all events before. Raises LedgerBehind when events before it are missing, LedgerDamaged when what
-        is stored contradicts it, Fenced when it comes from an old lease.
+        is stored contradicts it, FencedError when it comes from an old lease.
         """
 
         def attempt() -> None:
-            with self._engine.begin() as connection, believed_rows():
+            with self._engine.begin() as connection, checked_rows():
                 _apply(connection, search_id, event, after)
 
-        patiently(attempt)
+        retry_while_busy(attempt)
 
     def catch_up(self, search_id: str, events: Iterable[Event]) -> None:
         """Apply those of a journal's events that the ledger has not seen."""
@@ -74,16 +74,17 @@ class LedgerWriter:
         """
         self._transaction(lambda session: _replace(session, search_id, events, folder))
 
-    def place(self, search_id: str, folder: str) -> None:
+    def set_folder(self, search_id: str, folder: str) -> None:
         """Record where the search lies now (an absolute path); its journal keeps saying where it began."""
-        self._transaction(lambda session: _place(session, search_id, folder))
+        self._transaction(lambda session: _set_folder(session, search_id, folder))
 
     def last_seq(self, search_id: str) -> int:
         """The last event applied to this search; 0 where it is unknown."""
         return self._transaction(lambda session: session.scalar(_LAST_SEQ, {"of": search_id})) or 0
 
     def copy_lease(self, search_id: str, fencing: int, lease: Mapping[str, Any]) -> None:
-        """Keep a copy of lease.json beside a search that the ledger knows; Fenced when a later lease has written."""
+        """Store a copy of lease.json in the search's row, if there is one; FencedError when a later lease has
+        written."""
         self._transaction(lambda session: _copy_lease(session, search_id, fencing, dict(lease)))
 
     def settle_commands(self, search_id: str, last_id: int, at: float) -> None:
@@ -97,10 +98,10 @@ class LedgerWriter:
 
     def _transaction(self, work: Callable[[Session], T]) -> T:
         def attempt() -> T:
-            with Session(self._engine, expire_on_commit=False) as session, session.begin(), believed_rows():
+            with Session(self._engine, expire_on_commit=False) as session, session.begin(), checked_rows():
                 return work(session)
 
-        return patiently(attempt)
+        return retry_while_busy(attempt)
 
 
 def _apply(connection: Connection, search_id: str, event: Event, after: SearchRecord | None = None) -> None:
@@ -145,7 +146,7 @@ def _replace(session: Session, search_id: str, events: Sequence[Event], folder: 
         session.execute(delete(table).where(table.search_id == search_id))
     for event in events:
         _apply(session.connection(), search_id, event)
-    _place(session, search_id, folder)
+    _set_folder(session, search_id, folder)
     session.get_one(SearchRow, search_id).lease = lease
     session.flush()  # a command refers to its search
     for command in commands:
@@ -160,7 +161,7 @@ def _stored_lease(session: Session, search_id: str) -> Any:
         return None
 
 
-def _place(session: Session, search_id: str, folder: str) -> None:
+def _set_folder(session: Session, search_id: str, folder: str) -> None:
     row = session.get_one(SearchRow, search_id, with_for_update=True)
     if row.spec.get("folder") != folder:
         row.spec = {**row.spec, "folder": folder}
@@ -229,5 +230,5 @@ def _copy_lease(session: Session, search_id: str, fencing: int, lease: Mapping[s
     if row is None:
         return
     if fencing < row.fencing:
-        raise Fenced(f"search {search_id} is driven under lease {row.fencing}, not {fencing}")
+        raise FencedError(f"search {search_id} is driven under lease {row.fencing}, not {fencing}")
     row.lease = lease

@@ -14,8 +14,17 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from trials.pilot.files import COULD_NOT_START, PilotFolder, PilotPlan, StepEnd, StepFate, StepRequest, StepSign, write
-from trials.pilot.meter import Meter
+from trials.pilot.cost_splitter import CostSplitter
+from trials.pilot.files import (
+    COULD_NOT_START,
+    PilotFolder,
+    PilotPlan,
+    StepEnd,
+    StepEndReason,
+    StepFileKind,
+    StepRequest,
+    write,
+)
 from trials.pilot.step import Step, number_script
 
 TURN_S = 0.25
@@ -35,7 +44,7 @@ class Agent:
     def __init__(self, folder: PilotFolder, plan: PilotPlan):
         self._folder = folder
         self._plan = plan
-        self._meter = Meter(plan.num_nodes, time.monotonic())
+        self._costs = CostSplitter(plan.num_nodes, time.monotonic())
         self._began_at = time.time()
         self._idle_since = time.monotonic()
         self._last_beat = -HEARTBEAT_S
@@ -64,22 +73,22 @@ class Agent:
 
     def _turn(self) -> None:
         for step in self._steps.values():
-            step.look()  # first of all: limits hold, whatever cannot be read or written just now
+            step.poll()  # first of all: limits hold, whatever cannot be read or written just now
         self._beat()
-        for name, seen in sorted(self._folder.signs().items()):
-            if StepSign.REQUESTED in seen and self._folder.take(name, StepSign.CLAIMED):
-                seen.add(StepSign.CLAIMED)
-            if StepSign.CLAIMED in seen and name not in self._begun:
+        for name, seen in sorted(self._folder.step_files().items()):
+            if StepFileKind.REQUESTED in seen and self._folder.take(name, StepFileKind.CLAIMED):
+                seen.add(StepFileKind.CLAIMED)
+            if StepFileKind.CLAIMED in seen and name not in self._begun:
                 self._begin(name)
-            if StepSign.CANCEL in seen and name in self._steps:
-                self._steps[name].stop(StepFate.CANCELLED)
+            if StepFileKind.CANCEL in seen and name in self._steps:
+                self._steps[name].stop(StepEndReason.CANCELLED)
         for name, step in list(self._steps.items()):
             if step.start is not None and name not in self._started:
-                write(self._folder.sign(name, StepSign.STARTED), step.start)
+                write(self._folder.step_file(name, StepFileKind.STARTED), step.start)
                 self._started.add(name)
             if step.is_settled(_SETTLE_S):
                 self._end(name)
-        self._tell_ends()
+        self._write_ends()
 
     def _beat(self) -> None:
         if time.monotonic() - self._last_beat >= HEARTBEAT_S:
@@ -91,40 +100,40 @@ class Agent:
         self._idle_since = time.monotonic()
         began_at = time.time()
         try:
-            request = self._folder.request(name, StepSign.CLAIMED)
-            self._owe_for_the_start(request)
+            request = self._folder.request(name, StepFileKind.CLAIMED)
+            self._charge_startup(request)
             self._begun.add(name)
             self._steps[name] = Step(request, self._folder.steps / f"{name}.number")
-            self._meter.start(name, request.num_nodes, time.monotonic())
+            self._costs.start(name, request.num_nodes, time.monotonic())
         except (OSError, ValueError, TypeError) as error:
             self._begun.add(name)
-            share = self._meter.pay(time.monotonic())
-            self._ends[name] = StepEnd(StepFate.ENDED, began_at, time.time(), COULD_NOT_START, 0, share)
+            share = self._costs.settle(time.monotonic())
+            self._ends[name] = StepEnd(StepEndReason.EXITED, began_at, time.time(), COULD_NOT_START, 0, share)
             print(f"{name} could not be started: {error}", file=sys.stderr, flush=True)
 
-    def _owe_for_the_start(self, request: StepRequest) -> None:
+    def _charge_startup(self, request: StepRequest) -> None:
         """The first step also pays for the time before this process was there, as Slurm counts it."""
         if not self._begun and request.pilot_started_at is not None:
             before_s = self._began_at - request.pilot_started_at
-            self._meter.owe(self._plan.num_nodes * min(max(0.0, before_s), _LONGEST_BEFORE_S))
+            self._costs.add_debt(self._plan.num_nodes * min(max(0.0, before_s), _LONGEST_BEFORE_S))
 
     def _end(self, name: str) -> None:
         step = self._steps.pop(name)
-        self._ends[name] = step.end(self._meter.end(name, time.monotonic()))
+        self._ends[name] = step.end(self._costs.end(name, time.monotonic()))
         self._idle_since = time.monotonic()
 
-    def _tell_ends(self) -> None:
+    def _write_ends(self) -> None:
         for name, end in list(self._ends.items()):
-            write(self._folder.sign(name, StepSign.ENDED), end)
+            write(self._folder.step_file(name, StepFileKind.ENDED), end)
             del self._ends[name]
 
     def _close(self) -> None:
         """Steps that still live end with the job, whoever ends it."""
         for name, step in list(self._steps.items()):
-            step.stop(StepFate.INTERRUPTED)
+            step.stop(StepEndReason.INTERRUPTED)
             self._end(name)
         with suppress(OSError):
-            self._tell_ends()
+            self._write_ends()
             write(self._folder.closed, self._plan)
 
 

@@ -22,7 +22,7 @@ COULD_NOT_START = 127
 """The exit code of a step whose script, or whose srun, is not to be found: bash's own for that."""
 
 
-class StepSign(LowerStrEnum):
+class StepFileKind(LowerStrEnum):
     """What a step's files are called after its name, in the order they come; `cancel` and `withdrawn` are the driver's
     wishes."""
 
@@ -34,10 +34,10 @@ class StepSign(LowerStrEnum):
     ENDED = "ended.json"
 
 
-class StepFate(LowerStrEnum):
+class StepEndReason(LowerStrEnum):
     """How a step's srun came to its end: by itself, at its limit, on the driver's wish, or with its pilot."""
 
-    ENDED = "ended"
+    EXITED = "exited"
     TIME_LIMIT = "time_limit"
     CANCELLED = "cancelled"
     INTERRUPTED = "interrupted"
@@ -73,7 +73,7 @@ class StepEnd:
     `signal` are its script's; `node_s` is its share of what all nodes of the pilot cost so far, in seconds times nodes.
     `step` is None where it never got its nodes."""
 
-    fate: StepFate
+    reason: StepEndReason
     started_at: float
     ended_at: float
     exit_code: int
@@ -119,9 +119,9 @@ class PilotFolder:
         return self.path / "job.json"
 
     @property
-    def over(self) -> Path:
+    def job_end(self) -> Path:
         """How its job ended, as the driver saw it."""
-        return self.path / "over.json"
+        return self.path / "job_end.json"
 
     @property
     def shares(self) -> Path:
@@ -146,30 +146,30 @@ class PilotFolder:
     def steps(self) -> Path:
         return self.path / "steps"
 
-    def sign(self, name: str, sign: StepSign) -> Path:
+    def step_file(self, name: str, kind: StepFileKind) -> Path:
         """The file of a step, which is named as its attempt: `t0001.a1`."""
-        return self.steps / f"{name}.{sign}"
+        return self.steps / f"{name}.{kind}"
 
-    def signs(self) -> dict[str, set[StepSign]]:
+    def step_files(self) -> dict[str, set[StepFileKind]]:
         """Which files each step has. Listing the folder makes a network file system look again. Raises OSError."""
-        found: dict[str, set[StepSign]] = {}
+        found: dict[str, set[StepFileKind]] = {}
         with os.scandir(self.steps) as entries:
             names = [entry.name for entry in entries]
-        for sign in StepSign:
-            ending = f".{sign}"
+        for kind in StepFileKind:
+            ending = f".{kind}"
             for name in names:
                 if name.endswith(ending) and not name.startswith("."):
-                    found.setdefault(name.removesuffix(ending), set()).add(sign)
+                    found.setdefault(name.removesuffix(ending), set()).add(kind)
         return found
 
-    def take(self, name: str, sign: StepSign) -> bool:
-        """Turn a step's request into `sign`; False where the other side was first.
+    def take(self, name: str, kind: StepFileKind) -> bool:
+        """Turn a step's request into `kind`; False where the other side was first.
 
         A rename whose answer was lost on the network is told as failed and has been done: then the file is there.
         """
-        taken = self.sign(name, sign)
+        taken = self.step_file(name, kind)
         with contextlib.suppress(FileNotFoundError):
-            os.rename(self.sign(name, StepSign.REQUESTED), taken)
+            os.rename(self.step_file(name, StepFileKind.REQUESTED), taken)
         return taken.exists()
 
     def read_plan(self) -> PilotPlan | None:
@@ -177,16 +177,16 @@ class PilotFolder:
         data = read(self.plan)
         return None if data is None else PilotPlan(**_tupled(data, "exclude"))
 
-    def request(self, name: str, sign: StepSign) -> StepRequest:
+    def request(self, name: str, kind: StepFileKind) -> StepRequest:
         """What was asked for. Raises OSError, ValueError, TypeError."""
-        return StepRequest(**_tupled(_there(self.sign(name, sign)), "nodes"))
+        return StepRequest(**_tupled(_there(self.step_file(name, kind)), "nodes"))
 
     def start(self, name: str) -> StepStart:
-        return StepStart(**_there(self.sign(name, StepSign.STARTED)))
+        return StepStart(**_there(self.step_file(name, StepFileKind.STARTED)))
 
     def end(self, name: str) -> StepEnd:
-        data = _there(self.sign(name, StepSign.ENDED))
-        return StepEnd(**data | {"fate": StepFate(data["fate"])})
+        data = _there(self.step_file(name, StepFileKind.ENDED))
+        return StepEnd(**data | {"reason": StepEndReason(data["reason"])})
 
 
 def write(path: Path, what: Any) -> None:

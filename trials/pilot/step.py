@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from search_spaces.plain_file import read_plain
-from trials.pilot.files import StepEnd, StepFate, StepRequest, StepStart
+from trials.pilot.files import StepEnd, StepEndReason, StepRequest, StepStart
 
 NUMBER_FILE = "PARLAY_STEP_FILE"
 """Names the file into which `number_script` writes the step's number."""
@@ -34,8 +34,8 @@ class Step:
         self.began_at = time.time()
         self.start: StepStart | None = None
         self._number_file = number_file
-        self._fate = StepFate.ENDED
-        self._told_to_end: float | None = None
+        self._reason = StepEndReason.EXITED
+        self._terminated_at: float | None = None
         self._over: float | None = None
         self._canceller: subprocess.Popen[bytes] | None = None
         with open(Path(request.directory, "job.log"), "ab") as log:
@@ -49,17 +49,17 @@ class Step:
                 start_new_session=True,
             )
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """See whether it has its nodes and whether it is over; end it at its limit, again where that was in vain."""
         now = time.monotonic()
         if self.start is None and (number := self._number()) is not None:
             self.start = StepStart(time.time(), number)
         if self._process.poll() is not None:
             self._over = now if self._over is None else self._over
-        elif self._told_to_end is None and now - self.began >= self.request.time_limit_s:
-            self.stop(StepFate.TIME_LIMIT)
-        elif self._told_to_end is not None and now - self._told_to_end >= GIVE_UP_S:
-            self._told_to_end = now
+        elif self._terminated_at is None and now - self.began >= self.request.time_limit_s:
+            self.stop(StepEndReason.TIME_LIMIT)
+        elif self._terminated_at is not None and now - self._terminated_at >= GIVE_UP_S:
+            self._terminated_at = now
             self._cancel_in_slurm()
 
     def is_settled(self, seconds: float) -> bool:
@@ -67,12 +67,12 @@ class Step:
         code = self._process.returncode
         return self._over is not None and (code == 0 or time.monotonic() - self._over >= seconds)
 
-    def stop(self, fate: StepFate) -> None:
-        """Begin to end it: srun kills the ranks when it is told to terminate. The first fate stands."""
-        if fate is StepFate.INTERRUPTED and self._process.returncode != 0 and self._told_to_end is None:
-            self._fate = fate  # also of one that is over: what ended it is what ends the pilot
-        if self._told_to_end is None and self._process.poll() is None:
-            self._fate, self._told_to_end = fate, time.monotonic()
+    def stop(self, reason: StepEndReason) -> None:
+        """Begin to end it: srun kills the ranks when it is told to terminate. The first reason stands."""
+        if reason is StepEndReason.INTERRUPTED and self._process.returncode != 0 and self._terminated_at is None:
+            self._reason = reason  # also of one that is over: what ended it is what ends the pilot
+        if self._terminated_at is None and self._process.poll() is None:
+            self._reason, self._terminated_at = reason, time.monotonic()
             self._signal(signal.SIGTERM)
 
     def end(self, node_s: float) -> StepEnd:
@@ -80,7 +80,7 @@ class Step:
         code, over = self._process.poll(), self._over
         lasted_s = (time.monotonic() if over is None else over) - self.began
         return StepEnd(
-            fate=StepFate.INTERRUPTED if code is None else self._fate,
+            reason=StepEndReason.INTERRUPTED if code is None else self._reason,
             started_at=self.began_at,
             ended_at=self.began_at + lasted_s,
             exit_code=max(0, code or 0),

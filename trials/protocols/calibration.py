@@ -101,7 +101,7 @@ def block_sizes(gpus_per_node: int, num_nodes: int) -> list[int]:
     return inside + [nodes * gpus_per_node for nodes in _doubled_up_to(num_nodes)]
 
 
-def pairs_apart(gpus_per_node: int, num_nodes: int) -> list[int]:
+def pair_distances(gpus_per_node: int, num_nodes: int) -> list[int]:
     """How far apart the ranks of the pairs are that are measured: neighbours, and the way out of each block."""
     blocks = [1, *block_sizes(gpus_per_node, 1)]
     return blocks if num_nodes > 1 else blocks[:-1]

@@ -74,6 +74,6 @@ class Sights:
         return None if data is None else cls.from_json(data)
 
 
-def mark_of(folder: Path, rank: int) -> Path:
+def marker_path(folder: Path, rank: int) -> Path:
     """What a rank writes for all others to find."""
     return folder / f"mark-{rank:05d}"

@@ -22,7 +22,7 @@ from search_spaces.layouts.workload import Workload
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations
 from search_spaces.rules.layout_rules import INTERLEAVE, LAYERS, PRECISION, SPLIT_RULES, first_violation
-from trials.protocols.selftest import Case, Expected
+from trials.protocols.selftest import Case, ExpectedResult
 
 Pair = tuple[tuple[str, Hashable], tuple[str, Hashable]]
 
@@ -171,8 +171,8 @@ def failing_cases(most_ranks: int = MOST_RANKS) -> list[Case]:
     """Those that must end badly: more than a rank's memory, and a rank that stops in the middle of a step."""
     data = min(2, most_ranks)
     large = replace(_GPT2, hidden_size=1024, ffn_hidden_size=4096, vocab_size=32768)
-    oom = replace(named_case("gpu_oom", data_parallel=data), model=large, expected=Expected.GPU_OOM)
-    return [oom, replace(named_case("hang", data_parallel=data), expected=Expected.HANG)]
+    oom = replace(named_case("gpu_oom", data_parallel=data), model=large, expected=ExpectedResult.GPU_OOM)
+    return [oom, replace(named_case("hang", data_parallel=data), expected=ExpectedResult.HANG)]
 
 
 @cache

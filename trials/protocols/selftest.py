@@ -36,7 +36,7 @@ differs by about the last bit, and ten steps of AdamW make more of it than on a 
 differences of 1e-3."""
 
 
-class Expected(LowerStrEnum):
+class ExpectedResult(LowerStrEnum):
     """What must happen in a case: it trains as a plain GPT does, or it ends with this reason on all its ranks."""
 
     AGREES = "agrees"
@@ -52,7 +52,7 @@ class Case:
     shape: str
     model: ModelShape
     layout: Layout
-    expected: Expected = Expected.AGREES
+    expected: ExpectedResult = ExpectedResult.AGREES
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -61,7 +61,7 @@ class Case:
     def from_json(cls, data: Mapping[str, Any]) -> Case:
         """The inverse of `to_json`; ValueError, TypeError or InputError for anything else."""
         model, layout = ModelShape.from_json(data["model"]), Layout.from_json(data["layout"])
-        expected = Expected(data["expected"])
+        expected = ExpectedResult(data["expected"])
         return cls(**{**data, "model": model, "layout": layout, "expected": expected})
 
 
@@ -101,14 +101,14 @@ class RankTraining:
 
 
 @dataclass(frozen=True)
-class Trained:
+class ReferenceTraining:
     """What some steps came to: losses of the global batch, and gradient norms before clipping."""
 
     losses: tuple[float, ...]
     grad_norms: tuple[float, ...]
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Trained:
+    def from_json(cls, data: Mapping[str, Any]) -> ReferenceTraining:
         return cls(tuple(data["losses"]), tuple(data["grad_norms"]))
 
 
@@ -124,7 +124,7 @@ class Difference:
         return f"{self.value:.1e} ({self.what} of step {self.step})"
 
 
-def largest_difference(ranks: Sequence[RankTraining], reference: Trained) -> Difference:
+def largest_difference(ranks: Sequence[RankTraining], reference: ReferenceTraining) -> Difference:
     """Of the losses over all ranks that have a head, and of each rank's norms; what is not a number is the largest."""
     norms = [_differences("gradient norm", rank.grad_norms, reference.grad_norms) for rank in ranks]
     differences = [*_differences("loss", _mean_losses(ranks), reference.losses), *chain.from_iterable(norms)]

@@ -25,7 +25,7 @@ def map_large_buffers() -> None:
     _call("mallopt", _M_MMAP_THRESHOLD, LARGE_BUFFER_BYTES)
 
 
-def give_free_pages_back() -> None:
+def trim_heap() -> None:
     """Return what is free in the heaps to the kernel, holes included."""
     _call("malloc_trim", 0)
 

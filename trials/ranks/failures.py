@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from search_spaces.errors import InputError
-from trials.files.tracebacks import PEER_TYPES, PEER_WORDS, is_about_a_dead_device
+from trials.files.tracebacks import PEER_TYPES, PEER_WORDS, is_device_failure
 from trials.trial import FailureReason
 
 EXCERPT_CHARACTERS = 4000
@@ -68,9 +68,9 @@ def reason_of(error: BaseException, own: Path) -> FailureReason:
             return cause.reason
         if isinstance(cause, InputError):
             return FailureReason.INVALID_LAYOUT
-    if is_about_own_files(error, own):
+    if is_own_file_error(error, own):
         return FailureReason.LAUNCH_FAILURE
-    if any(_tells_of_a_dead_device(cause) for cause in chain):
+    if any(_is_device_error(cause) for cause in chain):
         return FailureReason.NODE_FAILURE
     if any(_matches(cause, _MEMORY_TYPES, _MEMORY_WORDS) for cause in chain):
         return FailureReason.GPU_OOM
@@ -81,15 +81,15 @@ def reason_of(error: BaseException, own: Path) -> FailureReason:
     return FailureReason.SCRIPT_ERROR
 
 
-def is_about_own_files(error: BaseException, own: Path) -> bool:
+def is_own_file_error(error: BaseException, own: Path) -> bool:
     """Whether the attempt's folder `own` or our code could not be read or written, or a file system failed, whatever
     the file: that may pass."""
-    return any(_is_of_own_files(cause, own) for cause in _chain(error))
+    return any(_is_own_file_cause(cause, own) for cause in _chain(error))
 
 
-def reason_of_words(words: str) -> FailureReason:
+def reason_of_output(words: str) -> FailureReason:
     """The reason behind what a process said of its end: the line that names an exception, or its last lines."""
-    if is_about_a_dead_device(words):
+    if is_device_failure(words):
         return FailureReason.NODE_FAILURE
     if any(name in words for name in (*_MEMORY_TYPES, *_MEMORY_WORDS)):
         return FailureReason.GPU_OOM
@@ -100,9 +100,9 @@ def reason_of_words(words: str) -> FailureReason:
     return FailureReason.SCRIPT_ERROR
 
 
-def is_about_a_peer(error: BaseException, own: Path) -> bool:
+def is_peer_failure(error: BaseException, own: Path) -> bool:
     """Whether the cause lies in another rank, which may yet tell it. A rank whose own GPU is dead is that rank."""
-    is_own = any(is_about_a_dead_device(str(cause)) for cause in _chain(error))
+    is_own = any(is_device_failure(str(cause)) for cause in _chain(error))
     return reason_of(error, own) in (FailureReason.NODE_FAILURE, FailureReason.HANG) and not is_own
 
 
@@ -113,7 +113,7 @@ def excerpt_of(error: BaseException) -> str:
     return "".join(traceback.format_exception(error))[-EXCERPT_CHARACTERS:]
 
 
-def seen_before(error: BaseException) -> Mapping[str, float]:
+def partial_measurement(error: BaseException) -> Mapping[str, float]:
     """What the trial had measured when this ended it."""
     return error.measured if isinstance(error, TrialFailure) else {}
 
@@ -124,7 +124,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _is_of_own_files(error: BaseException, own: Path) -> bool:
+def _is_own_file_cause(error: BaseException, own: Path) -> bool:
     if isinstance(error, ModuleNotFoundError):
         return (error.name or "").partition(".")[0] in _OUR_CODE
     if not isinstance(error, OSError):
@@ -133,8 +133,8 @@ def _is_of_own_files(error: BaseException, own: Path) -> bool:
     return error.errno in _OF_A_FILE_SYSTEM or any(path.is_relative_to(own) for path in named)
 
 
-def _tells_of_a_dead_device(error: BaseException) -> bool:
-    return isinstance(error, RuntimeError) and is_about_a_dead_device(str(error))
+def _is_device_error(error: BaseException) -> bool:
+    return isinstance(error, RuntimeError) and is_device_failure(str(error))
 
 
 def _matches(error: BaseException, types: tuple[str, ...], words: tuple[str, ...]) -> bool:

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from trials.files.folders import AttemptFolder, read_json
 from trials.ranks.environment import RankEnvironment
-from trials.ranks.failures import TrialFailure, is_about_a_peer, is_about_own_files
+from trials.ranks.failures import TrialFailure, is_own_file_error, is_peer_failure
 from trials.ranks.report import Report
 from trials.trial import FailureReason, TrialSpec
 
@@ -50,7 +50,7 @@ def run_program(
     except BaseException as error:
         with suppress(OSError):
             traceback.print_exc()
-        leave(FILES_FAILED if is_about_own_files(error, path.parent) else 1)
+        leave(FILES_FAILED if is_own_file_error(error, path.parent) else 1)
     leave(0 if is_done else 1)
 
 
@@ -69,14 +69,14 @@ def require_world(spec: TrialSpec, env: RankEnvironment) -> None:
         raise TrialFailure(FailureReason.RESULT_INVALID, f"the world is not the layout's: {found}")
 
 
-def wait_for_the_cause(error: BaseException, report: Report) -> None:
+def wait_for_root_cause(error: BaseException, report: Report) -> None:
     """Where the cause seems to lie in another rank, that one may tell it first."""
-    deadline = time.monotonic() + (GRACE_S if is_about_a_peer(error, report.folder.path) else 0.0)
+    deadline = time.monotonic() + (GRACE_S if is_peer_failure(error, report.folder.path) else 0.0)
     while time.monotonic() < deadline and not report.has_outcome():
         time.sleep(0.05)
 
 
-def leave_at_once(code: int) -> NoReturn:
+def exit_at_once(code: int) -> NoReturn:
     """An interpreter's tidy end takes a second with torch, or for ever. Words that cannot be written do not hold it
     up."""
     for stream in (sys.stdout, sys.stderr):

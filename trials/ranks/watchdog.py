@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.failures import EXCERPT_CHARACTERS
-from trials.ranks.program import leave_at_once
+from trials.ranks.program import exit_at_once
 from trials.ranks.report import Report
 from trials.trial import FailureReason, MeasureRules
 
@@ -28,7 +28,7 @@ def hang_limit_s(rules: MeasureRules) -> float:
     return min(LONGEST_HANG_S, max(LEAST_HANG_S, rules.time_limit_s / 2))
 
 
-def reason_of_silence(rules: MeasureRules) -> FailureReason:
+def silence_reason(rules: MeasureRules) -> FailureReason:
     """What a trial ends for that was silent so long: a time limit that was over before tells more than a hang."""
     return FailureReason.HANG if rules.time_limit_s > LEAST_HANG_S else FailureReason.TIME_LIMIT
 
@@ -93,4 +93,4 @@ class Watchdog(threading.Thread):
 
     def _end(self) -> None:
         """End this process at once."""
-        leave_at_once(1)
+        exit_at_once(1)

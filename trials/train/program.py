@@ -16,11 +16,11 @@ from search_spaces.rules.check import engine_violations
 from trials.data.token_file import require_tokens
 from trials.files.folders import AttemptFolder
 from trials.ranks.environment import RankEnvironment, prepare_process, process_age_s
-from trials.ranks.failures import data_failures, excerpt_of, reason_of, seen_before
+from trials.ranks.failures import data_failures, excerpt_of, partial_measurement, reason_of
 from trials.ranks.node_sampler import sample_node
-from trials.ranks.program import leave_at_once, read_spec, require_world, run_program, wait_for_the_cause
+from trials.ranks.program import exit_at_once, read_spec, require_world, run_program, wait_for_root_cause
 from trials.ranks.report import Report
-from trials.ranks.watchdog import Watchdog, hang_limit_s, reason_of_silence
+from trials.ranks.watchdog import Watchdog, hang_limit_s, silence_reason
 from trials.trial import FailureReason, TrialSpec
 
 Run = Callable[[TrialSpec, AttemptFolder, RankEnvironment, Report], None]
@@ -36,13 +36,13 @@ _SPLIT = {
 
 def main(arguments: Sequence[str]) -> NoReturn:
     """Run this rank, and end the process with it."""
-    run_program("trials.train", arguments, read_spec, run_rank, leave_at_once)
+    run_program("trials.train", arguments, read_spec, run_rank, exit_at_once)
 
 
 def run_rank(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, run: Run | None = None) -> bool:
     """Whether this rank did its part; if not, the attempt's outcome says why. `run` is its part: a trial if absent."""
     report = Report(spec, folder, env.rank, env.restart, started_at=time.time() - process_age_s())
-    Watchdog(report, env, hang_limit_s(spec.measure), reason_of_silence(spec.measure)).start()
+    Watchdog(report, env, hang_limit_s(spec.measure), silence_reason(spec.measure)).start()
     try:
         require_runnable(spec, env)
         require_data(spec)
@@ -98,8 +98,8 @@ def _tell(error: BaseException, report: Report) -> None:
     if reason is FailureReason.GPU_OOM:
         _lift_memory_limit()
     print(excerpt, file=sys.stderr, flush=True)
-    wait_for_the_cause(error, report)
-    report.fail(reason, excerpt, seen_before(error))
+    wait_for_root_cause(error, report)
+    report.fail(reason, excerpt, partial_measurement(error))
 
 
 def _lift_memory_limit() -> None:

@@ -36,7 +36,7 @@ def bridge_overrides(spec: TrialSpec) -> dict[str, Any]:
     }
 
 
-def override_words(overrides: dict[str, Any]) -> Iterator[str]:
+def format_overrides(overrides: dict[str, Any]) -> Iterator[str]:
     """`key=value` as Hydra reads them."""
     for key, value in overrides.items():
         yield f"{key}={_text(value)}"

@@ -34,7 +34,7 @@ _MOST_LISTED = 8
 _PART = re.compile(r"(?P<brace>\{\{|\}\})|\{(?P<name>\w+)(?:=(?P<value>[^:{}]*):(?P<text>[^{}]*))?\}|(?P<stray>[{}])")
 
 
-def command_words(template: str, spec: TrialSpec, python: str, attempt_folder: str) -> list[str]:
+def command_arguments(template: str, spec: TrialSpec, python: str, attempt_folder: str) -> list[str]:
     """The command of this trial, one word each; InputError for a template that is none, or not for this layout."""
     require_template(template)
     require_values(template, [spec.layout])

@@ -24,6 +24,6 @@ class ImportedConfig:
     notes: tuple[str, ...] = ()
 
     @property
-    def says_layout(self) -> bool:
+    def has_layout(self) -> bool:
         """Whether it says how a training is laid out over ranks, and not only its arithmetic."""
         return not self.layout.keys() <= {"precision"}

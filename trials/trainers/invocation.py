@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trials.trainers.command_template import command_words
+from trials.trainers.command_template import command_arguments
 from trials.trainers.deepspeed_config import ds_config, fp32_sums
 from trials.trainers.megatron_options import environment_of, megatron_deepspeed_options, megatron_lm_options
 from trials.trainers.nanotron_config import nanotron_config
-from trials.trainers.neox_config import neox_config, neox_words, zero_section
+from trials.trainers.neox_config import neox_arguments, neox_config, zero_section
 from trials.trainers.plain_yaml import plain_yaml
 from trials.trial import TrialSpec
 
@@ -63,7 +63,7 @@ def _gpt_neox(spec: TrialSpec, python: str, folder: str) -> Invocation:
     config = neox_config(spec, spec.trainer["template"])
     # The file is for people: train.py takes the configuration from its words.
     files = {"gpt_neox.yml": plain_yaml(config)}
-    return Invocation((python, spec.trainer["script"], *neox_words(config), *_arguments(spec)), files)
+    return Invocation((python, spec.trainer["script"], *neox_arguments(config), *_arguments(spec)), files)
 
 
 def _nanotron(spec: TrialSpec, python: str, folder: str) -> Invocation:
@@ -74,7 +74,7 @@ def _nanotron(spec: TrialSpec, python: str, folder: str) -> Invocation:
 
 
 def _command(spec: TrialSpec, python: str, folder: str) -> Invocation:
-    return Invocation(tuple(command_words(spec.trainer["template"], spec, python, folder)))
+    return Invocation(tuple(command_arguments(spec.trainer["template"], spec, python, folder)))
 
 
 def _arguments(spec: TrialSpec) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ def neox_layout(spec: TrialSpec, template: Mapping[str, Any]) -> dict[str, Any]:
     return {**kept, **_model(spec.model), **_activation(spec.model, base), **_layout(spec, base)}
 
 
-def neox_words(config: Mapping[str, Any]) -> list[str]:
+def neox_arguments(config: Mapping[str, Any]) -> list[str]:
     """The arguments of train.py, as deepy.py passes them on: the whole configuration in base64."""
     return ["--megatron_config", base64.urlsafe_b64encode(json.dumps(config).encode()).decode()]
 

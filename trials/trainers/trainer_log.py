@@ -143,7 +143,7 @@ def _whole(value: float | None, otherwise: int) -> int:
     return int(value) if value is not None and math.isfinite(value) else otherwise
 
 
-class LastWords:
+class OutputTail:
     """The end of what a process said, and its first tracebacks however much it says after them.
 
     One thread feeds it; any may ask for the tail meanwhile.

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from orchestrator.diagnostics.doctor.finding import Finding, error, note, ok, warning
-from trials.files.path_owners import who_may_swap
-from trials.ledger.place import NETWORK_FILE_SYSTEMS, file_system
+from trials.files.path_owners import untrusted_writers
+from trials.ledger.location import NETWORK_FILE_SYSTEMS, file_system
 
 TRIED_BYTES = 2**20
 LEAST_FREE_GIB = 1.0
@@ -54,7 +54,7 @@ def swapping_findings(path: Path) -> Iterator[Finding]:
 
     Whoever else could is refused before.
     """
-    for swapper in [*who_may_swap(path)][-1:]:
+    for swapper in [*untrusted_writers(path)][-1:]:
         words = f"{swapper.words} may write in {swapper.path}, and could put a folder of theirs in the place of yours"
         if swapper.path.stat().st_uid == os.geteuid():
             yield warning("others_write", words, f"chmod g-w,o-w {swapper.path}; or {_OTHER_FOLDER}")

@@ -26,7 +26,7 @@ from search_spaces.plain_file import open_plain
 from trials.attempt_result import LaunchStatus
 from trials.files.folders import SearchFolder
 from trials.files.text import counted
-from trials.ledger.place import home_folder
+from trials.ledger.location import home_folder
 from trials.protocols.node_probe import Sights
 
 TIME_LIMIT_S = 600.0

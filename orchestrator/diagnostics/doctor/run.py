@@ -27,7 +27,7 @@ from search_spaces.errors import ExternalError, InputError
 from search_spaces.search_space import SearchSpace
 from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable
 from slurm.sandbox.config_files import SANDBOX_CLUSTER_NAME
-from trials.ledger.place import home_folder
+from trials.ledger.location import home_folder
 
 AREA_ANSWERS_WITHIN_S = 150.0
 """Several commands of 30 s each, or an interpreter's first import of torch."""

@@ -14,14 +14,14 @@ from dashboards.text import masked
 from orchestrator.diagnostics.doctor.finding import Finding, error, errors_of, note, ok, warning
 from orchestrator.diagnostics.doctor.folders import swapping_findings
 from search_spaces.errors import ExternalError, InputError
-from trials.ledger.place import (
+from trials.ledger.location import (
     NETWORK_FILE_SYSTEMS,
+    configured_home,
     existing_ledger_url,
     file_system,
-    flock_words,
+    flock_description,
     home_folder,
     ledger_url,
-    wanted_home,
 )
 from trials.ledger.reader import LedgerReader
 
@@ -34,8 +34,8 @@ def examine_home() -> Iterator[Finding]:
     home = home_folder()
     yield ok("home", f"{home} on {file_system(home) or 'a file system of unknown type'}, yours alone")
     yield from swapping_findings(home)
-    if (wanted := wanted_home()) != home:
-        words = f"{wanted} lies on {flock_words(wanted)}; so {home} is used, which other machines do not see"
+    if (wanted := configured_home()) != home:
+        words = f"{wanted} lies on {flock_description(wanted)}; so {home} is used, which other machines do not see"
         yield note("locks", words, "set PARLAY_HOME to a folder on local disk to choose where")
     found = os.statvfs(home)
     free_gib = found.f_bavail * found.f_frsize / 2**30

@@ -14,7 +14,7 @@ from slurm.script import render_pilot_script
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import AttemptFolder, write_text
 from trials.files.text import counted
-from trials.pilot.files import PilotFolder, PilotPlan, StepEnd, StepSign
+from trials.pilot.files import PilotFolder, PilotPlan, StepEnd, StepFileKind
 from trials.trial import FailureReason
 
 
@@ -40,7 +40,7 @@ class PilotRequest:
 @dataclass(eq=False)
 class Pilot:
     """What is known of one. `status` is what Slurm says of its job, `nodes` and `started_at` what it last said of one
-    that ran; `signs` are the files of its steps, as last listed. `heartbeat_at` is when its agent was last seen to live
+    that ran; `step_files` are the files of its steps, as last listed. `heartbeat_at` is when its agent last lived
     (`Slurm.monotonic`), None before it ever was; `hints` is how often its folder told more than Slurm had. `shares` is
     what attempts pay of it that waited for it in vain, in seconds times nodes by their labels. `startup_timed_out`
     is set when its agent did not start in time."""
@@ -52,7 +52,7 @@ class Pilot:
     status: LaunchStatus = field(default_factory=lambda: LaunchStatus(Liveness.ALIVE))
     nodes: tuple[str, ...] = ()
     started_at: float | None = None
-    signs: dict[str, set[StepSign]] = field(default_factory=dict)
+    step_files: dict[str, set[StepFileKind]] = field(default_factory=dict)
     is_draining: bool = False
     heartbeat_at: float | None = None
     heartbeat: float | None = None
@@ -72,7 +72,7 @@ class Pilot:
     @property
     def ran_nothing(self) -> bool:
         """Whether no step was begun in it: then none pays for it, and those do that wait for it."""
-        return not any(StepSign.CLAIMED in signs for signs in self.signs.values())
+        return not any(StepFileKind.CLAIMED in step_files for step_files in self.step_files.values())
 
     @property
     def agent_never_started(self) -> bool:
@@ -82,18 +82,18 @@ class Pilot:
     @property
     def ends(self) -> set[str]:
         """Steps whose end the agent told."""
-        return {name for name, signs in self.signs.items() if StepSign.ENDED in signs}
+        return {name for name, step_files in self.step_files.items() if StepFileKind.ENDED in step_files}
 
     @property
     def live(self) -> set[str]:
         """Steps that have been asked for and are not over."""
-        done = (StepSign.ENDED, StepSign.WITHDRAWN)
-        return {name for name, signs in self.signs.items() if not signs.intersection(done)}
+        done = (StepFileKind.ENDED, StepFileKind.WITHDRAWN)
+        return {name for name, step_files in self.step_files.items() if not step_files.intersection(done)}
 
     @property
     def lost(self) -> set[str]:
         """Steps that were begun and whose end nobody told."""
-        return {name for name in self.live if StepSign.CLAIMED in self.signs[name]}
+        return {name for name in self.live if StepFileKind.CLAIMED in self.step_files[name]}
 
     @property
     def tail_node_s(self) -> float:
@@ -149,13 +149,13 @@ def pilot_request(pilot: Pilot) -> PilotRequest:
     return PilotRequest(pilot.key, AttemptFolder(pilot.folder.path), pilot.plan, job_id=pilot.job_id)
 
 
-def read_pilot_folder(folder: PilotFolder) -> tuple[dict[str, set[StepSign]], float | None, bool]:
+def read_pilot_folder(folder: PilotFolder) -> tuple[dict[str, set[StepFileKind]], float | None, bool]:
     """The steps' files, when the agent last gave a sign of life (its file system's clock), whether it takes no more."""
     try:
         heartbeat = folder.heartbeat.stat().st_mtime
     except FileNotFoundError:
         heartbeat = None
-    return folder.signs(), heartbeat, folder.closed.exists()
+    return folder.step_files(), heartbeat, folder.closed.exists()
 
 
 def status_to_json(status: LaunchStatus) -> dict[str, Any]:

@@ -108,7 +108,7 @@ class PilotPool:
     def _found(self, search: SearchFolder, folder: PilotFolder) -> Pilot | None:
         """None for one that nobody asked Slurm for."""
         try:
-            plan, job, over, shares = folder.read_plan(), read(folder.job), read(folder.over), read(folder.shares)
+            plan, job, over, shares = folder.read_plan(), read(folder.job), read(folder.job_end), read(folder.shares)
         except (ValueError, TypeError):
             return None
         if plan is None or not may_exist(folder.path / "job.sh"):
@@ -150,10 +150,10 @@ class PilotPool:
 
     def _list(self, pilot: Pilot) -> None:
         """Raises OSError where the folder cannot be read, or not in time."""
-        signs, heartbeat, is_closed = self._folders.call(
+        step_files, heartbeat, is_closed = self._folders.call(
             str(pilot.folder.path), lambda: read_pilot_folder(pilot.folder)
         )
-        pilot.signs = signs
+        pilot.step_files = step_files
         pilot.is_draining = pilot.is_draining or is_closed
         if heartbeat is not None and heartbeat != pilot.heartbeat:
             pilot.heartbeat, pilot.heartbeat_at = heartbeat, self._slurm.monotonic()
@@ -176,7 +176,7 @@ class PilotPool:
 
     def _note_the_end(self, pilot: Pilot) -> None:
         with suppress(OSError):
-            write_json(pilot.folder.over, {"schema": PILOT_SCHEMA, **status_to_json(pilot.status)})
+            write_json(pilot.folder.job_end, {"schema": PILOT_SCHEMA, **status_to_json(pilot.status)})
         if pilot.status.failed and not (pilot.is_draining or pilot.startup_timed_out):
             self._note(f"pilot {pilot.folder.name} has ended: {pilot.status.detail}")
 

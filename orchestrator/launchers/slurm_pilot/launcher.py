@@ -44,7 +44,7 @@ from slurm.squeue_cache import SqueueSnapshot
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import SearchFolder
 from trials.pilot.agent import number_script_path
-from trials.pilot.files import StepRequest, StepSign, write
+from trials.pilot.files import StepFileKind, StepRequest, write
 from trials.trial import FailureReason
 
 _CANCEL_WAIT_S = 15.0
@@ -247,8 +247,8 @@ class SlurmPilotLauncher(Launcher):
         )
         self._monitor.folders.call(str(request.folder.path), partial(write_job_files, job))
         step.pilot, step.nodes = pilot, nodes  # from here on it may run, whatever the next line says
-        pilot.signs.setdefault(label, set()).add(StepSign.REQUESTED)
-        self._monitor.in_time(pilot, partial(write, pilot.folder.sign(label, StepSign.REQUESTED), asked))
+        pilot.step_files.setdefault(label, set()).add(StepFileKind.REQUESTED)
+        self._monitor.in_time(pilot, partial(write, pilot.folder.step_file(label, StepFileKind.REQUESTED), asked))
         step.status = live_step_status(pilot.job_id, nodes, None)
         return True
 
@@ -297,11 +297,11 @@ class SlurmPilotLauncher(Launcher):
         if pilot is None or step.is_over:
             return
         with suppress(OSError):
-            if self._monitor.in_time(pilot, partial(pilot.folder.take, label, StepSign.WITHDRAWN)):
-                pilot.signs.setdefault(label, set()).add(StepSign.WITHDRAWN)
+            if self._monitor.in_time(pilot, partial(pilot.folder.take, label, StepFileKind.WITHDRAWN)):
+                pilot.step_files.setdefault(label, set()).add(StepFileKind.WITHDRAWN)
                 step.pilot, step.nodes, step.waits_for = None, (), pilot
             else:
-                self._monitor.in_time(pilot, pilot.folder.sign(label, StepSign.CANCEL).touch)
+                self._monitor.in_time(pilot, pilot.folder.step_file(label, StepFileKind.CANCEL).touch)
 
     def _drain_unwanted(self) -> None:
         """Pilots that have begun nothing, and that nobody waits for any more: no step would pay what they hold."""

@@ -22,7 +22,7 @@ from orchestrator.launchers.slurm_pilot.step_status import (
 from slurm.interface import Slurm
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import SearchFolder
-from trials.pilot.files import StepFate, StepRequest, StepSign, StepStart
+from trials.pilot.files import StepEndReason, StepFileKind, StepRequest, StepStart
 
 T = TypeVar("T")
 
@@ -50,8 +50,8 @@ class Step:
         return self.status.liveness is Liveness.ENDED
 
     @property
-    def signs(self) -> set[StepSign]:
-        return set() if self.pilot is None else self.pilot.signs.get(self.request.label, set())
+    def step_files(self) -> set[StepFileKind]:
+        return set() if self.pilot is None else self.pilot.step_files.get(self.request.label, set())
 
 
 class StepMonitor:
@@ -73,10 +73,10 @@ class StepMonitor:
             self.suspects |= {*suspect_nodes(search.attempt(trial, attempt), nodes, self._rules.tasks_per_node)}
 
     def request_in(self, pilot: Pilot, label: str) -> StepRequest:
-        if StepSign.CLAIMED not in pilot.signs[label]:
+        if StepFileKind.CLAIMED not in pilot.step_files[label]:
             with suppress(FileNotFoundError):  # its agent has claimed it since
-                return pilot.folder.request(label, StepSign.REQUESTED)
-        return pilot.folder.request(label, StepSign.CLAIMED)
+                return pilot.folder.request(label, StepFileKind.REQUESTED)
+        return pilot.folder.request(label, StepFileKind.CLAIMED)
 
     def read(self, step: Step) -> None:
         """Take what its pilot's files say of a step that was handed over."""
@@ -89,12 +89,12 @@ class StepMonitor:
             self._note_suspects(step)
 
     def _status_of(self, step: Step, pilot: Pilot) -> LaunchStatus:
-        signs, label, request = step.signs, step.request.label, step.request
-        if step.start is None and StepSign.STARTED in signs:
+        step_files, label, request = step.step_files, step.request.label, step.request
+        if step.start is None and StepFileKind.STARTED in step_files:
             step.start = self.in_time(pilot, partial(pilot.folder.start, label))
-        if StepSign.ENDED in signs:
+        if StepFileKind.ENDED in step_files:
             end = self.in_time(pilot, partial(pilot.folder.end, label))
-            if end.fate is not StepFate.INTERRUPTED:
+            if end.reason is not StepEndReason.INTERRUPTED:
                 return ended_step_status(request, pilot.job_id, step.nodes, end)
             if pilot.is_over:
                 return lost_step_status(request, step.nodes, step.start, pilot.status, step.cancelled, end.node_s)
@@ -109,10 +109,10 @@ class StepMonitor:
     def _status_without_report(self, step: Step, pilot: Pilot) -> LaunchStatus:
         """The pilot is over: what it never began is taken back, what it began has ended with it."""
         label = step.request.label
-        if StepSign.CLAIMED not in step.signs and self.in_time(
-            pilot, partial(pilot.folder.take, label, StepSign.WITHDRAWN)
+        if StepFileKind.CLAIMED not in step.step_files and self.in_time(
+            pilot, partial(pilot.folder.take, label, StepFileKind.WITHDRAWN)
         ):
-            pilot.signs[label].add(StepSign.WITHDRAWN)
+            pilot.step_files[label].add(StepFileKind.WITHDRAWN)
             step.pilot, step.nodes, step.waits_for = None, (), pilot
             return LaunchStatus(Liveness.ALIVE, job_id=pilot.job_id)
         now = self._slurm.monotonic()

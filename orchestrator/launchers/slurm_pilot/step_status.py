@@ -17,7 +17,7 @@ from slurm.request import JobOptions, JobRequest
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import AttemptFolder, read_json
 from trials.measurement.protocol import slow_ranks
-from trials.pilot.files import COULD_NOT_START, StepEnd, StepFate, StepStart
+from trials.pilot.files import COULD_NOT_START, StepEnd, StepEndReason, StepStart
 from trials.trial import FailureReason, Flag
 
 _CANCELLED = re.compile(r"^slurmstepd\S*: error: \*\*\* STEP \S+ ON \S+ CANCELLED AT \S+ \*\*\*$", re.MULTILINE)
@@ -85,7 +85,7 @@ def ended_step_status(request: LaunchRequest, job_id: str | None, nodes: tuple[s
         exit_code=end.exit_code,
         signal=end.signal,
     )
-    status = ended_status(job, log, cancelled=end.fate is StepFate.CANCELLED)
+    status = ended_status(job, log, cancelled=end.reason is StepEndReason.CANCELLED)
     never_started = end.step is None and (end.exit_code == COULD_NOT_START or _NOT_CREATED.search(log) is not None)
     if status.reason is None and never_started:
         status = replace(status, reason=FailureReason.LAUNCH_FAILURE, nodes=nodes)
@@ -95,9 +95,9 @@ def ended_step_status(request: LaunchRequest, job_id: str | None, nodes: tuple[s
 
 
 def _state(end: StepEnd, log: str) -> JobState:
-    if end.fate is StepFate.TIME_LIMIT:
+    if end.reason is StepEndReason.TIME_LIMIT:
         return JobState.TIMEOUT
-    if end.fate is StepFate.CANCELLED:
+    if end.reason is StepEndReason.CANCELLED:
         return JobState.CANCELLED
     if end.exit_code == 0 and end.signal == 0:
         return JobState.COMPLETED

@@ -17,7 +17,7 @@ from orchestrator.lifecycle.lock import acquire_search
 from tests.orchestrator.cli.parlay import TINY_SEARCH, write_search
 from trials.files.folders import SearchFolder, write_json
 from trials.ledger.events import EventKind
-from trials.ledger.place import ledger_url
+from trials.ledger.location import ledger_url
 from trials.pilot.files import PILOT_SCHEMA, PilotFolder, PilotPlan, write
 
 

@@ -24,7 +24,7 @@ from tests.orchestrator.past_searches import SEARCH, layouts, measured, past, sp
 from tests.search_spaces.example_tables import only
 from trials.files.folders import SearchFolder
 from trials.ledger.events import Event, EventKind, SearchRecord
-from trials.ledger.place import ledger_url
+from trials.ledger.location import ledger_url
 from trials.ledger.reader import LedgerReader
 
 pytestmark = pytest.mark.slow

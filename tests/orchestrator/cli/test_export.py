@@ -19,7 +19,7 @@ from search_spaces.tables.measured_table import parse_table, read_table
 from tests.orchestrator.cli.simulated import OUT_OF_MEMORY, TABLE_SEARCH, write_simulated_search
 from trials.files.folders import SearchFolder
 from trials.ledger.events import Event, EventKind, SearchRecord
-from trials.ledger.place import ledger_url
+from trials.ledger.location import ledger_url
 
 pytestmark = pytest.mark.slow
 

@@ -22,7 +22,7 @@ from trials.protocols.calibration import (
     Product,
     ProductRate,
     block_sizes,
-    pairs_apart,
+    pair_distances,
 )
 
 A100, CPU = ACCELERATORS["a100-80gb"], ACCELERATORS["cpu"]
@@ -43,7 +43,7 @@ def measured(
             GroupTime(Collective.ALL_REDUCE, size, LARGE, 2 * share),
             GroupTime(Collective.ALL_GATHER, size, LARGE, share / 0.8),
         ]
-    for apart in pairs_apart(cluster.gpus_per_node, cluster.num_nodes):
+    for apart in pair_distances(cluster.gpus_per_node, cluster.num_nodes):
         pairs += [
             PairTime(apart, True, SMALL_BYTES, 7e-6),
             PairTime(apart, True, LARGE, LARGE / (apart * alone) / 1e9),

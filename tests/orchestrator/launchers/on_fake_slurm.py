@@ -19,7 +19,7 @@ from slurm.request import Container, JobOptions
 from slurm.squeue_cache import SqueueSnapshot
 from tests.orchestrator.launchers.attempts import attempt_request, poll_one
 from trials.attempt_result import LaunchStatus
-from trials.pilot.files import PilotFolder, StepEnd, StepFate, StepSign, StepStart, write
+from trials.pilot.files import PilotFolder, StepEnd, StepEndReason, StepFileKind, StepStart, write
 
 POLL_S = 30.0
 LIMIT_S = 600.0
@@ -127,9 +127,9 @@ class PilotBench:
         folder = self.pilot(number)
         folder.heartbeat.write_text(str(self.cluster.time))
         self.look()
-        for name, signs in folder.signs().items():
-            if StepSign.REQUESTED in signs:
-                assert folder.take(name, StepSign.CLAIMED)
+        for name, step_files in folder.step_files().items():
+            if StepFileKind.REQUESTED in step_files:
+                assert folder.take(name, StepFileKind.CLAIMED)
         self.look()
         return folder
 
@@ -142,14 +142,19 @@ class PilotBench:
 
 
 def nodes_asked(folder: PilotFolder, name: str) -> tuple[str, ...]:
-    signs = folder.signs()[name]
-    return folder.request(name, StepSign.CLAIMED if StepSign.CLAIMED in signs else StepSign.REQUESTED).nodes
+    step_files = folder.step_files()[name]
+    return folder.request(
+        name, StepFileKind.CLAIMED if StepFileKind.CLAIMED in step_files else StepFileKind.REQUESTED
+    ).nodes
 
 
 def finish(folder: PilotFolder, name: str, node_s: float = 100.0, exit_code: int = 0) -> None:
     at = 1e9
-    write(folder.sign(name, StepSign.STARTED), StepStart(at, "0"))
-    write(folder.sign(name, StepSign.ENDED), StepEnd(StepFate.ENDED, at, at + 10, exit_code, 0, node_s, "0"))
+    write(folder.step_file(name, StepFileKind.STARTED), StepStart(at, "0"))
+    write(
+        folder.step_file(name, StepFileKind.ENDED),
+        StepEnd(StepEndReason.EXITED, at, at + 10, exit_code, 0, node_s, "0"),
+    )
 
 
 def held_node_s(job: FakeJob) -> float:

@@ -12,7 +12,7 @@ from orchestrator.lifecycle.drive import SearchCallbacks, drive
 from tests.orchestrator.cli.simulated import OK, write_simulated_search
 from trials.ledger.commands import request_cancel
 from trials.ledger.events import SearchState
-from trials.ledger.place import ledger_url
+from trials.ledger.location import ledger_url
 from trials.ledger.reader import LedgerReader
 
 pytestmark = pytest.mark.slow

@@ -14,7 +14,7 @@ from search_spaces.errors import InputError
 from tests.orchestrator.cli.simulated import OK, write_simulated_search
 from trials.files.folders import SearchFolder
 from trials.ledger.events import EventKind, SearchState
-from trials.ledger.place import ledger_url
+from trials.ledger.location import ledger_url
 
 pytestmark = [pytest.mark.slow, pytest.mark.security("paths")]
 

@@ -12,14 +12,14 @@ from orchestrator.config.loader import load_search_file
 from orchestrator.lifecycle.create import create_search
 from tests.orchestrator.cli.parlay import environment
 from tests.orchestrator.cli.simulated import OK, write_simulated_search
-from trials.ledger.place import ledger_url
+from trials.ledger.location import ledger_url
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
 from orchestrator.lifecycle import create
 from orchestrator.config.loader import load_search_file
-from trials.ledger.place import ledger_url
+from trials.ledger.location import ledger_url
 create.snapshot_code = lambda folder: os.kill(os.getpid(), signal.SIGKILL)
 create.create_search(load_search_file(Path(sys.argv[1])), ledger_url())
 """

@@ -1,4 +1,4 @@
-"""A search driven in pilots on a simulated Slurm: the agent is simulated too, its files and its meter are real."""
+"""A search driven in pilots on a simulated Slurm: the agent is simulated too, its files and its costs are real."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.orchestrator.search.slurm_rig import SlurmRig, leave
 from trials.files.folders import AttemptFolder, read_json
 from trials.ledger.events import SearchRecord
 from trials.pilot.agent import HEARTBEAT_S
-from trials.pilot.files import PilotFolder, StepEnd, StepFate, StepRequest, StepSign, StepStart, write
-from trials.pilot.meter import Meter
+from trials.pilot.cost_splitter import CostSplitter
+from trials.pilot.files import PilotFolder, StepEnd, StepEndReason, StepFileKind, StepRequest, StepStart, write
 from trials.trial import TrialSpec, TrialState
 
 TURN_S = 1.0
@@ -59,7 +59,7 @@ class SimulatedAgent:
     def serve(self) -> None:
         """Begin, in the start of the job that runs just now: the first turn; the others follow by themselves."""
         self._run = self._cluster.job(self._job.job_id).run
-        self._meter = Meter(self._plan.num_nodes, self._cluster.time)
+        self._costs = CostSplitter(self._plan.num_nodes, self._cluster.time)
         self._began_at = self._cluster.cluster_time
         self._idle_since = self._cluster.time
         self._turn()
@@ -68,20 +68,20 @@ class SimulatedAgent:
         if self._run is None or self._run.over or self._run.killed:
             return
         self._beat()
-        for name, seen in sorted(self.folder.signs().items()):
-            if StepSign.REQUESTED in seen and self.folder.take(name, StepSign.CLAIMED):
-                seen.add(StepSign.CLAIMED)
-            if StepSign.CLAIMED in seen and name not in self._steps and StepSign.ENDED not in seen:
+        for name, seen in sorted(self.folder.step_files().items()):
+            if StepFileKind.REQUESTED in seen and self.folder.take(name, StepFileKind.CLAIMED):
+                seen.add(StepFileKind.CLAIMED)
+            if StepFileKind.CLAIMED in seen and name not in self._steps and StepFileKind.ENDED not in seen:
                 self._begin(name)
-            if StepSign.CANCEL in seen and name in self._steps:
-                self._end(name, StepFate.CANCELLED)
+            if StepFileKind.CANCEL in seen and name in self._steps:
+                self._end(name, StepEndReason.CANCELLED)
         for name, step in list(self._steps.items()):
             lasted_s = self._cluster.time - step.began
             if lasted_s >= step.request.time_limit_s:
-                self._end(name, StepFate.TIME_LIMIT)
+                self._end(name, StepEndReason.TIME_LIMIT)
             elif lasted_s >= step.script.duration_s:
                 leave(AttemptFolder(Path(step.request.directory)), step.spec, step.script, 0)
-                self._end(name, StepFate.ENDED)
+                self._end(name, StepEndReason.EXITED)
         if self._is_done:
             write(self.folder.closed, self._plan)
             self._run.ends = self._cluster.time
@@ -101,19 +101,19 @@ class SimulatedAgent:
             self._last_beat = now
 
     def _begin(self, name: str) -> None:
-        request = self.folder.request(name, StepSign.CLAIMED)
+        request = self.folder.request(name, StepFileKind.CLAIMED)
         if not self._num_begun and request.pilot_started_at is not None:
-            self._meter.owe(self._plan.num_nodes * max(0.0, self._began_at - request.pilot_started_at))
+            self._costs.add_debt(self._plan.num_nodes * max(0.0, self._began_at - request.pilot_started_at))
         self._check_begun(name, request)
         data = read_json(AttemptFolder(Path(request.directory)).spec)
         assert data is not None, "the spec is there before the step is asked for"
         spec, now = TrialSpec.from_json(data), self._cluster.time
         number, self._num_begun = str(self._num_begun), self._num_begun + 1
-        self._meter.start(name, request.num_nodes, now)
+        self._costs.start(name, request.num_nodes, now)
         started_at = self._cluster.cluster_time
         self._steps[name] = RunningStep(request, spec, self._rig.script(spec, 0), now, started_at, number)
         self._idle_since = now
-        write(self.folder.sign(name, StepSign.STARTED), StepStart(started_at, number))
+        write(self.folder.step_file(name, StepFileKind.STARTED), StepStart(started_at, number))
 
     def _check_begun(self, name: str, request: StepRequest) -> None:
         """Each step is begun once, on nodes of this pilot that no other step has."""
@@ -123,12 +123,12 @@ class SimulatedAgent:
         assert not busy.intersection(request.nodes), f"{name} shares {request.nodes}"
         assert set(request.nodes) <= set(self._job.nodes), f"{name} is elsewhere"
 
-    def _end(self, name: str, fate: StepFate) -> None:
+    def _end(self, name: str, reason: StepEndReason) -> None:
         step, now = self._steps.pop(name), self._cluster.time
         exit_code = 0 if step.script.reason is None else 1
-        ended_at, node_s = self._cluster.cluster_time, self._meter.end(name, now)
-        end = StepEnd(fate, step.began_at, ended_at, exit_code, 0, node_s, step.number)
-        write(self.folder.sign(name, StepSign.ENDED), end)
+        ended_at, node_s = self._cluster.cluster_time, self._costs.end(name, now)
+        end = StepEnd(reason, step.began_at, ended_at, exit_code, 0, node_s, step.number)
+        write(self.folder.step_file(name, StepFileKind.ENDED), end)
         self._idle_since = now
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from orchestrator.search.event_store import EventStore
 from tests.trials.ledger.stories import NOON, SEARCH_ID, Story, measured_story
-from trials.ledger.events import Event, EventKind, Fenced, SearchRecord, SearchState, fold
+from trials.ledger.events import Event, EventKind, FencedError, SearchRecord, SearchState, fold
 from trials.ledger.journal import Journal, JournalDamaged
 from trials.ledger.reader import LedgerReader
 from trials.ledger.writer import LedgerWriter
@@ -83,15 +83,15 @@ class TestTakingOver:
     def test_the_old_driver_is_refused_before_the_new_one_has_done_anything(self, path):
         old = opened(path, fencing=2)
         opened(path, fencing=3)
-        with pytest.raises(Fenced):
+        with pytest.raises(FencedError):
             told(old, "too late")
-        with pytest.raises(Fenced):
+        with pytest.raises(FencedError):
             opened(path, fencing=2)
 
     def test_the_ledger_is_fenced_and_caught_up_as_soon_as_the_search_is_open(self, path, ledger, tmp_path):
         history = opened(path, 2, ledger)
         assert LedgerReader(f"sqlite:///{tmp_path}/ledger.db").search(SEARCH_ID) == history.search
-        with pytest.raises(Fenced):
+        with pytest.raises(FencedError):
             ledger.copy_lease(SEARCH_ID, 1, {"host": "old"})
 
     def test_an_old_driver_that_writes_while_the_new_one_opens_the_search_is_heard(self, path, monkeypatch):
@@ -127,7 +127,7 @@ def test_drivers_that_write_in_any_order_leave_a_search_that_can_be_read_and_los
             while driver.is_alive():
                 turns.step(driver)
             assert_whole(path, drivers)
-        assert all(driver.error is None or isinstance(driver.error, Fenced) for driver in drivers)
+        assert all(driver.error is None or isinstance(driver.error, FencedError) for driver in drivers)
         assert drivers[-1].error is None, "nobody may fence the newest off"
         opened(path, fencing=4)
 

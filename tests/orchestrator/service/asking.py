@@ -20,7 +20,7 @@ from orchestrator.service.handlers import RequestHandlers
 from orchestrator.service.state_dir import ServiceStateDir
 from orchestrator.service.supervisor import DriverSupervisor
 from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, write_simulated_search
-from trials.ledger.place import ledger_url
+from trials.ledger.location import ledger_url
 
 
 @dataclass

@@ -21,7 +21,7 @@ from trials.files.folders import SearchFolder, write_json
 from trials.ledger.commands import request_cancel
 from trials.ledger.events import SearchState, fold
 from trials.ledger.journal import Journal
-from trials.ledger.place import ledger_url
+from trials.ledger.location import ledger_url
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from trials.analysis.best_layout import (
     Choice,
     best_json,
     choice_of,
+    describe_no_best,
     fastest_json,
-    none_words,
+    no_room_detail,
     rationale,
-    too_full_words,
 )
 from trials.analysis.ranking import Ranking, rank
 from trials.trial import Trial
@@ -92,10 +92,10 @@ def test_where_no_layout_leaves_the_memory_asked_for_the_nearest_is_named():
     headroom = MemoryHeadroom(10.0, 4.0)
     full = [with_peak(trial(1, 300.0), 9.0), with_peak(trial(2, 200.0), 8.8), trial(3, 100.0)]
     asked = "no layout that was measured leaves 4 GiB free (constraints.min_free_memory_gib)"
-    assert too_full_words(rank(full, SPEED, 8, headroom)) == f"{asked}: t0002 comes nearest and leaves 1.2 GiB"
-    assert too_full_words(rank(full[2:], SPEED, 8, headroom)) == f"{asked}: the peak of none is known"
-    assert too_full_words(rank([*full, with_peak(trial(4, 1.0), 1.0)], SPEED, 8, headroom)) is None
-    assert too_full_words(rank(full, SPEED, 8)) is too_full_words(rank([], SPEED, 8, headroom)) is None
+    assert no_room_detail(rank(full, SPEED, 8, headroom)) == f"{asked}: t0002 comes nearest and leaves 1.2 GiB"
+    assert no_room_detail(rank(full[2:], SPEED, 8, headroom)) == f"{asked}: the peak of none is known"
+    assert no_room_detail(rank([*full, with_peak(trial(4, 1.0), 1.0)], SPEED, 8, headroom)) is None
+    assert no_room_detail(rank(full, SPEED, 8)) is no_room_detail(rank([], SPEED, 8, headroom)) is None
 
 
 def test_a_second_look_at_a_suspect_run_makes_no_finalist():
@@ -111,7 +111,7 @@ def test_what_is_not_a_speed_is_called_by_its_name():
 def test_one_suspect_run_is_no_answer_and_that_is_said():
     suspect = rank([trial(1, 300.0, flags=("suspect_node",))], SPEED, 8)
     assert suspect.best is None
-    assert none_words(suspect) == "no layout that was measured may be the best: one suspect run alone never is"
-    assert none_words(rank([], SPEED, 8)) is None
+    assert describe_no_best(suspect) == "no layout that was measured may be the best: one suspect run alone never is"
+    assert describe_no_best(rank([], SPEED, 8)) is None
     full = rank([with_peak(trial(1, 300.0), 9.0)], SPEED, 8, MemoryHeadroom(10.0, 4.0))
-    assert none_words(full) == too_full_words(full)
+    assert describe_no_best(full) == no_room_detail(full)

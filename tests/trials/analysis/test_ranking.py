@@ -19,9 +19,9 @@ from trials.analysis.ranking import (
     Objective,
     Ranking,
     Speedup,
-    needs_second_look,
+    needs_repeat,
     rank,
-    second_looks,
+    repeat_candidates,
     speedup_over,
     upper_bound_of,
     value_of,
@@ -318,7 +318,7 @@ class TestSuspects:
     @pytest.mark.fault(38)
     def test_a_second_look_makes_no_finalist(self):
         trials = [trial(1, 100.0, flags=self.FLAG), again(2, 1, 120.0), trial(3, 300.0)]
-        assert second_looks(trials) == {"t0002"}
+        assert repeat_candidates(trials) == {"t0002"}
         assert names(rank(trials, SPEED, 8).ordered) == ["t0003", "t0002"]
 
     @pytest.mark.fault(38)
@@ -328,8 +328,8 @@ class TestSuspects:
 
     @pytest.mark.fault(38)
     def test_other_suspicions_are_not_cleared_by_another_node(self):
-        assert not needs_second_look(trial(1, 100.0, flags=("fingerprint_changed",)))
-        assert second_looks([trial(1, 100.0, flags=("fingerprint_changed",)), again(2, 1, 120.0)]) == frozenset()
+        assert not needs_repeat(trial(1, 100.0, flags=("fingerprint_changed",)))
+        assert repeat_candidates([trial(1, 100.0, flags=("fingerprint_changed",)), again(2, 1, 120.0)]) == frozenset()
 
 
 class TestObjectives:

@@ -11,7 +11,7 @@ from search_spaces.layouts.layout import Layout
 from tests.dashboards.compared import BASELINE, BATCH
 from tests.dashboards.searches import SearchUnderTest
 from trials.analysis.ranking import Objective, rank
-from trials.analysis.verdict import SearchVerdict, ShownState, TrialCounts, VerdictKind, verdict_of
+from trials.analysis.verdict import DisplayState, SearchVerdict, TrialCounts, VerdictKind, verdict_of
 from trials.ledger.events import EventKind
 from trials.trial import FailureReason
 
@@ -202,13 +202,13 @@ def test_a_pruned_trial_has_stopped_early_and_is_in_no_count_of_failures():
     search.start(Layout(micro_batch_size=16))
     verdict = verdict_over(search)
     assert verdict.counts == TrialCounts(measured=2, stopped_early=1, failed=1, in_flight=1)
-    assert verdict.commonest == (FailureReason.HANG, 1)
+    assert verdict.most_common_failure == (FailureReason.HANG, 1)
 
 
 def test_a_refusal_after_a_measurement_leaves_the_finding_and_is_seen_in_the_state():
     search = ended(faster, ("completed", "submission_rejected", "sbatch: error: Invalid account"))
     verdict = verdict_over(search)
-    assert (verdict.kind, verdict.state) == (VerdictKind.FASTER, ShownState.REFUSED)
+    assert (verdict.kind, verdict.state) == (VerdictKind.FASTER, DisplayState.REFUSED)
     assert describe_ending(verdict) == "the cluster rejected a job: sbatch: error: Invalid account"
 
 

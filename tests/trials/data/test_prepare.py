@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from search_spaces.errors import ExternalError, InputError
 from trials.data import writer
-from trials.data.prepare import Preparation, Watcher, prepare, text_of
+from trials.data.prepare import Preparation, ProgressListener, prepare, text_of
 from trials.data.token_file import TokenFile, read_token_header
 from trials.data.tokenizer import ByteTokenizer, Tokenizer
 from trials.data.writer import TokenWriter
@@ -116,7 +116,7 @@ def test_bad_lines_may_be_left_out_and_are_counted_and_told(tmp_path, out):
     name = write_lines(tmp_path / "a.jsonl", *(line for line, _ in BAD_LINES), {"text": "ab"}, b"{}")
     told = []
     wanted = Preparation((name,), ("text",), skip_bad=True)
-    header, progress = prepare(wanted, BYTES, out, Watcher(on_skipped=told.append))
+    header, progress = prepare(wanted, BYTES, out, ProgressListener(on_skipped=told.append))
     assert tokens_in(out) == [*b"ab"]
     assert progress.num_skipped == header.made["num_skipped"] == len(told) == len(BAD_LINES) + 1
     assert [problem.line for problem in told] == [*range(1, len(BAD_LINES) + 1), len(BAD_LINES) + 2]
@@ -202,7 +202,7 @@ def test_an_interrupt_leaves_nothing(tmp_path, lines, out):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        prepare(Preparation((lines,), ("text",)), BYTES, out, Watcher(interrupt))
+        prepare(Preparation((lines,), ("text",)), BYTES, out, ProgressListener(interrupt))
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.trials.trainers.specs import LLAMA, spec_of
 from trials.attempt_result import expected_proof, outcome_fault
-from trials.external.checks import clock_fault, cross_checks, layout_proof, other_batch
+from trials.external.checks import batch_fault, clock_fault, cross_checks, layout_proof
 from trials.external.endings import failure_of
 from trials.external.log_follower import trainer_environment, trainer_hang_limit_s
 from trials.external.rendezvous import Address
@@ -18,7 +18,7 @@ from trials.ranks.environment import RankEnvironment
 from trials.trainers.invocation import Invocation
 from trials.trainers.log_lines import PROOF_NAMES, command_format
 from trials.trainers.log_rank import log_rank_of
-from trials.trainers.trainer_log import LastWords, StepReader, TrainerStep
+from trials.trainers.trainer_log import OutputTail, StepReader, TrainerStep
 from trials.trial import FailureReason, MeasureRules, Outcome, OutcomeStatus, TrialSpec
 
 SPEC = spec_of("megatron-lm", tensor_parallel=2)
@@ -98,14 +98,14 @@ def test_a_rate_of_another_batch_is_a_batch_that_was_not_asked_for(factor, kind)
     spec = replace(spec_of("gpt-neox", tensor_parallel=2), trainer={"kind": kind})
     rate = MEASURED["samples_per_sec"] * factor
     steps = [TrainerStep(number, STEP_TIME_S, None, samples_per_sec=rate) for number in range(5)]
-    found = other_batch(spec, cross_checks(spec, MEASURED, steps))
+    found = batch_fault(spec, cross_checks(spec, MEASURED, steps))
     assert (found is None) is (kind == "command")
     assert found is None or f"{factor:.2g} times the global batch {spec.global_batch_size}" in found
 
 
 def test_a_rate_that_counts_something_in_is_not():
     steps = [TrainerStep(1, STEP_TIME_S, None, samples_per_sec=MEASURED["samples_per_sec"] * 0.8)]
-    assert other_batch(SPEC, cross_checks(SPEC, MEASURED, steps)) is None
+    assert batch_fault(SPEC, cross_checks(SPEC, MEASURED, steps)) is None
 
 
 def test_what_rounding_takes_is_no_disagreement():
@@ -171,7 +171,7 @@ def test_our_own_trainer_still_has_to_prove_everything():
     ],
 )
 def test_a_reason_follows_from_the_exit_code_and_the_last_words(code, lines, steps, oom_kills, reason):
-    words = LastWords()
+    words = OutputTail()
     for line in lines:
         words.feed(line)
     failure = failure_of(code, words, steps, oom_kills)
@@ -181,7 +181,7 @@ def test_a_reason_follows_from_the_exit_code_and_the_last_words(code, lines, ste
 
 
 def test_a_signal_is_told_last_and_how_a_trainer_ended_is_never_cut_off():
-    words = LastWords()
+    words = OutputTail()
     for number in range(30):
         words.feed(f"iteration {number} " + "x" * 490)
     assert str(failure_of(-signal.SIGSEGV, words, 30, 0)).endswith("\nthe trainer was killed by signal 11")

@@ -1,4 +1,4 @@
-"""Who may put something else in the place of what a path names."""
+"""Users who could replace the target of a path."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.strangers import STRANGER, needs_a_stranger
 from trials.files import path_owners
-from trials.files.path_owners import Who, who_may_swap
+from trials.files.path_owners import WriterKind, untrusted_writers
 
 pytestmark = pytest.mark.security("paths")
 
@@ -22,8 +22,8 @@ def way(tmp_path) -> Path:
     return tmp_path / "project" / "ada" / "runs"
 
 
-def found(path: Path) -> list[tuple[Path, Who]]:
-    return [(swapper.path, swapper.who) for swapper in who_may_swap(path)]
+def found(path: Path) -> list[tuple[Path, WriterKind]]:
+    return [(swapper.path, swapper.who) for swapper in untrusted_writers(path)]
 
 
 def test_on_a_way_of_ones_own_nobody_may(way):
@@ -35,7 +35,7 @@ def test_on_a_way_of_ones_own_nobody_may(way):
 def test_whoever_owns_a_folder_above_may_whatever_its_mode(way, mode):
     os.chown(way.parents[1], STRANGER, -1)
     way.parents[1].chmod(mode)
-    assert found(way) == [(way.parents[1], Who.OWNER)]
+    assert found(way) == [(way.parents[1], WriterKind.OWNER)]
 
 
 @needs_a_stranger
@@ -43,21 +43,21 @@ def test_whoever_owns_a_folder_above_may_whatever_its_mode(way, mode):
 def test_an_owner_whom_the_user_trusts_is_none_to_fear(way, monkeypatch, trusted, may):
     monkeypatch.setenv("PARLAY_TRUSTED_OWNERS", trusted)
     os.chown(way.parents[1], STRANGER, -1)
-    assert found(way) == ([(way.parents[1], Who.OWNER)] if may else [])
+    assert found(way) == ([(way.parents[1], WriterKind.OWNER)] if may else [])
 
 
 @needs_a_stranger
 def test_whoever_owns_the_folder_itself_may(way):
     way.mkdir()
     os.chown(way, STRANGER, -1)
-    assert found(way) == [(way, Who.OWNER)]
+    assert found(way) == [(way, WriterKind.OWNER)]
 
 
 @needs_a_stranger
 def test_a_link_of_anothers_leads_where_its_owner_likes(way):
     way.symlink_to(way.parents[1])
     os.chown(way, STRANGER, -1, follow_symlinks=False)
-    assert found(way / "deeper") == [(way, Who.OWNER)]
+    assert found(way / "deeper") == [(way, WriterKind.OWNER)]
 
 
 @needs_a_stranger
@@ -67,7 +67,7 @@ def test_the_folders_behind_a_link_count_too(way, is_absolute):
     (behind / "runs").mkdir(parents=True)
     os.chown(behind, STRANGER, -1)
     way.symlink_to(behind / "runs" if is_absolute else Path("../behind/runs"))
-    assert found(way / "deeper") == [(behind, Who.OWNER)]
+    assert found(way / "deeper") == [(behind, WriterKind.OWNER)]
 
 
 def test_a_link_in_a_circle_is_no_way(way):
@@ -76,7 +76,7 @@ def test_a_link_in_a_circle_is_no_way(way):
         found(way)
 
 
-@pytest.mark.parametrize(("mode", "who"), [(0o777, [Who.EVERYBODY]), (0o1777, []), (0o3775, [])])
+@pytest.mark.parametrize(("mode", "who"), [(0o777, [WriterKind.EVERYBODY]), (0o1777, []), (0o3775, [])])
 def test_everybody_may_in_a_folder_that_all_may_write_unless_it_is_sticky(way, mode, who):
     way.parents[1].chmod(mode)
     assert [entry for _, entry in found(way)] == who
@@ -85,10 +85,10 @@ def test_everybody_may_in_a_folder_that_all_may_write_unless_it_is_sticky(way, m
 def test_a_group_may_unless_it_is_ones_own(way, monkeypatch):
     monkeypatch.setattr(path_owners.grp, "getgrgid", lambda gid: SimpleNamespace(gr_name="physics", gr_mem=["ada"]))
     way.parents[1].chmod(0o2775)
-    [swapper] = who_may_swap(way)
-    assert (swapper.path, swapper.who, swapper.words) == (way.parents[1], Who.GROUP, "group physics")
+    [swapper] = untrusted_writers(way)
+    assert (swapper.path, swapper.who, swapper.words) == (way.parents[1], WriterKind.GROUP, "group physics")
     monkeypatch.setattr(path_owners.grp, "getgrgid", unnamed)
-    assert [found.words for found in who_may_swap(way)] == [f"group {way.parents[1].stat().st_gid}"]
+    assert [found.words for found in untrusted_writers(way)] == [f"group {way.parents[1].stat().st_gid}"]
     monkeypatch.setattr(path_owners.pwd, "getpwuid", lambda uid: SimpleNamespace(pw_name="physics"))
     monkeypatch.setattr(path_owners.grp, "getgrgid", lambda gid: SimpleNamespace(gr_name="physics", gr_mem=[]))
     assert found(way) == []
@@ -110,6 +110,6 @@ def test_a_file_system_that_calls_us_otherwise_has_no_strangers_folders(way, mon
 @needs_a_stranger
 def test_in_a_container_without_the_hosts_users_one_it_cannot_name_is_no_stranger(way, monkeypatch):
     os.chown(way.parent, path_owners.OVERFLOW_UID, -1)
-    assert found(way) == [(way.parent, Who.OWNER)]
+    assert found(way) == [(way.parent, WriterKind.OWNER)]
     monkeypatch.setattr(path_owners, "_maps_all_users", lambda: False)
     assert found(way) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trials.files.tracebacks import TRACEBACK, first_cause, is_about_a_dead_device, is_about_a_peer, tracebacks
+from trials.files.tracebacks import TRACEBACK, first_cause, is_device_failure, is_peer_failure, tracebacks
 
 PEER = f"""\
 {TRACEBACK}
@@ -91,11 +91,11 @@ def test_what_follows_an_exceptions_line_is_not_part_of_it():
 )
 def test_only_the_exceptions_own_line_tells_whether_it_is_about_a_peer(line, is_peer):
     body = f"{TRACEBACK}\n  File 'x', line 1, in y\n    # Broken pipe\n"
-    assert is_about_a_peer(body + line) is is_peer
+    assert is_peer_failure(body + line) is is_peer
 
 
 def test_nothing_is_about_no_peer():
-    assert not is_about_a_peer("")
+    assert not is_peer_failure("")
 
 
 ABORT = (
@@ -122,7 +122,7 @@ ABORT = (
     ],
 )
 def test_a_dead_device_is_known_by_its_words(words, is_dead):
-    assert is_about_a_dead_device(words) is is_dead
+    assert is_device_failure(words) is is_dead
 
 
 def test_a_dead_device_is_the_cause_although_its_process_ended_without_a_traceback():

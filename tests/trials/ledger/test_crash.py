@@ -73,7 +73,7 @@ def test_a_driver_stopped_anywhere_and_taken_over_stops_when_it_wakes_and_damage
         journal.append(takeover)
         old.send_signal(signal.SIGCONT)
         _, words = old.communicate()
-    assert "Fenced" in words
+    assert "FencedError" in words
     assert journal.read()[-1] == takeover
     journal.append(Event(takeover.seq + 1, 2, 2e9, EventKind.BEST_CHANGED, {"trial": None}))
     assert fold(SEARCH_ID, journal.read()).last_seq == takeover.seq + 1

@@ -29,8 +29,8 @@ from trials.ledger.database import (
     LedgerDamaged,
     LedgerFull,
     LedgerUnavailable,
-    patiently,
     put_aside_damaged,
+    retry_while_busy,
 )
 from trials.ledger.reader import LedgerReader
 from trials.ledger.tables import Base
@@ -347,7 +347,7 @@ def test_a_database_that_is_coming_back_is_waited_for(monkeypatch, words):
             raise refusal
         return "done"
 
-    assert patiently(transaction) == "done"
+    assert retry_while_busy(transaction) == "done"
 
 
 def test_a_database_that_refuses_for_good_is_not_waited_for(monkeypatch):
@@ -357,7 +357,7 @@ def test_a_database_that_refuses_for_good_is_not_waited_for(monkeypatch):
         raise OperationalError("BEGIN", {}, Exception(POSTGRES_FAILS + 'FATAL:  role "ada" does not exist'))
 
     with pytest.raises(LedgerUnavailable, match="does not exist"):
-        patiently(transaction)
+        retry_while_busy(transaction)
 
 
 @pytest.mark.parametrize(
@@ -371,7 +371,7 @@ def test_a_database_without_room_is_full_and_not_waited_for(monkeypatch, words):
         raise OperationalError("BEGIN", {}, Exception(words))
 
     with pytest.raises(LedgerFull, match="has no room"):
-        patiently(transaction)
+        retry_while_busy(transaction)
 
 
 def test_readers_are_not_held_up_by_a_writer_nor_it_by_them(path, url, story):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from tests.trials.ledger.stories import NOON, SEARCH_ID, Story, measured_story, stories
-from trials.ledger.events import Event, EventKind, Fenced, SearchState, apply, fold
+from trials.ledger.events import Event, EventKind, FencedError, SearchState, apply, fold
 from trials.trial import FailureReason, TrialState
 
 
@@ -246,5 +246,5 @@ def test_an_old_lease_is_fenced_off(story):
     story.fencing = 2
     story.submit()
     story.fencing = 1
-    with pytest.raises(Fenced, match="old lease 1"):
+    with pytest.raises(FencedError, match="old lease 1"):
         story.run()

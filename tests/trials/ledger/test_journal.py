@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.trials.ledger.stories import SEARCH_ID, Story, measured_story, with_a_value
-from trials.ledger.events import Event, EventKind, Fenced
-from trials.ledger.journal import Journal, JournalDamaged, OutOfTurn, search_of
+from trials.ledger.events import Event, EventKind, FencedError
+from trials.ledger.journal import ConcurrentAppend, Journal, JournalDamaged, search_of
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ def test_a_gap_or_a_repeat_is_refused(path):
     events = measured_story().events
     journal = written(path, events[:2])
     for wrong in (events[1], events[3]):
-        with pytest.raises(OutOfTurn, match="3 is due"):
+        with pytest.raises(ConcurrentAppend, match="3 is due"):
             journal.append(wrong)
     assert journal.read() == events[:2]
 
@@ -197,7 +197,7 @@ def test_an_old_driver_is_fenced_off_as_soon_as_the_new_one_has_written(path):
     first = written(path, old.events)
     new.fencing = 2
     written(path, []).append(new.propose("t0001"))
-    with pytest.raises(Fenced, match="under lease 2, not 1"):
+    with pytest.raises(FencedError, match="under lease 2, not 1"):
         first.append(old.propose("t0009"))
     assert Journal(path).read() == new.events
 
@@ -211,7 +211,7 @@ def test_an_old_driver_does_not_cut_a_line_the_new_one_is_writing(path):
     written(path, []).append(new.propose("t0001"))
     with path.open("ab") as stream:
         stream.write(b'{"schema":')
-    with pytest.raises(Fenced):
+    with pytest.raises(FencedError):
         journal.append(old.propose("t0009"))
     assert path.read_bytes().endswith(b'{"schema":')
 
@@ -243,7 +243,7 @@ class TestHeldInTheSystemCall:
     def test_an_old_drivers_late_line_is_no_damage_and_is_told_to_be_none(self, path, drivers, monkeypatch):
         old, old_journal, new, new_journal = drivers
         self.meanwhile(monkeypatch, "write", lambda: new_journal.append(new.take_over()))
-        with pytest.raises(Fenced, match="under lease 2, not 1"):
+        with pytest.raises(FencedError, match="under lease 2, not 1"):
             old_journal.append(old.propose("t0009"))
         assert b"t0009" in path.read_bytes()
         assert Journal(path).read() == new.events
@@ -256,10 +256,10 @@ class TestHeldInTheSystemCall:
         old, old_journal, new, new_journal = drivers
         early = new.take_over()
         self.meanwhile(monkeypatch, "write", lambda: old_journal.append(old.propose()))
-        with pytest.raises(OutOfTurn, match="event 2 where 3 is due"):
+        with pytest.raises(ConcurrentAppend, match="event 2 where 3 is due"):
             new_journal.append(early)
         assert Journal(path).read() == old.events
-        with pytest.raises(Fenced):
+        with pytest.raises(FencedError):
             old_journal.append(old.submit())
         again = replace(early, seq=3)
         new_journal.append(again)

@@ -16,9 +16,9 @@ from trials.pilot.files import (
     PilotFolder,
     PilotPlan,
     StepEnd,
-    StepFate,
+    StepEndReason,
+    StepFileKind,
     StepRequest,
-    StepSign,
     write,
 )
 
@@ -61,11 +61,11 @@ class Pilot:
         (place / "job.sh").write_text(script)
         self.folder.steps.mkdir(parents=True, exist_ok=True)
         asked = StepRequest(str(place), "job.sh", 1, limit_s, ("n1",), pilot_started_at)
-        write(self.folder.sign(name, StepSign.REQUESTED), asked)
+        write(self.folder.step_file(name, StepFileKind.REQUESTED), asked)
         return place
 
     def end_of(self, name: str) -> StepEnd:
-        until(self.folder.sign(name, StepSign.ENDED).exists)
+        until(self.folder.step_file(name, StepFileKind.ENDED).exists)
         return self.folder.end(name)
 
     def ends(self) -> int:
@@ -94,7 +94,7 @@ def test_a_step_is_started_once_told_of_and_paid(pilot):
     place = pilot.ask("t0001.a1", NUMBERED + "echo ran >> ran; sleep 0.5; exit 3", pilot_started_at=held_since)
     pilot.start()
     end = pilot.end_of("t0001.a1")
-    assert (end.fate, end.exit_code, end.signal, end.step) == (StepFate.ENDED, 3, 0, "4")
+    assert (end.reason, end.exit_code, end.signal, end.step) == (StepEndReason.EXITED, 3, 0, "4")
     assert (place / "ran").read_text() == "ran\n"
     assert pilot.folder.start("t0001.a1").step == "4"
     assert end.ended_at - end.started_at >= 0.5
@@ -106,21 +106,21 @@ def test_a_step_is_started_once_told_of_and_paid(pilot):
 
 def test_what_the_driver_took_back_never_runs(pilot):
     place = pilot.ask("t0001.a1", "touch ran")
-    assert pilot.folder.take("t0001.a1", StepSign.WITHDRAWN)
+    assert pilot.folder.take("t0001.a1", StepFileKind.WITHDRAWN)
     pilot.start(idle_s=0.5)
     assert pilot.ends() == 0
     assert not (place / "ran").exists()
-    assert not pilot.folder.sign("t0001.a1", StepSign.CLAIMED).exists()
+    assert not pilot.folder.step_file("t0001.a1", StepFileKind.CLAIMED).exists()
 
 
 def test_what_the_agent_has_claimed_can_not_be_taken_back(pilot):
     pilot.ask("t0001.a1", "exec sleep 60")
     pilot.start()
-    until(pilot.folder.sign("t0001.a1", StepSign.CLAIMED).exists)
-    assert not pilot.folder.take("t0001.a1", StepSign.WITHDRAWN)
-    pilot.folder.sign("t0001.a1", StepSign.CANCEL).touch()
+    until(pilot.folder.step_file("t0001.a1", StepFileKind.CLAIMED).exists)
+    assert not pilot.folder.take("t0001.a1", StepFileKind.WITHDRAWN)
+    pilot.folder.step_file("t0001.a1", StepFileKind.CANCEL).touch()
     end = pilot.end_of("t0001.a1")
-    assert (end.fate, end.signal, end.step) == (StepFate.CANCELLED, signal.SIGTERM, None)
+    assert (end.reason, end.signal, end.step) == (StepEndReason.CANCELLED, signal.SIGTERM, None)
 
 
 def test_a_step_is_ended_at_its_limit_and_the_others_go_on(pilot):
@@ -128,7 +128,7 @@ def test_a_step_is_ended_at_its_limit_and_the_others_go_on(pilot):
     pilot.ask("t0002.a1", NUMBERED + "until [ -e go ]; do sleep 0.05; done")
     pilot.start()
     end = pilot.end_of("t0001.a1")
-    assert end.fate is StepFate.TIME_LIMIT
+    assert end.reason is StepEndReason.TIME_LIMIT
     assert 1.0 <= end.ended_at - end.started_at < 60.0
     (pilot.path / "t0002.a1" / "go").touch()
     assert pilot.end_of("t0002.a1").exit_code == 0
@@ -154,16 +154,16 @@ def test_steps_that_end_with_the_job_are_told_apart_from_those_that_fail(pilot):
     assert pilot.agent is not None
     pilot.agent.terminate()
     assert pilot.ends() == 0
-    assert [pilot.folder.end(name).fate for name in ("t0001.a1", "t0002.a1")] == [StepFate.INTERRUPTED] * 2
+    assert [pilot.folder.end(name).reason for name in ("t0001.a1", "t0002.a1")] == [StepEndReason.INTERRUPTED] * 2
 
 
 def test_a_script_that_cannot_be_started_has_ended_and_pays_what_was_owed_by_then(pilot):
     pilot.folder.steps.mkdir(parents=True)
     asked = StepRequest(str(pilot.path / "nowhere"), "job.sh", 1, 60.0, ("n1",), pilot_started_at=time.time() - 150.0)
-    write(pilot.folder.sign("t0001.a1", StepSign.REQUESTED), asked)
+    write(pilot.folder.step_file("t0001.a1", StepFileKind.REQUESTED), asked)
     pilot.start()
     end = pilot.end_of("t0001.a1")
-    assert (end.fate, end.exit_code, end.step) == (StepFate.ENDED, 127, None)
+    assert (end.reason, end.exit_code, end.step) == (StepEndReason.EXITED, 127, None)
     assert end.node_s >= 300.0
 
 
@@ -178,8 +178,8 @@ def test_an_agent_that_is_started_again_serves_nobody(pilot):
 
 def test_limits_hold_while_nothing_can_be_written(pilot):
     place = pilot.ask("t0001.a1", NUMBERED + "trap 'touch ended; exit 1' TERM; sleep 60 & wait", limit_s=1.0)
-    pilot.folder.sign("t0001.a1", StepSign.STARTED).mkdir()  # nothing can take its place
+    pilot.folder.step_file("t0001.a1", StepFileKind.STARTED).mkdir()  # nothing can take its place
     pilot.start()
     until((place / "ended").exists)
-    pilot.folder.sign("t0001.a1", StepSign.STARTED).rmdir()
-    assert pilot.end_of("t0001.a1").fate is StepFate.TIME_LIMIT
+    pilot.folder.step_file("t0001.a1", StepFileKind.STARTED).rmdir()
+    assert pilot.end_of("t0001.a1").reason is StepEndReason.TIME_LIMIT

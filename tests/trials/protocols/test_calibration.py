@@ -17,8 +17,8 @@ from trials.protocols.calibration import (
     block_of,
     block_sizes,
     model_products,
+    pair_distances,
     pair_of,
-    pairs_apart,
     square_products,
 )
 
@@ -39,7 +39,7 @@ GQA = ModelShape(2, 64, 8, 2, 192, True, 512, 32, False, "rotary", "rmsnorm")
 )
 def test_groups_go_from_pairs_to_the_whole_world_and_pairs_leave_each_block(gpus_per_node, num_nodes, sizes, apart):
     assert block_sizes(gpus_per_node, num_nodes) == sizes
-    assert pairs_apart(gpus_per_node, num_nodes) == apart
+    assert pair_distances(gpus_per_node, num_nodes) == apart
 
 
 def test_ranks_that_fill_no_group_are_left_over():
@@ -64,7 +64,7 @@ def test_alone_is_one_pair_in_each_node_and_between_two_nodes():
 @pytest.mark.parametrize("gpus_per_node", [1, 2, 3, 4, 6, 8, 12])
 def test_both_ranks_of_a_pair_know_it(gpus_per_node, num_nodes, alone):
     num_ranks = gpus_per_node * num_nodes
-    for apart in pairs_apart(gpus_per_node, num_nodes):
+    for apart in pair_distances(gpus_per_node, num_nodes):
         pairs = {rank: pair_of(rank, apart, gpus_per_node, num_ranks, alone) for rank in range(num_ranks)}
         assert any(pairs.values())
         for rank, pair in pairs.items():

@@ -20,7 +20,7 @@ from trials.protocols.parity_cases import (
     pairs_left_out,
     violated_rules,
 )
-from trials.protocols.selftest import Case, Expected
+from trials.protocols.selftest import Case, ExpectedResult
 
 pytestmark = pytest.mark.slow
 
@@ -120,5 +120,5 @@ def test_accelerators_without_bf16_have_no_bf16_cases():
 @pytest.mark.parametrize("most_ranks", [1, 2, 8])
 def test_the_cases_that_must_fail_fit_as_well(most_ranks):
     failing = failing_cases(most_ranks)
-    assert [case.expected for case in failing] == [Expected.GPU_OOM, Expected.HANG]
+    assert [case.expected for case in failing] == [ExpectedResult.GPU_OOM, ExpectedResult.HANG]
     assert all(case.layout.num_gpus <= most_ranks and not violated_rules(case, "cpu") for case in failing)

@@ -11,8 +11,8 @@ from trials.protocols.parity_cases import failing_cases, named_case
 from trials.protocols.selftest import (
     CaseResult,
     RankTraining,
+    ReferenceTraining,
     Results,
-    Trained,
     case_spec,
     counting_fault,
     largest_difference,
@@ -23,7 +23,7 @@ from trials.protocols.selftest import (
 from trials.train.selftest.judge import judge_agreement, judge_failure
 
 STAGES = named_case("pp2", pipeline_parallel=2)
-REFERENCE = Trained((3.0, 2.0), (1.5, 1.25))
+REFERENCE = ReferenceTraining((3.0, 2.0), (1.5, 1.25))
 
 
 def ranks(losses: tuple[float, ...] = (3.0, 2.0), norms: tuple[float, ...] = (1.5, 1.25)) -> list[RankTraining]:

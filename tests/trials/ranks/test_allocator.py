@@ -39,7 +39,7 @@ def test_on_a_cpu_a_large_buffer_is_always_mapped_by_itself():
 
 HOLES = """
 from pathlib import Path
-from trials.ranks.allocator import LARGE_BUFFER_BYTES, give_free_pages_back, map_large_buffers
+from trials.ranks.allocator import LARGE_BUFFER_BYTES, trim_heap, map_large_buffers
 
 def resident_mib():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20
@@ -49,7 +49,7 @@ buffers = [bytearray(LARGE_BUFFER_BYTES // 4) for _ in range(400)]  # 100 MiB in
 kept = buffers[1::2]
 del buffers  # every other one is a hole
 before = resident_mib()
-give_free_pages_back()
+trim_heap()
 print(before - resident_mib())
 """
 

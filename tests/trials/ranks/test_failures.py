@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from search_spaces.errors import InputError
-from trials.ranks.failures import TrialFailure, excerpt_of, is_about_a_peer, reason_of, reason_of_words
+from trials.ranks.failures import TrialFailure, excerpt_of, is_peer_failure, reason_of, reason_of_output
 from trials.trial import FailureReason
 
 
@@ -123,15 +123,15 @@ def test_what_is_wrong_with_the_data_stays_what_it_is():
 
 
 def test_only_a_lost_or_silent_peer_is_about_another_rank():
-    about_peers = {reason for reason in FailureReason if is_about_a_peer(TrialFailure(reason, "told"), FOLDER)}
+    about_peers = {reason for reason in FailureReason if is_peer_failure(TrialFailure(reason, "told"), FOLDER)}
     assert about_peers == {FailureReason.NODE_FAILURE, FailureReason.HANG}
 
 
 @pytest.mark.parametrize("error", [RuntimeError(ECC), dist.DistBackendError(NCCL_ECC)])
 def test_a_rank_whose_own_gpu_is_dead_waits_for_nobody_elses_words(error):
     assert reason_of(wrapped(error), FOLDER) is FailureReason.NODE_FAILURE
-    assert not is_about_a_peer(wrapped(error), FOLDER)
-    assert reason_of_words(f"torch.AcceleratorError: {ECC}") is FailureReason.NODE_FAILURE
+    assert not is_peer_failure(wrapped(error), FOLDER)
+    assert reason_of_output(f"torch.AcceleratorError: {ECC}") is FailureReason.NODE_FAILURE
 
 
 def test_the_excerpt_is_the_end_of_the_traceback():

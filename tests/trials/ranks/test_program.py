@@ -59,7 +59,7 @@ def test_a_spec_that_is_not_there_is_not_bad_usage_and_one_that_is_damaged_is(tm
 @pytest.mark.slow
 @pytest.mark.parametrize("spoilt", ["pass", "os.close(1)"])
 def test_a_program_leaves_with_its_code_also_where_its_words_cannot_be_written(spoilt):
-    code = f"import os, sys; from trials.ranks.program import leave_at_once; print('words'); {spoilt}; leave_at_once(3)"
+    code = f"import os, sys; from trials.ranks.program import exit_at_once; print('words'); {spoilt}; exit_at_once(3)"
     with open("/dev/full", "w") as full:
         buffering = [sys.executable, "-E", "-c", code]  # whatever PYTHONUNBUFFERED says
         assert subprocess.run(buffering, stdout=full, timeout=30).returncode == 3

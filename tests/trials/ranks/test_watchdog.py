@@ -9,7 +9,7 @@ from tests.trials.train.trial_processes import make_spec
 from trials.files.folders import AttemptFolder
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.report import Report
-from trials.ranks.watchdog import LEAST_HANG_S, LONGEST_HANG_S, Watchdog, hang_limit_s, reason_of_silence
+from trials.ranks.watchdog import LEAST_HANG_S, LONGEST_HANG_S, Watchdog, hang_limit_s, silence_reason
 from trials.trial import FailureReason, MeasureRules
 
 SPEC = make_spec(Layout())
@@ -58,9 +58,9 @@ def test_no_start_is_stuck_before_it_can_have_ended():
 def test_silence_beyond_a_time_limit_so_short_tells_of_the_limit(tmp_path):
     folder = AttemptFolder(tmp_path)
     with pytest.raises(Ended):
-        watched(folder, 0, limit_s=-1.0, reason=reason_of_silence(MeasureRules(time_limit_s=3.0))).run()
+        watched(folder, 0, limit_s=-1.0, reason=silence_reason(MeasureRules(time_limit_s=3.0))).run()
     assert Report(SPEC, folder, 1, restart=0, started_at=0.0).failure() is FailureReason.TIME_LIMIT
-    assert reason_of_silence(MeasureRules(time_limit_s=16.0)) is FailureReason.HANG
+    assert silence_reason(MeasureRules(time_limit_s=16.0)) is FailureReason.HANG
 
 
 @pytest.mark.parametrize("kind", [Report, AtTheSameMoment])

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.trials.train.ranks import WarmRanks
 from trials.protocols.parity_cases import named_case
-from trials.protocols.selftest import Case, Difference, RankTraining, Trained, largest_difference
+from trials.protocols.selftest import Case, Difference, RankTraining, ReferenceTraining, largest_difference
 
 PROGRAMS = "tests.trials.train.rank_programs"
 
@@ -16,13 +16,13 @@ class Parity:
 
     def __init__(self, ranks: WarmRanks):
         self._ranks = ranks
-        self._references: dict[tuple[str, str], Trained] = {}
+        self._references: dict[tuple[str, str], ReferenceTraining] = {}
 
-    def reference(self, shape: str, precision: str = "fp32") -> Trained:
+    def reference(self, shape: str, precision: str = "fp32") -> ReferenceTraining:
         if (shape, precision) not in self._references:
             arguments = {"case": named_case("reference", shape, precision=precision).to_json()}
             [answer] = self._ranks.run(f"{PROGRAMS}:train_reference", 1, arguments)
-            self._references[shape, precision] = Trained.from_json(answer)
+            self._references[shape, precision] = ReferenceTraining.from_json(answer)
         return self._references[shape, precision]
 
     def train(self, given: Case, steps: int = 10) -> list[RankTraining]:

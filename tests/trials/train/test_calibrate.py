@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trials.protocols.calibration import Measurements, block_sizes, pairs_apart
+from trials.protocols.calibration import Measurements, block_sizes, pair_distances
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
@@ -20,5 +20,5 @@ def test_all_ranks_answer_alike_and_leave_nothing_out(ranks, gpus_per_node, num_
     assert found.memory_gb_per_s > 0
     assert found.to_host_gb_per_s is found.from_host_gb_per_s is None
     assert sorted({time.num_ranks for time in found.groups}) == block_sizes(gpus_per_node, num_nodes)
-    assert sorted({time.apart for time in found.pairs}) == pairs_apart(gpus_per_node, num_nodes)
+    assert sorted({time.apart for time in found.pairs}) == pair_distances(gpus_per_node, num_nodes)
     assert all(time.seconds > 0 for time in (*found.groups, *found.pairs))

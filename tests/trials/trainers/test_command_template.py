@@ -4,13 +4,13 @@ import pytest
 
 from search_spaces.errors import InputError
 from tests.trials.trainers.specs import spec_of
-from trials.trainers.command_template import command_words, placeholders_in, require_template
+from trials.trainers.command_template import command_arguments, placeholders_in, require_template
 
 SPEC = spec_of("command", tensor_parallel=2, activation_checkpointing="full", sequence_parallel=True)
 
 
 def words(template: str) -> list[str]:
-    return command_words(template, SPEC, "/my env/python", "/run/it's/a1")
+    return command_arguments(template, SPEC, "/my env/python", "/run/it's/a1")
 
 
 def test_placeholders_stand_for_the_layouts_values():

@@ -15,7 +15,7 @@ from tests.trials.trainers.test_log_lines import (
     MEGATRON_WORLD,
 )
 from trials.trainers.log_lines import FORMATS, LONGEST_LINE, command_format
-from trials.trainers.trainer_log import LastWords, LineSplitter, StepReader
+from trials.trainers.trainer_log import LineSplitter, OutputTail, StepReader
 
 SPEC = spec_of("megatron-lm")
 TRACEBACK = [
@@ -143,8 +143,8 @@ def test_rates_of_a_gpu_are_those_of_all():
     assert step.samples_per_sec == 4.422
 
 
-def words(lines: list[str]) -> LastWords:
-    last = LastWords()
+def words(lines: list[str]) -> OutputTail:
+    last = OutputTail()
     for line in lines:
         last.feed(line)
     return last

@@ -23,8 +23,8 @@ from trials.protocols.calibration import (
     block_of,
     block_sizes,
     model_products,
+    pair_distances,
     pair_of,
-    pairs_apart,
     square_products,
 )
 from trials.ranks.environment import RankEnvironment
@@ -117,7 +117,7 @@ class BenchmarkRunner:
 
     def pair_times(self) -> Iterator[PairTime]:
         """Messages over every way out of a block: of one pair a node, a small one and a large one; and of all pairs."""
-        for apart in pairs_apart(self._spec.gpus_per_node, self._spec.num_nodes):
+        for apart in pair_distances(self._spec.gpus_per_node, self._spec.num_nodes):
             for alone in (True, False):
                 pair = pair_of(self._rank, apart, self._spec.gpus_per_node, self._spec.num_gpus, alone)
                 exchange = partial(self._there_and_back, self._group(pair), pair)

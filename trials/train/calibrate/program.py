@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from trials.files.folders import AttemptFolder
 from trials.ranks.environment import RankEnvironment
-from trials.ranks.program import leave_at_once, read_spec, run_program
+from trials.ranks.program import exit_at_once, read_spec, run_program
 from trials.ranks.report import Report
 from trials.train.program import run_rank
 from trials.trial import TrialSpec
@@ -20,7 +20,7 @@ from trials.trial import TrialSpec
 
 def main(arguments: Sequence[str]) -> NoReturn:
     """Do this rank's part."""
-    run_program("trials.train.calibrate", arguments, read_spec, partial(run_rank, run=_calibrate), leave_at_once)
+    run_program("trials.train.calibrate", arguments, read_spec, partial(run_rank, run=_calibrate), exit_at_once)
 
 
 def _calibrate(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report: Report) -> None:

@@ -15,7 +15,7 @@ import torch
 from search_spaces.plain_file import read_plain
 from trials.files.folders import AttemptFolder, write_text
 from trials.protocols.calibration import CPU_BUDGET, GPU_BUDGET
-from trials.protocols.node_probe import MARKS_SEEN_WITHIN_S, RankSight, Sights, mark_of
+from trials.protocols.node_probe import MARKS_SEEN_WITHIN_S, RankSight, Sights, marker_path
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.report import Report
 from trials.train.calibrate.benchmarks import BenchmarkRunner
@@ -29,7 +29,7 @@ from trials.trial import TrialSpec
 def probe_nodes(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report: Report) -> Sights:
     """Everything, on every rank of the world; the same on all of them."""
     device = open_device(spec, env.local_rank)
-    write_text(mark_of(folder.path, env.rank), spec.nonce)
+    write_text(marker_path(folder.path, env.rank), spec.nonce)
     join_world(spec, folder, env, device)
     report.enter("measured")
     barrier(device.torch_device)
@@ -64,7 +64,7 @@ def missing_marks(folder: Path, spec: TrialSpec) -> tuple[int, ...]:
     """The ranks whose marks are not there, or not this attempt's, after as long as a shared folder may take."""
     deadline = time.monotonic() + MARKS_SEEN_WITHIN_S
     unseen = tuple(range(spec.num_gpus))
-    while (unseen := tuple(rank for rank in unseen if not _is_there(mark_of(folder, rank), spec.nonce))) and (
+    while (unseen := tuple(rank for rank in unseen if not _is_there(marker_path(folder, rank), spec.nonce))) and (
         time.monotonic() < deadline
     ):
         os.listdir(folder)  # has NFS ask its server again

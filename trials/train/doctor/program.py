@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from trials.files.folders import AttemptFolder
 from trials.ranks.environment import RankEnvironment
-from trials.ranks.program import leave_at_once, read_spec, run_program
+from trials.ranks.program import exit_at_once, read_spec, run_program
 from trials.ranks.report import Report
 from trials.train.program import run_rank
 from trials.trial import TrialSpec
@@ -21,7 +21,7 @@ from trials.trial import TrialSpec
 
 def main(arguments: Sequence[str]) -> NoReturn:
     """Do this rank's part."""
-    run_program("trials.train.doctor", arguments, read_spec, partial(run_rank, run=_look), leave_at_once)
+    run_program("trials.train.doctor", arguments, read_spec, partial(run_rank, run=_look), exit_at_once)
 
 
 def _look(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report: Report) -> None:

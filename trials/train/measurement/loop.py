@@ -10,7 +10,7 @@ from trials.analysis.early_stopping import IncumbentWatcher
 from trials.files.folders import AttemptFolder
 from trials.measurement.protocol import Measurement, StepPlan, Stop, TwoPointExtrapolation, bound_fields, slows_down
 from trials.measurement.step_log import MetricsWriter, StepPhase, StepRecord
-from trials.ranks.allocator import STEPS_A_TRIM, give_free_pages_back
+from trials.ranks.allocator import STEPS_A_TRIM, trim_heap
 from trials.ranks.environment import process_age_s
 from trials.ranks.failures import TrialFailure
 from trials.ranks.report import Report
@@ -69,7 +69,7 @@ class TrainingLoop:
             self._report.progress()
             self._note_end_of_warmup()
             if self._device.is_cpu and len(self.records) % STEPS_A_TRIM == 0:
-                give_free_pages_back()
+                trim_heap()
         if self.measurement.stop is Stop.TIME_LIMIT and not self.measurement.has_enough_steps:
             seen = bound_fields(self._spec, self.measurement)
             raise TrialFailure(FailureReason.TIME_LIMIT, self._too_few_steps(), seen)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from search_spaces.layouts.layout import Layout
 from trials.files.folders import AttemptFolder, read_json, write_json
-from trials.files.ports import none_free, ports_to_try
+from trials.files.ports import no_free_port_error, ports_to_try
 from trials.ranks.address import own_address
 from trials.ranks.environment import RankEnvironment
 from trials.train.parallel.device import Device
@@ -132,7 +132,7 @@ def _serve(path: Path, host: str, world_size: int) -> dist.Store:
             continue  # taken: another trial, or a stranger
         write_json(path, {"host": host, "port": port})
         return store
-    raise none_free(len(tried))
+    raise no_free_port_error(len(tried))
 
 
 def _connect(path: Path, world_size: int) -> dist.Store:

@@ -9,7 +9,7 @@ from trials.protocols.selftest import (
     Case,
     CaseResult,
     RankTraining,
-    Trained,
+    ReferenceTraining,
     counting_fault,
     largest_difference,
     tolerance_of,
@@ -20,7 +20,7 @@ def judge_agreement(
     case: Case,
     accelerator: str,
     trained: Sequence[RankTraining],
-    reference: Trained | None,
+    reference: ReferenceTraining | None,
     outcome: Mapping[str, Any] | None,
     seconds: float,
 ) -> CaseResult:

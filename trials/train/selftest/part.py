@@ -6,7 +6,7 @@ import time
 from dataclasses import asdict
 
 from trials.files.folders import AttemptFolder, write_json
-from trials.protocols.selftest import Case, Expected, case_spec, trained_path
+from trials.protocols.selftest import Case, ExpectedResult, case_spec, trained_path
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.report import Report
 from trials.train.parallel.device import open_device
@@ -23,10 +23,10 @@ HANG_RULES = MeasureRules(min_steps=10_000, max_steps=10_000, ci_relative_width=
 
 def run_part(case: Case, world: TrialSpec, folder: AttemptFolder, env: RankEnvironment) -> bool:
     """Whether this rank did its part; a case that is meant to fail does not."""
-    if case.expected is Expected.AGREES:
+    if case.expected is ExpectedResult.AGREES:
         return run_rank(case_spec(case, world.accelerator, world.gpus_per_node), folder, env, _train)
-    rules = HANG_RULES if case.expected is Expected.HANG else MeasureRules(memory_limit_gib=MEMORY_LIMIT_GIB)
-    if case.expected is Expected.HANG and env.rank == env.world_size - 1:
+    rules = HANG_RULES if case.expected is ExpectedResult.HANG else MeasureRules(memory_limit_gib=MEMORY_LIMIT_GIB)
+    if case.expected is ExpectedResult.HANG and env.rank == env.world_size - 1:
         _sleep_in_the_third_step()
     return run_rank(case_spec(case, world.accelerator, world.gpus_per_node, rules), folder, env)
 

@@ -27,15 +27,15 @@ from trials.protocols.selftest import (
     CASE_LIMIT_S,
     Case,
     CaseResult,
-    Expected,
+    ExpectedResult,
     RankTraining,
+    ReferenceTraining,
     Results,
-    Trained,
     read_cases,
     trained_path,
 )
 from trials.ranks.environment import RankEnvironment, prepare_process
-from trials.ranks.program import leave_at_once
+from trials.ranks.program import exit_at_once
 from trials.train.selftest.judge import judge_agreement, judge_failure
 from trials.trial import TrialSpec
 
@@ -48,23 +48,23 @@ def main(arguments: Sequence[str]) -> NoReturn:
     """Run this rank's part of all cases."""
     if len(arguments) != 1:
         print("usage: python -m trials.train.selftest SPEC_PATH", file=sys.stderr)
-        leave_at_once(2)
+        exit_at_once(2)
     path = Path(arguments[0])
     try:
         spec, env = TrialSpec.from_json(read_json(path) or {}), RankEnvironment.read(os.environ)
         cases = read_cases(path.parent)
     except (OSError, ValueError, KeyError, TypeError) as error:
         print(f"{path}: {error}", file=sys.stderr)
-        leave_at_once(2)
+        exit_at_once(2)
     try:
         prepare_process(replace(spec, layout=replace(spec.layout, engine="deepspeed")), os.environ)
         _import_engines()
         if spec.accelerator != "cpu":
             require_untouched_devices()
-        leave_at_once(0 if Supervisor(spec, path.parent, env).run(cases) else 1)
+        exit_at_once(0 if Supervisor(spec, path.parent, env).run(cases) else 1)
     except BaseException:
         traceback.print_exc()
-        leave_at_once(1)
+        exit_at_once(1)
 
 
 def _import_engines() -> None:
@@ -110,7 +110,7 @@ class Supervisor:
         self._folder = folder
         self._env = env
         self._results = Results()
-        self._references: dict[tuple[str, str], Trained] = {}
+        self._references: dict[tuple[str, str], ReferenceTraining] = {}
 
     def run(self, cases: Sequence[Case]) -> bool:
         """Whether all cases were run; rank 0 keeps results.json up to date."""
@@ -146,18 +146,18 @@ class Supervisor:
     def _judged(self, case: Case, place: Path, seconds: float) -> CaseResult:
         ended = [_read_ended(place, rank) for rank in range(case.layout.num_gpus)]
         outcome = read_json(AttemptFolder(place).outcome())
-        if case.expected is not Expected.AGREES:
+        if case.expected is not ExpectedResult.AGREES:
             return judge_failure(case, [e.code if e else None for e in ended], outcome, seconds)
         trained = [read_json(trained_path(place, rank)) for rank in range(case.layout.num_gpus)]
         found = [RankTraining.from_json(data) for data in trained if data is not None]
         reference = self._reference(case) if len(found) == case.layout.num_gpus else None
         return judge_agreement(case, self._spec.accelerator, found, reference, outcome, seconds)
 
-    def _reference(self, case: Case) -> Trained:
+    def _reference(self, case: Case) -> ReferenceTraining:
         key = case.shape, case.layout.precision
         if key not in self._references:
             answer = self._asked_child(lambda spec: _reference(case, spec), f"reference-{'-'.join(key)}.json")
-            self._references[key] = Trained.from_json(answer)
+            self._references[key] = ReferenceTraining.from_json(answer)
         return self._references[key]
 
     def _asked_child(self, ask: Callable[[TrialSpec], Mapping[str, Any]], name: str) -> dict[str, Any]:
@@ -215,10 +215,10 @@ def _run_child(work: Callable[[], bool], limit_s: float) -> int | None:
 
 def _work_and_exit(work: Callable[[], bool]) -> NoReturn:
     try:
-        leave_at_once(0 if work() else 1)
+        exit_at_once(0 if work() else 1)
     except BaseException:
         traceback.print_exc()
-        leave_at_once(1)
+        exit_at_once(1)
 
 
 def _fingerprint(spec: TrialSpec) -> dict[str, Any]:

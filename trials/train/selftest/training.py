@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from trials.files.folders import AttemptFolder
-from trials.protocols.selftest import SEED, Case, RankTraining, Trained
+from trials.protocols.selftest import SEED, Case, RankTraining, ReferenceTraining
 from trials.ranks.environment import RankEnvironment
 from trials.train.data import SyntheticData
 from trials.train.engines.engine import TrainingConfig
@@ -60,7 +60,7 @@ def train_layout(
     )
 
 
-def train_reference(case: Case, device: Device) -> Trained:
+def train_reference(case: Case, device: Device) -> ReferenceTraining:
     """The same by the plain GPT on this device alone, under autocast where the case's precision is not fp32."""
     gpt = PlainGpt(case.model).to(device.torch_device)
     weights = WeightSource(SEED, device.torch_device)
@@ -75,7 +75,7 @@ def train_reference(case: Case, device: Device) -> Trained:
         settings.max_grad_norm,
         _AUTOCAST[case.layout.precision],
     )
-    return Trained(tuple(losses), tuple(norms))
+    return ReferenceTraining(tuple(losses), tuple(norms))
 
 
 def _micro_batches(case: Case, device: Device, step: int) -> list[MicroBatch]:

@@ -12,7 +12,7 @@ from orchestrator.diagnostics.doctor.finding import Area, Finding, Level
 from orchestrator.diagnostics.doctor.run import findings_in_time
 from orchestrator.diagnostics.doctor.storage import examine_home, examine_ledger, examine_mlflow
 from search_spaces.errors import InputError
-from trials.ledger import place
+from trials.ledger import location
 from trials.ledger.writer import LedgerWriter
 
 
@@ -39,7 +39,7 @@ def test_home_is_told_and_made(own_home):
 )
 def test_a_home_on_a_network_file_system_is_not_used_and_what_flock_is_there_is_said(mount, words, monkeypatch):
     monkeypatch.setenv("PARLAY_HOME", "/shared/home/ada")
-    monkeypatch.setattr(place, "_mounts", lambda: f"server:/home /shared/home {mount} 0 0\n")
+    monkeypatch.setattr(location, "_mounts", lambda: f"server:/home /shared/home {mount} 0 0\n")
     (finding,) = [finding for finding in examine_home() if finding.name == "locks"]
     assert finding.level is Level.NOTE
     assert "/shared/home/ada lies on" in finding.message
@@ -48,7 +48,7 @@ def test_a_home_on_a_network_file_system_is_not_used_and_what_flock_is_there_is_
 
 
 def test_an_mlflow_file_on_a_network_file_system_is_warned_of(tmp_path, monkeypatch):
-    monkeypatch.setattr(place, "_mounts", lambda: f"server:/home {tmp_path} nfs4 rw 0 0\n")
+    monkeypatch.setattr(location, "_mounts", lambda: f"server:/home {tmp_path} nfs4 rw 0 0\n")
     tracking = TrackingSection(mlflow_uri=f"sqlite:///{tmp_path}/mlflow.db")
     findings = {finding.name: finding for finding in examine_mlflow(tracking)}
     assert findings["mlflow_locks"].level is Level.WARNING
@@ -91,7 +91,7 @@ def test_a_ledger_that_cannot_be_used_is_an_error_with_what_to_do(tmp_path, url,
 
 @pytest.mark.bad_input(33)
 def test_sqlite_on_a_network_file_system_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(place, "_mounts", lambda: f"server:/home {tmp_path} nfs4 rw 0 0\n")
+    monkeypatch.setattr(location, "_mounts", lambda: f"server:/home {tmp_path} nfs4 rw 0 0\n")
     finding = ledger(f"sqlite:///{tmp_path}/ledger.db")
     assert (finding.name, finding.level) == ("ledger_url", Level.ERROR)
     assert "network file system (nfs4)" in finding.message

@@ -11,14 +11,14 @@ from orchestrator.launchers.base import LaunchPostponed
 from orchestrator.launchers.slurm_pilot.allocations import PilotPool
 from slurm.job_state import JobState
 from tests.orchestrator.launchers.on_fake_slurm import PilotBench, finish, nodes_asked
-from trials.pilot.files import StepSign, StepStart, write
+from trials.pilot.files import StepFileKind, StepStart, write
 
 
 def test_the_next_driver_knows_what_runs_what_waits_and_what_was_never_taken(rig):
     first, second, third = (rig.launch(f"t000{n}") for n in (1, 2, 3))
     folder = rig.serve()
     job_id = rig.job().job_id
-    write(folder.sign("t0001.a1", StepSign.STARTED), StepStart(1e9, "4"))
+    write(folder.step_file("t0001.a1", StepFileKind.STARTED), StepStart(1e9, "4"))
     rig.launcher = rig.new_launcher()
     fourth = rig.request("t0004")
     asked = {r.key: r for r in (first, second, replace(third, job_id=job_id), fourth)}
@@ -125,7 +125,7 @@ def test_a_request_that_no_agent_has_claimed_yet_is_found_by_the_next_driver(rig
     first = rig.launch()
     rig.pilot().heartbeat.write_text("alive")
     rig.look()
-    assert rig.pilot().signs()["t0001.a1"] == {StepSign.REQUESTED}
+    assert rig.pilot().step_files()["t0001.a1"] == {StepFileKind.REQUESTED}
     rig.launcher = rig.new_launcher()
     assert rig.launcher.adopt({first.key: first}) == {first.key: rig.job().job_id}
 
@@ -136,7 +136,7 @@ def test_a_request_that_is_claimed_while_the_next_driver_reads_it_is_found(rig):
     folder.heartbeat.write_text("alive")
     rig.look()
     rig.launcher = rig.new_launcher()
-    monitor, claims = rig.launcher._monitor, iter([lambda: folder.take("t0001.a1", StepSign.CLAIMED)])
+    monitor, claims = rig.launcher._monitor, iter([lambda: folder.take("t0001.a1", StepFileKind.CLAIMED)])
     adopted = monitor.request_in
 
     def claimed_first(pilot, label):

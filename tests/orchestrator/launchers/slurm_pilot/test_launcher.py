@@ -13,7 +13,7 @@ from slurm.job_state import JobState
 from slurm.request import Container, Runtime
 from tests.orchestrator.launchers.on_fake_slurm import LIMIT_S, PilotBench, finish, held_node_s, nodes_asked
 from trials.attempt_result import Liveness
-from trials.pilot.files import StepSign, StepStart, write
+from trials.pilot.files import StepFileKind, StepStart, write
 from trials.trial import FailureReason
 
 
@@ -34,7 +34,7 @@ def test_while_slurm_is_silent_steps_go_on_and_end(rig):
     folder = rig.serve()
     rig.cluster.controller_down(for_s=3600.0)
     rig.look(30.0)
-    write(folder.sign("t0001.a1", StepSign.STARTED), StepStart(1e9, "0"))
+    write(folder.step_file("t0001.a1", StepFileKind.STARTED), StepStart(1e9, "0"))
     folder.heartbeat.write_text("again")
     assert rig.status(first).started
     finish(folder, "t0001.a1")
@@ -62,7 +62,7 @@ def test_an_attempt_that_would_outlast_its_pilot_waits_for_the_next(rig):
     second = rig.launch("t0002")
     assert folder.drain.exists()
     assert rig.status(second).job_id == rig.job(2).job_id
-    assert "t0002.a1" not in folder.signs()
+    assert "t0002.a1" not in folder.step_files()
 
 
 def test_where_too_few_nodes_are_left_the_next_pilot_keeps_away_from_the_bad_ones(rig):
@@ -107,11 +107,11 @@ def test_what_was_asked_of_a_pilot_that_ended_first_runs_in_the_next_where_anoth
     folder = rig.serve()
     second = rig.launch("t0002")
     rig.look()
-    assert StepSign.REQUESTED in folder.signs()["t0002.a1"]
+    assert StepFileKind.REQUESTED in folder.step_files()["t0002.a1"]
     rig.cluster.cancel(rig.job().job_id)
     rig.look(30.0)
     rig.look()
-    assert StepSign.WITHDRAWN in folder.signs()["t0002.a1"]
+    assert StepFileKind.WITHDRAWN in folder.step_files()["t0002.a1"]
     assert nodes_asked(rig.serve(2), "t0002.a1") == ("n1",)
     assert rig.status(second).liveness is Liveness.ALIVE
 

@@ -13,7 +13,7 @@ from orchestrator.launchers.slurm_pilot.sizing import TAIL_S, WorkLeft
 from slurm.fake.jobs import JobPlan
 from tests.orchestrator.launchers.on_fake_slurm import LIMIT_S, PilotBench, finish, held_node_s
 from trials.attempt_result import Liveness
-from trials.pilot.files import StepSign
+from trials.pilot.files import StepFileKind
 from trials.trial import FailureReason
 
 
@@ -22,11 +22,11 @@ def test_what_was_asked_of_a_pilot_that_ended_before_it_began_anything_is_tried_
     folder = rig.pilot()
     folder.heartbeat.write_text("alive")
     rig.look()
-    assert StepSign.REQUESTED in folder.signs()["t0001.a1"]
+    assert StepFileKind.REQUESTED in folder.step_files()["t0001.a1"]
     rig.cluster.cancel(rig.job().job_id)
     rig.look(30.0)
     rig.look()
-    assert StepSign.WITHDRAWN in folder.signs()["t0001.a1"]
+    assert StepFileKind.WITHDRAWN in folder.step_files()["t0001.a1"]
     status = rig.status(first)
     assert (status.liveness, status.reason) == (Liveness.ENDED, FailureReason.INTERRUPTED)
     assert status.twin_node_s == held_node_s(rig.job()) > 0.0

@@ -13,11 +13,11 @@ from slurm.script import render_script
 from tests.orchestrator.launchers.attempts import attempt_request
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import write_json
-from trials.pilot.files import StepEnd, StepFate, StepStart
+from trials.pilot.files import StepEnd, StepEndReason, StepStart
 from trials.trial import FailureReason
 
 NODES = ("n1", "n2")
-END = StepEnd(StepFate.ENDED, 1000.0, 1010.0, exit_code=0, signal=0, node_s=50.0, step="3")
+END = StepEnd(StepEndReason.EXITED, 1000.0, 1010.0, exit_code=0, signal=0, node_s=50.0, step="3")
 START = StepStart(1001.0, "3")
 KILLED = "srun: error: n1: task 0: Killed\n"
 CANCELLED = "slurmstepd-n1: error: *** STEP 7.3 ON n1 CANCELLED AT 2026-11-22T02:42:19 ***\n"
@@ -49,8 +49,8 @@ def test_a_step_that_ended_well_is_known_by_job_and_step_and_pays_its_share(requ
         (KILLED, {"exit_code": 137}, FailureReason.NODE_FAILURE),
         (KILLED + CANCELLED, {"exit_code": 137}, FailureReason.NODE_FAILURE),
         (CANCELLED + KILLED, {"exit_code": 137}, FailureReason.CANCELLED_BY_USER),
-        (CANCELLED + KILLED, {"exit_code": 137, "fate": StepFate.CANCELLED}, FailureReason.CANCELLED_BY_SEARCH),
-        (CANCELLED + KILLED, {"exit_code": 137, "fate": StepFate.TIME_LIMIT}, FailureReason.TIME_LIMIT),
+        (CANCELLED + KILLED, {"exit_code": 137, "reason": StepEndReason.CANCELLED}, FailureReason.CANCELLED_BY_SEARCH),
+        (CANCELLED + KILLED, {"exit_code": 137, "reason": StepEndReason.TIME_LIMIT}, FailureReason.TIME_LIMIT),
         (OF_THE_NODE, {"exit_code": 1}, FailureReason.NODE_FAILURE),
         ("slurmstepd: error: Detected 1 oom-kill event(s)\n" + KILLED, {"exit_code": 137}, FailureReason.HOST_OOM),
         ("srun: error: Unable to create step for job 7: Busy\n", {"exit_code": 1, "step": None}, "launch_failure"),
@@ -69,7 +69,7 @@ def test_the_words_of_a_failure_are_kept(request_):
 
 
 def test_a_step_that_never_got_its_nodes_has_not_started_and_pays_all_the_same(request_):
-    found = status(request_, exit_code=1, step=None, fate=StepFate.CANCELLED)
+    found = status(request_, exit_code=1, step=None, reason=StepEndReason.CANCELLED)
     assert (found.started, found.started_at, found.nodes, found.twin_node_s) == (False, None, (), 50.0)
 
 

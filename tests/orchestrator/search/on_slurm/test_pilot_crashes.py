@@ -38,7 +38,7 @@ DOORS: dict[str, tuple[object, str, int]] = {
     "a step's request": (launcher, "write", 2),
     "pilot.json": (allocations, "write", 1),
     "job.sh of a pilot": (allocation, "write_text", 1),
-    "job.json and over.json": (allocations, "write_json", 1),
+    "job.json and job_end.json": (allocations, "write_json", 1),
     "sbatch --test-only": (FakeSlurm, "test", 1),
     "sbatch": (FakeSlurm, "submit", 1),
     "squeue": (FakeSlurm, "jobs", 7),
@@ -119,7 +119,7 @@ def test_what_a_pilot_held_of_which_its_driver_could_not_tell_any_more_is_booked
     """Killed before the pilot's id was written down; then the search is cancelled, and no step begins in it."""
     rig = eventful(tmp_path / "rig")
     rig.startup_s, door = 50.0, Door(1, after=False)
-    with watched("job.json and over.json", door, DOORS), pytest.raises(Killed):
+    with watched("job.json and job_end.json", door, DOORS), pytest.raises(Killed):
         rig.open_driver().run()
     rig.cluster.advance(after_s)
     rig.callbacks = DriverCallbacks(cancel_requested=lambda: True)

@@ -10,8 +10,8 @@ from sqlalchemy import make_url
 
 from search_spaces.errors import InputError
 from tests.strangers import STRANGER, needs_a_stranger
-from trials.ledger import place
-from trials.ledger.place import (
+from trials.ledger import location
+from trials.ledger.location import (
     checked_url,
     default_folder,
     existing_ledger_url,
@@ -93,7 +93,7 @@ def test_a_folder_others_may_write_to_is_refused(own_home, mode):
 
 
 def test_a_folder_of_another_user_is_refused(own_home, monkeypatch):
-    monkeypatch.setattr(place.os, "getuid", lambda: os.geteuid() + 1)
+    monkeypatch.setattr(location.os, "getuid", lambda: os.geteuid() + 1)
     with pytest.raises(InputError, match="can be written by"):
         ledger_url()
 
@@ -101,7 +101,7 @@ def test_a_folder_of_another_user_is_refused(own_home, monkeypatch):
 @pytest.mark.security("paths")
 def test_a_link_in_the_place_of_the_folder_in_var_tmp_is_refused(tmp_path, monkeypatch):
     (tmp_path / "parlay-0").symlink_to(tmp_path)
-    monkeypatch.setattr(place, "default_folder", lambda *_: tmp_path / "parlay-0")
+    monkeypatch.setattr(location, "default_folder", lambda *_: tmp_path / "parlay-0")
     with pytest.raises(InputError, match="can be written by"):
         ledger_url()
 

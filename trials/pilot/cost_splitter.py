@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Meter:
+class CostSplitter:
     """Shares among steps what `num_nodes` cost, by a clock that nobody sets; what is `owe`d falls on the next to start.
 
     While steps run, they share by their nodes, idle nodes included; while none does, the next to start pays. So the
@@ -13,17 +13,17 @@ class Meter:
     def __init__(self, num_nodes: int, now: float):
         self._num_nodes = num_nodes
         self._now = now
-        self._owed = 0.0
+        self._debt = 0.0
         self._shares: dict[str, float] = {}
         self._sizes: dict[str, int] = {}
 
-    def owe(self, node_s: float) -> None:
+    def add_debt(self, node_s: float) -> None:
         """So much more falls on the next step to start."""
-        self._owed += node_s
+        self._debt += node_s
 
     def start(self, name: str, num_nodes: int, now: float) -> None:
         self._advance(now)
-        self._shares[name], self._owed = self._owed, 0.0
+        self._shares[name], self._debt = self._debt, 0.0
         self._sizes[name] = num_nodes
 
     def end(self, name: str, now: float) -> float:
@@ -32,11 +32,11 @@ class Meter:
         del self._sizes[name]
         return self._shares.pop(name)
 
-    def pay(self, now: float) -> float:
-        """What is owed, as the share of a step that could not be started."""
+    def settle(self, now: float) -> float:
+        """What is debt, as the share of a step that could not be started."""
         self._advance(now)
-        owed, self._owed = self._owed, 0.0
-        return owed
+        debt, self._debt = self._debt, 0.0
+        return debt
 
     def _advance(self, now: float) -> None:
         cost, self._now = self._num_nodes * (now - self._now), now
@@ -44,4 +44,4 @@ class Meter:
         for name, size in self._sizes.items():
             self._shares[name] += cost * size / busy
         if not busy:
-            self._owed += cost
+            self._debt += cost

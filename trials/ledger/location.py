@@ -13,7 +13,7 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from search_spaces.errors import InputError, did_you_mean
-from trials.files.path_owners import require_own_way
+from trials.files.path_owners import require_trusted_path
 from trials.ledger.schema import DRIVERS
 
 NETWORK_FILE_SYSTEMS = frozenset(
@@ -96,7 +96,7 @@ def home_folder() -> Path:
     return folder
 
 
-def wanted_home() -> Path:
+def configured_home() -> Path:
     """PARLAY_HOME, else XDG_STATE_HOME/parlay, else ~/.local/state/parlay, wherever that lies."""
     return _named_folder(os.environ, Path.home()).resolve()
 
@@ -126,7 +126,7 @@ def file_system(path: Path, mounts: str | None = None) -> str | None:
     return _mount_of(path, _mounts() if mounts is None else mounts)[0]
 
 
-def flock_words(path: Path) -> str:
+def flock_description(path: Path) -> str:
     """The network file system that the resolved `path` lies on, and what a lock by flock is worth there.
 
     Sources: flock(2), nfs(5), mount.lustre(8).
@@ -197,7 +197,7 @@ def _checked_sqlite(given: str, url: URL, local: Path, mounts: str) -> str:
             fix=f"use {_sqlite_url(local / 'ledger.db')}",
         )
     try:
-        require_own_way(Path(url.database).expanduser(), "ledger_url", "ledger.url")
+        require_trusted_path(Path(url.database).expanduser(), "ledger_url", "ledger.url")
     except OSError as error:
         raise _refused(f"{path} cannot be seen: {error.strerror}", value=given) from error
     return _sqlite_url(path)
@@ -210,9 +210,9 @@ def _sqlite_url(path: Path) -> str:
 def _make_private(folder: Path, by: Path) -> None:
     """/var/tmp is everybody's: a folder that another user prepared there is not ours. `by` is how it is named."""
     try:
-        require_own_way(by, "ledger_url", "ledger.url")
+        require_trusted_path(by, "ledger_url", "ledger.url")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        require_own_way(by, "ledger_url", "ledger.url")  # where it was made, others may have been quicker
+        require_trusted_path(by, "ledger_url", "ledger.url")  # where it was made, others may have been quicker
     except OSError as error:
         raise _refused(
             f"{folder} cannot be made: {error.strerror}", fix="set PARLAY_HOME to a folder of yours on local disk"

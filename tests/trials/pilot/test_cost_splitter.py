@@ -6,38 +6,38 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trials.pilot.meter import Meter
+from trials.pilot.cost_splitter import CostSplitter
 
 
 def test_a_step_alone_pays_for_all_nodes_and_for_the_time_before_it():
-    meter = Meter(4, now=100.0)
-    meter.start("t0001.a1", 1, 110.0)
-    assert meter.end("t0001.a1", 130.0) == 4 * 30.0
+    costs = CostSplitter(4, now=100.0)
+    costs.start("t0001.a1", 1, 110.0)
+    assert costs.end("t0001.a1", 130.0) == 4 * 30.0
 
 
 def test_steps_side_by_side_share_by_their_nodes_idle_ones_included():
-    meter = Meter(4, now=0.0)
-    meter.start("a", 2, 0.0)
-    meter.start("b", 1, 0.0)
-    assert meter.end("a", 30.0) == pytest.approx(4 * 30.0 * 2 / 3)
-    assert meter.end("b", 40.0) == pytest.approx(4 * 30.0 / 3 + 4 * 10.0)
+    costs = CostSplitter(4, now=0.0)
+    costs.start("a", 2, 0.0)
+    costs.start("b", 1, 0.0)
+    assert costs.end("a", 30.0) == pytest.approx(4 * 30.0 * 2 / 3)
+    assert costs.end("b", 40.0) == pytest.approx(4 * 30.0 / 3 + 4 * 10.0)
 
 
 def test_what_is_owed_falls_on_the_first_step_and_on_no_other():
-    meter = Meter(2, now=0.0)
-    meter.owe(308.0)
-    meter.start("a", 1, 0.0)
-    meter.start("b", 1, 0.0)
-    assert (meter.end("a", 10.0), meter.end("b", 10.0)) == (308.0 + 10.0, 10.0)
+    costs = CostSplitter(2, now=0.0)
+    costs.add_debt(308.0)
+    costs.start("a", 1, 0.0)
+    costs.start("b", 1, 0.0)
+    assert (costs.end("a", 10.0), costs.end("b", 10.0)) == (308.0 + 10.0, 10.0)
 
 
 def test_a_step_that_could_not_be_started_pays_what_is_owed_by_then():
-    meter = Meter(2, now=0.0)
-    meter.owe(300.0)
-    assert meter.pay(10.0) == 320.0
-    meter.start("a", 1, 15.0)
-    assert meter.pay(25.0) == 0.0, "one that runs pays"
-    assert meter.end("a", 25.0) == 2 * 15.0
+    costs = CostSplitter(2, now=0.0)
+    costs.add_debt(300.0)
+    assert costs.settle(10.0) == 320.0
+    costs.start("a", 1, 15.0)
+    assert costs.settle(25.0) == 0.0, "one that runs pays"
+    assert costs.end("a", 25.0) == 2 * 15.0
 
 
 @pytest.mark.slow
@@ -51,13 +51,13 @@ def test_shares_add_up_to_the_time_until_the_last_end_and_cover_what_each_step_h
         [(begin, 0, number) for number, (begin, _, _) in enumerate(steps)]
         + [(begin + lasts, 1, number) for number, (begin, lasts, _) in enumerate(steps)]
     )
-    meter, shares = Meter(num_nodes, now=0.0), {}
-    meter.owe(7.0)
+    costs, shares = CostSplitter(num_nodes, now=0.0), {}
+    costs.add_debt(7.0)
     for moment, is_end, number in moments:
         if is_end:
-            shares[number] = meter.end(str(number), moment)
+            shares[number] = costs.end(str(number), moment)
         else:
-            meter.start(str(number), steps[number][2], moment)
+            costs.start(str(number), steps[number][2], moment)
     last = max(moment for moment, _, _ in moments)
     assert sum(shares.values()) == pytest.approx(7.0 + num_nodes * last)
     assert all(shares[number] >= lasts * size - 1e-6 for number, (_, lasts, size) in enumerate(steps))
