@@ -47,7 +47,7 @@ def calibrate(
 ) -> None:
     """Measure how fast this search's cluster computes and talks, and write it down as a cluster file."""
     from orchestrator.common.machine_load import busy_warning
-    from orchestrator.diagnostics.calibrate import world_of
+    from orchestrator.diagnostics.calibrate import calibration_cluster
     from orchestrator.diagnostics.cluster_file import (
         CalibrationContext,
         calibrated_cluster,
@@ -58,7 +58,7 @@ def calibrate(
 
     spec = load_for_job(search_file, sets, launcher, work_dir)
     require_launching(spec, "calibrate")
-    world, path = world_of(spec, nodes), out or Path(f"{spec.name}-cluster.yaml")
+    world, path = calibration_cluster(spec, nodes), out or Path(f"{spec.name}-cluster.yaml")
     _require_place(path)
     require_torch(spec)
     folder = SearchFolder(spec.work_dir / f"calibrate-{secrets.token_hex(3)}")
@@ -81,30 +81,32 @@ def calibrate(
 
 def _measured(spec: SearchSpec, world: Cluster, folder: SearchFolder, path: Path, as_json: bool) -> Measurements:
     """What was measured; ends the command where nothing was, and `path` is not written."""
-    from orchestrator.diagnostics.calibrate import NotMeasured, precisions_of
+    from orchestrator.diagnostics.calibrate import CalibrationFailed, precisions_of
     from orchestrator.diagnostics.calibrate import calibrate as measure
-    from orchestrator.diagnostics.job import JobWatcher
+    from orchestrator.diagnostics.job import JobCallbacks
     from orchestrator.preflight.trainer import python_of
 
     precisions, python = precisions_of(spec), python_of(spec)
 
     def run(launcher: Launcher, stop: CancelOnSignal) -> Measurements:
         say(f"measuring {format_cluster(world)}, in {folder.path}")
-        return measure(launcher, folder, world, spec.model, precisions, python, JobWatcher(say, stop.is_requested))
+        return measure(launcher, folder, world, spec.model, precisions, python, JobCallbacks(say, stop.is_requested))
 
     try:
         return with_launcher(spec, world, run, "calibrate", as_json)
-    except NotMeasured as failed:
+    except CalibrationFailed as failed:
         problem = Problem("not_measured", f"{path} is not written: {failed}", fix=f"see {failed.log}")
         fail(ExitCode.NO_MEASUREMENT, problem, as_json)
 
 
 def _require_place(path: Path) -> None:
     """InputError unless a cluster file may be written there: nobody's own is written over."""
-    from orchestrator.diagnostics.cluster_file import is_by_calibrate
+    from orchestrator.diagnostics.cluster_file import is_written_by_calibrate
 
     try:
-        fault = None if not path.exists() or is_by_calibrate(path) else "exists, and calibrate has not written it"
+        fault = (
+            None if not path.exists() or is_written_by_calibrate(path) else "exists, and calibrate has not written it"
+        )
         if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
             fault = "lies in no folder that may be written to"
     except OSError as error:

@@ -29,7 +29,7 @@ from trials.files.text import counted
 
 if TYPE_CHECKING:
     from orchestrator.config.spec import SearchSpec
-    from orchestrator.diagnostics.doctor.finding import Examination, Finding
+    from orchestrator.diagnostics.doctor.finding import DoctorReport, Finding
     from orchestrator.launchers.base import Launcher
 
 _MARKS = {"ok": "ok     ", "note": "note   ", "warning": "WARNING", "error": "ERROR  "}
@@ -49,8 +49,8 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Look for whatever would keep a search from running here, or from being fast, and say what to do about it."""
-    from orchestrator.diagnostics.doctor.finding import Area, Examination, Level, errors_of
-    from orchestrator.diagnostics.doctor.run import Subject, examine
+    from orchestrator.diagnostics.doctor.finding import Area, DoctorReport, Level, problem_findings
+    from orchestrator.diagnostics.doctor.run import DoctorTarget, run_checks
     from slurm.client import SlurmClient
 
     if submit_test and search_file is None:
@@ -58,38 +58,38 @@ def doctor(
         raise InputError.of("usage", "needs a search file", key="--submit-test", rule=rule, fix=fix)
     changes, spec, refused = to_overrides(sets, launcher, None, work_dir, ledger), None, None
     try:
-        spec = _loaded(search_file, changes)
+        spec = _load(search_file, changes)
     except InputError as error:
-        refused = (Area.SEARCH, tuple(errors_of(error.problems)))
+        refused = (Area.SEARCH, tuple(problem_findings(error.problems)))
     kind = spec.launcher.kind if spec else launcher
-    subject = Subject(spec, kind, spec.ledger.url if spec else ledger, SlurmClient(), submit_test)
-    found = examine(subject, lambda area: say(f"looking at {area}"))
+    target = DoctorTarget(spec, kind, spec.ledger.url if spec else ledger, SlurmClient(), submit_test)
+    found = run_checks(target, lambda area: say(f"looking at {area}"))
     if refused is not None:
-        found = Examination((refused, *found.areas))
+        found = DoctorReport((refused, *found.areas))
     if submit_test and spec is not None:
-        found = Examination((*found.areas, (Area.JOB, tuple(_submitted(spec, found, as_json)))))
-    answer(found.to_json(), as_json, told(found))
+        found = DoctorReport((*found.areas, (Area.JOB, tuple(_submit_test_findings(spec, found, as_json)))))
+    answer(found.to_json(), as_json, format_report(found))
     if found.count(Level.ERROR):
         raise Exit(ExitCode.DOCTOR_FOUND_ERROR)
 
 
-def told(found: Examination) -> str:
+def format_report(found: DoctorReport) -> str:
     """The findings as a table, area by area, each with what to do; and how many there are of what counts."""
     lines: list[str] = []
     for area, findings in found.areas:
         if not findings:
             continue
-        lines += [str(area), *(line for finding in findings for line in _lines(finding)), ""]
-    return "\n".join([*lines, _verdict(found)])
+        lines += [str(area), *(line for finding in findings for line in _format_finding(finding)), ""]
+    return "\n".join([*lines, _format_counts(found)])
 
 
-def _lines(finding: Finding) -> Sequence[str]:
+def _format_finding(finding: Finding) -> Sequence[str]:
     first, *more = finding.message.splitlines() or [""]
     lines = [f"  {_MARKS[finding.level]}  {finding.name}: {first}", *(f"           {line}" for line in more)]
     return lines if finding.fix is None else [*lines, f"           -> {finding.fix}"]
 
 
-def _verdict(found: Examination) -> str:
+def _format_counts(found: DoctorReport) -> str:
     from orchestrator.diagnostics.doctor.finding import Level
 
     errors, warnings = found.count(Level.ERROR), found.count(Level.WARNING)
@@ -99,7 +99,7 @@ def _verdict(found: Examination) -> str:
     return f"{counted(errors, 'error')}, {counted(warnings, 'warning')}: {names}"
 
 
-def _loaded(search_file: Path | None, changes: Sequence[Change]) -> SearchSpec | None:
+def _load(search_file: Path | None, changes: Sequence[Change]) -> SearchSpec | None:
     """The search, with what this shell sets for sbatch; None without a file."""
     from orchestrator.config.loader import load_search_file
     from orchestrator.lifecycle.create import with_carried_options
@@ -111,11 +111,11 @@ def _loaded(search_file: Path | None, changes: Sequence[Change]) -> SearchSpec |
         return with_carried_options(spec, os.environ, say)
 
 
-def _submitted(spec: SearchSpec, found: Examination, as_json: bool) -> list[Finding]:
+def _submit_test_findings(spec: SearchSpec, found: DoctorReport, as_json: bool) -> list[Finding]:
     """What a real job tells, unless what was found before would keep it from running."""
     from orchestrator.diagnostics.doctor.finding import Area, Level, error, note
-    from orchestrator.diagnostics.doctor.node_probe import submit_test, world_of
-    from orchestrator.diagnostics.job import JobWatcher
+    from orchestrator.diagnostics.doctor.node_probe import probe_cluster, submit_test
+    from orchestrator.diagnostics.job import JobCallbacks
     from trials.files.folders import SearchFolder
 
     before = (Area.SEARCH, Area.SLURM, Area.JOBS, Area.FOLDERS)
@@ -126,10 +126,10 @@ def _submitted(spec: SearchSpec, found: Examination, as_json: bool) -> list[Find
     folder = SearchFolder(spec.work_dir / f"doctor-{secrets.token_hex(3)}")
 
     def run(launcher: Launcher, stop: CancelOnSignal) -> list[Finding]:
-        say(f"a job on {counted(world_of(spec.cluster).num_nodes, 'node')}, in {folder.path}")
-        return list(submit_test(launcher, folder, spec, JobWatcher(say, stop.is_requested)))
+        say(f"a job on {counted(probe_cluster(spec.cluster).num_nodes, 'node')}, in {folder.path}")
+        return list(submit_test(launcher, folder, spec, JobCallbacks(say, stop.is_requested)))
 
     try:
-        return with_launcher(spec, world_of(spec.cluster), run, "doctor", as_json)
+        return with_launcher(spec, probe_cluster(spec.cluster), run, "doctor", as_json)
     except ExternalError as refused:
         return [error("job", str(refused), refused.fix or "its words tell what it wants")]

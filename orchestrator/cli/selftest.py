@@ -43,14 +43,14 @@ def selftest(
     as_json: AsJson = False,
 ) -> None:
     """Train every kind of layout on this search's cluster, and compare each with a plain GPT on one device."""
-    from orchestrator.diagnostics.selftest import cases_for, record, world_of
+    from orchestrator.diagnostics.selftest import cases_for, record_result, selftest_cluster
     from orchestrator.preflight.trainer import require_torch
     from trials.ledger.location import home_folder
 
     spec = load_for_job(search_file, sets, launcher, work_dir)
     _require_own_trainer(spec)
     require_launching(spec, "selftest")
-    world = world_of(spec.cluster)
+    world = selftest_cluster(spec.cluster)
     cases = cases_for(world, names or ())
     if list_only:
         listed = [{"name": case.name, "ranks": case.layout.num_gpus} for case in cases]
@@ -62,7 +62,7 @@ def selftest(
     report = _run(spec, world, cases, folder, as_json)
     write_json(folder.path / "selftest.json", report.to_json())
     if not names:
-        record(report, spec.launcher.kind, world, home_folder(), say)
+        record_result(report, spec.launcher.kind, world, home_folder(), say)
     answer(report.to_json(), as_json, _verdict(report, world))
     if not report.passed:
         raise Exit(ExitCode.NO_MEASUREMENT)
@@ -77,14 +77,14 @@ def _require_own_trainer(spec: SearchSpec) -> None:
 def _run(
     spec: SearchSpec, world: Cluster, cases: Sequence[Case], folder: SearchFolder, as_json: bool
 ) -> SelftestReport:
-    from orchestrator.diagnostics.selftest import SelftestWatcher
+    from orchestrator.diagnostics.selftest import SelftestCallbacks
     from orchestrator.diagnostics.selftest import selftest as run_cases
     from orchestrator.preflight.trainer import python_of
 
     def run(launcher: Launcher, stop: CancelOnSignal) -> SelftestReport:
         say(f"{len(cases)} cases on {format_cluster(world)}, in {folder.path}")
-        watcher = SelftestWatcher(say, stop.is_requested, lambda result: say(row(result)))
-        return run_cases(launcher, folder, world, cases, python_of(spec), watcher)
+        callbacks = SelftestCallbacks(say, stop.is_requested, lambda result: say(row(result)))
+        return run_cases(launcher, folder, world, cases, python_of(spec), callbacks)
 
     return with_launcher(spec, world, run, "selftest", as_json)
 

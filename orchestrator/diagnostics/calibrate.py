@@ -8,12 +8,12 @@ from pathlib import Path
 
 from orchestrator.config.spec import SearchSpec
 from orchestrator.diagnostics.job import (
-    JobWatcher,
+    JobCallbacks,
+    launcher_reason,
     new_job,
-    run_to_its_end,
+    rank_failure,
+    run_to_completion,
     wait_for_results,
-    words_of_launcher,
-    words_of_rank,
 )
 from orchestrator.launchers.base import Launcher
 from search_spaces.errors import InputError
@@ -29,7 +29,7 @@ MEASURING_S = 300.0
 """What all measurements may take together, with room for large clusters: two cores take half a minute."""
 
 
-class NotMeasured(Exception):
+class CalibrationFailed(Exception):
     """The job ended without an answer. `log` is where the rank that knows why tells it, or a folder of such files."""
 
     def __init__(self, words: str, log: Path):
@@ -37,7 +37,7 @@ class NotMeasured(Exception):
         self.log = log
 
 
-def world_of(spec: SearchSpec, num_nodes: int | None = None) -> Cluster:
+def calibration_cluster(spec: SearchSpec, num_nodes: int | None = None) -> Cluster:
     """The part of the cluster that is measured: the nodes a trial may use, or so many.
 
     At least two where there are several, or nothing would be known of what joins them; InputError for fewer, and for
@@ -65,15 +65,15 @@ def calibrate(
     model: ModelShape,
     precisions: Sequence[str],
     python: str,
-    watcher: JobWatcher,
+    callbacks: JobCallbacks,
 ) -> Measurements:
     """Measure all ranks of `world` as one attempt. `folder` is new; its name is the id the attempt runs under.
 
-    Raises NotMeasured where the attempt ended without an answer, LaunchRefused as the launcher does, and
-    KeyboardInterrupt once the watcher says that it is to stop, the attempt cancelled.
+    Raises CalibrationFailed where the attempt left no measurements, LaunchRefused, and KeyboardInterrupt after a
+    requested stop, with the attempt cancelled.
     """
     request = new_job(folder, world, model, trainer_of(precisions), python, START_S + MEASURING_S)
-    status = run_to_its_end(launcher, request, watcher)
+    status = run_to_completion(launcher, request, callbacks)
     place = request.folder.path
     if not status.failed:
         wait_for_results(launcher, lambda: Measurements.read(place) is not None)
@@ -89,9 +89,9 @@ def _nodes_of_a_trial(spec: SearchSpec) -> int:
     return min(max(nodes), spec.constraints.max_nodes or spec.cluster.num_nodes, spec.cluster.num_nodes)
 
 
-def _not_measured(status: LaunchStatus, folder: AttemptFolder) -> NotMeasured:
+def _not_measured(status: LaunchStatus, folder: AttemptFolder) -> CalibrationFailed:
     """In the words of the rank that told it, else in the launcher's."""
-    if (told := words_of_rank(folder, status)) is None:
-        return NotMeasured(words_of_launcher(status, "its ranks left no measurements"), folder.path)
+    if (told := rank_failure(folder, status)) is None:
+        return CalibrationFailed(launcher_reason(status, "its ranks left no measurements"), folder.path)
     rank, words = told
-    return NotMeasured(words, folder.rank_log(rank))
+    return CalibrationFailed(words, folder.rank_log(rank))

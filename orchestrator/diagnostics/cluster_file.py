@@ -22,7 +22,7 @@ from trials.protocols.calibration import SMALL_BYTES, Collective, GroupTime, Mea
 
 CLUSTER_SCHEMA = "parlay.cluster/1"
 FIRST_LINE = "# Written by parlay calibrate, which writes over it when it is run again."
-NOTABLE = 0.15
+MIN_RELATIVE_DIFFERENCE = 0.15
 """By how much a domain's bandwidth differs at least from the next outer one's; nearer ones are told as one."""
 
 _NAMES = {2: "pair", 4: "quad"}
@@ -69,7 +69,7 @@ def cluster_fields(cluster: Cluster) -> dict[str, Any]:
     return fields
 
 
-def is_by_calibrate(path: Path) -> bool:
+def is_written_by_calibrate(path: Path) -> bool:
     """Whether calibrate wrote this file; OSError where it cannot be read."""
     with open_named(path) as stream:
         return stream.readline(len(FIRST_LINE) + 1).decode(errors="replace").rstrip("\n") == FIRST_LINE
@@ -177,7 +177,7 @@ def _pair(found: Measurements, apart: int, alone: bool, small: bool = False) -> 
 
 
 def _differ(a: float, b: float) -> bool:
-    return abs(a - b) > NOTABLE * max(a, b)
+    return abs(a - b) > MIN_RELATIVE_DIFFERENCE * max(a, b)
 
 
 def _rounded(value: float) -> float:

@@ -22,11 +22,11 @@ RESULTS_GRACE_S = 90.0
 
 
 @dataclass(frozen=True)
-class JobWatcher:
-    """Who is told what is waited for; `is_told_to_stop` is asked meanwhile."""
+class JobCallbacks:
+    """Who is told what is waited for; `stop_requested` is asked meanwhile."""
 
     note: Callable[[str], None] = lambda text: None
-    is_told_to_stop: Callable[[], bool] = lambda: False
+    stop_requested: Callable[[], bool] = lambda: False
 
 
 def new_job(
@@ -65,24 +65,23 @@ def new_job(
     return request
 
 
-def run_to_its_end(
-    launcher: Launcher, request: LaunchRequest, watcher: JobWatcher, look: Callable[[], object] = lambda: None
+def run_to_completion(
+    launcher: Launcher, request: LaunchRequest, callbacks: JobCallbacks, look: Callable[[], object] = lambda: None
 ) -> LaunchStatus:
     """Launch the attempt and wait for its end; `look` is called again and again meanwhile.
 
-    Raises LaunchRefused as the launcher does, and KeyboardInterrupt once the watcher says that it is to stop, the
-    attempt cancelled.
+    Raises LaunchRefused, and KeyboardInterrupt after a requested stop, with the attempt cancelled.
     """
     key = request.spec.attempt_key
     try:
-        while not _is_launched(launcher, request, watcher):
-            _wait(launcher, watcher)
+        while not _is_launched(launcher, request, callbacks):
+            _wait(launcher, callbacks)
         while (status := launcher.poll([key])[key]).liveness is not Liveness.ENDED:
             look()
-            _wait(launcher, watcher)
+            _wait(launcher, callbacks)
     except KeyboardInterrupt:
         if launcher.cancel([key]):
-            watcher.note(f"{key} may still run: it could not be cancelled")
+            callbacks.note(f"{key} may still run: it could not be cancelled")
         raise
     return status
 
@@ -94,7 +93,7 @@ def wait_for_results(launcher: Launcher, are_there: Callable[[], bool]) -> None:
         launcher.wait(POLL_INTERVAL_S)
 
 
-def words_of_rank(folder: AttemptFolder, status: LaunchStatus) -> tuple[int, str] | None:
+def rank_failure(folder: AttemptFolder, status: LaunchStatus) -> tuple[int, str] | None:
     """The rank that told why an attempt ended without an answer, and its words; None where none did."""
     outcome = read_json(folder.outcome(status.restart))
     if outcome is None:
@@ -103,20 +102,20 @@ def words_of_rank(folder: AttemptFolder, status: LaunchStatus) -> tuple[int, str
     return outcome["rank"], ": ".join([f"rank {outcome['rank']}: {outcome['reason']}", *last_line])
 
 
-def words_of_launcher(status: LaunchStatus, otherwise: str) -> str:
+def launcher_reason(status: LaunchStatus, otherwise: str) -> str:
     """Why an attempt ended, in the launcher's words, or `otherwise` where it has none."""
     return status.detail or (str(status.reason) if status.reason else otherwise)
 
 
-def _is_launched(launcher: Launcher, request: LaunchRequest, watcher: JobWatcher) -> bool:
+def _is_launched(launcher: Launcher, request: LaunchRequest, callbacks: JobCallbacks) -> bool:
     try:
         return launcher.launch(request) is not None
     except LaunchPostponed as postponed:
-        watcher.note(str(postponed))
+        callbacks.note(str(postponed))
         return False
 
 
-def _wait(launcher: Launcher, watcher: JobWatcher) -> None:
-    if watcher.is_told_to_stop():
+def _wait(launcher: Launcher, callbacks: JobCallbacks) -> None:
+    if callbacks.stop_requested():
         raise KeyboardInterrupt
     launcher.wait(POLL_INTERVAL_S)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.diagnostics.job import JobWatcher, new_job, run_to_its_end, wait_for_results, words_of_launcher
+from orchestrator.diagnostics.job import JobCallbacks, launcher_reason, new_job, run_to_completion, wait_for_results
 from orchestrator.launchers.base import Launcher
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
@@ -53,13 +53,13 @@ class SelftestReport:
 
 
 @dataclass(frozen=True)
-class SelftestWatcher(JobWatcher):
+class SelftestCallbacks(JobCallbacks):
     """Who is told of each result, too, as it comes."""
 
     result: Callable[[CaseResult], None] = lambda result: None
 
 
-def world_of(cluster: Cluster) -> Cluster:
+def selftest_cluster(cluster: Cluster) -> Cluster:
     """The part of the cluster a selftest takes: up to eight ranks, on two nodes or more where there are several."""
     ranks = min(MOST_RANKS, cluster.num_gpus)
     nodes = min(cluster.num_nodes, ranks, max(2, -(-ranks // cluster.gpus_per_node)))
@@ -91,27 +91,26 @@ def selftest(
     world: Cluster,
     cases: Sequence[Case],
     python: str,
-    watcher: SelftestWatcher = SelftestWatcher(),
+    callbacks: SelftestCallbacks = SelftestCallbacks(),
 ) -> SelftestReport:
     """Run these cases as one attempt. `folder` is new; its name is the id the attempt runs under.
 
-    Raises LaunchRefused as the launcher does, and KeyboardInterrupt once the watcher says that it is to stop, the
-    attempt cancelled.
+    Raises LaunchRefused, and KeyboardInterrupt after a requested stop, with the attempt cancelled.
     """
     time_limit_s = START_S + CASE_S * len(cases)
     request = new_job(folder, world, SHAPES["gpt2"], {"kind": "selftest"}, python, time_limit_s)
     write_cases(request.folder.path, cases)
-    seen = _Seen(request.folder.path, watcher)
-    status = run_to_its_end(launcher, request, watcher, seen.look)
-    seen.look()
+    reader = _ResultReader(request.folder.path, callbacks)
+    status = run_to_completion(launcher, request, callbacks, reader.read_new)
+    reader.read_new()
     if not status.failed:
-        wait_for_results(launcher, lambda: seen.look() >= len(cases))
-    found = seen.results
+        wait_for_results(launcher, lambda: reader.read_new() >= len(cases))
+    found = reader.results
     detail = None if len(found.results) == len(cases) else _unfinished_reason(status, found, len(cases))
     return SelftestReport(tuple(cases), found, detail)
 
 
-def record(
+def record_result(
     report: SelftestReport,
     launcher: str,
     world: Cluster,
@@ -136,13 +135,13 @@ def record(
         "detail": report.detail,
     }
     try:
-        known = _of_other_machines(path, note)
+        known = _read_entries(path, note)
         write_json(path, {"schema": RECORD_SCHEMA, "selftests": {**known, world.accelerator.name: entry}})
     except OSError as error:
         note(f"{path} does not tell of this selftest: {error}")
 
 
-def _of_other_machines(path: Path, note: Callable[[str], None]) -> Mapping[str, Any]:
+def _read_entries(path: Path, note: Callable[[str], None]) -> Mapping[str, Any]:
     """The last selftests by accelerator, as the file has them."""
     try:
         known = (read_json(path) or {}).get("selftests", {})
@@ -154,23 +153,23 @@ def _of_other_machines(path: Path, note: Callable[[str], None]) -> Mapping[str, 
     return {}
 
 
-class _Seen:
+class _ResultReader:
     """The results so far, each told once."""
 
-    def __init__(self, folder: Path, watcher: SelftestWatcher):
+    def __init__(self, folder: Path, callbacks: SelftestCallbacks):
         self.results = Results()
         self._folder = folder
-        self._watcher = watcher
+        self._callbacks = callbacks
 
-    def look(self) -> int:
+    def read_new(self) -> int:
         """How many there are."""
         found = Results.read(self._folder)
         for result in found.results[len(self.results.results) :]:
-            self._watcher.result(result)
+            self._callbacks.result(result)
         self.results = found
         return len(found.results)
 
 
 def _unfinished_reason(status: LaunchStatus, found: Results, num_cases: int) -> str:
-    words = words_of_launcher(status, "the ranks' logs may say why")
+    words = launcher_reason(status, "the ranks' logs may say why")
     return f"{len(found.results)} of {num_cases} cases were run: {words}"

@@ -14,13 +14,13 @@ from trials.files.folders import read_json, write_json
 from trials.protocols.calibration import GroupTime
 from trials.trial import require_schema
 
-SIGHTS_SCHEMA = "parlay.sights/1"
+NODE_PROBE_SCHEMA = "parlay.node_probe/1"
 MARKS_SEEN_WITHIN_S = 90.0
 """How long a rank looks for what the others wrote: NFS may answer from what it knew of a folder up to a minute ago."""
 
 
 @dataclass(frozen=True)
-class RankSight:
+class RankProbe:
     """What one rank saw of the machine it was started on; None and () where there is nothing to see.
 
     `node` is Slurm's name of it, else the host's. `gpus` are the devices that torch shows it, `gpu` tells the one it
@@ -42,35 +42,35 @@ class RankSight:
     unseen: tuple[int, ...] = ()
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> RankSight:
+    def from_json(cls, data: Mapping[str, Any]) -> RankProbe:
         """Of what `asdict` made of it."""
         lists: dict[str, Any] = {name: tuple(data[name]) for name in ("gpus", "cores", "unseen")}
         return cls(**{**data, **lists})
 
 
 @dataclass(frozen=True)
-class Sights:
-    """sights.json: what all ranks saw, in rank order, and how fast they talked."""
+class NodeProbeReport:
+    """node_probe.json: what all ranks saw, in rank order, and how fast they talked."""
 
-    ranks: tuple[RankSight, ...]
+    ranks: tuple[RankProbe, ...]
     groups: tuple[GroupTime, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        return {"schema": SIGHTS_SCHEMA} | asdict(self)
+        return {"schema": NODE_PROBE_SCHEMA} | asdict(self)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Sights:
+    def from_json(cls, data: Mapping[str, Any]) -> NodeProbeReport:
         """The inverse of `to_json`; ValueError for another schema."""
-        require_schema(data, SIGHTS_SCHEMA)
-        return cls(tuple(map(RankSight.from_json, data["ranks"])), tuple(map(GroupTime.from_json, data["groups"])))
+        require_schema(data, NODE_PROBE_SCHEMA)
+        return cls(tuple(map(RankProbe.from_json, data["ranks"])), tuple(map(GroupTime.from_json, data["groups"])))
 
     def write(self, folder: Path) -> None:
-        write_json(folder / "sights.json", self.to_json())
+        write_json(folder / "node_probe.json", self.to_json())
 
     @classmethod
-    def read(cls, folder: Path) -> Sights | None:
+    def read(cls, folder: Path) -> NodeProbeReport | None:
         """None while there are none."""
-        data = read_json(folder / "sights.json")
+        data = read_json(folder / "node_probe.json")
         return None if data is None else cls.from_json(data)
 
 

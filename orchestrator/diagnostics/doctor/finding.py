@@ -54,7 +54,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Examination:
+class DoctorReport:
     """All findings, by area."""
 
     areas: tuple[tuple[Area, tuple[Finding, ...]], ...]
@@ -96,7 +96,7 @@ def error(name: str, message: str, fix: str) -> Finding:
     return Finding(name, Level.ERROR, message, fix)
 
 
-def errors_of(problems: Iterable[Problem]) -> Iterator[Finding]:
+def problem_findings(problems: Iterable[Problem]) -> Iterator[Finding]:
     """What is wrong with what the user gave, each under its own code."""
     for problem in problems:
         where = ":".join(str(part) for part in (problem.file, problem.line) if part is not None)

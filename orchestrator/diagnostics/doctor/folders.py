@@ -13,15 +13,15 @@ from orchestrator.diagnostics.doctor.finding import Finding, error, note, ok, wa
 from trials.files.path_owners import untrusted_writers
 from trials.ledger.location import NETWORK_FILE_SYSTEMS, file_system
 
-TRIED_BYTES = 2**20
-LEAST_FREE_GIB = 1.0
-LEAST_FREE_FILES = 10_000
+PROBE_BYTES = 2**20
+MIN_FREE_GIB = 1.0
+MIN_FREE_FILES = 10_000
 CLOCK_SLACK_S = 5.0
 
 _OTHER_FOLDER = "name another: work_dir in the search file, or --work-dir"
 
 
-def examine_folder(path: Path, runs_on_nodes: bool, is_sandbox: bool) -> Iterator[Finding]:
+def check_folder(path: Path, runs_on_nodes: bool, is_sandbox: bool) -> Iterator[Finding]:
     """Of a work directory that is allowed as such (orchestrator/preflight/work_dir.py); it need not be there yet.
 
     `runs_on_nodes`: jobs of other machines write into it. What is tried is tried in a folder of its own beside it,
@@ -31,7 +31,7 @@ def examine_folder(path: Path, runs_on_nodes: bool, is_sandbox: bool) -> Iterato
     words = "is there" if nearest == path else f"will be made in {nearest}"
     yield ok("work_dir", f"{path} {words}")
     yield sharing_finding(path, file_system(nearest.resolve()), runs_on_nodes, is_sandbox)
-    yield from swapping_findings(path)
+    yield from write_access_findings(path)
     yield from writing_findings(nearest)
     yield from room_findings(nearest)
 
@@ -49,7 +49,7 @@ def sharing_finding(path: Path, kind: str | None, runs_on_nodes: bool, is_sandbo
     return warning("file_system", f"{named}, which is usually this machine's own", fix)
 
 
-def swapping_findings(path: Path) -> Iterator[Finding]:
+def write_access_findings(path: Path) -> Iterator[Finding]:
     """Whether a group may rename what lies on this way, and put theirs there; the one deepest down is named.
 
     Whoever else could is refused before.
@@ -73,12 +73,12 @@ def writing_findings(nearest: Path) -> Iterator[Finding]:
         stamped, ended = (tried / "whole").stat().st_mtime, time.time()
     except OSError as failed:
         yield error(
-            "writable", f"{nearest} took no file of {TRIED_BYTES // 2**20} MiB: {failed.strerror}", _OTHER_FOLDER
+            "writable", f"{nearest} took no file of {PROBE_BYTES // 2**20} MiB: {failed.strerror}", _OTHER_FOLDER
         )
         return
     finally:
         shutil.rmtree(tried, ignore_errors=True)
-    yield ok("writable", f"{TRIED_BYTES // 2**20} MiB were written, synced and renamed in {ended - began:.2f} s")
+    yield ok("writable", f"{PROBE_BYTES // 2**20} MiB were written, synced and renamed in {ended - began:.2f} s")
     yield clock_finding(began - stamped if stamped < began else max(0.0, stamped - ended))
 
 
@@ -94,17 +94,17 @@ def room_findings(nearest: Path) -> Iterator[Finding]:
     """Free space and free files, as far as the file system tells: a quota may be less."""
     found = os.statvfs(nearest)
     free_gib = found.f_bavail * found.f_frsize / 2**30
-    if free_gib < LEAST_FREE_GIB:
+    if free_gib < MIN_FREE_GIB:
         yield warning("space", f"{free_gib:.2f} GiB are free at {nearest}", f"make room, or {_OTHER_FOLDER}")
     else:
         yield ok("space", f"{free_gib:.0f} GiB are free")
-    if found.f_files and found.f_favail < LEAST_FREE_FILES:
+    if found.f_files and found.f_favail < MIN_FREE_FILES:
         words = f"{found.f_favail} more files fit at {nearest}; a trial takes some tens"
         yield note("files", words, f"make room, or {_OTHER_FOLDER}")
 
 
 def _write(path: Path) -> None:
     with path.open("xb") as stream:
-        stream.write(secrets.token_bytes(TRIED_BYTES))
+        stream.write(secrets.token_bytes(PROBE_BYTES))
         stream.flush()
         os.fsync(stream.fileno())

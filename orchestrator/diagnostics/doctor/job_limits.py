@@ -1,4 +1,4 @@
-"""The smallest and the largest job of a search, held against what the cluster's partitions, nodes and accounts allow.
+"""The smallest and the largest job of a search, compared with what the cluster's partitions, nodes and accounts allow.
 
 `sbatch --test-only` is asked too, but takes a job of two hours on a partition of one where limits are not enforced, and
 does not say which of several limits is met; so all that can be compared is compared here.
@@ -44,15 +44,15 @@ _SUBMIT, _RUNNING = attrgetter("max_submit"), attrgetter("max_jobs")
 
 
 @dataclass(frozen=True)
-class _Most:
+class _QosLimit:
     """A limit, and the QOS that sets it."""
 
-    most: float = math.inf
+    value: float = math.inf
     qos: str = ""
 
 
 @dataclass(frozen=True)
-class Cluster:
+class SlurmSnapshot:
     """What Slurm told, asked once. `association_limits` is None where there is no accounting, or it does not answer."""
 
     partitions: tuple[PartitionSnapshot, ...]
@@ -60,7 +60,7 @@ class Cluster:
     association_limits: AssociationLimits | None
 
     @classmethod
-    def asked(cls, slurm: Slurm) -> Cluster:
+    def query(cls, slurm: Slurm) -> SlurmSnapshot:
         """Raises SlurmUnreachable where the controller does not answer."""
         association_limits = None
         with suppress(SlurmUnreachable):
@@ -68,20 +68,20 @@ class Cluster:
         return cls(slurm.partitions(), slurm.nodes(), association_limits)
 
 
-def examine_jobs(slurm: Slurm, spec: SearchSpec, space: SearchSpace) -> Iterator[Finding]:
+def check_jobs(slurm: Slurm, spec: SearchSpec, space: SearchSpace) -> Iterator[Finding]:
     """Everything that Slurm could have against the search's jobs."""
-    cluster, requests = Cluster.asked(slurm), list(smallest_and_largest(spec, space))
+    cluster, requests = SlurmSnapshot.query(slurm), list(smallest_and_largest(spec, space))
     options, section, jobs = requests[0].options, spec.launcher.slurm, spec.search.parallel_trials
     partitions = list(partition_findings(options, requests[0], cluster))
     yield from partitions
-    entered = named_partitions(_where_it_may_run(requests[0], cluster), cluster.partitions)
+    entered = named_partitions(_in_open_partitions(requests[0], cluster), cluster.partitions)
     yield from account_findings(options, cluster)
     yield from gpu_kind_findings(spec.cluster.accelerator.name, requests[0], cluster)
     if not any(finding.level is Level.ERROR for finding in partitions):  # of which Slurm would only speak again
         for request in requests:
-            may_run = _where_it_may_run(request, cluster)
+            may_run = _in_open_partitions(request, cluster)
             yield from job_findings(may_run, cluster, is_smallest=request is requests[0])
-            faults = list(_own_faults(may_run, cluster))
+            faults = list(_limit_errors(may_run, cluster))
             yield from faults or test_findings(slurm, request, spec)
     if spec.launcher.kind == "slurm":  # trials of a pilot are no jobs of their own
         yield from parallel_findings(jobs, options, entered, cluster)
@@ -91,7 +91,7 @@ def examine_jobs(slurm: Slurm, spec: SearchSpec, space: SearchSpace) -> Iterator
     yield from site_findings(section, requests[-1], jobs, found, cluster.nodes)
 
 
-def partition_findings(options: JobOptions, request: JobRequest, cluster: Cluster) -> Iterator[Finding]:
+def partition_findings(options: JobOptions, request: JobRequest, cluster: SlurmSnapshot) -> Iterator[Finding]:
     """Whether the partitions are there, open, and let the user in."""
     known = ", ".join(partition.name for partition in cluster.partitions) or "none"
     found = named_partitions(request, cluster.partitions)
@@ -101,12 +101,12 @@ def partition_findings(options: JobOptions, request: JobRequest, cluster: Cluste
         yield error("partition", f"there is no partition {', '.join(sorted(missing))}", fix)
     elif not found:
         yield error("partition", "no partition is named, and Slurm has no default one", fix)
-    yield from _shut_findings(found, options, fix)
+    yield from _closed_findings(found, options, fix)
     if found and not missing:
-        yield ok("partition", f"{', '.join(map(_partition_words, found))}")
+        yield ok("partition", f"{', '.join(map(_format_partition, found))}")
 
 
-def account_findings(options: JobOptions, cluster: Cluster) -> Iterator[Finding]:
+def account_findings(options: JobOptions, cluster: SlurmSnapshot) -> Iterator[Finding]:
     """Whether accounting knows the user by the account and the QOS that the jobs are to have."""
     association_limits = cluster.association_limits
     if association_limits is None:
@@ -125,11 +125,14 @@ def account_findings(options: JobOptions, cluster: Cluster) -> Iterator[Finding]
         yield _qos_finding(options.qos, association_limits.of(replace(options, partition=None)), association_limits)
 
 
-def gpu_kind_findings(accelerator: str, request: JobRequest, cluster: Cluster) -> Iterator[Finding]:
+def gpu_kind_findings(accelerator: str, request: JobRequest, cluster: SlurmSnapshot) -> Iterator[Finding]:
     """Whether the nodes' GPUs are of the kind that the search file says, as far as the site's names tell."""
     partitions = {partition.name for partition in named_partitions(request, cluster.partitions)}
     kinds = {kind for node in cluster.nodes if node.partition in partitions for kind in node.gpu_kinds}
-    wanted, found = _family(accelerator), {family for kind in kinds if (family := _family(kind)) is not None}
+    wanted, found = (
+        _accelerator_family(accelerator),
+        {family for kind in kinds if (family := _accelerator_family(kind)) is not None},
+    )
     if wanted is None or not found:
         return
     if wanted in found:
@@ -139,7 +142,7 @@ def gpu_kind_findings(accelerator: str, request: JobRequest, cluster: Cluster) -
         yield error("accelerator", words, "set cluster.accelerator to what the nodes have, or name another partition")
 
 
-def job_findings(request: JobRequest, cluster: Cluster, is_smallest: bool) -> Iterator[Finding]:
+def job_findings(request: JobRequest, cluster: SlurmSnapshot, is_smallest: bool) -> Iterator[Finding]:
     """Whether enough of the nodes that could run this job are up now."""
     if shortages(request, cluster.nodes):
         return
@@ -163,7 +166,7 @@ def test_findings(slurm: Slurm, request: JobRequest, spec: SearchSpec) -> Iterat
 
 
 def parallel_findings(
-    parallel_trials: int, options: JobOptions, partitions: Sequence[PartitionSnapshot], cluster: Cluster
+    parallel_trials: int, options: JobOptions, partitions: Sequence[PartitionSnapshot], cluster: SlurmSnapshot
 ) -> Iterator[Finding]:
     """How many jobs the user may have at once, beside search.parallel_trials."""
     submit, running = _most_jobs(options, partitions, cluster)
@@ -177,7 +180,7 @@ def parallel_findings(
         yield ok("parallel_trials", f"{parallel_trials} at once are within what your account may have")
 
 
-def _own_faults(request: JobRequest, cluster: Cluster) -> Iterator[Finding]:
+def _limit_errors(request: JobRequest, cluster: SlurmSnapshot) -> Iterator[Finding]:
     """What keeps this job from ever starting, by our own comparison."""
     partitions = named_partitions(request, cluster.partitions)
     qos = None if cluster.association_limits is None else cluster.association_limits.qos_of(request.options)
@@ -194,59 +197,61 @@ def _own_faults(request: JobRequest, cluster: Cluster) -> Iterator[Finding]:
         yield error(
             shortage.resource.name.lower(), f"{describe_job(request)}: {shortage.message}", _FIXES[shortage.resource]
         )
-    yield from _quota_faults(request, partitions, cluster)
+    yield from _accounting_errors(request, partitions, cluster)
 
 
-def _quota_faults(request: JobRequest, partitions: Sequence[PartitionSnapshot], cluster: Cluster) -> Iterator[Finding]:
+def _accounting_errors(
+    request: JobRequest, partitions: Sequence[PartitionSnapshot], cluster: SlurmSnapshot
+) -> Iterator[Finding]:
     """Limits that accounting puts on a single job, of the QOS and of the account."""
     options, other = request.options, "name another launcher.slurm.qos or partition"
     walls_s = [association.max_wall_s for association in _associations(options, cluster)]
-    wall_s = _first_limit(_of_qos(_WALL, options, partitions, cluster).most, walls_s)
+    wall_s = _first_limit(_qos_limit(_WALL, options, partitions, cluster).value, walls_s)
     if request.time_limit_min * 60 > wall_s:
         words = f"{describe_job(request)}: your account and QOS allow {wall_s / 60:g} minutes (MaxWall)"
         yield error("time_limit", words, f"lower measure.time_limit, or {other}")
-    nodes = _of_qos(_NODES, options, partitions, cluster)
-    if request.num_nodes > nodes.most:
-        words = f"{describe_job(request)}: QOS {nodes.qos} allows {nodes.most:g} nodes (MaxTRES)"
+    nodes = _qos_limit(_NODES, options, partitions, cluster)
+    if request.num_nodes > nodes.value:
+        words = f"{describe_job(request)}: QOS {nodes.qos} allows {nodes.value:g} nodes (MaxTRES)"
         yield error("nodes", words, f"lower constraints.max_nodes, or {other}")
-    asked, gpus = request.num_nodes * gpus_requested(request), _of_qos(_GPUS, options, partitions, cluster)
-    if asked > gpus.most:
-        words = f"{describe_job(request)}: QOS {gpus.qos} allows {gpus.most:g} GPUs (MaxTRES), {asked} are asked for"
+    asked, gpus = request.num_nodes * gpus_requested(request), _qos_limit(_GPUS, options, partitions, cluster)
+    if asked > gpus.value:
+        words = f"{describe_job(request)}: QOS {gpus.qos} allows {gpus.value:g} GPUs (MaxTRES), {asked} are asked for"
         yield error("gpus", words, f"lower constraints.max_nodes, or {other}")
 
 
-def _shut_findings(found: Sequence[PartitionSnapshot], options: JobOptions, fix: str) -> Iterator[Finding]:
+def _closed_findings(found: Sequence[PartitionSnapshot], options: JobOptions, fix: str) -> Iterator[Finding]:
     """Of partitions that are closed, or closed to this user: remarks where another one that is named takes the jobs."""
-    entered = [partition for partition in found if not list(_locked(partition, options, fix))]
+    entered = [partition for partition in found if not list(_access_findings(partition, options, fix))]
     is_open = any(partition.state_text == "UP" for partition in entered)
     for partition in found:
-        for finding in _closed(partition, fix):
-            yield _remark(finding, partition) if is_open else finding
-        for finding in _locked(partition, options, fix):
-            yield _remark(finding, partition) if entered else finding
+        for finding in _down_findings(partition, fix):
+            yield _as_note(finding, partition) if is_open else finding
+        for finding in _access_findings(partition, options, fix):
+            yield _as_note(finding, partition) if entered else finding
 
 
-def _remark(finding: Finding, partition: PartitionSnapshot) -> Finding:
+def _as_note(finding: Finding, partition: PartitionSnapshot) -> Finding:
     words = f"{finding.message}; the search's other partitions take its jobs"
     return note(finding.name, words, f"nothing, or leave {partition.name} out of launcher.slurm.partition")
 
 
-def _where_it_may_run(request: JobRequest, cluster: Cluster) -> JobRequest:
+def _in_open_partitions(request: JobRequest, cluster: SlurmSnapshot) -> JobRequest:
     """The request for those of its partitions that let the user in, as if it named no others."""
     named = named_partitions(request, cluster.partitions)
-    entered = [partition.name for partition in named if not list(_locked(partition, request.options, ""))]
+    entered = [partition.name for partition in named if not list(_access_findings(partition, request.options, ""))]
     if request.options.partition is None or not entered:
         return request
     return replace(request, options=replace(request.options, partition=",".join(entered)))
 
 
-def _closed(partition: PartitionSnapshot, fix: str) -> Iterator[Finding]:
+def _down_findings(partition: PartitionSnapshot, fix: str) -> Iterator[Finding]:
     if partition.state_text != "UP":
         words = f"partition {partition.name} is {partition.state_text}: no job starts in it"
         yield warning("partition", words, f"wait until the site opens it, or {fix}")
 
 
-def _locked(partition: PartitionSnapshot, options: JobOptions, fix: str) -> Iterator[Finding]:
+def _access_findings(partition: PartitionSnapshot, options: JobOptions, fix: str) -> Iterator[Finding]:
     name = partition.name
     if options.account is not None and not partition.allows_account(options.account):
         yield error("partition", f"partition {name} is closed to account {options.account}", fix)
@@ -266,10 +271,12 @@ def _qos_finding(name: str, associations: Sequence[Association], association_lim
     return ok("qos", name)
 
 
-def _most_jobs(options: JobOptions, partitions: Sequence[PartitionSnapshot], cluster: Cluster) -> tuple[float, float]:
+def _most_jobs(
+    options: JobOptions, partitions: Sequence[PartitionSnapshot], cluster: SlurmSnapshot
+) -> tuple[float, float]:
     """In the queue, and running; infinite where nothing is said."""
     associations = _associations(options, cluster)
-    submit, running = (_of_qos(limit, options, partitions, cluster).most for limit in (_SUBMIT, _RUNNING))
+    submit, running = (_qos_limit(limit, options, partitions, cluster).value for limit in (_SUBMIT, _RUNNING))
     return (
         _first_limit(submit, [association.max_submit for association in associations]),
         _first_limit(running, [association.max_jobs for association in associations]),
@@ -281,20 +288,22 @@ def _first_limit(of_qos: float, of_accounts: Sequence[float]) -> float:
     return of_qos if of_qos < math.inf else max(of_accounts, default=math.inf)
 
 
-def _associations(options: JobOptions, cluster: Cluster) -> tuple[Association, ...]:
+def _associations(options: JobOptions, cluster: SlurmSnapshot) -> tuple[Association, ...]:
     return () if cluster.association_limits is None else cluster.association_limits.of(options)
 
 
-def _of_qos(
-    limit: Callable[[Qos], float], options: JobOptions, partitions: Sequence[PartitionSnapshot], cluster: Cluster
-) -> _Most:
+def _qos_limit(
+    limit: Callable[[Qos], float], options: JobOptions, partitions: Sequence[PartitionSnapshot], cluster: SlurmSnapshot
+) -> _QosLimit:
     """What the QOS allow: the first that says it holds, and of several partitions the most lenient may take the job."""
-    orders = [_in_order(partition.qos, options, cluster) for partition in partitions]
-    held = [next((_Most(limit(q), q.name) for q in order if limit(q) < math.inf), _Most()) for order in orders]
-    return max(held, key=lambda most: most.most, default=_Most())
+    orders = [_qos_by_precedence(partition.qos, options, cluster) for partition in partitions]
+    limits = [
+        next((_QosLimit(limit(q), q.name) for q in order if limit(q) < math.inf), _QosLimit()) for order in orders
+    ]
+    return max(limits, key=lambda most: most.value, default=_QosLimit())
 
 
-def _in_order(of_partition: str | None, options: JobOptions, cluster: Cluster) -> list[Qos]:
+def _qos_by_precedence(of_partition: str | None, options: JobOptions, cluster: SlurmSnapshot) -> list[Qos]:
     """The QOS that hold for a job in a partition of this own QOS, as Slurm asks them."""
     if cluster.association_limits is None:
         return []
@@ -303,13 +312,13 @@ def _in_order(of_partition: str | None, options: JobOptions, cluster: Cluster) -
     return [qos for qos in order if qos is not None]
 
 
-def _partition_words(partition: PartitionSnapshot) -> str:
+def _format_partition(partition: PartitionSnapshot) -> str:
     nodes = "" if partition.num_nodes is None else f", {partition.num_nodes} nodes"
     longest = "no limit" if partition.max_time_s == math.inf else f"{partition.max_time_s / 60:g} minutes at most"
     return f"{partition.name} ({partition.state_text}{nodes}, {longest})"
 
 
-def _family(name: str) -> str | None:
+def _accelerator_family(name: str) -> str | None:
     """The accelerator's, where the name holds one as a word: `nvidia_a100_80gb` is an a100, no a10."""
     lowered = name.lower()
     return next((f for f in _FAMILIES if re.search(rf"(?<![a-z0-9]){f}(?![0-9])", lowered)), None)

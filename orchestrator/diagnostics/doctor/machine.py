@@ -16,10 +16,10 @@ from packaging.requirements import Requirement
 from orchestrator.common.machine_load import busy_warning
 from orchestrator.diagnostics.doctor.finding import Finding, error, note, ok, warning
 
-LEAST_FILES = 1024
+MIN_OPEN_FILES = 1024
 """Open at once: a driver with many trials in flight needs some hundreds, MLflow and Ray their own."""
-LEAST_PROCESSES = 256
-LEAST_LOCKED_GIB = 1.0
+MIN_PROCESSES = 256
+MIN_LOCKED_GIB = 1.0
 """What a job's ranks may need to lock for a fabric's cards: sbatch hands the shell's limits on."""
 
 _REINSTALL = "install Parlay again with its constraints: pip install -c constraints.txt -e ."
@@ -31,7 +31,7 @@ _LIMITS = {
 }
 
 
-def examine_machine() -> Iterator[Finding]:
+def check_machine() -> Iterator[Finding]:
     """Python, libraries, umask, limits, and other work."""
     try:
         yield python_finding(platform.python_version(), metadata("parlay")["Requires-Python"])
@@ -83,16 +83,16 @@ def _limit_faults(limits: Mapping[str, int]) -> Iterator[Finding]:
     def below(name: str, least: float) -> bool:
         return limits[name] != resource.RLIM_INFINITY and limits[name] < least
 
-    if below("files", LEAST_FILES):
-        words = f"a process may have {limits['files']} files open, {LEAST_FILES} are usual"
-        yield warning("limits", words, f"ulimit -n {LEAST_FILES}")
-    if below("processes", LEAST_PROCESSES):
-        words = f"you may have {limits['processes']} processes here, {LEAST_PROCESSES} are few"
+    if below("files", MIN_OPEN_FILES):
+        words = f"a process may have {limits['files']} files open, {MIN_OPEN_FILES} are usual"
+        yield warning("limits", words, f"ulimit -n {MIN_OPEN_FILES}")
+    if below("processes", MIN_PROCESSES):
+        words = f"you may have {limits['processes']} processes here, {MIN_PROCESSES} are few"
         yield warning("limits", words, "ulimit -u unlimited, or ask the site")
     if limits["cpu_s"] != resource.RLIM_INFINITY:
         words = f"a process is killed here after {limits['cpu_s']} s of CPU time, and so would a long driver be"
         yield warning("limits", words, "drive the search in a job of its own: parlay submit --as-job")
-    if below("locked_bytes", LEAST_LOCKED_GIB * 2**30):
+    if below("locked_bytes", MIN_LOCKED_GIB * 2**30):
         words = f"a process may lock {limits['locked_bytes'] / 2**20:g} MiB here, and jobs take the limit over"
         fix = "ulimit -l unlimited before a search, where the fabric of the nodes is InfiniBand or RoCE"
         yield note("locked_memory", words, fix)

@@ -77,7 +77,7 @@ def parse_nccl_log(text: str) -> NcclLog:
     )
 
 
-def together(logs: Iterable[NcclLog]) -> NcclLog:
+def merge_logs(logs: Iterable[NcclLog]) -> NcclLog:
     """What all ranks' logs say together; the first that names a thing names it."""
     every = list(logs)
     return NcclLog(

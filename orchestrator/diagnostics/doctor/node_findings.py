@@ -10,10 +10,10 @@ from orchestrator.diagnostics.doctor.finding import Finding, error, note, ok, wa
 from orchestrator.diagnostics.doctor.nccl_log import NcclLog
 from search_spaces.hardware.cluster import Cluster
 from trials.protocols.calibration import SMALL_BYTES, Collective
-from trials.protocols.node_probe import RankSight, Sights
+from trials.protocols.node_probe import NodeProbeReport, RankProbe
 
 CLOCK_SLACK_S = 5.0
-NEAR, FAR = 0.7, 0.4
+OK_SHARE, ERROR_SHARE = 0.7, 0.4
 """Shares of the links' bandwidth: what counts as reached, and below what something is wrong for certain."""
 
 _NETWORK_FIX = (
@@ -24,25 +24,27 @@ _NETWORK_FIX = (
 
 
 @dataclass(frozen=True)
-class Moments:
+class JobTimestamps:
     """UTC seconds by this machine's clock: when the job was handed over, and when its answer was read."""
 
     submitted: float
     answered: float
 
 
-def findings_of(sights: Sights, world: Cluster, nccl: NcclLog, moments: Moments) -> Iterator[Finding]:
+def probe_findings(
+    probe: NodeProbeReport, world: Cluster, nccl: NcclLog, timestamps: JobTimestamps
+) -> Iterator[Finding]:
     """Everything that the ranks of `world` tell; `nccl` is what their logs say together."""
-    yield software_finding(sights.ranks)
-    yield sharing_finding(sights.ranks)
-    yield clock_finding(sights.ranks, moments)
+    yield software_finding(probe.ranks)
+    yield sharing_finding(probe.ranks)
+    yield clock_finding(probe.ranks, timestamps)
     if world.accelerator.name != "cpu":
-        yield gpus_finding(sights.ranks)
-    yield cores_finding(sights.ranks)
-    yield from talk_findings(sights, world, nccl)
+        yield gpus_finding(probe.ranks)
+    yield cores_finding(probe.ranks)
+    yield from communication_findings(probe, world, nccl)
 
 
-def software_finding(ranks: Sequence[RankSight]) -> Finding:
+def software_finding(ranks: Sequence[RankProbe]) -> Finding:
     """Which Python and torch ran, on all ranks the same."""
     found = {(r.python, r.torch, r.cuda): r for r in reversed(ranks)}
     words = "; ".join(
@@ -55,7 +57,7 @@ def software_finding(ranks: Sequence[RankSight]) -> Finding:
     return error("ranks_python", f"the nodes' software differs: {words}", fix)
 
 
-def sharing_finding(ranks: Sequence[RankSight]) -> Finding:
+def sharing_finding(ranks: Sequence[RankProbe]) -> Finding:
     """Whether every rank saw in the job's folder what every other had written there."""
     blind = [rank for rank in ranks if rank.unseen]
     if not blind:
@@ -69,11 +71,11 @@ def sharing_finding(ranks: Sequence[RankSight]) -> Finding:
     return error("shared", words, "name a folder on a file system that all nodes share: work_dir, or --work-dir")
 
 
-def clock_finding(ranks: Sequence[RankSight], moments: Moments) -> Finding:
+def clock_finding(ranks: Sequence[RankProbe], timestamps: JobTimestamps) -> Finding:
     """How far the nodes' clocks are from each other, and, at least, from this machine's."""
     clocks = [rank.clock_s for rank in ranks]
     between_s = max(clocks) - min(clocks)
-    off_s = max(max(clocks) - moments.answered, moments.submitted - min(clocks), 0.0)
+    off_s = max(max(clocks) - timestamps.answered, timestamps.submitted - min(clocks), 0.0)
     fix = "tell the site: Slurm's munge, heartbeats and time limits are judged by clocks"
     if between_s > CLOCK_SLACK_S:
         return warning("clocks", f"the nodes' clocks are {between_s:.0f} s apart", fix)
@@ -82,7 +84,7 @@ def clock_finding(ranks: Sequence[RankSight], moments: Moments) -> Finding:
     return ok("clocks", f"the nodes' clocks are {between_s:.2f} s apart, and agree with this machine's")
 
 
-def gpus_finding(ranks: Sequence[RankSight]) -> Finding:
+def gpus_finding(ranks: Sequence[RankProbe]) -> Finding:
     """Whether each rank has a GPU of its own."""
     users: dict[tuple[str, str | None], list[int]] = defaultdict(list)
     for rank in ranks:
@@ -98,9 +100,9 @@ def gpus_finding(ranks: Sequence[RankSight]) -> Finding:
     return ok("gpus", f"each rank has its own: {kinds}; each is shown {' or '.join(map(str, shown))} of them")
 
 
-def cores_finding(ranks: Sequence[RankSight]) -> Finding:
+def cores_finding(ranks: Sequence[RankProbe]) -> Finding:
     """How many cores ranks may run on; a launcher that binds badly puts them all on one."""
-    by_node: dict[str, list[RankSight]] = defaultdict(list)
+    by_node: dict[str, list[RankProbe]] = defaultdict(list)
     for rank in ranks:
         by_node[rank.node].append(rank)
     for node, there in by_node.items():
@@ -113,9 +115,9 @@ def cores_finding(ranks: Sequence[RankSight]) -> Finding:
     return ok("cores", f"each rank may run on {' or '.join(map(str, counts))} cores")
 
 
-def talk_findings(sights: Sights, world: Cluster, nccl: NcclLog) -> Iterator[Finding]:
+def communication_findings(probe: NodeProbeReport, world: Cluster, nccl: NcclLog) -> Iterator[Finding]:
     """How ranks talked, and how fast: in a node, and over all of them."""
-    whole = _reached_gb_per_s(sights, world.num_gpus)
+    whole = _reached_gb_per_s(probe, world.num_gpus)
     wanted = _wanted_gb_per_s(world, world.num_gpus)
     if world.accelerator.name == "cpu":
         yield ok("transport", "gloo, by which CPUs talk over TCP; no fabric is expected of it")
@@ -124,7 +126,7 @@ def talk_findings(sights: Sights, world: Cluster, nccl: NcclLog) -> Iterator[Fin
     elif nccl.in_node:
         yield ok("transport", f"in the node {', '.join(sorted(nccl.in_node))}")
     if world.num_nodes > 1 and world.gpus_per_node > 1:
-        in_node = _reached_gb_per_s(sights, world.gpus_per_node)
+        in_node = _reached_gb_per_s(probe, world.gpus_per_node)
         expected = _wanted_gb_per_s(world, world.gpus_per_node)
         yield from _bandwidth_findings("bandwidth_in_node", world.gpus_per_node, in_node, expected, world)
     yield from _bandwidth_findings("bandwidth", world.num_gpus, whole, wanted, world)
@@ -138,7 +140,7 @@ def transport_finding(nccl: NcclLog, world: Cluster, reached: float | None, want
     in_node = f"; in a node {', '.join(sorted(nccl.in_node))}" if nccl.in_node else ""
     if not nccl.is_tcp:
         return ok("transport", f"between nodes {nccl.name}{in_node}")
-    if reached is not None and wanted is not None and reached >= NEAR * wanted:
+    if reached is not None and wanted is not None and reached >= OK_SHARE * wanted:
         return note("transport", f"between nodes TCP ({nccl.name}), as fast as the links say", "nothing")
     why = f"; NCCL says: {'; '.join(nccl.reasons[:4])}" if nccl.reasons else ""
     words = f"between nodes TCP ({nccl.name}){in_node}{why}"
@@ -158,19 +160,19 @@ def _bandwidth_findings(
         yield ok(name, f"{words}; no links are known to hold it against")
         return
     words = f"{words}, {reached / wanted:.0%} of {wanted:.3g}{_assumed(world)}"
-    if reached >= NEAR * wanted:
+    if reached >= OK_SHARE * wanted:
         yield ok(name, words)
         return
     fix = "see the transport above and who else uses the nodes; parlay calibrate writes down what is really reached"
-    tell = error if reached < FAR * wanted and not world.links_are_assumed else warning
+    tell = error if reached < ERROR_SHARE * wanted and not world.links_are_assumed else warning
     yield tell(name, words, fix)
 
 
-def _reached_gb_per_s(sights: Sights, num_ranks: int) -> float | None:
+def _reached_gb_per_s(probe: NodeProbeReport, num_ranks: int) -> float | None:
     """Bus bandwidth of the large all-reduces of so many ranks; None where none were made."""
     found = [
         time.bus_gb_per_s
-        for time in sights.groups
+        for time in probe.groups
         if time.kind is Collective.ALL_REDUCE and time.num_ranks == num_ranks and time.num_bytes > SMALL_BYTES
     ]
     return found[-1] if found else None

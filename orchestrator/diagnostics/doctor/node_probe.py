@@ -8,16 +8,16 @@ from pathlib import Path
 
 from orchestrator.config.spec import SearchSpec
 from orchestrator.diagnostics.doctor.finding import Finding, error, ok
-from orchestrator.diagnostics.doctor.nccl_log import NcclLog, parse_nccl_log, together
-from orchestrator.diagnostics.doctor.node_findings import Moments, findings_of
+from orchestrator.diagnostics.doctor.nccl_log import NcclLog, merge_logs, parse_nccl_log
+from orchestrator.diagnostics.doctor.node_findings import JobTimestamps, probe_findings
 from orchestrator.diagnostics.doctor.ranks import old_torch_finding, selftest_findings
 from orchestrator.diagnostics.job import (
-    JobWatcher,
+    JobCallbacks,
+    launcher_reason,
     new_job,
-    run_to_its_end,
+    rank_failure,
+    run_to_completion,
     wait_for_results,
-    words_of_launcher,
-    words_of_rank,
 )
 from orchestrator.launchers.base import Launcher, LaunchRequest
 from orchestrator.preflight.trainer import python_of, ranks_run_here
@@ -27,39 +27,41 @@ from trials.attempt_result import LaunchStatus
 from trials.files.folders import SearchFolder
 from trials.files.text import counted
 from trials.ledger.location import home_folder
-from trials.protocols.node_probe import Sights
+from trials.protocols.node_probe import NodeProbeReport
 
 TIME_LIMIT_S = 600.0
 _LOG_BYTES = 4 * 2**20
 
 
-def world_of(cluster: Cluster) -> Cluster:
+def probe_cluster(cluster: Cluster) -> Cluster:
     """Two whole nodes, where there are two."""
     return replace(cluster, num_nodes=min(2, cluster.num_nodes))
 
 
-def submit_test(launcher: Launcher, folder: SearchFolder, spec: SearchSpec, watcher: JobWatcher) -> Iterator[Finding]:
+def submit_test(
+    launcher: Launcher, folder: SearchFolder, spec: SearchSpec, callbacks: JobCallbacks
+) -> Iterator[Finding]:
     """Run the job to its end and judge what its ranks saw. `folder` is new; its name is the id the job runs under.
 
-    Raises LaunchRefused as the launcher does, and KeyboardInterrupt once the watcher says that it is to stop.
+    Raises LaunchRefused, and KeyboardInterrupt after a requested stop.
     """
-    world = world_of(spec.cluster)
+    world = probe_cluster(spec.cluster)
     request = new_job(folder, world, spec.model, {"kind": "doctor"}, python_of(spec), TIME_LIMIT_S)
     submitted = launcher.now()
-    status = run_to_its_end(launcher, request, watcher)
+    status = run_to_completion(launcher, request, callbacks)
     place = request.folder.path
     if not status.failed:
-        wait_for_results(launcher, lambda: Sights.read(place) is not None)
-    sights = Sights.read(place)
-    if status.failed or sights is None:
+        wait_for_results(launcher, lambda: NodeProbeReport.read(place) is not None)
+    probe = NodeProbeReport.read(place)
+    if status.failed or probe is None:
         yield _failure(status, request)
         return
-    nodes = list(dict.fromkeys(rank.node for rank in sights.ranks))
-    words = f"{counted(len(sights.ranks), 'rank')} on {', '.join(nodes)} met and answered; logs in {place}"
+    nodes = list(dict.fromkeys(rank.node for rank in probe.ranks))
+    words = f"{counted(len(probe.ranks), 'rank')} on {', '.join(nodes)} met and answered; logs in {place}"
     yield ok("job", words)
-    yield from findings_of(sights, world, nccl_log(request), Moments(submitted, launcher.now()))
+    yield from probe_findings(probe, world, nccl_log(request), JobTimestamps(submitted, launcher.now()))
     if not ranks_run_here(spec):  # else this machine's own interpreter was asked
-        first = sights.ranks[0]
+        first = probe.ranks[0]
         if spec.trainer.kind == "parlay" and (old := old_torch_finding(first.torch, first.executable)):
             yield old
         yield from selftest_findings(spec, home_folder(), first.torch)
@@ -67,7 +69,7 @@ def submit_test(launcher: Launcher, folder: SearchFolder, spec: SearchSpec, watc
 
 def nccl_log(request: LaunchRequest) -> NcclLog:
     """What NCCL says in the logs of all ranks."""
-    return together(parse_nccl_log(_read(log)) for log in request.folder.rank_logs())
+    return merge_logs(parse_nccl_log(_read(log)) for log in request.folder.rank_logs())
 
 
 def _read(log: Path) -> str:
@@ -79,8 +81,8 @@ def _read(log: Path) -> str:
 def _failure(status: LaunchStatus, request: LaunchRequest) -> Finding:
     """In the words of the rank that told it, else in the launcher's."""
     fix = f"see the logs in {request.folder.path}"
-    if (told := words_of_rank(request.folder, status)) is not None:
+    if (told := rank_failure(request.folder, status)) is not None:
         return error("job", told[1], fix)
-    words = words_of_launcher(status, "its ranks left no answer")
+    words = launcher_reason(status, "its ranks left no answer")
     hint = "; a rank that finds no spec.json is on a node that does not share the work directory"
     return error("job", f"the job ended without an answer: {words}", fix + hint)

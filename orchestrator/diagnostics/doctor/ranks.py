@@ -17,10 +17,10 @@ from orchestrator.diagnostics.doctor.finding import Finding, error, note, ok, wa
 from orchestrator.preflight.trainer import python_of, ranks_run_here, run_python
 from trials.files.folders import read_json
 
-LEAST_PYTHON, LEAST_TORCH = "3.10", "2.6"
-_ANSWERS_WITHIN_S = 120.0  # torch on a busy file system
+MIN_PYTHON, MIN_TORCH = "3.10", "2.6"
+_INTERPRETER_LIMIT_S = 120.0  # torch on a busy file system
 
-_QUESTION = """
+_PROBE_PROGRAM = """
 import json, platform
 found = {"python": platform.python_version(), "torch": None, "deepspeed": None, "gpus": []}
 try:
@@ -28,7 +28,7 @@ try:
     found["torch"] = torch.__version__
     found["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
 except Exception as error:
-    found["why"] = f"{type(error).__name__}: {error}"
+    found["torch_error"] = f"{type(error).__name__}: {error}"
 try:
     from importlib.metadata import version
     found["deepspeed"] = version("deepspeed")
@@ -39,26 +39,26 @@ print(json.dumps(found))
 
 
 @dataclass(frozen=True)
-class Software:
-    """What an interpreter answered; None for what it has not, `why` says why torch is not there."""
+class InterpreterInfo:
+    """What an interpreter answered; None for what it has not, `torch_error` says why torch is not there."""
 
     python: str
     torch: str | None = None
     deepspeed: str | None = None
     gpus: tuple[str, ...] = ()
-    why: str | None = None
+    torch_error: str | None = None
 
 
-def examine_ranks(spec: SearchSpec, home: Path, submits: bool) -> Iterator[Finding]:
+def check_ranks(spec: SearchSpec, home: Path, submits: bool) -> Iterator[Finding]:
     """Of this machine's ranks all of it; of others' only a job can tell, which `submits` says will follow."""
     torch = None
     if ranks_run_here(spec):
-        software = software_of(python_of(spec))
+        software = probe_interpreter(python_of(spec))
         if isinstance(software, Finding):
             yield software
         else:
             torch = software.torch
-            yield from software_findings(software, spec)
+            yield from interpreter_findings(software, spec)
     elif submits:
         return
     else:
@@ -79,27 +79,27 @@ def selftest_findings(spec: SearchSpec, home: Path, torch: str | None) -> Iterat
         yield warning("selftest", words, "remove it; parlay selftest SEARCH.YAML writes it anew")
 
 
-def software_of(python: str) -> Software | Finding:
+def probe_interpreter(python: str) -> InterpreterInfo | Finding:
     """What the interpreter has, or what is wrong with it."""
     fix = "name the Python whose torch the ranks shall use as trainer.python"
     if shutil.which(python) is None:
         return error("ranks_python", f"{python} is not an executable on this machine", fix)
     try:
-        done = run_python(python, _QUESTION, _ANSWERS_WITHIN_S)
+        done = run_python(python, _PROBE_PROGRAM, _INTERPRETER_LIMIT_S)
         answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     except subprocess.TimeoutExpired:
-        words = f"{python} did not import torch within {_ANSWERS_WITHIN_S:.0f} s"
+        words = f"{python} did not import torch within {_INTERPRETER_LIMIT_S:.0f} s"
         return error("ranks_python", words, "see whether the file system it lies on answers")
     except (OSError, ValueError, IndexError) as failed:
         return error("ranks_python", f"{python} does not run a Python program: {failed}", fix)
-    return Software(**answer | {"gpus": tuple(answer["gpus"])})
+    return InterpreterInfo(**answer | {"gpus": tuple(answer["gpus"])})
 
 
-def software_findings(found: Software, spec: SearchSpec) -> Iterator[Finding]:
+def interpreter_findings(found: InterpreterInfo, spec: SearchSpec) -> Iterator[Finding]:
     """Whether the search's trials can run with it."""
     python = python_of(spec)
-    if Version(found.python) < Version(LEAST_PYTHON):
-        words = f"{python} is Python {found.python}, ranks need {LEAST_PYTHON}"
+    if Version(found.python) < Version(MIN_PYTHON):
+        words = f"{python} is Python {found.python}, ranks need {MIN_PYTHON}"
         yield error("ranks_python", words, "name a newer one as trainer.python")
         return
     if spec.trainer.kind != "parlay":
@@ -131,10 +131,10 @@ def selftest_finding(accelerator: str, tests: Mapping[str, Any], torch: str | No
     return ok("selftest", f"passed on {accelerator} {when} with torch {tested or 'of an unknown version'}")
 
 
-def _torch_findings(found: Software, python: str, spec: SearchSpec) -> Iterator[Finding]:
+def _torch_findings(found: InterpreterInfo, python: str, spec: SearchSpec) -> Iterator[Finding]:
     fix = _install_for(python)
     if found.torch is None:
-        yield error("torch", f"{python} has no torch: {found.why}", fix)
+        yield error("torch", f"{python} has no torch: {found.torch_error}", fix)
     elif old := old_torch_finding(found.torch, python):
         yield old
     else:
@@ -148,9 +148,9 @@ def _torch_findings(found: Software, python: str, spec: SearchSpec) -> Iterator[
 
 def old_torch_finding(torch: str, python: str) -> Finding | None:
     """An error where Parlay's own trainer cannot use a torch as old as that."""
-    if Version(torch.partition("+")[0]) >= Version(LEAST_TORCH):
+    if Version(torch.partition("+")[0]) >= Version(MIN_TORCH):
         return None
-    words = f"{python} has torch {torch}, {LEAST_TORCH} is the oldest that can be used"
+    words = f"{python} has torch {torch}, {MIN_TORCH} is the oldest that can be used"
     return error("torch", words, _install_for(python))
 
 
@@ -158,7 +158,7 @@ def _install_for(python: str) -> str:
     return f"install it for {python}, or name another Python as trainer.python"
 
 
-def _gpu_findings(found: Software, spec: SearchSpec) -> Iterator[Finding]:
+def _gpu_findings(found: InterpreterInfo, spec: SearchSpec) -> Iterator[Finding]:
     cluster = spec.cluster
     if cluster.accelerator.name == "cpu":
         return

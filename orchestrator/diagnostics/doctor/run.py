@@ -12,13 +12,13 @@ from functools import cached_property
 from dashboards.schema import TrackingSection
 from orchestrator.common.timeouts import result_with_timeout, submit_to_thread
 from orchestrator.config.spec import SearchSpec, with_locations
-from orchestrator.diagnostics.doctor.finding import Area, Examination, Finding, error, errors_of, note, ok
-from orchestrator.diagnostics.doctor.folders import examine_folder
-from orchestrator.diagnostics.doctor.job_limits import examine_jobs
-from orchestrator.diagnostics.doctor.machine import examine_machine
-from orchestrator.diagnostics.doctor.ranks import examine_ranks
-from orchestrator.diagnostics.doctor.slurm import COMMANDS, examine_slurm, no_commands
-from orchestrator.diagnostics.doctor.storage import examine_home, examine_ledger, examine_mlflow
+from orchestrator.diagnostics.doctor.finding import Area, DoctorReport, Finding, error, note, ok, problem_findings
+from orchestrator.diagnostics.doctor.folders import check_folder
+from orchestrator.diagnostics.doctor.job_limits import check_jobs
+from orchestrator.diagnostics.doctor.machine import check_machine
+from orchestrator.diagnostics.doctor.ranks import check_ranks
+from orchestrator.diagnostics.doctor.slurm import COMMANDS, check_slurm, no_commands
+from orchestrator.diagnostics.doctor.storage import check_home, check_ledger, check_mlflow
 from orchestrator.launchers.local.launcher import local_slots
 from orchestrator.planning.candidates import candidates_of, require_affordable
 from orchestrator.preflight.trainer import ranks_run_here, require_trainer
@@ -29,14 +29,14 @@ from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable
 from slurm.sandbox.config_files import SANDBOX_CLUSTER_NAME
 from trials.ledger.location import home_folder
 
-AREA_ANSWERS_WITHIN_S = 150.0
+AREA_LIMIT_S = 150.0
 """Several commands of 30 s each, or an interpreter's first import of torch."""
 
 Check = Callable[[], Iterator[Finding]]
 
 
 @dataclass(frozen=True)
-class Subject:
+class DoctorTarget:
     """What is examined: a search, or without one what any search would meet. `kind` is the launcher's, None where
     nobody has said it; `ledger_url` is the one that was given."""
 
@@ -47,7 +47,7 @@ class Subject:
     submits: bool = False
 
     @property
-    def is_slurms(self) -> bool:
+    def uses_slurm(self) -> bool:
         """Whether its ranks are jobs; where nobody says, they are wherever there is a Slurm."""
         return self.kind.startswith("slurm") if self.kind else self.has_commands
 
@@ -64,21 +64,21 @@ class Subject:
         return shutil.which(COMMANDS[0]) is not None
 
 
-def examine(subject: Subject, is_told: Callable[[Area], None] = lambda area: None) -> Examination:
-    """Everything but a job; `is_told` of each area before it is looked at. Nothing is launched, and nothing is left."""
+def run_checks(target: DoctorTarget, on_area: Callable[[Area], None] = lambda area: None) -> DoctorReport:
+    """Everything but a job; `on_area` of each area before it is looked at. Nothing is launched, and nothing is left."""
     areas = []
-    for area, check in _checks(subject, _feasible(subject.spec)):
-        is_told(area)
-        areas.append((area, tuple(findings_in_time(area, check))))
-    return Examination(tuple(areas))
+    for area, check in _checks(target, _search_space(target.spec)):
+        on_area(area)
+        areas.append((area, tuple(findings_with_timeout(area, check))))
+    return DoctorReport(tuple(areas))
 
 
-def findings_in_time(area: Area, check: Check, limit_s: float = AREA_ANSWERS_WITHIN_S) -> list[Finding]:
+def findings_with_timeout(area: Area, check: Check, limit_s: float = AREA_LIMIT_S) -> list[Finding]:
     """What the check found until it ended, failed or had had its time."""
     found: list[Finding] = []
 
     def work() -> None:
-        with _told_as_findings(str(area), found):
+        with _errors_as_findings(str(area), found):
             for finding in check():
                 found.append(finding)
 
@@ -90,7 +90,7 @@ def findings_in_time(area: Area, check: Check, limit_s: float = AREA_ANSWERS_WIT
     return found
 
 
-def examine_search(spec: SearchSpec) -> Iterator[Finding]:
+def check_search(spec: SearchSpec) -> Iterator[Finding]:
     """What a new search would be refused for, but for places and Slurm, which have areas of their own."""
     space = candidates_of(spec)
     cluster = spec.cluster
@@ -110,26 +110,26 @@ def examine_search(spec: SearchSpec) -> Iterator[Finding]:
         yield note("links", words, "parlay calibrate SEARCH.YAML measures this cluster's own")
 
 
-def _checks(subject: Subject, space: SearchSpace | None) -> Iterator[tuple[Area, Check]]:
+def _checks(target: DoctorTarget, space: SearchSpace | None) -> Iterator[tuple[Area, Check]]:
     """In the order in which they are told; each is asked for once the one before is done."""
-    spec = subject.spec
+    spec = target.spec
     if spec is not None:
-        yield Area.SEARCH, lambda: examine_search(spec)
-    yield Area.MACHINE, examine_machine
-    if subject.is_slurms:
-        yield Area.SLURM, lambda: examine_slurm(subject.slurm, os.environ, _poll_interval_s(spec))
+        yield Area.SEARCH, lambda: check_search(spec)
+    yield Area.MACHINE, check_machine
+    if target.uses_slurm:
+        yield Area.SLURM, lambda: check_slurm(target.slurm, os.environ, _poll_interval_s(spec))
         if spec is not None and space is not None:
-            yield Area.JOBS, lambda: _examine_jobs(subject, spec, space)
-    elif subject.kind is None:
+            yield Area.JOBS, lambda: _check_jobs(target, spec, space)
+    elif target.kind is None:
         yield Area.SLURM, lambda: iter([_no_slurm_here()])
     if spec is not None:
-        yield Area.FOLDERS, lambda: _examine_places(spec, subject)
-    yield Area.RECORDS, lambda: _examine_records(subject)
+        yield Area.FOLDERS, lambda: _check_places(spec, target)
+    yield Area.RECORDS, lambda: _check_records(target)
     if spec is not None:
-        yield Area.RANKS, lambda: examine_ranks(spec, home_folder(), subject.submits)
+        yield Area.RANKS, lambda: check_ranks(spec, home_folder(), target.submits)
 
 
-def _feasible(spec: SearchSpec | None) -> SearchSpace | None:
+def _search_space(spec: SearchSpec | None) -> SearchSpace | None:
     """None where there is none, which the search file's own check tells."""
     try:
         return None if spec is None else candidates_of(spec)
@@ -146,45 +146,45 @@ def _no_slurm_here() -> Finding:
     return note("commands", "there is no Slurm on this machine", found.fix or "")
 
 
-def _examine_jobs(subject: Subject, spec: SearchSpec, space: SearchSpace) -> Iterator[Finding]:
-    if subject.settings is not None:
-        yield from examine_jobs(subject.slurm, spec, space)
+def _check_jobs(target: DoctorTarget, spec: SearchSpec, space: SearchSpace) -> Iterator[Finding]:
+    if target.settings is not None:
+        yield from check_jobs(target.slurm, spec, space)
     else:
         yield note("jobs", "not looked at, since Slurm does not answer", "see what was found of Slurm, and try again")
 
 
-def _examine_places(spec: SearchSpec, subject: Subject) -> Iterator[Finding]:
+def _check_places(spec: SearchSpec, target: DoctorTarget) -> Iterator[Finding]:
     try:
         require_directories(spec)
     except InputError as refused:
         raise with_locations(refused, spec) from refused
-    runs_on_nodes, settings = subject.is_slurms, subject.settings if subject.is_slurms else None
+    runs_on_nodes, settings = target.uses_slurm, target.settings if target.uses_slurm else None
     is_sandbox = settings is not None and settings.cluster_name == SANDBOX_CLUSTER_NAME
-    yield from examine_folder(spec.work_dir, runs_on_nodes, is_sandbox)
+    yield from check_folder(spec.work_dir, runs_on_nodes, is_sandbox)
 
 
-def _examine_records(subject: Subject) -> Iterator[Finding]:
+def _check_records(target: DoctorTarget) -> Iterator[Finding]:
     """Each by itself: a ledger that is refused says nothing of MLflow."""
     found: list[Finding] = []
-    tracking = subject.spec.tracking if subject.spec else TrackingSection()
+    tracking = target.spec.tracking if target.spec else TrackingSection()
     checks: Sequence[Check] = (
-        examine_home,
-        lambda: examine_ledger(subject.ledger_url),
-        lambda: examine_mlflow(tracking),
+        check_home,
+        lambda: check_ledger(target.ledger_url),
+        lambda: check_mlflow(tracking),
     )
     for check in checks:
-        with _told_as_findings(str(Area.RECORDS), found):
+        with _errors_as_findings(str(Area.RECORDS), found):
             found.extend(check())
     yield from dict.fromkeys(found)  # a home that cannot be used is refused by all three
 
 
 @contextmanager
-def _told_as_findings(area: str, found: list[Finding]) -> Iterator[None]:
+def _errors_as_findings(area: str, found: list[Finding]) -> Iterator[None]:
     """Within this block what is refused, or cannot be had, is a finding like others."""
     try:
         yield
     except InputError as refused:
-        found.extend(errors_of(refused.problems))
+        found.extend(problem_findings(refused.problems))
     except ExternalError as refused:
         found.append(error("refused", str(refused), refused.fix or "its words tell what it wants"))
     except SlurmUnreachable as unreachable:

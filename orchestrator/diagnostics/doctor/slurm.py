@@ -18,7 +18,7 @@ OLDEST_VERSION = (20, 11)
 _MUNGE = "munge"
 
 
-def examine_slurm(slurm: Slurm, environ: Mapping[str, str], wanted_poll_interval_s: float | None) -> Iterator[Finding]:
+def check_slurm(slurm: Slurm, environ: Mapping[str, str], wanted_poll_interval_s: float | None) -> Iterator[Finding]:
     """Everything about the Slurm that this environment names; short where none answers. The interval is the search
     file's, None where it has none."""
     missing = [command for command in COMMANDS if shutil.which(command, path=environ.get("PATH", os.defpath)) is None]

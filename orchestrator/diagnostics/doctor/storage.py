@@ -11,8 +11,8 @@ from dashboards.mlflow.backend_store import tracking_uri
 from dashboards.mlflow.sync import MlflowSync
 from dashboards.schema import TrackingSection
 from dashboards.text import masked
-from orchestrator.diagnostics.doctor.finding import Finding, error, errors_of, note, ok, warning
-from orchestrator.diagnostics.doctor.folders import swapping_findings
+from orchestrator.diagnostics.doctor.finding import Finding, error, note, ok, problem_findings, warning
+from orchestrator.diagnostics.doctor.folders import write_access_findings
 from search_spaces.errors import ExternalError, InputError
 from trials.ledger.location import (
     NETWORK_FILE_SYSTEMS,
@@ -25,26 +25,26 @@ from trials.ledger.location import (
 )
 from trials.ledger.reader import LedgerReader
 
-LEAST_FREE_GIB = 0.2
+MIN_FREE_GIB = 0.2
 _SQLITE = "sqlite:///"
 
 
-def examine_home() -> Iterator[Finding]:
+def check_home() -> Iterator[Finding]:
     """What belongs to the user and not to one search; made where it is not there."""
     home = home_folder()
     yield ok("home", f"{home} on {file_system(home) or 'a file system of unknown type'}, yours alone")
-    yield from swapping_findings(home)
+    yield from write_access_findings(home)
     if (wanted := configured_home()) != home:
         words = f"{wanted} lies on {flock_description(wanted)}; so {home} is used, which other machines do not see"
         yield note("locks", words, "set PARLAY_HOME to a folder on local disk to choose where")
     found = os.statvfs(home)
     free_gib = found.f_bavail * found.f_frsize / 2**30
-    if free_gib < LEAST_FREE_GIB:
+    if free_gib < MIN_FREE_GIB:
         words = f"{free_gib:.2f} GiB are free at {home}, where the ledger and MLflow's file are"
         yield warning("home_space", words, "make room, or set PARLAY_HOME to a folder on local disk")
 
 
-def examine_ledger(given: str | None) -> Iterator[Finding]:
+def check_ledger(given: str | None) -> Iterator[Finding]:
     """Whether the ledger can be read, and is one that this Parlay knows. A file that is not there yet is not made."""
     url = ledger_url(given)
     if existing_ledger_url(given) is None:
@@ -65,7 +65,7 @@ def examine_ledger(given: str | None) -> Iterator[Finding]:
     yield ok("ledger", f"{masked(url)} answers; it holds {count} searches")
 
 
-def examine_mlflow(tracking: TrackingSection) -> Iterator[Finding]:
+def check_mlflow(tracking: TrackingSection) -> Iterator[Finding]:
     """Whether MLflow has the experiment, and lets it be written to. A file that is not there yet is not made."""
     if not tracking.enabled:
         yield ok("mlflow", "tracking.enabled is false: nothing is sent")
@@ -80,7 +80,7 @@ def examine_mlflow(tracking: TrackingSection) -> Iterator[Finding]:
     try:
         remark = MlflowSync(tracking.mlflow_uri, tracking.experiment, home_folder()).check()
     except InputError as refused:
-        yield from errors_of(refused.problems)
+        yield from problem_findings(refused.problems)
         return
     if remark is not None:
         fix = "start it, or give another tracking.mlflow_uri; parlay sync sends later what is missing"

@@ -9,8 +9,8 @@ import pytest
 
 from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
-from orchestrator.diagnostics.calibrate import NotMeasured, calibrate, precisions_of, world_of
-from orchestrator.diagnostics.job import JobWatcher
+from orchestrator.diagnostics.calibrate import CalibrationFailed, calibrate, calibration_cluster, precisions_of
+from orchestrator.diagnostics.job import JobCallbacks
 from orchestrator.launchers.base import LaunchRequest
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
@@ -54,7 +54,9 @@ def launcher_of(
 def run(tmp_path: Path, launcher: ScriptedLauncher, **watching) -> Measurements:
     world = Cluster(ACCELERATORS["cpu"], 2, 1)
     folder = SearchFolder(tmp_path / "calibrate-abc123")
-    return calibrate(launcher, folder, world, SHAPES["gpt2"], ["fp32", "bf16"], sys.executable, JobWatcher(**watching))
+    return calibrate(
+        launcher, folder, world, SHAPES["gpt2"], ["fp32", "bf16"], sys.executable, JobCallbacks(**watching)
+    )
 
 
 @pytest.mark.parametrize(
@@ -68,18 +70,18 @@ def run(tmp_path: Path, launcher: ScriptedLauncher, **watching) -> Measurements:
     ],
 )
 def test_what_a_trial_may_use_is_measured_and_two_nodes_where_there_are(tmp_path, nodes, sets, measured):
-    world = world_of(spec_of(tmp_path, *sets, nodes=nodes))
+    world = calibration_cluster(spec_of(tmp_path, *sets, nodes=nodes))
     assert (world.num_nodes, world.gpus_per_node) == (measured, 4)
 
 
 def test_fewer_nodes_are_measured_where_it_is_said(tmp_path):
-    assert world_of(spec_of(tmp_path), 3).num_nodes == 3
+    assert calibration_cluster(spec_of(tmp_path), 3).num_nodes == 3
 
 
 @pytest.mark.parametrize(("nodes", "asked", "rule"), [(16, 1, "from 2 to the"), (16, 17, "16"), (1, 2, "has 1 node")])
 def test_nodes_that_tell_nothing_or_are_not_there_are_refused(tmp_path, nodes, asked, rule):
     with pytest.raises(InputError) as caught:
-        world_of(spec_of(tmp_path, nodes=nodes), asked)
+        calibration_cluster(spec_of(tmp_path, nodes=nodes), asked)
     problem = caught.value.problems[0]
     assert (problem.key, problem.value) == ("--nodes", asked)
     assert rule in problem.rule
@@ -112,7 +114,7 @@ def test_a_rank_that_failed_is_told_in_its_own_words_with_its_log(tmp_path):
     launcher = launcher_of(
         LaunchStatus(Liveness.ENDED, started=True, failed=True), excerpt="Traceback ...\nValueError: no such device\n"
     )
-    with pytest.raises(NotMeasured) as caught:
+    with pytest.raises(CalibrationFailed) as caught:
         run(tmp_path, launcher)
     assert str(caught.value) == "rank 1: script_error: ValueError: no such device"
     assert caught.value.log == launcher.requests[0].folder.path / "rank-00001.log"
@@ -120,7 +122,7 @@ def test_a_rank_that_failed_is_told_in_its_own_words_with_its_log(tmp_path):
 
 def test_ranks_that_were_killed_are_told_in_the_launchers_words_also_where_numbers_are_there(tmp_path):
     launcher = launcher_of(LaunchStatus(Liveness.ENDED, started=True, failed=True, detail="rank 0 was killed"), FOUND)
-    with pytest.raises(NotMeasured) as caught:
+    with pytest.raises(CalibrationFailed) as caught:
         run(tmp_path, launcher)
     assert str(caught.value) == "rank 0 was killed"
     assert launcher.clock < 5.0
@@ -128,7 +130,7 @@ def test_ranks_that_were_killed_are_told_in_the_launchers_words_also_where_numbe
 
 def test_numbers_that_another_machine_wrote_are_waited_for(tmp_path):
     launcher = launcher_of(ENDED)
-    with pytest.raises(NotMeasured, match="left no measurements"):
+    with pytest.raises(CalibrationFailed, match="left no measurements"):
         run(tmp_path, launcher)
     assert launcher.clock > 90.0
 
@@ -136,5 +138,5 @@ def test_numbers_that_another_machine_wrote_are_waited_for(tmp_path):
 def test_measuring_that_is_told_to_stop_is_cancelled(tmp_path):
     launcher = launcher_of(LaunchStatus(Liveness.ALIVE))
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, launcher, is_told_to_stop=lambda: bool(launcher.requests))
+        run(tmp_path, launcher, stop_requested=lambda: bool(launcher.requests))
     assert launcher.cancelled == ["calibrate-abc123.t0001.a1"]

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.diagnostics.cluster_file import CalibrationContext, calibrated_cluster, cluster_file, is_by_calibrate
+from orchestrator.diagnostics.cluster_file import (
+    CalibrationContext,
+    calibrated_cluster,
+    cluster_file,
+    is_written_by_calibrate,
+)
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster, MeasuredSpeed
 from search_spaces.hardware.links import Fabric
 from search_spaces.schema.cluster_sections import ClusterSection
@@ -163,9 +168,9 @@ def test_the_file_says_when_where_and_with_what_it_was_measured(tmp_path):
     ):
         assert words in text
     (tmp_path / "mine.yaml").write_text(text)
-    assert is_by_calibrate(tmp_path / "mine.yaml")
+    assert is_written_by_calibrate(tmp_path / "mine.yaml")
     (tmp_path / "other.yaml").write_text("accelerator: cpu\n")
-    assert not is_by_calibrate(tmp_path / "other.yaml")
+    assert not is_written_by_calibrate(tmp_path / "other.yaml")
 
 
 def test_a_cluster_of_which_a_part_was_measured_keeps_its_size():

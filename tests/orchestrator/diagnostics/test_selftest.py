@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.diagnostics.selftest import SelftestReport, SelftestWatcher, cases_for, record, selftest, world_of
+from orchestrator.diagnostics.selftest import (
+    SelftestCallbacks,
+    SelftestReport,
+    cases_for,
+    record_result,
+    selftest,
+    selftest_cluster,
+)
 from orchestrator.launchers.base import Launcher, LaunchRequest
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
@@ -34,7 +41,7 @@ def launcher_of(results: list[CaseResult], status: LaunchStatus) -> ScriptedLaun
 
 def run(tmp_path: Path, launcher: Launcher, **watching) -> SelftestReport:
     folder = SearchFolder(tmp_path / "selftest-abc123")
-    return selftest(launcher, folder, PAIR, CASES, sys.executable, SelftestWatcher(**watching))
+    return selftest(launcher, folder, PAIR, CASES, sys.executable, SelftestCallbacks(**watching))
 
 
 @pytest.mark.parametrize(
@@ -42,7 +49,7 @@ def run(tmp_path: Path, launcher: Launcher, **watching) -> SelftestReport:
     [(8, 1, 8, 1), (16, 1, 8, 1), (4, 1, 4, 1), (8, 16, 4, 2), (4, 2, 4, 2), (2, 8, 2, 4), (1, 3, 1, 3), (1, 1, 1, 1)],
 )
 def test_a_selftest_takes_up_to_eight_ranks_and_two_nodes_where_there_are(gpus_per_node, num_nodes, per_node, nodes):
-    world = world_of(Cluster(H100, gpus_per_node, num_nodes))
+    world = selftest_cluster(Cluster(H100, gpus_per_node, num_nodes))
     assert (world.gpus_per_node, world.num_nodes) == (per_node, nodes)
 
 
@@ -56,7 +63,7 @@ def test_the_cases_fit_the_world_and_end_with_those_that_must_fail():
 
 @pytest.mark.slow
 def test_compiled_layouts_are_among_them_on_gpus_where_the_ranks_suffice():
-    assert not [case for case in cases_for(world_of(Cluster(CPU, 8, 1))) if case.layout.torch_compile]
+    assert not [case for case in cases_for(selftest_cluster(Cluster(CPU, 8, 1))) if case.layout.torch_compile]
     on_two = [case.name for case in cases_for(Cluster(H100, 2, 1)) if case.layout.torch_compile]
     assert "compiled-one-rank" in on_two
     assert "compiled-tensor-pipeline" not in on_two
@@ -115,17 +122,17 @@ def test_results_that_another_machine_wrote_are_waited_for(tmp_path):
 def test_a_selftest_that_is_told_to_stop_is_cancelled(tmp_path):
     launcher = launcher_of(GOOD, LaunchStatus(Liveness.ENDED))
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, launcher, is_told_to_stop=lambda: bool(launcher.requests))
+        run(tmp_path, launcher, stop_requested=lambda: bool(launcher.requests))
     assert launcher.cancelled == ["selftest-abc123.t0001.a1"]
 
 
 def test_the_last_selftest_of_each_accelerator_is_kept(tmp_path):
     passed = SelftestReport(tuple(CASES), Results(tuple(GOOD), {"torch": "2.13.0"}))
     failed = SelftestReport(tuple(CASES), Results((GOOD[0],)), "1 of 2 cases were run: killed")
-    record(failed, "slurm", Cluster(H100, 4, 2), tmp_path)
-    record(passed, "local", PAIR, tmp_path)
-    record(passed, "slurm", Cluster(H100, 4, 2), tmp_path)
-    record(failed, "local", PAIR, tmp_path)
+    record_result(failed, "slurm", Cluster(H100, 4, 2), tmp_path)
+    record_result(passed, "local", PAIR, tmp_path)
+    record_result(passed, "slurm", Cluster(H100, 4, 2), tmp_path)
+    record_result(failed, "local", PAIR, tmp_path)
     kept = read_json(tmp_path / "selftest.json")
     assert kept["schema"] == "parlay.selftest_record/1"
     assert {name: entry["passed"] for name, entry in kept["selftests"].items()} == {"h100-80gb": True, "cpu": False}
@@ -141,7 +148,7 @@ def test_the_last_selftest_of_each_accelerator_is_kept(tmp_path):
 def test_a_damaged_record_is_told_and_replaced_and_the_result_is_not_lost(tmp_path, text, words):
     notes: list[str] = []
     (tmp_path / "selftest.json").write_text(text)
-    record(SelftestReport(tuple(CASES), Results(tuple(GOOD), {})), "local", PAIR, tmp_path, notes.append)
+    record_result(SelftestReport(tuple(CASES), Results(tuple(GOOD), {})), "local", PAIR, tmp_path, notes.append)
     assert (read_json(tmp_path / "selftest.json") or {})["selftests"]["cpu"]["passed"]
     [note] = notes
     assert words in note
@@ -151,6 +158,8 @@ def test_a_damaged_record_is_told_and_replaced_and_the_result_is_not_lost(tmp_pa
 def test_a_record_that_cannot_be_written_is_told(tmp_path):
     notes: list[str] = []
     (tmp_path / "home").touch()
-    record(SelftestReport(tuple(CASES), Results(tuple(GOOD), {})), "local", PAIR, tmp_path / "home", notes.append)
+    record_result(
+        SelftestReport(tuple(CASES), Results(tuple(GOOD), {})), "local", PAIR, tmp_path / "home", notes.append
+    )
     [note] = notes
     assert "does not tell of this selftest" in note

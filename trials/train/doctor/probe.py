@@ -15,7 +15,7 @@ import torch
 from search_spaces.plain_file import read_plain
 from trials.files.folders import AttemptFolder, write_text
 from trials.protocols.calibration import CPU_BUDGET, GPU_BUDGET
-from trials.protocols.node_probe import MARKS_SEEN_WITHIN_S, RankSight, Sights, marker_path
+from trials.protocols.node_probe import MARKS_SEEN_WITHIN_S, NodeProbeReport, RankProbe, marker_path
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.report import Report
 from trials.train.calibrate.benchmarks import BenchmarkRunner
@@ -26,7 +26,7 @@ from trials.train.parallel.process_groups import join_world
 from trials.trial import TrialSpec
 
 
-def probe_nodes(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report: Report) -> Sights:
+def probe_nodes(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report: Report) -> NodeProbeReport:
     """Everything, on every rank of the world; the same on all of them."""
     device = open_device(spec, env.local_rank)
     write_text(marker_path(folder.path, env.rank), spec.nonce)
@@ -39,12 +39,12 @@ def probe_nodes(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, re
     report.progress()
     effort = CPU_BUDGET if device.is_cpu else GPU_BUDGET
     bench = BenchmarkRunner(spec, env.rank, device, effort, Stopwatch(device, report, effort.seconds))
-    return Sights(tuple(map(RankSight.from_json, ranks)), tuple(bench.group_times()))
+    return NodeProbeReport(tuple(map(RankProbe.from_json, ranks)), tuple(bench.group_times()))
 
 
-def rank_probe(rank: int, device: Device, clock_s: float, unseen: tuple[int, ...]) -> RankSight:
+def rank_probe(rank: int, device: Device, clock_s: float, unseen: tuple[int, ...]) -> RankProbe:
     """What this process sees of its machine."""
-    return RankSight(
+    return RankProbe(
         rank=rank,
         node=os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
         host=socket.gethostname(),

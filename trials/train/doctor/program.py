@@ -1,6 +1,6 @@
 """`python -m trials.train.doctor SPEC_PATH`: what the ranks of a job see, and how fast they talk with each other.
 
-Rank 0 leaves sights.json beside the spec, and NCCL's own words of its transports stand in the ranks' logs. Exit code 0
+Rank 0 writes node_probe.json next to the spec; NCCL logs its transports in the ranks' logs. Exit code 0
 when all was seen, 1 when this rank failed or was ended (the outcome says why), 2 for bad usage.
 """
 

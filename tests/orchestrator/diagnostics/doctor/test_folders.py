@@ -12,11 +12,11 @@ import pytest
 from orchestrator.diagnostics.doctor import folders
 from orchestrator.diagnostics.doctor.finding import Level
 from orchestrator.diagnostics.doctor.folders import (
+    check_folder,
     clock_finding,
-    examine_folder,
     room_findings,
     sharing_finding,
-    swapping_findings,
+    write_access_findings,
     writing_findings,
 )
 from tests.strangers import STRANGER, needs_a_stranger
@@ -24,7 +24,7 @@ from trials.files import path_owners
 
 
 def test_a_folder_that_will_be_made_is_tried_where_it_will_be_and_nothing_is_left(tmp_path):
-    findings = {f.name: f for f in examine_folder(tmp_path / "a" / "b", runs_on_nodes=False, is_sandbox=False)}
+    findings = {f.name: f for f in check_folder(tmp_path / "a" / "b", runs_on_nodes=False, is_sandbox=False)}
     assert {f.level for f in findings.values()} == {Level.OK}
     assert f"will be made in {tmp_path}" in findings["work_dir"].message
     assert set(findings) == {"work_dir", "file_system", "writable", "clock", "space"}
@@ -85,7 +85,7 @@ def project(tmp_path, monkeypatch) -> Path:
 
 @pytest.mark.security("paths")
 def test_a_group_that_could_put_a_folder_in_the_place_of_a_search_is_named(project):
-    [finding] = swapping_findings(project / "runs" / "to be made")
+    [finding] = write_access_findings(project / "runs" / "to be made")
     assert (finding.name, finding.level) == ("others_write", Level.WARNING)
     assert finding.message.startswith(f"group physics may write in {project}, ")
     assert f"chmod g-w,o-w {project}" in (finding.fix or "")
@@ -94,4 +94,4 @@ def test_a_group_that_could_put_a_folder_in_the_place_of_a_search_is_named(proje
 @needs_a_stranger
 def test_what_the_user_cannot_mend_is_a_note(project, monkeypatch):
     monkeypatch.setattr(folders.os, "geteuid", lambda: STRANGER)  # and the folder is root's
-    assert [finding.level for finding in swapping_findings(project / "runs")] == [Level.NOTE]
+    assert [finding.level for finding in write_access_findings(project / "runs")] == [Level.NOTE]

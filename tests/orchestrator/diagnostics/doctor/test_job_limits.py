@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.config.loader import load_search_file
 from orchestrator.diagnostics.doctor.finding import Finding, Level
-from orchestrator.diagnostics.doctor.job_limits import examine_jobs
+from orchestrator.diagnostics.doctor.job_limits import check_jobs
 from orchestrator.planning.candidates import candidates_of
 from slurm.association_limits import Association, AssociationLimits, Qos
 from slurm.fake.client import FakeSlurm
@@ -45,7 +45,7 @@ def slurm_with(*partitions: str) -> FakeSlurm:
 
 def examined(slurm: FakeSlurm, folder: Path, *changes: str) -> list[Finding]:
     spec = load_search_file(write_search(folder, SEARCH), changes)
-    return list(examine_jobs(slurm, spec, candidates_of(spec)))
+    return list(check_jobs(slurm, spec, candidates_of(spec)))
 
 
 def faults(slurm: FakeSlurm, folder: Path, *changes: str) -> list[tuple[str, Level]]:

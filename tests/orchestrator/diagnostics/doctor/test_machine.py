@@ -9,7 +9,7 @@ import pytest
 from orchestrator.diagnostics.doctor import machine
 from orchestrator.diagnostics.doctor.finding import Finding, Level
 from orchestrator.diagnostics.doctor.machine import (
-    examine_machine,
+    check_machine,
     library_findings,
     limit_findings,
     python_finding,
@@ -25,13 +25,13 @@ def levels(findings) -> list[tuple[str, Level]]:
 
 
 def test_this_machine_runs_parlay():
-    assert Level.ERROR not in {finding.level for finding in examine_machine()}
+    assert Level.ERROR not in {finding.level for finding in check_machine()}
 
 
 @pytest.mark.parametrize(("words", "found"), [("it is busy", [("load", Level.NOTE)]), (None, [])])
 def test_other_work_on_this_machine_is_told(monkeypatch, words, found):
     monkeypatch.setattr(machine, "busy_warning", lambda: words)
-    assert [pair for pair in levels(examine_machine()) if pair[0] == "load"] == found
+    assert [pair for pair in levels(check_machine()) if pair[0] == "load"] == found
 
 
 @pytest.mark.bad_input(47)

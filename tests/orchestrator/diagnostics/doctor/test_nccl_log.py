@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.diagnostics.doctor.nccl_log import NcclLog, parse_nccl_log, together
+from orchestrator.diagnostics.doctor.nccl_log import NcclLog, merge_logs, parse_nccl_log
 
 ROCE = """\
 rank 3 says something of its own via NET/Socket/0
@@ -87,7 +87,7 @@ def test_lines_that_may_tell_why_are_kept_once():
 
 
 def test_the_ranks_logs_together_are_tcp_where_one_of_them_is():
-    found = together([parse_nccl_log(ROCE), NcclLog(), parse_nccl_log(TCP)])
+    found = merge_logs([parse_nccl_log(ROCE), NcclLog(), parse_nccl_log(TCP)])
     assert found.name == "NET/IB/GDRDMA, NET/Socket"
     assert found.is_tcp
-    assert together([]) == NcclLog()
+    assert merge_logs([]) == NcclLog()

@@ -8,24 +8,24 @@ import pytest
 
 from orchestrator.config.loader import load_search_file
 from orchestrator.diagnostics.doctor.finding import Finding, Level
-from orchestrator.diagnostics.doctor.node_probe import submit_test, world_of
-from orchestrator.diagnostics.job import JobWatcher
+from orchestrator.diagnostics.doctor.node_probe import probe_cluster, submit_test
+from orchestrator.diagnostics.job import JobCallbacks
 from orchestrator.launchers.base import LaunchRequest
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from tests.orchestrator.cli.parlay import TINY_SEARCH, write_search
 from tests.orchestrator.diagnostics.doctor.test_nccl_log import TCP
-from tests.orchestrator.diagnostics.doctor.test_node_findings import sights
+from tests.orchestrator.diagnostics.doctor.test_node_findings import probe
 from tests.orchestrator.scripted import ScriptedLauncher, leave_words_of_a_rank, one_job
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import SearchFolder
-from trials.protocols.node_probe import Sights
+from trials.protocols.node_probe import NodeProbeReport
 
 ENDED = LaunchStatus(Liveness.ENDED, started=True)
 FAILED = LaunchStatus(Liveness.ENDED, started=True, failed=True, detail="rank 1 ended with 2")
 
 
 def launcher_of(
-    status: LaunchStatus, found: Sights | None = None, excerpt: str | None = None, log: str = ""
+    status: LaunchStatus, found: NodeProbeReport | None = None, excerpt: str | None = None, log: str = ""
 ) -> ScriptedLauncher:
     """Its ranks leave what they saw, or the words of rank 1's failure, before they end."""
 
@@ -43,17 +43,17 @@ def run(folder: Path, launcher: ScriptedLauncher, *changes: str, **watching) -> 
     (folder / "runs").mkdir()
     spec = load_search_file(write_search(folder, TINY_SEARCH), ["launcher.kind=slurm", *changes])
     job = SearchFolder(folder / "runs" / "doctor-abc123")
-    return list(submit_test(launcher, job, spec, JobWatcher(**watching)))
+    return list(submit_test(launcher, job, spec, JobCallbacks(**watching)))
 
 
 @pytest.mark.parametrize(("nodes", "tested"), [(1, 1), (2, 2), (16, 2)])
 def test_two_whole_nodes_are_tested_where_there_are_two(nodes, tested):
-    world = world_of(Cluster(ACCELERATORS["a100-80gb"], 8, nodes))
+    world = probe_cluster(Cluster(ACCELERATORS["a100-80gb"], 8, nodes))
     assert (world.num_nodes, world.gpus_per_node) == (tested, 8)
 
 
 def test_the_job_runs_the_doctors_program_and_its_logs_are_read(tmp_path):
-    launcher = launcher_of(ENDED, sights(2.0), log=TCP)
+    launcher = launcher_of(ENDED, probe(2.0), log=TCP)
     changes = ("cluster={accelerator: a100-80gb, gpus_per_node: 4, num_nodes: 2}", "space={num_nodes: 2}")
     findings = {f.name: f for f in run(tmp_path, launcher, *changes, "global_batch_size=64", "baseline={}")}
     [request] = launcher.requests
@@ -74,7 +74,7 @@ def test_the_job_runs_the_doctors_program_and_its_logs_are_read(tmp_path):
 )
 def test_a_torch_of_the_nodes_that_is_too_old_for_parlays_trainer_is_an_error(tmp_path, torch, trainer, expected):
     changes = ("cluster={accelerator: a100-80gb, gpus_per_node: 4, num_nodes: 2}", "space={num_nodes: 2}")
-    launcher = launcher_of(ENDED, sights(2.0, torch=torch), log=TCP)
+    launcher = launcher_of(ENDED, probe(2.0, torch=torch), log=TCP)
     found = run(tmp_path, launcher, *changes, "global_batch_size=64", "baseline={}", f"trainer={trainer}")
     assert [finding.level for finding in found if finding.name == "torch"] == expected
 
@@ -95,5 +95,5 @@ def test_ranks_that_find_no_spec_are_told_of_the_folder_they_do_not_share(tmp_pa
 def test_a_job_that_is_told_to_stop_is_cancelled(tmp_path):
     launcher = launcher_of(LaunchStatus(Liveness.ALIVE))
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, launcher, is_told_to_stop=lambda: bool(launcher.requests))
+        run(tmp_path, launcher, stop_requested=lambda: bool(launcher.requests))
     assert launcher.cancelled == ["doctor-abc123.t0001.a1"]

@@ -11,16 +11,16 @@ from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
 from orchestrator.diagnostics.doctor.finding import Finding, Level
 from orchestrator.diagnostics.doctor.ranks import (
-    Software,
-    examine_ranks,
+    InterpreterInfo,
+    check_ranks,
+    interpreter_findings,
+    probe_interpreter,
     selftest_finding,
     selftest_findings,
-    software_findings,
-    software_of,
 )
 from tests.orchestrator.cli.parlay import TINY_SEARCH, write_search
 
-WELL = Software("3.11.7", "2.6.0+cu124", "0.19.8", ("NVIDIA A100-SXM4-80GB",) * 4)
+WELL = InterpreterInfo("3.11.7", "2.6.0+cu124", "0.19.8", ("NVIDIA A100-SXM4-80GB",) * 4)
 PASSED = {
     "at": "2026-11-20T10:00:00Z",
     "passed": True,
@@ -42,18 +42,18 @@ def faults(findings) -> list[tuple[str, Level]]:
 def test_an_interpreter_tells_what_it_has(tmp_path):
     (tmp_path / "python").write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     (tmp_path / "python").chmod(0o755)
-    found = software_of(str(tmp_path / "python"))
-    assert isinstance(found, Software)
+    found = probe_interpreter(str(tmp_path / "python"))
+    assert isinstance(found, InterpreterInfo)
     assert found.python == sys.version.split()[0]
     assert found.torch is None
-    assert "No module named 'torch'" in (found.why or "")
+    assert "No module named 'torch'" in (found.torch_error or "")
 
 
 @pytest.mark.slow
 def test_a_python_is_asked_with_no_option_that_the_oldest_does_not_know(tmp_path):
     (tmp_path / "python").write_text(f'#!/bin/sh\n[ "$1" = -c ] || exit 2\nexec {sys.executable} -S "$@"\n')
     (tmp_path / "python").chmod(0o755)
-    assert isinstance(software_of(str(tmp_path / "python")), Software)
+    assert isinstance(probe_interpreter(str(tmp_path / "python")), InterpreterInfo)
 
 
 @pytest.mark.slow
@@ -65,8 +65,8 @@ def test_what_ranks_do_not_see_is_not_counted_as_theirs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "in_our_folder")
     (tmp_path / "python").write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     (tmp_path / "python").chmod(0o755)
-    found = software_of("../python")
-    assert isinstance(found, Software)
+    found = probe_interpreter("../python")
+    assert isinstance(found, InterpreterInfo)
     assert found.torch is None
 
 
@@ -74,7 +74,7 @@ def test_what_ranks_do_not_see_is_not_counted_as_theirs(tmp_path, monkeypatch):
     ("python", "words"), [("/no/such/python", "not an executable"), ("/bin/true", "Python program")]
 )
 def test_what_is_no_interpreter_is_an_error(python, words):
-    fault = software_of(python)
+    fault = probe_interpreter(python)
     assert isinstance(fault, Finding)
     assert (fault.level, fault.name) == (Level.ERROR, "ranks_python")
     assert words in fault.message
@@ -85,20 +85,20 @@ def test_what_is_no_interpreter_is_an_error(python, words):
     ("found", "changes", "expected"),
     [
         (WELL, (), []),
-        (Software("3.9.18", "2.6.0"), (), [("ranks_python", Level.ERROR)]),
-        (Software("3.10.14", "2.6.0", "0.19.8"), (), []),
-        (Software("3.11.7", why="ImportError: libcudart"), (), [("torch", Level.ERROR)]),
-        (Software("3.11.7", "2.5.1"), (), [("torch", Level.ERROR)]),
-        (Software("3.11.7", "2.6.0"), ("space.engine=[deepspeed, torch]",), [("deepspeed", Level.ERROR)]),
-        (Software("3.11.7", "2.6.0"), ("space.engine=torch",), []),
+        (InterpreterInfo("3.9.18", "2.6.0"), (), [("ranks_python", Level.ERROR)]),
+        (InterpreterInfo("3.10.14", "2.6.0", "0.19.8"), (), []),
+        (InterpreterInfo("3.11.7", torch_error="ImportError: libcudart"), (), [("torch", Level.ERROR)]),
+        (InterpreterInfo("3.11.7", "2.5.1"), (), [("torch", Level.ERROR)]),
+        (InterpreterInfo("3.11.7", "2.6.0"), ("space.engine=[deepspeed, torch]",), [("deepspeed", Level.ERROR)]),
+        (InterpreterInfo("3.11.7", "2.6.0"), ("space.engine=torch",), []),
         (WELL, ("cluster.accelerator=a100-80gb",), []),
         (WELL, ("cluster.accelerator=a100-80gb", "cluster.gpus_per_node=8"), [("gpus", Level.ERROR)]),
-        (Software("3.11.7"), ("trainer={kind: megatron-lm, script: train.py}", "space.engine=megatron-lm"), []),
+        (InterpreterInfo("3.11.7"), ("trainer={kind: megatron-lm, script: train.py}", "space.engine=megatron-lm"), []),
     ],
 )
 def test_what_the_ranks_would_miss_is_an_error(tmp_path, found, changes, expected):
     (tmp_path / "train.py").touch()
-    assert faults(software_findings(found, spec_of(tmp_path, "space.engine=torch", *changes))) == expected
+    assert faults(interpreter_findings(found, spec_of(tmp_path, "space.engine=torch", *changes))) == expected
 
 
 @pytest.mark.parametrize(
@@ -131,6 +131,6 @@ def test_a_damaged_record_of_selftests_is_a_finding(tmp_path, damage):
 def test_of_other_machines_only_a_job_can_tell(tmp_path):
     spec = spec_of(tmp_path, "launcher.kind=slurm")
 
-    alone = [(f.name, f.level) for f in examine_ranks(spec, tmp_path, submits=False)]
+    alone = [(f.name, f.level) for f in check_ranks(spec, tmp_path, submits=False)]
     assert alone == [("ranks_python", Level.NOTE), ("selftest", Level.NOTE)]
-    assert list(examine_ranks(spec, tmp_path, submits=True)) == []
+    assert list(check_ranks(spec, tmp_path, submits=True)) == []

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from orchestrator.diagnostics.doctor.finding import Area, Finding, Level, ok
-from orchestrator.diagnostics.doctor.run import Subject, examine, findings_in_time
+from orchestrator.diagnostics.doctor.run import DoctorTarget, findings_with_timeout, run_checks
 from search_spaces.errors import ExternalError, InputError
 from slurm.fake.client import FakeSlurm
 from slurm.fake.cluster import FakeCluster
@@ -25,7 +25,7 @@ def test_a_check_that_hangs_is_an_error_beside_what_it_found_before():
         released.wait(60)
 
     try:
-        found = findings_in_time(Area.FOLDERS, hanging, limit_s=0.2)
+        found = findings_with_timeout(Area.FOLDERS, hanging, limit_s=0.2)
     finally:
         released.set()
     assert [(f.name, f.level) for f in found] == [("first", Level.OK), ("no_answer", Level.ERROR)]
@@ -46,7 +46,7 @@ def test_what_a_check_raises_is_a_finding_with_what_to_do(raised, name):
         yield ok("first", "is well")
         raise raised
 
-    first, fault = findings_in_time(Area.SLURM, failing)
+    first, fault = findings_with_timeout(Area.SLURM, failing)
     assert (first.name, fault.name, fault.level) == ("first", name, Level.ERROR)
     assert fault.fix
 
@@ -57,13 +57,13 @@ def test_a_bug_of_ours_is_no_finding():
         raise KeyError("ours")
 
     with pytest.raises(KeyError):
-        findings_in_time(Area.SLURM, wrong)
+        findings_with_timeout(Area.SLURM, wrong)
 
 
 def test_without_a_search_file_its_own_areas_are_left_out(own_home):
-    subject = Subject(None, "local", None, FakeSlurm(FakeCluster([FakeNode("n1")])))
+    target = DoctorTarget(None, "local", None, FakeSlurm(FakeCluster([FakeNode("n1")])))
     told: list[Area] = []
-    found = examine(subject, told.append)
+    found = run_checks(target, told.append)
     assert told == [area for area, _ in found.areas] == [Area.MACHINE, Area.RECORDS]
     assert list(own_home.iterdir()) == []
 
@@ -71,6 +71,6 @@ def test_without_a_search_file_its_own_areas_are_left_out(own_home):
 def test_a_home_that_cannot_be_used_is_told_once(tmp_path, monkeypatch):
     (tmp_path / "home").write_text("no folder")
     monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
-    subject = Subject(None, "local", None, FakeSlurm(FakeCluster([FakeNode("n1")])))
-    [fault] = [f for f in examine(subject).findings if f.level is Level.ERROR]
+    target = DoctorTarget(None, "local", None, FakeSlurm(FakeCluster([FakeNode("n1")])))
+    [fault] = [f for f in run_checks(target).findings if f.level is Level.ERROR]
     assert "PARLAY_HOME" in (fault.fix or "")

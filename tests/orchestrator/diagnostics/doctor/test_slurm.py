@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.diagnostics.doctor.finding import Finding, Level
-from orchestrator.diagnostics.doctor.slurm import COMMANDS, examine_slurm, unreachable_finding
+from orchestrator.diagnostics.doctor.slurm import COMMANDS, check_slurm, unreachable_finding
 from slurm.fake.client import FakeSlurm
 from slurm.fake.cluster import FAKE_SETTINGS, FakeCluster
 from slurm.fake.placement import FakeNode
@@ -30,7 +30,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 def found(slurm: FakeSlurm, environ: dict[str, str], wanted_s: float | None = None) -> dict[str, Finding]:
-    return {finding.name: finding for finding in examine_slurm(slurm, environ, wanted_s)}
+    return {finding.name: finding for finding in check_slurm(slurm, environ, wanted_s)}
 
 
 def test_a_slurm_without_fault(slurm, environ):

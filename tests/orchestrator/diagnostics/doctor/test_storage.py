@@ -9,20 +9,20 @@ import pytest
 
 from dashboards.schema import TrackingSection
 from orchestrator.diagnostics.doctor.finding import Area, Finding, Level
-from orchestrator.diagnostics.doctor.run import findings_in_time
-from orchestrator.diagnostics.doctor.storage import examine_home, examine_ledger, examine_mlflow
+from orchestrator.diagnostics.doctor.run import findings_with_timeout
+from orchestrator.diagnostics.doctor.storage import check_home, check_ledger, check_mlflow
 from search_spaces.errors import InputError
 from trials.ledger import location
 from trials.ledger.writer import LedgerWriter
 
 
 def ledger(url: str | None) -> Finding:
-    [finding] = findings_in_time(Area.RECORDS, lambda: examine_ledger(url))
+    [finding] = findings_with_timeout(Area.RECORDS, lambda: check_ledger(url))
     return finding
 
 
 def test_home_is_told_and_made(own_home):
-    assert [(f.name, f.level) for f in examine_home()] == [("home", Level.OK)]
+    assert [(f.name, f.level) for f in check_home()] == [("home", Level.OK)]
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_home_is_told_and_made(own_home):
 def test_a_home_on_a_network_file_system_is_not_used_and_what_flock_is_there_is_said(mount, words, monkeypatch):
     monkeypatch.setenv("PARLAY_HOME", "/shared/home/ada")
     monkeypatch.setattr(location, "_mounts", lambda: f"server:/home /shared/home {mount} 0 0\n")
-    (finding,) = [finding for finding in examine_home() if finding.name == "locks"]
+    (finding,) = [finding for finding in check_home() if finding.name == "locks"]
     assert finding.level is Level.NOTE
     assert "/shared/home/ada lies on" in finding.message
     assert words in finding.message
@@ -50,7 +50,7 @@ def test_a_home_on_a_network_file_system_is_not_used_and_what_flock_is_there_is_
 def test_an_mlflow_file_on_a_network_file_system_is_warned_of(tmp_path, monkeypatch):
     monkeypatch.setattr(location, "_mounts", lambda: f"server:/home {tmp_path} nfs4 rw 0 0\n")
     tracking = TrackingSection(mlflow_uri=f"sqlite:///{tmp_path}/mlflow.db")
-    findings = {finding.name: finding for finding in examine_mlflow(tracking)}
+    findings = {finding.name: finding for finding in check_mlflow(tracking)}
     assert findings["mlflow_locks"].level is Level.WARNING
     assert "nfs4" in findings["mlflow_locks"].message
 
@@ -106,7 +106,7 @@ def test_a_postgres_that_does_not_answer_is_an_error(monkeypatch):
 
 def test_mlflow_that_is_not_wanted_or_not_made_yet_is_not_made(own_home):
     for tracking in (TrackingSection(enabled=False), TrackingSection()):
-        [finding] = examine_mlflow(tracking)
+        [finding] = check_mlflow(tracking)
         assert finding.level is Level.OK
     assert list(own_home.iterdir()) == []
 
@@ -120,7 +120,7 @@ def test_a_server_that_is_away_hinders_no_search(monkeypatch):
             return "MLflow at http://127.0.0.1:1 cannot be reached now; the search goes on without it"
 
     monkeypatch.setattr("orchestrator.diagnostics.doctor.storage.MlflowSync", Away)
-    [finding] = examine_mlflow(TrackingSection(mlflow_uri="http://127.0.0.1:1"))
+    [finding] = check_mlflow(TrackingSection(mlflow_uri="http://127.0.0.1:1"))
     assert (finding.level, finding.name) == (Level.WARNING, "mlflow")
 
 
@@ -135,6 +135,6 @@ def test_an_experiment_that_was_deleted_or_is_out_of_bounds_is_an_error_with_the
             raise InputError.of("mlflow", "experiment parlay was deleted", key="tracking.experiment", fix=fix)
 
     monkeypatch.setattr("orchestrator.diagnostics.doctor.storage.MlflowSync", Refusing)
-    [finding] = examine_mlflow(TrackingSection(mlflow_uri="http://127.0.0.1:1"))
+    [finding] = check_mlflow(TrackingSection(mlflow_uri="http://127.0.0.1:1"))
     assert (finding.level, finding.message) == (Level.ERROR, "tracking.experiment: experiment parlay was deleted")
     assert "restore" in (finding.fix or "")
