@@ -1,4 +1,4 @@
-"""The report beside the search: a thread of its own, which writes rarely and fails alone."""
+"""Background thread that writes a running search's report."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from trials.ledger.events import SearchRecord
 _FIRST_PAUSE_S = 15.0  # a search that is over by then has one report, at its end
 _LEAST_PAUSE_S = 60.0
 _MOST_SHARE = 0.01
-"""Of the time that a driver runs, spent on its report."""
+"""Largest share of a driver's run time spent on its report."""
 
 
 class ReportWorker:
-    """Keeps a search's report.html near the newest record it was handed.
+    """Writes report.html from the newest submitted record, in a thread that starts with the first one.
 
-    `hand`, `finish` and `stop` are the driver's, from one thread. The first report is written after a quarter of a
-    minute, later ones a minute after the last at least, and the later the longer one takes. `note` is called once,
-    usually from the worker's own thread, when the report cannot be written; that is tried again. Until something is
-    handed there is no thread.
+    `submit`, `finish` and `stop` are called by the driver from one thread. The first report is written after 15 s,
+    later ones at least a minute apart, in at most 1 % of the time. `note` is called once when the
+    report cannot be written, usually from the worker's thread; writing is retried.
     """
 
     def __init__(self, folder: SearchFolder, note: Callable[[str], None]):
@@ -35,7 +34,7 @@ class ReportWorker:
         self._thread: threading.Thread | None = None
 
     def submit(self, search: SearchRecord) -> None:
-        """Have this record, or a newer one, written some time; never waits."""
+        """Schedule this record, or a newer one, for writing; never blocks."""
         with self._changed:
             self._newest = search
             self._changed.notify()
@@ -51,7 +50,7 @@ class ReportWorker:
             self._thread.join(timeout_s)
 
     def stop(self) -> None:
-        """Begin no other report: the search is somebody else's, or what was to be written is."""
+        """Write no further report: another driver has taken over the search."""
         with self._changed:
             self._newest, self._closing = None, True
             self._changed.notify()
@@ -60,7 +59,7 @@ class ReportWorker:
         thread = threading.Thread(target=self._run, name="report", daemon=True)
         try:
             thread.start()
-        except RuntimeError as error:  # its user, or its group, may have no more threads just now
+        except RuntimeError as error:  # the user may have reached a limit of threads
             self._say_once(error)
         else:
             self._thread = thread
@@ -76,7 +75,7 @@ class ReportWorker:
             written = search
 
     def _next(self, written: SearchRecord | None, pause_s: float) -> tuple[SearchRecord | None, bool]:
-        """The record to write once there is a new one and the pause is over, and whether it is the last."""
+        """Wait for a new record and the end of the pause; return the record and whether it is the last."""
         with self._changed:
             self._changed.wait_for(lambda: self._closing or self._newest is not written)
             self._changed.wait_for(lambda: self._closing, pause_s)
@@ -85,15 +84,15 @@ class ReportWorker:
     def _seconds_to_write(self, search: SearchRecord) -> float:
         began = time.monotonic()
         try:
-            # Templates and plotly.js are loaded by whoever writes a report, and by nobody's start.
+            # Imported here, since templates and plotly.js would slow every start of the command line.
             from dashboards.report.write import write_report
 
             write_report(search, self._folder, time.time())
-        except Exception as error:  # whatever it is, the search goes on
+        except Exception as error:  # no error of the report stops the search
             self._say_once(error)
         return time.monotonic() - began
 
     def _say_once(self, error: Exception) -> None:
         if not self._has_failed:
             self._has_failed = True
-            self._note(f"report.html cannot be written now: {one_line(error)}")
+            self._note(f"report.html cannot be written, retrying: {one_line(error)}")

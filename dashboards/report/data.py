@@ -1,4 +1,4 @@
-"""What the report says of a search: numbers and names taken from its record, nothing drawn and nothing worded. Pure."""
+"""Data of the report, taken from a search's record: numbers and names without text or figures. Pure."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from trials.trial import FailureReason, Trial, TrialKind, TrialState
 
 _SECONDS_PER_HOUR = 3600
 _DERIVED = ("data_parallel", "grad_accum_steps")
-"""Fields of a layout that follow from its other ones, the ranks and the global batch."""
+"""Fields of a layout that follow from the others, the ranks and the global batch size."""
 
 
 @dataclass(frozen=True)
 class TrialView:
-    """One trial, or a measured layout over all its runs. What is unknown is None.
+    """Trial, or measured layout over all its runs. Unknown values are None.
 
-    `speed` is the objective turned so that larger is better, of a measured trial of the search's global batch; of one
-    that stopped early or ran out of time `speed_at_most`. `ended_h` and `best_so_far` are hours after the search
-    began, and the speed of the best layout by then. `excerpt` is fit to be shown: short, without control characters.
+    `speed` is the objective turned so that larger is better, for measured trials with the search's global batch size;
+    `speed_at_most` is its upper bound for a trial that stopped early or ran out of time. `ended_h` is hours after the
+    search began, `best_so_far` the speed of the best layout by then. `excerpt` is short and without control characters.
     """
 
     trial: str
@@ -68,10 +68,10 @@ class TrialView:
 
 @dataclass(frozen=True)
 class Answer:
-    """The best layout, over all its runs.
+    """Best layout, over all its runs.
 
-    `points` are the trials that answer several goals, this one first, and `trades` what the others give for what; ()
-    where there is one goal. `mfu` is a fraction.
+    `points` are the Pareto-optimal trials, this one first, and `trades` the trade-off of each alternative as text; ()
+    with a single objective. `mfu` is a fraction.
     """
 
     trial: str
@@ -91,7 +91,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the search is. `max_trials` counts layouts, so `num_layouts` stands beside it; hours are wall time."""
+    """Progress of the search. `max_trials` limits `num_layouts`; `elapsed_h` is wall time."""
 
     num_layouts: int
     max_trials: int | None
@@ -103,10 +103,10 @@ class Progress:
 
 @dataclass(frozen=True)
 class ReportData:
-    """Everything the report shows. `at` is when it was looked at, UTC seconds since the epoch.
+    """All data of the report. `at` is the time of reading the record, UTC seconds since the epoch.
 
-    `layouts` are the measured ones over all their runs, as they are ranked. `varying` are the layout fields of which
-    more than one value was tried, in the contract's order. `is_simulated`: a measured table answered, on its own clock.
+    `layouts` are the measured ones over all their runs, in ranked order. `varying` are the layout fields with more than
+    one value tried, in the contract's order. `is_simulated` is true for a search replayed from a measured table.
     """
 
     search_id: str
@@ -130,12 +130,12 @@ class ReportData:
 
     @property
     def measured(self) -> tuple[TrialView, ...]:
-        """The runs that compete; several of one layout may be among them."""
+        """Runs that compete; several may be of one layout."""
         return tuple(trial for trial in self.trials if trial.speed is not None)
 
 
 def report_data(search: SearchRecord, at: float) -> ReportData:
-    """The search as it is in this record. Needs of its spec no more than a name, and says less the less there is."""
+    """Build the report's data from a record. A spec that lacks sections gives fewer data, not an error."""
     spec = search.spec
     ranking = ranking_of(search, search.trials)
     objective = ranking.objective
@@ -214,7 +214,7 @@ def _progress(search: SearchRecord, at: float) -> Progress:
 
 
 def _last_moment(search: SearchRecord, at: float) -> float:
-    """When the search stood still, or now. A simulated clock may be ahead of ours."""
+    """Time of the search's end, or now; a simulated clock may be ahead of ours."""
     ended = [a.ended_at for trial in search.trials for a in trial.attempts if a.ended_at is not None]
     if search.ended_at is not None:
         return max(search.ended_at, *ended) if ended else search.ended_at
@@ -234,7 +234,7 @@ def _views(search: SearchRecord, ranking: Ranking) -> tuple[TrialView, ...]:
 
 
 def _view(trial: Trial, search: SearchRecord, ranking: Ranking) -> TrialView:
-    """Without what only the others tell: the best so far, and an excerpt that names no text twice."""
+    """View of one trial, without the fields that depend on other trials: `best_so_far` and `excerpt`."""
     last, measured, predicted = trial.last_attempt, trial.measured or {}, trial.prediction or {}
     limit_gib = _section(search.spec, "measure").get("memory_limit_gib")
     competes, objective = trial.layout.global_batch_size == global_batch_of(search), ranking.objective
@@ -268,10 +268,10 @@ def _view(trial: Trial, search: SearchRecord, ranking: Ranking) -> TrialView:
 
 
 def _best_so_far(trials: Sequence[Trial], ranking: Ranking) -> dict[str, float]:
-    """The speed of the best layout once each trial had ended, by what is known now.
+    """Speed of the best layout after each ended trial, by trial name, as known now.
 
-    A layout has the speed over all its runs from its first one on, so that the line never falls and ends at the best
-    layout's speed. One that looks faster than the best and is not, which its rank says, is taken for no faster.
+    A layout counts with the speed over all its runs from its first run on, capped at the best layout's speed, so the
+    line never falls and ends at that speed.
     """
     if ranking.best is None:
         return {}
@@ -298,14 +298,14 @@ def _varying(trials: Sequence[Trial]) -> tuple[str, ...]:
 
 
 def _speeds(ranking: Ranking) -> tuple[list[dict[str, Any]], list[float]]:
-    """The layouts that were measured, by the fields that can be chosen, and how fast each is."""
+    """Measured layouts by their freely chosen fields, and their speeds."""
     layouts = [trial.layout.canonical().to_json() for trial in ranking.ordered]
     chosen = [{name: value for name, value in layout.items() if name not in _DERIVED} for layout in layouts]
     return chosen, [value_of(trial, ranking.objective) for trial in ranking.ordered]
 
 
 def _number(value: Any) -> float | None:
-    """What can be drawn; a word, a truth value and what is not finite cannot."""
+    """Finite number as a float; None for anything else."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     return float(value) if is_number else None
 

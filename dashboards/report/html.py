@@ -1,7 +1,7 @@
-"""What all of Parlay's own pages are made of: one file each, that asks for nothing it does not hold itself.
+"""Self-contained HTML pages from templates.
 
-What trials and users wrote is hostile until it is escaped: every value goes through Jinja's escaping, data for scripts
-stand in a block that no text can end, and the page's policy lets only its own scripts run, by their hashes.
+Text of trials and users is untrusted: Jinja escapes every value, data for scripts are in a block that no text can end,
+and the Content-Security-Policy allows only the page's own scripts, by their hashes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-# Styles are our own and without addresses; plotly sets some beside its elements, which no hash can name.
+# Inline styles are allowed, since plotly.js sets some on its elements, which no hash can name.
 _POLICY = (
     "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:; connect-src {connects};"
     " base-uri 'none'; form-action 'none'"
@@ -27,7 +27,7 @@ _POLICY = (
 
 @dataclass(frozen=True)
 class Page:
-    """A whole document, and the Content-Security-Policy that it carries."""
+    """Whole document, and its Content-Security-Policy."""
 
     text: str
     policy: str
@@ -36,20 +36,25 @@ class Page:
 def html_page(
     template: str, title: str, scripts: Sequence[str] = (), asks_service: bool = False, **values: Any
 ) -> Page:
-    """The template with these values; `asks_service`: its scripts may ask whoever served the page, and nobody else."""
+    """Render a template as a page; with `asks_service` its scripts may connect to the server of the page only."""
     allowed = " ".join(map(_hash, scripts)) or "'none'"
     policy = _POLICY.format(scripts=allowed, connects="'self'" if asks_service else "'none'")
-    common = {"title": title, "policy": policy, "css": Markup(own("page.css")), "scripts": list(map(Markup, scripts))}
+    common = {
+        "title": title,
+        "policy": policy,
+        "css": Markup(package_file("page.css")),
+        "scripts": list(map(Markup, scripts)),
+    }
     return Page(_environment().get_template(template).render(common | values), policy)
 
 
 def fragment(template: str, **values: Any) -> str:
-    """A part of somebody else's page: the template with these values, escaped."""
+    """Render a template as a fragment of a foreign page, with escaped values."""
     return _environment().get_template(template).render(values)
 
 
 def embedded_json(value: Any) -> Markup:
-    """JSON that can stand inside a script element: nothing in it is markup. ValueError for what is not finite."""
+    """JSON that is safe inside a script element; ValueError for numbers that are not finite."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     for character in "<>&'":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -57,21 +62,21 @@ def embedded_json(value: Any) -> Markup:
 
 
 @cache
-def own(name: str) -> str:
-    """A file of this package."""
+def package_file(name: str) -> str:
+    """Text of a file of this package."""
     return resources.files("dashboards.report").joinpath(name).read_text(encoding="utf-8")
 
 
 @cache
 def plotly() -> str:
-    """plotly.js as its package brings it; `import plotly` loads nothing of it."""
+    """Source of plotly.js from the plotly package."""
     text = resources.files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")
     return text.replace("</script", "<\\/script")
 
 
 @cache
 def _environment() -> Environment:
-    loader = FunctionLoader(own)
+    loader = FunctionLoader(package_file)
     return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 
 

@@ -1,60 +1,60 @@
 "use strict";
-// Keeps the report of a search that runs the newest there is. Where its reader is stays as it was: what has not changed
-// is not drawn again, and the place, the order and the filter of the table, open logs and the focus are put back.
+// Keeps the report of a running search up to date. Unchanged figures are not redrawn; scroll position, sort order, filter,
+// open logs and focus are restored.
 (() => {
   const line = document.getElementById("line");
   const here = location.pathname.replace(/\/$/, "");
-  const SILENT_MS = 20000, AGAIN_MS = 3000;
+  const SILENT_MS = 20000, RETRY_MS = 3000;
   let source = null, wanted = 0, shown = 0, isFetching = false, isOver = false, silence = 0;
 
-  const say = (state, words) => {
+  const say = (state, text) => {
     line.dataset.state = state;
-    if (line.textContent !== words) line.textContent = words;
+    if (line.textContent !== text) line.textContent = text;
   };
 
-  const lost = (words) => say("lost", words || "Connection to the service lost; retrying. Showing the last state received.");
+  const lost = (text) => say("lost", text || "Connection to the service lost; retrying. Showing the last state received.");
 
   const follow = () => {
     source?.close();
     if (document.hidden) return;
     source = new EventSource(`${here}/events`);
     source.addEventListener("report", (event) => {
-      const told = JSON.parse(event.data);
-      wanted = told.seq;
-      isOver = told.is_ended;
-      heard(told);
+      const status = JSON.parse(event.data);
+      wanted = status.seq;
+      isOver = status.is_ended;
+      onStatus(status);
       if (isOver) source.close();
       renew();
     });
-    source.addEventListener("alive", (event) => heard(JSON.parse(event.data)));
+    source.addEventListener("alive", (event) => onStatus(JSON.parse(event.data)));
     source.addEventListener("error", () => {
       lost();
-      if (source.readyState === EventSource.CLOSED) whyRefused();
+      if (source.readyState === EventSource.CLOSED) showRefusal();
     });
     listen();
   };
 
-  // A line can die without a word of it.
+  // A connection can die without an error event.
   const listen = () => {
     clearTimeout(silence);
     if (!isOver) silence = setTimeout(() => { lost(); follow(); }, SILENT_MS);
   };
 
-  const heard = (told) => {
+  const onStatus = (status) => {
     listen();
-    if (told.stopped !== null && !isOver) say("stopped", `Nobody drives the search any more: ${told.stopped}`);
+    if (status.stopped !== null && !isOver) say("stopped", `No driver: ${status.stopped}`);
     else say(isOver ? "ended" : "live", isOver ? "The search has ended" : "Live");
   };
 
-  // The browser gives up after an answer that is no stream, and tells no more of it.
-  const whyRefused = async () => {
-    const status = await fetch(`${here}/report`).then((answer) => answer.status, () => 0);
-    if (status === 401) lost("The service does not know this browser any more: parlay serve --page prints a new address.");
-    else if (status === 404) lost("The service does not know this search.");
-    setTimeout(follow, AGAIN_MS);
+  // After an answer that is not an event stream the browser gives up without the status.
+  const showRefusal = async () => {
+    const code = await fetch(`${here}/report`).then((answer) => answer.status, () => 0);
+    if (code === 401) lost("Sign-in expired: parlay serve --page prints a new address.");
+    else if (code === 404) lost("The service does not have this search.");
+    setTimeout(follow, RETRY_MS);
   };
 
-  // One at a time; while nobody looks, or while somebody marks text to copy it, the newest one waits.
+  // One update at a time, and none while the page is hidden or text is selected.
   const renew = async () => {
     if (isFetching || shown === wanted || document.hidden || !getSelection().isCollapsed) return;
     isFetching = true;
@@ -62,17 +62,17 @@
     try {
       const answer = await fetch(`${here}/report`);
       if (!answer.ok) throw new Error(answer.statusText);
-      swap(new DOMParser().parseFromString(await answer.text(), "text/html"));
+      replaceContent(new DOMParser().parseFromString(await answer.text(), "text/html"));
       shown = seq;
     } catch {
-      setTimeout(renew, AGAIN_MS);
+      setTimeout(renew, RETRY_MS);
     }
     isFetching = false;
     if (shown !== wanted && shown === seq) renew();
   };
   document.addEventListener("selectionchange", renew);
 
-  // A browser has six lines to a service at most: who is not looked at gives theirs back.
+  // A browser opens at most six connections to a server, so hidden pages close theirs.
   document.addEventListener("visibilitychange", () => {
     if (isOver) return renew();
     if (!document.hidden) return follow();
@@ -80,32 +80,32 @@
     clearTimeout(silence);
   });
 
-  const swap = (fresh) => {
-    const kept = keep();
+  const replaceContent = (fresh) => {
+    const view = saveView();
     const parts = ["nav", "main", "footer"].map((name) => [document.querySelector(name), document.adoptNode(fresh.querySelector(name))]);
     const main = parts[1][1];
     const field = document.getElementById("filter");
     if (field) main.querySelector("#filter")?.replaceWith(field);
     for (const place of document.querySelectorAll(".plot")) {
-      const successor = place.drawn && main.querySelector(`.plot[data-figure="${place.dataset.figure}"]`);
-      if (!successor) {
+      const next = place.drawn && main.querySelector(`.plot[data-figure="${place.dataset.figure}"]`);
+      if (!next) {
         Plotly.purge(place);
         continue;
       }
-      place.dataset.height = successor.dataset.height;
-      successor.replaceWith(place);
+      place.dataset.height = next.dataset.height;
+      next.replaceWith(place);
     }
     for (const [before, after] of parts) before.replaceWith(after);
     document.getElementById("figures").textContent = fresh.getElementById("figures").textContent;
     document.title = fresh.title;
     report.show();
-    putBack(kept);
+    restoreView(view);
   };
 
   const scroller = () => document.querySelector(".scroll");
   const detailsOf = (trial) => document.querySelector(`tr[data-trial="${CSS.escape(trial)}"] details`);
 
-  const keep = () => {
+  const saveView = () => {
     const parts = [...document.querySelectorAll("main section[id], main figure[id]")];
     const above = parts.filter((part) => part.getBoundingClientRect().top <= 0).pop();
     const sorted = document.querySelector("th[aria-sort]");
@@ -114,23 +114,23 @@
       order: sorted && { name: sorted.textContent, up: sorted.getAttribute("aria-sort") === "ascending" },
       open: [...document.querySelectorAll("tr details[open]")].map((found) => found.closest("tr").dataset.trial),
       scrolled: scroller() && [scroller().scrollLeft, scroller().scrollTop],
-      focus: named(document.activeElement),
+      focus: finderOf(document.activeElement),
     };
   };
 
-  const putBack = (kept) => {
+  const restoreView = (view) => {
     const heads = [...document.querySelectorAll("thead button")];
-    const head = heads.find((button) => button.textContent === kept.order?.name);
-    if (head) report.sort(head, kept.order.up);
-    for (const details of kept.open.map(detailsOf)) if (details) details.open = true;
-    if (kept.scrolled) scroller()?.scrollTo(...kept.scrolled);
-    kept.focus?.()?.focus({ preventScroll: true });
-    const above = kept.at && document.getElementById(kept.at.id);
-    if (above) scrollBy({ top: above.getBoundingClientRect().top - kept.at.top, behavior: "instant" });
+    const head = heads.find((button) => button.textContent === view.order?.name);
+    if (head) report.sort(head, view.order.up);
+    for (const details of view.open.map(detailsOf)) if (details) details.open = true;
+    if (view.scrolled) scroller()?.scrollTo(...view.scrolled);
+    view.focus?.()?.focus({ preventScroll: true });
+    const above = view.at && document.getElementById(view.at.id);
+    if (above) scrollBy({ top: above.getBoundingClientRect().top - view.at.top, behavior: "instant" });
   };
 
-  // How to find an element's successor in another rendering.
-  const named = (element) => {
+  // Returns a function that finds the same element in a new rendering.
+  const finderOf = (element) => {
     if (!element || element === document.body) return null;
     if (element.id) return () => document.getElementById(element.id);
     if (element.matches(".scroll")) return scroller;

@@ -1,4 +1,4 @@
-"""What trials wrote, made fit for a page: short, masked, one spelling for what cannot be seen. Pure."""
+"""Excerpts of trials' logs for a page: short, secrets masked, control characters escaped. Pure."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from trials.trial import Trial
 _LONGEST = 2000
 _SHORTEST = 240
 _ALL_TOGETHER = 400_000
-"""Characters of one excerpt and of all: a page with a thousand failures still opens at once on a phone."""
+"""Characters of one excerpt and of all: a page with a thousand failures must open quickly on a phone."""
 _SECRET = re.compile(
     r"""(?ix) ( (?: password | passwd | secret | token | api_?key | access_?key | credential
     | authorization ) [\w-]{0,40} ["']? )
     ( \s{0,8} [=:] \s{0,8} (?: (?: bearer | basic ) \s )? ) (?: "[^"\n]+" | '[^'\n]+' | [^\s,;"'(){}\[\]]{6,} )"""
 )
-"""A value of some length that is given to a name that says what it is. Bounded, since logs are as long as they like."""
+"""Value assigned to a name that suggests a secret. Repetitions are bounded, since lines may be long."""
 
 
 @dataclass(frozen=True)
 class Excerpts:
-    """How much of each excerpt there is room for: `longest` characters."""
+    """Excerpts of at most `longest` characters each."""
 
     longest: int
 
@@ -34,15 +34,15 @@ class Excerpts:
         return cls(min(_LONGEST, max(_SHORTEST, _ALL_TOGETHER // max(1, count))))
 
     def shown(self, trial: Trial) -> str | None:
-        """The end of what the trial's last attempt left, where what happened stands; None where it left nothing."""
+        """End of the log excerpt of the trial's last attempt; None without one."""
         text = _excerpt(trial)
         return None if text is None else shown_excerpt(text, self.longest)
 
 
 def shown_excerpt(text: str, longest: int) -> str:
-    """The last `longest` characters of a text, without what may be a secret."""
-    # Cut before it is searched, since logs are as long as they like, and after, since what is spelled out grows; where
-    # the first cut goes through a secret's name, its value stands in the part that the second takes away.
+    """Last `longest` characters of a text, with likely secrets masked."""
+    # Cut before the search, since logs may be long, and after, since escaping lengthens the text. Where the first cut
+    # splits a secret's name, its value lies in the part that the second cut removes.
     lines = without_escapes(text[-4 * longest :]).replace("\r\n", "\n").split("\n")
     clean = "\n".join(printable(line).rstrip() for line in lines).strip("\n")
     clean = _SECRET.sub(r"\1\2***", masked(clean))

@@ -1,4 +1,4 @@
-"""A search in a few lines of HTML, for a notebook's cell."""
+"""Summary of a search in HTML, for a notebook's cell."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dashboards.terminal.headline import headline
 
 
 def notebook_card(data: ReportData) -> str:
-    """The answer, how sure it is, and where the search stands; without scripts, in the notebook's own colours."""
+    """Headline, confidence, best layout and state; without scripts, in the notebook's own colours."""
     return fragment("notebook_card.html.jinja", data=data, answer=headline(data.verdict), **_shown(data))
 
 

@@ -3,7 +3,7 @@ const report = (() => {
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   let figures = {}, places = [], rows = [];
 
-  // A word that begins with @ is one of the page's colours; plotly needs its value.
+  // A string that begins with @ names one of the page's colours; plotly needs its value.
   const coloured = (value, style) => {
     if (typeof value === "string") return value[0] === "@" ? style.getPropertyValue("--" + value.slice(1)).trim() : value;
     if (Array.isArray(value)) return value.map((item) => coloured(item, style));
@@ -36,7 +36,7 @@ const report = (() => {
     return whole;
   };
 
-  // A place keeps the figure that is drawn in it, by which one that has not changed is known.
+  // A place stores the figure that is drawn in it, to recognise unchanged ones.
   const draw = (place) => {
     const figure = figures[place.dataset.figure];
     const narrow = place.clientWidth < 480;
@@ -51,7 +51,7 @@ const report = (() => {
   const drawAll = (all) => all.forEach(draw);
   const alreadyDrawn = () => places.filter((place) => place.drawn);
 
-  // What is not looked at is not drawn, so that a long page opens at once.
+  // Figures are drawn when they come near the viewport, so that a long page opens quickly.
   const watcher = new IntersectionObserver((entries) => {
     for (const entry of entries) {
       if (entry.isIntersecting && !entry.target.drawn) draw(entry.target);
@@ -95,7 +95,7 @@ const report = (() => {
     document.getElementById("shown").textContent = wanted.length ? `${count} of ${rows.length} trials` : "";
   };
 
-  // Brings what stands in the document to life.
+  // Attaches figures, sorting and filter to the current document.
   const show = () => {
     figures = JSON.parse(document.getElementById("figures").textContent);
     places = [...document.querySelectorAll(".plot")];

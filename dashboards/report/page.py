@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing else: no network, no other file, no code made from text."""
+"""Report as one self-contained HTML file: no network, no other file, no eval."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from datetime import datetime, timezone
 from importlib.metadata import version
 from typing import Any
 
-from dashboards.report import sentences as words
+from dashboards.report import sentences
 from dashboards.report.data import ReportData
 from dashboards.report.figures.figure import Figure
 from dashboards.report.figures.registry import SECTIONS, report_figures
-from dashboards.report.html import Page, embedded_json, html_page, own, plotly
+from dashboards.report.html import Page, embedded_json, html_page, package_file, plotly
 from dashboards.report.rank_placement import rank_placement
 from dashboards.report.table import table_columns, table_rows
 from dashboards.terminal.headline import headline, sentence
@@ -33,7 +33,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Tile:
-    """One number of the best layout, and what makes sense of it."""
+    """One number of the best layout, with a remark."""
 
     name: str
     value: str
@@ -42,22 +42,22 @@ class Tile:
 
 @dataclass(frozen=True)
 class Meter:
-    """How much of a limit is used."""
+    """Used part of a limit."""
 
     name: str
     value: float
     most: float
-    words: str
+    text: str
 
 
 def report_page(data: ReportData) -> str:
-    """The whole file."""
-    return _page(data, (plotly(), own("page.js")), "the file is written anew").text
+    """Whole HTML file."""
+    return _page(data, (plotly(), package_file("page.js")), "the file is rewritten").text
 
 
 def report_without_scripts(data: ReportData) -> Page:
-    """The report as a page takes it in that shows it live: words, table, and the figures as data."""
-    return _page(data, (), "this page follows it")
+    """Report to be embedded by the live page: text, table, and figures as data."""
+    return _page(data, (), "this page is updated")
 
 
 def _page(data: ReportData, scripts: Sequence[str], renewed: str) -> Page:
@@ -79,7 +79,7 @@ def _page(data: ReportData, scripts: Sequence[str], renewed: str) -> Page:
 
 
 def first_screen(data: ReportData) -> dict[str, Any]:
-    """What templates show of the answer, by the names that they have for it."""
+    """Variables of the templates' first screen."""
     answer, verdict = data.answer, data.verdict
     full = headline(verdict)
     clear = verdict.speedup if verdict.kind is VerdictKind.FASTER else None
@@ -88,19 +88,19 @@ def first_screen(data: ReportData) -> dict[str, Any]:
         "answer": full,
         "ratio": ratio,
         "ratio_text": full.removeprefix(f"{ratio}x ") if ratio else None,
-        "times": words.TIMES,
+        "times": sentences.TIMES,
         "below": sentence(verdict),
-        "shape": words.format_parallelism(answer.layout) if answer else None,
-        "others": ", ".join(words.format_other_fields(answer.layout, data.varying)) if answer else None,
+        "shape": sentences.format_parallelism(answer.layout) if answer else None,
+        "others": ", ".join(sentences.format_other_fields(answer.layout, data.varying)) if answer else None,
         "tiles": _tiles(data),
-        "sure": words.describe_confidence(data),
-        "state": words.describe_state(data),
+        "sure": sentences.describe_confidence(data),
+        "state": sentences.describe_state(data),
         "meters": _meters(data),
-        "cost": words.describe_cost(data),
+        "cost": sentences.describe_cost(data),
         "as_of": datetime.fromtimestamp(data.at, timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "placement": rank_placement(answer.layout, data.gpus_per_node) if answer else None,
         "caption": f"{counted(len(data.trials), 'trial')} in launch order, a row a run; click a heading to sort",
-        "footer": f"Parlay {version('parlay')}. What counts as measured, and when a number is void: docs/measuring.md."
+        "footer": f"Parlay {version('parlay')}. Rules of measurement: docs/measuring.md."
         f" Written for {printable(data.name)}, search {data.search_id}.",
     }
 
@@ -113,11 +113,11 @@ def _tiles(data: ReportData) -> list[Tile]:
     tiles = [Tile("Tokens a second", format_number(answer.tokens_per_sec), interval)]
     if answer.step_time_s is not None:
         batch = answer.layout.global_batch_size
-        tiles.append(Tile("Step", words.duration(answer.step_time_s), f"{batch} sequences"))
+        tiles.append(Tile("Step", sentences.duration(answer.step_time_s), f"{batch} sequences"))
     if answer.peak_memory_gib is not None:
         tiles.append(Tile("Peak memory", f"{format_number(answer.peak_memory_gib, 3)} GiB", "of the fullest rank"))
     if answer.mfu is not None:
-        tiles.append(Tile("MFU", words.percent(answer.mfu), "of the peak FLOP/s"))
+        tiles.append(Tile("MFU", sentences.percent(answer.mfu), "of the peak FLOP/s"))
     ranks = counted(answer.layout.num_gpus, "rank")
     on = f"{printable(data.accelerator or 'devices')} on {counted(answer.layout.num_nodes, 'node')}"
     return [*tiles, Tile("Machine", ranks, on)]
@@ -127,8 +127,8 @@ def _meters(data: ReportData) -> list[Meter]:
     progress = data.progress
     meters = []
     if progress.max_trials:
-        told = f"{progress.num_layouts} of {progress.max_trials}"
-        meters.append(Meter("Layouts", min(progress.num_layouts, progress.max_trials), progress.max_trials, told))
+        text = f"{progress.num_layouts} of {progress.max_trials}"
+        meters.append(Meter("Layouts", min(progress.num_layouts, progress.max_trials), progress.max_trials, text))
     if progress.budget_node_hours:
         used, most = progress.node_hours_used, progress.budget_node_hours
         reserved = f", {progress.node_hours_reserved:.3g} reserved" if progress.node_hours_reserved else ""

@@ -1,4 +1,4 @@
-"""Which ranks of the best layout stand on which node, and which stage each tensor group has. Pure."""
+"""Placement of the best layout's ranks on nodes, with the stage of each tensor group. Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from dashboards.terminal.rank_diagram import data_rank_of, stage_of
 from search_spaces.layouts.layout import Layout
 from trials.files.text import counted
 
-_MOST_NODES = 12
-_MOST_CELLS = 16
+_MAX_NODES = 12
+_MAX_CELLS = 16
 
 
 @dataclass(frozen=True)
 class RankCell:
-    """Ranks that share every layer, as far as they are on this node: their stage and, where there are more, their
-    share of the data. `shade` is 0 to 100, by the stage."""
+    """Ranks of one tensor group on one node, with their pipeline stage and data-parallel index.
+
+    `data` is None without data parallelism. `shade` is 0 to 100, by the stage.
+    """
 
     stage: str
     data: str | None
@@ -33,28 +35,29 @@ class Node:
 
 @dataclass(frozen=True)
 class RankPlacement:
-    """The first nodes, and how many more there are."""
+    """Cells of the first nodes, and the number of nodes omitted."""
 
     summary: str
     nodes: tuple[Node, ...]
-    left_out: str | None
+    omitted: str | None
 
 
 def rank_placement(layout: Layout, gpus_per_node: int) -> RankPlacement:
-    """The ranks in the order in which launchers number them: node by node."""
+    """Place ranks node by node, in the order in which launchers number them."""
     count = -(-layout.num_gpus // gpus_per_node)
-    nodes = tuple(_node(layout, gpus_per_node, node) for node in range(min(count, _MOST_NODES)))
-    left = count - len(nodes)
-    return RankPlacement(
-        _summary(layout, gpus_per_node, count), nodes, f"and {counted(left, 'node')} more, likewise" if left else None
-    )
+    nodes = tuple(_node(layout, gpus_per_node, node) for node in range(min(count, _MAX_NODES)))
+    return RankPlacement(_summary(layout, gpus_per_node, count), nodes, _describe_omitted(count - len(nodes)))
+
+
+def _describe_omitted(count: int) -> str | None:
+    return f"...and {count} more {'node' if count == 1 else 'nodes'} with the same pattern" if count else None
 
 
 def _node(layout: Layout, gpus_per_node: int, node: int) -> Node:
     first = node * gpus_per_node
     ranks = range(first, min(first + gpus_per_node, layout.num_gpus))
     groups = [list(group) for _, group in groupby(ranks, key=lambda rank: rank // layout.tensor_parallel)]
-    cells = [_cell(layout, group) for group in groups[:_MOST_CELLS]]
+    cells = [_cell(layout, group) for group in groups[:_MAX_CELLS]]
     return Node(f"node {node}", tuple(cells))
 
 

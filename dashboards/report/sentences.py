@@ -1,4 +1,4 @@
-"""The report's sentences beside the verdict: confidence, state, cost, and layouts in words. Pure."""
+"""Sentences of the report: confidence, state, cost, and layouts as text. Pure."""
 
 from __future__ import annotations
 
@@ -33,94 +33,94 @@ FIELD_LABELS: Mapping[str, str] = {
     "overlap_comm": "overlap",
     "bucket_mib": "bucket (MiB)",
 }
-"""Of a layout's fields, short enough for an axis."""
+"""Names of a layout's fields, short enough for an axis."""
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 
 
 def describe_confidence(data: ReportData) -> list[str]:
-    """How far the answer can be trusted, a sentence each."""
+    """Sentences about the confidence in the result."""
     answer = data.answer
     return [] if answer is None else list(_confidence_sentences(answer, data))
 
 
 def describe_tradeoffs(data: ReportData) -> list[str]:
-    """What other answers to several goals give for what, a sentence each."""
-    return [] if data.answer is None else [f"Another answer: {trade}." for trade in data.answer.trades]
+    """Sentence for each alternative to the best layout, where there are several objectives."""
+    return [] if data.answer is None else [f"Alternative: {trade}." for trade in data.answer.trades]
 
 
 def describe_state(data: ReportData) -> str:
-    """What the search is doing, or why it ended."""
+    """State of the search, or the reason of its end."""
     verdict = data.verdict
     state, ending = str(verdict.state).capitalize(), describe_ending(verdict)
     if ending:  # "Cancelled: cancelled by the user" would say it twice
-        is_said = verdict.state is DisplayState.CANCELLED
-        return _stopped(ending[0].upper() + ending[1:] if is_said else f"{state}: {ending}")
+        is_repeated = verdict.state is DisplayState.CANCELLED
+        return _with_full_stop(ending[0].upper() + ending[1:] if is_repeated else f"{state}: {ending}")
     return f"{state}." if verdict.is_ended else f"{state}, {counted(verdict.counts.in_flight, 'trial')} in flight."
 
 
 def describe_empty(data: ReportData) -> str:
-    """That there is nothing to draw."""
+    """Text in place of figures where nothing was measured."""
     return "No layout was measured." if data.state.is_ended else "No layout has been measured yet."
 
 
 def describe_cost(data: ReportData) -> str:
-    """What it took so far."""
+    """Node-hours, trials and time used so far."""
     counts = ", ".join(format_counts(data.verdict.counts))
     trials = f"{counted(len(data.trials), 'trial')} ({counts})" if counts else "no trial yet"
     clock = " (simulated, replayed from a table)" if data.is_simulated else ""
-    spent = format_hours(data.progress.node_hours_used)
-    return f"{spent}, {trials}, {duration(data.progress.elapsed_h * 3600)}{clock}."
+    used = format_hours(data.progress.node_hours_used)
+    return f"{used}, {trials}, {duration(data.progress.elapsed_h * 3600)}{clock}."
 
 
-def _stopped(words: str) -> str:
+def _with_full_stop(words: str) -> str:
     return words if words.endswith((".", "!", "?")) else f"{words}."
 
 
 def format_parallelism(layout: Layout) -> str:
-    """The three ways the model is shared."""
+    """Tensor, pipeline and data parallel sizes, and the micro-batch."""
     sizes = {"tensor": layout.tensor_parallel, "pipeline": layout.pipeline_parallel, "data": layout.data_parallel}
     shares = f" {TIMES} ".join(f"{name} {size}" for name, size in sizes.items())
     return f"{shares}, micro-batch {layout.micro_batch_size}"
 
 
 def format_other_fields(layout: Layout, varying: Sequence[str]) -> list[str]:
-    """What else was chosen about a layout, of the fields that were searched."""
-    said = ("tensor_parallel", "pipeline_parallel", "data_parallel", "micro_batch_size")
+    """Other fields of a layout, of those that were searched."""
+    shown = ("tensor_parallel", "pipeline_parallel", "data_parallel", "micro_batch_size")
     values = layout.canonical().to_json()
-    return [format_field(name, values[name]) for name in varying if name not in said]
+    return [format_field(name, values[name]) for name in varying if name not in shown]
 
 
 def format_field(name: str, value: object) -> str:
-    """A field and its value."""
+    """Field name and value."""
     return f"{FIELD_LABELS[name]} {format_value(value)}"
 
 
 def format_value(value: object) -> str:
-    """A field's value: on, off, and the engine's own default in words."""
+    """Value of a field: booleans as on and off, None as default."""
     if isinstance(value, bool):
         return "on" if value else "off"
     return "default" if value is None else str(value).replace("_", " ")
 
 
 def format_trial(trial: TrialView) -> str:
-    """A trial in one line, for those who hover over it."""
+    """Trial and its layout in one line, for a tooltip."""
     return f"{trial.trial}: {format_parallelism(trial.layout)}"
 
 
 def format_reason(trial: TrialView) -> str:
-    """How it ended, or where it is."""
+    """Reason of a trial's end, or its state."""
     ended = trial.state in (TrialState.FAILED, TrialState.CANCELLED)
     return REASON_LABELS[trial.reason] if ended and trial.reason else str(trial.state)
 
 
 def percent(share: float) -> str:
-    """A fraction in percent, never rounded to nothing."""
+    """Fraction in percent, never rounded to 0."""
     return f"{100 * share:.0f} %" if share >= 0.095 else f"{100 * share:.2g} %"
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds in the unit that suits them."""
+    """Seconds in days, hours, minutes or seconds."""
     if seconds is None:
         return UNKNOWN
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
@@ -130,7 +130,7 @@ def duration(seconds: float | None) -> str:
 
 
 def format_hours(hours: float) -> str:
-    """Node-hours; fewer than a hundredth are not called none."""
+    """Node-hours, never rounded to 0."""
     return f"{hours:.3g} node-hours" if hours >= 0.001 or not hours else "below 0.001 node-hours"
 
 

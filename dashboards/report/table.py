@@ -1,4 +1,4 @@
-"""The table of all trials, cell by cell: what is read and what it is sorted by. Pure."""
+"""Table of all trials: text and sort key of each cell. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """`sort` is a number, a word, or "" for what is unknown: that comes last either way."""
+    """Cell of the table. `sort` is its sort key, or "" for unknown, which comes last in either order."""
 
     text: str
     sort: float | int | str = ""
@@ -31,7 +31,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """`state` is a state's name, or "spared", for its colour; the second cell tells how it ended."""
+    """Row of one trial. `state` sets its colour: a trial state, or "stopped_early"."""
 
     cells: tuple[Cell, ...]
     marks: tuple[str, ...]
@@ -42,7 +42,7 @@ class Row:
 
 
 def table_columns(data: ReportData) -> list[Column]:
-    """The trial, how it ended, what was measured, its choices, what it cost."""
+    """Columns: trial, state, measurements, layout fields, cost."""
     fields = [Column(FIELD_LABELS[name], is_number=_is_count(name)) for name in _fields(data)]
     measured = [Column(name, is_number=True) for name in ("tokens/s", "step", "predicted step", "GiB")]
     cost = [Column(name, is_number=True) for name in ("queue", "node-hours")]
@@ -50,7 +50,7 @@ def table_columns(data: ReportData) -> list[Column]:
 
 
 def table_rows(data: ReportData) -> list[Row]:
-    """In the order of `table_columns`, as the trials were proposed."""
+    """Rows in launch order, with cells in the order of `table_columns`."""
     fields = _fields(data)
     return [_row(trial, fields, data) for trial in data.trials]
 
@@ -74,22 +74,22 @@ def _row(trial: TrialView, fields: Sequence[str], data: ReportData) -> Row:
         _number(trial.step_time_s, duration(trial.step_time_s)),
         _number(trial.predicted_step_time_s, duration(trial.predicted_step_time_s)),
         _number(trial.peak_memory_gib, format_number(trial.peak_memory_gib, 3)),
-        *(Cell(format_value(layout[name]), _sorted_by(layout[name]), _is_count(name)) for name in fields),
+        *(Cell(format_value(layout[name]), _sort_key(layout[name]), _is_count(name)) for name in fields),
         _number(trial.queue_wait_s, duration(trial.queue_wait_s)),
         _number(trial.node_hours, f"{trial.node_hours:.3g}"),
     ]
     is_best = data.answer is not None and trial.layout.key == data.answer.layout.key
     remark = None if trial.remark is None else printable(trial.remark)
-    return Row(tuple(cells), _marks(trial, data, is_best), is_best, _kind_of_end(trial), remark, trial.excerpt)
+    return Row(tuple(cells), _marks(trial, data, is_best), is_best, _row_state(trial), remark, trial.excerpt)
 
 
-def _kind_of_end(trial: TrialView) -> str:
-    """A trial that stopped early has not failed."""
-    return "spared" if trial.has_stopped_early else str(trial.state)
+def _row_state(trial: TrialView) -> str:
+    """State for the row's colour; a trial that stopped early has not failed."""
+    return "stopped_early" if trial.has_stopped_early else str(trial.state)
 
 
-def _sorted_by(value: object) -> int | str:
-    """Truth values as they count, names as they are."""
+def _sort_key(value: object) -> int | str:
+    """Numeric key for booleans and integers, else the text."""
     return int(value) if isinstance(value, (bool, int)) else str(value or "")
 
 
@@ -98,7 +98,7 @@ def _number(value: float | None, text: str) -> Cell:
 
 
 def _at_most(trial: TrialView, data: ReportData) -> Cell:
-    """What a trial that stopped early or ran out of time would reach at best, where that is tokens per second."""
+    """Upper bound of a trial that stopped early or ran out of time, where the objective is tokens per second."""
     most = trial.speed_at_most if data.objective.value == "tokens_per_sec" else None
     return Cell(UNKNOWN if most is None else f"\N{LESS-THAN OR EQUAL TO} {format_number(most)}", "", is_number=True)
 

@@ -1,4 +1,4 @@
-"""The report in its file: from a search's record to report.html in its folder."""
+"""Report file: from a search's record to report.html in its folder."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from trials.ledger.events import SearchRecord
 
 
 def report_text(search: SearchRecord, at: float) -> str:
-    """The report of a search as it is in this record; `at` is now, UTC seconds since the epoch."""
+    """Report of a search's record; `at` is now, UTC seconds since the epoch."""
     return report_page(report_data(search, at))
 
 
 def write_report(search: SearchRecord, folder: SearchFolder, at: float) -> None:
-    """Swap the report in; OSError where the folder cannot be written."""
+    """Replace the report atomically; OSError where the folder cannot be written."""
     write_text(folder.report, report_text(search, at))

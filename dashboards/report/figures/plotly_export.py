@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from dashboards.report.data import ReportData
 from dashboards.report.figures.figure import Figure
 from dashboards.report.figures.registry import report_figures
-from dashboards.report.html import own
+from dashboards.report.html import package_file
 
 _MARGIN = {"l": 58, "r": 18, "t": 64, "b": 44}
 _MARGIN_ABOVE_LEGEND = 96
@@ -65,6 +65,6 @@ def _colored(value: Any, colors: Mapping[str, str]) -> Any:
 
 @cache
 def _colors(is_dark: bool) -> Mapping[str, str]:
-    """The page's own, by their names: the first block of page.css is light, the second one dark."""
-    blocks = re.findall(r":root \{([^}]*)\}", own("page.css"))
+    """The page's package_file, by their names: the first block of page.css is light, the second one dark."""
+    blocks = re.findall(r":root \{([^}]*)\}", package_file("page.css"))
     return dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", blocks[is_dark]))

@@ -16,7 +16,7 @@ RECORDS = ended_search().records
 
 @pytest.fixture
 def written(monkeypatch):
-    """What is written, as the records' numbers; each writing is told by the semaphore `again`."""
+    """Sequence numbers of the written records, and a semaphore that is released after each."""
     found, again = [], threading.Semaphore(0)
 
     def write_one(search, folder, at):
@@ -75,7 +75,7 @@ def test_a_report_that_cannot_be_written_is_a_remark(tmp_path):
     reporter.submit(RECORDS[-1])
     reporter.finish(5)
     assert len(notes) == 1
-    assert notes[0].startswith("report.html cannot be written now: FileNotFoundError")
+    assert notes[0].startswith("report.html cannot be written, retrying: FileNotFoundError")
 
 
 def test_once_stopped_it_writes_nothing(written, tmp_path, monkeypatch):
@@ -109,7 +109,7 @@ def test_where_no_thread_can_be_started_that_is_a_remark_and_tried_again(written
         reporter.submit(RECORDS[0])
         reporter.submit(RECORDS[1])
         reporter.finish(0)
-    assert notes == ["report.html cannot be written now: RuntimeError: can't start new thread"]
+    assert notes == ["report.html cannot be written, retrying: RuntimeError: can't start new thread"]
     reporter.submit(RECORDS[-1])
     reporter.finish(5)
     assert found == [RECORDS[-1].last_seq]

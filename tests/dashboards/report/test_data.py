@@ -70,7 +70,7 @@ def test_several_objectives_have_several_answers_and_each_is_said():
     assert data.answer.points == ("t0002", "t0001")
     other = "t0001 on 1 node has 60 % of its tokens/s at 83 % of its node-hours a token"
     assert data.answer.trades == (other,)
-    assert describe_tradeoffs(data) == [f"Another answer: {other}."]
+    assert describe_tradeoffs(data) == [f"Alternative: {other}."]
 
 
 def test_where_no_layout_leaves_the_memory_asked_for_there_is_no_answer_and_the_search_says_why():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from dashboards.report.data import report_data
-from dashboards.report.html import own, plotly
+from dashboards.report.html import package_file, plotly
 from dashboards.report.live_page import SearchListRow, live_page, message_page, searches_page
 from dashboards.report.page import report_page, report_without_scripts
 from tests.dashboards.report.searches import a_search
@@ -18,7 +18,7 @@ HOSTILE = "<script>alert(1)</script>\x1b[2J"
 def test_the_shell_brings_the_scripts_that_the_report_comes_without():
     shell, data = live_page("tiny-abcdef"), report_data(a_search().record, START)
     report = report_without_scripts(data)
-    assert all(script in shell.text for script in (plotly(), own("page.js"), own("live.js")))
+    assert all(script in shell.text for script in (plotly(), package_file("page.js"), package_file("live.js")))
     assert "<script>" not in report.text
     assert "connect-src 'self'" in shell.policy
     assert "connect-src 'none'" in report.policy
@@ -39,8 +39,8 @@ def test_what_is_taken_into_the_shell_is_there_in_both():
 
 def test_a_report_says_how_it_is_renewed_while_its_search_runs():
     data = report_data(a_search().record, START)
-    assert "the file is written anew while the search runs" in report_page(data)
-    assert "this page follows it while the search runs" in report_without_scripts(data).text
+    assert "the file is rewritten while the search runs" in report_page(data)
+    assert "this page is updated while the search runs" in report_without_scripts(data).text
 
 
 def test_names_and_words_of_others_stay_text():

@@ -196,7 +196,7 @@ def test_other_answers_to_several_goals_stand_beside_the_best():
     for nodes, speed in ((1, 900.0), (2, 1500.0)):
         search.measure(search.start(replace(TODAY, num_nodes=nodes)), speed)
     page = Page(page_of(search))
-    assert "Other answers" in page.text
+    assert "Alternatives" in page.text
     assert "t0001 on 1 node has 60 % of its tokens/s" in page.text
     assert len(page.all("figure", id="figure-nodes")) == 1
 

@@ -68,7 +68,7 @@ def test_a_page_follows_its_search_over_a_restart_of_the_service_and_its_reader_
         go_to_the_table(tab)
     tab.until(f"{LINE} === 'lost'")
     assert tab.ask(count("measured")) == 1
-    assert "service is lost" in tab.ask("document.getElementById('line').textContent")
+    assert "service lost" in tab.ask("document.getElementById('line').textContent")
     with serving(tmp_path, "--port", str(port), "--executor", "thread"):
         tab.until(f"{LINE} === 'live'")
         let_go(tmp_path)

@@ -145,7 +145,7 @@ def test_the_list_shows_every_search_with_the_way_to_its_report(service, browser
 def test_a_search_that_was_given_up_is_told_with_the_reason(service, browser, search):
     entry = service.supervisor.searches()[search]
     service.supervisor._set(replace(entry, state=DriverState.STOPPED, detail="its <code> has changed"))
-    assert "nobody drives it any more: its &lt;code&gt; has changed" in browser.get("/").text
+    assert "no driver: its &lt;code&gt; has changed" in browser.get("/").text
 
 
 def test_a_search_has_a_page_that_follows_it_and_its_report_without_scripts(browser, search):
