@@ -41,7 +41,7 @@ ORCHESTRATOR = (
     ("comparison", "interop", "planning"),
     ("dataframes", "diagnostics", "lifecycle"),
     ("replay", "service"),
-    ("cli",),
+    ("answers", "cli"),
     ("api",),
 )
 """Lowest first; a module imports its own level and those below. A package stands for all that is in it."""

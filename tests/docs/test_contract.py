@@ -1,69 +1,67 @@
-"""What docs/contract.md lists is what there is: verbs, options, states, reasons, rules, verdicts, exit codes."""
+"""docs/contract.md is what the types generate, and has every schema id, option and flag."""
 
 from __future__ import annotations
 
 import ast
 import re
-from enum import Enum
+from typing import get_type_hints
 
 import pytest
 import typer
 
-from dashboards.trial_text import FLAG_DESCRIPTIONS
-from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.verbs import app
-from orchestrator.comparison.speed_ratio import ReplayVerdict
-from search_spaces.rules.layout_rules import LAYOUT_RULES
+from orchestrator.interop.table_export import MEASURED_COLUMNS
+from tests.contract.answers import answer_types, differences
+from tests.contract.objects import OBJECTS
+from tests.contract.page import page
 from tests.docs.console import ROOT
-from trials.ledger.events import EndReason, EventKind, SearchState
-from trials.trial import FailureReason, Flag, TrialState
+from tests.sources import modules
+from trials.outcome_types import MeasuredMetrics
+from trials.trial import Flag
 
 PAGE = (ROOT / "docs" / "contract.md").read_text()
-VERBS = typer.main.get_command(app).commands
+WIDEST_ROW = 300
 
 
-def row(title: str) -> str:
-    (found,) = re.findall(rf"^\| {re.escape(title)} \| (.*) \|$", PAGE, re.MULTILINE)
-    return found
+@pytest.mark.slow
+def test_the_page_is_what_the_types_generate():
+    assert page() == PAGE, "python -m tests.contract.page --write"
 
 
-def names(text: str) -> list[str]:
-    """Those between backticks, in their order; what is said of one stands in brackets or between the backticks."""
-    spans = re.findall(r"`([^`]*)`", re.sub(r"\([^()]*\)", "", text))
-    return [name for span in spans for name in re.findall(r"[a-z][\w-]*", span)]
+def test_no_row_of_a_table_is_longer_than_people_read():
+    assert [line for line in PAGE.splitlines() if line.startswith("|") and len(line) > WIDEST_ROW] == []
 
 
-def values(*enums: type[Enum]) -> list[str]:
-    return [member.value for enum in enums for member in enum]
+def test_an_object_has_one_heading():
+    headings = re.findall(r"^#+ (.+)$", PAGE, re.MULTILINE)
+    assert len(headings) == len(set(headings))
+    assert {kind.__name__ for kinds in OBJECTS.values() for kind in kinds} <= set(headings)
 
 
-def test_verbs():
-    listed = row("verbs").partition(";")[0].split()
-    assert len(listed) == len(set(listed))
-    assert set(listed) == set(VERBS)
+def test_every_schema_id_is_there():
+    ids = {found for module in modules() for found in re.findall(r'"(parlay\.\w+/\d+)"', (ROOT / module).read_text())}
+    assert len(ids) > 40
+    assert [schema for schema in sorted(ids) if f"`{schema}`" not in PAGE] == []
 
 
-def test_options():
-    verbs = [part for verb in VERBS.values() for part in (verb, *getattr(verb, "commands", {}).values())]
-    there = {option for verb in verbs for parameter in verb.params for option in parameter.opts}
-    assert not {option for option in there if option.startswith("--") and option not in PAGE} - {"--help"}
+def test_every_option_is_there():
+    verbs = typer.main.get_command(app).commands.values()
+    every = [part for verb in verbs for part in (verb, *getattr(verb, "commands", {}).values())]
+    options = {option for verb in every for parameter in verb.params for option in parameter.opts}
+    assert [option for option in options if option.startswith("--") and option not in PAGE] == []
 
 
-@pytest.mark.parametrize(
-    ("title", "expected"),
-    [
-        ("trial and attempt states", values(TrialState)),
-        ("reasons", values(FailureReason)),
-        ("search states, end_reason", values(SearchState, EndReason)),
-    ],
-)
-def test_states_and_reasons(title, expected):
-    listed = [name for name in names(row(title)) if name not in ("job_id", "unknown_since")]
-    assert listed == expected
+def test_every_measured_number_of_a_table_is_a_metric():
+    assert set(MEASURED_COLUMNS) <= set(get_type_hints(MeasuredMetrics))
 
 
-def test_flags():
-    assert names(row("flags")) == list(FLAG_DESCRIPTIONS) == values(Flag)
+def test_answers_that_are_not_as_their_types_are_noticed():
+    page_answer, plan = answer_types()["parlay.page/1"], answer_types()["parlay.plan/1"]
+    whole = {"schema": "parlay.page/1", "address": "http://127.0.0.1:1/"}
+    assert list(differences(whole, page_answer, "it")) == []
+    assert list(differences(whole | {"port": 1}, page_answer, "it")) == ["it.port is not declared"]
+    assert list(differences({"schema": "parlay.page/1"}, page_answer, "it")) == ["it.address is missing"]
+    assert [found for found in differences({"num_layouts": "1"}, plan, "it") if "num_layouts" in found] != []
 
 
 @pytest.mark.slow
@@ -76,22 +74,8 @@ def test_each_flag_is_set_by_who_writes_outcomes():
 
 
 def flags_set_in(source: str) -> set[str]:
-    """The names of the flags in it, but for those that something is only compared with."""
+    """Names of the flags in a source, without those that something is only compared with."""
     tree = ast.parse(source)
     compared = {node for compare in ast.walk(tree) if isinstance(compare, ast.Compare) for node in ast.walk(compare)}
     found = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node not in compared)
     return {node.attr for node in found if isinstance(node.value, ast.Name) and node.value.id == "Flag"}
-
-
-def test_kinds_of_events():
-    listed = names(row("journal.jsonl").partition("`kind`:")[2])
-    assert [name for name in listed if name not in ("restart", "node_hours")] == values(EventKind)
-
-
-def test_rules():
-    assert names(row("rules (rejection ids)").partition(",")[0]) == [rule.code for rule in LAYOUT_RULES]
-
-
-def test_verdicts_and_exit_codes():
-    assert "|".join(values(ReplayVerdict)).replace("|", r"\|") in PAGE
-    assert [int(code) for code in re.findall(r"(?:^| · )(\d+) ", row("exit codes"))] == values(ExitCode)

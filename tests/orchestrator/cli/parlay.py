@@ -16,6 +16,7 @@ from typing import Any
 from unittest import mock
 
 from orchestrator.cli.main import run
+from tests.contract.answers import assert_as_declared
 
 COMMAND = (sys.executable, "-P", "-m", "orchestrator.cli.main")
 
@@ -45,7 +46,10 @@ class Answer:
 
     @property
     def json(self) -> dict[str, Any]:
-        return json.loads(self.out)
+        """The object that was printed; AssertionError where docs/contract.md describes it otherwise."""
+        answer = json.loads(self.out)
+        assert_as_declared(answer)
+        return answer
 
 
 def parlay(

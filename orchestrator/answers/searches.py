@@ -1,0 +1,311 @@
+"""Answers about searches: status, best layout, logs, submission, cancellation, cron turns, the ledger."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NotRequired, TypedDict
+
+from orchestrator.records.ledger_rebuild import RebuildResult
+from trials.analysis.best_layout import Choice
+from trials.analysis.ranking import Objective
+from trials.analysis.verdict import ShownState, VerdictKind
+from trials.ledger.events import EndReason, SearchState
+from trials.trial import FailureReason
+
+
+class VerdictAnswer(TypedDict):
+    """Conclusion of a search: the best layout against the baseline, over all runs of both."""
+
+    kind: VerdictKind
+    state: ShownState
+    headline: str
+    """A few words for people."""
+    sentence: str
+    """One sentence for people, with the numbers."""
+    trial: str | None
+    """Trial of the best layout."""
+    baseline: str | None
+    """Trial of the baseline; null where it was never tried."""
+    speedup: float | None
+    """Throughput of the best layout over the baseline's; null where unknown."""
+    speedup_low: float | None
+    """Lower end of its 95 % interval."""
+    speedup_high: float | None
+    """Upper end of its 95 % interval."""
+    ties: list[str]
+    """Trials whose intervals overlap that of the best."""
+
+
+class FastestAnswer(TypedDict):
+    """The layout measured as the fastest. It is the best unless a tie was chosen for its memory."""
+
+    trial: str
+    value: float
+    """The objective in its own unit."""
+    peak_memory_gib: float | None
+
+
+class ParetoPoint(TypedDict):
+    """A layout that no other beats in all objectives."""
+
+    trial: str
+    layout: dict[str, Any]
+    """A `Layout`."""
+    num_nodes: int
+    values: dict[Objective, float]
+    """Value of each objective in its own unit."""
+
+
+class BestLayout(TypedDict):
+    """The best layout of a search. Numbers are over all its runs; `trial` names the first of them."""
+
+    trial: str
+    layout: dict[str, Any]
+    """A `Layout`."""
+    objective: Objective
+    """The first objective, which decides."""
+    value: float
+    """The objective in its own unit."""
+    tokens_per_sec: float
+    tokens_per_sec_low: float | None
+    """Lower end of the 95 % interval."""
+    tokens_per_sec_high: float | None
+    """Upper end of the 95 % interval."""
+    peak_memory_gib: float | None
+    ties: list[str]
+    """Trials whose intervals overlap."""
+    chosen_for: Choice
+    """`memory`: of finalists tied with the fastest, the one that needs least."""
+    fastest: FastestAnswer
+    why: str
+    """Why it was chosen, as a clause that follows its name."""
+    pareto: list[ParetoPoint]
+    """The best first. Of several objectives; of one, against the number of nodes, where several were measured."""
+    flags: list[str]
+    """`Flag` values of its runs."""
+    time_s: dict[str, float] | None
+    """`TimeParts` of a profiled run."""
+
+
+class TrialCountsAnswer(TypedDict):
+    """Number of trials by how they ended."""
+
+    measured: int
+    stopped_early: int
+    """Ended with reason `dominated`; not counted as failed."""
+    failed: int
+    cancelled: int
+    in_flight: int
+
+
+class BudgetAnswer(TypedDict):
+    """Node-hours of all attempts."""
+
+    node_hours_used: float
+    node_hours_reserved: float
+    """Upper bound of what attempts in flight may use."""
+    node_hours_limit: float | None
+    """`search.budget_node_hours`."""
+
+
+class MlflowAnswer(TypedDict):
+    """The search's run in MLflow."""
+
+    uri: str
+    run_id: str
+
+
+class StatusAnswer(TypedDict):
+    """Printed by run, resume, status, watch and tick; given to `notify` on its standard input or by POST."""
+
+    schema: Literal["parlay.status/1"]
+    search_id: str
+    state: SearchState
+    end_reason: EndReason | None
+    detail: str | None
+    """Explanation of the end reason."""
+    verdict: VerdictAnswer
+    best: BestLayout | None
+    num_trials: int
+    trials: TrialCountsAnswer
+    reasons: dict[FailureReason, int]
+    """Number of trials by failure reason."""
+    budget: BudgetAnswer
+    recipe: str | None
+    """The recipe's folder."""
+    mlflow: MlflowAnswer | None
+
+
+class BestAnswer(BestLayout):
+    """Printed by best: a `BestLayout` with these keys."""
+
+    schema: Literal["parlay.best/1"]
+    search_id: str
+    verdict: VerdictAnswer
+    recipe: str | None
+    """The recipe's folder."""
+
+
+class ListedSearch(TypedDict):
+    """One search of the ledger."""
+
+    search_id: str
+    state: SearchState
+    end_reason: EndReason | None
+    num_trials: int
+    best_trial: str | None
+    folder: str | None
+
+
+class SearchesAnswer(TypedDict):
+    """Printed by status --all."""
+
+    schema: Literal["parlay.searches/1"]
+    searches: list[ListedSearch]
+    """Newest first."""
+
+
+class LogsAnswer(TypedDict):
+    """Printed by logs."""
+
+    schema: Literal["parlay.logs/1"]
+    trial: str
+    attempt: str
+    files: list[str]
+    """Logs of the ranks."""
+    excerpt: str | None
+    """The first traceback, else the end of rank 0's log; with `--rank N` all of that rank's log."""
+
+
+class SubmitAnswer(TypedDict):
+    """Printed by submit, and by resume --as-job. Exactly one of `pid`, `job_id` and `crontab` is there."""
+
+    schema: Literal["parlay.submit/1"]
+    search_id: str
+    folder: str
+    pid: NotRequired[int]
+    """Process of the driver, or of the service that drives the search."""
+    job_id: NotRequired[str]
+    """Slurm job of the driver, of --as-job."""
+    crontab: NotRequired[str]
+    """Line for crontab, of --tick."""
+    scrontab: NotRequired[list[str]]
+    """Lines for scrontab, of --tick."""
+
+
+class RefusedTurn(TypedDict):
+    """A search whose turn failed."""
+
+    search_id: str
+    message: str
+
+
+class TickAnswer(TypedDict):
+    """Printed by tick --all."""
+
+    schema: Literal["parlay.tick/1"]
+    searches: list[StatusAnswer]
+    held: list[str]
+    """Ids of searches that another driver holds."""
+    refused: list[RefusedTurn]
+
+
+class CancelAnswer(TypedDict):
+    """Printed by cancel."""
+
+    schema: Literal["parlay.cancel/1"]
+    search_id: str
+    cancelled: list[str]
+    """Trials."""
+    unreached: list[str]
+    """Attempt keys whose jobs could not be cancelled, and `SEARCH_ID.driver`."""
+
+
+class RebuiltRow(TypedDict):
+    """One search folder of ledger rebuild."""
+
+    search_id: str
+    folder: str
+    result: RebuildResult
+    num_events: int
+    message: str | None
+
+
+class LedgerAnswer(TypedDict):
+    """Printed by ledger rebuild. Exit code 6 when a search is damaged, else 5 when one is held."""
+
+    schema: Literal["parlay.ledger/1"]
+    url: str
+    put_aside: str | None
+    """Where a damaged ledger was moved to."""
+    searches: list[RebuiltRow]
+
+
+class SyncAnswer(TypedDict):
+    """Printed by sync. Exit code 6 while a run is unsent."""
+
+    schema: Literal["parlay.sync/1"]
+    search_id: str
+    uri: str
+    run_id: str | None
+    sent: int
+    """Number of runs that MLflow shows as the journal has them."""
+    unsent: list[str]
+    """Names of runs."""
+
+
+class ReportAnswer(TypedDict):
+    """Printed by report."""
+
+    schema: Literal["parlay.report/1"]
+    search_id: str
+    file: str
+
+
+class DashboardAnswer(TypedDict):
+    """Printed by dashboard, once it has ended."""
+
+    schema: Literal["parlay.dashboard/1"]
+    uri: str
+
+
+class PageAnswer(TypedDict):
+    """Printed by serve --page and dashboard --page: an address that opens once, within ten minutes."""
+
+    schema: Literal["parlay.page/1"]
+    address: str
+
+
+class ServiceAnswer(TypedDict):
+    """Printed by serve once it listens; also `service/service.json` in Parlay's home."""
+
+    schema: Literal["parlay.service/1"]
+    pid: int
+    pid_started: int | None
+    """Start time of the process in clock ticks since boot."""
+    boot_id: str | None
+    socket: str | None
+    port: int | None
+    executor: str
+    """`ray` or `thread`."""
+
+
+class ProblemAnswer(TypedDict):
+    """One mistake in the input, or one refusal."""
+
+    code: str
+    """What is wrong, such as `unknown_key`; of a refusal `refused`, `held`, `lease_lost`, `interrupted` or `bug`."""
+    message: str
+    file: NotRequired[str | None]
+    line: NotRequired[int | None]
+    key: NotRequired[str | None]
+    value: NotRequired[Any]
+    rule: NotRequired[str | None]
+    fix: NotRequired[str | None]
+    others: NotRequired[list[ProblemAnswer]]
+    """Further mistakes."""
+
+
+class ErrorAnswer(TypedDict):
+    """Printed by every command that fails, and answered by the service."""
+
+    error: ProblemAnswer

@@ -1,0 +1,1 @@
+"""docs/contract.md, generated from the types, and JSON answers checked against them."""
