@@ -1,4 +1,4 @@
-"""An attempt on its way to the launcher and back: its spec, its request, and the outcome it left."""
+"""Specs and launch requests of attempts, and the results read from their outcome files."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ from trials.trial import (
 )
 
 LAUNCHER_GRACE_S = 30.0
-"""The trial ends itself at its own time limit; the launcher ends it this much later, whatever it does."""
+"""A trial ends itself at its own time limit; the launcher ends it this much later in any case."""
 
 MAX_OUTCOME_BYTES = 64 * 2**20
-"""A trial of 100,000 steps, the most there are, leaves a few."""
+"""The longest possible trial, 100,000 steps, writes a few MiB."""
 OUTCOME_GRACE_S = 90.0
-"""How long an ended attempt's outcome may still come where another machine wrote it: NFS may answer from what it knew
-of a folder up to a minute ago."""
+"""Seconds to wait for the outcome of an attempt that ended on another machine: NFS may answer from a cache of up to a
+minute."""
 
 SILENT_NODES_GRACE_S = 10.0
-"""The same where nothing was heard of the nodes for long: what they wrote before is older than what NFS keeps."""
+"""The same for nodes that were silent for long: their last writes are older than the NFS cache."""
 
 _OUTCOME_NOT_AWAITED = (
     *(FailureReason.CANCELLED_BY_USER, FailureReason.CANCELLED_BY_SEARCH),
-    FailureReason.INTERRUPTED,  # is tried again whatever comes
+    FailureReason.INTERRUPTED,  # retried in any case
 )
 
 
 @dataclass(frozen=True)
 class AttemptFactory:
-    """What all attempts of a search share. `trainer` is the search file's section, `python` the ranks' interpreter.
+    """Factory of launch requests: what all attempts of a search share.
 
-    The `baseline` is measured whole, as every layout is that is measured again. `taken` is the folder as its driver
-    took it; nothing is launched in another.
+    `trainer` is the search file's section, `python` the ranks' interpreter. The `baseline` is always measured
+    completely, as are repeats. `taken` is the folder as its driver acquired it; nothing is launched in another one.
     """
 
     folder: SearchFolder
@@ -71,11 +71,11 @@ class AttemptFactory:
 
     @property
     def time_limit_s(self) -> float:
-        """Seconds after which a launcher ends an attempt: the trial ends itself before."""
+        """Seconds after which a launcher ends an attempt. The trial ends itself before."""
         return self.measure.time_limit_s + LAUNCHER_GRACE_S
 
     def spec(self, trial: Trial, attempt: Attempt) -> TrialSpec:
-        """spec.json of this attempt: a pure function of what the ledger holds, so that a crash changes nothing."""
+        """spec.json of this attempt: a pure function of the record, so that it is the same after a crash."""
         return TrialSpec(
             search_id=self.folder.search_id,
             trial=trial.trial,
@@ -103,7 +103,7 @@ class AttemptFactory:
         )
 
     def request(self, trial: Trial, attempt: Attempt) -> LaunchRequest:
-        """The launch of this attempt; nothing of it is written."""
+        """The launch request of this attempt. Writes nothing."""
         return LaunchRequest(
             self.spec(trial, attempt),
             self.folder.attempt(trial.trial, attempt.attempt),
@@ -118,17 +118,19 @@ class AttemptFactory:
         )
 
     def with_spec_file(self, request: LaunchRequest) -> LaunchRequest:
-        """The request, its spec.json now in place. OSError where that cannot be written, or not in time; InputError
-        where the folder is not the one that was taken."""
+        """Write the request's spec.json and return the request.
+
+        OSError if it cannot be written, or not in time; InputError if the folder is not the one that was taken.
+        """
         self._folders.call(str(request.folder.path), partial(_write_spec, request, self.folder.path))
         return request
 
     def result(self, trial: Trial, attempt: Attempt, status: LaunchStatus, now: float | None = None) -> AttemptResult:
-        """How an ended attempt ended, from its folder and what the launcher saw.
+        """Result of an ended attempt, from its folder and the launcher's status.
 
-        `now` is the launcher's; with it OSError is raised for an outcome that may still come (late, empty or cut, as a
-        network file system may show it), and without it the result is on what is there. OSError also where the folder
-        cannot be read, or does not answer in time.
+        With `now`, the launcher's time, an outcome that may still arrive raises OSError: a network file system may show
+        it late, empty or cut. Without `now`, the result rests on what is there. OSError also if the folder cannot be
+        read in time.
         """
         path = self.folder.attempt(attempt.trial, attempt.attempt).outcome(status.restart)
         may_come = now is not None and _may_still_come(attempt, status, now)
@@ -136,10 +138,10 @@ class AttemptFactory:
             data = self._folders.call(str(path.parent), partial(_read_uncached, path, self.folder.path))
         except ValueError as error:
             if may_come:
-                raise OSError(f"{path} is not whole") from error
+                raise OSError(f"{path} is incomplete") from error
             return _invalid(error)
         if data is None and may_come and _ended_elsewhere(status):
-            raise OSError(f"{path} is not there")
+            raise OSError(f"{path} does not exist yet")
         try:
             outcome = None if data is None else Outcome.from_json(data)
         except ValueError as error:
@@ -150,25 +152,26 @@ class AttemptFactory:
 def _write_spec(request: LaunchRequest, root: Path) -> None:
     request.require_taken()
     if links_outside(request.folder.path, root):
-        raise OSError(f"{request.folder.path} leads out of the search's folder")
+        raise OSError(f"{request.folder.path} is outside the search's folder")
     request.folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_json(request.folder.spec, request.spec.to_json())
 
 
 def _read_uncached(path: Path, root: Path) -> dict[str, Any] | None:
-    """The JSON at `path` as its file system knows it now: NFS asks its server when the folder is opened.
+    """Read the JSON at `path` past the NFS cache: opening the folder makes NFS ask its server.
 
-    ValueError for what is no outcome, or does not lie in the search's folder `root`.
+    ValueError for content that is not an outcome, or for a path outside the search's folder `root`.
     """
     with suppress(FileNotFoundError):
         os.close(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY))
     if links_outside(path.parent, root):
-        raise ValueError(f"{path.parent} leads out of the search's folder")
+        raise ValueError(f"{path.parent} is outside the search's folder")
     return read_json(path, MAX_OUTCOME_BYTES)
 
 
 def _may_still_come(attempt: Attempt, status: LaunchStatus, now: float) -> bool:
-    """Whether the grace is not over, counted from the later of the attempt's end and the first look for its outcome."""
+    """True until the grace is over, counted from the attempt's end or the first look for its outcome, whichever is
+    later."""
     if attempt.unknown_since is None:
         return True
     known = (attempt.unknown_since, status.ended_at)
@@ -177,24 +180,24 @@ def _may_still_come(attempt: Attempt, status: LaunchStatus, now: float) -> bool:
 
 
 def _ended_elsewhere(status: LaunchStatus) -> bool:
-    """Whether another machine may have written an outcome that is worth waiting for."""
+    """True if another machine may have written an outcome to wait for."""
     return (
         status.started and status.reason not in _OUTCOME_NOT_AWAITED and bool({*status.nodes} - {socket.gethostname()})
     )
 
 
 def _invalid(error: ValueError) -> AttemptResult:
-    return AttemptResult(TrialState.FAILED, FailureReason.RESULT_INVALID, None, f"the outcome file: {error}")
+    return AttemptResult(TrialState.FAILED, FailureReason.RESULT_INVALID, None, f"invalid outcome file: {error}")
 
 
 def next_attempt(
     trial: Trial, nonce: str, time_limit_s: float, reserved_s: float | None = None, exclude: tuple[str, ...] = ()
 ) -> Attempt:
-    """The trial's first or next attempt, not yet submitted anywhere."""
+    """The trial's first or next attempt, not submitted yet."""
     name = f"a{len(trial.attempts) + 1}"
     return Attempt(trial.trial, name, nonce, trial.layout.num_nodes, time_limit_s, reserved_s, exclude)
 
 
 def as_cancelled(status: LaunchStatus, reason: FailureReason) -> LaunchStatus:
-    """The same ending, told as a cancellation: only the driver knows that it asked for it, and why."""
+    """The status as a cancellation: only the driver knows that it asked for one, and why."""
     return replace(status, reason=reason)

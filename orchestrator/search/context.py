@@ -1,4 +1,4 @@
-"""A search as its driver sees and changes it: its record and what follows from it, and who is told of a change."""
+"""Shared state of a driver's steps: the search's record, its index, and the callbacks that hear of changes."""
 
 from __future__ import annotations
 
@@ -20,61 +20,73 @@ from trials.trial import Attempt, FailureReason, Trial
 
 @dataclass(frozen=True)
 class SearchObjective:
-    """What the search is after: the objective, the batch whose layouts compete, what is measured first, how much memory
-    has to stay free, and what else matters beside the objective."""
+    """Objective of a search.
+
+    `global_batch_size` is the batch whose layouts compete. `initial_layouts` are measured before the sampler is asked
+    (the baseline). `headroom` is the memory that has to stay free, `others` are further objectives.
+    """
 
     objective: Objective
     global_batch_size: int
-    first: Sequence[Layout] = ()
+    initial_layouts: Sequence[Layout] = ()
     headroom: MemoryHeadroom | None = None
     others: tuple[Objective, ...] = ()
 
     @property
     def baseline_keys(self) -> set[str]:
-        return {layout.key for layout in self.first}
+        return {layout.key for layout in self.initial_layouts}
 
 
 @dataclass(frozen=True)
 class DriverCallbacks:
-    """What the loop calls besides its work: after every event; for the user's wish to cancel; to keep the lease; to
-    say what the user should know; for what is predicted of a layout, None where that is nothing; in every turn, with
-    the trials that have not ended and how many more it would begin, for how many of these it may begin now."""
+    """Callbacks of the search loop.
+
+    `on_event` runs after every recorded event, `renew_lease` in every iteration and before every launch. `note` takes a
+    message for the user. `predict` returns the cost model's prediction for a layout, None without one. `grant_slots` is
+    called in every iteration with the number of trials that have not ended and of those to start, and returns how many
+    of the latter may start.
+    """
 
     on_event: Callable[[SearchRecord, Event], None] = lambda search, event: None
     cancel_requested: Callable[[], bool] = lambda: False
     renew_lease: Callable[[], None] = lambda: None
     note: Callable[[str], None] = lambda text: None
     predict: Callable[[Layout], Mapping[str, Any] | None] = lambda layout: None
-    grant_slots: Callable[[int, int], int] = lambda held, more: more
+    grant_slots: Callable[[int, int], int] = lambda active, requested: requested
 
 
 NO_CALLBACKS = DriverCallbacks()
-"""Nobody is told, and nobody is asked."""
+"""Callbacks that do nothing."""
 
 
 class SearchContext:
-    """What the steps of a driver's turn share. The search goes on by events alone: each is written down, and then told
-    to the hooks. One thread; `is_interrupted` may be set from a signal handler."""
+    """State shared by the steps of one driver iteration.
+
+    Every change of the search is an event: recorded first, then passed to the callbacks. Single-threaded, except that a
+    signal handler may set `is_interrupted`.
+    """
 
     def __init__(
         self,
-        history: EventStore,
+        event_store: EventStore,
         factory: AttemptFactory,
         launcher: Launcher,
         goal: SearchObjective,
         limits: Limits,
         callbacks: DriverCallbacks,
     ):
-        self.event_store = history
+        self.event_store = event_store
         self.factory = factory
         self.launcher = launcher
         self.goal = goal
         self.limits = limits
         self.callbacks = callbacks
         self.is_interrupted = False
-        """Whether nothing more is to be proposed or tried again."""
-        self._index = SearchIndex(history.search, goal.objective, goal.global_batch_size, goal.headroom, goal.others)
-        self._said: set[str] = set()
+        """True if nothing more may be proposed or retried."""
+        self._index = SearchIndex(
+            event_store.search, goal.objective, goal.global_batch_size, goal.headroom, goal.others
+        )
+        self._noted: set[str] = set()
 
     @property
     def search(self) -> SearchRecord:
@@ -82,7 +94,7 @@ class SearchContext:
 
     @property
     def index(self) -> SearchIndex:
-        """How the search stands, after the last event."""
+        """Index of the search after its last event."""
         self._index.update(self.search)
         return self._index
 
@@ -111,21 +123,21 @@ class SearchContext:
         return self.has_budget(layout.num_nodes)
 
     def fits_budget(self, index: SearchIndex, num_nodes: int = 1) -> bool:
-        """Whether an attempt on so many nodes may still begin, the search standing like that."""
+        """True if the budget allows one more attempt on `num_nodes` nodes, given the state in `index`."""
         if (budget_node_hours := self.limits.budget_node_hours) is None:
             return True
         limit_s = time_limit_s(index, self.factory.time_limit_s, num_nodes)
         return fits_budget(index, budget_node_hours, num_nodes, self.launcher.longest_s(limit_s, num_nodes))
 
     def stop(self, reason: EndReason, detail: str | None = None) -> None:
-        """Begin to end the search."""
+        """Start to end the search."""
         self.set_state(SearchState.STOPPING, reason, detail)
 
     def set_state(self, state: SearchState, reason: EndReason | None = None, detail: str | None = None) -> None:
         self.event(EventKind.SEARCH_STATE, state=state.value, end_reason=reason, detail=detail)
 
     def record(self, kind: EventKind, attempt: Attempt, /, **data: Any) -> None:
-        """An event of this attempt."""
+        """Record an event of this attempt."""
         self.event(kind, trial=attempt.trial, attempt=attempt.attempt, **data)
 
     def event(self, kind: EventKind, /, **data: Any) -> None:
@@ -133,14 +145,14 @@ class SearchContext:
         self.callbacks.on_event(self.search, event)
 
     def flush_ledger(self) -> None:
-        """What a ledger without room was not told, and whoever is told of events after it."""
+        """Write the events that the ledger has refused so far, and pass them to the callbacks."""
         refused = self.event_store.pending
         self.event_store.flush_ledger()
         for event in refused:
             self.callbacks.on_event(self.search, event)
 
     def say_once(self, words: str) -> None:
-        """A remark for the user, each of them once."""
-        if words not in self._said:
-            self._said.add(words)
+        """Pass a message to the user, each text once."""
+        if words not in self._noted:
+            self._noted.add(words)
             self.callbacks.note(words)

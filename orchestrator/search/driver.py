@@ -1,7 +1,7 @@
-"""The loop of a search: watch, obey, settle, propose, launch; until there is nothing left to do.
+"""Search loop: monitor, check stop conditions, finalize, propose, submit; repeated until nothing is left to do.
 
-The driver keeps no state of its own. What it does next follows from the search's record alone, so a driver that was
-killed anywhere goes on where it stood: every step first writes down what it is about to do.
+The driver keeps no state of its own: every step first records what it is about to do, and the next step follows from
+the record alone. So a driver that was killed at any point is resumed by another one.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from trials.ledger.events import EndReason, SearchRecord, SearchState
 
 
 class Driver:
-    """Runs one search to its end. One thread; `interrupt` and `stop_now` may be called from a signal handler."""
+    """Drives one search to its end. Single-threaded, but a signal handler may call `interrupt` and `stop_now`."""
 
     def __init__(
         self,
-        history: EventStore,
+        event_store: EventStore,
         factory: AttemptFactory,
         sampler: Sampler,
         launcher: Launcher,
@@ -40,7 +40,7 @@ class Driver:
         limits: Limits,
         callbacks: DriverCallbacks = NO_CALLBACKS,
     ):
-        self._context = SearchContext(history, factory, launcher, goal, limits, callbacks)
+        self._context = SearchContext(event_store, factory, launcher, goal, limits, callbacks)
         self._monitor = AttemptMonitor(self._context)
         self._finalizer = TrialFinalizer(self._context)
         self._proposer = TrialProposer(self._context, sampler)
@@ -56,24 +56,24 @@ class Driver:
         return self._context.is_interrupted
 
     def interrupt(self) -> None:
-        """Propose and retry nothing more; `run` returns once what is in flight has ended."""
+        """Propose and retry nothing more; `run` returns once everything in flight has ended."""
         self._context.is_interrupted = True
 
     def stop_now(self) -> None:
-        """Do nothing more: `run` returns at its next safe point, and what is in flight is left as it is."""
+        """Stop at the next safe point of `run`, and leave everything in flight as it is."""
         self._context.is_interrupted = self._stopped = True
 
     def run(self) -> SearchRecord:
-        """Go on until the search has ended, or until an interrupt has drained it. Returns the record as it stands.
+        """Drive until the search has ended, or until an interrupt has drained it. Returns the record.
 
-        A disk that is full or a folder that cannot be reached stops nothing: the turn is tried again, as every step
-        may be, for as long as the lease can be kept.
+        A full disk or an unreachable folder does not end the search: the iteration is retried for as long as the lease
+        can be renewed.
         """
         if not self.search.state.is_ended:
             self.recover()
         while not (self._is_over or self._stopped):
             if self._context.is_interrupted and self._context.index.in_flight:
-                self._context.say_once("nothing more is tried; what runs may finish (ctrl-C again stops now)")
+                self._context.say_once("interrupted: waiting for the attempts in flight (Ctrl-C again stops now)")
             try:
                 self._context.callbacks.renew_lease()
                 self.iterate()
@@ -85,9 +85,9 @@ class Driver:
         return self.search
 
     def advance(self) -> SearchRecord:
-        """Do what can be done without waiting, and leave the rest to the next driver: turns until one changes nothing.
+        """Do everything that needs no waiting: iterate until nothing changes, and leave the rest to the next driver.
 
-        Returns the record as it stands. OSError for a disk that is full or a folder that cannot be reached.
+        Returns the record. OSError for a full disk or an unreachable folder.
         """
         if not self.search.state.is_ended:
             self.recover()
@@ -99,8 +99,11 @@ class Driver:
         return self.search
 
     def iterate(self) -> None:
-        """Everything that is to be done now, once. While nobody can tell what an attempt may cost, none is begun, and
-        the budget is not taken for spent."""
+        """Do everything that is due now, once.
+
+        While the launcher cannot tell the cost of an attempt (LaunchPostponed), none is started, and the budget does
+        not count as spent.
+        """
         self._context.flush_ledger()
         if self.search.state.is_ended:
             return
@@ -117,7 +120,7 @@ class Driver:
             self._context.say_once(str(postponed))
 
     def recover(self) -> None:
-        """Take over from an earlier driver; nothing is lost where there was none."""
+        """Take over the attempts of an earlier driver, if there was one."""
         self._monitor.adopt()
         if self.search.state is SearchState.CREATED:
             self._context.set_state(SearchState.RUNNING)
@@ -141,11 +144,12 @@ class Driver:
             self._context.say_once(f"unreachable, retrying: {', '.join(sorted(unreached))}")
 
     def _cancel_over_budget(self) -> None:
-        """Jobs that others put back into the queue cost more than was reserved; what still waits pays for it."""
+        """Cancel waiting attempts that the budget no longer covers: a job that Slurm requeued costs more than its
+        reservation."""
         over = attempts_over_budget(self._context.index, self._context.limits)
         if over:
             names = ", ".join(f"{a.trial}.{a.attempt}" for a in over)
-            self._context.say_once(f"the budget is reached: {names} cancelled")
+            self._context.say_once(f"budget reached, cancelled while waiting: {names}")
             self._monitor.cancel(over)
 
     def _stop_if_broken(self) -> None:
@@ -167,8 +171,10 @@ class Driver:
             self._context.set_state(state, reason, self.search.detail)
 
     def _has_released_pilots(self, reason: EndReason) -> bool:
-        """Whether no pilot holds nodes any more, so that it is known what the search took; why it ends stands by then,
-        whatever of the budget that leaves."""
+        """Release all pilots. True once none holds nodes, so that the node-hours of the search are final.
+
+        The end reason is recorded before the release, so that the node-hours freed by it cannot change it.
+        """
         if not self._context.launcher.release():
             if self.search.state is not SearchState.STOPPING:
                 self._context.stop(reason, self.search.detail)
@@ -177,19 +183,18 @@ class Driver:
         return True
 
     def _end_reason(self) -> EndReason | None:
-        """Why nothing more will be tried, or None while something will be."""
+        """Reason why nothing more will be tried, None while something will be."""
         if self.search.state is SearchState.STOPPING:
             return self.search.end_reason
         return None if self._proposer.next_repeats() else self._proposer.proposal_end_reason()
 
     @property
     def _is_drained(self) -> bool:
-        """Whether an interrupt has nothing more to wait for; a search that is ending has its end."""
+        """True if an interrupted driver has nothing left in flight. A search that is stopping is driven to its end."""
         is_ending = self.search.state is SearchState.STOPPING
         return self._context.is_interrupted and not (self._context.index.in_flight or is_ending)
 
     @property
     def _is_over(self) -> bool:
-        """Whether the search has ended, and the ledger, whose disk may be full, knows that: no other driver comes that
-        would tell it."""
+        """True if the search has ended and the ledger has all its events. No later driver would write them."""
         return self.search.state.is_ended and not self._context.event_store.pending

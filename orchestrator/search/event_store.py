@@ -1,4 +1,4 @@
-"""History: the one place where a search's state changes. Journal first, then memory, then the ledger."""
+"""Event store: the only place where a search's state changes. Journal first, then memory, then the ledger."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from trials.ledger.writer import LedgerWriter
 
 
 class EventStore:
-    """A search as the fold of its journal, kept equal to the ledger. One writer: whoever holds the lease.
+    """A search as the fold of its journal, with the ledger kept equal to it. One writer: the holder of the lease.
 
-    `clock` gives UTC seconds since the epoch, `fencing` is the lease's number. An event is on disk in the journal
-    before anything follows from it. Opening the history fences off a driver that held an earlier lease, by an event of
-    its own, and brings a ledger that missed the last lines up to it; FencedError when a later lease has written.
+    `clock` gives UTC seconds since the epoch, `fencing` is the lease's number. An event is in the journal on disk
+    before anything follows from it. Opening the store fences off the previous driver by an event, and writes the events
+    that the ledger has missed; FencedError if a later lease has written.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class EventStore:
 
     @property
     def search(self) -> SearchRecord:
-        """The search as it stands; RuntimeError before its first event."""
+        """The search after its last event; RuntimeError before the first."""
         if self._search is None:
             raise RuntimeError(f"search {self.search_id} has no events yet")
         return self._search
@@ -46,10 +46,10 @@ class EventStore:
         return self._search is None
 
     def record(self, kind: EventKind, /, **data: Any) -> Event:
-        """Write one event down and make it true. ValueError, and nothing written, if it contradicts the state.
+        """Record one event. ValueError, and nothing is written, if it contradicts the state.
 
-        It is true once it is in the journal: a ledger that refuses it then (LedgerUnavailable, and LedgerFull, which is
-        an OSError) has it before the next one is written.
+        It counts once it is in the journal. If the ledger refuses it (LedgerUnavailable, or LedgerFull, which is an
+        OSError), it is written there before the next one.
         """
         self.flush_ledger()
         event = self._next_event(kind, data)
@@ -62,11 +62,11 @@ class EventStore:
 
     @property
     def pending(self) -> list[Event]:
-        """What is true and the ledger has refused so far."""
+        """Events in the journal that the ledger has refused so far."""
         return [event for event, _ in self._pending]
 
     def flush_ledger(self) -> None:
-        """Bring the ledger what it refused before. Raises as `record`."""
+        """Write the events that the ledger has refused. Raises as `record` does."""
         while self._pending:
             try:
                 self._ledger.apply(self.search_id, *self._pending[0])
@@ -75,11 +75,11 @@ class EventStore:
             del self._pending[0]
 
     def rewrite_ledger(self) -> None:
-        """Make the ledger's rows of this search anew from the journal. Raises LedgerUnavailable."""
+        """Replace the ledger's rows of this search by those of the journal. Raises LedgerUnavailable."""
         self._ledger.replace(self.search_id, self._journal.read(), str(self._journal.path.parent))
 
     def _take_over(self) -> None:
-        """Read the search and fence off whoever drove it before; read again if that one still wrote meanwhile."""
+        """Read the search and fence off its previous driver. Read again if that one wrote meanwhile."""
         while True:
             events = self._journal.read()
             self._search = search_of(self._journal.path, self.search_id, events)

@@ -1,4 +1,4 @@
-"""Which layouts are measured again at the end of a search, and which of them next: pure functions of how it stands."""
+"""Selection of finalists and the order of their repeats: pure functions of a search's index."""
 
 from __future__ import annotations
 
@@ -12,21 +12,17 @@ from trials.trial import Trial, TrialState
 
 
 def pending_second_looks(index: SearchIndex, affordable: Callable[[Layout], bool]) -> list[Layout]:
-    """The layouts whose run stood on a suspect node and that were not measured again yet, in the order of their runs.
-
-    Each is measured once more, whatever comes of it.
-    """
+    """Layouts whose only run was on a suspect node, in the order of these runs. Each is measured once more."""
     again = {trial.layout.key for trial in index.measured_again}
     suspects = (trial.layout for trial in index.suspects if trial.layout.key not in again)
     return [layout for layout in suspects if affordable(layout)]
 
 
 def choose_finalists(index: SearchIndex, count: int, baseline_keys: Collection[str]) -> list[Layout]:
-    """The best `count` layouts, best first; after them what else of several goals or node counts is among the answers,
-    and what runs today (layout keys) where it was measured, as what all are compared with: be it that it leaves too
-    little memory to be the best itself.
+    """The best `count` layouts, best first, then the Pareto set and the measured baseline.
 
-    Ranked by what the search measured before its first repeat, so that repeats cannot change who is repeated.
+    The baseline is included even where it leaves too little free memory to be the best. The ranking is that before the
+    first repeat, so that repeats do not change the selection.
     """
     if count == 0:
         return []
@@ -40,16 +36,12 @@ def choose_finalists(index: SearchIndex, count: int, baseline_keys: Collection[s
 def due_repeats(
     index: SearchIndex, chosen: Sequence[Layout], repeats: int, affordable: Callable[[Layout], bool]
 ) -> list[Layout]:
-    """Which of the chosen are to be measured next, in this order; a round begins when the one before has ended.
-
-    Rounds let whatever disturbs a machine for a while disturb all finalists alike. A layout whose repeat was not
-    measured, or for which the budget has no room any more, is left out of the rounds that follow.
-    """
+    """Chosen layouts to measure next, in this order. A round starts when the previous one has ended."""
     known = index.repeats
     repeats_of = {layout.key: [trial for trial in known if trial.layout.key == layout.key] for layout in chosen}
     counts = {key: len(trials) for key, trials in repeats_of.items()}
     waiting = [c for c in chosen if counts[c.key] < repeats and not any(map(_has_failed, repeats_of[c.key]))]
-    if not index.in_flight:  # what is in flight gives back what it reserved and did not use
+    if not index.in_flight:  # attempts in flight release what they reserved and did not use
         waiting = [layout for layout in waiting if affordable(layout)]
     this_round = min((counts[layout.key] for layout in waiting), default=0)
     runs = (trial for key, trials in repeats_of.items() if counts[key] <= this_round for trial in trials)

@@ -1,4 +1,4 @@
-"""How a search stands: what its decisions rest on, kept up with its record so that none looks through all trials."""
+"""Incrementally maintained index over a search's trials, so that no decision scans all of them."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from trials.ledger.events import SearchRecord
 from trials.trial import Attempt, Trial, TrialKind, TrialState
 
 NUM_LAST_ENDED = 3
-"""How many of the trials that ended last are known by that."""
+"""Number of trials in `last_ended`."""
 
 
 class SearchIndex:
-    """Facts of `search`, as it was when this was made or told to `follow` it last.
+    """Index over `search`, as of construction or of the last `update`.
 
-    What has ended is frozen and is counted once; what a layout is worth is worked out again when one of its trials has
-    changed. So a step of the search costs the same whether it has three trials or three thousand.
+    An ended trial is counted once and never again. A layout's value is recomputed only after one of its trials has
+    changed. So a step of the search costs the same after three trials and after three thousand.
     """
 
     def __init__(
@@ -49,25 +49,25 @@ class SearchIndex:
     ):
         self.search = search
         self.num_layouts = 0
-        """Layouts that were proposed; repeats count no more."""
+        """Proposed layouts, without repeats."""
         self.num_measured = 0
-        """Attempts whose duration is known and tells how long one takes."""
-        self.last_moment = search.created_at
-        """When an attempt that has ended last began or ended."""
-        self.is_cut_short = False
-        """Whether a trial ended with something left to try."""
+        """Measured attempts of known duration."""
+        self.last_change_at = search.created_at
+        """Latest start or end of an ended attempt, UTC seconds."""
+        self.has_cut_short_trial = False
+        """True if a trial ended although it could have been retried."""
         self.bad_nodes: set[str] = set()
-        """The machine's fault for certain."""
+        """Nodes with a certain hardware or boot failure."""
         self._objective = objective
         self._global_batch_size = global_batch_size
         self._headroom = headroom
         self._others = others
         self._node_hours_used = Fraction()
-        self._longest_s: dict[int, float] = {}  # by the number of nodes
+        self._longest_s: dict[int, float] = {}  # by number of nodes
         self._trials: tuple[Trial, ...] = ()
         self._unended: dict[int, Trial] = {}
         self._in_flight: tuple[Attempt, ...] | None = None
-        self._latest: list[tuple[float, int]] = []
+        self._last_ended: list[tuple[float, int]] = []
         self._first_measured: int | None = None
         self._measured_again: list[int] = []
         self._suspects: list[int] = []
@@ -81,7 +81,7 @@ class SearchIndex:
         self.update(search)
 
     def update(self, search: SearchRecord) -> None:
-        """Take up what has changed; `search` is a later state of the same search, whose trials keep their places."""
+        """Update to `search`, a later state of the same search. Trials keep their positions."""
         before, self.search = self._trials, search
         if search.trials is before:
             return
@@ -89,7 +89,7 @@ class SearchIndex:
         for position in _changed(before, search.trials):
             self._apply(position, before[position] if position < len(before) else None, search.trials[position])
 
-    # -- what goes on
+    # -- in flight
 
     @property
     def unended(self) -> list[Trial]:
@@ -108,48 +108,54 @@ class SearchIndex:
     def node_hours_reserved(self) -> float:
         return sum(attempt.reserved_node_hours for attempt in self.in_flight)
 
-    # -- what has ended
+    # -- ended
 
     @property
     def node_hours_used(self) -> float:
-        """Summed without rounding: a budget is kept alike whichever trial ended first, and by whoever resumes."""
+        """Node-hours of all ended attempts and pilots.
+
+        Summed exactly, so that the budget does not depend on the order in which trials end, nor on the driver that
+        resumes.
+        """
         return float(self._node_hours_used + sum(map(Fraction, self.search.pilots.values())))
 
     def longest_s(self, num_nodes: int) -> float:
-        """How long the longest attempt that was measured took, or would have on so many nodes, where it had more."""
+        """Seconds of the longest measured attempt, scaled up to `num_nodes` where it ran on more nodes."""
         return max((s * max(1.0, known / num_nodes) for known, s in self._longest_s.items()), default=0.0)
 
     @property
     def last_ended(self) -> list[Trial]:
-        """The LATEST trials that ended last, where as many have after an attempt, in that order."""
-        return [self._trials[position] for _, position in self._latest]
+        """The NUM_LAST_ENDED trials that ended last after an attempt, oldest first; fewer early in a search."""
+        return [self._trials[position] for _, position in self._last_ended]
 
     @property
     def first_measured(self) -> Trial | None:
-        """The first of the trials that were measured."""
+        """The first measured trial."""
         return None if self._first_measured is None else self._trials[self._first_measured]
 
     @property
     def suspects(self) -> list[Trial]:
-        """The runs that were measured where a node may have made them slow."""
+        """Measured runs that a node may have slowed."""
         return [self._trials[position] for position in sorted(self._suspects)]
 
     @property
     def measured_again(self) -> list[Trial]:
-        """All trials of layouts that were measured before, second looks at suspect runs included."""
+        """Trials of layouts measured before, second looks at suspect runs included."""
         return [self._trials[position] for position in self._measured_again]
 
     @property
     def repeats(self) -> list[Trial]:
-        """The finalists' repeats, second looks left out."""
+        """Repeats of the finalists, without second looks."""
         again = self.measured_again
         second = repeat_candidates([*self.suspects, *again])
         return [trial for trial in again if trial.trial not in second]
 
     @property
     def before_repeats(self) -> SearchIndex:
-        """The search as it was before its first finalist's repeat, second looks at suspect runs included: why no more
-        layouts are proposed follows from this alone."""
+        """Index of the search before the first repeat of a finalist, second looks included.
+
+        The reason why no more layouts are proposed follows from this state alone.
+        """
         if not self._is_split:
             repeats = {trial.trial for trial in self.repeats}
             self._before_repeats = self._without(repeats) if repeats else self
@@ -163,28 +169,30 @@ class SearchIndex:
         self._before_repeats.update(before)
         return self._before_repeats
 
-    # -- what layouts are worth
+    # -- values of layouts
 
     def was_tried(self, layout: Layout) -> bool:
         return layout.key in self._runs
 
     def runs_of(self, layout: Layout) -> list[Trial]:
-        """All trials of this layout."""
+        """Trials of this layout."""
         return [self._trials[position] for position in self._runs.get(layout.key, ())]
 
     def feedback(self) -> list[TrialFeedback]:
-        """What a sampler may learn, each layout once, in the order they were proposed."""
+        """Feedback for the sampler, one entry a layout, in the order in which they were proposed."""
         self._refresh()
-        return [told for told in self._feedback.values() if told is not None]
+        return [feedback for feedback in self._feedback.values() if feedback is not None]
 
     def leader(self) -> Ranking:
-        """The ranking of the fastest layout alone, or of the one that would be, were it not suspect or too full; where
-        that is a finalist, of all that it may not be told from."""
+        """Ranking of the fastest layout and, where it is a finalist, of all layouts tied with it.
+
+        A suspect layout, or one above its memory limit, is included if it would be the fastest.
+        """
         self._refresh()
         return self._leader({key: order for key, order in self._orders.items() if order is not None})
 
     def leaders_by_nodes(self) -> list[Ranking]:
-        """The same of the layouts on each number of nodes by themselves."""
+        """`leader` for each number of nodes separately."""
         self._refresh()
         by_nodes: dict[int, dict[str, Order]] = {}
         for key, order in self._orders.items():
@@ -200,14 +208,14 @@ class SearchIndex:
         return rank(runs, self._objective, self._global_batch_size, self._headroom, self._others)
 
     def ranking(self) -> Ranking:
-        """The ranking of all layouts."""
+        """Ranking of all layouts."""
         if self._ranking is None:
             batch = self._global_batch_size
             self._ranking = rank(self._trials, self._objective, batch, self._headroom, self._others)
         return self._ranking
 
     def _refresh(self) -> None:
-        """Work out anew what the layouts are worth whose trials have changed."""
+        """Recompute the value of every layout whose trials have changed."""
         for key in self._stale:
             runs = [self._trials[position] for position in self._runs[key]]
             self._feedback[key] = feedback_of(runs, self._value, self._upper_bound, self._headroom)
@@ -220,7 +228,7 @@ class SearchIndex:
     def _upper_bound(self, trial: Trial) -> float | None:
         return upper_bound_of(trial, self._objective)
 
-    # -- taking up a change
+    # -- changes
 
     def _apply(self, position: int, before: Trial | None, trial: Trial) -> None:
         self._stale.add(trial.layout.key)
@@ -243,26 +251,26 @@ class SearchIndex:
             self._measured_again.append(position)
         key = trial.layout.key
         self._runs.setdefault(key, []).append(position)
-        self._feedback.setdefault(key, None)  # keeps the order in which layouts were proposed
+        self._feedback.setdefault(key, None)  # keeps the order of proposals
         self._orders.setdefault(key, None)
 
     def _apply_attempt_end(self, trial: Trial, attempt: Attempt) -> None:
         self._node_hours_used += Fraction(attempt.node_hours or 0.0)
         moments = (moment for moment in (attempt.started_at, attempt.ended_at) if moment is not None)
-        self.last_moment = max([self.last_moment, *moments])
+        self.last_change_at = max([self.last_change_at, *moments])
         self.bad_nodes |= set(bad_nodes(trial, attempt))
         timed = attempt.started_at is not None and attempt.ended_at is not None
         if attempt.state is TrialState.MEASURED and timed:
             self.num_measured += 1
-            lasted_s = attempt.ended_at - attempt.started_at  # type: ignore[operator]
-            self._longest_s[attempt.num_nodes] = max(self._longest_s.get(attempt.num_nodes, 0.0), lasted_s)
+            duration_s = attempt.ended_at - attempt.started_at  # type: ignore[operator]
+            self._longest_s[attempt.num_nodes] = max(self._longest_s.get(attempt.num_nodes, 0.0), duration_s)
 
     def _apply_trial_end(self, position: int, trial: Trial) -> None:
         last = trial.last_attempt
-        self.is_cut_short |= last is None or may_retry(trial, last)
+        self.has_cut_short_trial |= last is None or may_retry(trial, last)
         if last is not None:
-            insort(self._latest, (last.ended_at or 0.0, position))
-            del self._latest[:-NUM_LAST_ENDED]
+            insort(self._last_ended, (last.ended_at or 0.0, position))
+            del self._last_ended[:-NUM_LAST_ENDED]
         if trial.measured is not None:
             self._first_measured = position if self._first_measured is None else min(self._first_measured, position)
         if needs_repeat(trial):
@@ -270,6 +278,6 @@ class SearchIndex:
 
 
 def _changed(before: tuple[Trial, ...], after: tuple[Trial, ...]) -> Iterator[int]:
-    """The places of trials that are others than they were, and of those that are new."""
+    """Positions of changed and new trials."""
     yield from compress(count(), map(is_not, before, after))
     yield from range(len(before), len(after))

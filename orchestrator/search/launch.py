@@ -1,4 +1,4 @@
-"""Intents that were written down are launched, each once."""
+"""Launches recorded intents, each once."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from trials.trial import Attempt, TrialState
 
 
 class AttemptSubmitter:
-    """Hands attempts to the launcher, and writes down what it calls them."""
+    """Passes attempts to the launcher and records their job ids."""
 
     def __init__(self, context: SearchContext):
         self._context = context
-        self._taken: dict[str, str | None] = {}  # launched, and not written down yet: a disk may be full just then
+        self._launched: dict[str, str | None] = {}  # launched but not recorded: the disk may be full
 
     def launch(self) -> None:
-        """Launch every intent that waits."""
+        """Launch every attempt that is recorded as submitted."""
         for attempt in self._context.index.in_flight:
             if attempt.state is TrialState.SUBMITTED and self._context.search.state is not SearchState.STOPPING:
-                self._context.callbacks.renew_lease()  # many launches may take longer together than a lease lasts
+                self._context.callbacks.renew_lease()  # many launches may together outlast the lease
                 self._launch(attempt)
 
     def _launch(self, attempt: Attempt) -> None:
         key = self._context.key(attempt)
         try:
-            if key not in self._taken:
+            if key not in self._launched:
                 request = self._context.factory.with_spec_file(self._context.request(attempt))
-                self._taken[key] = self._context.launcher.launch(request)
+                self._launched[key] = self._context.launcher.launch(request)
         except LaunchPostponed as postponed:
             self._context.say_once(str(postponed))
             return
         except LaunchRefused as refusal:
             self._context.stop(EndReason.SUBMISSION_REJECTED, str(refusal))
             return
-        except OSError as error:  # its folder cannot be written now; others' may
+        except OSError as error:  # this folder cannot be written; others may be
             self._context.say_once(f"retrying: {error}")
             return
-        if (job_id := self._taken[key]) is not None:
+        if (job_id := self._launched[key]) is not None:
             self._context.record(EventKind.ATTEMPT_LAUNCHED, attempt, job_id=job_id)
-        del self._taken[key]
+        del self._launched[key]

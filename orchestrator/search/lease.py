@@ -1,9 +1,9 @@
-"""Who may drive a search: one lease, kept as lease.json in its folder, where every machine can see it.
+"""Lease of a search: the right to drive it, kept as lease.json in its folder, visible to every machine.
 
-The race for a free lease is decided by creating `.lease/<fencing number>.json` with a hard link, which has one winner
-on every file system, also between machines (NFS included); file locks do not: on Lustre and BeeGFS they may only hold
-within one node. Each acquisition has a higher number, so whatever an old holder still writes can be told from the new
-one's: the journal and the ledger refuse it (`FencedError`).
+The race for a free lease is decided by a hard link `.lease/<fencing number>.json`, which has exactly one winner on
+every file system and between machines (NFS included). File locks are not enough: on Lustre and BeeGFS they may hold
+within one node only. Every acquisition has a higher number, and the journal and the ledger refuse writes under an older
+one (`FencedError`).
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from trials.trial import require_schema, utc_seconds, utc_text
 LEASE_SCHEMA = "parlay.lease/1"
 
 LEASE_DURATION_S = 120.0
-"""How long a lease lasts without a heartbeat: well above the skew between a cluster's clocks."""
+"""Seconds that a lease lasts without a heartbeat: well above the clock skew of a cluster."""
 
 HEARTBEAT_S = LEASE_DURATION_S / 4
 
 HELD_FIX = "wait for it, or cancel the search"
-"""What to do about a search that somebody else drives."""
+"""Fix for a search that another driver holds."""
 
 
 class LeaseDamaged(ExternalError):
-    """A file of the lease holds something else; the text names it."""
+    """A lease file with other content; the message names it."""
 
     def __init__(self, path: Path, why: str):
-        fix = f"a driver that is alive writes it anew within {HEARTBEAT_S:.0f} s; where none is, remove {path}"
-        super().__init__(f"{path} is no lease: {why}", fix)
+        fix = f"a live driver rewrites it within {HEARTBEAT_S:.0f} s; if there is none, remove {path}"
+        super().__init__(f"{path} is not a valid lease: {why}", fix)
 
 
 class LeaseLost(Exception):
-    """Another driver took this one's lease over: it stops and writes nothing more."""
+    """Another driver took the lease over: this one stops and writes nothing more."""
 
 
 @dataclass(frozen=True)
 class Lease:
-    """A driver's hold on a search. Times are UTC seconds since the epoch.
+    """A driver's lease of a search. Times are UTC seconds since the epoch.
 
-    `pid_started` is the process's start time in clock ticks since boot, so that a reused pid is not the old process.
-    `pid_scope` names the boot and the pid namespace within which the two mean anything. Both are None where there is
-    no /proc. A released lease expires with its last heartbeat.
+    `pid_started` is the process's start time in clock ticks since boot, so that a reused pid is not mistaken for it.
+    `pid_scope` names the boot and the pid namespace in which both are valid. Both are None without /proc. A released
+    lease expires at its last heartbeat.
     """
 
     search_id: str
@@ -68,10 +68,10 @@ class Lease:
         return self.search_id, self.fencing
 
     def is_held(self, now: float) -> bool:
-        """Whether the holder may still be at work, or go back to it.
+        """True if the holder may still be working, or may continue.
 
-        A process of this machine holds its lease as long as it lives: one that was stopped, or whose machine slept,
-        goes on where it was. Of any other only the heartbeat tells.
+        A process on this machine holds its lease as long as it lives: after a stop signal or a suspended machine it
+        continues. A process elsewhere is judged by its heartbeat alone.
         """
         if self.expires <= self.heartbeat_at or self.key in _unreleased:
             return False
@@ -79,11 +79,11 @@ class Lease:
         return self.is_fresh(now) if lives is None else lives
 
     def is_fresh(self, now: float) -> bool:
-        """Whether the last heartbeat is no older than the lease lasts."""
+        """True if the last heartbeat is not older than the lease's duration."""
         return now < self.expires
 
     def _is_running(self) -> bool | None:
-        """Whether the holder's process is there; None where that cannot be told from here."""
+        """True if the holder's process exists; None where that is unknown here."""
         if self.pid_scope is None or self.pid_scope != _pid_scope():
             return None
         return start_ticks(self.pid) == self.pid_started
@@ -103,11 +103,11 @@ class Lease:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Lease:
-        """The inverse of `to_json`; ValueError or TypeError for what it is not."""
+        """Inverse of `to_json`; ValueError or TypeError for other content."""
         require_schema(data, LEASE_SCHEMA)
         for name, kinds in _TYPES.items():
             if type(data.get(name)) not in kinds:
-                raise ValueError(f"its {name} is {format_value(data.get(name)):.80}")
+                raise ValueError(f"{name} is {format_value(data.get(name)):.80}")
         values = {name: value for name, value in data.items() if name != "schema"}
         times = {name: utc_seconds(data[name]) for name in ("heartbeat_at", "expires")}
         return cls(**values | times)
@@ -125,20 +125,20 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 }
 
 _unreleased: dict[tuple[str, int], tuple[SearchFolder, Lease]] = {}
-"""Leases that this process has given up and could not write as free, on a full disk: nobody holds them."""
+"""Leases that this process has released but could not write, because of a full disk. They count as free."""
 
 
 class LeaseHeld(Exception):
-    """Another driver holds the search; `lease` is its lease, `now` when it was looked at (UTC seconds)."""
+    """Another driver holds the search: `lease` is its lease, `now` the time of the check (UTC seconds)."""
 
     def __init__(self, lease: Lease, now: float):
         words = (
             f"search {lease.search_id} is driven by process {lease.pid} on {lease.host}, "
-            f"last heard of at {utc_text(lease.heartbeat_at)}"
+            f"last heartbeat {utc_text(lease.heartbeat_at)}"
         )
         if not lease.is_fresh(now):
             words += (
-                f"; it lives but does not answer: if it was stopped, `kill -CONT {lease.pid}` lets it go on, "
+                f"; the process exists but does not respond: `kill -CONT {lease.pid}` resumes it if it was stopped, "
                 f"`kill -KILL {lease.pid}` ends it and frees the search"
             )
         super().__init__(words)
@@ -146,11 +146,10 @@ class LeaseHeld(Exception):
 
 
 def acquire_lease(folder: SearchFolder, now: float, duration_s: float = LEASE_DURATION_S) -> Lease:
-    """Take the lease of the search, with a new and higher fencing number.
+    """Take the lease with a new, higher fencing number; LeaseHeld if it is not free. `now` is UTC seconds.
 
-    A lease is free when there was none, when it was released, when its holder has died on this machine, or when the
-    heartbeat of a holder on another one is older than it lasts. Raises LeaseHeld otherwise. `now` is UTC seconds since
-    the epoch.
+    It is free if there was none, if it was released, if its holder on this machine is dead, or if the heartbeat of a
+    holder elsewhere is older than the lease's duration.
     """
     newest = current_lease(folder)
     if newest is not None and newest.is_held(now):
@@ -158,7 +157,7 @@ def acquire_lease(folder: SearchFolder, now: float, duration_s: float = LEASE_DU
     lease = _new_lease(folder, 1 if newest is None else newest.fencing + 1, now, duration_s)
     if not _claim(folder, lease):
         raise LeaseHeld(_read_claim(folder, lease.fencing), now)
-    _unreleased.pop(lease.key, None)  # of another folder of that name
+    _unreleased.pop(lease.key, None)  # left by another folder of the same name
     try:
         write_json(folder.lease, lease.to_json())
     except OSError:
@@ -168,9 +167,9 @@ def acquire_lease(folder: SearchFolder, now: float, duration_s: float = LEASE_DU
 
 
 def renew_lease(folder: SearchFolder, lease: Lease, now: float, duration_s: float = LEASE_DURATION_S) -> Lease:
-    """The same lease with a new heartbeat; LeaseLost when another driver took over.
+    """Renew the heartbeat; LeaseLost if another driver took over.
 
-    One that ran out is renewed if nobody came: a driver held up by a hanging file system goes on afterwards.
+    An expired lease that no one took is renewed too: a driver delayed by a hanging file system continues.
     """
     _require_newest(folder, lease)
     renewed = replace(lease, heartbeat_at=now, expires=now + duration_s)
@@ -179,10 +178,10 @@ def renew_lease(folder: SearchFolder, lease: Lease, now: float, duration_s: floa
 
 
 def release_lease(folder: SearchFolder, lease: Lease, now: float) -> None:
-    """Free the lease for the next driver at once. LeaseLost when another one already has it.
+    """Free the lease for the next driver at once; LeaseLost if another one has it.
 
-    Where that cannot be written, on a full disk, it is free for this process all the same; for others it is once
-    `retry_releases` has written it, or this process has ended.
+    If a full disk prevents the write, it is free for this process only; for others once `retry_releases` has written
+    it, or this process has ended.
     """
     try:
         _free(folder, lease, now)
@@ -191,14 +190,14 @@ def release_lease(folder: SearchFolder, lease: Lease, now: float) -> None:
 
 
 def retry_releases(now: float) -> None:
-    """Free what `release` could not, as far as it can be now: for a process that goes on after its drivers."""
+    """Retry the releases that could not be written: for a process that outlives its drivers."""
     for key, (folder, lease) in list(_unreleased.items()):
         try:
             _free(folder, lease, now)
         except (
             OSError,
             ExternalError,
-        ):  # also where another's damaged lease lies: it keeps no other from being freed
+        ):  # one damaged lease must not keep the others from being released
             continue
         except LeaseLost:
             pass
@@ -211,9 +210,9 @@ def _free(folder: SearchFolder, lease: Lease, now: float) -> None:
 
 
 def current_lease(folder: SearchFolder) -> Lease | None:
-    """The newest lease of the search, held or not; None where it never had one. Raises LeaseDamaged.
+    """The newest lease of the search, held or not; None if there was none. Raises LeaseDamaged.
 
-    A claim without its lease.json is a driver about to write it, or one that died there.
+    A claim without its lease.json belongs to a driver that is about to write it, or that died before.
     """
     written = _read(folder.lease)
     newest = max(_claims(folder), default=0)
@@ -223,13 +222,13 @@ def current_lease(folder: SearchFolder) -> Lease | None:
 
 
 def lease_holder(folder: SearchFolder, now: float) -> Lease | None:
-    """The lease of whoever drives the search, or may go back to it; None where nobody does."""
+    """The lease of the current driver, None without one."""
     newest = current_lease(folder)
     return newest if newest is not None and newest.is_held(now) else None
 
 
 def require_no_holder(folder: SearchFolder, now: float) -> None:
-    """Raises LeaseHeld where somebody drives the search."""
+    """Raise LeaseHeld if the search has a driver."""
     if (lease := lease_holder(folder, now)) is not None:
         raise LeaseHeld(lease, now)
 
@@ -249,7 +248,7 @@ def _new_lease(folder: SearchFolder, fencing: int, now: float, duration_s: float
 
 
 def _claim(folder: SearchFolder, lease: Lease) -> bool:
-    """Whether this process is the one that got the lease's number."""
+    """Claim the lease's fencing number. True if this process got it."""
     claim = _claim_file(folder, lease.fencing)
     claim.parent.mkdir(mode=0o700, exist_ok=True)
     mine = claim.with_name(f"{secrets.token_hex(8)}.part")
@@ -259,14 +258,14 @@ def _claim(folder: SearchFolder, lease: Lease) -> bool:
         sync_folder(claim.parent)
         return True
     except FileExistsError:
-        # NFS may repeat a link that succeeded and then say that it exists: two names tell that it is ours.
+        # NFS may repeat a link that succeeded and report that it exists: a second name proves that it is ours.
         return mine.stat().st_nlink == 2
     finally:
         mine.unlink()
 
 
 def _require_newest(folder: SearchFolder, lease: Lease) -> None:
-    """LeaseLost where a later number is claimed; whatever lies in lease.json, its holder writes it anew."""
+    """LeaseLost if a higher number is claimed. The content of lease.json does not count: its holder rewrites it."""
     if (number := max(_claims(folder), default=0)) > lease.fencing:
         newest = _read_claim(folder, number)
         raise LeaseLost(f"search {lease.search_id} was taken over by process {newest.pid} on {newest.host}")
@@ -284,12 +283,12 @@ def _read_claim(folder: SearchFolder, fencing: int) -> Lease:
     path = _claim_file(folder, fencing)
     lease = _read(path)
     if lease is None:
-        raise LeaseDamaged(path, "it is gone")
+        raise LeaseDamaged(path, "the file is missing")
     return lease
 
 
 def _read(path: Path) -> Lease | None:
-    """What this file says; None where there is none."""
+    """The lease in this file, None without a file."""
     try:
         data = read_json(path)
         return None if data is None else Lease.from_json(data)
@@ -298,7 +297,7 @@ def _read(path: Path) -> Lease | None:
 
 
 def _pid_scope() -> str | None:
-    """The boot and the pid namespace this process lives in."""
+    """Boot id and pid namespace of this process."""
     try:
         return f"{boot_id()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:

@@ -1,4 +1,4 @@
-"""What becomes of the attempts in flight: adopted from an earlier driver, followed, cancelled, and ended once each."""
+"""Monitor of the attempts in flight: adopts those of an earlier driver, polls, cancels, and records each end once."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from trials.ledger.events import EventKind, SearchState
 from trials.trial import Attempt, FailureReason, TrialState
 
 _POSSIBLY_CANCELLED_BY_US = (None, FailureReason.CANCELLED_BY_SEARCH, FailureReason.CANCELLED_BY_USER)
-"""How attempts end that a stopping search cancelled: a driver that came later cannot tell them from others."""
+"""Reasons of attempts that a stopping search may have cancelled itself; a later driver cannot know."""
 
 _USUAL_WAITS = (None, "Priority", "Resources", "BeginTime")
-"""What jobs wait for all the time; anything else may last for ever, and the user should know."""
+"""Reasons for which jobs usually wait; other reasons may last forever, so that the user is told."""
 
 _NOT_RECORDED = (None, "Priority", "Resources")
-"""What changes between two looks and says no more than `queued`."""
+"""Reasons that change from poll to poll and say no more than `queued`."""
 
 _LONG_WAIT_S = 60.0
 
 
 class AttemptMonitor:
-    """Follows attempts by the launcher, and writes down what it learns."""
+    """Polls attempts through the launcher and records what changed."""
 
     def __init__(self, context: SearchContext):
         self._context = context
         self._wait_reasons: dict[str, str] = {}
 
     def adopt(self) -> None:
-        """Ask once about everything in flight, after an earlier driver: what was never accepted is launched again."""
+        """Adopt the attempts of an earlier driver. Those that were never accepted are launched again."""
         attempts = {self._context.key(a): a for a in self._context.index.in_flight}
         adopted = self._context.launcher.adopt({key: self._context.request(a) for key, a in attempts.items()})
         for key, attempt in attempts.items():
@@ -42,12 +42,12 @@ class AttemptMonitor:
                 self._context.record(EventKind.ATTEMPT_LAUNCHED, attempt, job_id=adopted[key])
             elif key not in adopted and attempt.state is not TrialState.SUBMITTED:
                 lost = LaunchStatus(
-                    Liveness.ENDED, reason=FailureReason.JOB_LOST, detail="no trace of it after the driver's restart"
+                    Liveness.ENDED, reason=FailureReason.JOB_LOST, detail="not found after the driver's restart"
                 )
                 self._end(attempt, lost)
 
     def watch(self) -> None:
-        """Ask once about everything that was launched."""
+        """Poll everything that was launched."""
         launched = {
             self._context.key(a): a for a in self._context.index.in_flight if a.state is not TrialState.SUBMITTED
         }
@@ -56,7 +56,7 @@ class AttemptMonitor:
         self.record_ended_pilots()
 
     def record_ended_pilots(self) -> None:
-        """Book what pilots that are over held beside what their attempts have booked: each once all of these ended."""
+        """Record the node-hours of ended pilots that no attempt accounts for, once all their attempts have ended."""
         ended = self._context.launcher.ended_pilots()
         for pilot in (pilot for pilot in ended if pilot.name not in self._context.search.pilots):
             attempts = [a for t in self._context.search.trials for a in t.attempts if _used_pilot(a, pilot)]
@@ -65,9 +65,10 @@ class AttemptMonitor:
                 self._context.event(EventKind.PILOT_ENDED, pilot=pilot.name, job_id=pilot.job_id, node_hours=node_h)
 
     def cancel(self, attempts: Sequence[Attempt]) -> set[str]:
-        """The keys of those that may still run; those that were never launched have ended with this.
+        """Cancel these attempts; those that were never launched end at once. Returns the keys of those that may still
+        run.
 
-        Of one whose launch was in doubt the launcher may know only now that it had a job, and what that used.
+        A launch in doubt may turn out to have had a job only now, and to have used node-hours.
         """
         known = {self._context.key(attempt): attempt for attempt in attempts}
         unreached = self._context.launcher.cancel(known)
@@ -77,12 +78,12 @@ class AttemptMonitor:
                 self._context.record(EventKind.ATTEMPT_LAUNCHED, known[key], job_id=status.job_id)
                 self._end(self._context.trial(known[key]).last_attempt or known[key], status)
             else:
-                reason, detail = FailureReason.CANCELLED_BY_SEARCH, "cancelled before it was launched"
+                reason, detail = FailureReason.CANCELLED_BY_SEARCH, "cancelled before its launch"
                 self._end(known[key], LaunchStatus(Liveness.ENDED, reason=reason, detail=detail))
         return unreached
 
     def idle_reason(self) -> str:
-        """Why the search is idle, and what its attempts wait for."""
+        """Reason why the search is idle, and of what its attempts wait for."""
         words = f"nothing has started or ended for {self._context.limits.idle_limit_s:g} s"
         waits = sorted({f"{name} waits: {what}" for name, what in self._wait_reasons.items()})
         return "; ".join([words, *waits])
@@ -116,8 +117,8 @@ class AttemptMonitor:
             self._context.record(EventKind.ATTEMPT_WAITS, attempt, waits_for=waits_for)
 
     def _with_job_id(self, attempt: Attempt, status: LaunchStatus) -> Attempt:
-        """The attempt under the id that its launcher knows now, as of a step that has its nodes; one that runs keeps
-        its own."""
+        """The attempt with the job id that the launcher knows now, such as that of a step. A running attempt keeps its
+        id."""
         if status.job_id in (None, attempt.job_id) or attempt.state is TrialState.RUNNING:
             return attempt
         self._context.record(EventKind.ATTEMPT_LAUNCHED, attempt, job_id=status.job_id)
@@ -128,7 +129,7 @@ class AttemptMonitor:
         return since is not None and self._context.launcher.now() - since > _LONG_WAIT_S
 
     def _requeued(self, attempt: Attempt, status: LaunchStatus) -> Attempt:
-        """Its job was put back into the queue: what it used so far is booked, and it goes on as its next restart."""
+        """Record a requeued job: the node-hours used so far count, and the attempt continues as its next restart."""
         node_hours = node_hours_until_requeue(attempt, status, self._context.launcher.now())
         self._context.record(EventKind.ATTEMPT_REQUEUED, attempt, restart=status.restart, node_hours=node_hours)
         return self._context.trial(attempt).last_attempt or attempt
@@ -140,14 +141,15 @@ class AttemptMonitor:
         try:
             result = self._context.factory.result(trial, attempt, status, now)
         except OSError as error:
-            self._context.say_once(f"{_name(attempt)} has ended, and its folder cannot be read: {error}")
+            self._context.say_once(f"{_name(attempt)} has ended, but its folder cannot be read: {error}")
             self._advance(attempt, LaunchStatus(Liveness.UNKNOWN))
             return
         result = self._flagged(result)
         self._context.record(EventKind.ATTEMPT_ENDED, attempt, **self._ended_data(attempt, status, result))
 
     def _flagged(self, result: AttemptResult) -> AttemptResult:
-        """A measurement with other software or hardware than the search's first is marked: it is not comparable."""
+        """Flag a measurement whose software or hardware differs from that of the search's first one: it is not
+        comparable."""
         first = self._context.index.first_measured
         outcome = None if first is None or first.last_attempt is None else first.last_attempt.outcome
         return result if outcome is None else flag_other_fingerprint(result, outcome.fingerprint)
@@ -167,12 +169,12 @@ class AttemptMonitor:
 
 
 def _used_pilot(attempt: Attempt, pilot: EndedPilot) -> bool:
-    """Whether it waited for the pilot, or was a step of it."""
+    """True if the attempt waited for the pilot, or was a step of it."""
     return (attempt.job_id or "").partition(".")[0] == pilot.job_id
 
 
 def _unbooked_node_hours(pilot: EndedPilot, attempts: Sequence[Attempt]) -> float:
-    """Node-hours that it held beside what these attempts, all that were in it, have booked."""
+    """Node-hours that the pilot held in addition to those of its attempts."""
     if pilot.held_node_s is None:
         return pilot.tail_node_s / 3600
     return pilot.held_node_s / 3600 - fsum(attempt.node_hours or 0.0 for attempt in attempts)

@@ -1,4 +1,4 @@
-"""Which nodes an attempt keeps away from, after what happened on them. Pure."""
+"""Nodes that an attempt avoids, after failures on them. Pure."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from trials.measurement.protocol import slow_ranks
 from trials.trial import Attempt, FailureReason, Flag, Trial
 
 _NODE_FAULTS = (FailureReason.NODE_FAILURE, FailureReason.BOOT_FAILURE, FailureReason.GPU_MEMORY_IN_USE)
-"""The machine's fault for certain: no trial of the search goes there again."""
+"""Certain faults of a node: no trial of the search uses it again."""
 
 _POSSIBLE_NODE_FAULTS = (*_NODE_FAULTS, FailureReason.HANG, FailureReason.LAUNCH_FAILURE)
-"""Perhaps the machine's fault: the trial is tried again elsewhere, which tells."""
+"""Possible faults of a node: the trial is retried on other nodes."""
 
 
 def nodes_to_avoid(
     trial: Trial, bad_for_all: Collection[str], runs: Sequence[Trial], num_nodes: int
 ) -> tuple[str, ...]:
-    """The nodes the next attempt of `trial` is kept away from, sorted; the cluster has `num_nodes`.
+    """Nodes that the next attempt of `trial` avoids, sorted.
 
-    `bad_for_all` are the `bad_nodes` of the whole search, `runs` all trials of the layout. Nodes on which another run
-    of it looked suspect are avoided as well, as long as enough others are left.
+    `bad_for_all` are the `bad_nodes` of the whole search, `runs` all trials of the layout, `num_nodes` the cluster's
+    nodes. Nodes on which another run of the layout was suspect are avoided too, as long as enough others are left.
     """
     bad = {*bad_for_all}
     for attempt in trial.attempts:
@@ -33,13 +33,15 @@ def nodes_to_avoid(
 
 
 def bad_nodes(trial: Trial, attempt: Attempt) -> tuple[str, ...]:
-    """The nodes that are bad for every trial, after how this attempt ended."""
+    """Nodes that every trial avoids after this attempt."""
     return _culprits(trial, attempt) if attempt.reason in _NODE_FAULTS else ()
 
 
 def _culprits(trial: Trial, attempt: Attempt) -> tuple[str, ...]:
-    """The node of the rank whose GPU was not clean, or is dead; for anything else all the attempt ran on: a rank that
-    tells of a hang or of a lost peer waited for another."""
+    """Nodes to blame: that of the rank whose GPU was in use or dead, else all nodes of the attempt.
+
+    A rank that reports a hang or a lost peer was waiting for another one.
+    """
     told = attempt.outcome
     if told is None or told.rank is None:
         return attempt.nodes
@@ -48,7 +50,7 @@ def _culprits(trial: Trial, attempt: Attempt) -> tuple[str, ...]:
 
 
 def _suspect_nodes(run: Trial) -> tuple[str, ...]:
-    """Where the slow devices of a suspect run are, if some were slow from the start; else all nodes it ran on."""
+    """Nodes of the devices that were slow from the start of a suspect run; without any, all nodes of the run."""
     last = run.last_attempt
     if last is None or last.outcome is None or Flag.SUSPECT_NODE not in last.outcome.flags:
         return ()
@@ -56,7 +58,7 @@ def _suspect_nodes(run: Trial) -> tuple[str, ...]:
 
 
 def _nodes_of(trial: Trial, attempt: Attempt, ranks: Sequence[int]) -> tuple[str, ...]:
-    """The nodes of these ranks; all nodes of the attempt where there are none or they are not known."""
+    """Nodes of these ranks; all nodes of the attempt if there are none or they are unknown."""
     ranks_per_node = -(-trial.layout.num_gpus // trial.layout.num_nodes)
     node_indices = {rank // ranks_per_node for rank in ranks}
     if not node_indices or max(node_indices) >= len(attempt.nodes):

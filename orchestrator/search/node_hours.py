@@ -12,26 +12,29 @@ from trials.trial import Attempt, MeasureRules
 def longest_attempt_s(
     measure: MeasureRules, launcher: LauncherSection | None = None, num_nodes: int = 1, pilot_nodes: int = 1
 ) -> float:
-    """Seconds from an attempt's start to its certain end: its own limit, the launcher's grace, the forced ending. Of
-    one on `num_nodes` in a pilot of `pilot_nodes`, whose nodes it pays for alone, for each of its own."""
+    """Seconds from an attempt's start to its certain end: its own limit, the launcher's grace and the forced ending.
+
+    For an attempt on `num_nodes` of a pilot with `pilot_nodes`, all of which it pays for: seconds for each of its own
+    nodes.
+    """
     limit_s = measure.time_limit_s + LAUNCHER_GRACE_S
     if launcher is None:
         return limit_s + ENDING_ALLOWANCE_S
-    from orchestrator.launchers.factory import longest_s  # brings all launchers, and is only asked once a search
+    from orchestrator.launchers.factory import longest_s  # imports all launchers; called once a search
 
     return longest_s(launcher, limit_s, num_nodes, pilot_nodes)
 
 
 def node_hours_of(attempt: Attempt, status: LaunchStatus, now: float) -> float:
-    """Node-hours an ended attempt used, runs before a requeue and a twin that was cancelled included.
+    """Node-hours of an ended attempt, including runs before a requeue and a cancelled twin.
 
-    Where the cluster says when its job began and ended, that is booked, whatever was reserved: a controller that was
-    away ends no job in time. Of other launchers, which end every attempt in time, a longer span is a clock that jumped
-    or a driver that was away, and never more is booked than was reserved. A negative one is a clock that went back.
+    Start and end reported by the cluster are used as they are, whatever was reserved: a controller that was down ends
+    no job in time. Other launchers end every attempt in time, so a longer span means a clock that jumped or an absent
+    driver, and is cut to the reservation. A negative span (a clock set back) counts as 0.
     """
     started = attempt.started_at if status.started_at is None else status.started_at
     if started is None and status.started:
-        started = attempt.submitted_at  # nobody saw when: what it can have been at most
+        started = attempt.submitted_at  # start unknown: the upper bound
     besides = attempt.earlier_node_hours + status.twin_node_s / 3600
     if started is None:
         return besides
@@ -43,10 +46,10 @@ def node_hours_of(attempt: Attempt, status: LaunchStatus, now: float) -> float:
 
 
 def node_hours_until_requeue(attempt: Attempt, status: LaunchStatus, now: float) -> float:
-    """Node-hours the attempt used before its job went back into the queue for the `status.restart`-th time, at most.
+    """Upper bound on the node-hours before the job's `restart`-th requeue.
 
-    When the earlier run ended is not known, only when it began, if that was seen, and that it is over: the time
-    between is booked, no more than one reservation for each run.
+    The end of the earlier run is unknown. The time from its start, if that was seen, to the next one is counted, at
+    most one reservation a run.
     """
     until = now if status.started_at is None else status.started_at
     was_seen = attempt.started_at is not None and attempt.started_at < until

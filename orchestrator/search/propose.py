@@ -1,4 +1,4 @@
-"""Which layouts are tried next: what runs today, what the sampler asks for, second looks, the finalists' repeats."""
+"""Proposal of trials: the baseline, the sampler's layouts, second looks, repeats of the finalists."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trials.trial import TrialKind, TrialState
 
 
 class TrialProposer:
-    """Fills a search's free slots with trials, and knows why no more layouts follow."""
+    """Proposes trials for free slots, and knows the reason why no more layouts follow."""
 
     def __init__(self, context: SearchContext, sampler: Sampler):
         self._context = context
@@ -25,46 +25,46 @@ class TrialProposer:
         self._had_layouts_at: int | None = None
 
     def propose(self) -> None:
-        """Fill the free slots; nothing is proposed while a trial still waits for room in the budget.
+        """Fill the free slots. Nothing is proposed while a trial waits for room in the budget.
 
-        A suspect run is measured again at once; repeats of the finalists follow once no more layouts are proposed and
-        all that were have ended.
+        A suspect run is measured again at once. Repeats of the finalists follow once no more layouts are proposed and
+        all trials have ended.
         """
         unended = self._context.index.unended
-        held, free = len(unended), self._context.limits.parallel_trials - len(self._context.index.in_flight)
+        active, free = len(unended), self._context.limits.parallel_trials - len(self._context.index.in_flight)
         if not self._context.is_running or free <= 0 or any(trial.state is TrialState.PROPOSED for trial in unended):
-            self._context.callbacks.grant_slots(held, 0)
+            self._context.callbacks.grant_slots(active, 0)
             return
         repeats = self.next_repeats()[:free]
-        granted = self._context.callbacks.grant_slots(held, len(repeats) + self._max_new_layouts(free - len(repeats)))
-        # The sampler is asked for no more than may begin; where nothing is in flight at least, once, whether it knows
-        # more: a search may wait long for its share.
-        least = 0 if held or self._had_layouts_at == self._context.search.last_seq else 1
+        granted = self._context.callbacks.grant_slots(active, len(repeats) + self._max_new_layouts(free - len(repeats)))
+        # The sampler is asked for no more than may start. With nothing in flight it is asked once for at least one, so
+        # that a search waiting for its quota learns whether anything is left.
+        least = 0 if active or self._had_layouts_at == self._context.search.last_seq else 1
         layouts = self._next_layouts(max(granted - len(repeats), least))
         if layouts:
             self._had_layouts_at = self._context.search.last_seq
         if not repeats and not layouts:
-            repeats = self.next_repeats()[:free]  # due as soon as the sampler has said that it knows no more
+            repeats = self.next_repeats()[:free]  # due as soon as the sampler has no more layouts
         for layout in repeats[:granted]:
             self._propose_trial(layout, TrialKind.FINALIST)
         for layout in layouts[: max(granted - len(repeats), 0)]:
             self._propose_trial(layout, TrialKind.SEARCH)
 
     def next_repeats(self) -> list[Layout]:
-        """Second looks at suspect runs; else the finalists' repeats that are due, none while a layout of the search
-        itself is being measured."""
-        now = self._context.index
-        if again := finalists.pending_second_looks(now, self._context.can_afford):
+        """Second looks at suspect runs, else the due repeats of finalists; no repeats while a layout of the search is
+        running."""
+        index = self._context.index
+        if again := finalists.pending_second_looks(index, self._context.can_afford):
             return again
-        if now.before_repeats.unended or self.proposal_end_reason() is None:
+        if index.before_repeats.unended or self.proposal_end_reason() is None:
             return []
-        chosen = finalists.choose_finalists(now, self._context.limits.finalists, self._context.goal.baseline_keys)
-        return finalists.due_repeats(now, chosen, self._context.limits.finalist_repeats, self._context.can_afford)
+        chosen = finalists.choose_finalists(index, self._context.limits.finalists, self._context.goal.baseline_keys)
+        return finalists.due_repeats(index, chosen, self._context.limits.finalist_repeats, self._context.can_afford)
 
     def proposal_end_reason(self) -> EndReason | None:
-        """Why no more layouts will be proposed, whatever their repeats cost; None while some may be."""
+        """Reason why no more layouts will be proposed, repeats aside; None while some may be."""
         before_repeats = self._context.index.before_repeats
-        if before_repeats.is_cut_short or not self._context.fits_budget(before_repeats):
+        if before_repeats.has_cut_short_trial or not self._context.fits_budget(before_repeats):
             return EndReason.BUDGET
         if remaining_layouts(before_repeats.num_layouts, self._context.limits) <= 0:
             return EndReason.MAX_TRIALS
@@ -86,41 +86,41 @@ class TrialProposer:
         )
 
     def _next_layouts(self, free: int) -> list[Layout]:
-        """What the user runs today comes first, then what the sampler asks for."""
+        """The baseline first, then the sampler's layouts."""
         if (count := self._max_new_layouts(free)) <= 0:
             return []
-        now = self._context.index
-        first = [layout for layout in self._context.goal.first if not now.was_tried(layout)][:count]
+        index = self._context.index
+        first = [layout for layout in self._context.goal.initial_layouts if not index.was_tried(layout)][:count]
         if first:
             return first
-        known = now.feedback()
+        known = index.feedback()
         if self._sampler.has_converged(known):
             self._converged_at = self._context.search.last_seq
             return []
-        layouts = _new_layouts(self._sampler.ask(count, known), now)
+        layouts = _new_layouts(self._sampler.ask(count, known), index)
         self._space_exhausted = not layouts
         return layouts
 
     def _max_new_layouts(self, free: int) -> int:
-        """How many more layouts may be proposed now, as far as that is known without asking the sampler."""
+        """Number of layouts that may still be proposed, as far as it is known without asking the sampler."""
         if self._sampler_end_reason is not None or self._proposing_is_over or not self._context.has_budget():
             return 0
         return max(0, min(free, remaining_layouts(self._context.index.num_layouts, self._context.limits)))
 
     @property
     def _sampler_end_reason(self) -> EndReason | None:
-        """Why the sampler knows no more layouts, if it said so; that it has converged, of the record as it is now."""
+        """Reason why the sampler has no more layouts, if it said so. CONVERGED holds only for the current record."""
         if self._converged_at == self._context.search.last_seq:
             return EndReason.CONVERGED
         return EndReason.SPACE_EXHAUSTED if self._space_exhausted else None
 
     @property
     def _proposing_is_over(self) -> bool:
-        """Whether the record itself says that no more layouts are proposed, whatever this driver knows of the space."""
+        """True if the record alone says that no more layouts are proposed, whatever this driver knows of the space."""
         before_repeats = self._context.index.before_repeats
-        return before_repeats is not self._context.index or before_repeats.is_cut_short
+        return before_repeats is not self._context.index or before_repeats.has_cut_short_trial
 
 
 def _new_layouts(layouts: Sequence[Layout], index: SearchIndex) -> list[Layout]:
-    """Those that were not tried yet, each once: a sampler that repeats itself has run out."""
+    """Layouts not tried yet, each once. A sampler that only repeats itself has run out."""
     return list({layout.key: layout for layout in layouts if not index.was_tried(layout)}.values())

@@ -1,4 +1,4 @@
-"""Which trials are attempted, again or for the first time, which end, and which layout is the best so far."""
+"""Finalization of trials: retries, ends, and the best layout so far."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState
 
 
 class TrialFinalizer:
-    """Decides of trials that have no attempt in flight; what it intends is launched by others."""
+    """Retries or ends trials without an attempt in flight, and creates attempts for the submitter."""
 
     def __init__(self, context: SearchContext):
         self._context = context
         self._is_best_recorded = False
-        self._recorded_best: Mapping[str, Any] | None = {}  # an earlier driver's file, which nobody here has read
+        self._recorded_best: Mapping[str, Any] | None = {}  # not None: an earlier driver's file is unknown
 
     def settle(self) -> None:
-        """Trials whose last attempt has ended are tried again or ended; when stopping, those never tried end too."""
+        """Retry or end every trial whose last attempt has ended. When stopping, end those never tried as well."""
         for trial in self._context.index.unended:
             last = trial.last_attempt
             if last is None:
@@ -37,7 +37,7 @@ class TrialFinalizer:
         self._record_best()
 
     def create_attempts(self) -> None:
-        """Write down the intent for every trial without an attempt, as far as the budget goes."""
+        """Record an attempt for every trial without one, as far as the budget allows."""
         for trial in self._context.index.unended:
             if trial.state is TrialState.PROPOSED and self._context.is_running:
                 self._create_attempt_if_affordable(trial)
@@ -54,11 +54,14 @@ class TrialFinalizer:
             self._end_trial(trial, last.state, last.reason)
 
     def _is_first_baseline_run(self, trial: Trial) -> bool:
-        """Whether this is what runs today, measured for the first time."""
+        """True if this is the first measurement of the baseline."""
         return trial.kind is TrialKind.SEARCH and trial.layout.key in self._context.goal.baseline_keys
 
     def _create_attempt_if_affordable(self, trial: Trial) -> None:
-        """What is in flight gives back what it reserved and did not use, so a full budget may only have to wait."""
+        """Create an attempt, or end the trial if the budget cannot cover it.
+
+        Attempts in flight release what they reserved and did not use, so a full budget may only have to wait.
+        """
         if self._context.has_budget(trial.layout.num_nodes):
             self._create_attempt(trial)
         elif not self._context.index.in_flight:
@@ -67,8 +70,8 @@ class TrialFinalizer:
     def _create_attempt(self, trial: Trial) -> None:
         limit_s = time_limit_s(self._context.index, self._context.factory.time_limit_s, trial.layout.num_nodes)
         reserved_s = self._context.launcher.longest_s(limit_s, trial.layout.num_nodes)
-        now, num_nodes = self._context.index, self._context.factory.cluster.num_nodes
-        avoided = nodes_to_avoid(trial, now.bad_nodes, now.runs_of(trial.layout), num_nodes)
+        index, num_nodes = self._context.index, self._context.factory.cluster.num_nodes
+        avoided = nodes_to_avoid(trial, index.bad_nodes, index.runs_of(trial.layout), num_nodes)
         attempt = next_attempt(trial, secrets.token_hex(16), limit_s, reserved_s, avoided)
         self._context.event(
             EventKind.ATTEMPT_SUBMITTED,
@@ -87,23 +90,25 @@ class TrialFinalizer:
         self._record_best()
 
     def _record_best(self) -> None:
-        """Record which layout is the best so far, and keep best.json true to the fastest, unless that was done since
-        the last trial ended: an earlier driver may have been killed, or a disk full, just before."""
+        """Record the best layout so far, and rewrite best.json, unless done since the last trial ended.
+
+        An earlier driver may have been killed, or a disk full, just before.
+        """
         if self._is_best_recorded:
             return
         ranking, by_nodes = self._context.index.leader(), self._context.index.leaders_by_nodes()
-        told = best_file(ranking, by_nodes, self._context.search.search_id, self._context.goal.global_batch_size)
+        best = best_file(ranking, by_nodes, self._context.search.search_id, self._context.goal.global_batch_size)
         name = None if ranking.best is None else ranking.best.trial
-        # To none where a repeat of the only one took more memory than it may.
+        # Back to None if a repeat of the only one exceeded the memory limit.
         if name != self._context.search.best_trial:
             self._context.event(EventKind.BEST_CHANGED, trial=name)
-        if told != self._recorded_best:
-            self._write_best(told)
-            self._recorded_best = told
+        if best != self._recorded_best:
+            self._write_best(best)
+            self._recorded_best = best
         self._is_best_recorded = True
 
-    def _write_best(self, told: Mapping[str, Any] | None) -> None:
-        if told is None:
+    def _write_best(self, best: Mapping[str, Any] | None) -> None:
+        if best is None:
             self._context.factory.folder.best.unlink(missing_ok=True)
         else:
-            write_json(self._context.factory.folder.best, told)
+            write_json(self._context.factory.folder.best, best)

@@ -1,4 +1,4 @@
-"""Shared by the tests of the search's rooms."""
+"""Fixtures of the search loop's tests."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tests.orchestrator.search.rig import Rig
 
 @pytest.fixture
 def constant_limits(monkeypatch):
-    """Every attempt has the search file's time limit, so that what is reserved for it is one number."""
+    """Keep every attempt at the search file's time limit, so that reservations are constant."""
     monkeypatch.setattr(stopping, "MIN_TRIALS_FOR_LIMIT", 10**9)
 
 
 @pytest.fixture
 def rig(tmp_path) -> Rig:
-    """A search on a simulated clock, with a launcher whose attempts end as scripts say."""
+    """A search on a simulated clock, with a launcher whose attempts follow scripts."""
     return Rig(tmp_path)

@@ -1,4 +1,5 @@
-"""The doors of a driver on a simulated Slurm, at each call of which it can be killed; a search with much going on."""
+"""Kill points of a driver on a simulated Slurm: every call to the outside ("door"), and an eventful search to kill it
+in."""
 
 from __future__ import annotations
 
@@ -30,10 +31,10 @@ DOORS: dict[str, tuple[object, str]] = {
     "scontrol": (FakeSlurm, "describe"),
     "scancel": (FakeSlurm, "cancel"),
 }
-"""Every way in which the driver changes or asks anything outside of itself: between two of them, nothing is lost."""
+"""Every call by which the driver changes or queries anything outside of itself."""
 
 ASKING = {"squeue", "scontrol", "sbatch --test-only"}
-"""Doors that change nothing: who is killed after such a call left what one leaves who was killed before it."""
+"""Doors without effect: a kill after such a call leaves the same state as a kill before it."""
 
 
 def every_call(calls: int) -> Sequence[int]:
@@ -50,7 +51,7 @@ def one_call(calls: int) -> Sequence[int]:
 
 @dataclass
 class Door:
-    """Counts the calls through a door and kills at one of them, before or after it took effect; at 0 at none."""
+    """Counts the calls through a door and kills the driver before or after one of them; 0 kills at none."""
 
     kill_at: int = 0
     after: bool = False
@@ -70,11 +71,11 @@ class Door:
 
 
 def walks(names: Iterable[str], every: Callable, some: Callable) -> pytest.MarkDecorator:
-    """A case for each moment at these doors: the name, whether it is after a call, and at which calls the driver dies.
+    """Parametrize over kills at these doors: name, whether after the call, and the numbers of the calls killed.
 
-    With the mark `walks` all moments at `every` call; a kill before the ledger's write leaves what a kill after the
-    journal's leaves, and is left out. Without the mark each door at `some` calls: before them where it only asks, after
-    them where it changes something.
+    With the mark `walks`, all kill points at `every` call; a kill before the ledger's write leaves the same as one
+    after the journal's, and is left out. Without the mark, each door at `some` calls: before those that only query,
+    after those that change something.
     """
     every_moment = [(name, after) for name in names for after in (False, True) if not (after and name in ASKING)]
     marks = [pytest.mark.walks, pytest.mark.timeout(240)]
@@ -103,7 +104,7 @@ def watched(name: str, door: Door, doors: Mapping[str, tuple] = DOORS) -> Iterat
 def undisturbed(
     drive: Callable[[], SearchRecord], doors: Mapping[str, tuple] = DOORS
 ) -> tuple[SearchRecord, dict[str, int]]:
-    """The search whose driver nobody kills, and how many calls went through each door."""
+    """The same search without a kill, and the number of calls through each door."""
     counters = {name: Door() for name in doors}
     with ExitStack() as all_doors:
         for name, counter in counters.items():
@@ -120,7 +121,7 @@ def killed_and_resumed(
     away_s: float = 7.0,
     drive: Callable[[SlurmRig], SearchRecord] = lambda rig: rig.open_driver().run(),
 ) -> SearchRecord:
-    """The search as the next driver ends it, which comes `away_s` after the first was killed at this door."""
+    """The search as finished by the next driver, `away_s` after the first was killed at this door."""
     with watched(name, door, doors), pytest.raises(Killed):
         drive(rig)
     rig.cluster.advance(away_s)
@@ -128,7 +129,7 @@ def killed_and_resumed(
 
 
 def eventful(path) -> SlurmRig:
-    """A short search in which a node fails, a layout does not fit, a job is requeued and the best is repeated."""
+    """A short search with a node failure, an out-of-memory layout, a requeued job and repeats of the best layout."""
     path.mkdir()
     rig = slurm_rig(path, min_job_age_s=86400.0)
     rig.limits = Limits(4, 2, budget_node_hours=5.0, finalists=1, finalist_repeats=1)
@@ -141,7 +142,7 @@ def eventful(path) -> SlurmRig:
 
 
 def one_does_not_fit(spec, restart) -> Script:
-    """What becomes of the trials of an eventful search."""
+    """Expected results of the eventful search's trials."""
     if spec.trial == "t0002":
         return Script(reason=FailureReason.GPU_OOM)
     return Script(duration_s=50.0 if spec.trial == "t0003" else 60.0, tokens_per_sec=speed_of(spec))
@@ -154,5 +155,5 @@ def _requeue_the_last(rig: SlurmRig) -> None:
 
 
 def story(search: SearchRecord) -> list[tuple]:
-    """What must not depend on how often the driver was killed."""
+    """The facts that must not depend on kills of the driver."""
     return [(t.trial, t.layout.key, t.kind, t.state, t.reason) for t in search.trials]

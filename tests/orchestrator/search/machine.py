@@ -1,4 +1,4 @@
-"""A search that hypothesis drives on a simulated Slurm, in turns between things that go wrong."""
+"""A search driven by hypothesis on a simulated Slurm, iterations alternating with faults."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MANY = settings(
 
 
 class DisturbedSearch(RuleBasedStateMachine):
-    """The driver's turns and deaths. What goes wrong, and what must hold, are a subclass's."""
+    """The driver's iterations and kills. Subclasses add faults and invariants."""
 
     doors: ClassVar[Mapping[str, tuple]] = DOORS
 
@@ -64,7 +64,7 @@ class DisturbedSearch(RuleBasedStateMachine):
 
     @abstractmethod
     def ends_well(self) -> None:
-        """The search runs out, and all that must hold of it does."""
+        """Let the search end, and check its invariants."""
 
     def the_driver(self) -> Driver:
         if self.driver is None:

@@ -1,4 +1,4 @@
-"""A search driven in pilots on a simulated Slurm: the agent is simulated too, its files and its costs are real."""
+"""A search in pilots on a simulated Slurm: the agent is simulated, its files and its costs are real."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ TURN_S = 1.0
 PILOT_NODES = 2
 
 LONGEST_SETTLED_S = 200.0
-"""After a search: until a pilot that nobody lets go has found itself idle, and has ended."""
+"""Seconds after a search until an unreleased pilot has found itself idle and ended."""
 
 
 @dataclass
 class RunningStep:
-    """A step that the agent has begun, and how it will go; `number` is the step's in the job."""
+    """A step that the agent has started, and its script; `number` is the step's in the job."""
 
     request: StepRequest
     spec: TrialSpec
@@ -43,7 +43,7 @@ class RunningStep:
 
 
 class SimulatedAgent:
-    """One pilot's agent, which does in turns of simulated seconds what trials/pilot/agent.py does."""
+    """Simulated agent of one pilot, advanced in simulated seconds; mirrors trials/pilot/agent.py."""
 
     def __init__(self, rig: PilotRig, job: StartedJob):
         self.folder = PilotFolder(job.directory)
@@ -57,7 +57,7 @@ class SimulatedAgent:
         self._run: Run | None = None
 
     def serve(self) -> None:
-        """Begin, in the start of the job that runs just now: the first turn; the others follow by themselves."""
+        """Start with the job that runs now: the first cycle; the others follow by themselves."""
         self._run = self._cluster.job(self._job.job_id).run
         self._costs = CostSplitter(self._plan.num_nodes, self._cluster.time)
         self._began_at = self._cluster.cluster_time
@@ -116,7 +116,7 @@ class SimulatedAgent:
         write(self.folder.step_file(name, StepFileKind.STARTED), StepStart(started_at, number))
 
     def _check_begun(self, name: str, request: StepRequest) -> None:
-        """Each step is begun once, on nodes of this pilot that no other step has."""
+        """Check that each step is started once, on nodes of this pilot that no other step uses."""
         assert name not in self._rig.begun, f"{name} is begun twice"
         self._rig.begun.add(name)
         busy = {node for step in self._steps.values() for node in step.request.nodes}
@@ -134,8 +134,10 @@ class SimulatedAgent:
 
 @dataclass
 class PilotRig(SlurmRig):
-    """Pilots of PILOT_NODES, for `longest_s` at most where a trial needs no more; an agent serves `startup_s` after its
-    job has started, or never (None)."""
+    """Pilots of PILOT_NODES, for at most `longest_s` where a trial needs no more.
+
+    An agent starts `startup_s` after its job, or never (None).
+    """
 
     startup_s: float | None = 3.0
     longest_s: float = LONGEST_PILOT_S
@@ -179,9 +181,11 @@ class PilotRig(SlurmRig):
     # -- what must hold
 
     def check_pilots(self, search: SearchRecord, slack_s: float = 0.0) -> None:
-        """I1, I2, I4 and I11 of an ended search: nothing is left, nothing was there twice, all that Slurm charged is
-        booked and within the budget, and each step has an id of its own. Slurm tells of whole seconds: `slack_s` of
-        each node of a pilot may be missing where things happen between two."""
+        """Check I1, I2, I4 and I11 of an ended search.
+
+        Nothing is left or was there twice, everything that Slurm charged is booked and within the budget, and each step
+        has an id of its own. Slurm reports whole seconds: up to `slack_s` of each node of a pilot may be missing.
+        """
         self.launcher.close()
         self.cluster.advance(LONGEST_SETTLED_S)
         jobs = [job for job in self.cluster.jobs() if job.user == self.slurm.user]
@@ -203,5 +207,5 @@ class PilotRig(SlurmRig):
 
 
 def pilot_rig(path: Path) -> PilotRig:
-    """A rig on four nodes whose controller forgets nothing."""
+    """A rig on four nodes whose controller keeps its job records."""
     return PilotRig(path, cluster=four_nodes(min_job_age_s=86400.0))

@@ -1,4 +1,4 @@
-"""A search on a simulated clock, whose attempts end as scripts say, and whose driver can be killed."""
+"""A search on a simulated clock whose attempts follow scripts and whose driver can be killed."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ LAYOUTS = tuple(
 
 
 def speed_by_layout(spec: TrialSpec) -> Script:
-    """Each of LAYOUTS is faster than the one before."""
+    """Throughput of a layout; each of LAYOUTS is faster than the one before."""
     return Script(tokens_per_sec=1000.0 + 100 * LAYOUTS.index(spec.layout))
 
 
 class Killed(BaseException):
-    """Stands for the driver's process being killed at this instruction."""
+    """Stands for a kill of the driver's process at this instruction."""
 
 
 def raise_killed(now: bool) -> None:
@@ -49,7 +49,7 @@ def raise_killed(now: bool) -> None:
 
 
 def kill_after(killing: Event) -> DriverCallbacks:
-    """Kills the driver once this event is true."""
+    """Kill the driver right after this event."""
     return DriverCallbacks(on_event=lambda search, event: raise_killed(event.seq == killing.seq))
 
 
@@ -63,7 +63,7 @@ def the_last_of_each_kind(events: list[Event]) -> list[Event]:
 
 @dataclass
 class Rig:
-    """A search of nine layouts for one node of four ranks. `open_driver` may be called again, as after a crash."""
+    """A search of nine layouts for one node of four ranks. `open_driver` can be called again, as after a crash."""
 
     path: Path
     launcher: ScriptedLauncher = field(default_factory=ScriptedLauncher)

@@ -1,4 +1,4 @@
-"""A search driven on a simulated Slurm, and what must hold for it whatever happened."""
+"""A search on a simulated Slurm, and its invariants."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trials.trial import Attempt, FailureReason, Outcome, OutcomeStatus, TrialSp
 
 
 def speed_of(spec: TrialSpec) -> float:
-    """What a layout reaches here: a number of its own for each, so that there is one best."""
+    """Throughput of a layout, different for each, so that there is one best."""
     return 1000.0 + 10.0 * [layout.key for layout in LAYOUTS].index(spec.layout.canonical().key)
 
 
@@ -31,7 +31,7 @@ def speed_of(spec: TrialSpec) -> float:
 class SlurmRig(Rig):
     """Nine layouts on a cluster of four nodes with four CPUs each. `open_driver` is a new driver on the same cluster.
 
-    `script` decides how each start of a trial's job goes, told its spec and restart.
+    `script` returns the script of each start of a trial's job, given its spec and restart.
     """
 
     cluster: FakeCluster = field(default_factory=four_nodes)
@@ -73,11 +73,11 @@ class SlurmRig(Rig):
     def check(
         self, search: SearchRecord, twins: bool = False, books_are_uncertain: bool = False, requeued: bool = False
     ) -> None:
-        """Invariants I1 to I6 and I10 of an ended search.
+        """Check the invariants I1 to I6 and I10 of an ended search.
 
-        `twins`: a job appeared long after it was given up. `books_are_uncertain`: nodes were held while the controller
-        was away, longer than any limit, or a clock jumped, so that nobody knows how long a job took. `requeued`: others
-        put jobs back while no driver was there to give up what the budget no longer covers.
+        `twins`: a job appeared long after its submission was given up. `books_are_uncertain`: nodes were held while the
+        controller was down for longer than any limit, or a clock jumped, so that a job's duration is unknown.
+        `requeued`: jobs were requeued while there was no driver to cancel what the budget no longer covers.
         """
         attempts = [attempt for trial in search.trials for attempt in trial.attempts]
         assert search.state.is_ended
@@ -100,7 +100,7 @@ class SlurmRig(Rig):
 
 
 def take_turns(driver: Driver, launcher: Launcher, turns: int) -> None:
-    """So many turns, with the launcher's waits between, or as many as the search still has."""
+    """Run this many iterations with the launcher's waits between them, or fewer if the search ends."""
     for _ in range(turns):
         if driver.search.state.is_ended:
             break
@@ -120,7 +120,7 @@ def slurm_rig(path: Path, **settings: object) -> SlurmRig:
 
 
 def _nothing() -> None:
-    """A job that leaves no outcome."""
+    """A job that writes no outcome."""
 
 
 def leave(folder: AttemptFolder, spec: TrialSpec, script: Script, restart: int) -> None:

@@ -1,4 +1,4 @@
-"""Folders of attempts that answer late, not at all, or with half a file: their trial waits, the others go on."""
+"""Attempt folders that answer late, never, or with half a file: their trial waits, the others continue."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CUT = b'{"schema": "parlay.outcome/1", "search_id": "rig-aa'
 
 @dataclass
 class LateLauncher(ScriptedLauncher):
-    """Shows the outcomes that `node` wrote of t0001 as `shown` (None: no file) until `late_s` after their end."""
+    """Show the outcomes that `node` wrote of t0001 as `shown` (None: no file) until `late_s` after their end."""
 
     node: str = "elsewhere"
     was_silent: bool = False
@@ -57,7 +57,7 @@ def rig(tmp_path) -> Rig:
 
 
 def when_all_others_ended(rig: Rig, then: Callable[[], None]) -> Callable[..., None]:
-    """Calls `then` once every trial but t0001 has ended, and asserts that t0001 has not."""
+    """Call `then` once every trial but t0001 has ended, and assert that t0001 has not."""
 
     def on_event(search, event) -> None:
         if event.kind is EventKind.TRIAL_ENDED and sum(t.state.is_ended for t in search.trials) == 8:
@@ -117,7 +117,7 @@ def test_what_this_machine_wrote_is_there_at_once_or_not_at_all(rig):
 
 @pytest.mark.fault(25)
 def test_the_folder_is_opened_anew_before_every_look(rig, monkeypatch):
-    """What NFS needs to ask its server; a local file system always knows."""
+    """NFS asks its server when a folder is opened; a local file system is always up to date."""
     opened: list[tuple[Path, int]] = []
 
     def noting(path, flags):
@@ -178,7 +178,7 @@ def test_a_folder_that_cannot_be_written_holds_up_only_its_own_trial(rig):
 
 
 class ReadOnly:
-    """A folder that nobody can write to: by its mode; for root, whom modes do not stop, by a mount or a stray file."""
+    """An unwritable folder: by its mode; for root, whom modes do not stop, by a mount or a stray file."""
 
     def __init__(self, folder: Path):
         self._folder = folder

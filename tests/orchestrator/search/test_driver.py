@@ -1,4 +1,4 @@
-"""The loop of a search on a simulated clock: what is tried, in which order, and which is the best."""
+"""Search loop on a simulated clock: order of trials, and the best layout."""
 
 from __future__ import annotations
 
@@ -123,8 +123,8 @@ def test_a_cancel_ends_everything_in_flight_with_its_own_reason(rig):
 @pytest.mark.parametrize(
     ("ending", "job_id", "words"),
     [
-        (LaunchStatus(Liveness.UNKNOWN), None, "cancelled before it was launched"),
-        (LaunchStatus(Liveness.ENDED), None, "cancelled before it was launched"),
+        (LaunchStatus(Liveness.UNKNOWN), None, "cancelled before its launch"),
+        (LaunchStatus(Liveness.ENDED), None, "cancelled before its launch"),
         (LaunchStatus(Liveness.ENDED, job_id="7", detail="ended at once"), "7", "ended at once"),
     ],
 )
@@ -152,7 +152,7 @@ def test_a_layout_of_another_global_batch_is_measured_but_never_best(rig):
 
 
 class Steps(ScriptedLauncher):
-    """Attempts are steps of a job: which one, nobody knows before they run."""
+    """Launcher whose attempts are steps of a job, known only once they run."""
 
     def _status(self, key: str) -> LaunchStatus:
         ending = super()._status(key)

@@ -1,4 +1,4 @@
-"""A driver that is killed anywhere, or told to stop, and the one that goes on: none twice, none lost."""
+"""Kills and stops of the driver at any point: the next driver repeats nothing and loses nothing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_an_interrupt_lets_running_trials_finish_and_proposes_nothing_more(rig):
 
 
 def disturbed(path) -> Rig:
-    """A search that retries, fails, measures and measures again."""
+    """A search with a retry, a failure, a measurement and a repeat."""
     path.mkdir()
     limits = Limits(max_trials=3, parallel_trials=2, finalists=1, finalist_repeats=2)
     rig = Rig(path, limits=limits, first=LAYOUTS[1:2])
@@ -55,7 +55,7 @@ def story(search) -> list:
 
 @pytest.fixture(scope="module")
 def wanted(tmp_path_factory) -> tuple[list, list[Event]]:
-    """The story of the search whose driver nobody kills, and its events after the first."""
+    """Story of the search without a kill, and its events after the first."""
     events: list[Event] = []
     rig = disturbed(tmp_path_factory.mktemp("undisturbed") / "rig")
     rig.callbacks = DriverCallbacks(on_event=lambda search, event: events.append(event))
@@ -69,7 +69,7 @@ def wanted(tmp_path_factory) -> tuple[list, list[Event]]:
 @pytest.mark.slow
 @walks(["an event into the journal", "an event into the ledger"], every_event, the_last_of_each_kind)
 def test_killed_at_any_event_and_resumed_the_search_ends_with_the_same_trials(tmp_path, wanted, name, after, killed_at):
-    """None twice, none lost."""
+    """Check that no attempt is launched twice or lost."""
     undisturbed_story, events = wanted
     for event in killed_at(events):
         rig = disturbed(tmp_path / str(event.seq))
@@ -120,7 +120,7 @@ def test_a_ledger_without_room_has_every_event_before_the_driver_leaves(rig, mon
 
 
 def one_of_each(spec) -> Script:
-    """The second fails, the first is tried again; the third is the best until it is measured again."""
+    """The second trial fails, the first is retried; the third is the best until it is measured again."""
     if spec.trial == "t0002":
         return Script(reason=FailureReason.GPU_OOM)
     if spec.trial == "t0001" and spec.attempt == "a1":

@@ -1,4 +1,4 @@
-"""What the loop makes of trials that fail, of outcomes that cannot be believed, of disks and launchers that refuse."""
+"""Failed trials, invalid outcomes, and disks and launchers that refuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search may use: node-hours, wall time, a wait for its queue, a share of what several have together."""
+"""Limits of a search: node-hours, wall time, queue wait, and a quota shared by several searches."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_nothing_is_proposed_while_a_trial_waits_for_room_in_the_budget(rig):
 
 
 def test_an_attempt_never_costs_more_than_was_reserved_for_it(rig):
-    """Not even when its end is only heard of days later."""
+    """Not even if its end is reported days later."""
     rig.limits = replace(rig.limits, max_trials=1)
     rig.callbacks = DriverCallbacks(
         on_event=lambda search, event: raise_killed(event.kind is EventKind.ATTEMPT_RUNNING)

@@ -1,4 +1,4 @@
-"""A search that changes drivers: whatever the old one still writes, the search can be read and goes on."""
+"""Changes of the driver: the search stays readable and continues, whatever the old driver still writes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trials.ledger.writer import LedgerWriter
 
 
 class NoLedger:
-    """For tests of the journal alone."""
+    """A ledger that does nothing, for tests of the journal alone."""
 
     def apply(self, search_id: str, event: Event, after: SearchRecord) -> None:
         pass
@@ -139,7 +139,7 @@ def assert_whole(path: Path, drivers: list[SteppedDriver]) -> None:
 
 
 class Turns:
-    """Threads that go on one at a time, each up to its journal's next system call, in the order a test wants."""
+    """Threads that run one at a time, each up to its journal's next system call, in the order a test sets."""
 
     def __init__(self, patch: pytest.MonkeyPatch):
         self._paused = threading.Semaphore(0)
@@ -147,7 +147,7 @@ class Turns:
         patch.setattr("trials.ledger.journal.os", SimpleNamespace(**vars(os) | held))
 
     def step(self, driver: SteppedDriver) -> None:
-        """Let the driver go on to its next system call, or to its end."""
+        """Run the driver up to its next system call, or to its end."""
         if not driver.ident:
             driver.start()
         elif driver.is_alive():
@@ -173,7 +173,7 @@ class Turns:
 
 
 class SteppedDriver(threading.Thread):
-    """Opens the search and records three events in it, unless it is fenced off."""
+    """Open the search and record three events in it, unless it is fenced off."""
 
     def __init__(self, path: Path, fencing: int, turns: Turns):
         super().__init__(daemon=True)

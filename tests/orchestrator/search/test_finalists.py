@@ -1,4 +1,4 @@
-"""The best layouts measured again: which, in which order, within which budget, and what they change."""
+"""Repeats of the finalists: selection, order, budget and effect on the result."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ def test_a_repeat_is_tried_again_as_any_trial_is(rig):
 
 
 LONG_S = 290.0
-"""Of trials so long that they do not lower the time limit, which is what the budget reserves."""
+"""Seconds of trials so long that they do not lower the time limit that the budget reserves."""
 
 
 def long_and_steady(spec) -> Script:
@@ -267,7 +267,7 @@ def long_and_steady(spec) -> Script:
 
 
 def budget_hours(rig, used_s: float) -> float:
-    """What pays for one more attempt on one node after `used_s`."""
+    """Budget for one more attempt on one node after `used_s`."""
     return (used_s + rig.launcher.longest_s(RULES.time_limit_s + LAUNCHER_GRACE_S)) / 3600
 
 

@@ -1,4 +1,4 @@
-"""What decisions rest on is what the whole record says, and costs the same however many trials have ended."""
+"""Index of a search: equal to the whole record, at constant cost per event."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def index_of(search: SearchRecord, headroom: MemoryHeadroom | None = None) -> Se
 
 
 def assert_true_to(index: SearchIndex, search: SearchRecord, headroom: MemoryHeadroom | None = None) -> None:
-    """Everything it says, looked up in all trials of the record."""
+    """Compare every property with the record's trials."""
     trials, attempts = search.trials, [attempt for trial in search.trials for attempt in trial.attempts]
     ended = [attempt for attempt in attempts if attempt.state.is_ended]
     assert index.unended == [trial for trial in trials if not trial.state.is_ended]
@@ -40,12 +40,12 @@ def assert_true_to(index: SearchIndex, search: SearchRecord, headroom: MemoryHea
     assert index.node_hours_reserved == search.node_hours_reserved
     assert index.num_layouts == search.num_layouts
     moments = [m for attempt in ended for m in (attempt.started_at, attempt.ended_at) if m is not None]
-    assert index.last_moment == max([search.created_at, *moments])
+    assert index.last_change_at == max([search.created_at, *moments])
     known = [a for a in ended if a.state is TrialState.MEASURED and None not in (a.started_at, a.ended_at)]
     assert index.num_measured == len(known)
     assert index.longest_s(1) == max([0.0, *(attempt.ended_at - attempt.started_at for attempt in known)])
     over = [trial for trial in trials if trial.state.is_ended]
-    assert index.is_cut_short == any(t.last_attempt is None or may_retry(t, t.last_attempt) for t in over)
+    assert index.has_cut_short_trial == any(t.last_attempt is None or may_retry(t, t.last_attempt) for t in over)
     by_end = sorted((t for t in over if t.last_attempt is not None), key=lambda t: t.last_attempt.ended_at)
     assert index.last_ended == by_end[-NUM_LAST_ENDED:]
     assert index.first_measured == next((trial for trial in trials if trial.measured is not None), None)
@@ -97,7 +97,7 @@ def test_what_was_used_is_the_same_whichever_trial_ended_first(order):
 
 
 def eventful(spec) -> Script:
-    """Layouts that hang, do not fit, are pruned, or look suspect; the fastest needs the most memory."""
+    """Layouts that hang, run out of memory, are pruned or suspect; the fastest needs the most memory."""
     number, speed = LAYOUTS.index(spec.layout), 1000.0 + 10.0 * LAYOUTS.index(spec.layout)
     if number == 1 and spec.attempt == "a1":
         return Script(reason=FailureReason.HANG)

@@ -1,4 +1,4 @@
-"""The lease of a search: one holder, taken over only from the dead, and nobody mistaken for dead."""
+"""Lease of a search: one holder, taken over only from a dead one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def folder(tmp_path) -> SearchFolder:
 
 
 def other_driver(folder: SearchFolder, **changes) -> Lease:
-    """The lease of a driver on another machine, in the folder."""
+    """Write the lease of a driver on another machine."""
     mine = acquire_lease(folder, NOON)
     theirs = replace(mine, host="login2", pid=4711, pid_scope="another boot pid:[1]", **changes)
     write_json(folder.lease, theirs.to_json())
@@ -75,7 +75,7 @@ class TestTakingIt:
     @pytest.mark.fault(14)
     def test_a_second_driver_is_refused_with_host_process_and_heartbeat(self, folder):
         theirs = other_driver(folder)
-        with pytest.raises(LeaseHeld, match=r"process 4711 on login2, last heard of at 2026-05-28T20:26:40") as caught:
+        with pytest.raises(LeaseHeld, match=r"process 4711 on login2, last heartbeat 2026-05-28T20:26:40") as caught:
             acquire_lease(folder, NOON + LEASE_DURATION_S - 1)
         assert caught.value.lease == theirs
 
@@ -183,7 +183,7 @@ class TestTheLiving:
 
     def test_whoever_is_refused_for_one_that_does_not_answer_learns_how_to_end_it(self, folder):
         mine = acquire_lease(folder, NOON)
-        with pytest.raises(LeaseHeld, match=rf"does not answer: .*`kill -KILL {os.getpid()}` ends it"):
+        with pytest.raises(LeaseHeld, match=rf"does not respond: .*`kill -KILL {os.getpid()}` ends it"):
             acquire_lease(folder, mine.expires)
 
     def test_one_that_answers_is_not_to_be_ended(self, folder):

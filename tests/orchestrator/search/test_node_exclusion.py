@@ -1,4 +1,4 @@
-"""Which nodes are avoided after what happened on them."""
+"""Nodes avoided after failures on them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A search over several numbers of nodes, on a simulated Slurm from its first job to its answers: each number of nodes
-has its say, though trials end themselves as pruned."""
+"""A search over several node counts on a simulated Slurm: the best layout of each node count is measured, despite early
+stopping."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 
 def layout_on(nodes: int, micro_batch_size: int) -> Layout:
-    """One that needs so many nodes of four ranks; the larger micro batch is the faster one."""
+    """A layout on `num_nodes` nodes of four ranks; the larger micro-batch is the faster one."""
     return Layout(
         num_nodes=nodes,
         tensor_parallel=4,
@@ -38,8 +38,8 @@ LAYOUTS = tuple(layout for pair in zip(FAST, SLOW, strict=True) for layout in pa
 
 
 def searched(path: Path, speeds: Mapping[int, float], *others: Objective) -> SearchRecord:
-    """Of trials that compare themselves with best.json as real ones do; `speeds` in tokens/s, by the nodes. The fastest
-    of all is measured first."""
+    """Run a search whose trials stop early against best.json; `speeds` in tokens/s by node count. The fastest layout is
+    measured first."""
     rig = slurm_rig(path)
     rig.layouts, rig.num_nodes, rig.others = LAYOUTS, 4, others
     rig.limits = Limits(max_trials=len(LAYOUTS), parallel_trials=1, finalists=1, finalist_repeats=1)

@@ -1,4 +1,4 @@
-"""Time limits follow the trials that were measured."""
+"""Time limits of attempts, from the durations of measured trials."""
 
 from __future__ import annotations
 

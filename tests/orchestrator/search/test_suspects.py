@@ -1,4 +1,4 @@
-"""Runs on machines that are not well: looked at again elsewhere, and never the answer; and GPUs that are not clean."""
+"""Suspect runs are repeated on other nodes and never win; GPUs whose memory is in use."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def rig(tmp_path) -> Rig:
 
 
 def suspect_rig(path: Path, is_suspect: Callable[[TrialSpec], bool]) -> Rig:
-    """Three nodes, one trial at a time; `is_suspect` trials are flagged and half as fast as they would be."""
+    """Three nodes, one trial at a time; `is_suspect` trials are flagged and run at half speed."""
     rig = Rig(path, ScriptedLauncher(nodes=("n1", "n2", "n3")), Limits(max_trials=4, parallel_trials=1), num_nodes=3)
     rig.launcher.script = lambda spec: (
         Script(tokens_per_sec=speed_of(spec) / 2, flags=SUSPECT)
@@ -37,7 +37,7 @@ def suspect_rig(path: Path, is_suspect: Callable[[TrialSpec], bool]) -> Rig:
 
 
 def repeats(search: SearchRecord) -> list[tuple[str, str]]:
-    """Which trial measured which one's layout again."""
+    """Pairs of a trial and the one whose layout it measured again."""
     first = {}
     for trial in search.trials:
         first.setdefault(trial.layout.key, trial.trial)
@@ -161,7 +161,7 @@ def test_killed_after_any_event_and_resumed_the_same_runs_are_looked_at_again(tm
 
 
 def _note_best(bests: list[str], search: SearchRecord, event: Event) -> None:
-    """At that moment the best layout's run and its second look have both ended."""
+    """Note each new best layout, and check that its run and its second look have both ended by then."""
     if event.kind is EventKind.BEST_CHANGED:
         bests.append(event.data["trial"])
         again = search.trial(f"t{int(event.data['trial'][1:]) + 1:04d}")

@@ -1,4 +1,4 @@
-"""A search driven by ticks: a new driver for every turn finds what one that stayed would have found."""
+"""A search driven by cron: a new driver for every step ends it as a permanent one would."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MINUTE = 60.0
 
 
 def tick(rig: SlurmRig) -> SearchRecord:
-    """One turn of a driver of its own, which leaves in order."""
+    """Advance the search by a driver of its own, which then releases the lease."""
     driver = rig.open_driver()
     search = driver.advance()
     rig.launcher.close()
@@ -37,7 +37,7 @@ def tick(rig: SlurmRig) -> SearchRecord:
 
 
 def tick_until(rig: SlurmRig, is_reached, every_s: float = MINUTE, most: int = 500) -> SearchRecord:
-    """A tick every so many seconds, as cron does."""
+    """Advance the search every `seconds`, as cron does."""
     for _ in range(most):
         search = tick(rig)
         if is_reached(search):
@@ -143,7 +143,7 @@ def test_a_user_who_cancels_is_obeyed_at_the_next_tick(rig):
 
 
 def every_sixth_call(calls: int) -> range:
-    """So that all doors together take seconds."""
+    """Every sixth call, so that all kill points together take seconds."""
     return range(1, calls + 1, 6)
 
 
@@ -157,7 +157,7 @@ def calls_of_ticks(tmp_path_factory) -> dict[str, int]:
 
 @walks([name for name in DOORS if name != "scancel"], every_sixth_call, one_call)
 def test_a_tick_that_is_killed_at_any_call_costs_nothing(tmp_path, calls_of_ticks, name, after, killed_at):
-    """The walk of `test_slurm_crashes`, by ticks."""
+    """The kill points of `test_crashes`, with a driver for every step."""
     for number in killed_at(calls_of_ticks[name]):
         rig = eventful(tmp_path / str(number))
         search = killed_and_resumed(rig, name, Door(number, after), drive=tick_to_the_end)

@@ -1,4 +1,4 @@
-"""Kill the driver at every one of its doors, before and after every call, and resume: the search is the same."""
+"""Kill the driver before and after every call to the outside, and resume: the search is the same."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def wanted(tmp_path_factory) -> tuple[list[tuple], dict[str, int]]:
-    """The story of the search whose driver nobody kills, and the calls through each door."""
+    """Story of the search without a kill, and the number of calls through each door."""
     search, calls = undisturbed(eventful(tmp_path_factory.mktemp("undisturbed") / "rig").open_driver().run)
     assert len(search.trials) == 5
     assert min(calls[name] for name in DOORS if name != "scancel") > 3, "a walk goes through each door"
@@ -44,7 +44,7 @@ def test_killed_at_any_call_and_resumed_the_search_is_the_same(tmp_path, wanted,
 
 
 def cancelling(path) -> SlurmRig:
-    """Three jobs that never end, of which the user has enough."""
+    """Three endless jobs, cancelled by the user."""
     path.mkdir()
     rig = slurm_rig(path)
     rig.limits, rig.script = Limits(9, 3), lambda spec, restart: Script(duration_s=None)

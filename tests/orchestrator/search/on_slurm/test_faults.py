@@ -1,4 +1,4 @@
-"""The faults of Slurm's commands and of its accounting, against a simulated cluster: one test or more for each."""
+"""Faults of Slurm's commands and accounting, on a simulated cluster; at least one test for each."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def killed(*_: object) -> None:
 
 
 def run_until_killed(rig: SlurmRig, monkeypatch, **replaced) -> None:
-    """Run a driver in which these methods of its Slurm kill it."""
+    """Run a driver that is killed by these methods of its Slurm."""
     with monkeypatch.context() as patch:
         for name, action in replaced.items():
             patch.setattr(rig.slurm, name, action)
@@ -321,7 +321,7 @@ def test_a_driver_that_is_taken_over_between_two_launches_launches_nothing_more(
 
 
 class FakeStranger:
-    """Who gets the ids that a crashed controller gives out again, for jobs that are not the search's."""
+    """Submit foreign jobs that get the job ids which a crashed controller issues a second time."""
 
     def __init__(self, rig: SlurmRig, user: str):
         self._rig = rig
@@ -339,7 +339,7 @@ class FakeStranger:
 
 
 def refuse_to_write_down_a_launch(monkeypatch, error: Exception) -> None:
-    """The first event that tells of a launch meets this error, as where a disk is full just then."""
+    """Raise this error at the first event of a launch, like a disk that is full just then."""
     record, errors = EventStore.record, iter([error])
 
     def refusing(history, kind, /, **data):

@@ -1,4 +1,4 @@
-"""The faults of jobs, of their nodes and their files, against a simulated cluster: one test or more for each."""
+"""Faults of jobs, their nodes and their files, on a simulated cluster; at least one test for each."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_requeue_that_only_accounting_remembers_is_counted_by_the_jobs_own_fil
 
 @pytest.mark.fault(18)
 def test_a_requeued_job_is_queued_until_it_starts_again(rig):
-    """Also where it is seen while its first run is cleaned up: Slurm calls it begun anew by then."""
+    """Also if seen during the cleanup of its first run, when Slurm already reports it as restarted."""
     rig.limits = Limits(max_trials=1, parallel_trials=1)
     rig.cluster.on_start = lambda job: JobPlan(400.0, completing_s=3 * POLL_S)
     driver = rig.open_driver()

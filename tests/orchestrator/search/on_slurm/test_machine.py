@@ -1,4 +1,4 @@
-"""A search on a Slurm where anything happens in any order: whatever it is, nothing is lost and nothing twice."""
+"""A search on a Slurm with random faults in random order: nothing is lost, nothing is repeated."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NODES = st.sampled_from(["n1", "n2", "n3", "n4"])
 
 
 class SearchOnSlurm(DisturbedSearch):
-    """With a job for each attempt; at the end all is put right."""
+    """Search with one job an attempt; all faults are repaired at the end."""
 
     rig: SlurmRig
 

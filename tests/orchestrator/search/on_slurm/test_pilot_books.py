@@ -1,4 +1,4 @@
-"""What a search in pilots is said to have used is what Slurm says that they held, once they are over."""
+"""Node-hours booked by a search in pilots equal those that Slurm reports, once all pilots have ended."""
 
 from __future__ import annotations
 

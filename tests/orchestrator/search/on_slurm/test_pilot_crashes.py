@@ -1,4 +1,4 @@
-"""Kill the driver of a search in pilots at its doors, before and after a call, and resume: the search is the same."""
+"""Kill the driver of a search in pilots before and after a call to the outside, and resume: the search is the same."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ DOORS: dict[str, tuple[object, str, int]] = {
     "squeue": (FakeSlurm, "jobs", 7),
     "scontrol": (FakeSlurm, "describe", 1),
 }
-"""The driver's ways to the outside, and which calls are killed: every one, or every so many of those that are many."""
+"""The driver's doors, and the calls at which it is killed: every one, or a sample of frequent ones."""
 
 
 def eventful(path: Path) -> PilotRig:
-    """A short search in which a layout does not fit, the pilot is cancelled by others and the best is repeated."""
+    """A short search with an out-of-memory layout, a pilot cancelled by others, and repeats of the best layout."""
     path.mkdir()
     rig = pilot_rig(path)
     rig.limits = Limits(4, 2, budget_node_hours=6.0, finalists=1, finalist_repeats=1)
@@ -66,7 +66,7 @@ def _cancel_the_last(rig: PilotRig) -> None:
 
 @pytest.fixture(scope="module")
 def wanted(tmp_path_factory) -> tuple[list[tuple], dict[str, int]]:
-    """The story of the search whose driver nobody kills, and the calls through each door."""
+    """Story of the search without a kill, and the number of calls through each door."""
     rig = eventful(tmp_path_factory.mktemp("undisturbed") / "rig")
     search, calls = undisturbed(rig.open_driver().run, DOORS)
     rig.check_pilots(search)
@@ -99,7 +99,7 @@ def test_what_pilots_held_that_never_served_is_booked_although_no_other_comes(tm
 @pytest.mark.parametrize("startup_s", [100.0, None], ids=["late", "never"])
 @pytest.mark.parametrize("seconds", [1, 40])
 def test_what_a_pilot_held_that_nobody_waits_for_any_more_is_booked(tmp_path, startup_s, seconds):
-    """The search is cancelled while its first pilot starts: there is no next one to pay."""
+    """Cancel the search while its first pilot starts: no next one is submitted."""
     rig = eventful(tmp_path / "rig")
     rig.startup_s = startup_s
     began = rig.cluster.time
@@ -116,7 +116,7 @@ def test_what_a_pilot_held_that_nobody_waits_for_any_more_is_booked(tmp_path, st
     ids=["while it starts", "once it has ended by itself"],
 )
 def test_what_a_pilot_held_of_which_its_driver_could_not_tell_any_more_is_booked(tmp_path, after_s, reason):
-    """Killed before the pilot's id was written down; then the search is cancelled, and no step begins in it."""
+    """Kill the driver before the pilot's id is recorded, then cancel the search: no step starts in the pilot."""
     rig = eventful(tmp_path / "rig")
     rig.startup_s, door = 50.0, Door(1, after=False)
     with watched("job.json and job_end.json", door, DOORS), pytest.raises(Killed):
@@ -130,7 +130,7 @@ def test_what_a_pilot_held_of_which_its_driver_could_not_tell_any_more_is_booked
 
 
 def test_what_a_pilot_held_that_was_let_go_before_anything_began_in_it_is_booked(tmp_path):
-    """Its driver was killed, and the next one finds too little of its time left: the last pilot follows."""
+    """Kill the driver and leave the next one too little of the pilot's time: the last pilot follows."""
     rig = pilot_rig(tmp_path)
     rig.startup_s, rig.longest_s, rig.limits = 280.0, 1.0, Limits(1, 1)
     with watched("squeue", Door(3, after=True), DOORS), pytest.raises(Killed):
@@ -147,7 +147,7 @@ def test_what_a_pilot_held_that_was_let_go_before_anything_began_in_it_is_booked
 
 @pytest.fixture
 def waiting(tmp_path, monkeypatch) -> PilotRig:
-    """A driver was killed as it ended the pilot that its cancelled search had waited for."""
+    """Kill a driver while it ends the pilot that its cancelled search had waited for."""
     rig = eventful(tmp_path / "rig")
     rig.startup_s, rig.limits = None, Limits(1, 1)
     began = rig.cluster.time
@@ -161,7 +161,7 @@ def waiting(tmp_path, monkeypatch) -> PilotRig:
 
 @pytest.fixture
 def idle(tmp_path, monkeypatch) -> PilotRig:
-    """A search ended while nobody could tell what became of its pilot, and its driver was killed then."""
+    """End a search while the state of its pilot is unknown, and kill its driver then."""
     rig = eventful(tmp_path / "rig")
     rig.limits = Limits(1, 1)
     with monkeypatch.context() as patched:

@@ -24,7 +24,7 @@ SECONDS = st.sampled_from([1.0, 7.0, 20.0, 60.0, 300.0])
 
 
 class SearchInPilots(DisturbedSearch):
-    """With attempts as steps of pilots."""
+    """Search with attempts as steps of pilots."""
 
     doors = DOORS
     rig: PilotRig
@@ -101,7 +101,7 @@ class SearchInPilots(DisturbedSearch):
         self.rig.check_pilots(self.the_driver().run(), slack_s=1.0)
 
     def _pilots(self) -> list[FakeJob]:
-        """Those that can be ended: without a controller nobody is told for how long they had their nodes."""
+        """Pilots that can be ended: without a controller, their time on the nodes is unknown."""
         return [job for job in self.rig.cluster.jobs() if not (job.state.is_ended or self.rig.cluster.is_down)]
 
     def _running(self) -> list[FakeJob]:
