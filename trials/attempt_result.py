@@ -1,4 +1,5 @@
-"""From what a trial said and what its launcher saw to a value or a reason: one pure function."""
+"""Classification of an ended attempt: from its outcome and its launcher's report to a measured value or a failure
+reason."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from trials.trial import (
 
 
 class Liveness(LowerStrEnum):
-    """Absent is not done, and unreachable is not gone: unknown is a value."""
+    """State of an attempt's job. A job that is absent or unreachable is unknown, not ended."""
 
     ALIVE = "alive"
     ENDED = "ended"
@@ -34,14 +35,14 @@ class Liveness(LowerStrEnum):
 
 @dataclass(frozen=True)
 class LaunchStatus:
-    """What a launcher knows about an attempt, translated from its own words.
+    """A launcher's report on an attempt, in terms common to all launchers.
 
-    `reason` is set when the launcher itself knows why (it cancelled, the time limit passed, the node died); else
-    None. `failed` says that some rank ended badly. `detail` of an attempt that is alive is what it waits for. Times
-    are UTC seconds since the epoch; `is_metered` says that start and end are those by which the cluster itself counts
-    what was used. `twin_node_s` is what other jobs of the attempt held besides, in seconds times nodes. `job_id` is
-    given where it may have changed, `restart` counts the times the job was put back into the queue; an outcome of an
-    earlier run is none. Of `nodes_were_silent` nothing was heard for long before the end.
+    `reason` is set when the launcher itself knows it (it cancelled, the time limit passed, the node died); else None.
+    `failed`: some rank exited with an error. `detail` of an attempt that is alive is what it waits for. Times are UTC
+    seconds since the epoch; `is_metered`: start and end are those by which the cluster accounts usage. `twin_node_s` is
+    what other jobs of the attempt used besides, in seconds times nodes. `job_id` is given where it may have changed.
+    `restart` counts requeues of the job; outcomes of earlier runs do not count. `nodes_were_silent`: nothing was heard
+    of the nodes for long before the end.
     """
 
     liveness: Liveness
@@ -61,7 +62,7 @@ class LaunchStatus:
 
 @dataclass(frozen=True)
 class AttemptResult:
-    """How an attempt ended: its state, the reason unless it was measured, and the outcome it rests on."""
+    """Result of an attempt: its state, the reason unless it was measured, and the outcome it rests on."""
 
     state: TrialState
     reason: FailureReason | None = None
@@ -79,16 +80,16 @@ RETRIES: Mapping[FailureReason, float] = {
     FailureReason.INTERRUPTED: math.inf,  # the driver's end is never the layout's fault
     FailureReason.JOB_LOST: 1,
 }
-"""How often a trial is tried again after each reason; reasons not named are final."""
+"""Number of retries after each reason; other reasons are final."""
 
 RETRIES_OF_THE_REFERENCE = {**RETRIES, FailureReason.CANCELLED_BY_USER: 1}
-"""The same of what runs today: without it nothing is compared."""
+"""Retries of the baseline, without which nothing can be compared."""
 
 COMPARABLE = ("python", "torch", "deepspeed", "cuda", "device")
-"""What in a fingerprint must be the same for two measurements of a search to be compared."""
+"""Fingerprint fields that must be equal for two measurements to be compared."""
 
 BEYOND_PROBE = 1.25
-"""So much faster than the probe may the matrix products of a training be: larger ones are, by a tenth or two."""
+"""Largest plausible ratio of a training's FLOP/s to the probe's; larger products are faster by a tenth or two."""
 
 _CANCELLED = (FailureReason.CANCELLED_BY_USER, FailureReason.CANCELLED_BY_SEARCH)
 _KNOWN_BY_THE_RANK = (
@@ -99,14 +100,15 @@ _KNOWN_BY_THE_RANK = (
     FailureReason.GPU_MEMORY_IN_USE,
     FailureReason.RESULT_INVALID,
 )
-"""What only a rank can have seen: true whatever ended the others. Its other reasons may be echoes of that end."""
+"""Reasons that only a rank can find, and that hold whatever the launcher reports. A rank's other reasons may only be
+consequences of another rank's end."""
 
 _NO_THREAD = "terminate called without an active exception"
-"""What C++ says where a thread cannot be started: under a memory limit of ours there is no room for its stack, which
-nothing in Python hears of."""
+"""C++'s message where a thread cannot be started: under our memory limit there is no room for its stack, and Python
+raises nothing."""
 
 _NO_CODE = "Error while finding module specification for 'trials."
-"""What Python says of `-m trials.train` where the folder of the search's code cannot be read."""
+"""Python's message for `-m trials.train` where the folder of the search's code cannot be read."""
 
 _TIMES_AND_RATES = ("step_time_s", "tokens_per_sec", "tokens_per_sec_per_gpu", "samples_per_sec")
 _DIVIDED = ("startup_parts_s", "time_s")
@@ -117,11 +119,11 @@ _INTERVALS = (
 
 
 def classify(spec: TrialSpec, outcome: Outcome | None, status: LaunchStatus) -> AttemptResult:
-    """The result on an ended attempt; ValueError while it is alive or unknown.
+    """Classify an ended attempt; ValueError while it is alive or unknown.
 
-    A complete outcome of this very attempt counts first, even if the launcher calls the job failed afterwards; then
-    what the launcher knows; an end without either is a broken script, unless its words tell of a dead GPU. An outcome
-    that cannot be believed is not kept in the result: the excerpt says what is wrong with it.
+    A complete outcome of this attempt counts first, even if the launcher reports failure afterwards; then the
+    launcher's reason. Without either the script is at fault, unless the log names a dead GPU. An outcome that cannot be
+    believed is dropped; the excerpt says what is wrong with it.
     """
     if status.liveness is not Liveness.ENDED:
         raise ValueError(f"an attempt that is {status.liveness} has no result yet")
@@ -133,7 +135,7 @@ def classify(spec: TrialSpec, outcome: Outcome | None, status: LaunchStatus) -> 
 
 
 def flag_other_fingerprint(result: AttemptResult, reference: Mapping[str, Any]) -> AttemptResult:
-    """The result, its measurement flagged where its fingerprint differs from the reference in what both name."""
+    """Flag a measurement whose fingerprint differs from the reference in a field that both have."""
     outcome = result.outcome
     if outcome is None or outcome.status is not OutcomeStatus.MEASURED:
         return result
@@ -144,8 +146,8 @@ def flag_other_fingerprint(result: AttemptResult, reference: Mapping[str, Any]) 
 
 
 def may_retry(trial: Trial, attempt: Attempt, is_reference: bool = False) -> bool:
-    """Whether a trial whose last attempt ended like this is tried again; `is_reference` says that all others are
-    compared with it."""
+    """True if the trial is tried again after this last attempt. `is_reference`: the baseline, which has more
+    retries."""
     if attempt.reason is None:
         return False
     alike = sum(a.reason is attempt.reason for a in trial.attempts)
@@ -154,7 +156,7 @@ def may_retry(trial: Trial, attempt: Attempt, is_reference: bool = False) -> boo
 
 
 def are_comparable(found: Mapping[str, Any], reference: Mapping[str, Any]) -> bool:
-    """Whether two fingerprints agree in what both name."""
+    """True if two fingerprints agree in all comparable fields that both have."""
     return all(found.get(name, reference.get(name)) == reference.get(name, found.get(name)) for name in COMPARABLE)
 
 
@@ -169,7 +171,7 @@ def _from_outcome(spec: TrialSpec, outcome: Outcome, status: LaunchStatus) -> At
 
 
 def _reason(spec: TrialSpec, outcome: Outcome, status: LaunchStatus) -> FailureReason:
-    """A launcher that cancelled, or saw the node die, knows better than a rank that only saw its peers vanish."""
+    """The failure reason. A launcher that cancelled or saw the node die overrides a rank that saw its peers vanish."""
     if outcome.reason in _KNOWN_BY_THE_RANK:
         return outcome.reason
     reason = status.reason or outcome.reason or FailureReason.SCRIPT_ERROR
@@ -177,7 +179,7 @@ def _reason(spec: TrialSpec, outcome: Outcome, status: LaunchStatus) -> FailureR
 
 
 def _reason_of_output(spec: TrialSpec, words: str | None) -> FailureReason:
-    """Of an end that nobody gave another reason."""
+    """The reason derived from log text where neither rank nor launcher gave one."""
     if is_device_failure(words or ""):
         return FailureReason.NODE_FAILURE
     if _NO_CODE in (words or ""):
@@ -197,9 +199,11 @@ def _flagged_if_failed_after(outcome: Outcome, status: LaunchStatus) -> Outcome:
 
 
 def outcome_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
-    """Why this outcome cannot be believed, or None: another attempt's, impossible numbers, a layout not proven. What a
-    pruned trial saw is judged alike, since it bounds what its layout can reach; of one that ran out of time the
-    bound alone is there to be judged."""
+    """The reason why this outcome cannot be believed; None where it can.
+
+    Checked are identity, plausibility of numbers and proof of the layout. A pruned trial's numbers are checked alike,
+    since they bound its layout's throughput; of a trial out of time only the bound is.
+    """
     mine = (spec.search_id, spec.trial, spec.attempt, spec.nonce)
     if (outcome.search_id, outcome.trial, outcome.attempt, outcome.nonce) != mine:
         return "the outcome belongs to another attempt (search, trial, attempt or nonce differ)"
@@ -214,7 +218,7 @@ def outcome_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
 
 
 def _fingerprint_fault(fingerprint: Mapping[str, Any]) -> str | None:
-    """Of what is relied on, whatever became of the trial: which ranks were slow, and with which Python they ran."""
+    """Check fingerprint fields that are used whatever became of the trial: slow ranks and the interpreter."""
     probes_ms, executable = fingerprint.get("probe_ms_by_rank"), fingerprint.get("executable")
     is_list = isinstance(probes_ms, (list, tuple)) and all(is_finite_number(ms) and ms > 0 for ms in probes_ms)
     if probes_ms is not None and not is_list:
@@ -248,7 +252,7 @@ def _number_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
 
 
 def _order_fault(measured: Mapping[str, Any]) -> str | None:
-    """A median outside its own interval."""
+    """Check that medians lie inside their own intervals."""
     for name, low, high in _INTERVALS:
         value = measured[name]
         if not (measured.get(low) or value) <= value <= (measured.get(high) or value):
@@ -257,7 +261,7 @@ def _order_fault(measured: Mapping[str, Any]) -> str | None:
 
 
 def _peak_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
-    """A utilisation that no hardware has, or a rate that the very device does not reach in a plain product."""
+    """Check utilisation and throughput against the hardware's peak and the device's own probe."""
     for name in ("mfu", "hfu"):
         if (outcome.measured.get(name) or 0) > 1:
             return f"{name.upper()} {outcome.measured[name]:.2f} is above the hardware's peak"
@@ -284,8 +288,10 @@ def _proof_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
 
 
 def expected_proof(spec: TrialSpec) -> dict[str, Any]:
-    """What a trial has to prove, by the contract's names under outcome.proof. No log of somebody else's trainer tells
-    of the optimizer's share."""
+    """The proof that a trial has to give, by the contract's names under outcome.proof.
+
+    Logs of third-party trainers do not show the optimizer's share.
+    """
     layout = spec.layout
     own = {"optimizer_parameters_sum": spec.model.parameters} if spec.trainer["kind"] == "parlay" else {}
     of_all = {
@@ -301,7 +307,7 @@ def expected_proof(spec: TrialSpec) -> dict[str, Any]:
 
 
 def _told_fault(proof: Mapping[str, Any], expected: Mapping[str, Any]) -> str | None:
-    """Of somebody else's trainer only what its log told can be held against the spec."""
+    """Compare with the spec only what a third-party trainer's log shows."""
     for name, value in expected.items():
         if name in proof and proof[name] != value:
             return _not_the_spec(name, proof[name], value)
@@ -313,8 +319,7 @@ def _not_the_spec(name: str, found: Any, expected: Any) -> str:
 
 
 def _samples_fault(spec: TrialSpec, samples: Any) -> str | None:
-    """Every data rank counts the same samples, a whole number of steps: the global batch is what the spec says. Where
-    some steps may have been short, a whole number of micro-batches."""
+    """Check that every data rank counts the same whole number of steps (of micro-batches where steps may be short)."""
     layout = spec.layout
     per_step = layout.micro_batch_size * (layout.grad_accum_steps if extrapolation_of(spec) is None else 1)
     is_list = isinstance(samples, list) and len(samples) == layout.data_parallel and all(map(is_finite_number, samples))

@@ -1,4 +1,4 @@
-"""What one trial is: identity, states, reasons, the spec a trial program reads and the outcome it writes.
+"""Data model of a trial: identity, states, reasons, the spec that a trial program reads and the outcome it writes.
 
 Standard library only: the trial program imports this on a compute node.
 """
@@ -20,13 +20,13 @@ OUTCOME_SCHEMA = "parlay.outcome/1"
 
 
 class LowerStrEnum(str, Enum):
-    """An enum whose members are their own lower-case value in text, JSON and SQL, on Python 3.10 and later alike."""
+    """Enum whose members are their own lower-case value in text, JSON and SQL, on Python 3.10 and later alike."""
 
     __str__ = str.__str__
 
 
 class TrialState(LowerStrEnum):
-    """Where a trial or an attempt is. Each ends once, in one of the last three."""
+    """State of a trial or an attempt. Each ends once, in one of the last three."""
 
     PROPOSED = "proposed"
     SUBMITTED = "submitted"
@@ -42,7 +42,7 @@ class TrialState(LowerStrEnum):
 
 
 class FailureReason(LowerStrEnum):
-    """Why a trial or an attempt ended without a value; docs/lifecycle.md says what follows from each."""
+    """Reason why a trial or an attempt ended without a value; docs/lifecycle.md lists the consequences of each."""
 
     INVALID_LAYOUT = "invalid_layout"
     GPU_OOM = "gpu_oom"
@@ -64,8 +64,8 @@ class FailureReason(LowerStrEnum):
 
     @property
     def may_be_layout_fault(self) -> bool:
-        """Whether the layout may be at fault. Else it is the machine, the user, or an outcome that cannot be believed;
-        one that was pruned has no fault."""
+        """True if the layout may be the cause. Otherwise it is the machine, the user or an implausible outcome; pruning
+        is no fault."""
         return self in (
             FailureReason.INVALID_LAYOUT,
             FailureReason.GPU_OOM,
@@ -77,7 +77,7 @@ class FailureReason(LowerStrEnum):
 
 
 class Flag(LowerStrEnum):
-    """What is to be known of a measurement beside its numbers; dashboards/trial_text.py says it to people."""
+    """Caveat of a measurement; dashboards/trial_words.py has the texts."""
 
     EXTRAPOLATED = "extrapolated"
     TIME_LIMIT = "time_limit"
@@ -99,12 +99,12 @@ class TrialKind(LowerStrEnum):
 
 @dataclass(frozen=True)
 class MeasureRules:
-    """When a throughput counts; docs/measuring.md. Times in seconds, memory in GiB of one rank.
+    """Rules of a measurement; docs/measuring.md. Times in seconds, memory in GiB of one rank.
 
-    `ci_relative_width` is the full width of the 95 % interval of the median step time over the median; measuring
-    stops at `min_steps` or later once it is reached. `memory_limit_gib` None sets no limit of our own.
-    `early_stopping`: a trial that cannot be the best ends itself. `finalist_time_s`: how long the measured steps of a
-    finalist take together at least. `profile`: a few more steps, after the measurement, say where the time went.
+    `ci_relative_width` is the full width of the 95 % interval of the median step time over the median; measuring stops
+    at `min_steps` or later once it is reached. `memory_limit_gib` None sets no limit. `early_stopping`: a trial that
+    cannot be the best ends itself. `finalist_time_s`: least time of a finalist's measured steps together. `profile`: a
+    few more steps after the measurement show where the time goes.
     """
 
     min_steps: int = 8
@@ -120,7 +120,7 @@ class MeasureRules:
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """How the ranks find each other: `file` on one machine, `tcp` between nodes.
+    """Way in which the ranks find each other: `file` on one machine, `tcp` between nodes.
 
     With `tcp` rank 0 takes a free port of 20000-29999 on its own node and publishes host and port in the attempt's
     folder, so that nothing has to be known before the nodes are.
@@ -131,7 +131,7 @@ class Rendezvous:
 
 @dataclass(frozen=True)
 class TrialSpec:
-    """spec.json: everything a trial program needs to know. Immutable, written once, before anything is launched."""
+    """spec.json: the whole input of a trial program. Immutable; written once, before the launch."""
 
     search_id: str
     trial: str
@@ -151,7 +151,7 @@ class TrialSpec:
 
     @property
     def attempt_key(self) -> str:
-        """`search_id.t0001.a1`: the job's name, exactly."""
+        """`search_id.t0001.a1`, which is also the job's name."""
         return f"{self.search_id}.{self.trial}.{self.attempt}"
 
     @property
@@ -160,7 +160,7 @@ class TrialSpec:
 
     @property
     def reads_tokens(self) -> bool:
-        """Whether it trains on a token file, `trainer["data"]`, and not on synthetic sequences."""
+        """True if it trains on a token file, `trainer["data"]`, rather than on synthetic sequences."""
         return self.trainer.get("data", {}).get("kind") == "tokens"
 
     def to_json(self) -> dict[str, Any]:
@@ -194,12 +194,12 @@ class OutcomeStatus(LowerStrEnum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """outcome.r0.json: what the trial program says happened, renamed into place when it is whole.
+    """outcome.r0.json: the trial program's report, renamed into place once complete.
 
-    `measured` holds the contract's names under outcome.measured (absent where unknown; of a pruned trial what it
-    saw, of one that ran out of time what it reaches at most), `proof` what was counted to show that the layout took
-    effect, `excerpt` the first real traceback, `phase` where it was (`start`, `build`, `warmup`, `measured`), `rank`
-    who said it.
+    `measured` holds the contract's names under outcome.measured (absent where unknown; for a pruned trial its
+    measurement so far, for one out of time an upper bound), `proof` the counts that show that the layout took effect,
+    `excerpt` the first real traceback, `phase` the phase at the end (`start`, `build`, `warmup`, `measured`), `rank`
+    the reporting rank.
     """
 
     search_id: str
@@ -225,7 +225,8 @@ class Outcome:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Outcome:
-        """The inverse of `to_json`. ValueError for another schema, an unknown word, a wrong set of fields or types."""
+        """The inverse of `to_json`. ValueError for another schema, an unknown value, or a wrong set of fields or
+        types."""
         require_schema(data, OUTCOME_SCHEMA)
         _require_outcome_types(data)
         values = {name: value for name, value in data.items() if name != "schema"}
@@ -276,10 +277,10 @@ _OUTCOME_TYPES: dict[str, tuple[tuple[str, ...], Callable[[Any], bool]]] = {
 class Attempt:
     """One launch of a trial, as the ledger and the driver know it. Times are UTC seconds since the epoch.
 
-    The launcher ends it `time_limit_s` seconds after its start; its nodes may be held for `reserved_s` at most (the
-    limit itself, where that is not known). `exclude` are nodes it keeps away from. `restart` counts the times its job
-    was put back into the queue by others; `earlier_node_hours` is what its runs before that used. `waits_for` is why
-    one in flight does not go on just now, where that is more than its turn: its launcher's words, or `suspended`.
+    The launcher ends it `time_limit_s` seconds after its start; its nodes may be held for `reserved_s` at most (None:
+    the limit itself). `exclude` are nodes to avoid. `restart` counts requeues of its job by others;
+    `earlier_node_hours` is what its runs before that used. `waits_for` is why an attempt in flight makes no progress,
+    where that is more than its place in the queue: the launcher's text, or `suspended`.
     """
 
     trial: str
@@ -306,20 +307,22 @@ class Attempt:
 
     @property
     def longest_s(self) -> float:
-        """Seconds for which one run of it may hold its nodes at most."""
+        """Longest time in seconds for which one run of it may hold its nodes."""
         return self.time_limit_s if self.reserved_s is None else self.reserved_s
 
     @property
     def queue_wait_s(self) -> float | None:
-        """None before its start. Slurm tells a start in whole seconds, by its own clock: it may seem to lie before the
-        submission."""
+        """Seconds in the queue; None before its start.
+
+        Slurm reports the start in whole seconds by its own clock, so it may appear to precede the submission.
+        """
         if self.started_at is None or self.submitted_at is None:
             return None
         return max(0.0, self.started_at - self.submitted_at)
 
     @property
     def reserved_node_hours(self) -> float:
-        """What an attempt in flight may cost at most, runs before a requeue included."""
+        """Upper bound of the cost of an attempt in flight, runs before a requeue included."""
         return self.earlier_node_hours + self.num_nodes * self.longest_s / 3600
 
 
@@ -342,7 +345,7 @@ class Trial:
 
     @property
     def ended_at(self) -> float | None:
-        """Of one that has ended: when its last attempt did, or when it was proposed, where nothing was launched."""
+        """End of an ended trial: that of its last attempt, or its proposal where nothing was launched."""
         last = self.last_attempt
         return (last.ended_at if last else None) or self.proposed_at
 
@@ -360,13 +363,13 @@ class Trial:
         return last.outcome.flags if last and last.outcome else ()
 
     def with_attempt(self, attempt: Attempt) -> Trial:
-        """The same trial with this attempt added, or put in the place of the one with its name."""
+        """The trial with this attempt added, or replacing the one of its name."""
         kept = tuple(a for a in self.attempts if a.attempt != attempt.attempt)
         return replace(self, attempts=tuple(sorted((*kept, attempt), key=lambda a: int(a.attempt[1:]))))
 
 
 def is_finite_number(value: Any) -> bool:
-    """Whether it is one, and none of those whole numbers of JSON that no float can hold."""
+    """True for a finite number; integers too large for a float are none."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 

@@ -1,4 +1,4 @@
-"""The answer of a search in the contract's words, and why it is this layout: pure, over a ranking."""
+"""A search's best layout as the contract's `best` object, and the reason for the choice. Pure, over a ranking."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from trials.trial import LowerStrEnum, Trial, TrialKind
 
 
 class Choice(LowerStrEnum):
-    """Why the best layout was chosen: it is the fastest by the search's objective, or cannot be told from that one and
-    leaves more memory."""
+    """Reason for the best layout: the fastest by the objective, or statistically tied with it and needing less
+    memory."""
 
     FASTEST = "fastest"
     MEMORY = "memory"
@@ -42,7 +42,7 @@ def best_json(ranking: Ranking) -> dict[str, Any] | None:
 
 
 def choice_of(ranking: Ranking) -> Choice | None:
-    """Why the best is the best; None where nothing is."""
+    """The reason for the choice of the best layout; None without a best."""
     if ranking.best is None:
         return None
     return Choice.FASTEST if ranking.best is ranking.fastest else Choice.MEMORY
@@ -58,14 +58,16 @@ def fastest_json(ranking: Ranking) -> dict[str, Any] | None:
 
 
 def rationale(ranking: Ranking) -> str | None:
-    """Why the best is the best, and what the other answers to several goals give for what, in words that go on after
-    its name; None where nothing is the best."""
+    """The reason for the choice of the best layout, then the trade-offs of the other Pareto points.
+
+    The text continues a sentence that begins with the layout's name. None without a best.
+    """
     chosen = describe_choice(ranking)
     return None if chosen is None else "; ".join([chosen, *trades(ranking)])
 
 
 def describe_choice(ranking: Ranking) -> str | None:
-    """Why the best is the best by the first objective; None where nothing is."""
+    """The reason for the choice of the best layout by the first objective; None without a best."""
     best, fastest = ranking.best, ranking.fastest
     if best is None or fastest is None:
         return None
@@ -81,8 +83,7 @@ def describe_choice(ranking: Ranking) -> str | None:
 
 
 def describe_memory_room(ranking: Ranking) -> str:
-    """What sets those apart that may be the best, to go on after a name of layouts: nothing, where all leave enough
-    memory."""
+    """A relative clause naming the memory that candidates leave free; empty where all layouts leave enough."""
     headroom = ranking.headroom
     if headroom is None or all(map(ranking.has_headroom, ranking.ordered)):
         return ""
@@ -90,8 +91,10 @@ def describe_memory_room(ranking: Ranking) -> str:
 
 
 def no_room_detail(ranking: Ranking) -> str | None:
-    """That every layout that was measured leaves too little memory, and which comes nearest; None where some does not,
-    or nothing was measured."""
+    """A sentence that every measured layout leaves too little memory, and which comes nearest.
+
+    None where some layout leaves enough, or nothing was measured.
+    """
     headroom, layouts = ranking.headroom, ranking.ordered
     if headroom is None or not layouts or any(map(ranking.has_headroom, layouts)):
         return None
@@ -104,7 +107,7 @@ def no_room_detail(ranking: Ranking) -> str | None:
 
 
 def describe_no_best(ranking: Ranking) -> str | None:
-    """Why nothing is the best, though layouts were measured; None where none was."""
+    """The reason why there is no best among measured layouts; None where none was measured."""
     if (too_full := no_room_detail(ranking)) is not None or not ranking.ordered:
         return too_full
     return "no layout that was measured may be the best: one suspect run alone never is"

@@ -1,8 +1,8 @@
-"""The best of the search as a running trial sees it: how fast it has to be to be worth measuring to the end.
+"""Early stopping of a running trial: the incumbents it is compared with, read from best.json.
 
-Read from best.json, which the driver swaps in. A file that is missing, damaged, of another search, for another
-objective or batch, or measured with other software or hardware is nothing to compare with. Nor is a layout on more
-nodes, where fewer are a goal of their own: each number of nodes has its fastest in the file, and each may be an answer
+The driver swaps the file in. A file that is missing, damaged, of another search, for another objective or batch, or
+measured with other software or hardware gives no incumbent. Where fewer nodes are a goal, the file has the fastest
+layout of each number of nodes, and a trial is compared with those on as many nodes or fewer
 (trials/analysis/pareto.py). Standard library only.
 """
 
@@ -28,14 +28,15 @@ READ_EVERY_S = 10.0
 
 @dataclass(frozen=True)
 class Incumbent:
-    """The best so far, and the step time of this trial's own layout, in seconds, at which it would be as fast."""
+    """The fastest comparable layout so far, and the step time (seconds) at which this trial's layout would be as
+    fast."""
 
     trial: str
     step_time_s: float
 
 
 class IncumbentWatcher:
-    """Looks for the best now and then. Used by one rank, whose view the others are told."""
+    """Reads best.json every `READ_EVERY_S` seconds. Used by one rank, which shares the result with the others."""
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class IncumbentWatcher:
         self._next_look = -math.inf
 
     def look(self) -> Incumbent | None:
-        """The incumbent as last read; read anew when the last time is a while ago."""
+        """The incumbent as last read; the file is read again when the last read is older than `READ_EVERY_S`."""
         if self._now() >= self._next_look:
             self.incumbent = read_incumbent(self._spec, self._path, self._fingerprint)
             self._next_look = self._now() + READ_EVERY_S
@@ -60,7 +61,7 @@ class IncumbentWatcher:
 
 
 def may_stop_early(spec: TrialSpec) -> bool:
-    """Whether the trial may end itself for an incumbent's sake: never a repeat, and never where its rules forbid it."""
+    """True if the trial may end before its measurement is complete: repeats never, others as their rules say."""
     return spec.measure.early_stopping and spec.kind is TrialKind.SEARCH
 
 
@@ -74,7 +75,7 @@ def read_incumbent(spec: TrialSpec, path: Path, fingerprint: Mapping[str, Any]) 
 
 
 def pruned_detail(measured: Mapping[str, Any], incumbent: Incumbent) -> str:
-    """Why a trial ended itself."""
+    """The outcome's message about why a trial ended itself."""
     return (
         f"{measured['tokens_per_sec']:,.0f} tokens/s: a step takes {measured['step_time_s']:.4g} s, and "
         f"{incumbent.step_time_s:.4g} s would be as fast as {incumbent.trial} at least is, further apart than runs lie"
@@ -84,8 +85,10 @@ def pruned_detail(measured: Mapping[str, Any], incumbent: Incumbent) -> str:
 def best_file(
     ranking: Ranking, by_nodes: Sequence[Ranking], search_id: str, global_batch_size: int
 ) -> dict[str, Any] | None:
-    """best.json: what the fastest layout reached over all its runs, and what a running trial is compared with, of the
-    layouts on each number of nodes by themselves. None where nothing counts as the best."""
+    """best.json: the fastest layout's results over all its runs, and the incumbents by number of nodes.
+
+    None where no layout counts as the fastest.
+    """
     fastest = ranking.fastest
     if fastest is None or fastest.measured is None:
         return None
@@ -125,7 +128,7 @@ def _comparable(trial: Trial) -> dict[str, Any]:
 
 
 def _incumbent(spec: TrialSpec, best: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> Incumbent | None:
-    """The one that asks the most of the trial, of those that are faster than it in every goal."""
+    """The incumbent that asks the most of this trial, among those faster than it in every goal."""
     require_schema(best, INCUMBENTS_SCHEMA)
     if best["search_id"] != spec.search_id or best["global_batch_size"] != spec.global_batch_size:
         return None

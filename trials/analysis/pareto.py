@@ -1,7 +1,7 @@
-"""What a search with several goals found: the layouts of which none beats another in all of them. Pure.
+"""Pareto set of a search: layouts that no other layout beats in all objectives. Pure.
 
-All objectives come from one speed and the number of nodes, so that on one number of nodes the faster layout is the
-better one by each of them: a number of nodes is spoken for by its first layout in the ranking.
+All objectives derive from one throughput and the number of nodes. On equal nodes the faster layout is therefore better
+by each of them, so that the first layout of each number of nodes in the ranking is enough.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from trials.files.text import counted
 from trials.trial import Trial
 
 Beats = Callable[[Trial, Trial], bool]
-"""Whether one layout is better than another in one goal, by more than what runs of one layout differ by."""
+"""True if the first layout is better than the second in one goal, by more than the spread between runs."""
 
 
 def pareto(ranking: Ranking) -> tuple[Trial, ...]:
-    """The best, and after it what beats every other layout in a goal, as they are ranked; () where there is one goal.
+    """The best layout, then every layout that beats each other one in some goal, as ranked; () with a single goal.
 
-    The goals are the ranking's objectives; where there is one, the number of nodes is the other, fewer being better,
-    once layouts on several were measured. Suspect layouts, those that leave too little memory and those of which
-    a repeat failed for a reason of their own are left out.
+    The goals are the ranking's objectives. With a single objective, fewer nodes are a second goal once layouts on
+    several numbers of nodes were measured. Left out are suspect layouts, those with too little free memory, and those
+    of which a repeat failed for a reason of the layout's own.
     """
     best, firsts = ranking.best, _firsts(ranking)
     if best is None or (not ranking.others and len(firsts) == 1):
@@ -47,13 +47,13 @@ def pareto_json(ranking: Ranking) -> list[dict[str, Any]]:
 
 
 def trades(ranking: Ranking) -> list[str]:
-    """What each point beside the best gives for what, a sentence each."""
+    """The trade-off of each Pareto point besides the best, a clause each."""
     best, *others = pareto(ranking) or (None,)
     return [] if best is None else [_trade(best, other) for other in others]
 
 
 def _firsts(ranking: Ranking) -> Mapping[int, Trial]:
-    """The first layout of each number of nodes, in the ranking's order; the best speaks for its own."""
+    """The first layout of each number of nodes in the ranking's order; the best represents its own number."""
     counts = {} if ranking.best is None else {ranking.best.layout.num_nodes: ranking.best}
     for trial in ranking.ordered:
         if ranking.has_headroom(trial) and not is_suspect(trial) and trial.layout.key not in ranking.failing:
@@ -71,8 +71,8 @@ def _by(objective: Objective) -> Beats:
 
 
 def _stands(trial: Trial, firsts: Mapping[int, Trial], goals: list[Beats]) -> bool:
-    rivals = (rival for rival in firsts.values() if rival is not trial)
-    return all(any(beats(trial, rival) for beats in goals) for rival in rivals)
+    others = (other for other in firsts.values() if other is not trial)
+    return all(any(beats(trial, other) for beats in goals) for other in others)
 
 
 def _trade(best: Trial, other: Trial) -> str:

@@ -1,4 +1,4 @@
-"""Which layout is the best, and which cannot be told from it: pure, over measured trials. Rule: docs/measuring.md."""
+"""Ranking of measured layouts, with statistical ties. Pure; the rule is explained in docs/measuring.md."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SUSPECT_FLAGS = frozenset({Flag.SUSPECT_NODE, Flag.FINGERPRINT_CHANGED})
 """Flags of a measurement that has to be repeated before it may be the best."""
 
 _BOUNDED = (FailureReason.PRUNED, FailureReason.TIME_LIMIT)
-"""How trials end of which it is known what their layouts reach at most."""
+"""Failure reasons of trials with a known upper bound of their throughput."""
 
 _SPEEDS = (
     "tokens_per_sec",
@@ -36,12 +36,12 @@ _TOKENS_PER_BILLION = 1e9
 _SECONDS_PER_HOUR = 3600
 
 MUCH_LESS_MEMORY = 0.1
-"""The share by which a finalist needs less memory than the fastest to be preferred where the two cannot be told apart:
-peaks of one layout's runs differ by a few percent, and less than this is no room for anything."""
+"""Relative memory saving for which a finalist is preferred to the fastest one it is tied with. Peaks of one layout's
+runs differ by a few percent; smaller savings are not useful."""
 
 
 class Objective(LowerStrEnum):
-    """What is optimised; the last is minimised, the others are maximised."""
+    """Objective of a search; the last one is minimised, the others are maximised."""
 
     TOKENS_PER_SEC = "tokens_per_sec"
     TOKENS_PER_SEC_PER_GPU = "tokens_per_sec_per_gpu"
@@ -49,7 +49,7 @@ class Objective(LowerStrEnum):
 
 
 def objectives_of(given: Any) -> tuple[Objective, ...]:
-    """What search.json says under `objective`: one name, or a list whose first decides. ValueError for others."""
+    """The objectives in search.json's `objective`: one name, or a list whose first decides. ValueError for others."""
     return tuple(map(Objective, given)) if isinstance(given, (list, tuple)) and given else (Objective(given),)
 
 
@@ -61,14 +61,14 @@ def objective_json(objectives: Sequence[Objective]) -> Any:
 
 @dataclass(frozen=True)
 class Ranking:
-    """The measured layouts of one global batch, best first; suspect ones come last, and one suspect run is never best.
+    """Measured layouts of one global batch, best first; suspect ones come last, and a single suspect run is never best.
 
-    A layout that was measured several times stands here once: as the first of its trials that counts, with `measured`
-    over all its `runs`, which are the trials themselves by layout key. Once layouts are measured again as finalists,
-    only they compete. `fastest` is the first of all, and `best` is it too, unless another finalist whose 95 % interval
-    overlaps its interval leaves more memory. `ties` are the others of these that overlap it. A layout that leaves less
-    memory than `headroom` asks comes last and is none of these. `others` are objectives that matter beside the first,
-    which decides all this. `failing` are the keys of layouts of which a repeat failed for a reason of their own.
+    A layout measured several times appears once: as the first of its trials that counts, with `measured` over all its
+    `runs` (by layout key). Once layouts are measured again as finalists, only these compete. `fastest` is the first.
+    `best` is `fastest`, unless another finalist is tied with it (overlapping 95 % intervals) and needs less memory;
+    `ties` are the other layouts tied with `fastest`. A layout with less free memory than `headroom` asks comes last and
+    is none of these. `others` are further objectives; the first decides. `failing` are keys of layouts of which a
+    repeat failed for a reason of the layout's own.
     """
 
     objective: Objective
@@ -82,13 +82,13 @@ class Ranking:
     failing: frozenset[str] = frozenset()
 
     def has_headroom(self, trial: Trial) -> bool:
-        """Whether this layout, one of `ordered`, leaves as much memory as has to stay free."""
+        """True if this layout, one of `ordered`, leaves the required memory free."""
         return _has_headroom(trial, self.headroom)
 
 
 @dataclass(frozen=True)
 class Speedup:
-    """How many times faster one layout is than another, with the widest interval their own intervals allow.
+    """Ratio of two layouts' speeds, with the widest interval that their own intervals allow.
 
     The interval is None where either of theirs is unknown.
     """
@@ -106,15 +106,14 @@ class _Speed:
     interval: tuple[float, float] | None
 
     def overlaps(self, other: _Speed) -> bool:
-        """Whether the intervals meet; an unknown one is taken as the point itself."""
+        """True if the intervals overlap; an unknown interval is the point itself."""
         low, high = self.interval or (self.value, self.value)
         other_low, other_high = other.interval or (other.value, other.value)
         return low <= other_high and other_low <= high
 
 
 class Order(NamedTuple):
-    """By what layouts are sorted: whether one leaves too little memory, is suspect, cannot be the best, is no finalist;
-    then the higher score."""
+    """Sort key of a layout: too little memory, suspect, cannot be the best, not a finalist; then the higher score."""
 
     is_unfit: bool
     is_suspect: bool
@@ -123,7 +122,7 @@ class Order(NamedTuple):
     negative_score: float
 
     def may_tie_with(self, first: Order) -> bool:
-        """Whether this one competes with the first of all on equal terms, as finalists do among each other."""
+        """True if the layout competes with the first one on equal terms, as finalists do with each other."""
         return self[:-1] == first[:-1]
 
 
@@ -147,12 +146,12 @@ class _Contender:
 
     @property
     def may_be_best(self) -> bool:
-        """One suspect run never is; several that agree on the speed may be, where nothing else was measured."""
+        """A single suspect run never is; several may be where nothing else of the layout was measured."""
         return not self.is_suspect or len(self.counted) > 1
 
     @property
     def is_finalist(self) -> bool:
-        """Whether it was chosen to be measured again, and no repeat failed for a reason of the layout's own."""
+        """True if it was chosen to be measured again and no repeat failed for a reason of the layout's own."""
         return bool(self._repeats) and not self.is_failing
 
     @property
@@ -165,14 +164,14 @@ class _Contender:
         return [t for t in self.trials if t.kind is TrialKind.FINALIST and t.trial not in second]
 
     def order(self, objective: Objective, headroom: MemoryHeadroom | None) -> Order:
-        """What sorts the better one first."""
+        """Sort key; the better layout has the smaller one."""
         is_unfit = headroom is not None and not headroom.is_satisfied(highest_peak_gib(self.counted))
         cannot_be_best = is_unfit or not self.may_be_best
         return Order(is_unfit, self.is_suspect, cannot_be_best, not self.is_finalist, -self.score(objective))
 
     def score(self, objective: Objective) -> float:
-        """By what like ones are ordered: its speed; a finalist's lower bound, so that one good run among bad ones is
-        not it."""
+        """The speed; for a finalist the lower bound of its interval, so that one good run among bad ones does not
+        win."""
         if self.is_finalist:
             return lower_bound_of(self.counted, objective)
         return _speed(merged(self.counted), objective).value
@@ -206,25 +205,25 @@ def rank(
 def order_of(
     trials: Sequence[Trial], objective: Objective, global_batch_size: int, headroom: MemoryHeadroom | None = None
 ) -> Order | None:
-    """What `rank` sorts one layout by, all trials of which these are; None where it has no rank."""
+    """The sort key that `rank` gives one layout, of which `trials` are all trials; None where it is not ranked."""
     contender = next(_contenders(trials, global_batch_size), None)
     return None if contender is None else contender.order(objective, headroom)
 
 
 def runs_that_count(runs: Sequence[Trial]) -> tuple[Trial, ...]:
-    """Of the measured runs of one layout those that count: a suspect one only where there is no other."""
+    """The measured runs of one layout that count: suspect ones only where there are no others."""
     return tuple(run for run in runs if not is_suspect(run)) or tuple(runs)
 
 
 def needs_repeat(trial: Trial) -> bool:
-    """Whether this run of the search was measured on a node that may have made it slow."""
+    """True if this run of the search was measured on a node that may have slowed it down."""
     return trial.kind is TrialKind.SEARCH and _is_measured(trial) and Flag.SUSPECT_NODE in trial.flags
 
 
 def repeat_candidates(trials: Sequence[Trial]) -> frozenset[str]:
-    """The names of the repeats that stand in for a run on a suspect node: the first of each such layout.
+    """Names of the repeats that replace a run on a suspect node: the first repeat of each such layout.
 
-    They are no finalists' repeats: their layouts compete with all others.
+    They do not make their layouts finalists: these compete with all others.
     """
     first_repeats: dict[str, str] = {}
     for trial in trials:
@@ -235,12 +234,12 @@ def repeat_candidates(trials: Sequence[Trial]) -> frozenset[str]:
 
 
 def peak_memory_gib(trial: Trial) -> float | None:
-    """GiB of a measured trial's fullest rank (reserved on a GPU, resident on a CPU); None where nobody knows."""
+    """GiB of a measured trial's fullest rank (reserved on a GPU, resident on a CPU); None where unknown."""
     return (trial.measured or {}).get("peak_memory_gib")
 
 
 def highest_peak_gib(runs: Sequence[Trial]) -> float | None:
-    """GiB of the fullest rank over several runs of one layout; None where nobody knows."""
+    """GiB of the fullest rank over several runs of one layout; None where unknown."""
     return max((gib for gib in map(peak_memory_gib, runs) if gib is not None), default=None)
 
 
@@ -259,9 +258,9 @@ def merged(runs: Sequence[Trial]) -> Trial:
 
 
 def value_of(trial: Trial, objective: Objective) -> float:
-    """The objective of a measured trial turned so that larger is better; ValueError for any other trial.
+    """The objective of a measured trial, turned so that larger is better; ValueError for any other trial.
 
-    Node-hours per token are minimised, so their place takes tokens per second and node.
+    Node-hours per token are minimised; tokens per second and node take their place.
     """
     if not _is_measured(trial):
         raise ValueError(f"trial {trial.trial} is {trial.state} and has no value")
@@ -269,33 +268,34 @@ def value_of(trial: Trial, objective: Objective) -> float:
 
 
 def lower_bound_of(runs: Sequence[Trial], objective: Objective) -> float:
-    """What the layout of these measured runs at least reaches: the lower end of its 95 % interval over runs, turned as
-    in `value_of`."""
+    """Lower end of the layout's 95 % interval over these measured runs, turned as in `value_of`."""
     return value_of(merged(runs), objective) * math.exp(-log_half_width(_run_measurements(runs)))
 
 
 def in_objective_unit(speed: float, objective: Objective) -> float:
-    """Back from tokens per second and node to node-hours per billion tokens; the other objectives are speeds."""
+    """Convert a value of `value_of` to the objective's own unit (node-hours per billion tokens, or a speed as it
+    is)."""
     if objective is not Objective.NODE_HOURS_PER_BILLION_TOKENS:
         return speed
     return _TOKENS_PER_BILLION / _SECONDS_PER_HOUR / speed
 
 
 def is_faster(one: Trial, other: Trial, objective: Objective) -> bool:
-    """Whether one measured trial beats another by more than their 95 % intervals leave open."""
+    """True if one measured trial beats another by more than their 95 % intervals."""
     new, old = _speed(one, objective), _speed(other, objective)
     return new.value > old.value and not new.overlaps(old)
 
 
 def is_suspect(run: Trial | Outcome) -> bool:
-    """Whether the trial was measured, or all runs of it that count, or this run, where the machine may have made it
-    slow."""
+    """True if the machine may have slowed the measurement down (of a merged trial: all runs that count)."""
     return not SUSPECT_FLAGS.isdisjoint(run.flags)
 
 
 def upper_bound_of(trial: Trial, objective: Objective) -> float | None:
-    """What a trial that was pruned or ran out of time reaches at most, turned as in `value_of`; None for any other
-    trial, and where it saw too little."""
+    """Upper bound of the objective for a trial that was pruned or ran out of time, turned as in `value_of`.
+
+    None for any other trial, and where it measured too little.
+    """
     last = trial.last_attempt
     if trial.reason not in _BOUNDED or last is None or last.outcome is None:
         return None
@@ -304,7 +304,7 @@ def upper_bound_of(trial: Trial, objective: Objective) -> float | None:
 
 
 def throughput_divisor(layout: Layout, objective: Objective) -> int:
-    """What the tokens per second are divided by: nothing, GPUs or nodes."""
+    """The number that tokens per second are divided by for the objective: 1, GPUs or nodes."""
     if objective is Objective.TOKENS_PER_SEC:
         return 1
     per_gpu = objective is Objective.TOKENS_PER_SEC_PER_GPU
@@ -312,7 +312,7 @@ def throughput_divisor(layout: Layout, objective: Objective) -> int:
 
 
 def speedup_over(baseline: Trial, trial: Trial, objective: Objective) -> Speedup | None:
-    """How many times faster `trial` is than `baseline`; None unless both were measured at one global batch."""
+    """The speedup of `trial` over `baseline`; None unless both were measured at one global batch."""
     if not (_is_measured(trial) and _is_measured(baseline)):
         return None
     if trial.layout.global_batch_size != baseline.layout.global_batch_size:
@@ -342,8 +342,10 @@ def _contenders(trials: Sequence[Trial], global_batch_size: int) -> Iterator[_Co
 
 
 def _with_memory_to_spare(alike: Sequence[Trial]) -> Trial:
-    """Of finalists that cannot be told apart, the fastest first, the one that needs the least memory, where that is
-    much less and takes no more nodes; else the first. A peak that nobody knows is no claim."""
+    """Among tied finalists, the fastest first, the one that needs much less memory on no more nodes; else the first.
+
+    An unknown peak never wins.
+    """
     fastest = alike[0]
     limit_gib, nodes = peak_memory_gib(fastest), fastest.layout.num_nodes
     known = {t.trial: gib for t in alike if t.layout.num_nodes <= nodes and (gib := peak_memory_gib(t)) is not None}
@@ -370,7 +372,7 @@ def _over_all(measurements: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _time_parts(measurements: Sequence[Mapping[str, Any]], step_time_s: float | None) -> dict[str, Any]:
-    """The mean shares of the runs that were profiled, of the step time over all runs, so that they add up to it."""
+    """Mean shares of the profiled runs, scaled so that they add up to the step time over all runs."""
     known = [m["time_s"] for m in measurements if m.get("time_s")]
     if not known or step_time_s is None:
         return {}

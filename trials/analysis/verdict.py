@@ -1,6 +1,6 @@
-"""The verdict of a search: what it found, against the baseline, and how it ended. Pure, over a record and its ranking.
+"""Verdict of a search: its result, compared with the baseline, and how it ended. Pure, over a record and its ranking.
 
-Everything that tells people or programs what a search found rests on it; dashboards/terminal/headline.py has the words.
+Everything that reports a search's result rests on it; dashboards/terminal/headline.py has the sentences.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trials.trial import Attempt, FailureReason, LowerStrEnum, Trial, TrialKind,
 
 
 class VerdictKind(LowerStrEnum):
-    """What a search found. `slower` and `no_winner` are of a best layout that constraints or memory chose, too."""
+    """Result of a search. `slower` and `no_winner` also occur for a best layout that constraints or memory chose."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -47,7 +47,7 @@ class DisplayState(LowerStrEnum):
 
 @dataclass(frozen=True)
 class TrialCounts:
-    """How many trials stand how. A pruned one has stopped early, and has not failed."""
+    """Numbers of trials by outcome. A pruned trial stopped early and has not failed."""
 
     measured: int = 0
     stopped_early: int = 0
@@ -58,12 +58,12 @@ class TrialCounts:
 
 @dataclass(frozen=True)
 class SearchVerdict:
-    """What a search found, as far as it is known.
+    """Result of a search, as far as it is known.
 
-    `ranking` holds the best layout and its ties. `baseline` is its trial: over all its runs where it was measured, the
-    last one where it was not; None where it was never tried. `speedup` is the best's over the baseline; None where they
-    cannot be compared, or are one layout. `num_layouts` were tried and have ended, of `max_layouts` (None: no limit is
-    known). `most_common_failure` is why most of the trials failed that did.
+    `ranking` holds the best layout and its ties. `baseline` is the baseline's trial: over all its runs where it was
+    measured, else its last trial; None where it was never tried. `speedup` is the best's over the baseline; None where
+    they cannot be compared, or are one layout. `num_layouts` were tried and have ended, of `max_layouts` (None: unknown
+    limit). `most_common_failure` is the reason of most failed trials, with their number.
     """
 
     kind: VerdictKind
@@ -89,8 +89,7 @@ class SearchVerdict:
 
 
 def verdict_of(search: SearchRecord, ranking: Ranking, baseline_key: str | None) -> SearchVerdict:
-    """The verdict, by this ranking of the search's trials; `baseline_key` is the baseline's layout key, None where the
-    search file names none."""
+    """The verdict by this ranking of the search's trials; `baseline_key` is the baseline's layout key, or None."""
     baseline = _baseline(search, ranking, baseline_key)
     best = ranking.best
     speedup = None
@@ -142,23 +141,23 @@ def display_state(state: SearchState, end_reason: EndReason | None) -> DisplaySt
 
 
 def counts_of(trials: Iterable[Trial]) -> TrialCounts:
-    """How many of these trials stand how."""
+    """Numbers of these trials by outcome."""
     standings = Counter(_standing(trial) for trial in trials)
     return TrialCounts(**standings)
 
 
 def has_failed(trial: Trial) -> bool:
-    """Whether the trial counts as a failure: one that stopped early as pruned does not."""
+    """True if the trial counts as failed; a pruned one does not."""
     return _standing(trial) == "failed"
 
 
 def has_stopped_early(trial: Trial | Attempt) -> bool:
-    """Whether the trial, or this attempt, ended itself, since it could not become the best any more."""
+    """True if the trial or attempt ended itself because it could not become the best any more."""
     return trial.reason is FailureReason.PRUNED
 
 
 def _standing(trial: Trial) -> str:
-    """The name in TrialCounts by which a trial is counted."""
+    """The field of TrialCounts that counts this trial."""
     if not trial.state.is_ended:
         return "in_flight"
     return "stopped_early" if has_stopped_early(trial) else trial.state.value

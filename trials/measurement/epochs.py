@@ -1,4 +1,4 @@
-"""What a trial saw of an epoch: one pass over its token file. Pure; standard library only."""
+"""Epoch time and loss of a trial: one pass over its token file. Pure; standard library only."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def steps_per_epoch(spec: TrialSpec) -> int | None:
 def epoch_fields(spec: TrialSpec, records: Sequence[StepRecord]) -> dict[str, Any]:
     """The contract's `epoch_s` and `loss_after_epoch` of outcome.measured, as far as the steps went.
 
-    The time is that of the first epoch's steps as they were, warm-up included. The loss is that of the step that
-    follows, which is taken before its update: with an epoch of whole steps the batch of the first step again, so that
-    beside `loss_first` it says what the epoch taught. Nothing where steps were shorter than a full one.
+    The time is that of the first epoch's steps, warm-up included. The loss is that of the step that follows, taken
+    before its update: with an epoch of whole steps on the first step's batch, so that compared with `loss_first` it
+    shows what the epoch taught. Empty where steps were shorter than a full one.
     """
     steps = steps_per_epoch(spec)
     if steps is None or len(records) < steps or any(r.samples != spec.global_batch_size for r in records[:steps]):

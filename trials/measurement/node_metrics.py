@@ -1,6 +1,6 @@
-"""What a node did while a trial ran, one line of JSON a sample: the record and its reader. Standard library only.
+"""Node metrics during a trial, one line of JSON a sample: the record and its reader. Standard library only.
 
-The names and units are those of MLflow's own system metrics, so that its pages show them where their users look.
+Names and units are those of MLflow's system metrics.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from search_spaces.plain_file import read_plain
 from trials.trial import is_finite_number, utc_seconds
 
 MOST_NODES = 16
-"""So many nodes of a trial are sampled, the first ones: of hundreds nobody reads the charts, and each is a file."""
+"""Largest number of sampled nodes of a trial, the first ones: each has a file, and nobody reads hundreds of charts."""
 MOST_BYTES = 4 * 2**20
-"""Of one node's file; eight GPUs for a week make a third of it."""
+"""Size limit of one node's file; eight GPUs for a week make a third of it."""
 
 _NAME = re.compile(
     r"cpu_utilization_percentage | system_memory_usage_(?:megabytes|percentage)"
@@ -30,8 +30,11 @@ _NAME = re.compile(
 
 @dataclass(frozen=True)
 class NodeSample:
-    """One look at a node. `time` is UTC RFC 3339; `values` are by MLflow's names: percentages of 0 to 100, megabytes of
-    10^6 bytes, what went over the network since the first look. What is not known is absent."""
+    """One sample of a node. `time` is UTC RFC 3339; `values` are by MLflow's names.
+
+    Units: percentages of 0 to 100, megabytes of 10^6 bytes, network traffic since the first sample. Unknown values are
+    absent.
+    """
 
     time: str
     values: Mapping[str, float] = field(default_factory=dict)

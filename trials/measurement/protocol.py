@@ -1,4 +1,6 @@
-"""When a throughput counts, and what is reported of it. Pure; standard library only. docs/measuring.md says why.
+"""Measurement protocol: warm-up, precision, when to stop, and the reported metrics. Pure; standard library only.
+
+docs/measuring.md explains the rules.
 
 Warm-up ends by stability: after the first step at which the median of the newest three step times lies within 10 % of
 the median of the three before. Compilation, allocator growth and the first collectives make early steps slower, and a
@@ -7,11 +9,11 @@ median of three forgives a single stray step. `max_warmup_steps` ends it in any 
 The 95 % interval of the median is taken from order statistics (David & Nagaraja, Order Statistics, 3rd ed., 7.1): it
 assumes nothing about the shape of the distribution, and needs at least six steps; with fewer it is unknown.
 
-A step that would take longer than half a minute is not waited for: two shorter ones tell how long it takes
+A step that would take longer than half a minute is not run in full: its time is extrapolated from two shorter ones
 (`TwoPointExtrapolation`, `StepPlan`).
 
 A measurement is suspect when the machine rather than the layout may have made it: when its steps drift (`slows_down`),
-or when one of its devices is slower than the others at work that is the same for all (`slow_ranks`).
+or when one of its devices is slower than the others at equal work (`slow_ranks`).
 """
 
 from __future__ import annotations
@@ -35,21 +37,22 @@ STABILITY_WINDOW = 3
 STABILITY_TOLERANCE = 0.10
 CONFIDENCE = 0.95
 SUSPECT_SLOWDOWN = 0.15
-"""Devices of one model differ by 8 % on average (docs/measuring.md); what is slower than that by far is not well."""
+"""Slowdown from which a device is suspect. Devices of one model differ by 8 % on average (docs/measuring.md)."""
 STEPS_THAT_TELL_A_DRIFT = 15
-"""Five steps a third: fewer fall into the order of a drift by chance too often."""
+"""Fewest steps for a drift test: five a third. Fewer look like a drift by chance too often."""
 LONGEST_STEP_S = 30.0
-"""What takes longer is measured by shorter steps: eight full steps of a large model may be tens of node-hours."""
+"""Longer steps are extrapolated from shorter ones: eight full steps of a large model may be tens of node-hours."""
 PROBE_SIZE = 4096
-"""Rows and columns of the product that compares devices: 0.14 TFLOP, 0.2 ms on the fastest, a few on the slowest."""
+"""Rows and columns of the matrix product that compares devices: 0.14 TFLOP, 0.2 ms on the fastest, a few on the
+slowest."""
 LEAST_GROWTH_MIB = 0.25
-"""A step and rank: memory that a young process still takes, 0.06 MiB a step as seen, and 0.002 after a thousand steps,
-is no leak."""
+"""Growth per step and rank from which host memory leaks. A young process still grows by 0.06 MiB a step, and by 0.002
+after a thousand steps."""
 MIB_PER_GIB = 1024
 
 
 class Stop(LowerStrEnum):
-    """Why measuring ended."""
+    """Reason why measuring ended."""
 
     PRECISE = "precise"
     MAX_STEPS = "max_steps"
@@ -59,7 +62,7 @@ class Stop(LowerStrEnum):
 
 @dataclass
 class Measurement:
-    """The times of one trial's full steps, and the decision to go on. All ranks feed it the same numbers and so agree.
+    """Step times of one trial's full steps, and the decision to go on. All ranks feed equal numbers and so agree.
 
     The measured steps take at least `least_s` seconds together, where the time limit allows it.
     """
@@ -72,7 +75,7 @@ class Measurement:
 
     @property
     def phase(self) -> StepPhase:
-        """To which the next step belongs."""
+        """Phase of the next step."""
         return StepPhase.WARMUP if self.warmup_steps is None else StepPhase.MEASURED
 
     def add(
@@ -89,7 +92,7 @@ class Measurement:
 
     @property
     def warmup_steps(self) -> int | None:
-        """How many steps the warm-up took, None while it lasts."""
+        """Number of warm-up steps; None during warm-up."""
         return warmup_length(self.step_times_s, self.rules.max_warmup_steps)
 
     @property
@@ -103,7 +106,7 @@ class Measurement:
 
     @property
     def is_wide(self) -> bool:
-        """Whether the interval was wider than it was to be after the most steps; too few have none."""
+        """True if the interval was still wider than asked after the most steps; too few steps have no interval."""
         return self.stop is Stop.MAX_STEPS and median_interval(self.measured_times_s) is not None
 
     def _stop(self, elapsed_s: float, target_step_time_s: float | None) -> Stop | None:
@@ -119,18 +122,20 @@ class Measurement:
         return Stop.PRUNED if is_beaten else None
 
     def _time_needed_to_end_s(self) -> float:
-        """One more step, twice as slow as the slowest of late, and a moment to write the outcome. What the first one
-        took says nothing of others: it may have compiled for minutes."""
+        """Seconds reserved for one more step, twice as slow as the slowest recent one, and for writing the outcome.
+
+        The first step is left out: it may have compiled for minutes.
+        """
         return 2 * max(self._costs_s[1:][-STABILITY_WINDOW:], default=0.0) + 1.0
 
 
 @dataclass(frozen=True)
 class TwoPointExtrapolation:
-    """Two numbers of micro-batches a step, from whose times that of a step of `full` follows: T = a + b m.
+    """Two numbers of micro-batches per step, from whose times that of a step of `full` follows: T = a + b m.
 
-    The shorter one fills the pipeline twice and holds as many micro-batches at once as a full step does, so that its
-    memory peak is the same; both are multiples of the stages, as interleaved schedules want it. It is not much shorter
-    than a twelfth of a full step: what disturbs it is multiplied by what it lacks.
+    The shorter one fills the pipeline twice and holds as many micro-batches at once as a full step, so that its memory
+    peak is the same; both are multiples of the stages, as interleaved schedules require. It is not much shorter than a
+    twelfth of a full step: extrapolation multiplies its noise.
     """
 
     short: int
@@ -139,8 +144,8 @@ class TwoPointExtrapolation:
 
     @classmethod
     def of(cls, layout: Layout) -> TwoPointExtrapolation | None:
-        """None where there is nothing to gain, since a pair of them would cost more than half a full step, and with
-        GPipe, which holds all of a step's micro-batches at once."""
+        """None where a pair of short steps would cost more than half a full step, and with GPipe, which holds all
+        micro-batches of a step at once."""
         stages, full = layout.pipeline_parallel, layout.grad_accum_steps
         least = stages * (layout.virtual_pipeline_stages + 1)
         if layout.pipeline_schedule == "gpipe" or 6 * least > full:
@@ -149,18 +154,18 @@ class TwoPointExtrapolation:
         return cls(short, 2 * short, full)
 
     def full_time_s(self, short_s: float, long_s: float) -> float:
-        """The line through both, at a full step."""
+        """The time of a full step, on the line through both."""
         return short_s + (long_s - short_s) / (self.long - self.short) * (self.full - self.short)
 
 
 def extrapolation_of(spec: TrialSpec) -> TwoPointExtrapolation | None:
-    """What this trial may be measured by; finalists and replays run full steps."""
+    """The short steps that this trial may be measured by; finalists and replays run full steps."""
     return TwoPointExtrapolation.of(spec.layout.canonical()) if spec.kind is TrialKind.SEARCH else None
 
 
 class StepPlan:
-    """How many micro-batches each step has: a trial that may begins with short steps, and goes on with them where a
-    full one would take longer than `LONGEST_STEP_S`."""
+    """Number of micro-batches of each step. Trials of the search begin with short steps where these are cheaper, and
+    keep to them where a full step would take longer than `LONGEST_STEP_S`."""
 
     def __init__(self, spec: TrialSpec):
         self.extrapolation = extrapolation_of(spec)
@@ -170,14 +175,14 @@ class StepPlan:
 
     @property
     def micro_batches(self) -> int:
-        """Of the next step: one short step alone, then a short and a long one by turns."""
+        """Micro-batches of the next step: one short step alone, then short and long ones in turn."""
         if self.extrapolation is None:
             return self._full
         is_long = len(self._times_s) > 0 and len(self._times_s) % 2 == 0
         return self.extrapolation.long if is_long else self.extrapolation.short
 
     def add(self, step_time_s: float) -> tuple[float, float] | None:
-        """Take in a step. The time of a full step, and what it took to know it, once the step tells; seconds."""
+        """Take in a step; returns the time of a full step and the time spent on it, once known (seconds)."""
         if self.extrapolation is None:
             return step_time_s, step_time_s
         shorts = self.extrapolation
@@ -201,7 +206,7 @@ class StepPlan:
 
 
 def warmup_length(step_times_s: Sequence[float], max_warmup_steps: int) -> int | None:
-    """Steps until warm-up ended by the rule above; None while it has not. More steps never change the answer."""
+    """Number of warm-up steps by the rule above; None while warm-up lasts. Further steps never change the result."""
     for end in range(2 * STABILITY_WINDOW, min(len(step_times_s), max_warmup_steps) + 1):
         earlier = median(step_times_s[end - 2 * STABILITY_WINDOW : end - STABILITY_WINDOW])
         newest = median(step_times_s[end - STABILITY_WINDOW : end])
@@ -223,7 +228,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 @lru_cache
 def _values_cut_off(n: int) -> int:
-    """The largest k of the interval above. In whole numbers: 2^-n is no float from a thousand steps on."""
+    """The largest k of the interval above, in integers: 2^-n underflows a float from a thousand steps on."""
     most = math.floor(Fraction(1 - CONFIDENCE) * 2 ** (n - 1)) if n else 0
     tail, ways, k = 0, 1, 0
     while (tail := tail + ways) <= most:
@@ -246,7 +251,7 @@ def is_slower_than(target_step_time_s: float, measured_times_s: Sequence[float])
 
 
 def slows_down(measured_times_s: Sequence[float]) -> bool:
-    """Whether the steps became slower while they were measured, as those of a device do that is getting too hot.
+    """True if the steps became slower while they were measured, as on a device that overheats.
 
     The median of the last third lies at least 15 % above that of the first, and their spreads do not overlap; stray
     steps, the slowest tenth of the first third and the fastest tenth of the last, are left out of the spreads.
@@ -260,7 +265,7 @@ def slows_down(measured_times_s: Sequence[float]) -> bool:
 
 
 def slow_ranks(probe_ms_by_rank: Sequence[float]) -> tuple[int, ...]:
-    """The ranks whose device took more than 15 % longer than the median rank's for the same piece of work."""
+    """Ranks whose device took more than 15 % longer than the median rank's for equal work."""
     if not probe_ms_by_rank:
         return ()
     limit_ms = (1 + SUSPECT_SLOWDOWN) * median_low(probe_ms_by_rank)
@@ -273,8 +278,7 @@ def percentile(values: Sequence[float], fraction: float) -> float:
 
 
 def _time_interval(times_s: Sequence[float]) -> tuple[float, float] | None:
-    """The interval of their median. Unknown, too, where it reaches below zero, as short steps that were disturbed may
-    have it."""
+    """The interval of their median. Also unknown where it reaches below zero, as disturbed short steps may make it."""
     interval = median_interval(times_s)
     return None if interval is None or interval[0] <= 0 else interval
 
@@ -319,9 +323,11 @@ def measured_fields(
 
 
 def bound_fields(spec: TrialSpec, measurement: Measurement) -> dict[str, float]:
-    """The contract's outcome.measured of a trial that ended before it had steps enough: the tokens per second of its
-    fastest full step, which it reaches at most as far as it has shown. Nothing of fewer than two steps beside the
-    first, which may have compiled."""
+    """The contract's outcome.measured of a trial without enough steps: an upper bound of its tokens per second.
+
+    The bound is the rate of its fastest full step. Empty with fewer than two steps besides the first, which may have
+    compiled.
+    """
     seen_s = [time_s for time_s in measurement.step_times_s[1:] if time_s > 0]
     if len(seen_s) < 2:
         return {}
@@ -339,7 +345,7 @@ def _losses(records: Sequence[StepRecord]) -> dict[str, float]:
 
 
 def _full_times_s(times_s: Sequence[float], extrapolation: TwoPointExtrapolation | None) -> list[float]:
-    """The times of full steps; of short steps by turns, one for each pair."""
+    """Times of full steps; of alternating short steps, one for each pair."""
     if extrapolation is None:
         return list(times_s)
     return [extrapolation.full_time_s(*pair) for pair in zip(times_s[::2], times_s[1::2], strict=True)]
@@ -348,7 +354,7 @@ def _full_times_s(times_s: Sequence[float], extrapolation: TwoPointExtrapolation
 def throughput_fields(
     spec: TrialSpec, tokens: int, step_time_s: float, interval: tuple[float, float] | None
 ) -> dict[str, Any]:
-    """What follows from a step's tokens and its median time with its interval (None: unknown), both in seconds."""
+    """Metrics derived from a step's tokens, its median time and the interval of that (None: unknown), in seconds."""
     tokens_per_sec_per_gpu = tokens / step_time_s / spec.num_gpus
     fields: dict[str, Any] = {
         "tokens_per_sec": tokens / step_time_s,
@@ -386,7 +392,7 @@ def _data_wait(measured: Sequence[StepRecord]) -> dict[str, float]:
 
 
 def _host_memory(spec: TrialSpec, records: Sequence[StepRecord], available_gib: float | None) -> dict[str, float]:
-    """The peak, the slope, and the step at which a node is full, where the memory grows and what is left is known."""
+    """Peak, slope, and the step at which a node is full, where the memory grows and the rest is known."""
     measured = [r for r in records if r.phase is StepPhase.MEASURED]
     resident = [r.host_memory_gib for r in records if r.host_memory_gib is not None]
     fields = {"peak_host_memory_gib": max(resident)} if resident else {}

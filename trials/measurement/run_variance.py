@@ -1,4 +1,4 @@
-"""How far runs of one layout lie apart, and what follows for their middle: pure. The rule in words: docs/recipe.md."""
+"""Spread between runs of one layout, and the confidence interval of their median. Pure; the rule: docs/recipe.md."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from statistics import fmean, median_high, median_low
 
 SPREAD_ALLOWANCE = 0.03
-"""Relative spread between runs that is taken for granted, since equal hardware at another hour is not equally fast."""
+"""Prior relative spread between runs: equal hardware is not equally fast at another hour."""
 ALLOWANCE_WEIGHT = 4
-"""Degrees of freedom that allowance counts for beside the spread that was seen."""
+"""Degrees of freedom of the prior spread."""
 
 _NORMAL_95 = 1.96
 # Two-sided 95 % quantiles of Student's t for 4 to 30 degrees of freedom.
@@ -27,7 +27,7 @@ _STUDENT_99 = (
 
 @dataclass(frozen=True)
 class RunMeasurement:
-    """The median over one run's steps of something positive, and its 95 % interval where there were steps enough."""
+    """Median over one run's steps of a positive quantity, and its 95 % interval where there were enough steps."""
 
     value: float
     low: float | None = None
@@ -35,18 +35,18 @@ class RunMeasurement:
 
     @property
     def standard_error(self) -> float:
-        """Relative standard error of the median over this run's steps; the allowance where it is unknown."""
+        """Relative standard error of the median over this run's steps; the prior spread where it is unknown."""
         if not self.low or not self.high:
             return SPREAD_ALLOWANCE
         return math.log(self.high / self.low) / (2 * _NORMAL_95)
 
 
 def log_half_width(runs: Sequence[RunMeasurement]) -> float:
-    """Half the width of the 95 % interval of the logarithm of the middle of at least one reading.
+    """Half the width of the 95 % interval of the logarithm of the geometric median of at least one run.
 
-    Runs vary more than the steps of one run, so the interval rests on the spread between runs: the allowance,
-    corrected by what repeats show, plus each run's own uncertainty (a t interval of logarithms with a moderated
-    variance; Smyth 2004, doi 10.2202/1544-6115.1027).
+    Runs vary more than the steps of one run, so the interval rests on the spread between runs: the prior, corrected by
+    repeats, plus each run's own uncertainty (a t interval of logarithms with a moderated variance; Smyth 2004, doi
+    10.2202/1544-6115.1027).
     """
     freedom = ALLOWANCE_WEIGHT + len(runs) - 1
     squares = ALLOWANCE_WEIGHT * SPREAD_ALLOWANCE**2 + _squares(runs)
@@ -55,18 +55,20 @@ def log_half_width(runs: Sequence[RunMeasurement]) -> float:
 
 
 def student_95(freedom: int) -> float:
-    """The two-sided 95 % quantile of Student's t for at least 4 degrees of freedom; for more than 30 that of 30."""
+    """Two-sided 95 % quantile of Student's t for at least 4 degrees of freedom; that of 30 for more than 30."""
     return _STUDENT_95[min(freedom - 4, len(_STUDENT_95) - 1)]
 
 
 def student_99(freedom: int) -> float:
-    """The same of 99 %."""
+    """Two-sided 99 % quantile of Student's t, likewise."""
     return _STUDENT_99[min(freedom - 4, len(_STUDENT_99) - 1)]
 
 
 def geometric_median(values: Sequence[float]) -> float:
-    """The median of positive values; of an even number the geometric mean of the middle two, so that the middle of
-    speeds and that of the times they come from stay each other's inverse."""
+    """Median of positive values; of an even number the geometric mean of the middle two.
+
+    So the median of speeds stays the inverse of the median of the times they come from.
+    """
     return math.sqrt(median_low(values) * median_high(values))
 
 

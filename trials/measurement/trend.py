@@ -1,8 +1,8 @@
-"""Whether something that is looked at step by step grows: a slope that one jump cannot feign. Pure; standard library.
+"""Trend of a series by step: a robust slope that a single jump does not fake. Pure; standard library only.
 
-The slope is the median over all pairs of points, its interval the one of Kendall's test of trend (Theil 1950; Sen 1968,
-doi 10.1080/01621459.1968.10480934): no shape of noise is assumed. A series that is flat but for one jump has more flat
-pairs than the interval leaves out, so its slope may well be zero; a least-squares line would call it a growth.
+The slope is the median over all pairs of points, its interval that of Kendall's test of trend (Theil 1950; Sen 1968,
+doi 10.1080/01621459.1968.10480934): no noise distribution is assumed. A series that is flat but for one jump has more
+flat pairs than the interval leaves out, so its slope may be zero, where least squares would find growth.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from itertools import combinations
 from statistics import median
 
 FEWEST_POINTS = 8
-"""Of fewer than eight points even the steadiest growth is too likely to be chance."""
+"""Of fewer points even steady growth is too likely to be chance."""
 _NORMAL_99 = 2.576
 _MOST_POINTS = 200
-"""Pairs grow with the square of the points; as many as these tell as much."""
+"""Limit of points, since pairs grow with their square."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Slope:
     low: float | None
 
     def is_above(self, least: float) -> bool:
-        """Whether the whole interval lies above this slope."""
+        """True if the whole interval lies above this slope."""
         return self.low is not None and self.low > least
 
 
