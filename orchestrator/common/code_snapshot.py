@@ -48,16 +48,16 @@ COMPUTE_SIDE = (
     "trials/train/**/*.py",
     "trials/trainers/*.py",
 )
-"""What runs on compute nodes: the standard library is all it needs, and torch (DeepSpeed for its engine) in train."""
+"""Files that run on compute nodes. They need the standard library only; trials/train also torch or DeepSpeed."""
 
 _SOURCE_ROOT = Path(trials.__file__).parents[1]
 _CACHE = "__pycache__"
 
 
 def snapshot_code(destination: Path) -> str:
-    """Copy the compute side to `destination`, swapped in whole, and return its hash.
+    """Copy the compute-side source to `destination` in one rename, and return its hash.
 
-    A snapshot that is already there stays as it is: a search goes on with the code it began with.
+    An existing snapshot is kept: a search goes on with the code it was created with.
     """
     if not destination.exists():
         part = destination.with_name(f".{destination.name}.{secrets.token_hex(4)}.part")
@@ -70,15 +70,15 @@ def snapshot_code(destination: Path) -> str:
 
 
 def compute_side_files(root: Path = _SOURCE_ROOT) -> list[Path]:
-    """The compute side's files under `root`, which holds the packages; sorted."""
+    """Compute-side files below `root`, the parent of the packages; sorted."""
     return sorted(path for pattern in COMPUTE_SIDE for path in root.glob(pattern))
 
 
 def code_hash(root: Path) -> str:
-    """SHA-256 over the names and contents of all files below `root`, in hex; Python's caches do not count.
+    """SHA-256 over the names and contents of all files below `root`, in hex, without `__pycache__`.
 
-    It is of what lies there, and of no list, so a newer Parlay agrees on it, and a file that was added is noticed. What
-    is no plain file counts by its name and as such: a link is never taken for what it leads to.
+    It covers the files on disk and not today's COMPUTE_SIDE, so that another version of Parlay computes the same hash
+    and an added file changes it. A symlink or special file counts by its name; links are not followed.
     """
     digest = hashlib.sha256()
     for path in sorted(_below(root)):
@@ -90,7 +90,7 @@ def code_hash(root: Path) -> str:
 
 
 def remove_caches(root: Path) -> None:
-    """Remove what Python has compiled below `root`, as far as it can be: it would be imported, and is not hashed."""
+    """Remove `__pycache__` folders below `root` where possible: Python would import them, and they are not hashed."""
     for cache in list(root.rglob(_CACHE)):
         shutil.rmtree(cache, ignore_errors=True)
 

@@ -1,6 +1,6 @@
-"""Folders of ours alone that say which process owns them: none stays for ever where that one is killed.
+"""Private folders (0700) with an owner file, so that folders of killed processes can be found and removed.
 
-They lie under the temporary directory, or are folders of searches that are being made.
+They are folders below the temporary directory, and folders of searches that are being created.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from orchestrator.common.process_identity import boot_id, start_ticks
 _PREFIX = "parlay-"
 _OWNER = "owner.json"
 _OLD_S = 24 * 3600.0
-_LONGEST_PARENT = 24  # bytes, so that the paths of Ray's sockets stay below the 107 that the kernel allows them
+_LONGEST_PARENT = 24  # bytes: keeps the paths of Ray's sockets within the kernel's limit of 107
 
 
 def make_private_folder() -> Path:
-    """A new folder (0700) that belongs to this process. Raises OSError."""
+    """Create a folder (0700) owned by this process. Raises OSError."""
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_parent()))
     write_owner(folder)
     return folder
 
 
 def write_owner(folder: Path) -> None:
-    """Say in the folder that it is this process's. Raises OSError."""
+    """Record this process as the folder's owner. Raises OSError."""
     (folder / _OWNER).write_text(json.dumps(_this_process()))
 
 
 def remove_owner(folder: Path) -> None:
-    """Take that back. Raises OSError."""
+    """Remove the record of the folder's owner. Raises OSError."""
     (folder / _OWNER).unlink()
 
 
 def remove_abandoned() -> None:
-    """Remove this user's folders whose owner is certain to be gone. Raises OSError when the parent cannot be read.
+    """Remove this user's folders whose owner has certainly ended. Raises OSError when the parent cannot be read.
 
-    A folder without a readable owner stays, as does one of another machine, or of a process that cannot be seen here.
+    Folders stay if their owner is unknown, on another machine, or in another PID namespace.
     """
     for folder in _parent().glob(f"{_PREFIX}*"):
         owner = _owner(folder)
@@ -53,8 +53,10 @@ def remove_abandoned() -> None:
 
 
 def remove_unfinished(parent: Path) -> None:
-    """Remove this user's folders of searches that were never made to the end, wherever their maker is gone; where it
-    cannot be seen, once they are a day old, for one is made within seconds. Raises OSError as above."""
+    """Remove this user's half-created folders of searches: those whose process has ended, and those a day old.
+
+    Creating one takes seconds. Raises OSError as above.
+    """
     for folder in parent.glob(".*-*.part"):
         owner = _owner(folder)
         if (owner is not None and _is_gone(owner)) or _is_old(folder):
@@ -78,12 +80,12 @@ def _this_process() -> dict[str, Any]:
 
 
 def _machine() -> dict[str, str]:
-    """Where a pid means a process: containers may share a directory, but not their pids."""
+    """Host, boot and PID namespace, within which a pid is unique: containers may share a directory but no pids."""
     return {"host": socket.gethostname(), "boot_id": boot_id(), "pid_namespace": os.readlink("/proc/self/ns/pid")}
 
 
 def _owner(folder: Path) -> Mapping[str, Any] | None:
-    """What the folder says of its owner; None unless folder and file are this user's own and no links."""
+    """The folder's recorded owner; None unless this user owns folder and file, and neither is a symlink."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def start_ticks(pid: int) -> int | None:
-    """When this process started, in clock ticks since boot (proc(5), stat field 22); None once it has ended."""
+    """Start time of a process, in clock ticks since boot (proc(5), stat field 22); None once it has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -16,5 +16,5 @@ def start_ticks(pid: int) -> int | None:
 
 
 def boot_id() -> str:
-    """This boot of this machine, as the kernel names it."""
+    """The kernel's id of the current boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -1,4 +1,4 @@
-"""Calls that may hang, like a read from a file system that is gone: made in a thread that can be left behind."""
+"""Runs blocking calls (for example on a dead NFS mount) in a daemon thread with a timeout."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 FOLDER_TIMEOUT_S = 5.0
-"""How long an attempt's folder may take to be read or written before its attempt has to wait and others go on."""
+"""Timeout of reads and writes in an attempt's folder; after it the other attempts go on."""
 
 
 def submit_to_thread(work: Callable[[], T], name: str) -> Future[T]:
-    """Begin `work` in a daemon thread, which holds up no exit: where it hangs, nothing can end it."""
+    """Start `work` in a daemon thread, which does not delay the process's exit. A call that hangs cannot be ended."""
     answer: Future[T] = Future()
-    answer.set_running_or_notify_cancel()  # who waits may give up, and the thread still has where to put its answer
+    answer.set_running_or_notify_cancel()  # a caller may stop waiting; the thread still sets its result
     threading.Thread(target=_answer, args=(answer, work), name=name, daemon=True).start()
     return answer
 
 
 def result_with_timeout(answer: Future[T], limit_s: float, who: str) -> T:
-    """What the work returned or raised; TimeoutError, which is an OSError, when it has not within `limit_s`."""
+    """Wait for the result or exception of a call; TimeoutError, an OSError, after `limit_s`. `who` begins its text."""
     try:
         return answer.result(limit_s)
     except TimeoutError:
@@ -32,10 +32,10 @@ def result_with_timeout(answer: Future[T], limit_s: float, who: str) -> T:
 
 
 class HangGuard:
-    """Calls about things that may hang, each named by a key and given `limit_s`. For one thread.
+    """Runs calls that may hang, each with a key and a timeout of `limit_s`. Not thread-safe.
 
-    While a call hangs no other with its key is begun: that raises TimeoutError at once, so that one thing that hangs
-    costs its callers one wait and one thread. Once it has come back, its answer is old, and the next call is made.
+    While a call hangs, another one with its key raises TimeoutError at once: a resource that hangs costs one wait and
+    one thread. The late result of a call that returns after its timeout is dropped.
     """
 
     def __init__(self, limit_s: float):
@@ -43,7 +43,7 @@ class HangGuard:
         self._hanging: dict[str, Future[Any]] = {}
 
     def call(self, key: str, work: Callable[[], T]) -> T:
-        """What `work` returns or raises; TimeoutError, which is an OSError, where it hangs."""
+        """Return or raise what `work` does; TimeoutError, an OSError, when it hangs."""
         if key in self._hanging:
             if not self._hanging[key].done():
                 raise TimeoutError(f"{key}: no answer yet")

@@ -1,4 +1,4 @@
-"""What is written is its user's own, as of a command: the mask of new files, which all threads of a process share."""
+"""Process-wide umask for private files. All threads of a process share its umask."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 
 @contextmanager
 def private_umask() -> Iterator[None]:
-    """Within this block nobody else may read what is written, also where the process's default is careless. That comes
-    back with the end of the last of several threads' blocks."""
+    """Set umask 077 within this block. When the last of several threads leaves its block the old umask is restored."""
     with _default.lock:
         if not _default.blocks:
             _default.mask = os.umask(0o077)
@@ -28,7 +27,7 @@ def private_umask() -> Iterator[None]:
 
 @dataclass
 class _Default:
-    """The process's own mask, while so many blocks have another one."""
+    """The umask to restore, and the number of open blocks."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     blocks: int = 0

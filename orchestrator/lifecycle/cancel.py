@@ -1,4 +1,4 @@
-"""A search that is to end, with everything it has in flight: its driver is asked to, or we do it where it has none."""
+"""Cancels a search and its running attempts, through its driver, or directly if no driver runs."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 CANCEL_SCHEMA = "parlay.cancel/1"
 CANCEL_TIMEOUT_S = 120.0
-"""Longer than the outcome of an attempt that has just ended may be late."""
+"""Longer than the outcome file of an attempt that has just ended may take to appear."""
 
 
 @dataclass(frozen=True)
 class CancelResult:
-    """What became of a search that was to end: `record` as it then stands, `cancelled` the trials that were ended now.
+    """Result of a cancellation: the search's `record` after it, and the trials that it `cancelled`.
 
-    `unreached` names what may live on: attempts by their keys, a driver that is a job, and pilots.
+    `unreached` names jobs that may still run: attempts by their keys, the driver's job, and pilots.
     """
 
     record: SearchRecord
@@ -46,7 +46,7 @@ class CancelResult:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the search has ended, and nothing of it may live on."""
+        """True if the search has ended and none of its jobs may still run."""
         return self.record.state.is_ended and not self.unreached
 
     def to_json(self) -> dict[str, Any]:
@@ -60,8 +60,7 @@ class CancelResult:
 
 
 def cancel_search(found: LocatedSearch, note: Callable[[str], None]) -> CancelResult:
-    """End the search, as far as that can be done: its driver has `CANCEL_TIMEOUT_S` for it, and where it has none, or
-    none any more, what is in flight is tried for as long.
+    """End the search: ask its driver and wait up to `CANCEL_TIMEOUT_S`; without a driver cancel its attempts directly.
 
     Raises LeaseHeld where another driver takes it over meanwhile, ExternalError and OSError as `drive`.
     """
@@ -78,9 +77,9 @@ def cancel_search(found: LocatedSearch, note: Callable[[str], None]) -> CancelRe
 
 
 def _end_driver_jobs(folder: SearchFolder, note: Callable[[str], None]) -> list[str]:
-    """End the search's driver where it is a Slurm job, and the one that waits behind it; the name of what may be left.
+    """Cancel the jobs of a driver in Slurm, running and waiting; returns the job name if one may still be there.
 
-    A driver in a job stops at its next safe point when it is cancelled, and frees the search for us.
+    A driver in a cancelled job stops at its next safe point and releases the search's lease.
     """
     if not folder.driver_script.exists():
         return []
@@ -93,7 +92,7 @@ def _end_driver_jobs(folder: SearchFolder, note: Callable[[str], None]) -> list[
 
 
 def _end_search(found: LocatedSearch, note: Callable[[str], None]) -> SearchRecord:
-    """Have the driver end the search, or end it ourselves once nobody drives it; the record as it then stands."""
+    """Ask the driver to end the search, or end it here once it has no driver; returns the new record."""
     asked, deadline = False, time.monotonic() + CANCEL_TIMEOUT_S
     with closing(LedgerReader(found.ledger_url)) as reader:
         record = found.record
@@ -109,21 +108,21 @@ def _end_search(found: LocatedSearch, note: Callable[[str], None]) -> SearchReco
 
 
 def _request_cancel(found: LocatedSearch, note: Callable[[str], None]) -> None:
-    """By way of the ledger, which has to be sound and to know the search; its driver finds it where it lies then."""
+    """Write the cancel command into the ledger, after repairing it and adding the search if that is missing."""
     with closing(open_or_renew_ledger(found.ledger_url, note)) as ledger:
         restore_rows(found.folder, Journal(found.folder.journal).read(), ledger)
     request_cancel(found.ledger_url, found.record.search_id, time.time())
 
 
 def _take_over_and_end(found: LocatedSearch, note: Callable[[str], None]) -> SearchRecord:
-    """Nobody drives the search: take it over just to end it, as far as it can be reached in time."""
+    """Become the driver of a search without one, only to end it within the time limit."""
     tracking, watcher = open_tracking(found.spec, note), SearchCallbacks(note=note, driver_context=_stop_after_timeout)
     return drive(found.folder, found.spec, (), tracking, found.ledger_url, watcher, cancelling=True)
 
 
 @contextmanager
 def _stop_after_timeout(driver: Driver) -> Iterator[None]:
-    """Within this block a driver that cannot end what is in flight, as while Slurm is away, gives up in the end."""
+    """Stop the driver after `CANCEL_TIMEOUT_S` if it cannot end its attempts, for example while Slurm is down."""
     alarm = threading.Timer(CANCEL_TIMEOUT_S, driver.stop_now)
     alarm.start()
     try:

@@ -1,4 +1,4 @@
-"""A search that begins or goes on: everything is checked first, then it is written down."""
+"""Creation and reopening of searches: everything is validated before anything is written."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _ID_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
 
 @dataclass(frozen=True)
 class ValidatedSearch:
-    """A new search that may begin; nothing is written yet."""
+    """A new search that has passed all checks and is not written yet."""
 
     spec: SearchSpec
     space: SearchSpace
@@ -47,7 +47,7 @@ class ValidatedSearch:
 
 @dataclass(frozen=True)
 class RunnableSearch:
-    """A search that is written down and can be driven; `candidates` is what may be tried."""
+    """A recorded search that can be driven; `candidates` are the layouts that may be tried."""
 
     folder: SearchFolder
     spec: SearchSpec
@@ -59,9 +59,9 @@ class RunnableSearch:
 def validate_search(
     spec: SearchSpec, note: Callable[[str], None], default_ledger: str | None = None
 ) -> ValidatedSearch:
-    """Whatever can be known to be wrong before anything is written or launched, as InputError or ExternalError.
+    """Check a new search before anything is written or launched. Raises InputError or ExternalError.
 
-    `default_ledger` is the URL where the search names none; without it Parlay's own.
+    `default_ledger` is the URL for a search that names none; without it Parlay's default.
     """
     spec = with_carried_options(spec, os.environ, note)
     url = default_ledger if spec.ledger.url is None and default_ledger is not None else ledger_url(spec.ledger.url)
@@ -71,7 +71,7 @@ def validate_search(
 
 
 def create_runnable_search(search: ValidatedSearch, note: Callable[[str], None]) -> RunnableSearch:
-    """Write the new search down, with what earlier ones teach it. InputError as `create_search`."""
+    """Create the new search, with the prior trials it starts from. InputError as `create_search`."""
     tracking = open_tracking(search.spec, note)
     prior_trials = collect_prior_trials(search.spec, search.ledger_url)
     for words in prior_trials.messages:
@@ -81,16 +81,16 @@ def create_runnable_search(search: ValidatedSearch, note: Callable[[str], None])
 
 
 def reopen_search(found: LocatedSearch, note: Callable[[str], None]) -> RunnableSearch:
-    """A search as it goes on; one that has ended needs nothing but its place, and is only left in order."""
+    """Prepare a recorded search for its next driver. One that has ended gets no candidates."""
     candidates = () if found.record.state.is_ended else prepare(found.spec).feasible
     return RunnableSearch(found.folder, found.spec, candidates, open_tracking(found.spec, note), found.ledger_url)
 
 
 def with_carried_options(spec: SearchSpec, environ: Mapping[str, str], note: Callable[[str], None]) -> SearchSpec:
-    """The search with the account, partition and the like that this shell sets for sbatch, where its file names none.
+    """Take account, partition and similar options from sbatch's environment variables where the file sets none.
 
-    Jobs are submitted without those variables, since they would override what stands in a job's script; so they are
-    said, and written into the search, whoever drives it later. InputError names the variable of a bad one.
+    Jobs are submitted without these variables, because they override a job's script. So they are noted and stored in
+    the search, for any later driver. InputError names the variable of an invalid value.
     """
     if not spec.launcher.uses_slurm:
         return spec
@@ -107,13 +107,10 @@ def with_carried_options(spec: SearchSpec, environ: Mapping[str, str], note: Cal
 
 
 def prepare(spec: SearchSpec) -> SearchSpace:
-    """Check what can be checked without writing or launching anything; InputError says what is wrong, and where.
-
-    Returns what may be tried.
-    """
+    """Run all checks that write and launch nothing, and return the search space. InputError with the location."""
     try:
         require_directories(spec)
-        spec.trainer.data.pinned(spec.model)  # the file may have gone since the search began
+        spec.trainer.data.pinned(spec.model)  # the file may have been removed since the search was created
         space = candidates_of(spec)
         require_affordable(spec, space)
         require_pilot_room(spec, space)
@@ -132,17 +129,15 @@ def create_search(
     prior_trials: PriorTrials = NO_PRIOR_TRIALS,
     note: Callable[[str], None] = lambda text: None,
 ) -> SearchFolder:
-    """Write a new search down: its folder with the code all its trials will run and the trials of others that it learns
-    from, its journal and its ledger row.
+    """Create a search: its folder with a snapshot of the code and the prior trials, its journal and its ledger row.
 
-    The folder is whole before it has its name, and gone again when the search could not be recorded, so neither a
-    crash nor a refusal leaves half a search; what a kill leaves is removed when the next one is begun. InputError when
-    `work_dir` or the ledger cannot be used.
+    The folder is complete before it gets its name, and removed if the search cannot be recorded. What a killed process
+    leaves is removed when the next search is created. InputError when `work_dir` or the ledger cannot be used.
     """
     search_id = f"{spec.name}-{''.join(secrets.choice(_ID_LETTERS) for _ in range(6))}"
     folder = SearchFolder(spec.work_dir / search_id)
     part = SearchFolder(folder.path.with_name(f".{search_id}.part"))
-    with closing(LedgerWriter(ledger_url)):  # made, migrated or refused before anything else is written
+    with closing(LedgerWriter(ledger_url)):  # created, migrated or rejected before anything else is written
         pass
     with suppress(OSError):
         remove_unfinished(spec.work_dir)

@@ -1,8 +1,8 @@
-"""A driver in a Slurm job of its own: a chain of jobs of one name, one that drives and at most one that waits.
+"""Driver as a Slurm job: a chain of jobs of one name, one that runs and at most one that waits.
 
-The next link is submitted as soon as a driver holds its search, and waits for the end of that driver's job, whatever
-end that is. So the search also goes on where the driver was killed, its node died, or the signal came too late; one
-that submitted its successor only when told to would leave nobody behind then. The search's end removes the link.
+The next link is submitted as soon as a driver holds its search, with a dependency on the end of that driver's job
+(afterany). So the search goes on when the driver is killed, its node fails, or the signal before the time limit comes
+too late. The waiting link is cancelled when the search ends.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
     from orchestrator.search.driver import Driver
 
 DEFAULT_JOB_TIME_S = 8 * 3600.0
-"""The time limit of a driver's job: most partitions allow it, and an overnight search has one link."""
+"""Default time limit of a driver's job: most partitions allow it, and it covers a night."""
 
 LEAST_JOB_TIME_S = 600.0
-"""A driver is told two to three minutes before its end, and may have to wait for the lease first."""
+"""Slurm signals a driver two to three minutes before its end, and it may have to wait for the lease first."""
 
 LEASE_WAIT_S = 300.0
-"""How long a driver that has just started waits for the lease of one that died on another node, of which only the
-heartbeat's age tells, or that its own node still has to end."""
+"""Timeout of a new driver's wait for the lease of its predecessor, which may have died on another node without
+releasing it, or may still be ending."""
 
 RETRY_S = 60.0
-"""Between two attempts to submit the next link; also how long a submission without an answer is left to appear."""
+"""Pause between two attempts to submit the next link; an unanswered submission has this long to appear in squeue."""
 
 
 def parlay_command(*words: str) -> tuple[str, ...]:
-    """This Parlay's command line, by this process's interpreter, wherever it is started."""
-    # -P: a file in the working directory must not stand in for one of ours or of Python's.
+    """Command line of this Parlay installation, with this process's interpreter, for any working directory."""
+    # -P: no file in the working directory may shadow a module.
     return (sys.executable, "-P", "-m", "orchestrator.cli.main", *words)
 
 
@@ -55,18 +55,18 @@ def job_name(search_id: str) -> str:
 
 
 def own_job_id(environ: Mapping[str, str], search_id: str) -> str | None:
-    """The job that this process is the driver in; None where it runs in none, or in another one."""
+    """Id of the driver's job that this process runs in; None outside of such a job."""
     return environ.get("SLURM_JOB_ID") if environ.get("SLURM_JOB_NAME") == job_name(search_id) else None
 
 
 def job_time_s(text: str | None) -> float:
-    """Seconds of `--job-time`, or the default; InputError for what is no duration, or too short for a driver."""
+    """Seconds of `--job-time`, or the default. InputError for an invalid duration, or one too short for a driver."""
     try:
         seconds = DEFAULT_JOB_TIME_S if text is None else parse_duration_s(text)
     except InputError as error:
         raise error.at(key="--job-time") from error
     if seconds < LEAST_JOB_TIME_S:
-        rule = f"a driver's job is given at least {LEAST_JOB_TIME_S / 60:.0f} minutes: near its end it hands over"
+        rule = f"a driver's job takes at least {LEAST_JOB_TIME_S / 60:.0f} minutes, since it hands over before its end"
         raise InputError.of(
             "job_time", f"is {text!r}", rule=rule, fix="for example 8:00:00", key="--job-time", value=text
         )
@@ -74,19 +74,19 @@ def job_time_s(text: str | None) -> float:
 
 
 def require_slurm(spec: SearchSpec) -> None:
-    """InputError for a search whose trials would not leave the driver's own job."""
+    """InputError for a launcher whose trials would run inside the driver's job."""
     if not spec.launcher.uses_slurm:
         raise InputError.of(
             "as_job",
             f"launcher.kind is {spec.launcher.kind}",
-            rule="a driver in a job of its own asks for one core, and its trials run in jobs of theirs",
+            rule="a driver's job has one core, so its trials have to run in jobs of their own",
             fix="--launcher slurm, or leave out --as-job",
             key="--as-job",
         )
 
 
 def driver_job(folder: SearchFolder, spec: SearchSpec, ledger_url: str, time_limit_s: float) -> DriverJob:
-    """The first link: `parlay resume --as-job` with this process's interpreter."""
+    """Job of the chain's first link: `parlay resume --as-job` with this process's interpreter."""
     path = folder.path.absolute()
     command = parlay_command("resume", str(path), "--ledger", ledger_url)
     return DriverJob(
@@ -101,11 +101,11 @@ def driver_job(folder: SearchFolder, spec: SearchSpec, ledger_url: str, time_lim
 
 
 class DriverAlreadyQueued(Exception):
-    """A driver of this search waits or runs in a job."""
+    """A driver's job of this search is already waiting or running."""
 
 
 def submit_first_link(slurm: Slurm, job: DriverJob) -> str:
-    """The id of the new job. DriverAlreadyQueued where the search has one, ExternalError with Slurm's words."""
+    """Submit the first link; returns its job id. Raises DriverAlreadyQueued, or ExternalError with Slurm's message."""
     try:
         found = active_jobs(slurm, job.name)
     except SlurmUnreachable as error:
@@ -124,13 +124,13 @@ def submit_first_link(slurm: Slurm, job: DriverJob) -> str:
 
 
 def cancel_driver_jobs(slurm: Slurm, search_id: str) -> set[str]:
-    """Cancel the driver that runs and the one that waits; ids of those that may live on. Raises SlurmUnreachable."""
+    """Cancel running and waiting driver's jobs; returns ids of those that may still run. Raises SlurmUnreachable."""
     found = active_jobs(slurm, job_name(search_id))
     return slurm.cancel(found) if found else set()
 
 
 def active_jobs(slurm: Slurm, name: str) -> list[JobSnapshot]:
-    """The user's jobs of this name that have not ended, by id."""
+    """The user's jobs of this name that have not ended, sorted by id."""
     jobs = (job for job in slurm.jobs() if (job.name, job.user) == (name, slurm.user) and not job.state.is_ended)
     return sorted(jobs, key=lambda job: int(job.job_id))
 
@@ -141,12 +141,12 @@ def _submit(slurm: Slurm, job: DriverJob) -> Submission:
 
 
 class DriverChain:
-    """The chain as the driver in one of its jobs sees it: the signals it is sent, and the link that waits behind it."""
+    """Chain of driver's jobs, seen from the running one: handles its signals and keeps the next link in the queue."""
 
     def __init__(
         self, slurm: Slurm, link: DriverJob, note: Callable[[str], None], clock: Callable[[], float] = time.monotonic
     ):
-        """`link` is the next one: it waits for the end of this driver's own job."""
+        """`link` is the next job, which depends on the end of this driver's job."""
         self._slurm = slurm
         self._link = link
         self._note = note
@@ -159,8 +159,10 @@ class DriverChain:
 
     @contextmanager
     def handling_signals(self) -> Iterator[None]:
-        """Within this block USR1 (the job's time is nearly over), TERM and INT stop the driver at its next safe point,
-        also one that has not begun yet."""
+        """Stop the driver at its next safe point on USR1 (the time limit is near), TERM and INT.
+
+        A signal before the driver starts stops it when it does.
+        """
         numbers = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
         before = {number: signal.signal(number, self._hear) for number in numbers}
         try:
@@ -176,7 +178,7 @@ class DriverChain:
             self._driver.stop_now()
 
     def wait_for_lease(self, folder: SearchFolder, sleep: Callable[[float], None] = time.sleep) -> None:
-        """Return when the search is free, LEASE_WAIT_S are over, or this driver is told to stop."""
+        """Wait until the lease is free, LEASE_WAIT_S are over, or a stop is requested."""
         deadline = self._clock() + LEASE_WAIT_S
         while not self.is_stop_requested and self._clock() < deadline:
             if lease_holder(folder, time.time()) is None:
@@ -185,9 +187,9 @@ class DriverChain:
 
     @contextmanager
     def driver_context(self, driver: Driver) -> Iterator[None]:
-        """Around the loop of a driver that holds its search: the next link is in the queue, and signals stop it.
+        """Submit the next link before the driver's loop, and let signals stop the loop.
 
-        A driver that ends by a bug takes its successor with it, which would only end the same way.
+        When the driver fails by a bug the link is cancelled: it would fail the same way.
         """
         self.ensure_next_link()
         self._driver = driver
@@ -204,23 +206,23 @@ class DriverChain:
             self._driver = None
 
     def attach_to(self, watcher: SearchCallbacks) -> SearchCallbacks:
-        """The watcher of a search whose driver is in this chain."""
+        """Add this chain's callbacks to those of the search."""
         return replace(watcher, on_iteration=self.ensure_next_link, driver_context=self.driver_context)
 
     def ensure_next_link(self) -> None:
-        """See to it that one link waits; while Slurm takes none it is tried again, at most every RETRY_S."""
+        """Submit the next link unless one waits; a failed submission is retried, at most every RETRY_S."""
         if self.has_next_link or self._clock() < self._retry_at:
             return
         self._retry_at = self._clock() + RETRY_S
         try:
             words = self._submit_next(self._waiting())
-        except (SlurmUnreachable, OSError) as error:  # a disk that is full keeps its script from being written
+        except (SlurmUnreachable, OSError) as error:  # for example a full disk
             words = str(error)
         if not self.has_next_link:
-            self._note(f"no job waits yet to take this driver's place: {words}")
+            self._note(f"the job of the next driver could not be submitted yet: {words}")
 
     def _submit_next(self, waiting: Sequence[JobSnapshot]) -> str:
-        """Slurm's words about the link; of several that wait, from submissions that got no answer, the eldest stays."""
+        """Submit the link unless one waits, and return Slurm's message. Of several waiting the oldest is kept."""
         if len(waiting) > 1:
             self._slurm.cancel(waiting[1:])
         if waiting:
@@ -231,8 +233,7 @@ class DriverChain:
         return submission.message
 
     def finish(self, has_ended: bool) -> None:
-        """Before the driver leaves: a search that has ended needs no next link; where this job's time is up it is
-        looked for once more."""
+        """Before the driver exits: cancel the link of a search that has ended, or check it again at the time limit."""
         if has_ended:
             self.cancel_next_link()
         elif self._time_is_up:
@@ -240,11 +241,11 @@ class DriverChain:
             self.ensure_next_link()
 
     def cancel_next_link(self) -> None:
-        """Nobody needs to take over any more."""
+        """Cancel the waiting link."""
         try:
             left = self._slurm.cancel(self._waiting())
         except SlurmUnreachable as error:
-            self._note(f"a job that waits to drive on may be left, and will find nothing to do: {error}")
+            self._note(f"the waiting job of the next driver may be left in the queue; it would exit at once: {error}")
             return
         self.has_next_link = bool(left)
 

@@ -1,6 +1,6 @@
-"""The first jobs of a search, as files: what Slurm would be given, to be read and to ask `sbatch --test-only` about.
+"""Dry run: writes the first jobs of a search as files, to read and to check with `sbatch --test-only`.
 
-Nothing is submitted, and no search is made.
+Nothing is submitted, and no search is created.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NO_NONCE = "0" * 32
 
 @dataclass(frozen=True)
 class DryJob:
-    """The job of a layout: the `baseline`, or the `first` of the plan. It is submitted from its script's folder."""
+    """Job of the `baseline`, or of the `first` layout of the plan. It is submitted from its script's folder."""
 
     what: str
     layout: Layout
@@ -39,10 +39,10 @@ class DryJob:
 
 
 def write_first_jobs(spec: SearchSpec, space: SearchSpace, place: Path) -> list[DryJob]:
-    """Write the attempts' folders of the layouts that are tried first, below NAME-dry-run in `place`.
+    """Write the attempt folders of the layouts that are tried first, below NAME-dry-run in `place`.
 
-    They hold what a search's would hold at submission, and name a search's code that is not there. InputError where a
-    trial is no job of its own, and where nothing can be written.
+    They hold the same files as in a search, without the code that these name. InputError where trials are not jobs of
+    their own, or nothing can be written.
     """
     _require_jobs(spec)
     layouts = first_layouts(spec, space, collect_prior_trials_for_plan(spec))
@@ -61,8 +61,7 @@ def write_first_jobs(spec: SearchSpec, space: SearchSpace, place: Path) -> list[
 def first_layouts(
     spec: SearchSpec, space: SearchSpace, prior_trials: PriorTrials = NO_PRIOR_TRIALS
 ) -> Mapping[str, Layout]:
-    """The baseline, where there is one, and what is expected to be best after these trials of others, where that is
-    another."""
+    """The baseline, if any, and the layout that is predicted to be the fastest after these prior trials."""
     first = plan_of(spec, space, prior_trials).layouts[0]
     if space.baseline is None:
         return {"first": first}
@@ -70,10 +69,10 @@ def first_layouts(
 
 
 def format_dry_jobs(jobs: Sequence[DryJob]) -> list[str]:
-    """What was written, and how a Slurm is asked about it."""
+    """List the scripts, and how Slurm checks one."""
     return [
         *(f"{job.what}, {job.layout.key}: {job.script}" for job in jobs),
-        "ask Slurm about one: sbatch --test-only SCRIPT",
+        "check one with Slurm: sbatch --test-only SCRIPT",
     ]
 
 
@@ -91,7 +90,7 @@ def _require_jobs(spec: SearchSpec) -> None:
         raise InputError.of(
             "usage",
             f"is given, and the launcher is {spec.launcher.kind}",
-            rule="scripts are written of trials that are Slurm jobs of their own",
+            rule="scripts are written for the launcher whose trials are Slurm jobs of their own",
             fix="add --launcher slurm",
             key="--scripts",
         )

@@ -1,4 +1,4 @@
-"""A driver's lock on a search: while it lasts nobody else writes the search's journal and its ledger rows."""
+"""Lock of a search: only its holder writes the search's journal and ledger rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trials.ledger.writer import LedgerWriter
 
 @dataclass
 class SearchLock:
-    """The lease, which runs on real time, the ledger that its holder may write, and the folder as it was taken."""
+    """A held search: its lease, on real time, the ledger to write to, and the folder's identity (`taken`)."""
 
     folder: SearchFolder
     ledger_url: str
@@ -30,7 +30,7 @@ class SearchLock:
 
     @contextmanager
     def open_history(self) -> Iterator[EventStore]:
-        """The search as its journal tells it, the ledger brought up to it, and made anew where it is damaged."""
+        """Open the search's events from its journal, and update the ledger to them. A damaged ledger is rebuilt."""
         with closing(Journal(self.folder.journal)) as journal:
             try:
                 history = self._history(journal)
@@ -53,7 +53,7 @@ class SearchLock:
             self.ledger.replace(self.folder.search_id, events, str(self.folder.path))
 
     def heartbeat(self) -> None:
-        """Renew the lease when a heartbeat is due; LeaseLost when another driver took over."""
+        """Renew the lease when a heartbeat is due. Raises LeaseLost when another driver has taken over."""
         if time.time() - self.lease.heartbeat_at >= HEARTBEAT_S:
             self.lease = renew_lease(self.folder, self.lease, time.time())
             self._copy_lease()
@@ -66,8 +66,11 @@ class SearchLock:
 def acquire_search(
     folder: SearchFolder, ledger_url: str, note: Callable[[str], None] = lambda text: None
 ) -> Iterator[SearchLock]:
-    """The search is this process's own within this block; a damaged ledger is put aside, which is noted. Raises
-    LeaseHeld where the search is another's, InputError where its folder is."""
+    """Hold the search's lease within this block.
+
+    A damaged ledger is moved aside and noted. Raises LeaseHeld when another driver holds the search, InputError when
+    its folder belongs to another user.
+    """
     taken = require_owned_folder(folder)
     lease = acquire_lease(folder, time.time())
     try:
@@ -77,13 +80,15 @@ def acquire_search(
         finally:
             lock.ledger.close()
     finally:
-        with suppress(LeaseLost):  # then there is nothing left to free
+        with suppress(LeaseLost):  # then there is nothing to release
             release_lease(folder, lease, time.time())
 
 
 def open_or_renew_ledger(ledger_url: str, note: Callable[[str], None]) -> LedgerWriter:
-    """The ledger, to write; one that is damaged is put aside and made anew. Raises LedgerUnavailable, and InputError as
-    LedgerWriter."""
+    """Open the ledger for writing; a damaged one is moved aside and created anew.
+
+    Raises LedgerUnavailable, and InputError as LedgerWriter.
+    """
     try:
         return LedgerWriter(ledger_url)
     except LedgerDamaged:
@@ -91,10 +96,8 @@ def open_or_renew_ledger(ledger_url: str, note: Callable[[str], None]) -> Ledger
 
 
 def renew_ledger(ledger_url: str, note: Callable[[str], None]) -> LedgerWriter:
-    """The ledger, to write; its file is put aside first where that is damaged, which is noted. Raises as above."""
+    """Open the ledger for writing, after moving a damaged file aside, which is noted. Raises as above."""
     if (aside := put_aside_damaged(ledger_url)) is not None:
-        others = (
-            "parlay ledger rebuild FOLDER, with the folder that holds your searches, brings back the other searches"
-        )
-        note(f"the ledger was damaged: it is kept as {aside}, and a new one is made; {others}")
+        others = "parlay ledger rebuild FOLDER, with the folder that holds your searches, restores the other searches"
+        note(f"the ledger was damaged: it is kept as {aside}, and a new one is created; {others}")
     return LedgerWriter(ledger_url)

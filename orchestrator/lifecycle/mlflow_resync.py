@@ -1,4 +1,4 @@
-"""MLflow brought up to a search that nobody drives: what it did not take in time is sent now."""
+"""Late MLflow synchronisation of a search without a driver: sends the runs that are missing."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from trials.ledger.journal import Journal, search_of
 
 @dataclass(frozen=True)
 class ResyncResult:
-    """`num_sent` runs of the search are in MLflow as its journal has them, those named in `unsent` are not.
+    """`num_sent` runs are in MLflow as the journal has them, those named in `unsent` are not.
 
-    `run_id` is the parent's, None where MLflow did not say.
+    `run_id` is the parent run's; None where MLflow did not return it.
     """
 
     run_id: str | None
@@ -33,11 +33,10 @@ class ResyncResult:
 
 
 def resync(folder: SearchFolder, tracking: MlflowSync, note: Callable[[str], None]) -> ResyncResult:
-    """Send what is missing, once. `note` hears why not all of it was sent.
+    """Send the missing runs, once. `note` gets the reason if some could not be sent.
 
-    The search is held meanwhile, as by its driver: of two that send at once both could create the same run. Raises
-    LeaseHeld while somebody else holds it, InputError where the folder is no search's, LeaseLost, JournalDamaged and
-    OSError.
+    The search's lease is held meanwhile, since two processes could create the same run twice. Raises LeaseHeld while
+    another process holds it, InputError for a folder without a search, LeaseLost, JournalDamaged and OSError.
     """
     if not folder.exists:
         raise not_a_search(str(folder.path), "it holds no journal.jsonl", MOVED_SEARCH_FIX)
@@ -50,13 +49,13 @@ def resync(folder: SearchFolder, tracking: MlflowSync, note: Callable[[str], Non
         unsent = tuple(tracking.unsent(search))
         try:
             report = sending.result()
-        except Exception as error:  # whatever MLflow and its libraries raise
+        except Exception as error:  # MLflow and its libraries raise many types
             note(f"MLflow at {masked(tracking.uri)} fails: {one_line(error)}")
             return ResyncResult(None, 0, unsent)
         write_json(folder.mlflow, mlflow_json(report))
         return ResyncResult(report.run_id, report.num_runs - len(unsent), unsent)
     finally:
-        with suppress(LeaseLost):  # then there is nothing left to free
+        with suppress(LeaseLost):  # then there is nothing to release
             release_lease(folder, lease, time.time())
 
 

@@ -1,7 +1,7 @@
-"""A command and a webhook are told that a search has ended: at most once, and whatever they do disturbs nothing.
+"""Notifications of a search's end, to a command and a webhook: at most once, and without effect on the search.
 
-A mark in the search's folder is written before either is told, so that a driver that is killed at that moment, and the
-next one, do not tell twice: a command may begin the real training. What was lost so is seen by `parlay status`.
+The file notified.json is written first, so that a driver killed at that moment does not make the next one send them
+again: a command may start the real training. `parlay status` shows the end in any case.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ COMMAND_LIMIT_S = 30.0
 WEBHOOK_LIMIT_S = 10.0
 _LONGEST_REMARK = 160
 _LAST_BYTES = 4096
-"""Of what a command says, among which its last line is looked for."""
+"""End of a command's output that is searched for its last line."""
 
 
 def is_notification_due(folder: SearchFolder, spec: SearchSpec) -> bool:
-    """Whether somebody is to be told of the search's end who was not told yet."""
+    """True if `notify` names a command or webhook and no notification was sent yet."""
     wanted = spec.notify.command or spec.notify.webhook
     return bool(wanted) and not folder.notified.exists()
 
@@ -50,15 +50,15 @@ def is_notification_due(folder: SearchFolder, spec: SearchSpec) -> bool:
 def send_end_notifications(
     folder: SearchFolder, spec: SearchSpec, search: SearchRecord, note: Callable[[str], None]
 ) -> None:
-    """Tell whoever `notify` names of a search that has ended; `note` hears what went wrong.
+    """Notify the command and the webhook of `notify` that the search has ended; failures are noted.
 
-    For the holder of the search's lease, where `is_notification_due`.
+    Only for the holder of the search's lease, if `is_notification_due`.
     """
     try:
         payload = json.dumps(search_summary(search, spec, folder), allow_nan=False).encode()
         write_json(folder.notified, {"schema": NOTIFIED_SCHEMA, "at": utc_text(time.time())})
     except OSError as error:
-        note(f"nobody was told of the search's end, since its folder cannot be used: {error}")
+        note(f"no notification of the search's end was sent, since its folder cannot be used: {error}")
         return
     if spec.notify.command and (failure := run_command(spec.notify.command, payload)) is not None:
         note(f"notify.command {spec.notify.command[0]}: {failure}")
@@ -67,12 +67,12 @@ def send_end_notifications(
 
 
 def run_command(command: list[str], payload: bytes, limit_s: float = COMMAND_LIMIT_S) -> str | None:
-    """Run the program, `payload` on its standard input; what went wrong in words, None where nothing did.
+    """Run the command with `payload` on its standard input; returns an error message, or None on success.
 
-    One that takes longer than `limit_s` is killed, with what it has started in its process group.
+    After `limit_s` the command's process group is killed.
     """
     try:
-        # Files, not pipes: a program that does not read, or leaves a child that goes on writing, holds up nothing.
+        # Files, not pipes: a program that does not read, or a child that goes on writing, blocks nothing.
         with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
             given.write(payload)
             given.seek(0)
@@ -91,10 +91,7 @@ def run_command(command: list[str], payload: bytes, limit_s: float = COMMAND_LIM
 
 
 def post(address_file: Path, payload: bytes, limit_s: float = WEBHOOK_LIMIT_S) -> str | None:
-    """POST `payload` to the address in this file; what went wrong in words, None where nothing did.
-
-    The words never hold the address.
-    """
+    """POST `payload` to the address in this file; returns an error message without the address, or None on success."""
     try:
         address = webhook_address(address_file)
         sending = submit_to_thread(partial(_send, address, payload, limit_s), "webhook")
@@ -113,7 +110,7 @@ def post(address_file: Path, payload: bytes, limit_s: float = WEBHOOK_LIMIT_S) -
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Another address is another receiver, and a POST that is redirected arrives empty."""
+    """Refuses redirects: they lead to another receiver, and a redirected POST arrives empty."""
 
     def redirect_request(self, *given: Any) -> None:
         return None
@@ -127,11 +124,11 @@ def _send(address: str, payload: bytes, limit_s: float) -> None:
 
 
 def _reason(error: Any) -> str:
-    """What went wrong, in words of the system's own; else only the kind of error, whose words may hold the address."""
+    """The system's error message, else the error's type only: other messages may contain the address."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
     if isinstance(error, ssl.SSLCertVerificationError):
-        return "its certificate is not trusted"  # OpenSSL's words name the host
+        return "its certificate is not trusted"  # OpenSSL's message names the host
     return printable(getattr(error, "strerror", None) or type(error).__name__)
 
 

@@ -1,4 +1,4 @@
-"""Pilots of a search that has ended: a driver that was killed at the very end leaves them waiting, or idle."""
+"""Cleanup of a search's pilots after its end: a driver killed at the very end leaves them waiting or idle."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from trials.pilot.files import PilotFolder
 
 
 def end_pilots(folder: SearchFolder, spec: SearchSpec, note: Callable[[str], None]) -> list[str]:
-    """End the pilots of a search that has ended, whoever left them; the names of their jobs that may live on.
+    """End the pilots of a search that has ended; returns names of jobs that may still run.
 
-    Slurm is asked nothing where the folder tells that all are over.
+    Slurm is not queried if the folder shows that all have ended.
     """
     left = _left(folder)
     if not left or spec.launcher.kind != "slurm_pilot":
@@ -27,7 +27,7 @@ def end_pilots(folder: SearchFolder, spec: SearchSpec, note: Callable[[str], Non
         cluster=spec.cluster,
         note=note,
         handover=folder.launcher,
-        work_left=lambda: WorkLeft(1, 1),  # none is asked for any more
+        work_left=lambda: WorkLeft(1, 1),  # submits no more pilots
     )
     with closing(launcher):
         try:
@@ -38,12 +38,12 @@ def end_pilots(folder: SearchFolder, spec: SearchSpec, note: Callable[[str], Non
 
 
 def has_unbooked(folder: SearchFolder, search: SearchRecord) -> bool:
-    """Whether a pilot may have held nodes whose end is not in the search's books."""
+    """True if a pilot may have used nodes that the search's record does not account for."""
     pilots = (PilotFolder(path) for path in folder.pilots.glob("p*"))
     return any(pilot.plan.exists() and pilot.name not in search.pilots for pilot in pilots)
 
 
 def _left(folder: SearchFolder) -> list[PilotFolder]:
-    """Those that may hold nodes, or wait for them, as far as their folders tell."""
+    """Pilots that may hold nodes or wait for them, by the files in their folders."""
     pilots = [PilotFolder(path) for path in sorted(folder.pilots.glob("p*"))]
     return [p for p in pilots if p.plan.exists() and not (p.job_end.exists() or p.closed.exists())]

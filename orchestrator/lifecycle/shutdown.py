@@ -1,4 +1,4 @@
-"""The last words of a driver's turn: report and MLflow take what is left, and who wants to know of the end is told."""
+"""Driver shutdown: flushes the report and MLflow, then sends end-of-search notifications."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from trials.ledger.events import SearchRecord
 
 MLFLOW_SCHEMA = "parlay.mlflow/1"
 MLFLOW_FLUSH_TIMEOUT_S = 30.0
-"""How long the end of a search, or of a tick, waits for MLflow to take the rest."""
+"""Timeout of the last MLflow synchronisation of a search or a tick."""
 MLFLOW_INTERRUPTED_FLUSH_TIMEOUT_S = 5.0
-"""How long a driver that was told to stop waits: a resumed search sends the rest."""
+"""The same for a driver that was interrupted: a resumed search sends the rest."""
 
 REPORT_FLUSH_TIMEOUT_S = 10.0
-"""How long the end waits for the report: `parlay report` writes it at any time."""
+"""Timeout of the last report: `parlay report` can write it later."""
 
 
 def flush_on_exit(
@@ -35,10 +35,10 @@ def flush_on_exit(
     patience_s: float,
     note: Callable[[str], None],
 ) -> None:
-    """The report and MLflow take what is left, within so many seconds; whoever wants to know of the end is told."""
-    with suppress(KeyboardInterrupt):  # it is not waited for any longer, and what else is left is done
+    """Flush the report and MLflow, each within `patience_s`, and send the notifications of a search that has ended."""
+    with suppress(KeyboardInterrupt):  # stop waiting for the report, and do the rest
         report.finish(min(REPORT_FLUSH_TIMEOUT_S, patience_s))
-    if worker and (worker.has_record or search.state.is_ended):  # MLflow is not asked when nothing is new
+    if worker and (worker.has_record or search.state.is_ended):  # else nothing is new
         _flush_mlflow(worker, search, lock.folder, patience_s, note)
     if search.state.is_ended and is_notification_due(lock.folder, spec):
         _send_notifications(lock, spec, search, note)
@@ -63,15 +63,15 @@ def _flush_mlflow(
 
 
 def _send_notifications(lock: SearchLock, spec: SearchSpec, search: SearchRecord, note: Callable[[str], None]) -> None:
-    """Have the end told by whoever still holds the search: MLflow's last call may have taken long."""
+    """Send the notifications if the lease is still held: flushing MLflow may have taken longer than it lasts."""
     try:
         lock.heartbeat()
     except (LeaseLost, ExternalError, OSError) as error:
-        note(f"nobody was told of the search's end: {error}")
+        note(f"no notification of the search's end was sent: {error}")
         return
     send_end_notifications(lock.folder, spec, search, note)
 
 
 def mlflow_json(report: SyncReport) -> dict[str, str]:
-    """mlflow.json of a search's folder."""
+    """Content of mlflow.json in a search's folder."""
     return {"schema": MLFLOW_SCHEMA, "uri": report.uri, "run_id": report.run_id}

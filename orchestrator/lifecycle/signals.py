@@ -1,4 +1,4 @@
-"""Ending what runs, by signals that only leave word: nothing is raised into whatever they strike."""
+"""Signal handlers that set a flag or stop the driver, and raise nothing into the code they interrupt."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class DriverSignals:
-    """Ctrl-C once lets what runs finish, twice stops; SIGTERM stops. The driver stops at its next safe point."""
+    """Ctrl-C once waits for running trials, twice stops; SIGTERM stops. The driver stops at its next safe point."""
 
     def __init__(self) -> None:
         self.is_terminated = False
@@ -22,7 +22,7 @@ class DriverSignals:
 
     @contextmanager
     def handling(self, driver: Driver) -> Iterator[None]:
-        """Within this block signals steer the driver; the handlers from before come back after it."""
+        """Send signals to the driver within this block, then restore the previous handlers."""
 
         def handle(number: int, frame: FrameType | None) -> None:
             self._interrupts += number == signal.SIGINT
@@ -37,8 +37,10 @@ class DriverSignals:
 
 
 class CancelOnSignal:
-    """Ctrl-C and SIGTERM have the run in flight cancelled, so that no submission is torn in two; ctrl-C again leaves at
-    once."""
+    """Ctrl-C and SIGTERM request a stop: the running job is cancelled, and no submission is interrupted half-way.
+
+    A second ctrl-C raises KeyboardInterrupt at once.
+    """
 
     def __init__(self) -> None:
         self.is_terminated = False
@@ -49,7 +51,7 @@ class CancelOnSignal:
 
     @contextmanager
     def handling(self) -> Iterator[None]:
-        """Within this block signals are heard; the handlers from before come back after it."""
+        """Record signals within this block, then restore the previous handlers."""
         with _handled_by(self._hear):
             yield
 
@@ -62,8 +64,10 @@ class CancelOnSignal:
 
 @contextmanager
 def _handled_by(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Within this block ctrl-C and SIGTERM are handled so. Python has signals heard by its main thread alone: in any
-    other one nothing is changed."""
+    """Handle SIGINT and SIGTERM with `handle` within this block.
+
+    Python delivers signals to its main thread only; in any other thread nothing is changed.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -68,7 +68,7 @@ def test_resume_needs_the_folder_alone(begun, parlay, own_home, url):
     code, answer, err = parlay("resume", begun.path)
     assert code == 0, err
     assert (answer["state"], answer["num_trials"]) == ("completed", 2)
-    assert "brings back the other searches" in err
+    assert "restores the other searches" in err
     assert len(put_aside(own_home)) == 1
     assert LedgerReader(url).search(begun.search_id).state is SearchState.COMPLETED
 

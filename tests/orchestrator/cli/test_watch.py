@@ -15,7 +15,7 @@ import pytest
 from orchestrator.cli.main import run
 from orchestrator.cli.watch import DRIVER_LOOK_S, PATIENCE_S, SETTLE_S, Watch, WhoDrives, who_drives
 from orchestrator.lifecycle.driver_job import submit_first_link
-from orchestrator.lifecycle.driver_queue import ASKED_EVERY_S, SURELY_EVERY_S
+from orchestrator.lifecycle.driver_queue import MAX_AGE_IF_MISSING_S, MAX_AGE_S
 from orchestrator.search.lease import LEASE_DURATION_S, acquire_lease, release_lease
 from search_spaces.errors import InputError
 from slurm.driver_script import DriverJob
@@ -260,7 +260,7 @@ class TestWhoDrives:
         folder.driver_script.touch()
         job_id = queue.submit(f"{folder.search_id}.driver")
         queue.others_end()
-        assert who_drives(folder).words.endswith(f"job {job_id} runs on n1, and has not taken the search yet")
+        assert who_drives(folder).words.endswith(f"job {job_id} runs on n1 and does not hold the search yet")
         queue.slurm.cluster.requeue(job_id)
         standing = who_drives(folder)
         assert standing.is_expected
@@ -272,7 +272,7 @@ class TestWhoDrives:
         standing = who_drives(folder)
         assert not standing.is_expected
         assert standing.words.endswith(f"parlay resume {folder.search_id} --as-job goes on with it")
-        assert queue.asked == [ASKED_EVERY_S, SURELY_EVERY_S]
+        assert queue.asked == [MAX_AGE_S, MAX_AGE_IF_MISSING_S]
 
     def test_slurm_is_asked_nothing_while_somebody_drives(self, folder, queue):
         folder.driver_script.touch()
@@ -290,7 +290,7 @@ class TestWhoDrives:
     )
     def test_the_service_is_asked(self, folder, monkeypatch, driver, is_expected):
         class Service:
-            def driver_of(self, search_id):
+            def driver_status(self, search_id):
                 assert search_id == folder.search_id
                 return driver
 

@@ -130,7 +130,7 @@ class TestWhenASearchEnds:
             patch.setattr("orchestrator.lifecycle.notify.search_summary", fail)
             code, status, err = parlay("run", str(path))
         assert (code, status["state"]) == (0, "completed")
-        assert "nobody was told of the search's end" in err
+        assert "no notification of the search's end was sent" in err
         assert parlay("resume")[0] == 0
         assert json.loads(told.read_text()) == status
 
@@ -155,7 +155,7 @@ class TestWhenASearchEnds:
             patch.setattr("orchestrator.lifecycle.lock.renew_lease", lose)
             code, status, err = parlay("resume")
         assert (code, status["state"]) == (0, "completed")
-        assert "nobody was told of the search's end: taken over" in err
+        assert "no notification of the search's end was sent: taken over" in err
         assert not SearchFolder(tmp_path / "runs" / status["search_id"]).notified.exists(), "the other one tells"
 
         def die(command, payload):
