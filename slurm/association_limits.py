@@ -1,4 +1,4 @@
-"""What accounting lets a user have: accounts, QOS and their limits, as sacctmgr shows them. Pure."""
+"""Accounts, QOS and their limits as sacctmgr prints them. Pure."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ QOS_FORMAT = "Name,Flags,MaxWall,MaxJobsPU,MaxSubmitPU,MaxTRES"
 
 @dataclass(frozen=True)
 class Association:
-    """What the user may do under one account, in one partition or, where that is None, in all.
+    """A user's limits under one account, in one partition or, where that is None, in all.
 
-    Limits are infinite where there is none; `max_submit` counts jobs that wait and that run, `max_jobs` those that run.
+    A missing limit is infinite. `max_submit` counts pending and running jobs, `max_jobs` running ones.
     """
 
     account: str
@@ -31,9 +31,12 @@ class Association:
 
 @dataclass(frozen=True)
 class Qos:
-    """A quality of service. A job under one that lifts a limit of its partition (MaxTime, MaxNodes, MinNodes) is held
-    to the QOS's own instead. Of a job's QOS and that of its partition the latter's limits come first, unless the former
-    `overrides_partition_qos`. `max_nodes` and `max_gpus` are of one job."""
+    """A quality of service (QOS) and its limits.
+
+    A QOS that overrides a limit of the partition (MaxTime, MaxNodes, MinNodes) puts its own in its place. The limits of
+    the partition's QOS come before those of the job's, unless the latter `overrides_partition_qos`. `max_nodes` and
+    `max_gpus` are per job.
+    """
 
     name: str
     overrides_max_time: bool = False
@@ -49,13 +52,15 @@ class Qos:
 
 @dataclass(frozen=True)
 class AssociationLimits:
-    """All associations of a user with the cluster, none where accounting does not know them; and the cluster's QOS."""
+    """The user's associations with the cluster, empty where accounting does not know them, and all QOS of the
+    cluster."""
 
     associations: tuple[Association, ...] = ()
     all_qos: tuple[Qos, ...] = ()
 
     def of(self, options: JobOptions) -> tuple[Association, ...]:
-        """Those under which a job with these options would run; of every account where none is named."""
+        """Return the associations under which a job with these options would run; of every account where none is
+        named."""
         account, named = normalized_name(options.account or ""), (options.partition or "").split(",")
         return tuple(
             association
@@ -65,23 +70,23 @@ class AssociationLimits:
         )
 
     def qos(self, name: str | None) -> Qos | None:
-        """None for one that is not there, or not named."""
+        """Return the QOS of this name, or None."""
         return next((quality for quality in self.all_qos if quality.name == normalized_name(name or "")), None)
 
     def qos_of(self, options: JobOptions) -> Qos | None:
-        """The one that is named, else the account's default, where all it may be agree on that."""
+        """Return the QOS that the options name, else the account's default where all associations agree on one."""
         defaults = {association.default_qos for association in self.of(options)}
         default = defaults.pop() if len(defaults) == 1 else None
         return self.qos(options.qos or default)
 
 
 def normalized_name(name: str) -> str:
-    """An account or a QOS as accounting keeps it: Slurm compares them whatever their case."""
+    """Return an account or QOS in lower case, as accounting stores it: Slurm ignores case."""
     return name.lower()
 
 
 def parse_associations(stdout: str, cluster: str) -> tuple[Association, ...]:
-    """Rows of ASSOCIATION_FORMAT that are of this cluster; lines that are none are passed over."""
+    """Parse rows of ASSOCIATION_FORMAT of this cluster; other lines are skipped."""
     return tuple(
         Association(
             account=account,
@@ -98,7 +103,7 @@ def parse_associations(stdout: str, cluster: str) -> tuple[Association, ...]:
 
 
 def parse_qos(stdout: str) -> tuple[Qos, ...]:
-    """Rows of QOS_FORMAT."""
+    """Parse rows of QOS_FORMAT."""
     return tuple(
         Qos(
             name=name,
@@ -123,6 +128,6 @@ def _rows(stdout: str, format: str) -> Iterator[list[str]]:
 
 
 def _resource(text: str, name: str) -> float:
-    """The count of a trackable resource in `cpu=4,gres/gpu=2,node=1`."""
+    """Return the count of a trackable resource in `cpu=4,gres/gpu=2,node=1`."""
     counts = dict(resource.partition("=")[::2] for resource in text.split(","))
     return limit(counts.get(name, ""))

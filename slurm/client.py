@@ -1,4 +1,5 @@
-"""SlurmClient: the only file that runs Slurm's commands. Argument lists, never a shell; every call has a time limit."""
+"""Slurm client over Slurm's commands, and the only file that runs them: argument lists, no shell, a timeout for each
+call."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ from slurm.script import render_script
 
 COMMAND_TIMEOUT_S = 30.0
 CANCEL_TIMEOUT_S = 15.0
-"""How long `cancel` looks for the end of what it cancelled: KillWait and epilogs may take longer."""
+"""Longest wait in `cancel` for the jobs to end: KillWait and epilogs may take longer."""
 
 _REAP_TIMEOUT_S = 2.0  # a process in an uninterruptible wait (a dead file system) cannot even be killed
 _FIRST_LOOK_S = 0.5  # then after twice as long each time: five looks at a job that takes its time
@@ -57,11 +58,11 @@ _ACCOUNTED_STATES = "BF,CA,CD,DL,F,NF,OOM,PD,PR,R,S,TO"
 
 
 class SlurmClient(Slurm):
-    """Slurm's own commands (sbatch, squeue, scontrol, sacct, scancel), as the user of this process.
+    """Slurm's commands (sbatch, squeue, scontrol, sacct, scancel), run as the user of this process. Not thread-safe.
 
-    One thread. Queries are read from the commands' plain formats. `squeue --json` is not used: it exits 0 with an empty
-    list of jobs when the controller is down, and its fields change between versions. `before_command` is called before
-    each of them: one may take `timeout_s` seconds and several follow each other.
+    Output is parsed from the plain formats. `squeue --json` is not used: it exits 0 with an empty list of jobs when the
+    controller is down, and its fields change between versions. `before_command` is called before each command, which
+    may take `timeout_s` seconds; one method may run several.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class SlurmClient(Slurm):
         return time.time()
 
     def settings(self) -> SlurmSettings:
-        """Asked once; the same for the life of this client."""
+        """Return the configuration, queried once per client."""
         if self._settings is None:
             found = parse_config(self._query("scontrol", "show", "config"))
             partitions = self.partitions()
@@ -121,12 +122,14 @@ class SlurmClient(Slurm):
         return Submission(SubmitStatus.ACCEPTED if message is None else SubmitStatus.REFUSED, message=message or "")
 
     def _without_nodes(self, request: JobRequest, refused: Submission) -> Submission:
-        """A request for more nodes than are up is refused by a test alone: submitted, it waits for them."""
+        """Return BUSY where too few nodes are up: a test alone refuses that, but sbatch accepts it and the job
+        waits."""
         message = wait_reason(request, self.nodes())
         return refused if message is None else Submission(SubmitStatus.BUSY, message=message)
 
     def _beyond_partition(self, request: JobRequest, tested: str) -> str | None:
-        """What Slurm accepts and never starts where EnforcePartLimits is NO. A QOS may lift its partition's limit."""
+        """Return the limit because of which Slurm would accept the job and never start it, where EnforcePartLimits is
+        NO."""
         if self.settings().enforces_limits:
             return None
         partitions, found = self.partitions(), parse_tested_partition(tested)
@@ -148,7 +151,7 @@ class SlurmClient(Slurm):
         )
         jobs = parse_squeue(stdout)
         if not jobs and _rows(stdout):
-            raise SlurmUnreachable(f"squeue answered what is no list of jobs: {printable(stdout)}")
+            raise SlurmUnreachable(f"squeue printed something other than a list of jobs:  {printable(stdout)}")
         return jobs
 
     def describe(self, job_id: str) -> JobSnapshot | None:
@@ -183,7 +186,8 @@ class SlurmClient(Slurm):
         return [j for j in jobs if j.name in names and (j.submitted_at is None or j.submitted_at >= int(since))]
 
     def cancel(self, jobs: Sequence[JobSnapshot]) -> set[str]:
-        """Waits up to CANCEL_TIMEOUT_S for their end, or until the controller falls silent.
+        """Cancel as `Slurm.cancel` does, and wait up to CANCEL_TIMEOUT_S for the jobs to end, or until the controller
+        is silent.
 
         Raises SlurmUnreachable only before anything was cancelled.
         """
@@ -201,14 +205,14 @@ class SlurmClient(Slurm):
         return pending
 
     def _still_there(self, jobs: Sequence[JobSnapshot]) -> set[str]:
-        """Ids of those that have not ended. An id may meanwhile belong to another job: the name tells."""
+        """Return the ids of those that have not ended; the name is compared too, since ids are reused."""
         wanted = {_identity(job) for job in jobs}
         return {job.job_id for job in self.jobs() if _identity(job) in wanted and not job.state.is_ended}
 
     def _scancel(self, job_ids: Sequence[str]) -> None:
-        """Ask once for all; whether it helped is seen by looking, since scancel exits 0 for jobs it does not know.
+        """Send scancel. Its exit code is not used, since it exits 0 for unknown jobs.
 
-        After a request without an answer the others would only wait as long.
+        After a request without an answer the remaining ones are not sent: they would only time out as well.
         """
         for begin in range(0, len(job_ids), _IDS_A_CALL):
             try:
@@ -227,7 +231,7 @@ class SlurmClient(Slurm):
         return self._run(argv, query_environment(self._environ), None)
 
     def _answer(self, result: _Result) -> str:
-        """What the command printed. Absent is not done: an error beside an empty answer is no answer."""
+        """Return the command's stdout. An error with an empty stdout is not an empty answer: SlurmUnreachable."""
         if result.rc is None:
             raise SlurmUnreachable(f"{result.command} did not answer within {self._timeout_s:g} s")
         if result.rc != 0 or (not result.stdout.strip() and "error" in result.stderr):
@@ -238,9 +242,9 @@ class SlurmClient(Slurm):
     def _run(
         self, argv: Sequence[str], environment: Mapping[str, str], directory: Path | None, given: str | None = None
     ) -> _Result:
-        """Run a command to its end, or kill it and all it started at the time limit. Raises SlurmUnreachable.
+        """Run a command to its end, or kill its process group at the timeout. Raises SlurmUnreachable.
 
-        `given` is what it reads from its standard input.
+        `given` is written to its standard input.
         """
         self._before_command()
         if self._is_missing(argv[0]):
@@ -276,7 +280,7 @@ class SlurmClient(Slurm):
 
 @dataclass(frozen=True)
 class _Result:
-    """What a command printed; `rc` is None when it was killed at its time limit."""
+    """Output of a command; `rc` is None when it was killed at its timeout."""
 
     command: str
     rc: int | None
@@ -285,7 +289,7 @@ class _Result:
 
 
 def _remaining_output(child: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
-    """Reap a killed process, and take what it had printed."""
+    """Reap a killed process and return what it had printed."""
     try:
         return child.communicate(timeout=_REAP_TIMEOUT_S)
     except subprocess.TimeoutExpired as error:
@@ -297,7 +301,7 @@ def _identity(job: JobSnapshot) -> tuple[str, str, str]:
 
 
 def _rows(stdout: str) -> list[str]:
-    """Lines that should be jobs: with SLURM_CLUSTERS set, squeue names the cluster in a line of its own."""
+    """Lines that should be jobs: with SLURM_CLUSTERS set, squeue prints the cluster's name on a line of its own."""
     return [line for line in stdout.split("\n") if line.strip() and not line.startswith("CLUSTER: ")]
 
 

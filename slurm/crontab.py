@@ -1,4 +1,4 @@
-"""A script that cron, or Slurm's own scrontab, starts again and again. Pure."""
+"""Scripts and lines for cron and for Slurm's scrontab. Pure."""
 
 from __future__ import annotations
 
@@ -11,23 +11,26 @@ from slurm.request import JobOptions
 from slurm.script import clock
 
 LONGEST_RUN_MIN = 15
-"""What scrontab gives a run: it takes seconds, or as long as a Slurm that hangs or a database that is away let it."""
+"""Time limit of a scrontab job: a run takes seconds, longer only where Slurm or the database hangs."""
 
 
 def render_repeated(argv: Sequence[str], log: Path, environ: Mapping[str, str]) -> str:
-    """The script: `argv` with these variables, since cron knows nothing of the user's shell, its words at the end of
-    `log`."""
+    """Render a script that sets these variables, runs `argv` and appends its output to `log`.
+
+    cron does not know the environment of the user's shell.
+    """
     exports = [f"export {name}={shlex.quote(value)}" for name, value in environ.items()]
     return "\n".join(["#!/bin/sh", *exports, f"exec {shlex.join(argv)} >> {shlex.quote(str(log))} 2>&1"]) + "\n"
 
 
 def crontab_line(script: Path) -> str:
-    """For `crontab -e`: every minute. cron takes a bare % for the end of the line."""
+    """Return the line for `crontab -e`: every minute. cron reads a bare % as a newline."""
     return f"* * * * * {_command(script)}".replace("%", r"\%")
 
 
 def scrontab_lines(script: Path, job_name: str, options: JobOptions) -> list[str]:
-    """For `scrontab -e`: every five minutes, a job of one task, with the account and the partition of `options`."""
+    """Return the lines for `scrontab -e`: every five minutes, a job of one task with the account and partition of
+    `options`."""
     directives = [
         f"--job-name={job_name}",
         "--nodes=1",

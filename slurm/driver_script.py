@@ -1,4 +1,4 @@
-"""The job that a driver itself runs in: one process on one node, told before its time is over. Pure."""
+"""Batch script of a job that runs the driver: one process on one node, signalled before its time is over. Pure."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from slurm.request import JobOptions, JobRequest
 from slurm.script import clock
 
 SIGNAL_BEFORE_END_S = 120
-"""How long before the end of its time a driver is told; Slurm may do so up to a minute earlier."""
+"""Time before the job's limit at which the driver is signalled; Slurm may do so up to a minute earlier."""
 
 PAUSE_S = 60
-"""How long after its submission a link of the chain starts at the earliest: should drivers die as soon as they start,
-they follow each other a minute apart and not as fast as Slurm can."""
+"""Earliest start of a driver job after its submission: drivers that die at once follow each other a minute apart."""
 
 _SHARED = ("account", "partition", "qos", "reservation", "comment")
-"""Who pays, and where."""
+"""Options about accounting and placement, which the driver's job shares with the trials."""
 
 
 @dataclass(frozen=True)
 class DriverJob(JobRequest):
-    """One node, one task: the batch script is the driver, without srun. `after` is the job whose end it waits for."""
+    """One node, one task: the batch script runs the driver without srun. `after` is the job that it depends on."""
 
     after: str | None = None
 
@@ -36,19 +35,19 @@ class DriverJob(JobRequest):
 
 
 def options_of_driver(options: JobOptions) -> JobOptions:
-    """Of the options of a search's trials those that a driver shares. It needs no GPU."""
+    """Return those options of a search's trials that its driver's job shares. It needs no GPU."""
     return JobOptions(**{name: getattr(options, name) for name in _SHARED})
 
 
 def place_directives(options: JobOptions) -> list[str]:
-    """What `options_of_driver` leaves of a search's options."""
+    """Return sbatch directives for the options that `options_of_driver` keeps."""
     return [f"--{name}={value}" for name in _SHARED if (value := getattr(options, name)) is not None]
 
 
 def render_driver_script(job: DriverJob) -> str:
-    """The text of `job.script`; sbatch is to be started in `job.directory`.
+    """Render the text of `job.script`, for sbatch in `job.directory`.
 
-    The driver takes the place of the script's shell (`exec`), so that `B:` sends the signal to it and to nobody else.
+    The driver replaces the script's shell (`exec`), so that `B:` sends the signal to it alone.
     """
     directives = "\n".join(f"#SBATCH {directive}" for directive in _directives(job))
     return f"#!/bin/bash\n{directives}\n\nexec {shlex.join(job.argv)}\n"

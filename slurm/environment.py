@@ -1,4 +1,4 @@
-"""The environment that Slurm's commands run in, and what the user's own asked of sbatch. Pure."""
+"""Environment of Slurm's commands, and the sbatch options in the user's own environment. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ RANK_NAMES = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "GROUP_WORLD_SIZE"),
     *("ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"),
 )
-"""What tells a rank who it is: left over from another launcher, all ranks would take themselves for the same one."""
+"""Variables that identify a rank: left over from another launcher, they would give all ranks the same identity."""
 
 _FOREIGN_PREFIXES = (
     *("SLURM", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SINFO_"),
@@ -18,9 +18,9 @@ _FOREIGN_PREFIXES = (
 
 _NAME_THE_CLUSTER = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS")
 _FINDS_THE_CLUSTER = (*_NAME_THE_CLUSTER, "SLURM_JWT", "SLURM_SACK_SOCKET")
-"""Kept: without them the commands would ask another cluster than the user's own do, or would not be let in.
+"""Variables to keep: without them the commands would query another cluster, or be refused.
 
-SLURM_CLUSTERS is read by every command alike; SBATCH_CLUSTERS by sbatch alone, whose jobs squeue would then not see.
+SLURM_CLUSTERS is read by every command, SBATCH_CLUSTERS by sbatch alone, whose jobs squeue would then not see.
 """
 
 _SAME_WORDS_EVERYWHERE = {"TZ": "UTC", "SLURM_TIME_FORMAT": "standard", "LC_ALL": "C"}
@@ -38,42 +38,43 @@ _CARRIED = {
     "network": ("SBATCH_NETWORK",),
     "signal": ("SBATCH_SIGNAL",),
 }
-"""Our options and the variables that sbatch reads for them (sbatch(1), "INPUT ENVIRONMENT VARIABLES"), first one first.
+"""Options and the variables that sbatch reads for them (sbatch(1), "INPUT ENVIRONMENT VARIABLES"), by precedence.
 
-SLURM_ACCOUNT is no input of sbatch's, but what many sites and login scripts set; Slurm itself sets SLURM_JOB_ACCOUNT.
+SLURM_ACCOUNT is not read by sbatch, but set by many sites and login scripts; Slurm itself sets SLURM_JOB_ACCOUNT.
 """
 
 _MEANT_BY_BEING_SET = "SBATCH_EXCLUSIVE"
-"""Takes a word or none, so sbatch takes the empty one for whole nodes."""
+"""Options with an optional value: sbatch reads an empty one as whole nodes."""
 
 
 @dataclass(frozen=True)
 class InheritedOption:
-    """What a variable of the environment would have asked of sbatch, in the words of an option of ours."""
+    """An option that a variable of the environment would have set for sbatch, as written there."""
 
     variable: str
     value: str
 
 
 def submission_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment for sbatch, which the job inherits: the user's own without other jobs' and launchers'.
+    """Return the environment for sbatch, which the job inherits: the user's own without other jobs' and launchers'
+    variables.
 
-    SBATCH_* variables go because they override what stands in the script, SLURM_* because a driver that itself runs
-    in a job would hand on that job's shape, the others because trial ranks would believe them.
+    SBATCH_* would override the script's directives, SLURM_* would hand on the shape of the driver's own job, and the
+    others would mislead the ranks.
     """
     return {name: value for name, value in environ.items() if name in _FINDS_THE_CLUSTER or not _is_foreign(name)}
 
 
 def query_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment for all other commands: as above, and they print times in UTC, in one form, in English."""
+    """Return the environment for all other commands: as for sbatch, with times in UTC, in one format, in English."""
     return {**submission_environment(environ), **_SAME_WORDS_EVERYWHERE}
 
 
 def inherited_options(environ: Mapping[str, str]) -> dict[str, InheritedOption]:
-    """What the user's own environment would have asked of sbatch, by the names of JobOptions and as written there.
+    """Return the sbatch options set in the user's environment, by the names of JobOptions and as written there.
 
-    It takes no effect by itself (see `submission_environment`): the caller shows it and puts it into the script.
-    GPUs of a kind (`SBATCH_GPUS_PER_NODE=v100:2`) are generic resources, which say the same.
+    They have no effect by themselves (see `submission_environment`): the caller shows them and puts them into the
+    script. GPUs of a type (`SBATCH_GPUS_PER_NODE=v100:2`) are given as generic resources.
     """
     found: dict[str, InheritedOption] = {}
     for option, names in _CARRIED.items():
@@ -87,7 +88,7 @@ def inherited_options(environ: Mapping[str, str]) -> dict[str, InheritedOption]:
 
 
 def _with_gpus(gres: InheritedOption | None, gpus: InheritedOption) -> InheritedOption:
-    """`v100:2,a100:1` as generic resources, beside those that are asked for anyhow."""
+    """Add `v100:2,a100:1` to the generic resources asked for."""
     asked = InheritedOption(gpus.variable, ",".join(f"gpu:{kind}" for kind in gpus.value.split(",")))
     if gres is None:
         return asked
@@ -95,12 +96,12 @@ def _with_gpus(gres: InheritedOption | None, gpus: InheritedOption) -> Inherited
 
 
 def cluster_key(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """What tells two clusters apart that may be asked from one machine."""
+    """Return the values that distinguish the clusters reachable from one machine."""
     return tuple(cluster_variables(environ).get(name, "") for name in _NAME_THE_CLUSTER)
 
 
 def cluster_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Those variables that say which cluster is asked; none where it is the machine's own."""
+    """Return those variables that select the cluster; empty for the machine's default."""
     return {name: environ[name] for name in _NAME_THE_CLUSTER if environ.get(name)}
 
 

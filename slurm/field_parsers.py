@@ -1,4 +1,4 @@
-"""Single values as Slurm's commands print them: fields, counts, lengths of time. Pure."""
+"""Parsers of single values in the output of Slurm's commands: fields, counts, durations. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _CLOCK = re.compile(r"(?:([0-9]{1,6})-)?([0-9]{1,6}):([0-9]{2}):([0-9]{2})")
 
 
 def field_of(line: str, key: str) -> str:
-    """The value of ` key=value` in a line of scontrol's; "" where there is none."""
+    """Return the value of ` key=value` in a line of scontrol's, or ""."""
     match = re.search(rf" {key}=(\S*)", line)
     return match[1] if match else ""
 
@@ -19,13 +19,13 @@ def whole_number(text: str) -> int | None:
 
 
 def limit(text: str, none: float = math.inf) -> float:
-    """A count that is a limit; `none` where it is no number, as UNLIMITED."""
+    """Parse a limit; `none` where it is not a number, such as UNLIMITED."""
     found = whole_number(text)
     return none if found is None else float(found)
 
 
 def clock_s(text: str) -> float:
-    """Seconds of `[days-]hh:mm:ss`; infinite for UNLIMITED, and for what is no such time."""
+    """Return the seconds of `[days-]hh:mm:ss`; infinite for UNLIMITED and for any other text."""
     match = _CLOCK.fullmatch(text)
     if match is None:
         return math.inf

@@ -1,4 +1,4 @@
-"""Slurm's host lists: `n[1-4,7],gpu[001-003]-ib[0-1],login` as names, and names as a short list. Pure."""
+"""Slurm's host lists, such as `n[1-4,7],gpu[001-003]-ib[0-1],login`: expansion and compression. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import groupby, product
 
 MAX_HOSTS = 100_000
-"""No cluster has more; a list that says so is a mistake, and would only cost memory."""
+"""Larger than any cluster: a longer list is a mistake and would only cost memory."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
@@ -15,11 +15,11 @@ _NUMBERED = re.compile(r"(.*?)([0-9]{1,9})([^0-9]*)", re.DOTALL)
 
 
 class HostListError(ValueError):
-    """Text that is no host list, or one of more than MAX_HOSTS names."""
+    """Not a host list, or a list of more than MAX_HOSTS names."""
 
 
 def expand(text: str) -> tuple[str, ...]:
-    """The names in the order given, () for blank text. Raises HostListError."""
+    """Return the names in the order given, () for blank text. Raises HostListError."""
     hosts: list[str] = []
     for entry in _entries(text) if text.strip() else ():
         hosts.extend(_expand_entry(entry, MAX_HOSTS - len(hosts)))
@@ -27,12 +27,12 @@ def expand(text: str) -> tuple[str, ...]:
 
 
 def expand_all(texts: Iterable[str]) -> tuple[str, ...]:
-    """The names in all of these lists, in the order given. Raises HostListError."""
+    """Return the names in all of these lists, in the order given. Raises HostListError."""
     return expand(",".join(texts))
 
 
 def compress(hosts: Iterable[str]) -> str:
-    """Each name once, sorted by number, runs of the last number in brackets; "" for none."""
+    """Return a host list of the names, each once, sorted, with ranges in brackets; "" for none."""
     parts: list[tuple[tuple[str, str, int], int, str]] = []  # (what surrounds the number and its width), number, name
     plain: set[str] = set()
     for host in set(hosts):
@@ -73,7 +73,7 @@ def _expand_entry(entry: str, room: int) -> list[str]:
         choices.append(options)
     hosts = ["".join(chosen) for chosen in product(*choices)]
     if not _NAME.fullmatch(hosts[0]):
-        raise HostListError(f"{_short(entry)} is no host name")
+        raise HostListError(f"{_short(entry)} is not a host name")
     return hosts
 
 
@@ -82,11 +82,11 @@ def _expand_ranges(text: str, room: int) -> list[str]:
     for item in text.split(","):
         match = _RANGE.fullmatch(item)
         if match is None:
-            raise HostListError(f"[{_short(text)}] is no list of numbers and ranges")
+            raise HostListError(f"[{_short(text)}] is not a list of numbers and ranges")
         low, high = match[1], match[2] or match[1]
         count = int(high) - int(low) + 1
         if count < 1:
-            raise HostListError(f"the range {item} runs backwards")
+            raise HostListError(f"the range {item} is descending")
         if len(numbers) + count > room:
             raise HostListError(f"more than {MAX_HOSTS} hosts")
         numbers.extend(f"{number:0{len(low)}d}" for number in range(int(low), int(high) + 1))
@@ -94,7 +94,7 @@ def _expand_ranges(text: str, room: int) -> list[str]:
 
 
 def _bracketed(key: tuple[str, str, int], members: list[tuple[int, str]]) -> str:
-    """One entry for names that differ in their number alone."""
+    """Return one entry for names that differ in their number alone."""
     if len(members) == 1:
         return members[0][1]
     before, after, width = key

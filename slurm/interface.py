@@ -1,4 +1,4 @@
-"""Slurm as Parlay sees it: its questions and its requests. Implemented by the real client and by FakeSlurm."""
+"""Slurm interface: queries, submissions and cancellation, implemented by SlurmClient and FakeSlurm."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slurm.request import JobRequest
 
 
 class SlurmUnreachable(Exception):
-    """Slurm, or one part of it, did not answer: nothing is known, and nothing was changed as far as can be told."""
+    """Slurm, or one part of it, did not answer: its state is unknown, and as far as can be told nothing was changed."""
 
 
 class SubmitStatus(str, Enum):
@@ -37,7 +37,7 @@ class SubmitStatus(str, Enum):
 
 @dataclass(frozen=True)
 class Submission:
-    """The answer to a submission; `message` are Slurm's own, "" where it said nothing."""
+    """Result of a submission. `message` is Slurm's own text, "" where it printed nothing."""
 
     status: SubmitStatus
     job_id: str | None = None
@@ -46,12 +46,11 @@ class Submission:
 
 @dataclass(frozen=True)
 class SlurmSettings:
-    """What the cluster's configuration says of time; seconds. Defaults are Slurm's own (slurm.conf(5)).
+    """Time limits and defaults from the cluster's configuration, in seconds. Defaults are Slurm's own (slurm.conf(5)).
 
-    A job may run `over_time_limit_s` beyond its limit, or as long as its partition says instead, is looked at once a
-    minute, and has `kill_wait_s` between SIGTERM and SIGKILL. An ended job is forgotten by squeue and scontrol
-    `min_job_age_s` after its end. Without `enforces_limits` a job beyond its partition's limits is accepted, and waits
-    for ever.
+    A job may run `over_time_limit_s` beyond its limit, or its partition's value instead. Slurm checks limits once a
+    minute and waits `kill_wait_s` between SIGTERM and SIGKILL. squeue and scontrol forget a job `min_job_age_s` after
+    its end. Without `enforces_limits` a job beyond its partition's limits is accepted and stays pending for ever.
     """
 
     cluster_name: str = ""
@@ -66,43 +65,47 @@ class SlurmSettings:
     partition_over_times_s: Mapping[str, float] = field(default_factory=dict)
 
     def over_time_s(self, partition: str | None) -> float:
-        """Seconds for which a job may run beyond its limit at most, in the partition, or any of several with commas."""
+        """Return the most seconds that a job may run beyond its limit in this partition, or in any of several with
+        commas."""
         names = (partition or self.default_partition).split(",")
         return max(self.partition_over_times_s.get(name, self.over_time_limit_s) for name in names)
 
 
 class Slurm(ABC):
-    """One cluster, as one user. No method waits longer than its own time limit; all raise SlurmUnreachable."""
+    """One cluster, seen by one user. Each method has its own time limit; all raise SlurmUnreachable."""
 
     user: str
 
     @abstractmethod
     def now(self) -> float:
-        """UTC seconds since the epoch, on this cluster's clock."""
+        """Return UTC seconds since the epoch by the cluster's clock."""
 
     @abstractmethod
     def monotonic(self) -> float:
-        """Seconds of a clock that nobody sets: what passes is measured with it."""
+        """Return seconds of a monotonic clock, for measuring durations."""
 
     @abstractmethod
     def settings(self) -> SlurmSettings:
-        """The cluster's configuration."""
+        """Return the cluster's configuration."""
 
     @abstractmethod
     def partitions(self) -> tuple[PartitionSnapshot, ...]:
-        """All partitions, hidden ones too, as they are now (scontrol)."""
+        """Return the current state of all partitions, hidden ones included (scontrol)."""
 
     @abstractmethod
     def nodes(self) -> tuple[NodeSnapshot, ...]:
-        """All nodes as they are now, one for each partition that a node is in (sinfo)."""
+        """Return the current state of all nodes, once for each partition of a node (sinfo)."""
 
     @abstractmethod
     def association_limits(self) -> AssociationLimits | None:
-        """What accounting lets the user have: accounts, QOS and their limits (sacctmgr); None without accounting."""
+        """Return the user's accounts, QOS and their limits (sacctmgr); None without accounting."""
 
     def beyond_limits(self, request: JobRequest, partitions: Sequence[PartitionSnapshot]) -> str | None:
-        """Why none of these partitions ever starts the job, unless the QOS that it would run under, a default one also,
-        lifts that limit. Of one that is named and not known, Slurm itself tells what is wrong with it."""
+        """Return the reason why none of these partitions would ever start the job, or None.
+
+        Limits that the job's QOS, named or default, overrides do not count. An unknown QOS is left to Slurm's own
+        message.
+        """
         if (message := beyond_limits(request, partitions)) is None:
             return None
         qos = None
@@ -115,35 +118,36 @@ class Slurm(ABC):
 
     @abstractmethod
     def test(self, request: JobRequest) -> Submission:
-        """What would become of this request, in Slurm's own words and without a job id.
+        """Test a request without submitting it; the result has Slurm's own message and no job id.
 
-        REFUSED for one that would never run; BUSY where it would wait for what only the site's people can end: a
-        partition that is closed, nodes that are down or drained; ACCEPTED for all others, also on a full cluster.
-        Nothing is submitted, and nothing has to lie in the request's directory.
+        REFUSED: it would never run. BUSY: it would wait for an administrator (a partition that is closed, nodes that
+        are down or drained). ACCEPTED otherwise, also on a full cluster. The request's directory may be empty.
         """
 
     @abstractmethod
     def submit(self, request: JobRequest) -> Submission:
-        """Submit the script that lies at `request.script`. Never raises: what went wrong is in the answer."""
+        """Submit the script at `request.script`. Never raises: the result reports failures."""
 
     @abstractmethod
     def jobs(self) -> tuple[JobSnapshot, ...]:
-        """All of the user's jobs that the controller remembers, ended ones included: one question (squeue)."""
+        """Return all of the user's jobs that the controller knows, ended ones included, with one squeue."""
 
     @abstractmethod
     def describe(self, job_id: str) -> JobSnapshot | None:
-        """One job in full, exit code and restarts included (scontrol); None for an id the controller does not know."""
+        """Return one job with its exit code and restarts (scontrol), or None for an id that the controller does not
+        know."""
 
     @abstractmethod
     def accounted_jobs(self, names: Iterable[str], since: float) -> tuple[JobSnapshot, ...] | None:
-        """What accounting holds of jobs of these names submitted since then (sacct); None where there is no accounting.
+        """Return the accounting records of jobs of these names submitted since `since` (sacct); None without
+        accounting.
 
-        Only the final record of a job has `ended_at`: one without it is still being written.
+        Only the final record of a job has `ended_at`; a record without it is still being written.
         """
 
     @abstractmethod
     def cancel(self, jobs: Sequence[JobSnapshot]) -> set[str]:
-        """Cancel these jobs, each only if id, name and user still match; returns the ids of those that may still run.
+        """Cancel these jobs, each only if id, name and user still match. Return the ids of those that may still run.
 
-        A job that has already ended is no failure.
+        A job that has already ended is not an error.
         """

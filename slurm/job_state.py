@@ -1,4 +1,4 @@
-"""What Slurm says of a job: its state as an enum, the rest as plain values. Pure."""
+"""Job states and snapshots of jobs. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class JobState(str, Enum):
-    """Slurm's job states (squeue(1), "JOB STATE CODES"); UNKNOWN is a word that stands in none of our lists."""
+    """Slurm's job states (squeue(1), "JOB STATE CODES"). UNKNOWN stands for any other word."""
 
     __str__ = str.__str__
 
@@ -39,12 +39,12 @@ class JobState(str, Enum):
 
     @property
     def is_ended(self) -> bool:
-        """Whether a job in this state runs nothing any more and never will."""
+        """True if a job in this state runs nothing and never will."""
         return self in _ENDED
 
     @property
     def waits(self) -> bool:
-        """Whether a job in this state holds no node yet, or not any more."""
+        """True if a job in this state holds no node, not yet or no longer."""
         return self in _WAITING
 
 
@@ -76,11 +76,11 @@ _WAITING = frozenset(
 
 @dataclass(frozen=True)
 class JobSnapshot:
-    """One job as one of Slurm's commands described it. Times are UTC seconds since the epoch.
+    """One job as reported by one of Slurm's commands. Times are UTC seconds since the epoch.
 
-    `state_text` is Slurm's own word, kept where it means nothing to us. `reason` is why the job waits or how it failed
-    (None for Slurm's "None"). `nodes` are expanded names, () before there are any. `exit_code` and `signal` are the two
-    halves of Slurm's ExitCode, None from a command that does not say them. `restarts` counts requeues, None likewise.
+    `state_text` is Slurm's own word. `reason` is why the job waits or how it failed (None for Slurm's "None"). `nodes`
+    are expanded names, () before there are any. `exit_code` and `signal` are the two halves of Slurm's ExitCode, None
+    where the command does not report them. `restarts` counts requeues, None likewise.
     """
 
     job_id: str

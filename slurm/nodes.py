@@ -1,7 +1,7 @@
-"""Nodes as sinfo lists them, and whether a job is only kept from starting by those that are away. Pure.
+"""Nodes as sinfo lists them, and whether only unavailable nodes keep a job from starting. Pure.
 
-`sbatch --test-only` refuses a job for which too few nodes are up with the same words as one that no node could ever
-run, while sbatch itself takes the first, and it waits. Only the nodes tell the two apart.
+`sbatch --test-only` gives the same message for a job with too few nodes up as for one that no node could ever run,
+while sbatch itself accepts the first, and it waits. Only the list of nodes distinguishes the two.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from slurm.hostlist import compress, expand_all
 from slurm.request import JobRequest
 
 SINFO_FORMAT = "%N|%T|%c|%m|%G|%P"
-"""Name, state, CPUs, memory (MiB), generic resources, partition: a line for each node of each partition (`--Node`)."""
+"""Name, state, CPUs, memory (MiB), generic resources, partition: a line per node and partition (`--Node`)."""
 
 _AWAY = ("down", "drain", "fail", "error", "unknown", "inval", "maint", "reboot")
-"""How the states begin in which a node takes no job now and will again (sinfo(1), "NODE STATE CODES")."""
+"""Prefixes of states in which a node takes no job now but will again (sinfo(1), "NODE STATE CODES")."""
 
 _GPUS = re.compile(r"(?:^|,)gpu(?::[^:,()]+)?:([0-9]{1,4})(?![0-9])")
 _GPU_KINDS = re.compile(r"(?:^|,)gpu:([^:,()]*[^:,()0-9][^:,()]*)")
@@ -29,7 +29,7 @@ _MEM_MIB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
 class NodeSnapshot:
     """One node as a member of one partition. `state_text` is Slurm's word; with a * the node does not respond.
 
-    `memory_mib` is what Slurm counts of it, None where nobody says; `gpu_kinds` are the site's names of its GPUs.
+    `memory_mib` is None where Slurm does not report it; `gpu_kinds` are the site's names of its GPUs.
     """
 
     name: str
@@ -43,12 +43,12 @@ class NodeSnapshot:
 
     @property
     def is_away(self) -> bool:
-        """Whether it takes no new job for now."""
+        """True if the node takes no new job for now."""
         return self.state_text.startswith(_AWAY) or self.state_text.endswith("*")
 
 
 def parse_sinfo(stdout: str) -> tuple[NodeSnapshot, ...]:
-    """Rows of SINFO_FORMAT; lines that are none are passed over."""
+    """Parse rows of SINFO_FORMAT; other lines are skipped."""
     return tuple(node for line in stdout.split("\n") if (node := _node(line)) is not None)
 
 
@@ -75,7 +75,8 @@ def _leading_number(text: str) -> int | None:
 
 
 def wait_reason(request: JobRequest, nodes: Iterable[NodeSnapshot]) -> str | None:
-    """The nodes that are away and that the job would wait for; None where they are not what keeps it from starting."""
+    """Describe the unavailable nodes that the job would wait for; None where they are not what keeps it from
+    starting."""
     fitting = {node.name: node for node in _allowed(request, nodes) if _has_room(request, node)}
     away = [node for node in fitting.values() if node.is_away]
     if not len(fitting) - len(away) < request.num_nodes <= len(fitting):
@@ -85,7 +86,7 @@ def wait_reason(request: JobRequest, nodes: Iterable[NodeSnapshot]) -> str | Non
 
 
 class Resource(str, Enum):
-    """What a job asks of each of its nodes, or of a partition's nodes together."""
+    """A resource that a job requests on each node, or nodes of a partition."""
 
     __str__ = str.__str__
 
@@ -97,17 +98,17 @@ class Resource(str, Enum):
 
 @dataclass(frozen=True)
 class Shortage:
-    """What a job asks for, and that too few of the nodes it may use have, whatever state they are in."""
+    """A requested resource of which too few of the allowed nodes have enough, whatever their state."""
 
     resource: Resource
     message: str
 
 
 def shortages(request: JobRequest, nodes: Iterable[NodeSnapshot]) -> tuple[Shortage, ...]:
-    """Everything of which the nodes that the job may use have too little; () where it could run. Nodes may repeat."""
+    """Return all resources of which the allowed nodes have too little; () where the job could run. Nodes may repeat."""
     allowed = {node.name: node for node in _allowed(request, nodes)}.values()
     if len(allowed) < request.num_nodes:
-        message = f"{_counted(request.num_nodes)} asked for, there are {len(allowed)}"
+        message = f"{_counted(request.num_nodes)} requested, there are {len(allowed)}"
         return (Shortage(Resource.NODES, message),)
     wants: tuple[tuple[Resource, int, Callable[[NodeSnapshot], int | None]], ...] = (
         (Resource.CPUS, cpus_requested(request), lambda node: node.cpus),
@@ -119,7 +120,7 @@ def shortages(request: JobRequest, nodes: Iterable[NodeSnapshot]) -> tuple[Short
         having = [count for node in allowed if (count := of(node)) is not None]
         too_few = [count for count in having if count < asked]
         if len(allowed) - len(too_few) < request.num_nodes:
-            found.append(Shortage(resource, f"{asked} {resource} a node asked for, the nodes have {_range(having)}"))
+            found.append(Shortage(resource, f"{asked} {resource} per node requested, the nodes have {_range(having)}"))
     return tuple(found)
 
 
@@ -133,7 +134,7 @@ def _range(counts: Sequence[int]) -> str:
 
 
 def _allowed(request: JobRequest, nodes: Iterable[NodeSnapshot]) -> list[NodeSnapshot]:
-    """Those of the request's partitions that it neither keeps away from nor leaves out."""
+    """Return the nodes of the request's partitions that the job may use."""
     options = request.options
     partitions = options.partition.split(",") if options.partition else None
     avoided, wanted = set(expand_all((*options.exclude, *request.exclude))), set(expand_all(options.nodelist))
@@ -151,18 +152,18 @@ def _has_room(request: JobRequest, node: NodeSnapshot) -> bool:
 
 
 def cpus_requested(request: JobRequest) -> int:
-    """CPUs on each node."""
+    """Return the CPUs requested on each node."""
     return request.tasks_per_node * (request.options.cpus_per_task or 1)
 
 
 def gpus_requested(request: JobRequest) -> int:
-    """GPUs on each node, of `--gpus-per-node=4` or `--gres=gpu:a100:4`."""
+    """Return the GPUs requested on each node, from `--gpus-per-node=4` or `--gres=gpu:a100:4`."""
     if request.options.gpus_per_node is not None:
         return request.options.gpus_per_node
     return sum(int(count) for count in _GPUS.findall(request.options.gres or ""))
 
 
 def memory_mib_requested(request: JobRequest) -> int:
-    """MiB on each node, of `--mem=20G`; 0 where nothing is asked for, or all that a node has."""
+    """Return the MiB requested on each node, from `--mem=20G`; 0 for none, or for all that a node has."""
     match = re.fullmatch(r"([0-9]{1,12})([KMGT]?)", request.options.mem or "")
     return 0 if match is None else int(int(match[1]) * _MEM_MIB[match[2] or "M"])

@@ -1,7 +1,7 @@
-"""Checks what the user set for jobs, before any of it is written into a script. Pure.
+"""Checks of the user's job options before they are written into a script. Pure.
 
-Every value is held against a pattern of what it may look like. A blank, a quote or a # inside a directive can silently
-drop the ones after it, so nothing is escaped there: what would need it is refused.
+Every value is matched against a pattern. A blank, a quote or a # inside a directive can silently drop the ones after
+it, so nothing is escaped there: values that would need it are refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from slurm.request import Container, JobOptions, Launch, Runtime
 
 @dataclass(frozen=True)
 class OptionProblem:
-    """One thing wrong with an option: its key (`modules[1]`, `env.RANK`), the value, the broken rule, what to do."""
+    """A problem with one option: its key (`modules[1]`, `env.RANK`), its value, the rule and the fix."""
 
     key: str
     value: object
@@ -26,7 +26,7 @@ class OptionProblem:
 
 
 def option_problems(options: JobOptions) -> tuple[OptionProblem, ...]:
-    """Everything for which these options must be refused, in the order of JobOptions; () when they may be used."""
+    """Return the problems for which these options must be refused, in the order of JobOptions."""
     return (
         *_text_problems(options),
         *_count_problems(options),
@@ -42,14 +42,14 @@ def option_problems(options: JobOptions) -> tuple[OptionProblem, ...]:
 
 
 def option_warnings(options: JobOptions) -> tuple[OptionProblem, ...]:
-    """What may be used, but is worth a word: variables that change which programs and libraries the ranks find."""
+    """Return warnings on variables that change which programs and libraries the ranks find."""
     rule = "replaces what the modules and the setup file have set, and decides what every rank runs"
     fix = "extend it in setup_file instead, if the rest of it is still needed"
     return tuple(OptionProblem(f"env.{n}", options.env[n], rule, fix) for n in _RISKY_VARIABLES if n in options.env)
 
 
 def requests_gpus(gres: str | None) -> bool:
-    """Whether these generic resources ask for GPUs."""
+    """True if these generic resources include GPUs."""
     return "gpu" in [entry.split(":")[0] for entry in (gres or "").split(",")]
 
 
@@ -81,7 +81,7 @@ _PATTERNS = {
     ),
     "exclusive": (r"user|mcs", "true, false, user or mcs"),
 }
-"""Option -> what it may look like, as a pattern and in words."""
+"""Option -> its pattern and the pattern's description."""
 
 _MOST_TASK_CPUS = 4096
 _MOST_CORE_THREADS = 8
@@ -102,7 +102,7 @@ SRUN_KEYS = (
     *("cpu-bind", "mem-bind", "gpu-bind", "gpus-per-task", "accel-bind", "hint", "threads-per-core", "cpu-freq"),
     *("gpu-freq", "gres-flags", "network", "mpi", "unbuffered"),
 )
-"""How tasks are bound and started; what is asked for, where it runs and what it is called is set elsewhere."""
+"""Options of srun about binding and starting tasks; resources, placement and names are set elsewhere."""
 _DIRECTIVE = re.compile(r"--([a-z][a-z0-9-]*)=([A-Za-z0-9_./,:=@%+&|*()\[\]~^-]{1,1024})")
 
 _SCHEDULER_PREFIXES = ("SLURM", "SBATCH_", "SRUN_", "PMI")
@@ -113,7 +113,7 @@ _OWN_KEYS = (
     *("time", "time-min", "no-requeue", "requeue", "output", "error", "open-mode", "array", "parsable", "wrap"),
     *("export", "export-file", "chdir", "dependency", "clusters", "wait", "test-only", "hold"),
 )
-"""What Parlay sets itself, or what would make one job into none, into several, or into one of another cluster."""
+"""Options that Parlay sets itself, or that would submit no job, several jobs, or a job of another cluster."""
 
 _OTHERS_KEYS = ("uid", "gid", "get-user-env")
 _OPTION_KEYS = tuple(
@@ -134,7 +134,7 @@ def _count_problems(options: JobOptions) -> Iterator[OptionProblem]:
     for key, most in _MOST.items():
         value = getattr(options, key)
         if value is not None and not 1 <= value <= most:
-            yield OptionProblem(key, value, f"{key} is a whole number from 1 to {most}", "leave it out for none")
+            yield OptionProblem(key, value, f"{key} is a whole number from 1 to {most}", "leave it out for the default")
 
 
 _MOST = {
@@ -146,7 +146,7 @@ _MOST = {
 
 def _gpu_problems(options: JobOptions) -> Iterator[OptionProblem]:
     if options.gpus_per_node is not None and requests_gpus(options.gres):
-        rule = f"GPUs are asked for once: gpus_per_node says {options.gpus_per_node}, gres says {options.gres}"
+        rule = f"GPUs are requested once: gpus_per_node is {options.gpus_per_node}, gres is {options.gres}"
         yield OptionProblem("gres", options.gres, rule, "leave out one of the two")
 
 
@@ -171,7 +171,9 @@ def _module_problems(modules: Iterable[str]) -> Iterator[OptionProblem]:
     for place, module in enumerate(modules):
         if not _MODULE.fullmatch(module):
             rule = "a module is name or name/version, of letters, digits and _ . + -"
-            yield OptionProblem(f"modules[{place}]", module, rule, "one module an entry; anything else into setup_file")
+            yield OptionProblem(
+                f"modules[{place}]", module, rule, "one module per entry; anything else goes into setup_file"
+            )
 
 
 def _variable_problems(options: JobOptions) -> Iterator[OptionProblem]:
@@ -181,8 +183,8 @@ def _variable_problems(options: JobOptions) -> Iterator[OptionProblem]:
             rule = "a variable's name is letters, digits and _, and begins with no digit"
             yield OptionProblem(key, name, rule, "rename it")
         elif name in RANK_NAMES or name.startswith(_SCHEDULER_PREFIXES):
-            rule = "SLURM_*, SBATCH_*, SRUN_*, PMI* and what tells a rank its place are set by Slurm and Parlay"
-            yield OptionProblem(key, value, rule, "leave it out; options of sbatch have keys of their own")
+            rule = "SLURM_*, SBATCH_*, SRUN_*, PMI* and rank variables are set by Slurm and Parlay"
+            yield OptionProblem(key, value, rule, "leave it out; options of sbatch have their own keys")
         elif "\n" in value or "\0" in value:
             yield OptionProblem(key, value, "a variable's value is one line", "set it in setup_file")
 
@@ -205,14 +207,14 @@ def _container_problems(container: Container | None) -> Iterator[OptionProblem]:
     for place, mount in enumerate(container.mounts):
         if not _MOUNT.fullmatch(mount) or any(_has_a_dotted_part(path) for path in mount.split(":")):
             rule = "a mount is SRC:DST or SRC:DST:ro, of absolute paths without blanks, : , and parts that are .."
-            yield OptionProblem(f"container.mounts[{place}]", mount, rule, "one mount an entry: /data:/data:ro")
+            yield OptionProblem(f"container.mounts[{place}]", mount, rule, "one mount per entry:  /data:/data:ro")
     if container.command:
-        rule = "a container is a runtime with an image, or a list of words"
+        rule = "a container is a runtime with an image, or a command"
         yield OptionProblem("container.command", list(container.command), rule, "leave out one of the two")
     if container.writable and container.runtime is Runtime.SHIFTER:
         yield OptionProblem("container.writable", True, "Shifter's images are read-only", "leave it out")
     if container.gpus is not None and container.runtime is not Runtime.APPTAINER:
-        rule = f"{container.runtime} brings the driver in by itself; apptainer is told nv or rocm"
+        rule = f"{container.runtime} binds the driver by itself; only apptainer takes nv or rocm"
         yield OptionProblem("container.gpus", container.gpus, rule, "leave it out")
 
 
@@ -223,11 +225,13 @@ def _has_a_dotted_part(path: str) -> bool:
 def _command_problems(words: tuple[str, ...]) -> Iterator[OptionProblem]:
     for place, token in enumerate(words):
         if not token or _CONTROL.search(token):
-            rule = "a container's command is a list of words without control characters"
-            yield OptionProblem(f"container[{place}]", token, rule, "one word an entry: [apptainer, exec, --nv, x.sif]")
+            rule = "a container's command is a list of texts without control characters"
+            yield OptionProblem(
+                f"container[{place}]", token, rule, "one word per entry: [apptainer, exec, --nv, x.sif]"
+            )
     if words and not _COMMAND.fullmatch(words[0]):
-        rule = "the first word of container is a command: a name or a path"
-        yield OptionProblem("container[0]", words[0], rule, "begin with the command, apptainer for example")
+        rule = "a container's command begins with a program: its name or path"
+        yield OptionProblem("container[0]", words[0], rule, "begin with the program, for example apptainer")
 
 
 def _launch_problems(launch: Launch) -> Iterator[OptionProblem]:
@@ -255,7 +259,7 @@ def _visibility_problems(launch: Launch) -> Iterator[OptionProblem]:
     if name not in VISIBLE_DEVICES:
         yield OptionProblem("launch.visible_devices", name, f"one of {', '.join(VISIBLE_DEVICES)}", "write one of them")
     if any(word.startswith(("--gpus-per-task", "--gpu-bind=closest")) for word in launch.srun):
-        rule = "a rank is shown its GPU once: by this variable, or by srun's --gpus-per-task or --gpu-bind"
+        rule = "a rank's GPU is set once: by this variable, or by srun's --gpus-per-task or --gpu-bind"
         yield OptionProblem("launch.visible_devices", name, rule, "leave out one of the two")
 
 
@@ -265,7 +269,7 @@ def _directive_problems(directives: Iterable[str]) -> Iterator[OptionProblem]:
         match = _DIRECTIVE.fullmatch(directive)
         if match is None:
             rule = "a directive is --key=value, without blanks, quotes and $ ` ; # \\"
-            yield OptionProblem(where, directive, rule, "write one long option of sbatch an entry")
+            yield OptionProblem(where, directive, rule, "write one long option of sbatch per entry")
             continue
         fault = _directive_fault(match[1])
         if fault is not None:
@@ -273,14 +277,14 @@ def _directive_problems(directives: Iterable[str]) -> Iterator[OptionProblem]:
 
 
 def _directive_fault(key: str) -> tuple[str, str] | None:
-    """Rule and fix for a key that may not be set this way. sbatch takes any beginning of a key for the whole."""
+    """Return rule and fix for a key that may not be set this way. sbatch accepts any unique prefix of a key."""
     if any(other.startswith(key) for other in _OTHERS_KEYS):
-        return "jobs run as who submits them, in an environment that the script sets up", "leave it out"
+        return "jobs run as the submitting user, in the environment that the script sets", "leave it out"
     if any(own.startswith(key) for own in _OWN_KEYS):
         return f"--{key} is set by Parlay", "leave it out"
     if key == "gpus":
         return "GPUs are asked for by the node; --gpus counts those of a whole job", "set gpus_per_node instead"
     option = next((option for option in _OPTION_KEYS if option.startswith(key)), None)
     if option is not None:
-        return f"--{option} has a key of its own", f"set {option.replace('-', '_')} instead"
+        return f"--{option} has its own key", f"set {option.replace('-', '_')} instead"
     return None

@@ -1,7 +1,7 @@
-"""What Slurm's commands print, as values. Pure, and no text makes anything here raise.
+"""Parsers of the output of Slurm's commands. Pure; no text makes them raise.
 
-Lines that do not parse are passed over: a warning, a header or a stranger's odd job name must not hide the other jobs.
-Times are read as UTC in Slurm's standard form; the client sees to both (slurm/environment.py).
+Lines that do not parse are skipped: a warning, a header or another user's odd job name must not hide other jobs. Times
+are read as UTC in Slurm's standard form, which the client's environment asks for (slurm/environment.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from slurm.interface import SlurmSettings, Submission, SubmitStatus
 from slurm.job_state import JobSnapshot, JobState
 
 SQUEUE_FORMAT = "%A|%u|%T|%r|%N|%V|%S|%e|%j"
-"""id, user, state, reason, nodes, submit, start, end, name: the name last, since it alone may hold anything."""
+"""id, user, state, reason, nodes, submit, start, end, name. The name is last, since it may hold any character."""
 
 SACCT_FORMAT = "JobIDRaw,User,State,ExitCode,Submit,Start,End,NodeList,JobName"
 
@@ -45,10 +45,10 @@ _SCONTROL_JOB = re.compile(
 
 
 def classify_submission(rc: int | None, stdout: str, stderr: str) -> Submission:
-    """What became of a submission; `rc` is sbatch's exit code, None or negative when it was killed.
+    """Classify a submission; `rc` is sbatch's exit code, None or negative when it was killed.
 
-    Only what is certain not to have submitted is BUSY or REFUSED. A request that may have reached the controller while
-    its answer was lost (a time-out, a broken connection) is UNCONFIRMED, and so is every message not known here.
+    Only what certainly did not submit is BUSY or REFUSED. A request that may have reached the controller while its
+    answer was lost (a timeout, a broken connection) is UNCONFIRMED, and so is every unknown message.
     """
     message = printable(stderr)
     if rc == 0 and (job_id := parse_submitted(stdout)) is not None:
@@ -64,27 +64,28 @@ def classify_submission(rc: int | None, stdout: str, stderr: str) -> Submission:
 
 
 def reports_no_answer(stderr: str) -> bool:
-    """Whether a command failed only because no controller answered it."""
+    """True if a command failed only because no controller answered."""
     return _matches((*_MAY_HAVE_ARRIVED, *_NOBODY_THERE), printable(stderr))
 
 
 def parse_tested_partition(stderr: str) -> str | None:
-    """The partition in which `sbatch --test-only` would start a job."""
+    """Return the partition in which `sbatch --test-only` would start a job."""
     match = re.search(r"to start at \S+ .*in partition (\S+)$", stderr, re.MULTILINE)
     return match[1] if match else None
 
 
 def parse_submitted(stdout: str) -> str | None:
-    """The id that `sbatch --parsable` printed (`12` or `12;cluster`), whatever else a site's wrapper printed around it.
+    """Return the id that `sbatch --parsable` printed (`12` or `12;cluster`), with whatever a site's wrapper printed
+    around it.
 
-    None when there is no id, or more than one to choose from.
+    None when there is no id, or more than one.
     """
     found = {match[1] for line in stdout.split("\n") if (match := _SUBMITTED.fullmatch(line.strip()))}
     return found.pop() if len(found) == 1 else None
 
 
 def printable(text: str) -> str:
-    """A command's message without blank lines and control characters, its end where it is long."""
+    """Return a command's message without blank lines and control characters, and only its end where it is long."""
     lines = (_CONTROL.sub(" ", line).strip() for line in text.split("\n"))
     return "\n".join(line for line in lines if line)[-_LONGEST_WORDS:]
 
@@ -168,7 +169,7 @@ def _matches(patterns: Iterable[str], message: str) -> bool:
 
 
 def _is_beyond_every_limit(message: str) -> bool:
-    """Whether the policy's message names a limit on the job itself (size, time), which waiting does not cure."""
+    """True if the message names a limit on the job itself (size, time), which waiting does not cure."""
     limits = re.findall(r"\b(?:QOS|Assoc)\w*(?:Limit|Minutes|RunMinsLimit)\b", message)
     return bool(limits) and not any("Submit" in limit for limit in limits)
 
@@ -177,17 +178,17 @@ def _is_beyond_every_limit(message: str) -> bool:
 
 
 def parse_squeue(stdout: str) -> tuple[JobSnapshot, ...]:
-    """Rows of SQUEUE_FORMAT."""
+    """Parse rows of SQUEUE_FORMAT."""
     return _rows(stdout, _squeue_row)
 
 
 def parse_sacct(stdout: str) -> tuple[JobSnapshot, ...]:
-    """Rows of SACCT_FORMAT (`sacct --parsable2 --allocations`), one a job."""
+    """Parse rows of SACCT_FORMAT (`sacct --parsable2 --allocations`), one per job."""
     return _rows(stdout, _sacct_row)
 
 
 def parse_scontrol_job(stdout: str, job_id: str) -> JobSnapshot | None:
-    """The line of this job in what `scontrol --oneliner show job` printed."""
+    """Parse the line of this job in the output of `scontrol --oneliner show job`."""
     matches = (_SCONTROL_JOB.fullmatch(line.strip()) for line in stdout.split("\n"))
     match = next((match for match in matches if match and match["job_id"] == job_id), None)
     if match is None:
@@ -234,10 +235,10 @@ def _snapshot(
     signal: int | None = None,
     restarts: int | None = None,
 ) -> JobSnapshot:
-    """A job from Slurm's own words: (id, user, state, reason, nodes) and (submit, start, end).
+    """Build a job from Slurm's text: (id, user, state, reason, nodes) and (submit, start, end).
 
-    The start of a waiting job and the end of a running one are expectations, not facts: they are left out. So is the
-    start of a job that was cancelled before it ever had a node, where Slurm repeats the end.
+    The start of a pending job and the end of a running one are estimates and left out. So is the start of a job that
+    was cancelled before it had a node, where Slurm repeats the end.
     """
     job_id, user, state_text, reason, node_list = head
     submitted_at, started_at, ended_at = map(parse_time, times)
@@ -260,7 +261,7 @@ def _snapshot(
 
 
 def parse_state(text: str) -> JobState:
-    """`CANCELLED by 1000` is CANCELLED, and so is `CANCELLED+`, the way sacct cuts a word that is too long."""
+    """Parse a state. `CANCELLED by 1000` and `CANCELLED+`, a word that sacct truncated, are CANCELLED."""
     word = text.split()[0] if text.split() else ""
     known = [state for state in JobState if state.value == word.rstrip("+")]
     if not known and word.endswith("+"):
@@ -269,7 +270,7 @@ def parse_state(text: str) -> JobState:
 
 
 def parse_nodes(text: str) -> tuple[str, ...]:
-    """The names in a host list; () for none, and for what is no host list."""
+    """Return the names in a host list; () for none, and for anything else."""
     if text in _NO_TEXT:
         return ()
     try:
@@ -279,7 +280,7 @@ def parse_nodes(text: str) -> tuple[str, ...]:
 
 
 def parse_time(text: str) -> float | None:
-    """UTC seconds since the epoch; None for N/A, Unknown, None and anything else that is no time."""
+    """Return UTC seconds since the epoch; None for N/A, Unknown, None and any other text."""
     if not _TIME.fullmatch(text):
         return None
     try:
@@ -289,7 +290,8 @@ def parse_time(text: str) -> float | None:
 
 
 def parse_exit_code(text: str) -> tuple[int | None, int | None]:
-    """Slurm's `code:signal`; a signal above 64 is one of Slurm's own marks (0:125 out of memory, 0:53 no directory)."""
+    """Parse Slurm's `code:signal`. A signal above 64 is a code of Slurm's own (0:125 out of memory, 0:53 no
+    directory)."""
     match = _EXIT_CODE.fullmatch(text)
     return (int(match[1]), int(match[2])) if match else (None, None)
 
@@ -298,7 +300,7 @@ def parse_exit_code(text: str) -> tuple[int | None, int | None]:
 
 
 def parse_config(stdout: str) -> SlurmSettings:
-    """`scontrol show config`; Slurm's defaults stand in for what is missing."""
+    """Parse `scontrol show config`, with Slurm's defaults for what is missing."""
     found = {m[1]: m[2] for line in stdout.split("\n") if (m := _CONFIG_LINE.fullmatch(line.strip()))}
     defaults = SlurmSettings()
     return SlurmSettings(
@@ -314,7 +316,7 @@ def parse_config(stdout: str) -> SlurmSettings:
 
 
 def _seconds(text: str | None, default: float) -> float:
-    """`30 sec`, `5 min` or UNLIMITED (of OverTimeLimit: no job is ever ended)."""
+    """Parse `30 sec`, `5 min` or UNLIMITED (of OverTimeLimit: no job is ever ended)."""
     if text == "UNLIMITED":
         return math.inf
     match = _LENGTH.fullmatch(text or "")

@@ -1,7 +1,7 @@
-"""Partitions as scontrol shows them, and what of a request none of them takes. Pure.
+"""Partitions as scontrol shows them, and the limits that a request exceeds. Pure.
 
-Where EnforcePartLimits is NO, sbatch and its test accept a job beyond its partition's limits, which then waits for
-ever: only these limits tell.
+Where EnforcePartLimits is NO, sbatch and its test accept a job beyond its partition's limits, which then stays pending
+for ever. Only these limits reveal it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _EVERYBODY = {"", "ALL", "(null)", "NONE", "N/A"}
 
 @dataclass(frozen=True)
 class PartitionSnapshot:
-    """One partition. `state_text` is Slurm's word: UP where jobs are taken and started.
+    """One partition. `state_text` is Slurm's word: UP where jobs are accepted and started.
 
-    Limits are infinite where there is none. `over_time_s` are the seconds for which a job may run beyond its limit,
-    None where the cluster's own hold. Of who is let in (`allowed_*`) None is everybody. `qos` is the partition's own,
-    whose limits all of its jobs are held to.
+    A missing limit is infinite. `over_time_s` is how long a job may run beyond its limit, None for the cluster's
+    default. `allowed_*` is None where everybody is allowed. `qos` is the partition's own, whose limits apply to all of
+    its jobs.
     """
 
     name: str
@@ -57,17 +57,17 @@ def _allows(name: str, allowed: Sequence[str] | None, denied: Sequence[str]) -> 
 
 
 def parse_partitions(stdout: str) -> tuple[PartitionSnapshot, ...]:
-    """Of `scontrol --oneliner show partition`; lines that are none are passed over."""
+    """Parse `scontrol --oneliner show partition`; other lines are skipped."""
     return tuple(partition for line in stdout.split("\n") if (partition := _partition(line)) is not None)
 
 
 def default_partition(partitions: Iterable[PartitionSnapshot]) -> str:
-    """Its name; "" where there is none."""
+    """Return the name of the default partition, or ""."""
     return next((partition.name for partition in partitions if partition.is_default), "")
 
 
 def named_partitions(request: JobRequest, partitions: Sequence[PartitionSnapshot]) -> list[PartitionSnapshot]:
-    """Those the request names, else the default one; names that no partition has are passed over."""
+    """Return the partitions that the request names, else the default one; unknown names are skipped."""
     if request.options.partition is None:
         return [partition for partition in partitions if partition.is_default]
     names = request.options.partition.split(",")
@@ -75,13 +75,16 @@ def named_partitions(request: JobRequest, partitions: Sequence[PartitionSnapshot
 
 
 def beyond_limits(request: JobRequest, partitions: Sequence[PartitionSnapshot], qos: Qos = NO_OVERRIDES) -> str | None:
-    """Why none of these partitions ever starts the job, by Slurm's own name of the reason; None where one may. `qos` is
-    the job's."""
+    """Return why none of these partitions would ever start the job, with Slurm's name of the reason; None where one
+    may.
+
+    `qos` is the job's.
+    """
     found = [_beyond(request, partition, qos) for partition in partitions]
     faults = [fault for fault in found if fault is not None]
     if not faults or len(faults) < len(found):
         return None
-    return f"{faults[0].reason}: the job would wait for ever; {', '.join(fault.message for fault in faults)}"
+    return f"{faults[0].reason}: the job would stay pending for ever;  {', '.join(fault.message for fault in faults)}"
 
 
 @dataclass(frozen=True)
@@ -92,13 +95,13 @@ class _Fault:
 
 def _beyond(request: JobRequest, partition: PartitionSnapshot, qos: Qos) -> _Fault | None:
     if request.time_limit_min * 60 > partition.max_time_s and not qos.overrides_max_time:
-        longest = f"the longest time allowed in partition {partition.name} is {partition.max_time_s / 60:g} minutes"
+        longest = f"partition {partition.name} allows at most {partition.max_time_s / 60:g} minutes"
         return _Fault("PartitionTimeLimit", longest)
     if request.num_nodes > partition.max_nodes and not qos.overrides_max_nodes:
-        most = f"partition {partition.name} gives a job {partition.max_nodes:g} nodes at most"
+        most = f"partition {partition.name} allows at most {partition.max_nodes:g} nodes"
         return _Fault("PartitionNodeLimit", most)
     if request.num_nodes < partition.min_nodes and not qos.overrides_min_nodes:
-        return _Fault("PartitionNodeLimit", f"partition {partition.name} takes jobs from {partition.min_nodes} nodes")
+        return _Fault("PartitionNodeLimit", f"partition {partition.name} needs at least {partition.min_nodes} nodes")
     return None
 
 
@@ -129,7 +132,7 @@ def _names(text: str) -> tuple[str, ...] | None:
 
 
 def _over_time_s(text: str) -> float | None:
-    """Minutes, or UNLIMITED; None for NONE, where the cluster's own limit holds."""
+    """Parse minutes or UNLIMITED; None for NONE, where the cluster's default applies."""
     if text == "UNLIMITED":
         return math.inf
     minutes = whole_number(text)

@@ -1,4 +1,4 @@
-"""What Slurm is asked for: one batch job whose ranks are one job step. Pure."""
+"""Job requests: one batch job whose ranks are one job step. Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from enum import StrEnum
 from pathlib import Path
 
 SETUP_NAME = "setup.sh"
-"""What the user's setup file is called beside the job's script."""
+"""Name of the copy of the user's setup file in the job's folder."""
 
 
 class Runtime(StrEnum):
-    """What starts containers."""
+    """Container runtimes."""
 
     PYXIS = "pyxis"
     APPTAINER = "apptainer"
@@ -21,10 +21,10 @@ class Runtime(StrEnum):
 
 @dataclass(frozen=True)
 class Container:
-    """The image that the ranks run in, and what of the node they see there; checked in option_checks.py.
+    """The image that the ranks run in, and what they see of the node; checked in option_checks.py.
 
-    `mounts` are `SRC:DST` or `SRC:DST:ro`. `gpus` is which driver Apptainer brings in, `nv` or `rocm`. Without a
-    `runtime` it is `command` before the ranks' own command, for example `("apptainer", "exec", "--nv", "image.sif")`.
+    `mounts` are `SRC:DST` or `SRC:DST:ro`. `gpus` is the driver that Apptainer binds, `nv` or `rocm`. Without a
+    `runtime`, `command` comes before the ranks' own command, for example `("apptainer", "exec", "--nv", "image.sif")`.
     """
 
     runtime: Runtime | None = None
@@ -37,11 +37,11 @@ class Container:
 
 @dataclass(frozen=True)
 class Launch:
-    """How srun starts the ranks, one task for each GPU.
+    """Options of starting the ranks by srun, one task per GPU.
 
-    `srun` are options of srun. `visible_devices` is the variable that shows each rank the GPU of its own number on the
-    node, and no other. `node_folders` are variables that name a folder of the step's own on each node, below these
-    paths. `address` is what the node of rank 0 calls itself where the ranks meet, see trials/ranks/address.py.
+    `srun` are options of srun. `visible_devices` is the variable that shows each rank only the GPU of its local number.
+    `node_folders` maps variables to paths, below which each step gets a folder of its own on each node. `address` is
+    the name by which the other ranks reach the node of rank 0, see trials/ranks/address.py.
     """
 
     srun: tuple[str, ...] = ()
@@ -52,12 +52,11 @@ class Launch:
 
 @dataclass(frozen=True)
 class JobOptions:
-    """What the user may set of a job, by the contract's names under `launcher.slurm`; checked in option_checks.py.
+    """Job options of the user, by the contract's names under `launcher.slurm`; checked in option_checks.py.
 
-    None and () leave a directive out. `modules` are loaded, then `setup_file` (a shell file of the user's, of which a
-    copy called SETUP_NAME lies beside the script) is sourced, then `env` is exported, in this order. `directives` are
-    raw `--key=value` lines. `exclusive` is whole nodes, or sbatch's word for whom they may be shared with (`user`,
-    `mcs`).
+    None and () leave a directive out. In the job, `modules` are loaded, then `setup_file` is sourced (a copy called
+    SETUP_NAME in the script's folder), then `env` is exported. `directives` are raw `--key=value` lines. `exclusive` is
+    True for whole nodes, or sbatch's word for sharing them (`user`, `mcs`).
     """
 
     account: str | None = None
@@ -89,11 +88,10 @@ class JobOptions:
 class JobRequest:
     """One job: `num_nodes` x `tasks_per_node` ranks, each running `argv`.
 
-    `name` is how the job is found again, so no two requests share one. `directory` is where job and ranks start;
-    job.sh and job.log lie there, and each rank writes `rank-NNNNN.log`. `time_limit_s` is rounded up to the whole
-    minutes Slurm knows. `environment` is exported to the ranks after the user's own. `exclude` are nodes to keep away
-    from, beside those in `options`. `folders` are what the ranks have to see of the node besides, where they run in a
-    container.
+    `name` identifies the job in queries, so it is unique. Job and ranks start in `directory`, which holds job.sh,
+    job.log and each rank's `rank-NNNNN.log`. `time_limit_s` is rounded up to whole minutes. `environment` is exported
+    to the ranks after the user's own. `exclude` are nodes to avoid in addition to those in `options`. `folders` are the
+    folders of the node that ranks in a container need to see.
     """
 
     name: str
@@ -109,25 +107,25 @@ class JobRequest:
 
     @property
     def script(self) -> Path:
-        """Where the batch script lies; it is written before the job is submitted."""
+        """Path of the batch script, written before the job is submitted."""
         return self.directory / "job.sh"
 
     @property
     def log(self) -> Path:
-        """What the batch script itself printed, Slurm's own last words included."""
+        """Output of the batch script, with Slurm's own messages."""
         return self.directory / "job.log"
 
     @property
     def rank_directory(self) -> str:
-        """Where the ranks start, as a word of the script."""
+        """Directory in which the ranks start, as a word of the script."""
         return str(self.directory)
 
     @property
     def time_limit_min(self) -> int:
-        """The time limit as Slurm is given it."""
+        """Time limit in minutes, as passed to Slurm."""
         return limit_min(self.time_limit_s)
 
 
 def limit_min(time_limit_s: float) -> int:
-    """A time limit in whole minutes, at least one: Slurm knows nothing shorter. What is below a millisecond is none."""
+    """Return a time limit in whole minutes, rounded up, at least one. Less than a millisecond is ignored."""
     return max(1, -(-int(time_limit_s * 1000) // 60_000))

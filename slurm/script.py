@@ -1,7 +1,7 @@
-"""A job request as the batch script that Slurm is given. Pure.
+"""Batch scripts of job requests. Pure.
 
-Values are written as they are given: option_checks.py has let nothing pass that would end a directive, since one blank
-or quote there can silently drop every directive after it.
+Values are written without escaping: option_checks.py refuses everything that would end a directive, since one blank or
+quote there can silently drop every directive after it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from slurm.shell_quoting import command, exports
 from slurm.srun_command import launch_environment, rank_command, srun_options
 
 NEXT_RUN = "--- restart "
-"""How a run begins in the job's and the ranks' logs after the job was put back into the queue; its number follows."""
+"""First line of a run in the job's and the ranks' logs after a requeue, followed by its number."""
 
 RANK_LOG = "rank-%5t.log"
-"""Slurm's pattern of the ranks' logs: the rank in at least five digits."""
+"""Slurm's file name pattern of the ranks' logs: the rank with at least five digits."""
 
 _NOTE_RESTART = f"""\
 if [ -n "${{SLURM_RESTART_COUNT:-}}" ]; then
@@ -31,15 +31,15 @@ _HAS_MODULE = "type module >/dev/null 2>&1 || . /etc/profile"
 
 
 def render_script(request: JobRequest, before_ranks: Sequence[str] = ()) -> str:
-    """The text of `request.script`. sbatch is to be started in `request.directory`, to which its paths are relative.
+    """Render the text of `request.script`, for sbatch in `request.directory`, to which its paths are relative.
 
-    `before_ranks` are lines after the user's own preparations.
+    `before_ranks` are lines after the user's own setup.
     """
     return _rendered(request, _launch_line(request), before_ranks)
 
 
 def render_pilot_script(request: JobRequest) -> str:
-    """The same for a job that is one process on its first node, and starts steps of its own."""
+    """Render the script of a job that is one process on its first node and starts steps itself."""
     return _rendered(request, f"exec {shlex.join(request.argv)}")
 
 
@@ -56,13 +56,13 @@ def _rendered(request: JobRequest, launch_line: str, before_ranks: Sequence[str]
 
 
 def last_run(log: str) -> str:
-    """What the job's last run wrote into a log, in which the runs before a requeue stand too."""
+    """Return the part of a log that the job's last run wrote, without the runs before a requeue."""
     *_, last = re.split(rf"^{re.escape(NEXT_RUN)}\d+$", log, flags=re.MULTILINE)
     return last.lstrip("\n")
 
 
 def _directives(request: JobRequest) -> list[str]:
-    """In a fixed order; the user's raw ones last, since sbatch believes the last of two."""
+    """Return the directives in a fixed order; the user's raw ones last, since sbatch uses the last of two."""
     return [
         f"--job-name={request.name}",
         f"--nodes={request.num_nodes}",
@@ -107,14 +107,14 @@ def _exclusive(wanted: bool | str) -> list[str]:
 
 
 def clock(minutes: int) -> str:
-    """A time limit as Slurm takes it, hh:mm:ss."""
+    """Format a time limit as hh:mm:ss, as Slurm takes it."""
     return f"{minutes // 60:02d}:{minutes % 60:02d}:00"
 
 
 def setup_lines(options: JobOptions) -> list[str]:
-    """The user's own preparations. No `set -u` or `set -e`: modules and setup files are seldom written for them.
+    """Return the user's setup. No `set -u` or `set -e`: modules and setup files are seldom written for them.
 
-    A module that cannot be loaded ends the job at once, with its own words in job.log.
+    A module that cannot be loaded ends the job at once, with its error in job.log.
     """
     lines = [f"module load {shlex.quote(module)} || exit" for module in options.modules]
     if lines:
@@ -125,7 +125,8 @@ def setup_lines(options: JobOptions) -> list[str]:
 
 
 def export_lines(request: JobRequest) -> list[str]:
-    """The user's variables, then the request's. srun takes the CPUs of a task from a variable alone (since 22.05)."""
+    """Export the user's variables, then the request's. srun takes the CPUs of a task only from a variable (since
+    22.05)."""
     cpus = request.options.cpus_per_task
     cpus_of_task = {} if cpus is None else {"SRUN_CPUS_PER_TASK": str(cpus)}
     each = (request.options.env, request.environment, launch_environment(request), cpus_of_task)
@@ -133,13 +134,13 @@ def export_lines(request: JobRequest) -> list[str]:
 
 
 def _unset(request: JobRequest) -> list[str]:
-    """Whatever a module, a setup file or a submission by hand left of another launcher's ranks."""
+    """Unset rank variables that a module, a setup file or a submission by hand left behind."""
     names = [name for name in RANK_NAMES if name not in request.environment]
     return [f"unset {' '.join(names)}"] if names else []
 
 
 def _launch_line(request: JobRequest) -> str:
-    """`exec`, so that the script's exit code is srun's, and Slurm's signals reach the ranks through it."""
+    """Start srun with `exec`, so that its exit code is the script's and it receives Slurm's signals."""
     words = [
         *("srun", "--export=ALL", "--kill-on-bad-exit=1"),
         *(f"--nodes={request.num_nodes}", f"--ntasks={request.num_nodes * request.tasks_per_node}"),

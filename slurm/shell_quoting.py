@@ -1,4 +1,4 @@
-"""Words of a shell script: plain ones, which are quoted, and those in which the shell fills in variables. Pure."""
+"""Words of a shell script: literal ones, which are quoted, and those with shell variables to expand. Pure."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Iterable, Mapping
 
 
 class Filled(str):
-    """A word with variables of the script's, as in `$here/code`; it holds nothing else that a shell would read."""
+    """A word with variables that the shell expands, as in `$here/code`, and no other shell syntax."""
 
 
 def joined(*parts: str) -> str:
-    """One word of several: with variables to fill in where one of them has such."""
+    """Concatenate parts into one word, a Filled one if any of the parts is."""
     kind = Filled if any(isinstance(part, Filled) for part in parts) else str
     return kind("".join(parts))
 
 
 def quoted(word: str) -> str:
-    """The word as it stands in a script."""
+    """Quote a word for a script."""
     return f'"{word}"' if isinstance(word, Filled) else shlex.quote(word)
 
 
 def command(words: Iterable[str]) -> str:
-    """The words as one command."""
+    """Join the words into one command line."""
     return " ".join(quoted(word) for word in words)
 
 
 def exports(variables: Mapping[str, str]) -> list[str]:
-    """A line for each variable that is exported."""
+    """Return an `export` line for each variable."""
     return [f"export {name}={quoted(value)}" for name, value in variables.items()]

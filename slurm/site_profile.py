@@ -1,7 +1,7 @@
-"""Profiles of clusters: what their users set for every job, as a TOML file says it. Standard library only.
+"""Site profiles: TOML files with what a cluster's users set for every job. Standard library only.
 
-`[slurm]` holds keys of the search file's `launcher.slurm`; what they may be is checked where that section is. What is
-checked here is the rest: who says so, and which limits the partitions have.
+`[slurm]` holds keys of the search file's `launcher.slurm`, checked with that section. This module checks the rest:
+sources, and the limits of partitions and QOS.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_BYTES = 2**18
 
 @dataclass(frozen=True)
 class Source:
-    """Where something about a cluster is said, and the day it was read there (YYYY-MM-DD)."""
+    """Reference for the profile: a URL and the day it was read (YYYY-MM-DD)."""
 
     url: str
     read: str
@@ -29,9 +29,9 @@ class Source:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a partition or QOS allows one user, as the sources have it; None where they say nothing.
+    """Limits of a partition or QOS for one user, from the sources; None where they do not say.
 
-    `max_nodes` and `max_minutes` are of one job; `max_running` counts jobs, `max_jobs` also those that wait.
+    `max_nodes` and `max_minutes` are per job; `max_running` counts running jobs, `max_jobs` also pending ones.
     """
 
     max_nodes: int | None = None
@@ -42,10 +42,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class SiteProfile:
-    """One cluster: community knowledge, which nobody has verified there.
+    """Profile of one cluster: community knowledge, not verified there.
 
-    `slurm` are values for `launcher.slurm` where the user gives none. `limits` are by partition or QOS. `notes` are
-    what users of this cluster should know besides.
+    `slurm` are defaults for `launcher.slurm`. `limits` are by partition or QOS. `notes` are further advice for users.
     """
 
     name: str
@@ -57,10 +56,10 @@ class SiteProfile:
     notes: tuple[str, ...] = ()
 
     def limit_warnings(self, names: tuple[str, ...], num_nodes: int, minutes: int, jobs: int) -> list[str]:
-        """Where jobs of this size, so many at a time, go beyond what is known of these partitions and QOS."""
+        """Return warnings where jobs of this size and number exceed the known limits of these partitions and QOS."""
         wanted = {"max_nodes": num_nodes, "max_minutes": minutes, "max_running": jobs, "max_jobs": jobs}
         return [
-            f"{name} is said to allow {getattr(self.limits[name], key)} {_WHAT[key]}, not {value}"
+            f"{name} allows {getattr(self.limits[name], key)} {_WHAT[key]}, {value} requested"
             for name in names
             if name in self.limits
             for key, value in wanted.items()
@@ -69,15 +68,15 @@ class SiteProfile:
 
 
 _WHAT = {
-    "max_nodes": "nodes a job",
-    "max_minutes": "minutes a job",
-    "max_running": "running jobs of one user",
-    "max_jobs": "jobs of one user, those that wait included",
+    "max_nodes": "nodes per job",
+    "max_minutes": "minutes per job",
+    "max_running": "running jobs per user",
+    "max_jobs": "running and pending jobs per user",
 }
 
 
 class SiteProfileError(Exception):
-    """A profile that cannot be read, or is none: what is wrong with it, and in which file."""
+    """A profile that cannot be read or is invalid: its file and the problems."""
 
     def __init__(self, file: str, *problems: OptionProblem):
         super().__init__(f"{file}: {'; '.join(f'{p.key}: {p.rule}' for p in problems)}")
@@ -86,12 +85,12 @@ class SiteProfileError(Exception):
 
 
 def site_names() -> list[str]:
-    """The profiles that come with Parlay."""
+    """Return the names of the profiles that come with Parlay."""
     return sorted(path.stem for path in SITES.glob("*.toml"))
 
 
 def read_site(path: Path) -> SiteProfile:
-    """The profile in this file; SiteFault with everything that is wrong with it."""
+    """Read the profile in this file. Raises SiteProfileError with all problems."""
     data = _toml(path)
     problems = [*_unknown(data, "", _TOP), *_top_problems(data), *_limit_problems(data.get("limits", {}))]
     if problems:
@@ -121,11 +120,11 @@ def _toml(path: Path) -> dict[str, Any]:
             )
         return tomllib.loads(raw.decode())
     except OSError as error:
-        words = f"it cannot be read: {error.strerror or error}"
+        words = f"cannot be read: {error.strerror or error}"
         fix = f"name a file, or one of {', '.join(site_names())}"
         raise SiteProfileError(str(path), _fault(None, str(path), words, fix)) from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SiteProfileError(str(path), _fault(None, None, f"it is no TOML: {error}", "correct that line")) from error
+        raise SiteProfileError(str(path), _fault(None, None, f"not TOML: {error}", "correct that line")) from error
 
 
 _TOP = ("title", "sources", "slurm", "limits", "notes")
@@ -139,7 +138,7 @@ def _top_problems(data: Mapping[str, Any]) -> Iterator[OptionProblem]:
     if not isinstance(title, str) or not title.strip():
         yield _fault("title", title, "the cluster's name, a text", 'title = "Ada, our own cluster"')
     if not isinstance(sources, list):
-        yield _fault("sources", sources, "a list of who says so", 'sources = [{url = "...", read = "2026-11-22"}]')
+        yield _fault("sources", sources, "a list of sources", 'sources = [{url = "...", read = "2026-11-22"}]')
     for place, source in enumerate(sources if isinstance(sources, list) else ()):
         yield from _source_problems(f"sources[{place}]", source)
     if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
@@ -150,7 +149,7 @@ def _top_problems(data: Mapping[str, Any]) -> Iterator[OptionProblem]:
 
 def _source_problems(key: str, source: Any) -> Iterator[OptionProblem]:
     if not isinstance(source, dict) or set(source) != set(_SOURCE) or not all(type(v) is str for v in source.values()):
-        yield _fault(key, source, "url and read, both texts", '{url = "...", read = "2026-11-22"}')
+        yield _fault(key, source, "url and read, both strings", '{url = "...", read = "2026-11-22"}')
     elif not _DATE.fullmatch(source["read"]):
         yield _fault(f"{key}.read", source["read"], "a day, YYYY-MM-DD", "write the day on which it was read")
 

@@ -1,4 +1,4 @@
-"""One squeue for all drivers of a user: the last answer lies in a small file that they share."""
+"""Cache of squeue's answer in a small file that all drivers of a user share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from slurm.interface import Slurm
 from slurm.job_state import JobSnapshot, JobState
 
 LOCK_TIMEOUT_S = 35.0
-"""A little longer than the longest question: who holds the lock is asking."""
+"""A little longer than the longest query: the holder of the lock is running one."""
 
 _LOCK_LOOK_S = 0.05
 _MAX_BYTES = 64 * 1024 * 1024
@@ -31,7 +31,7 @@ _JOB_FIELDS = {field.name for field in fields(JobSnapshot)}
 
 @dataclass(frozen=True)
 class SqueueSnapshot:
-    """The jobs as they were at `asked_at` (UTC seconds, the beginning of the question), which took `took_s` seconds."""
+    """Jobs as of `asked_at` (UTC seconds, the start of the query), which took `took_s` seconds."""
 
     jobs: tuple[JobSnapshot, ...]
     asked_at: float
@@ -39,7 +39,7 @@ class SqueueSnapshot:
 
     @cached_property
     def by_name(self) -> dict[str, list[JobSnapshot]]:
-        """The jobs of each name, in the order of the answer."""
+        """Jobs by name, in the order of the answer."""
         found: dict[str, list[JobSnapshot]] = {}
         for job in self.jobs:
             found.setdefault(job.name, []).append(job)
@@ -47,15 +47,16 @@ class SqueueSnapshot:
 
 
 class SqueueCache:
-    """`jobs` of one cluster, asked for at most as often as the most impatient of several processes needs it.
+    """Cached `Slurm.jobs` of one cluster for several processes: queried as often as the most demanding of them needs.
 
-    Any number of processes may use the same folder, also from different nodes; it should be the user's own (0700). The
-    file (0600) is trusted only if it is the user's own, private, whole, and of this cluster and user; anything else is
-    ignored and replaced. Where the folder cannot be written or locked, every process asks for itself.
+    Any number of processes may share the folder, also from different nodes; it should be the user's own (0700). The
+    file (0600) is used only if it is the user's own, private, complete, and of this cluster and user; otherwise it is
+    ignored and replaced. Where the folder cannot be written or locked, every process queries Slurm itself.
     """
 
     def __init__(self, slurm: Slurm, folder: Path, key: Sequence[str], clock: Callable[[], float] | None = None):
-        """`key` tells clusters apart (`environment.cluster_key`); `clock` gives UTC seconds, time.time if absent."""
+        """`key` identifies the cluster (`environment.cluster_key`); `clock` returns UTC seconds, time.time by
+        default."""
         self._slurm = slurm
         self._key = [*key, slurm.user]
         self._clock = clock or (lambda: time.time())
@@ -64,7 +65,7 @@ class SqueueCache:
         self._lock = folder / f"squeue-{name}.lock"
 
     def jobs(self, max_age_s: float) -> SqueueSnapshot:
-        """An answer whose question is at most `max_age_s` old; 0 asks anew in any case. Raises SlurmUnreachable."""
+        """Return jobs from a query at most `max_age_s` old; 0 always queries. Raises SlurmUnreachable."""
         answer = self._recent(max_age_s)
         if answer is not None:
             return answer
@@ -87,7 +88,7 @@ class SqueueCache:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock; without it where it cannot be had in time, or at all."""
+    """Hold the lock, or go on without it where it cannot be acquired in time."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     except OSError:
@@ -113,7 +114,7 @@ def _try_lock(descriptor: int) -> None:
 
 
 def _write(path: Path, key: Sequence[str], answer: SqueueSnapshot) -> None:
-    """Swapped in with one rename; mkstemp makes the file 0600."""
+    """Replace the file with one rename; mkstemp creates it with mode 0600."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with open(descriptor, "w", encoding="utf-8") as stream:
@@ -127,11 +128,11 @@ def _write(path: Path, key: Sequence[str], answer: SqueueSnapshot) -> None:
 
 
 _known: dict[Path, tuple[tuple[Any, ...], SqueueSnapshot]] = {}
-"""What was last found in each file, and which file that was: a process parses an answer once for all its drivers."""
+"""Last parsed content of each file with the file's version, so that a process parses it once for all its drivers."""
 
 
 def _read(path: Path, key: Sequence[str]) -> SqueueSnapshot | None:
-    """The answer in this file; None for a file that is not there, not ours alone, damaged, or of another cluster."""
+    """Return the content of the file; None if it is missing, not private, damaged, or of another cluster."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, encoding="utf-8") as stream:

@@ -1,6 +1,6 @@
-"""The command of a job's ranks: what stands between srun's own options and the trial program. Pure.
+"""Command line of a job's ranks, between srun's own options and the trial program. Pure.
 
-First comes what each rank does on its node (its GPU, folders of the job's own there), then the container's command,
+First comes a shell that prepares each rank on its node (its GPU, the step's folders), then the container's command,
 then the program.
 """
 
@@ -12,14 +12,14 @@ from slurm.request import Container, JobRequest, Launch, Runtime
 from slurm.shell_quoting import joined
 
 ADDRESS_VARIABLE = "PARLAY_ADDRESS"
-"""What the ranks read in trials/ranks/address.py, whose name this is again: this room knows nothing of trials."""
+"""Variable read in trials/ranks/address.py, which has the same constant: slurm/ does not import trials/."""
 
 _OWN_FOLDER = "parlay-$SLURM_JOB_ID.$SLURM_STEP_ID"
-"""A step's own, so that no trial of a pilot finds the caches of the one before."""
+"""Folder of one step, so that a pilot's trials do not share caches."""
 
 
 def srun_options(request: JobRequest) -> list[str]:
-    """Options of srun that the site and the container ask for."""
+    """Return the options of srun for the site and the container."""
     container = request.options.container
     words = list(request.options.launch.srun)
     if container is not None and container.runtime is Runtime.PYXIS:
@@ -28,14 +28,15 @@ def srun_options(request: JobRequest) -> list[str]:
 
 
 def rank_command(request: JobRequest) -> list[str]:
-    """What srun starts as each rank."""
+    """Return the command that srun starts as each rank."""
     return [*_on_the_node(request.options.launch), *_in_container(request), *request.argv]
 
 
 def launch_environment(request: JobRequest) -> dict[str, str]:
-    """What site and container want exported: how a node calls itself, and what Apptainer must not take from the image.
+    """Return variables to export for the site and the container: the node's address, and what Apptainer must set
+    itself.
 
-    A variable called APPTAINERENV_X is X in the container, whatever the image sets.
+    APPTAINERENV_X is X in the container, whatever the image sets.
     """
     options = request.options
     address = {} if options.launch.address is None else {ADDRESS_VARIABLE: options.launch.address}
@@ -45,8 +46,10 @@ def launch_environment(request: JobRequest) -> dict[str, str]:
 
 
 def _on_the_node(launch: Launch) -> list[str]:
-    """A shell that sets what only a rank's own node knows, and becomes the rank. Someone else's folder of that name
-    ends the rank: /tmp is everybody's."""
+    """Return a shell command that sets variables known only on the rank's node and then becomes the rank.
+
+    A folder of that name that belongs to another user ends the rank: /tmp is world-writable.
+    """
     lines = [f'd="{base}/{_OWN_FOLDER}"; {_MAKE_OWN}' + _exported(base, launch) for base in _bases(launch)]
     if launch.visible_devices is not None:
         lines.append(f"export {launch.visible_devices}=$SLURM_LOCALID")
@@ -76,7 +79,7 @@ def _in_container(request: JobRequest) -> list[str]:
 
 
 def _pyxis(container: Container, request: JobRequest) -> list[str]:
-    """The variables by name: pyxis then takes the job's, not the image's."""
+    """Name the variables explicitly: pyxis then takes the job's values, not the image's."""
     mounts, names = _mounts(container, request), _variables(request)
     return [
         f"--container-image={container.image}",
@@ -99,7 +102,8 @@ def _apptainer(container: Container, request: JobRequest) -> list[str]:
 
 
 def _shifter(container: Container, request: JobRequest) -> list[str]:
-    """Images see parallel file systems where they lie (siteFs of udiRoot.conf): nothing of ours has to be mounted."""
+    """Build shifter's command. Images see parallel file systems at the same path (siteFs of udiRoot.conf): no mounts
+    needed."""
     return [
         "shifter",
         f"--image={container.image}",
@@ -110,13 +114,13 @@ def _shifter(container: Container, request: JobRequest) -> list[str]:
 
 
 def _mounts(container: Container, request: JobRequest) -> list[str]:
-    """The user's, then the folders without which no rank finds its code: what lies deeper comes last."""
+    """Return the user's mounts, then the folders that the ranks need; deeper paths come last."""
     taken = {mount.split(":")[1] for mount in container.mounts}
     return [*container.mounts, *(joined(folder, ":", folder) for folder in request.folders if folder not in taken)]
 
 
 def _variables(request: JobRequest) -> dict[str, str]:
-    """What is the same in the container whatever the image sets."""
+    """Return the variables that must have the same value in the container, whatever the image sets."""
     return {**request.options.env, **request.environment}
 
 

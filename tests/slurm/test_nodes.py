@@ -99,24 +99,24 @@ def test_memory_is_asked_for_in_mib_of_a_node(mem, mib):
     ("request_", "short"),
     [
         (asked(4), {}),
-        (asked(5), {Resource.NODES: "5 nodes asked for, there are 4"}),
+        (asked(5), {Resource.NODES: "5 nodes requested, there are 4"}),
         (asked(1, partition="gpu"), {}),
-        (asked(2, partition="gpu"), {Resource.NODES: "2 nodes asked for, there are 1"}),
+        (asked(2, partition="gpu"), {Resource.NODES: "2 nodes requested, there are 1"}),
         (asked(3, tasks=64), {}),  # nodes that are down count
-        (asked(4, tasks=64), {Resource.CPUS: "64 CPUs a node asked for, the nodes have 8 to 64"}),
-        (asked(3, tasks=4, cpus_per_task=17), {Resource.CPUS: "68 CPUs a node asked for, the nodes have 8 to 64"}),
+        (asked(4, tasks=64), {Resource.CPUS: "64 CPUs per node requested, the nodes have 8 to 64"}),
+        (asked(3, tasks=4, cpus_per_task=17), {Resource.CPUS: "68 CPUs per node requested, the nodes have 8 to 64"}),
         (asked(2, mem="500G"), {}),
         (
             asked(3, mem="500G"),
-            {Resource.MEMORY: "512000 MiB of memory a node asked for, the nodes have 16000 to 512000"},
+            {Resource.MEMORY: "512000 MiB of memory per node requested, the nodes have 16000 to 512000"},
         ),
         (asked(2, gpus_per_node=4), {}),
-        (asked(3, gpus_per_node=4), {Resource.GPUS: "4 GPUs a node asked for, the nodes have 0 to 4"}),
+        (asked(3, gpus_per_node=4), {Resource.GPUS: "4 GPUs per node requested, the nodes have 0 to 4"}),
         (
             asked(1, tasks=65, gpus_per_node=8),
             {
-                Resource.CPUS: "65 CPUs a node asked for, the nodes have 8 to 64",
-                Resource.GPUS: "8 GPUs a node asked for, the nodes have 0 to 4",
+                Resource.CPUS: "65 CPUs per node requested, the nodes have 8 to 64",
+                Resource.GPUS: "8 GPUs per node requested, the nodes have 0 to 4",
             },
         ),
     ],

@@ -102,10 +102,10 @@ def test_jobs_beyond_what_is_known_of_their_partitions_and_qos_are_named():
     lumi = read_site(SITES / "lumi.toml")
     assert lumi.limit_warnings(("standard-g",), num_nodes=1024, minutes=60, jobs=200) == []
     assert lumi.limit_warnings(("standard-g", "nosuch"), num_nodes=1025, minutes=3000, jobs=1) == [
-        "standard-g is said to allow 1024 nodes a job, not 1025",
-        "standard-g is said to allow 2880 minutes a job, not 3000",
+        "standard-g allows 1024 nodes per job, 1025 requested",
+        "standard-g allows 2880 minutes per job, 3000 requested",
     ]
     assert lumi.limit_warnings(("dev-g",), num_nodes=1, minutes=5, jobs=4) == [
-        "dev-g is said to allow 1 running jobs of one user, not 4",
-        "dev-g is said to allow 2 jobs of one user, those that wait included, not 4",
+        "dev-g allows 1 running jobs per user, 4 requested",
+        "dev-g allows 2 running and pending jobs per user, 4 requested",
     ]

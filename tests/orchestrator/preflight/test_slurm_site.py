@@ -158,7 +158,7 @@ def test_only_the_sizes_that_are_refused_are_told(tmp_path, slurm):
     ("words", "key", "line"),
     [
         ("Requested time limit is invalid (missing or exceeds some limit)", "measure.time_limit", 9),
-        ("PartitionTimeLimit: the job would wait for ever", "measure.time_limit", 9),
+        ("PartitionTimeLimit: the job would stay pending for ever", "measure.time_limit", 9),
         ("QOSMaxWallDurationPerJobLimit\nJob violates accounting/QOS policy", "measure.time_limit", 9),
         ("Invalid account or account/partition combination specified", "launcher.slurm.account", 13),
         ("User's group not permitted to use this partition", "launcher.slurm.partition", 14),

@@ -68,7 +68,7 @@ def test_two_hours_in_a_partition_of_one_are_an_error_though_sbatch_would_take_t
     findings = [f for f in examined(slurm, tmp_path) if f.name == "time_limit"]
     assert [f.level for f in findings] == [Level.ERROR, Level.ERROR]
     assert "for 121 minutes" in findings[0].message
-    assert "partition main is 60 minutes" in findings[0].message
+    assert "partition main allows at most 60 minutes" in findings[0].message
     assert "measure.time_limit" in (findings[0].fix or "")
     assert faults(slurm, tmp_path, "measure.time_limit=59m") == [("account", Level.NOTE)]
 
@@ -84,10 +84,10 @@ def test_more_nodes_than_a_partition_gives_are_an_error_of_the_largest_job_alone
     ("change", "name", "words"),
     [
         ("launcher.slurm.partition=nosuch", "partition", "there is no partition nosuch"),
-        ("launcher.slurm.cpus_per_task=3", "cpus", "12 CPUs a node asked for, the nodes have 8"),
-        ("launcher.slurm.mem=100G", "memory", "102400 MiB of memory a node asked for, the nodes have 64000"),
-        ("launcher.slurm.gpus_per_node=8", "gpus", "8 GPUs a node asked for, the nodes have 4"),
-        ("launcher.slurm.exclude=[n4]", "nodes", "4 nodes asked for, there are 3"),
+        ("launcher.slurm.cpus_per_task=3", "cpus", "12 CPUs per node requested, the nodes have 8"),
+        ("launcher.slurm.mem=100G", "memory", "102400 MiB of memory per node requested, the nodes have 64000"),
+        ("launcher.slurm.gpus_per_node=8", "gpus", "8 GPUs per node requested, the nodes have 4"),
+        ("launcher.slurm.exclude=[n4]", "nodes", "4 nodes requested, there are 3"),
         ("cluster.accelerator=h100-80gb", "accelerator", "is h100-80gb, the nodes' GPUs are a100"),
     ],
 )

@@ -222,9 +222,9 @@ def test_a_search_is_told_what_its_site_is_and_where_its_jobs_go_beyond_it(tmp_p
     first, *others = site_remarks(slurm, num_nodes=64, time_limit_s=600.0, jobs=4)
     assert first == "site lumi: LUMI-G (CSC); what users report, read 2026-11-22, verified by nobody (docs/sites.md)"
     assert others[:3] == [
-        "site lumi: dev-g is said to allow 32 nodes a job, not 64",
-        "site lumi: dev-g is said to allow 1 running jobs of one user, not 4",
-        "site lumi: dev-g is said to allow 2 jobs of one user, those that wait included, not 4",
+        "site lumi: dev-g allows 32 nodes per job, 64 requested",
+        "site lumi: dev-g allows 1 running jobs per user, 4 requested",
+        "site lumi: dev-g allows 2 running and pending jobs per user, 4 requested",
     ]
     assert others[3:] == [f"site lumi: {note}" for note in profile_named("lumi").notes]
 
