@@ -44,16 +44,15 @@ COMMAND_TIMEOUT_S = 30.0
 CANCEL_TIMEOUT_S = 15.0
 """Longest wait in `cancel` for the jobs to end: KillWait and epilogs may take longer."""
 
-_REAP_TIMEOUT_S = 2.0  # a process in an uninterruptible wait (a dead file system) cannot even be killed
-_FIRST_LOOK_S = 0.5  # then after twice as long each time: five looks at a job that takes its time
+_REAP_TIMEOUT_S = 2.0  # a process in an uninterruptible wait (a dead file system) cannot be killed
+_FIRST_LOOK_S = 0.5  # doubled each time: five queries for a job that ends slowly
 _NAMES_A_CALL = 200
 _IDS_A_CALL = 500
 _CLOCK_SLACK_S = 3600.0
 
 _SACCTMGR = ("sacctmgr", "--noheader", "--parsable2", "--readonly", "show")
 
-# sacct takes a job by when it became eligible, unless states are named: a job cancelled while it was held never did,
-# and stands in no answer without them.
+# Without states, sacct selects jobs by the time they became eligible, which a job cancelled while held never does.
 _ACCOUNTED_STATES = "BF,CA,CD,DL,F,NF,OOM,PD,PR,R,S,TO"
 
 
@@ -115,13 +114,13 @@ class SlurmClient(Slurm):
             self._answer(result)
         tested = classify_submission(result.rc, "", result.stderr)  # it prints no id
         if tested.status is SubmitStatus.REFUSED and "node configuration is not available" in tested.message:
-            return self._without_nodes(request, tested)
+            return self._busy_without_nodes(request, tested)
         if tested.status in (SubmitStatus.REFUSED, SubmitStatus.BUSY):
             return tested
         message = self._beyond_partition(request, result.stderr)
         return Submission(SubmitStatus.ACCEPTED if message is None else SubmitStatus.REFUSED, message=message or "")
 
-    def _without_nodes(self, request: JobRequest, refused: Submission) -> Submission:
+    def _busy_without_nodes(self, request: JobRequest, refused: Submission) -> Submission:
         """Return BUSY where too few nodes are up: a test alone refuses that, but sbatch accepts it and the job
         waits."""
         message = wait_reason(request, self.nodes())
@@ -140,12 +139,12 @@ class SlurmClient(Slurm):
         argv = ["sbatch", "--parsable", f"./{request.script.name}"]
         try:
             result = self._run(argv, submission_environment(self._environ), request.directory)
-        except SlurmUnreachable as error:  # sbatch did not even start: that is no word of the site's, and may pass
+        except SlurmUnreachable as error:  # sbatch itself did not start: not a refusal, and may pass
             return Submission(SubmitStatus.BUSY, message=str(error))
         return classify_submission(result.rc, result.stdout, result.stderr)
 
     def jobs(self) -> tuple[JobSnapshot, ...]:
-        # --all: partitions hidden from listings too, where a job of ours would otherwise seem to be gone.
+        # --all: jobs in partitions hidden from listings would otherwise seem to be gone.
         stdout = self._query(
             "squeue", "--noheader", "--all", "--states=all", f"--user={self._uid}", f"--format={SQUEUE_FORMAT}"
         )
@@ -257,7 +256,7 @@ class SlurmClient(Slurm):
                 stdin=subprocess.DEVNULL if given is None else subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                start_new_session=True,  # ctrl-C on a terminal must not end a submission half-way
+                start_new_session=True,  # Ctrl-C on a terminal must not interrupt a submission
             )
         except OSError as error:
             raise SlurmUnreachable(f"{argv[0]} could not be started: {error}") from error
@@ -265,7 +264,7 @@ class SlurmClient(Slurm):
             data = None if given is None else given.encode()
             stdout, stderr = child.communicate(data, timeout=self._timeout_s)
         except BaseException as error:
-            # Not reaped yet, so its id, and its group's, cannot be a stranger's.
+            # Not reaped yet, so its id and its group's cannot have been reused.
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             stdout, stderr = _remaining_output(child)

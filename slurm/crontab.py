@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from slurm.driver_script import place_directives
+from slurm.driver_script import account_directives
 from slurm.request import JobOptions
 from slurm.script import clock
 
@@ -37,7 +37,7 @@ def scrontab_lines(script: Path, job_name: str, options: JobOptions) -> list[str
         "--ntasks=1",
         f"--time={clock(LONGEST_RUN_MIN)}",
         "--output=/dev/null",
-        *place_directives(options),
+        *account_directives(options),
     ]
     return [*(f"#SCRON {directive}" for directive in directives), f"*/5 * * * * {_command(script)}"]
 

@@ -34,13 +34,13 @@ class DriverJob(JobRequest):
         return self.directory / "driver.log"
 
 
-def options_of_driver(options: JobOptions) -> JobOptions:
+def driver_options(options: JobOptions) -> JobOptions:
     """Return those options of a search's trials that its driver's job shares. It needs no GPU."""
     return JobOptions(**{name: getattr(options, name) for name in _SHARED})
 
 
-def place_directives(options: JobOptions) -> list[str]:
-    """Return sbatch directives for the options that `options_of_driver` keeps."""
+def account_directives(options: JobOptions) -> list[str]:
+    """Return sbatch directives for the options that `driver_options` keeps."""
     return [f"--{name}={value}" for name in _SHARED if (value := getattr(options, name)) is not None]
 
 
@@ -64,6 +64,6 @@ def _directives(job: DriverJob) -> list[str]:
         "--no-requeue",  # the next link of the chain takes over
         f"--output={job.log.name}",
         "--open-mode=append",
-        *place_directives(job.options),
+        *account_directives(job.options),
         *waits,
     ]

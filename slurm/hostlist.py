@@ -50,13 +50,13 @@ def compress(hosts: Iterable[str]) -> str:
 def _entries(text: str) -> list[str]:
     """Split at the commas outside of brackets."""
     entries, depth, begin = [], 0, 0
-    for place, character in enumerate(text):
+    for index, character in enumerate(text):
         depth += (character == "[") - (character == "]")
         if depth not in (0, 1):
             raise HostListError(f"the brackets of {_short(text)} do not match")
         if character == "," and depth == 0:
-            entries.append(text[begin:place])
-            begin = place + 1
+            entries.append(text[begin:index])
+            begin = index + 1
     if depth:
         raise HostListError(f"the brackets of {_short(text)} do not match")
     return [entry.strip() for entry in (*entries, text[begin:])]
@@ -65,8 +65,8 @@ def _entries(text: str) -> list[str]:
 def _expand_entry(entry: str, room: int) -> list[str]:
     pieces = re.split(r"\[([^\]]*)\]", entry)  # text, ranges, text, ranges, ..., text
     choices, count = [], 1
-    for place, piece in enumerate(pieces):
-        options = _expand_ranges(piece, room) if place % 2 else [piece]
+    for index, piece in enumerate(pieces):
+        options = _expand_ranges(piece, room) if index % 2 else [piece]
         count *= len(options)
         if count > room:
             raise HostListError(f"more than {MAX_HOSTS} hosts")

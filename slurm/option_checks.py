@@ -153,7 +153,7 @@ def _gpu_problems(options: JobOptions) -> Iterator[OptionProblem]:
 def _host_problems(options: JobOptions) -> Iterator[OptionProblem]:
     for key in ("exclude", "nodelist"):
         entries, total = getattr(options, key), 0
-        for place, text in enumerate(entries):
+        for index, text in enumerate(entries):
             try:
                 hosts = expand(text)
                 total += len(hosts)
@@ -162,17 +162,17 @@ def _host_problems(options: JobOptions) -> Iterator[OptionProblem]:
                 fault = str(error)
             if fault is not None:
                 rule = f"{key} is a list of Slurm's host lists: {fault}"
-                yield OptionProblem(f"{key}[{place}]", text, rule, "write it as sinfo does: n[001-004,007]")
+                yield OptionProblem(f"{key}[{index}]", text, rule, "write it as sinfo does: n[001-004,007]")
         if total > MAX_HOSTS:
             yield OptionProblem(key, total, f"{key} names at most {MAX_HOSTS} hosts", "name fewer")
 
 
 def _module_problems(modules: Iterable[str]) -> Iterator[OptionProblem]:
-    for place, module in enumerate(modules):
+    for index, module in enumerate(modules):
         if not _MODULE.fullmatch(module):
             rule = "a module is name or name/version, of letters, digits and _ . + -"
             yield OptionProblem(
-                f"modules[{place}]", module, rule, "one module per entry; anything else goes into setup_file"
+                f"modules[{index}]", module, rule, "one module per entry; anything else goes into setup_file"
             )
 
 
@@ -204,10 +204,10 @@ def _container_problems(container: Container | None) -> Iterator[OptionProblem]:
     if container.image is None or not _IMAGE.fullmatch(container.image) or _has_a_dotted_part(container.image):
         rule = "an image is a path or a name: letters, digits and _ . / : @ # + -, without blanks and ' , '"
         yield OptionProblem("container.image", container.image, rule, "give it as the runtime takes it")
-    for place, mount in enumerate(container.mounts):
+    for index, mount in enumerate(container.mounts):
         if not _MOUNT.fullmatch(mount) or any(_has_a_dotted_part(path) for path in mount.split(":")):
             rule = "a mount is SRC:DST or SRC:DST:ro, of absolute paths without blanks, : , and parts that are .."
-            yield OptionProblem(f"container.mounts[{place}]", mount, rule, "one mount per entry:  /data:/data:ro")
+            yield OptionProblem(f"container.mounts[{index}]", mount, rule, "one mount per entry:  /data:/data:ro")
     if container.command:
         rule = "a container is a runtime with an image, or a command"
         yield OptionProblem("container.command", list(container.command), rule, "leave out one of the two")
@@ -223,11 +223,11 @@ def _has_a_dotted_part(path: str) -> bool:
 
 
 def _command_problems(words: tuple[str, ...]) -> Iterator[OptionProblem]:
-    for place, token in enumerate(words):
+    for index, token in enumerate(words):
         if not token or _CONTROL.search(token):
             rule = "a container's command is a list of texts without control characters"
             yield OptionProblem(
-                f"container[{place}]", token, rule, "one word per entry: [apptainer, exec, --nv, x.sif]"
+                f"container[{index}]", token, rule, "one word per entry: [apptainer, exec, --nv, x.sif]"
             )
     if words and not _COMMAND.fullmatch(words[0]):
         rule = "a container's command begins with a program: its name or path"
@@ -235,11 +235,11 @@ def _command_problems(words: tuple[str, ...]) -> Iterator[OptionProblem]:
 
 
 def _launch_problems(launch: Launch) -> Iterator[OptionProblem]:
-    for place, word in enumerate(launch.srun):
+    for index, word in enumerate(launch.srun):
         match = _SRUN_OPTION.fullmatch(word)
         if match is None or match[1] not in SRUN_KEYS:
             rule = f"an option of srun is --key=value or --key, of: {', '.join(SRUN_KEYS)}"
-            yield OptionProblem(f"launch.srun[{place}]", word, rule, "leave out what Parlay sets, or what has a key")
+            yield OptionProblem(f"launch.srun[{index}]", word, rule, "leave out what Parlay sets, or what has a key")
     if launch.visible_devices is not None:
         yield from _visibility_problems(launch)
     for name, below in launch.node_folders.items():
@@ -264,8 +264,8 @@ def _visibility_problems(launch: Launch) -> Iterator[OptionProblem]:
 
 
 def _directive_problems(directives: Iterable[str]) -> Iterator[OptionProblem]:
-    for place, directive in enumerate(directives):
-        where = f"directives[{place}]"
+    for index, directive in enumerate(directives):
+        where = f"directives[{index}]"
         match = _DIRECTIVE.fullmatch(directive)
         if match is None:
             rule = "a directive is --key=value, without blanks, quotes and $ ` ; # \\"

@@ -32,8 +32,8 @@ _LENGTH = re.compile(r"([0-9]{1,9})(?:\s+(sec|min)\w*)?")
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")  # the newline stays
 _LONGEST_WORDS = 1000
 
-# The name and what stands before it may hold anything, so the fields are found by their neighbours; those taken here
-# all stand before the comment, the command and the directories, which may hold anything too.
+# The name may hold any text, so fields are matched by their neighbours. All of them come before the comment, the
+# command and the directories, which may hold any text too.
 _SCONTROL_JOB = re.compile(
     r"JobId=(?P<job_id>[0-9]+) .*?JobName=(?P<name>.*?) UserId=(?P<user>[^ ()]+)\([0-9]+\) GroupId=.*?"
     r" JobState=(?P<state>\S+) Reason=(?P<reason>.*?) Dependency=(?P<rest>.*)",
@@ -101,10 +101,10 @@ _MAY_HAVE_ARRIVED = (
     r"Communication (connection|shutdown) failure",
 )
 
-# slurm_errno.c: each is the controller's own refusal, or was said before anything was sent.
+# slurm_errno.c: refusals of the controller, or errors before anything was sent.
 _NOBODY_THERE = (
     r"Unable to contact slurm controller \(connect failure\)",
-    r"Could not establish a configuration source",  # without slurm.conf on this node it comes from the controller
+    r"Could not establish a configuration source",  # without slurm.conf on this node it is fetched from the controller
 )
 _NOT_NOW = (
     *_NOBODY_THERE,
@@ -117,7 +117,7 @@ _NOT_NOW = (
     r"Job violates accounting/QOS policy",
     r"(QOS|Assoc)\w*Submit\w*Limit",
     r"MaxSubmitJob",
-    r"Required partition not available",  # drained or inactive, which a maintenance does to a partition that was good
+    r"Required partition not available",  # drained or inactive, for example during maintenance
     r"Requested partition configuration not available now",
     r"Required node not available",
     r"Requested reservation not usable now",
@@ -160,7 +160,7 @@ _NEVER = (
     r"Pathname of a file, directory or other parameter too long",
     r"Requested operation not supported on this system",
     r"Unable to open file|does not look like a batch script|Batch script is empty|contains DOS line breaks",
-    r"Unspecified error",  # a site's job_submit plugin said no; its words stand in the lines before
+    r"Unspecified error",  # a site's job_submit plugin refused; its message is in the lines before
 )
 
 
@@ -206,7 +206,7 @@ def parse_scontrol_job(stdout: str, job_id: str) -> JobSnapshot | None:
 
 
 def _rows(stdout: str, parse_row: Callable[[str], JobSnapshot | None]) -> tuple[JobSnapshot, ...]:
-    # Not splitlines(): it also splits at characters that a job's name may hold.
+    # Not splitlines(): it also splits at characters that a job's name may contain.
     return tuple(job for line in stdout.split("\n") if (job := parse_row(line)) is not None)
 
 

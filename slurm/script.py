@@ -68,10 +68,10 @@ def _directives(request: JobRequest) -> list[str]:
         f"--nodes={request.num_nodes}",
         f"--ntasks-per-node={request.tasks_per_node}",
         f"--time={clock(request.time_limit_min)}",
-        "--distribution=block",  # consecutive ranks share a node, as every layout takes for granted
+        "--distribution=block",  # consecutive ranks share a node, as every layout assumes
         "--no-requeue",
         "--output=job.log",
-        "--open-mode=append",  # an operator's requeue would otherwise wipe out the first run's words
+        "--open-mode=append",  # an operator's requeue would otherwise truncate the log
         *_optional(request),
         *request.options.directives,
     ]

@@ -139,8 +139,8 @@ def _top_problems(data: Mapping[str, Any]) -> Iterator[OptionProblem]:
         yield _fault("title", title, "the cluster's name, a text", 'title = "Ada, our own cluster"')
     if not isinstance(sources, list):
         yield _fault("sources", sources, "a list of sources", 'sources = [{url = "...", read = "2026-11-22"}]')
-    for place, source in enumerate(sources if isinstance(sources, list) else ()):
-        yield from _source_problems(f"sources[{place}]", source)
+    for index, source in enumerate(sources if isinstance(sources, list) else ()):
+        yield from _source_problems(f"sources[{index}]", source)
     if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
         yield _fault("notes", notes, "a list of texts", 'notes = ["..."]')
     if not isinstance(data.get("slurm", {}), dict):

@@ -70,18 +70,18 @@ class SqueueCache:
         if answer is not None:
             return answer
         with _locked(self._lock):
-            answer = self._recent(max_age_s)  # somebody else may have asked while we waited
+            answer = self._recent(max_age_s)  # another process may have queried while this one waited
             return self._ask() if answer is None else answer
 
     def _recent(self, max_age_s: float) -> SqueueSnapshot | None:
         answer = _read(self._file, self._key) if max_age_s > 0 else None
-        # An age below zero is a clock that was set back, or another node's: nothing is known of such an answer's age.
+        # A negative age means that a clock was set back, or differs between nodes: the age is unknown.
         return answer if answer is not None and 0 <= self._clock() - answer.asked_at <= max_age_s else None
 
     def _ask(self) -> SqueueSnapshot:
         asked_at, begun = self._clock(), time.monotonic()
         answer = SqueueSnapshot(self._slurm.jobs(), asked_at, time.monotonic() - begun)
-        with suppress(OSError):  # sharing saves questions, nothing more
+        with suppress(OSError):  # the cache only saves queries
             _write(self._file, self._key, answer)
         return answer
 
@@ -98,7 +98,7 @@ def _locked(path: Path) -> Iterator[None]:
         _try_lock(descriptor)
         yield
     finally:
-        os.close(descriptor)  # gives the lock back
+        os.close(descriptor)  # releases the lock
 
 
 def _try_lock(descriptor: int) -> None:

@@ -85,9 +85,9 @@ def tick_lines(folder: SearchFolder, spec: SearchSpec) -> tuple[str, list[str]]:
     """What to put into a crontab, and into a scrontab, for this search."""
     from orchestrator.lifecycle.driver_queue import tick_job_name
     from slurm.crontab import crontab_line, scrontab_lines
-    from slurm.driver_script import options_of_driver
+    from slurm.driver_script import driver_options
 
-    script, options = folder.tick_script.absolute(), options_of_driver(spec.launcher.slurm.job_options())
+    script, options = folder.tick_script.absolute(), driver_options(spec.launcher.slurm.job_options())
     return crontab_line(script), scrontab_lines(script, tick_job_name(folder.search_id), options)
 
 

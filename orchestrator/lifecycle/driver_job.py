@@ -20,7 +20,7 @@ from orchestrator.preflight.slurm_site import slurm_unreachable_error
 from orchestrator.search.lease import LeaseLost, lease_holder
 from search_spaces.errors import ExternalError, InputError
 from search_spaces.schema.durations import format_duration, parse_duration_s
-from slurm.driver_script import DriverJob, options_of_driver, render_driver_script
+from slurm.driver_script import DriverJob, driver_options, render_driver_script
 from slurm.interface import Slurm, SlurmUnreachable, Submission, SubmitStatus
 from slurm.job_state import JobSnapshot
 from trials.files.folders import SearchFolder, write_text
@@ -96,7 +96,7 @@ def driver_job(folder: SearchFolder, spec: SearchSpec, ledger_url: str, time_lim
         tasks_per_node=1,
         time_limit_s=time_limit_s,
         argv=(*command, "--as-job", "--job-time", format_duration(time_limit_s)),
-        options=options_of_driver(spec.launcher.slurm.job_options()),
+        options=driver_options(spec.launcher.slurm.job_options()),
     )
 
 

@@ -1,4 +1,4 @@
-"""Accounting of a simulated cluster: rows that come late, or wrong for a while, or not at all."""
+"""Accounting of a simulated cluster, whose rows may be late, wrong for a while, or missing."""
 
 from __future__ import annotations
 
@@ -13,48 +13,49 @@ _KILLED_WITHOUT_CODE = (JobState.TIMEOUT, JobState.CANCELLED, JobState.NODE_FAIL
 
 
 class FakeAccounting:
-    """Each job's rows, and when each can be seen; times are those of the simulated clock. `lag_s` may be set."""
+    """Rows of each job and when they become visible, on the simulated clock. `lag_s` may be set."""
 
     def __init__(self) -> None:
         self.lag_s = 0.5
         self._down_until = 0.0
-        self._lies_s = 0.0
+        self._wrong_for_s = 0.0
         self._rows: list[tuple[FakeJob, list[tuple[float, JobSnapshot]]]] = []
 
-    def go_down(self, until: float, lies_s: float) -> None:
-        """No answers until then; what happens meanwhile is heard afterwards, of ends something wrong for `lies_s`."""
-        self._down_until, self._lies_s = until, lies_s
+    def go_down(self, until: float, wrong_for_s: float) -> None:
+        """Give no answers until then. Changes meanwhile become visible afterwards, ends with a wrong row for
+        `wrong_for_s` first."""
+        self._down_until, self._wrong_for_s = until, wrong_for_s
 
     def is_down(self, now: float) -> bool:
         return now < self._down_until
 
     def open(self, job: FakeJob) -> None:
-        """A job that was just submitted: rows belong to it, not to its id."""
+        """Begin the rows of a submitted job: they belong to the job, not to its id."""
         self._rows.append((job, []))
 
     def note(self, job: FakeJob, now: float) -> None:
-        """Write down how the job stands."""
+        """Record the job's current state."""
         rows = next(rows for other, rows in reversed(self._rows) if other is job)
         row, seen_at = _row(job), now + self.lag_s
         if self.is_down(now):
             seen_at = self._down_until
-            if row.ended_at is not None and self._lies_s:
-                rows.append((seen_at, _lie(row)))
-                seen_at += self._lies_s
+            if row.ended_at is not None and self._wrong_for_s:
+                rows.append((seen_at, _wrong_row(row)))
+                seen_at += self._wrong_for_s
         rows.append((seen_at, row))
 
     def rows(self, now: float) -> list[JobSnapshot]:
-        """The last row of every job that can be seen by now."""
+        """Return the last visible row of every job."""
         seen = ([row for seen_at, row in rows if seen_at <= now] for _, rows in self._rows)
         return [rows[-1] for rows in seen if rows]
 
 
-def _lie(row: JobSnapshot) -> JobSnapshot:
+def _wrong_row(row: JobSnapshot) -> JobSnapshot:
     return replace(row, state=JobState.FAILED, state_text="FAILED", ended_at=None, exit_code=0, signal=0)
 
 
 def _row(job: FakeJob) -> JobSnapshot:
-    """The job's row in accounting, which knows the end of a job whose processes are still being killed."""
+    """Build the job's row. Accounting knows the end of a job whose processes are still being killed."""
     seen = replace(job.snapshot(), reason=None, restarts=None)
     ending = job.ending
     if ending is None and not job.state.is_ended:

@@ -1,4 +1,4 @@
-"""FakeSlurm: one user's Slurm commands against a simulated cluster, and what goes wrong on the way there."""
+"""Fake of one user's Slurm commands over a simulated cluster, with injected faults."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BUSY = _REFUSED + "Job violates accounting/QOS policy (job submit limit, user's
 
 @dataclass
 class _SubmitFault:
-    """What the next `times` submissions meet, until a moment of the simulated time."""
+    """Result of the next `times` submissions, until a moment of the simulated time."""
 
     answer: Submission
     times: float = 1
@@ -35,18 +35,18 @@ class _SubmitFault:
 
 
 class FakeSlurm(Slurm):
-    """A user's view of `cluster`. Several may look at one cluster: other users, or the driver after this one.
+    """View of `cluster` by one user. A cluster may have several: other users, or the next driver.
 
     Fields that tests may set at any time:
 
-    - `answer_s`: the simulated seconds every command takes.
-    - `warning`: what sbatch says besides the id of an accepted job.
-    - `state_words`: states that no list of ours has, by job id.
-    - `partition_limits`: partitions that are more than a name, by name.
-    - `limits`: what accounting lets the user have.
-    - `failing_cancels`: how many more scancels change nothing; with `cancels_hang` they also take their time limit.
+    - `answer_s`: simulated seconds that every command takes.
+    - `warning`: message of sbatch with the id of an accepted job.
+    - `state_words`: unknown states to report, by job id.
+    - `partition_limits`: partitions with limits, by name.
+    - `limits`: the user's association limits.
+    - `failing_cancels`: number of further scancels without effect; with `cancels_hang` they also take their timeout.
 
-    A command that gets no answer takes the cluster's MessageTimeout.
+    A command without an answer takes the cluster's MessageTimeout.
     """
 
     def __init__(self, cluster: FakeCluster, user: str = "ann"):
@@ -74,7 +74,7 @@ class FakeSlurm(Slurm):
         return self.cluster.time
 
     def partitions(self) -> tuple[PartitionSnapshot, ...]:
-        """The first one is the default."""
+        """Return the partitions; the first one is the default."""
         self._ask_controller()
         names = self.cluster.partitions
         usual = {name: PartitionSnapshot(name, name == names[0], num_nodes=len(self.cluster.nodes)) for name in names}
@@ -137,7 +137,7 @@ class FakeSlurm(Slurm):
         return tuple(row for row in rows if row.submitted_at is not None and row.submitted_at >= math.floor(since))
 
     def cancel(self, jobs: Sequence[JobSnapshot]) -> set[str]:
-        """Looks for their end as long as the real client does."""
+        """Cancel, and wait for the end as long as the real client does."""
         self._ask_controller()
         if self.failing_cancels > 0:
             self.failing_cancels -= 1
@@ -155,37 +155,39 @@ class FakeSlurm(Slurm):
         known = self.cluster.jobs()
         return {job.job_id for job in known if (job.job_id, job.key) in wanted and not job.state.is_ended}
 
-    # -- what goes wrong with submissions; several faults are met one after the other
+    # -- submission faults, met one after the other
 
     def submissions_time_out(self, times: float = 1, appears_after_s: float | None = 0.0) -> None:
-        """sbatch gives up, but the job was accepted and is seen `appears_after_s` later; None: it never was."""
+        """Let sbatch time out although the job is accepted and appears `appears_after_s` later; None: it was not
+        accepted."""
         answer = Submission(SubmitStatus.UNCONFIRMED, message=_REFUSED + _NO_ANSWER)
         self._faults.append(_SubmitFault(answer, times, appears_after_s=appears_after_s))
 
     def submissions_busy(self, times: float = math.inf, for_s: float = math.inf, message: str = _BUSY) -> None:
-        """A limit of the queue is reached: nothing is submitted."""
+        """Refuse submissions for now: a limit of the queue is reached."""
         until = self.cluster.time + for_s
         self._faults.append(_SubmitFault(Submission(SubmitStatus.BUSY, message=message), times, until))
 
     def submissions_refused(self, message: str, times: float = math.inf) -> None:
-        """Account, partition or QOS are wrong: nothing is submitted."""
+        """Refuse submissions for good: account, partition or QOS are wrong."""
         self._faults.append(_SubmitFault(Submission(SubmitStatus.REFUSED, message=message), times))
 
-    # -- what really happened to this user's jobs
+    # -- true usage of this user's jobs
 
     def most_alive(self, name: str) -> int:
-        """The most jobs of this name that ever waited or ran at once, counting processes that Slurm lost."""
+        """Return the most jobs of this name that were ever pending or running at once, with processes that Slurm
+        lost."""
         return self.cluster.usage.most_alive[self.user, name]
 
     def most_running(self, name: str) -> int:
-        """The most jobs of this name whose processes ever ran at once."""
+        """Return the most jobs of this name whose processes ever ran at once."""
         return self.cluster.usage.most_running[self.user, name]
 
     def used_node_s(self, name: str) -> float:
-        """Seconds times nodes that jobs of this name have held so far."""
+        """Return the node-seconds that jobs of this name have held so far."""
         return self.cluster.usage.node_s((self.user, name), self.cluster.jobs(), self.cluster.time)
 
-    # -- how commands are answered
+    # -- answers to commands
 
     def _ask_controller(self) -> None:
         self.cluster.advance(self.answer_s)
@@ -200,7 +202,7 @@ class FakeSlurm(Slurm):
             raise SlurmUnreachable(_NO_ACCOUNTING)
 
     def _submit_unanswered(self, request: JobRequest, message: str) -> Submission:
-        """A controller that only hangs carries the submission out when it goes on."""
+        """Submit to a controller that is down or hangs; a hanging one accepts the job when it continues."""
         if message == _NO_CONTROLLER:
             return Submission(SubmitStatus.BUSY, message=_REFUSED + message)
         self.cluster.at(self.cluster.controller_back, lambda: self.cluster.accept(self.user, request))
@@ -222,7 +224,7 @@ class FakeSlurm(Slurm):
         return fault.answer
 
     def _rejection_reason(self, request: JobRequest) -> str | None:
-        """sbatch's words for a request that is wrong in itself, in the order in which it looks."""
+        """Return sbatch's message for an invalid request, checked in sbatch's order."""
         options = request.options
         if options.partition and options.partition not in self.cluster.partitions:
             error = f"sbatch: error: invalid partition specified: {options.partition}"
@@ -239,7 +241,7 @@ class FakeSlurm(Slurm):
         return self.beyond_limits(request, named_partitions(request, self.partitions()))
 
     def _nodes(self) -> list[NodeSnapshot]:
-        """As sinfo lists them; the first partition is the default one."""
+        """Return nodes as sinfo lists them; the first partition is the default one."""
         default, away = self.cluster.partitions[0], self.cluster.unavailable
         return [
             NodeSnapshot(

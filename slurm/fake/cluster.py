@@ -1,7 +1,7 @@
-"""A Slurm cluster on a simulated clock: nodes, queue, controller and accounting; each goes wrong when it is told to.
+"""Simulated Slurm cluster on a simulated clock: nodes, queue, controller and accounting, with injected faults.
 
-What it does, and the words it says, were found by running Slurm 22.05. Nothing happens but in `advance`, in
-`advance_to_next_event` and in what a caller asks for. Times are UTC seconds since the epoch.
+Behaviour and messages were observed on Slurm 22.05. State changes only in `advance`, in `advance_to_next_event` and in
+methods called from outside. Times are UTC seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from slurm.script import NEXT_RUN
 FAKE_SETTINGS = SlurmSettings("fake", "22.05.8", has_accounting=True)
 
 SRUN_TERMINATED, SRUN_GAVE_UP = 143, 0
-"""What the script that is nothing but srun leaves when its job is killed: by SIGTERM, or by SIGKILL after it."""
+"""Exit codes of a batch script that is only srun, when its job is killed by SIGTERM, or by SIGKILL after it."""
 
 _LAST_WORDS = {
     JobState.TIMEOUT: " DUE TO TIME LIMIT",
@@ -35,20 +35,21 @@ _LAST_WORDS = {
 
 
 class FakeCluster:
-    """`on_start` is called when a job starts and says how it will go; without one, jobs run until they are ended.
-    Of the cluster it may use nothing but `at`.
+    """Cluster whose jobs run as `on_start` decides when they start; without it they run until they are ended.
+
+    `on_start` may call only `at` of the cluster.
 
     Fields that tests may set at any time:
 
-    - `clock_ahead_s`: the cluster's clock is this far ahead of the simulated one; changing it makes that clock jump.
-    - `schedule_s`: from a submission to the first look at it.
-    - `limit_check_s`: how often time limits are looked at; with 60 a job outlives its limit by up to a minute.
-    - `requeue_wait_s`: how long a job that was put back waits before it may start again.
-    - `accounting.lag_s`: from a change to its row in accounting.
-    - `purges_at_once`: ended jobs are forgotten the moment they have ended.
-    - `next_id`: the next job's id; set back, ids of the past are given out again.
+    - `clock_ahead_s`: offset of the cluster's clock from the simulated one; a change makes that clock jump.
+    - `schedule_s`: delay from a submission to its first scheduling.
+    - `limit_check_s`: interval of time limit checks; with 60 a job outlives its limit by up to a minute.
+    - `requeue_wait_s`: delay before a requeued job may start again.
+    - `accounting.lag_s`: delay from a change to its row in accounting.
+    - `purges_at_once`: ended jobs are forgotten at once.
+    - `next_id`: the next job's id; set it back to reuse ids.
 
-    `usage` is what really ran, `unavailable` the nodes that take no jobs.
+    `usage` is what really ran, `unavailable` the nodes that accept no jobs.
     """
 
     def __init__(
@@ -82,16 +83,16 @@ class FakeCluster:
 
     @property
     def time(self) -> float:
-        """The simulated time, which no skew touches."""
+        """Simulated time, unaffected by clock skew."""
         return self._time
 
     @property
     def cluster_time(self) -> float:
-        """The time by the cluster's clock."""
+        """Time by the cluster's clock."""
         return self._time + self.clock_ahead_s
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, and everything that falls into it happen in its order."""
+        """Let time pass and process all events in order."""
         target = self._time + seconds
         while (moment := self._next_moment()) <= target:
             self._time = max(self._time, moment)
@@ -100,29 +101,29 @@ class FakeCluster:
         self._settle()
 
     def advance_to_next_event(self, at_most: float) -> float:
-        """Go straight to the next thing that happens, by `at_most` seconds; returns the seconds that passed."""
+        """Advance to the next event, by `at_most` seconds; return the seconds that passed."""
         before = self._time
         self.advance(min(at_most, max(0.0, self._next_moment() - before)))
         return self._time - before
 
     def at(self, moment: float, action: Callable[[], object]) -> None:
-        """Do `action` at this moment of the simulated time."""
+        """Run `action` at this moment of the simulated time."""
         self._actions.append((moment, action))
 
-    # -- what users and schedulers do
+    # -- users and scheduler
 
     def jobs(self) -> list[FakeJob]:
-        """What the controller remembers, in the order of submission."""
+        """Return the jobs that the controller knows, in the order of submission."""
         self._settle()
         return list(self._known.values())
 
     def job(self, job_id: str) -> FakeJob:
-        """The record of an id; KeyError when the controller does not know it."""
+        """Return the record of an id; KeyError when the controller does not know it."""
         self._settle()
         return self._known[job_id]
 
     def accept(self, user: str, request: JobRequest, job_id: str | None = None) -> FakeJob:
-        """Put a job into the queue, whoever's it is; with `job_id`, under an id of its own."""
+        """Put any user's job into the queue, under `job_id` if given."""
         while job_id is None or job_id in self._known:
             job_id, self.next_id = str(self.next_id), self.next_id + 1
         job = FakeJob(job_id, user, request, self._stamp(), self._time, begins=self._time + self.schedule_s)
@@ -133,14 +134,14 @@ class FakeCluster:
         return job
 
     def refuse(self, user: str, request: JobRequest) -> None:
-        """What a submission leaves that no node can ever satisfy: a job that failed and never was."""
+        """Leave the record of a submission that no node can ever run: a failed job that never existed."""
         job = self.accept(user, request)
         job.ending = JobEnding(JobState.FAILED, "BadConstraints", exit_code=1)
         job.ended_at = self._stamp()
         self._release(job)
 
     def cancel(self, job_id: str) -> None:
-        """scancel: a job that waits is gone at once, one that runs gets SIGTERM and, KillWait later, SIGKILL."""
+        """Cancel a job: a pending one is gone at once, a running one gets SIGTERM and, KillWait later, SIGKILL."""
         job = self._known[job_id]
         if job.state.waits:
             job.ending = JobEnding(JobState.CANCELLED, job.reason)
@@ -150,17 +151,17 @@ class FakeCluster:
             self._kill(job, JobEnding(JobState.CANCELLED))
         self._settle()
 
-    # -- what goes wrong with jobs
+    # -- job faults
 
     def requeue(self, job_id: str, processes_live_s: float = 0.0) -> None:
-        """An administrator puts a running job back: same id, new submit time, started again `requeue_wait_s` later.
+        """Requeue a running job, as an administrator does: same id, new submit time, start `requeue_wait_s` later.
 
         With `processes_live_s` its first processes go on for that long: two copies may run.
         """
         self._put_back(job_id, JobState.REQUEUED, processes_live_s=processes_live_s)
 
     def hold(self, job_id: str, reason: str = "JobHeldUser") -> None:
-        """A job is held until `release`; one that runs is put back first (`job requeued in held state`)."""
+        """Hold a job until `release`; a running one is requeued first (`job requeued in held state`)."""
         job = self.job(job_id)
         if job.state.waits:
             job.held, job.reason = True, reason
@@ -168,12 +169,12 @@ class FakeCluster:
             self._put_back(job_id, JobState.REQUEUED, hold="job requeued in held state")
 
     def release(self, job_id: str) -> None:
-        """A held job may start again."""
+        """Release a held job."""
         self._known[job_id].held = False
         self._settle()
 
     def preempt(self, job_id: str, requeue: bool = False) -> None:
-        """A job of higher priority takes the nodes: PREEMPTED, or put back where the cluster does that."""
+        """Preempt a job: PREEMPTED, or requeued where the cluster does that."""
         if requeue:
             self._put_back(job_id, JobState.PREEMPTED)
         else:
@@ -181,12 +182,14 @@ class FakeCluster:
             self._settle()
 
     def purge(self, job_id: str) -> None:
-        """The controller forgets a job that has ended, before MinJobAge."""
+        """Forget an ended job before MinJobAge."""
         del self._known[job_id]
 
     def crash(self, loses_s: float) -> None:
-        """The controller is killed and starts again from what it saved `loses_s` ago: jobs submitted since are lost,
-        their processes killed, their ids given out again. Accounting keeps the rows it had."""
+        """Kill the controller and restart it from its state of `loses_s` ago.
+
+        Jobs submitted since are lost, their processes killed and their ids reused. Accounting keeps its rows.
+        """
         lost = [job for job in self._known.values() if job.submitted > self._time - loses_s]
         self.next_id = min([self.next_id, *(int(job.job_id) for job in lost)])
         for job in lost:
@@ -195,10 +198,10 @@ class FakeCluster:
                 self._leave(job, 0.0)
         self._settle()
 
-    # -- what goes wrong with nodes, controller and accounting
+    # -- faults of nodes, controller and accounting
 
     def fail_node(self, name: str, processes_live_s: float = 0.0) -> None:
-        """A node stops answering: its jobs end as NODE_FAIL, yet their processes may live on for a while."""
+        """Fail a node: its jobs end as NODE_FAIL, yet their processes may live on for a while."""
         self.unavailable.add(name)
         for job in [job for job in self._known.values() if name in job.nodes and job.run and not job.state.is_ended]:
             code = 15 if len(job.nodes) > 1 else 0
@@ -210,26 +213,28 @@ class FakeCluster:
         self._settle()
 
     def drain_node(self, name: str) -> None:
-        """A node takes no new jobs; those it has go on."""
+        """Let a node accept no new jobs; its running ones go on."""
         self.unavailable.add(name)
 
     def resume_node(self, name: str) -> None:
-        """A node that failed or was drained takes jobs again."""
+        """Let a failed or drained node accept jobs again."""
         self.unavailable.discard(name)
         self._settle()
 
     def controller_down(self, for_s: float) -> None:
-        """Nobody answers, and nothing is scheduled, ended or noticed; jobs go on."""
+        """Stop the controller: no answers, no scheduling, no ends noticed; jobs go on."""
         self._down_until = self._time + for_s
 
     def controller_hung(self, for_s: float) -> None:
-        """The same, but the controller takes requests and answers none: a submission is carried out afterwards."""
+        """Hang the controller: as if down, but it receives requests, and submissions are carried out afterwards."""
         self._hung_until = self._time + for_s
 
-    def accounting_down(self, for_s: float, lies_s: float = 0.0) -> None:
-        """Accounting does not answer, and hears what happened only afterwards. For `lies_s` more it then calls jobs
-        that ended meanwhile FAILED, without an exit code and without a time."""
-        self.accounting.go_down(self._time + for_s, lies_s)
+    def accounting_down(self, for_s: float, wrong_for_s: float = 0.0) -> None:
+        """Stop accounting; it records what happened only afterwards.
+
+        For `wrong_for_s` more it reports jobs that ended meanwhile as FAILED, without exit code and end time.
+        """
+        self.accounting.go_down(self._time + for_s, wrong_for_s)
 
     @property
     def is_down(self) -> bool:
@@ -241,7 +246,7 @@ class FakeCluster:
 
     @property
     def controller_back(self) -> float:
-        """When the controller works again, if it does not now."""
+        """Time at which the controller works again."""
         return max(self._down_until, self._hung_until)
 
     # -- time passes
@@ -258,7 +263,7 @@ class FakeCluster:
         return min(moments, default=math.inf)
 
     def _limit_moment(self, job: FakeJob) -> float:
-        """When the controller next looks at time limits and finds this job beyond its own."""
+        """Return the time of the next limit check that finds this job beyond its limit."""
         assert job.run
         over_time_s = self.settings.over_time_s(job.request.options.partition)
         earliest = max(job.run.started + job.limit_s + over_time_s, self.controller_back)
@@ -267,7 +272,7 @@ class FakeCluster:
         return self._origin + math.ceil((earliest - self._origin) / self.limit_check_s) * self.limit_check_s
 
     def _settle(self) -> None:
-        """Let everything happen that is due, until nothing more follows from it."""
+        """Process everything that is due, until nothing more follows from it."""
         while self._act() or self._end_processes() or (self._time >= self.controller_back and self._control()):
             pass
         self._forget_old()
@@ -275,7 +280,7 @@ class FakeCluster:
 
     def _act(self) -> bool:
         due = sorted((entry for entry in self._actions if entry[0] <= self._time), key=lambda entry: entry[0])
-        self._actions = [entry for entry in self._actions if entry not in due]  # an action may lead back to here
+        self._actions = [entry for entry in self._actions if entry not in due]  # an action may call this method again
         for _, action in due:
             action()
         return bool(due)
@@ -345,7 +350,7 @@ class FakeCluster:
     # -- jobs end
 
     def _kill(self, job: FakeJob, ending: JobEnding) -> None:
-        """SIGTERM, and SIGKILL after KillWait. Accounting calls the job ended from SIGTERM on."""
+        """Send SIGTERM, and SIGKILL after KillWait. Accounting has the job ended from SIGTERM on."""
         run = job.run
         if job.state is not JobState.RUNNING or run is None:
             return
@@ -362,11 +367,11 @@ class FakeCluster:
         job.state, job.reason, job.ended_at = JobState.COMPLETING, job.ending.reason, self._stamp()
         job.clean = self._time + job.run.plan.completing_s
         self.accounting.note(job, self._time)
-        if job.ending.requeue:  # counted, and called begun anew, while the run before it is cleaned up (Slurm 22.05)
+        if job.ending.requeue:  # already counted and restarted while the previous run is cleaned up (Slurm 22.05)
             job.restarts, job.started_at = job.restarts + 1, self._stamp()
 
     def _release(self, job: FakeJob) -> None:
-        """The nodes are free again, and the job is what its ending says."""
+        """Free the nodes and set the job's final state."""
         ending, run = job.ending, job.run
         assert ending
         if run:
@@ -404,7 +409,7 @@ class FakeCluster:
         self._settle()
 
     def _leave(self, job: FakeJob, processes_live_s: float) -> None:
-        """Slurm no longer knows of the job's processes, which live on for so long at most."""
+        """Forget the job's processes, which live on for at most so long."""
         run = job.run
         assert run
         self.usage.add(run, self._time)
@@ -420,7 +425,7 @@ class FakeCluster:
         _append_to_log(job, f"{line}srun: error: {node}: task 0: Terminated\n")
 
     def _forget_old(self) -> None:
-        """MinJobAge 0 keeps every record (slurm.conf(5))."""
+        """Forget jobs past MinJobAge; 0 keeps every record (slurm.conf(5))."""
         age_s = 0.0 if self.purges_at_once else self.settings.min_job_age_s or math.inf
         ended = [job for job in self._known.values() if job.released is not None]
         for job in ended:
@@ -428,12 +433,12 @@ class FakeCluster:
                 del self._known[job.job_id]
 
     def _stamp(self) -> float:
-        """Slurm knows whole seconds."""
+        """Return the cluster's time in whole seconds, as Slurm records it."""
         return float(math.floor(self.cluster_time))
 
 
 def _append_to_log(job: FakeJob, text: str) -> None:
-    """job.log appears when the job starts, and takes the script's words and the last ones of slurmd and srun."""
+    """Append to job.log, which appears when the job starts: output of the script, slurmd and srun."""
     if job.request.directory.is_dir():
         with job.request.log.open("a") as log:
             log.write(text)

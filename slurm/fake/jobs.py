@@ -1,4 +1,4 @@
-"""Jobs of a simulated cluster: how they will go, and the controller's record of them."""
+"""Jobs of a simulated cluster: how they will run, and the controller's record of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from slurm.request import JobRequest
 
 @dataclass(frozen=True)
 class StartedJob:
-    """A job as its batch script sees it: `restart` is SLURM_RESTART_COUNT, `started_at` on the simulated clock."""
+    """A started job as its batch script sees it: `restart` is SLURM_RESTART_COUNT, `started_at` on the simulated
+    clock."""
 
     job_id: str
     name: str
@@ -25,11 +26,11 @@ class StartedJob:
 
 @dataclass(frozen=True)
 class JobPlan:
-    """How one start of a job goes: its processes end by themselves after `duration_s` (None: never), then call `on_end`
-    (not when they are killed before).
+    """Course of one start of a job: its processes end after `duration_s` (None: never), then call `on_end`.
 
-    The state follows from exit code and signal unless `ends_as` names it: OUT_OF_MEMORY comes with signal 125. A job
-    that does not heed SIGTERM is killed KillWait later. `completing_s` is how long its nodes are cleaned up after it.
+    `on_end` is not called when they are killed before. The state follows from exit code and signal unless `ends_as` is
+    given; OUT_OF_MEMORY comes with signal 125. A job that does not heed SIGTERM is killed KillWait later. Its nodes are
+    cleaned up for `completing_s`.
     """
 
     duration_s: float | None = None
@@ -43,7 +44,7 @@ class JobPlan:
 
 @dataclass
 class Run:
-    """The processes of one start, on the simulated clock. `killed` are those that do not end by themselves."""
+    """Processes of one start, on the simulated clock; `killed` if they do not end by themselves."""
 
     job: FakeJob
     plan: JobPlan
@@ -55,17 +56,18 @@ class Run:
 
     @property
     def is_orphan(self) -> bool:
-        """Whether Slurm no longer knows of them."""
+        """True if Slurm no longer knows of the processes."""
         return self.job.run is not self
 
     def node_s(self, until: float) -> float:
-        """Seconds times nodes from the start until then."""
+        """Return the node-seconds from the start until then."""
         return len(self.nodes) * (until - self.started)
 
 
 @dataclass(frozen=True)
 class JobEnding:
-    """The state a job ends in once its processes are gone and its nodes are clean; `requeue` puts it back instead."""
+    """Final state of a job, once its processes are gone and its nodes clean; `requeue` puts it back into the queue
+    instead."""
 
     state: JobState
     reason: str | None = None
@@ -77,7 +79,7 @@ class JobEnding:
 
 @dataclass
 class FakeJob:
-    """The controller's record of a job. `*_at` are by the cluster's clock, the rest by the simulated one."""
+    """The controller's record of a job. `*_at` are by the cluster's clock, other times by the simulated one."""
 
     job_id: str
     user: str
@@ -108,7 +110,7 @@ class FakeJob:
         return self.request.time_limit_min * 60.0
 
     def snapshot(self) -> JobSnapshot:
-        """As scontrol tells it."""
+        """Return the job as scontrol reports it."""
         return JobSnapshot(
             job_id=self.job_id,
             name=self.request.name,

@@ -1,4 +1,4 @@
-"""Where jobs start on a simulated cluster: in the order of the queue, with backfill. Pure."""
+"""Scheduling of a simulated cluster: first in, first out, with backfill. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FakeNode:
 
 @dataclass(frozen=True)
 class Allocation:
-    """What a job holds: its share of each of its nodes, until its time limit (seconds since the epoch)."""
+    """A job's share of each of its nodes, until its time limit (seconds since the epoch)."""
 
     nodes: tuple[str, ...]
     request: JobRequest
@@ -31,7 +31,8 @@ class Allocation:
 
 @dataclass(frozen=True)
 class Placement:
-    """The nodes a job starts on now, or () and Slurm's word for why it waits: None where these nodes never suffice."""
+    """The nodes on which a job starts now, or () and Slurm's reason for its wait: None where these nodes never
+    suffice."""
 
     nodes: tuple[str, ...] = ()
     reason: str | None = None
@@ -40,10 +41,10 @@ class Placement:
 def schedule(
     wanted: Iterable[tuple[JobRequest, float]], nodes: Sequence[FakeNode], held: list[Allocation]
 ) -> list[Placement]:
-    """Which waiting jobs start now on `nodes` (those that take jobs); each comes with the end of its limit.
+    """Decide which pending jobs start now on the available `nodes`; each comes with the end of its limit.
 
-    The first that has to wait gets nodes reserved for the earliest moment they will be free; one behind it starts now
-    if it is over by then or keeps away from them.
+    The first that has to wait reserves nodes from the earliest moment they will be free; a later one starts now if it
+    ends by then or does not need them.
     """
     placements = []
     reserved: Allocation | None = None
@@ -63,14 +64,14 @@ def schedule(
 
 
 def choose_nodes(request: JobRequest, nodes: Sequence[FakeNode], held: Iterable[Allocation]) -> tuple[str, ...]:
-    """The first nodes with room for the job beside what is held; () where there are not enough."""
+    """Return the first nodes with room for the job in addition to `held`, or ()."""
     taken = list(held)
     fitting = [node.name for node in nodes if may_use(request, node) and _has_room(request, node, taken)]
     return tuple(fitting[: request.num_nodes]) if len(fitting) >= request.num_nodes else ()
 
 
 def may_use(request: JobRequest, node: FakeNode) -> bool:
-    """Whether the job could run on this node if it were empty and the job accepted it."""
+    """True if the job could run on this node if it were empty, and its options allow it."""
     options = request.options
     wanted = not options.nodelist or node.name in options.nodelist
     avoided = node.name in request.exclude or node.name in options.exclude
@@ -86,7 +87,7 @@ def _has_room(request: JobRequest, node: FakeNode, held: Sequence[Allocation]) -
 
 
 def _reservation(request: JobRequest, nodes: Sequence[FakeNode], held: Sequence[Allocation]) -> Allocation | None:
-    """The earliest moment at which the job can start, were every job to run until its limit; None: never."""
+    """Return the earliest allocation of the job, if every job ran until its limit; None: never."""
     for moment in sorted({other.until for other in held}):
         chosen = choose_nodes(request, nodes, [other for other in held if other.until > moment])
         if chosen:

@@ -1,4 +1,4 @@
-"""What really ran on a simulated cluster, whatever Slurm and its users believe."""
+"""True usage of a simulated cluster, independent of what Slurm and its users know."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ Key = tuple[str, str]
 
 
 class FakeUsage:
-    """`most_alive`: the most jobs of a user and name that ever waited or ran at once, counting processes that Slurm
-    lost; `most_running`: the most of them whose processes ran at once."""
+    """Most jobs at once, and node-seconds, by user and job name.
+
+    `most_alive` is the most jobs that were ever pending or running at once, with processes that Slurm lost;
+    `most_running` the most whose processes ran at once.
+    """
 
     def __init__(self) -> None:
         self.most_alive: Counter[Key] = Counter()
@@ -21,7 +24,7 @@ class FakeUsage:
         self._released_node_s: defaultdict[Key, float] = defaultdict(float)
 
     def look(self, jobs: Iterable[FakeJob], runs: Iterable[Run]) -> None:
-        """Compare how things stand now with the most there ever was."""
+        """Update the maxima from the current state."""
         runs = list(runs)
         alive = Counter(job.key for job in jobs if not job.state.is_ended)
         alive.update(run.job.key for run in runs if run.is_orphan)
@@ -29,10 +32,10 @@ class FakeUsage:
         self.most_running |= Counter(run.job.key for run in runs)
 
     def add(self, run: Run, until: float) -> None:
-        """The nodes of this run are free again."""
+        """Add the node-seconds of a run whose nodes are free again."""
         self._released_node_s[run.job.key] += run.node_s(until)
 
     def node_s(self, key: Key, jobs: Iterable[FakeJob], now: float) -> float:
-        """Seconds times nodes that jobs of this user and name have held so far."""
+        """Return the node-seconds that jobs of this user and name have held so far."""
         held = (job.run.node_s(now) for job in jobs if job.run and job.key == key)
         return self._released_node_s[key] + sum(held)

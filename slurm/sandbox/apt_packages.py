@@ -1,4 +1,4 @@
-"""Debian's packages for a sandbox: which of them are missing, and installing them without starting a service."""
+"""Debian packages of a sandbox: find the missing ones, and install them without starting a service."""
 
 from __future__ import annotations
 
@@ -19,42 +19,42 @@ _PACKAGE_OF_ACCOUNTING = {"slurmdbd": "slurmdbd", "mariadbd": "mariadb-server-co
 _POLICY = Path("/usr/sbin/policy-rc.d")
 
 _UPDATE_TIMEOUT_S, _INSTALL_TIMEOUT_S = 300.0, 1800.0
-"""A server that sends ever less would be waited for all day."""
+"""Limits against a server that stalls."""
 
 
 class InstallFailed(Exception):
-    """apt-get refused, in words of its own, or was not done in time."""
+    """apt-get failed, or ran into its timeout."""
 
 
 def missing_packages(accounting: bool, path: str | None = None) -> tuple[str, ...]:
-    """The packages whose programs are not on `path` (default: `program_path` of this process)."""
+    """Return the packages whose programs are not on `path` (default: `program_path` of this process)."""
     wanted = _PACKAGE_OF | (_PACKAGE_OF_ACCOUNTING if accounting else {})
     path = program_path(os.environ) if path is None else path
     return tuple(dict.fromkeys(package for name, package in wanted.items() if shutil.which(name, path=path) is None))
 
 
 def program_path(environment: Mapping[str, str]) -> str:
-    """PATH with the folders of daemons, which an ordinary user's lacks on Debian."""
+    """Return PATH with the sbin folders, which an ordinary user's lacks on Debian."""
     return os.pathsep.join(filter(None, (environment.get("PATH"), "/usr/local/sbin", "/usr/sbin", "/sbin")))
 
 
 def install_command(packages: Sequence[str]) -> str:
-    """What a person types as root to install them."""
+    """Return the command that installs them as root."""
     return f"apt-get install --no-install-recommends {' '.join(packages)}"
 
 
 def can_install() -> bool:
-    """Whether this is root of a Debian."""
+    """True if this is root on Debian."""
     return os.getuid() == 0 and shutil.which("apt-get") is not None
 
 
 def install_packages(packages: Sequence[str], policy: Path = _POLICY) -> None:
-    """Install them; none of their services is started. InstallFailed if apt-get refuses, or takes half an hour.
+    """Install packages without starting their services. Raises InstallFailed if apt-get fails or takes half an hour.
 
-    `policy` is the file that Debian's packages ask whether they may start services.
+    `policy` is the file that Debian's packages run to ask whether they may start services.
     """
     with _no_service_starts(policy):
-        # An index that cannot be brought up to date may still be good enough; installing says so if not.
+        # A stale index may still be good enough; otherwise the installation fails.
         _apt_get(("update", "-qq"), _UPDATE_TIMEOUT_S)
         fault = _apt_get(("install", "--yes", "-qq", "--no-install-recommends", *packages), _INSTALL_TIMEOUT_S)
     if fault is not None:
@@ -62,20 +62,20 @@ def install_packages(packages: Sequence[str], policy: Path = _POLICY) -> None:
 
 
 def _apt_get(words: Sequence[str], timeout_s: float) -> str | None:
-    """What it says where it refuses; None where it did as it was told."""
+    """Run apt-get; return its error, or None on success."""
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     try:
         done = subprocess.run(
             ("apt-get", *words), env=environment, capture_output=True, text=True, errors="replace", timeout=timeout_s
         )
     except subprocess.TimeoutExpired:
-        return f"it was not done within {timeout_s:g} s"
+        return f"timed out after {timeout_s:g} s"
     return None if done.returncode == 0 else done.stderr.strip()
 
 
 @contextmanager
 def _no_service_starts(policy: Path) -> Iterator[None]:
-    """Exit code 101 is "forbidden by policy"; a file that is there already is the machine's own and stays."""
+    """Forbid service starts: exit code 101 means so. A policy that exists already is left as it is."""
     try:
         with policy.open("x") as stream:
             stream.write("#!/bin/sh\nexit 101\n")

@@ -1,6 +1,6 @@
-"""What stands in a sandbox's folder: the configuration of its Slurm, rendered from its shape. Pure.
+"""Configuration files of a sandbox's Slurm, rendered from its shape. Pure.
 
-Written for Slurm 22.05 of Debian 12. Nothing refers to a path outside of the folder.
+Written for Slurm 22.05 of Debian 12. All paths are inside the folder.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 
 SANDBOX_CLUSTER_NAME = "parlay-sandbox"
 PARTITION = "main"
-MOST_NODES = 64
-MOST_PER_NODE = 1024
-MOST_CLOUD_NODES = 20_000
+MAX_NODES = 64
+MAX_PER_NODE = 1024
+MAX_CLOUD_NODES = 20_000
 CLOUD_CPUS, CLOUD_MEMORY_MB = 128, 512_000
-"""Of a node that is not there, where nobody says."""
+"""Defaults of a cloud node."""
 
 _FIRST_PORT, _LAST_PORT = 10_000, 19_999  # below the ports of trials' rendezvous and of outgoing connections
 _PORTS_BEFORE_NODES = 2
@@ -31,7 +31,7 @@ _PARTITION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 
 @dataclass(frozen=True)
 class CloudNodes:
-    """A partition of nodes that are not there: Slurm says which jobs they could run, and none ever begins on them."""
+    """A partition of cloud nodes, which do not exist: Slurm answers which jobs they could run, but none ever starts."""
 
     partition: str
     nodes: int
@@ -40,25 +40,25 @@ class CloudNodes:
 
     def __post_init__(self) -> None:
         if _PARTITION_NAME.fullmatch(self.partition) is None or self.partition.lower() in (PARTITION, "default"):
-            raise ValueError(f"{self.partition!r} cannot be the partition of nodes that are not there")
+            raise ValueError(f"{self.partition!r} cannot be the partition of cloud nodes")
         _require_within(
-            ("nodes that are not there", self.nodes, 1, MOST_CLOUD_NODES),
-            ("gpus_per_node", self.gpus_per_node, 0, MOST_PER_NODE),
-            ("cpus_per_node", self.cpus_per_node, 1, MOST_PER_NODE),
+            ("cloud nodes", self.nodes, 1, MAX_CLOUD_NODES),
+            ("gpus_per_node", self.gpus_per_node, 0, MAX_PER_NODE),
+            ("cpus_per_node", self.cpus_per_node, 1, MAX_PER_NODE),
         )
 
     @property
     def node_names(self) -> str:
-        """All of them, as Slurm writes a list of hosts."""
+        """Node names as a host list."""
         return f"{self.partition}-[1-{self.nodes}]"
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How large a sandbox is. CPUs and GPUs are declared, not there: a node of 64 CPUs runs on any machine.
+    """Size of a sandbox. CPUs and GPUs are declared, not real: a node of 64 CPUs runs on any machine.
 
-    `extra` are lines of slurm.conf; a setting named there replaces the sandbox's own, partitions are added. `cloud` are
-    nodes beside the sandbox's own, which have the partition PARTITION for themselves.
+    `extra` are lines of slurm.conf: a setting replaces the sandbox's own, partitions are added. `cloud` are nodes in
+    addition to the sandbox's own, which are alone in the partition PARTITION.
     """
 
     nodes: int = 2
@@ -70,17 +70,17 @@ class Shape:
 
     def __post_init__(self) -> None:
         _require_within(
-            ("nodes", self.nodes, 1, MOST_NODES),
-            ("cpus_per_node", self.cpus_per_node, 1, MOST_PER_NODE),
-            ("gpus_per_node", self.gpus_per_node, 0, MOST_PER_NODE),
+            ("nodes", self.nodes, 1, MAX_NODES),
+            ("cpus_per_node", self.cpus_per_node, 1, MAX_PER_NODE),
+            ("gpus_per_node", self.gpus_per_node, 0, MAX_PER_NODE),
         )
         names = [each.partition for each in self.cloud]
         if twice := [name for name in names if names.count(name) > 1]:
-            raise ValueError(f"partition {twice[0]} is described twice")
+            raise ValueError(f"partition {twice[0]} is given twice")
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Every field by its name, as `Shape` takes it."""
+        """Fields by name, as `Shape` takes them."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
@@ -94,14 +94,16 @@ class Shape:
 
 @dataclass(frozen=True)
 class SandboxPaths:
-    """Where everything of the sandbox in `folder`, an absolute path, lies. ValueError for a folder that cannot serve:
-    Slurm's files know no quoting, and a socket's path is short."""
+    """Paths of the sandbox in `folder`, an absolute path.
+
+    ValueError for an unusable folder: Slurm's files have no quoting, and socket paths are short.
+    """
 
     folder: Path
 
     def __post_init__(self) -> None:
         if not _PLAIN_PATH.fullmatch(str(self.folder)):
-            raise ValueError(f"{self.folder}: Slurm's files can only name letters, digits and any of ._/+@- in a path")
+            raise ValueError(f"{self.folder}: a path in Slurm's files may contain only letters, digits and ._/+@-")
         if len(str(self.mariadb_socket)) > _LONGEST_SOCKET:
             most = _LONGEST_SOCKET - (len(str(self.mariadb_socket)) - len(str(self.folder)))
             raise ValueError(f"{self.folder}: a socket in it needs a shorter path, of at most {most} characters")
@@ -116,7 +118,7 @@ class SandboxPaths:
 
     @property
     def slurmdbd_conf(self) -> Path:
-        """Beside slurm.conf, where slurmdbd looks for it."""
+        """In the folder of slurm.conf, where slurmdbd looks for it."""
         return self.folder / "slurmdbd.conf"
 
     @property
@@ -129,7 +131,7 @@ class SandboxPaths:
 
     @property
     def mariadb_socket(self) -> Path:
-        """In the database's own folder, which nobody else may enter: MariaDB asks for no password."""
+        """In the database's folder, which is private: MariaDB asks for no password."""
         return self.database / "mariadb.sock"
 
     @property
@@ -146,7 +148,7 @@ class SandboxPaths:
 
 @dataclass(frozen=True)
 class Ports:
-    """The loopback ports of a sandbox, counted from `base`: controller, slurmdbd, then one a node."""
+    """Loopback ports of a sandbox, counted from `base`: controller, slurmdbd, then one per node."""
 
     base: int
 
@@ -159,12 +161,13 @@ class Ports:
         return self.base + 1
 
     def slurmd(self, number: int) -> int:
-        """Of the node `number`, from 0."""
+        """Return the port of node `number`, from 0."""
         return self.base + _PORTS_BEFORE_NODES + number
 
 
 def choose_ports(folder: Path, count: int, is_free: Callable[[int], bool]) -> Ports | None:
-    """`count` free ports in a row, the same for the same folder as long as nobody else took them; None without any."""
+    """Return `count` consecutive free ports, the same for the same folder while they are free; None if there are
+    none."""
     blocks = (_LAST_PORT - _FIRST_PORT + 1) // count
     wanted = int.from_bytes(hashlib.sha256(str(folder).encode()).digest()[:8], "big") % blocks
     for block in range(wanted, wanted + blocks):
@@ -175,7 +178,7 @@ def choose_ports(folder: Path, count: int, is_free: Callable[[int], bool]) -> Po
 
 
 def render_slurm_conf(paths: SandboxPaths, shape: Shape, ports: Ports, user: str) -> str:
-    """slurm.conf: no cgroups, no host names but localhost, every listener on the loopback, jobs started at once."""
+    """Render slurm.conf: no cgroups, no host names but localhost, loopback listeners only, jobs started at once."""
     settings = _settings(paths, ports, user) | (_accounting(paths, ports) if shape.accounting else {})
     settings |= _CLOUD if shape.cloud else {}
     added = []
@@ -190,7 +193,7 @@ def render_slurm_conf(paths: SandboxPaths, shape: Shape, ports: Ports, user: str
 
 
 def render_gres_conf(paths: SandboxPaths, shape: Shape) -> str:
-    """gres.conf: each GPU needs a character device of its own, so that Slurm counts it."""
+    """Render gres.conf: Slurm counts GPUs by their character devices."""
     if not shape.gpus_per_node:
         return ""
     return f"NodeName={_own_nodes(shape)} Name=gpu File={paths.devices}/nvidia[0-{shape.gpus_per_node - 1}]\n"
@@ -201,7 +204,7 @@ def render_cgroup_conf() -> str:
 
 
 def render_slurmdbd_conf(paths: SandboxPaths, ports: Ports, user: str) -> str:
-    """slurmdbd.conf; the password is a placeholder, MariaDB asks for none."""
+    """Render slurmdbd.conf; the password is a placeholder, MariaDB asks for none."""
     settings = {
         "AuthType": "auth/munge",
         "AuthInfo": f"socket={paths.munge_socket}",
@@ -231,12 +234,12 @@ def munged_command(paths: SandboxPaths) -> Sequence[str]:
 
 
 def mariadbd_command(paths: SandboxPaths, user: str) -> Sequence[str]:
-    """No tables of grants and no port: whoever reaches the socket may do what this server's user may."""
+    """Build the server's command: no grant tables and no port, so access to the socket is full access."""
     return (
         *("mariadbd", "--no-defaults", f"--user={user}", f"--datadir={paths.database}"),
         *("--skip-grant-tables", "--skip-networking"),
         *(f"--socket={paths.mariadb_socket}", f"--pid-file={paths.folder}/run/mariadbd.pid"),
-        # What slurmdbd asks for. A commit is with the kernel when it is done: it survives a kill, not a power cut.
+        # As slurmdbd recommends. A commit is flushed to the kernel only: it survives a kill, not a power failure.
         *("--innodb-buffer-pool-size=64M", "--innodb-lock-wait-timeout=900", "--innodb-flush-log-at-trx-commit=2"),
     )
 
@@ -264,7 +267,7 @@ def _settings(paths: SandboxPaths, ports: Ports, user: str) -> dict[str, object]
         "MailProg": "/bin/true",
         # Listeners on the loopback only; the default is every address of the machine.
         "CommunicationParameters": "NoInAddrAny,NoCtldInAddrAny",
-        # Processes are followed by their parents: cgroups would need root and a place outside of the folder.
+        # Processes are tracked by their parents: cgroups would need root and paths outside of the folder.
         "ProctrackType": "proctrack/linuxproc",
         "TaskPlugin": "task/none",
         "JobAcctGatherType": "jobacct_gather/linux",
@@ -273,10 +276,10 @@ def _settings(paths: SandboxPaths, ports: Ports, user: str) -> dict[str, object]
         "MpiDefault": "none",
         "SelectType": "select/cons_tres",
         "SelectTypeParameters": "CR_Core",
-        # Jobs start within a second, not at the next round of half a minute.
+        # Jobs start within a second, not at the next scheduling cycle of half a minute.
         "SchedulerType": "sched/backfill",
         "SchedulerParameters": "batch_sched_delay=0,sched_interval=1,bf_interval=1,sched_min_interval=0",
-        # What is declared counts, not what the machine has.
+        # The declared hardware counts, not the machine's.
         "SlurmdParameters": "config_overrides",
         "ReturnToService": 2,
         "SlurmctldTimeout": 10,
@@ -299,7 +302,7 @@ def _accounting(paths: SandboxPaths, ports: Ports) -> dict[str, object]:
 
 
 _CLOUD = {
-    # Nodes of State=CLOUD are asked for by a program when a job needs them, here by one that does nothing.
+    # A program powers up nodes of State=CLOUD when a job needs them; this one does nothing.
     "SuspendProgram": "/bin/true",
     "ResumeProgram": "/bin/true",
     "SuspendTime": 86400,
@@ -309,10 +312,10 @@ _CLOUD = {
 
 
 def _nodes(shape: Shape, ports: Ports) -> list[str]:
-    """Those that are not there come first: what NodeName=DEFAULT says holds for what stands after it."""
+    """List the cloud nodes first: NodeName=DEFAULT applies to the lines after it."""
     own = "ALL" if not shape.cloud else _own_nodes(shape)
     return [
-        *(f"NodeName={each.node_names} {_cloud_words(each)} State=CLOUD" for each in shape.cloud),
+        *(f"NodeName={each.node_names} {_cloud_attributes(each)} State=CLOUD" for each in shape.cloud),
         f"NodeName=DEFAULT CPUs={shape.cpus_per_node} RealMemory=4000 State=UNKNOWN{_gpus(shape.gpus_per_node)}",
         *(
             f"NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports.slurmd(number)}"
@@ -323,7 +326,7 @@ def _nodes(shape: Shape, ports: Ports) -> list[str]:
     ]
 
 
-def _cloud_words(cloud: CloudNodes) -> str:
+def _cloud_attributes(cloud: CloudNodes) -> str:
     return f"CPUs={cloud.cpus_per_node} RealMemory={CLOUD_MEMORY_MB}{_gpus(cloud.gpus_per_node)}"
 
 
@@ -336,7 +339,7 @@ def _own_nodes(shape: Shape) -> str:
 
 
 def _require_within(*bounds: tuple[str, int, int, int]) -> None:
-    """ValueError for the first (name, value, least, most) that is out of its bounds."""
+    """ValueError for the first (name, value, least, most) that is out of bounds."""
     for name, value, least, most in bounds:
         if not least <= value <= most:
-            raise ValueError(f"{name} is {value}, a sandbox has {least} to {most}")
+            raise ValueError(f"{name} is {value}: {least} to {most} are allowed")

@@ -1,8 +1,7 @@
-"""Programs that stay: started in a session of their own, found again by a record on disk, ended for certain.
+"""Daemons: started in sessions of their own, found again by a record on disk, and ended reliably.
 
-Linux only. A daemon outlives the process that started it, so what is known of it stands in a file: its pid, and its
-start time, which tells it from a stranger that got the pid later. A zombie counts as ended: where PID 1 is no init,
-nobody reaps it for a long time.
+Linux only. A daemon outlives the process that started it, so a file records its pid and its start time, which tells it
+from a later process with the same pid. A zombie counts as ended: where PID 1 does not reap, it stays for a long time.
 """
 
 from __future__ import annotations
@@ -20,33 +19,33 @@ from pathlib import Path
 _LOG_LINES = 8
 _LOOK_EVERY_S = 0.02
 
-_children: list[subprocess.Popen[bytes]] = []  # daemons this very process started, which it has to reap
+_children: list[subprocess.Popen[bytes]] = []  # daemons that this process started and has to reap
 
 
 class DaemonFailed(Exception):
-    """A daemon did not come up, or one of its programs refused; the words are the end of its log."""
+    """A daemon did not start, or one of its programs failed; the message is the end of its log."""
 
 
 @dataclass(frozen=True)
 class Daemon:
-    """The daemon `name` of a sandbox: its record lies in `folder`/run, what it prints in `folder`/log."""
+    """The daemon `name` of a sandbox, with its record in `folder`/run and its output in `folder`/log."""
 
     name: str
     folder: Path
 
     @property
     def record(self) -> Path:
-        """One line, "PID START_TICKS"; there while the daemon is meant to run."""
+        """One line, "PID START_TICKS", present while the daemon is meant to run."""
         return self.folder / "run" / f"{self.name}.process"
 
     @property
     def output(self) -> Path:
-        """What the daemon printed, its errors before its own log is open included."""
+        """Output of the daemon, with errors before it opens its own log."""
         return self.folder / "log" / f"{self.name}.out"
 
     @property
     def pid(self) -> int | None:
-        """The pid if the daemon lives, else None."""
+        """The pid while the daemon is alive, else None."""
         try:
             pid, ticks = map(int, self.record.read_text().split())
         except (FileNotFoundError, ValueError):
@@ -54,7 +53,7 @@ class Daemon:
         return pid if _start_ticks(pid) == ticks else None
 
     def start(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start it; it is ready when `wait_until_ready` says so."""
+        """Start the daemon; `wait_until_ready` waits until it answers."""
         with self.output.open("ab") as output:
             process = subprocess.Popen(
                 argv,
@@ -63,14 +62,14 @@ class Daemon:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,  # a ctrl-C at the terminal is not meant for it
+                start_new_session=True,  # not ended by Ctrl-C on the terminal
                 umask=0o022,
             )
         _children.append(process)
         self.record.write_text(f"{process.pid} {_start_ticks(process.pid) or 0}\n")
 
     def wait_until_ready(self, is_ready: Callable[[], bool], timeout_s: float) -> None:
-        """Return once `is_ready`; DaemonFailed when the daemon has ended before that or needs longer."""
+        """Return once `is_ready`; DaemonFailed if the daemon ends before that or takes longer."""
         deadline = time.monotonic() + timeout_s
         while not is_ready():
             if self.pid is None:
@@ -80,7 +79,7 @@ class Daemon:
             time.sleep(_LOOK_EVERY_S)
 
     def log_tail(self) -> str:
-        """The end of what it printed."""
+        """Return the end of its output."""
         try:
             lines = self.output.read_text(errors="replace").splitlines()
         except FileNotFoundError:
@@ -88,14 +87,14 @@ class Daemon:
         return "\n  ".join(["", *lines[-_LOG_LINES:]]) if lines else "it printed nothing"
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal; nothing happens to a daemon that has ended."""
+        """Send a signal; no effect on a daemon that has ended."""
         pid = self.pid
         if pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
     def end(self, grace_s: float) -> None:
-        """SIGTERM, and SIGKILL after `grace_s`; returns when it has ended."""
+        """Send SIGTERM, and SIGKILL after `grace_s`; return when it has ended."""
         self.send_signal(signal.SIGTERM)
         if not self.wait_for_end(grace_s):
             self.send_signal(signal.SIGKILL)
@@ -103,7 +102,7 @@ class Daemon:
         self.record.unlink(missing_ok=True)
 
     def wait_for_end(self, timeout_s: float) -> bool:
-        """Whether it has ended within `timeout_s`."""
+        """Return True if it has ended within `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while self.pid is not None:
             _reap_children()
@@ -115,12 +114,12 @@ class Daemon:
 
 
 def recorded_daemons(folder: Path) -> list[Daemon]:
-    """Every daemon that has a record in `folder`, alive or not."""
+    """Return every daemon that has a record in `folder`, alive or not."""
     return [Daemon(path.stem, folder) for path in sorted((folder / "run").glob("*.process"))]
 
 
 def port_answers(port: int) -> bool:
-    """Whether somebody listens on this port of the loopback."""
+    """True if a process listens on this loopback port."""
     try:
         socket.create_connection(("127.0.0.1", port), timeout=1).close()
     except OSError:
@@ -129,7 +128,7 @@ def port_answers(port: int) -> bool:
 
 
 def socket_answers(path: Path) -> bool:
-    """Whether somebody listens on this Unix socket."""
+    """True if a process listens on this Unix socket."""
     with socket.socket(socket.AF_UNIX) as client:
         try:
             client.connect(str(path))
@@ -139,7 +138,7 @@ def socket_answers(path: Path) -> bool:
 
 
 def port_is_free(port: int) -> bool:
-    """Whether this port of the loopback could be listened on now."""
+    """True if this loopback port can be bound now."""
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -150,7 +149,7 @@ def port_is_free(port: int) -> bool:
 
 
 def running_pids() -> Iterator[int]:
-    """The pids of all processes that are not zombies."""
+    """Return the pids of all processes that are not zombies."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and _start_ticks(int(entry.name)) is not None:
             yield int(entry.name)
@@ -161,9 +160,9 @@ def _reap_children() -> None:
 
 
 def _start_ticks(pid: int) -> int | None:
-    """When a living process started, in clock ticks since boot; None for one that has ended or is a zombie."""
+    """Return a process's start time in clock ticks since boot; None if it has ended or is a zombie."""
     try:
-        # The command stands in parentheses and may hold anything, so that counting begins behind the last one.
+        # The command is in parentheses and may contain any character: count fields after the last parenthesis.
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None

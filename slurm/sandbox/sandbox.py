@@ -1,9 +1,7 @@
-"""A real Slurm on this one machine, for trying and for tests: munged, slurmctld and a slurmd for each node, and with
-accounting MariaDB and slurmdbd.
+"""A real Slurm on one machine: munged, slurmctld and a slurmd per node, and with accounting MariaDB and slurmdbd.
 
-Every file lies under the sandbox's folder and every listener on the loopback; nothing in /etc is read or written. Root
-is not needed: then only the user's own jobs can run. All nodes share this machine's file system, so a path means the
-same on each of them.
+Every file is in the sandbox's folder and every listener on the loopback; /etc is neither read nor written. Root is not
+needed: then only the user's own jobs can run. All nodes share this machine's file system, so paths are the same on all.
 """
 
 from __future__ import annotations
@@ -56,13 +54,13 @@ _MARIADB_SHARE = Path("/usr/share/mysql")
 
 _READY_TIMEOUT_S = 60.0  # MariaDB on a cold disk needed 7
 _END_TIMEOUT_S = 10.0
-_KILL_TIMEOUT_S = 60.0  # a controller that is asked to end first saves its state, on a disk that may be slow
+_KILL_TIMEOUT_S = 60.0  # a controller saves its state before it ends, perhaps on a slow disk
 _COMMAND_TIMEOUT_S = 30.0
 _LOOK_EVERY_S = 0.05
 
 
 class SandboxFailed(Exception):
-    """The sandbox could not be started or asked; the words say why."""
+    """The sandbox could not be started or queried."""
 
 
 class PackagesMissing(SandboxFailed):
@@ -95,17 +93,17 @@ class SlurmSandbox:
 
     @classmethod
     def found_in(cls, folder: Path) -> SlurmSandbox | None:
-        """The sandbox that was started in `folder` at some time; None where there is none."""
+        """Return the sandbox that was once started in `folder`, or None."""
         shape = _recorded_shape(SandboxPaths(Path(os.path.realpath(folder))))
         return None if shape is None else cls(folder, **shape.arguments)
 
     @property
     def environment(self) -> dict[str, str]:
-        """What points Slurm's commands at this sandbox."""
+        """Variables that point Slurm's commands at this sandbox."""
         return {"SLURM_CONF": str(self.paths.slurm_conf)}
 
     def to_json(self) -> dict[str, Any]:
-        """The contract's description of a sandbox."""
+        """Return the contract's description of a sandbox."""
         return {
             "schema": SANDBOX_SCHEMA,
             "folder": str(self.paths.folder),
@@ -123,11 +121,11 @@ class SlurmSandbox:
         if missing:
             raise PackagesMissing(missing)
         _make_folder(self.paths.folder)
-        with self._in_turn():
+        with self._locked():
             if not any(daemon.pid for daemon in recorded_daemons(self.paths.folder)):
                 self._write_files()
             elif _recorded_shape(self.paths) != self.shape:
-                raise SandboxFailed(f"{self.paths.folder} is running with another shape; stop it first")
+                raise SandboxFailed(f"{self.paths.folder} runs with another shape: stop it first")
             try:
                 self._start_all()
             except BaseException:
@@ -135,18 +133,18 @@ class SlurmSandbox:
                 raise
 
     def stop(self, keep_jobs: bool = False) -> None:
-        """End the daemons and, unless `keep_jobs`, all jobs with every process of theirs; no error if nothing runs."""
+        """End the daemons and, unless `keep_jobs`, all jobs with their processes; no error if nothing runs."""
         if self.paths.folder.is_dir():
-            with self._in_turn():
+            with self._locked():
                 self._stop(keep_jobs)
 
     def running(self) -> bool:
-        """Whether every daemon is alive."""
+        """True if every daemon is alive."""
         return all(self._daemon(name).pid for name in self.daemons)
 
     @property
     def daemons(self) -> tuple[str, ...]:
-        """The daemons' names in the order in which they start; a slurmd has the name of its node."""
+        """Names of the daemons in the order in which they start; a slurmd has the name of its node."""
         accounting = (MARIADBD, SLURMDBD) if self.shape.accounting else ()
         return (MUNGED, *accounting, SLURMCTLD, *self.shape.node_names)
 
@@ -155,13 +153,13 @@ class SlurmSandbox:
         self._daemon(daemon).send_signal(number)
 
     def kill(self, daemon: str, number: signal.Signals = signal.SIGKILL) -> None:
-        """Send a signal to one daemon and return when it has ended. Jobs live on under their slurmstepd."""
+        """Send a signal to one daemon and wait for its end. Jobs live on under their slurmstepd."""
         self.send_signal(daemon, number)
         if not self._daemon(daemon).wait_for_end(_KILL_TIMEOUT_S):
             raise SandboxFailed(f"{daemon} outlived {number.name} for {_KILL_TIMEOUT_S:.0f} s")
 
     def start_daemon(self, daemon: str) -> None:
-        """Start one daemon that has ended and return when it answers."""
+        """Start one daemon that has ended and wait until it answers."""
         self._start(daemon)
         self._wait_until_ready(daemon)
 
@@ -205,7 +203,7 @@ class SlurmSandbox:
         self._wait_for_nodes()
 
     def _make_database(self) -> None:
-        """MariaDB's own tables, made in a folder that is renamed when it is whole."""
+        """Create MariaDB's own tables in a folder that is renamed when complete."""
         new = self.paths.folder / "db.new"
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(mode=0o700)
@@ -275,15 +273,15 @@ class SlurmSandbox:
         for node in daemons.values():
             node.send_signal(signal.SIGTERM)
         for node in daemons.values():
-            # Without a controller to sign off at it would try for ten seconds.
+            # Without a controller, slurmd tries for ten seconds to sign off.
             node.end(_END_TIMEOUT_S if controlled else 0.0)
         for daemon in last.values():
             daemon.end(_END_TIMEOUT_S)
         if not keep_jobs:
-            self._kill_left_behind()
+            self._kill_orphans()
 
     def _cancel_all_jobs(self) -> None:
-        """As far as the controller answers; what it leaves is killed in the end."""
+        """Cancel as far as the controller answers; remaining processes are killed later."""
         with suppress(subprocess.TimeoutExpired):
             jobs = self.ask("squeue", "--noheader", "--format=%A", timeout_s=_END_TIMEOUT_S).stdout.split()
             if jobs:
@@ -292,19 +290,20 @@ class SlurmSandbox:
             while self.ask("squeue", "--noheader", timeout_s=_END_TIMEOUT_S).stdout and time.monotonic() < deadline:
                 time.sleep(_LOOK_EVERY_S)
 
-    def _kill_left_behind(self) -> None:
-        """Steps and tasks whose slurmd or slurmstepd was killed: nobody else ends them."""
+    def _kill_orphans(self) -> None:
+        """Kill steps and tasks whose slurmd or slurmstepd was killed: no daemon ends them."""
         deadline = time.monotonic() + _END_TIMEOUT_S
-        while left := [pid for pid in running_pids() if self._is_of_a_job(pid)]:
+        while left := [pid for pid in running_pids() if self._belongs_to_job(pid)]:
             for pid in left:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             if time.monotonic() >= deadline:
-                raise SandboxFailed(f"processes of jobs could not be ended: {' '.join(map(str, left))}")
+                raise SandboxFailed(f"processes of jobs could not be killed:  {' '.join(map(str, left))}")
             time.sleep(_LOOK_EVERY_S)
 
-    def _is_of_a_job(self, pid: int) -> bool:
-        """A slurmstepd runs in this sandbox's folder; a task has this sandbox and a job in its environment."""
+    def _belongs_to_job(self, pid: int) -> bool:
+        """True for a slurmstepd in this sandbox's folder, and for a task with this sandbox and a job in its
+        environment."""
         proc = Path(f"/proc/{pid}")
         try:
             if (proc / "comm").read_text().strip() == "slurmstepd":
@@ -319,7 +318,8 @@ class SlurmSandbox:
         return Daemon(name, self.paths.folder)
 
     def _clean_environment(self) -> dict[str, str]:
-        """Ours without what an outer Slurm says, whose commands and daemons read some fifty variables."""
+        """Return this process's environment without an outer Slurm's variables, of which its programs read some
+        fifty."""
         kept = {
             name: value
             for name, value in os.environ.items()
@@ -329,8 +329,8 @@ class SlurmSandbox:
         return kept | self.environment | mariadb | {"PATH": program_path(os.environ)}
 
     @contextmanager
-    def _in_turn(self) -> Iterator[None]:
-        """One at a time starts or stops; the lock ends with its process."""
+    def _locked(self) -> Iterator[None]:
+        """Hold the lock on starting and stopping, which ends with its process."""
         descriptor = os.open(self.paths.folder, os.O_RDONLY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -345,25 +345,25 @@ def _recorded_shape(paths: SandboxPaths) -> Shape | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     if about["schema"] != SANDBOX_SCHEMA:
-        raise ValueError(f"{paths.about} is {about['schema']}, this Parlay knows {SANDBOX_SCHEMA}")
+        raise ValueError(f"{paths.about} is {about['schema']}, this version of Parlay reads {SANDBOX_SCHEMA}")
     shape = {name: about[name] for name in ("nodes", "cpus_per_node", "gpus_per_node", "accounting")}
     cloud = tuple(CloudNodes(**each) for each in about["cloud"])
     return Shape(**shape, extra=tuple(about["extra"]), cloud=cloud)
 
 
 def _make_folder(folder: Path) -> None:
-    """Other users' jobs need to reach a root's sandbox; an ordinary user's is nobody else's affair."""
+    """Create the folder: readable for other users' jobs if root's, else private."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / "sandbox.json").exists() and any(folder.iterdir()):
-            raise ValueError(f"{folder} is neither empty nor a sandbox's folder")
+            raise ValueError(f"{folder} is neither empty nor the folder of a sandbox")
         folder.chmod(0o755 if os.getuid() == 0 else 0o700)
     except OSError as error:
         raise ValueError(f"{folder} cannot be used: {error.strerror}") from error
 
 
 def _write(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """In place of what was there, complete and with its mode at once."""
+    """Replace the file atomically, with its mode."""
     new = path.with_name(path.name + ".new")
     new.unlink(missing_ok=True)
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
@@ -373,7 +373,7 @@ def _write(path: Path, content: bytes, mode: int = 0o644) -> None:
 
 
 def _user_name() -> str:
-    """Slurm takes a number where the user has no name, as in some containers."""
+    """Return the user's name, or the uid, which Slurm accepts, where there is none, as in some containers."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -381,5 +381,5 @@ def _user_name() -> str:
 
 
 def _is_down(state: str) -> bool:
-    """By sinfo's word; a star is a node that does not answer."""
+    """True if sinfo's state is not up; a star marks a node that does not respond."""
     return state.endswith("*") or state.startswith(("down", "unk", "inval", "fail", "fut"))

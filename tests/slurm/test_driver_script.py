@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from slurm.driver_script import DriverJob, options_of_driver, render_driver_script
+from slurm.driver_script import DriverJob, driver_options, render_driver_script
 from slurm.request import Container, JobOptions
 
 TRIALS = JobOptions(
@@ -36,7 +36,7 @@ JOB = DriverJob(
     tasks_per_node=1,
     time_limit_s=8 * 3600.0,
     argv=("/opt/my venv/bin/python", "-m", "orchestrator.cli.main", "resume", "/data/runs/tiny-abc234"),
-    options=options_of_driver(TRIALS),
+    options=driver_options(TRIALS),
 )
 
 SCRIPT = """\

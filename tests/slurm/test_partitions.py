@@ -74,7 +74,10 @@ def test_a_request_names_its_partitions_or_takes_the_default():
         (asked(60, 3, "debug"), "PartitionNodeLimit: .*partition debug allows at most 2 nodes"),
         (asked(60, 1, "debug"), "PartitionNodeLimit: .*partition debug needs at least 2 nodes"),
         (asked(61, 3, "debug,main"), None),  # one that takes it is enough
-        (asked(60 * 24 * 8, 1, "debug,long"), "partition debug allows at most 60 minutes, .*partition long allows at most 10830 minutes"),
+        (
+            asked(60 * 24 * 8, 1, "debug,long"),
+            "partition debug allows at most 60 minutes, .*partition long allows at most 10830 minutes",
+        ),
         (asked(1, 1, "nosuch"), None),
     ],
 )

@@ -74,16 +74,16 @@ def test_two_searches_with_other_nodes_in_one_partition_are_bad_input(tmp_path):
         (tmp_path / f"{name}.yaml").write_text(TINY_SEARCH.replace("num_nodes: 1", f"num_nodes: {nodes}"))
     words = ["slurm-sandbox", "start", "box", "--like", "one.yaml", "--like", "two.yaml", "--json"]
     refused = parlay_here(*words, cwd=tmp_path)
-    assert (refused.code, refused.json["error"]["message"]) == (2, "partition tiny is described twice")
+    assert (refused.code, refused.json["error"]["message"]) == (2, "partition tiny is given twice")
     assert not (tmp_path / "box").exists()
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--nodes", "0"], "nodes is 0, a sandbox has 1 to 64"),
-        (["--cpus-per-node", "9999"], "cpus_per_node is 9999, a sandbox has 1 to 1024"),
-        (["a b"], "can only name letters"),
+        (["--nodes", "0"], "nodes is 0: 1 to 64 are allowed"),
+        (["--cpus-per-node", "9999"], "cpus_per_node is 9999: 1 to 1024 are allowed"),
+        (["a b"], "may contain only letters"),
         (["x" * 99], "a shorter path"),
     ],
 )

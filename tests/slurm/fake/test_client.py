@@ -241,7 +241,7 @@ def test_accounting_lags(rig: Rig) -> None:
 
 def test_accounting_that_was_down_lies_until_it_knows_the_end(rig: Rig) -> None:
     rig.run("job", JobPlan(10, exit_code=4))
-    rig.cluster.accounting_down(for_s=60.0, lies_s=9.0)
+    rig.cluster.accounting_down(for_s=60.0, wrong_for_s=9.0)
     with pytest.raises(SlurmUnreachable):
         rig.row("job")
     rig.cluster.advance(60.0)

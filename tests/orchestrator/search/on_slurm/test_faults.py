@@ -235,7 +235,7 @@ def test_a_dead_accounting_daemon_is_no_death_of_a_job(rig):
 def test_accounting_that_lags_or_lies_is_not_believed_before_it_is_final(rig):
     rig.cluster.purges_at_once = True
     rig.cluster.accounting.lag_s = 120.0
-    rig.cluster.accounting_down(90.0, lies_s=200.0)
+    rig.cluster.accounting_down(90.0, wrong_for_s=200.0)
     rig.script = lambda spec, restart: Script(tokens_per_sec=None, leaves_outcome=False)
     rig.limits = Limits(max_trials=1, parallel_trials=1)
     search = rig.open_driver().run()

@@ -78,9 +78,9 @@ class SearchOnSlurm(DisturbedSearch):
         self.books_are_uncertain = True
         self.rig.cluster.controller_hung(seconds)
 
-    @rule(seconds=SECONDS, lies_s=SECONDS)
-    def accounting_is_down(self, seconds: float, lies_s: float) -> None:
-        self.rig.cluster.accounting_down(seconds, lies_s)
+    @rule(seconds=SECONDS, wrong_for_s=SECONDS)
+    def accounting_is_down(self, seconds: float, wrong_for_s: float) -> None:
+        self.rig.cluster.accounting_down(seconds, wrong_for_s)
 
     @rule(appears_after_s=st.sampled_from([None, 0.0, CONFIRM_WINDOW_S / 2]))
     def a_submission_times_out(self, appears_after_s: float | None) -> None:
