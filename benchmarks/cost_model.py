@@ -37,7 +37,7 @@ from search_spaces.cost_model.posterior import MemoryEvidence, MemoryPosterior, 
 from search_spaces.cost_model.step_time import StepTerms
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
-from search_spaces.tables.benchmark_problem import MeasuredProblem, problems_in
+from search_spaces.tables.benchmark_problem import BenchmarkProblem, problems_in
 from search_spaces.tables.measured_table import Observation, read_table
 
 MODES = ("cold", "calibrated", "leave_one_model_out")
@@ -207,7 +207,7 @@ def _sorted_out(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
 
 
 def _lines(tables: Iterable[Path], arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    problems = problems_in(row for path in tables for row in read_table(path).require_whole().observations)
+    problems = problems_in(row for path in tables for row in read_table(path).require_valid().observations)
     chosen = {name: problem for name, problem in problems.items() if arguments.problem in name}
     for mode in arguments.mode.split(","):
         for sampler in arguments.sampler.split(",") if mode == "calibrated" else [None]:
@@ -218,7 +218,7 @@ def _lines(tables: Iterable[Path], arguments: argparse.Namespace) -> Iterator[di
                     yield from [] if line is None else [line]
 
 
-def _cases(problems: Mapping[str, MeasuredProblem]) -> Iterator[Case]:
+def _cases(problems: Mapping[str, BenchmarkProblem]) -> Iterator[Case]:
     for name, problem in problems.items():
         rows = list(problem.answers.values())
         if any(row.step_time_s for row in rows):

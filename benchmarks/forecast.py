@@ -27,10 +27,10 @@ from orchestrator.samplers.cost_model_posterior import TuningTask
 from orchestrator.samplers.factory import make_sampler
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
-from search_spaces.tables.benchmark_problem import MeasuredProblem, problems_in
+from search_spaces.tables.benchmark_problem import BenchmarkProblem, problems_in
 from search_spaces.tables.measured_table import Observation, read_table
 
-Family = Mapping[str, MeasuredProblem]
+Family = Mapping[str, BenchmarkProblem]
 """The problems of one model on one kind of node, by name."""
 
 
@@ -41,7 +41,7 @@ def main() -> None:
         if not path.is_file():
             print(f"{path} is not there: skipped", file=sys.stderr)
             continue
-        for family in _families(problems_in(read_table(path).require_whole().observations)):
+        for family in _families(problems_in(read_table(path).require_valid().observations)):
             for line in _lines(family, arguments.trials, arguments.seeds):
                 lines.append(line)
                 print(json.dumps(line) if arguments.json else _readable(line), flush=True)
@@ -64,7 +64,7 @@ def lines_of(family: Family, base_nodes: int, rows: Sequence[Observation], seed:
                 yield _head(first, base_nodes, times, rows, seed) | score(found, problem)
 
 
-def score(found: Forecast, problem: MeasuredProblem) -> dict[str, Any]:
+def score(found: Forecast, problem: BenchmarkProblem) -> dict[str, Any]:
     """The forecast beside what was measured there, as the contract says it."""
     ran = {key: row.step_time_s for key, row in problem.answers.items() if row.step_time_s is not None}
     best_key = min(ran, key=lambda key: ran[key])
@@ -116,9 +116,9 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _families(problems: Mapping[str, MeasuredProblem]) -> list[Family]:
+def _families(problems: Mapping[str, BenchmarkProblem]) -> list[Family]:
     """Those that have more than one number of nodes."""
-    found: dict[Any, dict[str, MeasuredProblem]] = defaultdict(dict)
+    found: dict[Any, dict[str, BenchmarkProblem]] = defaultdict(dict)
     for name, problem in problems.items():
         kind = (problem.model, problem.cluster.accelerator.name, problem.cluster.gpus_per_node)
         found[kind][name] = problem
@@ -139,7 +139,7 @@ def _lines(family: Family, trials: int, seeds: int) -> Iterator[dict[str, Any]]:
             yield from lines_of(family, base_nodes, rows, seed)
 
 
-def _told(name: str, problem: MeasuredProblem, trials: int, seed: int) -> list[Observation]:
+def _told(name: str, problem: BenchmarkProblem, trials: int, seed: int) -> list[Observation]:
     """The rows a guided search of the problem would try first, under the problem's name; all of them for 0."""
     if trials == 0:
         return list(problem.answers.values())
@@ -163,7 +163,7 @@ def _layouts_in(family: Family) -> Callable[[int, int], Sequence[Layout]]:
     return layouts_on
 
 
-def _problem_on(family: Family, num_nodes: int, batch: int) -> MeasuredProblem | None:
+def _problem_on(family: Family, num_nodes: int, batch: int) -> BenchmarkProblem | None:
     return next((p for p in family.values() if (p.cluster.num_nodes, p.global_batch_size) == (num_nodes, batch)), None)
 
 

@@ -40,7 +40,7 @@ def _table_text(columns: Sequence[str], rows: Iterable[Row], comments: Iterable[
 def _measured_table(rows: Iterable[Row], comments: Iterable[str]) -> str:
     """A measured table of the columns that every one has; InputError where a row of it could not be read again."""
     text = _table_text(REQUIRED_COLUMNS, rows, comments)
-    parse_table(text, "the table").require_whole()
+    parse_table(text, "the table").require_valid()
     return text
 
 

@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks.machines import with_links
-from search_spaces.tables.benchmark_problem import MeasuredProblem
+from search_spaces.tables.benchmark_problem import BenchmarkProblem
 from search_spaces.tables.measured_table import Observation
 
 OTHERS_TRIALS = 60
 """As many as a few searches leave behind."""
 
 
-def others_of(name: str, problems: Mapping[str, MeasuredProblem], seed: int) -> tuple[Observation, ...]:
+def others_of(name: str, problems: Mapping[str, BenchmarkProblem], seed: int) -> tuple[Observation, ...]:
     """Rows of the same source's other models on such a device, by chance, as many of each problem as of any other."""
     first = _first(problems[name])
     others = [list(problem.answers.values()) for problem in problems.values() if _is_other(first, _first(problem))]
@@ -25,7 +25,7 @@ def others_of(name: str, problems: Mapping[str, MeasuredProblem], seed: int) -> 
     return tuple(replace(row, cluster=with_links(row)) for row in drawn if row is not None)
 
 
-def _first(problem: MeasuredProblem) -> Observation:
+def _first(problem: BenchmarkProblem) -> Observation:
     return next(iter(problem.answers.values()))
 
 

@@ -309,7 +309,7 @@ def _of_log(rows: Iterable[Row]) -> Iterator[Line]:
     """GiB of each stage in the backward pass: fp16 passes its first step over, so there was no update yet."""
     model = ModelShape(96, 12288, 96, 96, 4 * 12288, False, 50688, 2048, True, "learned", "layernorm")
     logged_mib = {int(row["pp_stage"]): float(row["max_allocated_mb"]) for row in rows}
-    found = stage_memory(model, LayoutTable.of([FRONTIER_LOGGED]), StageTable.all_of(model, FRONTIER_LOGGED))
+    found = stage_memory(model, LayoutTable.of([FRONTIER_LOGGED]), StageTable.of_layout(model, FRONTIER_LOGGED))
     backward_gib = found.in_backward[0]
     for stage, mib in logged_mib.items():
         predicted = float(backward_gib[stage])

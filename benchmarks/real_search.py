@@ -127,7 +127,7 @@ def _run(arguments: argparse.Namespace, folder: Path, sampler: str, seed: int) -
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     told = json.loads(done.stdout)
     table = SearchFolder(folder / told["search_id"]).measured
-    rows = read_table(table).require_whole().observations
+    rows = read_table(table).require_valid().observations
     if arguments.keep:
         arguments.keep.mkdir(parents=True, exist_ok=True)
         (arguments.keep / f"{sampler}-{seed}.csv").write_bytes(table.read_bytes())

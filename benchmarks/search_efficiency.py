@@ -29,7 +29,7 @@ from orchestrator.samplers.cost_model_posterior import TuningTask
 from orchestrator.samplers.deephyper import TUNED, DeepHyperSampler
 from orchestrator.samplers.factory import SAMPLERS, make_sampler
 from search_spaces.layouts.layout import Layout
-from search_spaces.tables.benchmark_problem import MeasuredProblem, problems_in
+from search_spaces.tables.benchmark_problem import BenchmarkProblem, problems_in
 from search_spaces.tables.measured_table import Observation, read_table
 from trials.trial import FailureReason
 
@@ -59,7 +59,7 @@ def main() -> None:
 
 def run(
     name: str,
-    problem: MeasuredProblem,
+    problem: BenchmarkProblem,
     sampler_name: str,
     seed: int,
     prior_trials: Sequence[Observation] | None = None,
@@ -132,7 +132,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _lines(tables: Iterable[Path], arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    observations = [row for table in tables for row in read_table(table).require_whole().observations]
+    observations = [row for table in tables for row in read_table(table).require_valid().observations]
     problems = {name: found for name, found in problems_in(observations).items() if _has_a_best(found)}
     chosen = {name: found for name, found in problems.items() if _is_wanted(name, found, arguments)}
     for name, problem in chosen.items():
@@ -144,15 +144,15 @@ def _lines(tables: Iterable[Path], arguments: argparse.Namespace) -> Iterator[di
                     yield run(name, problem, sampler, seed, prior_trials, noise)
 
 
-def _is_wanted(name: str, problem: MeasuredProblem, arguments: argparse.Namespace) -> bool:
+def _is_wanted(name: str, problem: BenchmarkProblem, arguments: argparse.Namespace) -> bool:
     return arguments.problem in name and len(problem.answers) >= arguments.candidates
 
 
-def _has_a_best(problem: MeasuredProblem) -> bool:
+def _has_a_best(problem: BenchmarkProblem) -> bool:
     return any(row.step_time_s for row in problem.answers.values())
 
 
-def _searched(problem: MeasuredProblem, sampler: Sampler, best_s: float) -> tuple[list[Observation], int | None]:
+def _searched(problem: BenchmarkProblem, sampler: Sampler, best_s: float) -> tuple[list[Observation], int | None]:
     """The trials in their order, and after how many the search would have stopped itself."""
     history: list[TrialFeedback] = []
     rows: list[Observation] = []

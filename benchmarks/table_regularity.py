@@ -25,7 +25,7 @@ from sklearn.model_selection import KFold
 from benchmarks.cost_model import Case
 from search_spaces.cost_model.posterior import StepTimePosterior
 from search_spaces.layouts.layout import Layout
-from search_spaces.tables.benchmark_problem import MeasuredProblem, problems_in
+from search_spaces.tables.benchmark_problem import BenchmarkProblem, problems_in
 from search_spaces.tables.measured_table import read_table
 
 NUM_FOLDS = 10
@@ -35,7 +35,7 @@ _NUM_TREES = 200
 
 def main() -> None:
     arguments = _arguments()
-    rows = (row for path in arguments.tables for row in read_table(path).require_whole().observations)
+    rows = (row for path in arguments.tables for row in read_table(path).require_valid().observations)
     problems = {name: problem for name, problem in problems_in(rows).items() if arguments.problem in name}
     lines = []
     for line in lines_of(problems.items(), arguments.seeds):
@@ -45,7 +45,7 @@ def main() -> None:
         _show(summary, arguments.json)
 
 
-def lines_of(problems: Iterable[tuple[str, MeasuredProblem]], seeds: int) -> Iterator[dict[str, Any]]:
+def lines_of(problems: Iterable[tuple[str, BenchmarkProblem]], seeds: int) -> Iterator[dict[str, Any]]:
     """A line a problem of at least two rows a fold: the median error of what was foretold, over rows and seeds."""
     for name, problem in problems:
         rows = [row for row in problem.answers.values() if row.step_time_s is not None]

@@ -12,14 +12,14 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-MOST_BYTES = 64 * 2**20
+MAX_BYTES = 64 * 2**20
 """Of a file whose reader knows no smaller bound."""
 
 _OWN_DESCRIPTORS = ("/dev/fd", "/proc/self/fd")
 _NO_PLAIN_FILE = "it is no plain file"
 
 
-def read_named(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
+def read_named(path: Path, most_bytes: int = MAX_BYTES) -> bytes:
     """What stands in a plain file that a person named.
 
     Links are followed: what the name leads to is theirs to say. OSError, whose strerror says why, for whatever cannot
@@ -46,7 +46,7 @@ def open_named(path: Path) -> BinaryIO:
     raise OSError(errno.EINVAL, _NO_PLAIN_FILE, str(path))
 
 
-def read_plain(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
+def read_plain(path: Path, most_bytes: int = MAX_BYTES) -> bytes:
     """What stands in a plain file of whoever the folder around it belongs to.
 
     ValueError for a link, a pipe, a device, another user's file and one of more bytes: whatever else can write into a

@@ -39,7 +39,7 @@ class RejectedLayout:
     @property
     def text(self) -> str:
         """Which layout of the space it is, and why it cannot be run."""
-        told = ", ".join(f"{name} {_word(self.fields[name])}" for name in self.varying)
+        told = ", ".join(f"{name} {_format(self.fields[name])}" for name in self.varying)
         return f"{told}: {self.problem.message}" if told else self.problem.message
 
 
@@ -96,16 +96,16 @@ def search_space(
         require_legal(baseline, workload)
     axes = complete_axes(axes, workload.cluster.num_nodes)
     total = prod(len(values) for values in axes.values())
-    table = LayoutTable.picked(axes, _picks(axes, total, sample_seed))
-    space = _sifted(workload, with_derived(table, workload).canonical().distinct(), list(axes), total)
-    _require_some(space)
-    return space if baseline is None else _joined(space, baseline.canonical())
+    table = LayoutTable.from_indices(axes, _axis_indices(axes, total, sample_seed))
+    space = _filter(workload, with_derived(table, workload).canonical().distinct(), list(axes), total)
+    _require_feasible(space)
+    return space if baseline is None else _with_baseline(space, baseline.canonical())
 
 
 def closed_space(workload: Workload, candidates: Sequence[Layout], baseline: Layout | None = None) -> SearchSpace:
     """The candidates of a measured table as they are: they were run, so no rule is asked."""
     feasible = tuple({layout.key: layout.canonical() for layout in candidates}.values())
-    canonical = _listed(baseline, feasible)
+    canonical = _require_listed(baseline, feasible)
     return SearchSpace(workload, feasible, {}, len(candidates), canonical)
 
 
@@ -115,11 +115,11 @@ def runnable_space(workload: Workload, candidates: Sequence[Layout], baseline: L
     InputError when there is none, or when the baseline is not in the table or breaks a rule.
     """
     listed = tuple({layout.key: layout.canonical() for layout in candidates}.values())
-    canonical = _listed(baseline, listed)
+    canonical = _require_listed(baseline, listed)
     if canonical is not None:
         require_legal(canonical, workload)
-    space = _sifted(workload, LayoutTable.of(listed), LAYOUT_FIELDS, len(candidates))
-    _require_some(space)
+    space = _filter(workload, LayoutTable.of(listed), LAYOUT_FIELDS, len(candidates))
+    _require_feasible(space)
     return replace(space, baseline=canonical)
 
 
@@ -134,7 +134,7 @@ def require_legal(baseline: Layout, workload: Workload) -> None:
         raise InputError(*problems).at(key="baseline")
 
 
-def _listed(baseline: Layout | None, candidates: Sequence[Layout]) -> Layout | None:
+def _require_listed(baseline: Layout | None, candidates: Sequence[Layout]) -> Layout | None:
     """The baseline in canonical form; InputError where it is none of the candidates."""
     if baseline is None:
         return None
@@ -149,7 +149,7 @@ def _listed(baseline: Layout | None, candidates: Sequence[Layout]) -> Layout | N
     return baseline.canonical()
 
 
-def _picks(axes: Axes, total: int, sample_seed: int | None) -> Sequence[np.ndarray]:
+def _axis_indices(axes: Axes, total: int, sample_seed: int | None) -> Sequence[np.ndarray]:
     """Which value of each axis every point takes: all of them, or a sample drawn with replacement."""
     sizes = [len(values) for values in axes.values()]
     if total <= MAX_POINTS:
@@ -167,12 +167,12 @@ def _picks(axes: Axes, total: int, sample_seed: int | None) -> Sequence[np.ndarr
     return [random.integers(size, size=SAMPLED_POINTS) for size in sizes]
 
 
-def _sifted(workload: Workload, table: LayoutTable, given: Sequence[str], total: int) -> SearchSpace:
+def _filter(workload: Workload, table: LayoutTable, given: Sequence[str], total: int) -> SearchSpace:
     """The rows that keep all rules; `given` names the fields that tell one row from another."""
     first = first_violation(table, workload, LAYOUT_RULES)
     kept = first == len(LAYOUT_RULES)
     varying = tuple(name for name in given if len(table) and table[name].min() != table[name].max())
-    feasible, unable = _runnable(table.take(kept).layouts(), workload, varying)
+    feasible, unable = _split_runnable(table.take(kept).layouts(), workload, varying)
     counts = {rule.code: int((first == index).sum()) for index, rule in enumerate(LAYOUT_RULES)}
     counts |= Counter(rejected.problem.code for rejected in unable)
     return SearchSpace(
@@ -187,7 +187,7 @@ def _sifted(workload: Workload, table: LayoutTable, given: Sequence[str], total:
     )
 
 
-def _runnable(
+def _split_runnable(
     layouts: Sequence[Layout], workload: Workload, varying: tuple[str, ...]
 ) -> tuple[list[Layout], list[RejectedLayout]]:
     """Those that their engine can run, and the others with the first rule that says no."""
@@ -201,13 +201,13 @@ def _runnable(
     return feasible, unable
 
 
-def _joined(space: SearchSpace, baseline: Layout) -> SearchSpace:
+def _with_baseline(space: SearchSpace, baseline: Layout) -> SearchSpace:
     """The baseline is a candidate like any other, wherever it lies."""
     candidates = space.feasible if baseline in set(space.feasible) else (*space.feasible, baseline)
     return replace(space, feasible=candidates, baseline=baseline)
 
 
-def _require_some(space: SearchSpace) -> None:
+def _require_feasible(space: SearchSpace) -> None:
     if any(layout.global_batch_size == space.workload.global_batch_size for layout in space.feasible):
         return
     if space.feasible:
@@ -218,7 +218,7 @@ def _require_some(space: SearchSpace) -> None:
         "space_empty",
         f"no layout of {space.num_points} is legal: {told}",
         rule="a space has at least one layout that can be run, beside the baseline",
-        fix=_relaxation(space),
+        fix=_relaxation_advice(space),
         key="space",
     )
 
@@ -234,11 +234,11 @@ def _no_competitor(space: SearchSpace) -> InputError:
     )
 
 
-def _word(value: Any) -> str:
+def _format(value: Any) -> str:
     return value if isinstance(value, str) else format_value(value)
 
 
-def _relaxation(space: SearchSpace) -> str:
+def _relaxation_advice(space: SearchSpace) -> str:
     """What to change first: the advice of the rules that removed most."""
     advice: dict[str, tuple[int, str]] = {}
     for rejected in space.rejected():

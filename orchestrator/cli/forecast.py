@@ -82,7 +82,7 @@ def _tried(
     if given is not None and given.endswith(".csv"):
         from search_spaces.tables.measured_table import read_table
 
-        rows = read_table(Path(given)).require_whole().observations
+        rows = read_table(Path(given)).require_valid().observations
         inputs = input_from_table(rows, problems, described)
         return {"search_id": None, "table": given, "problems": _names(inputs)}, inputs
     if problems:

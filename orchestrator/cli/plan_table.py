@@ -100,7 +100,7 @@ def _shares(plan: Plan, row: int) -> str:
 
 def _stage_lines(plan: Plan) -> Iterator[str]:
     """The memory of a rank on each stage; of many stages alike in layers, the first ones and the last."""
-    stages = StageTable.all_of(plan.task.model, plan.layouts[0])
+    stages = StageTable.of_layout(plan.task.model, plan.layouts[0])
     parts = stage_memory(plan.task.model, plan.table.take(np.array([0])), stages)
     names = [name for name in StageMemory.__dataclass_fields__ if getattr(parts, name).any()]
     peaks = stage_memory_gib(plan.task, plan.table.take(np.array([0])))[0]

@@ -18,7 +18,7 @@ from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.axes import complete_axes
 from search_spaces.layouts.layout import Layout, engines_of
 from search_spaces.layouts.workload import Workload
-from search_spaces.schema.presets import ready_made_search
+from search_spaces.schema.presets import preset_search_path
 from search_spaces.schema.sections import SpaceSection, resolved_path
 from search_spaces.schema.validation import validate
 from search_spaces.schema.yaml_document import Document, format_key_path, parse_document, read_document, with_overrides
@@ -30,7 +30,7 @@ def load_search_file(path: Path, overrides: Iterable[str] = ()) -> SearchSpec:
     Where there is no such file, it may be the name of a search that comes with Parlay. InputError carries every problem
     found, with file, line, key, value, rule and fix.
     """
-    found = path if os.path.lexists(path) else ready_made_search(str(path)) or path
+    found = path if os.path.lexists(path) else preset_search_path(str(path)) or path
     document = with_overrides(read_document(found), overrides)
     return _resolved(validate(SearchFile, document), document, Path.cwd())
 
@@ -140,7 +140,7 @@ def _layouts_in(table: Path, file: SearchFile) -> tuple[Layout, ...]:
     from search_spaces.tables.benchmark_problem import problem_for
     from search_spaces.tables.measured_table import read_table
 
-    observations = read_table(table).require_whole().observations
+    observations = read_table(table).require_valid().observations
     return problem_for(observations, file.model.shape(), file.cluster.cluster(), file.global_batch_size).layouts
 
 
@@ -149,4 +149,4 @@ def _require_rows_of(table: Path, cluster: Cluster) -> None:
     from search_spaces.tables.benchmark_problem import measured_on
     from search_spaces.tables.measured_table import read_table
 
-    measured_on(read_table(table).require_whole().observations, cluster)
+    measured_on(read_table(table).require_valid().observations, cluster)

@@ -69,7 +69,7 @@ def make_launcher(
         rules = None if section.kind == "slurm" else pilot_rules(section, cluster, parallel_trials)
         return _slurm_of(section, cluster, note, keep, handover, rules, work_left)
     if section.table_path is not None:
-        observations = read_table(section.table_path).require_whole().observations
+        observations = read_table(section.table_path).require_valid().observations
         return SimulatedLauncher(observations, section.queue_wait_s, not_before), None
     if section.kind == "ray" and section.address is not None:
         return _ray_at(section.address), None

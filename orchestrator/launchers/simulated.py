@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.launchers.base import Launcher, LaunchRefused, LaunchRequest
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
-from search_spaces.tables.benchmark_problem import MeasuredProblem, problem_for
+from search_spaces.tables.benchmark_problem import BenchmarkProblem, problem_for
 from search_spaces.tables.measured_table import Observation
 from trials.attempt_result import LaunchStatus, Liveness, expected_proof
 from trials.files.folders import AttemptFolder, read_json, write_json
@@ -59,7 +59,7 @@ class SimulatedLauncher(Launcher):
         self._queue_wait_s = queue_wait_s
         self._now = time.time() if now is None else now
         self._attempts: dict[str, _Played] = {}
-        self._problems: dict[tuple[Any, ...], MeasuredProblem] = {}
+        self._problems: dict[tuple[Any, ...], BenchmarkProblem] = {}
 
     def _launch(self, request: LaunchRequest) -> str | None:
         """LaunchRefused when the table has no row of the layout."""
@@ -104,7 +104,7 @@ class SimulatedLauncher(Launcher):
             )
         return row
 
-    def _problem(self, spec: TrialSpec) -> MeasuredProblem:
+    def _problem(self, spec: TrialSpec) -> BenchmarkProblem:
         cluster = Cluster(ACCELERATORS[spec.accelerator], min(spec.gpus_per_node, spec.num_gpus), spec.num_nodes)
         workload = (spec.model, cluster, spec.global_batch_size)
         if workload not in self._problems:

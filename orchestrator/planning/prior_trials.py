@@ -119,7 +119,7 @@ def save_prior_trials(folder: SearchFolder, prior_trials: PriorTrials) -> None:
 
 def load_prior_trials(folder: SearchFolder) -> tuple[Observation, ...]:
     """What the search learns from, nothing where nothing was written down; InputError for a damaged file."""
-    return read_table(folder.earlier).require_whole().observations if folder.earlier.exists() else ()
+    return read_table(folder.earlier).require_valid().observations if folder.earlier.exists() else ()
 
 
 def _unavailable(error: Exception) -> PriorTrials:
@@ -129,7 +129,7 @@ def _unavailable(error: Exception) -> PriorTrials:
 def _of_table(spec: SearchSpec, table: Path) -> PriorTrials:
     from search_spaces.tables.benchmark_problem import measured_on
 
-    rows = measured_on(read_table(table).require_whole().observations, spec.cluster)
+    rows = measured_on(read_table(table).require_valid().observations, spec.cluster)
     chosen, useless = _chosen(_evenly(rows))
     return PriorTrials(
         chosen, (f"left out of {table.name}: {counted(useless, 'row')} that cannot be",) if useless else ()
@@ -248,7 +248,7 @@ def _as_saved(row: Observation) -> Observation | None:
         return None
     try:
         text = render_table([replace(row, peak_memory_gib=row.peak_memory_gib or None)])
-        (known,) = parse_table(text, "earlier.csv").require_whole().observations
+        (known,) = parse_table(text, "earlier.csv").require_valid().observations
         layouts = LayoutTable.of([known.layout])
         seconds = StepTerms.of(known.model, known.cluster, layouts).seconds(typical_constants()).item()
         gib = stage_memory(known.model, layouts).peak.item()

@@ -69,7 +69,7 @@ class ScalingPosterior:
         self._error = _scale(np.log(seconds) - self._time.predict(terms)[0])
         self._memory = memory_posterior(task, [memory_evidence(row) for row in rows if row.outcome in ("ok", "oom")])
         self._widest = max(row.layout.num_nodes for row in ran)
-        self._prior_log_sd = TimePrior.shipped(task.cluster.speed_is_known).deviations[:-1]
+        self._prior_log_sd = TimePrior.default(task.cluster.speed_is_known).deviations[:-1]
         self._measured_inside, self._measured_between = self._measured_terms(table, terms)
         draws = self._time.summary.draws(_DRAWS, chance)
         self._log_constants = draws[:, :-1] + draws[:, -1:]

@@ -76,13 +76,13 @@ class ModelPriors:
     @classmethod
     def of(cls, task: TuningTask) -> ModelPriors:
         """What is known anyway, corrected by what earlier searches saw."""
-        time = TimePrior.shipped(task.cluster.speed_is_known)
+        time = TimePrior.default(task.cluster.speed_is_known)
         memory = MEMORY_FACTOR
         if ran := [row for row in task.prior_trials if row.step_time_s is not None]:
-            terms = StepTerms.joined([_terms_of(row, task.cluster) for row in ran])
-            time = time.after_others(terms, [row.step_time_s or math.nan for row in ran], seed=0)
+            terms = StepTerms.concatenate([_terms_of(row, task.cluster) for row in ran])
+            time = time.widened(terms, [row.step_time_s or math.nan for row in ran], seed=0)
         if told := [memory_evidence(row) for row in task.prior_trials if row.outcome in ("ok", "oom")]:
-            memory = MemoryPosterior(task.capacity_gib, told).for_others
+            memory = MemoryPosterior(task.capacity_gib, told).transferred
         return cls(time, memory)
 
 

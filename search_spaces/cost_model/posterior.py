@@ -52,7 +52,7 @@ logarithm of one factor on all constants."""
 _GUESSED = 1.5
 """The least that is unknown of what hosts and links take on a machine of which there is no data sheet."""
 _OF_HOSTS_AND_LINKS = frozenset(TERMS) - {"matmul", "memory_traffic", "optimizer", "offload", "step"}
-_OTHERS_WIDEN = 0.5
+_TRANSFER_WIDENING = 0.5
 """What trials of another model or batch leave open of a constant: a share of what was unknown of it before."""
 
 
@@ -70,7 +70,7 @@ class TimePrior:
     covariance: np.ndarray
 
     @classmethod
-    def shipped(cls, speed_is_known: bool = True) -> TimePrior:
+    def default(cls, speed_is_known: bool = True) -> TimePrior:
         """Of a machine of which there are no trials, and perhaps nothing else either."""
         deviations = np.array([PRIORS[term].log_sd for term in TERMS])
         if not speed_is_known:
@@ -97,10 +97,10 @@ class TimePrior:
         off = np.linalg.solve(np.linalg.cholesky(self.covariance), (draws - self.means).T)
         return -0.5 * (off**2).sum(axis=0)
 
-    def after_others(self, terms: StepTerms, seconds: Sequence[float], seed: int) -> TimePrior:
+    def widened(self, terms: StepTerms, seconds: Sequence[float], seed: int) -> TimePrior:
         """What is known after trials of other models or batches on such a machine."""
         found = StepTimePosterior(terms, seconds, seed, self).summary
-        return TimePrior(found.means, found.covariance + np.diag((_OTHERS_WIDEN * self.deviations) ** 2))
+        return TimePrior(found.means, found.covariance + np.diag((_TRANSFER_WIDENING * self.deviations) ** 2))
 
 
 MODEL_ERROR = 0.12
@@ -125,11 +125,11 @@ class StepTimePosterior:
         self._chance = np.random.default_rng(seed)
         self._measured = terms
         self._log_seconds = np.log(np.asarray(seconds, dtype=float))
-        self._prior = prior or TimePrior.shipped()
+        self._prior = prior or TimePrior.default()
         self._draws = self._prior.draws(_DRAWS, self._chance)
         self._log_weights = np.zeros(_DRAWS)
         for count in range(1, len(self._log_seconds) + 1):
-            self._learn(count)
+            self._reweight(count)
 
     @property
     def weights(self) -> np.ndarray:
@@ -159,7 +159,7 @@ class StepTimePosterior:
     def predict(self, terms: StepTerms) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of the logarithm of each layout's step time in seconds, the constants'
         uncertainty alone."""
-        parts = [self._predict(terms.take(rows)) for rows in np.array_split(np.arange(len(terms)), self._pieces(terms))]
+        parts = [self._predict(terms.take(rows)) for rows in np.array_split(np.arange(len(terms)), self._chunks(terms))]
         means, deviations = zip(*parts, strict=True)
         return np.concatenate(means), np.concatenate(deviations)
 
@@ -168,18 +168,18 @@ class StepTimePosterior:
         mean = self.weights @ logs
         return mean, np.sqrt(self.weights @ (logs - mean) ** 2)
 
-    def _pieces(self, terms: StepTerms) -> int:
+    def _chunks(self, terms: StepTerms) -> int:
         """Many draws of many layouts at once would be gigabytes."""
         return 1 + len(terms) // _LAYOUTS_AT_ONCE
 
-    def _learn(self, count: int) -> None:
+    def _reweight(self, count: int) -> None:
         """Weigh the draws by the newest of the first `count` measurements."""
         newest = self._measured.take(np.array([count - 1]))
         self._log_weights += self._log_likelihood(self._draws, newest, self._log_seconds[count - 1 : count])
         if 1 / (self.weights**2).sum() < _FEWEST_EFFECTIVE * _DRAWS:
-            self._draw_anew(count)
+            self._resample(count)
 
-    def _draw_anew(self, count: int) -> None:
+    def _resample(self, count: int) -> None:
         """Copies of the likely draws, moved apart by Metropolis steps that keep the distribution."""
         draws = self._draws[self._chance.choice(_DRAWS, _DRAWS, p=self.weights)]
         terms, logs = self._measured.take(np.arange(count)), self._log_seconds[:count]
@@ -229,7 +229,7 @@ class MemoryEvidence:
 _GRID = np.linspace(-0.4, 0.9, 66)
 MEMORY_FACTOR = Prior(math.exp(0.08), 0.15)
 """Allocators and libraries take some percent more than the formulas."""
-_OTHERS_MEMORY_WIDEN = 0.07
+_MEMORY_TRANSFER_SD = 0.07
 """What trials of another model leave open of the factor: a standard deviation of its logarithm."""
 _MEMORY_ERROR = 0.066
 """Of the estimate with the best factor: the scale of the logarithm's logistic distribution, 12 % of deviation."""
@@ -263,10 +263,10 @@ class MemoryPosterior:
         return float(np.exp(self._weights @ _GRID))
 
     @property
-    def for_others(self) -> Prior:
+    def transferred(self) -> Prior:
         """What these trials tell of the factor with another model or batch."""
         mean = self._weights @ _GRID
-        return Prior(math.exp(mean), math.hypot(math.sqrt(self._weights @ (_GRID - mean) ** 2), _OTHERS_MEMORY_WIDEN))
+        return Prior(math.exp(mean), math.hypot(math.sqrt(self._weights @ (_GRID - mean) ** 2), _MEMORY_TRANSFER_SD))
 
     def fits(self, estimated_gib: np.ndarray) -> np.ndarray:
         """The probability that a layout of this estimate fits; 1 where the device's memory is unknown."""

@@ -33,14 +33,14 @@ class StageTable:
         return cls.at(model, layouts, np.stack(columns, axis=1))
 
     @classmethod
-    def all_of(cls, model: ModelShape, layout: Layout) -> StageTable:
+    def of_layout(cls, model: ModelShape, layout: Layout) -> StageTable:
         """Every stage of one layout."""
         return cls.at(model, LayoutTable.of([layout]), np.arange(layout.pipeline_parallel)[None, :])
 
     @classmethod
     def at(cls, model: ModelShape, layouts: LayoutTable, index: np.ndarray) -> StageTable:
         """The stages of these numbers, a row of them for each layout."""
-        layers, head = _dealt(model, layouts, index)
+        layers, head = _layers_and_head(model, layouts, index)
         is_first, has_head = index == 0, index == head
         table = model.vocab_size * model.hidden_size
         ends = is_first * model.embedding_parameters + has_head * (table + model.norm_parameters)
@@ -51,31 +51,33 @@ class StageTable:
         )
 
 
-def _dealt(model: ModelShape, layouts: LayoutTable, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _layers_and_head(model: ModelShape, layouts: LayoutTable, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Layers of each stage, and the stage of the head as a column, as the layout's trainer deals them."""
     stages, chunks, engine = (layouts[name] for name in ("pipeline_parallel", "virtual_pipeline_stages", "engine"))
     most_chunks = int(chunks.max(initial=0)) + 1
     groups, group = np.unique((stages * most_chunks + chunks) * len(ENGINES) + engine, return_inverse=True)
     first = np.zeros(len(groups), dtype=int)
     first[group] = np.arange(len(layouts))
-    dealt = [_deal(model, int(stages[row]), int(chunks[row]), value("engine", int(engine[row]))) for row in first]
+    dealt = [
+        _split_layers(model, int(stages[row]), int(chunks[row]), value("engine", int(engine[row]))) for row in first
+    ]
     counts = np.concatenate([counts for counts, _ in dealt]) if dealt else np.empty(0)
     offsets = np.cumsum([0, *(len(counts) for counts, _ in dealt)])[:-1]
     heads = np.array([head for _, head in dealt])
     return counts[offsets[group][:, None] + index], heads[group][:, None]
 
 
-def _deal(model: ModelShape, stages: int, chunks: int, engine: str) -> tuple[np.ndarray, int]:
+def _split_layers(model: ModelShape, stages: int, chunks: int, engine: str) -> tuple[np.ndarray, int]:
     """Layers of each stage, its chunks together, and the stage of the head."""
     if engine == "nanotron":
         counts, head = greedy_stage_layers(model, stages)
         return np.array(counts), head
-    if engine in _EQUAL and model.num_layers % (stages * chunks) == 0:
+    if engine in _EVEN_SPLIT_TRAINERS and model.num_layers % (stages * chunks) == 0:
         return np.full(stages, model.num_layers / stages), stages - 1
     return np.array(stage_layers(model, stages * chunks)).reshape(chunks, stages).sum(axis=0), stages - 1
 
 
-_EQUAL = ("megatron-lm", "megatron-deepspeed")
+_EVEN_SPLIT_TRAINERS = ("megatron-lm", "megatron-deepspeed")
 """Trainers that give every stage as many layers, embedding and head beside them."""
 
 

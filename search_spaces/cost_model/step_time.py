@@ -1,7 +1,7 @@
 """Seconds a training step takes by each layout, and what they go to. Pure; numpy. docs/cost_model.md derives it.
 
 A micro-batch on the slowest stage takes as long as its device needs, or as its host needs to start the kernels. A step
-is as many of these as there are micro-batches, the filling and draining of the pipeline (Narayanan et al., arXiv
+is as many of these as there are micro-batches, the fill and draining of the pipeline (Narayanan et al., arXiv
 2104.04473, section 2.2), what is sent between stages, what data ranks exchange, and the update.
 
 A few constants (`TERMS`) stand before the terms, each a factor on what the data sheets say. What they are worth, and
@@ -23,10 +23,10 @@ from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
 
 ON_DEVICE = ("matmul", "memory_traffic", "tensor", "tensor_latency")
-BESIDE = ("pipeline", "pipeline_latency", "data_parallel", "data_latency", "optimizer", "offload", "step")
-TERMS = (*ON_DEVICE, "launches", "sharded", *BESIDE)
+PER_STEP = ("pipeline", "pipeline_latency", "data_parallel", "data_latency", "optimizer", "offload", "step")
+TERMS = (*ON_DEVICE, "launches", "sharded", *PER_STEP)
 """What a step's time is made of. `launches` are the host's and `sharded` is what ZeRO 3 gathers and reduces: both run
-beside the device's work, and count where that would be faster."""
+per_step the device's work, and count where that would be faster."""
 
 _LAUNCHES, _SHARDED = len(ON_DEVICE), len(ON_DEVICE) + 1
 
@@ -34,20 +34,20 @@ _LAUNCHES, _SHARDED = len(ON_DEVICE), len(ON_DEVICE) + 1
 @dataclass(frozen=True)
 class StepTerms:
     """Seconds with every constant at 1. `micro_batch` is of one on the slowest stage, of shape (layouts, len(ON_DEVICE)
-    + 2), launches and sharded last; `rounds` are those of a step, `filling` what the other stages add, in the same
-    unit; `beside` is of a whole step, of shape (layouts, len(BESIDE))."""
+    + 2), launches and sharded last; `rounds` are those of a step, `fill` what the other stages add, in the same
+    unit; `per_step` is of a whole step, of shape (layouts, len(BESIDE))."""
 
     micro_batch: np.ndarray
     rounds: np.ndarray
-    filling: np.ndarray
-    beside: np.ndarray
+    fill: np.ndarray
+    per_step: np.ndarray
 
     @classmethod
     def of(cls, model: ModelShape, cluster: Cluster, layouts: LayoutTable) -> StepTerms:
         machine = _Machine.of(cluster)
         layer, head = _layer_seconds(model, machine, layouts), _head_seconds(model, machine, layouts)
         stages = StageTable.ends(model, layouts)
-        slowest = _slowest(stages, layer, head)
+        slowest = _slowest_stage(stages, layer, head)
         rows = np.arange(len(layouts))
         layers, heads = stages.layers[rows, slowest], stages.has_head[rows, slowest]
         micro_batch = layers[:, None] * layer + heads[:, None] * head
@@ -56,12 +56,12 @@ class StepTerms:
         return cls(
             np.concatenate([micro_batch, sharded[:, None]], axis=1),
             rounds=layouts["grad_accum_steps"].astype(float),
-            filling=_device(others) / _device(micro_batch) / layouts["virtual_pipeline_stages"],
-            beside=_beside(model, machine, layouts, stages),
+            fill=_device(others) / _device(micro_batch) / layouts["virtual_pipeline_stages"],
+            per_step=_per_step_seconds(model, machine, layouts, stages),
         )
 
     @classmethod
-    def joined(cls, parts: Sequence[StepTerms]) -> StepTerms:
+    def concatenate(cls, parts: Sequence[StepTerms]) -> StepTerms:
         """All layouts of the parts, one part after the other."""
         return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
@@ -70,38 +70,38 @@ class StepTerms:
 
     def take(self, rows: np.ndarray) -> StepTerms:
         """The layouts of a mask or of indices, in that order."""
-        return StepTerms(self.micro_batch[rows], self.rounds[rows], self.filling[rows], self.beside[rows])
+        return StepTerms(self.micro_batch[rows], self.rounds[rows], self.fill[rows], self.per_step[rows])
 
     def seconds(self, constants: np.ndarray) -> np.ndarray:
         """Step times: (layouts,) for constants of shape (len(TERMS),), (draws, layouts) for (draws, len(TERMS))."""
-        micro_batch = _slowest_of(*self._side_by_side(constants))
-        return micro_batch * (self.rounds + self.filling) + constants[..., _SHARDED + 1 :] @ self.beside.T
+        micro_batch = _smooth_max(*self._concurrent_s(constants))
+        return micro_batch * (self.rounds + self.fill) + constants[..., _SHARDED + 1 :] @ self.per_step.T
 
     def parts(self, constants: np.ndarray) -> dict[str, np.ndarray]:
         """Seconds of a step by what they go to, the contract's `time_s`, each of shape (layouts,)."""
-        device, host, sharded = self._side_by_side(constants)
+        device, host, sharded = self._concurrent_s(constants)
         tensor = self.micro_batch[:, 2:_LAUNCHES] @ constants[2:_LAUNCHES]
-        alone, micro_batch = _slowest_of(device, host), _slowest_of(device, host, sharded)
-        beside = dict(zip(BESIDE, (constants[_SHARDED + 1 :] * self.beside).T, strict=True))
+        alone, micro_batch = _smooth_max(device, host), _smooth_max(device, host, sharded)
+        per_step = dict(zip(PER_STEP, (constants[_SHARDED + 1 :] * self.per_step).T, strict=True))
         waited_for = (micro_batch - alone) * self.rounds
         return {
             "compute": (alone - tensor) * self.rounds,
             "tensor": tensor * self.rounds,
-            "pipeline": beside["pipeline"] + beside["pipeline_latency"],
-            "data_parallel": beside["data_parallel"] + beside["data_latency"] + waited_for,
-            "bubble": micro_batch * self.filling,
-            "optimizer": beside["optimizer"] + beside["step"],
-            "offload": beside["offload"],
+            "pipeline": per_step["pipeline"] + per_step["pipeline_latency"],
+            "data_parallel": per_step["data_parallel"] + per_step["data_latency"] + waited_for,
+            "bubble": micro_batch * self.fill,
+            "optimizer": per_step["optimizer"] + per_step["step"],
+            "offload": per_step["offload"],
         }
 
-    def _side_by_side(self, constants: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _concurrent_s(self, constants: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Of a micro-batch: the device's, the host's and the network's seconds."""
         on_device = constants[..., :_LAUNCHES] @ self.micro_batch[:, :_LAUNCHES].T
         launches = constants[..., _LAUNCHES, None] * self.micro_batch[:, _LAUNCHES]
         return on_device, launches, constants[..., _SHARDED, None] * self.micro_batch[:, _SHARDED]
 
 
-def _slowest_of(*seconds: np.ndarray) -> np.ndarray:
+def _smooth_max(*seconds: np.ndarray) -> np.ndarray:
     """The largest, with round corners: where two are near each other each waits for the other at times."""
     return sum(each**4 for each in seconds) ** 0.25
 
@@ -110,7 +110,7 @@ def _device(micro_batch: np.ndarray) -> np.ndarray:
     return micro_batch[:, :_LAUNCHES].sum(axis=1)
 
 
-def _slowest(stages: StageTable, layer: np.ndarray, head: np.ndarray) -> np.ndarray:
+def _slowest_stage(stages: StageTable, layer: np.ndarray, head: np.ndarray) -> np.ndarray:
     """Which of the stages looked at takes longest, for each layout."""
     seconds = stages.layers * _device(layer)[:, None] + stages.has_head * _device(head)[:, None]
     return seconds.argmax(axis=1)
@@ -139,7 +139,7 @@ class _Machine:
             (measured.host_gb_per_s or a.host_gb_per_s or HOST_GB_PER_S) * 1e9,
         )
 
-    def of_groups(self, what: Callable[[int, int], float], ranks: np.ndarray, stride: np.ndarray) -> np.ndarray:
+    def per_group(self, what: Callable[[int, int], float], ranks: np.ndarray, stride: np.ndarray) -> np.ndarray:
         """A column of what the links say of groups of so many ranks that lie so far apart."""
         widest = int(stride.max(initial=0)) + 1
         groups, rows = np.unique(ranks * widest + stride, return_inverse=True)
@@ -148,7 +148,7 @@ class _Machine:
     def bus_bytes_per_s(self, ranks: np.ndarray, stride: np.ndarray, gathers: np.ndarray) -> np.ndarray:
         """Of an all-reduce, or where `gathers` is true of an all-gather or a reduce-scatter."""
         reduced, gathered = (
-            self.of_groups(
+            self.per_group(
                 lambda count, apart: self.links.collective_gb_per_s(count, apart, self.gpus_per_node, kind),  # noqa: B023
                 ranks,
                 stride,
@@ -158,7 +158,7 @@ class _Machine:
         return 1e9 * np.where(gathers, gathered, reduced)
 
     def latency_s(self, ranks: np.ndarray, stride: np.ndarray) -> np.ndarray:
-        return 1e-6 * self.of_groups(
+        return 1e-6 * self.per_group(
             lambda count, apart: self.links.latency_us(count, apart, self.gpus_per_node), ranks, stride
         )
 
@@ -169,7 +169,7 @@ class _Machine:
 
 def _matmul_flops(accelerator: Accelerator, measured: MeasuredSpeed) -> tuple[tuple[str, float], ...]:
     """What large products reach by precision: as measured, else by the data sheet, else as 32-bit ones do."""
-    fraction = (accelerator.matmul_fraction or TYPICAL_MATMUL_FRACTION) / _HUNGRY.get(accelerator.name, 1)
+    fraction = (accelerator.matmul_fraction or TYPICAL_MATMUL_FRACTION) / _TRAINING_SLOWDOWN.get(accelerator.name, 1)
     full_peak = accelerator.peak_flops_for("fp32")
     half_peak = accelerator.peak_flops_for("fp16")
     full = measured.matmul_flops("fp32") or (full_peak or HOST_FLOPS) * fraction
@@ -180,7 +180,7 @@ def _matmul_flops(accelerator: Accelerator, measured: MeasuredSpeed) -> tuple[tu
 
 TYPICAL_MATMUL_FRACTION = 0.8
 """Of the peak, where nobody measured the accelerator: between the 0.77 and 0.87 of those that were."""
-_HUNGRY = {"h100-80gb": 1.3, "h200-141gb": 1.3}
+_TRAINING_SLOWDOWN = {"h100-80gb": 1.3, "h200-141gb": 1.3}
 """Accelerators that training feeds worse than a benchmark of products does: 40 to 47 % of the peak is published of
 whole steps on H100 (NVIDIA/Megatron-LM, README), 50 to 56 % on A100 (arXiv 2205.05198, table 5)."""
 HOST_FLOPS = 50e9
@@ -206,11 +206,11 @@ def _layer_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -
     exchanged = np.where(is_full, 6, 4) * tokens * model.hidden_size * element_bytes(layouts)
     stride = np.ones_like(tensor)
     rate = machine.bus_bytes_per_s(tensor, stride, layouts["sequence_parallel"] > 0)
-    loss = _loss_of_small_products(model, machine, layouts)
+    loss = _matmul_slowdown(model, machine, layouts)
     return np.stack(
         [
             (linear + scores) / tensor / machine.flops(layouts) * loss,
-            activations.whole * (_TOUCHES + is_full) / machine.memory_bytes_per_s,
+            activations.whole * (_ACCESSES_PER_BYTE + is_full) / machine.memory_bytes_per_s,
             2 * (tensor - 1) / tensor * exchanged / rate,
             np.where(is_full, 6, 4) * machine.latency_s(tensor, stride),
             passes * (_kernel_launch_s(layouts) + _collectives(layouts) * COLLECTIVE_LAUNCH_S),
@@ -227,30 +227,30 @@ def _collectives(layouts: LayoutTable) -> np.ndarray:
     """Of a layer and pass: two all-reduces, with sequence parallelism an all-gather and a reduce-scatter for each; with
     ZeRO 3 one for the weights of each of its parts."""
     of_tensor = np.where(layouts["tensor_parallel"] > 1, np.where(layouts["sequence_parallel"] > 0, 4, 2), 0)
-    return of_tensor + np.where(layouts["zero_stage"] == 3, _PARTS, 0)
+    return of_tensor + np.where(layouts["zero_stage"] == 3, _GATHERS_PER_LAYER, 0)
 
 
-def _loss_of_small_products(model: ModelShape, machine: _Machine, layouts: LayoutTable) -> np.ndarray:
+def _matmul_slowdown(model: ModelShape, machine: _Machine, layouts: LayoutTable) -> np.ndarray:
     """How many times longer products take than the fastest ones, by the model's width and by the trainer.
 
     A CPU loses nothing: products as narrow as 128 reach the rate of large ones there (`parlay calibrate` shows it).
     """
     loss = 1 + (HALF_SPEED_HIDDEN / model.hidden_size if machine.accelerator.peak_flops else 0)
-    return loss * trainer_column(layouts, lambda trainer: _SLOWER_TRAINERS.get(trainer, 1))
+    return loss * trainer_column(layouts, lambda trainer: _TRAINER_SLOWDOWN.get(trainer, 1))
 
 
-_SLOWER_TRAINERS = {"megatron-deepspeed": 1.1, "gpt-neox": 1.1}
+_TRAINER_SLOWDOWN = {"megatron-deepspeed": 1.1, "gpt-neox": 1.1}
 """Between the 1.2 that MT-NLG's steps by Megatron-DeepSpeed (Smith et al., arXiv 2201.11990, section 2.4) take of those
 of the same model by Megatron-LM (arXiv 2104.04473, table 1), and none, as with smaller models."""
 HALF_SPEED_HIDDEN = 400
 """The hidden size at which products reach half of what they reach at large ones: Megatron-LM's models from 1.7B to 1T
 lie on this curve (Narayanan et al., arXiv 2104.04473, table 1)."""
-_TOUCHES = 4
+_ACCESSES_PER_BYTE = 4
 """How often each byte of an activation is read or written: made, read by the next, and both again in the backward pass
 with gradients of its size."""
 LAYER_LAUNCH_S = 0.4e-3
 """A host's time to start one layer's kernels, 30 or so at 10 to 15 us each in eager PyTorch."""
-_PARTS = 8
+_GATHERS_PER_LAYER = 8
 """Of a layer: two norms, attention's two products, the MLP's two, and what holds them."""
 COLLECTIVE_LAUNCH_S = 0.05e-3
 """A host's time to start one collective: its tensors, its process group, its stream. An estimate."""
@@ -274,7 +274,7 @@ def _head_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) ->
     return np.stack(
         [
             3 * 2 * logits * model.hidden_size / machine.flops(layouts),
-            logits * (element_bytes(layouts) + 4) * _TOUCHES / machine.memory_bytes_per_s,
+            logits * (element_bytes(layouts) + 4) * _ACCESSES_PER_BYTE / machine.memory_bytes_per_s,
             nothing,
             nothing,
             nothing + LAYER_LAUNCH_S,
@@ -293,7 +293,7 @@ def _sharded_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable)
     count = layouts["data_parallel"]
     width = 2 * element_bytes(layouts) + trainer_column(layouts, lambda trainer: _REDUCED_BYTES[trainer])
     stride = layouts["tensor_parallel"]
-    pair = 1e9 * machine.of_groups(
+    pair = 1e9 * machine.per_group(
         lambda ranks, apart: machine.links.p2p_gb_per_s(ranks, apart, machine.gpus_per_node), count, stride
     )
     adapter = np.where(machine.gpus_per_node % (count * stride) != 0, pair, np.inf)
@@ -302,8 +302,8 @@ def _sharded_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable)
     return np.where(layouts["zero_stage"] == 3, moved / rate, 0)
 
 
-def _beside(model: ModelShape, machine: _Machine, layouts: LayoutTable, stages: StageTable) -> np.ndarray:
-    """Seconds of a step that no micro-batch has, in the order of `BESIDE`."""
+def _per_step_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable, stages: StageTable) -> np.ndarray:
+    """Seconds of a step that no micro-batch has, in the order of `PER_STEP`."""
     parameters = (stages.parameters / layouts["tensor_parallel"][:, None]).max(axis=1)
     share = np.where(layouts["zero_stage"] >= 1, layouts["data_parallel"], 1)
     is_offloaded = layouts.is_word("offload", "optimizer")
@@ -326,7 +326,7 @@ _UPDATE_BYTES = 30
 _OFFLOADED_BYTES = 6
 """An fp32 gradient to the host, a 16-bit weight back."""
 STEP_S = 0.02
-"""What a trainer does once a step beside training: norms, logs, a wait for the device."""
+"""What a trainer does once a step per_step training: norms, logs, a wait for the device."""
 
 
 def _between_stages(model: ModelShape, machine: _Machine, layouts: LayoutTable) -> tuple[np.ndarray, np.ndarray]:
@@ -338,18 +338,18 @@ def _between_stages(model: ModelShape, machine: _Machine, layouts: LayoutTable) 
     count, chunks = layouts["pipeline_parallel"], layouts["virtual_pipeline_stages"]
     is_outer = layouts.is_word("rank_order", "tp-dp-pp")
     stride = layouts["tensor_parallel"] * np.where(is_outer, layouts["data_parallel"], 1)
-    rate = machine.of_groups(
+    rate = machine.per_group(
         lambda ranks, apart: machine.links.p2p_gb_per_s(ranks, apart, machine.gpus_per_node), count, stride
     )
     is_split = (layouts["sequence_parallel"] > 0) | layouts.is_word("engine", "megatron-lm")
     split = np.where(is_split, layouts["tensor_parallel"], 1)
     size = layouts["micro_batch_size"] * model.seq_length * model.hidden_size * element_bytes(layouts) / split
-    each = trainer_column(layouts, lambda trainer: 4 if trainer in _ONE_WAY_AT_A_TIME else 2)
+    each = trainer_column(layouts, lambda trainer: 4 if trainer in _BLOCKING_P2P_TRAINERS else 2)
     messages = np.where(count > 1, each * chunks * (layouts["grad_accum_steps"] + count - 1), 0)
     return messages * size / (rate * 1e9), messages * MESSAGE_S
 
 
-_ONE_WAY_AT_A_TIME = ("deepspeed", "megatron-deepspeed", "gpt-neox")
+_BLOCKING_P2P_TRAINERS = ("deepspeed", "megatron-deepspeed", "gpt-neox")
 """DeepSpeed's pipeline sends and receives one after the other, others both ways at once."""
 MESSAGE_S = 100e-6
 """Between a stage's kernel and the next stage's: a send, a receive, and a wait for each other."""
@@ -376,6 +376,6 @@ def _between_data_ranks(
 
 
 OVERLAPPED = 0.5
-"""What is still waited for of an exchange that runs beside the backward pass."""
+"""What is still waited for of an exchange that runs per_step the backward pass."""
 _REDUCED_BYTES = {name: 2 if name in ("megatron-deepspeed", "gpt-neox") else 4 for name in MEMORY_PROFILES}
 """Of a gradient on its way: fp32 where it is summed in fp32."""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from itertools import combinations
 
 
-def tuples_of(values: Mapping[str, Hashable], axes: Sequence[str], size: int) -> list[Hashable]:
+def value_combinations(values: Mapping[str, Hashable], axes: Sequence[str], size: int) -> list[Hashable]:
     """Every combination of `size` of these axes with the values it has here, axes in the order given."""
     return [tuple((axis, values[axis]) for axis in chosen) for chosen in combinations(axes, size)]
 
@@ -24,10 +24,10 @@ def cover(shown: Sequence[Collection[Hashable]], costs: Sequence[float]) -> list
         best = max(range(len(masks)), key=lambda i: (masks[i] & missing).bit_count() / costs[i])
         chosen.append(best)
         missing &= ~masks[best]
-    return _without_superfluous(chosen, masks, costs)
+    return _drop_redundant(chosen, masks, costs)
 
 
-def _without_superfluous(chosen: Sequence[int], masks: Sequence[int], costs: Sequence[float]) -> list[int]:
+def _drop_redundant(chosen: Sequence[int], masks: Sequence[int], costs: Sequence[float]) -> list[int]:
     """The dearest are asked first."""
     left = list(chosen)
     for index in sorted(chosen, key=lambda i: -costs[i]):

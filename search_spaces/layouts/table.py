@@ -34,7 +34,7 @@ class LayoutTable:
         return cls({name: _coded(name, [getattr(row, name) for row in rows]) for name in LAYOUT_FIELDS})
 
     @classmethod
-    def picked(cls, axes: Mapping[str, Sequence[Any]], picks: Iterable[np.ndarray]) -> LayoutTable:
+    def from_indices(cls, axes: Mapping[str, Sequence[Any]], picks: Iterable[np.ndarray]) -> LayoutTable:
         """A row for each combination: `picks` holds, axis by axis, the index of the value each row takes.
 
         Layout fields without an axis are 0.

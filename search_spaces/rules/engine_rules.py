@@ -25,7 +25,9 @@ class RuleViolation(NamedTuple):
 Rule = Callable[[Layout, ModelShape], Iterator[RuleViolation]]
 
 
-def runs(fields: Mapping[str, tuple], of_model: Mapping[str, tuple] | None = None, *, who: str | None = None) -> Rule:
+def allows_only(
+    fields: Mapping[str, tuple], of_model: Mapping[str, tuple] | None = None, *, who: str | None = None
+) -> Rule:
     """The layout's and the model's fields that have only these values in `who`, by default the engine of that name."""
 
     def rule(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
@@ -45,7 +47,7 @@ def _word(value: object) -> str:
     return "the engine's own" if value is None else str(value).lower()
 
 
-def sharded_stages(layout: Layout, rule: str) -> Iterator[RuleViolation]:
+def zero_in_pipeline(layout: Layout, rule: str) -> Iterator[RuleViolation]:
     """ZeRO 2 and 3 in a pipeline, for who cannot."""
     if layout.zero_stage > 1 and layout.pipeline_parallel > 1:
         yield RuleViolation(
@@ -56,7 +58,7 @@ def sharded_stages(layout: Layout, rule: str) -> Iterator[RuleViolation]:
         )
 
 
-def few_micro_batches(layout: Layout, least: int, rule: str) -> Iterator[RuleViolation]:
+def too_few_micro_batches(layout: Layout, least: int, rule: str) -> Iterator[RuleViolation]:
     """Fewer than `least` micro-batches a step in 1F1B, for who needs as many."""
     if layout.pipeline_schedule == "1f1b" and layout.grad_accum_steps < least:
         yield RuleViolation(
@@ -71,7 +73,7 @@ def few_micro_batches(layout: Layout, least: int, rule: str) -> Iterator[RuleVio
 
 
 def _deepspeed_pipeline(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    yield from sharded_stages(layout, "DeepSpeed's pipeline runs with ZeRO 0 and 1")
+    yield from zero_in_pipeline(layout, "DeepSpeed's pipeline runs with ZeRO 0 and 1")
 
 
 def _deepspeed_without_zero(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
@@ -86,7 +88,7 @@ def _deepspeed_without_zero(layout: Layout, model: ModelShape) -> Iterator[RuleV
             "set zero_stage to 1, 2 or 3, or offload to none",
         )
     if layout.overlap_comm:
-        yield idle_overlap("with zero_stage 0")
+        yield ineffective_overlap("with zero_stage 0")
     if layout.bucket_mib is not None:
         yield RuleViolation(
             "bucket_mib",
@@ -96,7 +98,7 @@ def _deepspeed_without_zero(layout: Layout, model: ModelShape) -> Iterator[RuleV
         )
 
 
-def idle_overlap(why: str) -> RuleViolation:
+def ineffective_overlap(why: str) -> RuleViolation:
     """An overlap_comm that DeepSpeed takes without a word, and does nothing with."""
     return RuleViolation(
         "overlap_comm",
@@ -107,7 +109,7 @@ def idle_overlap(why: str) -> RuleViolation:
 
 
 DEEPSPEED_RULES: tuple[Rule, ...] = (
-    runs({"pipeline_schedule": ("none", "1f1b")}, who="DeepSpeed"),
+    allows_only({"pipeline_schedule": ("none", "1f1b")}, who="DeepSpeed"),
     _deepspeed_pipeline,
     _deepspeed_without_zero,
 )
@@ -119,7 +121,9 @@ DEEPSPEED_RULES: tuple[Rule, ...] = (
 
 def _torch_schedule(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     stages, micro_batches = layout.pipeline_parallel, layout.grad_accum_steps
-    yield from few_micro_batches(layout, stages, "torch's 1F1B needs at least as many micro-batches a step as stages")
+    yield from too_few_micro_batches(
+        layout, stages, "torch's 1F1B needs at least as many micro-batches a step as stages"
+    )
     rounds = max(1, micro_batches // stages)
     if layout.pipeline_schedule == "interleaved_1f1b" and micro_batches % rounds:
         yield RuleViolation(

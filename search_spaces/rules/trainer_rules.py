@@ -16,10 +16,10 @@ from search_spaces.rules.engine_rules import (
     TORCH_RULES,
     Rule,
     RuleViolation,
-    few_micro_batches,
-    idle_overlap,
-    runs,
-    sharded_stages,
+    allows_only,
+    ineffective_overlap,
+    too_few_micro_batches,
+    zero_in_pipeline,
 )
 
 
@@ -88,9 +88,9 @@ def _deepspeed_overlap(layout: Layout, model: ModelShape) -> Iterator[RuleViolat
     if not layout.overlap_comm or layout.zero_stage == 0:
         return
     if layout.pipeline_parallel > 1:
-        yield idle_overlap(f"with {layout.pipeline_parallel} pipeline stages")
+        yield ineffective_overlap(f"with {layout.pipeline_parallel} pipeline stages")
     elif (layout.zero_stage, layout.precision, layout.offload) == (1, "bf16", "none"):
-        yield idle_overlap("with zero_stage 1 in bf16, which is another optimizer of DeepSpeed's")
+        yield ineffective_overlap("with zero_stage 1 in bf16, which is another optimizer of DeepSpeed's")
 
 
 def _deepspeed_compile(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
@@ -129,7 +129,7 @@ def _whole_rounds(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
 
 def _megatron_sharding(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     """ZeRO 1 is the distributed optimizer; 2 and 3 are Megatron-FSDP, which has no stages."""
-    yield from sharded_stages(layout, f"{layout.engine} runs a pipeline with zero_stage 0 or 1")
+    yield from zero_in_pipeline(layout, f"{layout.engine} runs a pipeline with zero_stage 0 or 1")
     if layout.offload == "optimizer" and not (layout.zero_stage == 1 and layout.precision == "bf16"):
         yield RuleViolation(
             "offload",
@@ -161,7 +161,7 @@ def _half_precision_flash(layout: Layout, model: ModelShape) -> Iterator[RuleVio
 
 def _nanotron_batches(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     rule = "nanotron's 1F1B needs at least as many micro-batches a step as stages less one"
-    yield from few_micro_batches(layout, layout.pipeline_parallel - 1, rule)
+    yield from too_few_micro_batches(layout, layout.pipeline_parallel - 1, rule)
 
 
 _OFF = (False,)
@@ -183,24 +183,24 @@ TRAINER_RULES: dict[str, tuple[Rule, ...]] = {
         _megatron_sharding,
         _megatron_buckets,
         _half_precision_flash,
-        runs({"pipeline_schedule": ("none", "1f1b", "interleaved_1f1b"), "torch_compile": _OFF}),
+        allows_only({"pipeline_schedule": ("none", "1f1b", "interleaved_1f1b"), "torch_compile": _OFF}),
     ),
     "megatron-deepspeed": (
         _even_stages,
         *DEEPSPEED_RULES,
         _half_precision_flash,
-        runs({"torch_compile": _OFF, "rank_order": ("tp-dp-pp",)}),
+        allows_only({"torch_compile": _OFF, "rank_order": ("tp-dp-pp",)}),
     ),
     "gpt-neox": (
         *DEEPSPEED_RULES,
         _half_precision_flash,
-        runs(
+        allows_only(
             {"activation_checkpointing": ("none", "full"), "torch_compile": _OFF, "rank_order": ("tp-dp-pp",)},
         ),
     ),
     "nanotron": (
         _nanotron_batches,
-        runs(
+        allows_only(
             {
                 "pipeline_schedule": ("none", "1f1b", "gpipe"),
                 "zero_stage": (0, 1),
@@ -222,7 +222,7 @@ TRAINER_RULES: dict[str, tuple[Rule, ...]] = {
 
 BRIDGE_RULES: tuple[Rule, ...] = (
     *TRAINER_RULES["megatron-lm"],
-    runs({"attention_kernel": ("flash",), "precision": ("bf16",)}, who="Megatron-Bridge"),
+    allows_only({"attention_kernel": ("flash",), "precision": ("bf16",)}, who="Megatron-Bridge"),
 )
 """NeMo's Megatron-Bridge drives Megatron-LM's core, and is no trainer of a search. Its attention backend is an enum and
 fp32 a dtype, which no override in text gives: it takes a flash kernel where it can, and a precision by name, whose fp16

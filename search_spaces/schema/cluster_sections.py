@@ -10,7 +10,7 @@ from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster, MeasuredSpeed
 from search_spaces.hardware.links import NIC_EFFICIENCY, Fabric, LinkDomain, Links
 from search_spaces.schema import presets
-from search_spaces.schema.sections import Named, resolved_path
+from search_spaces.schema.sections import PresetSection, resolved_path
 from search_spaces.schema.validation import Section, folder_from_context, validate
 from search_spaces.schema.yaml_document import read_document
 
@@ -115,7 +115,7 @@ class MeasuredSection(Section):
 _MOST_GPUS = 1_000_000
 
 
-class ClusterSection(Named):
+class ClusterSection(PresetSection):
     """The machine: the name of a ready-made one, the path of a YAML file with these fields, or the fields."""
 
     schema_version: Literal["parlay.cluster/1"] = Field(

@@ -41,7 +41,7 @@ def preset(kind: str, name: str) -> Document:
     return parse_document(preset_text(kind, name).encode(), f"{kind}/{name}.yaml", Path())
 
 
-def ready_made_search(name: str) -> Path | None:
+def preset_search_path(name: str) -> Path | None:
     """The file of the search that comes with Parlay under this name; `twins/NAME` is one scaled down."""
     known = [*preset_names(SEARCHES), *(f"twins/{twin}" for twin in preset_names(TWINS))]
     return Path(str(_folder(SEARCHES) / f"{name}.yaml")) if name in known else None

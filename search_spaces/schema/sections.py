@@ -24,7 +24,7 @@ _LARGEST_SIZE = 10**9
 _MOST_LAYERS = 10_000
 
 
-class Named(Section):
+class PresetSection(Section):
     """A section that a name may stand for, in the file and in the JSON schema."""
 
     @classmethod
@@ -39,7 +39,7 @@ class Named(Section):
         raise NotImplementedError
 
 
-class ModelSection(Named):
+class ModelSection(PresetSection):
     """The model to train: the name of a ready-made one, or these fields."""
 
     num_layers: int = Field(ge=1, le=_MOST_LAYERS, description="Transformer layers.")

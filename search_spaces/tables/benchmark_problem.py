@@ -19,11 +19,11 @@ from search_spaces.rules.layout_rules import LAYERS, SPLIT_RULES, first_violatio
 from search_spaces.tables.measured_table import Observation
 
 # A vocabulary is padded by most trainers themselves, and key-value heads may be copied; these no engine gets around.
-_EVERY_ENGINES_RULES = (SPLIT_RULES["heads"], SPLIT_RULES["ffn"], LAYERS)
+_ENGINE_INDEPENDENT_RULES = (SPLIT_RULES["heads"], SPLIT_RULES["ffn"], LAYERS)
 
 
 @dataclass(frozen=True)
-class MeasuredProblem:
+class BenchmarkProblem:
     """The measured layouts of one model on one cluster with one global batch.
 
     `answers` maps a layout's key to what is known of it: the median of the rows that ran, or a failure where none
@@ -46,7 +46,7 @@ class MeasuredProblem:
         return self.answers.get(layout.key)
 
 
-def problems_in(observations: Iterable[Observation]) -> dict[str, MeasuredProblem]:
+def problems_in(observations: Iterable[Observation]) -> dict[str, BenchmarkProblem]:
     """Every problem of a table by its name; InputError where the rows of one differ in more than their layout."""
     by_name: dict[str, list[Observation]] = defaultdict(list)
     for observation in observations:
@@ -66,7 +66,7 @@ def problems_in(observations: Iterable[Observation]) -> dict[str, MeasuredProble
 
 def problem_for(
     observations: Iterable[Observation], model: ModelShape, cluster: Cluster, global_batch_size: int
-) -> MeasuredProblem:
+) -> BenchmarkProblem:
     """All rows of this workload, whatever problem they are listed under; InputError where there are none.
 
     A table says nothing of positions and norms, so these need not agree.
@@ -122,24 +122,26 @@ def _sizes(model: ModelShape) -> ModelShape:
     return replace(model, position_embedding="learned", norm="layernorm")
 
 
-def _closed(rows: list[Observation]) -> MeasuredProblem:
+def _closed(rows: list[Observation]) -> BenchmarkProblem:
     first = rows[0]
-    kept = [row for row, is_bound_to_fail in zip(rows, _break_every_engine(rows), strict=True) if not is_bound_to_fail]
+    kept = [
+        row for row, is_bound_to_fail in zip(rows, _violates_every_engine(rows), strict=True) if not is_bound_to_fail
+    ]
     by_key: dict[str, list[Observation]] = defaultdict(list)
     for row in kept:
         by_key[row.layout.key].append(row)
     answers = {key: _answer(same) for key, same in by_key.items()}
-    return MeasuredProblem(first.model, first.cluster, first.global_batch_size, answers, len(rows) - len(kept))
+    return BenchmarkProblem(first.model, first.cluster, first.global_batch_size, answers, len(rows) - len(kept))
 
 
-def _break_every_engine(rows: list[Observation]) -> list[bool]:
+def _violates_every_engine(rows: list[Observation]) -> list[bool]:
     """Which rows failed and could not but fail; rows that ran are right whatever the rules say."""
     first = rows[0]
     table = LayoutTable.of(row.layout for row in rows)
     workload = Workload(first.model, first.cluster, first.global_batch_size)
     ranks = table["tensor_parallel"] * table["pipeline_parallel"] * table["data_parallel"]
     batch = table["micro_batch_size"] * table["grad_accum_steps"] * table["data_parallel"]
-    broken = first_violation(table, workload, _EVERY_ENGINES_RULES) < len(_EVERY_ENGINES_RULES)
+    broken = first_violation(table, workload, _ENGINE_INDEPENDENT_RULES) < len(_ENGINE_INDEPENDENT_RULES)
     broken |= (ranks != first.cluster.num_gpus) | (batch != first.global_batch_size)
     return (broken & np.array([row.outcome != "ok" for row in rows])).tolist()
 

@@ -66,7 +66,7 @@ class MeasuredTable:
     observations: tuple[Observation, ...]
     problems: tuple[Problem, ...] = ()
 
-    def require_whole(self) -> MeasuredTable:
+    def require_valid(self) -> MeasuredTable:
         """The table itself; InputError with every bad row if there is one."""
         if self.problems:
             raise InputError(*self.problems)

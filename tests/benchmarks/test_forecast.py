@@ -12,7 +12,7 @@ from benchmarks import forecast as benchmark
 from benchmarks.forecast import lines_of, score, summaries
 from orchestrator.planning.forecast import Forecast, LayoutSpeed, Scaling
 from search_spaces.layouts.layout import Layout
-from search_spaces.tables.benchmark_problem import MeasuredProblem, problems_in
+from search_spaces.tables.benchmark_problem import BenchmarkProblem, problems_in
 from search_spaces.tables.measured_table import Observation, render_table
 from tests.orchestrator.planning.test_forecast import measured, truth
 
@@ -33,7 +33,7 @@ def forecast_of(layout: Layout, step_time_s: float = 1.0) -> Forecast:
     return Forecast(Scaling.STRONG, speed, step_time_s / 1.2, step_time_s * 1.2, 1.0, None, (), ())
 
 
-def three_layouts(*seconds: float | None) -> MeasuredProblem:
+def three_layouts(*seconds: float | None) -> BenchmarkProblem:
     rows = [
         replace(row, step_time_s=s, outcome="failed" if s is None else "ok")
         for row, s in zip(rows_on(2), seconds, strict=False)

@@ -12,13 +12,13 @@ from orchestrator.samplers.cost_model_posterior import TuningTask
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from search_spaces.tables.benchmark_problem import MeasuredProblem, problems_in
+from search_spaces.tables.benchmark_problem import BenchmarkProblem, problems_in
 from search_spaces.tables.measured_table import Observation
 
 MODEL = ModelShape(2, 64, 4, 4, 256, False, 1000, 128, True, "learned", "layernorm")
 
 
-def problem(*step_times_s: float | None) -> MeasuredProblem:
+def problem(*step_times_s: float | None) -> BenchmarkProblem:
     """Two nodes of four GPUs and layouts that took these step times, None for one that ran out of memory."""
     cluster = Cluster(ACCELERATORS["a100-40gb"], 4, 2)
     rows = [

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from search_spaces.plain_file import MOST_BYTES, read_plain
+from search_spaces.plain_file import MAX_BYTES, read_plain
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def read_json(path: Path, most_bytes: int = MOST_BYTES) -> dict[str, Any] | None:
+def read_json(path: Path, most_bytes: int = MAX_BYTES) -> dict[str, Any] | None:
     """The JSON object at `path`; None where there is none.
 
     ValueError when it is something else, holds a number that is not finite, or stands in no plain file.

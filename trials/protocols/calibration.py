@@ -77,9 +77,9 @@ class Product:
         return self.rows * self.inner + self.inner * self.columns + self.rows * self.columns
 
 
-def square_products(effort: BenchmarkBudget) -> list[Product]:
+def square_products(budget: BenchmarkBudget) -> list[Product]:
     """Large ones, by which machines are compared; rising."""
-    return [Product(f"{_SQUARE}{size}", size, size, size) for size in effort.squares]
+    return [Product(f"{_SQUARE}{size}", size, size, size) for size in budget.squares]
 
 
 def model_products(model: ModelShape) -> list[Product]:

@@ -15,7 +15,7 @@ from itertools import combinations, product
 from typing import Any
 
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
-from search_spaces.layouts.covering_array import cover, tuples_of
+from search_spaces.layouts.covering_array import cover, value_combinations
 from search_spaces.layouts.layout import OWN_ENGINES, Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import Workload
@@ -256,7 +256,7 @@ def violated_rules(case: Case, accelerator: str) -> list[str]:
 
 def pairs_left_out(cases: Iterable[Case]) -> list[Pair]:
     """Pairs of axis values that none of these cases has."""
-    had = {pair for case in cases for pair in tuples_of(axis_values(case), tuple(VALUES), 2)}
+    had = {pair for case in cases for pair in value_combinations(axis_values(case), tuple(VALUES), 2)}
     every = (
         ((a, value_of_a), (b, value_of_b))
         for a, b in combinations(VALUES, 2)
@@ -333,13 +333,13 @@ def _shown(case: Case) -> list[Hashable]:
     of_precision: list[Hashable] = [(("precision", case.layout.precision), (axis, values[axis])) for axis in AXES]
     if case.layout.precision != "fp32":
         return of_precision
-    return [*of_precision, *tuples_of(values, AXES, 2), *tuples_of(values, TRIPLED, 3)]
+    return [*of_precision, *value_combinations(values, AXES, 2), *value_combinations(values, TRIPLED, 3)]
 
 
 def _shown_by_shape(case: Case) -> list[Hashable]:
     """The same, with the triples of each engine and shape apart."""
     values = axis_values(case)
-    triples = [] if case.layout.precision != "fp32" else tuples_of(values, TRIPLED, 3)
+    triples = [] if case.layout.precision != "fp32" else value_combinations(values, TRIPLED, 3)
     return _shown(case) + [(case.layout.engine, case.shape, triple) for triple in triples]
 
 

@@ -25,7 +25,7 @@ from trials.trial import FailureReason, TrialSpec
 
 Run = Callable[[TrialSpec, AttemptFolder, RankEnvironment, Report], None]
 
-_SPLIT = {
+_SHARDED_FIELDS = {
     "heads": "num_attention_heads",
     "kv_heads": "num_key_value_heads",
     "ffn": "ffn_hidden_size",
@@ -50,7 +50,7 @@ def run_rank(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, run: 
         prepare_process(spec, os.environ)
         (run or _run_trial)(spec, folder, env, report)
     except BaseException as error:
-        _tell(error, report)
+        _report_error(error, report)
         return False
     return True
 
@@ -86,13 +86,13 @@ def require_data(spec: TrialSpec) -> None:
 def _uneven_shards(spec: TrialSpec) -> Iterator[Problem]:
     """Each tensor rank holds as many heads, features and rows of the vocabulary as any other."""
     size = spec.layout.tensor_parallel
-    for rule, field in _SPLIT.items():
+    for rule, field in _SHARDED_FIELDS.items():
         value = getattr(spec.model, field)
         if value % size:
             yield Problem(rule, f"{field} {value} is not a multiple of tensor_parallel {size}")
 
 
-def _tell(error: BaseException, report: Report) -> None:
+def _report_error(error: BaseException, report: Report) -> None:
     """Write the outcome, after a grace if the cause seems to lie in another rank. Print the traceback in any case."""
     reason, excerpt = reason_of(error, report.folder.path), excerpt_of(error)
     if reason is FailureReason.GPU_OOM:

@@ -23,7 +23,7 @@ from trials.train.engines.optimizer import OptimizerConfig
 from trials.train.measurement.loop import TrainingLoop, open_metrics
 from trials.train.model.initial_weights import WeightSource
 from trials.train.parallel.device import Device, open_device, select_attention_kernel
-from trials.train.parallel.gather import RankCount, RankPlace, barrier, gather_counts
+from trials.train.parallel.gather import RankCount, RankHost, barrier, gather_counts
 from trials.train.parallel.process_groups import join_world
 from trials.train.proof.fingerprint import fingerprint, probe_ms_by_rank
 from trials.train.proof.host_memory import available_gib
@@ -46,11 +46,11 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
     if spec.measure.memory_limit_gib is not None:
         device.limit_memory(spec.measure.memory_limit_gib)
     engine = build_engine(_training(spec, device), world)
-    device.forget_peak()
+    device.reset_peak()
     startup.end_of("build")
     found = fingerprint(spec, device, places)
     watcher = _incumbent_watcher(spec, folder, found) if env.rank == 0 else None
-    data = training_data(spec, world.at.data, device.torch_device)
+    data = training_data(spec, world.coordinates.data, device.torch_device)
     loop = TrainingLoop(spec, engine, data, device, report, watcher)
     loop.run(open_metrics(folder, env.rank, env.restart))
     startup.end_of("warmup", loop.warmed_up_at_s)
@@ -59,7 +59,7 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
     if env.rank == 0:
         measured = _measured(spec, loop, counts) | peak_memory(counts, device) | startup.fields()
         traits = {"flags": flags_of(loop, places, measured), "fingerprint": found}
-        outcome = _believed(spec, loop, counts, _outcome(report, loop, watcher, measured=measured, **traits))
+        outcome = _verified(spec, loop, counts, _outcome(report, loop, watcher, measured=measured, **traits))
         report.measured(outcome)
     if spec.measure.profile and loop.measurement.stop is not Stop.PRUNED:
         barrier(device.torch_device)
@@ -78,7 +78,7 @@ def peak_memory(counts: Sequence[RankCount], device: Device) -> dict[str, float]
 
 
 def flags_of(
-    loop: TrainingLoop, places: Sequence[RankPlace], measured: Mapping[str, Any] = MappingProxyType({})
+    loop: TrainingLoop, places: Sequence[RankHost], measured: Mapping[str, Any] = MappingProxyType({})
 ) -> tuple[str, ...]:
     """The loop's flags; the suspicion that falls on it when a device was slower than the others from the start; and
     host memory that grows."""
@@ -132,7 +132,7 @@ def _outcome(report: Report, loop: TrainingLoop, watcher: IncumbentWatcher | Non
     return report.outcome(**fields)
 
 
-def _believed(spec: TrialSpec, loop: TrainingLoop, counts: Sequence[RankCount], outcome: Outcome) -> Outcome:
+def _verified(spec: TrialSpec, loop: TrainingLoop, counts: Sequence[RankCount], outcome: Outcome) -> Outcome:
     """The outcome with its proof; TrialFailure when what was counted is not what the spec says."""
     proof = layout_proof(spec, counts, loop.micro_batches, loop.extrapolation)
     proven = replace(outcome, proof=proof)

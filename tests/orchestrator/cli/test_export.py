@@ -36,7 +36,7 @@ def ended(tmp_path, monkeypatch, capsys) -> SearchFolder:
 
 
 def test_a_search_that_has_ended_left_its_table_beside_the_recipe(ended):
-    rows = read_table(ended.measured).require_whole().observations
+    rows = read_table(ended.measured).require_valid().observations
     assert [(row.outcome, row.step_time_s) for row in rows] == [("ok", 4.5), ("ok", 3.5), ("oom", None)]
     assert {row.search_id for row in rows} == {ended.search_id}
     assert ended.measured.stat().st_mode & 0o777 == 0o600
@@ -52,7 +52,7 @@ def test_what_was_exported_while_it_ran_is_written_over_at_its_end(tmp_path, mon
             write_measured_table(folder, spec, search, pytest.fail)
 
     drive(folder, spec, prepare(spec).feasible, None, ledger_url(), SearchCallbacks(on_event=export))
-    assert len(read_table(folder.measured).require_whole().observations) == 3
+    assert len(read_table(folder.measured).require_valid().observations) == 3
 
 
 def test_the_table_is_written_again_where_it_lies(ended, capsys):
@@ -78,7 +78,7 @@ def test_out_names_a_new_file_or_stdout(ended, tmp_path, capsys):
     assert run(["export", "--out", "mine.csv"]) == 2
     assert "name a new file" in capsys.readouterr().err
     assert run(["export", "--out", "-"]) == 0
-    assert parse_table(capsys.readouterr().out, "-").require_whole() == read_table(ended.measured)
+    assert parse_table(capsys.readouterr().out, "-").require_valid() == read_table(ended.measured)
 
 
 def test_the_measured_table_is_what_is_meant_where_nothing_is_said(ended, capsys):

@@ -41,7 +41,7 @@ def test_results_become_a_table_that_a_search_learns_from(here, capsys):
         "left_out": {"cancelled": 1},
         "notes": [],
     }
-    assert [row.outcome for row in read_table(here / "past.csv").require_whole().observations] == ["ok", "oom"]
+    assert [row.outcome for row in read_table(here / "past.csv").require_valid().observations] == ["ok", "oom"]
     (here / "next.yaml").write_text(SEARCH + BASELINE + "search: {warm_start: past.csv}\n")
     assert run(["plan", "next.yaml", "--json"]) == 0
     assert "2 trials of a table: deephyper" in " ".join(json.loads(capsys.readouterr().out)["notes"])
@@ -50,7 +50,7 @@ def test_results_become_a_table_that_a_search_learns_from(here, capsys):
 def test_the_table_may_go_to_stdout(here, capsys):
     assert run(words("--objective", "tokens_per_sec", out="-")) == 0
     shown = capsys.readouterr()
-    assert len(parse_table(shown.out, "-").require_whole().observations) == 2
+    assert len(parse_table(shown.out, "-").require_valid().observations) == 2
     assert shown.err == "2 rows; left out: 1 cancelled\n"
     assert run(words("--objective", "tokens_per_sec", "--json", out="-")) == 2
     assert "both answer on stdout" in capsys.readouterr().out

@@ -25,7 +25,7 @@ def gpt(num_layers: int, hidden: int, heads: int, vocab: int = 51200) -> ModelSh
 
 def memory(model: ModelShape, layout: Layout) -> StageMemory:
     """Of every stage."""
-    return stage_memory(model, LayoutTable.of([layout]), StageTable.all_of(model, layout))
+    return stage_memory(model, LayoutTable.of([layout]), StageTable.of_layout(model, layout))
 
 
 MEGATRON = Layout(tensor_parallel=8, grad_accum_steps=64, precision="bf16", engine="megatron-lm")
@@ -140,19 +140,19 @@ class TestSharing:
         layout = Layout(
             pipeline_parallel=4, grad_accum_steps=16, pipeline_schedule=schedule, virtual_pipeline_stages=chunks
         )
-        assert StageTable.all_of(SMALL, layout).in_flight[0] == pytest.approx(held)
+        assert StageTable.of_layout(SMALL, layout).in_flight[0] == pytest.approx(held)
 
     def test_never_more_than_there_are(self):
         layout = Layout(pipeline_parallel=4, grad_accum_steps=2, pipeline_schedule="1f1b")
-        assert StageTable.all_of(SMALL, layout).in_flight[0].tolist() == [2, 2, 2, 1]
+        assert StageTable.of_layout(SMALL, layout).in_flight[0].tolist() == [2, 2, 2, 1]
 
     def test_the_stages_have_the_parameters_of_the_model(self):
         tied = replace(SMALL, tied_embeddings=True)
         whole, halves = Layout(), Layout(pipeline_parallel=2)
-        assert StageTable.all_of(SMALL, halves).parameters.sum() == SMALL.parameters
-        assert StageTable.all_of(tied, whole).parameters.sum() == tied.parameters
+        assert StageTable.of_layout(SMALL, halves).parameters.sum() == SMALL.parameters
+        assert StageTable.of_layout(tied, whole).parameters.sum() == tied.parameters
         # The second copy of the token table.
-        assert StageTable.all_of(tied, halves).parameters.sum() == SMALL.parameters
+        assert StageTable.of_layout(tied, halves).parameters.sum() == SMALL.parameters
 
     def test_sequence_parallelism_divides_what_tensor_parallelism_leaves_whole(self):
         two = Layout(tensor_parallel=2, precision="bf16")

@@ -66,7 +66,7 @@ def test_one_trial_tells_how_slow_the_links_of_an_unknown_host_are():
     truth = changed(tensor_latency=300.0)
     rows = [0, int(TERMS_OF_ALL.micro_batch[:, TERMS.index("tensor_latency")].argmax())]
     measured = TERMS_OF_ALL.take(np.array(rows))
-    priors = (TimePrior.shipped(), TimePrior.shipped(speed_is_known=False))
+    priors = (TimePrior.default(), TimePrior.default(speed_is_known=False))
     posteriors = [StepTimePosterior(measured, measured.seconds(truth), 1, prior) for prior in priors]
     seconds = np.log(TERMS_OF_ALL.seconds(truth))
     known, guessed = (np.abs(posterior.predict(TERMS_OF_ALL)[0] - seconds).mean() for posterior in posteriors)
@@ -75,8 +75,8 @@ def test_one_trial_tells_how_slow_the_links_of_an_unknown_host_are():
 
 def test_what_others_teach_is_widened():
     measured = TERMS_OF_ALL.take(np.array([0, 3, 7, 12]))
-    prior = TimePrior.shipped()
-    learnt = prior.after_others(measured, measured.seconds(changed(matmul=1.4)), 1)
+    prior = TimePrior.default()
+    learnt = prior.widened(measured, measured.seconds(changed(matmul=1.4)), 1)
     matmul = TERMS.index("matmul")
     assert learnt.constants[matmul] > 1.1 * prior.constants[matmul]
     assert (learnt.deviations >= 0.5 * prior.deviations).all()
@@ -111,7 +111,7 @@ def test_one_strange_measurement_among_many_moves_little():
 def test_one_trial_tells_how_fast_an_unknown_machine_is():
     truth = 20 * typical_constants()
     measured = TERMS_OF_ALL.take(np.array([4]))
-    unknown = TimePrior.shipped(speed_is_known=False)
+    unknown = TimePrior.default(speed_is_known=False)
     mean, _ = StepTimePosterior(measured, measured.seconds(truth), 1, unknown).predict(TERMS_OF_ALL)
     assert np.abs(mean - np.log(TERMS_OF_ALL.seconds(truth))).mean() < 0.3
 

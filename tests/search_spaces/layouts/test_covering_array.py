@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search_spaces.layouts.covering_array import cover, tuples_of
+from search_spaces.layouts.covering_array import cover, value_combinations
 
 AXES = {"a": (1, 2, 3), "b": (1, 2, 3), "c": (1, 2), "d": (1, 2)}
 POINTS = [dict(zip(AXES, values, strict=True)) for values in product(*AXES.values())]
 
 
 def test_tuples_are_every_choice_of_axes_with_their_values():
-    assert tuples_of({"a": 1, "b": 2, "c": 3}, ("a", "b", "c"), 2) == [
+    assert value_combinations({"a": 1, "b": 2, "c": 3}, ("a", "b", "c"), 2) == [
         (("a", 1), ("b", 2)),
         (("a", 1), ("c", 3)),
         (("b", 2), ("c", 3)),
@@ -21,7 +21,7 @@ def test_tuples_are_every_choice_of_axes_with_their_values():
 
 
 def test_all_pairs_of_four_axes_are_covered_by_far_fewer_than_all_points():
-    shown = [tuples_of(point, tuple(AXES), 2) for point in POINTS]
+    shown = [value_combinations(point, tuple(AXES), 2) for point in POINTS]
     chosen = cover(shown, [1.0] * len(POINTS))
     covered = {pair for index in chosen for pair in shown[index]}
     assert covered == {((a, x), (b, y)) for a, b in combinations(AXES, 2) for x, y in product(AXES[a], AXES[b])}

@@ -125,7 +125,7 @@ def test_a_bad_row_is_reported_with_its_line_and_the_others_are_read(change, key
     assert words in str(problem)
     assert len(read.observations) == 2
     with pytest.raises(InputError):
-        read.require_whole()
+        read.require_valid()
 
 
 @pytest.mark.bad_input(43)
@@ -161,7 +161,7 @@ def test_lines_may_end_as_on_any_system(end):
 
 def test_a_table_may_begin_with_the_mark_that_spreadsheets_write(tmp_path):
     (tmp_path / "t.csv").write_text(table(ROW), encoding="utf-8-sig")
-    assert read_table(tmp_path / "t.csv").require_whole().observations == tuple(only({}))
+    assert read_table(tmp_path / "t.csv").require_valid().observations == tuple(only({}))
 
 
 @pytest.mark.bad_input(43)
@@ -194,7 +194,7 @@ def test_a_table_written_down_is_read_back_the_same():
     assert len({row.layout.key for row in rows}) == 2
     text = render_table(rows, ["measured on a\nTuesday"])
     assert text.startswith("# measured on a Tuesday\n" + ",".join(COLUMNS))
-    assert parse_table(text, "t.csv").require_whole().observations == tuple(rows)
+    assert parse_table(text, "t.csv").require_valid().observations == tuple(rows)
 
 
 @pytest.mark.security("csv_cells")
@@ -202,7 +202,7 @@ def test_a_table_written_down_is_read_back_the_same():
 def test_text_that_a_spreadsheet_would_run_is_quoted_and_read_back_the_same(name: str):
     observation = replace(only({})[0], model_name=name, problem=name)
     text = render_table([observation])
-    assert parse_table(text, "t.csv").require_whole().observations == (observation,)
+    assert parse_table(text, "t.csv").require_valid().observations == (observation,)
     assert not any(cell.startswith(("=", "+", "-", "@")) for cell in text.splitlines()[1].split(","))
 
 
@@ -305,7 +305,7 @@ def test_rows_of_such_a_machine_are_on_any_number_of_its_nodes_or_on_a_part_of_o
 def test_the_published_tables_are_read_whole_and_written_back_the_same(name, problems, layouts, rule_rows):
     if not (PUBLISHED / name).exists():
         pytest.skip(f"no measured tables: {PUBLISHED} is not there")
-    read = read_table(PUBLISHED / name).require_whole()
+    read = read_table(PUBLISHED / name).require_valid()
     found = problems_in(read.observations)
     assert len(found) == problems
     assert sum(len(problem.layouts) for problem in found.values()) == layouts

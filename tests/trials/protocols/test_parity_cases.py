@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from search_spaces.layouts.covering_array import tuples_of
+from search_spaces.layouts.covering_array import value_combinations
 from trials.protocols.parity_cases import (
     AXES,
     COMPILED,
@@ -40,7 +40,7 @@ def in_fp32(cases: list[Case]) -> list[Case]:
 
 
 def shown(cases: list[Case], axes: tuple[str, ...], size: int) -> set:
-    return {found for case in cases for found in tuples_of(axis_values(case), axes, size)}
+    return {found for case in cases for found in value_combinations(axis_values(case), axes, size)}
 
 
 def test_every_case_keeps_every_rule_and_the_most_ranks(chosen):
@@ -107,7 +107,7 @@ def test_in_full_every_shape_and_engine_has_every_triple_it_may_have(legal):
         return {
             (case.layout.engine, case.shape, triple)
             for case in in_fp32(cases)
-            for triple in tuples_of(axis_values(case), TRIPLED, 3)
+            for triple in value_combinations(axis_values(case), TRIPLED, 3)
         }
 
     assert by_shape(full_cases("cpu")) >= by_shape(legal)

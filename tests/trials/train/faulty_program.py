@@ -124,7 +124,7 @@ def use_a_gpu_that_somebody_else_uses() -> None:
 
     from trials.train.parallel import device
 
-    device.CLEAN_WITHIN_S = 0.5
+    device.MEMORY_RELEASE_S = 0.5
     torch.cuda.is_available = lambda: True
     torch.cuda.device_count = lambda: 1
     torch.cuda.set_device = lambda device: None

@@ -29,8 +29,8 @@ KERNELS = {"math": SDPBackend.MATH, "flash": SDPBackend.FLASH_ATTENTION}
 
 def kept_bytes(model: ModelShape, layout: Layout) -> int:
     """Of all tensors that autograd keeps of one micro-batch, each once, beside the weights."""
-    running = ChunkExecution(layout.activation_checkpointing)
-    stage = Stage(model, StagePlan.of(model, 0, 1), TensorRanks(), WEIGHTS, running).to(TYPES[layout.precision])
+    execution = ChunkExecution(layout.activation_checkpointing)
+    stage = Stage(model, StagePlan.of(model, 0, 1), TensorRanks(), WEIGHTS, execution).to(TYPES[layout.precision])
     weights = {parameter.untyped_storage().data_ptr() for parameter in stage.parameters()}
     kept: dict[int, torch.Tensor] = {}
 

@@ -14,7 +14,7 @@ from tests.trials.train.ranks import WarmRanks
 from trials.protocols.parity_cases import SHAPES, axis_values, case_of, compiled_cases, covering_cases, named_case
 from trials.protocols.selftest import CPU_TOLERANCES, counting_fault, tolerance_of
 from trials.train.parallel.collectives import Reduction
-from trials.train.selftest.training import STEPS, optimisation_of
+from trials.train.selftest.training import STEPS, optimizer_config
 
 pytestmark = [pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(400)]
 
@@ -31,7 +31,7 @@ def parity(ranks: WarmRanks) -> Parity:
 def test_the_reference_learns_and_every_step_of_it_is_clipped(parity, shape, precision):
     reference = parity.reference(shape, precision)
     assert reference.losses[-1] < reference.losses[0] - 10 * CPU_TOLERANCES[precision]
-    assert min(reference.grad_norms) > optimisation_of(precision).max_grad_norm
+    assert min(reference.grad_norms) > optimizer_config(precision).max_grad_norm
 
 
 def cases() -> list[ParameterSet]:

@@ -11,15 +11,15 @@ from search_spaces.layouts.layout import Layout
 from tests.trials.train.trial_processes import make_spec
 from trials.attempt_result import COMPARABLE
 from trials.train.parallel.device import Device
-from trials.train.parallel.gather import RankPlace
+from trials.train.parallel.gather import RankHost
 from trials.train.proof.fingerprint import fingerprint
 from trials.train.trial_run import flags_of
 
 CPU = Device(torch.device("cpu"))
 SPEC = make_spec(Layout(tensor_parallel=4))
-WELL = [RankPlace("n1", 1.0), RankPlace("n1", 1.02), RankPlace("n2", 0.98), RankPlace("n2", 1.0)]
-ONE_SLOW = [*WELL[:3], RankPlace("n2", 1.4)]
-OF_CPUS = [RankPlace("n1", None), RankPlace("n2", None)]
+WELL = [RankHost("n1", 1.0), RankHost("n1", 1.02), RankHost("n2", 0.98), RankHost("n2", 1.0)]
+ONE_SLOW = [*WELL[:3], RankHost("n2", 1.4)]
+OF_CPUS = [RankHost("n1", None), RankHost("n2", None)]
 
 
 def loop_with(*flags: str):
@@ -53,7 +53,7 @@ def test_what_was_not_probed_is_absent():
 
 def test_hosts_are_named_once_in_the_order_of_their_ranks(monkeypatch):
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    found = fingerprint(SPEC, CPU, [RankPlace(host, None) for host in ("n7", "n7", "n2", "n2")])
+    found = fingerprint(SPEC, CPU, [RankHost(host, None) for host in ("n7", "n7", "n2", "n2")])
     assert found["hosts"] == ["n7", "n2"]
     assert "job_id" not in found
 

@@ -47,8 +47,8 @@ def measure(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report
     join_world(spec, folder, env, device)
     places = locate_ranks(spec, device)
     report.enter("measured")
-    effort = CPU_BUDGET if device.is_cpu else GPU_BUDGET
-    bench = BenchmarkRunner(spec, env.rank, device, effort, Stopwatch(device, report, effort.seconds))
+    budget = CPU_BUDGET if device.is_cpu else GPU_BUDGET
+    bench = BenchmarkRunner(spec, env.rank, device, budget, Stopwatch(device, report, budget.seconds))
     products = [rate for precision in spec.trainer["precisions"] for rate in bench.product_rates(precision)]
     to_host, from_host = bench.host_gb_per_s()
     return Measurements(
@@ -66,19 +66,19 @@ def measure(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report
 class BenchmarkRunner:
     """One rank's part in each measurement. Every method is collective over the world, and answers all ranks alike."""
 
-    def __init__(self, spec: TrialSpec, rank: int, device: Device, effort: BenchmarkBudget, stopwatch: Stopwatch):
+    def __init__(self, spec: TrialSpec, rank: int, device: Device, budget: BenchmarkBudget, stopwatch: Stopwatch):
         self._spec = spec
         self._rank = rank
         self._device = device.torch_device
-        self._effort = effort
+        self._budget = budget
         self._stopwatch = stopwatch
 
     def product_rates(self, precision: str) -> Iterator[ProductRate]:
         """Of square products and the model's own; of a slow precision those that take no longer than is allowed."""
         fastest = 0.0
-        for product in (*square_products(self._effort), *model_products(self._spec.model)):
-            too_slow = fastest and product.flops / fastest > self._effort.seconds
-            if too_slow or product.num_elements * DTYPES[precision].itemsize > self._effort.product_bytes:
+        for product in (*square_products(self._budget), *model_products(self._spec.model)):
+            too_slow = fastest and product.flops / fastest > self._budget.seconds
+            if too_slow or product.num_elements * DTYPES[precision].itemsize > self._budget.product_bytes:
                 continue
             flops = product.flops / self._product_s(product, DTYPES[precision])
             fastest = max(fastest, flops)
@@ -93,14 +93,14 @@ class BenchmarkRunner:
 
     def memory_gb_per_s(self) -> float:
         """Bytes read and bytes written."""
-        source, target = (self._buffer(self._effort.copied_bytes) for _ in range(2))
-        return 2 * self._effort.copied_bytes / self._stopwatch.seconds(lambda: target.copy_(source)) / 1e9
+        source, target = (self._buffer(self._budget.copied_bytes) for _ in range(2))
+        return 2 * self._budget.copied_bytes / self._stopwatch.seconds(lambda: target.copy_(source)) / 1e9
 
     def host_gb_per_s(self) -> tuple[float | None, float | None]:
         """From the device to pinned memory, and back; None on a CPU, which is the host."""
         if self._device.type == "cpu":
             return None, None
-        size = self._effort.copied_bytes
+        size = self._budget.copied_bytes
         here, there = self._buffer(size), torch.zeros(size // 4, pin_memory=True)
         to_host_s = self._stopwatch.seconds(lambda: there.copy_(here, non_blocking=True))
         from_host_s = self._stopwatch.seconds(lambda: here.copy_(there, non_blocking=True))
@@ -120,7 +120,7 @@ class BenchmarkRunner:
         for apart in pair_distances(self._spec.gpus_per_node, self._spec.num_nodes):
             for alone in (True, False):
                 pair = pair_of(self._rank, apart, self._spec.gpus_per_node, self._spec.num_gpus, alone)
-                exchange = partial(self._there_and_back, self._group(pair), pair)
+                exchange = partial(self._ping_pong, self._group(pair), pair)
                 if alone:
                     there_and_back_s = self._stopwatch.seconds(exchange(SMALL_BYTES))
                     yield PairTime(apart, alone, SMALL_BYTES, there_and_back_s / 2)
@@ -129,8 +129,8 @@ class BenchmarkRunner:
 
     def _large(self, exchange: Callable[[int], Work], num_ranks: int) -> tuple[int, float]:
         """How many bytes are exchanged in the time there is, and the seconds they take."""
-        probe_s = self._stopwatch.once_s(exchange(self._effort.probe_bytes))
-        num_bytes = self._effort.bytes_in_time(probe_s, num_ranks)
+        probe_s = self._stopwatch.once_s(exchange(self._budget.probe_bytes))
+        num_bytes = self._budget.bytes_in_time(probe_s, num_ranks)
         return num_bytes, self._stopwatch.seconds(exchange(num_bytes))
 
     def _all_reduce(self, group: dist.ProcessGroup | None, num_bytes: int) -> Work:
@@ -143,7 +143,7 @@ class BenchmarkRunner:
         whole = part.new_zeros(size * len(part))
         return partial(dist.all_gather_into_tensor, whole, part, group=group)
 
-    def _there_and_back(self, group: dist.ProcessGroup | None, pair: tuple[int, int] | None, num_bytes: int) -> Work:
+    def _ping_pong(self, group: dist.ProcessGroup | None, pair: tuple[int, int] | None, num_bytes: int) -> Work:
         """Two messages, one after the other: what a link carries one way, and how long it takes from end to end."""
         if group is None or pair is None:
             return None

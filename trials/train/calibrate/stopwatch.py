@@ -14,7 +14,7 @@ from trials.ranks.report import Report
 from trials.train.parallel.device import Device
 from trials.train.parallel.gather import barrier
 
-MOST_CALLS = 2000
+MAX_CALLS = 2000
 """In a round: of a tiny message many fit into a round, and none of them tells more."""
 
 
@@ -31,15 +31,15 @@ class Stopwatch:
 
         A rank whose `work` is None only waits. All rounds together take about the limit, or each takes a single call.
         """
-        calls = max(1, min(MOST_CALLS, int(self._limit_s / ROUNDS / self.once_s(work))))
-        work = work or _nothing
+        calls = max(1, min(MAX_CALLS, int(self._limit_s / ROUNDS / self.once_s(work))))
+        work = work or _no_op
         rounds = [self._round_s(work, calls) / calls for _ in range(ROUNDS)]
         self._report.progress()
         return median(self._slowest(rounds))
 
     def once_s(self, work: Callable[[], object] | None) -> float:
         """What the second call takes the slowest rank."""
-        _, second_s = (self._round_s(work or _nothing, calls=1) for _ in range(2))
+        _, second_s = (self._round_s(work or _no_op, calls=1) for _ in range(2))
         return self._slowest([second_s])[0]
 
     def _round_s(self, work: Callable[[], object], calls: int) -> float:
@@ -70,5 +70,5 @@ class Stopwatch:
         return table.tolist()
 
 
-def _nothing() -> None:
+def _no_op() -> None:
     pass

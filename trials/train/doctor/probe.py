@@ -37,8 +37,8 @@ def probe_nodes(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, re
     mine = rank_probe(env.rank, device, time.time(), missing_marks(folder.path, spec))
     ranks = gather_json(asdict(mine), device.torch_device)
     report.progress()
-    effort = CPU_BUDGET if device.is_cpu else GPU_BUDGET
-    bench = BenchmarkRunner(spec, env.rank, device, effort, Stopwatch(device, report, effort.seconds))
+    budget = CPU_BUDGET if device.is_cpu else GPU_BUDGET
+    bench = BenchmarkRunner(spec, env.rank, device, budget, Stopwatch(device, report, budget.seconds))
     return NodeProbeReport(tuple(map(RankProbe.from_json, ranks)), tuple(bench.group_times()))
 
 

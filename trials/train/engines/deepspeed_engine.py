@@ -20,7 +20,7 @@ from torch import nn
 
 from search_spaces.layouts.layout import Layout
 from trials.train.data import Batch
-from trials.train.engines.deepspeed_guards import group_timeouts, join_deepspeed, lean_start
+from trials.train.engines.deepspeed_guards import fast_initialize, group_timeouts, init_deepspeed
 from trials.train.engines.engine import Engine, EngineCounts, GroupSizes, StepResult, TrainingConfig
 from trials.train.engines.gradients import clip_gradients
 from trials.train.engines.optimizer import build_adamw
@@ -38,7 +38,7 @@ MicroBatch = tuple[torch.Tensor, torch.Tensor]
 
 
 def build_deepspeed_engine(training: TrainingConfig, world: World) -> Engine:
-    join_deepspeed(training.device)
+    init_deepspeed(training.device)
     with group_timeouts():
         return _PlainEngine(training, world) if world.stages is None else _PipelineEngine(training, world)
 
@@ -53,24 +53,24 @@ class _DeepSpeedEngine(Engine):
         self._stage = local_stage(module)
         self.stages = (self._stage,)
         _mark_parameters(self._stage)
-        optimizer = build_adamw(self._stage.parameters(), training.optimisation)
+        optimizer = build_adamw(self._stage.parameters(), training.optimizer)
         self._clipped_norm: torch.Tensor | None = None
         config = _configuration(training)
         if config["zero_optimization"]["stage"] == 0:
             optimizer.register_step_pre_hook(self._clip)
-        with lean_start(training.layout):
+        with fast_initialize(training.layout):
             self._engine, *_ = deepspeed.initialize(
                 model=module, optimizer=optimizer, config=config, mpu=mpu, dist_init_required=False
             )
         if training.dtype != torch.float32:
-            _give_exact_masters(self._stage, training, world)
+            _set_exact_masters(self._stage, training, world)
         self._sum_before_data_ranks()
 
     def counts(self) -> EngineCounts:
         counted = list(self._stage.counted_parameters())
         return EngineCounts(
-            parameters=sum(map(_held_weights, counted)),
-            optimizer_parameters=sum(map(self._held_state, counted)),
+            parameters=sum(map(_local_elements, counted)),
+            optimizer_parameters=sum(map(self._updated_elements, counted)),
             micro_batches=self._stage.micro_batches,
             samples=self._stage.samples,
         )
@@ -80,7 +80,7 @@ class _DeepSpeedEngine(Engine):
         data = self._engine.seq_data_parallel_group
         return GroupSizes(group_size(self._world.tensor), group_size(pipeline), group_size(data))
 
-    def _expect(self, micro_batches: int) -> None:
+    def _set_micro_batches(self, micro_batches: int) -> None:
         """DeepSpeed divides by the number of micro-batches it was configured for."""
         layout = self._training.layout
         samples = micro_batches * layout.micro_batch_size * layout.data_parallel
@@ -94,13 +94,13 @@ class _DeepSpeedEngine(Engine):
 
     def _clip(self, *_: Any) -> None:
         """Just before ZeRO 0's update. DeepSpeed's own clipping counts only the first stage, and tied weights twice."""
-        max_norm = self._training.optimisation.max_grad_norm
+        max_norm = self._training.optimizer.max_grad_norm
         self._clipped_norm = clip_gradients(self._stage, max_norm, self._world)
 
-    def _held_state(self, parameter: Any) -> int:
+    def _updated_elements(self, parameter: Any) -> int:
         """How many elements of it this rank's optimizer updates."""
         if not hasattr(parameter, "_hp_mapping"):  # ZeRO 0 updates whole parameters, ZeRO 3 the part it holds
-            return _held_weights(parameter)
+            return _local_elements(parameter)
         fragment = parameter._hp_mapping
         return 0 if fragment is None else fragment.lp_fragment_address.numel
 
@@ -121,7 +121,7 @@ class _DeepSpeedEngine(Engine):
         if self._engine.is_gradient_accumulation_boundary():
             self._sum_tied_gradients()
             if split:
-                _sum_in_one([_gradient(parameter) for parameter in split], self._world.tensor_ranks)
+                _sum_coalesced([_gradient(parameter) for parameter in split], self._world.tensor_ranks)
         reduce(*args, **kwargs)
 
     def _sum_tied_gradients(self) -> None:
@@ -136,15 +136,15 @@ class _PlainEngine(_DeepSpeedEngine):
 
     def __init__(self, training: TrainingConfig, world: World):
         axes = _Axes(world)
-        prepare = _preparation(training, axes)
-        model, plan, ranks, weights, running = training.stage_arguments(0, world)
-        stage = Stage(model, plan, ranks, weights, running, on_part=prepare)
+        prepare = _part_preparer(training, axes)
+        model, plan, ranks, weights, execution = training.stage_arguments(0, world)
+        stage = Stage(model, plan, ranks, weights, execution, on_part=prepare)
         prepare(stage)
         super().__init__(training, world, stage, axes)
 
     def train_step(self, batch: Batch) -> StepResult:
         micro_batches = _micro_batches(batch, self._training.layout)
-        self._expect(len(micro_batches))
+        self._set_micro_batches(len(micro_batches))
         total = torch.zeros((), device=self._training.device)
         for number, (ids, targets) in enumerate(micro_batches, start=1):
             self._engine.set_gradient_accumulation_boundary(number == len(micro_batches))
@@ -163,7 +163,7 @@ class _PipelineEngine(_DeepSpeedEngine):
 
     def train_step(self, batch: Batch) -> StepResult:
         micro_batches = _micro_batches(batch, self._training.layout)
-        self._expect(len(micro_batches))
+        self._set_micro_batches(len(micro_batches))
         loss = self._engine.train_batch(data_iter=iter(micro_batches))
         return StepResult(loss.detach(), self._grad_norm())
 
@@ -173,7 +173,7 @@ class _StagePipeline(PipelineModule):
     fp16, or bf16 and offload, there are none, and silently leaves them apart; `_sum_tied_gradients` does not."""
 
     def __init__(self, training: TrainingConfig, world: World):
-        prepare = _preparation(training, axes=None)
+        prepare = _part_preparer(training, axes=None)
         stages = range(training.layout.pipeline_parallel)
         super().__init__(
             layers=[LayerSpec(Stage, *training.stage_arguments(s, world), prepare) for s in stages],
@@ -222,7 +222,7 @@ def _topology(layout: Layout) -> ProcessTopology:
     return ProcessTopology(axes, [sizes[axis] for axis in axes])
 
 
-def _preparation(training: TrainingConfig, axes: _Axes | None) -> Callable[[nn.Module], None]:
+def _part_preparer(training: TrainingConfig, axes: _Axes | None) -> Callable[[nn.Module], None]:
     """What is done to each part of the model as soon as it is built, so that no rank ever holds all of it in fp32, nor
     with ZeRO 3 all of it at all."""
     weight_type = training.dtype
@@ -247,7 +247,7 @@ def _mark_parameters(stage: Stage) -> None:
         parameter.ds_pipe_replicated = id(parameter) not in counted  # type: ignore[attr-defined]
 
 
-def _give_exact_masters(stage: Stage, training: TrainingConfig, world: World) -> None:
+def _set_exact_masters(stage: Stage, training: TrainingConfig, world: World) -> None:
     """DeepSpeed's fp32 weights start as the rounded ones; draw the exact ones again, part by part, and give it those,
     so that every layout starts from the same weights."""
     blocks = iter(stage.blocks)
@@ -257,14 +257,14 @@ def _give_exact_masters(stage: Stage, training: TrainingConfig, world: World) ->
             safe_set_full_fp32_param(parameter, values.data)
             values.data = values.data.new_empty(0)
 
-    model, plan, ranks, weights, _ = training.stage_arguments(world.at.stage, world)
+    model, plan, ranks, weights, _ = training.stage_arguments(world.coordinates.stage, world)
     exact = Stage(model, plan, ranks, weights, ChunkExecution(), on_part=give_block)
     for name, values in exact.named_parameters():
         if not name.startswith("blocks."):
             safe_set_full_fp32_param(stage.get_parameter(name), values.data)
 
 
-def _held_weights(parameter: Any) -> int:
+def _local_elements(parameter: Any) -> int:
     """How many elements of it lie on this rank; ZeRO 3 pads the last rank's part."""
     if not hasattr(parameter, "ds_tensor"):
         return parameter.numel()
@@ -288,7 +288,7 @@ def _summed_over_tensor_ranks(gradient: torch.Tensor, ranks: TensorRanks) -> tor
     return total
 
 
-def _sum_in_one(gradients: Sequence[torch.Tensor], ranks: TensorRanks) -> None:
+def _sum_coalesced(gradients: Sequence[torch.Tensor], ranks: TensorRanks) -> None:
     """Sum many small tensors in place in a single collective."""
     flat = torch.cat([gradient.flatten() for gradient in gradients])
     reduce_in_place(Reduction.SEQUENCE_GRADIENT, flat, ranks.group)
@@ -300,9 +300,9 @@ def _configuration(training: TrainingConfig) -> dict[str, Any]:
     """What the recipe exports, but for what is ours: the clipping of ZeRO 0 (`_clip`) and the recomputation, which a
     stage does by itself. DeepSpeed's own reports are off."""
     layout = replace(training.layout, activation_checkpointing="none")
-    config = ds_config(layout, layout.global_batch_size, training.optimisation.max_grad_norm, training.model)
+    config = ds_config(layout, layout.global_batch_size, training.optimizer.max_grad_norm, training.model)
     if layout.precision == "fp16":
-        config["fp16"] |= {"initial_scale_power": training.optimisation.loss_scale_power}
+        config["fp16"] |= {"initial_scale_power": training.optimizer.loss_scale_power}
     is_ours = config["zero_optimization"]["stage"] == 0
     return config | {"steps_per_print": 10**9} | ({"gradient_clipping": 0.0} if is_ours else {})
 

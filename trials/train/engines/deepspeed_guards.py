@@ -22,7 +22,7 @@ from search_spaces.layouts.layout import Layout
 from trials.train.parallel.process_groups import COLLECTIVE_LIMIT
 
 
-def join_deepspeed(device: torch.device) -> None:
+def init_deepspeed(device: torch.device) -> None:
     """Let DeepSpeed use the process group that torch has."""
     if device.type == "cpu":
         # Else it compiles a C++ operator at every first start, and hangs for ever on the lock of a killed build.
@@ -37,30 +37,30 @@ def join_deepspeed(device: torch.device) -> None:
 @contextmanager
 def group_timeouts() -> Iterator[None]:
     """The groups that DeepSpeed makes itself wait as long as ours."""
-    with _replaced(dist, "new_group", partial(dist.new_group, timeout=COLLECTIVE_LIMIT)):
+    with _patched(dist, "new_group", partial(dist.new_group, timeout=COLLECTIVE_LIMIT)):
         yield
 
 
 @contextmanager
-def lean_start(layout: Layout) -> Iterator[None]:
+def fast_initialize(layout: Layout) -> Iterator[None]:
     """Around `deepspeed.initialize`.
 
     ZeRO imports an optimizer we do not use whose functions are decorated with torch.compile, and keeps the compiler out
     of functions of its own: importing the compiler for that takes each rank a second or two. The bf16 optimizer prints
     its memory usage four times, collecting garbage each time.
     """
-    with _replaced(bf16_optimizer, "see_memory_usage", _not_told):
+    with _patched(bf16_optimizer, "see_memory_usage", _no_op):
         if layout.torch_compile:
             yield
             return
-        _keep_undisabled(coordinator.update_recompute_parameters)
+        _skip_lazy_disable(coordinator.update_recompute_parameters)
         for method in vars(coordinator.PartitionedParameterCoordinator).values():
-            _keep_undisabled(method)
-        with _replaced(torch, "compile", _as_it_is), _replaced(torch.compiler, "disable", _as_it_is):
+            _skip_lazy_disable(method)
+        with _patched(torch, "compile", _identity_decorator), _patched(torch.compiler, "disable", _identity_decorator):
             yield
 
 
-def _keep_undisabled(function: Any) -> None:
+def _skip_lazy_disable(function: Any) -> None:
     """A function that torch disables for the compiler at its first call: leave what torch looks for from the second
     call on, so that it does not import the compiler at the first."""
     while (inner := getattr(function, "__wrapped__", None)) is not None:
@@ -68,17 +68,17 @@ def _keep_undisabled(function: Any) -> None:
         function = inner
 
 
-def _as_it_is(function: Callable | None = None, *_: Any, **__: Any) -> Callable:
+def _identity_decorator(function: Callable | None = None, *_: Any, **__: Any) -> Callable:
     """Instead of a decorator of the compiler, with or without arguments."""
     return function or (lambda decorated: decorated)
 
 
-def _not_told(*_: Any, **__: Any) -> None:
+def _no_op(*_: Any, **__: Any) -> None:
     pass
 
 
 @contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+def _patched(owner: Any, name: str, value: Any) -> Iterator[None]:
     original = getattr(owner, name)
     setattr(owner, name, value)
     try:

@@ -26,7 +26,7 @@ class TrainingConfig:
     model: ModelShape
     layout: Layout
     weights: WeightSource
-    optimisation: OptimizerConfig
+    optimizer: OptimizerConfig
 
     @property
     def device(self) -> torch.device:
@@ -45,8 +45,8 @@ class TrainingConfig:
     def stage_arguments(self, chunk: int, world: World) -> tuple:
         """Arguments of `Stage` for this chunk of the pipeline."""
         plan = StagePlan.of(self.model, chunk, self.num_chunks)
-        running = ChunkExecution(self.layout.activation_checkpointing, self.layout.torch_compile)
-        return self.model, plan, world.tensor_ranks, self.weights, running
+        execution = ChunkExecution(self.layout.activation_checkpointing, self.layout.torch_compile)
+        return self.model, plan, world.tensor_ranks, self.weights, execution
 
 
 @dataclass(frozen=True)

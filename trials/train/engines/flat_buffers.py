@@ -36,13 +36,13 @@ OVERLAPPED_BUCKET_MIB = 100
 class Bucket:
     """Parameters that are reduced together: elements `begin` to `end` of the flat buffers, padding at the end.
 
-    `awaited`: how many gradients of this step have not been added yet.
+    `pending`: how many gradients of this step have not been added yet.
     """
 
     begin: int
     end: int
     members: Sequence[tuple[nn.Parameter, ParamTraits]]
-    awaited: int = 0
+    pending: int = 0
     work: dist.Work | None = field(default=None, repr=False)
 
     def share(self, rank: int, ranks: int) -> slice:
@@ -66,9 +66,11 @@ class FlatSharding(Sharding):
         self._group, self._ends = world.data, world.ends
         self.shares_gradients = shares_update and world.data is not None
         self._overlaps = overlaps and world.data is not None
-        self._buckets = cut(_in_backward_order(stages), _bucket_elements(overlaps, bucket_mib), group_size(world.data))
+        self._buckets = make_buckets(
+            _in_backward_order(stages), _bucket_elements(overlaps, bucket_mib), group_size(world.data)
+        )
         self.loss_divisor = group_size(world.data)
-        rank, ranks = (world.at.data, world.layout.data_parallel) if self.shares_gradients else (0, 1)
+        rank, ranks = (world.coordinates.data, world.layout.data_parallel) if self.shares_gradients else (0, 1)
         self._mine = [bucket.share(rank, ranks) for bucket in self._buckets]
         self._take_weights(dtype)
         self._make_gradients()
@@ -79,7 +81,7 @@ class FlatSharding(Sharding):
         total = self._buckets[-1].end
         exact = torch.zeros(total, device=device)
         self._values = exact if dtype == torch.float32 else torch.zeros(total, dtype=dtype, device=device)
-        for begin, parameter, _ in self._placed():
+        for begin, parameter, _ in self._all_with_offsets():
             place = slice(begin, begin + parameter.numel())
             exact[place] = parameter.data.flatten()
             self._values[place] = exact[place]
@@ -94,29 +96,29 @@ class FlatSharding(Sharding):
         self._updated = [self._gradients[mine] for mine in self._mine]
         views_accumulate = self._values.dtype == torch.float32
         for bucket in self._buckets:
-            for begin, parameter, _ in _placed(bucket):
+            for begin, parameter, _ in _with_offsets(bucket):
                 view = self._gradients[begin : begin + parameter.numel()].view_as(parameter)
                 if views_accumulate:
                     parameter.grad = view
                 if self._overlaps or not views_accumulate:
-                    hook = partial(self._added, bucket, None if views_accumulate else view)
+                    hook = partial(self._on_gradient, bucket, None if views_accumulate else view)
                     parameter.register_post_accumulate_grad_hook(hook)
-        self._pieces = list(self._own_pieces())
+        self._slices = list(self._own_slices())
 
     def begin_step(self, micro_batches: int) -> None:
         self._gradients.zero_()
         for bucket in self._buckets:
-            bucket.awaited, bucket.work = micro_batches * len(bucket.members), None
+            bucket.pending, bucket.work = micro_batches * len(bucket.members), None
         self._next = 0
 
-    def _added(self, bucket: Bucket, view: torch.Tensor | None, parameter: nn.Parameter) -> None:
+    def _on_gradient(self, bucket: Bucket, view: torch.Tensor | None, parameter: nn.Parameter) -> None:
         """A backward pass has left this parameter's gradient; the last of a bucket's sets its reduction going."""
         if view is not None:
             view.add_(parameter.grad)  # type: ignore[arg-type]
             parameter.grad = None
-        bucket.awaited -= 1
+        bucket.pending -= 1
         if self._overlaps:
-            self._start_ready(lambda bucket: bucket.awaited == 0 and not _is_tied(bucket))
+            self._start_ready(lambda bucket: bucket.pending == 0 and not _is_tied(bucket))
 
     def _start_ready(self, is_ready) -> None:
         """Start reductions in the buckets' order, whatever order they become ready in: all ranks must agree on it."""
@@ -136,7 +138,7 @@ class FlatSharding(Sharding):
             bucket.work = start_reduce(Reduction.DATA_PARALLEL_GRADIENT, everything, self._group)
 
     def finish_backward(self) -> None:
-        for begin, parameter, traits in self._placed():
+        for begin, parameter, traits in self._all_with_offsets():
             if traits.is_tied:
                 gradient = self._gradients[begin : begin + parameter.numel()]
                 reduce_in_place(Reduction.TIED_GRADIENT, gradient, self._ends)
@@ -148,8 +150,8 @@ class FlatSharding(Sharding):
     def gradients(self) -> Sequence[torch.Tensor]:
         return self._updated
 
-    def pieces(self) -> Sequence[ShardSlice]:
-        return self._pieces
+    def slices(self) -> Sequence[ShardSlice]:
+        return self._slices
 
     def publish(self) -> None:
         if not self.shares_gradients or self._group is None:
@@ -160,19 +162,19 @@ class FlatSharding(Sharding):
             work.wait()
 
     def held_parameters(self) -> int:
-        return sum(parameter.numel() for _, parameter, traits in self._placed() if traits.is_counted)
+        return sum(parameter.numel() for _, parameter, traits in self._all_with_offsets() if traits.is_counted)
 
     def updated_parameters(self) -> int:
-        return sum(piece.gradient.numel() for piece in self._pieces if piece.traits.is_counted)
+        return sum(piece.gradient.numel() for piece in self._slices if piece.traits.is_counted)
 
-    def _placed(self):
+    def _all_with_offsets(self):
         """(first element, parameter, traits) of every parameter, in the buffers' order."""
         for bucket in self._buckets:
-            yield from _placed(bucket)
+            yield from _with_offsets(bucket)
 
-    def _own_pieces(self):
+    def _own_slices(self):
         for bucket, mine, updated in zip(self._buckets, self._mine, self._updated, strict=True):
-            for begin, parameter, traits in _placed(bucket):
+            for begin, parameter, traits in _with_offsets(bucket):
                 first, end = max(begin, mine.start), min(begin + parameter.numel(), mine.stop)
                 if first < end:
                     yield ShardSlice(updated[first - mine.start : end - mine.start], traits)
@@ -194,7 +196,7 @@ def _bucket_elements(overlaps: bool, bucket_mib: int | None) -> int | None:
     return (bucket_mib or OVERLAPPED_BUCKET_MIB) * MIB // GRADIENT_BYTES
 
 
-def cut(members: list[tuple[nn.Parameter, ParamTraits]], most: int | None, ranks: int) -> list[Bucket]:
+def make_buckets(members: list[tuple[nn.Parameter, ParamTraits]], most: int | None, ranks: int) -> list[Bucket]:
     """Buckets of at most so many elements, or of one parameter, each a multiple of `ranks` long; tied ones alone."""
     groups: list[list[tuple[nn.Parameter, ParamTraits]]] = []
     for member in members:
@@ -218,7 +220,7 @@ def _begins_a_bucket(group: list[tuple[nn.Parameter, ParamTraits]], member: tupl
     return most is not None and sum(p.numel() for p, _ in group) + parameter.numel() > most
 
 
-def _placed(bucket: Bucket):
+def _with_offsets(bucket: Bucket):
     """(first element, parameter, traits) of its members."""
     begin = bucket.begin
     for parameter, traits in bucket.members:

@@ -56,8 +56,8 @@ class FsdpSharding(Sharding):
             in_blocks.extend(_traits_in_block(block, world))
             self._shard(block)
 
-        model, plan, ranks, weights, running = training.stage_arguments(chunk, world)
-        stage = Stage(model, plan, ranks, weights, running, on_part=shard)
+        model, plan, ranks, weights, execution = training.stage_arguments(chunk, world)
+        stage = Stage(model, plan, ranks, weights, execution, on_part=shard)
         outside = dict(named_param_traits(stage, lambda name: not name.startswith("blocks.")))
         self._shard(stage)
         left = iter(in_blocks)
@@ -81,14 +81,14 @@ class FsdpSharding(Sharding):
             parameter.grad = None
 
     def finish_backward(self) -> None:
-        for piece in self.pieces():
+        for piece in self.slices():
             if piece.traits.is_tied:
                 reduce_in_place(Reduction.TIED_GRADIENT, piece.gradient, self._ends)
 
     def gradients(self) -> Sequence[torch.Tensor]:
         return [_local_gradient(parameter) for parameter, _ in self._known]
 
-    def pieces(self) -> Sequence[ShardSlice]:
+    def slices(self) -> Sequence[ShardSlice]:
         return [ShardSlice(_local_gradient(parameter), traits) for parameter, traits in self._known]
 
     def publish(self) -> None:
@@ -105,7 +105,7 @@ class FsdpSharding(Sharding):
 def _traits_in_block(block: nn.Module, world: World) -> Iterator[ParamTraits]:
     for parameter in block.parameters():
         yield ParamTraits(
-            world.at.tensor == 0 or is_sharded(parameter), sees_part_of_sequence(parameter), is_tied=False
+            world.coordinates.tensor == 0 or is_sharded(parameter), sees_part_of_sequence(parameter), is_tied=False
         )
 
 

@@ -24,7 +24,7 @@ class OptimizerConfig:
     loss_scale_power: int = 16
 
 
-class LeanAdamW(torch.optim.AdamW):
+class EagerAdamW(torch.optim.AdamW):
     """torch.optim.AdamW without what only torch.compile needs: decorators that import the whole compiler, a second a
     rank, to tell it to keep out."""
 
@@ -35,7 +35,7 @@ class LeanAdamW(torch.optim.AdamW):
 
 def build_adamw(parameters: Iterable[nn.Parameter], settings: OptimizerConfig) -> torch.optim.AdamW:
     """Fused on a GPU and in host memory alike, where one pass over the weights takes a tenth of the time of many."""
-    return LeanAdamW(
+    return EagerAdamW(
         parameters,
         lr=settings.learning_rate,
         betas=(settings.beta1, settings.beta2),

@@ -64,7 +64,7 @@ class Sharding(ABC):
         """In fp32, one for each of `weights`; valid from `finish_backward` to `begin_step`."""
 
     @abstractmethod
-    def pieces(self) -> Sequence[ShardSlice]:
+    def slices(self) -> Sequence[ShardSlice]:
         """The same gradients parameter by parameter, as views."""
 
     @abstractmethod
@@ -88,4 +88,7 @@ def named_param_traits(
     tied = stage.tied_weight_name
     for name, parameter in stage.named_parameters():
         if is_wanted(name):
-            yield name, ParamTraits(stage.answers_for(name, parameter), sees_part_of_sequence(parameter), name == tied)
+            yield (
+                name,
+                ParamTraits(stage.counts_parameter(name, parameter), sees_part_of_sequence(parameter), name == tied),
+            )

@@ -20,7 +20,7 @@ class TorchEngine(Engine):
         self._update = Update(
             self._sharding,
             world,
-            training.optimisation,
+            training.optimizer,
             uses_fp16=training.dtype == torch.float16,
             is_offloaded=training.layout.offload == "optimizer",
         )
@@ -65,7 +65,7 @@ class TorchEngine(Engine):
 def _sharded(training: TrainingConfig, world: World) -> tuple[Sharding, tuple[Stage, ...]]:
     """The weights of this rank's chunks, laid out as the ZeRO stage says, and the chunks."""
     layout = training.layout
-    chunks = range(world.at.stage, training.num_chunks, layout.pipeline_parallel)
+    chunks = range(world.coordinates.stage, training.num_chunks, layout.pipeline_parallel)
     if layout.zero_stage >= 2 and world.data is not None:
         from trials.train.engines.fsdp import FsdpSharding
 

@@ -16,7 +16,7 @@ from trials.train.engines.sharding import Sharding
 from trials.train.parallel.collectives import Reduction, reduce_in_place
 from trials.train.parallel.process_groups import World
 
-PIECE_ELEMENTS = 2**24
+CHUNK_ELEMENTS = 2**24
 """64 MiB in fp32: large enough for a bus's full speed."""
 
 
@@ -75,7 +75,7 @@ class Update:
 
     def _sum_over_positions(self) -> None:
         """Sequence-parallel ranks have the gradients of their own positions: one collective sums all of them."""
-        parts = [piece.gradient for piece in self._sharding.pieces() if piece.traits.sees_part_of_sequence]
+        parts = [piece.gradient for piece in self._sharding.slices() if piece.traits.sees_part_of_sequence]
         if self._world.tensor is None or not parts:
             return
         together = torch.cat([part.flatten() for part in parts])
@@ -84,7 +84,7 @@ class Update:
             part.copy_(total.view_as(part))
 
     def _norm(self) -> torch.Tensor:
-        counted = [piece.gradient for piece in self._sharding.pieces() if piece.traits.is_counted]
+        counted = [piece.gradient for piece in self._sharding.slices() if piece.traits.is_counted]
         device = self._sharding.weights[0].device
         norm = global_norm(square_sum(counted, device), self._world, self._shares_gradients)
         return norm / self.loss_scale.value
@@ -110,7 +110,7 @@ def _copy(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> N
     Piece by piece: what comes to a GPU in another type lies there in both for a moment.
     """
     for target, source in zip(targets, sources, strict=True):
-        for piece, values in zip(target.split(PIECE_ELEMENTS), source.split(PIECE_ELEMENTS), strict=True):
+        for piece, values in zip(target.split(CHUNK_ELEMENTS), source.split(CHUNK_ELEMENTS), strict=True):
             piece.copy_(values, non_blocking=True)
     if any(target.device != source.device for target, source in zip(targets, sources, strict=True)):
         torch.cuda.current_stream().synchronize()

@@ -30,7 +30,7 @@ class Part(LowerStrEnum):
     OFFLOAD = "offload"
 
 
-class Seen(LowerStrEnum):
+class RangeSource(LowerStrEnum):
     """What a range was seen on, in the order in which an instant is given to one of several ranges."""
 
     DEVICE_OPTIMIZER = "device_optimizer"
@@ -42,11 +42,11 @@ class Seen(LowerStrEnum):
 
 
 @dataclass(frozen=True)
-class Range:
+class TimedRange:
     """Something that took from `begin_s` to `end_s`. `kind` names alike transfers between stages."""
 
     part: Part
-    seen: Seen
+    source: RangeSource
     begin_s: float
     end_s: float
     kind: str = ""
@@ -81,7 +81,7 @@ class StepParts:
         return cls(micro_batches, parts, tuple(Transfer(*transfer) for transfer in transfers))
 
 
-def parts_of_step(micro_batches: int, begin_s: float, end_s: float, ranges: Sequence[Range]) -> StepParts:
+def split_step(micro_batches: int, begin_s: float, end_s: float, ranges: Sequence[TimedRange]) -> StepParts:
     """Divide the step that lasted from `begin_s` to `end_s` among what happened in it."""
     exposed_s = _exposed_s(begin_s, end_s, ranges)
     seconds = dict.fromkeys(Part, 0.0)
@@ -103,31 +103,33 @@ def breakdown(
     With `extrapolation` each part is extrapolated as the step time is, and is never less than nothing.
     """
     shortest_s = _shortest_s(ranks)
-    by_rank = [_full_step([_divided(step, shortest_s) for step in steps], steps, extrapolation) for steps in ranks]
+    by_rank = [
+        _full_step([_split_transfers(step, shortest_s) for step in steps], steps, extrapolation) for steps in ranks
+    ]
     mean = {part: fmean(seconds[part] for seconds in by_rank) for part in Part}
     scale = step_time_s / sum(mean.values())
     return {part.value: seconds * scale for part, seconds in mean.items()}
 
 
-def _exposed_s(begin_s: float, end_s: float, ranges: Sequence[Range]) -> list[float]:
-    """How long each range has an instant to itself: no two share one, and what was seen first in `Seen` goes first."""
+def _exposed_s(begin_s: float, end_s: float, ranges: Sequence[TimedRange]) -> list[float]:
+    """How long each range has an instant to itself: no two share one, and the first in `RangeSource` goes first."""
     exposed_s = [0.0] * len(ranges)
-    active: dict[Seen, dict[int, None]] = {seen: {} for seen in Seen}
+    active: dict[RangeSource, dict[int, None]] = {seen: {} for seen in RangeSource}
     now_s = begin_s
-    for moment_s, begins, index in _changes(ranges):
+    for moment_s, begins, index in _boundaries(ranges):
         until_s = min(max(moment_s, begin_s), end_s)
         owner = next((next(iter(found)) for found in active.values() if found), None)
         if owner is not None:
             exposed_s[owner] += until_s - now_s
         now_s = until_s
         if begins:
-            active[ranges[index].seen][index] = None
+            active[ranges[index].source][index] = None
         else:
-            del active[ranges[index].seen][index]
+            del active[ranges[index].source][index]
     return exposed_s
 
 
-def _changes(ranges: Sequence[Range]) -> list[tuple[float, bool, int]]:
+def _boundaries(ranges: Sequence[TimedRange]) -> list[tuple[float, bool, int]]:
     """When each range begins and ends, in time; one that takes no time is left out."""
     lasting = [(index, found) for index, found in enumerate(ranges) if found.end_s > found.begin_s]
     begins = [(found.begin_s, True, index) for index, found in lasting]
@@ -146,7 +148,7 @@ def _transfers(ranks: Sequence[Sequence[StepParts]]) -> Iterator[Transfer]:
     return (transfer for steps in ranks for step in steps for transfer in step.transfers)
 
 
-def _divided(step: StepParts, shortest_s: Mapping[str, float]) -> dict[Part, float]:
+def _split_transfers(step: StepParts, shortest_s: Mapping[str, float]) -> dict[Part, float]:
     """All parts of one step."""
     moving_s = sum(min(transfer.exposed_s, shortest_s[transfer.kind]) for transfer in step.transfers)
     waiting_s = sum(transfer.exposed_s for transfer in step.transfers) - moving_s

@@ -21,7 +21,7 @@ from trials.train.parallel.gather import RankStep, barrier, gather_steps
 from trials.train.parallel.process_groups import Coordinates
 from trials.trial import FailureReason, Flag, TrialKind, TrialSpec, utc_text
 
-MOST_SKIPPED = 0.1
+MAX_SKIPPED_FRACTION = 0.1
 """Measured steps that may have been passed over because fp16 overflowed."""
 
 
@@ -73,7 +73,7 @@ class TrainingLoop:
         if self.measurement.stop is Stop.TIME_LIMIT and not self.measurement.has_enough_steps:
             seen = bound_fields(self._spec, self.measurement)
             raise TrialFailure(FailureReason.TIME_LIMIT, self._too_few_steps(), seen)
-        if (found := too_many_skipped(self.records)) is not None:
+        if (found := skipped_steps_error(self.records)) is not None:
             raise TrialFailure(FailureReason.RESULT_INVALID, found)
 
     def train(self, micro_batches: int) -> StepResult:
@@ -88,11 +88,11 @@ class TrainingLoop:
         views = gather_steps(self._timed_step(number), self._device.torch_device)
         record = step_record(self._spec, number, phase, views)
         self.records.append(record)
-        self._take_in(record.step_time_s, views[0])
-        _require_sound(record)
+        self._add_to_measurement(record.step_time_s, views[0])
+        _require_finite(record)
         return record
 
-    def _take_in(self, step_time_s: float, of_rank_0: RankStep) -> None:
+    def _add_to_measurement(self, step_time_s: float, of_rank_0: RankStep) -> None:
         """Rank 0's clock decides, since ranks did not all start at the same moment; so does its view of the best."""
         self.elapsed_s = of_rank_0.elapsed_s
         told = self.step_plan.add(step_time_s)
@@ -200,18 +200,18 @@ def step_record(spec: TrialSpec, number: int, phase: StepPhase, views: Sequence[
     )
 
 
-def _require_sound(record: StepRecord) -> None:
+def _require_finite(record: StepRecord) -> None:
     if math.isfinite(record.loss or 0.0) and (record.grad_norm is None or math.isfinite(record.grad_norm)):
         return
     found = f"loss {record.loss}, gradient norm {record.grad_norm} at step {record.step}"
     raise TrialFailure(FailureReason.RESULT_INVALID, f"{found}: not a training that can be measured")
 
 
-def too_many_skipped(records: Sequence[StepRecord]) -> str | None:
+def skipped_steps_error(records: Sequence[StepRecord]) -> str | None:
     """Steps that fp16's overflow made void skip the update, and are faster for it: a few among many do no harm."""
     measured = [r for r in records if r.phase is StepPhase.MEASURED]
     skipped = sum(r.grad_norm is None for r in measured)
-    if skipped <= MOST_SKIPPED * len(measured):
+    if skipped <= MAX_SKIPPED_FRACTION * len(measured):
         return None
     return f"gradients overflowed in {skipped} of {len(measured)} measured steps: the loss scale has not settled"
 

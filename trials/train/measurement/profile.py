@@ -23,7 +23,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from search_spaces.layouts.layout import Layout
 from trials.ranks.failures import excerpt_of
 from trials.ranks.report import Report
-from trials.train.measurement.breakdown import Part, Range, Seen, StepParts, breakdown, parts_of_step
+from trials.train.measurement.breakdown import Part, RangeSource, StepParts, TimedRange, breakdown, split_step
 from trials.train.measurement.loop import TrainingLoop
 from trials.train.parallel.device import Device
 from trials.train.parallel.gather import gather_json
@@ -32,7 +32,7 @@ from trials.trial import Flag, Outcome, TrialSpec
 
 PROFILED_STEPS = 3
 """And one before them: the profiler is slow to start."""
-SLOWED_DOWN = 3
+PROFILER_SLOWDOWN = 3
 """A profiled step may take so many times as long as another."""
 PREFIX = "parlay/"
 _STEP = "parlay/step"
@@ -56,8 +56,8 @@ def add_breakdown(spec: TrialSpec, loop: TrainingLoop, device: Device, report: R
     all the same: they may wait for it in a collective, and end only because it does. That no time is left for profiled
     steps all ranks find alike, and none fails for it.
     """
-    if (found := _too_late(spec, loop)) is not None:
-        _tell_failed(report, outcome, found)
+    if (found := _time_limit_error(spec, loop)) is not None:
+        _report_failure(report, outcome, found)
         return
     try:
         ranks = _profiled_ranks(spec, loop, device, report)
@@ -66,24 +66,24 @@ def add_breakdown(spec: TrialSpec, loop: TrainingLoop, device: Device, report: R
             report.measured(replace(outcome, measured={**outcome.measured, "time_s": time_s}))
     except Exception as error:
         traceback.print_exc(file=sys.stderr)
-        _tell_failed(report, outcome, excerpt_of(error))
+        _report_failure(report, outcome, excerpt_of(error))
         if dist.get_world_size() > 1:
             raise
 
 
-def _too_late(spec: TrialSpec, loop: TrainingLoop) -> str | None:
+def _time_limit_error(spec: TrialSpec, loop: TrainingLoop) -> str | None:
     """What is said where the time limit would end the profiled steps, by rank 0's clock."""
-    needed_s = SLOWED_DOWN * (len(_counts(loop)) + 1) * loop.longest_step_s
+    needed_s = PROFILER_SLOWDOWN * (len(_micro_batch_counts(loop)) + 1) * loop.longest_step_s
     is_late = loop.elapsed_s + needed_s > spec.measure.time_limit_s
     return f"the time limit leaves no {needed_s:.0f} s for profiled steps" if is_late else None
 
 
-def _tell_failed(report: Report, outcome: Outcome | None, words: str) -> None:
+def _report_failure(report: Report, outcome: Outcome | None, words: str) -> None:
     if outcome is not None:
         report.measured(replace(outcome, flags=(*outcome.flags, Flag.PROFILE_FAILED), excerpt=words))
 
 
-def axis_of(layout: Layout, ranks: Sequence[int]) -> Part | None:
+def part_of_group(layout: Layout, ranks: Sequence[int]) -> Part | None:
     """The part to which a collective of these ranks belongs; None for a rank alone.
 
     Ranks that differ in their stage wait for each other's work, whatever else they differ in; then come data ranks.
@@ -97,12 +97,12 @@ def axis_of(layout: Layout, ranks: Sequence[int]) -> Part | None:
 
 def _profiled_ranks(spec: TrialSpec, loop: TrainingLoop, device: Device, report: Report) -> list[list[StepParts]]:
     """What each rank saw; RuntimeError where this one saw nothing."""
-    steps = _profiled_steps(spec.layout, loop, _counts(loop), device, report)
+    steps = _profiled_steps(spec.layout, loop, _micro_batch_counts(loop), device, report)
     views = gather_json([step.to_json() for step in steps], device.torch_device)
     return [[StepParts.from_json(step) for step in view] for view in views]
 
 
-def _counts(loop: TrainingLoop) -> list[int]:
+def _micro_batch_counts(loop: TrainingLoop) -> list[int]:
     """The micro-batches of each profiled step: as it was measured."""
     if loop.extrapolation is None:
         return [loop.micro_batches[-1]] * PROFILED_STEPS
@@ -113,7 +113,7 @@ def _profiled_steps(
     layout: Layout, loop: TrainingLoop, counts: Sequence[int], device: Device, report: Report
 ) -> list[StepParts]:
     activities = [ProfilerActivity.CPU, *([] if device.is_cpu else [ProfilerActivity.CUDA])]
-    with profile(activities=activities) as profiler, _told_collectives(layout):
+    with profile(activities=activities) as profiler, _named_collectives(layout):
         for count in (counts[0], *counts):
             device.synchronize()
             with record_function(_STEP):
@@ -122,34 +122,41 @@ def _profiled_steps(
             report.progress()
     events = list(profiler.events())
     steps = sorted(_bounds_s(e) for e in events if e.name == _STEP and e.device_type == DeviceType.CPU)
-    ranges = [found for event in events if (found := _range(event)) is not None]
-    if not device.is_cpu and not any(found.seen is Seen.DEVICE_KERNEL for found in ranges):
+    ranges = [found for event in events if (found := _classify_event(event)) is not None]
+    if not device.is_cpu and not any(found.source is RangeSource.DEVICE_KERNEL for found in ranges):
         raise RuntimeError("the profiler saw no kernel on the device")
     return [
-        parts_of_step(count, begin_s, end_s, [r for r in ranges if r.end_s > begin_s and r.begin_s < end_s])
+        split_step(count, begin_s, end_s, [r for r in ranges if r.end_s > begin_s and r.begin_s < end_s])
         for count, (begin_s, end_s) in zip(counts, steps[1:], strict=True)
     ]
 
 
-def _range(event: Any) -> Range | None:
+def _classify_event(event: Any) -> TimedRange | None:
     """What an event of the profiler is to us; None for what happens on the host besides."""
-    part, kind = _named(event.name)
+    part, kind = _parse_range_name(event.name)
     if event.device_type == DeviceType.CPU:
         if part is None:
             return None
         is_optimizer = part is Part.OPTIMIZER
-        return Range(part, Seen.HOST_OTHER if is_optimizer else Seen.HOST_COLLECTIVE, *_bounds_s(event), kind)
+        return TimedRange(
+            part, RangeSource.HOST_OTHER if is_optimizer else RangeSource.HOST_COLLECTIVE, *_bounds_s(event), kind
+        )
     if part is not None:
         is_optimizer = part is Part.OPTIMIZER
-        return Range(part, Seen.DEVICE_OPTIMIZER if is_optimizer else Seen.DEVICE_COLLECTIVE, *_bounds_s(event), kind)
+        return TimedRange(
+            part,
+            RangeSource.DEVICE_OPTIMIZER if is_optimizer else RangeSource.DEVICE_COLLECTIVE,
+            *_bounds_s(event),
+            kind,
+        )
     if event.is_user_annotation or event.name.startswith(("nccl", "gloo")):
         return None  # other people's ranges; and the kernels that lie in ours
     if event.name.startswith(("Memcpy HtoD", "Memcpy DtoH")):
-        return Range(Part.OFFLOAD, Seen.DEVICE_COPY, *_bounds_s(event))
-    return Range(Part.COMPUTE, Seen.DEVICE_KERNEL, *_bounds_s(event))
+        return TimedRange(Part.OFFLOAD, RangeSource.DEVICE_COPY, *_bounds_s(event))
+    return TimedRange(Part.COMPUTE, RangeSource.DEVICE_KERNEL, *_bounds_s(event))
 
 
-def _named(name: str) -> tuple[Part | None, str]:
+def _parse_range_name(name: str) -> tuple[Part | None, str]:
     """The part and the kind in the name of a range of ours."""
     if name.startswith(_OPTIMIZER):
         return Part.OPTIMIZER, ""
@@ -164,13 +171,13 @@ def _bounds_s(event: Any) -> tuple[float, float]:
 
 
 @contextmanager
-def _told_collectives(layout: Layout) -> Iterator[None]:
+def _named_collectives(layout: Layout) -> Iterator[None]:
     """While this lasts, every collective and every wait for one is a range that names its part and its kind."""
     names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
     def told(original: Callable[..., Any]) -> Callable[..., Any]:
         def collective(group: dist.ProcessGroup, *arguments: Any, **options: Any) -> Any:
-            part = axis_of(layout, dist.get_process_group_ranks(group))
+            part = part_of_group(layout, dist.get_process_group_ranks(group))
             if part is None:
                 return original(group, *arguments, **options)
             kind = f"{original.__name__} {_elements(arguments)}"
@@ -194,13 +201,13 @@ def _told_collectives(layout: Layout) -> Iterator[None]:
     with ExitStack() as stack:
         for name in _COLLECTIVES:
             if name in vars(dist.ProcessGroup):
-                stack.enter_context(_replaced(dist.ProcessGroup, name, told))
-        stack.enter_context(_replaced(dist.Work, "wait", waited))
+                stack.enter_context(_patched(dist.ProcessGroup, name, told))
+        stack.enter_context(_patched(dist.Work, "wait", waited))
         yield
 
 
 @contextmanager
-def _replaced(kind: type, name: str, change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+def _patched(kind: type, name: str, change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
     # What lies in the class binds `self`; what getattr gives of a class written in C++ would not, once put back.
     stored = vars(kind)[name]
     setattr(kind, name, change(getattr(kind, name)))

@@ -76,7 +76,7 @@ class Stage(nn.Module):
         plan: StagePlan,
         ranks: TensorRanks,
         weights: WeightSource,
-        running: ChunkExecution,
+        execution: ChunkExecution,
         on_part: Callable[[nn.Module], None] = lambda part: None,
     ):
         super().__init__()
@@ -88,15 +88,15 @@ class Stage(nn.Module):
         self.blocks = nn.ModuleList()
         rotary = Rotary(model, weights.device) if model.position_embedding == "rotary" else None
         for layer in range(plan.first_layer, plan.end_layer):
-            block = Block(model, layer, ranks, weights, rotary, recompute_scores=running.recompute == "selective")
+            block = Block(model, layer, ranks, weights, rotary, recompute_scores=execution.recompute == "selective")
             on_part(block)
             self.blocks.append(block)
         self.head = Head(model, ranks, weights) if plan.has_head else None
         if model.tied_embeddings and self.embedding and self.head:
             self.head.weight = self.embedding.tokens.weight
         self._is_tied = model.tied_embeddings
-        self._recomputes_blocks = running.recompute == "full"
-        if running.compile_blocks:
+        self._recomputes_blocks = execution.recompute == "full"
+        if execution.compile_blocks:
             for part in self.blocks:
                 part.compile()
 
@@ -109,7 +109,7 @@ class Stage(nn.Module):
         return x if self.head is None else self.head(x)
 
     def _run_block(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
-        return recomputed(block, x) if self._recomputes_blocks else block(x)
+        return checkpointed(block, x) if self._recomputes_blocks else block(x)
 
     def loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Mean cross entropy of this chunk's logits (B, S, V / T) against token ids (B, S)."""
@@ -128,14 +128,14 @@ class Stage(nn.Module):
     def tied_weight(self) -> nn.Parameter | None:
         return None if self.tied_weight_name is None else self.get_parameter(self.tied_weight_name)
 
-    def answers_for(self, name: str, parameter: nn.Parameter) -> bool:
+    def counts_parameter(self, name: str, parameter: nn.Parameter) -> bool:
         """Whether this rank counts a parameter when all ranks of a replica are added up: each of the model's once."""
         is_replica = self.embedding is None and name == self.tied_weight_name
         return not is_replica and (self.ranks.rank == 0 or is_sharded(parameter))
 
     def counted_parameters(self) -> Iterator[nn.Parameter]:
         """Those this rank answers for."""
-        return (parameter for name, parameter in self.named_parameters() if self.answers_for(name, parameter))
+        return (parameter for name, parameter in self.named_parameters() if self.counts_parameter(name, parameter))
 
 
 class Embedding(nn.Module):
@@ -206,8 +206,8 @@ class Block(nn.Module):
         query, key, value = (self._split_heads(part) for part in qkv.split(self.qkv_parts, -1))
         if self.rotary is not None:
             query, key = self.rotary(query), self.rotary(key)
-        inputs = query, key, value, _kernel_knows_groups(query, self.has_flash)
-        mixed = recomputed(_mix, *inputs) if self.recompute_scores else _mix(*inputs)
+        inputs = query, key, value, _supports_gqa(query, self.has_flash)
+        mixed = checkpointed(_attention, *inputs) if self.recompute_scores else _attention(*inputs)
         return mixed.transpose(1, 2).flatten(2)
 
     def _split_heads(self, part: torch.Tensor) -> torch.Tensor:
@@ -267,13 +267,13 @@ class Rotary:
         return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).to(x.dtype)
 
 
-def recomputed(function: Callable[..., torch.Tensor], *inputs: Any) -> torch.Tensor:
+def checkpointed(function: Callable[..., torch.Tensor], *inputs: Any) -> torch.Tensor:
     """Nothing of `function` is kept but its inputs; the backward pass runs it again."""
     # Nothing in a model is random once its weights are drawn: no generator's state need be kept for the second time.
     return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
 
 
-def _mix(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, knows_groups: bool) -> torch.Tensor:
+def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, knows_groups: bool) -> torch.Tensor:
     """(B, heads, S, D), and (B, key-value heads, S, D) twice -> (B, heads, S, D): the values as causal attention mixes
     them, each key-value head serving equally many neighbouring heads."""
     heads_served = query.shape[1] // key.shape[1]
@@ -283,7 +283,7 @@ def _mix(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, knows_grou
     return F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=is_grouped)
 
 
-def _kernel_knows_groups(query: torch.Tensor, has_flash: bool) -> bool:
+def _supports_gqa(query: torch.Tensor, has_flash: bool) -> bool:
     """The memory efficient kernel, all that a GPU has for fp32, or without flash, wants a key-value head for each head;
     without one torch finds no kernel at all. The plain products repeat them anyway."""
     return not query.is_cuda or (has_flash and query.dtype != torch.float32)

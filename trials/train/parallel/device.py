@@ -20,9 +20,9 @@ from trials.trial import FailureReason, TrialSpec
 GIB = 2**30
 CONTEXT_GIB = 0.75
 """What a process takes of a GPU before it allocates anything: the driver's context, 0.3 to 0.6 GiB as seen."""
-DIRTY_GIB = 1.0
+FOREIGN_MEMORY_GIB = 1.0
 """So much beyond the context is somebody else's: a layout near the limit would be refused for it."""
-CLEAN_WITHIN_S = 10.0
+MEMORY_RELEASE_S = 10.0
 """How long the driver may still be taking back the memory of a process that has just ended."""
 PROBE_WARMUP_S = 0.3
 """An idle GPU takes a moment to reach its clock."""
@@ -66,7 +66,7 @@ class Device:
             return _status_kib("VmHWM") / 2**20
         return torch.cuda.max_memory_reserved(self.torch_device) / GIB
 
-    def forget_peak(self) -> None:
+    def reset_peak(self) -> None:
         """Begin a GPU's peak anew: drawing whole weights before slicing them is no part of training."""
         if not self.is_cpu:
             torch.cuda.empty_cache()
@@ -133,24 +133,24 @@ def open_device(spec: TrialSpec, local_rank: int) -> Device:
     # A launcher may show each rank its own device only.
     device = torch.device("cuda", local_rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
-    _require_clean(device)
+    _require_free_memory(device)
     return Device(device)
 
 
-def _require_clean(device: torch.device) -> None:
+def _require_free_memory(device: torch.device) -> None:
     """TrialFailure when memory of this GPU is in use, and stays so, before this process has allocated any."""
-    deadline = time.monotonic() + CLEAN_WITHIN_S
-    while (found := _memory_of_others(device)) is not None:
+    deadline = time.monotonic() + MEMORY_RELEASE_S
+    while (found := _foreign_memory_error(device)) is not None:
         if time.monotonic() >= deadline:
             raise TrialFailure(FailureReason.GPU_MEMORY_IN_USE, found)
         time.sleep(0.5)
 
 
-def _memory_of_others(device: torch.device) -> str | None:
+def _foreign_memory_error(device: torch.device) -> str | None:
     """What is said of a GPU of which somebody else holds memory; None for a clean one."""
     free, total = torch.cuda.mem_get_info(device)
     used_gib = (total - free) / GIB
-    if used_gib <= CONTEXT_GIB + DIRTY_GIB:
+    if used_gib <= CONTEXT_GIB + FOREIGN_MEMORY_GIB:
         return None
     return (
         f"GPU {device.index} of {socket.gethostname()}: {used_gib:.2f} of {total / GIB:.2f} GiB are in use before this "

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-LONGEST_BYTES = 16 * 2**20
+MAX_JSON_BYTES = 16 * 2**20
 """What one rank may tell the others at once. A profile of ten thousand transfers takes a megabyte."""
 
 
@@ -57,16 +57,16 @@ class RankCount:
 
 
 @dataclass(frozen=True)
-class RankPlace:
+class RankHost:
     """Where a rank runs, and the milliseconds its device takes for the probe (None: not probed)."""
 
     host: str
     probe_ms: float | None
 
 
-def gather_places(mine: RankPlace, device: torch.device) -> list[RankPlace]:
+def gather_hosts(mine: RankHost, device: torch.device) -> list[RankHost]:
     """Every rank's place, in rank order. Collective over the world."""
-    return [RankPlace(str(told["host"]), told["probe_ms"]) for told in gather_json(asdict(mine), device)]
+    return [RankHost(str(told["host"]), told["probe_ms"]) for told in gather_json(asdict(mine), device)]
 
 
 def barrier(device: torch.device) -> None:
@@ -85,7 +85,7 @@ def gather_counts(mine: RankCount, device: torch.device) -> list[RankCount]:
     return [RankCount(*row) for row in _gather(astuple(mine), device)]
 
 
-def gather_json(mine: Any, device: torch.device, longest_bytes: int = LONGEST_BYTES) -> list[Any]:
+def gather_json(mine: Any, device: torch.device, longest_bytes: int = MAX_JSON_BYTES) -> list[Any]:
     """What each rank tells, as JSON holds it, in rank order. ValueError on every rank where one tells more than
     `longest_bytes`, or what is no JSON. Collective over the world."""
     words = torch.frombuffer(bytearray(json.dumps(mine).encode()), dtype=torch.uint8)

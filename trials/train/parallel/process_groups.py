@@ -51,7 +51,7 @@ class World:
     """The groups this rank belongs to; None where it would be alone. `ends` holds the first and the last stage."""
 
     layout: Layout
-    at: Coordinates
+    coordinates: Coordinates
     tensor: dist.ProcessGroup | None
     data: dist.ProcessGroup | None
     stages: dist.ProcessGroup | None
@@ -60,7 +60,10 @@ class World:
     @property
     def tensor_ranks(self) -> TensorRanks:
         return TensorRanks(
-            self.at.tensor, self.layout.tensor_parallel, self.tensor, splits_sequence=self.layout.sequence_parallel
+            self.coordinates.tensor,
+            self.layout.tensor_parallel,
+            self.tensor,
+            splits_sequence=self.layout.sequence_parallel,
         )
 
 
@@ -90,7 +93,7 @@ def _form_groups(layout: Layout, rank: int, tied: bool) -> World:
     # be equally many for them to find each other, and stages in between have no such group.
     return World(
         layout=layout,
-        at=at,
+        coordinates=at,
         tensor=_group(layout, [Coordinates(t, at.data, at.stage) for t in range(layout.tensor_parallel)]),
         data=_group(layout, [Coordinates(at.tensor, d, at.stage) for d in range(layout.data_parallel)]),
         stages=_group(layout, [Coordinates(at.tensor, at.data, s) for s in stages]),

@@ -92,7 +92,7 @@ class RowParallelLinear(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.ranks.group is None:
             return F.linear(x, self.weight, self.bias)
-        total = leave_sharded(F.linear(x, self.weight), self.ranks, Reduction.ROW_PARALLEL_OUTPUT)
+        total = reduce_partial(F.linear(x, self.weight), self.ranks, Reduction.ROW_PARALLEL_OUTPUT)
         return total if self.bias is None else total + self.bias
 
 
@@ -109,7 +109,7 @@ class VocabParallelEmbedding(nn.Module):
             return F.embedding(ids, self.weight)
         local, is_mine = _local_ids(ids, self.weight.shape[0], self.ranks.rank)
         partial = F.embedding(local, self.weight) * is_mine.unsqueeze(-1)
-        return leave_sharded(partial, self.ranks, Reduction.EMBEDDING_OUTPUT)
+        return reduce_partial(partial, self.ranks, Reduction.EMBEDDING_OUTPUT)
 
 
 def column_parallel(
@@ -123,14 +123,14 @@ def column_parallel(
         return F.linear(x, weight, bias)
     if ranks.splits_sequence:
         return _SequenceParallelLinear.apply(x, weight, bias, ranks, reduction)
-    return F.linear(_EnterSharded.apply(x, ranks, reduction), weight, bias)
+    return F.linear(_CopyToTensorRegion.apply(x, ranks, reduction), weight, bias)
 
 
-def leave_sharded(partial: torch.Tensor, ranks: TensorRanks, reduction: Reduction) -> torch.Tensor:
+def reduce_partial(partial: torch.Tensor, ranks: TensorRanks, reduction: Reduction) -> torch.Tensor:
     """Each rank's part (B, S, H) of a sum over the tensor ranks -> the sum (B, S', H)."""
     if ranks.group is None:
         return partial
-    leave = _LeaveToSequence if ranks.splits_sequence else _LeaveSharded
+    leave = _ReduceScatterToSequenceRegion if ranks.splits_sequence else _ReduceFromTensorRegion
     return leave.apply(partial, ranks, reduction)
 
 
@@ -142,7 +142,7 @@ def vocab_parallel_cross_entropy(logits: torch.Tensor, targets: torch.Tensor, ra
     return _VocabParallelCrossEntropy.apply(flat_logits, flat_targets, ranks)
 
 
-class _EnterSharded(torch.autograd.Function):
+class _CopyToTensorRegion(torch.autograd.Function):
     """x as it is; on the way back its gradient is summed."""
 
     @staticmethod
@@ -157,7 +157,7 @@ class _EnterSharded(torch.autograd.Function):
         return gradient, None, None
 
 
-class _LeaveSharded(torch.autograd.Function):
+class _ReduceFromTensorRegion(torch.autograd.Function):
     """The sum over the tensor ranks; on the way back each gets the whole gradient."""
 
     @staticmethod
@@ -171,7 +171,7 @@ class _LeaveSharded(torch.autograd.Function):
         return gradient, None, None
 
 
-class _LeaveToSequence(torch.autograd.Function):
+class _ReduceScatterToSequenceRegion(torch.autograd.Function):
     """This rank's positions of the sum over the tensor ranks; on the way back the positions of all come together."""
 
     @staticmethod

@@ -14,11 +14,11 @@ import torch
 from trials.measurement.protocol import slow_ranks
 from trials.ranks.software import cpu_name, gpu_driver, package_version, speed_environment
 from trials.train.parallel.device import Device
-from trials.train.parallel.gather import RankPlace
+from trials.train.parallel.gather import RankHost
 from trials.trial import TrialSpec
 
 
-def fingerprint(spec: TrialSpec, device: Device, places: Sequence[RankPlace]) -> dict[str, Any]:
+def fingerprint(spec: TrialSpec, device: Device, places: Sequence[RankHost]) -> dict[str, Any]:
     """Of rank 0's node, and where all ranks ran (`places`, in rank order); absent where unknown."""
     found = {
         "python": platform.python_version(),
@@ -41,12 +41,12 @@ def fingerprint(spec: TrialSpec, device: Device, places: Sequence[RankPlace]) ->
     return {name: value for name, value in found.items() if value is not None}
 
 
-def probe_ms_by_rank(places: Sequence[RankPlace]) -> list[float]:
+def probe_ms_by_rank(places: Sequence[RankHost]) -> list[float]:
     """Empty unless every rank's device was probed."""
     known = [place.probe_ms for place in places if place.probe_ms is not None]
     return known if len(known) == len(places) else []
 
 
-def _hosts(places: Sequence[RankPlace]) -> list[str]:
+def _hosts(places: Sequence[RankHost]) -> list[str]:
     """Each once, in the order of their ranks."""
     return list(dict.fromkeys(place.host for place in places))

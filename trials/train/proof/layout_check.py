@@ -9,7 +9,7 @@ from typing import Any
 from trials.measurement.protocol import TwoPointExtrapolation
 from trials.ranks.failures import TrialFailure
 from trials.train.parallel.device import Device
-from trials.train.parallel.gather import RankCount, RankPlace, gather_places
+from trials.train.parallel.gather import RankCount, RankHost, gather_hosts
 from trials.train.parallel.process_groups import Coordinates
 from trials.trial import FailureReason, TrialSpec
 
@@ -48,12 +48,12 @@ def samples_error(spec: TrialSpec, proof: dict[str, Any], planned: Sequence[int]
     return None
 
 
-def locate_ranks(spec: TrialSpec, device: Device) -> list[RankPlace]:
+def locate_ranks(spec: TrialSpec, device: Device) -> list[RankHost]:
     """Every rank's place, in rank order; TrialFailure where ranks lie otherwise than every layout takes for granted.
 
     Collective over the world.
     """
-    places = gather_places(RankPlace(socket.gethostname(), device.probe_ms()), device.torch_device)
+    places = gather_hosts(RankHost(socket.gethostname(), device.probe_ms()), device.torch_device)
     if (fault := placement_error(spec, [place.host for place in places])) is not None:
         raise TrialFailure(FailureReason.RESULT_INVALID, fault)
     return places

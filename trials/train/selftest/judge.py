@@ -30,7 +30,10 @@ def judge_agreement(
     """
     ranks, tolerance = case.layout.num_gpus, tolerance_of(case, accelerator)
     if reference is None or len(trained) < ranks:
-        words = _words(outcome) or f"{ranks - len(trained)} of {ranks} ranks ended without a word; see the ranks' logs"
+        words = (
+            _describe_outcome(outcome)
+            or f"{ranks - len(trained)} of {ranks} ranks ended without a word; see the ranks' logs"
+        )
         return CaseResult(case.name, ranks, False, None, tolerance, seconds, words)
     difference = largest_difference(trained, reference)
     fault = counting_fault(case, trained, len(reference.losses))
@@ -57,7 +60,7 @@ def judge_failure(
     return CaseResult(case.name, len(codes), False, None, None, seconds, found)
 
 
-def _words(outcome: Mapping[str, Any] | None) -> str | None:
+def _describe_outcome(outcome: Mapping[str, Any] | None) -> str | None:
     if outcome is None:
         return None
     last_line = (outcome["excerpt"] or "").strip().splitlines()[-1:]

@@ -27,7 +27,7 @@ def run_part(case: Case, world: TrialSpec, folder: AttemptFolder, env: RankEnvir
         return run_rank(case_spec(case, world.accelerator, world.gpus_per_node), folder, env, _train)
     rules = HANG_RULES if case.expected is ExpectedResult.HANG else MeasureRules(memory_limit_gib=MEMORY_LIMIT_GIB)
     if case.expected is ExpectedResult.HANG and env.rank == env.world_size - 1:
-        _sleep_in_the_third_step()
+        _hang_in_third_step()
     return run_rank(case_spec(case, world.accelerator, world.gpus_per_node, rules), folder, env)
 
 
@@ -38,7 +38,7 @@ def _train(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report:
     write_json(trained_path(folder.path, env.rank), asdict(trained))
 
 
-def _sleep_in_the_third_step() -> None:
+def _hang_in_third_step() -> None:
     """The others wait for this rank in a collective, as they would for a node that froze."""
     from trials.train.engines.torch_engine import TorchEngine
 

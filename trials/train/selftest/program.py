@@ -40,7 +40,7 @@ from trials.train.selftest.judge import judge_agreement, judge_failure
 from trials.trial import TrialSpec
 
 POLL_INTERVAL_S = 0.02
-LATE_S = 60.0
+MAX_VISIBILITY_DELAY_S = 60.0
 """How much later than its own end another rank's may be seen: a network file system shows new files when it likes."""
 
 
@@ -95,7 +95,7 @@ def require_untouched_devices() -> None:
 
 
 @dataclass(frozen=True)
-class Ended:
+class PartExit:
     """How one rank's part of a case ended: its exit code, minus a signal's number; None when it had to be killed."""
 
     code: int | None
@@ -115,7 +115,7 @@ class Supervisor:
     def run(self, cases: Sequence[Case]) -> bool:
         """Whether all cases were run; rank 0 keeps results.json up to date."""
         if self._env.rank == 0:
-            self._results = Results(fingerprint=self._asked_child(_fingerprint, "fingerprint.json"))
+            self._results = Results(fingerprint=self._ask_child(_fingerprint, "fingerprint.json"))
             self._results.write(self._folder)
         return all(self._run_case(number, case) for number, case in enumerate(cases))
 
@@ -126,11 +126,13 @@ class Supervisor:
         began, code = time.monotonic(), None
         if self._env.rank < case.layout.num_gpus:
             code = _run_child(lambda: self._part(case, place), CASE_LIMIT_S)
-            write_json(place / _ended_name(self._env.rank), {"code": code, "host": socket.gethostname()})
+            write_json(place / _exit_file_name(self._env.rank), {"code": code, "host": socket.gethostname()})
         if self._env.rank > 0:
-            return _awaited(place, ["result.json"], CASE_LIMIT_S + 3 * LATE_S)
-        everybody = _awaited(place, [_ended_name(rank) for rank in range(case.layout.num_gpus)], LATE_S)
-        result = self._judged(case, place, time.monotonic() - began)
+            return _wait_for_files(place, ["result.json"], CASE_LIMIT_S + 3 * MAX_VISIBILITY_DELAY_S)
+        everybody = _wait_for_files(
+            place, [_exit_file_name(rank) for rank in range(case.layout.num_gpus)], MAX_VISIBILITY_DELAY_S
+        )
+        result = self._judge(case, place, time.monotonic() - began)
         self._results = replace(self._results, results=(*self._results.results, result))
         self._results.write(self._folder)
         write_json(place / "result.json", result.to_json())
@@ -143,8 +145,8 @@ class Supervisor:
         env = replace(self._env, world_size=case.layout.num_gpus, parent_pid=os.getppid())
         return run_part(case, self._spec, AttemptFolder(place), env)
 
-    def _judged(self, case: Case, place: Path, seconds: float) -> CaseResult:
-        ended = [_read_ended(place, rank) for rank in range(case.layout.num_gpus)]
+    def _judge(self, case: Case, place: Path, seconds: float) -> CaseResult:
+        ended = [_read_exit(place, rank) for rank in range(case.layout.num_gpus)]
         outcome = read_json(AttemptFolder(place).outcome())
         if case.expected is not ExpectedResult.AGREES:
             return judge_failure(case, [e.code if e else None for e in ended], outcome, seconds)
@@ -156,11 +158,11 @@ class Supervisor:
     def _reference(self, case: Case) -> ReferenceTraining:
         key = case.shape, case.layout.precision
         if key not in self._references:
-            answer = self._asked_child(lambda spec: _reference(case, spec), f"reference-{'-'.join(key)}.json")
+            answer = self._ask_child(lambda spec: _reference(case, spec), f"reference-{'-'.join(key)}.json")
             self._references[key] = ReferenceTraining.from_json(answer)
         return self._references[key]
 
-    def _asked_child(self, ask: Callable[[TrialSpec], Mapping[str, Any]], name: str) -> dict[str, Any]:
+    def _ask_child(self, ask: Callable[[TrialSpec], Mapping[str, Any]], name: str) -> dict[str, Any]:
         """What a child of its own answers, which may use the device."""
         path = self._folder / name
 
@@ -175,16 +177,16 @@ class Supervisor:
         return data
 
 
-def _ended_name(rank: int) -> str:
+def _exit_file_name(rank: int) -> str:
     return f"ended-{rank:05d}.json"
 
 
-def _read_ended(place: Path, rank: int) -> Ended | None:
-    data = read_json(place / _ended_name(rank))
-    return None if data is None else Ended(**data)
+def _read_exit(place: Path, rank: int) -> PartExit | None:
+    data = read_json(place / _exit_file_name(rank))
+    return None if data is None else PartExit(**data)
 
 
-def _awaited(place: Path, names: Sequence[str], limit_s: float) -> bool:
+def _wait_for_files(place: Path, names: Sequence[str], limit_s: float) -> bool:
     """Whether files of these names came. The folder is listed: a network file system asks its server only then."""
     deadline = time.monotonic() + limit_s
     while not set(names) <= set(os.listdir(place)):
@@ -223,11 +225,11 @@ def _work_and_exit(work: Callable[[], bool]) -> NoReturn:
 
 def _fingerprint(spec: TrialSpec) -> dict[str, Any]:
     from trials.train.parallel.device import open_device
-    from trials.train.parallel.gather import RankPlace
+    from trials.train.parallel.gather import RankHost
     from trials.train.proof.fingerprint import fingerprint
 
     wanting = replace(spec, layout=replace(spec.layout, engine="deepspeed"))
-    return fingerprint(wanting, open_device(spec, 0), [RankPlace(socket.gethostname(), None)])
+    return fingerprint(wanting, open_device(spec, 0), [RankHost(socket.gethostname(), None)])
 
 
 def _reference(case: Case, spec: TrialSpec) -> dict[str, Any]:

@@ -148,7 +148,7 @@ def _plain_name(name: str) -> str:
     return name
 
 
-def train_plainly(
+def train_plain(
     gpt: PlainGpt,
     steps: Sequence[Sequence[MicroBatch]],
     learning_rate: float,

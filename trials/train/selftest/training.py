@@ -16,7 +16,7 @@ from trials.train.model.initial_weights import WeightSource
 from trials.train.parallel.device import Device, select_attention_kernel
 from trials.train.parallel.process_groups import join_world
 from trials.train.parallel.tensor_parallel import TensorRanks
-from trials.train.selftest.reference import MicroBatch, PlainGpt, plain_weights, train_plainly
+from trials.train.selftest.reference import MicroBatch, PlainGpt, plain_weights, train_plain
 from trials.trial import TrialSpec
 
 STEPS = 10
@@ -34,7 +34,7 @@ as in any training while the scale settles. What is compared here is the trainin
 _AUTOCAST = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def optimisation_of(precision: str) -> OptimizerConfig:
+def optimizer_config(precision: str) -> OptimizerConfig:
     """Settings under which ten steps train and rounding stays rounding."""
     return _EXACT if precision == "fp32" else _ROUNDED
 
@@ -47,9 +47,9 @@ def train_layout(
     world = join_world(spec, folder, env, device)
     weights = WeightSource(spec.seed, device.torch_device)
     engine = build_engine(
-        TrainingConfig(spec.model, spec.layout, weights, optimisation_of(spec.layout.precision)), world
+        TrainingConfig(spec.model, spec.layout, weights, optimizer_config(spec.layout.precision)), world
     )
-    data = SyntheticData(spec.model, spec.layout, world.at.data, device.torch_device)
+    data = SyntheticData(spec.model, spec.layout, world.coordinates.data, device.torch_device)
     results = [engine.train_step(data.batch(step)) for step in range(steps)]
     counts = engine.counts()
     return RankTraining(
@@ -66,8 +66,8 @@ def train_reference(case: Case, device: Device) -> ReferenceTraining:
     weights = WeightSource(SEED, device.torch_device)
     whole = Stage(case.model, StagePlan.of(case.model, 0, 1), TensorRanks(), weights, ChunkExecution())
     gpt.load_state_dict(plain_weights(whole.state_dict(), case.model))
-    settings = optimisation_of(case.layout.precision)
-    losses, norms = train_plainly(
+    settings = optimizer_config(case.layout.precision)
+    losses, norms = train_plain(
         gpt,
         [_micro_batches(case, device, step) for step in range(STEPS)],
         settings.learning_rate,

@@ -12,7 +12,7 @@ import torch
 from search_spaces.layouts.layout import Layout
 from tests.trials.train.trial_processes import MODEL
 from trials.train.engines import flat_buffers
-from trials.train.engines.flat_buffers import FlatSharding, cut
+from trials.train.engines.flat_buffers import FlatSharding, make_buckets
 from trials.train.engines.optimizer import OptimizerConfig
 from trials.train.engines.sharding import ParamTraits
 from trials.train.engines.update import Update
@@ -46,7 +46,7 @@ def members(*sizes: int, tied: bool = False) -> list[tuple[torch.nn.Parameter, P
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8])
 def test_buckets_follow_one_another_and_every_rank_has_an_equal_share_of_each(ranks):
-    buckets = cut(members(5, 4, 9, 1), most=9, ranks=ranks)
+    buckets = make_buckets(members(5, 4, 9, 1), most=9, ranks=ranks)
     assert [[p.numel() for p, _ in bucket.members] for bucket in buckets] == [[5, 4], [9], [1]]
     assert buckets[0].begin == 0
     assert all(first.end == second.begin for first, second in pairwise(buckets))
@@ -58,10 +58,10 @@ def test_buckets_follow_one_another_and_every_rank_has_an_equal_share_of_each(ra
 
 
 def test_a_parameter_larger_than_a_bucket_has_one_of_its_own_and_so_has_a_tied_one():
-    sizes = [[p.numel() for p, _ in bucket.members] for bucket in cut(members(2, 50, 2), most=10, ranks=1)]
+    sizes = [[p.numel() for p, _ in bucket.members] for bucket in make_buckets(members(2, 50, 2), most=10, ranks=1)]
     assert sizes == [[2], [50], [2]]
-    assert len(cut(members(2, 3, 4), most=None, ranks=1)) == 1
-    assert len(cut(members(2, 3, 4, tied=True), most=None, ranks=1)) == 2
+    assert len(make_buckets(members(2, 3, 4), most=None, ranks=1)) == 1
+    assert len(make_buckets(members(2, 3, 4, tied=True), most=None, ranks=1)) == 2
 
 
 @pytest.mark.parametrize("tied", [False, True])

@@ -14,7 +14,7 @@ from trials.train.engines import update
 from trials.train.engines.gradients import clip_factor, square_sum
 from trials.train.engines.optimizer import OptimizerConfig, build_adamw
 from trials.train.engines.update import LossScale
-from trials.train.measurement.loop import step_record, too_many_skipped
+from trials.train.measurement.loop import skipped_steps_error, step_record
 from trials.train.parallel.gather import RankStep
 
 FINE, OVERFLOW = torch.tensor(1.0), torch.tensor(float("inf"))
@@ -64,7 +64,7 @@ def test_weights_in_host_memory_are_updated_in_one_pass_over_them():
 
 
 def test_weights_are_copied_piece_by_piece_whatever_their_shape(monkeypatch):
-    monkeypatch.setattr(update, "PIECE_ELEMENTS", 3)
+    monkeypatch.setattr(update, "CHUNK_ELEMENTS", 3)
     sources = [torch.arange(7.0), torch.arange(8.0).view(4, 2), torch.empty(0)]
     targets = [torch.zeros_like(source, dtype=torch.bfloat16) for source in sources]
     update._copy(targets, sources)
@@ -78,8 +78,8 @@ def records(*norms: float | None) -> list[StepRecord]:
 
 
 def test_some_steps_may_be_passed_over_in_fp16_but_not_many():
-    assert too_many_skipped(records(*[1.0] * 9, None)) is None
-    assert "overflowed in 2 of 10 measured steps" in (too_many_skipped(records(*[1.0] * 8, None, None)) or "")
+    assert skipped_steps_error(records(*[1.0] * 9, None)) is None
+    assert "overflowed in 2 of 10 measured steps" in (skipped_steps_error(records(*[1.0] * 8, None, None)) or "")
 
 
 @pytest.mark.parametrize(

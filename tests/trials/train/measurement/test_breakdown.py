@@ -9,23 +9,23 @@ import pytest
 from search_spaces.layouts.layout import Layout
 from tests.trials.examples import OUTCOME, SPEC
 from trials.measurement.protocol import TwoPointExtrapolation
-from trials.train.measurement.breakdown import Part, Range, Seen, StepParts, Transfer, breakdown, parts_of_step
-from trials.train.measurement.profile import add_breakdown, axis_of
+from trials.train.measurement.breakdown import Part, RangeSource, StepParts, TimedRange, Transfer, breakdown, split_step
+from trials.train.measurement.profile import add_breakdown, part_of_group
 
 
-def seconds_of(*ranges: Range, begin_s: float = 0.0, end_s: float = 10.0) -> dict[str, float]:
+def seconds_of(*ranges: TimedRange, begin_s: float = 0.0, end_s: float = 10.0) -> dict[str, float]:
     """The parts of a step, what took nothing left out; transfers as they were exposed."""
-    step = parts_of_step(1, begin_s, end_s, ranges)
+    step = split_step(1, begin_s, end_s, ranges)
     found = {str(part): seconds for part, seconds in step.seconds.items() if seconds}
     return found | {transfer.kind: transfer.exposed_s for transfer in step.transfers}
 
 
-def collective(part: Part, begin_s: float, end_s: float, kind: str = "") -> Range:
-    return Range(part, Seen.DEVICE_COLLECTIVE, begin_s, end_s, kind)
+def collective(part: Part, begin_s: float, end_s: float, kind: str = "") -> TimedRange:
+    return TimedRange(part, RangeSource.DEVICE_COLLECTIVE, begin_s, end_s, kind)
 
 
-def kernel(begin_s: float, end_s: float) -> Range:
-    return Range(Part.COMPUTE, Seen.DEVICE_KERNEL, begin_s, end_s)
+def kernel(begin_s: float, end_s: float) -> TimedRange:
+    return TimedRange(Part.COMPUTE, RangeSource.DEVICE_KERNEL, begin_s, end_s)
 
 
 class TestPartsOfAStep:
@@ -37,20 +37,20 @@ class TestPartsOfAStep:
         assert seconds_of(*ranges) == {"compute": 9.0, "data_parallel": 1.0}
 
     def test_a_host_that_waits_for_a_collective_does_not_compute(self):
-        waiting = Range(Part.TENSOR, Seen.HOST_COLLECTIVE, 2, 5)
+        waiting = TimedRange(Part.TENSOR, RangeSource.HOST_COLLECTIVE, 2, 5)
         assert seconds_of(waiting) == {"compute": 7.0, "tensor": 3.0}
 
     def test_a_collective_inside_of_the_optimizer_is_a_collective(self):
-        optimizer = Range(Part.OPTIMIZER, Seen.HOST_OTHER, 6, 10)
-        gathering = Range(Part.DATA_PARALLEL, Seen.HOST_COLLECTIVE, 7, 9)
+        optimizer = TimedRange(Part.OPTIMIZER, RangeSource.HOST_OTHER, 6, 10)
+        gathering = TimedRange(Part.DATA_PARALLEL, RangeSource.HOST_COLLECTIVE, 7, 9)
         assert seconds_of(optimizer, gathering) == {"compute": 6.0, "optimizer": 2.0, "data_parallel": 2.0}
 
     def test_the_optimizers_own_kernels_are_the_optimizer(self):
-        optimizer = Range(Part.OPTIMIZER, Seen.DEVICE_OPTIMIZER, 6, 10)
+        optimizer = TimedRange(Part.OPTIMIZER, RangeSource.DEVICE_OPTIMIZER, 6, 10)
         assert seconds_of(kernel(0, 6), optimizer, kernel(6.5, 9)) == {"compute": 6.0, "optimizer": 4.0}
 
     def test_a_copy_counts_where_nothing_hides_it(self):
-        copy = Range(Part.OFFLOAD, Seen.DEVICE_COPY, 3, 6)
+        copy = TimedRange(Part.OFFLOAD, RangeSource.DEVICE_COPY, 3, 6)
         assert seconds_of(kernel(0, 4), copy) == {"compute": 8.0, "offload": 2.0}
 
     def test_what_lies_outside_of_the_step_does_not_count(self):
@@ -120,7 +120,7 @@ class TestBreakdown:
     ],
 )
 def test_a_group_belongs_to_the_axis_in_which_its_ranks_differ(ranks, part):
-    assert axis_of(Layout(tensor_parallel=2, data_parallel=2, pipeline_parallel=2), list(ranks)) is part
+    assert part_of_group(Layout(tensor_parallel=2, data_parallel=2, pipeline_parallel=2), list(ranks)) is part
 
 
 @pytest.mark.parametrize("outcome", [OUTCOME, None], ids=["rank-0", "another-rank"])

@@ -10,10 +10,10 @@ from tests.trials.train.trial_processes import make_spec
 from trials.ranks.failures import TrialFailure
 from trials.train.parallel import device
 from trials.train.parallel.device import (
-    CLEAN_WITHIN_S,
     CONTEXT_GIB,
-    DIRTY_GIB,
+    FOREIGN_MEMORY_GIB,
     GIB,
+    MEMORY_RELEASE_S,
     Device,
     Utilization,
     open_device,
@@ -71,7 +71,7 @@ def test_memory_in_use_before_we_took_any_is_a_dirty_gpu_with_the_numbers(gpu, c
     with pytest.raises(TrialFailure, match=r"GPU 1 of .*: 41\.50 of 80\.00 GiB are in use") as failure:
         open_device(SPEC, local_rank=1)
     assert failure.value.reason is FailureReason.GPU_MEMORY_IN_USE
-    assert CLEAN_WITHIN_S <= clock.now < CLEAN_WITHIN_S + 1
+    assert MEMORY_RELEASE_S <= clock.now < MEMORY_RELEASE_S + 1
     assert open_device(SPEC, local_rank=0).torch_device.index == 0
 
 
@@ -92,7 +92,7 @@ def test_memory_that_the_driver_is_still_taking_back_is_waited_for(gpu, clock):
 @pytest.mark.fault(37)
 @pytest.mark.parametrize(("beyond_gib", "is_dirty"), [(-0.01, False), (0.01, True)])
 def test_our_own_context_and_a_little_more_is_no_dirt(gpu, beyond_gib, is_dirty):
-    gpu(lambda now, index: CONTEXT_GIB + DIRTY_GIB + beyond_gib)
+    gpu(lambda now, index: CONTEXT_GIB + FOREIGN_MEMORY_GIB + beyond_gib)
     if is_dirty:
         with pytest.raises(TrialFailure):
             open_device(SPEC, local_rank=0)
