@@ -23,7 +23,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli.output import say, write_new
+from orchestrator.cli.output import log, write_new
 from orchestrator.common.umask import private_umask
 from search_spaces.errors import ExternalError, InputError, choice_fix
 
@@ -207,7 +207,7 @@ def run(search_file: SearchFile, /, *, quiet: bool = False, **changes: Any) -> S
     from orchestrator.config.overrides import load_search, without_set_location
     from orchestrator.lifecycle.create import create_runnable_search, validate_search
 
-    note = _silent if quiet else say
+    note = _silent if quiet else log
     with private_umask(), without_set_location():
         started = create_runnable_search(validate_search(load_search(search_file, changes), note), note)
     note(f"search {started.folder.search_id} in {started.folder.path}")
@@ -221,7 +221,7 @@ def resume(search: Search | Path | str | None = None, /, *, ledger: str | None =
     from orchestrator.records.lookup import find_search
 
     with private_umask():
-        started = reopen_search(find_search(_named(search), ledger), _silent if quiet else say)
+        started = reopen_search(find_search(_named(search), ledger), _silent if quiet else log)
     return _driven(started, quiet)
 
 
@@ -249,7 +249,7 @@ def cancel(
     from orchestrator.records.lookup import find_search
 
     with private_umask():
-        return cancel_search(find_search(_named(search), ledger), _silent if quiet else say)
+        return cancel_search(find_search(_named(search), ledger), _silent if quiet else log)
 
 
 def searches(*, ledger: str | None = None) -> pandas.DataFrame:
@@ -283,7 +283,7 @@ def compare(
     from orchestrator.comparison.lookup import find_side
     from orchestrator.replay.replay import ReplayRules
 
-    one, other = (find_side(str(_named(given)), ledger, force, say) for given in (a, b))
+    one, other = (find_side(str(_named(given)), ledger, force, log) for given in (a, b))
     return compare_sides(one, other, ReplayRules(margin=margin).margin)
 
 
@@ -317,7 +317,7 @@ def replay(
     from orchestrator.replay.replay import ReplayRules
     from orchestrator.replay.run import LAUNCHERS, note_in_recipe, run_replay, with_trainer
 
-    note, stop = _silent if quiet else say, CancelOnSignal()
+    note, stop = _silent if quiet else log, CancelOnSignal()
     rules = ReplayRules(repeats, margin, sessions, _seconds("session_interval", session_interval))
     if launcher is not None:
         _require_one_of("launcher", launcher, LAUNCHERS)
@@ -373,7 +373,7 @@ def _driven(started: RunnableSearch, quiet: bool) -> Search:
     watcher = (
         SearchCallbacks(driver_context=signals.handling)
         if quiet
-        else SearchCallbacks(say, view.update, signals.handling)
+        else SearchCallbacks(log, view.update, signals.handling)
     )
     with private_umask(), nullcontext() if quiet else view:
         record = drive(started.folder, spec, started.candidates, started.tracking, started.ledger_url, watcher)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
-from orchestrator.cli.output import answer, fail
+from orchestrator.cli.output import exit_with_error, print_result
 from search_spaces.errors import Problem
 
 
@@ -23,8 +23,8 @@ def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
         why, name = result_line(found.record, spec), found.record.search_id
         fix = f"parlay status {found.folder.cli_name} shows what became of it"
         problem = Problem("no_measurement", f"search {name}: {why}", fix=fix)
-        fail(ExitCode.NO_MEASUREMENT, problem, as_json)
+        exit_with_error(ExitCode.NO_MEASUREMENT, problem, as_json)
     lines = [result_line(found.record, spec), *trades(ranking), describe_step_time(data)]
     lines += map(describe_flag, data["flags"])
     lines.append(f"recipe: {data['recipe'] or missing_recipe_reason(found)}")
-    answer(data, as_json, "\n".join(filter(None, lines)))
+    print_result(data, as_json, "\n".join(filter(None, lines)))

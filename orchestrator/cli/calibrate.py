@@ -13,7 +13,7 @@ import typer
 from orchestrator.cli.diagnostic_job import format_cluster, load_for_job, require_launching, with_launcher
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LauncherKind, Overrides, SearchFilePath
-from orchestrator.cli.output import answer, fail, say
+from orchestrator.cli.output import exit_with_error, log, print_result
 from orchestrator.lifecycle.signals import CancelOnSignal
 from search_spaces.errors import InputError, Problem
 from trials.files.folders import SearchFolder, write_text
@@ -64,7 +64,7 @@ def calibrate(
     folder = SearchFolder(spec.work_dir / f"calibrate-{secrets.token_hex(3)}")
     runs_here = spec.launcher.kind in ("local", "ray") and spec.launcher.address is None
     if busy := busy_warning() if runs_here else None:
-        say(f"{busy}: what is measured now is slower than the machine is")
+        log(f"{busy}: what is measured now is slower than the machine is")
     found = _measured(spec, world, folder, path, as_json)
     cluster = calibrated_cluster(spec.cluster, found)
     text = cluster_file(cluster, found, CalibrationContext(spec.name, spec.launcher.kind, world, busy))
@@ -76,7 +76,7 @@ def calibrate(
         "cluster": cluster_fields(cluster),
         "measurements": _measurements_json(found),
     }
-    answer(data, as_json, f"{text}\n{path} is written; give its path as cluster: in the search file")
+    print_result(data, as_json, f"{text}\n{path} is written; give its path as cluster: in the search file")
 
 
 def _measured(spec: SearchSpec, world: Cluster, folder: SearchFolder, path: Path, as_json: bool) -> Measurements:
@@ -89,14 +89,14 @@ def _measured(spec: SearchSpec, world: Cluster, folder: SearchFolder, path: Path
     precisions, python = precisions_of(spec), python_of(spec)
 
     def run(launcher: Launcher, stop: CancelOnSignal) -> Measurements:
-        say(f"measuring {format_cluster(world)}, in {folder.path}")
-        return measure(launcher, folder, world, spec.model, precisions, python, JobCallbacks(say, stop.is_requested))
+        log(f"measuring {format_cluster(world)}, in {folder.path}")
+        return measure(launcher, folder, world, spec.model, precisions, python, JobCallbacks(log, stop.is_requested))
 
     try:
         return with_launcher(spec, world, run, "calibrate", as_json)
     except CalibrationFailed as failed:
         problem = Problem("not_measured", f"{path} is not written: {failed}", fix=f"see {failed.log}")
-        fail(ExitCode.NO_MEASUREMENT, problem, as_json)
+        exit_with_error(ExitCode.NO_MEASUREMENT, problem, as_json)
 
 
 def _require_place(path: Path) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from orchestrator.cli.driver_errors import explained
+from orchestrator.cli.driver_errors import exit_on_driver_errors
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
-from orchestrator.cli.output import Exit, answer, say
+from orchestrator.cli.output import Exit, log, print_result
 from trials.files.text import counted
 
 
@@ -15,16 +15,16 @@ def cancel(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = 
     from orchestrator.records.lookup import find_search
 
     found = find_search(search, ledger)
-    with explained(found.folder, as_json):
-        done = cancel_search(found, say)
-    record, words = done.record, _cancelled_words(len(done.cancelled))
-    answer(done.to_json(), as_json, f"search {record.search_id} is {record.state}; {words}")
+    with exit_on_driver_errors(found.folder, as_json):
+        done = cancel_search(found, log)
+    record, words = done.record, _format_cancelled(len(done.cancelled))
+    print_result(done.to_json(), as_json, f"search {record.search_id} is {record.state}; {words}")
     if not done.is_complete:
-        say("not ended yet: " + (", ".join(done.unreached) or "its driver has not answered; try again"))
+        log("not ended yet: " + (", ".join(done.unreached) or "its driver has not answered; try again"))
         raise Exit(ExitCode.CANCEL_INCOMPLETE)
 
 
-def _cancelled_words(count: int) -> str:
+def _format_cancelled(count: int) -> str:
     if count == 0:
         return "no trial was cancelled"
     return f"{counted(count, 'trial')} {'was' if count == 1 else 'were'} cancelled"

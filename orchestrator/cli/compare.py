@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestrator.cli.options import AsJson, LedgerUrl
-from orchestrator.cli.output import answer, say
-from orchestrator.cli.replay import fast_words
+from orchestrator.cli.output import log, print_result
+from orchestrator.cli.replay import format_speed
 from search_spaces.errors import format_value
 from trials.files.text import counted
 
@@ -37,8 +37,8 @@ def compare(
     from orchestrator.replay.replay import ReplayRules
 
     rules = ReplayRules(margin=margin)
-    result = compare_sides(find_side(a, ledger, force, say), find_side(b, ledger, force, say), rules.margin)
-    answer(result.to_json(), as_json)
+    result = compare_sides(find_side(a, ledger, force, log), find_side(b, ledger, force, log), rules.margin)
+    print_result(result.to_json(), as_json)
     if not as_json:
         _show(result)
 
@@ -50,7 +50,7 @@ def _show(result: CompareResult) -> None:
     console = console_for(sys.stdout)
     a, b = result.a, result.b
     lines = [f"A  {_about(a)}", f"B  {_about(b)}"]
-    answer({}, False, "\n".join(lines))
+    print_result({}, False, "\n".join(lines))
     for heading, rows in (
         ("what was asked", result.question),
         ("layouts", _layout_rows(result)),
@@ -65,7 +65,7 @@ def _show(result: CompareResult) -> None:
     if result.pairs:
         console.print()
         console.print(_pairs_table(result))
-    answer({}, False, "\n" + "\n".join(_verdict_lines(result)))
+    print_result({}, False, "\n" + "\n".join(_verdict_lines(result)))
 
 
 def _about(side: ComparisonSide) -> str:
@@ -159,7 +159,7 @@ def _verdict_lines(result: CompareResult) -> list[str]:
     if result.found is not None:
         ratio, low, high = result.found.ratio, result.found.low, result.found.high
         words = f"{result.verdict}: B is {ratio:.3f} times as fast as A (95 % between {low:.3f} and {high:.3f})"
-        return [words, *fast_words(result.found)]
+        return [words, *format_speed(result.found)]
     if result.obstacles:
         return [
             f"not comparable: other {', '.join(result.obstacles)}",

@@ -9,7 +9,7 @@ import typer
 
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson
-from orchestrator.cli.output import answer, fail, say
+from orchestrator.cli.output import exit_with_error, log, print_result
 from search_spaces.errors import Problem
 
 DASHBOARD_SCHEMA = "parlay.dashboard/1"
@@ -33,11 +33,11 @@ def dashboard(
     home = home_folder()
     if page:
         address = page_address(home, port, time.time())
-        answer({"schema": PAGE_SCHEMA, "address": address}, as_json, address)
+        print_result({"schema": PAGE_SCHEMA, "address": address}, as_json, address)
         return
     try:
-        show_dashboard(tracking_uri(uri, home), home, say, port)
+        show_dashboard(tracking_uri(uri, home), home, log, port)
     except ServerFailed as error:
-        fail(ExitCode.REFUSED, Problem("mlflow", str(error)), as_json)
+        exit_with_error(ExitCode.REFUSED, Problem("mlflow", str(error)), as_json)
     except KeyboardInterrupt:
-        answer({"schema": DASHBOARD_SCHEMA, "uri": tracking_uri(uri, home)}, as_json)
+        print_result({"schema": DASHBOARD_SCHEMA, "uri": tracking_uri(uri, home)}, as_json)

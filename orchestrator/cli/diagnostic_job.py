@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from orchestrator.cli.exit_codes import code_after
-from orchestrator.cli.options import named_as_typed, to_overrides
-from orchestrator.cli.output import fail, say
+from orchestrator.cli.options import naming_options, to_overrides
+from orchestrator.cli.output import exit_with_error, log
 from orchestrator.lifecycle.signals import CancelOnSignal
 from search_spaces.errors import InputError, Problem
 from trials.files.text import counted
@@ -30,7 +30,7 @@ def load_for_job(search_file: Path, sets: list[str] | None, launcher: str | None
     from orchestrator.preflight.work_dir import require_directories
 
     changes = to_overrides(sets, launcher, None, None if work_dir is None else str(work_dir), None)
-    with named_as_typed(changes):
+    with naming_options(changes):
         spec = load_search_file(search_file, [change.text for change in changes])
         try:
             require_directories(spec)
@@ -52,16 +52,16 @@ def with_launcher(
     from orchestrator.launchers.factory import make_launcher
     from orchestrator.lifecycle.create import with_carried_options
 
-    spec, stop = with_carried_options(spec, os.environ, say), CancelOnSignal()
+    spec, stop = with_carried_options(spec, os.environ, log), CancelOnSignal()
     try:
         launcher, remark = make_launcher(spec.launcher, parallel_trials=1, cluster=world)
         if remark is not None:
-            say(remark)
+            log(remark)
         with closing(launcher), stop.handling():
             return run(launcher, stop)
     except KeyboardInterrupt:
         problem = Problem("interrupted", f"{verb} was stopped before its end", fix="run it again")
-        fail(code_after(stop), problem, as_json)
+        exit_with_error(code_after(stop), problem, as_json)
 
 
 def format_cluster(world: Cluster) -> str:

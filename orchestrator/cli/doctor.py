@@ -19,10 +19,10 @@ from orchestrator.cli.options import (
     LedgerUrl,
     Overrides,
     WorkDir,
-    named_as_typed,
+    naming_options,
     to_overrides,
 )
-from orchestrator.cli.output import Exit, answer, say
+from orchestrator.cli.output import Exit, log, print_result
 from orchestrator.lifecycle.signals import CancelOnSignal
 from search_spaces.errors import ExternalError, InputError
 from trials.files.text import counted
@@ -63,12 +63,12 @@ def doctor(
         refused = (Area.SEARCH, tuple(problem_findings(error.problems)))
     kind = spec.launcher.kind if spec else launcher
     target = DoctorTarget(spec, kind, spec.ledger.url if spec else ledger, SlurmClient(), submit_test)
-    found = run_checks(target, lambda area: say(f"looking at {area}"))
+    found = run_checks(target, lambda area: log(f"looking at {area}"))
     if refused is not None:
         found = DoctorReport((refused, *found.areas))
     if submit_test and spec is not None:
         found = DoctorReport((*found.areas, (Area.JOB, tuple(_submit_test_findings(spec, found, as_json)))))
-    answer(found.to_json(), as_json, format_report(found))
+    print_result(found.to_json(), as_json, format_report(found))
     if found.count(Level.ERROR):
         raise Exit(ExitCode.DOCTOR_FOUND_ERROR)
 
@@ -106,9 +106,9 @@ def _load(search_file: Path | None, changes: Sequence[Change]) -> SearchSpec | N
 
     if search_file is None:
         return None
-    with named_as_typed(changes):
+    with naming_options(changes):
         spec = load_search_file(search_file, [change.text for change in changes])
-        return with_carried_options(spec, os.environ, say)
+        return with_carried_options(spec, os.environ, log)
 
 
 def _submit_test_findings(spec: SearchSpec, found: DoctorReport, as_json: bool) -> list[Finding]:
@@ -126,8 +126,8 @@ def _submit_test_findings(spec: SearchSpec, found: DoctorReport, as_json: bool) 
     folder = SearchFolder(spec.work_dir / f"doctor-{secrets.token_hex(3)}")
 
     def run(launcher: Launcher, stop: CancelOnSignal) -> list[Finding]:
-        say(f"a job on {counted(probe_cluster(spec.cluster).num_nodes, 'node')}, in {folder.path}")
-        return list(submit_test(launcher, folder, spec, JobCallbacks(say, stop.is_requested)))
+        log(f"a job on {counted(probe_cluster(spec.cluster).num_nodes, 'node')}, in {folder.path}")
+        return list(submit_test(launcher, folder, spec, JobCallbacks(log, stop.is_requested)))
 
     try:
         return with_launcher(spec, probe_cluster(spec.cluster), run, "doctor", as_json)

@@ -8,12 +8,12 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from orchestrator.cli.driver_errors import answer_search, exit_code_of, explained, resume_fix
-from orchestrator.cli.dry_run import DryRunWish, answer_dry_run
+from orchestrator.cli.driver_errors import exit_code_of, exit_on_driver_errors, print_search, resume_fix
+from orchestrator.cli.dry_run import DryRunOptions, print_dry_run
 from orchestrator.cli.exit_codes import ExitCode, code_after
-from orchestrator.cli.options import named_as_typed
-from orchestrator.cli.output import Exit, say
-from orchestrator.cli.tick import require_jobs_that_stay
+from orchestrator.cli.options import naming_options
+from orchestrator.cli.output import Exit, log
+from orchestrator.cli.tick import require_detached_jobs
 
 if TYPE_CHECKING:
     from orchestrator.cli.options import Change
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def create_from_file(
     search_file: Path,
     changes: Sequence[Change],
-    dry_run: DryRunWish,
+    dry_run: DryRunOptions,
     as_json: bool,
     as_job: bool = False,
     by_ticks: bool = False,
@@ -38,18 +38,18 @@ def create_from_file(
     from orchestrator.lifecycle.create import create_runnable_search, validate_search
     from orchestrator.lifecycle.driver_job import require_slurm
 
-    with named_as_typed(changes):
+    with naming_options(changes):
         spec = load_search_file(search_file, [change.text for change in changes])
         if as_job:
             require_slurm(spec)
         if by_ticks:
-            require_jobs_that_stay(spec.launcher, "--tick")
-        search = validate_search(spec, say)
-        if dry_run.is_wanted:
-            answer_dry_run(search.spec, search.space, dry_run.scripts, as_json)
+            require_detached_jobs(spec.launcher, "--tick")
+        search = validate_search(spec, log)
+        if dry_run.enabled:
+            print_dry_run(search.spec, search.space, dry_run.scripts, as_json)
             return None
-        say(describe_upper_limit(search.spec, search.space))
-        return create_runnable_search(search, say)
+        log(describe_upper_limit(search.spec, search.space))
+        return create_runnable_search(search, log)
 
 
 def drive_here(started: RunnableSearch, as_json: bool, chain: DriverChain | None = None) -> None:
@@ -64,15 +64,15 @@ def drive_here(started: RunnableSearch, as_json: bool, chain: DriverChain | None
     spec, folder = started.spec, started.folder
     signals = DriverSignals()
     view = LiveView(spec.objective, spec.global_batch_size, spec.baseline_key, sys.stderr)
-    watcher = SearchCallbacks(say, view.update, signals.handling)
-    with explained(folder, as_json), nullcontext() if chain is None else chain.handling_signals(), view:
+    watcher = SearchCallbacks(log, view.update, signals.handling)
+    with exit_on_driver_errors(folder, as_json), nullcontext() if chain is None else chain.handling_signals(), view:
         if chain is not None:
             chain.wait_for_lease(folder)
             watcher = chain.attach_to(watcher)
         record = drive(folder, spec, started.candidates, started.tracking, started.ledger_url, watcher)
         if chain is not None:
             chain.finish(record.state.is_ended)
-    answer_search(record, folder, spec, as_json)
+    print_search(record, folder, spec, as_json)
     if not record.state.is_ended:
         _leave_unended(record, folder, signals, chain)
     if (code := exit_code_of(record)) is not ExitCode.SUCCESS:
@@ -83,9 +83,9 @@ def _leave_unended(
     record: SearchRecord, folder: SearchFolder, signals: DriverSignals, chain: DriverChain | None
 ) -> NoReturn:
     if jobs := [f"{a.trial}.{a.attempt} ({a.job_id})" for a in record.in_flight if a.job_id is not None]:
-        say(f"left in flight, with what the launcher calls each: {', '.join(jobs)}")
+        log(f"left in flight, with what the launcher calls each: {', '.join(jobs)}")
     if chain is not None and chain.has_next_link:
-        say("stopped; the job that waits behind this one goes on")
+        log("stopped; the job that waits behind this one goes on")
         raise Exit(ExitCode.SUCCESS)
-    say(f"stopped; nothing is lost: {resume_fix(folder)}")
+    log(f"stopped; nothing is lost: {resume_fix(folder)}")
     raise Exit(code_after(signals) if chain is None else ExitCode.STOPPED_EARLY)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.exit_codes import ExitCode
-from orchestrator.cli.output import answer, fail
+from orchestrator.cli.output import exit_with_error, print_result
 from search_spaces.errors import ExternalError, Problem
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def explained(folder: SearchFolder, as_json: bool) -> Iterator[None]:
+def exit_on_driver_errors(folder: SearchFolder, as_json: bool) -> Iterator[None]:
     """Within this block whatever ends a driver early leaves with its exit code and the way to go on."""
     from orchestrator.search.lease import HELD_FIX, LeaseHeld, LeaseLost
     from trials.ledger.database import LedgerDamaged
@@ -28,19 +28,21 @@ def explained(folder: SearchFolder, as_json: bool) -> Iterator[None]:
         yield
     except LeaseHeld as held:
         fix = HELD_FIX if held.lease.is_fresh(time.time()) else None
-        fail(ExitCode.HELD_BY_ANOTHER, Problem("held", str(held), fix=fix), as_json)
+        exit_with_error(ExitCode.HELD_BY_ANOTHER, Problem("held", str(held), fix=fix), as_json)
     except (LeaseLost, FencedError) as lost:
-        fail(ExitCode.STOPPED_EARLY, Problem("lease_lost", str(lost), fix=resume_fix(folder)), as_json)
+        exit_with_error(ExitCode.STOPPED_EARLY, Problem("lease_lost", str(lost), fix=resume_fix(folder)), as_json)
     except LedgerDamaged as damaged:
         fix = f"{damaged.fix}; then {resume_fix(folder)}"
-        fail(ExitCode.REFUSED, Problem("refused", str(damaged), fix=fix), as_json)
+        exit_with_error(ExitCode.REFUSED, Problem("refused", str(damaged), fix=fix), as_json)
     except ExternalError as refused:
-        fail(ExitCode.REFUSED, Problem("refused", str(refused), fix=refused.fix or resume_fix(folder)), as_json)
+        exit_with_error(
+            ExitCode.REFUSED, Problem("refused", str(refused), fix=refused.fix or resume_fix(folder)), as_json
+        )
     except OSError as error:
-        fail(ExitCode.REFUSED, Problem("refused", str(error), fix=resume_fix(folder)), as_json)
+        exit_with_error(ExitCode.REFUSED, Problem("refused", str(error), fix=resume_fix(folder)), as_json)
     except KeyboardInterrupt:
         problem = Problem("interrupted", "stopped; nothing is lost", fix=resume_fix(folder))
-        fail(ExitCode.INTERRUPTED, problem, as_json)
+        exit_with_error(ExitCode.INTERRUPTED, problem, as_json)
 
 
 def exit_code_of(search: SearchRecord) -> ExitCode:
@@ -52,14 +54,14 @@ def exit_code_of(search: SearchRecord) -> ExitCode:
     return ExitCode.REFUSED if search.end_reason is EndReason.SUBMISSION_REJECTED else ExitCode.NO_MEASUREMENT
 
 
-def answer_search(search: SearchRecord, folder: SearchFolder, spec: SearchSpec, as_json: bool) -> None:
+def print_search(search: SearchRecord, folder: SearchFolder, spec: SearchSpec, as_json: bool) -> None:
     """The search as `status` tells it."""
-    from orchestrator.cli.search_summary import show_search
+    from orchestrator.cli.search_summary import print_search_summary
     from orchestrator.records.summary import search_summary
 
-    answer(search_summary(search, spec, folder), as_json)
+    print_result(search_summary(search, spec, folder), as_json)
     if not as_json:
-        show_search(search, spec, folder)
+        print_search_summary(search, spec, folder)
 
 
 def resume_fix(folder: SearchFolder) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.exit_codes import ExitCode
-from orchestrator.cli.output import fail, say
+from orchestrator.cli.output import exit_with_error, log
 from search_spaces.errors import InputError, Problem
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trials.files.folders import SearchFolder
 
 
-def wanted_job_time_s(as_job: bool, job_time: str | None) -> float | None:
+def driver_job_time_s(as_job: bool, job_time: str | None) -> float | None:
     """The time limit of the driver's job; None for a driver without one. InputError."""
     if not as_job and job_time is None:
         return None
@@ -29,7 +29,7 @@ def wanted_job_time_s(as_job: bool, job_time: str | None) -> float | None:
     return job_time_s(job_time)
 
 
-def own_chain(folder: SearchFolder, spec: SearchSpec, ledger_url: str, job_time_s: float) -> DriverChain | None:
+def current_chain(folder: SearchFolder, spec: SearchSpec, ledger_url: str, job_time_s: float) -> DriverChain | None:
     """The chain of jobs that this process is a link of; None where it runs in no job of this search's driver."""
     from orchestrator.lifecycle.driver_job import DriverChain, driver_job, own_job_id
     from slurm.client import SlurmClient
@@ -38,7 +38,7 @@ def own_chain(folder: SearchFolder, spec: SearchSpec, ledger_url: str, job_time_
     if own_id is None:
         return None
     link = driver_job(folder, spec, ledger_url, job_time_s)
-    return DriverChain(SlurmClient(), replace(link, after=own_id), say)
+    return DriverChain(SlurmClient(), replace(link, after=own_id), log)
 
 
 def submit_driver(folder: SearchFolder, spec: SearchSpec, ledger_url: str, job_time_s: float, as_json: bool) -> str:
@@ -51,8 +51,8 @@ def submit_driver(folder: SearchFolder, spec: SearchSpec, ledger_url: str, job_t
     require_no_holder(folder, time.time())
     if spec.search.budget_node_hours is not None:
         hours = f"{job_time_s / 3600:.3g} hours"
-        say(f"the driver's own job, one task for up to {hours} at a time, is not in search.budget_node_hours")
+        log(f"the driver's own job, one task for up to {hours} at a time, is not in search.budget_node_hours")
     try:
         return submit_first_link(SlurmClient(), driver_job(folder, spec, ledger_url, job_time_s))
     except DriverAlreadyQueued as queued:
-        fail(ExitCode.HELD_BY_ANOTHER, Problem("held", str(queued), fix=HELD_FIX), as_json)
+        exit_with_error(ExitCode.HELD_BY_ANOTHER, Problem("held", str(queued), fix=HELD_FIX), as_json)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.output import answer
+from orchestrator.cli.output import print_result
 from orchestrator.cli.setup_file import setup_json, setup_lines
 from search_spaces.errors import InputError
 
@@ -18,19 +18,19 @@ DRY_RUN_SCHEMA = "parlay.dry_run/1"
 
 
 @dataclass(frozen=True)
-class DryRunWish:
+class DryRunOptions:
     """Whether the run is a dry one, and the folder for the scripts."""
 
-    is_wanted: bool
+    enabled: bool
     scripts: Path | None
 
     def __post_init__(self) -> None:
-        if self.scripts is not None and not self.is_wanted:
+        if self.scripts is not None and not self.enabled:
             fix, value = "add --dry-run, or leave --scripts out", str(self.scripts)
             raise InputError.of("usage", "is given without --dry-run", key="--scripts", value=value, fix=fix)
 
 
-def answer_dry_run(spec: SearchSpec, space: SearchSpace, scripts: Path | None, as_json: bool) -> None:
+def print_dry_run(spec: SearchSpec, space: SearchSpace, scripts: Path | None, as_json: bool) -> None:
     """Tell what would be tried, the search being one that may begin."""
     jobs, lines = [], []
     if scripts is not None:
@@ -46,4 +46,4 @@ def answer_dry_run(spec: SearchSpec, space: SearchSpace, scripts: Path | None, a
     )
     data = {"schema": DRY_RUN_SCHEMA, "num_layouts": num_layouts, "max_trials": trials, "spec": spec.to_json()}
     data |= {"setup_file": setup_json(spec), "scripts": [job.to_json() for job in jobs]}
-    answer(data, as_json, "\n".join([words, *lines, *setup_lines(spec)]))
+    print_result(data, as_json, "\n".join([words, *lines, *setup_lines(spec)]))

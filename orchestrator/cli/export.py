@@ -10,7 +10,15 @@ import typer
 
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
-from orchestrator.cli.output import STDOUT, answer, answer_table, fail, require_one_answer, say, write_new
+from orchestrator.cli.output import (
+    STDOUT,
+    exit_with_error,
+    log,
+    print_result,
+    print_table,
+    require_single_stdout,
+    write_new,
+)
 from orchestrator.interop.export_formats import ExportFormat
 from search_spaces.errors import InputError, Problem
 from trials.files.text import counted
@@ -51,8 +59,8 @@ def export(
     if not made.rows:
         _fail_without_rows(found.folder, made.left_out, as_json)
     if out == STDOUT:
-        answer_table(made.content.decode())
-        say(_words(made))
+        print_table(made.content.decode())
+        log(_format_export(made))
         return
     path = out or found.folder.path / wanted.file_name
     if out is None:
@@ -61,11 +69,11 @@ def export(
         write_new(path, made.content, "--out")
     data = {"schema": EXPORT_SCHEMA, "search_id": found.record.search_id, "format": wanted.value, "file": str(path)}
     counts = {"rows": made.rows, "left_out": dict(made.left_out)}
-    answer(data | counts, as_json, f"{path}: {_words(made)}")
+    print_result(data | counts, as_json, f"{path}: {_format_export(made)}")
 
 
 def _require_output(wanted: ExportFormat, out: Path | None, as_json: bool) -> None:
-    require_one_answer(out, as_json)
+    require_single_stdout(out, as_json)
     if out == STDOUT and not wanted.is_text:
         message = f"takes text, and --format {wanted} is none"
         raise InputError.of("usage", message, key="--out", value="-", fix="name a new file")
@@ -75,10 +83,10 @@ def _fail_without_rows(folder: SearchFolder, left_out: Mapping[str, int], as_jso
     said = f" ({_counts(left_out)})" if left_out else ""
     message = f"no trial of search {folder.search_id} tells of its layout yet{said}"
     problem = Problem("no_measurement", message, fix=f"parlay status {folder.cli_name} shows what became of it")
-    fail(ExitCode.NO_MEASUREMENT, problem, as_json)
+    exit_with_error(ExitCode.NO_MEASUREMENT, problem, as_json)
 
 
-def _words(made: ExportResult) -> str:
+def _format_export(made: ExportResult) -> str:
     left_out = f"; left out: {_counts(made.left_out)}" if made.left_out else ""
     return counted(made.rows, "row") + left_out
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestrator.cli.options import AsJson, LedgerUrl
-from orchestrator.cli.output import answer
+from orchestrator.cli.output import print_result
 from search_spaces.errors import InputError
 from trials.files.text import counted
 
@@ -67,9 +67,9 @@ def forecast(
     origin, inputs = _tried(search, problem or [], cluster, ledger)
     report = forecast_of(inputs, _scalings(scaling), counts)
     if as_json:
-        answer({"schema": FORECAST_SCHEMA} | origin | report.to_json(top), True)
+        print_result({"schema": FORECAST_SCHEMA} | origin | report.to_json(top), True)
     else:
-        answer({}, False, "\n".join(_lines(report, top or _CONTENDERS_LISTED)))
+        print_result({}, False, "\n".join(_lines(report, top or _CONTENDERS_LISTED)))
 
 
 def _tried(

@@ -10,7 +10,15 @@ import typer
 
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, SearchFilePath
-from orchestrator.cli.output import STDOUT, answer, answer_table, fail, require_one_answer, say, write_new
+from orchestrator.cli.output import (
+    STDOUT,
+    exit_with_error,
+    log,
+    print_result,
+    print_table,
+    require_single_stdout,
+    write_new,
+)
 from search_spaces.errors import InputError, Problem
 from trials.files.text import counted
 
@@ -50,26 +58,26 @@ def import_results(
     from orchestrator.config.loader import load_search_file
     from orchestrator.interop.results_import import read_results, table_text
 
-    require_one_answer(out, as_json)
+    require_single_stdout(out, as_json)
     spec = load_search_file(search_file)
     found = read_results(source, spec, objective, _names(names or ()))
     if not found.rows:
         message = f"{source} holds no result that tells of a layout{_left_out(found)}"
         fix = "name results that have ended, and a search file of the machine and the global batch that they are of"
-        fail(ExitCode.NO_MEASUREMENT, Problem("no_measurement", message, fix=fix), as_json)
+        exit_with_error(ExitCode.NO_MEASUREMENT, Problem("no_measurement", message, fix=fix), as_json)
     table = table_text(found, source)
     if out == STDOUT:
-        answer_table(table)
+        print_table(table)
     else:
         write_new(out, table, "--out")
     for note in found.notes:
-        say(f"note: {note}")
+        log(f"note: {note}")
     if out == STDOUT:
-        say(_counts(found))
+        log(_counts(found))
         return
     data = {"schema": IMPORT_SCHEMA, "source": str(source), "kind": found.kind, "file": str(out)}
     counts = {"rows": len(found.rows), "left_out": dict(found.left_out), "notes": list(found.notes)}
-    answer(data | counts, as_json, _words(found, out))
+    print_result(data | counts, as_json, _format_import(found, out))
 
 
 def _names(given: Sequence[str]) -> dict[str, str]:
@@ -83,7 +91,7 @@ def _names(given: Sequence[str]) -> dict[str, str]:
     return names
 
 
-def _words(found: ImportResult, out: Path) -> str:
+def _format_import(found: ImportResult, out: Path) -> str:
     learn = f"in the search file: search: {{warm_start: {out}}}"
     return f"{out}: {_counts(found)}\n{learn}"
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.options import AsJson
-from orchestrator.cli.output import answer, say, write_new
+from orchestrator.cli.output import log, print_result, write_new
 from search_spaces.errors import InputError
 
 INIT_SCHEMA = "parlay.init/1"
@@ -37,12 +37,12 @@ def init(
         _require_site(site)
     text, notes = (render_example(site), ()) if start is None else render_from(start, site)
     for note in notes:
-        say(f"note: {note}")
+        log(f"note: {note}")
     if output is None:
-        answer({"schema": INIT_SCHEMA, "file": None, "yaml": text, "notes": list(notes)}, as_json, text)
+        print_result({"schema": INIT_SCHEMA, "file": None, "yaml": text, "notes": list(notes)}, as_json, text)
         return
     write_new(output, text, "--output")
-    answer(
+    print_result(
         {"schema": INIT_SCHEMA, "file": str(output), "yaml": text, "notes": list(notes)},
         as_json,
         f"{output} is written; next: parlay plan {output}",

@@ -10,7 +10,7 @@ import typer
 
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl
-from orchestrator.cli.output import Exit, answer, say
+from orchestrator.cli.output import Exit, log, print_result
 
 LEDGER_SCHEMA = "parlay.ledger/1"
 
@@ -40,16 +40,16 @@ def rebuild(
     url = ledger_url(ledger)
     searches = find_search_folders(folders or [work_dir])
     if (aside := put_aside_damaged(url)) is not None:
-        say(f"the ledger was damaged: it is kept as {aside}, and made anew from these folders")
+        log(f"the ledger was damaged: it is kept as {aside}, and made anew from these folders")
     with closing(LedgerWriter(url)) as writer, closing(LedgerReader(url)) as reader:
         done = [rebuild_one(folder, writer, reader) for folder in searches]
     rows = [search.to_json() for search in done]
     lines = [f"{r['search_id']}  {r['result']}  {r['num_events']} events  {r['folder']}" for r in rows]
     kept = None if aside is None else str(aside)
-    answer({"schema": LEDGER_SCHEMA, "url": url, "put_aside": kept, "searches": rows}, as_json, "\n".join(lines))
+    print_result({"schema": LEDGER_SCHEMA, "url": url, "put_aside": kept, "searches": rows}, as_json, "\n".join(lines))
     for search in done:
         if search.message is not None:
-            say(search.message)
+            log(search.message)
     results = {search.result.value for search in done}
     if "damaged" in results:
         raise Exit(ExitCode.REFUSED)

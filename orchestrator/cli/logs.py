@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.options import AsJson, LedgerUrl
-from orchestrator.cli.output import answer
+from orchestrator.cli.output import print_result
 from search_spaces.errors import ExternalError, InputError
 from search_spaces.plain_file import read_plain
 from trials.files.folders import links_outside
@@ -39,7 +39,7 @@ def logs(
         heading.append(words)
     if advice := what_to_try(attempt.reason, found.spec):
         heading.append(f"to try: {advice}")
-    answer(data, as_json, "\n".join([*heading, *data["files"], "", data["excerpt"] or "(nothing was written)"]))
+    print_result(data, as_json, "\n".join([*heading, *data["files"], "", data["excerpt"] or "(nothing was written)"]))
 
 
 def _require_inside(folder: Path, search: Path) -> None:

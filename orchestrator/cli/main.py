@@ -22,7 +22,7 @@ from typing import Any, TextIO
 import typer
 
 from orchestrator.cli.exit_codes import ExitCode
-from orchestrator.cli.output import Exit, report, report_input_error, say
+from orchestrator.cli.output import Exit, log, print_error, print_input_error
 from orchestrator.cli.verbs import app
 from search_spaces.errors import ExternalError, InputError, Problem
 
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show "±" is no reason to fail
     code = run(list(sys.argv[1:] if arguments is None else arguments))
     for stream in (sys.stdout, sys.stderr):
-        _let_go(stream)
+        _discard_output(stream)
     sys.exit(int(code))
 
 
@@ -45,9 +45,9 @@ def run(words: Sequence[str]) -> int:
     try:
         return _run(words, as_json)
     except Exception as bug:
-        say(traceback.format_exc())
+        log(traceback.format_exc())
         problem = Problem("bug", f"{type(bug).__name__}: {bug}", fix="please report it, with the lines above")
-        return report(problem, ExitCode.INTERNAL_ERROR, as_json)
+        return print_error(problem, ExitCode.INTERNAL_ERROR, as_json)
 
 
 def _run(words: Sequence[str], as_json: bool) -> int:
@@ -56,16 +56,16 @@ def _run(words: Sequence[str], as_json: bool) -> int:
     except Exit as exit:
         return exit.code
     except InputError as error:
-        return report_input_error(error, as_json)
+        return print_input_error(error, as_json)
     except ExternalError as refused:
-        return report(Problem("refused", str(refused), fix=refused.fix), ExitCode.REFUSED, as_json)
+        return print_error(Problem("refused", str(refused), fix=refused.fix), ExitCode.REFUSED, as_json)
     except typer.TyperException as error:
-        return report(_usage(error), ExitCode.BAD_INPUT, as_json)
+        return print_error(_usage(error), ExitCode.BAD_INPUT, as_json)
     except (typer.Abort, KeyboardInterrupt):
-        return report(Problem("interrupted", "interrupted"), ExitCode.INTERRUPTED, as_json)
+        return print_error(Problem("interrupted", "interrupted"), ExitCode.INTERRUPTED, as_json)
     except OSError as error:
-        _let_go(sys.stdout)
-        return report(Problem("refused", str(error)), ExitCode.REFUSED, as_json)
+        _discard_output(sys.stdout)
+        return print_error(Problem("refused", str(error)), ExitCode.REFUSED, as_json)
 
 
 @cache
@@ -88,7 +88,7 @@ def _typed(parameter: Any) -> str:
     return name if name.startswith("-") or not parameter.metavar else parameter.metavar.strip("[].")
 
 
-def _let_go(stream: TextIO) -> None:
+def _discard_output(stream: TextIO) -> None:
     """Where nobody takes our output any more it goes nowhere, so that writing and leaving do not fail once more."""
     try:
         stream.flush()

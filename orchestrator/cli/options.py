@@ -88,7 +88,7 @@ def to_overrides(
 
 
 @contextmanager
-def named_as_typed(changes: Iterable[Change]) -> Iterator[None]:
+def naming_options(changes: Iterable[Change]) -> Iterator[None]:
     """Within this block an error about what an option changed names the option, not `--set`."""
     options = {change.key: change.option for change in changes}
     try:

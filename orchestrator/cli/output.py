@@ -25,7 +25,7 @@ class Exit(Exception):
         self.code = code
 
 
-def answer(data: Mapping[str, Any], as_json: bool, text: str | None = None) -> None:
+def print_result(data: Mapping[str, Any], as_json: bool, text: str | None = None) -> None:
     """The command's result: `data` with --json, else `text`."""
     if as_json:
         sys.stdout.write(json.dumps(data, indent=2, allow_nan=False) + "\n")
@@ -34,13 +34,13 @@ def answer(data: Mapping[str, Any], as_json: bool, text: str | None = None) -> N
     sys.stdout.flush()
 
 
-def answer_table(text: str) -> None:
+def print_table(text: str) -> None:
     """A table as the result: as it is for whatever reads it, like any other text for a terminal."""
     sys.stdout.write(_shown(text.replace("\r\n", "\n")) if sys.stdout.isatty() else text)
     sys.stdout.flush()
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     """A remark beside the result. Where nobody takes it any more (a terminal that is gone) it ends nothing."""
     with suppress(OSError):
         sys.stderr.write(_shown(text))
@@ -73,35 +73,35 @@ def write_new(path: Path, content: str | bytes, option: str) -> None:
         raise InputError.of("output", message, key=option, value=str(path), fix=fix) from error
 
 
-def require_one_answer(out: Path | None, as_json: bool) -> None:
+def require_single_stdout(out: Path | None, as_json: bool) -> None:
     """InputError where --out and --json both want stdout."""
     if out == STDOUT and as_json:
         fix = "leave one of them out"
         raise InputError.of("usage", "and --json both answer on stdout", key="--out", value="-", fix=fix)
 
 
-def fail(code: ExitCode, problem: Problem, as_json: bool) -> NoReturn:
+def exit_with_error(code: ExitCode, problem: Problem, as_json: bool) -> NoReturn:
     """End the command with an error that says what to do."""
-    raise Exit(report(problem, code, as_json))
+    raise Exit(print_error(problem, code, as_json))
 
 
-def report(problem: Problem, code: ExitCode, as_json: bool) -> ExitCode:
+def print_error(problem: Problem, code: ExitCode, as_json: bool) -> ExitCode:
     """Say what went wrong, with --json as the object on stdout; the code to leave with."""
     if as_json:
-        answer({"error": problem.to_json()}, True)
+        print_result({"error": problem.to_json()}, True)
     else:
-        say(f"parlay: {problem}")
+        log(f"parlay: {problem}")
     return code
 
 
-def report_input_error(error: InputError, as_json: bool) -> ExitCode:
+def print_input_error(error: InputError, as_json: bool) -> ExitCode:
     """Every problem as text, or the first one (with the others beside it) as the contract's error object."""
     problems = error.problems
     if as_json:
         others = {"others": [p.to_json() for p in problems[1:]]} if len(problems) > 1 else {}
-        answer({"error": problems[0].to_json() | others}, True)
+        print_result({"error": problems[0].to_json() | others}, True)
     else:
         for problem in problems:
-            say(f"parlay: {problem}")
+            log(f"parlay: {problem}")
     unknown = problems[0].code in ("unknown_id", "ambiguous_id")
     return ExitCode.UNKNOWN_ID if unknown else ExitCode.BAD_INPUT

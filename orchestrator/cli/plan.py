@@ -16,10 +16,10 @@ from orchestrator.cli.options import (
     SamplerName,
     SearchFilePath,
     WorkDir,
-    named_as_typed,
+    naming_options,
     to_overrides,
 )
-from orchestrator.cli.output import answer
+from orchestrator.cli.output import print_result
 from orchestrator.cli.setup_file import setup_json, setup_lines
 
 if TYPE_CHECKING:
@@ -53,15 +53,15 @@ def plan(
     from orchestrator.preflight.trainer import require_trainer
 
     changes = to_overrides(sets, launcher, sampler, work_dir, ledger)
-    with named_as_typed(changes):
+    with naming_options(changes):
         spec = load_search_file(search_file, [change.text for change in changes])
         space = candidates_of(spec)
         require_trainer(spec)
     plan = plan_of(spec, space, collect_prior_trials_for_plan(spec))
     if as_json:
-        answer(_plan_json(plan, spec, space, top, rejected), True)
+        print_result(_plan_json(plan, spec, space, top, rejected), True)
     else:
-        answer({}, False, "\n".join([plan_text(plan, spec, space, top, rejected), *setup_lines(spec)]))
+        print_result({}, False, "\n".join([plan_text(plan, spec, space, top, rejected), *setup_lines(spec)]))
 
 
 def _plan_json(

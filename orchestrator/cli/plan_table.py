@@ -44,7 +44,7 @@ def plan_text(plan: Plan, spec: SearchSpec, space: SearchSpace, top: int | None,
         *explained_lines(plan, space.baseline),
         "",
         *_refused_lines(space, list_rejected),
-        _hours_words(plan.expected),
+        _format_hours(plan.expected),
         describe_upper_limit(spec, space),
     ]
     return "\n".join(lines)
@@ -135,7 +135,7 @@ def _refused_lines(space: SearchSpace, list_rejected: bool) -> Iterator[str]:
         yield f"  and {left_out} more"
 
 
-def _hours_words(expected: ExpectedHours) -> str:
+def _format_hours(expected: ExpectedHours) -> str:
     words = f"assuming that a guided search takes {counted(expected.guided_trials, 'trial')}"
     if expected.guided is None:
         return f"expected: unknown node-hours, {words}"

@@ -15,7 +15,7 @@ import typer
 
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson
-from orchestrator.cli.output import answer, fail, say
+from orchestrator.cli.output import exit_with_error, log, print_result
 from search_spaces.errors import InputError, Problem
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def prepare(
         "vocab_size": header.vocab_size,
         "checksum": header.checksum,
     }
-    answer(data, as_json, _answer_words(header, done, out))
+    print_result(data, as_json, _format_result(header, done, out))
 
 
 def _written(
@@ -85,10 +85,10 @@ def _written(
         with _shown_progress(None if wanted.limit else _total_bytes(wanted.inputs)) as on_progress:
             return write_tokens(wanted, chosen, out, ProgressListener(on_progress, _SkippedLines().tell))
     except KeyboardInterrupt:
-        fail(ExitCode.INTERRUPTED, _interrupted(out), as_json)
+        exit_with_error(ExitCode.INTERRUPTED, _interrupted(out), as_json)
 
 
-def _answer_words(header: TokenHeader, done: Progress, out: Path) -> str:
+def _format_result(header: TokenHeader, done: Progress, out: Path) -> str:
     skipped = f"; {done.num_skipped} bad lines were left out" if done.num_skipped else ""
     return (
         f"{out}: {header.num_tokens} tokens of {done.num_documents} texts, vocabulary {header.vocab_size}{skipped}\n"
@@ -112,9 +112,9 @@ class _SkippedLines:
     def tell(self, problem: Problem) -> None:
         self._count += 1
         if self._count <= MOST_SKIPPED_TOLD:
-            say(f"left out: {problem.file}:{problem.line}: {problem.message}")
+            log(f"left out: {problem.file}:{problem.line}: {problem.message}")
         elif self._count == MOST_SKIPPED_TOLD + 1:
-            say("left out: and more")
+            log("left out: and more")
 
 
 @contextmanager
@@ -132,7 +132,7 @@ def _shown_progress(total_bytes: int | None) -> Iterator[Callable[[Progress], No
     columns = (BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
     with Bar(*columns, console=console, transient=True, redirect_stdout=False) as bar:
         task = bar.add_task("", total=total_bytes)
-        yield lambda progress: bar.update(task, completed=progress.bytes_read, description=_words(progress))
+        yield lambda progress: bar.update(task, completed=progress.bytes_read, description=_format_progress(progress))
 
 
 class _ProgressLines:
@@ -145,10 +145,10 @@ class _ProgressLines:
             return
         self._told_at = time.monotonic()
         share = f"{progress.bytes_read / self._total_bytes:.0%}, " if self._total_bytes else ""
-        say(share + _words(progress))
+        log(share + _format_progress(progress))
 
 
-def _words(progress: Progress) -> str:
+def _format_progress(progress: Progress) -> str:
     return f"{progress.num_documents} texts, {progress.num_tokens} tokens"
 
 

@@ -6,9 +6,9 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, NoReturn
 
-from orchestrator.cli.driver_errors import answer_search, exit_code_of, resume_fix
+from orchestrator.cli.driver_errors import exit_code_of, print_search, resume_fix
 from orchestrator.cli.exit_codes import ExitCode, code_after
-from orchestrator.cli.output import Exit, fail, say
+from orchestrator.cli.output import Exit, exit_with_error, log
 from orchestrator.lifecycle.signals import CancelOnSignal
 from search_spaces.errors import InputError, Problem
 
@@ -28,7 +28,7 @@ def wants_ray(executor: str) -> bool:
     return executor_named(executor) is ExecutorKind.RAY
 
 
-def require_here(as_job: bool, by_ticks: bool) -> None:
+def require_local_driver(as_job: bool, by_ticks: bool) -> None:
     """InputError for a Ray that nothing would start: other drivers start nothing that stays."""
     if as_job or by_ticks:
         rule = "a driver in a job, or of one turn, is a process of its own"
@@ -45,14 +45,14 @@ def drive_in_ray(started: RunnableSearch, as_json: bool) -> None:
     from orchestrator.records.lookup import find_search
 
     stop = CancelOnSignal()
-    say(f"driven in Ray; its log is {started.folder.driver_log}")
+    log(f"driven in Ray; its log is {started.folder.driver_log}")
     result = _run_session(started, stop)
     record = find_search(str(started.folder.path), started.ledger_url).record
     if result.detail:
         _fail(result, started, as_json)
-    answer_search(record, started.folder, started.spec, as_json)
+    print_search(record, started.folder, started.spec, as_json)
     if not record.state.is_ended:
-        say(f"stopped; nothing is lost: {resume_fix(started.folder)}")
+        log(f"stopped; nothing is lost: {resume_fix(started.folder)}")
         raise Exit(code_after(stop))
     if (code := exit_code_of(record)) is not ExitCode.SUCCESS:
         raise Exit(code)
@@ -62,7 +62,7 @@ def _run_session(started: RunnableSearch, stop: CancelOnSignal) -> DriverResult:
     from orchestrator.service.driver_session import DriverExit, DriverResult, DriverSession
     from orchestrator.service.executors import ExecutorKind, make_executor
 
-    with stop.handling(), closing(make_executor(ExecutorKind.RAY, say)) as executor:
+    with stop.handling(), closing(make_executor(ExecutorKind.RAY, log)) as executor:
         running = executor.start(DriverSession(started.folder.path.absolute(), started.ledger_url))
         has_asked = False
         while executor.is_alive:  # anything asked of a dead Ray ends this process
@@ -76,11 +76,11 @@ def _run_session(started: RunnableSearch, stop: CancelOnSignal) -> DriverResult:
 
 
 def _fail(result: DriverResult, started: RunnableSearch, as_json: bool) -> NoReturn:
-    """What ended the actor's turn early, as `explained` tells it of a driver in this process."""
+    """What ended the actor's turn early, as `exit_on_driver_errors` reports it of a driver in this process."""
     from orchestrator.search.lease import HELD_FIX
     from orchestrator.service.driver_session import DriverExit
 
     if result.end is DriverExit.HELD:
-        fail(ExitCode.HELD_BY_ANOTHER, Problem("held", result.detail, fix=HELD_FIX), as_json)
+        exit_with_error(ExitCode.HELD_BY_ANOTHER, Problem("held", result.detail, fix=HELD_FIX), as_json)
     code = ExitCode.BAD_INPUT if result.end is DriverExit.REFUSED else ExitCode.REFUSED
-    fail(code, Problem("refused", result.detail, fix=resume_fix(started.folder)), as_json)
+    exit_with_error(code, Problem("refused", result.detail, fix=resume_fix(started.folder)), as_json)

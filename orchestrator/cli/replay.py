@@ -11,7 +11,7 @@ import typer
 
 from orchestrator.cli.exit_codes import ExitCode, code_after
 from orchestrator.cli.options import AsJson, LedgerUrl
-from orchestrator.cli.output import Exit, answer, fail, say
+from orchestrator.cli.output import Exit, exit_with_error, log, print_result
 from orchestrator.lifecycle.signals import CancelOnSignal
 from search_spaces.errors import InputError, Problem
 from search_spaces.schema.durations import parse_duration_s
@@ -66,13 +66,13 @@ def replay(
 
     loaded = read_recipe(find_recipe(recipe, ledger), force)
     if loaded.banner:
-        say(loaded.banner)
+        log(loaded.banner)
     rules = ReplayRules(repeats, margin, sessions, _session_interval_s(session_interval))
     kind = None if launcher is None else launcher.value
     told, python = with_trainer(loaded, trainer, sets or (), kind)
     result = _replayed(told, python, kind, rules, work_dir, as_json)
-    note_in_recipe(loaded, told, python, result, say)
-    answer(result.to_json(), as_json, None if as_json else _replay_words(result))
+    note_in_recipe(loaded, told, python, result, log)
+    print_result(result.to_json(), as_json, None if as_json else _format_replay(result))
     if (code := _REPLAY_EXITS[result.verdict.value]) is not ExitCode.SUCCESS:
         raise Exit(code)
 
@@ -101,18 +101,18 @@ def _replayed(
 
     stop = CancelOnSignal()
     try:
-        return run_replay(loaded, python, kind, rules, work_dir, say, stop)
+        return run_replay(loaded, python, kind, rules, work_dir, log, stop)
     except KeyboardInterrupt as interrupt:
         if isinstance(interrupt, ReplayStopped) and interrupt.result.comparison is not None:
-            say(_replay_words(interrupt.result))
+            log(_format_replay(interrupt.result))
         problem = Problem("interrupted", "the replay was stopped before it had a verdict", fix="run it again")
-        fail(code_after(stop), problem, as_json)
+        exit_with_error(code_after(stop), problem, as_json)
     except OSError as error:
         problem = Problem("refused", str(error), key="--work-dir", fix="name a folder that you may write to")
-        fail(ExitCode.REFUSED, problem, as_json)
+        exit_with_error(ExitCode.REFUSED, problem, as_json)
 
 
-def _replay_words(result: ReplayResult) -> str:
+def _format_replay(result: ReplayResult) -> str:
     from dashboards.trial_text import describe_flag
 
     lines = [f"{result.verdict}: recorded {result.recorded_tokens_per_sec:,.0f} tokens/s"]
@@ -122,7 +122,7 @@ def _replay_words(result: ReplayResult) -> str:
             f", now {result.measured_tokens_per_sec:,.0f}{_with_whom(result.trainer)}"
             f" ({found.ratio:.3f} times as fast, 95 % between {found.low:.3f} and {found.high:.3f})"
         )
-    lines += [] if found is None else [*fast_words(found), *_session_words(found)]
+    lines += [] if found is None else [*format_speed(found), *_format_sessions(found)]
     if result.detail:
         lines.append(result.detail)
     lines += [f"! {describe_flag(flag)}" for flag in result.flags]
@@ -130,7 +130,7 @@ def _replay_words(result: ReplayResult) -> str:
     return "\n".join(lines)
 
 
-def fast_words(found: Comparison) -> Iterator[str]:
+def format_speed(found: Comparison) -> Iterator[str]:
     """What the fast steps say, where they say something."""
     if found.fast is not None:
         yield (
@@ -139,7 +139,7 @@ def fast_words(found: Comparison) -> Iterator[str]:
         )
 
 
-def _session_words(found: Comparison) -> Iterator[str]:
+def _format_sessions(found: Comparison) -> Iterator[str]:
     if len(found.speed.by_session) > 1:
         yield "in its sessions: " + ", ".join(f"{ratio:.3f}" for ratio in found.speed.by_session)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
-from orchestrator.cli.output import answer, write_new
+from orchestrator.cli.output import print_result, write_new
 
 REPORT_SCHEMA = "parlay.report/1"
 
@@ -35,4 +35,4 @@ def report(
     else:
         write_new(path, report_text(found.record, time.time()), "--output")
     data = {"schema": REPORT_SCHEMA, "search_id": found.record.search_id, "file": str(path)}
-    answer(data, as_json, str(path))
+    print_result(data, as_json, str(path))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from orchestrator.cli.drive import drive_here
-from orchestrator.cli.driver_errors import answer_search
-from orchestrator.cli.driver_job import own_chain, wanted_job_time_s
+from orchestrator.cli.driver_errors import print_search
+from orchestrator.cli.driver_job import current_chain, driver_job_time_s
 from orchestrator.cli.options import AsJob, AsJson, ExecutorName, JobTime, LedgerUrl, SearchId
-from orchestrator.cli.output import say
-from orchestrator.cli.ray_driver import drive_in_ray, require_here, wants_ray
+from orchestrator.cli.output import log
+from orchestrator.cli.ray_driver import drive_in_ray, require_local_driver, wants_ray
 from orchestrator.cli.submit import submit_driver_job
 
 
@@ -23,18 +23,18 @@ def resume(
     from orchestrator.lifecycle.create import reopen_search
     from orchestrator.records.lookup import find_search
 
-    job_time_s = wanted_job_time_s(as_job, job_time)
+    job_time_s = driver_job_time_s(as_job, job_time)
     if in_ray := wants_ray(executor):
-        require_here(as_job, by_ticks=False)
+        require_local_driver(as_job, by_ticks=False)
     found = find_search(search, ledger)
-    started = reopen_search(found, say)
+    started = reopen_search(found, log)
     if in_ray and not found.record.state.is_ended:
         drive_in_ray(started, as_json)
     elif job_time_s is None:
         drive_here(started, as_json)
-    elif (chain := own_chain(started.folder, started.spec, started.ledger_url, job_time_s)) is not None:
+    elif (chain := current_chain(started.folder, started.spec, started.ledger_url, job_time_s)) is not None:
         drive_here(started, as_json, chain)
     elif found.record.state.is_ended:
-        answer_search(found.record, found.folder, found.spec, as_json)
+        print_search(found.record, found.folder, found.spec, as_json)
     else:
         submit_driver_job(started, job_time_s, as_json)

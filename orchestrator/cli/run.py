@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.cli.drive import create_from_file, drive_here
-from orchestrator.cli.dry_run import DryRunWish
+from orchestrator.cli.dry_run import DryRunOptions
 from orchestrator.cli.options import (
     AsJson,
     DryRun,
@@ -17,7 +17,7 @@ from orchestrator.cli.options import (
     WorkDir,
     to_overrides,
 )
-from orchestrator.cli.output import say
+from orchestrator.cli.output import log
 from orchestrator.cli.ray_driver import drive_in_ray, wants_ray
 
 
@@ -36,6 +36,6 @@ def run(
     """Search, here and now: trials run until the best layout is known or a limit is reached."""
     changes = to_overrides(sets, launcher, sampler, work_dir, ledger)
     drive = drive_in_ray if wants_ray(executor) else drive_here
-    if (started := create_from_file(search_file, changes, DryRunWish(dry_run, scripts), as_json)) is not None:
-        say(f"search {started.folder.search_id} in {started.folder.path}")
+    if (started := create_from_file(search_file, changes, DryRunOptions(dry_run, scripts), as_json)) is not None:
+        log(f"search {started.folder.search_id} in {started.folder.path}")
         drive(started, as_json)

@@ -10,7 +10,7 @@ from dashboards.terminal.headline import best_layout_line, describe_ending, head
 from dashboards.terminal.live_table import console_for, results_table
 from dashboards.terminal.progress import format_node_hours
 from dashboards.trial_text import flag_lines, time_lines
-from orchestrator.cli.output import answer
+from orchestrator.cli.output import print_result
 from orchestrator.config.pilots import nodes_per_pilot
 from orchestrator.config.spec import SearchSpec
 from trials.analysis.pareto import trades
@@ -63,7 +63,7 @@ def _most_trials(spec: SearchSpec, space: SearchSpace) -> tuple[int, int]:
     return trials, (finalists + today) * spec.search.finalist_repeats
 
 
-def show_search(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) -> None:
+def print_search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) -> None:
     """Print the table of all trials, where their time went and what their flags mean, the answer, and what is next."""
     ranking = spec.ranking_of(search.trials)
     if search.trials:
@@ -72,9 +72,9 @@ def show_search(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) ->
     verdict = verdict_of(search, ranking, spec.baseline_key)
     best = best_layout_line(verdict)
     is_said = best == search.detail or verdict.kind in (VerdictKind.REFUSED, VerdictKind.CANCELLED)
-    lines = [*told, _state_words(search, verdict), *([] if is_said else [best]), *trades(ranking)]
-    lines += [*_causes(search, spec), *_next_words(search, folder)]
-    answer({}, False, "\n".join(lines))
+    lines = [*told, _format_state(search, verdict), *([] if is_said else [best]), *trades(ranking)]
+    lines += [*_causes(search, spec), *_next_steps(search, folder)]
+    print_result({}, False, "\n".join(lines))
 
 
 def what_to_try(reason: FailureReason | None, spec: SearchSpec) -> str | None:
@@ -86,7 +86,7 @@ def what_to_try(reason: FailureReason | None, spec: SearchSpec) -> str | None:
     return f"{words}, a measure.memory_limit_gib above {limit_gib:g}"
 
 
-def _state_words(search: SearchRecord, verdict: SearchVerdict) -> str:
+def _format_state(search: SearchRecord, verdict: SearchVerdict) -> str:
     why = f" ({ending})" if (ending := describe_ending(verdict)) else ""
     words = f"search {search.search_id} is {verdict.state}{why}; used: {format_node_hours(search)}"
     is_said = verdict.state is DisplayState.REFUSED
@@ -109,7 +109,7 @@ def _causes(search: SearchRecord, spec: SearchSpec) -> list[str]:
     return ["why no layout was feasible, and what to relax:", *rows]
 
 
-def _next_words(search: SearchRecord, folder: SearchFolder) -> list[str]:
+def _next_steps(search: SearchRecord, folder: SearchFolder) -> list[str]:
     """Where to look next, as far as there is something to see."""
     words = []
     if folder.recipe.exists():

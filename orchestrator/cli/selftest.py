@@ -11,7 +11,7 @@ import typer
 from orchestrator.cli.diagnostic_job import format_cluster, load_for_job, require_launching, with_launcher
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LauncherKind, Overrides, SearchFilePath
-from orchestrator.cli.output import Exit, answer, say
+from orchestrator.cli.output import Exit, log, print_result
 from orchestrator.lifecycle.signals import CancelOnSignal
 from search_spaces.errors import InputError
 from trials.files.folders import SearchFolder, write_json
@@ -55,15 +55,15 @@ def selftest(
     if list_only:
         listed = [{"name": case.name, "ranks": case.layout.num_gpus} for case in cases]
         data = {"schema": CASES_SCHEMA, "cases": listed}
-        answer(data, as_json, "\n".join(f"{c['ranks']} ranks  {c['name']}" for c in listed))
+        print_result(data, as_json, "\n".join(f"{c['ranks']} ranks  {c['name']}" for c in listed))
         return
     require_torch(spec)
     folder = SearchFolder(spec.work_dir / f"selftest-{secrets.token_hex(3)}")
     report = _run(spec, world, cases, folder, as_json)
     write_json(folder.path / "selftest.json", report.to_json())
     if not names:
-        record_result(report, spec.launcher.kind, world, home_folder(), say)
-    answer(report.to_json(), as_json, _verdict(report, world))
+        record_result(report, spec.launcher.kind, world, home_folder(), log)
+    print_result(report.to_json(), as_json, _verdict(report, world))
     if not report.passed:
         raise Exit(ExitCode.NO_MEASUREMENT)
 
@@ -82,8 +82,8 @@ def _run(
     from orchestrator.preflight.trainer import python_of
 
     def run(launcher: Launcher, stop: CancelOnSignal) -> SelftestReport:
-        say(f"{len(cases)} cases on {format_cluster(world)}, in {folder.path}")
-        callbacks = SelftestCallbacks(say, stop.is_requested, lambda result: say(row(result)))
+        log(f"{len(cases)} cases on {format_cluster(world)}, in {folder.path}")
+        callbacks = SelftestCallbacks(log, stop.is_requested, lambda result: log(row(result)))
         return run_cases(launcher, folder, world, cases, python_of(spec), callbacks)
 
     return with_launcher(spec, world, run, "selftest", as_json)

@@ -11,7 +11,7 @@ import typer
 
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl
-from orchestrator.cli.output import Exit, answer, fail, say
+from orchestrator.cli.output import Exit, exit_with_error, log, print_result
 from search_spaces.errors import ExternalError, Problem
 from slurm.environment import cluster_variables
 from trials.files.text import counted
@@ -61,15 +61,15 @@ def serve(
     state_dir = ServiceStateDir.of(home_folder())
 
     def tell(about: Mapping[str, Any]) -> None:
-        answer(about, as_json, _where(about, state_dir))
+        print_result(about, as_json, _where(about, state_dir))
 
     try:
-        unended = serve_here(state_dir, ledger_url(ledger), wanted, say, tell)
+        unended = serve_here(state_dir, ledger_url(ledger), wanted, log, tell)
     except ServiceAlreadyRunning as other:
         problem = Problem("held", str(other), fix=f"use it, or end it first: kill {other.pid}" if other.pid else None)
-        fail(ExitCode.HELD_BY_ANOTHER, problem, as_json)
+        exit_with_error(ExitCode.HELD_BY_ANOTHER, problem, as_json)
     if unended:
-        say(f"stopped with {counted(len(unended), 'search')} to go on with: parlay serve does, or parlay resume ID")
+        log(f"stopped with {counted(len(unended), 'search')} to go on with: parlay serve does, or parlay resume ID")
         raise Exit(ExitCode.STOPPED_EARLY)
 
 
@@ -78,10 +78,10 @@ def _print_address(as_json: bool) -> None:
     from trials.ledger.location import home_folder
 
     address = page_address(home_folder(), time.time())
-    answer({"schema": PAGE_SCHEMA, "address": address}, as_json, address)
+    print_result({"schema": PAGE_SCHEMA, "address": address}, as_json, address)
 
 
-def hand_over(folder: SearchFolder, spec: SearchSpec, url: str) -> int | None:
+def hand_over_to_service(folder: SearchFolder, spec: SearchSpec, url: str) -> int | None:
     """The process of the user's service, which drives this search from now on; None where none runs.
 
     None too where its jobs would go to another Slurm, or its trials to a Ray that is named.
@@ -94,12 +94,12 @@ def hand_over(folder: SearchFolder, spec: SearchSpec, url: str) -> int | None:
         return None
     client, health = found
     if spec.launcher.uses_slurm and (other := _other_slurm(health["slurm"])):
-        say(f"the service (process {health['pid']}) has another {other}: the search gets a driver of its own")
+        log(f"the service (process {health['pid']}) has another {other}: the search gets a driver of its own")
         return None
     try:
         client.resume(folder.search_id, folder.path, url)
     except ExternalError as refused:
-        say(f"{refused}; the search gets a driver of its own")
+        log(f"{refused}; the search gets a driver of its own")
         return None
     return int(health["pid"])
 
@@ -115,11 +115,11 @@ def _where(about: Mapping[str, Any], state_dir: ServiceStateDir) -> str:
         return f"listening on {about['socket']} (process {about['pid']}, executor {about['executor']})"
     return (
         f"listening on http://127.0.0.1:{about['port']} (process {about['pid']}, executor {about['executor']});"
-        f" the token is in {state_dir.token}; for a browser: {_address_words(about['port'], state_dir)}"
+        f" the token is in {state_dir.token}; for a browser: {_page_hint(about['port'], state_dir)}"
     )
 
 
-def _address_words(port: int, state_dir: ServiceStateDir) -> str:
+def _page_hint(port: int, state_dir: ServiceStateDir) -> str:
     """An address that opens the pages is printed where somebody reads it, and into no log."""
     from dashboards.access.browser_sessions import entry_address
 

@@ -14,7 +14,7 @@ import typer
 
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson
-from orchestrator.cli.output import answer, fail, say
+from orchestrator.cli.output import exit_with_error, log, print_result
 from search_spaces.errors import InputError, Problem
 from trials.files.text import counted
 
@@ -73,7 +73,7 @@ def start(
         _provide_packages(sandbox.shape.accounting, install, as_json)
         began = time.monotonic()
         sandbox.start()
-    answer(sandbox.to_json(), as_json, _how_to_use(sandbox, time.monotonic() - began))
+    print_result(sandbox.to_json(), as_json, _how_to_use(sandbox, time.monotonic() - began))
 
 
 @commands.command()
@@ -89,7 +89,7 @@ def stop(folder: SandboxFolder = None, as_json: AsJson = False) -> None:
                 "slurm_sandbox", "no sandbox was ever started there", key="FOLDER", value=str(place), fix="name another"
             )
         sandbox.stop()
-    answer(sandbox.to_json(), as_json, f"the sandbox in {sandbox.paths.folder} is stopped")
+    print_result(sandbox.to_json(), as_json, f"the sandbox in {sandbox.paths.folder} is stopped")
 
 
 def cloud_like(search_files: Sequence[Path]) -> tuple[CloudNodes, ...]:
@@ -134,12 +134,12 @@ def _provide_packages(accounting: bool, install: bool, as_json: bool) -> None:
     if not missing:
         return
     if not (install and can_install()):
-        fail(ExitCode.REFUSED, _missing(missing, can_install()), as_json)
-    say(f"installing {' '.join(missing)}")
+        exit_with_error(ExitCode.REFUSED, _missing(missing, can_install()), as_json)
+    log(f"installing {' '.join(missing)}")
     try:
         install_packages(missing)
     except InstallFailed as error:
-        fail(ExitCode.REFUSED, Problem("slurm_sandbox", str(error), fix=_TRY_AGAIN), as_json)
+        exit_with_error(ExitCode.REFUSED, Problem("slurm_sandbox", str(error), fix=_TRY_AGAIN), as_json)
 
 
 def _missing(packages: Sequence[str], can_install: bool) -> Problem:
@@ -165,7 +165,7 @@ def _explained(as_json: bool) -> Iterator[None]:
     except ValueError as error:
         raise InputError.of("slurm_sandbox", str(error), fix="change what is named there, or leave it out") from error
     except (SandboxFailed, subprocess.TimeoutExpired) as error:
-        fail(ExitCode.REFUSED, Problem("slurm_sandbox", str(error), fix=_TRY_AGAIN), as_json)
+        exit_with_error(ExitCode.REFUSED, Problem("slurm_sandbox", str(error), fix=_TRY_AGAIN), as_json)
 
 
 def _how_to_use(sandbox: SlurmSandbox, seconds: float) -> str:

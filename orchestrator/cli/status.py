@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
-from orchestrator.cli.output import answer, say
+from orchestrator.cli.output import log, print_result
 from trials.files.text import counted
 
 
@@ -22,21 +22,21 @@ def status(
     if every:
         _list_searches(ledger, as_json)
         return
-    from orchestrator.cli.search_summary import show_search
-    from orchestrator.cli.watch import seen_driver, who_drives
+    from orchestrator.cli.search_summary import print_search_summary
+    from orchestrator.cli.watch import driver_status, read_driver_status
     from orchestrator.records.lookup import find_search
     from orchestrator.records.summary import search_summary
 
     found = find_search(search, ledger)
     spec = found.spec
     summary = search_summary(found.record, spec, found.folder)
-    answer(summary, as_json)
+    print_result(summary, as_json)
     if not as_json:
-        show_search(found.record, spec, found.folder)
+        print_search_summary(found.record, spec, found.folder)
     if found.record.state.is_ended or not found.folder.exists:
         return
-    if (words := seen_driver(found.folder, who_drives).words) is not None:
-        say(words)
+    if (words := read_driver_status(found.folder, driver_status).words) is not None:
+        log(words)
 
 
 def _list_searches(ledger: str | None, as_json: bool) -> None:
@@ -49,4 +49,4 @@ def _list_searches(ledger: str | None, as_json: bool) -> None:
         searches = reader.searches()
     states = {s.search_id: display_state(s.state, s.end_reason) for s in searches}
     lines = [f"{s.search_id}  {states[s.search_id]}  {counted(s.num_trials, 'trial')}  {s.folder}" for s in searches]
-    answer(searches_summary(searches), as_json, "\n".join(lines) or "no search yet")
+    print_result(searches_summary(searches), as_json, "\n".join(lines) or "no search yet")

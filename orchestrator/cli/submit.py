@@ -8,9 +8,9 @@ import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from orchestrator.cli.drive import create_from_file
-from orchestrator.cli.driver_errors import explained, resume_fix
-from orchestrator.cli.driver_job import submit_driver, wanted_job_time_s
-from orchestrator.cli.dry_run import DryRunWish
+from orchestrator.cli.driver_errors import exit_on_driver_errors, resume_fix
+from orchestrator.cli.driver_job import driver_job_time_s, submit_driver
+from orchestrator.cli.dry_run import DryRunOptions
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import (
     AsJob,
@@ -29,9 +29,9 @@ from orchestrator.cli.options import (
     WorkDir,
     to_overrides,
 )
-from orchestrator.cli.output import answer, fail
-from orchestrator.cli.ray_driver import require_here, wants_ray
-from orchestrator.cli.serve import hand_over
+from orchestrator.cli.output import exit_with_error, print_result
+from orchestrator.cli.ray_driver import require_local_driver, wants_ray
+from orchestrator.cli.serve import hand_over_to_service
 from orchestrator.cli.tick import tick_lines, write_tick_script
 from search_spaces.errors import InputError, Problem
 from trials.files.text import tail
@@ -64,14 +64,14 @@ def submit(
 ) -> None:
     """Search in the background: the driver outlives this terminal."""
     changes = to_overrides(sets, launcher, sampler, work_dir, ledger)
-    job_time_s = wanted_job_time_s(as_job, job_time)
+    job_time_s = driver_job_time_s(as_job, job_time)
     if wants_ray(executor):
-        require_here(as_job, by_ticks)
+        require_local_driver(as_job, by_ticks)
     if by_ticks and as_job:
         rule = "a search has one kind of driver"
         raise InputError.of("usage", "goes without --as-job", rule=rule, fix="leave out one of them", key="--tick")
     if (
-        started := create_from_file(search_file, changes, DryRunWish(dry_run, scripts), as_json, as_job, by_ticks)
+        started := create_from_file(search_file, changes, DryRunOptions(dry_run, scripts), as_json, as_job, by_ticks)
     ) is None:
         return
     if job_time_s is not None:
@@ -85,9 +85,9 @@ def submit(
 def submit_driver_job(started: RunnableSearch, job_time_s: float, as_json: bool) -> None:
     """Submit the job that drives the search, unless somebody drives it."""
     folder = started.folder
-    with explained(folder, as_json):
+    with exit_on_driver_errors(folder, as_json):
         job_id = submit_driver(folder, started.spec, started.ledger_url, job_time_s, as_json)
-    answer(
+    print_result(
         submitted_json(folder, job_id=job_id),
         as_json,
         f"search {folder.search_id} is driven by Slurm job {job_id}; its log is {folder.driver_log}\n"
@@ -100,7 +100,7 @@ def _leave_to_ticks(started: RunnableSearch, as_json: bool) -> None:
     folder = started.folder
     write_tick_script(folder, started.ledger_url)
     crontab, scrontab = tick_lines(folder, started.spec)
-    answer(
+    print_result(
         submitted_json(folder, crontab=crontab, scrontab=scrontab),
         as_json,
         "\n".join(
@@ -119,10 +119,10 @@ def _leave_to_ticks(started: RunnableSearch, as_json: bool) -> None:
 def _leave_to_process(started: RunnableSearch, executor: str, no_service: bool, as_json: bool) -> None:
     """Have the user's service drive the search, where one runs, or else a process of its own."""
     folder = started.folder
-    pid = None if no_service else hand_over(folder, started.spec, started.ledger_url)
+    pid = None if no_service else hand_over_to_service(folder, started.spec, started.ledger_url)
     words = "is driven by the service, process" if pid else "runs as process"
     pid = pid or _start_driver(folder, started.ledger_url, executor, as_json)
-    answer(
+    print_result(
         submitted_json(folder, pid=pid),
         as_json,
         f"search {folder.search_id} {words} {pid}; its log is {folder.driver_log}\n"
@@ -141,11 +141,13 @@ def _start_driver(folder: SearchFolder, url: str, executor: str, as_json: bool) 
 
     command = parlay_command("resume", str(folder.path), "--ledger", url, "--executor", executor)
     created = _fencing(folder)
-    log = os.open(folder.driver_log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+    log_file = os.open(folder.driver_log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
     try:
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log_file, stderr=log_file, start_new_session=True
+        )
     finally:
-        os.close(log)
+        os.close(log_file)
     deadline = time.monotonic() + DRIVER_START_LIMIT_S
     while _fencing(folder) == created:
         if child.poll() is not None:
@@ -168,4 +170,4 @@ def _fencing(folder: SearchFolder) -> int:
 def _fail_to_start(folder: SearchFolder, what: str, as_json: bool) -> NoReturn:
     words = f"{what}\n{tail(folder.driver_log, 5)}"
     problem = Problem("driver", words, fix=f"see {folder.driver_log}, then {resume_fix(folder)}")
-    fail(ExitCode.REFUSED, problem, as_json)
+    exit_with_error(ExitCode.REFUSED, problem, as_json)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
-from orchestrator.cli.output import Exit, answer, fail, say
+from orchestrator.cli.output import Exit, exit_with_error, log, print_result
 from search_spaces.errors import Problem
 
 SYNC_SCHEMA = "parlay.sync/1"
@@ -19,22 +19,24 @@ def sync(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
 
     found = find_search(search, ledger)
     name = found.folder.search_id
-    tracking = open_tracking(found.spec, say)
+    tracking = open_tracking(found.spec, log)
     if tracking is None:
         fix = (
             f"parlay report {found.folder.cli_name} shows it without MLflow; tracking.enabled: true is for a new search"
         )
         message = f"search {name} was not to be tracked"
         problem = Problem("tracking", message, fix=fix, key="tracking.enabled", value=False)
-        fail(ExitCode.BAD_INPUT, problem, as_json)
+        exit_with_error(ExitCode.BAD_INPUT, problem, as_json)
     try:
-        sent = resync(found.folder, tracking, say)
+        sent = resync(found.folder, tracking, log)
     except LeaseHeld as held:
         problem = Problem("held", str(held), fix="its driver sends to MLflow itself; wait for its end")
-        fail(ExitCode.HELD_BY_ANOTHER, problem, as_json)
+        exit_with_error(ExitCode.HELD_BY_ANOTHER, problem, as_json)
     data = {"schema": SYNC_SCHEMA, "search_id": name, "uri": tracking.uri, "run_id": sent.run_id}
     counts = {"sent": sent.num_sent, "unsent": list(sent.unsent)}
-    answer(data | counts, as_json, f"{sent.num_sent} runs of search {name} are in MLflow as they are in its journal")
+    print_result(
+        data | counts, as_json, f"{sent.num_sent} runs of search {name} are in MLflow as they are in its journal"
+    )
     if sent.unsent:
-        say(f"not sent: {', '.join(sent.unsent)}; `parlay sync {found.folder.cli_name}` tries again")
+        log(f"not sent: {', '.join(sent.unsent)}; `parlay sync {found.folder.cli_name}` tries again")
         raise Exit(ExitCode.REFUSED)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.driver_errors import answer_search, exit_code_of, explained
+from orchestrator.cli.driver_errors import exit_code_of, exit_on_driver_errors, print_search
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
-from orchestrator.cli.output import Exit, answer, say
+from orchestrator.cli.output import Exit, log, print_result
 from search_spaces.errors import ExternalError, InputError
 
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 TICK_SCHEMA = "parlay.tick/1"
 
-_OUTLIVES_ITS_DRIVER = ("slurm",)
+_DETACHED_LAUNCHERS = ("slurm",)
 """Not slurm_pilot: its nodes would be held idle from turn to turn, and a pilot that is idle soon ends."""
 
-_KEPT = ("PATH", "LD_LIBRARY_PATH", "PARLAY_HOME", "SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS")
+_INHERITED_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "PARLAY_HOME", "SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS")
 """What says which programs, which ledger and which cluster are meant; trials' jobs inherit it, too."""
 
 
@@ -45,20 +45,20 @@ def tick(
     from orchestrator.records.lookup import find_search
 
     found = find_search(search, ledger)
-    require_jobs_that_stay(found.spec.launcher, "launcher.kind")
-    with explained(found.folder, as_json):
-        record = _ticked(found)
+    require_detached_jobs(found.spec.launcher, "launcher.kind")
+    with exit_on_driver_errors(found.folder, as_json):
+        record = _advance(found)
     if as_json:
-        answer_search(record, found.folder, found.spec, as_json)
+        print_search(record, found.folder, found.spec, as_json)
     else:
-        say(_words(record))
+        log(_format_record(record))
     if record.state.is_ended and (code := exit_code_of(record)) is not ExitCode.SUCCESS:
         raise Exit(code)
 
 
-def require_jobs_that_stay(launcher: LauncherSection, key: str) -> None:
+def require_detached_jobs(launcher: LauncherSection, key: str) -> None:
     """InputError for a search whose trials end with the driver's process."""
-    if launcher.kind not in _OUTLIVES_ITS_DRIVER:
+    if launcher.kind not in _DETACHED_LAUNCHERS:
         raise InputError.of(
             "tick",
             f"launcher.kind is {launcher.kind}",
@@ -77,7 +77,7 @@ def write_tick_script(folder: SearchFolder, ledger_url: str) -> None:
 
     path = folder.path.absolute()
     argv = parlay_command("tick", str(path), "--ledger", ledger_url)
-    environ = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    environ = {name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ}
     write_text(folder.tick_script, render_repeated(argv, path / folder.driver_log.name, environ))
 
 
@@ -91,7 +91,7 @@ def tick_lines(folder: SearchFolder, spec: SearchSpec) -> tuple[str, list[str]]:
     return crontab_line(script), scrontab_lines(script, tick_job_name(folder.search_id), options)
 
 
-def _ticked(found: LocatedSearch) -> SearchRecord:
+def _advance(found: LocatedSearch) -> SearchRecord:
     """The search's record after one turn; one that has ended is left in order, once."""
     from orchestrator.lifecycle.create import prepare
     from orchestrator.lifecycle.drive import SearchCallbacks, drive, make_tracking
@@ -103,13 +103,13 @@ def _ticked(found: LocatedSearch) -> SearchRecord:
     if found.record.state.is_ended and is_in_order:
         return found.record
     candidates = () if found.record.state.is_ended else prepare(found.spec).feasible
-    watcher = SearchCallbacks(say, driver_context=DriverSignals().handling)
+    watcher = SearchCallbacks(log, driver_context=DriverSignals().handling)
     return drive(
         found.folder, found.spec, candidates, make_tracking(found.spec), found.ledger_url, watcher, go=Driver.advance
     )
 
 
-def _words(record: SearchRecord) -> str:
+def _format_record(record: SearchRecord) -> str:
     from trials.analysis.verdict import display_state
 
     ended = sum(trial.state.is_ended for trial in record.trials)
@@ -136,18 +136,18 @@ def _tick_all(ledger: str | None, as_json: bool) -> None:
     for search_id in ids:
         try:
             found = find_search(search_id, url)
-            if found.spec.launcher.kind not in _OUTLIVES_ITS_DRIVER:
+            if found.spec.launcher.kind not in _DETACHED_LAUNCHERS:
                 continue
-            record = _ticked(found)
+            record = _advance(found)
         except LeaseHeld as error:
             held.append(search_id)
-            say(str(error))
+            log(str(error))
         except (InputError, ExternalError, OSError, LeaseLost, FencedError) as error:
             refused.append({"search_id": search_id, "message": str(error)})
-            say(f"{search_id}: {error}")
+            log(f"{search_id}: {error}")
         else:
             told.append(search_summary(record, found.spec, found.folder))
-            say(_words(record))
-    answer({"schema": TICK_SCHEMA, "searches": told, "held": held, "refused": refused}, as_json)
+            log(_format_record(record))
+    print_result({"schema": TICK_SCHEMA, "searches": told, "held": held, "refused": refused}, as_json)
     if refused or held:
         raise Exit(ExitCode.REFUSED if refused else ExitCode.HELD_BY_ANOTHER)

@@ -36,7 +36,7 @@ from orchestrator.cli import (
     tick,
     watch,
 )
-from orchestrator.cli.output import answer
+from orchestrator.cli.output import print_result
 
 app = typer.Typer(
     name="parlay",
@@ -80,7 +80,7 @@ app.add_typer(slurm_sandbox.commands)
 
 def _print_version(is_asked: bool) -> None:
     if is_asked:
-        answer({}, False, f"parlay {version('parlay')}")
+        print_result({}, False, f"parlay {version('parlay')}")
         raise typer.Exit
 
 

@@ -10,23 +10,23 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from orchestrator.cli.driver_errors import answer_search, exit_code_of, resume_fix
+from orchestrator.cli.driver_errors import exit_code_of, print_search, resume_fix
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
-from orchestrator.cli.output import Exit, fail, say
+from orchestrator.cli.output import Exit, exit_with_error, log
 from search_spaces.errors import ExternalError, InputError, Problem
 
 if TYPE_CHECKING:
     from trials.files.folders import SearchFolder
     from trials.ledger.events import Event, SearchRecord
 
-LOOK_S = 1.0
+JOURNAL_POLL_S = 1.0
 """Between two looks at a search's journal."""
-DRIVER_LOOK_S = 5.0
+DRIVER_POLL_S = 5.0
 """Between two looks at who drives it."""
-PATIENCE_S = 10.0
+NO_DRIVER_LIMIT_S = 10.0
 """How long a search may be without a driver, and without anybody who would bring one, until it is left."""
-SETTLE_S = 60.0
+DRIVER_END_LIMIT_S = 60.0
 """How long the end of a driver that has ended its search is waited for."""
 
 
@@ -41,13 +41,15 @@ def watch(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = F
     view = LiveView(spec.objective, spec.global_batch_size, spec.baseline_key, stream)
     try:
         with _terms_interrupt(), view:
-            record = Watch(folder, view, say, who_drives).follow()
+            record = SearchFollower(folder, view, log, driver_status).follow()
     except KeyboardInterrupt:
         fix = f"parlay watch {folder.cli_name} comes back to it, parlay cancel {folder.cli_name} ends it"
-        fail(ExitCode.INTERRUPTED, Problem("interrupted", "the search goes on without this view", fix=fix), as_json)
-    answer_search(record, folder, spec, as_json)
+        exit_with_error(
+            ExitCode.INTERRUPTED, Problem("interrupted", "the search goes on without this view", fix=fix), as_json
+        )
+    print_search(record, folder, spec, as_json)
     if not record.state.is_ended:
-        say(f"left, since nobody drives the search; nothing is lost: {resume_fix(folder)}")
+        log(f"left, since nobody drives the search; nothing is lost: {resume_fix(folder)}")
         raise Exit(ExitCode.STOPPED_EARLY)
     if (code := exit_code_of(record)) is not ExitCode.SUCCESS:
         raise Exit(code)
@@ -64,7 +66,7 @@ def _terms_interrupt() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class WhoDrives:
+class DriverStatus:
     """Who drives a search, or why nobody does, in `words`; None where a driver is at work. `is_expected`: one is, or
     will be, without anybody's doing."""
 
@@ -72,7 +74,7 @@ class WhoDrives:
     is_expected: bool = True
 
 
-class View(Protocol):
+class SearchView(Protocol):
     """What shows the search; LiveView does."""
 
     def begin(self, search: SearchRecord) -> None: ...
@@ -80,44 +82,44 @@ class View(Protocol):
     def update(self, search: SearchRecord, event: Event) -> None: ...
 
 
-class Watch:
+class SearchFollower:
     """Reads every second what is new in the search's journal, and has it shown."""
 
     def __init__(
         self,
         folder: SearchFolder,
-        view: View,
+        view: SearchView,
         note: Callable[[str], None],
-        look: Callable[[SearchFolder], WhoDrives],
+        status_of: Callable[[SearchFolder], DriverStatus],
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
     ):
         self._folder = folder
         self._view = view
         self._note = note
-        self._look = look
+        self._driver_status = status_of
         self._clock = clock
         self._wait = wait
-        self._said: str | None = None
+        self._last_note: str | None = None
         self._undriven_since: float | None = None
-        self._driver_looked_at: float | None = None
+        self._driver_polled_at: float | None = None
 
     def follow(self) -> SearchRecord:
         """The search as it has ended, or as it stands once nobody drives it and nobody is expected to.
 
         Raises JournalDamaged, and InputError where its folder cannot be seen from here.
         """
-        news = self._news()
-        record = next(news)
+        records = self._records()
+        record = next(records)
         self._view.begin(record)
-        while not record.state.is_ended and not self._is_left():
-            self._wait(LOOK_S)
-            record = next(news)
+        while not record.state.is_ended and not self._is_abandoned():
+            self._wait(JOURNAL_POLL_S)
+            record = next(records)
         if record.state.is_ended:
-            self._let_it_settle()
+            self._wait_for_driver_end()
         return record
 
-    def _news(self) -> Iterator[SearchRecord]:
+    def _records(self) -> Iterator[SearchRecord]:
         """The search as it stands at each look; what happened since the first one is shown."""
         from trials.ledger.journal import Journal, JournalDamaged, search_after
 
@@ -134,51 +136,51 @@ class Watch:
                 journal, search = Journal(self._folder.journal), None  # its writer may have taken a line back
                 continue
             except OSError as error:
-                self._say(f"{self._folder.journal}: {error.strerror}; retrying")
+                self._note_once(f"{self._folder.journal}: {error.strerror}; retrying")
             if search is None:
-                raise _not_seen(self._folder)
+                raise _unreachable_error(self._folder)
             seen = max(seen or 0, search.last_seq)
             yield search
 
-    def _is_left(self) -> bool:
+    def _is_abandoned(self) -> bool:
         """Whether the search is to be left, since nobody drives it; who does is looked at from time to time."""
         now = self._clock()
-        if self._driver_looked_at is not None and now - self._driver_looked_at < DRIVER_LOOK_S:
+        if self._driver_polled_at is not None and now - self._driver_polled_at < DRIVER_POLL_S:
             return False
-        self._driver_looked_at = now
-        found = seen_driver(self._folder, self._look)
-        self._say(found.words)
+        self._driver_polled_at = now
+        found = read_driver_status(self._folder, self._driver_status)
+        self._note_once(found.words)
         if found.is_expected:
             self._undriven_since = None
             return False
         self._undriven_since = now if self._undriven_since is None else self._undriven_since
-        return now - self._undriven_since >= PATIENCE_S
+        return now - self._undriven_since >= NO_DRIVER_LIMIT_S
 
-    def _let_it_settle(self) -> None:
+    def _wait_for_driver_end(self) -> None:
         """Wait for the recipe and for MLflow, which its driver sees to after the last event."""
-        deadline = self._clock() + SETTLE_S
-        while self._clock() < deadline and seen_driver(self._folder, self._look).words is None:
-            self._wait(LOOK_S)
+        deadline = self._clock() + DRIVER_END_LIMIT_S
+        while self._clock() < deadline and read_driver_status(self._folder, self._driver_status).words is None:
+            self._wait(JOURNAL_POLL_S)
 
-    def _say(self, words: str | None) -> None:
+    def _note_once(self, words: str | None) -> None:
         """Each remark once, until another one takes its place."""
-        if words is not None and words != self._said:
+        if words is not None and words != self._last_note:
             self._note(words)
-        self._said = words
+        self._last_note = words
 
 
-def seen_driver(folder: SearchFolder, look: Callable[[SearchFolder], WhoDrives]) -> WhoDrives:
+def read_driver_status(folder: SearchFolder, status_of: Callable[[SearchFolder], DriverStatus]) -> DriverStatus:
     """What a look tells; also where it cannot be taken just now."""
     try:
-        return look(folder)
+        return status_of(folder)
     except ExternalError as refused:
         fix = f"; {refused.fix}" if refused.fix else ""
-        return WhoDrives(f"who drives the search cannot be seen: {refused}{fix}")
+        return DriverStatus(f"who drives the search cannot be seen: {refused}{fix}")
     except (OSError, ValueError) as error:
-        return WhoDrives(f"who drives the search cannot be seen: {error}")
+        return DriverStatus(f"who drives the search cannot be seen: {error}")
 
 
-def who_drives(folder: SearchFolder) -> WhoDrives:
+def driver_status(folder: SearchFolder) -> DriverStatus:
     """Who drives the search now, by its lease, by the service, and by what begins its drivers. Slurm is asked only
     where nobody holds the lease, and of jobs that drive."""
     from orchestrator.search.lease import LeaseHeld, current_lease
@@ -187,15 +189,15 @@ def who_drives(folder: SearchFolder) -> WhoDrives:
     now = time.time()
     lease = current_lease(folder)
     if lease is not None and lease.is_held(now):
-        return WhoDrives() if lease.is_fresh(now) else WhoDrives(str(LeaseHeld(lease, now)))
-    if (kept := _in_service(folder)) is not None:
-        return kept
+        return DriverStatus() if lease.is_fresh(now) else DriverStatus(str(LeaseHeld(lease, now)))
+    if (in_service := _in_service(folder)) is not None:
+        return in_service
     nobody = "nobody drives the search" + ("" if lease is None else f" since {utc_text(lease.heartbeat_at)}")
     if folder.tick_script.exists():
-        return WhoDrives(f"{nobody}: {_next_tick(folder)}")
+        return DriverStatus(f"{nobody}: {_next_tick(folder)}")
     if folder.driver_script.exists():
         return _next_job(folder, nobody)
-    return WhoDrives(f"{nobody}: {resume_fix(folder)} goes on with it", is_expected=False)
+    return DriverStatus(f"{nobody}: {resume_fix(folder)} goes on with it", is_expected=False)
 
 
 def _next_tick(folder: SearchFolder) -> str:
@@ -209,7 +211,7 @@ def _next_tick(folder: SearchFolder) -> str:
     return "it waits for its next tick, which cron starts"
 
 
-def _next_job(folder: SearchFolder, nobody: str) -> WhoDrives:
+def _next_job(folder: SearchFolder, nobody: str) -> DriverStatus:
     """Where the driver's job is that takes the search next; while Slurm does not answer there may be one."""
     from orchestrator.lifecycle import driver_queue
     from slurm.interface import SlurmUnreachable
@@ -218,14 +220,16 @@ def _next_job(folder: SearchFolder, nobody: str) -> WhoDrives:
         words = driver_queue.driver_in_queue(folder.search_id, driver_queue.shared_jobs())
     except SlurmUnreachable as error:
         fix = f"{resume_fix(folder)} goes on with it, too"
-        return WhoDrives(f"{nobody}: it waits for its driver's next job, of which Slurm does not tell ({error}); {fix}")
+        return DriverStatus(
+            f"{nobody}: it waits for its driver's next job, of which Slurm does not tell ({error}); {fix}"
+        )
     if words is None:
         fix = f"{resume_fix(folder)} --as-job goes on with it"
-        return WhoDrives(f"{nobody}, and no job of its driver is in Slurm's queue: {fix}", is_expected=False)
-    return WhoDrives(f"{nobody}: {words}")
+        return DriverStatus(f"{nobody}, and no job of its driver is in Slurm's queue: {fix}", is_expected=False)
+    return DriverStatus(f"{nobody}: {words}")
 
 
-def _in_service(folder: SearchFolder) -> WhoDrives | None:
+def _in_service(folder: SearchFolder) -> DriverStatus | None:
     """How the search stands with the service, where one runs that drives it."""
     from orchestrator.service.client import running_service
     from trials.ledger.location import home_folder
@@ -236,11 +240,11 @@ def _in_service(folder: SearchFolder) -> WhoDrives | None:
         return None
     if driver["state"] == "stopped":
         words = f"the service drives it no more: {driver['detail']}; {resume_fix(folder)} goes on with it"
-        return WhoDrives(words, is_expected=False)
-    return WhoDrives("the search waits for the service to drive it")
+        return DriverStatus(words, is_expected=False)
+    return DriverStatus("the search waits for the service to drive it")
 
 
-def _not_seen(folder: SearchFolder) -> InputError:
+def _unreachable_error(folder: SearchFolder) -> InputError:
     return InputError.of(
         "unknown_id",
         f"{folder.journal} cannot be seen from here",

@@ -15,10 +15,10 @@ from dashboards.text import printable
 from orchestrator.service.pages import is_page, refusal_page
 from search_spaces.errors import Problem
 
-MOST_BODY_BYTES = 2**20
-MOST_REFUSALS, REFUSALS_S = 20, 60.0
+MAX_BODY_BYTES = 2**20
+MAX_LOGGED_REJECTIONS, REJECTIONS_WINDOW_S = 20, 60.0
 """Of requests that are not let in, so many have a line of the log in so many seconds."""
-_LONGEST_LOGGED = 200
+_MAX_LOGGED_PATH = 200
 
 
 class AuthMiddleware:
@@ -33,26 +33,26 @@ class AuthMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begun, status, is_strangers = time.monotonic(), 0, True
+        begun, status, is_unauthenticated = time.monotonic(), 0, True
 
         async def noted(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-            await (last_answer(send) if is_strangers else send)(message)
+            await (last_answer(send) if is_unauthenticated else send)(message)
 
         try:
             self._auth_policy.admit(scope, _is_readable_page(scope))
-            is_strangers = scope["path"] == ENTRY_PATH  # anybody may try a key
+            is_unauthenticated = scope["path"] == ENTRY_PATH  # anybody may try a key
             body = await _whole_body(Headers(scope=scope), receive)
             _require_json(scope["method"], Headers(scope=scope), body)
             await self._app(scope, _replay_body(body, receive), noted)
         except RequestRejected as refused:
             await _refusal(refused, scope["path"])(scope, receive, noted)
         finally:
-            path = printable(scope["path"])[:_LONGEST_LOGGED]  # without the query, and never a header
+            path = printable(scope["path"])[:_MAX_LOGGED_PATH]  # without the query, and never a header
             line = f"{scope['method']} {path} {status} {1000 * (time.monotonic() - begun):.0f} ms"
-            self._lines.write(line, is_strangers, time.monotonic())
+            self._lines.write(line, is_unauthenticated, time.monotonic())
 
 
 class _RequestLog:
@@ -61,15 +61,15 @@ class _RequestLog:
     def __init__(self, log: Callable[[str], None]):
         self._log = log
         self._since = 0.0
-        self._num_refused = 0
+        self._num_rejected = 0
 
-    def write(self, line: str, is_strangers: bool, now: float) -> None:
-        if now - self._since >= REFUSALS_S:
-            if self._num_refused > MOST_REFUSALS:
-                self._log(f"{self._num_refused - MOST_REFUSALS} more requests were not let in")
-            self._since, self._num_refused = now, 0
-        self._num_refused += is_strangers
-        if not is_strangers or self._num_refused <= MOST_REFUSALS:
+    def write(self, line: str, is_unauthenticated: bool, now: float) -> None:
+        if now - self._since >= REJECTIONS_WINDOW_S:
+            if self._num_rejected > MAX_LOGGED_REJECTIONS:
+                self._log(f"{self._num_rejected - MAX_LOGGED_REJECTIONS} more requests were not let in")
+            self._since, self._num_rejected = now, 0
+        self._num_rejected += is_unauthenticated
+        if not is_unauthenticated or self._num_rejected <= MAX_LOGGED_REJECTIONS:
             self._log(line)
 
 
@@ -97,7 +97,7 @@ def _refusal(refused: RequestRejected, path: str) -> Response:
 async def _whole_body(headers: Headers, receive: Receive) -> bytes:
     """The body, chunked or not; RequestRejected for one that is too large, as soon as that is known."""
     declared = headers.get("content-length", "0")
-    if declared.isdigit() and int(declared) > MOST_BODY_BYTES:
+    if declared.isdigit() and int(declared) > MAX_BODY_BYTES:
         raise _too_large()
     body = b""
     while True:
@@ -105,16 +105,14 @@ async def _whole_body(headers: Headers, receive: Receive) -> bytes:
         if message["type"] == "http.disconnect":
             return body
         body += message.get("body", b"")
-        if len(body) > MOST_BODY_BYTES:
+        if len(body) > MAX_BODY_BYTES:
             raise _too_large()
         if not message.get("more_body", False):
             return body
 
 
 def _too_large() -> RequestRejected:
-    return RequestRejected(
-        413, "too_large", f"the body is larger than {MOST_BODY_BYTES} bytes", "name files, send none"
-    )
+    return RequestRejected(413, "too_large", f"the body is larger than {MAX_BODY_BYTES} bytes", "name files, send none")
 
 
 def _require_json(method: str, headers: Headers, body: bytes) -> None:

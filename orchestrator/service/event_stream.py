@@ -15,7 +15,7 @@ from trials.ledger.journal import Journal, JournalDamaged, search_of
 
 T = TypeVar("T")
 
-LOOK_S = 0.25
+POLL_S = 0.25
 """Between two looks at a journal."""
 SILENCE_S = 15.0
 """After which a comment says that the line still stands."""
@@ -79,7 +79,7 @@ async def _stream(
         if time.monotonic() - told_at > SILENCE_S:
             yield ": nothing new\n\n"
             told_at = time.monotonic()
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
         found = await run_in_thread(follower.size)
         news = await run_in_thread(follower.read_new) if found != size else []  # a journal only grows
         size = found

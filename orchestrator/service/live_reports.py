@@ -19,14 +19,14 @@ from orchestrator.service.event_stream import JournalFollower, run_in_thread
 from search_spaces.errors import InputError
 from trials.ledger.events import SearchRecord
 
-LOOK_S = 0.5
+POLL_S = 0.5
 """Between two looks at a search."""
-LEAST_PAUSE_S = 3.0
-MOST_SHARE = 0.1
+MIN_PAUSE_S = 3.0
+MAX_CPU_SHARE = 0.1
 """Of a processor's time, spent on one search's report: after a long rendering the pause is longer."""
-ALIVE_S = 5.0
+KEEPALIVE_S = 5.0
 """After which a page is told that the line still stands."""
-_MOST_KEPT = 16
+_MAX_CACHED = 16
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,11 @@ class LiveReport:
         if not self._lock.acquire(blocking=before is None) and before is not None:
             return before
         try:
-            return self._renewed()
+            return self._refreshed()
         finally:
             self._lock.release()
 
-    def _renewed(self) -> Rendering:
+    def _refreshed(self) -> Rendering:
         self._follower.read_new()
         search = self._follower.search
         if search is None:
@@ -75,7 +75,7 @@ class LiveReport:
         if newest is None or (newest.seq != search.last_seq and began_at >= self._due_at):
             newest = Rendering(search.last_seq, search.state.is_ended, self._render(search))
             self._newest, now = newest, self._clock()
-            self._due_at = now + max(LEAST_PAUSE_S, (now - began_at) / MOST_SHARE)
+            self._due_at = now + max(MIN_PAUSE_S, (now - began_at) / MAX_CPU_SHARE)
         return newest
 
 
@@ -91,15 +91,15 @@ class LiveReports:
         with self._lock:
             report = self._reports.get(journal_file)
             if report is None:
-                report = self._reports[journal_file] = LiveReport(journal_file, _rendered)
+                report = self._reports[journal_file] = LiveReport(journal_file, _render)
             self._last[journal_file] = report
             self._last.move_to_end(journal_file)
-            while len(self._last) > _MOST_KEPT:
+            while len(self._last) > _MAX_CACHED:
                 self._last.popitem(last=False)
             return report
 
 
-async def changes(
+async def report_events(
     report: LiveReport, stop_reason: Callable[[], str | None], is_stopping: Callable[[], bool]
 ) -> AsyncIterator[str]:
     """Server-sent events: `report` whenever there is another one to read, up to the last one, and `alive` between.
@@ -111,15 +111,15 @@ async def changes(
     while not is_stopping():
         newest = await run_in_thread(report.newest)
         is_new = newest.seq != told
-        if is_new or time.monotonic() - told_at > ALIVE_S:
+        if is_new or time.monotonic() - told_at > KEEPALIVE_S:
             stopped = await run_in_thread(stop_reason)
             data = {"seq": newest.seq, "is_ended": newest.is_ended, "stopped": stopped}
             yield f"event: {'report' if is_new else 'alive'}\ndata: {json.dumps(data)}\n\n"
             told, told_at = newest.seq, time.monotonic()
         if newest.is_ended:
             return
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
 
 
-def _rendered(search: SearchRecord) -> Page:
+def _render(search: SearchRecord) -> Page:
     return report_without_scripts(report_data(search, time.time()))

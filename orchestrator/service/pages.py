@@ -15,7 +15,7 @@ from dashboards.access.browser_sessions import ENTRY_PATH, Sessions
 from dashboards.report.html import Page
 from dashboards.report.live_page import SearchListRow, live_page, message_page, searches_page
 from orchestrator.service.handlers import RequestHandlers
-from orchestrator.service.live_reports import LiveReport, LiveReports, changes
+from orchestrator.service.live_reports import LiveReport, LiveReports, report_events
 from search_spaces.errors import ExternalError, InputError
 
 _SEARCH_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,60}")
@@ -50,7 +50,7 @@ def refusal_page(status: int, title: str, *sentences: str | None, leads_home: bo
     return _html(message_page(title, *sentences, leads_home=leads_home), status)
 
 
-def _telling(answer: Callable[[_Pages, Request], Response]) -> Callable[[_Pages, Request], Response]:
+def _with_error_page(answer: Callable[[_Pages, Request], Response]) -> Callable[[_Pages, Request], Response]:
     """The answer, or a page that says what keeps it."""
 
     @wraps(answer)
@@ -84,24 +84,24 @@ class _Pages:
             return refusal_page(401, "This address does not open", again)
         return _html(message_page("Come in", goes_to="/"), 200, {"set-cookie": cookie})
 
-    @_telling
+    @_with_error_page
     def searches(self, request: Request) -> Response:
         stopped = self._handlers.stopped_searches()
         return _html(searches_page([_line(row, stopped) for row in self._handlers.searches()["searches"]]))
 
-    @_telling
+    @_with_error_page
     def search(self, request: Request) -> Response:
         return _html(live_page(self._report(request)[0]))
 
-    @_telling
+    @_with_error_page
     def report(self, request: Request) -> Response:
         return _html(self._report(request)[1].newest().page)
 
-    @_telling
+    @_with_error_page
     def events(self, request: Request) -> Response:
         search, report = self._report(request)
         report.newest()  # what is wrong with it is an answer, and not a stream that breaks
-        told = changes(report, lambda: self._handlers.stopped_searches().get(search), self._is_stopping)
+        told = report_events(report, lambda: self._handlers.stopped_searches().get(search), self._is_stopping)
         return StreamingResponse(told, media_type="text/event-stream", headers=_HEADERS)
 
     def _report(self, request: Request) -> tuple[str, LiveReport]:

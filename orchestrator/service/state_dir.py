@@ -22,7 +22,7 @@ from trials.files.folders import read_json
 
 SERVICE_SCHEMA = "parlay.service/1"
 SEARCHES_SCHEMA = "parlay.service_searches/1"
-LONGEST_SOCKET_PATH = 107
+MAX_SOCKET_PATH_BYTES = 107
 """Bytes of a unix socket's path that the kernel allows."""
 _KEY_BYTES = 32
 
@@ -142,7 +142,7 @@ class ServiceStateDir:
 def unix_socket(state_dir: ServiceStateDir) -> Iterator[tuple[socket.socket, Path]]:
     """A listening socket (0600) in the service's folder, or where that path is too long in a private one of /tmp."""
     path = state_dir.folder / "parlay.sock"
-    if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
+    if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
         remove_abandoned()
         path = make_private_folder() / "parlay.sock"
     path.unlink(missing_ok=True)  # we hold the lock: whoever made it is gone

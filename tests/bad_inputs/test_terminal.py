@@ -81,11 +81,11 @@ def test_nothing_that_is_printed_on_a_console_steers_it():
 
 @pytest.mark.bad_input(50)
 def test_a_table_on_a_terminal_is_spelled_out_and_in_a_pipe_as_it_is(desk: Desk, monkeypatch: pytest.MonkeyPatch):
-    from orchestrator.cli.output import answer_table
+    from orchestrator.cli.output import print_table
 
     for is_terminal in (True, False):
         monkeypatch.setattr(sys.stdout, "isatty", lambda is_terminal=is_terminal: is_terminal)
-        answer_table(f"a,b\r\n1,{STEERING}\r\n")
+        print_table(f"a,b\r\n1,{STEERING}\r\n")
         assert is_harmless(desk.capsys.readouterr().out) is is_terminal
 
 

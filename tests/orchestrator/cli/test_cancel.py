@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import main
-from orchestrator.cli.cancel import _cancelled_words
+from orchestrator.cli.cancel import _format_cancelled
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.config.loader import load_search_file
 from orchestrator.lifecycle import cancel, pilot_cleanup
@@ -49,7 +49,7 @@ def test_a_cancel_without_a_slurm_that_answers_ends_and_lists_what_it_could_not_
 
 @pytest.mark.parametrize(("count", "words"), [(0, "no trial was"), (1, "1 trial was"), (2, "2 trials were")])
 def test_what_was_cancelled_is_said_in_words(count, words):
-    assert _cancelled_words(count) == f"{words} cancelled"
+    assert _format_cancelled(count) == f"{words} cancelled"
 
 
 def ended_search_with_a_pilot(folder: Path) -> SearchFolder:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from orchestrator.cli.main import run
-from orchestrator.cli.search_summary import show_search
+from orchestrator.cli.search_summary import print_search_summary
 from orchestrator.config.loader import load_search_file
 from orchestrator.samplers.baselines import GridSampler
 from search_spaces.layouts.layout import Layout
@@ -166,8 +166,8 @@ def test_a_trial_that_stopped_early_is_not_named_as_failed(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     spec, search = load_search_file(write_simulated_search(tmp_path, OK)), SearchUnderTest()
     search.prune(search.start(Layout(micro_batch_size=2)), 100.0)
-    show_search(search.record, spec, SearchFolder(tmp_path))
+    print_search_summary(search.record, spec, SearchFolder(tmp_path))
     assert "failed:" not in capsys.readouterr().out
     search.fail(search.start(Layout(micro_batch_size=4)), FailureReason.HANG)
-    show_search(search.record, spec, SearchFolder(tmp_path))
+    print_search_summary(search.record, spec, SearchFolder(tmp_path))
     assert "failed:  parlay logs t0002" in capsys.readouterr().out

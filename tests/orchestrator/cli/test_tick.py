@@ -93,11 +93,11 @@ def test_ticks_are_refused_where_trials_end_with_their_driver_and_nothing_is_wri
 def test_only_jobs_of_their_own_may_be_left_to_ticks(kind):
     """Between two turns a pilot would stand idle, and end."""
     with pytest.raises(InputError) as refused:
-        tick.require_jobs_that_stay(LauncherSection(kind=kind), "--tick")
+        tick.require_detached_jobs(LauncherSection(kind=kind), "--tick")
     [problem] = refused.value.problems
     assert (problem.key, problem.value, problem.message) == ("--tick", kind, f"launcher.kind is {kind}")
     assert problem.fix == "--launcher slurm, or `parlay submit` without --tick"
-    tick.require_jobs_that_stay(LauncherSection(kind="slurm"), "--tick")
+    tick.require_detached_jobs(LauncherSection(kind="slurm"), "--tick")
 
 
 def test_a_search_that_cannot_be_read_keeps_no_other_from_its_turn(tmp_path, monkeypatch, capsys):

@@ -13,7 +13,14 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.main import run
-from orchestrator.cli.watch import DRIVER_LOOK_S, PATIENCE_S, SETTLE_S, Watch, WhoDrives, who_drives
+from orchestrator.cli.watch import (
+    DRIVER_END_LIMIT_S,
+    DRIVER_POLL_S,
+    NO_DRIVER_LIMIT_S,
+    DriverStatus,
+    SearchFollower,
+    driver_status,
+)
 from orchestrator.lifecycle.driver_job import submit_first_link
 from orchestrator.lifecycle.driver_queue import MAX_AGE_IF_MISSING_S, MAX_AGE_S
 from orchestrator.search.lease import LEASE_DURATION_S, acquire_lease, release_lease
@@ -30,8 +37,8 @@ from trials.files.folders import SearchFolder
 from trials.ledger.events import Event, SearchRecord
 from trials.ledger.journal import Journal
 
-DRIVEN = WhoDrives()
-UNDRIVEN = WhoDrives("nobody drives it", is_expected=False)
+DRIVEN = DriverStatus()
+UNDRIVEN = DriverStatus("nobody drives it", is_expected=False)
 
 
 class Theatre:
@@ -55,7 +62,7 @@ class Theatre:
         journal.close()
 
     def watch(self) -> SearchRecord:
-        return Watch(self.folder, self, self.said.append, self._stands, lambda: self.now, self._wait).follow()
+        return SearchFollower(self.folder, self, self.said.append, self._stands, lambda: self.now, self._wait).follow()
 
     def begin(self, search: SearchRecord) -> None:
         self.began.append(search)
@@ -64,7 +71,7 @@ class Theatre:
         assert search.last_seq == event.seq
         self.shown.append(event)
 
-    def _stands(self, folder: SearchFolder) -> WhoDrives:
+    def _stands(self, folder: SearchFolder) -> DriverStatus:
         self.looks += 1
         return self.standing
 
@@ -106,14 +113,14 @@ def test_a_search_that_has_ended_is_shown_at_once(theatre, story):
 def test_a_driver_that_does_not_leave_is_not_waited_for_longer_than_a_minute(theatre, story):
     theatre.write(*story.events)
     theatre.watch()
-    assert theatre.now == SETTLE_S
+    assert theatre.now == DRIVER_END_LIMIT_S
 
 
 def test_a_search_without_a_driver_is_left_after_a_while_and_said_once(theatre, story):
     theatre.write(*story.events[:-1])
     theatre.standing = UNDRIVEN
     assert not theatre.watch().state.is_ended
-    assert theatre.now == PATIENCE_S
+    assert theatre.now == NO_DRIVER_LIMIT_S
     assert theatre.said == ["nobody drives it"]
 
 
@@ -121,7 +128,7 @@ def test_a_driver_that_comes_in_time_is_followed(theatre, story):
     theatre.write(*story.events[:-1])
     theatre.standing = UNDRIVEN
     theatre.at = {
-        PATIENCE_S - 1: lambda: setattr(theatre, "standing", DRIVEN),
+        NO_DRIVER_LIMIT_S - 1: lambda: setattr(theatre, "standing", DRIVEN),
         40: lambda: setattr(theatre, "standing", UNDRIVEN),
         44: lambda: setattr(theatre, "standing", DRIVEN),
         90: lambda: (theatre.write(story.events[-1]), setattr(theatre, "standing", UNDRIVEN)),
@@ -134,12 +141,12 @@ def test_who_drives_is_looked_at_seldom(theatre, story):
     theatre.write(*story.events[:-1])
     theatre.at = {100: lambda: (theatre.write(story.events[-1]), setattr(theatre, "standing", UNDRIVEN))}
     theatre.watch()
-    assert theatre.looks <= 100 / DRIVER_LOOK_S + 2
+    assert theatre.looks <= 100 / DRIVER_POLL_S + 2
 
 
 def test_one_that_will_be_driven_is_waited_for_and_the_reason_said_once(theatre, story):
     theatre.write(*story.events[:-1])
-    theatre.standing = WhoDrives("it waits for its next tick")
+    theatre.standing = DriverStatus("it waits for its next tick")
     theatre.at = {600: lambda: theatre.write(story.events[-1])}
     assert theatre.watch().state.is_ended
     assert theatre.said == ["it waits for its next tick"]
@@ -224,18 +231,18 @@ class TestWhoDrives:
 
     def test_whoever_holds_it(self, folder):
         lease = acquire_lease(folder, time.time())
-        assert who_drives(folder) == DRIVEN
+        assert driver_status(folder) == DRIVEN
         release_lease(folder, lease, time.time())
-        assert not who_drives(folder).is_expected
+        assert not driver_status(folder).is_expected
 
     def test_one_that_lives_and_does_not_answer_is_named_with_what_frees_the_search(self, folder):
         acquire_lease(folder, time.time() - 3 * LEASE_DURATION_S)
-        standing = who_drives(folder)
+        standing = driver_status(folder)
         assert standing.is_expected
         assert f"kill -CONT {os.getpid()}" in standing.words
 
     def test_nobody_and_how_to_go_on(self, folder):
-        standing = who_drives(folder)
+        standing = driver_status(folder)
         assert standing.words == f"nobody drives the search: parlay resume {folder.search_id} goes on with it"
         assert not standing.is_expected
 
@@ -243,7 +250,7 @@ class TestWhoDrives:
     def test_whoever_is_begun_by_others_is_expected_while_slurm_does_not_answer(self, folder, queue, script, word):
         getattr(folder, script).touch()
         queue.slurm.cluster.controller_down(for_s=60.0)
-        standing = who_drives(folder)
+        standing = driver_status(folder)
         assert standing.is_expected
         assert word in standing.words
 
@@ -251,7 +258,7 @@ class TestWhoDrives:
     def test_a_job_that_waits_to_drive_is_named_with_slurms_reason(self, folder, queue, script, what):
         getattr(folder, script).touch()
         job_id = queue.submit(f"{folder.search_id}.{script.partition('_')[0]}")
-        standing = who_drives(folder)
+        standing = driver_status(folder)
         assert standing.is_expected
         assert what in standing.words
         assert standing.words.endswith(f"job {job_id} waits in the queue: Resources")
@@ -260,16 +267,16 @@ class TestWhoDrives:
         folder.driver_script.touch()
         job_id = queue.submit(f"{folder.search_id}.driver")
         queue.others_end()
-        assert who_drives(folder).words.endswith(f"job {job_id} runs on n1 and does not hold the search yet")
+        assert driver_status(folder).words.endswith(f"job {job_id} runs on n1 and does not hold the search yet")
         queue.slurm.cluster.requeue(job_id)
-        standing = who_drives(folder)
+        standing = driver_status(folder)
         assert standing.is_expected
         assert f"job {job_id} waits in the queue: " in standing.words
 
     def test_without_a_job_in_the_queue_nobody_is_expected_to_drive(self, folder, queue):
         folder.driver_script.touch()
         queue.submit("another-search.driver")
-        standing = who_drives(folder)
+        standing = driver_status(folder)
         assert not standing.is_expected
         assert standing.words.endswith(f"parlay resume {folder.search_id} --as-job goes on with it")
         assert queue.asked == [MAX_AGE_S, MAX_AGE_IF_MISSING_S]
@@ -277,7 +284,7 @@ class TestWhoDrives:
     def test_slurm_is_asked_nothing_while_somebody_drives(self, folder, queue):
         folder.driver_script.touch()
         acquire_lease(folder, time.time())
-        assert who_drives(folder) == DRIVEN
+        assert driver_status(folder) == DRIVEN
         assert queue.asked == []
 
     @pytest.mark.parametrize(
@@ -295,8 +302,8 @@ class TestWhoDrives:
                 return driver
 
         monkeypatch.setattr("orchestrator.service.client.running_service", lambda home: (Service(), {}))
-        assert who_drives(folder).is_expected == is_expected
-        assert ("disk full" in who_drives(folder).words) == (driver is not None and not is_expected)
+        assert driver_status(folder).is_expected == is_expected
+        assert ("disk full" in driver_status(folder).words) == (driver is not None and not is_expected)
 
 
 class TestVerb:
@@ -332,7 +339,7 @@ class TestVerb:
 
         lines = ended.journal.read_bytes().splitlines(keepends=True)
         ended.journal.write_bytes(b"".join(lines[:-2]))
-        monkeypatch.setattr("orchestrator.cli.watch.PATIENCE_S", 0.0)
+        monkeypatch.setattr("orchestrator.cli.watch.NO_DRIVER_LIMIT_S", 0.0)
         assert f"parlay resume {ended.path} goes on with it" in parlay("status", str(ended.path))[2]
         code, out, err = parlay("watch", str(ended.path), "--json")
         assert (code, json.loads(out)["state"]) == (75, "running")
@@ -347,7 +354,7 @@ class TestVerb:
         def interrupt(folder):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("orchestrator.cli.watch.who_drives", interrupt)
+        monkeypatch.setattr("orchestrator.cli.watch.driver_status", interrupt)
         code, _, err = parlay("watch", str(ended.path))
         assert code == 130
         assert "the search goes on without this view" in err

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.dry_run import answer_dry_run
+from orchestrator.cli.dry_run import print_dry_run
 from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.dry_run import first_layouts, write_first_jobs
@@ -63,7 +63,7 @@ def test_the_ranks_are_those_of_the_layouts_and_not_all_of_the_cluster(tmp_path,
     (tmp_path / "setup.sh").touch()
     text = SEARCH.replace("num_nodes: 2}", "num_nodes: 4}").replace("space:\n", "space:\n  num_nodes: 2\n")
     half = load_search_file(write_search(tmp_path, text))
-    answer_dry_run(half, candidates_of(half), None, as_json=False)
+    print_dry_run(half, candidates_of(half), None, as_json=False)
     assert " layouts would be tried on 16 ranks under launcher slurm" in capsys.readouterr().out
 
 

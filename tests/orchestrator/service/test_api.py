@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from dashboards.access.auth import AuthPolicy
 from orchestrator.search.lease import acquire_lease, release_lease
-from orchestrator.service.auth import MOST_BODY_BYTES, MOST_REFUSALS, AuthMiddleware, _RequestLog
+from orchestrator.service.auth import MAX_BODY_BYTES, MAX_LOGGED_REJECTIONS, AuthMiddleware, _RequestLog
 from orchestrator.service.quota_file import QuotaFile
 from search_spaces.errors import ExternalError
 from tests.orchestrator.service.asking import served
@@ -244,7 +244,7 @@ def test_a_ledger_out_of_reach_is_not_our_bug(service, monkeypatch):
 @pytest.mark.parametrize("is_chunked", [False, True])
 def test_a_body_that_is_too_large_is_refused_before_it_is_read(idle, is_chunked):
     piece = b"x" * 2**16
-    content = iter([piece] * (MOST_BODY_BYTES // len(piece) + 1)) if is_chunked else piece * 17
+    content = iter([piece] * (MAX_BODY_BYTES // len(piece) + 1)) if is_chunked else piece * 17
     answer = idle.client.post("/v1/searches", content=content, headers={"content-type": "application/json"})
     assert (answer.status_code, error_of(answer)["code"]) == (413, "too_large")
 
@@ -307,16 +307,19 @@ def test_a_stranger_fills_no_log_and_asks_once_a_connection(path, status):
     client = TestClient(
         AuthMiddleware(nothing, AuthPolicy.on_port("token", 7000, "key"), log.append), base_url="http://127.0.0.1:7000"
     )
-    for _ in range(10 * MOST_REFUSALS):
+    for _ in range(10 * MAX_LOGGED_REJECTIONS):
         answer = client.get(path)
         assert (answer.status_code, answer.headers.get("connection")) == (status, "close")
-    assert len(log) == MOST_REFUSALS
+    assert len(log) == MAX_LOGGED_REJECTIONS
     assert "connection" not in client.get("/v1/health", headers={"authorization": "Bearer token"}).headers
     assert " 200 " in log[-1], "the owner's have a line each"
     lines = _RequestLog(log.append)
-    for now in (*[0.0] * (MOST_REFUSALS + 7), *[61.0] * MOST_REFUSALS, 122.0):
+    for now in (*[0.0] * (MAX_LOGGED_REJECTIONS + 7), *[61.0] * MAX_LOGGED_REJECTIONS, 122.0):
         lines.write("refused", True, now + 1e6)
-    assert log[-MOST_REFUSALS - 2 :] == ["7 more requests were not let in", *["refused"] * (MOST_REFUSALS + 1)]
+    assert log[-MAX_LOGGED_REJECTIONS - 2 :] == [
+        "7 more requests were not let in",
+        *["refused"] * (MAX_LOGGED_REJECTIONS + 1),
+    ]
 
 
 def test_searches_share_what_may_be_in_flight(own_home, tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.serve import hand_over
+from orchestrator.cli.serve import hand_over_to_service
 from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.create import create_search
@@ -153,7 +153,7 @@ def service(monkeypatch):
 
 
 def test_a_running_service_takes_a_search_over(service, search, spec):
-    assert hand_over(search, spec, ledger_url()) == 4711
+    assert hand_over_to_service(search, spec, ledger_url()) == 4711
     assert service.taken == (search.search_id, search.path, ledger_url())
 
 
@@ -175,22 +175,22 @@ def test_a_service_takes_only_what_it_would_run_in_the_same_place(
     for name, value in {"SLURM_CONF": "/etc/slurm.conf", "SLURM_CLUSTERS": "big", **here}.items():
         monkeypatch.setenv(name, value)
     object.__setattr__(spec, "launcher", spec.launcher.model_copy(update={"table": None, **launcher}))
-    assert hand_over(search, spec, ledger_url()) == taker
+    assert hand_over_to_service(search, spec, ledger_url()) == taker
     assert (service.taken is not None) == (taker is not None)
 
 
 def test_what_tells_the_services_slurm_from_this_shells_is_named(service, search, spec, monkeypatch, capsys):
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
     spec = replace(spec, launcher=spec.launcher.model_copy(update={"table": None, "kind": "slurm"}))
-    assert hand_over(search, spec, ledger_url()) is None
+    assert hand_over_to_service(search, spec, ledger_url()) is None
     assert "has another SLURM_CLUSTERS: the search gets a driver of its own" in capsys.readouterr().err
 
 
 def test_a_service_that_refuses_a_search_leaves_it_to_a_driver_of_its_own(service, search, spec, capsys):
     service.refusal = ExternalError("the service does not answer: timed out")
-    assert hand_over(search, spec, ledger_url()) is None
+    assert hand_over_to_service(search, spec, ledger_url()) is None
     assert "a driver of its own" in capsys.readouterr().err
 
 
 def test_without_a_service_a_search_is_handed_to_nobody(search, spec):
-    assert hand_over(search, spec, ledger_url()) is None
+    assert hand_over_to_service(search, spec, ledger_url()) is None

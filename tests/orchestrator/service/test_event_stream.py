@@ -118,7 +118,7 @@ def test_streams_of_a_file_system_that_hangs_hold_up_no_other_and_no_exit(tmp_pa
 
     async def all_of_them() -> list[str]:
         stuck = [asyncio.create_task(told(hanging)) for _ in range(40)]
-        await asyncio.sleep(2 * event_stream.LOOK_S)
+        await asyncio.sleep(2 * event_stream.POLL_S)
         healthy.append(others[0])
         found = await asyncio.wait_for(told(healthy), 5.0)
         for task in stuck:

@@ -11,7 +11,7 @@ import pytest
 
 from dashboards.report.html import Page
 from orchestrator.service import live_reports
-from orchestrator.service.live_reports import LEAST_PAUSE_S, MOST_SHARE, LiveReport, LiveReports, changes
+from orchestrator.service.live_reports import MAX_CPU_SHARE, MIN_PAUSE_S, LiveReport, LiveReports, report_events
 from search_spaces.errors import InputError
 from tests.trials.ledger.stories import SEARCH_ID, Story, measured_story
 from trials.ledger.events import SearchRecord
@@ -59,7 +59,7 @@ def test_however_fast_it_changes_a_pause_lies_between_two_renderings(rig):
     rig.report.newest()
     for _ in range(6):
         rig.grow()
-        rig.now += LEAST_PAUSE_S / 3
+        rig.now += MIN_PAUSE_S / 3
         rig.report.newest()
     assert rig.rendered == [1, 4, 7]
 
@@ -69,7 +69,7 @@ def test_a_long_rendering_has_a_longer_pause(rig):
     rig.grow()
     rig.report.newest()
     rig.grow()
-    rig.now += rig.render_s / MOST_SHARE - 0.1
+    rig.now += rig.render_s / MAX_CPU_SHARE - 0.1
     assert rig.report.newest().seq == 1
     rig.now += 0.2
     assert rig.report.newest().seq == 2
@@ -87,7 +87,7 @@ def test_who_comes_while_another_one_renders_does_not_wait(rig):
 
     rig.report._render = slow
     rig.grow()
-    rig.now += LEAST_PAUSE_S
+    rig.now += MIN_PAUSE_S
     other = threading.Thread(target=rig.report.newest)
     other.start()
     assert begun.wait(10)
@@ -107,14 +107,14 @@ def test_a_page_is_told_of_each_rendering_and_of_the_last_one(rig, monkeypatch):
 
     async def pause(_: float) -> None:
         rig.grow(4)
-        rig.now += LEAST_PAUSE_S
+        rig.now += MIN_PAUSE_S
 
     monkeypatch.setattr(live_reports.asyncio, "sleep", pause)
     assert asyncio.run(told(rig)) == [(1, False), (5, False), (9, False), (13, True)]
 
 
 async def told(rig: LiveRig) -> list[tuple[int, bool]]:
-    blocks = [block async for block in changes(rig.report, lambda: None, lambda: False)][1:]
+    blocks = [block async for block in report_events(rig.report, lambda: None, lambda: False)][1:]
     found = [dict(line.split(": ", 1) for line in block.strip().splitlines()) for block in blocks]
     assert {block["event"] for block in found} == {"report"}
     return [(data["seq"], data["is_ended"]) for data in (json.loads(block["data"]) for block in found)]
@@ -122,7 +122,7 @@ async def told(rig: LiveRig) -> list[tuple[int, bool]]:
 
 def test_a_page_to_which_nothing_happens_is_told_that_the_line_stands_and_how_the_search_does(rig, monkeypatch):
     rig.grow()
-    monkeypatch.setattr(live_reports, "ALIVE_S", -1.0)
+    monkeypatch.setattr(live_reports, "KEEPALIVE_S", -1.0)
     looks = iter([False, False, True])
 
     async def nothing(_: float) -> None:
@@ -131,7 +131,7 @@ def test_a_page_to_which_nothing_happens_is_told_that_the_line_stands_and_how_th
     monkeypatch.setattr(live_reports.asyncio, "sleep", nothing)
 
     async def words() -> list[str]:
-        return [block async for block in changes(rig.report, lambda: "its disk is full", lambda: next(looks))]
+        return [block async for block in report_events(rig.report, lambda: "its disk is full", lambda: next(looks))]
 
     _, *blocks = asyncio.run(words())
     assert [block.splitlines()[0] for block in blocks] == ["event: report", "event: alive"]
@@ -141,16 +141,16 @@ def test_a_page_to_which_nothing_happens_is_told_that_the_line_stands_and_how_th
 def test_the_reports_that_were_looked_at_last_are_kept(tmp_path):
     reports = LiveReports()
     first = id(reports.of(tmp_path / "0"))
-    for number in range(live_reports._MOST_KEPT):
+    for number in range(live_reports._MAX_CACHED):
         assert reports.of(tmp_path / str(number)) is reports.of(tmp_path / str(number))
     assert id(reports.of(tmp_path / "0")) == first
     reports.of(tmp_path / "more")
     assert id(reports.of(tmp_path / "0")) == first
     reports.of(tmp_path / "more still")
-    assert len(reports._reports) == live_reports._MOST_KEPT
+    assert len(reports._reports) == live_reports._MAX_CACHED
 
 
 def test_a_report_that_somebody_looks_at_is_kept_however_many_others_there_are(tmp_path):
     reports = LiveReports()
-    watched = [reports.of(tmp_path / str(number)) for number in range(3 * live_reports._MOST_KEPT)]
-    assert [reports.of(tmp_path / str(number)) for number in range(3 * live_reports._MOST_KEPT)] == watched
+    watched = [reports.of(tmp_path / str(number)) for number in range(3 * live_reports._MAX_CACHED)]
+    assert [reports.of(tmp_path / str(number)) for number in range(3 * live_reports._MAX_CACHED)] == watched
