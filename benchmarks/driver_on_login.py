@@ -1,4 +1,4 @@
-"""What a driver takes of the machine it runs on: processor, memory and processes, of one that stays and of ticks.
+"""What a driver takes of the machine it runs on: processor, memory and processes, of one that stays and of turns.
 
 A search of the default sampler on a real Slurm whose trials hold their nodes for a while and do nothing; what is
 measured is the driver with everything it starts. A phase begins where the search's folder shows it.
@@ -26,14 +26,14 @@ from orchestrator.planning.candidates import candidates_of
 TRIAL_S = 20.0
 TRIALS = 8
 IN_FLIGHT = 4
-TICKS = 5
+TURNS = 5
 LOOK_S = 0.25
 
 COMMAND = (sys.executable, "-P", "-m", "tests.orchestrator.tabled_parlay")
 
 
 def lines(folder: Path, environment: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """A line a phase of the driver that stays, and two for ticks. `folder` is empty yet."""
+    """A line a phase of the driver that stays, and two for turns. `folder` is empty yet."""
     table, search_file = folder / "table.json", folder / "search.yaml"
     search_file.write_text(SEARCH.replace("sampler: random", "sampler: guided").replace("1s}", "30s}"))
     layouts = candidates_of(load_search_file(search_file)).feasible
@@ -43,7 +43,7 @@ def lines(folder: Path, environment: Mapping[str, str]) -> Iterator[dict[str, An
     settings = {"search.max_trials": TRIALS, "search.parallel_trials": IN_FLIGHT, "tracking.enabled": "true"}
     words = [str(search_file), *(word for name, value in settings.items() for word in ("--set", f"{name}={value}"))]
     yield from _staying(folder / "stays", ["run", *words], env)
-    yield from _ticks(folder / "ticks", ["submit", *words, "--tick"], env)
+    yield from _turns(folder / "turns", ["submit", *words, "--cron"], env)
 
 
 def _staying(place: Path, words: Sequence[str], env: Mapping[str, str]) -> Iterator[dict[str, Any]]:
@@ -96,22 +96,22 @@ class _Phase:
         }
 
 
-def _ticks(place: Path, words: Sequence[str], env: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """The dearest of some ticks, which chose layouts and submitted jobs, and the cheapest, which found nothing new."""
+def _turns(place: Path, words: Sequence[str], env: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """The dearest of some turns, which chose layouts and submitted jobs, and the cheapest, which found nothing new."""
     place.mkdir()
     told = subprocess.run([*COMMAND, *words, "--json"], cwd=place, env=env, stdout=subprocess.PIPE, check=True)
     folder = json.loads(told.stdout)["folder"]
     used = []
-    for _ in range(TICKS):
+    for _ in range(TURNS):
         began = time.monotonic()
-        tick = subprocess.Popen([*COMMAND, "tick", folder], cwd=place, env=env, stderr=subprocess.DEVNULL)
-        _, status, usage = os.wait4(tick.pid, 0)
-        tick.returncode = os.waitstatus_to_exitcode(status)
-        if tick.returncode != 0:
-            raise RuntimeError(f"a tick left with {tick.returncode}")
+        turn = subprocess.Popen([*COMMAND, "advance", folder], cwd=place, env=env, stderr=subprocess.DEVNULL)
+        _, status, usage = os.wait4(turn.pid, 0)
+        turn.returncode = os.waitstatus_to_exitcode(status)
+        if turn.returncode != 0:
+            raise RuntimeError(f"a turn left with {turn.returncode}")
         used.append((usage.ru_utime + usage.ru_stime, time.monotonic() - began, usage.ru_maxrss / 1024))
     subprocess.run([*COMMAND, "cancel", folder], cwd=place, env=env, stdout=subprocess.DEVNULL, check=True)
-    for name, (cpu_s, seconds, peak_mib) in (("tick", max(used)), ("idle_tick", min(used))):
+    for name, (cpu_s, seconds, peak_mib) in (("turn", max(used)), ("idle_turn", min(used))):
         yield {
             "phase": name,
             "seconds": round(seconds, 1),

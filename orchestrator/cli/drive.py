@@ -13,7 +13,7 @@ from orchestrator.cli.dry_run import DryRunOptions, print_dry_run
 from orchestrator.cli.exit_codes import ExitCode, code_after
 from orchestrator.cli.options import naming_options
 from orchestrator.cli.output import Exit, log
-from orchestrator.cli.tick import require_detached_jobs
+from orchestrator.cli.advance import require_detached_jobs
 
 if TYPE_CHECKING:
     from orchestrator.cli.options import Change
@@ -30,7 +30,7 @@ def create_from_file(
     dry_run: DryRunOptions,
     as_json: bool,
     as_job: bool = False,
-    by_ticks: bool = False,
+    by_cron: bool = False,
 ) -> RunnableSearch | None:
     """Check everything, then write the search down; None after a dry run, which has answered."""
     from orchestrator.cli.search_summary import describe_upper_limit
@@ -42,8 +42,8 @@ def create_from_file(
         spec = load_search_file(search_file, [change.text for change in changes])
         if as_job:
             require_slurm(spec)
-        if by_ticks:
-            require_detached_jobs(spec.launcher, "--tick")
+        if by_cron:
+            require_detached_jobs(spec.launcher, "--cron")
         search = validate_search(spec, log)
         if dry_run.enabled:
             print_dry_run(search.spec, search.space, dry_run.scripts, as_json)

@@ -45,8 +45,9 @@ JobTime = Annotated[
 ExecutorName = Annotated[
     str, typer.Option("--executor", help="thread: drive in this process. ray: in a Ray actor, which it starts.")
 ]
-ByTicks = Annotated[
-    bool, typer.Option("--tick", help="Start no driver: print what has cron or scrontab drive it by turns.")
+ByCron = Annotated[
+    bool,
+    typer.Option("--cron", help="Start no driver; print the lines with which cron or scrontab advances the search."),
 ]
 NoService = Annotated[
     bool, typer.Option("--no-service", help="A driver of its own, although `parlay serve` runs and would drive it.")

@@ -28,9 +28,9 @@ def wants_ray(executor: str) -> bool:
     return executor_named(executor) is ExecutorKind.RAY
 
 
-def require_local_driver(as_job: bool, by_ticks: bool) -> None:
+def require_local_driver(as_job: bool, by_cron: bool) -> None:
     """InputError for a Ray that nothing would start: other drivers start nothing that stays."""
-    if as_job or by_ticks:
+    if as_job or by_cron:
         rule = "a driver in a job, or of one turn, is a process of its own"
         raise InputError.of(
             "usage", "goes with a driver on this machine", rule=rule, fix="leave it out", key="--executor"

@@ -25,7 +25,7 @@ def resume(
 
     job_time_s = driver_job_time_s(as_job, job_time)
     if in_ray := wants_ray(executor):
-        require_local_driver(as_job, by_ticks=False)
+        require_local_driver(as_job, by_cron=False)
     found = find_search(search, ledger)
     started = reopen_search(found, log)
     if in_ray and not found.record.state.is_ended:

@@ -15,7 +15,7 @@ from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import (
     AsJob,
     AsJson,
-    ByTicks,
+    ByCron,
     DryRun,
     ExecutorName,
     JobTime,
@@ -32,7 +32,7 @@ from orchestrator.cli.options import (
 from orchestrator.cli.output import exit_with_error, print_result
 from orchestrator.cli.ray_driver import require_local_driver, wants_ray
 from orchestrator.cli.serve import hand_over_to_service
-from orchestrator.cli.tick import tick_lines, write_tick_script
+from orchestrator.cli.advance import cron_lines, write_cron_script
 from search_spaces.errors import InputError, Problem
 from trials.files.text import tail
 
@@ -55,7 +55,7 @@ def submit(
     ledger: LedgerUrl = None,
     as_job: AsJob = False,
     job_time: JobTime = None,
-    by_ticks: ByTicks = False,
+    by_cron: ByCron = False,
     no_service: NoService = False,
     executor: ExecutorName = "thread",
     dry_run: DryRun = False,
@@ -66,18 +66,18 @@ def submit(
     changes = to_overrides(sets, launcher, sampler, work_dir, ledger)
     job_time_s = driver_job_time_s(as_job, job_time)
     if wants_ray(executor):
-        require_local_driver(as_job, by_ticks)
-    if by_ticks and as_job:
+        require_local_driver(as_job, by_cron)
+    if by_cron and as_job:
         rule = "a search has one kind of driver"
-        raise InputError.of("usage", "goes without --as-job", rule=rule, fix="leave out one of them", key="--tick")
+        raise InputError.of("usage", "goes without --as-job", rule=rule, fix="leave out one of them", key="--cron")
     if (
-        started := create_from_file(search_file, changes, DryRunOptions(dry_run, scripts), as_json, as_job, by_ticks)
+        started := create_from_file(search_file, changes, DryRunOptions(dry_run, scripts), as_json, as_job, by_cron)
     ) is None:
         return
     if job_time_s is not None:
         submit_driver_job(started, job_time_s, as_json)
-    elif by_ticks:
-        _leave_to_ticks(started, as_json)
+    elif by_cron:
+        _leave_to_cron(started, as_json)
     else:
         _leave_to_process(started, executor, no_service, as_json)
 
@@ -95,11 +95,11 @@ def submit_driver_job(started: RunnableSearch, job_time_s: float, as_json: bool)
     )
 
 
-def _leave_to_ticks(started: RunnableSearch, as_json: bool) -> None:
+def _leave_to_cron(started: RunnableSearch, as_json: bool) -> None:
     """Say what drives the search from now on, which is for the user to set up."""
     folder = started.folder
-    write_tick_script(folder, started.ledger_url)
-    crontab, scrontab = tick_lines(folder, started.spec)
+    write_cron_script(folder, started.ledger_url)
+    crontab, scrontab = cron_lines(folder, started.spec)
     print_result(
         submitted_json(folder, crontab=crontab, scrontab=scrontab),
         as_json,

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli import (
+    advance,
     best,
     calibrate,
     cancel,
@@ -33,7 +34,6 @@ from orchestrator.cli import (
     status,
     submit,
     sync,
-    tick,
     watch,
 )
 from orchestrator.cli.output import print_result
@@ -54,7 +54,7 @@ for verb in (
     submit.submit,
     resume.resume,
     cancel.cancel,
-    tick.tick,
+    advance.advance,
     status.status,
     best.best,
     logs.logs,

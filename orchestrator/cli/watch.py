@@ -193,22 +193,22 @@ def driver_status(folder: SearchFolder) -> DriverStatus:
     if (in_service := _in_service(folder)) is not None:
         return in_service
     nobody = "nobody drives the search" + ("" if lease is None else f" since {utc_text(lease.heartbeat_at)}")
-    if folder.tick_script.exists():
-        return DriverStatus(f"{nobody}: {_next_tick(folder)}")
+    if folder.cron_script.exists():
+        return DriverStatus(f"{nobody}: {_next_turn(folder)}")
     if folder.driver_script.exists():
         return _next_job(folder, nobody)
     return DriverStatus(f"{nobody}: {resume_fix(folder)} goes on with it", is_expected=False)
 
 
-def _next_tick(folder: SearchFolder) -> str:
-    """What begins the search's next tick: a job of scrontab's is in Slurm's queue, of cron nobody tells."""
+def _next_turn(folder: SearchFolder) -> str:
+    """What begins the search's next turn: a job of scrontab's is in Slurm's queue, of cron nobody tells."""
     from orchestrator.lifecycle import driver_queue
     from slurm.interface import SlurmUnreachable
 
     with suppress(SlurmUnreachable):
-        if (words := driver_queue.tick_in_queue(folder.search_id, driver_queue.shared_jobs())) is not None:
+        if (words := driver_queue.cron_job_in_queue(folder.search_id, driver_queue.shared_jobs())) is not None:
             return words
-    return "it waits for its next tick, which cron starts"
+    return "it waits for its next turn, which cron starts"
 
 
 def _next_job(folder: SearchFolder, nobody: str) -> DriverStatus:

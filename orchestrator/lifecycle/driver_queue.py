@@ -19,8 +19,8 @@ MAX_AGE_IF_MISSING_S = 5.0
 """The same where it lacks the job, which may have been submitted since."""
 
 
-def tick_job_name(search_id: str) -> str:
-    return f"{search_id}.tick"
+def cron_job_name(search_id: str) -> str:
+    return f"{search_id}.cron"
 
 
 def shared_jobs() -> Callable[[float], SqueueSnapshot]:
@@ -34,9 +34,9 @@ def driver_in_queue(search_id: str, jobs: Callable[[float], SqueueSnapshot]) -> 
     return _describe("its driver's job", _find(job_name(search_id), jobs))
 
 
-def tick_in_queue(search_id: str, jobs: Callable[[float], SqueueSnapshot]) -> str | None:
-    """Describe the state of its next tick's job, where scrontab starts it; else as above."""
-    return _describe("its next tick, job", _find(tick_job_name(search_id), jobs))
+def cron_job_in_queue(search_id: str, jobs: Callable[[float], SqueueSnapshot]) -> str | None:
+    """Describe the state of its next turn's job, where scrontab starts it; else as above."""
+    return _describe("its next turn, job", _find(cron_job_name(search_id), jobs))
 
 
 def _find(name: str, jobs: Callable[[float], SqueueSnapshot]) -> JobSnapshot | None:

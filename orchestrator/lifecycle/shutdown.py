@@ -18,7 +18,7 @@ from trials.ledger.events import SearchRecord
 
 MLFLOW_SCHEMA = "parlay.mlflow/1"
 MLFLOW_FLUSH_TIMEOUT_S = 30.0
-"""Timeout of the last MLflow synchronisation of a search or a tick."""
+"""Timeout of the last MLflow synchronisation of a search or a turn."""
 MLFLOW_INTERRUPTED_FLUSH_TIMEOUT_S = 5.0
 """The same for a driver that was interrupted: a resumed search sends the rest."""
 

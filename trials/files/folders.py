@@ -124,9 +124,9 @@ class SearchFolder:
         return self.path / "driver.sh"
 
     @property
-    def tick_script(self) -> Path:
+    def cron_script(self) -> Path:
         """What cron starts, where the driver lives for a turn only."""
-        return self.path / "tick.sh"
+        return self.path / "cron.sh"
 
     @property
     def launcher(self) -> Path:

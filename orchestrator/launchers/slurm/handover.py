@@ -1,6 +1,6 @@
 """What a driver that leaves knows of its jobs beside the record, for the next one: how long something is in doubt.
 
-A driver that lives for a turn only (`parlay tick`) would otherwise begin every wait anew, and never end one. Whoever
+A driver that lives for a turn only (`parlay advance`) would otherwise begin every wait anew, and never end one. Whoever
 takes the search over takes the file away with it: what an earlier driver saw holds only while nobody has looked since,
 and one that is killed leaves none, so that its successor waits anew, which is always safe.
 """

@@ -40,7 +40,9 @@ def put_aside(home: Path) -> list[str]:
     return [path.name for path in home.glob("ledger.db.damaged-*[!lm]")]
 
 
-@pytest.mark.parametrize("verb", ["status", "status --all", "best", "logs t0001", "resume", "cancel", "tick", "report"])
+@pytest.mark.parametrize(
+    "verb", ["status", "status --all", "best", "logs t0001", "resume", "cancel", "advance", "report"]
+)
 def test_every_verb_that_meets_it_offers_to_make_it_anew(begun, parlay, own_home, verb):
     code, answer, _ = parlay(*verb.split())
     assert code == 6

@@ -61,7 +61,7 @@ VERBS = """\
 0 export
 0 forecast FOLDER --nodes 2
 0 sync
-2 tick
+2 advance
 0 resume
 0 cancel
 0 ledger rebuild

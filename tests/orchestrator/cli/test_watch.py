@@ -146,10 +146,10 @@ def test_who_drives_is_looked_at_seldom(theatre, story):
 
 def test_one_that_will_be_driven_is_waited_for_and_the_reason_said_once(theatre, story):
     theatre.write(*story.events[:-1])
-    theatre.standing = DriverStatus("it waits for its next tick")
+    theatre.standing = DriverStatus("it waits for its next turn")
     theatre.at = {600: lambda: theatre.write(story.events[-1])}
     assert theatre.watch().state.is_ended
-    assert theatre.said == ["it waits for its next tick"]
+    assert theatre.said == ["it waits for its next turn"]
 
 
 def test_a_journal_that_cannot_be_read_for_a_while_is_said_and_read_again(theatre, story, monkeypatch):
@@ -246,7 +246,7 @@ class TestWhoDrives:
         assert standing.words == f"nobody drives the search: parlay resume {folder.search_id} goes on with it"
         assert not standing.is_expected
 
-    @pytest.mark.parametrize(("script", "word"), [("tick_script", "cron"), ("driver_script", "next job")])
+    @pytest.mark.parametrize(("script", "word"), [("cron_script", "cron"), ("driver_script", "next job")])
     def test_whoever_is_begun_by_others_is_expected_while_slurm_does_not_answer(self, folder, queue, script, word):
         getattr(folder, script).touch()
         queue.slurm.cluster.controller_down(for_s=60.0)
@@ -254,7 +254,7 @@ class TestWhoDrives:
         assert standing.is_expected
         assert word in standing.words
 
-    @pytest.mark.parametrize(("script", "what"), [("tick_script", "next tick"), ("driver_script", "driver's job")])
+    @pytest.mark.parametrize(("script", "what"), [("cron_script", "next turn"), ("driver_script", "driver's job")])
     def test_a_job_that_waits_to_drive_is_named_with_slurms_reason(self, folder, queue, script, what):
         getattr(folder, script).touch()
         job_id = queue.submit(f"{folder.search_id}.{script.partition('_')[0]}")

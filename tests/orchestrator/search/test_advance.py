@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 MINUTE = 60.0
 
 
-def tick(rig: SlurmRig) -> SearchRecord:
+def advance(rig: SlurmRig) -> SearchRecord:
     """Advance the search by a driver of its own, which then releases the lease."""
     driver = rig.open_driver()
     search = driver.advance()
@@ -36,18 +36,18 @@ def tick(rig: SlurmRig) -> SearchRecord:
     return search
 
 
-def tick_until(rig: SlurmRig, is_reached, every_s: float = MINUTE, most: int = 500) -> SearchRecord:
+def advance_until(rig: SlurmRig, is_reached, every_s: float = MINUTE, most: int = 500) -> SearchRecord:
     """Advance the search every `seconds`, as cron does."""
     for _ in range(most):
-        search = tick(rig)
+        search = advance(rig)
         if is_reached(search):
             return search
         rig.cluster.advance(every_s)
-    raise AssertionError(f"still {story(search)} after {most} ticks")
+    raise AssertionError(f"still {story(search)} after {most} turns")
 
 
-def tick_to_the_end(rig: SlurmRig, every_s: float = MINUTE) -> SearchRecord:
-    return tick_until(rig, lambda search: search.state.is_ended, every_s)
+def advance_to_the_end(rig: SlurmRig, every_s: float = MINUTE) -> SearchRecord:
+    return advance_until(rig, lambda search: search.state.is_ended, every_s)
 
 
 @pytest.fixture
@@ -58,8 +58,8 @@ def rig(tmp_path) -> SlurmRig:
 @pytest.mark.parametrize("every_s", [15.0, MINUTE, 5 * MINUTE])
 def test_ticks_find_what_one_driver_finds(tmp_path, every_s):
     stays = eventful(tmp_path / "stays").open_driver().run()
-    rig = eventful(tmp_path / "ticks")
-    search = tick_to_the_end(rig, every_s)
+    rig = eventful(tmp_path / "turns")
+    search = advance_to_the_end(rig, every_s)
     rig.check(search)
     assert {(layout, kind) for _, layout, kind, _, _ in story(search)} == {
         (layout, kind) for _, layout, kind, _, _ in story(stays)
@@ -70,7 +70,7 @@ def test_ticks_find_what_one_driver_finds(tmp_path, every_s):
 
 def test_a_space_that_is_exhausted_has_its_finals(rig):
     rig.limits = Limits(50, 4, finalists=2, finalist_repeats=1)
-    search = tick_to_the_end(rig)
+    search = advance_to_the_end(rig)
     rig.check(search)
     assert len(search.trials) == 9 + 2
     assert search.end_reason is EndReason.SPACE_EXHAUSTED
@@ -78,11 +78,11 @@ def test_a_space_that_is_exhausted_has_its_finals(rig):
 
 def test_a_tick_that_finds_nothing_new_only_takes_over(rig):
     rig.limits, rig.script = Limits(2, 2), lambda spec, restart: Script(duration_s=None)
-    tick(rig)
+    advance(rig)
     rig.cluster.advance(MINUTE)
-    before = tick(rig)
+    before = advance(rig)
     rig.cluster.advance(MINUTE)
-    after = tick(rig)
+    after = advance(rig)
     assert after.last_seq == before.last_seq + 1
     assert after.trials == before.trials
 
@@ -91,7 +91,7 @@ def test_a_tick_that_finds_nothing_new_only_takes_over(rig):
 def test_a_submission_without_an_answer_is_looked_for_by_the_ticks_that_follow(rig, appears_after_s):
     rig.limits = Limits(1, 1)
     rig.slurm.submissions_time_out(1, appears_after_s)
-    search = tick_to_the_end(rig)
+    search = advance_to_the_end(rig)
     rig.check(search)
     assert one_attempt(search).state is TrialState.MEASURED
     assert len(rig.cluster.jobs()) == 1
@@ -100,44 +100,44 @@ def test_a_submission_without_an_answer_is_looked_for_by_the_ticks_that_follow(r
 def test_a_submission_that_never_was_is_repeated_once_the_ticks_have_waited_long_enough(rig):
     rig.limits = Limits(1, 1)
     rig.slurm.submissions_time_out(1, appears_after_s=None)
-    tick(rig)
+    advance(rig)
     began = rig.cluster.time
-    tick_until(rig, lambda search: search.in_flight[0].state is not TrialState.SUBMITTED, every_s=10.0)
+    advance_until(rig, lambda search: search.in_flight[0].state is not TrialState.SUBMITTED, every_s=10.0)
     assert CONFIRM_WINDOW_S <= rig.cluster.time - began <= CONFIRM_WINDOW_S + 2 * POLL_S
-    rig.check(tick_to_the_end(rig))
+    rig.check(advance_to_the_end(rig))
 
 
 def test_a_queue_that_was_full_is_in_no_doubt(rig):
     rig.limits = Limits(1, 1)
     rig.slurm.submissions_busy(times=1)
-    assert tick(rig).in_flight[0].state is TrialState.SUBMITTED
+    assert advance(rig).in_flight[0].state is TrialState.SUBMITTED
     rig.cluster.advance(1.0)
-    assert tick(rig).in_flight[0].state is TrialState.QUEUED
+    assert advance(rig).in_flight[0].state is TrialState.QUEUED
 
 
 def test_a_job_that_nobody_knows_any_more_is_lost_after_the_grace_and_not_before(tmp_path):
     rig = slurm_rig(tmp_path)
     rig.limits, rig.script = Limits(1, 1), lambda spec, restart: Script(duration_s=None)
-    tick(rig)
+    advance(rig)
     rig.cluster.accounting_down(10**9)
     rig.cluster.crash(loses_s=10**6)
     assert rig.cluster.jobs() == []
-    gone = tick_until(rig, lambda search: search.in_flight[0].unknown_since is not None)
+    gone = advance_until(rig, lambda search: search.in_flight[0].unknown_since is not None)
     since = rig.cluster.time
-    ended = tick_until(rig, lambda search: search.trials[0].attempts[0].state.is_ended)
+    ended = advance_until(rig, lambda search: search.trials[0].attempts[0].state.is_ended)
     assert gone.in_flight[0].attempt == "a1"
     assert ended.trials[0].attempts[0].reason is FailureReason.JOB_LOST
     assert 600.0 <= rig.cluster.time - since <= 600.0 + MINUTE
 
 
-def test_a_user_who_cancels_is_obeyed_at_the_next_tick(rig):
+def test_a_user_who_cancels_is_obeyed_at_the_next_turn(rig):
     wanted = False
     rig.limits, rig.script = Limits(9, 3), lambda spec, restart: Script(duration_s=None)
     rig.callbacks = DriverCallbacks(cancel_requested=lambda: wanted)
-    tick(rig)
+    advance(rig)
     rig.cluster.advance(MINUTE)
     wanted = True
-    search = tick_to_the_end(rig)
+    search = advance_to_the_end(rig)
     rig.check(search)
     assert {trial.reason for trial in search.trials} == {FailureReason.CANCELLED_BY_USER}
 
@@ -148,18 +148,18 @@ def every_sixth_call(calls: int) -> range:
 
 
 @pytest.fixture(scope="module")
-def calls_of_ticks(tmp_path_factory) -> dict[str, int]:
+def calls_of_turns(tmp_path_factory) -> dict[str, int]:
     rig = eventful(tmp_path_factory.mktemp("undisturbed") / "rig")
-    calls = undisturbed(lambda: tick_to_the_end(rig))[1]
+    calls = undisturbed(lambda: advance_to_the_end(rig))[1]
     assert min(calls[name] for name in DOORS if name != "scancel") > 3, "a walk goes through each door"
     return calls
 
 
 @walks([name for name in DOORS if name != "scancel"], every_sixth_call, one_call)
-def test_a_tick_that_is_killed_at_any_call_costs_nothing(tmp_path, calls_of_ticks, name, after, killed_at):
+def test_a_tick_that_is_killed_at_any_call_costs_nothing(tmp_path, calls_of_turns, name, after, killed_at):
     """The kill points of `test_crashes`, with a driver for every step."""
-    for number in killed_at(calls_of_ticks[name]):
+    for number in killed_at(calls_of_turns[name]):
         rig = eventful(tmp_path / str(number))
-        search = killed_and_resumed(rig, name, Door(number, after), drive=tick_to_the_end)
+        search = killed_and_resumed(rig, name, Door(number, after), drive=advance_to_the_end)
         rig.check(search)
-        assert len(search.trials) == 5, f"call {number} of {calls_of_ticks[name]}"
+        assert len(search.trials) == 5, f"call {number} of {calls_of_turns[name]}"

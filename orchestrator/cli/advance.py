@@ -1,4 +1,4 @@
-"""The verb `tick`, which drives a search for one turn, and what starts it again and again: cron or scrontab."""
+"""The verb `advance`, which drives a search for one turn, and what starts it again and again: cron or scrontab."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trials.files.folders import SearchFolder
     from trials.ledger.events import SearchRecord
 
-TICK_SCHEMA = "parlay.tick/1"
+ADVANCE_SCHEMA = "parlay.advance/1"
 
 _DETACHED_LAUNCHERS = ("slurm",)
 """Not slurm_pilot: its nodes would be held idle from turn to turn, and a pilot that is idle soon ends."""
@@ -30,7 +30,7 @@ _INHERITED_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "PARLAY_HOME", "SLURM_CONF", 
 """What says which programs, which ledger and which cluster are meant; trials' jobs inherit it, too."""
 
 
-def tick(
+def advance(
     search: SearchId = None,
     every: Annotated[
         bool, typer.Option("--all", help="All searches of the ledger whose jobs outlive a driver.")
@@ -40,7 +40,7 @@ def tick(
 ) -> None:
     """Drive a search for one turn and leave: for cron and scrontab, where nothing may stay on a login node."""
     if every:
-        _tick_all(ledger, as_json)
+        _advance_all(ledger, as_json)
         return
     from orchestrator.records.lookup import find_search
 
@@ -60,35 +60,35 @@ def require_detached_jobs(launcher: LauncherSection, key: str) -> None:
     """InputError for a search whose trials end with the driver's process."""
     if launcher.kind not in _DETACHED_LAUNCHERS:
         raise InputError.of(
-            "tick",
+            "advance",
             f"launcher.kind is {launcher.kind}",
             rule="a driver that leaves after each turn needs trials that start and run without it",
-            fix="--launcher slurm, or `parlay submit` without --tick",
+            fix="--launcher slurm, or `parlay submit` without --cron",
             key=key,
             value=launcher.kind,
         )
 
 
-def write_tick_script(folder: SearchFolder, ledger_url: str) -> None:
+def write_cron_script(folder: SearchFolder, ledger_url: str) -> None:
     """What cron is to start for this search: this interpreter, with this shell's way to Slurm; all paths absolute."""
     from orchestrator.lifecycle.driver_job import parlay_command
     from slurm.crontab import render_repeated
     from trials.files.folders import write_text
 
     path = folder.path.absolute()
-    argv = parlay_command("tick", str(path), "--ledger", ledger_url)
+    argv = parlay_command("advance", str(path), "--ledger", ledger_url)
     environ = {name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ}
-    write_text(folder.tick_script, render_repeated(argv, path / folder.driver_log.name, environ))
+    write_text(folder.cron_script, render_repeated(argv, path / folder.driver_log.name, environ))
 
 
-def tick_lines(folder: SearchFolder, spec: SearchSpec) -> tuple[str, list[str]]:
+def cron_lines(folder: SearchFolder, spec: SearchSpec) -> tuple[str, list[str]]:
     """What to put into a crontab, and into a scrontab, for this search."""
-    from orchestrator.lifecycle.driver_queue import tick_job_name
+    from orchestrator.lifecycle.driver_queue import cron_job_name
     from slurm.crontab import crontab_line, scrontab_lines
     from slurm.driver_script import driver_options
 
-    script, options = folder.tick_script.absolute(), driver_options(spec.launcher.slurm.job_options())
-    return crontab_line(script), scrontab_lines(script, tick_job_name(folder.search_id), options)
+    script, options = folder.cron_script.absolute(), driver_options(spec.launcher.slurm.job_options())
+    return crontab_line(script), scrontab_lines(script, cron_job_name(folder.search_id), options)
 
 
 def _advance(found: LocatedSearch) -> SearchRecord:
@@ -115,10 +115,10 @@ def _format_record(record: SearchRecord) -> str:
     ended = sum(trial.state.is_ended for trial in record.trials)
     state = display_state(record.state, record.end_reason)
     words = f"search {record.search_id} is {state}: {ended} of {len(record.trials)} trials have ended"
-    return f"{words}; it needs no more ticks" if record.state.is_ended else words
+    return f"{words}; it needs no more turns" if record.state.is_ended else words
 
 
-def _tick_all(ledger: str | None, as_json: bool) -> None:
+def _advance_all(ledger: str | None, as_json: bool) -> None:
     """A turn for every search that has not ended; one that is held or refused keeps no other from its turn."""
     from orchestrator.records.lookup import find_search
     from orchestrator.records.summary import search_summary
@@ -148,6 +148,6 @@ def _tick_all(ledger: str | None, as_json: bool) -> None:
         else:
             told.append(search_summary(record, found.spec, found.folder))
             log(_format_record(record))
-    print_result({"schema": TICK_SCHEMA, "searches": told, "held": held, "refused": refused}, as_json)
+    print_result({"schema": ADVANCE_SCHEMA, "searches": told, "held": held, "refused": refused}, as_json)
     if refused or held:
         raise Exit(ExitCode.REFUSED if refused else ExitCode.HELD_BY_ANOTHER)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from orchestrator.cli import tick
+from orchestrator.cli import advance
 from orchestrator.cli.output import Exit
 from orchestrator.launchers.schema import LauncherSection
 from orchestrator.records import lookup
@@ -43,11 +43,11 @@ def cron_starts(bench: Bench, line: str) -> int:
 @pytest.mark.processes
 @pytest.mark.timeout(240)
 def test_the_line_for_cron_drives_a_search_to_its_end(bench):
-    submitted = bench.parlay("submit", bench.write(takes_s=0.2), "--tick", *FEW, "--json")
+    submitted = bench.parlay("submit", bench.write(takes_s=0.2), "--cron", *FEW, "--json")
     assert submitted.code == 0, submitted.err
     folder, line = bench.the_search(), submitted.json["crontab"]
     assert record_of(folder).state is SearchState.CREATED
-    assert submitted.json["scrontab"][-1].endswith(shlex.quote(str(folder.tick_script)))
+    assert submitted.json["scrontab"][-1].endswith(shlex.quote(str(folder.cron_script)))
     deadline = time.monotonic() + 120
     while not record_of(folder).state.is_ended:
         assert time.monotonic() < deadline, folder.driver_log.read_text()[-2000:]
@@ -56,7 +56,7 @@ def test_the_line_for_cron_drives_a_search_to_its_end(bench):
     assert [trial.state for trial in record.trials] == [TrialState.MEASURED] * TRIALS
     assert [len(trial.attempts) for trial in record.trials] == [1] * TRIALS
     assert folder.recipe.exists()
-    again = bench.parlay("tick", str(folder.path), "--json")
+    again = bench.parlay("advance", str(folder.path), "--json")
     assert (again.code, again.json["state"]) == (0, "completed")
     assert record_of(folder).last_seq == record.last_seq
 
@@ -68,36 +68,36 @@ def test_a_search_that_is_driven_gets_no_tick_and_one_without_slurm_none_ever(be
     try:
         folder = bench.the_search()
         until(lambda: record_of(folder).state, lambda state: state is SearchState.RUNNING)
-        held = bench.parlay("tick", str(folder.path), "--json")
+        held = bench.parlay("advance", str(folder.path), "--json")
         assert (held.code, held.json["error"]["code"]) == (5, "held")
-        of_all = bench.parlay("tick", "--all", "--json")
+        of_all = bench.parlay("advance", "--all", "--json")
         assert (of_all.code, of_all.json["held"], of_all.json["searches"]) == (5, [folder.search_id], [])
     finally:
         driver.kill()
         driver.wait()
-    freed = bench.parlay("tick", "--all", "--json")
+    freed = bench.parlay("advance", "--all", "--json")
     assert (freed.code, [search["search_id"] for search in freed.json["searches"]]) == (0, [folder.search_id])
     assert bench.parlay("cancel", str(folder.path)).code == 0
 
 
 def test_ticks_are_refused_where_trials_end_with_their_driver_and_nothing_is_written(tmp_path):
     path = write_search(tmp_path, TINY_SEARCH)
-    refused = parlay_here("submit", path, "--tick", "--json", cwd=tmp_path)
-    assert (refused.code, refused.json["error"]["key"]) == (2, "--tick")
-    both = parlay_here("submit", path, "--tick", "--as-job", "--launcher", "slurm", "--json", cwd=tmp_path)
-    assert (both.code, both.json["error"]["key"]) == (2, "--tick")
+    refused = parlay_here("submit", path, "--cron", "--json", cwd=tmp_path)
+    assert (refused.code, refused.json["error"]["key"]) == (2, "--cron")
+    both = parlay_here("submit", path, "--cron", "--as-job", "--launcher", "slurm", "--json", cwd=tmp_path)
+    assert (both.code, both.json["error"]["key"]) == (2, "--cron")
     assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize("kind", ["slurm_pilot", "local", "ray"])
-def test_only_jobs_of_their_own_may_be_left_to_ticks(kind):
+def test_only_jobs_of_their_own_may_be_left_to_turns(kind):
     """Between two turns a pilot would stand idle, and end."""
     with pytest.raises(InputError) as refused:
-        tick.require_detached_jobs(LauncherSection(kind=kind), "--tick")
+        advance.require_detached_jobs(LauncherSection(kind=kind), "--cron")
     [problem] = refused.value.problems
-    assert (problem.key, problem.value, problem.message) == ("--tick", kind, f"launcher.kind is {kind}")
-    assert problem.fix == "--launcher slurm, or `parlay submit` without --tick"
-    tick.require_detached_jobs(LauncherSection(kind="slurm"), "--tick")
+    assert (problem.key, problem.value, problem.message) == ("--cron", kind, f"launcher.kind is {kind}")
+    assert problem.fix == "--launcher slurm, or `parlay submit` without --cron"
+    advance.require_detached_jobs(LauncherSection(kind="slurm"), "--cron")
 
 
 def test_a_search_that_cannot_be_read_keeps_no_other_from_its_turn(tmp_path, monkeypatch, capsys):
@@ -113,7 +113,7 @@ def test_a_search_that_cannot_be_read_keeps_no_other_from_its_turn(tmp_path, mon
     monkeypatch.setattr(lookup, "find_search", damaged)
     (tmp_path / "ledger.db").touch()
     with pytest.raises(Exit):
-        tick._tick_all(f"sqlite:///{tmp_path / 'ledger.db'}", as_json=True)
+        advance._advance_all(f"sqlite:///{tmp_path / 'ledger.db'}", as_json=True)
     assert asked == ids
 
 
@@ -131,12 +131,12 @@ sys.exit(code)
 
 @pytest.mark.processes
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("verb", ["run", "tick"])
+@pytest.mark.parametrize("verb", ["run", "advance"])
 def test_a_driver_on_slurm_imports_no_ray(bench, verb):
     path, one = bench.write(takes_s=0.2), ("--set", "search.max_trials=1")
-    if verb == "tick":
-        assert bench.parlay("submit", path, "--tick", *one).code == 0
-    words = ["run", str(path), *one] if verb == "run" else ["tick", str(bench.the_search().path)]
+    if verb == "advance":
+        assert bench.parlay("submit", path, "--cron", *one).code == 0
+    words = ["run", str(path), *one] if verb == "run" else ["advance", str(bench.the_search().path)]
     command = [sys.executable, "-P", "-c", _TELLS_WHAT_IT_IMPORTED, *words]
     done = subprocess.run(command, cwd=bench.place, env=bench.environment, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
