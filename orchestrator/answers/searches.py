@@ -115,7 +115,7 @@ class MlflowAnswer(TypedDict):
 
 
 class StatusAnswer(TypedDict):
-    """Printed by run, resume, status, watch and tick; given to `notify` on its standard input or by POST."""
+    """Printed by run, resume, status, watch and turn; given to `notify` on its standard input or by POST."""
 
     schema: Literal["parlay.status/1"]
     search_id: str
@@ -187,9 +187,9 @@ class SubmitAnswer(TypedDict):
     job_id: NotRequired[str]
     """Slurm job of the driver, of --as-job."""
     crontab: NotRequired[str]
-    """Line for crontab, of --tick."""
+    """Line for crontab, of --cron."""
     scrontab: NotRequired[list[str]]
-    """Lines for scrontab, of --tick."""
+    """Lines for scrontab, of --cron."""
 
 
 class RefusedTurn(TypedDict):
@@ -200,9 +200,9 @@ class RefusedTurn(TypedDict):
 
 
 class TickAnswer(TypedDict):
-    """Printed by tick --all."""
+    """Printed by turn --all."""
 
-    schema: Literal["parlay.tick/1"]
+    schema: Literal["parlay.advance/1"]
     searches: list[StatusAnswer]
     held: list[str]
     """Ids of searches that another driver holds."""

@@ -8,12 +8,12 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from orchestrator.cli.advance import require_detached_jobs
 from orchestrator.cli.driver_errors import exit_code_of, exit_on_driver_errors, print_search, resume_fix
 from orchestrator.cli.dry_run import DryRunOptions, print_dry_run
 from orchestrator.cli.exit_codes import ExitCode, code_after
 from orchestrator.cli.options import naming_options
 from orchestrator.cli.output import Exit, log
-from orchestrator.cli.advance import require_detached_jobs
 
 if TYPE_CHECKING:
     from orchestrator.cli.options import Change

@@ -7,6 +7,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from orchestrator.cli.advance import cron_lines, write_cron_script
 from orchestrator.cli.drive import create_from_file
 from orchestrator.cli.driver_errors import exit_on_driver_errors, resume_fix
 from orchestrator.cli.driver_job import driver_job_time_s, submit_driver
@@ -32,7 +33,6 @@ from orchestrator.cli.options import (
 from orchestrator.cli.output import exit_with_error, print_result
 from orchestrator.cli.ray_driver import require_local_driver, wants_ray
 from orchestrator.cli.serve import hand_over_to_service
-from orchestrator.cli.advance import cron_lines, write_cron_script
 from search_spaces.errors import InputError, Problem
 from trials.files.text import tail
 
