@@ -7,7 +7,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 from orchestrator.records.ledger_rebuild import RebuildResult
 from trials.analysis.best_layout import Choice
 from trials.analysis.ranking import Objective
-from trials.analysis.verdict import ShownState, VerdictKind
+from trials.analysis.verdict import DisplayState, VerdictKind
 from trials.ledger.events import EndReason, SearchState
 from trials.trial import FailureReason
 
@@ -16,7 +16,7 @@ class VerdictAnswer(TypedDict):
     """Conclusion of a search: the best layout against the baseline, over all runs of both."""
 
     kind: VerdictKind
-    state: ShownState
+    state: DisplayState
     headline: str
     """A few words for people."""
     sentence: str

@@ -33,17 +33,26 @@ from search_spaces.tables.measured_table import OPTIONAL_COLUMNS, REQUIRED_COLUM
 from trials import outcome_types
 from trials.analysis.best_layout import Choice
 from trials.analysis.ranking import Objective
-from trials.analysis.verdict import ShownState, VerdictKind
+from trials.analysis.verdict import DisplayState, VerdictKind
 from trials.files.folders import AttemptFolder, SearchFolder
 from trials.ledger.commands import CommandKind
 from trials.ledger.events import EVENT_SCHEMA, EndReason, Event, EventKind, SearchState
 from trials.ledger.tables import AttemptRow, CommandRow, SearchRow, TrialRow
 from trials.measurement.node_metrics import NodeSample
 from trials.measurement.step_log import StepPhase, StepRecord
-from trials.pilot.files import PILOT_SCHEMA, PilotFolder, PilotPlan, StepEnd, StepFate, StepRequest, StepSign, StepStart
+from trials.pilot.files import (
+    PILOT_SCHEMA,
+    PilotFolder,
+    PilotPlan,
+    StepEnd,
+    StepEndReason,
+    StepFileKind,
+    StepRequest,
+    StepStart,
+)
 from trials.protocols.calibration import MEASUREMENTS_SCHEMA, GroupTime, Measurements, PairTime, Product, ProductRate
-from trials.protocols.node_probe import SIGHTS_SCHEMA, RankSight, Sights
-from trials.protocols.selftest import CASES_SCHEMA, RESULTS_SCHEMA, Case, CaseResult, Expected, Results
+from trials.protocols.node_probe import NODE_PROBE_SCHEMA, NodeProbeReport, RankProbe
+from trials.protocols.selftest import CASES_SCHEMA, RESULTS_SCHEMA, Case, CaseResult, ExpectedResult, Results
 from trials.trial import (
     OUTCOME_SCHEMA,
     SPEC_SCHEMA,
@@ -84,7 +93,7 @@ OBJECTS: Mapping[str, tuple[type, ...]] = {
     "model": (ModelShape,),
     "search_file": (Objective,),
     "states": (
-        *(SearchState, EndReason, TrialState, FailureReason, Flag, TrialKind, ShownState, VerdictKind, Choice),
+        *(SearchState, EndReason, TrialState, FailureReason, Flag, TrialKind, DisplayState, VerdictKind, Choice),
         *(ReplayVerdict, CompareVerdict, ExitCode),
     ),
     "trial_files": (
@@ -93,12 +102,12 @@ OBJECTS: Mapping[str, tuple[type, ...]] = {
         *(StepRecord, StepPhase, NodeSample),
     ),
     "journal": (Event, EventKind, Lease),
-    "pilot_files": (PilotPlan, StepSign, StepRequest, StepStart, StepEnd, StepFate),
+    "pilot_files": (PilotPlan, StepFileKind, StepRequest, StepStart, StepEnd, StepEndReason),
     "ledger": (SearchRow, TrialRow, AttemptRow, CommandRow, CommandKind),
     "recipe": (Recipe, Export, ExportStatus),
     "diagnostics": (
-        *(Measurements, ProductRate, Product, GroupTime, PairTime, Sights, RankSight),
-        *(Case, Expected, Results, CaseResult),
+        *(Measurements, ProductRate, Product, GroupTime, PairTime, NodeProbeReport, RankProbe),
+        *(Case, ExpectedResult, Results, CaseResult),
     ),
     "mlflow": (RunStatus,),
     "answers": (
@@ -136,7 +145,7 @@ FOLDERS: Mapping[str, Folder] = {
         PilotFolder(Path("/runs/s/pilots/p0001")),
         (
             ("`job.sh`, `job.log`", "Script and log of the job."),
-            ("`steps/t0001.a1.<StepSign>`", "Files of a step, each renamed into place."),
+            ("`steps/t0001.a1.<StepFileKind>`", "Files of a step, each renamed into place."),
         ),
     ),
 }
@@ -155,7 +164,7 @@ SCHEMAS: Mapping[type, str] = {
     Recipe: RECIPE_SCHEMA,
     PilotPlan: PILOT_SCHEMA,
     Measurements: MEASUREMENTS_SCHEMA,
-    Sights: SIGHTS_SCHEMA,
+    NodeProbeReport: NODE_PROBE_SCHEMA,
     Case: CASES_SCHEMA,
     Results: RESULTS_SCHEMA,
 }

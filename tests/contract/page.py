@@ -23,7 +23,7 @@ import typer
 from pydantic import BaseModel
 from starlette.testclient import TestClient
 
-from dashboards.access.auth import Door
+from dashboards.access.auth import AuthPolicy
 from orchestrator.cli.verbs import app
 from orchestrator.service.api import make_app
 from search_spaces.rules.layout_rules import LAYOUT_RULES
@@ -170,7 +170,7 @@ def _options(parameters: Sequence[Any]) -> str:
 
 
 def _routes() -> Iterator[tuple[str, str]]:
-    service = make_app(cast(Any, None), Door())
+    service = make_app(cast(Any, None), AuthPolicy())
     for path, methods in TestClient(service).get("/openapi.json").json()["paths"].items():
         for method, about in methods.items():
             yield f"`{method.upper()} {path}`", _one_line(about.get("description"))
