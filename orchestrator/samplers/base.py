@@ -1,4 +1,4 @@
-"""Sampler: which layouts to try next. The candidates are our own enumeration, so nothing illegal can be proposed."""
+"""Interface of samplers. Candidates come from our own enumeration, so that no illegal layout can be proposed."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from trials.trial import FailureReason, Trial, TrialState
 
 @dataclass(frozen=True)
 class TrialFeedback:
-    """What a sampler may learn from one layout. `value` is the objective, larger is better; None where there is none.
+    """Feedback to a sampler about one layout.
 
-    An ended layout has a value or a reason. One in flight has neither: it must not be proposed again. `at_most` is what
-    a layout cannot have exceeded that was pruned, and ended itself because that is below the best, or that ran out
-    of time. `peak_memory_gib` is that of the fullest rank, where it was measured. A layout that was measured and leaves
-    less memory than the search asks for cannot be the best: it is told as one that ran out of memory, as it would have
-    with that much less, and what it reached is its `unfit_value`.
+    `value` is the objective, larger is better. An ended layout has a value or a reason; one in flight has neither and
+    must not be proposed again. `upper_bound` limits the value of a layout that was pruned or ran out of time.
+    `peak_memory_gib` is that of the fullest rank, where measured.
+
+    A measured layout that leaves less free memory than the search asks for cannot be the best. It is reported as out of
+    memory, and the value that it reached is its `unfit_value`.
     """
 
     layout: Layout
@@ -33,12 +34,12 @@ class TrialFeedback:
 
     @property
     def observed_value(self) -> float | None:
-        """How fast it is, or was at most, whatever else is wrong with it; None where nobody knows."""
+        """Value or upper bound, even of a layout that needs too much memory; None if neither is known."""
         return self.value_or_bound if self.unfit_value is None else self.unfit_value
 
     @property
     def value_or_bound(self) -> float | None:
-        """The value, or what the layout came to at most, a little above what it had; None where neither is known."""
+        """Value, or the upper bound, which is slightly above the true value; None if neither is known."""
         return self.upper_bound if self.value is None else self.value
 
     @property
@@ -47,26 +48,26 @@ class TrialFeedback:
 
 
 class Sampler(ABC):
-    """Proposes layouts from a closed set of candidates. One thread at a time; keeps nothing that a crash could lose.
+    """Proposes layouts from a closed set of candidates. Single-threaded; holds no state that a crash could lose.
 
-    Everything known is passed in, in the order it was proposed: a fresh sampler given the same history goes on as the
-    old one would. Failures are told as failures with their reason, never as a number; only of a layout that was
-    pruned or ran out of time is an upper bound known beside.
+    Everything known is passed in, in the order of proposals: a fresh sampler with the same history continues as the old
+    one would. A failure is passed as its reason, never as a number; pruned layouts and those out of time have an upper
+    bound.
     """
 
     name: str
 
     @abstractmethod
     def ask(self, count: int, history: Sequence[TrialFeedback]) -> list[Layout]:
-        """Up to `count` candidates, all different, none whose key is in `history`; [] when none is left."""
+        """Return up to `count` different candidates, none of them in `history`; [] when none is left."""
 
     def has_converged(self, history: Sequence[TrialFeedback]) -> bool:
-        """Whether what is left promises too little to be worth its trial; never, by default."""
+        """True if the remaining candidates are unlikely to be worth a trial. False by default."""
         return False
 
 
 def distinct(candidates: Sequence[Layout]) -> dict[str, Layout]:
-    """The candidates by layout key, in the order given; of several with one key the first."""
+    """Candidates by layout key, in the given order; the first of those with the same key."""
     found: dict[str, Layout] = {}
     for layout in candidates:
         found.setdefault(layout.key, layout)
@@ -74,8 +75,8 @@ def distinct(candidates: Sequence[Layout]) -> dict[str, Layout]:
 
 
 def untried(candidates: Mapping[str, Layout], history: Sequence[TrialFeedback]) -> dict[str, Layout]:
-    """The candidates by layout key, in their order, without those that the history names."""
-    tried = {told.layout.key for told in history}
+    """Candidates by layout key that the history does not name, in their order."""
+    tried = {feedback.layout.key for feedback in history}
     return {key: layout for key, layout in candidates.items() if key not in tried}
 
 
@@ -85,10 +86,10 @@ def feedback_of(
     upper_bound: Callable[[Trial], float | None],
     headroom: MemoryHeadroom | None,
 ) -> TrialFeedback:
-    """The layout of which these are all trials, as a sampler learns it; of several runs that count the median is told.
+    """Feedback on the layout whose trials these are; the median of the runs that count.
 
-    `objective` maps a measured trial to its value, larger is better, `upper_bound` another one to what it reaches at
-    most; `headroom` is the memory that has to stay free.
+    `objective` maps a measured trial to its value, larger is better; `upper_bound` maps any other to its bound;
+    `headroom` is the memory that has to stay free.
     """
     layout = trials[0].layout
     measured = [trial for trial in trials if trial.state is TrialState.MEASURED]

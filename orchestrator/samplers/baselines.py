@@ -1,4 +1,4 @@
-"""Samplers that learn nothing: the candidates one after the other, as given or shuffled."""
+"""Samplers without a model: candidates in the given order, or shuffled."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from search_spaces.layouts.layout import Layout
 
 
 class GridSampler(Sampler):
-    """The candidates in the order given."""
+    """Proposes the candidates in the given order."""
 
     name = "grid"
 
@@ -23,7 +23,7 @@ class GridSampler(Sampler):
 
 
 class RandomSampler(GridSampler):
-    """The candidates in an order that the seed alone decides."""
+    """Proposes the candidates in a random order set by the seed alone."""
 
     name = "random"
 

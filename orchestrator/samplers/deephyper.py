@@ -1,4 +1,4 @@
-"""DeepHyper's centralised Bayesian optimisation over our own candidates, by ask and tell; only this file imports it."""
+"""DeepHyper's centralised Bayesian optimisation over our candidates, by ask and tell. The only file that imports it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from orchestrator.samplers.base import Sampler, TrialFeedback, distinct, untried
 from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
 from trials.trial import FailureReason
 
-# Of the candidates left, DeepHyper rates at most this many at a time; more cost seconds an ask.
+# Upper limit of the candidates that DeepHyper rates at a time; more would take seconds per ask.
 _MAX_RATED = 10_000
 
 
 @dataclass(frozen=True)
 class DeepHyperSettings:
-    """How DeepHyper is set up; None is what it comes with.
+    """Settings of DeepHyper; None is its own default.
 
-    It fits after `initial_points` successes and counts no failures: where most layouts fail, its own twice the number
-    of axes and one are random search. `kappa` is its curiosity, in multiples of the surrogate's uncertainty; its own
-    falls from 1.96 to 0.01 every ten asks. `derived_axes` tells it of what follows from the others, too, `ranks`
-    numbers the values of an axis from 0: its trees split a range at a random place, and of 1, 2, 4 ... 256 most splits
-    would fall between the last two.
+    It fits after `initial_points` successes and does not count failures: where most layouts fail, its default (twice
+    the number of axes, plus one) is random search. `kappa` is the exploration weight, in standard deviations of the
+    surrogate; its default falls from 1.96 to 0.01 every ten asks. `derived_axes` includes axes that follow from the
+    others. `ranks` numbers the values of an axis from 0: its trees split a range at a random place, and of 1, 2, 4 ...
+    256 most splits would fall between the last two.
     """
 
     initial_points: int | None = None
@@ -35,18 +35,17 @@ class DeepHyperSettings:
 
 
 DEFAULTS = DeepHyperSettings()
-"""As the Frontier study used it (Dash et al., arXiv 2312.12705): what guided searches are compared with."""
+"""Settings of the Frontier study (Dash et al., arXiv 2312.12705), the baseline for guided searches."""
 TUNED = DeepHyperSettings(initial_points=1, kappa=0.5, derived_axes=True, ranks=True)
-"""The best that was found for the measured tables; docs/experiments.md says what else was tried."""
+"""Best settings found on the measured tables; docs/experiments.md lists the others tried."""
 
 
 class DeepHyperSampler(Sampler):
-    """Plain DeepHyper, except that it can only name candidates of ours that were not tried.
+    """Plain DeepHyper, restricted to untried candidates.
 
-    A search is rebuilt for every ask by telling it the whole history (tens of milliseconds), so that an ask depends
-    on candidates, seed and history alone: DeepHyper's own checkpoint loses observations, and a resumed search must
-    go on as the old one would. What was measured outside the candidates (a baseline) has no place among the axes
-    and is not told.
+    Every ask rebuilds the search and tells it the whole history (tens of milliseconds), so that an ask depends on
+    candidates, seed and history alone: DeepHyper's checkpoints lose observations, and a resumed search must continue as
+    the old one would. Layouts that are not candidates (a baseline) have no place on the axes and are left out.
     """
 
     name = "deephyper"
@@ -67,19 +66,19 @@ class DeepHyperSampler(Sampler):
             wanted = count - len(chosen)
             if len(left) <= wanted:
                 return chosen + list(left.values())
-            # One round may name a layout twice; the next one fills the gap.
+            # One round may return a layout twice; the next one fills the gap.
             chosen += self._propose(wanted, left, so_far)
         return chosen
 
     def _propose(self, count: int, left: Mapping[str, Layout], history: Sequence[TrialFeedback]) -> list[Layout]:
-        """Between one and `count` different layouts of `left`, which holds more than `count`."""
-        # As many draws as there are trials: the same seed must not repeat the same chance at every ask.
+        """Return between one and `count` different layouts of `left`, which holds more than `count`."""
+        # The history's length is part of the seed, so that every ask draws different candidates.
         chance = random.Random(f"{self._seed}/{len(history)}")
         layouts = {self._points[key]: layout for key, layout in left.items()}
         results = [
-            (self._values_by_axis(told.layout), _result(told))
-            for told in history
-            if self._is_informative_candidate(told)
+            (self._values_by_axis(feedback.layout), _result(feedback))
+            for feedback in history
+            if self._is_informative_candidate(feedback)
         ]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -90,17 +89,17 @@ class DeepHyperSampler(Sampler):
             found = [tuple(point[name] for name in self._axes) for point in search.ask(count)]
         return [layouts[point] for point in dict.fromkeys(found)]
 
-    def _is_informative_candidate(self, told: TrialFeedback) -> bool:
-        return told.layout.key in self._candidates and _is_informative(told)
+    def _is_informative_candidate(self, feedback: TrialFeedback) -> bool:
+        return feedback.layout.key in self._candidates and _is_informative(feedback)
 
     def _values_by_axis(self, layout: Layout) -> dict[str, Any]:
         return dict(zip(self._axes, self._points[layout.key], strict=True))
 
 
 def _axes(layouts: Sequence[Layout], settings: DeepHyperSettings) -> dict[str, dict[Any, Any]]:
-    """The fields that differ between these canonical layouts, with what DeepHyper is told for each of their values.
+    """Fields that differ between these canonical layouts, with DeepHyper's value for each of theirs.
 
-    A field of one value would be a dimension that says nothing.
+    A field with a single value would be a dimension without information.
     """
     values = {name: {getattr(layout, name) for layout in layouts} for name in LAYOUT_FIELDS}
     axes = {
@@ -118,7 +117,7 @@ def _none_first(value: Any) -> tuple[bool, Any]:
 
 
 def _without_derived_axes(axes: dict[str, dict[Any, Any]], layouts: Sequence[Layout]) -> dict[str, dict[Any, Any]]:
-    """Without the axes that follow from the others: data ranks, and micro-batches where the batch is the same."""
+    """Drop the axes that follow from the others: data ranks, and micro-batches where the batch is fixed."""
     for derived in ("data_parallel", "grad_accum_steps"):
         fewer = {name: ranks for name, ranks in axes.items() if name != derived}
         if len({_point(fewer, layout) for layout in layouts}) == len(layouts):
@@ -127,16 +126,17 @@ def _without_derived_axes(axes: dict[str, dict[Any, Any]], layouts: Sequence[Lay
 
 
 def _with_plain_numbers(ranks: dict[Any, int]) -> dict[Any, Any]:
-    """Numbers as they are; words and switches have none."""
+    """Keep numbers as they are, and words and switches as ranks."""
     return {value: value if type(value) is int else rank for value, rank in ranks.items()}
 
 
 def _point(axes: Mapping[str, Mapping[Any, Any]], layout: Layout) -> tuple[Any, ...]:
-    return tuple(told[getattr(layout, name)] for name, told in axes.items())
+    return tuple(codes[getattr(layout, name)] for name, codes in axes.items())
 
 
 def _kappa(settings: DeepHyperSettings, num_axes: int, num_asked: int) -> float:
-    """DeepHyper's own falls with the asks, which it counts in the object; here that is a new one each time."""
+    """Exploration weight of this ask. DeepHyper lowers it over the asks of one object, but here each ask has a new
+    object."""
     if settings.kappa is not None:
         return settings.kappa
     random_asks = 2 * num_axes + 1 if settings.initial_points is None else settings.initial_points
@@ -154,12 +154,12 @@ def _new_search(
     settings: DeepHyperSettings,
     kappa: float,
 ) -> Any:
-    """A CBO that draws from `points` only, writes no files and has heard of nothing yet."""
+    """New CBO that draws from `points` only, writes no files and has no observations."""
     from deephyper.hpo import CBO, HpProblem
 
     problem = HpProblem()
-    for name, told in axes.items():
-        problem.add_hyperparameter(list(told.values()), name)
+    for name, codes in axes.items():
+        problem.add_hyperparameter(list(codes.values()), name)
     problem.set_sampling_fn(
         lambda size: [dict(zip(axes, point, strict=True)) for point in chance.sample(points, min(size, len(points)))]
     )
@@ -175,7 +175,7 @@ def _new_search(
             "n_points": _MAX_RATED,
             "max_total_failures": -1,
             "filter_failures": "min",
-            # It clips outliers otherwise, to no gain here, and logs that in a way that sets up the root logger.
+            # By default it clips outliers, without a gain here, and its log call configures the root logger.
             "outliers_iqr_factor": math.inf,
         },
         multi_point_strategy="qUCBd",
@@ -184,10 +184,10 @@ def _new_search(
 
 
 def most_promising(surrogate: Any, values: Mapping[int, float], left: Sequence[int], seed: int) -> int:
-    """Which of the candidates `left`, named by their numbers, has the largest expected improvement by this surrogate.
+    """The candidate of `left`, named by number, with the largest expected improvement under this surrogate.
 
-    `values` are those known, larger is better. The surrogate is a scikit-learn regressor over the numbers; it is asked
-    for costs, the negative of a value.
+    `values` are the known ones, larger is better. The surrogate is a scikit-learn regressor over the numbers that
+    predicts costs, the negatives of values.
     """
     from deephyper.hpo import CBO, HpProblem
 
@@ -212,19 +212,19 @@ def most_promising(surrogate: Any, values: Mapping[int, float], left: Sequence[i
         return int(search.ask(1)[0]["candidate"])
 
 
-def _is_informative(told: TrialFeedback) -> bool:
-    """Whether it says something about the layout: a lost node or a cancelled trial does not."""
-    if told.reason is None:
-        return told.value is not None
-    return told.reason is FailureReason.PRUNED or told.reason.may_be_layout_fault
+def _is_informative(feedback: TrialFeedback) -> bool:
+    """True if it says something about the layout; a lost node or a cancelled trial does not."""
+    if feedback.reason is None:
+        return feedback.value is not None
+    return feedback.reason is FailureReason.PRUNED or feedback.reason.may_be_layout_fault
 
 
-def _result(told: TrialFeedback) -> float | str:
-    """DeepHyper's objective, which it scales itself to 0 ... 1: the value as it is, or `F_<reason>`.
+def _result(feedback: TrialFeedback) -> float | str:
+    """DeepHyper's objective, which it scales to 0 ... 1: the value, or `F_<reason>`.
 
-    Its logarithm was tried on the measured tables and made no difference. It knows no upper bounds, and takes a failure
-    for as bad as the worst that was measured: a layout's bound, a few percent above its speed, is nearer.
+    Taking its logarithm made no difference on the measured tables. DeepHyper has no upper bounds, and takes a failure
+    as being as bad as the worst measurement: a pruned layout's bound, a few percent above its speed, is closer.
     """
-    if told.value is not None:
-        return told.value
-    return f"F_{told.reason}" if told.upper_bound is None else told.upper_bound
+    if feedback.value is not None:
+        return feedback.value
+    return f"F_{feedback.reason}" if feedback.upper_bound is None else feedback.upper_bound

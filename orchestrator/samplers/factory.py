@@ -1,4 +1,4 @@
-"""Samplers by the names a search file knows them by."""
+"""Samplers by the names of `search.sampler`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from search_spaces.errors import InputError, choice_fix
 from search_spaces.layouts.layout import Layout
 
 SAMPLERS = ("guided", "deephyper", "deephyper_filtered", "cost_model", "random", "grid")
-"""What `search.sampler` may say."""
+"""Values of `search.sampler`."""
 
 _log = logging.getLogger(__name__)
 
@@ -25,10 +25,10 @@ _log = logging.getLogger(__name__)
 def make_sampler(
     name: str, candidates: Sequence[Layout], task: TuningTask, seed: int, note: Callable[[str], None] = _log.warning
 ) -> Sampler:
-    """The sampler of this name over `candidates`, all its chance drawn from `seed`.
+    """The sampler of this name over `candidates`, seeded by `seed`; InputError for an unknown name.
 
-    `task` is what those need that know models of memory and time. `note` hears, once, of a sampler that failed or hung
-    and was replaced by a simpler one. InputError for an unknown name.
+    `task` is for samplers with a cost model. `note` gets one message when a sampler failed or hung and was replaced by
+    a simpler one.
     """
     if name == "grid":
         return GridSampler(candidates)
@@ -41,8 +41,8 @@ def make_sampler(
     if name == "deephyper":
         return FallbackSampler(DeepHyperSampler(candidates, seed), RandomSampler(candidates, seed), note)
     if name == "deephyper_filtered":
-        unlearnt = replace(task, prior_trials=())  # what the filter itself brings is to be seen
-        return FallbackSampler(FilteredSampler(candidates, seed, unlearnt), RandomSampler(candidates, seed), note)
+        untaught = replace(task, prior_trials=())  # to show what the filter alone contributes
+        return FallbackSampler(FilteredSampler(candidates, seed, untaught), RandomSampler(candidates, seed), note)
     raise _unknown(name)
 
 

@@ -1,4 +1,4 @@
-"""A sampler that raises or hangs must not end a search that has cost node-hours: another one goes on in its place."""
+"""Fallback for a sampler that raises or hangs: it must not end a search that has cost node-hours."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from search_spaces.layouts.layout import Layout
 
 _T = TypeVar("_T")
 
-# A turn of the driver asks twice, whether to stop and what to try, and nobody renews its lease of 120 s meanwhile; an
-# answer takes seconds, the first one with its imports.
+# An iteration of the driver asks twice (stop? what next?) and cannot renew its lease of 120 s meanwhile. An answer
+# takes seconds, the first one including its imports.
 _TIME_LIMIT_S = 50.0
 
 
 class FallbackSampler(Sampler):
-    """Asks `first` until it raises or takes longer than `time_limit_s`, and `second` from then on.
+    """Asks `first` until it raises or takes longer than `time_limit_s`, then `second`.
 
-    `note` hears of it, once. A driver that resumes tries `first` again: what it raised may have been cured.
+    `note` gets one message about it. A resumed driver starts with `first` again.
     """
 
     def __init__(
@@ -45,17 +45,17 @@ class FallbackSampler(Sampler):
             try:
                 return self._in_time(partial(question, self._first))
             except Exception as error:
-                words = f"{type(error).__name__}: {error}"
-                self._note(f"sampler {self.name} failed ({words}); going on with {self._second.name}")
+                reason = f"{type(error).__name__}: {error}"
+                self._note(f"sampler {self.name} failed ({reason}); continuing with {self._second.name}")
                 self._first = None
         return question(self._second)
 
     def _in_time(self, answer: Callable[[], _T]) -> _T:
-        """The answer from a thread that is left behind after the time limit."""
+        """The answer of a thread that is abandoned after the time limit."""
         return result_with_timeout(submit_to_thread(partial(_on_one_core, answer), "sampler"), self._time_limit_s, "")
 
 
 def _on_one_core(answer: Callable[[], _T]) -> _T:
-    """A driver on a login node is one of many: its matrices are small, and no reason to take all cores."""
+    """Run on one core: a driver on a login node is one of many, and its matrices are small."""
     with threadpool_limits(limits=1):
         return answer()

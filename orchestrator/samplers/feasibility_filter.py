@@ -1,4 +1,4 @@
-"""Plain DeepHyper behind the memory filter: what the filter itself brings."""
+"""DeepHyper behind the memory filter: shows what the filter alone contributes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from search_spaces.layouts.layout import Layout
 
 
 class FilteredSampler(Sampler):
-    """DeepHyper over the candidates that rather fit than not; then over the others."""
+    """DeepHyper over the candidates that are likely to fit, then over the others."""
 
     name = "deephyper_filtered"
 

@@ -1,8 +1,8 @@
-"""The default sampler: the models say where to look, trials correct them, DeepHyper's search decides.
+"""The default sampler: a cost model proposes, trials correct it, DeepHyper's search decides.
 
-DeepHyper's CBO runs over our own candidates. Its surrogate is `Surrogate`: the prior mean is what the calibrated model
-expects of each candidate, and a Gaussian process over the layouts learns what that leaves unexplained. So an empty
-history means the model's order, and a long one means the data.
+DeepHyper's CBO runs over our own candidates with the surrogate `Surrogate`: its prior mean is the calibrated model's
+prediction for each candidate, and a Gaussian process over the layouts learns the residual. So an empty history gives
+the model's order, and a long one follows the data.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from search_spaces.layouts.table import LayoutTable
 
 
 class CostModelSampler(Sampler):
-    """The candidates as the uncalibrated models order them: those likely to fit first, the fastest of them first."""
+    """Proposes candidates in the order of the uncalibrated cost model: likely to fit first, then the fastest."""
 
     name = "cost_model"
 
@@ -32,13 +32,13 @@ class CostModelSampler(Sampler):
         self._order = np.argsort(-acquisition_score(prediction.log_value, prediction.fits), kind="stable")
 
     def ask(self, count: int, history: Sequence[TrialFeedback]) -> list[Layout]:
-        tried = {told.layout.key for told in history}
+        tried = {feedback.layout.key for feedback in history}
         ordered = (self._candidates[row] for row in self._order)
         return [layout for layout in ordered if layout.key not in tried][:count]
 
 
 class GuidedSampler(Sampler):
-    """Expected improvement times the chance to fit, by a model that every trial corrects."""
+    """Maximizes expected improvement times the probability to fit, under a model that every trial corrects."""
 
     name = "guided"
 
@@ -49,7 +49,7 @@ class GuidedSampler(Sampler):
         self._seed = seed
 
     def ask(self, count: int, history: Sequence[TrialFeedback]) -> list[Layout]:
-        """One after the other; what is in flight counts as measured at what is expected of it."""
+        """Choose one after the other; layouts in flight count as measured at their predicted value."""
         prediction = self._predictor.predict(history)
         tried = self._tried(history)
         values = self._log_values(history)
@@ -63,7 +63,7 @@ class GuidedSampler(Sampler):
         return chosen
 
     def has_converged(self, history: Sequence[TrialFeedback]) -> bool:
-        """Whether no candidate that is left promises a gain worth its trial."""
+        """True if no remaining candidate has an expected gain that is worth a trial."""
         values = self._log_values(history)
         prediction = self._predictor.predict(history)
         left = self._rated(prediction, self._tried(history))
@@ -71,20 +71,24 @@ class GuidedSampler(Sampler):
             return False
         surrogate = self._surrogate(prediction).fit([*values], [-v for v in values.values()])
         gains = surrogate.expected_improvement(left)
-        ended = self._tried([told for told in history if told.is_ended])
+        ended = self._tried([feedback for feedback in history if feedback.is_ended])
         return bool(gains.max() < (MIN_GAIN if len(ended) < MANY_TRIALS else LARGE_GAIN))
 
     def _log_values(self, history: Sequence[TrialFeedback]) -> dict[int, float]:
-        """A layout of which only a bound is known is no faster than the best that was measured."""
-        known = [(row, told) for told in history if (row := self._predictor.row(told.layout)) is not None]
-        best = max((told.value for _, told in known if told.value is not None), default=math.inf)
-        return {row: math.log(min(told.value_or_bound, best)) for row, told in known if told.value_or_bound is not None}
+        """Log values by candidate. One with only an upper bound counts as no faster than the best measured."""
+        known = [(row, feedback) for feedback in history if (row := self._predictor.row(feedback.layout)) is not None]
+        best = max((feedback.value for _, feedback in known if feedback.value is not None), default=math.inf)
+        return {
+            row: math.log(min(feedback.value_or_bound, best))
+            for row, feedback in known
+            if feedback.value_or_bound is not None
+        }
 
     def _tried(self, history: Sequence[TrialFeedback]) -> set[int]:
-        return {row for told in history if (row := self._predictor.row(told.layout)) is not None}
+        return {row for feedback in history if (row := self._predictor.row(feedback.layout)) is not None}
 
     def _in_flight(self, history: Sequence[TrialFeedback]) -> set[int]:
-        return self._tried([told for told in history if not told.is_ended])
+        return self._tried([feedback for feedback in history if not feedback.is_ended])
 
     def _next(self, prediction: Prediction, values: dict[int, float], left: Sequence[int]) -> int:
         if not values:
@@ -93,7 +97,7 @@ class GuidedSampler(Sampler):
         return most_promising(self._surrogate(prediction), values, left, self._seed)
 
     def _rated(self, prediction: Prediction, tried: set[int]) -> list[int]:
-        """The candidates that are left; of very many those that may be good at all."""
+        """Remaining candidates; of very many, those with the highest optimistic score."""
         left = np.setdiff1d(np.arange(len(self._candidates)), list(tried))
         if len(left) > _MAX_RATED:
             optimistic = acquisition_score(prediction.log_value, prediction.fits)[left] + 2 * prediction.deviation[left]
@@ -109,17 +113,17 @@ class GuidedSampler(Sampler):
 
 
 MIN_GAIN = 0.005
-"""Expected improvement, as a share of the best so far, below which a trial is not worth its node-hours: less than runs
-of one layout differ."""
+"""Expected improvement, relative to the best so far, below which a trial is not worth its node-hours: less than the
+spread between runs of one layout."""
 MANY_TRIALS, LARGE_GAIN = 12, 0.3
-"""After a dozen trials a guided search has most often found what there is: it goes on for a large gain only."""
+"""After this many trials the best is usually found: the search continues for a large gain only."""
 _MIN_MEASURED = 4
 _MAX_RATED = 5_000
-"""More would cost seconds an ask."""
+"""More would take seconds per ask."""
 
 
 def _features(table: LayoutTable) -> np.ndarray:
-    """Coordinates in which near layouts behave alike: doublings of a count, one for another word or switch."""
+    """Features in which close layouts behave alike: log2 of counts, one-hot words, switches."""
     columns = []
     for name, column in table.columns.items():
         if len(np.unique(column)) < 2:

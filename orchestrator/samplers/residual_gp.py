@@ -1,6 +1,6 @@
-"""The surrogate that DeepHyper asks: what the model expects of a candidate, corrected by what was measured near it.
+"""Surrogate for DeepHyper: the cost model's prediction, corrected by a Gaussian process on its residuals.
 
-A scikit-learn regressor, as DeepHyper wants one. It is asked for costs, which are smaller for better layouts.
+A scikit-learn regressor, as DeepHyper requires. It predicts costs: smaller is better.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from orchestrator.samplers.cost_model_posterior import LAYOUT_RESIDUAL_SHARE
 
 SHARED_RESIDUAL_SHARE = math.sqrt(1 - LAYOUT_RESIDUAL_SHARE**2)
-"""Of what the model leaves unexplained, what a layout has in common with its neighbours."""
+"""Share of the residual that a layout has in common with its neighbours."""
 LENGTH = 2.0
-"""Doublings of a count over which neighbours have most of that in common."""
+"""Length scale of the kernel: doublings of a count."""
 _NOISE = 0.03
-"""Of a measurement."""
+"""Relative noise of a measurement."""
 _STEPS = np.linspace(-12.0, 12.0, 4801)
 
 
 class Surrogate(RegressorMixin, BaseEstimator):
-    """Prior mean and deviation of each candidate's cost, and a Gaussian process on what was measured beside it.
+    """Prior mean and deviation of each candidate's cost, and a Gaussian process on the measurements.
 
-    The chance to fit enters as a worse mean: one whose expected improvement is that of a layout that surely fits, times
-    the chance. `unexplained` is the model's error, a standard deviation. Points are the numbers of candidates.
+    The probability to fit enters as a worse mean: one at which the expected improvement is that of a fitting layout
+    times the probability. `unexplained` is the model's residual, a standard deviation. Points are candidate numbers.
     """
 
     def __init__(
@@ -39,12 +39,12 @@ class Surrogate(RegressorMixin, BaseEstimator):
         self.unexplained = unexplained
 
     def fit(self, points: Any, costs: Any) -> Self:
-        rows, told = _rows(points), np.asarray(costs, dtype=float)
+        rows, measured = _rows(points), np.asarray(costs, dtype=float)
         self.rows_ = rows
-        self.best_ = told.min()
+        self.best_ = measured.min()
         own = (LAYOUT_RESIDUAL_SHARE * self.unexplained) ** 2 + _NOISE**2
         covariance = self._kernel(rows, rows) + own * np.eye(len(rows))
-        self.weights_ = np.linalg.solve(covariance, told - self.cost[rows])
+        self.weights_ = np.linalg.solve(covariance, measured - self.cost[rows])
         return self
 
     def predict(self, points: Any, return_std: bool = False) -> Any:
@@ -55,7 +55,7 @@ class Surrogate(RegressorMixin, BaseEstimator):
         return (mean, deviation) if return_std else mean
 
     def expected_improvement(self, points: Any) -> np.ndarray:
-        """On the best cost so far, times the chance to fit."""
+        """Expected improvement on the best cost so far, times the probability to fit."""
         mean, deviation = self.predict(points, return_std=True)
         steps = np.clip((self.best_ - mean) / deviation, _STEPS[0], _STEPS[-1])
         return deviation * np.exp(np.interp(steps, _STEPS, _LOG_IMPROVEMENT))
@@ -70,13 +70,13 @@ def _rows(points: Any) -> np.ndarray:
 
 
 def _with_chance(mean: np.ndarray, deviation: np.ndarray, chance: np.ndarray, best: float) -> np.ndarray:
-    """The mean at which the expected improvement on `best` is `chance` times what it is at `mean`."""
+    """Mean at which the expected improvement on `best` is `chance` times that at `mean`."""
     wanted = np.log(np.maximum(chance, 1e-9)) + np.interp((best - mean) / deviation, _STEPS, _LOG_IMPROVEMENT)
     return best - deviation * np.interp(wanted, _LOG_IMPROVEMENT, _STEPS)
 
 
 def _log_improvement(steps: np.ndarray) -> np.ndarray:
-    """Logarithm of z Phi(z) + phi(z), the expected improvement in deviations."""
+    """Logarithm of z Phi(z) + phi(z), the expected improvement in standard deviations."""
     from scipy.special import log_ndtr
     from scipy.stats import norm
 

@@ -1,4 +1,4 @@
-"""What the contract of the launchers is kept on: one bench for each launcher, whose attempts behave as asked."""
+"""Benches for the launchers' contract: one for each launcher, with scripted attempts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the contract of Slurm is held against: a simulated cluster, and a real one on this machine."""
+"""Benches for the Slurm contract: a simulated cluster, and a real one on this machine."""
 
 from __future__ import annotations
 
@@ -78,11 +78,7 @@ class Bench(ABC):
         return self.eventually(lambda: self.job(name), lambda job: job.state in states)
 
     def eventually(self, look: Callable[[], T], wanted: Callable[[T], bool]) -> T:
-        """What `look` found once it is `wanted`; fails with the last thing found after two minutes.
-
-        On a busy machine a job may need a quarter of that to get from COMPLETING to its end. A controller that is too
-        busy to answer is asked again.
-        """
+        """Poll `look` until its result is `wanted`; fail with the last result after two minutes."""
         deadline, last = time.monotonic() + 120, ""
         while time.monotonic() < deadline:
             try:
@@ -138,7 +134,7 @@ class FakeBench(Bench):
         self.cluster.advance(0.1)
 
     def until_ready(self, name: str) -> None:
-        """What runs is ready."""
+        """Nothing to wait for: running jobs are ready."""
 
     @contextmanager
     def controller_down(self) -> Iterator[None]:

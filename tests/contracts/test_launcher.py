@@ -1,4 +1,4 @@
-"""What every launcher keeps, whatever it launches with: plain processes, Ray, Slurm, a measured table."""
+"""Contract of every launcher: plain processes, Ray, Slurm, a measured table."""
 
 from __future__ import annotations
 

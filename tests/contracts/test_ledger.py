@@ -1,4 +1,4 @@
-"""What every ledger promises, on SQLite and on a real Postgres."""
+"""Contract of every ledger, on SQLite and on a real Postgres."""
 
 from __future__ import annotations
 

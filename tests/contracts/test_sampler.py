@@ -1,4 +1,4 @@
-"""What every sampler promises, whatever it has learned."""
+"""Contract of every sampler, whatever its history."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TASK = TuningTask(MODEL, Cluster(ACCELERATORS["a100-80gb"], 8, 2))
 
 
 def layouts_of(num_gpus: int = 16, global_batch_size: int = 64) -> list[Layout]:
-    """Every tensor x pipeline x micro batch split of a small world, some with ZeRO: a few dozen candidates."""
+    """Every tensor x pipeline x micro-batch split of a small world, some with ZeRO: a few dozen candidates."""
     powers = (1, 2, 4, 8, 16)
     return [
         Layout(
@@ -51,7 +51,7 @@ def run_alone(
 
 
 def speed(layout: Layout) -> TrialFeedback:
-    """A made-up throughput: pipelines and tensor groups cost, micro batches help."""
+    """A synthetic throughput: pipelines and tensor groups cost, larger micro-batches help."""
     return TrialFeedback(
         layout, value=1e5 * layout.micro_batch_size**0.3 / layout.tensor_parallel**0.4 / layout.pipeline_parallel
     )

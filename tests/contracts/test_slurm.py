@@ -1,4 +1,4 @@
-"""What Slurm keeps, whoever asks it: the real commands against a real cluster, and the fake that stands in for them."""
+"""Contract of the Slurm client: the real commands on a real cluster, and the fake that replaces them in tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The history of a search as samplers learn it, worked out anew from all its trials."""
+"""History of a search as samplers get it, computed anew from all its trials."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def history_of(
     upper_bound: Callable[[Trial], float | None] = lambda trial: None,
     headroom: MemoryHeadroom | None = None,
 ) -> list[TrialFeedback]:
-    """The layouts in the order in which they were proposed, each once; the arguments are those of `told_of`."""
+    """Feedback on the layouts in the order of proposals, each once; the arguments are those of `feedback_of`."""
     by_layout: dict[str, list[Trial]] = {}
     for trial in trials:
         by_layout.setdefault(trial.layout.key, []).append(trial)

@@ -1,4 +1,4 @@
-"""DeepHyper over a closed table: better than chance, and no trace left behind."""
+"""DeepHyper over a closed table: better than random search, without side effects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 
 def table() -> dict[Layout, TrialFeedback]:
-    """240 layouts of 64 ranks, some out of memory, with one best: a valley over tensor, pipeline and micro batch."""
+    """240 layouts of 64 ranks, some out of memory, with one best: a valley over tensor, pipeline and micro-batch."""
     layouts = [
         Layout(
             tensor_parallel=2**t,

@@ -47,7 +47,7 @@ def test_deephyper_failing_is_noted_and_random_goes_on(monkeypatch):
     notes: list[str] = []
     asked = make_sampler("deephyper", CANDIDATES, TASK, 1, notes.append).ask(5, [])
     assert asked == make_sampler("random", CANDIDATES, TASK, 1).ask(5, [])
-    assert notes == ["sampler deephyper failed (ValueError: no fit); going on with random"]
+    assert notes == ["sampler deephyper failed (ValueError: no fit); continuing with random"]
 
 
 @pytest.mark.processes

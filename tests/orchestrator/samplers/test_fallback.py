@@ -1,4 +1,4 @@
-"""A sampler that raises or hangs is replaced, and that is said once."""
+"""Replacement of a sampler that raises or hangs, with one message."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CANDIDATES = [Layout(micro_batch_size=size) for size in (1, 2, 4)]
 
 
 class Breaking(Sampler):
-    """Answers like a grid until it is asked for the `broken_at`-th time."""
+    """A grid sampler that raises from the `broken_at`-th call on."""
 
     name = "breaking"
 
@@ -33,7 +33,7 @@ class Breaking(Sampler):
 
 
 class Hanging(Sampler):
-    """Does not answer before `released` is set."""
+    """A sampler that blocks until `released` is set."""
 
     name = "hanging"
 
@@ -66,7 +66,7 @@ def test_one_that_raises_is_replaced_from_then_on_and_that_is_said_once():
     assert sampler.ask(1, []) == CANDIDATES[-1:]
     assert sampler.ask(1, []) == CANDIDATES[-1:]
     assert breaking.asks == 2
-    assert notes == ["sampler breaking failed (ArithmeticError: no surrogate); going on with grid"]
+    assert notes == ["sampler breaking failed (ArithmeticError: no surrogate); continuing with grid"]
 
 
 @pytest.mark.fault(44)
@@ -83,7 +83,7 @@ def test_one_that_fails_when_asked_whether_to_stop_is_replaced_as_well():
     sampler = FallbackSampler(Undecided(CANDIDATES), Content(CANDIDATES[::-1]), notes.append)
     assert sampler.has_converged([])
     assert sampler.ask(1, []) == CANDIDATES[-1:]
-    assert notes == ["sampler grid failed (ArithmeticError: no surrogate); going on with grid"]
+    assert notes == ["sampler grid failed (ArithmeticError: no surrogate); continuing with grid"]
 
 
 def test_when_the_second_raises_too_there_is_nothing_left_to_hide_it():
@@ -102,7 +102,7 @@ def test_one_that_hangs_is_left_behind_for_good_and_that_is_said_once():
     hanging.released.set()
     assert sampler.ask(1, []) == CANDIDATES[:1]
     assert hanging.asks == 1
-    assert notes == ["sampler hanging failed (TimeoutError: no answer within 0 s); going on with grid"]
+    assert notes == ["sampler hanging failed (TimeoutError: no answer within 0 s); continuing with grid"]
 
 
 def test_the_first_is_asked_in_a_thread_that_holds_up_no_exit():

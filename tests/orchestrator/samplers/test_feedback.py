@@ -1,4 +1,4 @@
-"""What a sampler is told of a search whose layouts were measured more than once."""
+"""Feedback on layouts that were measured more than once, pruned, or too full."""
 
 from __future__ import annotations
 

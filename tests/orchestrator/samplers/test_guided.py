@@ -1,4 +1,4 @@
-"""The guided sampler on a made-up cluster whose truth the models do not know."""
+"""Guided sampler on a synthetic cluster whose constants the models do not know."""
 
 from __future__ import annotations
 
@@ -50,8 +50,7 @@ CANDIDATES = list({layout.key: layout for layout in LAYOUTS}.values())
 
 
 class World:
-    """Tells what became of a layout: by the models' own formulas with other constants, and a device that is full
-    sooner than the estimate says."""
+    """Result of a layout by the models' own formulas with other constants."""
 
     def __init__(self, memory_factor: float = 1.0, **factors: float):
         table = LayoutTable.of(CANDIDATES)

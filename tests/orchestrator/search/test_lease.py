@@ -318,7 +318,7 @@ class TestRealProcesses:
         first.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, first.pid, os.WSTOPPED)
         much_later = NOON + 100 * LEASE_DURATION_S
-        with pytest.raises(LeaseHeld, match="does not answer"):
+        with pytest.raises(LeaseHeld, match="does not respond"):
             acquire_lease(folder, much_later)
         first.kill()
         first.communicate()
