@@ -29,12 +29,19 @@ class TrialState(LowerStrEnum):
     """State of a trial or an attempt. Each ends once, in one of the last three."""
 
     PROPOSED = "proposed"
+    """Recorded; nothing is launched yet."""
     SUBMITTED = "submitted"
+    """The intent to launch is recorded; the job id may be unknown."""
     QUEUED = "queued"
+    """Waiting for nodes."""
     RUNNING = "running"
+    """Its ranks have started."""
     MEASURED = "measured"
+    """Ended with a valid measurement."""
     FAILED = "failed"
+    """Ended with a `FailureReason`."""
     CANCELLED = "cancelled"
+    """Ended on request, with a `FailureReason`."""
 
     @property
     def is_ended(self) -> bool:
@@ -45,22 +52,39 @@ class FailureReason(LowerStrEnum):
     """Reason why a trial or an attempt ended without a value; docs/lifecycle.md lists the consequences of each."""
 
     INVALID_LAYOUT = "invalid_layout"
+    """The engine refused the layout."""
     GPU_OOM = "gpu_oom"
+    """Out of accelerator memory; on a CPU, of the rank's memory limit."""
     HOST_OOM = "host_oom"
+    """Out of host memory."""
     PRUNED = "pruned"
+    """Stopped early: it could not become the best."""
     TIME_LIMIT = "time_limit"
+    """Ran out of time before it was measured."""
     HANG = "hang"
+    """Ranks made no progress."""
     NODE_FAILURE = "node_failure"
+    """A node failed."""
     PREEMPTED = "preempted"
+    """Slurm preempted the job."""
     BOOT_FAILURE = "boot_failure"
+    """A node did not boot."""
     LAUNCH_FAILURE = "launch_failure"
+    """The ranks could not be started."""
     GPU_MEMORY_IN_USE = "gpu_memory_in_use"
+    """Other processes held GPU memory at the start."""
     SCRIPT_ERROR = "script_error"
+    """The trainer crashed."""
     RESULT_INVALID = "result_invalid"
+    """The outcome is missing, damaged or contradicts the spec."""
     CANCELLED_BY_USER = "cancelled_by_user"
+    """Cancelled by the user."""
     CANCELLED_BY_SEARCH = "cancelled_by_search"
+    """Cancelled by the driver: budget, end of the search, or a duplicate job."""
     INTERRUPTED = "interrupted"
+    """The ranks died with the driver; the trial is retried."""
     JOB_LOST = "job_lost"
+    """The launcher no longer knows the job."""
 
     @property
     def may_be_layout_fault(self) -> bool:
@@ -93,8 +117,11 @@ class Flag(LowerStrEnum):
 
 class TrialKind(LowerStrEnum):
     SEARCH = "search"
+    """A layout that the sampler chose, or the baseline."""
     FINALIST = "finalist"
+    """A repeat: of a finalist, the baseline, or a run on a suspect node."""
     REPLAY = "replay"
+    """A run of a recipe's layout."""
 
 
 @dataclass(frozen=True)
@@ -137,17 +164,23 @@ class TrialSpec:
     trial: str
     attempt: str
     nonce: str
+    """32 hexadecimal digits, repeated in the outcome."""
     kind: TrialKind
     layout: Layout
     model: ModelShape
     global_batch_size: int
     num_gpus: int
+    """World size."""
     gpus_per_node: int
+    """Ranks of a node; on a CPU a GPU is a rank."""
     accelerator: str
     measure: MeasureRules
+    """The trial's own time limit is `measure.time_limit_s`, counted from its start on its own clock."""
     trainer: Mapping[str, Any] = field(default_factory=lambda: {"kind": "parlay"})
+    """The `trainer` section of search.json."""
     seed: int = 1234
     rendezvous: Rendezvous = Rendezvous()
+    """How the ranks find each other."""
 
     @property
     def attempt_key(self) -> str:
@@ -189,7 +222,9 @@ class TrialSpec:
 
 class OutcomeStatus(LowerStrEnum):
     MEASURED = "measured"
+    """Has `measured`."""
     FAILED = "failed"
+    """Has `reason`."""
 
 
 @dataclass(frozen=True)
@@ -208,15 +243,23 @@ class Outcome:
     nonce: str
     status: OutcomeStatus
     restart: int = 0
+    """Number of the run: SLURM_RESTART_COUNT or 0."""
     reason: FailureReason | None = None
     phase: str | None = None
+    """Where it failed: `start`, `build`, `warmup` or `measured`."""
     rank: int | None = None
+    """Rank that failed first."""
     excerpt: str | None = None
     flags: tuple[str, ...] = ()
+    """`Flag` values."""
     measured: Mapping[str, Any] = field(default_factory=dict)
+    """`MeasuredMetrics`."""
     proof: Mapping[str, Any] = field(default_factory=dict)
+    """`LayoutProof`."""
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
+    """`Fingerprint`."""
     step_times_s: tuple[float, ...] = ()
+    """Of the measured steps."""
     started_at: str | None = None
     ended_at: str | None = None
 

@@ -38,10 +38,15 @@ _HARDWARE_SEEN = "device"
 
 class CompareVerdict(LowerStrEnum):
     SAME = "same"
+    """B is within the margin of A."""
     SLOWER = "slower"
+    """B is slower by more than the margin."""
     FASTER = "faster"
+    """B is faster by more than the margin."""
     INCONCLUSIVE = "inconclusive"
+    """The interval allows several of these."""
     NOT_COMPARABLE = "not_comparable"
+    """Model, batch, cluster or device differ."""
 
 
 _VERDICTS = {

@@ -20,10 +20,15 @@ _ENVIRONMENT = "environment"
 
 class ReplayVerdict(LowerStrEnum):
     REPRODUCED = "reproduced"
+    """The ratio is within the margin of 1."""
     SLOWER = "slower"
+    """Slower by more than the margin."""
     FASTER = "faster"
+    """Faster by more than the margin."""
     INCONCLUSIVE = "inconclusive"
+    """The interval allows several of these."""
     IMPOSSIBLE = "impossible"
+    """The layout cannot be measured here."""
 
 
 class Confidence(IntEnum):

@@ -34,21 +34,34 @@ class Layout:
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
     data_parallel: int = 1
+    """Derived from the world size, never an axis."""
     micro_batch_size: int = 1
+    """Sequences."""
     grad_accum_steps: int = 1
+    """Micro-batches a step and data rank. Derived unless it is an axis."""
     zero_stage: int = 0
+    """0 to 3."""
     offload: str = "none"
+    """none or optimizer."""
     activation_checkpointing: str = "none"
+    """none, selective or full."""
     sequence_parallel: bool = False
     virtual_pipeline_stages: int = 1
+    """Model chunks of a pipeline rank, at least 1."""
     pipeline_schedule: str = "none"
+    """none, gpipe, 1f1b or interleaved_1f1b."""
     precision: str = "fp32"
+    """fp32, bf16 or fp16. An axis only where the search lists it."""
     attention_kernel: str = "math"
+    """math or flash. `fused-softmax` of tables is read as math."""
     engine: str = "torch"
+    """deepspeed or torch; of another trainer its `trainer.kind`."""
     torch_compile: bool = False
     rank_order: str = "tp-dp-pp"
+    """Innermost first: tp-dp-pp or tp-pp-dp."""
     overlap_comm: bool = False
     bucket_mib: int | None = None
+    """Null: the engine's default."""
 
     def __post_init__(self) -> None:
         for name in _COUNTS:

@@ -14,7 +14,9 @@ class Choice(LowerStrEnum):
     memory."""
 
     FASTEST = "fastest"
+    """The best by the first objective."""
     MEMORY = "memory"
+    """Tied with the fastest, and needs the least memory."""
 
 
 def best_json(ranking: Ranking) -> dict[str, Any] | None:

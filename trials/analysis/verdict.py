@@ -20,17 +20,29 @@ class VerdictKind(LowerStrEnum):
     """Result of a search. `slower` and `no_winner` also occur for a best layout that constraints or memory chose."""
 
     FASTER = "faster"
+    """The best is faster than the baseline; the interval excludes 1."""
     SLOWER = "slower"
+    """The best is slower than the baseline; the interval excludes 1."""
     NO_WINNER = "no_winner"
+    """The interval of the speedup contains 1, or is unknown."""
     BASELINE_BEST = "baseline_best"
+    """The baseline is the best."""
     ONLY_BASELINE = "only_baseline"
+    """Nothing but the baseline was measured."""
     NO_COMPARISON = "no_comparison"
+    """No baseline, or it was not measured."""
     NONE_ALLOWED = "none_allowed"
+    """Layouts were measured, but leave too little memory or are suspect."""
     NOTHING_YET = "nothing_yet"
+    """No trial has ended with a measurement so far."""
     NOTHING_MEASURED = "nothing_measured"
+    """It ended without a measurement."""
     ALL_FAILED = "all_failed"
+    """Every trial failed."""
     CANCELLED = "cancelled"
+    """Cancelled before anything was measured."""
     REFUSED = "refused"
+    """The cluster rejected its jobs."""
 
 
 class DisplayState(LowerStrEnum):
@@ -43,6 +55,7 @@ class DisplayState(LowerStrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     REFUSED = "refused"
+    """Ended as `submission_rejected`."""
 
 
 @dataclass(frozen=True)

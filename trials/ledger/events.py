@@ -33,11 +33,17 @@ EVENT_SCHEMA = "parlay.event/1"
 
 class SearchState(LowerStrEnum):
     CREATED = "created"
+    """Recorded; no driver has begun."""
     RUNNING = "running"
+    """A driver proposes and launches trials."""
     STOPPING = "stopping"
+    """No new trials; those in flight are awaited or cancelled."""
     COMPLETED = "completed"
+    """Ended by itself."""
     FAILED = "failed"
+    """Ended without a valid measurement."""
     CANCELLED = "cancelled"
+    """Ended by the user."""
 
     @property
     def is_ended(self) -> bool:
@@ -46,42 +52,62 @@ class SearchState(LowerStrEnum):
 
 class EndReason(LowerStrEnum):
     MAX_TRIALS = "max_trials"
+    """`search.max_trials` layouts were tried."""
     BUDGET = "budget"
+    """`search.budget_node_hours` is used up."""
     CONVERGED = "converged"
+    """No remaining layout is likely to be faster."""
     SPACE_EXHAUSTED = "space_exhausted"
+    """Every layout was tried."""
     WALL_TIME = "wall_time"
+    """`search.max_wall_time` has passed."""
     IDLE = "idle"
+    """No trial has started or ended for `search.idle_limit`."""
     NO_FEASIBLE_LAYOUT = "no_feasible_layout"
+    """Every planned layout was tried, and none gave a valid measurement."""
     SCRIPT_ERROR = "script_error"
+    """Three trials in a row crashed or failed to launch with the same last line."""
     CANCELLED_BY_USER = "cancelled_by_user"
+    """The user cancelled it."""
     SUBMISSION_REJECTED = "submission_rejected"
+    """The cluster rejects its jobs."""
 
 
 class EventKind(LowerStrEnum):
-    """What happened; beside each, the names in `data`.
+    """Kinds of events; each is described by the names in its `data`.
 
-    `trial_ended` follows the last `attempt_ended` of a trial that is not tried again, so a trial between two attempts
+    `trial_ended` follows the last `attempt_ended` of a trial that is not tried again. So a trial between two attempts
     is one whose last attempt has ended and which itself has not.
     """
 
-    SEARCH_CREATED = "search_created"  # spec (search.json, and `folder`: the search folder's absolute path), code_hash
-    SEARCH_STATE = "search_state"  # state, end_reason, detail
-    TRIAL_PROPOSED = "trial_proposed"  # trial, layout, kind, prediction
-    ATTEMPT_SUBMITTED = (
-        "attempt_submitted"  # trial, attempt, nonce, num_nodes, time_limit_s, reserved_s, exclude: the intent
-    )
-    ATTEMPT_LAUNCHED = "attempt_launched"  # trial, attempt, job_id: the launcher took it
-    ATTEMPT_REQUEUED = "attempt_requeued"  # trial, attempt, restart, node_hours (of its runs so far): back in the queue
-    ATTEMPT_RUNNING = "attempt_running"  # trial, attempt, started_at, nodes
-    ATTEMPT_UNKNOWN = "attempt_unknown"  # trial, attempt, unknown_since (null: known again)
-    ATTEMPT_WAITS = "attempt_waits"  # trial, attempt, waits_for (null: it goes on, or waits for its turn)
-    ATTEMPT_ENDED = (
-        "attempt_ended"  # trial, attempt, state, reason, outcome, excerpt, nodes, started_at, ended_at, node_hours
-    )
-    TRIAL_ENDED = "trial_ended"  # trial, state, reason
-    PILOT_ENDED = "pilot_ended"  # pilot, job_id, node_hours (held, and booked by no attempt; below 0: more was booked)
-    BEST_CHANGED = "best_changed"  # trial (null: none)
-    DRIVER_TOOK_OVER = "driver_took_over"  # host, pid: the first event under a new lease, which fences the old one
+    SEARCH_CREATED = "search_created"
+    """spec (search.json, and `folder`: the search folder's absolute path), code_hash."""
+    SEARCH_STATE = "search_state"
+    """state, end_reason, detail."""
+    TRIAL_PROPOSED = "trial_proposed"
+    """trial, layout, kind, prediction."""
+    ATTEMPT_SUBMITTED = "attempt_submitted"
+    """trial, attempt, nonce, num_nodes, time_limit_s, reserved_s, exclude: the intent to launch."""
+    ATTEMPT_LAUNCHED = "attempt_launched"
+    """trial, attempt, job_id: the launcher accepted it."""
+    ATTEMPT_REQUEUED = "attempt_requeued"
+    """trial, attempt, restart, node_hours (of its runs so far): back in the queue."""
+    ATTEMPT_RUNNING = "attempt_running"
+    """trial, attempt, started_at, nodes."""
+    ATTEMPT_UNKNOWN = "attempt_unknown"
+    """trial, attempt, unknown_since (null: known again)."""
+    ATTEMPT_WAITS = "attempt_waits"
+    """trial, attempt, waits_for (null: it continues, or waits in the queue)."""
+    ATTEMPT_ENDED = "attempt_ended"
+    """trial, attempt, state, reason, outcome, excerpt, nodes, started_at, ended_at, node_hours."""
+    TRIAL_ENDED = "trial_ended"
+    """trial, state, reason."""
+    PILOT_ENDED = "pilot_ended"
+    """pilot, job_id, node_hours (held and booked by no attempt; below 0 where attempts booked more)."""
+    BEST_CHANGED = "best_changed"
+    """trial (null: none)."""
+    DRIVER_TOOK_OVER = "driver_took_over"
+    """host, pid: the first event under a new lease, which fences the old one."""
 
 
 class FencedError(ValueError):
