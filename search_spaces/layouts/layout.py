@@ -17,7 +17,10 @@ ATTENTION_KERNELS = ("math", "flash")
 ENGINES = ("deepspeed", "torch", "megatron-lm", "megatron-deepspeed", "gpt-neox", "nanotron", "command")
 RANK_ORDERS = ("tp-dp-pp", "tp-pp-dp")
 
-WORLD_RULE = "num_nodes x GPUs a node = tensor x pipeline x data, all whole numbers, on no more nodes than there are"
+WORLD_RULE = (
+    "num_nodes x gpus_per_node = tensor_parallel x pipeline_parallel x data_parallel, all whole numbers;"
+    " num_nodes is at most that of the cluster"
+)
 BATCH_RULE = "global_batch_size = micro_batch_size x grad_accum_steps x data_parallel, all whole numbers"
 
 

@@ -1,4 +1,4 @@
-"""Workload: what is trained on what, and the two products every layout must come out to."""
+"""Workload: the model, the cluster and the batch, and the two products that every layout has to satisfy."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from search_spaces.layouts.layout import OWN_ENGINES
 from search_spaces.model_shape import ModelShape
 
 Fields = Mapping[str, Any]
-"""A layout's fields, of which the derived ones may be missing."""
+"""A layout's fields; derived ones may be missing."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What is to be trained on what, and what the search allows.
+    """The training task and the limits of the search.
 
-    `global_batch_size` counts sequences per step. With `batch_is_free` accumulation is an axis of its own and the
-    global batch follows from it. `engines` are those of the trainer that is to run.
+    `global_batch_size` counts sequences per step. With `batch_is_free` grad_accum_steps is an axis and the global batch
+    follows from it. `engines` are those of the trainer that runs the layouts.
     """
 
     model: ModelShape
@@ -31,7 +31,7 @@ class Workload:
     engines: tuple[str, ...] = OWN_ENGINES
 
     def world(self, num_nodes: Any) -> Any:
-        """Ranks on so many nodes, for a number or a column."""
+        """World size on `num_nodes` nodes, a number or a column."""
         return num_nodes * self.cluster.gpus_per_node
 
 
@@ -40,31 +40,32 @@ BATCH_FIX = "use a micro_batch_size that divides global_batch_size / data_parall
 
 
 def describe_world_size(f: Fields, w: Workload) -> str:
-    """Why these ranks are not the world; a derived field that is no whole number is None or missing."""
+    """Explanation of a wrong world size; a derived field that is not whole is None or missing."""
     nodes, gpus = f["num_nodes"], w.cluster.gpus_per_node
     if nodes > w.cluster.num_nodes:
-        return f"{nodes} nodes are asked for, the cluster has {w.cluster.num_nodes}"
+        return f"num_nodes is {nodes}, but the cluster has {w.cluster.num_nodes}"
     ranks = f["tensor_parallel"] * f["pipeline_parallel"]
     if data := f.get("data_parallel"):
         return (
-            f"tensor {f['tensor_parallel']} x pipeline {f['pipeline_parallel']} x data {data} = {ranks * data} ranks,"
-            f" but num_nodes {nodes} x gpus_per_node {gpus} = {w.world(nodes)}"
+            f"tensor_parallel {f['tensor_parallel']} x pipeline_parallel {f['pipeline_parallel']}"
+            f" x data_parallel {data} = {ranks * data} ranks, but the world size is"
+            f" num_nodes {nodes} x gpus_per_node {gpus} = {w.world(nodes)}"
         )
     return (
-        f"tensor {f['tensor_parallel']} x pipeline {f['pipeline_parallel']} = {ranks} ranks do not divide"
-        f" the world: num_nodes {nodes} x gpus_per_node {gpus} = {w.world(nodes)}"
+        f"tensor_parallel {f['tensor_parallel']} x pipeline_parallel {f['pipeline_parallel']} = {ranks}"
+        f" does not divide the world size num_nodes {nodes} x gpus_per_node {gpus} = {w.world(nodes)}"
     )
 
 
 def describe_batch_size(f: Fields, w: Workload) -> str:
-    """Why this is not the global batch; a derived field that is no whole number is None or missing."""
+    """Explanation of a wrong global batch; a derived field that is not whole is None or missing."""
     sequences = f["micro_batch_size"] * f["data_parallel"]
     if steps := f.get("grad_accum_steps"):
         return (
-            f"micro batch {f['micro_batch_size']} x accumulation {steps} x data {f['data_parallel']}"
-            f" = {sequences * steps} sequences, but global_batch_size is {w.global_batch_size}"
+            f"micro_batch_size {f['micro_batch_size']} x grad_accum_steps {steps} x data_parallel {f['data_parallel']}"
+            f" = {sequences * steps}, but global_batch_size is {w.global_batch_size}"
         )
     return (
-        f"micro batch {f['micro_batch_size']} x data {f['data_parallel']} = {sequences} sequences do not divide"
-        f" the global batch {w.global_batch_size}"
+        f"micro_batch_size {f['micro_batch_size']} x data_parallel {f['data_parallel']} = {sequences} does not divide"
+        f" global_batch_size {w.global_batch_size}"
     )

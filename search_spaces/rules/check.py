@@ -1,4 +1,4 @@
-"""Whether a trainer can run a layout: the rules that refuse it, each named `<engine>.<rule>`. Standard library only."""
+"""Check of a layout against its trainer's rules, whose ids are `<engine>.<rule>`. Standard library only."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from search_spaces.rules.trainer_rules import BRIDGE_RULES, TRAINER_RULES, engin
 
 
 def engine_violations(layout: Layout, model: ModelShape, engines: tuple[str, ...] = OWN_ENGINES) -> Iterator[Problem]:
-    """Every rule of the layout's engine that it breaks, with the numbers; `Problem.code` is the rejection id.
+    """Every rule of the layout's engine that it violates, with the numbers; `Problem.code` is the rejection id.
 
-    The layout is judged in its canonical form: a field without effect breaks no rule. `engines` are those of the
-    search's trainer; a layout for another one breaks that rule alone.
+    The layout is checked in canonical form: a field without effect violates no rule. `engines` are those of the
+    search's trainer; a layout for another engine violates only that rule.
     """
     canonical = layout.canonical()
     rules = TRAINER_RULES[layout.engine] if layout.engine in engines else ()
@@ -25,7 +25,7 @@ def engine_violations(layout: Layout, model: ModelShape, engines: tuple[str, ...
 
 
 def bridge_violations(layout: Layout, model: ModelShape) -> Iterator[Problem]:
-    """The same for a layout of Megatron-LM's that Megatron-Bridge is to run."""
+    """Every rule that a Megatron-LM layout violates when Megatron-Bridge runs it."""
     canonical = layout.canonical()
     yield from _problems("megatron-bridge", chain.from_iterable(rule(canonical, model) for rule in BRIDGE_RULES))
 

@@ -1,4 +1,4 @@
-"""What DeepSpeed and torch themselves can run, whoever's trainer drives them, and how a rule is told.
+"""Rules of the engines: what DeepSpeed and torch support whichever trainer drives them, and the form of a rule.
 
 Standard library only. DeepSpeed 0.19 deepspeed/runtime/engine.py, runtime/pipe/engine.py and runtime/zero;
 torch.distributed.pipelining.schedules and torch.distributed.fsdp.
@@ -26,44 +26,47 @@ Rule = Callable[[Layout, ModelShape], Iterator[RuleViolation]]
 
 
 def allows_only(
-    fields: Mapping[str, tuple], of_model: Mapping[str, tuple] | None = None, *, who: str | None = None
+    fields: Mapping[str, tuple], of_model: Mapping[str, tuple] | None = None, *, owner: str | None = None
 ) -> Rule:
-    """The layout's and the model's fields that have only these values in `who`, by default the engine of that name."""
+    """Rule that allows only these values of the layout's and the model's fields.
+
+    `owner` is the name in the message, by default the layout's engine.
+    """
 
     def rule(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-        for owner, choices in ((layout, fields), (model, of_model or {})):
+        for record, choices in ((layout, fields), (model, of_model or {})):
             for name, values in choices.items():
-                value = getattr(owner, name)
+                value = getattr(record, name)
                 if value not in values:
-                    told = " or ".join(_word(v) for v in values)
-                    sentence = f"{who or layout.engine} runs {name} {told}"
+                    allowed = " or ".join(_word(v) for v in values)
+                    sentence = f"{owner or layout.engine} supports {name} {allowed}"
                     message = f"{name} is {_word(value)}; {sentence}"
-                    yield RuleViolation(name, message, sentence, f"set {name} to {told}")
+                    yield RuleViolation(name, message, sentence, f"set {name} to {allowed}")
 
     return rule
 
 
 def _word(value: object) -> str:
-    return "the engine's own" if value is None else str(value).lower()
+    return "null" if value is None else str(value).lower()
 
 
 def zero_in_pipeline(layout: Layout, rule: str) -> Iterator[RuleViolation]:
-    """ZeRO 2 and 3 in a pipeline, for who cannot."""
+    """ZeRO 2 or 3 in a pipeline, for engines that do not support it."""
     if layout.zero_stage > 1 and layout.pipeline_parallel > 1:
         yield RuleViolation(
             "zero_stage",
-            f"zero_stage is {layout.zero_stage} with {layout.pipeline_parallel} pipeline stages",
+            f"zero_stage is {layout.zero_stage} with pipeline_parallel {layout.pipeline_parallel}",
             rule,
             "set zero_stage to 0 or 1, or pipeline_parallel to 1",
         )
 
 
 def too_few_micro_batches(layout: Layout, least: int, rule: str) -> Iterator[RuleViolation]:
-    """Fewer than `least` micro-batches a step in 1F1B, for who needs as many."""
+    """Fewer than `least` micro-batches a step in 1F1B, for engines that need that many."""
     if layout.pipeline_schedule == "1f1b" and layout.grad_accum_steps < least:
         yield RuleViolation(
             "micro_batches",
-            f"{layout.grad_accum_steps} micro-batches for {layout.pipeline_parallel} stages",
+            f"{layout.grad_accum_steps} micro-batches for {layout.pipeline_parallel} pipeline stages",
             rule,
             "use a smaller micro_batch_size, fewer stages, or the gpipe schedule",
         )
@@ -73,18 +76,18 @@ def too_few_micro_batches(layout: Layout, least: int, rule: str) -> Iterator[Rul
 
 
 def _deepspeed_pipeline(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    yield from zero_in_pipeline(layout, "DeepSpeed's pipeline runs with ZeRO 0 and 1")
+    yield from zero_in_pipeline(layout, "DeepSpeed's pipeline engine supports ZeRO stages 0 and 1")
 
 
 def _deepspeed_without_zero(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    """What DeepSpeed's section on ZeRO says counts for nothing with ZeRO 0, and DeepSpeed says no word of it."""
+    """Options of DeepSpeed's `zero_optimization` section that ZeRO stage 0 silently ignores."""
     if layout.zero_stage > 0:
         return
     if layout.offload != "none":
         yield RuleViolation(
             "offload",
             f"offload is {layout.offload} with zero_stage 0",
-            "DeepSpeed offloads the optimizer with ZeRO 1, 2 and 3",
+            "DeepSpeed offloads the optimizer only with ZeRO stage 1, 2 or 3",
             "set zero_stage to 1, 2 or 3, or offload to none",
         )
     if layout.overlap_comm:
@@ -93,27 +96,27 @@ def _deepspeed_without_zero(layout: Layout, model: ModelShape) -> Iterator[RuleV
         yield RuleViolation(
             "bucket_mib",
             f"bucket_mib is {layout.bucket_mib} with zero_stage 0",
-            "DeepSpeed's buckets are those of ZeRO 1, 2 and 3",
+            "DeepSpeed has reduction buckets only with ZeRO stage 1, 2 or 3",
             "leave bucket_mib out, or set zero_stage to 1, 2 or 3",
         )
 
 
-def ineffective_overlap(why: str) -> RuleViolation:
-    """An overlap_comm that DeepSpeed takes without a word, and does nothing with."""
+def ineffective_overlap(condition: str) -> RuleViolation:
+    """An `overlap_comm` that DeepSpeed accepts and silently ignores."""
     return RuleViolation(
         "overlap_comm",
-        f"overlap_comm is true {why}",
-        "DeepSpeed overlaps the backward pass with ZeRO's own reductions only, and without a pipeline",
+        f"overlap_comm is true {condition}",
+        "DeepSpeed overlaps communication with the backward pass only in ZeRO's reductions, and not in a pipeline",
         "set overlap_comm to false",
     )
 
 
 DEEPSPEED_RULES: tuple[Rule, ...] = (
-    allows_only({"pipeline_schedule": ("none", "1f1b")}, who="DeepSpeed"),
+    allows_only({"pipeline_schedule": ("none", "1f1b")}, owner="DeepSpeed"),
     _deepspeed_pipeline,
     _deepspeed_without_zero,
 )
-"""What every trainer on DeepSpeed has to keep to."""
+"""Rules of every trainer on DeepSpeed."""
 
 
 # -- torch
@@ -122,30 +125,30 @@ DEEPSPEED_RULES: tuple[Rule, ...] = (
 def _torch_schedule(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     stages, micro_batches = layout.pipeline_parallel, layout.grad_accum_steps
     yield from too_few_micro_batches(
-        layout, stages, "torch's 1F1B needs at least as many micro-batches a step as stages"
+        layout, stages, "torch's 1F1B needs at least pipeline_parallel micro-batches a step"
     )
     rounds = max(1, micro_batches // stages)
     if layout.pipeline_schedule == "interleaved_1f1b" and micro_batches % rounds:
         yield RuleViolation(
             "rounds",
-            f"{micro_batches} micro-batches in {rounds} rounds over {stages} stages",
-            "torch's interleaved 1F1B deals a step's micro-batches to equal rounds, one for each full set of stages",
+            f"{micro_batches} micro-batches do not divide into {rounds} rounds over {stages} pipeline stages",
+            "torch's interleaved 1F1B splits a step's micro-batches into max(1, micro-batches // stages) equal rounds",
             f"use a micro_batch_size that makes grad_accum_steps a multiple of {stages}",
         )
 
 
 def _torch_fsdp(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    """ZeRO 2 and 3 are FSDP2, which decides by itself when and in what portions it communicates."""
+    """ZeRO 2 and 3 are FSDP2, which decides itself when it communicates and in what sizes."""
     given = ["overlap_comm true"] * layout.overlap_comm
     given += [] if layout.bucket_mib is None else [f"bucket_mib {layout.bucket_mib}"]
     if layout.zero_stage >= 2 and given:
         yield RuleViolation(
             "fsdp",
             f"zero_stage is {layout.zero_stage} with {' and '.join(given)}",
-            "torch's ZeRO 2 and 3 overlap block by block in any case, and have no buckets",
+            "torch's FSDP2 (ZeRO 2 and 3) always overlaps block by block, and has no buckets",
             "leave overlap_comm false and bucket_mib out, or set zero_stage to 0 or 1",
         )
 
 
 TORCH_RULES: tuple[Rule, ...] = (_torch_schedule, _torch_fsdp)
-"""What torch's pipelines and FSDP2 rule out."""
+"""Rules of torch's pipelining and FSDP2."""

@@ -1,4 +1,4 @@
-"""The rules every layout keeps, whatever engine runs it. Each is checked on a whole table and explained for one row."""
+"""Rules of every layout, independent of the engine: checked on a whole table, explained for one row."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from search_spaces.layouts.workload import (
 
 @dataclass(frozen=True)
 class LayoutRule:
-    """`is_satisfied` is true for the rows that keep the rule; `numbers` says why one row does not."""
+    """A rule: `is_satisfied` is true for the rows that satisfy it; `numbers` explains why one row does not."""
 
     code: str
     rule: str
@@ -35,7 +35,7 @@ class LayoutRule:
 
 
 def with_derived(table: LayoutTable, workload: Workload) -> LayoutTable:
-    """The table with data_parallel, and accumulation unless it is an axis, computed; 0 where no whole number fits."""
+    """The table with data_parallel, and grad_accum_steps unless it is an axis; 0 where the quotient is not whole."""
     model_parallel = table["tensor_parallel"] * table["pipeline_parallel"]
     data_parallel = _exact_quotient(workload.world(table["num_nodes"]), model_parallel)
     table = table.with_columns(data_parallel=data_parallel)
@@ -46,7 +46,7 @@ def with_derived(table: LayoutTable, workload: Workload) -> LayoutTable:
 
 
 def first_violation(table: LayoutTable, workload: Workload, rules: tuple[LayoutRule, ...]) -> np.ndarray:
-    """For each row the index of the first rule it breaks, or len(rules)."""
+    """For each row the index of the first rule it violates, or len(rules)."""
     first = np.full(len(table), len(rules))
     for index, rule in reversed(list(enumerate(rules))):
         first[~rule.is_satisfied(table, workload)] = index
@@ -54,7 +54,7 @@ def first_violation(table: LayoutTable, workload: Workload, rules: tuple[LayoutR
 
 
 def layout_violations(layout: Layout, workload: Workload) -> list[Problem]:
-    """Every rule that one layout breaks."""
+    """Every rule that one layout violates."""
     table = LayoutTable.of([layout])
     return [
         rule.problem(layout.to_json(), workload) for rule in LAYOUT_RULES if not rule.is_satisfied(table, workload)[0]
@@ -68,7 +68,7 @@ def _exact_quotient(whole: np.ndarray, part: np.ndarray) -> np.ndarray:
 
 
 def _divides(name: str) -> Callable[[LayoutTable, Workload], np.ndarray]:
-    """Whether the model's field of this name can be split evenly over the tensor-parallel ranks."""
+    """Predicate: tensor_parallel divides the model's field of this name."""
     return lambda table, workload: getattr(workload.model, name) % table["tensor_parallel"] == 0
 
 
@@ -78,7 +78,7 @@ def _split_rule(code: str, name: str, what: str, fix: str) -> LayoutRule:
         f"tensor_parallel divides the {what}",
         fix,
         _divides(name),
-        lambda f, w: f"tensor {f['tensor_parallel']} does not divide {name} {getattr(w.model, name)}",
+        lambda f, w: f"tensor_parallel {f['tensor_parallel']} does not divide {name} {getattr(w.model, name)}",
     )
 
 
@@ -120,19 +120,19 @@ WORLD = LayoutRule(
 )
 MAX_NODES = LayoutRule(
     "max_nodes",
-    "a trial uses at most constraints.max_nodes nodes",
+    "num_nodes is at most constraints.max_nodes",
     "raise constraints.max_nodes or use fewer nodes",
     lambda table, w: np.full(len(table), True) if w.max_nodes is None else table["num_nodes"] <= w.max_nodes,
-    lambda f, w: f"{f['num_nodes']} nodes, at most {w.max_nodes} are allowed",
+    lambda f, w: f"num_nodes is {f['num_nodes']}, but constraints.max_nodes is {w.max_nodes}",
 )
 TP_ACROSS_NODES = LayoutRule(
     "tp_across_nodes",
-    "a tensor-parallel group stays inside a node",
-    "use a smaller tensor_parallel, or set space.allow_tensor_parallel_across_nodes",
+    "a tensor-parallel group does not span nodes",
+    "use a tensor_parallel that divides gpus_per_node, or set space.allow_tensor_parallel_across_nodes",
     _stays_in_a_node,
     lambda f, w: (
-        f"tensor {f['tensor_parallel']} does not fit evenly into nodes of {w.cluster.gpus_per_node}"
-        f" and would span some of the {f['num_nodes']}"
+        f"tensor_parallel {f['tensor_parallel']} does not divide gpus_per_node {w.cluster.gpus_per_node}, so a"
+        f" tensor-parallel group would span some of the {f['num_nodes']} nodes"
     ),
 )
 BATCH = LayoutRule(
@@ -147,42 +147,49 @@ LAYERS = LayoutRule(
     "every pipeline stage has at least one layer",
     "use a smaller pipeline_parallel",
     lambda table, w: table["pipeline_parallel"] <= w.model.num_layers,
-    lambda f, w: f"pipeline {f['pipeline_parallel']} has more stages than the model's {w.model.num_layers} layers",
+    lambda f, w: f"pipeline_parallel {f['pipeline_parallel']} is more than the model's {w.model.num_layers} layers",
 )
 INTERLEAVE = LayoutRule(
     "interleave",
-    "every chunk of an interleaved pipeline has at least one layer",
+    "every model chunk of an interleaved pipeline has at least one layer",
     "use fewer virtual_pipeline_stages",
     lambda table, w: table["pipeline_parallel"] * table["virtual_pipeline_stages"] <= w.model.num_layers,
     lambda f, w: (
-        f"pipeline {f['pipeline_parallel']} x {f['virtual_pipeline_stages']} chunks = {_chunks(f)},"
-        f" more than the model's {w.model.num_layers} layers"
+        f"pipeline_parallel {f['pipeline_parallel']} x virtual_pipeline_stages {f['virtual_pipeline_stages']} ="
+        f" {_chunks(f)} chunks, more than the model's {w.model.num_layers} layers"
     ),
 )
 PRECISION = LayoutRule(
     "precision",
-    "the accelerator computes in this precision, and the engine on it",
+    "the accelerator, and the engine on it, support the precision",
     "use fp32",
     _can_compute,
     lambda f, w: (
-        f"DeepSpeed has no fp16 on {w.cluster.accelerator.name}"
+        f"DeepSpeed does not support fp16 on {w.cluster.accelerator.name}"
         if f["precision"] == "fp16"
-        else f"{w.cluster.accelerator.name} has no {f['precision']}"
+        else f"{w.cluster.accelerator.name} does not support {f['precision']}"
     ),
 )
 
 SPLIT_RULES = {
     rule.code: rule
     for rule in (
-        _split_rule("heads", "num_attention_heads", "attention heads", "use a tensor_parallel that divides the heads"),
-        _split_rule("kv_heads", "num_key_value_heads", "key-value heads", "use a tensor_parallel that divides them"),
-        _split_rule("ffn", "ffn_hidden_size", "MLP's width", "use a tensor_parallel that divides ffn_hidden_size"),
+        _split_rule(
+            "heads", "num_attention_heads", "attention heads", "use a tensor_parallel that divides num_attention_heads"
+        ),
+        _split_rule(
+            "kv_heads",
+            "num_key_value_heads",
+            "key-value heads",
+            "use a tensor_parallel that divides num_key_value_heads",
+        ),
+        _split_rule("ffn", "ffn_hidden_size", "MLP width", "use a tensor_parallel that divides ffn_hidden_size"),
         _split_rule(
             "vocab", "vocab_size", "padded vocabulary", "pad vocab_size to a multiple of 128 x tensor_parallel"
         ),
     )
 }
-"""What tensor parallelism splits, by rule."""
+"""Rules of the dimensions that tensor parallelism splits, by id."""
 
 LAYOUT_RULES = (WORLD, MAX_NODES, TP_ACROSS_NODES, *SPLIT_RULES.values(), LAYERS, INTERLEAVE, BATCH, PRECISION)
-"""All rules, in the order in which a layout is refused by the first it breaks."""
+"""All rules, in order; a layout is rejected by the first that it violates."""

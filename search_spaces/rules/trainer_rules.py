@@ -1,7 +1,7 @@
-"""What each trainer can run: the rules that refuse a layout for it, by the engine's name. Standard library only.
+"""Rules of the trainers by engine name: which layouts each cannot run. Standard library only.
 
-What its engine allows stands in `engine_rules.py`. The rest is what a trainer's own options and checks
-rule out: ours, Megatron-LM megatron/training/arguments.py, Megatron-DeepSpeed megatron/arguments.py, GPT-NeoX
+Rules of the engines below them are in `engine_rules.py`. The rest follows from a trainer's own options and checks:
+ours, Megatron-LM megatron/training/arguments.py, Megatron-DeepSpeed megatron/arguments.py, GPT-NeoX
 megatron/neox_arguments, nanotron src/nanotron/config and parallel/pipeline_parallel/engine.py.
 """
 
@@ -24,10 +24,12 @@ from search_spaces.rules.engine_rules import (
 
 
 def engine_mismatch(layout: Layout, engines: tuple[str, ...]) -> Iterator[RuleViolation]:
-    """A layout for an engine that is none of the search's trainer."""
+    """A layout for an engine that the search's trainer does not have."""
     if layout.engine not in engines:
         trainer = (
-            "Parlay's trainer has the engines" if engines == OWN_ENGINES else "the search's trainer has the engine"
+            "Parlay's trainer supports the engines"
+            if engines == OWN_ENGINES
+            else "the search's trainer supports the engine"
         )
         choices = " and ".join(reversed(engines))
         yield RuleViolation(
@@ -38,7 +40,7 @@ def engine_mismatch(layout: Layout, engines: tuple[str, ...]) -> Iterator[RuleVi
         )
 
 
-# -- Parlay's own
+# -- Parlay's trainer
 
 
 def _stages(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
@@ -46,7 +48,7 @@ def _stages(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
         yield RuleViolation(
             "layers",
             f"{layout.pipeline_parallel} pipeline stages for {model.num_layers} layers",
-            "every stage holds at least one layer; stages need not be equal",
+            "every pipeline stage has at least one layer; stages may be uneven",
             f"set pipeline_parallel to {model.num_layers} or less",
         )
 
@@ -55,8 +57,8 @@ def _sequence(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     if layout.sequence_parallel and model.seq_length % layout.tensor_parallel:
         yield RuleViolation(
             "sequence",
-            f"sequences of {model.seq_length} for {layout.tensor_parallel} tensor ranks",
-            "with sequence_parallel each tensor rank holds as many positions as any other",
+            f"seq_length {model.seq_length} is not a multiple of tensor_parallel {layout.tensor_parallel}",
+            "sequence_parallel splits the sequence evenly over the tensor-parallel ranks",
             "use a tensor_parallel that divides seq_length, or set sequence_parallel to false",
         )
 
@@ -65,8 +67,8 @@ def _rotary(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     if model.position_embedding == "rotary" and model.head_size % 2:
         yield RuleViolation(
             "rotary",
-            f"heads of size {model.head_size}",
-            "rotary positions turn pairs of a head's elements",
+            f"the head size is {model.head_size}",
+            "rotary embeddings rotate pairs of a head's elements, so the head size is even",
             "use a hidden_size that makes hidden_size / num_attention_heads even, or learned positions",
         )
 
@@ -76,21 +78,21 @@ def _deepspeed_precision(layout: Layout, model: ModelShape) -> Iterator[RuleViol
     if layout.precision != "fp32" and layout.zero_stage == 0 and layout.data_parallel > 1:
         yield RuleViolation(
             "precision",
-            f"precision is {layout.precision} with zero_stage 0 over {layout.data_parallel} data ranks",
-            "DeepSpeed trains right in bf16 and fp16 with ZeRO 1, 2 and 3: without, it begins with Adam's second step, "
-            "or in a pipeline shards the optimizer all the same",
+            f"precision is {layout.precision} with zero_stage 0 and data_parallel {layout.data_parallel}",
+            "DeepSpeed trains correctly in bf16 and fp16 only with ZeRO stage 1, 2 or 3: without ZeRO it starts at "
+            "Adam's second step, and in a pipeline it shards the optimizer anyway",
             "set zero_stage to 1, 2 or 3, or precision to fp32",
         )
 
 
 def _deepspeed_overlap(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    """Where DeepSpeed, driven as our trainer does, overlaps nothing although ZeRO is on."""
+    """Layouts with ZeRO in which DeepSpeed, as our trainer drives it, overlaps nothing."""
     if not layout.overlap_comm or layout.zero_stage == 0:
         return
     if layout.pipeline_parallel > 1:
-        yield ineffective_overlap(f"with {layout.pipeline_parallel} pipeline stages")
+        yield ineffective_overlap(f"with pipeline_parallel {layout.pipeline_parallel}")
     elif (layout.zero_stage, layout.precision, layout.offload) == (1, "bf16", "none"):
-        yield ineffective_overlap("with zero_stage 1 in bf16, which is another optimizer of DeepSpeed's")
+        yield ineffective_overlap("with zero_stage 1 in bf16, which DeepSpeed runs with its BF16_Optimizer")
 
 
 def _deepspeed_compile(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
@@ -98,12 +100,12 @@ def _deepspeed_compile(layout: Layout, model: ModelShape) -> Iterator[RuleViolat
         yield RuleViolation(
             "torch_compile",
             "torch_compile is true with zero_stage 3",
-            "DeepSpeed's ZeRO 3 gathers weights between the parts of a block, which torch.compile would take as one",
+            "DeepSpeed's ZeRO 3 gathers weights module by module within a block, which torch.compile would fuse",
             "set torch_compile to false, or zero_stage to 0, 1 or 2",
         )
 
 
-# -- somebody else's
+# -- third-party trainers
 
 
 def _even_stages(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
@@ -111,9 +113,10 @@ def _even_stages(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     if model.num_layers % (stages * chunks):
         yield RuleViolation(
             "layers",
-            f"{model.num_layers} layers for {stages} stages x {chunks} chunks",
-            f"{layout.engine} gives every chunk of every stage the same number of layers",
-            "use a pipeline_parallel x virtual_pipeline_stages that divides the layers",
+            f"num_layers {model.num_layers} is not a multiple of pipeline_parallel {stages}"
+            f" x virtual_pipeline_stages {chunks}",
+            f"{layout.engine} splits the layers evenly over all model chunks",
+            "use a pipeline_parallel x virtual_pipeline_stages that divides num_layers",
         )
 
 
@@ -121,15 +124,15 @@ def _whole_rounds(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     if layout.virtual_pipeline_stages > 1 and layout.grad_accum_steps % layout.pipeline_parallel:
         yield RuleViolation(
             "micro_batches",
-            f"{layout.grad_accum_steps} micro-batches for {layout.pipeline_parallel} interleaved stages",
-            f"{layout.engine} interleaves whole rounds: the micro-batches are a multiple of the stages",
-            "use another micro_batch_size, or one chunk a stage",
+            f"{layout.grad_accum_steps} micro-batches for {layout.pipeline_parallel} interleaved pipeline stages",
+            f"{layout.engine}'s interleaved 1F1B needs grad_accum_steps to be a multiple of pipeline_parallel",
+            "use another micro_batch_size, or virtual_pipeline_stages 1",
         )
 
 
 def _megatron_sharding(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    """ZeRO 1 is the distributed optimizer; 2 and 3 are Megatron-FSDP, which has no stages."""
-    yield from zero_in_pipeline(layout, f"{layout.engine} runs a pipeline with zero_stage 0 or 1")
+    """ZeRO 1 is the distributed optimizer; 2 and 3 are Megatron-FSDP, which has no pipeline."""
+    yield from zero_in_pipeline(layout, f"{layout.engine} supports zero_stage 0 and 1 in a pipeline")
     if layout.offload == "optimizer" and not (layout.zero_stage == 1 and layout.precision == "bf16"):
         yield RuleViolation(
             "offload",
@@ -154,13 +157,13 @@ def _half_precision_flash(layout: Layout, model: ModelShape) -> Iterator[RuleVio
         yield RuleViolation(
             "attention_kernel",
             "attention_kernel is flash with precision fp32",
-            f"{layout.engine}'s flash attention computes in bf16 and fp16",
+            f"{layout.engine}'s flash attention supports only bf16 and fp16",
             "set precision to bf16, or attention_kernel to math",
         )
 
 
 def _nanotron_batches(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    rule = "nanotron's 1F1B needs at least as many micro-batches a step as stages less one"
+    rule = "nanotron's 1F1B needs at least pipeline_parallel - 1 micro-batches a step"
     yield from too_few_micro_batches(layout, layout.pipeline_parallel - 1, rule)
 
 
@@ -216,14 +219,16 @@ TRAINER_RULES: dict[str, tuple[Rule, ...]] = {
             {"gated_mlp": (True,), "norm": ("rmsnorm",), "position_embedding": ("rotary",)},
         ),
     ),
-    "command": (),  # what its template says, it can run
+    "command": (),  # its template decides
 }
-"""Each trainer's rules by the engine's name."""
+"""Each trainer's rules by engine name."""
 
 BRIDGE_RULES: tuple[Rule, ...] = (
     *TRAINER_RULES["megatron-lm"],
-    allows_only({"attention_kernel": ("flash",), "precision": ("bf16",)}, who="Megatron-Bridge"),
+    allows_only({"attention_kernel": ("flash",), "precision": ("bf16",)}, owner="Megatron-Bridge"),
 )
-"""NeMo's Megatron-Bridge drives Megatron-LM's core, and is no trainer of a search. Its attention backend is an enum and
-fp32 a dtype, which no override in text gives: it takes a flash kernel where it can, and a precision by name, whose fp16
-keeps gradients in fp16."""
+"""Rules of NeMo's Megatron-Bridge, which drives Megatron-LM's core and is not a trainer of a search.
+
+Its attention backend is an enum and fp32 a dtype, neither of which a text override can set: it takes a flash kernel
+where it can, and a precision by name, whose fp16 keeps gradients in fp16.
+"""

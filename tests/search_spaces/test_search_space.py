@@ -145,7 +145,7 @@ def test_ranks_that_do_not_divide_the_world_are_rejected_with_all_numbers():
     rejected = the_rejection({"tensor_parallel": [2], "pipeline_parallel": [3]})
     assert rejected.problem.code == "world"
     assert (
-        "tensor 2 x pipeline 3 = 6 ranks do not divide the world: num_nodes 1 x gpus_per_node 4 = 4"
+        "tensor_parallel 2 x pipeline_parallel 3 = 6 does not divide the world size num_nodes 1 x gpus_per_node 4 = 4"
         in rejected.problem.message
     )
     assert rejected.fields["data_parallel"] is None
@@ -153,17 +153,21 @@ def test_ranks_that_do_not_divide_the_world_are_rejected_with_all_numbers():
 
 @pytest.mark.bad_input(21)
 def test_more_nodes_than_there_are_are_rejected():
-    assert "2 nodes are asked for, the cluster has 1" in the_rejection({"num_nodes": [2]}).problem.message
+    assert "num_nodes is 2, but the cluster has 1" in the_rejection({"num_nodes": [2]}).problem.message
 
 
 @pytest.mark.bad_input(8)
 @pytest.mark.parametrize(
     ("changes", "code", "words"),
     [
-        ({"num_attention_heads": 3, "num_key_value_heads": 3}, "heads", "tensor 2 does not divide num_attention_heads"),
-        ({"num_key_value_heads": 3}, "kv_heads", "tensor 2 does not divide num_key_value_heads 3"),
-        ({"ffn_hidden_size": 383}, "ffn", "tensor 2 does not divide ffn_hidden_size 383"),
-        ({"vocab_size": 50257}, "vocab", "tensor 2 does not divide vocab_size 50257"),
+        (
+            {"num_attention_heads": 3, "num_key_value_heads": 3},
+            "heads",
+            "tensor_parallel 2 does not divide num_attention_heads",
+        ),
+        ({"num_key_value_heads": 3}, "kv_heads", "tensor_parallel 2 does not divide num_key_value_heads 3"),
+        ({"ffn_hidden_size": 383}, "ffn", "tensor_parallel 2 does not divide ffn_hidden_size 383"),
+        ({"vocab_size": 50257}, "vocab", "tensor_parallel 2 does not divide vocab_size 50257"),
     ],
 )
 def test_what_tensor_parallelism_splits_must_divide(changes, code, words):
@@ -176,7 +180,7 @@ def test_what_tensor_parallelism_splits_must_divide(changes, code, words):
 def test_a_stage_without_a_layer_is_rejected_and_uneven_stages_are_not():
     rejected = the_rejection({"pipeline_parallel": [4]}, num_layers=3)
     assert rejected.problem.code == "layers"
-    assert "pipeline 4 has more stages than the model's 3 layers" in rejected.problem.message
+    assert "pipeline_parallel 4 is more than the model's 3 layers" in rejected.problem.message
     assert search_space(workload(num_layers=7), {"pipeline_parallel": [4]}).feasible
 
 
@@ -184,7 +188,10 @@ def test_a_stage_without_a_layer_is_rejected_and_uneven_stages_are_not():
 def test_a_chunk_without_a_layer_is_rejected():
     rejected = the_rejection({"pipeline_parallel": [2], "virtual_pipeline_stages": [4]})
     assert rejected.problem.code == "interleave"
-    assert "pipeline 2 x 4 chunks = 8, more than the model's 6 layers" in rejected.problem.message
+    assert (
+        "pipeline_parallel 2 x virtual_pipeline_stages 4 = 8 chunks, more than the model's 6 layers"
+        in rejected.problem.message
+    )
 
 
 @pytest.mark.bad_input(9)
@@ -197,7 +204,7 @@ def test_what_an_engine_cannot_split_is_rejected_by_the_engines_rule():
 def test_a_global_batch_that_does_not_come_out_is_rejected_with_all_numbers():
     rejected = the_rejection({"micro_batch_size": [3]})
     assert rejected.problem.code == "batch"
-    assert "micro batch 3 x data 4 = 12 sequences do not divide the global batch 16" in rejected.problem.message
+    assert "micro_batch_size 3 x data_parallel 4 = 12 does not divide global_batch_size 16" in rejected.problem.message
     assert rejected.fields["grad_accum_steps"] is None
 
 
@@ -206,7 +213,7 @@ def test_a_tensor_group_wider_than_a_node_is_rejected_and_the_switch_named():
     two_nodes = {"num_nodes": 2, "gpus_per_node": 4}
     space = search_space(workload(**two_nodes), {"tensor_parallel": [4, 8]})
     (rejected,) = rejections(space)["tp_across_nodes"]
-    assert "tensor 8 does not fit evenly into nodes of 4" in rejected.problem.message
+    assert "tensor_parallel 8 does not divide gpus_per_node 4" in rejected.problem.message
     assert "space.allow_tensor_parallel_across_nodes" in rejected.problem.fix
     allowed = workload(
         **two_nodes, allow_tensor_parallel_across_nodes=True, num_attention_heads=8, num_key_value_heads=8
@@ -267,13 +274,13 @@ def test_bf16_is_rejected_on_accelerators_that_have_none():
     work = workload("v100-32gb")
     space = search_space(work, {"precision": ["fp32", "bf16"]})
     problem = rejections(space)["precision"][0].problem
-    assert (problem.message, problem.fix) == ("v100-32gb has no bf16", "use fp32")
+    assert (problem.message, problem.fix) == ("v100-32gb does not support bf16", "use fp32")
 
 
 def test_deepspeed_has_no_fp16_on_a_cpu_and_the_torch_engine_has():
     layout = Layout(data_parallel=4, grad_accum_steps=4, zero_stage=1, precision="fp16", engine="deepspeed")
     (problem,) = layout_violations(layout, workload())
-    assert (problem.code, problem.message) == ("precision", "DeepSpeed has no fp16 on cpu")
+    assert (problem.code, problem.message) == ("precision", "DeepSpeed does not support fp16 on cpu")
     assert layout_violations(layout, workload("a100-80gb")) == []
     assert layout_violations(replace(layout, engine="torch"), workload()) == []
 
@@ -303,8 +310,11 @@ def test_a_baseline_that_breaks_rules_is_refused_with_all_of_them():
     problems = caught.value.problems
     assert {p.key for p in problems} == {"baseline"}
     assert [p.code for p in problems] == ["world", "heads", "kv_heads", "batch", "deepspeed.offload"]
-    assert "tensor 8 x pipeline 1 x data 1 = 8 ranks, but num_nodes 1 x gpus_per_node 4 = 4" in problems[0].message
-    assert "= 6 sequences, but global_batch_size is 16" in problems[3].message
+    assert (
+        "tensor_parallel 8 x pipeline_parallel 1 x data_parallel 1 = 8 ranks, but the world size is num_nodes 1 x"
+        in problems[0].message
+    )
+    assert "= 6, but global_batch_size is 16" in problems[3].message
 
 
 def test_a_baseline_does_not_save_an_empty_space():
@@ -351,7 +361,7 @@ def test_a_baseline_in_a_table_to_be_run_is_legal_and_of_the_table():
     runs, other = Layout(data_parallel=4, grad_accum_steps=4), Layout(tensor_parallel=7)
     with pytest.raises(InputError, match="is not a layout of the table"):
         runnable_space(workload(), [runs], other)
-    with pytest.raises(InputError, match="tensor 7 x pipeline 1 x data 1 = 7 ranks"):
+    with pytest.raises(InputError, match="tensor_parallel 7 x pipeline_parallel 1 x data_parallel 1 = 7 ranks"):
         runnable_space(workload(), [runs, other], other)
 
 

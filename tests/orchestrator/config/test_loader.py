@@ -132,7 +132,7 @@ def test_the_baseline_takes_what_it_does_not_say_from_the_space_and_the_batch(tm
 @pytest.mark.bad_input(10)
 def test_a_baseline_of_another_global_batch_is_refused(tmp_path: Path):
     spec = loaded(tmp_path, MINIMAL + "baseline: {micro_batch_size: 1, grad_accum_steps: 3}\n")
-    with pytest.raises(InputError, match="= 12 sequences, but global_batch_size is 16") as caught:
+    with pytest.raises(InputError, match="= 12, but global_batch_size is 16") as caught:
         candidates_of(spec)
     assert caught.value.problems[0].line == 7
 

@@ -18,8 +18,12 @@ def test_a_newer_search_file_is_refused(tmp_path: Path):
 @pytest.mark.parametrize(
     ("baseline", "code", "words"),
     [
-        ("tensor_parallel: 3", "world", "tensor 3 x pipeline 1 = 3 ranks do not divide the world: num_nodes 1 x"),
-        ("micro_batch_size: 5", "batch", "micro batch 5 x data 4 = 20 sequences do not divide the global batch 16"),
+        ("tensor_parallel: 3", "world", "tensor_parallel 3 x pipeline_parallel 1 = 3 does not divide the world size"),
+        (
+            "micro_batch_size: 5",
+            "batch",
+            "micro_batch_size 5 x data_parallel 4 = 20 does not divide global_batch_size 16",
+        ),
     ],
 )
 def test_a_baseline_that_does_not_come_out_is_refused_with_all_numbers(tmp_path, baseline, code, words):
@@ -338,7 +342,7 @@ def test_a_baseline_with_an_interleaved_schedule_of_one_chunk_is_refused(tmp_pat
 
 def test_a_baseline_on_more_nodes_than_there_are_is_told_so_first(tmp_path: Path):
     problem = the_problem(tmp_path, MINIMAL + "baseline: {num_nodes: 3}\n")
-    assert (problem.code, problem.message) == ("world", "3 nodes are asked for, the cluster has 1")
+    assert (problem.code, problem.message) == ("world", "num_nodes is 3, but the cluster has 1")
     assert problem.fix
 
 

@@ -126,7 +126,7 @@ def test_a_field_without_effect_breaks_no_rule():
 
 def test_a_refusal_names_the_numbers_the_rule_and_the_fix():
     (problem,) = engine_violations(replace(LAYOUT, grad_accum_steps=1), MODEL)
-    assert problem.message == "1 micro-batches for 2 stages"
+    assert problem.message == "1 micro-batches for 2 pipeline stages"
     assert "at least as many micro-batches" in problem.rule
     assert "micro_batch_size" in problem.fix
     (problem,) = engine_violations(replace(LAYOUT, engine="deepspeed", zero_stage=2), MODEL)

@@ -101,7 +101,7 @@ def test_another_world_than_the_layouts_is_refused_at_once(start):
 @pytest.mark.parametrize(
     ("layout", "fields", "words"),
     [
-        (replace(ONE, pipeline_parallel=2, grad_accum_steps=1), {}, "1 micro-batches for 2 stages"),
+        (replace(ONE, pipeline_parallel=2, grad_accum_steps=1), {}, "1 micro-batches for 2 pipeline stages"),
         (TP2, {"model": replace(MODEL, vocab_size=63)}, "vocab_size 63 is not a multiple of tensor_parallel 2"),
         (
             TP2,

@@ -139,7 +139,7 @@ def test_a_bucket_is_the_layouts_own_or_deepspeeds_where_that_is_smaller():
         (Layout(pipeline_parallel=2, virtual_pipeline_stages=2), "DeepSpeed runs pipeline_schedule none or 1f1b"),
         (Layout(pipeline_parallel=2, data_parallel=2, zero_stage=2), "DeepSpeed's pipeline runs with ZeRO 0 and 1"),
         (Layout(offload="optimizer"), "DeepSpeed offloads the optimizer with ZeRO 1, 2 and 3"),
-        (Layout(data_parallel=2, precision="bf16"), "DeepSpeed trains right in bf16 and fp16 with ZeRO 1, 2 and 3"),
+        (Layout(data_parallel=2, precision="bf16"), "DeepSpeed trains correctly in bf16 and fp16 only with ZeRO"),
     ],
 )
 @pytest.mark.parametrize("engine", ["torch", "deepspeed"])
