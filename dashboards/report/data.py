@@ -140,7 +140,7 @@ def report_data(search: SearchRecord, at: float) -> ReportData:
     ranking = ranking_of(search, search.trials)
     objective = ranking.objective
     verdict = verdict_of(search, ranking, baseline_key_of(search))
-    today = verdict.baseline if verdict.baseline is not None and verdict.baseline.measured else None
+    baseline = verdict.baseline if verdict.baseline is not None and verdict.baseline.measured else None
     cluster = _section(spec, "cluster")
     return ReportData(
         search_id=search.search_id,
@@ -154,13 +154,13 @@ def report_data(search: SearchRecord, at: float) -> ReportData:
         gpus_per_node=_gpus_per_node(cluster, search.trials),
         accelerator=_accelerator(cluster),
         answer=_answer(ranking),
-        baseline_speed=value_of(today, objective) if today else None,
+        baseline_speed=value_of(baseline, objective) if baseline else None,
         progress=_progress(search, at),
         trials=_views(search, ranking),
         layouts=tuple(_view(trial, search, ranking) for trial in ranking.ordered),
         varying=_varying(search.trials),
         importance=axis_importance(*_speeds(ranking)),
-        time_breakdowns=time_breakdowns(ranking.best, today, spec),
+        time_breakdowns=time_breakdowns(ranking.best, baseline, spec),
     )
 
 

@@ -1,6 +1,6 @@
-"""What a figure is, and the pieces that all of them are made of. Pure; the names are those of plotly.js.
+"""Figure type and shared building blocks. Pure; keys are those of plotly.js.
 
-A colour is a word that begins with @ and stands for one of the page's own colours, light or dark (page.css).
+A colour is "@name": one of the page's colours in page.css, resolved for the light or the dark scheme when drawn.
 """
 
 from __future__ import annotations
@@ -21,17 +21,20 @@ REASON_COLORS: Mapping[FailureReason, str] = {
     FailureReason.SCRIPT_ERROR: "@c7",
     FailureReason.INVALID_LAYOUT: "@c3",
 }
-"""The usual reasons keep their colour from report to report; the others share one."""
+"""Fixed colours of the common reasons; all others share one."""
 OTHER_REASON = "@c8"
 
 SEQUENTIAL = [[0.0, "@s0"], [0.25, "@s1"], [0.5, "@s2"], [0.75, "@s3"], [1.0, "@s4"]]
-"""From slow to fast."""
+"""Colour scale from slow to fast."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """`summary` says in words what there is to see, also where nothing can be drawn (`plot` None); `note` how to read
-    it. `height` is in CSS pixels."""
+    """Figure with its text.
+
+    `summary` states the result, also where nothing can be drawn (`plot` None). `note` explains how to read the plot.
+    `height` is in CSS pixels.
+    """
 
     key: str
     title: str
@@ -42,17 +45,17 @@ class Figure:
 
 
 def plot(traces: Sequence[Mapping[str, Any]], **layout: Any) -> dict[str, Any]:
-    """Traces and the layout around them."""
+    """Plot of these traces, with layout settings."""
     return {"data": list(traces), "layout": layout}
 
 
 def axis(title: str, **settings: Any) -> dict[str, Any]:
-    """An axis with its title."""
+    """Axis with a title."""
     return {"title": {"text": title}, **settings}
 
 
 def logarithmic(low: float, high: float) -> dict[str, Any]:
-    """A logarithmic axis from `low` to `high` whose ticks say their whole value; plotly's say 5 for 0.5 and for 50."""
+    """Logarithmic axis from `low` to `high` with full tick labels; plotly labels 0.5 and 50 as 5."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     digits = (1, 2, 5) if high > 10 * low else (1, 2, 3, 5, 7)
     ticks = [digit * 10.0**power for power in powers for digit in digits]
@@ -60,12 +63,12 @@ def logarithmic(low: float, high: float) -> dict[str, Any]:
 
 
 def reason_color(reason: FailureReason | None) -> str:
-    """The colour of a reason."""
+    """Colour of a failure reason."""
     return OTHER_REASON if reason is None else REASON_COLORS.get(reason, OTHER_REASON)
 
 
 def dots(x: Sequence[Any], y: Sequence[Any], text: Sequence[str], name: str, color: str, **marker: Any) -> dict:
-    """Points that say what they are when they are hovered over."""
+    """Scatter trace with a tooltip for each point."""
     return {
         "type": "scatter",
         "mode": "markers",
@@ -79,7 +82,7 @@ def dots(x: Sequence[Any], y: Sequence[Any], text: Sequence[str], name: str, col
 
 
 def line(x: Sequence[Any], y: Sequence[Any], name: str, color: str, **settings: Any) -> dict:
-    """A line without points."""
+    """Line trace without points."""
     drawn = {"color": color, "width": 2} | settings.pop("line", {})
     base = {"type": "scatter", "mode": "lines", "name": name, "x": list(x), "y": list(y), "hoverinfo": "skip"}
     return base | {"line": drawn} | settings

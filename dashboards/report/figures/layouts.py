@@ -1,4 +1,4 @@
-"""Figures of the layouts: which are fast, what of them matters, and what the best one does with its time. Pure."""
+"""Figures of the layouts: speed by parallel sizes, axis importance, time breakdown and pipeline of the best. Pure."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _PART_COLORS = {
     "optimizer": "@c6",
     "offload": "@c7",
 }
-_MOST_PARALLEL = 9
+_MAX_FIELDS = 9
 _SHADES = 5
-"""The lines of parallel coordinates are drawn in so many shades, as many lines in each, from slow to fast."""
-_LEAST_SHARE = 0.005
+"""Shades of the lines in parallel coordinates, from slow to fast, each for an equal number of lines."""
+_MIN_SHARE = 0.005
 
 
 def layout_figures(data: ReportData) -> list[Figure]:
@@ -45,7 +45,7 @@ def layout_figures(data: ReportData) -> list[Figure]:
 
 
 def _heat(data: ReportData) -> Figure:
-    """The best speed of each tensor and pipeline size, whatever else was chosen."""
+    """Heat map of the best speed for each tensor and pipeline size."""
     unit, title = UNITS[data.objective], "Tensor and pipeline size"
     tried = [*data.layouts, *(t for t in data.trials if t.has_failed)]
     tensors = sorted({t.layout.tensor_parallel for t in tried})
@@ -79,7 +79,7 @@ def _heat(data: ReportData) -> Figure:
 
 
 def _heat_map(values: Sequence[Sequence[float | None]], words: Sequence[Sequence[str]], unit: str) -> dict[str, Any]:
-    """A cell for each value, a row of them for each number of stages."""
+    """Heat map trace with one row per number of stages."""
     return {
         "type": "heatmap",
         "x": list(range(len(values[0]))),
@@ -100,7 +100,7 @@ _QUIET = {"size": 12, "color": "@muted"}
 
 
 def _sizes_axis(title: str, sizes: Sequence[int]) -> dict[str, Any]:
-    """Sizes side by side, whatever lies between them."""
+    """Axis with equally spaced sizes."""
     places = list(range(len(sizes)))
     ticks = {"tickvals": places, "ticktext": [str(size) for size in sizes], "range": [-0.5, len(sizes) - 0.5]}
     return axis(title, showgrid=False, zeroline=False, **ticks)
@@ -119,7 +119,7 @@ def _is_of(trial: TrialView, stages: int, tensor: int) -> bool:
 
 
 def _thousands(value: float) -> str:
-    """Short enough for a cell."""
+    """Number short enough for a cell."""
     for unit, size in (("M", 1e6), ("k", 1e3)):
         if value >= size:
             return f"{value / size:.3g}{unit}"
@@ -127,15 +127,15 @@ def _thousands(value: float) -> str:
 
 
 def _parallel(data: ReportData) -> Figure:
-    """A line for each measured layout through its choices and its speed.
+    """Parallel coordinates: a line for each measured layout through its fields and its speed.
 
-    Drawn as plain lines: plotly's own parallel coordinates need WebGL and build code from text, which the page forbids.
+    Drawn as plain lines: plotly's parallel coordinates need WebGL and eval, which the page's policy forbids.
     """
-    unit, title = UNITS[data.objective], "Every measured layout, choice by choice"
-    fields = [name for name in data.varying if _takes_values(name, data)][:_MOST_PARALLEL]
+    unit, title = UNITS[data.objective], "Parallel coordinates of all measured layouts"
+    fields = [name for name in data.varying if _takes_values(name, data)][:_MAX_FIELDS]
     if len(data.layouts) < 2 or not fields:
-        return Figure("parallel", title, "Not enough was measured to compare choices.")
-    places = {name: _places([t.layout.canonical().to_json()[name] for t in data.layouts]) for name in fields}
+        return Figure("parallel", title, "Needs at least two measured layouts that differ.")
+    places = {name: _positions([t.layout.canonical().to_json()[name] for t in data.layouts]) for name in fields}
     speeds = np.array([t.speed for t in data.layouts], dtype=float)
     ends = (speeds - speeds.min()) / (np.ptp(speeds) or 1.0)
     slower_than = len(speeds) - 1 - np.argsort(np.argsort(speeds, kind="stable"))
@@ -150,7 +150,7 @@ def _parallel(data: ReportData) -> Figure:
     return Figure(
         "parallel",
         title,
-        f"{counted(len(data.layouts), 'layout')} over {len(fields)} choices: {', '.join(names[:-1])}."
+        f"{counted(len(data.layouts), 'layout')} over {counted(len(fields), 'field')}: {', '.join(names[:-1])}."
         f" The fastest 20 % {_common(data, fields, shades)}.",
         plot(
             traces,
@@ -165,7 +165,7 @@ def _parallel(data: ReportData) -> Figure:
 
 
 def _upright_axes(names: Sequence[str]) -> dict[str, Any]:
-    """An axis that stands upright for each name, side by side."""
+    """Vertical axis for each name."""
     upright = {"type": "line", "y0": -0.02, "y1": 1.02, "line": {"color": "@grid", "width": 1.5}}
     return {
         "xaxis": {
@@ -185,8 +185,8 @@ def _takes_values(name: str, data: ReportData) -> bool:
     return len({t.layout.canonical().to_json()[name] for t in data.layouts}) > 1
 
 
-def _places(values: Sequence[Any]) -> dict[Any, float]:
-    """Where each value stands on its axis, 0 to 1."""
+def _positions(values: Sequence[Any]) -> dict[Any, float]:
+    """Position of each value on its axis, 0 to 1."""
     ordered = sorted(set(values), key=lambda value: (value is not None, value) if not isinstance(value, str) else value)
     return {value: place / max(1, len(ordered) - 1) for place, value in enumerate(ordered)}
 
@@ -194,7 +194,7 @@ def _places(values: Sequence[Any]) -> dict[Any, float]:
 def _lines(
     data: ReportData, fields: Sequence[str], places: dict, ends: np.ndarray, chosen: Sequence[int], shade: int
 ) -> dict:
-    """All lines of one shade in one trace, broken between them. Each is a little off its values, so that none hides."""
+    """All lines of one shade in one trace, with gaps between them and small offsets against overlap."""
     x: list[float | None] = []
     y: list[float | None] = []
     text: list[str] = []
@@ -210,13 +210,13 @@ def _lines(
 
 
 def _label(x: float, y: float, text: str) -> dict[str, Any]:
-    """A value beside its axis, on the page's own ground so that lines do not strike it out."""
+    """Label of a value next to its axis, with an opaque background."""
     place = {"x": x, "y": y, "xanchor": "left", "xshift": 5, "yanchor": "middle"}
     return {"text": text, "showarrow": False, "bgcolor": "@paper", "borderpad": 1, "font": {"size": 11}} | place
 
 
 def _common(data: ReportData, fields: Sequence[str], shades: np.ndarray) -> str:
-    """What all of the fastest have in common."""
+    """Settings that all of the fastest layouts share."""
     fastest = [t for t, shade in zip(data.layouts, shades.tolist(), strict=True) if shade == _SHADES - 1]
     values = {name: {t.layout.canonical().to_json()[name] for t in fastest} for name in fields}
     same = [f"{FIELD_LABELS[name]} {format_value(*found)}" for name, found in values.items() if len(found) == 1]
@@ -224,26 +224,24 @@ def _common(data: ReportData, fields: Sequence[str], shades: np.ndarray) -> str:
 
 
 def _importance(data: ReportData) -> Figure:
-    """How far each axis moves the speed."""
-    title, found = "What matters", data.importance
+    """Importance of each axis for the speed."""
+    title, found = "Axis importance", data.importance
     if found is None:
         return Figure("importance", title, f"Needs at least {FEWEST_LAYOUTS} measured layouts that differ in speed.")
     explained = f"explains {percent(max(0.0, found.explained))} of the variance in held-out layouts"
-    rests = f"{found.num_layouts} measured layouts; the model {explained}"
+    basis = f"{found.num_layouts} measured layouts; the model {explained}"
     if not found.is_telling:
-        words = f"Not shown: it would rest on {rests}, less than {percent(LEAST_EXPLAINED)}."
+        words = f"Not shown: it would be based on {basis}, less than {percent(LEAST_EXPLAINED)}."
         return Figure("importance", title, words)
     first = next(iter(found.effects))
     return Figure(
         "importance",
         title,
         f"{FIELD_LABELS[first].capitalize()} matters most: it changes throughput by {percent(found.effects[first])} on"
-        f" average. This rests on {rests}.",
+        f" average. Based on {basis}.",
         plot(
             [_effect_bars(found.effects)],
-            xaxis=axis(
-                "moves the speed by, up or down", tickformat=".0%", range=[0, 1.18 * max(found.effects.values())]
-            ),
+            xaxis=axis("average change of throughput", tickformat=".0%", range=[0, 1.18 * max(found.effects.values())]),
             yaxis={"automargin": True},
         ),
         height=max(240, 110 + 34 * len(found.effects)),
@@ -252,7 +250,7 @@ def _importance(data: ReportData) -> Figure:
 
 
 def _effect_bars(effects: Mapping[str, float]) -> dict[str, Any]:
-    """How far each axis moves the speed, the farthest on top."""
+    """Bars of the effects, the largest on top."""
     names = list(effects)[::-1]
     return {
         "type": "bar",
@@ -263,22 +261,22 @@ def _effect_bars(effects: Mapping[str, float]) -> dict[str, Any]:
         "textposition": "outside",
         "cliponaxis": False,
         "marker": {"color": "@accent"},
-        "hovertemplate": "%{y} moves the speed by %{x:.1%}<extra></extra>",
+        "hovertemplate": "%{y} changes throughput by %{x:.1%}<extra></extra>",
     }
 
 
 def _time(data: ReportData) -> Figure:
-    """What a step's time goes to."""
-    title = "Where a step's time goes"
+    """Time breakdown of a step."""
+    title = "Step time breakdown"
     if not data.time_breakdowns:
-        words = "Not known: nothing was profiled (measure.profile), and nobody knows the speed of this accelerator."
+        words = "Unknown: no layout was profiled (measure.profile), and the cost model does not know this accelerator."
         return Figure("time", title, words if data.answer else describe_empty(data))
-    shown = [name for name in _PART_COLORS if any(p.shares.get(name, 0) >= _LEAST_SHARE for p in data.time_breakdowns)]
-    told = [_shares_sentence(p.label, p.shares, p.is_profiled) for p in data.time_breakdowns]
+    shown = [name for name in _PART_COLORS if any(p.shares.get(name, 0) >= _MIN_SHARE for p in data.time_breakdowns)]
+    sentences = [_shares_sentence(p.label, p.shares, p.is_profiled) for p in data.time_breakdowns]
     return Figure(
         "time",
         title,
-        " ".join(told),
+        " ".join(sentences),
         plot(
             [_part_bars(name, data.time_breakdowns) for name in shown],
             barmode="stack",
@@ -293,7 +291,7 @@ def _time(data: ReportData) -> Figure:
 
 
 def _part_bars(name: str, layouts: Sequence[TimeBreakdown]) -> dict[str, Any]:
-    """What this part is of each layout's step, the first layout on top."""
+    """Bars of one part of each layout's step time, the first layout on top."""
     return {
         "type": "bar",
         "orientation": "h",
@@ -310,8 +308,8 @@ def _part_bars(name: str, layouts: Sequence[TimeBreakdown]) -> dict[str, Any]:
 
 
 def _time_label(label: str, is_profiled: bool) -> str:
-    name = {"best": "best layout", "today": "baseline"}[label]
-    return f"{name}<br>{'profiled' if is_profiled else 'modelled'}"
+    name = {"best": "best layout", "baseline": "baseline"}[label]
+    return f"{name}<br>{'profiled' if is_profiled else 'estimated'}"
 
 
 def _inside(share: float) -> str:
@@ -319,21 +317,21 @@ def _inside(share: float) -> str:
 
 
 def _shares_sentence(label: str, shares: Any, is_profiled: bool) -> str:
-    told = sorted((name for name in shares if shares[name] >= _LEAST_SHARE), key=lambda name: -shares[name])
-    parts = ", ".join(f"{name.replace('_', ' ')} {percent(shares[name])}" for name in told)
-    who = {"best": "The best layout", "today": "The baseline"}[label]
-    return f"{who}, {'as profiled' if is_profiled else 'by the cost model, since it was not profiled'}: {parts}."
+    shown = sorted((name for name in shares if shares[name] >= _MIN_SHARE), key=lambda name: -shares[name])
+    parts = ", ".join(f"{name.replace('_', ' ')} {percent(shares[name])}" for name in shown)
+    subject = {"best": "The best layout", "baseline": "The baseline"}[label]
+    return f"{subject}, {'as profiled' if is_profiled else 'estimated by the cost model'}: {parts}."
 
 
 def _timeline(data: ReportData) -> Figure:
-    """Which stage works on what and when."""
+    """Timeline of the best layout's pipeline stages."""
     title = "Pipeline of the best layout"
     if data.answer is None:
         return Figure("timeline", title, describe_empty(data))
     layout = data.answer.layout.canonical()
     found = pipeline_timeline(layout)
     if found is None:
-        return Figure("timeline", title, "The best layout has one stage: every rank goes through the whole model.")
+        return Figure("timeline", title, "The best layout has no pipeline stages.")
     stages = layout.pipeline_parallel
     passes = "3" if layout.activation_checkpointing == "full" else "2"
     drawn = f"the first {found.num_drawn} of " if found.num_drawn < found.num_micro_batches else ""
@@ -341,7 +339,7 @@ def _timeline(data: ReportData) -> Figure:
         "timeline",
         title,
         f"{stages} stages, {format_value(layout.pipeline_schedule)}, micro-batches a step: {found.num_micro_batches};"
-        f" a stage has nothing to do for {percent(found.bubble)} of it, were all stages equally fast.",
+        f" with equally fast stages, each is idle for {percent(found.bubble)} of a step (bubble).",
         plot(
             _boxes(found),
             xaxis=axis("time, in forward passes of a stage", rangemode="tozero", showgrid=False, zeroline=False),
@@ -357,13 +355,13 @@ def _timeline(data: ReportData) -> Figure:
             hovermode=False,
         ),
         height=min(620, 170 + 34 * stages),
-        note=f"Drawn from the schedule, not recorded: {drawn}{found.num_micro_batches} micro-batches of"
+        note=f"Simulated from the schedule, not recorded: {drawn}{found.num_micro_batches} micro-batches of"
         f" {format_parallelism(layout)}; a backward pass takes {passes} forward passes, sending takes no time.",
     )
 
 
 def _boxes(timeline: Timeline) -> list[dict]:
-    """Forward and backward passes, each chunk in a shade of its own; a trace for each is quick to draw."""
+    """Traces of forward and backward passes, one per chunk with its own shade."""
     chunks = max(box.chunk for box in timeline.boxes) + 1
     traces = []
     for is_forward, name, color in ((True, "forward", "@accent"), (False, "backward", "@c4")):

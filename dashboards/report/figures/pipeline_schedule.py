@@ -1,4 +1,4 @@
-"""Who works when in a pipeline: the order of an engine's schedule, played with equal stages. Pure.
+"""Timeline of a pipeline schedule, simulated with equal stages. Pure.
 
 GPipe (Huang et al., arXiv 1811.06965) does all forward passes first; 1F1B (Narayanan et al., arXiv 2104.04473) begins a
 backward pass as soon as there is one; interleaved, each stage holds several chunks of layers and takes them by turns.
@@ -17,12 +17,12 @@ _RECOMPUTED = 3.0
 _MOST_BOXES = 2400
 _ROUNDS = 3
 _FEW = 16
-"""So many micro-batches, and so many times the number of stages, are drawn at most: what follows looks the same."""
+"""Micro-batches drawn: at most max(_FEW, _ROUNDS x stages), since the rest looks the same."""
 
 
 @dataclass(frozen=True)
 class Box:
-    """One pass of one micro-batch through one chunk of a stage; times in units of a whole stage's forward pass."""
+    """Pass of one micro-batch through one chunk of a stage; times in forward passes of a whole stage."""
 
     stage: int
     chunk: int
@@ -34,9 +34,9 @@ class Box:
 
 @dataclass(frozen=True)
 class Timeline:
-    """`boxes` are of the first `num_drawn` of the step's micro-batches, as if there were no more.
+    """Passes of the first `num_drawn` micro-batches of a step, simulated as if there were no more.
 
-    `bubble` is the share of a step in which a stage has nothing to do, of all micro-batches.
+    `bubble` is the idle share of a stage in a whole step.
     """
 
     boxes: tuple[Box, ...]
@@ -46,7 +46,7 @@ class Timeline:
 
 
 def pipeline_timeline(layout: Layout) -> Timeline | None:
-    """Of one step of a layout; None of one without stages."""
+    """Timeline of one step of a layout; None without pipeline stages."""
     layout = layout.canonical()
     stages, chunks, total = layout.pipeline_parallel, layout.virtual_pipeline_stages, layout.grad_accum_steps
     if stages == 1:
@@ -55,17 +55,17 @@ def pipeline_timeline(layout: Layout) -> Timeline | None:
     backward = _RECOMPUTED if layout.activation_checkpointing == "full" else _BACKWARD
     orders = [list(_order(layout.pipeline_schedule, stage, stages, chunks, drawn)) for stage in range(stages)]
     bubble = (stages - 1) / chunks / (total + (stages - 1) / chunks)
-    return Timeline(tuple(_played(orders, chunks, backward)), drawn, total, bubble)
+    return Timeline(tuple(_simulate(orders, chunks, backward)), drawn, total, bubble)
 
 
 def _num_drawn(stages: int, chunks: int, total: int) -> int:
-    """Interleaved, micro-batches go in rounds of as many as there are stages."""
+    """Number of micro-batches to draw; a multiple of the stages for interleaved schedules."""
     most = min(total, max(_FEW, _ROUNDS * stages), max(stages, _MOST_BOXES // (2 * stages * chunks)))
     return max(stages, most // stages * stages) if chunks > 1 else max(1, most)
 
 
 _Pass = tuple[int, int, bool]
-"""Chunk, micro-batch, and whether it is a forward pass."""
+"""Chunk, micro-batch, and True for a forward pass."""
 
 
 def _order(schedule: str, stage: int, stages: int, chunks: int, count: int) -> Iterator[_Pass]:
@@ -85,7 +85,7 @@ def _order(schedule: str, stage: int, stages: int, chunks: int, count: int) -> I
 
 
 def _rounds(stages: int, chunks: int, count: int) -> Iterator[tuple[int, int]]:
-    """Chunk and micro-batch as one stage takes them: a round of micro-batches through each chunk in turn."""
+    """Yield chunk and micro-batch in a stage's order: a round of micro-batches through each chunk in turn."""
     if chunks == 1:
         yield from ((0, batch) for batch in range(count))
         return
@@ -94,8 +94,8 @@ def _rounds(stages: int, chunks: int, count: int) -> Iterator[tuple[int, int]]:
             yield from ((chunk, batch) for batch in range(first, first + stages))
 
 
-def _played(orders: list[list[_Pass]], chunks: int, backward: float) -> Iterator[Box]:
-    """Each stage does its passes in order, each as soon as the stage is free and what it works on is there."""
+def _simulate(orders: list[list[_Pass]], chunks: int, backward: float) -> Iterator[Box]:
+    """Simulate: each stage does its passes in order, each as soon as the stage is free and its input is ready."""
     stages, free, ended = len(orders), [0.0] * len(orders), dict[tuple[int, int, bool], float]()
     next_of, left = [0] * stages, sum(map(len, orders))
     while left:
@@ -114,13 +114,13 @@ def _played(orders: list[list[_Pass]], chunks: int, backward: float) -> Iterator
                 next_of[stage] += 1
                 left -= 1
         if left == before:
-            raise AssertionError("a schedule in which every stage waits for another")
+            raise AssertionError("deadlock: every stage waits for another")
 
 
 def _ready(
     place: int, last: int, batch: int, is_forward: bool, ended: dict[tuple[int, int, bool], float]
 ) -> float | None:
-    """When the input of a pass is there; None while it is not. Places are the chunks in the model's order."""
+    """Time at which the input of a pass is ready; None while unknown. `place` counts chunks in the model's order."""
     if is_forward:
         return 0.0 if place == 0 else ended.get((place - 1, batch, True))
     return ended.get((last, batch, True)) if place == last else ended.get((place + 1, batch, False))

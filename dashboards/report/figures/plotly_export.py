@@ -1,4 +1,4 @@
-"""The report's figures as figures of plotly's Python library, for notebooks; plotly.js draws the same ones in pages."""
+"""Report figures as plotly graph objects, for notebooks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SIZE = 12.5
 
 
 def graph_figures(data: ReportData, is_dark: bool = False) -> dict[str, go.Figure]:
-    """By their keys, what can be drawn, in the page's light or dark colours."""
+    """Drawable figures by key, in the page's light or dark colours."""
     colors = _colors(is_dark)
     return {key: _graph_figure(figure, colors) for key, figure in report_figures(data).items() if figure.plot}
 
@@ -31,7 +31,7 @@ def _graph_figure(figure: Figure, colors: Mapping[str, str]) -> go.Figure:
 
 
 def _themed(figure: Figure, layout: Mapping[str, Any]) -> dict[str, Any]:
-    """What page.js puts around a figure, and the title that stands above it in a page."""
+    """Layout with the theme that page.js applies, and the figure's title."""
     has_legend = "legend" in layout or layout.get("showlegend", False)
     margin = _MARGIN | ({"t": _MARGIN_ABOVE_LEGEND} if has_legend else {})
     base = {
@@ -55,7 +55,7 @@ def _axis(axis: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _colored(value: Any, colors: Mapping[str, str]) -> Any:
-    """The same with each @word as the colour that it stands for."""
+    """Copy with every "@name" replaced by its colour."""
     if isinstance(value, str):
         return colors[value[1:]] if value.startswith("@") else value
     if isinstance(value, Mapping):
@@ -65,6 +65,6 @@ def _colored(value: Any, colors: Mapping[str, str]) -> Any:
 
 @cache
 def _colors(is_dark: bool) -> Mapping[str, str]:
-    """The page's package_file, by their names: the first block of page.css is light, the second one dark."""
+    """Colours of page.css by name: its first block is light, its second dark."""
     blocks = re.findall(r":root \{([^}]*)\}", package_file("page.css"))
     return dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", blocks[is_dark]))

@@ -9,17 +9,17 @@ from dashboards.report.figures.search import search_figures
 from dashboards.report.figures.tradeoffs import trade_figures
 
 SECTIONS = (
-    ("search", "How it went", ("progress", "failures", "importance")),
-    ("layouts", "Which layouts are fast", ("nodes", "memory", "heat", "parallel")),
-    ("best", "The best layout", ("time", "timeline")),
-    ("cost", "What it cost", ("cost",)),
-    ("foretold", "Prediction accuracy", ("predictions",)),
+    ("search", "Progress", ("progress", "failures", "importance")),
+    ("layouts", "Layouts", ("nodes", "memory", "heat", "parallel")),
+    ("best", "Best layout", ("time", "timeline")),
+    ("cost", "Cost", ("cost",)),
+    ("accuracy", "Prediction accuracy", ("predictions",)),
 )
-"""Key, title and figures of each section of the page, from the top."""
+"""Key, title and figures of each section of the page, in order."""
 
 
 def report_figures(data: ReportData) -> dict[str, Figure]:
-    """By their keys, in the order of the page."""
+    """Figures by key, in the order of the page."""
     order = [key for _, _, keys in SECTIONS for key in keys]
     drawn = (*search_figures(data), *trade_figures(data), *layout_figures(data))
     return {figure.key: figure for figure in sorted(drawn, key=lambda figure: order.index(figure.key))}

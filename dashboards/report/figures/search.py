@@ -1,4 +1,4 @@
-"""Figures of the search as a whole: how it went, what failed, what it cost, how good the predictions were. Pure."""
+"""Figures of the search: progress, failures, cost, prediction accuracy. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trials.trial import FailureReason
 _MOST_BARS = 24
 _FEWEST_BARS = 6
 _LOG_FROM = 4
-"""So many times the smallest value is the largest one where an axis is logarithmic."""
+"""Ratio of largest to smallest value from which an axis is logarithmic."""
 
 
 def search_figures(data: ReportData) -> list[Figure]:
@@ -28,7 +28,7 @@ def search_figures(data: ReportData) -> list[Figure]:
 
 
 def _progress(data: ReportData) -> Figure:
-    """What was measured over time, and the best of it."""
+    """Measured speeds over time, and the best so far."""
     unit, title = UNITS[data.objective], "Best so far"
     measured = sorted((t for t in data.measured if t.ended_h is not None), key=lambda t: t.ended_h or 0.0)
     if not measured:
@@ -58,7 +58,7 @@ def _progress(data: ReportData) -> Figure:
 def _progress_traces(
     data: ReportData, measured: Sequence[TrialView], ended: Sequence[TrialView], scale: float
 ) -> Iterator[dict]:
-    """What was measured, the best of it so far, what failed, and the baseline."""
+    """Traces of measured runs, the best so far, failures and the baseline."""
     words = [f"{format_trial(t)}<br>{format_number(t.speed)} {UNITS[data.objective]}" for t in measured]
     x = [_when(t) * scale for t in measured]
     yield dots(x, [t.speed for t in measured], words, "measured", "@c1", opacity=0.55)
@@ -75,7 +75,7 @@ def _when(trial: TrialView) -> float:
 
 
 def _first_near(ended: Sequence[TrialView]) -> TrialView | None:
-    """The trial after which the best was at most 2 % below what it became."""
+    """First trial after which the best was within 2 % of the final best."""
     last = ended[-1].best_so_far if ended else None
     near = (t for t in ended if last is not None and t.best_so_far is not None and t.best_so_far >= 0.98 * last)
     return next(near, None)
@@ -91,7 +91,7 @@ def _failed_below(data: ReportData, scale: float) -> Iterator[dict]:
 
 
 def _failures(data: ReportData) -> Figure:
-    """How many trials failed for each reason, over time."""
+    """Failures by reason over time."""
     title = "Failures by reason"
     failed = [t for t in data.trials if t.has_failed]
     early = sum(t.has_stopped_early for t in data.trials)
@@ -122,7 +122,7 @@ def _failures(data: ReportData) -> Figure:
 
 
 def _failure_bars(reason: FailureReason | None, by_place: Mapping[int, int], width: float) -> dict[str, Any]:
-    """How many failed for this reason in each span of time of this width."""
+    """Bars of the failures with one reason, per time bin of this width."""
     places = sorted(by_place)
     return {
         "type": "bar",
@@ -140,7 +140,7 @@ def _reason(reason: FailureReason | None) -> str:
 
 
 def _whole_ticks(counters: Iterable[Counter[int]]) -> int | None:
-    """Trials are whole: where the axis is short, every one has its tick."""
+    """Tick distance of 1 where counts are small, since trials are whole; None for plotly's default."""
     together: Counter[int] = Counter()
     for counter in counters:
         together.update(counter)
@@ -148,13 +148,13 @@ def _whole_ticks(counters: Iterable[Counter[int]]) -> int | None:
 
 
 def _round(width: float) -> float:
-    """The next larger of 1, 2, 5, 10, ..."""
+    """Next larger of 1, 2, 5, 10, ..."""
     power = 10 ** math.floor(math.log10(max(width, 1e-9)))
     return next(step * power for step in (1, 2, 5, 10) if step * power >= width * (1 - 1e-9))
 
 
 def _cost(data: ReportData) -> Figure:
-    """Node-hours by how the trials ended, and how long each waited."""
+    """Node-hours by outcome of the trials, and each trial's time in the queue."""
     title = "Node-hours and queue"
     spent: dict[str, float] = defaultdict(float)
     for trial in data.trials:
@@ -172,7 +172,7 @@ def _cost(data: ReportData) -> Figure:
             grid={"rows": 1, "columns": 2, "pattern": "independent", "xgap": 0.22},
             xaxis=axis("node-hours", range=[0, 1.18 * max(spent.values(), default=1.0)]),
             yaxis={"automargin": True},
-            xaxis2=axis("trial, as started", rangemode="tozero"),
+            xaxis2=axis("trial in launch order", rangemode="tozero"),
             yaxis2=axis("seconds in the queue", rangemode="tozero"),
         ),
         height=max(300, 90 + 34 * len(spent)),
@@ -180,7 +180,7 @@ def _cost(data: ReportData) -> Figure:
 
 
 def _spent_bars(spent: Mapping[str, float]) -> dict[str, Any]:
-    """Node-hours by what they were spent on, the most on top."""
+    """Bars of node-hours by outcome, the largest on top."""
     ordered = sorted(spent, key=lambda what: spent[what])
     return {
         "type": "bar",
@@ -197,7 +197,7 @@ def _spent_bars(spent: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _wait_dots(waited: Sequence[TrialView]) -> dict[str, Any]:
-    """Seconds in the queue, trial by trial."""
+    """Points of each trial's seconds in the queue."""
     waits = dots(
         [place for place, _ in enumerate(waited, 1)],
         [t.queue_wait_s for t in waited],
@@ -213,7 +213,7 @@ def _cost_summary(data: ReportData, spent: Mapping[str, float], waited_s: Sequen
     if spent:
         most = max(spent, key=lambda what: spent[what])
         share = spent[most] / sum(spent.values())
-        summary += f", {'all' if share == 1 else percent(share)} on trials that ended as: {most}"
+        summary += f", {'all' if share == 1 else percent(share)} on trials with the outcome: {most}"
     if waited_s and max(waited_s) > 0:
         summary += f"; the median time in the queue was {duration(median(waited_s))}, the longest"
         summary += f" {duration(max(waited_s))}"
@@ -223,7 +223,7 @@ def _cost_summary(data: ReportData, spent: Mapping[str, float], waited_s: Sequen
 
 
 def _predictions(data: ReportData) -> Figure:
-    """What was predicted of time and memory when a trial was proposed, against what was measured."""
+    """Predicted against measured step time and memory."""
     title = "Predicted and measured"
     times = [(t, t.predicted_step_time_s, t.step_time_s) for t in data.trials]
     peaks = [(t, t.predicted_peak_memory_gib, t.peak_memory_gib) for t in data.trials]
@@ -233,25 +233,24 @@ def _predictions(data: ReportData) -> Figure:
     )
     known = [panel for panel in both if panel.rows]
     if not known:
-        return Figure("predictions", title, "No trial that was measured had a prediction.")
+        return Figure("predictions", title, "No measured trial has a prediction.")
     return Figure(
         "predictions",
         title,
-        f"Half of the predictions were off by no more than {' and '.join(panel.describe_error for panel in known)}.",
+        f"Median error of the predictions: {' and '.join(panel.describe_error for panel in known)}.",
         plot(
             [trace for panel in known for trace in panel.traces()],
             grid={"rows": 1, "columns": 2, "pattern": "independent", "xgap": 0.2},
             **{name: settings for panel in known for name, settings in panel.axes().items()},
         ),
         height=360,
-        note="Each prediction is the one that stood when the trial was proposed."
-        " Points on the dotted line were predicted exactly.",
+        note="Each prediction was made when the trial was proposed. Points on the dotted line were predicted exactly.",
     )
 
 
 @dataclass(frozen=True)
 class _Predicted:
-    """One half of the figure, the left (1) or the right one (2): trials with what was predicted and was measured."""
+    """Panel of the figure, left (1) or right (2): trials with predicted and measured values."""
 
     place: int
     what: str
@@ -266,17 +265,17 @@ class _Predicted:
         return f"{percent(math.expm1(off))} in {self.what} ({counted(len(self.rows), 'trial')})"
 
     def traces(self) -> Iterator[dict]:
-        """A point for each trial, and the line on which a prediction is right."""
+        """Points of the trials, and the line of exact predictions."""
         low, high = self._range()
         which = {"xaxis": f"x{self.place}", "yaxis": f"y{self.place}", "showlegend": False}
         yield line([low, high], [low, high], "equal", "@muted", line={"dash": "dot", "width": 1.5}) | which
-        text = [self._words(*row) for row in self.rows]
+        text = [self._tooltip(*row) for row in self.rows]
         predicted, measured = [p for _, p, _ in self.rows], [m for _, _, m in self.rows]
         yield dots(measured, predicted, text, self.what, self.color, opacity=0.8) | which
 
-    def _words(self, trial: TrialView, predicted: float, measured: float) -> str:
-        told = f"predicted {format_number(predicted)} {self.unit}, measured {format_number(measured)} {self.unit}"
-        return f"{format_trial(trial)}<br>{told}"
+    def _tooltip(self, trial: TrialView, predicted: float, measured: float) -> str:
+        values = f"predicted {format_number(predicted)} {self.unit}, measured {format_number(measured)} {self.unit}"
+        return f"{format_trial(trial)}<br>{values}"
 
     def axes(self) -> dict[str, Any]:
         low, high = self._range()
@@ -292,7 +291,7 @@ class _Predicted:
 
 
 def _time_scale(data: ReportData) -> tuple[float, str]:
-    """From hours to the unit of the axes, and its name."""
+    """Factor from hours to the unit of the time axis, and the unit's name."""
     if data.progress.elapsed_h >= 2:
         return 1.0, "hours"
     return (60.0, "minutes") if data.progress.elapsed_h * 60 >= 2 else (3600.0, "seconds")

@@ -1,4 +1,4 @@
-"""A figure of the report as a file of its package_file, for a viewer that shows one file at a time."""
+"""Report figures as standalone HTML files, for MLflow's artifact viewer."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dashboards.report.figures.registry import report_figures
 from dashboards.report.html import embedded_json, html_page, package_file, plotly
 
 _MAIN = ("progress", "memory", "heat", "parallel")
-"""Each file holds plotly.js, five megabytes, so only what is looked at again and again is one."""
+"""Figures with a file of their own. Each file holds plotly.js (5 MB), so there are only a few."""
 
 
 def figure_pages(data: ReportData) -> dict[str, str]:
-    """The main figures by their keys, each a whole HTML file as the report is; what cannot be drawn is left out."""
+    """Main figures by key, each as a self-contained HTML file; figures without a plot are omitted."""
     figures = report_figures(data)
     return {key: _page(data, figures[key]) for key in _MAIN if figures[key].plot}
 

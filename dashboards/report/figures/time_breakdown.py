@@ -1,4 +1,4 @@
-"""Where the time of a step goes: as the profile told, else as the cost model has it. Pure; numpy for the latter."""
+"""Time breakdown of a step: profiled, else by the cost model. Pure; the cost model uses numpy."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from trials.trial import Trial
 
 @dataclass(frozen=True)
 class TimeBreakdown:
-    """The shares of one layout's step, adding up to 1, by the contract's `time_s`.
+    """Shares of one layout's step time, adding up to 1, by the keys of the contract's `time_s`.
 
-    `is_profiled`: measured; else they are the cost model's, with its usual constants.
+    Measured if `is_profiled`, else by the cost model with its typical constants.
     """
 
     label: str
@@ -24,18 +24,18 @@ class TimeBreakdown:
     is_profiled: bool
 
 
-def time_breakdowns(best: Trial | None, today: Trial | None, spec: Mapping[str, Any]) -> tuple[TimeBreakdown, ...]:
-    """Of the best layout, and of what runs today where that is another; without those of which nothing is known."""
+def time_breakdowns(best: Trial | None, baseline: Trial | None, spec: Mapping[str, Any]) -> tuple[TimeBreakdown, ...]:
+    """Breakdowns of the best layout, and of the baseline where it differs; unknown ones are omitted."""
     wanted = {} if best is None else {"best": best}
-    if today is not None and (best is None or today.layout.key != best.layout.key):
-        wanted["today"] = today
+    if baseline is not None and (best is None or baseline.layout.key != best.layout.key):
+        wanted["baseline"] = baseline
     found = (_of(label, trial, spec) for label, trial in wanted.items())
     return tuple(parts for parts in found if parts is not None)
 
 
 def _of(label: str, trial: Trial, spec: Mapping[str, Any]) -> TimeBreakdown | None:
     profiled = (trial.measured or {}).get("time_s")
-    seconds = profiled or _modelled(trial.layout, spec)
+    seconds = profiled or _estimated(trial.layout, spec)
     total = sum((seconds or {}).values())
     if not seconds or not total > 0:
         return None
@@ -43,8 +43,8 @@ def _of(label: str, trial: Trial, spec: Mapping[str, Any]) -> TimeBreakdown | No
     return TimeBreakdown(label, trial.trial, shares, bool(profiled))
 
 
-def _modelled(layout: Layout, spec: Mapping[str, Any]) -> dict[str, float] | None:
-    """None where nobody knows how fast the accelerator is, or the record holds no whole model and cluster."""
+def _estimated(layout: Layout, spec: Mapping[str, Any]) -> dict[str, float] | None:
+    """Breakdown by the cost model; None for an unknown accelerator or an incomplete model or cluster section."""
     from search_spaces.cost_model.posterior import typical_constants
     from search_spaces.cost_model.step_time import StepTerms
     from search_spaces.hardware.cluster import Cluster

@@ -1,4 +1,4 @@
-"""Figures of what speed costs: memory, and nodes where several numbers of them were measured. Pure."""
+"""Figures of throughput against memory, and against nodes where several node counts were measured. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trials.files.text import counted
 
 
 def trade_figures(data: ReportData) -> list[Figure]:
-    """The figure of nodes is left out where everything was measured on as many."""
+    """Figures of trade-offs; nodes are omitted where all layouts have the same number of nodes."""
     known = [layout for layout in data.layouts if layout.tokens_per_sec]
     counts = sorted({trial.layout.num_nodes for trial in known})
     nodes = [_nodes(data, known, counts)] if len(counts) > 1 else []
@@ -21,15 +21,15 @@ def trade_figures(data: ReportData) -> list[Figure]:
 
 
 def _nodes(data: ReportData, known: Sequence[TrialView], counts: Sequence[int]) -> Figure:
-    """Speed against nodes, the answers among them, and how it would grow were each node as fast as of the fewest."""
-    points = _answers(data, known)
+    """Speed against nodes, with the Pareto-optimal layouts and linear scaling from the fewest nodes."""
+    points = _pareto_points(data, known)
     text = [f"{format_trial(t)}<br>{format_number(t.tokens_per_sec)} tokens/s on {_nodes_of(t)}" for t in known]
     traces = [dots(_x(known), _y(known), text, "measured", "@c1", opacity=0.55)]
     if points:
         first, ends = points[0], [points[0].layout.num_nodes, counts[-1]]
         traces += [
-            line(ends, [_speed(first) * n / ends[0] for n in ends], "in proportion", "@muted", line={"dash": "dot"}),
-            line(_x(points), _y(points), "answers", "@accent")
+            line(ends, [_speed(first) * n / ends[0] for n in ends], "linear scaling", "@muted", line={"dash": "dot"}),
+            line(_x(points), _y(points), "Pareto front", "@accent")
             | {"mode": "lines+markers", "marker": {"size": 9, "color": "@accent"}},
         ]
         best = [point for point in points if data.answer is not None and point.trial == data.answer.trial]
@@ -45,13 +45,13 @@ def _nodes(data: ReportData, known: Sequence[TrialView], counts: Sequence[int]) 
             yaxis=axis("tokens/s", **logarithmic(min(_y(known)), max(_y(known)))),
             legend={"orientation": "h", "y": 1.12, "x": 0},
         ),
-        note="In proportion: were every node as fast as those of the answer on the fewest." if points else None,
+        note="Linear scaling: from the Pareto-optimal layout on the fewest nodes." if points else None,
         height=380,
     )
 
 
-def _answers(data: ReportData, known: Sequence[TrialView]) -> list[TrialView]:
-    """The layouts that answer several goals, by their nodes."""
+def _pareto_points(data: ReportData, known: Sequence[TrialView]) -> list[TrialView]:
+    """Pareto-optimal layouts by number of nodes."""
     names = data.answer.points if data.answer is not None else ()
     return sorted((t for t in known if t.trial in names), key=lambda t: t.layout.num_nodes)
 
@@ -87,11 +87,11 @@ def _y(trials: Sequence[TrialView]) -> list[float]:
 
 
 def _memory(data: ReportData) -> Figure:
-    """Speed against memory, and the Pareto front of the two."""
+    """Speed against memory, with the Pareto front."""
     unit, title = UNITS[data.objective], "Throughput against memory"
     known = [t for t in data.layouts if t.peak_memory_gib is not None]
     if not known:
-        return Figure("memory", title, "No measured layout has told how much memory it took.")
+        return Figure("memory", title, "No measured layout reported its memory.")
     front = memory_front(known)
     text = [
         f"{format_trial(t)}<br>{format_number(t.speed)} {unit}, {format_number(t.peak_memory_gib, 3)} GiB"
@@ -137,8 +137,7 @@ def _memory_summary(front: Sequence[TrialView], num_known: int, unit: str) -> st
 
 
 def memory_front(layouts: Sequence[TrialView]) -> list[TrialView]:
-    """The layouts that no other beats in speed and memory at once, by growing memory and so by growing speed; by their
-    numbers alone, whatever the intervals."""
+    """Pareto front of speed and memory by point estimates, ordered by growing memory and speed."""
     front: list[TrialView] = []
     for trial in sorted(layouts, key=lambda t: (t.peak_memory_gib or 0.0, -(t.speed or 0.0))):
         if not front or (trial.speed or 0.0) > (front[-1].speed or 0.0):

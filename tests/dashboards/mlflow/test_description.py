@@ -11,7 +11,7 @@ from tests.dashboards.searches import SearchUnderTest
 from trials.ledger.events import SearchRecord
 from trials.trial import FailureReason
 
-TODAY = Layout()
+BASELINE = Layout()
 
 
 def note(search: SearchRecord, **links: str) -> str:
@@ -20,8 +20,8 @@ def note(search: SearchRecord, **links: str) -> str:
 
 def compared() -> SearchUnderTest:
     """What runs today, a faster layout, and one out of memory."""
-    search = SearchUnderTest({"name": "tiny", "baseline": TODAY.to_json(), "global_batch_size": 1})
-    names = [search.start(replace(TODAY, tensor_parallel=size)) for size in (1, 2, 4)]
+    search = SearchUnderTest({"name": "tiny", "baseline": BASELINE.to_json(), "global_batch_size": 1})
+    names = [search.start(replace(BASELINE, tensor_parallel=size)) for size in (1, 2, 4)]
     search.measure(names[0], 1000.0)
     search.measure(names[1], 1500.0)
     search.fail(names[2], FailureReason.GPU_OOM)
@@ -44,7 +44,7 @@ def test_the_winner_comes_first_with_its_speed_its_interval_and_how_much_faster_
 def test_the_best_trials_stand_in_a_table_fastest_first_ten_at_most():
     search = SearchUnderTest()
     for size in range(1, 13):
-        search.measure(search.start(replace(TODAY, tensor_parallel=size)), 100.0 * size)
+        search.measure(search.start(replace(BASELINE, tensor_parallel=size)), 100.0 * size)
     text = note(search.record)
     assert "The best 10 of 12 measured layouts" in text
     rows = [line.split("&")[0] for line in text.splitlines() if line.startswith("| t0")]
@@ -68,7 +68,7 @@ def test_a_trial_leads_to_its_run():
 def test_without_a_measured_trial_it_says_so():
     search = SearchUnderTest()
     assert note(search.record).startswith("**No layout has been measured yet**")
-    search.fail(search.start(TODAY), FailureReason.GPU_OOM)
+    search.fail(search.start(BASELINE), FailureReason.GPU_OOM)
     search.end("failed", "no_feasible_layout")
     ended = note(search.record)
     assert ended.startswith("**No layout was measured: 1 trial failed, out of GPU memory**")

@@ -11,21 +11,21 @@ from trials.trial import FailureReason
 HOSTILE = "</pre></script><script>alert(1)</script><img src=x onerror=alert(2)>\x1b[31m\x00{{ 7 * 7 }}"
 """A name, or what a trial wrote, that would be something else than text."""
 
-TODAY = Layout(tensor_parallel=4, data_parallel=2, grad_accum_steps=4)
+BASELINE = Layout(tensor_parallel=4, data_parallel=2, grad_accum_steps=4)
 FASTEST = Layout(tensor_parallel=2, pipeline_parallel=2, data_parallel=2, grad_accum_steps=4, pipeline_schedule="1f1b")
 
 
 def spec(**more: Any) -> dict[str, Any]:
     """As much of search.json as the report reads."""
     search = {"max_trials": 20, "budget_node_hours": 10.0}
-    known = {"name": "tiny", "global_batch_size": 8, "baseline": TODAY.to_json(), "search": search}
+    known = {"name": "tiny", "global_batch_size": 8, "baseline": BASELINE.to_json(), "search": search}
     return known | {"cluster": {"gpus_per_node": 4, "accelerator": {"name": "cpu"}}} | more
 
 
 def a_search(num_measured: int = 2, **more: Any) -> SearchUnderTest:
     """The baseline, a layout 1.5 times faster, and slower ones up to `num_measured`; one out of memory."""
     search = SearchUnderTest(spec(**more))
-    search.measure(search.start(TODAY), 1000.0)
+    search.measure(search.start(BASELINE), 1000.0)
     search.fail(search.start(Layout(data_parallel=8)), FailureReason.GPU_OOM, excerpt="torch.OutOfMemoryError")
     best = search.start(FASTEST)
     search.measure(best, 1500.0, peak_memory_gib=3.0)
@@ -52,25 +52,25 @@ def a_told_search() -> SearchUnderTest:
     """An ended search that has something for every part of the report: predictions, a profile, failures with logs, one
     that was pruned, a tie, and finalists; its name and a log are hostile."""
     search = SearchUnderTest(spec(name=HOSTILE))
-    search.measure(search.start(TODAY, prediction=_foretold(1.1, 1.4)), 1000.0)
+    search.measure(search.start(BASELINE, prediction=_prediction(1.1, 1.4)), 1000.0)
     search.fail(search.start(Layout(data_parallel=8)), FailureReason.GPU_OOM, excerpt="torch.OutOfMemoryError: CUDA")
     search.fail(search.start(Layout(data_parallel=4)), FailureReason.SCRIPT_ERROR, excerpt=f"ValueError: {HOSTILE}")
     profile = {"compute": 0.5, "tensor": 0.08, "pipeline": 0.04, "bubble": 0.05}
-    best = search.start(FASTEST, prediction=_foretold(0.6, 2.8))
+    best = search.start(FASTEST, prediction=_prediction(0.6, 2.8))
     search.measure(best, 1500.0, peak_memory_gib=3.0, time_s=profile)
     search.best(best)
     search.prune(search.start(Layout(tensor_parallel=8)), 300.0)
     for layout, speed in list(_slower())[:12]:
         search.measure(
-            search.start(layout, prediction=_foretold(900 / speed, 1.6)), speed, peak_memory_gib=1500 / speed
+            search.start(layout, prediction=_prediction(900 / speed, 1.6)), speed, peak_memory_gib=1500 / speed
         )
     tie = Layout(tensor_parallel=2, data_parallel=4, grad_accum_steps=2, zero_stage=1)
-    search.measure(search.start(tie, prediction=_foretold(0.7, 2.0)), 1495.0, peak_memory_gib=3.2, time_s=profile)
-    for layout, speed in ((FASTEST, 1490.0), (tie, 1485.0), (TODAY, 1010.0)):
+    search.measure(search.start(tie, prediction=_prediction(0.7, 2.0)), 1495.0, peak_memory_gib=3.2, time_s=profile)
+    for layout, speed in ((FASTEST, 1490.0), (tie, 1485.0), (BASELINE, 1010.0)):
         search.measure(search.start(layout, kind="finalist"), speed, peak_memory_gib=3.0)
     search.end()
     return search
 
 
-def _foretold(step_time_s: float, peak_memory_gib: float) -> dict[str, float]:
+def _prediction(step_time_s: float, peak_memory_gib: float) -> dict[str, float]:
     return {"step_time_s": step_time_s, "peak_memory_gib": peak_memory_gib}

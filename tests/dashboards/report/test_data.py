@@ -11,7 +11,7 @@ from dashboards.report.sentences import describe_confidence, describe_cost, desc
 from dashboards.terminal.headline import headline, sentence
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.layout import Layout
-from tests.dashboards.report.searches import FASTEST, TODAY, a_search, spec
+from tests.dashboards.report.searches import BASELINE, FASTEST, a_search, spec
 from tests.dashboards.searches import START, SearchUnderTest
 from trials.ledger.events import EventKind
 from trials.trial import FailureReason
@@ -41,7 +41,7 @@ def test_the_answer_is_how_many_times_faster_than_today_and_how_sure():
 
 def test_a_baseline_that_nothing_beats_is_the_answer():
     search = SearchUnderTest(spec())
-    search.measure(search.start(TODAY), 1000.0)
+    search.measure(search.start(BASELINE), 1000.0)
     search.measure(search.start(FASTEST), 500.0)
     assert headline_of(data_of(search)) == "No measured layout is faster than the baseline"
 
@@ -49,7 +49,7 @@ def test_a_baseline_that_nothing_beats_is_the_answer():
 def test_where_the_best_was_chosen_for_its_memory_it_is_not_called_the_fastest():
     search = SearchUnderTest(spec())
     for kind in ("search", "finalist", "finalist"):
-        for layout, speed, peak_gib in ((FASTEST, 1500.0, 3.0), (TODAY, 1499.0, 2.0)):
+        for layout, speed, peak_gib in ((FASTEST, 1500.0, 3.0), (BASELINE, 1499.0, 2.0)):
             search.measure(search.start(layout, kind), speed, peak_memory_gib=peak_gib)
     data = data_of(search)
     assert answer_below(data) == (
@@ -86,7 +86,7 @@ def test_where_no_layout_leaves_the_memory_asked_for_there_is_no_answer_and_the_
 def test_what_beats_today_and_leaves_too_little_memory_is_not_denied():
     asked = {"constraints": {"min_free_memory_gib": 4.0}, "measure": {"memory_limit_gib": 5.0}}
     search = SearchUnderTest(spec(**asked, cluster=Cluster(ACCELERATORS["cpu"], 1, 1).to_json()))
-    search.measure(search.start(TODAY), 1000.0, peak_memory_gib=0.5)
+    search.measure(search.start(BASELINE), 1000.0, peak_memory_gib=0.5)
     search.measure(search.start(FASTEST), 2000.0, peak_memory_gib=2.0)
     data = data_of(search)
     assert headline_of(data) == "No measured layout that leaves 4 GiB free is faster than the baseline"
@@ -95,7 +95,7 @@ def test_what_beats_today_and_leaves_too_little_memory_is_not_denied():
 
 def test_nothing_is_said_of_what_beats_today_before_something_else_was_measured():
     search = SearchUnderTest(spec())
-    search.measure(search.start(TODAY), 1000.0)
+    search.measure(search.start(BASELINE), 1000.0)
     assert headline_of(data_of(search)) == "Only the baseline has been measured so far"
     assert answer_below(data_of(search)) == "There is nothing to compare it with yet."
     search.end()
@@ -113,7 +113,7 @@ def test_without_a_baseline_the_answer_is_a_speed():
 )
 def test_a_search_without_a_measurement_says_so(ends, answer):
     search = SearchUnderTest(spec())
-    search.fail(search.start(TODAY), FailureReason.SCRIPT_ERROR)
+    search.fail(search.start(BASELINE), FailureReason.SCRIPT_ERROR)
     if ends:
         search.end("failed", "script_error")
     data = data_of(search)
@@ -137,7 +137,7 @@ def test_trials_of_another_batch_do_not_compete():
 def test_the_best_so_far_is_that_of_whole_layouts_and_never_falls():
     """A repeat that is slower takes the whole layout down, from its first run on."""
     search = SearchUnderTest(spec())
-    for layout, speed in ((TODAY, 1000.0), (FASTEST, 2000.0), (FASTEST, 1500.0)):
+    for layout, speed in ((BASELINE, 1000.0), (FASTEST, 2000.0), (FASTEST, 1500.0)):
         search.measure(search.start(layout), speed)
     data = data_of(search)
     pooled = pytest.approx(math.sqrt(3e6))
@@ -158,7 +158,7 @@ def test_what_looks_faster_than_the_best_and_is_not_lifts_no_line():
 
 def test_numbers_that_are_none_are_left_out():
     search = SearchUnderTest(spec())
-    search.measure(search.start(TODAY), 1000.0, peak_memory_gib="much", mfu=True)
+    search.measure(search.start(BASELINE), 1000.0, peak_memory_gib="much", mfu=True)
     data = data_of(search)
     assert data.trials[0].peak_memory_gib is None
     assert data.answer.mfu is None
@@ -171,7 +171,7 @@ def test_a_simulated_clock_may_be_ahead_of_ours():
 
 def test_the_time_of_a_step_is_the_profiles_where_there_is_one():
     search = SearchUnderTest(spec())
-    search.measure(search.start(TODAY), 1000.0, time_s={"compute": 0.6, "bubble": 0.2})
+    search.measure(search.start(BASELINE), 1000.0, time_s={"compute": 0.6, "bubble": 0.2})
     (parts,) = data_of(search).time_breakdowns
     assert parts.is_profiled
     assert parts.shares == {"compute": pytest.approx(0.75), "bubble": pytest.approx(0.25)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dashboards.report.log_excerpts import Excerpts, shown_excerpt
-from tests.dashboards.report.searches import TODAY, spec
+from tests.dashboards.report.searches import BASELINE, spec
 from tests.dashboards.searches import SearchUnderTest
 from trials.trial import FailureReason
 
@@ -42,7 +42,7 @@ def test_what_may_be_a_secret_is_masked(text, shown):
 def test_all_excerpts_together_stay_small():
     search = SearchUnderTest(spec())
     for _ in range(3):
-        search.fail(search.start(TODAY), FailureReason.SCRIPT_ERROR, excerpt="x" * 10_000)
+        search.fail(search.start(BASELINE), FailureReason.SCRIPT_ERROR, excerpt="x" * 10_000)
     few, many = Excerpts.of(search.record.trials), Excerpts.of(search.record.trials * 400)
     assert few.longest == 2000
     assert many.longest * 1200 <= 400_000

@@ -18,7 +18,7 @@ from dashboards.report.figures.registry import report_figures
 from dashboards.report.html import embedded_json, plotly
 from dashboards.report.page import report_page
 from search_spaces.layouts.layout import Layout
-from tests.dashboards.report.searches import FASTEST, HOSTILE, TODAY, a_search, spec
+from tests.dashboards.report.searches import BASELINE, FASTEST, HOSTILE, a_search, spec
 from tests.dashboards.searches import START, SearchUnderTest
 from trials.ledger.events import EventKind
 from trials.trial import FailureReason
@@ -121,7 +121,7 @@ def test_no_text_ends_the_block_of_figures():
 @pytest.mark.security("reports")
 def test_a_hostile_name_or_detail_stays_text():
     search = SearchUnderTest(spec(name=HOSTILE, cluster={"gpus_per_node": 4, "accelerator": HOSTILE}))
-    search.measure(search.start(TODAY), 1000.0, flags=(HOSTILE,))
+    search.measure(search.start(BASELINE), 1000.0, flags=(HOSTILE,))
     page = Page(page_of(search))
     assert not page.all("img")
     assert len(page.scripts) == 3
@@ -157,14 +157,14 @@ def test_the_table_can_be_sorted_from_the_keyboard_by_numbers(page):
 
 
 def test_the_answer_comes_first(text, page):
-    assert page.text.index("faster than the baseline") < page.text.index("How it went")
+    assert page.text.index("faster than the baseline") < page.text.index("Best so far")
     assert "<title>tiny: 1.50x faster than the baseline (1.44–1.56)</title>" in text
 
 
 def test_a_tie_is_no_win_in_large_type():
     """The intervals reach one: a ratio in giant type would say more than is known."""
     search = SearchUnderTest(spec())
-    for layout, speed in ((TODAY, 1000.0), (FASTEST, 1080.0)):
+    for layout, speed in ((BASELINE, 1000.0), (FASTEST, 1080.0)):
         search.measure(search.start(layout), speed, tokens_per_sec_low=0.7 * speed, tokens_per_sec_high=1.3 * speed)
     page = Page(page_of(search))
     assert not page.all("span", **{"class": "ratio"})
@@ -194,7 +194,7 @@ def test_a_layout_has_one_number_over_all_its_runs():
 def test_other_answers_to_several_goals_stand_beside_the_best():
     search = SearchUnderTest(spec(objective=["tokens_per_sec", "node_hours_per_billion_tokens"]))
     for nodes, speed in ((1, 900.0), (2, 1500.0)):
-        search.measure(search.start(replace(TODAY, num_nodes=nodes)), speed)
+        search.measure(search.start(replace(BASELINE, num_nodes=nodes)), speed)
     page = Page(page_of(search))
     assert "Alternatives" in page.text
     assert "t0001 on 1 node has 60 % of its tokens/s" in page.text
@@ -221,7 +221,7 @@ def test_a_search_of_which_nothing_is_known_has_a_page(ends):
 @pytest.mark.slow
 def test_a_thousand_trials_make_a_light_page():
     search = SearchUnderTest(spec())
-    trial = search.start(TODAY)
+    trial = search.start(BASELINE)
     search.fail(trial, FailureReason.SCRIPT_ERROR, excerpt=HOSTILE * 1000)
     one = len(page_of(search))
     record = search.record

@@ -1,4 +1,4 @@
-"""What the figures draw, and that each says in words what it shows."""
+"""Plots and summaries of the figures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dashboards.report.figures import registry
 from dashboards.report.figures.tradeoffs import memory_front
 from dashboards.report.page import report_without_scripts
 from search_spaces.layouts.layout import Layout
-from tests.dashboards.report.searches import TODAY, a_search, a_told_search, spec
+from tests.dashboards.report.searches import BASELINE, a_search, a_told_search, spec
 from tests.dashboards.searches import START, SearchUnderTest
 from trials.trial import FailureReason
 
@@ -25,14 +25,14 @@ def report_figures(search):
 
 def only_running():
     search = SearchUnderTest(spec())
-    search.start(TODAY)
+    search.start(BASELINE)
     return search
 
 
 def only_failed():
     search = SearchUnderTest(spec())
     for reason in FailureReason:
-        search.fail(search.start(TODAY), reason)
+        search.fail(search.start(BASELINE), reason)
     search.end("failed", "no_feasible_layout")
     return search
 
@@ -132,15 +132,15 @@ def test_what_more_nodes_bring_is_drawn_where_several_numbers_of_nodes_were_meas
     assert "nodes" not in report_figures(a_search())
     search = SearchUnderTest(spec(objective=["tokens_per_sec", "node_hours_per_billion_tokens"]))
     for nodes, speed in ((1, 900.0), (2, 1500.0), (4, 1400.0)):
-        search.measure(search.start(replace(TODAY, num_nodes=nodes)), speed)
+        search.measure(search.start(replace(BASELINE, num_nodes=nodes)), speed)
     figure = report_figures(search)["nodes"]
     assert figure.summary.startswith(
         "Measured on 1, 2 and 4 nodes. 2 layouts are worth considering, from t0001 on 1 node"
     )
     assert figure.summary.endswith("1.67 times the speed for 2 times the nodes.")
     by_name = {trace["name"]: trace for trace in figure.plot["data"]}
-    assert (by_name["answers"]["x"], by_name["answers"]["y"]) == ([1, 2], [900.0, 1500.0])
-    assert (by_name["in proportion"]["x"], by_name["in proportion"]["y"]) == ([1, 4], [900.0, 3600.0])
+    assert (by_name["Pareto front"]["x"], by_name["Pareto front"]["y"]) == ([1, 2], [900.0, 1500.0])
+    assert (by_name["linear scaling"]["x"], by_name["linear scaling"]["y"]) == ([1, 4], [900.0, 3600.0])
     assert by_name["best layout"]["x"] == [2]
 
 
