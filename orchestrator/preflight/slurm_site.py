@@ -1,4 +1,4 @@
-"""Whether the user's Slurm would take a search's jobs at all, asked before anything is written down."""
+"""Check that the cluster's Slurm would accept a search's jobs, before anything is written."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _KEYS = (
     (r"memory", "launcher.slurm.mem", "ask for less, or for 0 to get all that a node has"),
     (r"node name", "launcher.slurm", "look at nodelist and exclude: sinfo --Node shows the nodes' names"),
 )
-"""What Slurm's words are about -> the key of the search file, and what to do; the first that fits."""
+"""Pattern of Slurm's message -> key of the search file it is about, and the fix; the first match counts."""
 
 _ANY_KEY = ("launcher.slurm", "ask for what sinfo shows: nodes, CPUs, GPUs and memory of a partition that you may use")
 
@@ -60,11 +60,10 @@ _WITHOUT_ANSWER = (
 
 
 def require_site(spec: SearchSpec, space: SearchSpace, note: Callable[[str], None], slurm: Slurm | None = None) -> None:
-    """InputError with Slurm's own words where it would never run the search's smallest or largest jobs.
+    """InputError with Slurm's message if it would never run the search's smallest or largest jobs.
 
-    `note` is told what those jobs would wait for besides others' jobs. ExternalError where no Slurm answers: a new
-    search begins only where it can. A site's limits may lie between two sizes, so both ends are asked for; nothing is
-    submitted.
+    `note` gets what those jobs would wait for besides other jobs. ExternalError if Slurm does not answer. Both sizes
+    are tested, since a limit may lie between them; nothing is submitted.
     """
     if not spec.launcher.uses_slurm:
         return
@@ -83,16 +82,16 @@ def require_site(spec: SearchSpec, space: SearchSpace, note: Callable[[str], Non
         note(words)
     for request, submission in tested:
         if submission.status is SubmitStatus.BUSY:
-            note(f"{describe_job(request)} would have to wait just now: {submission.message}")
+            note(f"{describe_job(request)} would have to wait: {submission.message}")
 
 
 def describe_option(warning: OptionProblem) -> str:
-    """What is to be known of an option that may be used all the same."""
+    """Describe an option that is accepted with a warning."""
     return f"launcher.slurm.{warning.key} {warning.rule}"
 
 
 def slurm_unreachable_error(error: SlurmUnreachable) -> ExternalError:
-    """That no Slurm answers, which one was asked, and what to do."""
+    """Error for a Slurm that does not answer, with SLURM_CONF and the fix."""
     words, configuration = str(error), os.environ.get("SLURM_CONF")
     fix = _WITHOUT_ANSWER
     if "not on PATH" in words:
@@ -104,7 +103,7 @@ def slurm_unreachable_error(error: SlurmUnreachable) -> ExternalError:
 
 
 def smallest_and_largest(spec: SearchSpec, space: SearchSpace) -> Iterable[JobRequest]:
-    """A job of the smallest layouts, and one of the largest; or the shortest pilot that any of them can run in."""
+    """Yield a job of the smallest and one of the largest layouts; for pilots the shortest one that fits a trial."""
     tasks = {layout.num_nodes: -(-layout.num_gpus // layout.num_nodes) for layout in space.feasible}
     limit_s = spec.measure.time_limit_s + LAUNCHER_GRACE_S
     if spec.launcher.kind == "slurm_pilot":
@@ -122,7 +121,7 @@ def smallest_and_largest(spec: SearchSpec, space: SearchSpace) -> Iterable[JobRe
 
 
 def refusal_problem(request: JobRequest, words: str, spec: SearchSpec) -> Problem:
-    """Slurm's words about this job, with the key of the search file that they are about, and what to do."""
+    """Problem with Slurm's message about this job, the key of the search file that it is about, and the fix."""
     key, fix = next(((k, f) for pattern, k, f in _KEYS if re.search(pattern, words, re.IGNORECASE)), _ANY_KEY)
     rule = "every job of a search must be one that this cluster would run"
     if spec.launcher.kind == "slurm_pilot" and key == "measure.time_limit":
@@ -139,7 +138,7 @@ def refusal_problem(request: JobRequest, words: str, spec: SearchSpec) -> Proble
 
 
 def describe_shortest_pilot(time_limit_s: float) -> str:
-    """What the shortest pilot's time is made of, for trials of this limit."""
+    """Describe the parts of the shortest pilot's time limit, for trials of this limit."""
     parts = (
         f"measure.time_limit {time_limit_s:g} s + {LAUNCHER_GRACE_S:g}",
         f"{STARTUP_S:g} until its agent serves at the latest",
@@ -149,7 +148,7 @@ def describe_shortest_pilot(time_limit_s: float) -> str:
 
 
 def describe_job(request: JobRequest) -> str:
-    """Its size and its time."""
+    """Describe a job's size and time limit."""
     size = f"{counted(request.num_nodes, 'node')} x {counted(request.tasks_per_node, 'rank')}"
     return f"a job of {size} for {counted(request.time_limit_min, 'minute')}"
 

@@ -1,4 +1,4 @@
-"""Before anything is launched: whether what the ranks are to start is there, as far as this machine can tell."""
+"""Check that the ranks' interpreter, script and program exist, as far as this machine can tell."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from trials.trainers.command_template import program_of
 
 
 def require_trainer(spec: SearchSpec) -> None:
-    """InputError for an interpreter, a training script or a command's program that is not there.
+    """InputError for an interpreter, a training script or a command's program that does not exist.
 
-    Interpreter and program are looked for only where ranks run on this machine, the script unless no rank is started or
+    Interpreter and program are checked only if ranks run on this machine, the script unless the search is simulated or
     a container has it.
     """
     problems = [*_missing_interpreter(spec), *_missing_script(spec), *_missing_program(spec)]
@@ -29,18 +29,14 @@ def require_trainer(spec: SearchSpec) -> None:
 
 
 def require_torch(spec: SearchSpec) -> None:
-    """InputError where Parlay's own trainer would run on this machine without it: a plan can do without, no trial can.
-
-    Whether it works there, `parlay doctor` says, which imports it.
-    """
+    """InputError if Parlay's own trainer would run on this machine without torch; `parlay doctor` also imports it."""
     python = python_of(spec)
     if spec.trainer.kind == "parlay" and ranks_run_here(spec) and not _has_torch(python):
         problem = Problem(
             "interpreter",
             f"{python} has no torch",
             rule=f"launcher {spec.launcher.kind} trains on this machine, and Parlay's own trainer needs torch",
-            fix="pip install torch there (deepspeed, too, where layouts run on it), or name the Python whose torch the"
-            " ranks shall use",
+            fix="pip install torch there (and deepspeed if layouts use it), or name a Python that has torch",
             key="trainer.python",
             value=python,
         )
@@ -48,7 +44,7 @@ def require_torch(spec: SearchSpec) -> None:
 
 
 def python_of(spec: SearchSpec) -> str:
-    """The interpreter of the ranks: the one the file names, the image's own, or the one that runs Parlay."""
+    """The ranks' interpreter: the one in the search file, the container image's, or the one that runs Parlay."""
     return spec.trainer.python or (PYTHON_OF_IMAGES if is_in_image(spec.launcher) else sys.executable)
 
 
@@ -56,13 +52,13 @@ PYTHON_OF_IMAGES = "python3"
 
 
 def is_in_image(launcher: LauncherSection) -> bool:
-    """Whether ranks run in a container, with what its image has and this machine need not have."""
+    """True if ranks run in a container image, whose files this machine cannot check."""
     container = launcher.slurm.container if launcher.uses_slurm else None
     return container is not None and container.runtime is not None
 
 
 def ranks_run_here(spec: SearchSpec) -> bool:
-    """Whether the launcher starts plain processes of this machine, by itself or through a Ray of its own."""
+    """True if the launcher starts ranks on this machine: `local`, or `ray` without an address."""
     return spec.launcher.kind == "local" or (spec.launcher.kind == "ray" and spec.launcher.address is None)
 
 
@@ -73,7 +69,7 @@ def _missing_interpreter(spec: SearchSpec) -> Iterator[Problem]:
             "interpreter",
             f"{python} is not an executable on this machine",
             rule=f"launcher {spec.launcher.kind} starts the ranks on this machine",
-            fix="name the Python whose torch the ranks shall use",
+            fix="name a Python on this machine that has torch",
             key="trainer.python",
             value=python,
         )
@@ -86,15 +82,15 @@ def _missing_script(spec: SearchSpec) -> Iterator[Problem]:
         yield Problem(
             "script",
             f"{script} is not a file on this machine",
-            rule="the training script lies where this machine and the compute nodes see it",
-            fix="name it; a path starts from the search file's folder",
+            rule="the training script is on a file system that this machine and the compute nodes share",
+            fix="correct the path, which is relative to the search file's folder",
             key="trainer.script",
             value=script,
         )
 
 
 def _missing_program(spec: SearchSpec) -> Iterator[Problem]:
-    """A command is started in its attempt's folder, where there is nothing yet that a relative path could name."""
+    """A command starts in its attempt's folder, which is empty, so a relative path names nothing."""
     if spec.trainer.kind != "command" or not ranks_run_here(spec):
         return
     program = program_of(spec.trainer.command_template)
@@ -104,10 +100,10 @@ def _missing_program(spec: SearchSpec) -> Iterator[Problem]:
     if found is None or ("/" in program and not Path(program).is_absolute()):
         yield Problem(
             "script",
-            f"{program} is no program that an attempt's folder knows",
+            f"{program} is not found from an attempt's folder",
             rule=f"launcher {spec.launcher.kind} starts the command's first word on this machine, in the attempt's"
             " folder",
-            fix="begin with a program of the PATH, with {python}, or with a program's whole path",
+            fix="begin with a program on PATH, with {python}, or with an absolute path",
             key="trainer.template",
             value=program,
         )
@@ -118,21 +114,21 @@ def _missing_program(spec: SearchSpec) -> Iterator[Problem]:
 
 
 def _interpreter_line_error(program: Path) -> tuple[str, str] | None:
-    """What is wrong with an executable's first line, and what to do; None where nothing is, or nobody may look."""
+    """Error of an executable's first line and its fix; None if the line is fine or cannot be read."""
     try:
         with open_named(program) as stream:
             first = stream.read(256).partition(b"\n")[0]
     except OSError:
         return None
     if first.startswith(b"#!") and first.endswith(b"\r"):
-        return "has Windows line ends, so that its interpreter is not found", "save it with Unix line ends (dos2unix)"
+        return "has Windows line ends, so its interpreter is not found", "save it with Unix line ends (dos2unix)"
     if not first.startswith(b"#!") and first.isascii() and first.decode("ascii").isprintable():
-        return "is a script that names no interpreter", "begin it with #!/bin/sh, or begin the command with {python}"
+        return "is a script without an interpreter line", "begin it with #!/bin/sh, or begin the command with {python}"
     return None
 
 
 def _has_torch(python: str) -> bool:
-    """True as well of what is not known to have none: a Python that does not answer."""
+    """True unless this Python is known to lack torch; also for one that does not answer."""
     try:
         return run_python(python, _QUESTION, _ANSWERS_WITHIN_S).returncode != _NO_TORCH
     except (OSError, subprocess.TimeoutExpired):
@@ -140,14 +136,14 @@ def _has_torch(python: str) -> bool:
 
 
 def run_python(python: str, program: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
-    """What a program says that the Python of ranks on this machine runs, with the environment that ranks have of ours.
+    """Run a program with the ranks' Python on this machine, in the environment that ranks get.
 
     Raises OSError and subprocess.TimeoutExpired.
     """
     return subprocess.run(
         [Path(shutil.which(python) or python).absolute(), "-c", program],
         env={name: value for name, value in os.environ.items() if name not in PYTHON_VARIABLES},
-        cwd="/",  # Python 3.10 would take modules from ours; it knows neither -P nor PYTHONSAFEPATH
+        cwd="/",  # Python 3.10 imports from the working directory; it knows neither -P nor PYTHONSAFEPATH
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

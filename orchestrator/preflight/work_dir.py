@@ -1,4 +1,4 @@
-"""Where searches get their folders, and what their jobs read first: looked at before anything is written."""
+"""Checks of work_dir, setup file and container files, before anything is written."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 WORK_DIR_FIX = "name a folder that you may write to"
 _READ_OF_SETUP = 2**20
-_LONGEST_WORK_DIR = 3800  # with a search's own paths below it, within what Linux takes
+_LONGEST_WORK_DIR = 3800  # leaves room for a search's own paths within Linux's PATH_MAX
 
 
 def require_directories(spec: SearchSpec) -> None:
-    """InputError unless the search's jobs can get their folders, and find their setup file."""
+    """InputError if the search's folder cannot be created, or setup or container files do not exist."""
     _require_work_dir(spec.work_dir)
     if spec.launcher.uses_slurm:
         container = spec.launcher.slurm.job_options().container
@@ -33,9 +33,9 @@ def require_directories(spec: SearchSpec) -> None:
 
 
 def _require_work_dir(path: Path) -> None:
-    """InputError unless searches can get their folders in `path`; it is made when the first one does."""
+    """InputError if no search can be created in `path`, which need not exist yet."""
     if len(str(path)) > _LONGEST_WORK_DIR:
-        raise work_dir_error(path, f"has {len(str(path))} characters, {_LONGEST_WORK_DIR} are the most", WORK_DIR_FIX)
+        raise work_dir_error(path, f"has {len(str(path))} characters, at most {_LONGEST_WORK_DIR} fit", WORK_DIR_FIX)
     try:
         inside = next((p for p in (path, *path.parents) if SearchFolder(p).exists), None)
         nearest = next(p for p in (path, *path.parents) if os.path.lexists(p))
@@ -46,25 +46,25 @@ def _require_work_dir(path: Path) -> None:
     if inside is not None:
         raise work_dir_error(path, f"lies inside the search {inside.name}", "name a folder outside of any search")
     if not stat.S_ISDIR(mode):
-        raise work_dir_error(path, f"cannot be made: {nearest} is not a folder", WORK_DIR_FIX)
+        raise work_dir_error(path, f"cannot be created: {nearest} is not a folder", WORK_DIR_FIX)
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise work_dir_error(path, f"cannot be written at {nearest}", WORK_DIR_FIX)
 
 
 def _require_slurm_work_dir(path: Path, has_mounts: bool) -> None:
-    """InputError for a path in which Slurm would read patterns: %j in the folder of job.log becomes the job's id.
+    """InputError for a path with Slurm's filename patterns: %j in the path of job.log becomes the job's id.
 
-    One that a container is to see has no sign either that ends the path of a mount.
+    With a container also for characters that separate the parts of a mount.
     """
     if found := [sign for sign in "%\\" if sign in str(path)]:
         fix = "name a folder without it" if len(found) == 1 else "name a folder without them"
         raise work_dir_error(path, f"has {' and '.join(found)}, which Slurm reads as a pattern in a log's path", fix)
     if has_mounts and any(sign in ":," or sign.isspace() for sign in str(path)):
-        raise work_dir_error(path, "has a blank, : or , in it, and a container is to see it", "name one without them")
+        raise work_dir_error(path, "contains a blank, : or , and is mounted in a container", "name one without them")
 
 
 def _require_setup_file(path: str | None) -> None:
-    """InputError for a file that is not there: every job would go on without it, and fail for another reason."""
+    """InputError for a missing setup file: every job would go on without it and fail later."""
     try:
         is_file = path is None or stat.S_ISREG(os.stat(path).st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -75,8 +75,8 @@ def _require_setup_file(path: str | None) -> None:
         raise InputError.of(
             "setup_file",
             f"{path} is not a file on this machine",
-            rule="setup_file lies where this machine and the compute nodes see it",
-            fix="name one that does; it may source another that only the compute nodes have",
+            rule="setup_file is on a file system that this machine and the compute nodes share",
+            fix="name one there; it may source another that only the compute nodes have",
             key="launcher.slurm.setup_file",
             value=path,
         )
@@ -84,7 +84,7 @@ def _require_setup_file(path: str | None) -> None:
         raise InputError.of(
             "setup_file",
             f"{path} has Windows line ends",
-            rule="a shell takes the carriage return for a part of the line's last word",
+            rule="a shell reads the carriage return as part of the line's last word",
             fix="save it with Unix line ends (dos2unix)",
             key="launcher.slurm.setup_file",
             value=path,
@@ -100,23 +100,23 @@ def _has_windows_line_ends(path: Path) -> bool:
 
 
 def _require_container_files(container: Container) -> None:
-    """InputError for an image, or a source of a mount, that is not there: no rank would ever start."""
+    """InputError for a missing image file or mount source, without which no rank would start."""
     image, mounts = container.image, enumerate(container.mounts)
     wanted = [("image", image)] if image is not None and image.startswith("/") else []
     for key, path in [*wanted, *((f"mounts[{place}]", mount.partition(":")[0]) for place, mount in mounts)]:
         if _is_missing(path):
             raise InputError.of(
                 "container",
-                f"{path} is not there on this machine",
-                rule="image and mounts lie where this machine and the compute nodes see them",
-                fix="correct the path; what only compute nodes have is named in a container that is a list of words",
+                f"{path} does not exist on this machine",
+                rule="image and mounts are on a file system that this machine and the compute nodes share",
+                fix="correct the path; for files of the compute nodes write the container as a list of words",
                 key=f"launcher.slurm.container.{key}",
                 value=path,
             )
 
 
 def _is_missing(path: str) -> bool:
-    """Whether nothing is there, as far as this machine can tell."""
+    """True if the path certainly does not exist on this machine."""
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -127,5 +127,5 @@ def _is_missing(path: str) -> bool:
 
 
 def work_dir_error(path: Path, message: str, fix: str) -> InputError:
-    rule = "searches lie in a folder that exists or can be made, of yours to write and not everybody's, in no search"
+    rule = "work_dir exists or can be created, is writable for you and not for everybody, and is in no other search"
     return InputError.of("work_dir", f"{path} {message}", key="work_dir", value=str(path), rule=rule, fix=fix)

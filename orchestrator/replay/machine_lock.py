@@ -1,4 +1,4 @@
-"""Turns of one machine: who measures on it, where several of a user's processes want to."""
+"""Lock of a machine, so that a user's replays measure on it one after another."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from search_spaces.errors import InputError
 
 
 class MeasurementLock(Protocol):
-    """Held while something is measured."""
+    """Lock held during a measurement."""
 
     def try_acquire(self) -> bool:
-        """Whether the turn is ours from now on, or was before; False, at once, where another has it."""
+        """Take the lock without waiting; True if it is now held here, False if another process holds it."""
 
     def release(self) -> None:
-        """Let the next one have it."""
+        """Release the lock if it is held here."""
 
 
 class NullLock:
-    """Of runs that nobody else disturbs, or that a batch system keeps apart."""
+    """No lock: for runs whose nodes the batch system allocates exclusively."""
 
     def try_acquire(self) -> bool:
         return True
@@ -31,14 +31,14 @@ class NullLock:
 
 
 class MachineLock:
-    """The turn of this machine among the processes of one home of Parlay; who dies gives it back."""
+    """Lock of this machine among the processes of one Parlay home (flock); released when its process ends."""
 
     def __init__(self, home: Path):
         self._file = home / "measuring.lock"
         self._descriptor: int | None = None
 
     def try_acquire(self) -> bool:
-        """InputError where the home cannot be written."""
+        """As above. InputError when Parlay's home cannot be written."""
         return self._is_acquired or self._try_lock()
 
     @property
@@ -66,12 +66,12 @@ class MachineLock:
 
 
 def home_error(home: Path, error: OSError) -> InputError:
-    """Of a home of Parlay in which something could not be written."""
+    """Error for a Parlay home that cannot be written."""
     return InputError.of(
         "home",
         f"{error.filename or home} cannot be written: {error.strerror or error}",
         key="PARLAY_HOME",
         value=str(home),
-        rule="what belongs to a user and not to one search lies there, also whose turn it is to measure",
+        rule="Parlay's home holds a user's files that belong to no search, such as the lock for measuring",
         fix="set PARLAY_HOME to a folder of yours on local disk",
     )

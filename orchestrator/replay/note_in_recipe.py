@@ -1,4 +1,4 @@
-"""A recipe whose layout another trainer has run since: it says so, with what the replay found."""
+"""Records in a recipe that a replay ran its layout with another trainer, and the result."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ _DEVICE = "device"
 
 
 def note_replay(recorded: LoadedRecipe, ran: LoadedRecipe, python: str, answer: Mapping[str, Any], at: str) -> bool:
-    """Write into the recipe that the other trainer of `ran` ran its layout, with what the replay found at `at`.
+    """Record in the recipe that the other trainer of `ran` ran its layout, with the replay's result `answer` at `at`.
 
-    `recorded` is the recipe as it was when the replay began, `answer` the replay's object of `--json`. Returns whether
-    there was something to note: not of an edited recipe, of one that lies there no more, of runs on another device, or
-    that failed or whose log does not prove the layout, nor of a trainer without files of its own. OSError where the
-    folder cannot be written.
+    `recorded` is the recipe at the start of the replay, `answer` the object of `parlay replay --json`. Returns False
+    and writes nothing if the recipe was edited, removed or replaced, if the runs failed, were on another device or did
+    not verify the layout, or if the trainer has no export. OSError if the folder cannot be written.
     """
     found = None if recorded.banner else _export(ran, python, answer, at)
     now = None if found is None else _as_it_is_now(recorded)
@@ -38,7 +37,7 @@ def note_replay(recorded: LoadedRecipe, ran: LoadedRecipe, python: str, answer: 
 
 
 def _as_it_is_now(recorded: LoadedRecipe) -> Recipe | None:
-    """The same recipe with what other replays have noted meanwhile; None where it is another one, or was edited."""
+    """The recipe with what other replays have recorded meanwhile; None if it was replaced or edited."""
     try:
         now = read_recipe(recorded.folder).recipe
     except InputError:
@@ -47,7 +46,7 @@ def _as_it_is_now(recorded: LoadedRecipe) -> Recipe | None:
 
 
 def with_export(recipe: Recipe, export: Export) -> Recipe:
-    """The recipe with this entry in the place of that trainer's older one."""
+    """The recipe with this export in place of the trainer's previous one."""
     kept = [export.to_json() if old["trainer"] == export.trainer else old for old in recipe.exports]
     since = f"Measured with Parlay's own training program, and since by a replay with {TITLES[export.trainer]}."
     caveats = [since if caveat == PARLAY_TRAINER_ONLY else caveat for caveat in recipe.caveats]
@@ -55,8 +54,7 @@ def with_export(recipe: Recipe, export: Export) -> Recipe:
 
 
 def _export(ran: LoadedRecipe, python: str, answer: Mapping[str, Any], at: str) -> Export | None:
-    """The trainer's files as those of the one that ran the layout: its script, arguments and template are the ones
-    that were measured."""
+    """The other trainer's export with the measured script, arguments and template; None if there is none to record."""
     elsewhere = any(difference["field"] == _DEVICE for difference in answer["differences"])
     if ran.trainer is None or answer["detail"] is not None or elsewhere or Flag.LAYOUT_UNVERIFIED in answer["flags"]:
         return None

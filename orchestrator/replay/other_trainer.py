@@ -1,4 +1,4 @@
-"""A replay under another trainer than the one that measured: the one its user trains with."""
+"""Replay with another trainer than the one of the search."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from trials.schema.trainer_section import TrainerSection
 
 
 class _TrainerOnly(Section):
-    """What `--trainer` and `--set` say to a replay."""
+    """Section for the values of `--trainer` and `--set`."""
 
     trainer: TrainerSection
 
 
 def trainer_section(kind: str, overrides: Iterable[str], folder: Path) -> TrainerSection:
-    """The trainer of this kind with each `trainer.key=value` on top; paths start in `folder`. InputError as a search
-    file's section has it."""
+    """The trainer section of this kind with each `trainer.key=value` applied; paths are relative to `folder`.
+
+    InputError as for a search file's section.
+    """
     document = with_overrides(Document({"trainer": {"kind": kind}}, {}, None, folder), overrides)
     try:
         return validate(_TrainerOnly, document).trainer
@@ -36,8 +38,10 @@ def _for_the_command_line(problem: Problem) -> Problem:
 
 
 def under_trainer(loaded: LoadedRecipe, section: TrainerSection) -> LoadedRecipe:
-    """The recipe as a layout of that trainer's. InputError for a script that is not there, as far as this machine
-    can tell."""
+    """The recipe for that trainer, its layout on one of the trainer's engines.
+
+    InputError for a script that does not exist on this machine, unless a container has it.
+    """
     _require_script(loaded, section)
     layout, engines = loaded.recipe.layout, engines_of(section.kind)
     if layout.engine not in engines:
@@ -46,7 +50,7 @@ def under_trainer(loaded: LoadedRecipe, section: TrainerSection) -> LoadedRecipe
 
 
 def other_trainer_error(loaded: LoadedRecipe) -> str | None:
-    """The rule that keeps the other trainer from running the layout; None where it can, or where there is none."""
+    """Rule of the other trainer that the layout violates; None if there is none, or no other trainer."""
     if loaded.trainer is None:
         return None
     engines = engines_of(loaded.trainer["kind"])
@@ -60,7 +64,7 @@ def _require_script(loaded: LoadedRecipe, section: TrainerSection) -> None:
         raise InputError.of(
             "script",
             f"{section.script} is not a file on this machine",
-            rule="the training script lies where this machine and the compute nodes see it",
+            rule="the training script is on a file system that this machine and the compute nodes share",
             fix="name it: --set trainer.script=PATH",
             key="trainer.script",
             value=section.script,

@@ -32,16 +32,16 @@ from trials.trial import FailureReason, Outcome, Trial, TrialKind, TrialSpec, Tr
 
 REPLAY_SCHEMA = "parlay.replay/1"
 
-SURE_SESSIONS = 3
-"""At how many a layout is measured before it is called slower or faster: two may lie in the same bad hour."""
+MIN_SESSIONS = 3
+"""Sessions needed for a verdict slower or faster: two may fall into the same slow hour."""
 
 
 @dataclass(frozen=True)
 class ReplayRules:
-    """How often the layout is measured in a session, and the relative change of speed that still counts as the same.
+    """Runs per session, and the relative change of speed that still counts as the same (`margin`).
 
-    A replay that is not reproduced is measured in another session, `session_interval_s` seconds later, until there were
-    `sessions`; slower or faster is believed of `SURE_SESSIONS` at least, where so many are allowed.
+    While it is not reproduced a layout is measured again in another session, `session_interval_s` later, up to
+    `sessions`. A verdict slower or faster takes `MIN_SESSIONS` at least, where `sessions` allows as many.
     """
 
     repeats: int = 5
@@ -59,17 +59,17 @@ class ReplayRules:
             raise _bad(
                 "session_interval",
                 format_duration(self.session_interval_s),
-                f"at least {format_duration(SESSION_S)}, or it is the same session still",
+                f"at least {format_duration(SESSION_S)}, so that runs count as another session",
             )
 
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """What a replay with `trainer` found. `detail` says why it could not be measured, or not to the end; `comparison`
-    is that of the runs until then, None where there were none.
+    """Result of a replay with `trainer`.
 
-    `differences` are the fields of the fingerprints that are not the same, as {field, recorded, here}; `flags` are
-    those of any run. Throughputs are tokens per second, of the mean step time over sessions and their runs.
+    `comparison` covers the measured runs, None without any; `detail` says why the replay could not be run to its end.
+    `differences` are fingerprint fields that differ, as {field, recorded, here}; `flags` are those of any run.
+    Throughputs are tokens per second, from the mean step time over sessions and their runs.
     """
 
     verdict: ReplayVerdict
@@ -83,7 +83,7 @@ class ReplayResult:
     runs: tuple[Run, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The contract's object for `parlay replay --json`, with `detail` beside it."""
+        """The contract's object for `parlay replay --json`, and `detail`."""
         return {
             "schema": REPLAY_SCHEMA,
             "verdict": self.verdict.value,
@@ -111,7 +111,7 @@ class ReplayResult:
 
 
 class ReplayStopped(KeyboardInterrupt):
-    """The replay was told to stop; `result` is what had been measured until then, which decides nothing."""
+    """A replay was stopped; `result` holds the runs so far and is inconclusive."""
 
     def __init__(self, result: ReplayResult):
         super().__init__("the replay was stopped before it had a verdict")
@@ -119,9 +119,9 @@ class ReplayStopped(KeyboardInterrupt):
 
 
 def impossible_result(loaded: LoadedRecipe, here: Cluster | None) -> ReplayResult | None:
-    """The answer where the layout cannot be measured; None where it can, as far as is known before anything has run.
+    """The result for a layout that cannot be measured here; None if it can, as far as is known before a run.
 
-    `here` is the hardware at hand, None where it is not known. InputError as `recorded_runs`.
+    `here` is the available hardware, None if unknown. InputError as `recorded_runs`.
     """
     recorded = recorded_runs(loaded)
     why = None if here is None else cluster_mismatch_reason(loaded.recipe.cluster, here)
@@ -164,7 +164,7 @@ def replay(
 
 
 def _measured(loaded: LoadedRecipe, recorded: Sequence[Run], runs: ReplayRuns, rules: ReplayRules) -> ReplayResult:
-    """At one session after the other, until there is a verdict or none is left."""
+    """Measure session after session, until there is a verdict or the last session is over."""
     for number in range(1, rules.sessions + 1):
         with runs.session():
             _measure_at_session(loaded, runs, rules.repeats)
@@ -176,7 +176,7 @@ def _measured(loaded: LoadedRecipe, recorded: Sequence[Run], runs: ReplayRuns, r
 
 
 def _measure_at_session(loaded: LoadedRecipe, runs: ReplayRuns, repeats: int) -> None:
-    """The runs of one session; one that cannot be measured is the last."""
+    """Measure the runs of one session; a failed run is the last."""
     for _ in range(repeats):
         trial = Trial(f"t{len(runs.results) + 1:04d}", loaded.recipe.layout, TrialKind.REPLAY)
         if runs.measure(trial).state is not TrialState.MEASURED:
@@ -184,24 +184,23 @@ def _measure_at_session(loaded: LoadedRecipe, runs: ReplayRuns, repeats: int) ->
 
 
 def _is_settled(found: ReplayResult, sessions: int) -> bool:
-    """Whether another session is not asked for."""
+    """True if no further session is needed."""
     if found.detail is not None or found.verdict is ReplayVerdict.REPRODUCED:
         return True
-    return found.verdict is not ReplayVerdict.INCONCLUSIVE and sessions >= SURE_SESSIONS
+    return found.verdict is not ReplayVerdict.INCONCLUSIVE and sessions >= MIN_SESSIONS
 
 
 def _repeat_reason(found: Comparison, rules: ReplayRules) -> str:
     return (
-        f"{found.ratio:.3f} times as fast, 95 % between {found.low:.3f} and {found.high:.3f}, which may be this hour's"
-        f" speed and not the layout's: measured again in {format_duration(rules.session_interval_s)}"
+        f"{found.ratio:.3f} times as fast (95 % interval {found.low:.3f} to {found.high:.3f}), which may be a temporary"
+        f" effect: measuring again in {format_duration(rules.session_interval_s)}"
     )
 
 
 def launcher_section(recipe: Recipe, kind: str | None) -> LauncherSection:
-    """The launcher the recipe was measured under, with all its options, or one of another kind.
+    """The launcher of the recipe's search, with all its options, or one of another kind.
 
-    What a table answered is replayed as plain processes. A launcher costs speed of its own, so the same one is the
-    fair one.
+    The default is the same launcher, since a launcher affects speed. A simulated search is replayed as plain processes.
     """
     recorded = restore(LauncherSection, dict(recipe.launcher))
     if kind in (None, recorded.kind) and recorded.kind != "simulated":
@@ -210,7 +209,7 @@ def launcher_section(recipe: Recipe, kind: str | None) -> LauncherSection:
 
 
 def cluster_mismatch_reason(needed: Cluster, here: Cluster) -> str | None:
-    """Why a recipe for one cluster says nothing on another, with the numbers; None when it can be run here."""
+    """Difference of hardware, with the numbers, that keeps the recipe from running here; None if it can run."""
     if here.accelerator.name != needed.accelerator.name:
         return f"the recipe is for {needed.accelerator.name}, here is {here.accelerator.name}"
     if here.gpus_per_node < needed.gpus_per_node or here.num_nodes < needed.num_nodes:
@@ -222,7 +221,7 @@ def cluster_mismatch_reason(needed: Cluster, here: Cluster) -> str | None:
 
 
 def token_file_error(spec: TrialSpec) -> str | None:
-    """Why the tokens it was measured on cannot be had again; None when they can, or when they were made up."""
+    """Error of the token file that was measured; None if it is usable, or the tokens were synthetic."""
     try:
         if spec.reads_tokens:
             require_tokens(spec.trainer["data"], spec.model)
@@ -232,7 +231,7 @@ def token_file_error(spec: TrialSpec) -> str | None:
 
 
 def this_machine(needed: Cluster, environment: Mapping[str, str]) -> Cluster:
-    """This one machine as far as it can be seen without asking its devices: their model is taken to be the recipe's.
+    """This machine, as far as it is known without querying its devices: their model is assumed to be the recipe's.
 
     On a CPU any number of ranks can be started.
     """
@@ -261,7 +260,7 @@ def _program(loaded: LoadedRecipe, folder: SearchFolder, python: str) -> Attempt
 def _result(
     loaded: LoadedRecipe, recorded: Sequence[Run], results: Sequence[AttemptResult], rules: ReplayRules
 ) -> ReplayResult:
-    """Of all runs so far; one that failed is the last, and keeps the others from deciding anything."""
+    """Result of all runs so far. A failed run is the last one, and makes the others inconclusive."""
     outcomes = [v.outcome for v in results if v.state is TrialState.MEASURED and v.outcome is not None]
     failed = next((v for v in results if v.state is not TrialState.MEASURED), None)
     found = _of_measured(loaded, recorded, outcomes, rules)
@@ -273,7 +272,7 @@ def _result(
 def _of_measured(
     loaded: LoadedRecipe, recorded: Sequence[Run], outcomes: Sequence[Outcome], rules: ReplayRules
 ) -> ReplayResult:
-    """Inconclusive, without any numbers of now, where nothing was measured."""
+    """Compare the measured runs with the recorded ones; inconclusive without any."""
     before, trainer = _tokens_per_sec(loaded, recorded), _trainer_of(loaded)
     if not outcomes:
         return ReplayResult(ReplayVerdict.INCONCLUSIVE, trainer, before)
@@ -290,16 +289,16 @@ def _trainer_of(loaded: LoadedRecipe) -> str:
 
 
 def _verdict_on_failure(failed: AttemptResult) -> ReplayVerdict:
-    """A layout that no longer fits cannot be run here; any other failure says nothing about its speed."""
+    """Impossible for a layout that no longer fits; any other failure says nothing about its speed."""
     does_not_fit = failed.reason in (FailureReason.GPU_OOM, FailureReason.HOST_OOM, FailureReason.INVALID_LAYOUT)
     return ReplayVerdict.IMPOSSIBLE if does_not_fit else ReplayVerdict.INCONCLUSIVE
 
 
 def _tokens_per_sec(loaded: LoadedRecipe, runs: Sequence[Run]) -> float:
-    """Of the mean step time that verdicts rest on, so that ratios of throughputs are ratios of these."""
+    """Throughput by the mean step time that verdicts use, so that ratios of throughput and of step time agree."""
     return loaded.recipe.batch["tokens_per_step"] / step_time_of(by_session(runs))
 
 
 def _bad(name: str, value: Any, rule: str) -> InputError:
-    fix = "leave it out for the usual one"
+    fix = "leave it out for the default"
     return InputError.of("replay", f"{name} is {value!r}", key=name, value=value, rule=rule, fix=fix)

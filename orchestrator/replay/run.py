@@ -1,4 +1,4 @@
-"""A replay in a folder of its own: the trainer and the launcher that run it, and where its result is written down."""
+"""Runs a replay in a new folder: sets up trainer and launcher, and writes replay.json."""
 
 from __future__ import annotations
 
@@ -41,26 +41,25 @@ from trials.ledger.location import home_folder
 from trials.trial import utc_text
 
 LAUNCHERS = ("local", "ray", "slurm")
-"""What may start a replay's ranks."""
+"""Launchers that can start a replay's ranks."""
 
 
 def with_trainer(
     loaded: LoadedRecipe, kind: str | None, sets: Sequence[str], launcher_kind: str | None
 ) -> tuple[LoadedRecipe, str]:
-    """The recipe as the trainer is to run it, and the interpreter that does; without a kind the one that measured."""
+    """The recipe for this trainer and the interpreter to run it with; without `kind` the recipe's own trainer."""
     python = _python_of(loaded.recipe, launcher_section(loaded.recipe, launcher_kind))
     if kind is None and not sets:
         return loaded, python
     if kind is None:
         fix = "name the trainer with --trainer, or leave --set out"
-        raise InputError.of("usage", "says something of another trainer", key="--set", value=sets[0], fix=fix)
+        raise InputError.of("usage", "sets options of another trainer", key="--set", value=sets[0], fix=fix)
     section = trainer_section(kind, sets, Path.cwd())
     return under_trainer(loaded, section), section.python or python
 
 
 def _python_of(recipe: Recipe, launcher: LauncherSection) -> str:
-    """What PARLAY_PYTHON names, as for launch.sh, else the interpreter that was measured; the one that a search would
-    take, where that is not to be had."""
+    """PARLAY_PYTHON, as for launch.sh, else the measured interpreter, or a search's default if that is not here."""
     in_image, measured = is_in_image(launcher), recipe.fingerprint.get("executable")
     if named := os.environ.get("PARLAY_PYTHON"):
         return named
@@ -79,12 +78,11 @@ def run_replay(
     note: Callable[[str], None],
     stop: CancelOnSignal,
 ) -> ReplayResult:
-    """Measure in a new folder of `work_dir`, under the launcher of this kind or the one that measured; `ray` falls back
-    to plain processes as in a search.
+    """Measure in a new folder of `work_dir`, with the launcher of this kind or the one of the search.
 
-    Raises KeyboardInterrupt when `stop` was asked for, ReplayStopped once something may have been measured: what was
-    stands in the folder as an answer does. InputError where Parlay's home cannot be written, or others could put a
-    folder of theirs in the place of ours; OSError where the folder cannot be written.
+    `ray` falls back to plain processes as in a search. Raises KeyboardInterrupt when `stop` is requested, and
+    ReplayStopped once a run has begun, after writing the result so far. InputError when Parlay's home cannot be
+    written, or when other users could replace the folder; OSError when the folder cannot be written.
     """
     section = launcher_section(loaded.recipe, launcher_kind)
     is_here = section.kind == "local" or (section.kind == "ray" and section.address is None)
@@ -97,7 +95,7 @@ def run_replay(
     with ExitStack() as stack:
         stack.enter_context(stop.handling())
         stack.callback(watcher.lock.release)
-        watcher.acquire_lock(time.sleep)  # before Ray starts, which would disturb whoever measures
+        watcher.acquire_lock(time.sleep)  # before Ray starts, which would disturb a measurement
         launcher, remark = _launcher(section, here or loaded.recipe.cluster)
         stack.enter_context(closing(launcher))
         note(remark or f"measuring {counted(rules.repeats, 'time')} in {folder.path}")
@@ -113,16 +111,16 @@ def run_replay(
 def _launcher(section: LauncherSection, cluster: Cluster) -> tuple[Launcher, str | None]:
     try:
         return factory.make_launcher(section, parallel_trials=1, cluster=cluster)
-    except OSError as error:  # of Slurm: what searches share of its answers lies in Parlay's home
+    except OSError as error:  # Slurm's launcher keeps the shared squeue cache in Parlay's home
         raise home_error(home_folder(), error) from error
 
 
 def _write_interrupted_result(folder: SearchFolder, result: ReplayResult, note: Callable[[str], None]) -> None:
-    """Of a replay that was told to stop, which it does also where that cannot be written."""
+    """Write the result so far of an interrupted replay; a failure to write is only noted."""
     try:
-        note(f"{_write_result(folder, result)} says how far it came")
+        note(f"the result so far is in {_write_result(folder, result)}")
     except OSError as error:
-        note(f"how far it came could not be written: {error}")
+        note(f"the result so far could not be written: {error}")
 
 
 def _write_result(folder: SearchFolder, result: ReplayResult) -> Path:
@@ -134,9 +132,9 @@ def _write_result(folder: SearchFolder, result: ReplayResult) -> Path:
 def note_in_recipe(
     recorded: LoadedRecipe, ran: LoadedRecipe, python: str, result: ReplayResult, note: Callable[[str], None]
 ) -> None:
-    """What another trainer did with the layout stands in the recipe; one that cannot be written is a remark."""
+    """Record the result of another trainer in the recipe; a failure to write is only noted."""
     try:
         if note_replay(recorded, ran, python, result.to_json(), utc_text()):
-            note(f"{recorded.folder} says now that {result.trainer} ran the layout, and how fast")
+            note(f"{recorded.folder} now records the throughput of the layout with {result.trainer}")
     except OSError as error:
-        note(f"the recipe could not be told that {result.trainer} ran the layout: {error}")
+        note(f"the throughput with {result.trainer} could not be recorded in the recipe: {error}")

@@ -1,4 +1,4 @@
-"""The runs of a replay: launched one after the other, watched, and cancelled where the replay is told to stop."""
+"""Runs of a replay: launched one after another, monitored, and cancelled when a stop is requested."""
 
 from __future__ import annotations
 
@@ -18,31 +18,35 @@ POLL_INTERVAL_S = 0.5
 
 @dataclass(frozen=True)
 class ReplayCallbacks:
-    """Who is told what a run waits for; `is_stop_requested` is asked before and while one is waited for, and `lock` is
-    held while a session's runs are measured."""
+    """Callbacks of a replay: `note` gets messages, `is_stop_requested` is polled before and during each run.
+
+    `lock` is held while a session's runs are measured.
+    """
 
     note: Callable[[str], None] = lambda text: None
     is_stop_requested: Callable[[], bool] = lambda: False
     lock: MeasurementLock = field(default_factory=NullLock)
 
     def acquire_lock(self, wait: Callable[[float], None]) -> None:
-        """Return once the lock is taken, having said where it has to be waited for. KeyboardInterrupt as below."""
+        """Take the lock, and note if that means waiting. KeyboardInterrupt as below."""
         if self.lock.try_acquire():
             return
-        self.note("another replay measures on this machine; this one waits for its end")
+        self.note("waiting for another replay on this machine to finish")
         while not self.lock.try_acquire():
             self.raise_if_stopped()
             wait(POLL_INTERVAL_S)
 
     def raise_if_stopped(self) -> None:
-        """Raises KeyboardInterrupt where the replay is told to stop."""
+        """Raise KeyboardInterrupt if a stop is requested."""
         if self.is_stop_requested():
             raise KeyboardInterrupt
 
 
 class ReplayRuns:
-    """Measures runs of `program` on `launcher`; `results` are those of the runs so far. Raises KeyboardInterrupt once
-    the watcher says that it is to stop."""
+    """Measures runs of `program` on `launcher`, one after another; `results` are those of the runs so far.
+
+    Raises KeyboardInterrupt when the watcher requests a stop.
+    """
 
     def __init__(self, program: AttemptFactory, launcher: Launcher, watcher: ReplayCallbacks):
         self._program = program
@@ -53,7 +57,7 @@ class ReplayRuns:
 
     @contextmanager
     def session(self) -> Iterator[None]:
-        """Within this block no other replay measures on this machine; waits for its lock."""
+        """Hold the machine's lock within this block, after waiting for it."""
         self._watcher.acquire_lock(self._launcher.wait)
         try:
             yield
@@ -61,14 +65,14 @@ class ReplayRuns:
             self._watcher.lock.release()
 
     def pause(self, seconds: float, why: str) -> None:
-        """Let time pass, having said why."""
+        """Note the reason and wait."""
         self._watcher.note(why)
         until = self._launcher.now() + seconds
         while self._launcher.now() < until:
             self._wait()
 
     def measure(self, trial: Trial) -> AttemptResult:
-        """One run, tried again as a search would try it again."""
+        """Measure one run, with retries as in a search."""
         while True:
             attempt = next_attempt(trial, secrets.token_hex(16), self._program.time_limit_s)
             result = self._result(trial, attempt)
@@ -79,7 +83,7 @@ class ReplayRuns:
                 return result
 
     def _result(self, trial: Trial, attempt: Attempt) -> AttemptResult:
-        """How a run went, once it has ended and its outcome has had the time to appear."""
+        """Run the attempt to its end and return its result, waiting OUTCOME_GRACE_S for its outcome file."""
         self._watcher.raise_if_stopped()
         status = self._status(self._program.with_spec_file(self._program.request(trial, attempt)))
         ended = replace(attempt, unknown_since=self._launcher.now())
@@ -122,13 +126,13 @@ class ReplayRuns:
             self._say_once(f"{name} waits: {status.detail}")
 
     def _cancel(self, key: str, job_id: str | None) -> None:
-        """What could not be ended is named, also where this is interrupted once more."""
+        """Cancel the attempt; one that may still run is noted, even if a second interrupt comes."""
         left = {key}
         try:
             left = self._launcher.cancel([key])
         finally:
             if left:
-                self._watcher.note(f"may live on: {key}" + (f" ({job_id})" if job_id else ""))
+                self._watcher.note(f"may still be running: {key}" + (f" ({job_id})" if job_id else ""))
 
     def _wait(self) -> None:
         self._watcher.raise_if_stopped()

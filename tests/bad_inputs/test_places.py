@@ -33,7 +33,7 @@ CANNOT_HOLD_SEARCHES = {
     "search": "lies inside the search",
     "search/runs": "lies inside the search",
     "x" * 300: "File name too long",
-    "/" + "x/" * 1950: "3800 are the most",
+    "/" + "x/" * 1950: "at most 3800 fit",
 }
 VERBS = ("run", "submit", "selftest", "calibrate")
 

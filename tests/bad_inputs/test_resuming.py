@@ -60,7 +60,7 @@ def test_a_search_whose_file_was_edited_does_not_go_on_and_a_new_one_is_offered(
         assert run(["resume", str(begun), "--json"]) == 2, new
         said = desk.capsys.readouterr().out
         assert f"parlay run {begun}/search.yaml" in said
-        assert "a search goes on with the space, objective and world" in said
+        assert "a search goes on with the space, objective and cluster" in said
     assert trials_of(begun) == before
     (begun / "search.yaml").write_text(TABLE_SEARCH)
     assert resumed(desk, begun) == 0, "nothing is lost"
@@ -124,7 +124,7 @@ def test_a_search_whose_journal_was_put_back_to_an_older_one_runs_nothing_twice(
     before = files_of(folder / "trials"), trials_of(folder)
     assert run(["resume", str(folder)]) == 6
     said = desk.capsys.readouterr().err
-    assert f"{journal} is older than the search: it does not know {', '.join(f'{trial}.a1' for trial in kept)}" in said
+    assert f"{journal} is older than the search: it lacks {', '.join(f'{trial}.a1' for trial in kept)}" in said
     assert f"parlay run {folder}/search.yaml" in said
     assert (files_of(folder / "trials"), trials_of(folder)) == before
     journal.write_text(newest)

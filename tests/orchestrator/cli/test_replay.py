@@ -78,7 +78,7 @@ def test_a_signal_cancels_the_run_in_flight_and_a_second_ctrl_c_leaves_at_once(
     out, err = capsys.readouterr()
     assert len(launcher.cancelled) == 1
     assert json.loads(out)["error"]["code"] == "interrupted"
-    assert ("may live on: replay-" in err) is left
+    assert ("may still be running: replay-" in err) is left
     assert "measuring 1 time in " in err
     assert signal.getsignal(signal.SIGTERM) is before
 
@@ -97,7 +97,7 @@ def test_a_signal_between_sessions_leaves_what_was_measured_until_then(
     assert (left["verdict"], left["detail"]) == ("inconclusive", "stopped before it had a verdict")
     assert left["ratio"] == pytest.approx(0.1 / 0.115)
     assert [session["runs"] for session in left["sessions"]] == [2]
-    assert f"{file} says how far it came" in err
+    assert f"the result so far is in {file}" in err
     assert "0.870 times as fast" in err
 
 
@@ -110,7 +110,7 @@ def test_a_replay_that_is_stopped_and_cannot_write_what_it_measured_is_stopped_a
     assert run(["replay", str(recipe.parent), "--work-dir", str(tmp_path / "runs"), "--repeats", "1", "--json"]) == 75
     out, err = capsys.readouterr()
     assert json.loads(out)["error"]["code"] == "interrupted"
-    assert "how far it came could not be written: [Errno 28] No space left on device" in err
+    assert "the result so far could not be written: [Errno 28] No space left on device" in err
 
 
 @pytest.mark.parametrize("launcher", ["local", "slurm"])
@@ -166,7 +166,7 @@ class TestTurn:
         monkeypatch.setattr(factory, "make_launcher", made)
         assert run([*words, "--repeats", "1"]) == 0
         assert seen == ["waits", "starts"]
-        assert "another replay measures on this machine; this one waits for its end" in capsys.readouterr().err
+        assert "waiting for another replay on this machine to finish" in capsys.readouterr().err
         assert other.try_acquire()
 
     def test_where_nothing_can_start_its_ranks_it_releases_its_lock(self, words, other, monkeypatch):

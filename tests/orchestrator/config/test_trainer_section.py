@@ -262,7 +262,7 @@ def test_a_script_that_is_not_there_is_refused_before_anything_runs(folder):
 def test_a_program_that_a_command_cannot_start_is_refused_before_anything_runs(folder, program):
     (folder / "train.sh").write_text("#!/bin/sh\n")
     (folder / "train.sh").chmod(0o755)
-    with pytest.raises(InputError, match=f"{program} is no program") as caught:
+    with pytest.raises(InputError, match=f"{program} is not found") as caught:
         prepare(loaded(folder, BASE + COMMAND.replace("train --tp", f"{program} --tp")))
     assert (caught.value.problems[0].key, caught.value.problems[0].line) == ("trainer.template", 12)
     for found in ("{python}", "env", str(folder / "train.sh")):

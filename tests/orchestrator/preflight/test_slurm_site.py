@@ -213,7 +213,7 @@ def test_nodes_that_are_away_are_waited_for_and_said(tmp_path, slurm):
     spec = loaded(tmp_path)
     require_site(spec, candidates_of(spec), notes.append, slurm)
     [note] = notes
-    assert "a job of 4 nodes x 4 ranks for 11 minutes would have to wait just now: " in note
+    assert "a job of 4 nodes x 4 ranks for 11 minutes would have to wait: " in note
     assert "n[1-2] of the 4 nodes that could run it: drained" in note
     slurm.cluster.drain_node("n3")
     slurm.cluster.drain_node("n4")
@@ -350,5 +350,5 @@ def test_a_real_slurm_whose_nodes_are_drained_refuses_nothing(tmp_path, slurm_sa
     finally:
         resume(slurm_sandbox, "n[1-4]")
     assert answer.code == 0, answer.err
-    assert "would have to wait just now: n[1-4] of the 4 nodes that could run it: drained" in answer.err
+    assert "would have to wait: n[1-4] of the 4 nodes that could run it: drained" in answer.err
     assert still.code == 2

@@ -70,7 +70,7 @@ def test_another_speed_is_said_once_every_session_agrees(loaded, tmp_path, step_
     result = replayed(loaded, launcher, tmp_path, watcher=ReplayCallbacks(notes.append))
     assert result.verdict is verdict
     assert [note.partition(", which")[2] for note in notes] == [
-        " may be this hour's speed and not the layout's: measured again in 300s"
+        " may be a temporary effect: measuring again in 300s"
     ] * 2
     sessions = result.to_json()["sessions"]
     assert [session["runs"] for session in sessions] == [3, 3, 3]
@@ -254,7 +254,7 @@ def test_a_replay_that_is_told_to_stop_cancels_its_run_and_names_what_may_live_o
     with pytest.raises(KeyboardInterrupt):
         replayed(loaded, launcher, tmp_path, watcher=watcher)
     assert launcher.cancelled == ["quickstart-replay.t0001.a1"]
-    assert ("may live on: quickstart-replay.t0001.a1 (job-1)" in notes) is unreached
+    assert ("may still be running: quickstart-replay.t0001.a1 (job-1)" in notes) is unreached
 
 
 def test_a_cancel_that_is_interrupted_names_what_may_live_on(loaded, tmp_path):
@@ -265,7 +265,7 @@ def test_a_cancel_that_is_interrupted_names_what_may_live_on(loaded, tmp_path):
     launcher.on_cancel = interrupted
     with pytest.raises(KeyboardInterrupt):
         replayed(loaded, launcher, tmp_path, watcher=ReplayCallbacks(notes.append, lambda: bool(notes)))
-    assert notes[-1] == "may live on: quickstart-replay.t0001.a1"
+    assert notes[-1] == "may still be running: quickstart-replay.t0001.a1"
 
 
 def test_a_replay_that_is_told_to_stop_before_it_begins_launches_nothing(loaded, tmp_path):
