@@ -1,4 +1,4 @@
-"""Calibrate: what the ranks of a search's cluster reach, measured in one job of the search's launcher."""
+"""Calibration: one job of the search's launcher measures compute, memory and links of its cluster."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MEASURING_S = 300.0
 
 
 class CalibrationFailed(Exception):
-    """The job ended without an answer. `log` is where the rank that knows why tells it, or a folder of such files."""
+    """The job ended without measurements. `log` is the log of the rank that failed, or the folder of the logs."""
 
     def __init__(self, words: str, log: Path):
         super().__init__(words)
@@ -38,10 +38,10 @@ class CalibrationFailed(Exception):
 
 
 def calibration_cluster(spec: SearchSpec, num_nodes: int | None = None) -> Cluster:
-    """The part of the cluster that is measured: the nodes a trial may use, or so many.
+    """Return the part of the cluster to measure: `num_nodes`, or as many nodes as a trial may use.
 
-    At least two where there are several, or nothing would be known of what joins them; InputError for fewer, and for
-    more than there are.
+    At least two nodes if the cluster has several, since one node alone shows nothing of the links between nodes. Raises
+    InputError if `num_nodes` is out of range.
     """
     cluster, most = spec.cluster, spec.cluster.num_nodes
     fewest = min(2, most)
@@ -52,7 +52,7 @@ def calibration_cluster(spec: SearchSpec, num_nodes: int | None = None) -> Clust
 
 
 def precisions_of(spec: SearchSpec) -> list[str]:
-    """What the search computes in, and fp32, in which every optimizer does."""
+    """Precisions of the search, and fp32, in which every optimizer computes."""
     searched = set(spec.space.precision or ()) | {layout.precision for layout in spec.candidates or ()} | {"fp32"}
     known = [p for p in PRECISIONS if p in searched]
     return [p for p in known if not (p == "bf16" and spec.cluster.accelerator.lacks_bf16)]
@@ -67,10 +67,10 @@ def calibrate(
     python: str,
     callbacks: JobCallbacks,
 ) -> Measurements:
-    """Measure all ranks of `world` as one attempt. `folder` is new; its name is the id the attempt runs under.
+    """Measure all ranks of `world` as one attempt. `folder` is new; its name is the search id of the attempt.
 
-    Raises CalibrationFailed where the attempt left no measurements, LaunchRefused, and KeyboardInterrupt after a
-    requested stop, with the attempt cancelled.
+    Raises CalibrationFailed if the attempt left no measurements, LaunchRefused, and KeyboardInterrupt after a requested
+    stop, with the attempt cancelled.
     """
     request = new_job(folder, world, model, trainer_of(precisions), python, START_S + MEASURING_S)
     status = run_to_completion(launcher, request, callbacks)
@@ -84,13 +84,13 @@ def calibrate(
 
 
 def _nodes_of_a_trial(spec: SearchSpec) -> int:
-    """The most a trial may use."""
+    """Largest number of nodes of a trial."""
     nodes = [layout.num_nodes for layout in spec.candidates or ()] or spec.space.num_nodes or [spec.cluster.num_nodes]
     return min(max(nodes), spec.constraints.max_nodes or spec.cluster.num_nodes, spec.cluster.num_nodes)
 
 
 def _not_measured(status: LaunchStatus, folder: AttemptFolder) -> CalibrationFailed:
-    """In the words of the rank that told it, else in the launcher's."""
+    """Error in the words of the failed rank, else of the launcher."""
     if (told := rank_failure(folder, status)) is None:
         return CalibrationFailed(launcher_reason(status, "its ranks left no measurements"), folder.path)
     rank, words = told

@@ -1,6 +1,6 @@
-"""A cluster file from measurements: which domains there are, what joins the nodes, and when each number was taken.
+"""Cluster file from measurements: link domains, the fabric between nodes, and the context of the measurement.
 
-Pure, but for the question who wrote a file. docs/calibrate.md says how each number is derived.
+Pure, except for reading the first line of a file. docs/calibrate.md derives each number.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ _VERSIONS = ("torch", "cuda", "python")
 
 @dataclass(frozen=True)
 class CalibrationContext:
-    """Of what search, on which part of its cluster and by which launcher was measured; `busy` where other work was
-    there."""
+    """Search, launcher and part of the cluster that were measured; `busy` describes other load on the machine."""
 
     search: str
     launcher: str
@@ -41,18 +40,18 @@ class CalibrationContext:
 
 
 def calibrated_cluster(cluster: Cluster, found: Measurements) -> Cluster:
-    """The cluster as it was measured, with four digits of each number."""
+    """Return the cluster with the measured links and speeds, rounded to four digits."""
     links = Links(tuple(_domains(cluster, found)), _fabric(cluster, found)) if cluster.num_gpus > 1 else None
     return replace(cluster, given_links=links, measured=_speed(found))
 
 
 def cluster_file(cluster: Cluster, found: Measurements, context: CalibrationContext) -> str:
-    """The file of a calibrated cluster, which search files may name."""
+    """Text of the cluster file, which search files may name."""
     return "".join(f"{line}\n" for line in [*_heading(found, context), *_body(cluster, found)])
 
 
 def cluster_fields(cluster: Cluster) -> dict[str, Any]:
-    """The file's keys and values; what is unknown is missing."""
+    """Keys and values of the file; unknown ones are left out."""
     links, measured = cluster.given_links, cluster.measured
     fields: dict[str, Any] = {
         "schema": CLUSTER_SCHEMA,
@@ -70,7 +69,7 @@ def cluster_fields(cluster: Cluster) -> dict[str, Any]:
 
 
 def is_written_by_calibrate(path: Path) -> bool:
-    """Whether calibrate wrote this file; OSError where it cannot be read."""
+    """True if calibrate wrote this file. Raises OSError if it cannot be read."""
     with open_named(path) as stream:
         return stream.readline(len(FIRST_LINE) + 1).decode(errors="replace").rstrip("\n") == FIRST_LINE
 
@@ -91,7 +90,7 @@ def _fabric_fields(fabric: Fabric) -> dict[str, Any]:
 
 
 def _domains(cluster: Cluster, found: Measurements) -> Iterator[LinkDomain]:
-    """From inner to outer: a node, and inside it the blocks whose ranks talk notably faster or slower."""
+    """Yield link domains from inner to outer: blocks of ranks with a notably different bandwidth, then the node."""
     sizes = block_sizes(cluster.gpus_per_node, 1)
     kept: list[int] = []
     for size in reversed(sizes):
@@ -110,7 +109,7 @@ def _domains(cluster: Cluster, found: Measurements) -> Iterator[LinkDomain]:
 
 
 def _fabric(cluster: Cluster, found: Measurements) -> Fabric | None:
-    """What joins the nodes; None of a single one."""
+    """Fabric between the nodes; None for a single node."""
     if cluster.num_nodes == 1:
         return None
     ranks = cluster.gpus_per_node
@@ -128,8 +127,8 @@ def _fabric(cluster: Cluster, found: Measurements) -> Fabric | None:
 
 
 def _hop_us(found: Measurements, gpus_per_node: int) -> float:
-    """What a small all-reduce over the most nodes takes longer than in one, for each of its hops from node to node;
-    where it takes no longer, the time of one message."""
+    """Latency in us of a hop between nodes: the extra time of a small all-reduce over most nodes compared with one
+    node, divided by its hops. If there is no extra time, the time of one message."""
     most = _sizes(found)[-1]
     inside = _latency_us(found, gpus_per_node) if gpus_per_node > 1 else 0.0
     hop = (_latency_us(found, most) - inside) / (2 * math.ceil(math.log2(most // gpus_per_node)))
@@ -189,7 +188,7 @@ def _known(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _heading(found: Measurements, context: CalibrationContext) -> Iterator[str]:
-    """When, where and with what all of it was measured; and what was measured beside."""
+    """Comment lines: date, hosts, versions, and measurements that have no key below."""
     world, known = context.world, found.fingerprint
     hosts, versions = known.get("hosts", []), [f"{name} {known[name]}" for name in _VERSIONS if name in known]
     yield FIRST_LINE
@@ -238,6 +237,6 @@ def _link_lines(links: Mapping[str, Any], found: Measurements) -> Iterator[str]:
 
 
 def _flow(value: Any) -> str:
-    """A value in one line of YAML."""
+    """A value as one line of YAML."""
     text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=math.inf)
     return text.removesuffix("...\n").rstrip("\n")

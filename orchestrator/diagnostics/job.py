@@ -1,4 +1,4 @@
-"""A program of Parlay's own as one attempt of a search's launcher: for selftest, calibrate and doctor."""
+"""Runs one of Parlay's programs as a single attempt of a launcher: for selftest, calibrate and doctor."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RESULTS_GRACE_S = 90.0
 
 @dataclass(frozen=True)
 class JobCallbacks:
-    """Who is told what is waited for; `stop_requested` is asked meanwhile."""
+    """Callbacks while a job runs: `note` takes remarks, `stop_requested` is polled."""
 
     note: Callable[[str], None] = lambda text: None
     stop_requested: Callable[[], bool] = lambda: False
@@ -37,8 +37,10 @@ def new_job(
     python: str,
     time_limit_s: float,
 ) -> LaunchRequest:
-    """An attempt on all ranks of `world`, whose spec and code lie in `folder`, a new one; its name is the attempt's
-    search id. `trainer` says which program runs."""
+    """Return an attempt on all ranks of `world`, with its spec and code written to `folder`.
+
+    `folder` is new; its name is the search id. `trainer` selects the program.
+    """
     folder.path.mkdir(parents=True, mode=0o700)
     snapshot_code(folder.code)
     layout = Layout(num_nodes=world.num_nodes, data_parallel=world.num_gpus)
@@ -68,7 +70,7 @@ def new_job(
 def run_to_completion(
     launcher: Launcher, request: LaunchRequest, callbacks: JobCallbacks, look: Callable[[], object] = lambda: None
 ) -> LaunchStatus:
-    """Launch the attempt and wait for its end; `look` is called again and again meanwhile.
+    """Launch the attempt and wait for its end; `look` is called at every poll.
 
     Raises LaunchRefused, and KeyboardInterrupt after a requested stop, with the attempt cancelled.
     """
@@ -87,14 +89,14 @@ def run_to_completion(
 
 
 def wait_for_results(launcher: Launcher, are_there: Callable[[], bool]) -> None:
-    """Return when they are there, or have had the time that another machine's files may take to be seen."""
+    """Wait until the results are visible, at most RESULTS_GRACE_S."""
     since = launcher.now()
     while not are_there() and launcher.now() - since < RESULTS_GRACE_S:
         launcher.wait(POLL_INTERVAL_S)
 
 
 def rank_failure(folder: AttemptFolder, status: LaunchStatus) -> tuple[int, str] | None:
-    """The rank that told why an attempt ended without an answer, and its words; None where none did."""
+    """Return the failed rank and its reason, or None if no rank wrote an outcome."""
     outcome = read_json(folder.outcome(status.restart))
     if outcome is None:
         return None
@@ -103,7 +105,7 @@ def rank_failure(folder: AttemptFolder, status: LaunchStatus) -> tuple[int, str]
 
 
 def launcher_reason(status: LaunchStatus, otherwise: str) -> str:
-    """Why an attempt ended, in the launcher's words, or `otherwise` where it has none."""
+    """Return the launcher's reason for the end of an attempt, or `otherwise`."""
     return status.detail or (str(status.reason) if status.reason else otherwise)
 
 

@@ -1,4 +1,4 @@
-"""Selftest: whether a cluster trains every kind of layout as a plain GPT does, in one job of a search's launcher."""
+"""Selftest: trains every kind of layout on the cluster in one job and compares each with a plain GPT."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CASE_S = 20.0
 
 @dataclass(frozen=True)
 class SelftestReport:
-    """What a selftest found. `detail` says why not all cases were run, where they were not."""
+    """Results of a selftest. `detail` is the reason if some cases were not run."""
 
     cases: tuple[Case, ...]
     found: Results
@@ -54,20 +54,20 @@ class SelftestReport:
 
 @dataclass(frozen=True)
 class SelftestCallbacks(JobCallbacks):
-    """Who is told of each result, too, as it comes."""
+    """JobCallbacks, and `result`, called once per finished case."""
 
     result: Callable[[CaseResult], None] = lambda result: None
 
 
 def selftest_cluster(cluster: Cluster) -> Cluster:
-    """The part of the cluster a selftest takes: up to eight ranks, on two nodes or more where there are several."""
+    """Return the part of the cluster to test: up to eight ranks, on at least two nodes if there are several."""
     ranks = min(MOST_RANKS, cluster.num_gpus)
     nodes = min(cluster.num_nodes, ranks, max(2, -(-ranks // cluster.gpus_per_node)))
     return Cluster(cluster.accelerator, ranks // nodes, nodes)
 
 
 def cases_for(world: Cluster, names: Sequence[str] = ()) -> list[Case]:
-    """The cases that fit, or those of these names. InputError for a name that is none of them."""
+    """Return the cases that fit, or those with the given names. Raises InputError for an unknown name."""
     name, ranks = world.accelerator.name, world.num_gpus
     # On a CPU each compiled case takes minutes, and a C++ compiler.
     compiled = [] if name == "cpu" else [c for c in compiled_cases(name) if c.layout.num_gpus <= ranks]
@@ -93,7 +93,7 @@ def selftest(
     python: str,
     callbacks: SelftestCallbacks = SelftestCallbacks(),
 ) -> SelftestReport:
-    """Run these cases as one attempt. `folder` is new; its name is the id the attempt runs under.
+    """Run the cases as one attempt. `folder` is new; its name is the search id of the attempt.
 
     Raises LaunchRefused, and KeyboardInterrupt after a requested stop, with the attempt cancelled.
     """
@@ -117,10 +117,9 @@ def record_result(
     home: Path,
     note: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Note in selftest.json of Parlay's home when this kind of machine was tested last, and with what result.
+    """Write date and result of the selftest of this kind of machine to selftest.json in Parlay's home.
 
-    A file that is damaged is told, and replaced: what it said of other machines can be found out again. One that cannot
-    be read or written is told.
+    A damaged file is reported and replaced. A file that cannot be read or written is reported.
     """
     path = home / "selftest.json"
     entry = {
@@ -142,7 +141,7 @@ def record_result(
 
 
 def _read_entries(path: Path, note: Callable[[str], None]) -> Mapping[str, Any]:
-    """The last selftests by accelerator, as the file has them."""
+    """Last selftests by accelerator; empty if the file is damaged."""
     try:
         known = (read_json(path) or {}).get("selftests", {})
         if isinstance(known, dict):
@@ -154,7 +153,7 @@ def _read_entries(path: Path, note: Callable[[str], None]) -> Mapping[str, Any]:
 
 
 class _ResultReader:
-    """The results so far, each told once."""
+    """Results so far; each is reported once."""
 
     def __init__(self, folder: Path, callbacks: SelftestCallbacks):
         self.results = Results()
@@ -162,7 +161,7 @@ class _ResultReader:
         self._callbacks = callbacks
 
     def read_new(self) -> int:
-        """How many there are."""
+        """Report new results; return the number of all results."""
         found = Results.read(self._folder)
         for result in found.results[len(self.results.results) :]:
             self._callbacks.result(result)

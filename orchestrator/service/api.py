@@ -1,4 +1,4 @@
-"""The service's REST interface: each path a question to the handlers, each refusal the contract's error object."""
+"""REST interface of the service: each path calls a request handler, each error is the contract's error object."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def make_app(
     log: Callable[[str], None] = lambda line: None,
     is_stopping: Callable[[], bool] = lambda: False,
 ) -> AuthMiddleware:
-    """The ASGI application behind its guard. `log` takes a line a request, and tracebacks of bugs."""
+    """Return the ASGI application with its authentication. `log` takes one line per request, and tracebacks of bugs."""
     app = FastAPI(title="Parlay", version=VERSION, docs_url=None, redoc_url=None, responses=_ERRORS)
     _add_searches(app, handlers)
     _add_findings(app, handlers)
@@ -76,7 +76,7 @@ def make_app(
 def _add_searches(app: FastAPI, handlers: RequestHandlers) -> None:
     @app.get("/v1/health", response_model=models.HealthAnswer)
     def health() -> Any:
-        """What the service is, and how many searches it drives."""
+        """Identity of the service, and the number of searches it drives."""
         return handlers.health()
 
     @app.get("/v1/searches", response_model=models.SearchesAnswer)
@@ -86,22 +86,22 @@ def _add_searches(app: FastAPI, handlers: RequestHandlers) -> None:
 
     @app.post("/v1/searches", response_model=models.SubmitAnswer, status_code=201)
     def submit(request: models.SubmitRequest) -> Any:
-        """Check a search file, write the search down and drive it."""
+        """Validate a search file, create the search and drive it."""
         return handlers.submit(request.yaml, request.directory, request.set)
 
     @app.get("/v1/searches/{search}", response_model=models.StatusAnswer)
     def status(search: _SearchId) -> Any:
-        """Where a search stands."""
+        """State of a search."""
         return handlers.status(search)
 
     @app.post("/v1/searches/{search}/cancel", response_model=models.AcceptedAnswer, status_code=202)
     def cancel(search: _SearchId) -> Any:
-        """End a search and everything it has in flight; its events tell when that is done."""
+        """End a search and its trials in flight; its events show when that is done."""
         return handlers.cancel(search)
 
     @app.post("/v1/searches/{search}/resume", response_model=models.AcceptedAnswer, status_code=202)
     def resume(search: _SearchId, request: models.ResumeRequest | None = None) -> Any:
-        """Drive a search whose driver has gone; one that has ended is left as it is."""
+        """Drive a search whose driver has gone; a search that has ended stays as it is."""
         asked = request or models.ResumeRequest()
         return handlers.resume(search, asked.folder, asked.ledger_url)
 
@@ -109,7 +109,7 @@ def _add_searches(app: FastAPI, handlers: RequestHandlers) -> None:
 def _add_findings(app: FastAPI, handlers: RequestHandlers) -> None:
     @app.get("/v1/searches/{search}/trials", response_model=models.TrialsAnswer)
     def trials(search: _SearchId) -> Any:
-        """Every trial, in the order it was proposed."""
+        """All trials, in the order of their proposal."""
         return handlers.trials(search)
 
     @app.get("/v1/searches/{search}/best", response_model=models.BestAnswer)
@@ -119,19 +119,19 @@ def _add_findings(app: FastAPI, handlers: RequestHandlers) -> None:
 
     @app.get("/v1/searches/{search}/recipe", response_model=models.RecipeAnswer)
     def recipe(search: _SearchId) -> Any:
-        """recipe.yaml, and the folder it lies in."""
+        """recipe.yaml and its folder."""
         return handlers.recipe(search)
 
     @app.get("/v1/searches/{search}/logs/{trial}", response_model=models.LogsAnswer)
     def logs(search: _SearchId, trial: _Trial, rank: Annotated[int | None, Query(ge=0, le=10**6)] = None) -> Any:
-        """What a trial's ranks wrote: the first real error, or the end of one rank's log."""
+        """Output of a trial's ranks: the first real error, or the end of one rank's log."""
         return handlers.logs(search, trial, rank)
 
 
 def _add_stream(app: FastAPI, handlers: RequestHandlers, is_stopping: Callable[[], bool]) -> None:
     @app.get(_EVENTS_PATH, response_class=StreamingResponse)
     def follow(search: _SearchId, last_event_id: _LastEventId = None) -> Response:
-        """A search's events as they happen (server-sent), after the one with this number; they end with the search."""
+        """Events of a search as they happen (server-sent), after the given number, until the search ends."""
         lines = event_stream.stream(handlers.journal_path(search), int(last_event_id or 0), is_stopping)
         return StreamingResponse(lines, media_type="text/event-stream", headers={"cache-control": "no-store"})
 
@@ -177,7 +177,7 @@ def _add_refusals(app: FastAPI, log: Callable[[str], None]) -> None:
 
 
 def _problem_of(found: Any) -> Problem:
-    """One of pydantic's findings, in the contract's words; the place is body.yaml, query.rank, path.search."""
+    """One of pydantic's errors as the contract's problem; the key is body.yaml, query.rank or path.search."""
     key = ".".join(str(part) for part in found["loc"])
     given = found.get("input")
     value = given[:_LONGEST_SHOWN].encode("utf-8", "backslashreplace").decode() if isinstance(given, str) else None
@@ -188,7 +188,7 @@ _LONGEST_SHOWN = 200
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:
-    """FastAPI's description without its own kind of error, which nobody gets from here; with what a stream holds."""
+    """FastAPI's OpenAPI document, without its own validation errors and with the schema of the event stream."""
     if app.openapi_schema is None:
         described = get_openapi(title=app.title, version=app.version, routes=app.routes)
         for path in described["paths"].values():

@@ -1,4 +1,4 @@
-"""What stands before the service: who may speak to it, how much, and one line of the log for each request."""
+"""Authentication, body limits and the request log of the service."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAX_LOGGED_PATH = 200
 
 
 class AuthMiddleware:
-    """ASGI: refuses what does not belong here before anything reads it. A body is whole before the service sees it."""
+    """ASGI middleware: rejects requests before anything reads them, and passes complete bodies on."""
 
     def __init__(self, app: ASGIApp, policy: AuthPolicy, log: Callable[[str], None]):
         self._app = app
@@ -56,7 +56,7 @@ class AuthMiddleware:
 
 
 class _RequestLog:
-    """The log: a line a request; of those that were not let in some a minute, and then how many more there were."""
+    """One line per request; of unauthenticated requests a limited number per minute, then their count."""
 
     def __init__(self, log: Callable[[str], None]):
         self._log = log
@@ -80,7 +80,7 @@ def error_response(status: int, first: Problem, headers: Mapping[str, str] | Non
 
 
 def _is_readable_page(scope: Scope) -> bool:
-    """Whether a cookie opens this: to read pages it will do, to change anything it will not."""
+    """True if a cookie is enough: for reading pages, not for changing anything."""
     return is_page(scope["path"]) and scope["method"] in ("GET", "HEAD")
 
 
@@ -95,7 +95,7 @@ def _refusal(refused: RequestRejected, path: str) -> Response:
 
 
 async def _whole_body(headers: Headers, receive: Receive) -> bytes:
-    """The body, chunked or not; RequestRejected for one that is too large, as soon as that is known."""
+    """Read the body, chunked or not. Raises RequestRejected as soon as it is too large."""
     declared = headers.get("content-length", "0")
     if declared.isdigit() and int(declared) > MAX_BODY_BYTES:
         raise _too_large()
@@ -122,7 +122,7 @@ def _require_json(method: str, headers: Headers, body: bytes) -> None:
 
 
 def _replay_body(body: bytes, receive: Receive) -> Receive:
-    """The body as one message, then what else comes: that the client has gone."""
+    """Receive the body as one message, then further messages such as a disconnect."""
     told = False
 
     async def next_message() -> Message:

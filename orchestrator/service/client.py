@@ -1,4 +1,4 @@
-"""The service as another process of its user asks it. Standard library and light parts only."""
+"""Client of the user's service, for other processes. Standard library and light imports only."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ServiceRefused(ExternalError):
 
 
 class Client:
-    """Asks the service at this address. Raises ServiceRefused, and ExternalError where it does not answer."""
+    """Requests to the service at this address. Raises ServiceRefused, and ExternalError if it does not answer."""
 
     def __init__(self, socket_path: str | None, port: int | None, token: str | None):
         self._socket_path = socket_path
@@ -45,7 +45,7 @@ class Client:
         return self._ask("POST", f"/v1/searches/{quote(search_id, safe='')}/resume", body)
 
     def driver_status(self, search_id: str) -> dict[str, Any] | None:
-        """How the service stands with this search, `{state, failures, detail}`; None where it does not drive it."""
+        """State of the service's driver for this search, `{state, failures, detail}`; None if it does not drive it."""
         try:
             return self._ask("GET", f"/v1/searches/{quote(search_id, safe='')}")["driver"]
         except ServiceRefused:
@@ -86,9 +86,9 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def running_service(home: Path) -> tuple[Client, dict[str, Any]] | None:
-    """The service of this home and its `health`; None where none runs, or none that answers.
+    """Return a client and the `health` of this home's service; None if none runs or answers.
 
-    What a killed one left behind may name a port that is somebody else's by now: nothing is said to that one.
+    A service that was killed may have left a port that another process uses by now; nothing is sent to that process.
     """
     state_dir = ServiceStateDir.of(home)
     try:
@@ -104,7 +104,7 @@ def running_service(home: Path) -> tuple[Client, dict[str, Any]] | None:
 
 
 def page_address(home: Path, now: float) -> str:
-    """An address of the running service's pages, which opens once. ExternalError where there are no pages."""
+    """Address of the running service's pages, valid once. Raises ExternalError if there are no pages."""
     state_dir, fix = ServiceStateDir.of(home), "parlay serve --port N has pages, for a browser of this machine"
     try:
         about = read_json(state_dir.about)
@@ -118,7 +118,8 @@ def page_address(home: Path, now: float) -> str:
 
 
 def _is_same_process(about: Mapping[str, Any]) -> bool:
-    """Whether the process that wrote this lives, and not another that got its number. OSError where none has it."""
+    """True if the process that wrote this still runs, rather than another one with its pid. Raises OSError if none has
+    it."""
     pid = about["pid"]
     began = (start_ticks(pid), boot_id()) == (about["pid_started"], about["boot_id"])
     return began and os.stat(f"/proc/{pid}").st_uid == os.geteuid()

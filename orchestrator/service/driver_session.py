@@ -1,4 +1,4 @@
-"""One driver's turn on a search for somebody who supervises it: an actor's process, or a thread."""
+"""One session of a supervised driver, in an actor's process or a thread."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LAUNCHER_REMARK = "launcher ray: plain processes; the driver is itself one of m
 
 
 class DriverExit(StrEnum):
-    """How a driver's turn ended; `refused` will be refused again, `failed` and `lost` may pass."""
+    """End of a driver's session. A retry does not help `refused`; it may help `failed` and `lost`."""
 
     ENDED = "ended"
     STOPPED = "stopped"
@@ -38,15 +38,17 @@ class DriverExit(StrEnum):
 
 @dataclass(frozen=True)
 class DriverResult:
-    """How it ended, and why in words; `detail` is "" for ended and stopped."""
+    """End of a session; `detail` is the reason, "" for ended and stopped."""
 
     end: DriverExit
     detail: str = ""
 
 
 class DriverSession:
-    """Drives the search in this folder until it has ended, or `stop` lets it leave at a safe point. Pickled, it goes to
-    the process that does it. `quota` says how many trials may begin; None sets no limit.
+    """Drives the search in this folder until it has ended or `stop` is called. Pickled and sent to the process that
+    runs it.
+
+    `quota` limits the trials in flight; None for no limit.
     """
 
     def __init__(self, folder: Path, ledger_url: str, quota: QuotaFile | None = None):
@@ -57,7 +59,7 @@ class DriverSession:
         self._stop_asked = False
 
     def run(self) -> DriverResult:
-        """Drive; whatever ends the turn is told in the result, and is in the search's driver.log."""
+        """Drive the search; errors become the result and a line in driver.log."""
         try:
             search = self._drive()
         except LeaseHeld as held:
@@ -71,7 +73,7 @@ class DriverSession:
         return DriverResult(DriverExit.ENDED if search.state.is_ended else DriverExit.STOPPED)
 
     def stop(self) -> None:
-        """Leave at the next safe point; what is in flight is left as it is."""
+        """Leave at the next safe point; trials in flight keep running."""
         self._stop_asked = True
         if self._driver is not None:
             self._driver.stop_now()
@@ -88,14 +90,14 @@ class DriverSession:
         return drive(self._folder, spec, candidates, tracking, self._ledger_url, watcher, cancelling)
 
     def _cancel_requested(self) -> bool:
-        """Whether somebody has asked for the search's end, which needs nothing of what going on would: its code may
-        have changed, and its files have gone."""
+        """True if a cancel is pending. It needs neither the search's code nor its files, which may have changed or
+        gone."""
         with closing(LedgerReader(self._ledger_url)) as reader:
             return bool(reader.pending_commands(self._folder.search_id))
 
     def _spec(self, search: SearchRecord) -> SearchSpec:
-        """The search as it was created, whatever has become of its files, where it lies now. Its ranks cannot have a
-        Ray beside that of the driver."""
+        """Spec of the search as it was created, with the folder where it is now. Its ranks cannot use a second Ray
+        beside the driver's."""
         spec = replace(SearchSpec.from_json(search.spec), work_dir=self._folder.path.parent)
         if spec.launcher.kind != "ray":
             return spec
@@ -120,13 +122,13 @@ class DriverSession:
         return DriverResult(end, detail)
 
     def _note(self, text: str) -> None:
-        """A log that cannot be written, in a folder that has gone or on a disk that is full, is no turn's business."""
+        """Append to driver.log; a log that cannot be written is ignored."""
         with suppress(OSError), self._folder.driver_log.open("a", encoding="utf-8") as log:
             log.write(text + "\n")
 
 
 class DriverThread(threading.Thread):
-    """A driver's turn in a thread of this process."""
+    """A driver's session in a thread of this process."""
 
     def __init__(self, session: DriverSession):
         super().__init__(name="driver", daemon=True)

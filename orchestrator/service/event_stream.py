@@ -1,4 +1,4 @@
-"""A search's events as server-sent events, as its journal tells them: whoever lost the line goes on where it was."""
+"""Events of a search as server-sent events, read from its journal; a client resumes after the last event it read."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ SILENCE_S = 15.0
 
 
 class JournalFollower:
-    """Reads a search's journal on: each look reads, parses and applies what is new and no more.
+    """Incremental reader of a search's journal: each call reads, parses and applies only what is new.
 
-    `search` is the search after the events of the last look; None where there is no journal. For one thread at a time.
+    `search` is the search after the last read; None if there is no journal. For one thread at a time.
     """
 
     def __init__(self, journal_file: Path):
@@ -37,12 +37,12 @@ class JournalFollower:
         return self.search is not None and self.search.state.is_ended
 
     def size(self) -> int:
-        """Of the journal, in bytes. Raises OSError."""
+        """Size of the journal in bytes. Raises OSError."""
         return self._file.stat().st_size
 
     def read_new(self) -> list[Event]:
-        """The events since the last look, oldest first. Those of a writer that has taken a line back and written
-        another one begin with the first event again. Raises JournalDamaged, and OSError."""
+        """Events since the last read, oldest first. If the writer has replaced a line, all events from the first one.
+        Raises JournalDamaged, and OSError."""
         try:
             events = self._journal.read_on()
         except JournalDamaged:
@@ -53,10 +53,10 @@ class JournalFollower:
 
 
 def stream(journal_file: Path, seq: int, is_stopping: Callable[[], bool]) -> AsyncIterator[str]:
-    """What follows event `seq`, as it happens, until the search has ended or the service stops.
+    """Stream the events after `seq` until the search has ended or the service stops.
 
-    Looks for the first time before it returns: JournalDamaged, and OSError, so that what is wrong is an answer and not
-    a stream that breaks.
+    Reads once before it returns, so that JournalDamaged and OSError become an error response instead of a broken
+    stream.
     """
     follower = JournalFollower(journal_file)
     size = follower.size()
@@ -66,7 +66,7 @@ def stream(journal_file: Path, seq: int, is_stopping: Callable[[], bool]) -> Asy
 async def _stream(
     follower: JournalFollower, size: int, news: list[Event], seq: int, is_stopping: Callable[[], bool]
 ) -> AsyncIterator[str]:
-    """The same after a look that found `news` in a journal of at least `size` bytes."""
+    """The stream after a first read that found `news` in a journal of at least `size` bytes."""
     told_at = time.monotonic()
     yield "retry: 1000\n\n"
     while not is_stopping():
@@ -86,10 +86,10 @@ async def _stream(
 
 
 async def run_in_thread(work: Callable[[], T]) -> T:
-    """What a look at files finds, from a thread of its own: those that hang hold up no other stream, and no exit."""
+    """Run file access in a thread of its own: a hung file system blocks no other stream and no exit."""
     return await asyncio.wrap_future(submit_to_thread(work, "look"))
 
 
 def sse(event: Event) -> str:
-    """The event on the wire: `id` its number, `event` its kind, `data` its line of the journal."""
+    """Event in the wire format: `id` is its number, `event` its kind, `data` its line of the journal."""
     return f"id: {event.seq}\nevent: {event.kind}\ndata: {json.dumps(event.to_json())}\n\n"

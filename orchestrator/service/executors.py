@@ -1,4 +1,4 @@
-"""Where the drivers of searches run: each an actor of a Ray of our own, or a thread of this process."""
+"""Executors of drivers' sessions: an actor of Parlay's own Ray each, or a thread of this process each."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ class ExecutorKind(StrEnum):
 
 
 class Executor(ABC):
-    """Runs drivers' turns. Used by one thread, but for `close`, once nobody uses it any more."""
+    """Runs drivers' sessions. Used by one thread; `close` is called last, by any thread."""
 
     kind: ExecutorKind
 
     @abstractmethod
     def start(self, session: DriverSession) -> Any:
-        """Begin the turn, and return at once; what is returned names it."""
+        """Start the session and return a handle at once."""
 
     @abstractmethod
     def result(self, running: Any) -> DriverResult | None:
-        """How the turn ended; None while it goes on."""
+        """Result of the session; None while it runs."""
 
     @abstractmethod
     def stop(self, running: Any) -> None:
-        """Have the turn end at its next safe point; returns at once."""
+        """Ask the session to end at its next safe point; returns at once."""
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can be asked anything at all; every turn of a dead one is lost."""
+        """True if it can be used; every session of a dead executor is lost."""
         return True
 
     @abstractmethod
     def close(self) -> None:
-        """End it, with every turn that still goes on."""
+        """End the executor and all its sessions."""
 
 
 class ThreadExecutor(Executor):
-    """Threads share this process: one that hangs is not ended, and a crash of the process ends all of them."""
+    """Threads of this process: one that hangs cannot be ended, and a crash of the process ends all of them."""
 
     kind = ExecutorKind.THREAD
 
@@ -74,12 +74,12 @@ class _Actor:
 
 
 class RayExecutor(Executor):
-    """Each turn has a process of its own, as has Ray: they end with this process, however it ends."""
+    """A process for each session and a Ray of its own; all end with this process, however it ends."""
 
     kind = ExecutorKind.RAY
 
     def __init__(self, runtime: RayRuntime, environment: Mapping[str, str]):
-        """`environment` is what the drivers find around them: this process's own before Ray changed it."""
+        """`environment` is the drivers': that of this process before Ray changed it."""
         self._runtime = runtime
         self._environment = environment
 
@@ -111,7 +111,7 @@ class RayExecutor(Executor):
 
 
 def make_executor(kind: ExecutorKind, note: Callable[[str], None]) -> Executor:
-    """The executor of this kind; threads, as `note` is told, where no Ray can be started. For the main thread."""
+    """Return an executor of this kind; threads, with a note, if Ray cannot start. For the main thread."""
     if kind is ExecutorKind.THREAD:
         return ThreadExecutor()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -123,7 +123,7 @@ def make_executor(kind: ExecutorKind, note: Callable[[str], None]) -> Executor:
 
 
 def executor_named(name: str) -> ExecutorKind:
-    """The kind of this name; InputError for another."""
+    """Return the kind with this name. Raises InputError for an unknown one."""
     try:
         return ExecutorKind(name)
     except ValueError:

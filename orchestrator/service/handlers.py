@@ -1,4 +1,4 @@
-"""What the service can be asked: the searches of the ledger, and those it drives. Everything is plain JSON."""
+"""Request handlers of the service, over the ledger and the supervised searches. Results are plain JSON."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ _LOG_LINES = 10_000
 
 
 class NotReady(Exception):
-    """What is asked for will be there later, if at all."""
+    """The requested result does not exist yet."""
 
 
 class RequestHandlers:
-    """Answers the service's questions. For many threads.
+    """Handlers of the service's requests. Thread-safe.
 
-    Raises InputError for what the asker can change, LeaseHeld, ExternalError, and OSError.
+    Raises InputError for the caller's mistakes, LeaseHeld, ExternalError, and OSError.
     """
 
     def __init__(self, supervisor: DriverSupervisor, url: str, about: Mapping[str, Any]):
-        """`about` is what `health` tells of the service itself."""
+        """`about` is merged into `health`."""
         self._supervisor = supervisor
         self._url = url
         self._about = about
@@ -56,7 +56,7 @@ class RequestHandlers:
         return {"schema": "parlay.health/1", "version": VERSION, "pid": os.getpid(), **self._about, "drivers": drivers}
 
     def submit(self, yaml: str, directory: str, changes: list[str]) -> dict[str, Any]:
-        """Check everything as `parlay submit` does, write the search down and have it driven."""
+        """Validate as `parlay submit` does, create the search and drive it."""
         notes: list[str] = []
         spec = load_search_text(yaml, Path(directory), changes)
         _require_no_other_ray(spec)
@@ -108,7 +108,7 @@ class RequestHandlers:
         return logs_summary(attempt, folder, tail(log, _LOG_LINES))
 
     def cancel(self, search: str) -> dict[str, Any]:
-        """Ask for the search's end: its driver hears of it, and where nobody drives it the service does."""
+        """Request the search's end. Its driver reads the request; the service drives it if nobody does."""
         found = self._locate(search)
         if not found.record.state.is_ended:
             request_cancel(found.ledger_url, found.record.search_id, time.time())
@@ -117,7 +117,7 @@ class RequestHandlers:
         return _accepted(found.record)
 
     def resume(self, search: str, folder: str | None, url: str | None) -> dict[str, Any]:
-        """Drive a search from now on. LeaseHeld where somebody else does."""
+        """Drive a search from now on. Raises LeaseHeld if another driver does."""
         found = self._locate(search) if folder is None else _in_folder(search, folder, url)
         _require_no_other_ray(found.spec)
         entry = self._supervisor.searches().get(found.record.search_id)
@@ -128,12 +128,12 @@ class RequestHandlers:
         return _accepted(found.record)
 
     def stopped_searches(self) -> dict[str, str]:
-        """The searches that the service has given up, by their ids, and why."""
+        """Ids of the searches that the service has given up, with the reason."""
         entries = self._supervisor.searches().items()
         return {search: each.detail or "" for search, each in entries if each.state is DriverState.STOPPED}
 
     def journal_path(self, search: str) -> Path:
-        """Where the search's events are. Its trials are not read: whoever looks at it live asks again and again."""
+        """Path of the search's journal, found without reading the search's trials, since live pages ask often."""
         entry = self._supervisor.searches().get(search)
         if entry is not None:
             return SearchFolder(entry.search.folder).journal
@@ -150,7 +150,7 @@ class RequestHandlers:
         self._supervisor.supervise(ServiceSearch(found.record.search_id, found.folder.path, found.ledger_url))
 
     def _locate(self, given: str) -> LocatedSearch:
-        """The search that this id, or the beginning of one, names: in the ledger, or of those that are driven."""
+        """Find the search by its id or an unambiguous prefix: in the ledger, or among the supervised searches."""
         entry = self._supervisor.searches().get(given)
         url = self._url if entry is None else entry.search.ledger_url
         with closing(LedgerReader(url)) as reader:
@@ -159,7 +159,7 @@ class RequestHandlers:
 
 
 def _in_folder(search_id: str, path: str, url: str | None) -> LocatedSearch:
-    """The search in a folder that the asker names, whatever the ledger knows of it."""
+    """Return the search in the given folder, whether or not the ledger has it."""
     folder = SearchFolder(Path(path))
     with closing(Journal(folder.journal)) as journal:
         record = search_of(journal.path, folder.search_id, journal.read())

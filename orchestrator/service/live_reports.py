@@ -1,4 +1,4 @@
-"""The reports of searches as they are now, for all who look at them: rendered once a change, and not too often."""
+"""Live reports of searches, shared by all viewers: rendered after a change, at a limited rate."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MAX_CACHED = 16
 
 @dataclass(frozen=True)
 class Rendering:
-    """The report after event `seq`; `is_ended`: no other one follows."""
+    """The report after event `seq`; with `is_ended` no other follows."""
 
     seq: int
     is_ended: bool
@@ -39,7 +39,7 @@ class Rendering:
 
 
 class LiveReport:
-    """One search's report, for many threads: whoever comes while another one renders is given the one before."""
+    """Report of one search, for many threads: during a rendering other callers get the previous one."""
 
     def __init__(
         self,
@@ -56,7 +56,8 @@ class LiveReport:
         self._due_at = 0.0
 
     def newest(self) -> Rendering:
-        """The report, at most a pause behind its journal. InputError where there is none, JournalDamaged, OSError."""
+        """Return the report, at most a pause behind the journal. Raises InputError if there is none, JournalDamaged,
+        OSError."""
         before = self._newest
         if not self._lock.acquire(blocking=before is None) and before is not None:
             return before
@@ -80,7 +81,7 @@ class LiveReport:
 
 
 class LiveReports:
-    """Those that somebody follows, and those that were run_in_thread at last, by their journals. For many threads."""
+    """Cache of reports by journal: those in use, and the last ones used. Thread-safe."""
 
     def __init__(self) -> None:
         self._reports: WeakValueDictionary[Path, LiveReport] = WeakValueDictionary()
@@ -102,9 +103,9 @@ class LiveReports:
 async def report_events(
     report: LiveReport, stop_reason: Callable[[], str | None], is_stopping: Callable[[], bool]
 ) -> AsyncIterator[str]:
-    """Server-sent events: `report` whenever there is another one to read, up to the last one, and `alive` between.
+    """Server-sent events: `report` for each new rendering, until the last one, and `alive` in between.
 
-    Both say why nobody drives the search any more, as far as `stop_reason` knows.
+    Both give the reason from `stop_reason` if the service has stopped driving the search.
     """
     told, told_at = 0, time.monotonic()
     yield "retry: 1000\n\n"

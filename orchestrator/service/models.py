@@ -1,4 +1,4 @@
-"""What the service takes and answers, in the contract's names; FastAPI checks both and writes openapi.json of them."""
+"""Requests and responses of the service, with the contract's names. FastAPI validates both and derives openapi.json."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PathText = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^/[^\x
 
 
 class Request(BaseModel):
-    """A body; a key that it does not know is refused."""
+    """A request body; unknown keys are rejected."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -37,7 +37,7 @@ class ResumeRequest(Request):
 
 
 class Problem(BaseModel):
-    """One thing wrong, and what to do about it."""
+    """A problem and its fix."""
 
     code: str
     message: str
@@ -93,7 +93,7 @@ class SearchesAnswer(Answer):
 
 
 class DriverAnswer(BaseModel):
-    """How the service keeps the search; null where it does not."""
+    """State of the service's driver; null if the service does not drive the search."""
 
     state: DriverState
     failures: int
@@ -101,7 +101,7 @@ class DriverAnswer(BaseModel):
 
 
 class VerdictAnswer(BaseModel):
-    """What the search found against its baseline, over all runs of both layouts, and in words."""
+    """Result of the search relative to its baseline, over all runs of both layouts, also as text."""
 
     kind: VerdictKind
     state: DisplayState

@@ -1,4 +1,4 @@
-"""The service's pages for a browser: the searches, and each one's report, live. They tell, and change nothing."""
+"""Read-only pages of the service for a browser: the list of searches, and a live report of each."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _HEADERS = {
 
 
 def is_page(path: str) -> bool:
-    """Whether a path is a browser's, whom a cookie lets in. Nothing under /v1 is."""
+    """True if the path is a browser's page, which a cookie opens. Never true under /v1."""
     return path in ("/", ENTRY_PATH) or path.startswith("/searches/")
 
 
 def page_routes(handlers: RequestHandlers, sessions: Sessions, is_stopping: Callable[[], bool]) -> list[Route]:
-    """The pages, which no description of the REST interface has."""
+    """Routes of the pages, which are not part of the OpenAPI document."""
     pages = _Pages(handlers, sessions, is_stopping)
     return [
         Route("/", pages.searches),
@@ -46,12 +46,12 @@ def page_routes(handlers: RequestHandlers, sessions: Sessions, is_stopping: Call
 
 
 def refusal_page(status: int, title: str, *sentences: str | None, leads_home: bool = False) -> Response:
-    """Why there is nothing to see, and what to do."""
+    """Error page: what is wrong, and what to do."""
     return _html(message_page(title, *sentences, leads_home=leads_home), status)
 
 
 def _with_error_page(answer: Callable[[_Pages, Request], Response]) -> Callable[[_Pages, Request], Response]:
-    """The answer, or a page that says what keeps it."""
+    """Decorator: errors become an error page."""
 
     @wraps(answer)
     def answered(pages: _Pages, request: Request) -> Response:
@@ -76,8 +76,8 @@ class _Pages:
         self._reports = LiveReports()
 
     def enter(self, request: Request) -> Response:
-        """Change the key of an address for a cookie. A page goes on to the searches, and no redirection: after one a
-        browser that came from elsewhere would not show the cookie."""
+        """Exchange the key of an address for a cookie. Answers with a page instead of a redirect: after a redirect a
+        browser that came from another site would not send the cookie."""
         cookie = self._sessions.enter(request.query_params.get("key", ""))
         if cookie is None:
             again = "An address opens once, and within ten minutes: parlay serve --page prints another one."
@@ -105,7 +105,7 @@ class _Pages:
         return StreamingResponse(told, media_type="text/event-stream", headers=_HEADERS)
 
     def _report(self, request: Request) -> tuple[str, LiveReport]:
-        """The whole id of the search that is asked for, and its report."""
+        """Full id of the requested search, and its report."""
         given = request.path_params["search"]
         if not _SEARCH_ID.fullmatch(given):
             fix = "the first page lists the searches"

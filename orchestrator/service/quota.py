@@ -1,4 +1,4 @@
-"""Who may have how many trials in flight, where several searches share what is allowed in all."""
+"""Fair shares of a limit on trials in flight, for several searches."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class QuotaRequest:
-    """A search's trials that have not ended, and how many it would have now if nobody else were there."""
+    """`active` trials of a search have not ended; `target` is how many it would have without other searches."""
 
     active: int
     target: int
 
 
 def fair_shares(capacity: int, requests: Mapping[str, QuotaRequest]) -> dict[str, int]:
-    """How many trials each search should have in flight: max-min fair, all alike, and never more than it wants.
+    """Trials in flight for each search: max-min fair, and never more than its target.
 
-    Their sum is `capacity`, or what all want together where that is less. What is left over where the capacity does not
-    divide goes to those that hold most, one each, so that shares do not move while nothing else does; among equals to
-    the earlier one in `requests`.
+    The sum is `capacity`, or the sum of all targets if that is less. A remainder goes to the searches with the most
+    active trials, one each, so that shares stay stable; among equals to the earlier one in `requests`.
     """
     level = _level(capacity, [request.target for request in requests.values()])
     shares = {search: min(request.target, level) for search, request in requests.items()}
@@ -32,10 +31,10 @@ def fair_shares(capacity: int, requests: Mapping[str, QuotaRequest]) -> dict[str
 
 
 def grant_slots(capacity: int, requests: Mapping[str, QuotaRequest], search: str) -> int:
-    """How many more trials this search may begin now.
+    """Number of further trials that this search may begin now.
 
-    A trial in flight is never taken back: who has more than its share begins none until enough of them have ended, and
-    what is free meanwhile goes to the others, fewest first. Together they never begin more than is free.
+    A trial in flight is never taken back: a search above its share begins none until enough of its trials have ended,
+    and free slots go to the others, fewest active first. Together they never begin more than is free.
     """
     shares = fair_shares(capacity, requests)
     free = capacity - sum(request.active for request in requests.values())
@@ -48,10 +47,9 @@ def grant_slots(capacity: int, requests: Mapping[str, QuotaRequest], search: str
 
 
 class Quota:
-    """The requests of all searches, as they last told them; safe for several threads.
+    """Latest requests of all searches. Thread-safe.
 
-    `capacity` is how many trials may be in flight in all. Who began a trial last stands last in `requests`, and among
-    equals comes last.
+    `capacity` is the limit on trials in flight in total. `requests` is ordered by the last grant, latest last.
     """
 
     def __init__(self, capacity: int, requests: Mapping[str, QuotaRequest] | None = None):
@@ -60,9 +58,9 @@ class Quota:
         self._lock = threading.Lock()
 
     def grant(self, search: str, active: int, requested: int) -> int:
-        """How many of `requested` trials the search may begin now, beside those it holds; they are its own from now on.
+        """Grant up to `requested` trials beyond the `active` ones.
 
-        Whatever it does not begin is free again when it asks next.
+        Granted trials that are not begun are free again at the search's next request.
         """
         with self._lock:
             self.requests[search] = QuotaRequest(active, active + requested)
@@ -74,7 +72,7 @@ class Quota:
 
 
 def _level(capacity: int, wants: Sequence[int]) -> int:
-    """The most that everybody may have who wants it, in whole trials."""
+    """Largest number of trials that every search may have that wants it."""
     left, ascending = capacity, sorted(wants)
     for index, want in enumerate(ascending):
         each = left // (len(ascending) - index)

@@ -1,4 +1,4 @@
-"""Quota that several processes ask: the requests lie in a small file, as the record of no search has them."""
+"""A quota shared by several processes, kept in a small file."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ QUOTA_SCHEMA = "parlay.quota/1"
 
 
 class QuotaFile:
-    """`Quota` in this file (0600), which is on local disk: its lock holds between the processes of this machine.
+    """`Quota` in this file (0600) on a local disk; its lock holds between the processes of this machine.
 
-    `capacity` is how many trials may be in flight in all.
+    `capacity` is the limit on trials in flight in total.
     """
 
     def __init__(self, path: Path, capacity: int):
@@ -27,12 +27,12 @@ class QuotaFile:
         self._capacity = capacity
 
     def reset(self, active: Mapping[str, int]) -> None:
-        """Forget all requests but the trials that these searches hold, which nobody drives yet."""
+        """Replace all requests by the active trials of searches that have no driver yet."""
         with self._locked():
             self._write({search: QuotaRequest(count, count) for search, count in active.items()})
 
     def grant(self, search: str, active: int, requested: int) -> int:
-        """How many of `requested` trials the search may begin now, beside those it holds (as Quota.ask)."""
+        """Grant up to `requested` trials beyond the `active` ones (see Quota.grant)."""
         with self._locked():
             quota = Quota(self._capacity, self._read())
             granted = quota.grant(search, active, requested)
@@ -40,7 +40,7 @@ class QuotaFile:
             return granted
 
     def set_active(self, search: str, active: int) -> None:
-        """A search that nobody drives at the moment holds so many trials; 0 where it has ended."""
+        """Set the active trials of a search without a driver; 0 once it has ended."""
         with self._locked():
             requests = self._read()
             requests.pop(search, None)
@@ -49,7 +49,7 @@ class QuotaFile:
             self._write(requests)
 
     def _read(self) -> dict[str, QuotaRequest]:
-        """What the searches asked for last; a file that is not there, or was cut, tells of none: they ask again."""
+        """Latest requests; none if the file is missing or truncated, since searches ask again."""
         with suppress(OSError, ValueError, KeyError, TypeError):
             found = read_json(self._path) or {}
             return {row["search_id"]: QuotaRequest(row["active"], row["target"]) for row in found["searches"]}

@@ -1,4 +1,4 @@
-"""One service: its socket, its supervisor's thread, and uvicorn between them."""
+"""The service: its socket, the supervisor's thread, and uvicorn."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _STREAMS_END_S = 5
 
 @dataclass(frozen=True)
 class ServiceOptions:
-    """How to serve: on `port` of the loopback (0: a free one), or on a unix socket where it is None."""
+    """`port` of the loopback (0: a free one); None for a unix socket."""
 
     port: int | None = None
     executor: ExecutorKind = ExecutorKind.RAY
@@ -42,9 +42,10 @@ def serve(
     note: Callable[[str], None],
     on_ready: Callable[[Mapping[str, Any]], None],
 ) -> list[str]:
-    """Serve until SIGINT or SIGTERM; the ids of the searches that a next service goes on with. For the main thread.
+    """Serve until SIGINT or SIGTERM; return the ids of unfinished searches. For the main thread.
 
-    `on_ready` hears where it listens (as in service.json) once it does. Raises ServiceAlreadyRunning, ExternalError.
+    `on_ready` gets the address (as in service.json) once the service listens. Raises ServiceAlreadyRunning,
+    ExternalError.
     """
     with state_dir.lock(), _listening(state_dir, wanted.port) as (listening, where, policy):
         executor = make_executor(wanted.executor, note)
@@ -99,7 +100,7 @@ def _run(
 
 
 class _Server(uvicorn.Server):
-    """Tells when it answers."""
+    """Calls `on_ready` once it listens."""
 
     def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]):
         super().__init__(config)
@@ -112,7 +113,7 @@ class _Server(uvicorn.Server):
 
 @contextmanager
 def _without_resent_signals() -> Iterator[None]:
-    """Within this block signals do what uvicorn has them do and no more: it sends them again when it has left."""
+    """Within this block signals do only what uvicorn's handlers do: uvicorn raises them again when it has left."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.signal(number, lambda *_: None) for number in numbers}
     try:

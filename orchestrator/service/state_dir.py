@@ -1,4 +1,4 @@
-"""What a service keeps in Parlay's home, all of it its user's own: one lock, where it listens, whose searches."""
+"""State directory of the service in Parlay's home: lock, address, token, searches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _KEY_BYTES = 32
 
 
 class ServiceAlreadyRunning(Exception):
-    """Another service of this home runs; `pid` is its process, None where that is not known."""
+    """Another service of this home runs; `pid` is its process, None if unknown."""
 
     def __init__(self, pid: int | None):
         super().__init__(f"a service of this home runs already: process {pid or 'unknown'}")
@@ -46,7 +46,7 @@ class ServiceSearch:
 
 @dataclass(frozen=True)
 class ServiceStateDir:
-    """`service/` (0700) of Parlay's home; its files are 0600."""
+    """`service/` (0700) in Parlay's home; its files are 0600."""
 
     folder: Path
 
@@ -56,13 +56,12 @@ class ServiceStateDir:
 
     @property
     def about(self) -> Path:
-        """Where the service listens, while one runs: `{schema, pid, pid_started, boot_id, socket, port,
-        executor}`."""
+        """Address of a running service: `{schema, pid, pid_started, boot_id, socket, port, executor}`."""
         return self.folder / "service.json"
 
     @property
     def token(self) -> Path:
-        """What a client on a port has to show; new with every start."""
+        """Token of clients on a port; new at every start."""
         return self.folder / "token"
 
     def read_token(self) -> str:
@@ -95,7 +94,7 @@ class ServiceStateDir:
             os.close(lock)
 
     def write_about(self, socket_path: Path | None, port: int | None, executor: str) -> dict[str, Any]:
-        """Say where the service listens; only once it does."""
+        """Write the service's address, once it listens."""
         about = {
             "schema": SERVICE_SCHEMA,
             "pid": os.getpid(),
@@ -114,7 +113,7 @@ class ServiceStateDir:
         return token
 
     def page_key(self) -> str:
-        """What the cookies of browsers are signed with: the same after a restart; whoever removes it sends all away."""
+        """Signing key of browsers' cookies. It survives a restart; removing the file logs all browsers out."""
         path = self.folder / "page_key"
         key = read_plain(path).decode(errors="replace").strip() if path.exists() else ""
         if len(key) < _KEY_BYTES:  # emptied, or cut: one that somebody could guess
@@ -123,7 +122,7 @@ class ServiceStateDir:
         return key
 
     def read_searches(self) -> dict[str, ServiceSearch]:
-        """The searches to go on with, by id; ExternalError for a file that does not say."""
+        """Searches to drive, by id. Raises ExternalError for a damaged file."""
         try:
             rows = (read_json(self.searches) or {"searches": []})["searches"]
             return {r["search_id"]: ServiceSearch(r["search_id"], Path(r["folder"]), r["ledger_url"]) for r in rows}
@@ -140,7 +139,7 @@ class ServiceStateDir:
 
 @contextmanager
 def unix_socket(state_dir: ServiceStateDir) -> Iterator[tuple[socket.socket, Path]]:
-    """A listening socket (0600) in the service's folder, or where that path is too long in a private one of /tmp."""
+    """Listening socket (0600) in the state directory, or in a private folder of /tmp if the path is too long."""
     path = state_dir.folder / "parlay.sock"
     if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
         remove_abandoned()
@@ -162,7 +161,7 @@ def unix_socket(state_dir: ServiceStateDir) -> Iterator[tuple[socket.socket, Pat
 
 @contextmanager
 def loopback_socket(port: int) -> Iterator[tuple[socket.socket, int]]:
-    """A socket that listens on this port of 127.0.0.1, 0 for a free one. Raises ExternalError."""
+    """Listening socket on this port of 127.0.0.1, 0 for a free one. Raises ExternalError."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,4 +1,4 @@
-"""Keeps the service's own searches driven: each by a turn of its own, begun again from the ledger when it dies."""
+"""Supervisor of the service's searches: each has a driver session, started again from the ledger if it dies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _POLL_S = 0.5
 
 
 class DriverState(StrEnum):
-    """`waiting`: for its first or next turn. `stopped`: given up, until somebody asks for it again."""
+    """`waiting`: for its first or next session. `stopped`: given up until requested again."""
 
     WAITING = "waiting"
     DRIVING = "driving"
@@ -42,7 +42,7 @@ class DriverState(StrEnum):
 
 @dataclass(frozen=True)
 class SupervisedSearch:
-    """A search of the service as the supervisor sees it: `failures` in a row, and in words why it does not go on."""
+    """State of a supervised search: `failures` in a row, and `detail`, the reason why it is not driven."""
 
     search: ServiceSearch
     state: DriverState = DriverState.WAITING
@@ -54,7 +54,8 @@ class SupervisedSearch:
 
 
 class DriverSupervisor:
-    """One thread (`run`) starts turns and takes in how they end; `supervise`, `searches` and `stop` are for others."""
+    """One thread (`run`) starts sessions and handles their results; `supervise`, `searches` and `stop` are for
+    others."""
 
     def __init__(
         self,
@@ -87,17 +88,17 @@ class DriverSupervisor:
         self._wake.set()
 
     def searches(self) -> dict[str, SupervisedSearch]:
-        """The searches that have not ended, by id."""
+        """Searches that have not ended, by id."""
         with self._lock:
             return dict(self._entries)
 
     def stop(self) -> None:
-        """Have `run` return, after every turn has left at a safe point."""
+        """Make `run` return once every session has left at a safe point."""
         self._stopping.set()
         self._wake.set()
 
     def run(self) -> None:
-        """Keep the searches until `stop`. What keeps it from one turn (a full disk) is told, and the next one comes."""
+        """Supervise until `stop`. An error in one iteration (a full disk) is noted, and the next one follows."""
         while not self._stopping.is_set():
             try:
                 self.iterate()
@@ -108,7 +109,7 @@ class DriverSupervisor:
         self._stop_drivers()
 
     def iterate(self) -> None:
-        """Everything that is to be done now, once."""
+        """Do everything that is due, once."""
         retry_releases(time.time())
         if not self._executor.is_alive:
             self._switch_to_threads()
@@ -156,8 +157,7 @@ class DriverSupervisor:
         self._set(replace(entry, state=DriverState.STOPPED, detail=detail, driver=None))
 
     def _check_stopped(self) -> None:
-        """Searches that were given up here, and that somebody may drive by hand: what they hold, and whether they have
-        ended."""
+        """Update the active trials of stopped searches, which others may drive, and remove those that have ended."""
         for entry in self.searches().values():
             if entry.state is DriverState.STOPPED:
                 record = _record_of(entry.search)
@@ -167,7 +167,7 @@ class DriverSupervisor:
                     self._remove(entry)
 
     def _switch_to_threads(self) -> None:
-        """Anything asked of a dead Ray ends this process. Its actors have died, or soon will, with their searches."""
+        """Any call to a dead Ray would end this process. Its actors have died, or soon will, with their sessions."""
         self._note("Ray has died; drivers are threads of this process from now on")
         dead, self._executor = self._executor, ThreadExecutor()
         for entry in self.searches().values():
@@ -176,7 +176,7 @@ class DriverSupervisor:
         dead.close()
 
     def _stop_drivers(self) -> None:
-        """Stop all turns, wait for them a while, and end what is left with the executor."""
+        """Stop all sessions and wait for them; the rest ends with the executor."""
         running = [entry for entry in self.searches().values() if entry.state is DriverState.DRIVING]
         if self._executor.is_alive:
             for entry in running:
@@ -201,18 +201,18 @@ class DriverSupervisor:
             self._entries[entry.search.search_id] = entry
 
     def _remove(self, ended: SupervisedSearch) -> None:
-        """One that somebody has asked for again meanwhile has another turn, which ends at once."""
+        """Remove a search, unless it was requested again meanwhile: its new session then ends at once."""
         with self._lock:
             self._store({name: entry for name, entry in self._entries.items() if entry is not ended})
 
     def _store(self, entries: dict[str, SupervisedSearch]) -> None:
-        """On disk first: a search that a full disk keeps from being taken is refused, and not driven all the same."""
+        """Write the searches to disk first: if the disk is full, the request fails and the search is not driven."""
         self._state_dir.write_searches({name: each.search for name, each in entries.items()})
         self._entries = entries
 
 
 def _record_of(search: ServiceSearch) -> SearchRecord | None:
-    """The search as its journal tells it; None where that cannot be read now."""
+    """The search as in its journal; None if that cannot be read now."""
     try:
         with closing(Journal(SearchFolder(search.folder).journal)) as journal:
             return search_of(journal.path, search.search_id, journal.read())
@@ -221,5 +221,5 @@ def _record_of(search: ServiceSearch) -> SearchRecord | None:
 
 
 def _num_active(record: SearchRecord | None) -> int:
-    """The trials of the search that have not ended."""
+    """Number of trials of the search that have not ended."""
     return 0 if record is None else sum(not trial.state.is_ended for trial in record.trials)

@@ -1,4 +1,4 @@
-"""What an examination finds: one sentence each, how bad it is, and what to do."""
+"""Findings of the doctor: a sentence, a level, and what to do."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ DOCTOR_SCHEMA = "parlay.doctor/1"
 
 
 class Level(str, Enum):
-    """OK: as it should be. NOTE: worth knowing. WARNING: may cost time or results. ERROR: a search would fail, or what
-    it measures would be wrong."""
+    """OK: as expected. NOTE: worth knowing. WARNING: may cost time or results. ERROR: a search would fail or measure
+    wrong."""
 
     __str__ = str.__str__
 
@@ -25,7 +25,7 @@ class Level(str, Enum):
 
 
 class Area(str, Enum):
-    """What is examined, in the order in which it is told."""
+    """Areas of the report, in their order."""
 
     __str__ = str.__str__
 
@@ -41,7 +41,8 @@ class Area(str, Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """`name` is a short stable word, `message` a sentence with the numbers; `fix` is there unless the level is OK."""
+    """`name` is a short stable identifier, `message` a sentence with the numbers; `fix` is set unless the level is
+    OK."""
 
     name: str
     level: Level
@@ -97,7 +98,7 @@ def error(name: str, message: str, fix: str) -> Finding:
 
 
 def problem_findings(problems: Iterable[Problem]) -> Iterator[Finding]:
-    """What is wrong with what the user gave, each under its own code."""
+    """Problems of user input as errors, each named by its code."""
     for problem in problems:
         where = ":".join(str(part) for part in (problem.file, problem.line) if part is not None)
         subject = ": ".join(part for part in (where, problem.key) if part)

@@ -1,4 +1,4 @@
-"""The work directory: whether jobs can write there, whether the nodes see it, whether it has room."""
+"""Checks of the work directory: writable, visible to the nodes, free space."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ _OTHER_FOLDER = "name another: work_dir in the search file, or --work-dir"
 
 
 def check_folder(path: Path, runs_on_nodes: bool, is_sandbox: bool) -> Iterator[Finding]:
-    """Of a work directory that is allowed as such (orchestrator/preflight/work_dir.py); it need not be there yet.
+    """Check a work directory that orchestrator/preflight/work_dir.py accepts; it need not exist.
 
-    `runs_on_nodes`: jobs of other machines write into it. What is tried is tried in a folder of its own beside it,
-    which is gone again.
+    `runs_on_nodes`: jobs on other machines write to it. The write test uses a folder of its own, which is removed.
     """
     nearest = next(folder for folder in (path, *path.parents) if folder.exists())
     words = "is there" if nearest == path else f"will be made in {nearest}"
@@ -37,7 +36,7 @@ def check_folder(path: Path, runs_on_nodes: bool, is_sandbox: bool) -> Iterator[
 
 
 def sharing_finding(path: Path, kind: str | None, runs_on_nodes: bool, is_sandbox: bool) -> Finding:
-    """`kind` is the type of its file system; only a job on another node can prove that nodes see it."""
+    """Finding about the file system, whose type is `kind`; only a job on another node can prove that nodes share it."""
     named = f"{path} lies on {kind or 'a file system of unknown type'}"
     if not runs_on_nodes:
         return ok("file_system", f"{named}; all ranks run on this machine")
@@ -50,10 +49,8 @@ def sharing_finding(path: Path, kind: str | None, runs_on_nodes: bool, is_sandbo
 
 
 def write_access_findings(path: Path) -> Iterator[Finding]:
-    """Whether a group may rename what lies on this way, and put theirs there; the one deepest down is named.
-
-    Whoever else could is refused before.
-    """
+    """Findings for the deepest folder on the path in which a group may rename files. Wider access is refused
+    earlier."""
     for swapper in [*untrusted_writers(path)][-1:]:
         words = f"{swapper.words} may write in {swapper.path}, and could put a folder of theirs in the place of yours"
         if swapper.path.stat().st_uid == os.geteuid():
@@ -63,7 +60,7 @@ def write_access_findings(path: Path) -> Iterator[Finding]:
 
 
 def writing_findings(nearest: Path) -> Iterator[Finding]:
-    """What happens to a file that is written, synced and renamed there; and by whose clock its time is."""
+    """Write, sync and rename a file, and compare the file system's clock with this machine's."""
     tried = nearest / f".parlay-doctor-{secrets.token_hex(4)}"
     try:
         tried.mkdir(mode=0o700)
@@ -83,7 +80,7 @@ def writing_findings(nearest: Path) -> Iterator[Finding]:
 
 
 def clock_finding(apart_s: float) -> Finding:
-    """How far the clocks of this machine and of the file system are apart at least."""
+    """Finding for a clock difference of at least `apart_s`."""
     if apart_s <= CLOCK_SLACK_S:
         return ok("clock", "this machine's clock agrees with the file system's")
     words = f"this machine's clock and the file system's are {apart_s:.0f} s apart"
@@ -91,7 +88,7 @@ def clock_finding(apart_s: float) -> Finding:
 
 
 def room_findings(nearest: Path) -> Iterator[Finding]:
-    """Free space and free files, as far as the file system tells: a quota may be less."""
+    """Free space and free inodes of the file system; a quota may be lower."""
     found = os.statvfs(nearest)
     free_gib = found.f_bavail * found.f_frsize / 2**30
     if free_gib < MIN_FREE_GIB:

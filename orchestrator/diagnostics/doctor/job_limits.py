@@ -1,7 +1,7 @@
-"""The smallest and the largest job of a search, compared with what the cluster's partitions, nodes and accounts allow.
+"""Compares the smallest and the largest job of a search with limits of partitions, nodes, accounts and QOS.
 
-`sbatch --test-only` is asked too, but takes a job of two hours on a partition of one where limits are not enforced, and
-does not say which of several limits is met; so all that can be compared is compared here.
+`sbatch --test-only` is used too, but it accepts a job of two hours on a partition of one hour if limits are not
+enforced, and does not name the limit that applies. So every limit that can be compared is compared here.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _QosLimit:
 
 @dataclass(frozen=True)
 class SlurmSnapshot:
-    """What Slurm told, asked once. `association_limits` is None where there is no accounting, or it does not answer."""
+    """Slurm's answers, each queried once. `association_limits` is None without accounting."""
 
     partitions: tuple[PartitionSnapshot, ...]
     nodes: tuple[NodeSnapshot, ...]
@@ -61,7 +61,7 @@ class SlurmSnapshot:
 
     @classmethod
     def query(cls, slurm: Slurm) -> SlurmSnapshot:
-        """Raises SlurmUnreachable where the controller does not answer."""
+        """Query Slurm. Raises SlurmUnreachable if the controller does not answer."""
         association_limits = None
         with suppress(SlurmUnreachable):
             association_limits = slurm.association_limits()
@@ -69,7 +69,7 @@ class SlurmSnapshot:
 
 
 def check_jobs(slurm: Slurm, spec: SearchSpec, space: SearchSpace) -> Iterator[Finding]:
-    """Everything that Slurm could have against the search's jobs."""
+    """Check the search's jobs against everything that Slurm reports."""
     cluster, requests = SlurmSnapshot.query(slurm), list(smallest_and_largest(spec, space))
     options, section, jobs = requests[0].options, spec.launcher.slurm, spec.search.parallel_trials
     partitions = list(partition_findings(options, requests[0], cluster))
@@ -92,7 +92,7 @@ def check_jobs(slurm: Slurm, spec: SearchSpec, space: SearchSpace) -> Iterator[F
 
 
 def partition_findings(options: JobOptions, request: JobRequest, cluster: SlurmSnapshot) -> Iterator[Finding]:
-    """Whether the partitions are there, open, and let the user in."""
+    """Check that the partitions exist, are up and admit the user."""
     known = ", ".join(partition.name for partition in cluster.partitions) or "none"
     found = named_partitions(request, cluster.partitions)
     fix = f"set launcher.slurm.partition to one of: {known}"
@@ -107,7 +107,7 @@ def partition_findings(options: JobOptions, request: JobRequest, cluster: SlurmS
 
 
 def account_findings(options: JobOptions, cluster: SlurmSnapshot) -> Iterator[Finding]:
-    """Whether accounting knows the user by the account and the QOS that the jobs are to have."""
+    """Check the account and the QOS of the jobs against the user's associations."""
     association_limits = cluster.association_limits
     if association_limits is None:
         return
@@ -126,7 +126,7 @@ def account_findings(options: JobOptions, cluster: SlurmSnapshot) -> Iterator[Fi
 
 
 def gpu_kind_findings(accelerator: str, request: JobRequest, cluster: SlurmSnapshot) -> Iterator[Finding]:
-    """Whether the nodes' GPUs are of the kind that the search file says, as far as the site's names tell."""
+    """Compare the GPU types of the nodes with cluster.accelerator, if their names show one."""
     partitions = {partition.name for partition in named_partitions(request, cluster.partitions)}
     kinds = {kind for node in cluster.nodes if node.partition in partitions for kind in node.gpu_kinds}
     wanted, found = (
@@ -143,7 +143,7 @@ def gpu_kind_findings(accelerator: str, request: JobRequest, cluster: SlurmSnaps
 
 
 def job_findings(request: JobRequest, cluster: SlurmSnapshot, is_smallest: bool) -> Iterator[Finding]:
-    """Whether enough of the nodes that could run this job are up now."""
+    """Check that enough nodes that fit this job are up."""
     if shortages(request, cluster.nodes):
         return
     if (words := wait_reason(request, cluster.nodes)) is None:
@@ -155,7 +155,7 @@ def job_findings(request: JobRequest, cluster: SlurmSnapshot, is_smallest: bool)
 
 
 def test_findings(slurm: Slurm, request: JobRequest, spec: SearchSpec) -> Iterator[Finding]:
-    """What sbatch --test-only says of a job that we know nothing against."""
+    """Result of sbatch --test-only for a job without known errors."""
     tested = slurm.test(request)
     if tested.status is SubmitStatus.REFUSED:
         problem = with_locations(InputError(refusal_problem(request, tested.message, spec)), spec).problems[0]
@@ -168,7 +168,7 @@ def test_findings(slurm: Slurm, request: JobRequest, spec: SearchSpec) -> Iterat
 def parallel_findings(
     parallel_trials: int, options: JobOptions, partitions: Sequence[PartitionSnapshot], cluster: SlurmSnapshot
 ) -> Iterator[Finding]:
-    """How many jobs the user may have at once, beside search.parallel_trials."""
+    """Compare search.parallel_trials with the user's limits on jobs."""
     submit, running = _most_jobs(options, partitions, cluster)
     if parallel_trials > submit:
         words = f"search.parallel_trials is {parallel_trials}, you may have {submit:g} jobs in the queue"
@@ -181,7 +181,7 @@ def parallel_findings(
 
 
 def _limit_errors(request: JobRequest, cluster: SlurmSnapshot) -> Iterator[Finding]:
-    """What keeps this job from ever starting, by our own comparison."""
+    """Limits that would keep this job from ever starting."""
     partitions = named_partitions(request, cluster.partitions)
     qos = None if cluster.association_limits is None else cluster.association_limits.qos_of(request.options)
     if (words := beyond_limits(request, partitions, qos or NO_OVERRIDES)) is not None:
@@ -203,7 +203,7 @@ def _limit_errors(request: JobRequest, cluster: SlurmSnapshot) -> Iterator[Findi
 def _accounting_errors(
     request: JobRequest, partitions: Sequence[PartitionSnapshot], cluster: SlurmSnapshot
 ) -> Iterator[Finding]:
-    """Limits that accounting puts on a single job, of the QOS and of the account."""
+    """Limits of the QOS and the account on a single job."""
     options, other = request.options, "name another launcher.slurm.qos or partition"
     walls_s = [association.max_wall_s for association in _associations(options, cluster)]
     wall_s = _first_limit(_qos_limit(_WALL, options, partitions, cluster).value, walls_s)
@@ -221,7 +221,8 @@ def _accounting_errors(
 
 
 def _closed_findings(found: Sequence[PartitionSnapshot], options: JobOptions, fix: str) -> Iterator[Finding]:
-    """Of partitions that are closed, or closed to this user: remarks where another one that is named takes the jobs."""
+    """Findings for partitions that are down or not open to the user; notes if another named partition takes the
+    jobs."""
     entered = [partition for partition in found if not list(_access_findings(partition, options, fix))]
     is_open = any(partition.state_text == "UP" for partition in entered)
     for partition in found:
@@ -237,7 +238,7 @@ def _as_note(finding: Finding, partition: PartitionSnapshot) -> Finding:
 
 
 def _in_open_partitions(request: JobRequest, cluster: SlurmSnapshot) -> JobRequest:
-    """The request for those of its partitions that let the user in, as if it named no others."""
+    """Return the request without those of its partitions that do not admit the user."""
     named = named_partitions(request, cluster.partitions)
     entered = [partition.name for partition in named if not list(_access_findings(partition, request.options, ""))]
     if request.options.partition is None or not entered:
@@ -274,7 +275,7 @@ def _qos_finding(name: str, associations: Sequence[Association], association_lim
 def _most_jobs(
     options: JobOptions, partitions: Sequence[PartitionSnapshot], cluster: SlurmSnapshot
 ) -> tuple[float, float]:
-    """In the queue, and running; infinite where nothing is said."""
+    """Limits on queued and running jobs; infinite if unlimited."""
     associations = _associations(options, cluster)
     submit, running = (_qos_limit(limit, options, partitions, cluster).value for limit in (_SUBMIT, _RUNNING))
     return (
@@ -284,7 +285,7 @@ def _most_jobs(
 
 
 def _first_limit(of_qos: float, of_accounts: Sequence[float]) -> float:
-    """Slurm asks the account only for what the QOS leaves open. Of several accounts the most lenient may pay."""
+    """Slurm applies the account's limit only if the QOS sets none. Of several accounts the most lenient counts."""
     return of_qos if of_qos < math.inf else max(of_accounts, default=math.inf)
 
 
@@ -295,7 +296,7 @@ def _associations(options: JobOptions, cluster: SlurmSnapshot) -> tuple[Associat
 def _qos_limit(
     limit: Callable[[Qos], float], options: JobOptions, partitions: Sequence[PartitionSnapshot], cluster: SlurmSnapshot
 ) -> _QosLimit:
-    """What the QOS allow: the first that says it holds, and of several partitions the most lenient may take the job."""
+    """Limit by QOS: the first QOS that sets it counts; of several partitions the most lenient."""
     orders = [_qos_by_precedence(partition.qos, options, cluster) for partition in partitions]
     limits = [
         next((_QosLimit(limit(q), q.name) for q in order if limit(q) < math.inf), _QosLimit()) for order in orders
@@ -304,7 +305,7 @@ def _qos_limit(
 
 
 def _qos_by_precedence(of_partition: str | None, options: JobOptions, cluster: SlurmSnapshot) -> list[Qos]:
-    """The QOS that hold for a job in a partition of this own QOS, as Slurm asks them."""
+    """QOS of a job in a partition with this QOS, in Slurm's order of precedence."""
     if cluster.association_limits is None:
         return []
     of_job, own = cluster.association_limits.qos_of(options), cluster.association_limits.qos(of_partition)
@@ -319,7 +320,7 @@ def _format_partition(partition: PartitionSnapshot) -> str:
 
 
 def _accelerator_family(name: str) -> str | None:
-    """The accelerator's, where the name holds one as a word: `nvidia_a100_80gb` is an a100, no a10."""
+    """Accelerator family in the name, matched as a word: `nvidia_a100_80gb` is an a100, not an a10."""
     lowered = name.lower()
     return next((f for f in _FAMILIES if re.search(rf"(?<![a-z0-9]){f}(?![0-9])", lowered)), None)
 

@@ -1,4 +1,4 @@
-"""The machine that Parlay itself runs on: Python, libraries, what the shell allows."""
+"""Checks of the machine that runs Parlay: Python, libraries, umask, limits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LIMITS = {
 
 
 def check_machine() -> Iterator[Finding]:
-    """Python, libraries, umask, limits, and other work."""
+    """Check Python, libraries, umask, limits and load."""
     try:
         yield python_finding(platform.python_version(), metadata("parlay")["Requires-Python"])
         yield from library_findings(requires("parlay") or (), _installed)
@@ -46,7 +46,7 @@ def check_machine() -> Iterator[Finding]:
 
 
 def python_finding(found: str, wanted: str) -> Finding:
-    """`wanted` is as a package says it: `>=3.11`."""
+    """Compare a Python version with a requirement such as `>=3.11`."""
     if Requirement(f"python{wanted}").specifier.contains(found, prereleases=True):
         return ok("python", f"Python {found}")
     words = f"{sys.executable} is Python {found}, Parlay needs {wanted}"
@@ -54,9 +54,9 @@ def python_finding(found: str, wanted: str) -> Finding:
 
 
 def library_findings(wanted: Iterable[str], installed: Callable[[str], str | None]) -> Iterator[Finding]:
-    """One for each library that is missing or of another version than is wanted, or one where all are well.
+    """One error per missing or mismatched library, or one OK.
 
-    What an extra adds is looked at where it is used.
+    Requirements of extras are checked where they are used.
     """
     needed = [r for r in map(Requirement, wanted) if r.marker is None or r.marker.evaluate({"extra": ""})]
     faults = [words for requirement in needed if (words := _library_fault(requirement, installed)) is not None]
@@ -66,7 +66,7 @@ def library_findings(wanted: Iterable[str], installed: Callable[[str], str | Non
 
 
 def umask_finding(umask: int | None) -> Finding:
-    """Of the shell that started Parlay, which keeps to its own: jobs of a recipe and other tools write with that."""
+    """Finding for the umask of the shell. Parlay sets its own; a recipe's jobs and other tools use the shell's."""
     if umask is None or umask & 0o002:
         return ok("umask", "what Parlay writes is yours alone (umask 077)")
     words = f"your shell's umask is {umask:03o}: whatever but Parlay writes, everybody may write"
@@ -74,7 +74,7 @@ def umask_finding(umask: int | None) -> Finding:
 
 
 def limit_findings(limits: Mapping[str, int]) -> Iterator[Finding]:
-    """Of the shell's soft limits, by the names of `_LIMITS`; resource.RLIM_INFINITY for none."""
+    """Findings for the shell's soft limits, keyed as in `_LIMITS`; resource.RLIM_INFINITY for none."""
     found = list(_limit_faults(limits))
     yield from found or [ok("limits", "the shell's limits leave room for a driver")]
 
@@ -115,7 +115,7 @@ def _installed(name: str) -> str | None:
 
 
 def _umask_of_shell() -> int | None:
-    """Of the process that started this one; None where the kernel does not tell."""
+    """Umask of the parent process; None if the kernel does not show it."""
     try:
         status = Path(f"/proc/{os.getppid()}/status").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,6 +1,6 @@
-"""How the ranks of a job talked with each other, in NCCL's own words of its logs. Pure.
+"""Transports that NCCL chose, parsed from the ranks' logs. Pure.
 
-What is read is what NCCL 2.4 to 2.29, RCCL and the libfabric plugin say with NCCL_DEBUG=INFO.
+Covers the output of NCCL 2.4 to 2.29, RCCL and the libfabric plugin with NCCL_DEBUG=INFO.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _REASONS = re.compile(
 
 @dataclass(frozen=True)
 class NcclLog:
-    """What a rank's NCCL chose. `network` is its word for what joins nodes (IB, Socket, AWS Libfabric), `provider` what
-    libfabric uses below it (cxi on Slingshot, efa on EC2); None where the log does not say.
+    """NCCL's choices on a rank. `network` is NCCL's name for the network (IB, Socket, AWS Libfabric), `provider` the
+    libfabric provider (cxi on Slingshot, efa on EC2); None if the log does not show it.
 
-    `between_nodes` are the transports of channels that leave the node (NET/IB/GDRDMA), `in_node` of the others
-    (P2P/IPC, SHM); numbers of devices are left out. `reasons` are lines that may tell why it chose so.
+    `between_nodes` are the transports of channels between nodes (NET/IB/GDRDMA), `in_node` those within a node
+    (P2P/IPC, SHM), without device numbers. `reasons` are log lines that may explain the choice.
     """
 
     version: str | None = None
@@ -49,7 +49,7 @@ class NcclLog:
 
     @property
     def is_tcp(self) -> bool:
-        """Whether nodes talk by TCP, libfabric's too: a channel that did tells more than what was chosen first."""
+        """True if nodes communicate over TCP, also by libfabric. Channels in use count more than the initial choice."""
         used = self.between_nodes or {f"NET/{self.network}"}
         if any(via.startswith(f"NET/{SOCKET}") for via in used):
             return True
@@ -58,13 +58,13 @@ class NcclLog:
 
     @property
     def name(self) -> str:
-        """The transport between nodes, for people; "" where the log does not say."""
+        """Transport between nodes, for display; "" if unknown."""
         chosen = ", ".join(sorted(self.between_nodes)) or (f"NET/{self.network}" if self.network else "")
         return f"{chosen} (libfabric provider {self.provider})" if chosen and self.provider else chosen
 
 
 def parse_nccl_log(text: str) -> NcclLog:
-    """Of a rank's log, in which anything else may stand too."""
+    """Parse a rank's log, which may contain other output."""
     via = [match[1] for match in _VIA.finditer(text)]
     version, network, provider = (pattern.search(text) for pattern in (_VERSION, _NETWORK, _PROVIDER))
     return NcclLog(
@@ -78,7 +78,7 @@ def parse_nccl_log(text: str) -> NcclLog:
 
 
 def merge_logs(logs: Iterable[NcclLog]) -> NcclLog:
-    """What all ranks' logs say together; the first that names a thing names it."""
+    """Merge the logs of all ranks; the first value found wins."""
     every = list(logs)
     return NcclLog(
         version=next((log.version for log in every if log.version), None),
@@ -91,5 +91,5 @@ def merge_logs(logs: Iterable[NcclLog]) -> NcclLog:
 
 
 def _without_numbers(via: str) -> str:
-    """`NET/IB/3/GDRDMA` is NET/IB/GDRDMA, and `NET/IB/0(0)/GDRDMA` too."""
+    """`NET/IB/3/GDRDMA` and `NET/IB/0(0)/GDRDMA` become NET/IB/GDRDMA."""
     return "/".join(part for part in via.split("/") if not re.fullmatch(r"[0-9]+(\([0-9]+\))?", part))

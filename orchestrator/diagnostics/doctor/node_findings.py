@@ -1,4 +1,4 @@
-"""What the ranks of a job saw, judged: the folder they share, clocks, GPUs, cores, transport, bandwidth. Pure."""
+"""Findings from a node probe: shared folder, clocks, GPUs, cores, transport, bandwidth. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NETWORK_FIX = (
 
 @dataclass(frozen=True)
 class JobTimestamps:
-    """UTC seconds by this machine's clock: when the job was handed over, and when its answer was read."""
+    """UTC seconds by this machine's clock: submission of the job, and arrival of its results."""
 
     submitted: float
     answered: float
@@ -34,7 +34,7 @@ class JobTimestamps:
 def probe_findings(
     probe: NodeProbeReport, world: Cluster, nccl: NcclLog, timestamps: JobTimestamps
 ) -> Iterator[Finding]:
-    """Everything that the ranks of `world` tell; `nccl` is what their logs say together."""
+    """All findings from the probe of the ranks of `world`; `nccl` is the merged log of all ranks."""
     yield software_finding(probe.ranks)
     yield sharing_finding(probe.ranks)
     yield clock_finding(probe.ranks, timestamps)
@@ -45,7 +45,7 @@ def probe_findings(
 
 
 def software_finding(ranks: Sequence[RankProbe]) -> Finding:
-    """Which Python and torch ran, on all ranks the same."""
+    """Compare Python and torch of all ranks."""
     found = {(r.python, r.torch, r.cuda): r for r in reversed(ranks)}
     words = "; ".join(
         f"Python {r.python} at {r.executable}, torch {r.torch}" + (f", CUDA or ROCm {r.cuda}" if r.cuda else "")
@@ -58,7 +58,7 @@ def software_finding(ranks: Sequence[RankProbe]) -> Finding:
 
 
 def sharing_finding(ranks: Sequence[RankProbe]) -> Finding:
-    """Whether every rank saw in the job's folder what every other had written there."""
+    """Check that every rank saw the files of all others in the job's folder."""
     blind = [rank for rank in ranks if rank.unseen]
     if not blind:
         return ok(
@@ -72,7 +72,7 @@ def sharing_finding(ranks: Sequence[RankProbe]) -> Finding:
 
 
 def clock_finding(ranks: Sequence[RankProbe], timestamps: JobTimestamps) -> Finding:
-    """How far the nodes' clocks are from each other, and, at least, from this machine's."""
+    """Compare the nodes' clocks with each other and with this machine's."""
     clocks = [rank.clock_s for rank in ranks]
     between_s = max(clocks) - min(clocks)
     off_s = max(max(clocks) - timestamps.answered, timestamps.submitted - min(clocks), 0.0)
@@ -85,7 +85,7 @@ def clock_finding(ranks: Sequence[RankProbe], timestamps: JobTimestamps) -> Find
 
 
 def gpus_finding(ranks: Sequence[RankProbe]) -> Finding:
-    """Whether each rank has a GPU of its own."""
+    """Check that each rank has its own GPU."""
     users: dict[tuple[str, str | None], list[int]] = defaultdict(list)
     for rank in ranks:
         users[rank.node, rank.gpu].append(rank.rank)
@@ -101,7 +101,7 @@ def gpus_finding(ranks: Sequence[RankProbe]) -> Finding:
 
 
 def cores_finding(ranks: Sequence[RankProbe]) -> Finding:
-    """How many cores ranks may run on; a launcher that binds badly puts them all on one."""
+    """Check the cores that ranks may use; a wrong binding puts all ranks on one core."""
     by_node: dict[str, list[RankProbe]] = defaultdict(list)
     for rank in ranks:
         by_node[rank.node].append(rank)
@@ -116,7 +116,7 @@ def cores_finding(ranks: Sequence[RankProbe]) -> Finding:
 
 
 def communication_findings(probe: NodeProbeReport, world: Cluster, nccl: NcclLog) -> Iterator[Finding]:
-    """How ranks talked, and how fast: in a node, and over all of them."""
+    """Transport and bandwidth, within a node and over all ranks."""
     whole = _reached_gb_per_s(probe, world.num_gpus)
     wanted = _wanted_gb_per_s(world, world.num_gpus)
     if world.accelerator.name == "cpu":
@@ -133,7 +133,7 @@ def communication_findings(probe: NodeProbeReport, world: Cluster, nccl: NcclLog
 
 
 def transport_finding(nccl: NcclLog, world: Cluster, reached: float | None, wanted: float | None) -> Finding:
-    """By what the nodes talk; TCP is an error where there is a fabric, unless it is as fast."""
+    """Transport between nodes; TCP is an error if there is a fabric, unless it is as fast."""
     if not nccl.name:
         words = "NCCL's words of its transport are not in the ranks' logs"
         return warning("transport", words, "see whether NCCL_DEBUG is changed by the setup file or a module")
@@ -169,7 +169,7 @@ def _bandwidth_findings(
 
 
 def _reached_gb_per_s(probe: NodeProbeReport, num_ranks: int) -> float | None:
-    """Bus bandwidth of the large all-reduces of so many ranks; None where none were made."""
+    """Bus bandwidth of the large all-reduces of this many ranks; None if not measured."""
     found = [
         time.bus_gb_per_s
         for time in probe.groups

@@ -1,4 +1,4 @@
-"""One real job on two nodes, or on the one there is, whose ranks say what they see."""
+"""Runs a probe job on two nodes, or on the only one, and turns its results into findings."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _LOG_BYTES = 4 * 2**20
 
 
 def probe_cluster(cluster: Cluster) -> Cluster:
-    """Two whole nodes, where there are two."""
+    """Two whole nodes, or the only one."""
     return replace(cluster, num_nodes=min(2, cluster.num_nodes))
 
 
 def submit_test(
     launcher: Launcher, folder: SearchFolder, spec: SearchSpec, callbacks: JobCallbacks
 ) -> Iterator[Finding]:
-    """Run the job to its end and judge what its ranks saw. `folder` is new; its name is the id the job runs under.
+    """Run the probe job and yield findings. `folder` is new; its name is the search id of the job.
 
     Raises LaunchRefused, and KeyboardInterrupt after a requested stop.
     """
@@ -68,18 +68,18 @@ def submit_test(
 
 
 def nccl_log(request: LaunchRequest) -> NcclLog:
-    """What NCCL says in the logs of all ranks."""
+    """NCCL's output in the logs of all ranks."""
     return merge_logs(parse_nccl_log(_read(log)) for log in request.folder.rank_logs())
 
 
 def _read(log: Path) -> str:
-    """Of its beginning, where transports are chosen."""
+    """Beginning of the log, where transports are chosen."""
     with open_plain(log) as stream:
         return stream.read(_LOG_BYTES).decode("utf-8", errors="replace")
 
 
 def _failure(status: LaunchStatus, request: LaunchRequest) -> Finding:
-    """In the words of the rank that told it, else in the launcher's."""
+    """Error in the words of the failed rank, else of the launcher."""
     fix = f"see the logs in {request.folder.path}"
     if (told := rank_failure(request.folder, status)) is not None:
         return error("job", told[1], fix)

@@ -1,4 +1,4 @@
-"""What the ranks will run with: their Python, its torch, their GPUs, and whether a selftest has passed with these."""
+"""Checks of the ranks' software: Python, torch, GPUs, and the last selftest."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ print(json.dumps(found))
 
 @dataclass(frozen=True)
 class InterpreterInfo:
-    """What an interpreter answered; None for what it has not, `torch_error` says why torch is not there."""
+    """Versions reported by an interpreter; None if absent. `torch_error` is the reason why torch cannot be imported."""
 
     python: str
     torch: str | None = None
@@ -50,7 +50,8 @@ class InterpreterInfo:
 
 
 def check_ranks(spec: SearchSpec, home: Path, submits: bool) -> Iterator[Finding]:
-    """Of this machine's ranks all of it; of others' only a job can tell, which `submits` says will follow."""
+    """Check the software of ranks on this machine. On other nodes only a job can; `submits` says that one will
+    follow."""
     torch = None
     if ranks_run_here(spec):
         software = probe_interpreter(python_of(spec))
@@ -68,7 +69,7 @@ def check_ranks(spec: SearchSpec, home: Path, submits: bool) -> Iterator[Finding
 
 
 def selftest_findings(spec: SearchSpec, home: Path, torch: str | None) -> Iterator[Finding]:
-    """Of the last selftest on such a machine; `torch` is the version that ranks will run with, where known."""
+    """Finding for the last selftest on this kind of machine; `torch` is the ranks' version, None if unknown."""
     if spec.trainer.kind != "parlay":
         return
     try:
@@ -80,7 +81,7 @@ def selftest_findings(spec: SearchSpec, home: Path, torch: str | None) -> Iterat
 
 
 def probe_interpreter(python: str) -> InterpreterInfo | Finding:
-    """What the interpreter has, or what is wrong with it."""
+    """Return the interpreter's versions, or an error."""
     fix = "name the Python whose torch the ranks shall use as trainer.python"
     if shutil.which(python) is None:
         return error("ranks_python", f"{python} is not an executable on this machine", fix)
@@ -96,7 +97,7 @@ def probe_interpreter(python: str) -> InterpreterInfo | Finding:
 
 
 def interpreter_findings(found: InterpreterInfo, spec: SearchSpec) -> Iterator[Finding]:
-    """Whether the search's trials can run with it."""
+    """Check that the search's trials can run with this interpreter."""
     python = python_of(spec)
     if Version(found.python) < Version(MIN_PYTHON):
         words = f"{python} is Python {found.python}, ranks need {MIN_PYTHON}"
@@ -110,9 +111,9 @@ def interpreter_findings(found: InterpreterInfo, spec: SearchSpec) -> Iterator[F
 
 
 def selftest_finding(accelerator: str, tests: Mapping[str, Any], torch: str | None) -> Finding:
-    """When this kind of machine was tested last, with what result, and whether torch is still the same.
+    """Compare the last selftest with the current setup.
 
-    `tests` is what selftest.json of Parlay's home holds, `torch` the version that ranks will run with, where known.
+    `tests` are the entries of selftest.json in Parlay's home, `torch` the ranks' version, None if unknown.
     """
     last, fix = tests.get(accelerator), "parlay selftest SEARCH.YAML"
     if last is None:
@@ -147,7 +148,7 @@ def _torch_findings(found: InterpreterInfo, python: str, spec: SearchSpec) -> It
 
 
 def old_torch_finding(torch: str, python: str) -> Finding | None:
-    """An error where Parlay's own trainer cannot use a torch as old as that."""
+    """Error if torch is too old for Parlay's trainer, else None."""
     if Version(torch.partition("+")[0]) >= Version(MIN_TORCH):
         return None
     words = f"{python} has torch {torch}, {MIN_TORCH} is the oldest that can be used"

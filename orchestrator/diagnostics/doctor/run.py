@@ -1,4 +1,4 @@
-"""All checks in their order: what can be asked is asked, and what hangs or fails costs its own findings only."""
+"""Runs all checks in order. A check that hangs or fails loses only its own findings."""
 
 from __future__ import annotations
 
@@ -37,8 +37,10 @@ Check = Callable[[], Iterator[Finding]]
 
 @dataclass(frozen=True)
 class DoctorTarget:
-    """What is examined: a search, or without one what any search would meet. `kind` is the launcher's, None where
-    nobody has said it; `ledger_url` is the one that was given."""
+    """Target of the checks: a search, or None for this machine in general.
+
+    `kind` is the launcher's, None if not given. `ledger_url` is the one given.
+    """
 
     spec: SearchSpec | None
     kind: str | None
@@ -48,12 +50,12 @@ class DoctorTarget:
 
     @property
     def uses_slurm(self) -> bool:
-        """Whether its ranks are jobs; where nobody says, they are wherever there is a Slurm."""
+        """True if the ranks are Slurm jobs; without a launcher, True if Slurm's commands are installed."""
         return self.kind.startswith("slurm") if self.kind else self.has_commands
 
     @cached_property
     def settings(self) -> SlurmSettings | None:
-        """Slurm's configuration; None where it does not answer."""
+        """Slurm's configuration; None if Slurm does not answer."""
         try:
             return self.slurm.settings()
         except SlurmUnreachable:
@@ -65,7 +67,7 @@ class DoctorTarget:
 
 
 def run_checks(target: DoctorTarget, on_area: Callable[[Area], None] = lambda area: None) -> DoctorReport:
-    """Everything but a job; `on_area` of each area before it is looked at. Nothing is launched, and nothing is left."""
+    """Run all checks except the probe job; `on_area` is called before each area. Launches and leaves nothing."""
     areas = []
     for area, check in _checks(target, _search_space(target.spec)):
         on_area(area)
@@ -74,7 +76,7 @@ def run_checks(target: DoctorTarget, on_area: Callable[[Area], None] = lambda ar
 
 
 def findings_with_timeout(area: Area, check: Check, limit_s: float = AREA_LIMIT_S) -> list[Finding]:
-    """What the check found until it ended, failed or had had its time."""
+    """Findings of a check until it ended, failed or timed out."""
     found: list[Finding] = []
 
     def work() -> None:
@@ -91,7 +93,7 @@ def findings_with_timeout(area: Area, check: Check, limit_s: float = AREA_LIMIT_
 
 
 def check_search(spec: SearchSpec) -> Iterator[Finding]:
-    """What a new search would be refused for, but for places and Slurm, which have areas of their own."""
+    """Check everything that would refuse a new search, except folders and Slurm, which have their own areas."""
     space = candidates_of(spec)
     cluster = spec.cluster
     size = f"{cluster.num_nodes} x {cluster.gpus_per_node} {cluster.accelerator.name}"
@@ -111,7 +113,7 @@ def check_search(spec: SearchSpec) -> Iterator[Finding]:
 
 
 def _checks(target: DoctorTarget, space: SearchSpace | None) -> Iterator[tuple[Area, Check]]:
-    """In the order in which they are told; each is asked for once the one before is done."""
+    """Yield areas and their checks in display order."""
     spec = target.spec
     if spec is not None:
         yield Area.SEARCH, lambda: check_search(spec)
@@ -130,7 +132,7 @@ def _checks(target: DoctorTarget, space: SearchSpace | None) -> Iterator[tuple[A
 
 
 def _search_space(spec: SearchSpec | None) -> SearchSpace | None:
-    """None where there is none, which the search file's own check tells."""
+    """Search space of the spec; None if it is invalid, which check_search reports."""
     try:
         return None if spec is None else candidates_of(spec)
     except InputError:
@@ -164,7 +166,7 @@ def _check_places(spec: SearchSpec, target: DoctorTarget) -> Iterator[Finding]:
 
 
 def _check_records(target: DoctorTarget) -> Iterator[Finding]:
-    """Each by itself: a ledger that is refused says nothing of MLflow."""
+    """Check home, ledger and MLflow independently of each other."""
     found: list[Finding] = []
     tracking = target.spec.tracking if target.spec else TrackingSection()
     checks: Sequence[Check] = (
@@ -180,7 +182,7 @@ def _check_records(target: DoctorTarget) -> Iterator[Finding]:
 
 @contextmanager
 def _errors_as_findings(area: str, found: list[Finding]) -> Iterator[None]:
-    """Within this block what is refused, or cannot be had, is a finding like others."""
+    """Within this block errors are appended as findings."""
     try:
         yield
     except InputError as refused:

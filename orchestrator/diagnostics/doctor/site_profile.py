@@ -1,4 +1,4 @@
-"""The profile of launcher.slurm.site, which is what users report of a cluster, against what Slurm says of this one."""
+"""Compares the profile of launcher.slurm.site, contributed by users, with Slurm's own answers."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def site_findings(
     partitions: Sequence[PartitionSnapshot],
     nodes: Sequence[NodeSnapshot],
 ) -> Iterator[Finding]:
-    """Where the profile and the cluster differ, and what the profile tells; nothing where no site is named.
+    """Differences between profile and cluster, and remarks of the profile; nothing without a site.
 
-    `request` is the largest job; `partitions` are those it may run in.
+    `request` is the largest job; `partitions` are those it may use.
     """
     if section.site is None:
         return

@@ -1,4 +1,4 @@
-"""Slurm itself: its commands, its configuration, its controller and its accounting."""
+"""Checks of Slurm: commands, configuration, controller, accounting."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _MUNGE = "munge"
 
 
 def check_slurm(slurm: Slurm, environ: Mapping[str, str], wanted_poll_interval_s: float | None) -> Iterator[Finding]:
-    """Everything about the Slurm that this environment names; short where none answers. The interval is the search
-    file's, None where it has none."""
+    """Check the Slurm of this environment; stops at the first failure. The interval is the search file's, None if
+    unset."""
     missing = [command for command in COMMANDS if shutil.which(command, path=environ.get("PATH", os.defpath)) is None]
     if missing:
         yield no_commands(missing)
@@ -50,7 +50,7 @@ def no_commands(missing: list[str]) -> Finding:
 
 
 def configuration_fault(environ: Mapping[str, str]) -> Finding | None:
-    """Of the file that SLURM_CONF names, where it names one."""
+    """Error if SLURM_CONF names a file that cannot be read."""
     path = environ.get("SLURM_CONF")
     if path is None or os.access(path, os.R_OK):
         return None
@@ -59,7 +59,7 @@ def configuration_fault(environ: Mapping[str, str]) -> Finding | None:
 
 
 def unreachable_finding(unreachable: SlurmUnreachable) -> Finding:
-    """Munge's own troubles look like a controller that does not answer, and have another cure."""
+    """Finding for a controller that does not answer. Munge failures look the same but have another fix."""
     words = str(unreachable)
     if _MUNGE in words.lower() or "authentication" in words.lower():
         fix = "see that munged runs on this machine (munge -n | unmunge), with the cluster's key and the right time"
@@ -69,7 +69,7 @@ def unreachable_finding(unreachable: SlurmUnreachable) -> Finding:
 
 
 def setting_findings(settings: SlurmSettings, interval_s: float) -> Iterator[Finding]:
-    """What of the cluster's configuration a search has to live with."""
+    """Settings of the cluster that affect a search."""
     yield from _version_findings(settings.version)
     yield _memory_of_jobs_finding(settings, interval_s)
     if settings.enforces_limits:
@@ -80,7 +80,7 @@ def setting_findings(settings: SlurmSettings, interval_s: float) -> Iterator[Fin
 
 
 def accounting_finding(slurm: Slurm) -> Finding:
-    """Whether sacct and sacctmgr have answers."""
+    """Check that sacct and sacctmgr answer."""
     try:
         association_limits = slurm.association_limits()
     except SlurmUnreachable as unreachable:
@@ -103,7 +103,8 @@ def _version_findings(text: str) -> Iterator[Finding]:
 
 
 def _memory_of_jobs_finding(settings: SlurmSettings, interval_s: float) -> Finding:
-    """A job that the controller forgets between two questions is judged by the outcome that it left, or by sacct."""
+    """Compare MinJobAge with the polling interval. If the controller forgets a job between two polls, its end is known
+    only from its outcome file or from sacct."""
     age_s, name = settings.min_job_age_s, "min_job_age"
     if age_s == 0:
         return ok(name, f"an ended job is never forgotten (MinJobAge is 0), and asked for every {interval_s:g} s")

@@ -1,4 +1,4 @@
-"""Where a search is written down: Parlay's home, the ledger, MLflow."""
+"""Checks of Parlay's home, the ledger and MLflow."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SQLITE = "sqlite:///"
 
 
 def check_home() -> Iterator[Finding]:
-    """What belongs to the user and not to one search; made where it is not there."""
+    """Check Parlay's home; it is created if absent."""
     home = home_folder()
     yield ok("home", f"{home} on {file_system(home) or 'a file system of unknown type'}, yours alone")
     yield from write_access_findings(home)
@@ -45,7 +45,7 @@ def check_home() -> Iterator[Finding]:
 
 
 def check_ledger(given: str | None) -> Iterator[Finding]:
-    """Whether the ledger can be read, and is one that this Parlay knows. A file that is not there yet is not made."""
+    """Check that the ledger can be read and has a known schema. A missing file is not created."""
     url = ledger_url(given)
     if existing_ledger_url(given) is None:
         path = Path(url.removeprefix(_SQLITE))
@@ -66,7 +66,7 @@ def check_ledger(given: str | None) -> Iterator[Finding]:
 
 
 def check_mlflow(tracking: TrackingSection) -> Iterator[Finding]:
-    """Whether MLflow has the experiment, and lets it be written to. A file that is not there yet is not made."""
+    """Check that MLflow has the experiment and accepts writes. A missing file is not created."""
     if not tracking.enabled:
         yield ok("mlflow", "tracking.enabled is false: nothing is sent")
         return
