@@ -30,7 +30,7 @@ from pathlib import Path
 from benchmarks.import_sources import SOURCES, Source
 from search_spaces.errors import InputError
 from trials.files.folders import write_text
-from trials.files.text import counted
+from trials.files.text import plural
 
 _SHOWN = 5
 
@@ -42,7 +42,7 @@ def main() -> None:
         sys.exit(f"{arguments.download} holds all files of no table: --help lists them")
     write_new(arguments.folder, made)
     for name, text in made.items():
-        print(f"{arguments.folder / name}: {counted(len(rows_of(text)) - 1, 'row')}")
+        print(f"{arguments.folder / name}: {plural(len(rows_of(text)) - 1, 'row')}")
     if arguments.compare is not None:
         sys.exit(_compared(made, arguments.compare))
 
@@ -99,7 +99,7 @@ def _compared(made: Mapping[str, str], tables: Path) -> int:
             print(f"{name}: {known} is not there, nothing to compare with")
             continue
         found = differences(text, known.read_text(encoding="utf-8"))
-        print(f"{name}: {counted(len(found), 'row')} unlike {known}" if found else f"{name}: the rows of {known}")
+        print(f"{name}: {plural(len(found), 'row')} unlike {known}" if found else f"{name}: the rows of {known}")
         for line in found[:_SHOWN]:
             print(f"  {line}")
         exit_code = exit_code or int(bool(found))

@@ -247,7 +247,7 @@ def _number_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
         if (measured.get(name) or 0) <= 0:
             return f"{name} is {measured.get(name)!r}, not a positive number"
     if measured["measured_steps"] < spec.measure.min_steps and outcome.status is OutcomeStatus.MEASURED:
-        return f"{measured['measured_steps']} measured steps, {spec.measure.min_steps} are the least that counts"
+        return f"{measured['measured_steps']} measured steps, at least {spec.measure.min_steps} are required"
     return _order_fault(measured) or _peak_fault(spec, outcome)
 
 

@@ -11,7 +11,7 @@ from dashboards.terminal.headline import headline, sentence
 from dashboards.text import printable
 from dashboards.trial_text import UNKNOWN, format_number, format_range
 from search_spaces.layouts.layout import Layout
-from trials.files.text import counted
+from trials.files.text import plural
 
 _MOST_LAYOUTS = 10
 _NO_BREAK = "\N{NO-BREAK SPACE}"
@@ -45,7 +45,7 @@ def _winner(data: ReportData, link: Link) -> Iterator[str]:
         f"tokens per second: {format_number(answer.tokens_per_sec)}" + (f", 95 % {interval}" if interval else "")
     )
     if answer.step_time_s is not None:
-        sequences = counted(answer.layout.global_batch_size, "sequence")
+        sequences = plural(answer.layout.global_batch_size, "sequence")
         told.append(f"step: {sentences.duration(answer.step_time_s)} for {sequences}")
     if answer.peak_memory_gib is not None:
         told.append(f"peak memory: {format_number(answer.peak_memory_gib, 3)} GiB of the fullest rank")

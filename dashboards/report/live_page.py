@@ -11,7 +11,7 @@ from dashboards.report.table import Column
 from dashboards.terminal.headline import describe_end_reason
 from dashboards.text import printable
 from trials.analysis.verdict import DisplayState, display_state
-from trials.files.text import counted
+from trials.files.text import plural
 from trials.ledger.events import EndReason, SearchState
 
 
@@ -61,7 +61,7 @@ def searches_page(lines: Sequence[SearchListRow]) -> Page:
         "Parlay: searches",
         (package_file("searches.js"),),
         asks_service=True,
-        heading=counted(len(lines), "search"),
+        heading=plural(len(lines), "search"),
         columns=_COLUMNS,
         rows=lines,
         nothing="No search yet. Start one with: parlay submit search.yaml",

@@ -19,7 +19,7 @@ from dashboards.terminal.headline import headline, sentence
 from dashboards.text import printable
 from dashboards.trial_text import format_number, format_range
 from trials.analysis.verdict import VerdictKind
-from trials.files.text import counted
+from trials.files.text import plural
 
 _WIDE = ("progress", "nodes", "parallel", "time", "timeline", "predictions", "cost")
 
@@ -99,7 +99,7 @@ def first_screen(data: ReportData) -> dict[str, Any]:
         "cost": sentences.describe_cost(data),
         "as_of": datetime.fromtimestamp(data.at, timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "placement": rank_placement(answer.layout, data.gpus_per_node) if answer else None,
-        "caption": f"{counted(len(data.trials), 'trial')} in launch order, a row a run; click a heading to sort",
+        "caption": f"{plural(len(data.trials), 'trial')} in launch order, a row a run; click a heading to sort",
         "footer": f"Parlay {version('parlay')}. Rules of measurement: docs/measuring.md."
         f" Written for {printable(data.name)}, search {data.search_id}.",
     }
@@ -118,8 +118,8 @@ def _tiles(data: ReportData) -> list[Tile]:
         tiles.append(Tile("Peak memory", f"{format_number(answer.peak_memory_gib, 3)} GiB", "of the fullest rank"))
     if answer.mfu is not None:
         tiles.append(Tile("MFU", sentences.percent(answer.mfu), "of the peak FLOP/s"))
-    ranks = counted(answer.layout.num_gpus, "rank")
-    on = f"{printable(data.accelerator or 'devices')} on {counted(answer.layout.num_nodes, 'node')}"
+    ranks = plural(answer.layout.num_gpus, "rank")
+    on = f"{printable(data.accelerator or 'devices')} on {plural(answer.layout.num_nodes, 'node')}"
     return [*tiles, Tile("Machine", ranks, on)]
 
 

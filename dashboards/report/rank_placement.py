@@ -8,7 +8,7 @@ from itertools import groupby
 
 from dashboards.terminal.rank_diagram import data_rank_of, stage_of
 from search_spaces.layouts.layout import Layout
-from trials.files.text import counted
+from trials.files.text import plural
 
 _MAX_NODES = 12
 _MAX_CELLS = 16
@@ -73,6 +73,6 @@ def _cell(layout: Layout, ranks: Sequence[int]) -> RankCell:
 def _summary(layout: Layout, gpus_per_node: int, count: int) -> str:
     inside = "inside a node" if layout.tensor_parallel <= gpus_per_node else "across nodes"
     tensor = f"tensor groups of {layout.tensor_parallel} {inside}" if layout.tensor_parallel > 1 else "no tensor groups"
-    stages = counted(layout.pipeline_parallel, "stage") if layout.pipeline_parallel > 1 else "no stages"
-    copies = counted(layout.data_parallel, "copy") if layout.data_parallel == 1 else f"{layout.data_parallel} copies"
-    return f"{counted(layout.num_gpus, 'rank')} on {counted(count, 'node')}: {tensor}, {stages}, {copies} of the model."
+    stages = plural(layout.pipeline_parallel, "stage") if layout.pipeline_parallel > 1 else "no stages"
+    copies = plural(layout.data_parallel, "copy") if layout.data_parallel == 1 else f"{layout.data_parallel} copies"
+    return f"{plural(layout.num_gpus, 'rank')} on {plural(count, 'node')}: {tensor}, {stages}, {copies} of the model."

@@ -9,7 +9,7 @@ from dashboards.terminal.headline import describe_ending
 from dashboards.trial_text import REASON_LABELS, UNKNOWN, describe_flag, format_counts, format_range
 from search_spaces.layouts.layout import Layout
 from trials.analysis.verdict import DisplayState
-from trials.files.text import counted
+from trials.files.text import plural
 from trials.trial import TrialState
 
 FIELD_LABELS: Mapping[str, str] = {
@@ -56,7 +56,7 @@ def describe_state(data: ReportData) -> str:
     if ending:  # "Cancelled: cancelled by the user" would say it twice
         is_repeated = verdict.state is DisplayState.CANCELLED
         return _with_full_stop(ending[0].upper() + ending[1:] if is_repeated else f"{state}: {ending}")
-    return f"{state}." if verdict.is_ended else f"{state}, {counted(verdict.counts.in_flight, 'trial')} in flight."
+    return f"{state}." if verdict.is_ended else f"{state}, {plural(verdict.counts.in_flight, 'trial')} in flight."
 
 
 def describe_empty(data: ReportData) -> str:
@@ -67,7 +67,7 @@ def describe_empty(data: ReportData) -> str:
 def describe_cost(data: ReportData) -> str:
     """Node-hours, trials and time used so far."""
     counts = ", ".join(format_counts(data.verdict.counts))
-    trials = f"{counted(len(data.trials), 'trial')} ({counts})" if counts else "no trial yet"
+    trials = f"{plural(len(data.trials), 'trial')} ({counts})" if counts else "no trial yet"
     clock = " (simulated, replayed from a table)" if data.is_simulated else ""
     used = format_hours(data.progress.node_hours_used)
     return f"{used}, {trials}, {duration(data.progress.elapsed_h * 3600)}{clock}."
@@ -143,7 +143,7 @@ def _confidence_sentences(answer: Answer, data: ReportData) -> Iterator[str]:
     else:
         yield "No confidence interval: a run had too few steps."
     only = ": the interval covers the steps of that run, not the spread between runs" if answer.num_runs == 1 else ""
-    yield f"Based on {counted(answer.num_runs, 'run')}{only}."
+    yield f"Based on {plural(answer.num_runs, 'run')}{only}."
     if not data.state.is_ended:
         yield "It may be measured again before the search ends."
     yield from (f"Flag {describe_flag(flag)}." for flag in answer.flags)

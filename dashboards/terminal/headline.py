@@ -10,7 +10,7 @@ from dashboards.trial_text import REASON_LABELS, format_number, format_throughpu
 from trials.analysis.best_layout import describe_choice, describe_memory_room, describe_no_best
 from trials.analysis.ranking import Objective, Ranking, Speedup
 from trials.analysis.verdict import SearchVerdict, VerdictKind
-from trials.files.text import counted, last_line
+from trials.files.text import last_line, plural
 from trials.ledger.events import EndReason
 from trials.trial import FailureReason, Trial, TrialState
 
@@ -109,7 +109,7 @@ def describe_ending(verdict: SearchVerdict) -> str:
     if reason is EndReason.CANCELLED_BY_USER:
         return _lower(_describe_cancellation(verdict))
     if reason is EndReason.MAX_TRIALS and verdict.max_layouts is not None:
-        return f"reached the limit of {counted(verdict.max_layouts, 'layout')}"
+        return f"reached the limit of {plural(verdict.max_layouts, 'layout')}"
     if reason is EndReason.SUBMISSION_REJECTED:
         return _lower(_describe_rejection(verdict))
     return describe_end_reason(reason)
@@ -215,7 +215,7 @@ def _describe_rejection(verdict: SearchVerdict) -> str:
 def _all_failed(verdict: SearchVerdict) -> str:
     assert verdict.most_common_failure is not None, "some trial failed"
     (reason, count), failed = verdict.most_common_failure, verdict.counts.failed
-    words = f"No layout was measured: {counted(failed, 'trial')} failed, "
+    words = f"No layout was measured: {plural(failed, 'trial')} failed, "
     return words + (REASON_LABELS[reason] if count == failed else f"{count} of them: {REASON_LABELS[reason]}")
 
 

@@ -8,7 +8,7 @@ from itertools import groupby, zip_longest
 from typing import TypeVar
 
 from search_spaces.layouts.layout import Layout
-from trials.files.text import counted
+from trials.files.text import plural
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ def _group_lines(layout: Layout, gpus_per_node: int) -> Iterator[str]:
             continue
         nodes = max(len({rank // gpus_per_node for rank in group}) for group in groups)
         where = "inside a node" if nodes == 1 else f"each over {nodes} nodes"
-        count = counted(len(groups), "group")
+        count = plural(len(groups), "group")
         members = " | ".join(_shorten(groups, _MAX_GROUPS, _ranks))
         yield f"{axis:<9} {count} of {len(groups[0])}, {where}: {members}"
 

@@ -6,7 +6,7 @@ from orchestrator.cli.driver_errors import exit_on_driver_errors
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
 from orchestrator.cli.output import Exit, log, print_result
-from trials.files.text import counted
+from trials.files.text import plural
 
 
 def cancel(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
@@ -27,4 +27,4 @@ def cancel(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = 
 def _format_cancelled(count: int) -> str:
     if count == 0:
         return "no trial was cancelled"
-    return f"{counted(count, 'trial')} {'was' if count == 1 else 'were'} cancelled"
+    return f"{plural(count, 'trial')} {'was' if count == 1 else 'were'} cancelled"

@@ -12,7 +12,7 @@ from orchestrator.cli.options import AsJson, LedgerUrl
 from orchestrator.cli.output import log, print_result
 from orchestrator.cli.replay import format_speed
 from search_spaces.errors import format_value
-from trials.files.text import counted
+from trials.files.text import plural
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -72,7 +72,7 @@ def _about(side: ComparisonSide) -> str:
     best = side.best
     found = "no layout measured" if best is None else f"{best.trial}, {best.layout.key}"
     speed = "" if best is None else f", {side.tokens_per_sec(best.runs):,.0f} tokens/s"
-    runs = "" if best is None else f" over {counted(len(best.runs), 'run')}"
+    runs = "" if best is None else f" over {plural(len(best.runs), 'run')}"
     return f"{side.what} {side.name}: {found}{speed}{runs}"
 
 

@@ -13,7 +13,7 @@ from orchestrator.cli.options import naming_options, to_overrides
 from orchestrator.cli.output import exit_with_error, log
 from orchestrator.lifecycle.signals import CancelOnSignal
 from search_spaces.errors import InputError, Problem
-from trials.files.text import counted
+from trials.files.text import plural
 
 if TYPE_CHECKING:
     from orchestrator.config.spec import SearchSpec
@@ -65,4 +65,4 @@ def with_launcher(
 
 
 def format_cluster(world: Cluster) -> str:
-    return f"{counted(world.num_nodes, 'node')} x {world.gpus_per_node} {world.accelerator.name}"
+    return f"{plural(world.num_nodes, 'node')} x {world.gpus_per_node} {world.accelerator.name}"

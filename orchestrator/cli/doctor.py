@@ -25,7 +25,7 @@ from orchestrator.cli.options import (
 from orchestrator.cli.output import Exit, log, print_result
 from orchestrator.lifecycle.signals import CancelOnSignal
 from search_spaces.errors import ExternalError, InputError
-from trials.files.text import counted
+from trials.files.text import plural
 
 if TYPE_CHECKING:
     from orchestrator.config.spec import SearchSpec
@@ -96,7 +96,7 @@ def _format_counts(found: DoctorReport) -> str:
     if not errors and not warnings:
         return "all is well"
     names = ", ".join(dict.fromkeys(f.name for f in found.findings if f.level in (Level.ERROR, Level.WARNING)))
-    return f"{counted(errors, 'error')}, {counted(warnings, 'warning')}: {names}"
+    return f"{plural(errors, 'error')}, {plural(warnings, 'warning')}: {names}"
 
 
 def _load(search_file: Path | None, changes: Sequence[Change]) -> SearchSpec | None:
@@ -126,7 +126,7 @@ def _submit_test_findings(spec: SearchSpec, found: DoctorReport, as_json: bool) 
     folder = SearchFolder(spec.work_dir / f"doctor-{secrets.token_hex(3)}")
 
     def run(launcher: Launcher, stop: CancelOnSignal) -> list[Finding]:
-        log(f"a job on {counted(probe_cluster(spec.cluster).num_nodes, 'node')}, in {folder.path}")
+        log(f"a job on {plural(probe_cluster(spec.cluster).num_nodes, 'node')}, in {folder.path}")
         return list(submit_test(launcher, folder, spec, JobCallbacks(log, stop.is_requested)))
 
     try:

@@ -21,7 +21,7 @@ from orchestrator.cli.output import (
 )
 from orchestrator.interop.export_formats import ExportFormat
 from search_spaces.errors import InputError, Problem
-from trials.files.text import counted
+from trials.files.text import plural
 
 if TYPE_CHECKING:
     from orchestrator.interop.export_result import ExportResult
@@ -88,7 +88,7 @@ def _fail_without_rows(folder: SearchFolder, left_out: Mapping[str, int], as_jso
 
 def _format_export(made: ExportResult) -> str:
     left_out = f"; left out: {_counts(made.left_out)}" if made.left_out else ""
-    return counted(made.rows, "row") + left_out
+    return plural(made.rows, "row") + left_out
 
 
 def _counts(left_out: Mapping[str, int]) -> str:

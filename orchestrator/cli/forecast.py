@@ -13,7 +13,7 @@ import typer
 from orchestrator.cli.options import AsJson, LedgerUrl
 from orchestrator.cli.output import print_result
 from search_spaces.errors import InputError
-from trials.files.text import counted
+from trials.files.text import plural
 
 if TYPE_CHECKING:
     from orchestrator.planning.forecast import Forecast, ForecastInput, ForecastReport, Scaling
@@ -133,7 +133,7 @@ def _scalings(scaling: Scalings) -> list[Scaling]:
 def _lines(report: ForecastReport, top: int) -> Iterator[str]:
     base = report.base
     yield (
-        f"from {counted(report.trials, 'measured layout')}; the best on {counted(base.layout.num_nodes, 'node')}:"
+        f"from {plural(report.trials, 'measured layout')}; the best on {plural(base.layout.num_nodes, 'node')}:"
         f" {base.step_time_s:.4g} s, {base.tokens_per_sec:,.0f} tokens/s, {base.layout.key}"
     )
     names = _names_of(report, top)

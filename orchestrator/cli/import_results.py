@@ -20,7 +20,7 @@ from orchestrator.cli.output import (
     write_new,
 )
 from search_spaces.errors import InputError, Problem
-from trials.files.text import counted
+from trials.files.text import plural
 
 if TYPE_CHECKING:
     from orchestrator.interop.import_result import ImportResult
@@ -97,7 +97,7 @@ def _format_import(found: ImportResult, out: Path) -> str:
 
 
 def _counts(found: ImportResult) -> str:
-    return counted(len(found.rows), "row") + _left_out(found)
+    return plural(len(found.rows), "row") + _left_out(found)
 
 
 def _left_out(found: ImportResult) -> str:

@@ -16,7 +16,7 @@ from orchestrator.planning.plan import ExpectedHours, Plan, stage_memory_gib
 from search_spaces.cost_model.memory import StageMemory, stage_memory
 from search_spaces.cost_model.stage_table import StageTable
 from search_spaces.layouts.layout import Layout
-from trials.files.text import counted
+from trials.files.text import plural
 
 if TYPE_CHECKING:
     from orchestrator.config.spec import SearchSpec
@@ -53,7 +53,7 @@ def plan_text(plan: Plan, spec: SearchSpec, space: SearchSpace, top: int | None,
 def _layout_lines(plan: Plan, top: int) -> Iterator[str]:
     count = len(plan.layouts)
     ranks = max(layout.num_gpus for layout in plan.layouts)
-    yield f"{counted(count, 'layout')} can be tried on {counted(ranks, 'rank')}, by expected speed and chance to fit:"
+    yield f"{plural(count, 'layout')} can be tried on {plural(ranks, 'rank')}, by expected speed and chance to fit:"
     shown = plan.layouts[:top]
     common, names = told_apart(shown)
     if common:
@@ -136,7 +136,7 @@ def _refused_lines(space: SearchSpace, list_rejected: bool) -> Iterator[str]:
 
 
 def _format_hours(expected: ExpectedHours) -> str:
-    words = f"assuming that a guided search takes {counted(expected.guided_trials, 'trial')}"
+    words = f"assuming that a guided search takes {plural(expected.guided_trials, 'trial')}"
     if expected.guided is None:
         return f"expected: unknown node-hours, {words}"
     return (

@@ -16,7 +16,7 @@ from orchestrator.config.spec import SearchSpec
 from trials.analysis.pareto import trades
 from trials.analysis.verdict import DisplayState, SearchVerdict, VerdictKind, has_failed, has_stopped_early, verdict_of
 from trials.files.folders import SearchFolder
-from trials.files.text import counted
+from trials.files.text import plural
 from trials.ledger.events import EndReason, SearchRecord
 from trials.trial import FailureReason
 
@@ -39,7 +39,7 @@ _WHAT_TO_READ = "the layouts may be fine: the logs show what failed"
 def describe_upper_limit(spec: SearchSpec, space: SearchSpace) -> str:
     """Upper limit of the search's cost, before it begins."""
     trials, repeats = _most_trials(spec, space)
-    words = counted(trials, "trial") + (f" and {counted(repeats, 'repeat')}" if repeats else "")
+    words = plural(trials, "trial") + (f" and {plural(repeats, 'repeat')}" if repeats else "")
     return f"{words}: upper limit {most_node_hours(spec, space):.2f} node-hours, excluding retries"
 
 

@@ -14,7 +14,7 @@ from orchestrator.cli.options import AsJson, LedgerUrl
 from orchestrator.cli.output import Exit, exit_with_error, log, print_result
 from search_spaces.errors import ExternalError, Problem
 from slurm.environment import cluster_variables
-from trials.files.text import counted
+from trials.files.text import plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,7 +69,7 @@ def serve(
         problem = Problem("held", str(other), fix=f"use it, or end it first: kill {other.pid}" if other.pid else None)
         exit_with_error(ExitCode.HELD_BY_ANOTHER, problem, as_json)
     if unended:
-        log(f"stopped with {counted(len(unended), 'search')} to go on with: parlay serve does, or parlay resume ID")
+        log(f"stopped with {plural(len(unended), 'search')} to go on with: parlay serve does, or parlay resume ID")
         raise Exit(ExitCode.STOPPED_EARLY)
 
 

@@ -16,7 +16,7 @@ from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson
 from orchestrator.cli.output import exit_with_error, log, print_result
 from search_spaces.errors import InputError, Problem
-from trials.files.text import counted
+from trials.files.text import plural
 
 if TYPE_CHECKING:
     from orchestrator.config.spec import SearchSpec
@@ -185,6 +185,6 @@ def _how_to_use(sandbox: SlurmSandbox, seconds: float) -> str:
 def _cloud_line(cloud: CloudNodes) -> str:
     gpus = f" and {cloud.gpus_per_node} GPUs" if cloud.gpus_per_node else ""
     return (
-        f"# {counted(cloud.nodes, 'node')} of {cloud.cpus_per_node} CPUs{gpus} are not there, for dry runs:"
+        f"# {plural(cloud.nodes, 'node')} of {cloud.cpus_per_node} CPUs{gpus} are not there, for dry runs:"
         f" --dry-run --set launcher.slurm.partition={cloud.partition}"
     )

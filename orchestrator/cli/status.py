@@ -9,7 +9,7 @@ import typer
 
 from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
 from orchestrator.cli.output import log, print_result
-from trials.files.text import counted
+from trials.files.text import plural
 
 
 def status(
@@ -48,5 +48,5 @@ def _list_searches(ledger: str | None, as_json: bool) -> None:
     with closing(LedgerReader(ledger_to_read(ledger))) as reader:
         searches = reader.searches()
     states = {s.search_id: display_state(s.state, s.end_reason) for s in searches}
-    lines = [f"{s.search_id}  {states[s.search_id]}  {counted(s.num_trials, 'trial')}  {s.folder}" for s in searches]
+    lines = [f"{s.search_id}  {states[s.search_id]}  {plural(s.num_trials, 'trial')}  {s.folder}" for s in searches]
     print_result(searches_summary(searches), as_json, "\n".join(lines) or "no search yet")

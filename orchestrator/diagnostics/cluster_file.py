@@ -17,7 +17,7 @@ import yaml
 from search_spaces.hardware.cluster import Cluster, MeasuredSpeed
 from search_spaces.hardware.links import NIC_EFFICIENCY, Fabric, LinkDomain, Links
 from search_spaces.plain_file import open_named
-from trials.files.text import counted
+from trials.files.text import plural
 from trials.protocols.calibration import SMALL_BYTES, Collective, GroupTime, Measurements, PairTime, block_sizes
 
 CLUSTER_SCHEMA = "parlay.cluster/1"
@@ -194,7 +194,7 @@ def _heading(found: Measurements, context: CalibrationContext) -> Iterator[str]:
     yield FIRST_LINE
     yield "#"
     yield f"# Measured {found.ended_at} for the search {context.search}, by its launcher {context.launcher}:"
-    yield f"# {counted(world.num_nodes, 'node')} x {world.gpus_per_node} {world.accelerator.name}: {' '.join(hosts)}"
+    yield f"# {plural(world.num_nodes, 'node')} x {world.gpus_per_node} {world.accelerator.name}: {' '.join(hosts)}"
     yield f"# {known.get('device', 'unknown device')}; {', '.join(versions)}"
     if context.busy is not None:
         yield f"# NOTE: {context.busy}"

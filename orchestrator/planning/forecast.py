@@ -22,7 +22,7 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.tables.benchmark_problem import problems_in
 from search_spaces.tables.measured_table import Observation
-from trials.files.text import counted
+from trials.files.text import plural
 from trials.trial import LowerStrEnum
 
 MIN_MEASURED = 3
@@ -71,7 +71,7 @@ class ForecastInput:
         if (measured := sum(row.step_time_s is not None for row in once)) < MIN_MEASURED:
             raise InputError.of(
                 "no_measurement",
-                f"{counted(measured, 'layout')} of {len(once)} that were tried ran",
+                f"{plural(measured, 'layout')} of {len(once)} that were tried ran",
                 rule=f"a forecast rests on at least {MIN_MEASURED} measured layouts",
                 fix="forecast when more trials have been measured",
             )
@@ -201,9 +201,7 @@ def forecast(
             try:
                 layouts = _layouts(inputs, scaling, count, base.layout)
             except InputError as error:
-                notes.append(
-                    f"{scaling} scaling has no layout on {counted(count, 'node')}: {error.problems[0].message}"
-                )
+                notes.append(f"{scaling} scaling has no layout on {plural(count, 'node')}: {error.problems[0].message}")
             else:
                 found.append(best_of(posterior, task, layouts, scaling, base))
     return ForecastReport(base, len(inputs.measured), tuple(found), tuple(notes))
@@ -288,7 +286,7 @@ def _layouts(inputs: ForecastInput, scaling: Scaling, num_nodes: int, base: Layo
             raise InputError.of(
                 "batch",
                 f"{base.global_batch_size} x {num_nodes} / {base.num_nodes} sequences are no whole number,"
-                f" as they are on each multiple of {counted(step, 'node')}",
+                f" as they are on each multiple of {plural(step, 'node')}",
                 rule="weak scaling gives every node as many sequences",
             )
     return inputs.layouts_on(num_nodes, batch)
@@ -310,7 +308,7 @@ def _notes(cluster: Cluster, tried_nodes: int, most_nodes: int) -> list[str]:
         notes.append("nobody measured the fabric by number of nodes: it is taken to be as fast with many as with two")
     if most_nodes > tried_nodes:
         notes.append(
-            f"nothing was tried on more than {counted(tried_nodes, 'node')}: what travels over the fabric is less"
+            f"nothing was tried on more than {plural(tried_nodes, 'node')}: what travels over the fabric is less"
             " certain with every doubling"
         )
     return notes

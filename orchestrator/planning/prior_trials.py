@@ -22,7 +22,7 @@ from search_spaces.errors import ExternalError
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.tables.measured_table import Observation, parse_table, read_table, render_table
 from trials.files.folders import SearchFolder, write_text
-from trials.files.text import counted
+from trials.files.text import plural
 from trials.ledger.events import SearchRecord
 from trials.ranks.software import cpu_name, gpu_name
 from trials.trial import Trial
@@ -64,7 +64,7 @@ class PriorTrials:
         of_searches = "1 earlier search" if len(searches) == 1 else f"{len(searches)} earlier searches"
         more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
         whose = of_searches if searches else "a table"
-        return f"{counted(len(self.observations), 'trial')} of {whose}: {', '.join(names[:_MAX_NAMED])}{more}"
+        return f"{plural(len(self.observations), 'trial')} of {whose}: {', '.join(names[:_MAX_NAMED])}{more}"
 
     @property
     def messages(self) -> tuple[str, ...]:
@@ -132,7 +132,7 @@ def _of_table(spec: SearchSpec, table: Path) -> PriorTrials:
     rows = measured_on(read_table(table).require_valid().observations, spec.cluster)
     chosen, useless = _chosen(_evenly(rows))
     return PriorTrials(
-        chosen, (f"left out of {table.name}: {counted(useless, 'row')} that cannot be",) if useless else ()
+        chosen, (f"left out of {table.name}: {plural(useless, 'row')} that cannot be",) if useless else ()
     )
 
 
@@ -150,7 +150,7 @@ def _of_ledger(spec: SearchSpec, ledger_url: str) -> PriorTrials:
     ours = _device_here(spec) or next((device for _, device in rows if device is not None), None)
     chosen, useless = _chosen(row for row, device in rows if device is None or ours is None or device == ours)
     damaged = sum(one.damaged for one in seen) + useless
-    remark = f"damaged in the ledger and left out: {counted(damaged, 'trial')} of earlier searches, or whole searches"
+    remark = f"damaged in the ledger and left out: {plural(damaged, 'trial')} of earlier searches, or whole searches"
     return PriorTrials(chosen, (remark,) if damaged else ())
 
 

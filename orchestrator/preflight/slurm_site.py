@@ -18,7 +18,7 @@ from slurm.client import SlurmClient
 from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
 from slurm.option_checks import OptionProblem, option_warnings
 from slurm.request import JobRequest
-from trials.files.text import counted
+from trials.files.text import plural
 
 _KEYS = (
     (
@@ -149,8 +149,8 @@ def describe_shortest_pilot(time_limit_s: float) -> str:
 
 def describe_job(request: JobRequest) -> str:
     """Describe a job's size and time limit."""
-    size = f"{counted(request.num_nodes, 'node')} x {counted(request.tasks_per_node, 'rank')}"
-    return f"a job of {size} for {counted(request.time_limit_min, 'minute')}"
+    size = f"{plural(request.num_nodes, 'node')} x {plural(request.tasks_per_node, 'rank')}"
+    return f"a job of {size} for {plural(request.time_limit_min, 'minute')}"
 
 
 def _value(spec: SearchSpec, key: str) -> object:

@@ -159,7 +159,7 @@ def _commands(spec: TrialSpec, python: str) -> list[Export]:
     kind = str(spec.trainer["kind"])
     if kind not in _TAKES_ARGUMENTS or any(engine_violations(spec.layout, spec.model, engines_of(kind))):
         return []
-    words = invocation(replace(spec, layout=spec.layout.canonical()), python, ".").words
+    words = invocation(replace(spec, layout=spec.layout.canonical()), python, ".").command
     # Other kinds have a line of their own, with the same words.
     start = f"{_ranks_of_torchrun(spec)} --no-python sh recipe/{_COMMAND_FILE}" if kind == "command" else None
     return [Export("command", ExportStatus.MEASURED, {_COMMAND_FILE: _shell_lines(words)}, start)]

@@ -11,7 +11,7 @@ from orchestrator.launchers.base import trial_program
 from orchestrator.recipe.exports import STATUS_TEXT, TITLES, ExportStatus
 from orchestrator.recipe.recipe import Recipe
 from search_spaces.layouts.layout import Layout
-from trials.files.text import counted
+from trials.files.text import plural
 from trials.trial import TrialSpec
 
 
@@ -153,7 +153,7 @@ def _certainty(recipe: Recipe) -> Iterator[str]:
     if low is not None and high is not None:
         over = "the steps of one run" if recipe.repeats == 1 else f"the medians of {recipe.repeats} runs"
         yield f"95 % confidence interval over {over}: {format_range(low, high)} tokens/s."
-    yield f"Based on {counted(recipe.repeats, 'run')}."
+    yield f"Based on {plural(recipe.repeats, 'run')}."
     baseline = recipe.baseline
     if baseline is not None and baseline["layout_key"] != recipe.layout.key and (times := _interval(baseline)):
         yield f"Over the baseline: 95 % confidence interval {times}x."

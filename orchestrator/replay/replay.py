@@ -27,7 +27,7 @@ from trials.attempt_result import AttemptResult
 from trials.data.token_file import require_tokens
 from trials.files.folders import SearchFolder
 from trials.files.path_owners import FolderIdentity
-from trials.files.text import counted
+from trials.files.text import plural
 from trials.trial import FailureReason, Outcome, Trial, TrialKind, TrialSpec, TrialState, utc_text
 
 REPLAY_SCHEMA = "parlay.replay/1"
@@ -214,7 +214,7 @@ def cluster_mismatch_reason(needed: Cluster, here: Cluster) -> str | None:
         return f"the recipe is for {needed.accelerator.name}, here is {here.accelerator.name}"
     if here.gpus_per_node < needed.gpus_per_node or here.num_nodes < needed.num_nodes:
         return (
-            f"the recipe needs {counted(needed.num_nodes, 'node')} x {needed.gpus_per_node} {needed.accelerator.name}"
+            f"the recipe needs {plural(needed.num_nodes, 'node')} x {needed.gpus_per_node} {needed.accelerator.name}"
             f" = {needed.num_gpus}, here are {here.num_nodes} x {here.gpus_per_node} = {here.num_gpus}"
         )
     return None

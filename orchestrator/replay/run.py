@@ -36,7 +36,7 @@ from search_spaces.hardware.cluster import Cluster
 from search_spaces.schema.validation import restore
 from trials.files.folders import SearchFolder, write_json
 from trials.files.path_owners import require_trusted_path
-from trials.files.text import counted
+from trials.files.text import plural
 from trials.ledger.location import home_folder
 from trials.trial import utc_text
 
@@ -98,7 +98,7 @@ def run_replay(
         watcher.acquire_lock(time.sleep)  # before Ray starts, which would disturb a measurement
         launcher, remark = _launcher(section, here or loaded.recipe.cluster)
         stack.enter_context(closing(launcher))
-        note(remark or f"measuring {counted(rules.repeats, 'time')} in {folder.path}")
+        note(remark or f"measuring {plural(rules.repeats, 'time')} in {folder.path}")
         try:
             result = replay(loaded, launcher, folder, python=python, rules=rules, watcher=watcher)
         except ReplayStopped as stopped:

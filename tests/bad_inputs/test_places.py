@@ -26,8 +26,8 @@ def in_the_way(folder: Path) -> None:
 
 
 CANNOT_HOLD_SEARCHES = {
-    "everybodys": "can be written by everybody",
-    "everybodys/deeper": "can be written by everybody",
+    "everybodys": "is world-writable",
+    "everybodys/deeper": "is world-writable",
     "file": "is not a folder",
     "file/below": "is not a folder",
     "search": "lies inside the search",

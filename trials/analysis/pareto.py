@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trials.analysis.ranking import Objective, Ranking, in_objective_unit, is_faster, is_suspect, value_of
-from trials.files.text import counted
+from trials.files.text import plural
 from trials.trial import Trial
 
 Beats = Callable[[Trial, Trial], bool]
@@ -77,7 +77,7 @@ def _stands(trial: Trial, firsts: Mapping[int, Trial], goals: list[Beats]) -> bo
 
 def _trade(best: Trial, other: Trial) -> str:
     speed, nodes = _tokens_per_sec(other) / _tokens_per_sec(best), other.layout.num_nodes / best.layout.num_nodes
-    where = f"{other.trial} on {counted(other.layout.num_nodes, 'node')}"
+    where = f"{other.trial} on {plural(other.layout.num_nodes, 'node')}"
     return f"{where} has {100 * speed:.0f} % of its tokens/s at {100 * nodes / speed:.0f} % of its node-hours a token"
 
 

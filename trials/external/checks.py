@@ -1,4 +1,7 @@
-"""What a trainer's log proves of its layout, and whether its numbers agree with ours. Pure; standard library only."""
+"""Checks of a third-party trainer's log: what it proves of the layout, and whether its numbers agree with ours.
+
+Pure; standard library only.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +15,22 @@ from trials.trainers.trainer_log import TrainerStep
 from trials.trial import TrialSpec
 
 AGREES_WITHIN = 0.10
-"""How far a printed number may be from ours before it is reported. Definitions of FLOPs differ by less."""
+"""Relative tolerance between a printed number and ours. Definitions of FLOPs differ by less."""
 ROUNDED_BY = 0.05
-"""What is lost of a number that is printed with one digit after the point, as Megatron prints TFLOP/s."""
+"""Rounding error of a number printed with one decimal, as Megatron prints TFLOP/s."""
 
 
 def layout_proof(spec: TrialSpec, said: Mapping[str, float]) -> dict[str, Any]:
-    """The contract's outcome.proof of what a log said, with the names of what it did not say under `unproven`."""
+    """The contract's outcome.proof by what a log shows; `unproven` names what it does not show."""
     found = {name: _whole(value) for name, value in said.items()}
     return found | {"unproven": sorted(set(expected_proof(spec)) - set(found))}
 
 
 def cross_checks(spec: TrialSpec, measured: Mapping[str, Any], steps: Sequence[TrainerStep]) -> list[dict[str, Any]]:
-    """Every rate the trainer printed beside ours: `name`, `printed` (median over `steps`), `ours`, `agrees`.
+    """Every rate the trainer printed, compared with ours: `name`, `printed` (median over `steps`), `ours`, `agrees`.
 
-    Ours come from the step time and the global batch. FLOPs are counted with and without what recomputation repeats:
-    a trainer may mean either, and the closer one is compared.
+    Ours come from the step time and the global batch. FLOPs are counted with and without recomputation: a trainer may
+    mean either, and the closer one is compared.
     """
     flops = [measured["model_tflops_per_gpu"], measured["model_tflops_per_gpu"] * _repeated(spec)]
     ours: dict[str, list[float]] = {
@@ -43,11 +46,11 @@ def cross_checks(spec: TrialSpec, measured: Mapping[str, Any], steps: Sequence[T
 
 
 def batch_fault(spec: TrialSpec, checks: Sequence[Mapping[str, Any]]) -> str | None:
-    """What tells that the trainer trained another batch than the spec's; None where nothing does.
+    """Evidence that the trainer used another global batch than the spec's; None without any.
 
     A rate of samples or tokens, times the step's time, is the batch. Batches differ by whole factors, rates by what is
-    counted in: so a rate is only taken for another batch where it is half as much off. A `command`'s patterns may
-    stand for anything, a running average too.
+    counted in, so only a large deviation counts. A `command`'s patterns may match anything, a running average too, and
+    are not checked.
     """
     if spec.trainer["kind"] == "command":
         return None
@@ -62,38 +65,38 @@ def batch_fault(spec: TrialSpec, checks: Sequence[Mapping[str, Any]]) -> str | N
 
 
 def clock_fault(steps: Sequence[TrainerStep], seen_s: Sequence[float], has_iterations: bool) -> str | None:
-    """What tells that the steps took longer than the log says of them; None where nothing does.
+    """Evidence that the steps took longer than the log reports; None without any.
 
-    `seen_s` are the moments (seconds, of any clock) at which the line of each step arrived. Lines that were held back
-    and come together arrive sooner than they were written, never later: only too long a time says anything. The longest
-    gap is left out, in which a trainer may have evaluated, and `LINE_S` of every other.
+    `seen_s` are the arrival times (seconds, of any clock) of each step's line. Lines that were buffered arrive late, so
+    that the time between them only shrinks: only too long a time is evidence. The longest gap is left out, in which a
+    trainer may have evaluated, and `LINE_S` of every other.
     """
     if (longest_s := max((step.step_time_s for step in steps), default=LEAST_STEP_S)) < LEAST_STEP_S:
-        return f"the log tells of steps of {longest_s:g} s; none takes less than {LEAST_STEP_S:g} s"
-    told_s = sum(step.step_time_s * (step.iteration - before.iteration) for before, step in pairwise(steps))
+        return f"the log reports steps of {longest_s:g} s; none takes less than {LEAST_STEP_S:g} s"
+    reported_s = sum(step.step_time_s * (step.iteration - before.iteration) for before, step in pairwise(steps))
     gaps_s = sorted(after - before for before, after in pairwise(seen_s))[:-1]
     took_s = sum(gaps_s) - LINE_S * len(gaps_s)
-    if took_s <= (SLOWER if has_iterations else SLOWER_UNCOUNTED) * told_s:
+    if took_s <= (SLOWER if has_iterations else SLOWER_UNCOUNTED) * reported_s:
         return None
-    return f"the log tells of {told_s:.3g} s for {len(steps)} steps, whose lines came in the course of {took_s:.3g} s"
+    return f"the log reports {reported_s:.3g} s for {len(steps)} steps, but their lines arrived over {took_s:.3g} s"
 
 
 LEAST_STEP_S = 1e-5
-"""Seconds; one kernel takes as long to launch."""
+"""Shortest plausible step in seconds: the launch of a single kernel takes as long."""
 LINE_S = 0.1
-"""Seconds a line in which a trainer may do what it does not count as the step: load data, write to a slow disk."""
+"""Seconds per line for work that a trainer does not count as the step: loading data, writing to a slow disk."""
 SLOWER = 10.0
-"""So much longer than it tells may a trainer take, beyond that."""
+"""Largest plausible ratio of the time between lines to the time reported."""
 SLOWER_UNCOUNTED = 1000.0
-"""The same where a log numbers no iterations: it may have a line for every hundred."""
+"""The ratio where a log numbers no iterations: it may have a line for every hundred."""
 
 _RATES_OF_BATCH = ("samples_per_sec", "tokens_per_sec")
 OTHER_BATCH = 1.5
-"""Times as fast, or as slow, as the global batch would be."""
+"""Smallest ratio of rates taken for another global batch."""
 
 
 def _repeated(spec: TrialSpec) -> float:
-    """Computed FLOPs over those of the model."""
+    """Ratio of computed FLOPs, recomputation included, to the model's."""
     return spec.model.hardware_flops_per_token(spec.layout.activation_checkpointing) / spec.model.model_flops_per_token
 
 

@@ -1,4 +1,5 @@
-"""The trainer's process of one rank, with everything that it starts: begun, read, and ended for certain. Linux only."""
+"""The process of one rank's third-party trainer, with all its descendants: started, read, and reliably ended. Linux
+only."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 
 END_WITHIN_S = 5.0
-"""How long killed processes may take until they are gone."""
+"""Time limit for killed processes to disappear."""
 _LAST_OUTPUT_S = 1.0
-"""How long output is waited for from what a trainer that has ended left running."""
+"""Time limit for output of processes that an ended trainer left running."""
 _CHUNK = 64 * 1024
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -38,10 +39,10 @@ except OSError as error:
 
 
 class Child:
-    """One process, whose output comes through a pipe. It stays in its supervisor's process group, which a launcher
-    kills as one; whatever it starts is found as a descendant, also when that made a session of its own.
+    """A process whose output comes through a pipe. It stays in its supervisor's process group, which a launcher kills
+    as one; its descendants are found even in sessions of their own.
 
-    Start it from the main thread: the kernel ties its life to the thread that did.
+    Start it from the main thread: the kernel ties its life to the thread that started it.
     """
 
     def __init__(self, words: Sequence[str], directory: Path, environment: Mapping[str, str]):
@@ -53,14 +54,14 @@ class Child:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            bufsize=0,  # a buffer would keep what select no longer tells of
+            bufsize=0,  # select does not see what a buffer holds
         )
         self._has_ended_since: float | None = None
 
     def output(self, tick_s: float) -> Iterator[bytes]:
-        """What it and its own processes say, as it comes; b"" at least every `tick_s` seconds without a word.
+        """The output of the process and its children, as it comes; b"" at least every `tick_s` seconds without any.
 
-        Ends once it has ended and all it said is told; what it left running is not waited for.
+        Ends once the process has ended and its output is read; processes that it left running are not waited for.
         """
         pipe = self._process.stdout
         assert pipe is not None
@@ -77,18 +78,18 @@ class Child:
                 yield data or b""
 
     def _is_past_its_end(self) -> bool:
-        """Whether the process ended a while ago, and only others hold the pipe."""
+        """True if the process ended a while ago, and only others hold the pipe."""
         if self._has_ended_since is None and self._process.poll() is not None:
             self._has_ended_since = time.monotonic()
         return self._has_ended_since is not None and time.monotonic() - self._has_ended_since > _LAST_OUTPUT_S
 
     def exit_code(self) -> int:
-        """Its exit status, minus the signal's number where one killed it; waits for its end."""
+        """Exit status, or minus the signal's number; waits for the end."""
         return self._process.wait()
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of descendants whose own parent has ended, so that none is lost."""
+    """Make this process the subreaper of its descendants, so that none escapes."""
     with suppress(ImportError, AttributeError, OSError):
         import ctypes
 
@@ -96,7 +97,7 @@ def adopt_orphans() -> None:
 
 
 def end_descendants(timeout_s: float = END_WITHIN_S) -> list[int]:
-    """Kill everything this process started, directly or not; the ids of what SIGKILL did not end in time."""
+    """Kill all descendants of this process; returns those that still run after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while (alive := descendants(os.getpid())) and time.monotonic() < deadline:
         for pid in alive:
@@ -108,7 +109,7 @@ def end_descendants(timeout_s: float = END_WITHIN_S) -> list[int]:
 
 
 def descendants(ancestor: int) -> list[int]:
-    """The processes below this one that still run, as /proc has them now."""
+    """Running descendants of a process, by /proc."""
     children: dict[int, list[int]] = {}
     for pid, parent in _living():
         children.setdefault(parent, []).append(pid)
@@ -122,7 +123,7 @@ def descendants(ancestor: int) -> list[int]:
 
 
 def _living() -> Iterator[tuple[int, int]]:
-    """(process, its parent) of all that have not ended; proc(5), stat fields 3 and 4 after the command's name."""
+    """(process, parent) of all running processes; proc(5), stat fields 3 and 4 after the command's name."""
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             with suppress(OSError):
@@ -132,7 +133,7 @@ def _living() -> Iterator[tuple[int, int]]:
 
 
 def _reap() -> None:
-    """Take leave of those that have ended and are ours; `Popen` learns from waitpid that its child is gone."""
+    """Reap ended children; `Popen` notices by waitpid that its child is gone."""
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

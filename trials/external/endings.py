@@ -1,4 +1,5 @@
-"""Why somebody else's trainer ended, from its exit code and its last words. Pure; standard library only."""
+"""Failure reason of a third-party trainer, from its exit code and the end of its output. Pure; standard library
+only."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ _TAIL_LINES = 20
 
 
 def failure_of(exit_code: int, words: OutputTail, num_steps: int, oom_kills: int) -> TrialFailure:
-    """The failure behind a bad exit code. `num_steps` the log has told of; `oom_kills` of the kernel meanwhile."""
+    """The failure behind a bad exit code. `num_steps` were seen in the log; `oom_kills` is how often the kernel killed
+    for memory meanwhile."""
     how = f"the trainer {_words(exit_code)}"
     cause = words.cause()
     said = (cause or words.tail(_TAIL_LINES))[-EXCERPT_CHARACTERS:]

@@ -1,4 +1,4 @@
-"""Software and hardware a number of somebody else's trainer was measured on. Standard library only."""
+"""Software and hardware that a third-party trainer was measured on. Standard library only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trials.trial import TrialSpec
 
 
 def fingerprint(spec: TrialSpec, env: RankEnvironment) -> dict[str, Any]:
-    """Of the rank that reads the log, whose interpreter is the trainer's; absent where unknown."""
+    """Fingerprint of the rank that reads the log, whose interpreter is the trainer's; unknown fields are absent."""
     found = {
         "python": platform.python_version(),
         "torch": package_version("torch"),

@@ -1,4 +1,4 @@
-"""Whether the kernel has killed for memory. Standard library only."""
+"""Count of the kernel's out-of-memory kills. Standard library only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def count_oom_kills() -> int:
-    """How many processes the kernel has killed for memory so far: in our control group, else on this machine."""
+    """Number of out-of-memory kills so far: in our control group, else on this machine."""
     for path in (*_of_our_group(), Path("/proc/vmstat")):
         with suppress(OSError):
             counters = dict(line.split()[:2] for line in path.read_text().splitlines())

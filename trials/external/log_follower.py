@@ -1,4 +1,4 @@
-"""One rank of somebody else's trainer from its start to its end: its words copied, its steps followed."""
+"""Supervision of one rank of a third-party trainer from start to end: output copied, steps followed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trials.external.endings import failure_of
 from trials.external.fingerprint import fingerprint
 from trials.external.kernel_oom import count_oom_kills
 from trials.external.measurement import LogMeasurement
-from trials.external.rendezvous import Address, meet
+from trials.external.rendezvous import Address, exchange_address
 from trials.files.folders import AttemptFolder
 from trials.measurement.step_log import MetricsWriter
 from trials.ranks.environment import RankEnvironment, device_number, process_age_s
@@ -26,38 +26,38 @@ from trials.trial import FailureReason, MeasureRules, TrialSpec
 
 TICK_S = 0.25
 PEERS_NOTICE_S = 1.5
-"""How long the trainer goes on after the outcome is written: its other ranks look for one every tick, and one that
-only sees its peers vanish would call that a failure."""
+"""Seconds for which the trainer goes on after the outcome is written: other ranks look for one every tick, and a rank
+that sees its peers vanish first would report a failure."""
 MOST_COPIED_BYTES = 64 * 2**20
-"""Of one rank's output; a trainer that never stops talking must not fill the disk."""
+"""Limit of one rank's copied output, so that a verbose trainer does not fill the disk."""
 END_MARGIN_S = 2.0
-"""What it takes to write an outcome before the time limit."""
+"""Seconds reserved for writing an outcome before the time limit."""
 
 _TAIL_LINES = 20
 _NOT_THE_TRAINERS = ("PYTHONPATH", "PYTHONSAFEPATH", "PARLAY_PARENT_PID")
-"""What starts our own code, and would hide the packages that lie beside the trainer's script."""
+"""Variables of our own code, which would hide packages next to the trainer's script."""
 _OF_TORCHRUN = "TORCHELASTIC_"
-"""A torchrun that started us keeps a store of its own, to which the trainer's ranks must not go."""
+"""Prefix of torchrun's variables: its store is not that of the trainer's ranks."""
 
 
 def follow(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report: Report) -> None:
     """Run this rank's trainer until the trial is measured, by this rank's log or another's.
 
-    TrialFailure when the trainer failed, or what it told cannot be believed; InputError for a trainer section that is
-    none, TimeoutError when rank 0 tells no address.
+    TrialFailure when the trainer failed or its log is implausible, InputError for an invalid trainer section,
+    TimeoutError when rank 0 publishes no address.
     """
     words = OutputTail()
     TrainerWatchdog(report, env, spec.measure, words).start()
     sample_node(spec, folder, env)
     made = invocation(spec, sys.executable, str(folder.path))
-    address = meet(spec, folder, env, made.files)
+    address = exchange_address(spec, folder, env, made.files)
     oom_kills = count_oom_kills()
     measurement = None
     if env.rank == log_rank_of(spec):
         writer = MetricsWriter(folder.metrics(env.restart))
         measurement = LogMeasurement(spec, folder, report, fingerprint(spec, env), writer)
         measurement.startup.end_of("rendezvous")
-    child = Child(made.words, folder.path, trainer_environment(spec, env, made, address))
+    child = Child(made.command, folder.path, trainer_environment(spec, env, made, address))
     report.enter("build")
     rank = _Rank(spec, report, words, measurement)
     if rank.is_done_after(child):
@@ -71,14 +71,13 @@ def follow(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report:
 
 
 def trainer_hang_limit_s(rules: MeasureRules) -> float:
-    """Seconds without progress after which a trainer is stuck. Its steps are never shortened, so that one of minutes is
-    no hang where the time limit leaves room for many."""
+    """Seconds without progress after which a trainer hangs. Its steps are never shortened, so steps of minutes are
+    accepted where the time limit leaves room for many."""
     return max(hang_limit_s(rules), rules.time_limit_s / 4)
 
 
 def trainer_environment(spec: TrialSpec, env: RankEnvironment, made: Invocation, address: Address) -> dict[str, str]:
-    """The trainer's variables: the node's own without ours, what torch's `env://` needs, and the trainer's wishes
-    where nobody has set them."""
+    """The trainer's variables: the node's without ours, those for torch's `env://`, and the trainer's defaults."""
     ours = {name for name in os.environ if name in _NOT_THE_TRAINERS or name.startswith(_OF_TORCHRUN)}
     kept = {name: value for name, value in os.environ.items() if name not in ours}
     ranks = {
@@ -94,14 +93,14 @@ def trainer_environment(spec: TrialSpec, env: RankEnvironment, made: Invocation,
 
 
 class TrainerWatchdog(Watchdog):
-    """Ends a rank as `Watchdog` does, and everything its trainer started before."""
+    """Ends a rank as `Watchdog` does, after everything its trainer started."""
 
     def __init__(self, report: Report, env: RankEnvironment, rules: MeasureRules, words: OutputTail):
         super().__init__(report, env, trainer_hang_limit_s(rules), silence_reason(rules))
         self._words = words
 
     def _standing(self) -> str:
-        """The trainer's last words: its stacks are its own."""
+        """The end of the trainer's output; its stacks are not accessible."""
         return self._words.tail(_TAIL_LINES)
 
     def _end(self) -> None:
@@ -110,7 +109,7 @@ class TrainerWatchdog(Watchdog):
 
 
 class _Rank:
-    """What one rank does with its trainer's output while it runs."""
+    """One rank's handling of its trainer's output."""
 
     def __init__(self, spec: TrialSpec, report: Report, words: OutputTail, measurement: LogMeasurement | None):
         self._rules = spec.measure
@@ -120,24 +119,24 @@ class _Rank:
         self._measurement = measurement
         self._splitter = LineSplitter()
         self._copied = 0
-        self._told_at: float | None = None
+        self._reported_at: float | None = None
         self._next_look = 0.0
 
     def is_done_after(self, child: Child) -> bool:
-        """Follow the trainer; whether the trial was measured before the trainer ended."""
+        """Follow the trainer; True if the trial was measured before the trainer ended."""
         for data in child.output(TICK_S):
             self._copy(data)
             for line in self._splitter.feed(data):
                 self._take(line)
-            if self._told_at is None:
+            if self._reported_at is None:
                 self._look_around()
-            elif time.monotonic() - self._told_at >= self._notice_s:
+            elif time.monotonic() - self._reported_at >= self._notice_s:
                 return True
         self._take(self._splitter.last(), is_whole=False)
-        return self._told_at is not None
+        return self._reported_at is not None
 
     def conclude_after_its_end(self, measurement: LogMeasurement) -> None:
-        """The outcome of a trainer that ended by itself; TrialFailure unless it took steps enough."""
+        """Report the outcome of a trainer that ended by itself; TrialFailure without enough steps."""
         if measurement.num_steps == measurement.num_skipped == 0:
             said = self._words.tail(_TAIL_LINES)
             raise TrialFailure(
@@ -147,7 +146,7 @@ class _Rank:
         self._report.measured(measurement.outcome())
 
     def _look_around(self) -> None:
-        """Whether it is time to end: the measurement is done, time is up, or another rank has an outcome."""
+        """Check for an end: the measurement is done, time is up, or another rank has an outcome."""
         measurement = self._measurement
         if measurement is None:
             self._look_for_an_outcome()
@@ -158,29 +157,29 @@ class _Rank:
             measurement.end_for_time()
         measurement.require_enough(FailureReason.TIME_LIMIT, "when the time limit came near")
         self._report.measured(measurement.outcome())
-        self._told_at = time.monotonic()
+        self._reported_at = time.monotonic()
 
     def _look_for_an_outcome(self) -> None:
-        """Another rank's; not with every word of this one, since the folder may be one that all nodes share."""
+        """Check for another rank's outcome, not for every chunk of output, since all nodes may share the folder."""
         now = time.monotonic()
         if now < self._next_look:
             return
         self._next_look = now + TICK_S
-        self._report.progress()  # whether the training moves is seen in the log that tells of it
+        self._report.progress()  # progress shows in the log that reports the steps
         if self._report.has_outcome():
-            self._told_at = now - self._notice_s
+            self._reported_at = now - self._notice_s
 
     def _take(self, line: str, is_whole: bool = True) -> None:
-        """A line that nobody ended tells of no step: half a number is another one."""
+        """Take in a line. An unfinished line reports no step: half a number is a wrong number."""
         self._words.feed(line)
-        if is_whole and self._measurement is not None and self._told_at is None:
+        if is_whole and self._measurement is not None and self._reported_at is None:
             self._measurement.feed(line)
 
     def _copy(self, data: bytes) -> None:
-        """Into the rank's log, as far as it is not endless."""
+        """Copy output into the rank's log, up to a limit."""
         room = MOST_COPIED_BYTES - self._copied
         self._copied += len(data)
         sys.stdout.buffer.write(data[:room] if room > 0 else b"")
         if 0 < room < len(data):
-            sys.stdout.buffer.write(b"\n[what follows is not kept: the log has 64 MiB]\n")
+            sys.stdout.buffer.write(b"\n[log truncated at 64 MiB]\n")
         sys.stdout.buffer.flush()

@@ -1,4 +1,4 @@
-"""The measurement of a trainer that only its log tells of: records, when to stop, and the outcome."""
+"""Measurement of a third-party trainer by its log: step records, when to stop, and the outcome."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from trials.trainers.trainer_log import StepReader, TrainerStep
 from trials.trial import FailureReason, Flag, Outcome, TrialKind, TrialSpec, utc_text
 
 HEAD_BYTES = 256 * 1024
-"""How much of another rank's log is looked at: what it says of the layout and of memory stands at its beginning."""
+"""Length of another rank's log that is read: layout and memory are reported at its beginning."""
 
 
 class LogMeasurement:
-    """Follows one rank's log line by line until it knows enough. Used by one thread of one rank."""
+    """Follows one rank's log line by line until the measurement is complete. Used by one thread of one rank."""
 
     def __init__(
         self,
@@ -62,11 +62,11 @@ class LogMeasurement:
 
     @property
     def num_skipped(self) -> int:
-        """Iterations that updated nothing, as the trainer says of a loss scale that was too large."""
+        """Iterations without an update, which the trainer skipped since the loss scale was too large."""
         return self._reader.skipped
 
     def feed(self, line: str) -> None:
-        """Take in a line of the log, unless the measurement is done; TrialFailure for a training that has gone mad."""
+        """Take in a line of the log, unless the measurement is done; TrialFailure for a training that diverged."""
         if self.is_done:
             return
         skipped, step = self._reader.skipped, self._reader.feed(line)
@@ -77,28 +77,28 @@ class LogMeasurement:
             return
         if step.has_nan:
             found = f"loss {step.loss}, gradient norm {step.grad_norm} at iteration {step.iteration}"
-            raise TrialFailure(FailureReason.RESULT_INVALID, f"{found}: not a training that can be measured")
+            raise TrialFailure(FailureReason.RESULT_INVALID, f"{found}: the training diverged")
         self._take(step)
 
     def end_for_time(self) -> None:
-        """The time limit has passed without a step; TrialFailure unless there are enough."""
+        """End the measurement at the time limit; TrialFailure unless there are enough steps."""
         self.measurement.stop = Stop.TIME_LIMIT
         self.require_enough(FailureReason.TIME_LIMIT, "when the time limit came near")
 
     def require_enough(self, reason: FailureReason, when: str) -> None:
-        """TrialFailure unless there are measured steps enough, or an incumbent that cannot be reached."""
+        """TrialFailure unless there are enough measured steps, or the trial was pruned."""
         if self.measurement.has_enough_steps or self.measurement.stop is Stop.PRUNED:
             return
         done, least = len(self.measurement.measured_times_s), self._spec.measure.min_steps
         skipped = f", {self._reader.skipped} skipped" if self._reader.skipped else ""
         raise TrialFailure(
             reason,
-            f"{done} measured steps after {self.num_steps} steps{skipped} {when}; {least} are the least that counts",
+            f"{done} measured steps after {self.num_steps} steps{skipped} {when}; at least {least} are required",
             bound_fields(self._spec, self.measurement) if reason is FailureReason.TIME_LIMIT else {},
         )
 
     def outcome(self) -> Outcome:
-        """What was measured; TrialFailure where it cannot be believed."""
+        """The outcome of the measurement; TrialFailure where it is implausible."""
         self._read_other_logs()
         measured = self._measured()
         measured_steps = self._steps[-measured["measured_steps"] :]
@@ -122,7 +122,7 @@ class LogMeasurement:
         return outcome
 
     def _clock_fault(self, num_steps: int) -> str | None:
-        """Of the measured steps, which are the last."""
+        """Check the clock over the measured steps, which are the last."""
         has_iterations = "iteration" in self._format.findings
         return clock_fault(self._steps[-num_steps:], self._seen_s[-num_steps:], has_iterations)
 
@@ -141,7 +141,7 @@ class LogMeasurement:
             self._report.enter(StepPhase.MEASURED)
 
     def _target_step_time_s(self) -> float | None:
-        """What the best of the search asks of this layout."""
+        """The step time to beat; None without an incumbent, and during warm-up."""
         if self._watcher is None or self.measurement.phase is StepPhase.WARMUP:
             return None
         incumbent = self._watcher.look()
@@ -166,7 +166,7 @@ class LogMeasurement:
         return tuple(flag for flag, is_so in found.items() if is_so)
 
     def _read_other_logs(self) -> None:
-        """Trainers tell their layout on rank 0 and memory on several ranks, whoever tells of the steps."""
+        """Read layout and memory from the other ranks' logs: trainers report them on other ranks than steps."""
         for path in self._folder.rank_logs():
             try:
                 with open_plain(path) as stream:

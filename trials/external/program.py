@@ -1,6 +1,6 @@
-"""`python -m trials.external SPEC_PATH`: supervises one rank of somebody else's trainer. Standard library only.
+"""`python -m trials.external SPEC_PATH`: supervises one rank of a third-party trainer. Standard library only.
 
-Started as `trials.train` is, one process a rank, with the interpreter of the trainer. Exit code 0 when the trial was
+Started as `trials.train` is, one process a rank, with the trainer's interpreter. Exit code 0 when the trial was
 measured or ended itself, 1 when it failed or was ended (the outcome says why), 2 for bad usage.
 """
 
@@ -32,19 +32,20 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 
 def run_rank(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment) -> bool:
-    """Whether the trial came to its end; if not, the attempt's outcome says why."""
+    """Run the trial; False where it failed, and the attempt's outcome has the reason."""
     report = Report(spec, folder, env.rank, env.restart, started_at=time.time() - process_age_s())
     spec = replace(spec, layout=spec.layout.canonical())
     try:
         require_runnable(spec, env)
         follow(spec, folder, env, report)
     except BaseException as error:
-        return _tell(error, report)
+        return _report_failure(error, report)
     return report.failure() is None
 
 
 def require_runnable(spec: TrialSpec, env: RankEnvironment) -> None:
-    """Before anything is waited for: InputError for a layout that cannot run, TrialFailure for another world."""
+    """InputError for a layout that cannot run, TrialFailure for another world size; called before anything is waited
+    for."""
     problems = list(engine_violations(spec.layout, spec.model, engines_of(spec.trainer["kind"])))
     if problems:
         raise InputError(*problems)
@@ -58,10 +59,10 @@ def _read_spec(path: Path) -> TrialSpec:
     return spec
 
 
-def _tell(error: BaseException, report: Report) -> bool:
-    """Write the outcome, after a grace if the cause seems to lie in another rank. Print the words in any case.
+def _report_failure(error: BaseException, report: Report) -> bool:
+    """Write the failure, after a grace period if the root cause seems to lie in another rank, and print the excerpt.
 
-    Whether the trial was measured meanwhile: then the end of this rank is that of all.
+    True if the trial was measured meanwhile: the end of this rank is then the normal end.
     """
     reason, excerpt = reason_of(error, report.folder.path), excerpt_of(error)
     wait_for_root_cause(error, report)
@@ -74,5 +75,5 @@ def _tell(error: BaseException, report: Report) -> bool:
 
 def _leave(code: int) -> NoReturn:
     for pid in end_descendants():
-        print(f"process {pid} does not end within {END_WITHIN_S:.0f} s of SIGKILL", file=sys.stderr)
+        print(f"process {pid} still runs {END_WITHIN_S:.0f} s after SIGKILL", file=sys.stderr)
     exit_at_once(code)

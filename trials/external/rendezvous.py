@@ -1,4 +1,4 @@
-"""Where the ranks of somebody else's trainer meet: rank 0 prepares the attempt's folder, and then tells the address."""
+"""Rendezvous of a third-party trainer's ranks: rank 0 prepares the attempt's folder, then publishes the address."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trials.ranks.environment import RankEnvironment
 from trials.trial import TrialSpec
 
 LIMIT_S = 120.0
-"""How long a rank waits for rank 0's address."""
+"""Time limit for rank 0's address."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class Address:
     port: int
 
 
-def meet(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, files: Mapping[str, str]) -> Address:
-    """The address of this attempt's ranks. `files` (name to text) lie in the folder when any rank knows it.
+def exchange_address(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, files: Mapping[str, str]) -> Address:
+    """The address of this attempt's ranks. `files` (name to text) are in the folder when it is published.
 
-    TimeoutError when rank 0 tells none, RuntimeError when it finds no free port.
+    TimeoutError when rank 0 publishes none, RuntimeError when it finds no free port.
     """
     path = folder.rendezvous.with_name(f"{folder.rendezvous.name}.r{env.restart}")
     if env.rank == 0:
@@ -46,7 +46,7 @@ def meet(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, files: Ma
 
 
 def free_port() -> int:
-    """A port on which nobody listens, at this moment: the trainer's own rank 0 will."""
+    """A port on which nobody listens at this moment: the trainer's rank 0 will."""
     tried = ports_to_try()
     for port in tried:
         with socket.socket() as probe:

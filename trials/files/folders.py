@@ -18,7 +18,7 @@ from search_spaces.plain_file import MAX_BYTES, read_plain
 
 @dataclass(frozen=True)
 class AttemptFolder:
-    """`trials/t0001/a1/`: the only place a trial writes to."""
+    """`trials/t0001/a1/`: the only folder a trial writes to."""
 
     path: Path
 
@@ -28,7 +28,7 @@ class AttemptFolder:
 
     @property
     def ranks(self) -> Path:
-        """Who runs where: written by whoever starts the ranks."""
+        """Placement of the ranks, written by whoever starts them."""
         return self.path / "ranks.json"
 
     @property
@@ -37,7 +37,7 @@ class AttemptFolder:
 
     @property
     def best(self) -> Path:
-        """The search's best so far, which a trial may read."""
+        """The search's best.json, which a trial may read."""
         return SearchFolder(self.path.parents[2]).best
 
     @property
@@ -57,11 +57,11 @@ class AttemptFolder:
         return self.path / f"outcome.r{restart}.json"
 
     def system(self, node: int, restart: int = 0) -> Path:
-        """What the trial's node of this number did meanwhile; written by its first rank."""
+        """Node metrics of the trial's node of this number, written by its first rank."""
         return self.path / f"system.n{node}.r{restart}.jsonl"
 
     def last_restart(self) -> int:
-        """The highest restart that wrote anything here; 0 where none did."""
+        """The highest restart with files here; 0 without any."""
         names = [*self.path.glob("metrics.r*.jsonl"), *self.path.glob("outcome.r*.json")]
         numbers = (path.name.split(".")[1].removeprefix("r") for path in names)
         return max((int(number) for number in numbers if number.isdigit()), default=0)
@@ -69,8 +69,10 @@ class AttemptFolder:
 
 @dataclass(frozen=True)
 class SearchFolder:
-    """A search's folder on the shared file system: enough to go on from, anywhere. `named` is what a person typed for
-    it; None where that was not the folder."""
+    """A search's folder on the shared file system, sufficient to resume the search anywhere.
+
+    `named` is the path that a person gave; None where they did not give the folder.
+    """
 
     path: Path
     named: str | None = field(default=None, compare=False)
@@ -81,12 +83,13 @@ class SearchFolder:
 
     @property
     def cli_name(self) -> str:
-        """What a command takes for the search: the folder, where a person named that, for a ledger may not know it."""
+        """The search as a command's argument: its id, or the folder where a person named that, which no ledger may
+        know."""
         return self.search_id if self.named is None else shlex.quote(self.named)
 
     @property
     def exists(self) -> bool:
-        """Whether a search lies here; OSError where that cannot be seen."""
+        """True if a search lies here; OSError where that cannot be determined."""
         return self.journal.exists()
 
     @property
@@ -111,7 +114,7 @@ class SearchFolder:
 
     @property
     def mlflow(self) -> Path:
-        """Where MLflow shows the search: address and run id."""
+        """Address and run id of the search in MLflow."""
         return self.path / "mlflow.json"
 
     @property
@@ -120,17 +123,17 @@ class SearchFolder:
 
     @property
     def driver_script(self) -> Path:
-        """What Slurm runs, where the driver is a job of its own."""
+        """Batch script of a driver that is a job of its own."""
         return self.path / "driver.sh"
 
     @property
     def cron_script(self) -> Path:
-        """What cron starts, where the driver lives for a turn only."""
+        """Script for cron, which runs one driver iteration at a time."""
         return self.path / "cron.sh"
 
     @property
     def launcher(self) -> Path:
-        """What a driver on Slurm that left knew of the jobs in flight, for the next one."""
+        """State of the jobs in flight, handed over from one driver on Slurm to the next."""
         return self.path / "launcher.json"
 
     @property
@@ -139,7 +142,7 @@ class SearchFolder:
 
     @property
     def report(self) -> Path:
-        """The search as one page for people."""
+        """The report of the search, one HTML page."""
         return self.path / "report.html"
 
     @property
@@ -149,22 +152,22 @@ class SearchFolder:
 
     @property
     def measured(self) -> Path:
-        """What the ended search has seen of its layouts, as a measured table."""
+        """The layouts that the ended search has measured, as a measured table."""
         return self.path / "measured.csv"
 
     @property
     def notified(self) -> Path:
-        """Written when whoever `notify` names is about to be told of the search's end."""
+        """Written just before the notification of the search's end is sent."""
         return self.path / "notified.json"
 
     @property
     def code(self) -> Path:
-        """The snapshot of the compute-side source that every trial of this search runs."""
+        """Snapshot of the compute-side source that every trial of this search runs."""
         return self.path / "code"
 
     @property
     def pilots(self) -> Path:
-        """Where allocations that trials run in side by side have their folders."""
+        """Folders of the allocations that trials run in."""
         return self.path / "pilots"
 
     def attempt(self, trial: str, attempt: str) -> AttemptFolder:
@@ -172,17 +175,17 @@ class SearchFolder:
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Swap `data` in as JSON with one rename; not-a-number is refused with ValueError."""
+    """Write `data` as JSON, atomically by a rename; ValueError for NaN."""
     write_text(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Swap `text` in with one rename, 0600: a reader sees the old file or the new one, also after a power loss."""
+    """Write `text` atomically by a rename, 0600: a reader sees the old file or the new one, also after a power loss."""
     write_bytes(path, text.encode("utf-8"))
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """The same with what is no text."""
+    """Write `content` as `write_text` does."""
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
@@ -196,7 +199,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Make the names in a folder survive a power loss, where its file system can."""
+    """Make the names in a folder durable, where its file system can."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         # Some network file systems refuse to sync a folder; they order renames themselves.
@@ -207,9 +210,9 @@ def sync_folder(path: Path) -> None:
 
 
 def read_json(path: Path, most_bytes: int = MAX_BYTES) -> dict[str, Any] | None:
-    """The JSON object at `path`; None where there is none.
+    """The JSON object at `path`; None where there is no file.
 
-    ValueError when it is something else, holds a number that is not finite, or stands in no plain file.
+    ValueError for anything else: other JSON, a number that is not finite, or what is not a plain file.
     """
     try:
         data = json.loads(read_plain(path, most_bytes), parse_constant=finite_number, parse_float=finite_number)
@@ -223,12 +226,12 @@ def read_json(path: Path, most_bytes: int = MAX_BYTES) -> dict[str, Any] | None:
 
 
 def links_outside(path: Path, root: Path) -> bool:
-    """Whether a link on the way to `path` leads out of the folder `root`."""
+    """True if a link on the way to `path` leads outside of the folder `root`."""
     return not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
 
 
 def finite_number(text: str) -> float:
-    """What json is given for floats and constants: ValueError for NaN, and for what is infinite as a float."""
+    """Parse a float or constant of JSON; ValueError for NaN, and for what overflows a float."""
     value = float(text)
     if not math.isfinite(value):
         raise ValueError(f"{text} is not a finite number")

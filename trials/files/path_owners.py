@@ -17,10 +17,10 @@ from pathlib import Path
 from search_spaces.errors import InputError
 
 TRUSTED_OWNERS = "PARLAY_TRUSTED_OWNERS"
-"""Users, by name or number and separated by commas, whose folders may be on the way, as of a project's its owner."""
+"""Environment variable: trusted users whose folders may be on a path, names or numbers separated by commas."""
 
 OVERFLOW_UID = 65534
-"""What the kernel calls a user who has no number in this user namespace."""
+"""The kernel's uid for users without a number in this user namespace."""
 _MOST_LINKS = 40  # as the kernel
 
 
@@ -34,7 +34,7 @@ class WriterKind(enum.StrEnum):
 
 @dataclass(frozen=True)
 class UntrustedWriter:
-    """Somebody besides us and root who may rename at `path`; `words` name them."""
+    """A user or group besides us and root who may rename at `path`; `words` name them."""
 
     path: Path
     who: WriterKind
@@ -48,28 +48,27 @@ _OWNER_FIX = (
 
 
 def require_trusted_path(path: Path, code: str, key: str) -> None:
-    """InputError where somebody could put something else in the place of what `path` names; OSError as below.
+    """InputError where another user could replace the target of `path`; OSError as below.
 
-    A group may: whether it is trusted is the user's to say (docs/security.md), and `parlay doctor` names it.
+    Groups are accepted: whether to trust one is the user's decision (docs/security.md), and `parlay doctor` names it.
     """
     swapper = next((found for found in untrusted_writers(path) if found.who is not WriterKind.GROUP), None)
     if swapper is None:
         return
     if swapper.who is WriterKind.EVERYBODY:
-        words, fix = f"can be written by everybody at {swapper.path}", f"chmod o-w {swapper.path}"
+        words, fix = f"is world-writable at {swapper.path}", f"chmod o-w {swapper.path}"
     else:
         at = "" if swapper.path == path else f"is reached by {swapper.path}, which "
         words, fix = f"{at}belongs to {swapper.words}", _OWNER_FIX
-    rule = "every folder and link on the way is yours or root's and not everybody's: else others could put theirs there"
+    rule = "every folder and link on the path belongs to you or root and is not world-writable"
     raise InputError.of(code, f"{path} {words}", key=key, value=str(path), rule=rule, fix=fix)
 
 
 def untrusted_writers(path: Path) -> Iterator[UntrustedWriter]:
-    """Whoever besides us, root and trusted owners could put something of theirs in the place of what `path` names, from
-    the root on.
+    """Those besides us, root and trusted owners who could replace the target of `path`, from the root on.
 
-    Every folder and link on the way counts, also behind links, and what is not there yet is made by us. The owner of a
-    folder may rename in it whatever its mode, the sticky bit included. Raises OSError where the way cannot be seen.
+    Every folder and link on the way counts, also behind links; what does not exist yet will be ours. The owner of a
+    folder may rename in it whatever its mode, the sticky bit included. OSError where the way cannot be read.
     """
     for entry in _entries(path.absolute()):
         found = entry.lstat()
@@ -81,7 +80,7 @@ def untrusted_writers(path: Path) -> Iterator[UntrustedWriter]:
 
 @dataclass(frozen=True)
 class FolderIdentity:
-    """A folder as it was when it was taken, so that another in its place is noticed."""
+    """Identity of a folder, so that a replacement is noticed."""
 
     path: Path
     _device: int
@@ -94,31 +93,31 @@ class FolderIdentity:
         return cls(path, found.st_dev, found.st_ino, found.st_uid)
 
     def require_same(self) -> None:
-        """InputError for another folder in its place; OSError where it cannot be seen just now."""
+        """InputError for another folder in its place; OSError where it cannot be read just now."""
         if self == FolderIdentity.at(self.path):
             return
         raise InputError.of(
             "folder_swapped",
-            f"{self.path} is not the folder that it was: another was put in its place",
+            f"{self.path} was replaced by another folder",
             key="folder",
             value=str(self.path),
-            rule="jobs run the code in a search's folder, so it stays the same folder while a driver has it",
-            fix="nothing more was launched; see who did that, and put the search's own folder back",
+            rule="jobs run the code in a search's folder, so it must stay the same folder while a driver runs",
+            fix="nothing more was launched; find out who replaced it, and restore the search's folder",
         )
 
 
 def uid_as_seen_by(folder: Path) -> int:
-    """Whose what we write there is, as a user's number. Raises OSError where we may not write.
+    """Owner uid of files that we create in `folder`. OSError where we may not write.
 
-    NFS may call all its users the same, or by the numbers of another machine. The file that tells has no name, or none
-    any more, and nobody can put another in its place.
+    NFS may map all users to one, or to the numbers of another machine. The probe file is anonymous or unlinked at once,
+    so that nobody can replace it.
     """
     with tempfile.TemporaryFile(dir=folder, prefix=".owner.") as stream:
         return os.fstat(stream.fileno()).st_uid
 
 
 def _entries(path: Path) -> Iterator[Path]:
-    """The folders and links by which the kernel finds `path`, in its order, as far as they are there."""
+    """The folders and links by which the kernel resolves `path`, in its order, as far as they exist."""
     here, left, num_links = Path("/"), [*reversed(path.parts[1:])], 0
     yield here
     while left:
@@ -154,8 +153,8 @@ def _is_ours(owner: int, entry: Path) -> bool:
 
 @functools.cache
 def _maps_all_users() -> bool:
-    """Whether every user of the machine has a number here. In a container's user namespace the others, the host's root
-    among them, are all one."""
+    """True if every user of the machine has a number here. In a container's user namespace the others, the host's root
+    among them, share one."""
     try:
         _, _, num_users = Path("/proc/self/uid_map").read_text().split()
     except (OSError, ValueError):  # no such file, or several ranges

@@ -1,4 +1,4 @@
-"""The ports at which the ranks of a trial may meet, from the node of rank 0. Standard library only."""
+"""Ports for the rendezvous of a trial's ranks on the node of rank 0. Standard library only."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from pathlib import Path
 PORTS = range(20000, 30000)
 PORT_TRIES = 50
 EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
-"""The ports that the kernel hands to outgoing connections: 32768-60999 unless the site chose others."""
+"""The kernel's range of ephemeral ports: 32768-60999 unless the site chose another."""
 
 
 def ports_to_try() -> list[int]:
-    """A few of the usable ones, in random order: other trials take theirs on the same node."""
+    """Some usable ports in random order, since other trials take theirs on the same node."""
     ports = usable_ports(EPHEMERAL_PORTS.read_text())
     return random.sample(ports, min(PORT_TRIES, len(ports)))
 
 
 def usable_ports(ephemeral: str) -> list[int]:
-    """Those of `PORTS` outside the range that the kernel's file names (first and last port), of which a connection may
-    take any at any moment. All of them where it leaves none: rank 0 holds its port from before it tells of it."""
+    """The `PORTS` outside the ephemeral range (first and last port, as the kernel's file has them).
+
+    All of `PORTS` where that leaves none: rank 0 binds its port before it publishes it.
+    """
     first, last = map(int, ephemeral.split())
     return [port for port in PORTS if not first <= port <= last] or list(PORTS)
 

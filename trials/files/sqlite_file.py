@@ -1,7 +1,7 @@
-"""SQLite's files: the one door through which the house opens them.
+"""SQLite files: the only module that opens them.
 
 SQLite guards a database by POSIX locks, and closing any descriptor of its file drops all locks of the process. So a
-file that is or may become a database is opened by SQLite alone; everybody else looks at it by `stat`.
+file that is or may become a database is opened by SQLite alone; other code uses `stat`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from urllib.parse import quote
 _SIDE_FILES = ("-wal", "-shm", "-journal")
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 LOCK_PATIENCE_S = 10.0
-"""Whoever can read a folder can hold its lock for ever."""
+"""Time limit for the folder's lock, which any process that can read the folder may hold."""
 _PRIMARY_CODE = 0xFF  # of an extended result code
 
 
 def create_private(path: Path) -> None:
-    """Make an empty database of mode 0600 at `path`, whatever the umask; one that is there is left alone.
+    """Make an empty database of mode 0600 at `path`, whatever the umask; an existing one is left alone.
 
     SQLite's side files copy the mode. No descriptor of the file is open once it has its name. Raises OSError.
     """
@@ -42,12 +42,12 @@ def create_private(path: Path) -> None:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection to the database at `path`, for use by any thread. Raises sqlite3.Error, also where it is missing."""
+    """A connection to the database at `path`, for use by any thread. sqlite3.Error, also where it is missing."""
     return sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True, check_same_thread=False)
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """Which file lies at `path`, as device and inode; None where none does."""
+    """Device and inode of the file at `path`; None without one."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -56,14 +56,14 @@ def identity(path: Path) -> tuple[int, int] | None:
 
 
 def copy(path: Path, target: Path) -> None:
-    """A copy of the database as it is now, 0600. Raises OSError and sqlite3.Error."""
+    """Copy the database as it is now, 0600. Raises OSError and sqlite3.Error."""
     create_private(target)
     with closing(connect(path)) as source, closing(connect(target)) as new:
         source.backup(new)
 
 
 def is_database(path: Path) -> bool:
-    """Whether the plain file at `path` is a database, or empty, and so may become one."""
+    """True if the plain file at `path` is a database, or empty, and so may become one."""
     try:
         with closing(connect(path)) as connection:
             connection.execute("PRAGMA schema_version")
@@ -75,15 +75,15 @@ def is_database(path: Path) -> bool:
 
 
 def is_damaged(error: BaseException | None) -> bool:
-    """Whether SQLite says by this error that a file is no database, or no sound one."""
+    """True if SQLite's error means that a file is not a database, or a corrupt one."""
     code = getattr(error, "sqlite_errorcode", None)
     return code is not None and code & _PRIMARY_CODE in _DAMAGED
 
 
 def damage(path: Path) -> str | None:
-    """What is wrong with the database, in SQLite's words; None for a sound or an empty one.
+    """The damage of the database, in SQLite's words; None for a sound or an empty one.
 
-    Raises sqlite3.OperationalError where it cannot be looked at, as while it is locked.
+    sqlite3.OperationalError where it cannot be examined, as while it is locked.
     """
     try:
         with closing(connect(path)) as connection:
@@ -96,10 +96,9 @@ def damage(path: Path) -> str | None:
 
 
 def put_aside(path: Path, found: tuple[int, int] | None) -> Path | None:
-    """Rename the database that was `found` at `path`, with its side files; where it lies then. None where another
-    file lies there by now, which somebody else has put in its place. Raises OSError.
+    """Rename the database that was `found` at `path`, with its side files, and return its new path.
 
-    Who has it open goes on with the renamed one.
+    None where another file lies there by now. Raises OSError. Processes that have it open go on with the renamed one.
     """
     with _locked(path.parent):
         if found is None or identity(path) != found:

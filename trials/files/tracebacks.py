@@ -1,4 +1,4 @@
-"""Which rank's words tell why a trial failed: the first traceback that is no echo of another rank's end.
+"""Search for the root cause of a failure in the ranks' logs: the first traceback that another rank's end did not cause.
 
 Standard library only.
 """
@@ -13,7 +13,7 @@ TRACEBACK = "Traceback (most recent call last):"
 # Matched on names and words because the same fault has other types in other versions and back ends of torch.
 PEER_TYPES = ("DistBackendError", "DistNetworkError", "DistStoreError", "QueueEmptyError")
 PEER_WORDS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "gloo/transport", "NCCL error")
-"""How a rank tells that it lost another one, which is a consequence and no cause."""
+"""Messages of a rank that lost another one: a consequence, not a cause."""
 
 # The texts of cudaErrorECCUncorrectable, cudaErrorNvlinkUncorrectable and HIP's alike; NVML's; the driver's Xids in the
 # kernel's words: https://docs.nvidia.com/deploy/xid-errors. What a broken program brings about as well (an illegal
@@ -26,11 +26,11 @@ _DEAD_DEVICE = re.compile(
 
 
 def first_cause(logs: Iterable[str]) -> str | None:
-    """What tells of a dead device, over all ranks' logs; else the first traceback that is not about a lost peer; else
-    the first of all; None without one.
+    """The root cause among all ranks' logs, None without any.
 
-    `logs` are the texts of the ranks' logs in rank order; the excerpt runs from the traceback's first line to its end.
-    Of a dead device it may be one line: NCCL's watchdog ends the process without a traceback.
+    A device failure comes first, else the first traceback that is not about a lost peer, else the first of all. `logs`
+    are in rank order; the excerpt runs from the traceback's first line to its end. For a device failure it may be one
+    line: NCCL's watchdog ends the process without a traceback.
     """
     logs = list(logs)
     found = [excerpt for log in logs for excerpt in tracebacks(log)]
@@ -57,11 +57,11 @@ def tracebacks(log: str) -> list[str]:
 
 
 def is_device_failure(words: str) -> bool:
-    """Whether they tell that a GPU, its memory or its link is broken, which is the machine's fault alone."""
+    """True if the text reports a broken GPU, GPU memory or link, for which no layout is to blame."""
     return _DEAD_DEVICE.search(words) is not None
 
 
 def is_peer_failure(excerpt: str) -> bool:
-    """Whether a traceback tells of a lost connection only."""
+    """True if a traceback reports only a lost connection."""
     words = excerpt.splitlines()[-1] if excerpt else ""
     return any(name in words for name in (*PEER_TYPES, *PEER_WORDS))

@@ -1,4 +1,4 @@
-"""What the node of rank 0 calls itself where the ranks meet. Standard library only."""
+"""Host name or address of rank 0's node, as other ranks reach it. Standard library only."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import os
 import socket
 
 ADDRESS_VARIABLE = "PARLAY_ADDRESS"
-"""A text with {host} (the short name), {fqdn} or {ip} in it. At some sites the node's own name leads to a slow network,
-or nowhere: at JUWELS that of the fast one has an i behind it."""
+"""Environment variable: a template with {host} (the short name), {fqdn} or {ip}. At some sites the node's own name
+belongs to a slow network, or to none: at JUWELS the fast one's ends in i."""
 
 
 def own_address() -> str:
-    """This node's name for the others; OSError where the node does not know its own address."""
+    """This node's name for the other ranks; OSError where the node does not know its own address."""
     wanted = os.environ.get(ADDRESS_VARIABLE) or "{fqdn}"
     for name, value in _PARTS.items():
         if (place := f"{{{name}}}") in wanted:

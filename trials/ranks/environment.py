@@ -1,4 +1,4 @@
-"""Who this rank is and what its process needs before torch is imported. Imports no torch."""
+"""This rank's place in the world, and its process's settings before torch is imported. Imports no torch."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from trials.ranks.allocator import map_large_buffers
 from trials.trial import TrialSpec
 
 PARENT_VARIABLE = "PARLAY_PARENT_PID"
-"""Set by a launcher whose ranks must not outlive it."""
+"""Environment variable: set by a launcher whose ranks must not outlive it."""
 
 
 @dataclass(frozen=True)
 class RankEnvironment:
-    """This process's place in the world, as its launcher says; `restart` counts Slurm's requeues."""
+    """This process's rank, as its launcher set it; `restart` counts Slurm's requeues."""
 
     rank: int
     world_size: int
@@ -31,7 +31,7 @@ class RankEnvironment:
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> RankEnvironment:
-        """From RANK, WORLD_SIZE, LOCAL_RANK, else Slurm's own; ValueError where neither is complete."""
+        """Read RANK, WORLD_SIZE, LOCAL_RANK, else Slurm's own variables; ValueError where neither is complete."""
         parent = environ.get(PARENT_VARIABLE)
         return cls(
             rank=_number(environ, "RANK", "SLURM_PROCID"),
@@ -42,7 +42,7 @@ class RankEnvironment:
         )
 
     def export(self, environ: MutableMapping[str, str]) -> None:
-        """Write the rank back under the names that DeepSpeed insists on."""
+        """Set the variables that DeepSpeed requires."""
         environ["RANK"] = str(self.rank)
         environ["WORLD_SIZE"] = str(self.world_size)
         environ["LOCAL_RANK"] = str(self.local_rank)
@@ -52,9 +52,9 @@ _SHOWN = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 
 def device_number(local_rank: int, environ: Mapping[str, str]) -> int:
-    """The number of a rank's own device among those that it is shown.
+    """Index of a rank's device among its visible ones.
 
-    Some sites show each rank its own alone; it is number 0 then, whatever the rank's number on its node.
+    Some sites show each rank only its own device; its index is then 0, whatever the rank's number on its node.
     """
     shown = [len(environ[name].split(",")) for name in _SHOWN if environ.get(name)]
     return local_rank % min(shown) if shown else local_rank
@@ -68,7 +68,7 @@ def _number(environ: Mapping[str, str], name: str, slurm_name: str) -> int:
 
 
 def prepare_process(spec: TrialSpec, environ: MutableMapping[str, str]) -> None:
-    """Settings that only count before torch and DeepSpeed are imported."""
+    """Apply settings that only count before torch and DeepSpeed are imported."""
     if spec.accelerator == "cpu":
         # Ranks share the cores: one thread each, or they fight.
         environ.setdefault("OMP_NUM_THREADS", "1")
@@ -84,9 +84,9 @@ def prepare_process(spec: TrialSpec, environ: MutableMapping[str, str]) -> None:
 
 
 def compile_cache_folder(temporary: Path) -> Path:
-    """Where torch.compile keeps its cache, from which it reads pickles: in a folder (0700) of this user's own.
+    """Folder (0700) for torch.compile's cache, from which it reads pickles.
 
-    By default it takes one of a name that anybody could make first.
+    By default torch takes a folder whose name anybody could create first.
     """
     folder = temporary / f"parlay-torchinductor-{os.getuid()}"
     with suppress(FileExistsError):
@@ -97,7 +97,7 @@ def compile_cache_folder(temporary: Path) -> Path:
 
 
 def process_age_s() -> float:
-    """Seconds since this process was started, before Python itself was up."""
+    """Seconds since this process was started, Python's own start included."""
     # proc(5): field 22 is the start in clock ticks since boot; the command in field 2 may hold spaces.
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,5 @@
-"""What an exception in a rank means: out of memory, a dead GPU or peer, a hang, a broken script. Imports no torch."""
+"""Failure reason of an exception in a rank: out of memory, a dead GPU or peer, a hang, a broken script. Imports no
+torch."""
 
 from __future__ import annotations
 
@@ -36,13 +37,13 @@ _OF_A_FILE_SYSTEM = (
     errno.ENOTCONN,
     errno.EREMOTEIO,
 )
-"""What a file system answers that is full, gone for a moment, or has thrown out its client, whatever the file."""
+"""Errors of a file system that is full, temporarily gone, or has evicted its client, whatever the file."""
 _OUR_CODE = ("trials", "search_spaces")
 _WAITED_WORDS = ("Timed out waiting", "timed out", "Watchdog caught collective operation timeout")
 
 
 class TrialFailure(Exception):
-    """Ends the trial with a reason that the program itself found, and with what it had seen until then, by the
+    """Ends the trial with a reason that the program itself found; `measured` is its measurement until then, by the
     contract's names under outcome.measured."""
 
     def __init__(self, reason: FailureReason, message: str, measured: Mapping[str, float] = MappingProxyType({})):
@@ -53,7 +54,8 @@ class TrialFailure(Exception):
 
 @contextmanager
 def data_failures() -> Iterator[None]:
-    """Within this block what is wrong with the data ends the trial as what it is: the same for every layout."""
+    """Within this block InputErrors about the data end the trial as script errors: they are the same for every
+    layout."""
     try:
         yield
     except InputError as error:
@@ -61,7 +63,7 @@ def data_failures() -> Iterator[None]:
 
 
 def reason_of(error: BaseException, own: Path) -> FailureReason:
-    """The reason behind an exception, looked for along its whole chain of causes. `own` is the attempt's folder."""
+    """The reason behind an exception, searched along its whole chain of causes. `own` is the attempt's folder."""
     chain = list(_chain(error))
     for cause in chain:
         if isinstance(cause, TrialFailure):
@@ -82,13 +84,13 @@ def reason_of(error: BaseException, own: Path) -> FailureReason:
 
 
 def is_own_file_error(error: BaseException, own: Path) -> bool:
-    """Whether the attempt's folder `own` or our code could not be read or written, or a file system failed, whatever
-    the file: that may pass."""
+    """True if the attempt's folder `own` or our code could not be read or written, or a file system failed: that may
+    pass."""
     return any(_is_own_file_cause(cause, own) for cause in _chain(error))
 
 
 def reason_of_output(words: str) -> FailureReason:
-    """The reason behind what a process said of its end: the line that names an exception, or its last lines."""
+    """The reason behind a process's last output: the line that names an exception, or its last lines."""
     if is_device_failure(words):
         return FailureReason.NODE_FAILURE
     if any(name in words for name in (*_MEMORY_TYPES, *_MEMORY_WORDS)):
@@ -101,20 +103,20 @@ def reason_of_output(words: str) -> FailureReason:
 
 
 def is_peer_failure(error: BaseException, own: Path) -> bool:
-    """Whether the cause lies in another rank, which may yet tell it. A rank whose own GPU is dead is that rank."""
+    """True if the cause lies in another rank, which may still report it. A rank whose own GPU is dead is the cause."""
     is_own = any(is_device_failure(str(cause)) for cause in _chain(error))
     return reason_of(error, own) in (FailureReason.NODE_FAILURE, FailureReason.HANG) and not is_own
 
 
 def excerpt_of(error: BaseException) -> str:
-    """The message of what the program found itself, else the traceback; its end, where the cause stands."""
+    """The message of a failure that the program found itself, else the end of the traceback."""
     if isinstance(error, (TrialFailure, InputError)):
         return str(error)
     return "".join(traceback.format_exception(error))[-EXCERPT_CHARACTERS:]
 
 
 def partial_measurement(error: BaseException) -> Mapping[str, float]:
-    """What the trial had measured when this ended it."""
+    """The trial's measurement until this error ended it."""
     return error.measured if isinstance(error, TrialFailure) else {}
 
 

@@ -1,6 +1,6 @@
-"""What a trial's node does meanwhile, written down every few seconds for MLflow's system metrics.
+"""Sampler of node metrics during a trial, for MLflow's system metrics.
 
-Standard library only. A thread of its own: the watchdog must not wait for a driver that does not answer.
+Standard library only. It has its own thread, since the watchdog must not wait for a driver that does not respond.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trials.trial import TrialSpec, utc_text
 FIRST_PAUSE_S = 1.0
 PAUSE_S = 5.0
 SHARE_OF_AGE = 0.01
-"""A long trial is sampled more rarely, a hundredth of its age apart: a week makes below a thousand lines."""
+"""Pause between samples as a share of the trial's age: a week makes fewer than a thousand lines."""
 
 PROC = Path("/proc")
 _MEGABYTE = 1e6
@@ -29,7 +29,7 @@ _IDLE, _IO_WAIT = 3, 4
 
 
 def sample_node(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment) -> None:
-    """Have this rank's node sampled until its process ends: by the first rank of a node alone."""
+    """Sample this rank's node until its process ends; only the first rank of a node does."""
     node, place = divmod(env.rank, spec.gpus_per_node)
     if place == 0 and node < MOST_NODES:
         with suppress(RuntimeError):  # its user may have no more threads just now
@@ -37,7 +37,7 @@ def sample_node(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment) ->
 
 
 class NodeSampler(threading.Thread):
-    """Appends samples of this node to a file. What fails ends the sampling, and nothing else."""
+    """Appends samples of this node to a file. An error ends the sampling and nothing else."""
 
     def __init__(self, path: Path, has_gpus: bool, proc: Path = PROC):
         super().__init__(name="node sampler", daemon=True)
@@ -48,7 +48,7 @@ class NodeSampler(threading.Thread):
     def run(self) -> None:
         try:
             self._sample()
-        except Exception:  # what is told beside the measurement must not end it
+        except Exception:  # metrics are optional: their failure must not end the trial
             return
 
     def _sample(self) -> None:
@@ -67,7 +67,7 @@ def pause_after(age_s: float) -> float:
 
 
 def nvml_or_none() -> Nvml | None:
-    """This node's GPUs; None where NVIDIA's driver tells of none."""
+    """This node's GPUs; None where NVIDIA's driver reports none."""
     try:
         return Nvml()
     except (OSError, AttributeError):  # no such library, no device, or one too old to have these functions
@@ -76,7 +76,7 @@ def nvml_or_none() -> Nvml | None:
 
 @dataclass(frozen=True)
 class _Counters:
-    """What the kernel counts since it started, in its ticks and in bytes."""
+    """The kernel's counters since boot, in ticks and in bytes."""
 
     busy: int
     total: int
@@ -85,7 +85,7 @@ class _Counters:
 
 
 class Node:
-    """This node as /proc and the driver of its GPUs show it. Used by one thread."""
+    """This node as shown by /proc and the driver of its GPUs. Used by one thread."""
 
     def __init__(self, nvml: Nvml | None = None, proc: Path = PROC):
         self._proc = proc
@@ -93,7 +93,7 @@ class Node:
         self._first = self._last = self._counters()
 
     def look(self) -> dict[str, float]:
-        """By MLflow's names, to a tenth. The processors' use is that since the last look."""
+        """Sample, by MLflow's names, to a tenth. CPU utilization is that since the last sample."""
         now, last = self._counters(), self._last
         self._last = now
         network = {
@@ -107,7 +107,7 @@ class Node:
         return {name: round(value, 1) for name, value in (processors | self._memory() | network | gpus).items()}
 
     def _memory(self) -> dict[str, float]:
-        """What is used: all but what the kernel could hand out."""
+        """Used memory: all but what the kernel considers available."""
         kib = {}
         for line in (self._proc / "meminfo").read_text().splitlines():
             name, _, value = line.partition(":")

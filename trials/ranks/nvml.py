@@ -1,4 +1,4 @@
-"""A node's GPUs as NVIDIA's driver tells of them, through the library that it brings (NVML). Standard library only."""
+"""Metrics of a node's GPUs by NVIDIA's driver library (NVML). Standard library only."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class _Memory(ctypes.Structure):
 
 
 class Nvml:
-    """The GPUs that this process may see, numbered as nvidia-smi does. OSError where the driver tells of none.
+    """The GPUs visible to this process, numbered as by nvidia-smi. OSError where the driver reports none.
 
-    One that is somebody else's, or that was lost, the driver counts as well; it is passed over.
+    GPUs that are lost or belong to another user are counted by the driver and skipped here.
     """
 
     def __init__(self, library: Any = None):
@@ -39,9 +39,9 @@ class Nvml:
         self._devices = {number: device for number, device in handles if device is not None}
 
     def read(self) -> dict[str, float]:
-        """By MLflow's names for a GPU's system metrics; what the driver does not tell of one is absent.
+        """Metrics by MLflow's names for a GPU's system metrics; those that the driver does not report are absent.
 
-        Takes milliseconds, most of them outside of the interpreter's lock.
+        Takes milliseconds, most of them without the interpreter's lock.
         """
         return {
             f"gpu_{number}_{name}": value
@@ -52,14 +52,14 @@ class Nvml:
     def _values(self, device: ctypes.c_void_p) -> Iterator[tuple[str, float]]:
         utilization, memory = _Utilization(), _Memory()
         power, most_power = ctypes.c_uint(), ctypes.c_uint()
-        if self._tells("nvmlDeviceGetUtilizationRates", device, utilization):
+        if self._query("nvmlDeviceGetUtilizationRates", device, utilization):
             yield "utilization_percentage", float(utilization.gpu)
-        if self._tells("nvmlDeviceGetMemoryInfo", device, memory) and memory.total:
+        if self._query("nvmlDeviceGetMemoryInfo", device, memory) and memory.total:
             yield "memory_usage_megabytes", memory.used / _MEGABYTE
             yield "memory_usage_percentage", 100 * memory.used / memory.total
-        if self._tells("nvmlDeviceGetPowerUsage", device, power):
+        if self._query("nvmlDeviceGetPowerUsage", device, power):
             yield "power_usage_watts", power.value / _MILLIWATTS
-            if self._tells("nvmlDeviceGetEnforcedPowerLimit", device, most_power) and most_power.value:
+            if self._query("nvmlDeviceGetEnforcedPowerLimit", device, most_power) and most_power.value:
                 yield "power_usage_percentage", 100 * power.value / most_power.value
 
     def _device(self, number: int) -> ctypes.c_void_p | None:
@@ -67,10 +67,10 @@ class Nvml:
         code = self._library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(number), ctypes.byref(device))
         return device if code == _SUCCESS else None
 
-    def _tells(self, function: str, device: ctypes.c_void_p, answer: Any) -> bool:
-        """Whether the driver answers this; of a part of a GPU (MIG) it does not tell everything."""
+    def _query(self, function: str, device: ctypes.c_void_p, answer: Any) -> bool:
+        """True if the driver reports this; for a part of a GPU (MIG) it does not report everything."""
         return getattr(self._library, function)(device, ctypes.byref(answer)) == _SUCCESS
 
     def _require(self, function: str, *arguments: Any) -> None:
         if (code := getattr(self._library, function)(*arguments)) != _SUCCESS:
-            raise OSError(f"{function} answers {code}")
+            raise OSError(f"{function} failed with code {code}")

@@ -1,4 +1,4 @@
-"""What every rank's program does around its training: spec and place, exit codes, who may tell what went wrong.
+"""Frame of every rank's program: spec and environment, exit codes, reporting of failures.
 
 Standard library only.
 """
@@ -21,10 +21,10 @@ from trials.ranks.report import Report
 from trials.trial import FailureReason, TrialSpec
 
 FILES_FAILED = 74
-"""The exit code of a rank that could not read its spec or write its outcome: EX_IOERR of sysexits.h. Its words may not
-have been written either."""
+"""Exit code of a rank that could not read its spec or write its outcome: EX_IOERR of sysexits.h. Its log may be missing
+too."""
 GRACE_S = 3.0
-"""How long a rank that lost a peer waits for that peer's own words before it writes its own."""
+"""Seconds that a rank which lost a peer waits for that peer's outcome before it writes its own."""
 
 
 def run_program(
@@ -34,7 +34,7 @@ def run_program(
     run_rank: Callable[[TrialSpec, AttemptFolder, RankEnvironment], bool],
     leave: Callable[[int], NoReturn],
 ) -> NoReturn:
-    """Leave with 0 when this rank did its part, 1 when it failed or was ended, 2 for bad usage, FILES_FAILED where the
+    """Exit with 0 when this rank did its part, 1 when it failed or was ended, 2 for bad usage, FILES_FAILED where the
     file system failed under its own files."""
     if len(arguments) != 1:
         print(f"usage: python -m {module} SPEC_PATH", file=sys.stderr)
@@ -55,30 +55,30 @@ def run_program(
 
 
 def read_spec(path: Path) -> TrialSpec:
-    """FileNotFoundError where there is none, ValueError and the like for a damaged one."""
+    """Read spec.json; FileNotFoundError without one, ValueError and the like for a damaged one."""
     data = read_json(path)
     if data is None:
-        raise FileNotFoundError("there is no such spec")
+        raise FileNotFoundError("the spec does not exist")
     return TrialSpec.from_json(data)
 
 
 def require_world(spec: TrialSpec, env: RankEnvironment) -> None:
-    """TrialFailure unless as many ranks were started as the spec says."""
+    """TrialFailure unless the number of ranks is the spec's."""
     if env.world_size != spec.num_gpus:
         found = f"{env.world_size} ranks were started, the spec says {spec.num_gpus}"
-        raise TrialFailure(FailureReason.RESULT_INVALID, f"the world is not the layout's: {found}")
+        raise TrialFailure(FailureReason.RESULT_INVALID, f"wrong world size: {found}")
 
 
 def wait_for_root_cause(error: BaseException, report: Report) -> None:
-    """Where the cause seems to lie in another rank, that one may tell it first."""
+    """Wait for another rank's outcome where the root cause seems to lie there."""
     deadline = time.monotonic() + (GRACE_S if is_peer_failure(error, report.folder.path) else 0.0)
     while time.monotonic() < deadline and not report.has_outcome():
         time.sleep(0.05)
 
 
 def exit_at_once(code: int) -> NoReturn:
-    """An interpreter's tidy end takes a second with torch, or for ever. Words that cannot be written do not hold it
-    up."""
+    """Exit without the interpreter's cleanup, which takes a second with torch, or hangs. Output that cannot be written
+    is dropped."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()

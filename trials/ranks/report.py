@@ -1,4 +1,4 @@
-"""What a rank tells the world about its attempt: phase, heartbeat, outcome. Imports no torch."""
+"""A rank's report on its attempt: phase, heartbeat, outcome. Imports no torch."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialSpec, utc_t
 
 
 class Report:
-    """One attempt's outcome as one rank may write it. `phase` and `last_progress` are read by the watchdog's thread.
+    """Writer of one attempt's outcome, as one rank may write it. The watchdog's thread reads `phase` and
+    `last_progress`.
 
-    The first outcome stands: a rank that fails later, or sees only the consequences, does not write over it.
+    The first outcome stands: a rank that fails later does not overwrite it.
     """
 
     def __init__(self, spec: TrialSpec, folder: AttemptFolder, rank: int, restart: int, started_at: float):
@@ -35,16 +36,16 @@ class Report:
         )
 
     def enter(self, phase: str) -> None:
-        """Say where the trial is: `start`, `build`, `warmup`, `measured`."""
+        """Enter a phase: `start`, `build`, `warmup`, `measured`."""
         self.phase = phase
         self.progress()
 
     def progress(self) -> None:
-        """Something happened that a hanging rank could not do."""
+        """Record progress, which a hanging rank could not make."""
         self.last_progress = time.monotonic()
 
     def beat(self) -> None:
-        """Rank 0's sign of life, for whoever watches the folder."""
+        """Touch the heartbeat file; rank 0 only."""
         if self._rank == 0:
             self.folder.heartbeat.touch()
 
@@ -52,9 +53,9 @@ class Report:
         return self._path.exists()
 
     def failure(self) -> FailureReason | None:
-        """Why some rank has said that the trial failed; None while none has.
+        """The reason why some rank reported failure; None without one.
 
-        One that ended itself has not: its ranks are done, and none is to be ended for it.
+        A pruned trial has not failed: its ranks are done, and none is to be ended for it.
         """
         outcome = read_json(self._path)
         if outcome is None or outcome["status"] != OutcomeStatus.FAILED:
@@ -63,23 +64,23 @@ class Report:
         return None if reason is FailureReason.PRUNED else reason
 
     def fail(self, reason: FailureReason, excerpt: str, measured: Mapping[str, float] = MappingProxyType({})) -> None:
-        """Write a failure of this rank, with what it measured until then, unless there is an outcome already."""
+        """Write a failure of this rank, with its measurement until then, unless there is an outcome already."""
         if self.has_outcome():
             return
         failed = replace(self._blank, reason=reason, phase=self.phase, rank=self._rank, excerpt=excerpt)
         self._write(replace(failed, measured=dict(measured)))
 
     def outcome(self, **fields: Any) -> Outcome:
-        """A measured outcome, not written yet: other fields as in `Outcome`."""
+        """A measured outcome, not written yet; other fields as in `Outcome`."""
         return replace(self._blank, status=OutcomeStatus.MEASURED, ended_at=utc_text(), **fields)
 
     def pruned(self, excerpt: str, **fields: Any) -> Outcome:
-        """The outcome of a trial that ended itself, not written yet: with what it measured until then."""
+        """The outcome of a trial that ended itself, not written yet, with its measurement until then."""
         blank = replace(self._blank, reason=FailureReason.PRUNED, phase=self.phase, rank=self._rank)
         return replace(blank, excerpt=excerpt, ended_at=utc_text(), **fields)
 
     def measured(self, outcome: Outcome) -> None:
-        """Write what was measured, also over what this rank said of it before."""
+        """Write a measured outcome, replacing an earlier one of this rank."""
         self._write(outcome)
 
     def _write(self, outcome: Outcome) -> None:

@@ -1,4 +1,4 @@
-"""What a rank runs on and with, as far as nothing has to be imported to know it. Standard library only."""
+"""Software and hardware of a rank, as far as known without imports. Standard library only."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ _DECIDE_SPEED = re.compile(
     "(NCCL|RCCL|TORCH|PYTORCH|CUDA|HIP|HSA|ROCR|MIOPEN|GLOO|UCX|FI|MPICH|OMP|KMP|GOMP|MKL|OPENBLAS|MALLOC)_"
     "|(LOADEDMODULES|LD_PRELOAD)$"
 )
-"""Names of variables by which libraries, allocators and transports are set."""
+"""Names of variables that configure libraries, allocators and transports."""
 _OF_ONE_RANK = re.compile(r"VISIBLE_DEVICES$")
 _NOT_THE_USERS = ("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
-"""What scikit-learn sets in the process that drives, and ranks inherit: a search's do, a replay's do not."""
+"""Variables that scikit-learn sets in a driver's process and its ranks inherit, in a search and not in a replay."""
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|_KEY$")
 _LONGEST_VALUE = 1000
 _DRIVER_VERSION = re.compile(r"Module.*?\s(\d+\.\d+(?:\.\d+)?)\s")
 
 
 def speed_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables by which a run may be faster or slower than another on the same machine, without secrets and
-    without what differs from rank to rank; in alphabetical order, long values cut, what cannot be printed a space."""
+    """The variables that may affect speed, without secrets and without those that differ from rank to rank.
+
+    In alphabetical order; long values are cut, unprintable characters become spaces.
+    """
     return {
         name: "".join(c if c.isprintable() else " " for c in environment[name][:_LONGEST_VALUE])
         for name in sorted(environment)
@@ -35,7 +37,7 @@ def _is_left_out(name: str) -> bool:
 
 
 def gpu_driver(version_file: Path = Path("/proc/driver/nvidia/version")) -> str | None:
-    """The version of NVIDIA's driver; None where there is none."""
+    """Version of NVIDIA's driver; None without one."""
     try:
         found = _DRIVER_VERSION.search(version_file.read_text())
     except OSError:
@@ -44,7 +46,7 @@ def gpu_driver(version_file: Path = Path("/proc/driver/nvidia/version")) -> str 
 
 
 def package_version(name: str) -> str | None:
-    """Of an installed package; None where there is none."""
+    """Version of an installed package; None without one."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -56,13 +58,13 @@ def cpu_name() -> str | None:
 
 
 def gpu_name(local_rank: int) -> str | None:
-    """The model of a node's GPU of this number, as NVIDIA's driver tells it; None where it tells none."""
+    """Model of the node's GPU of this number, by NVIDIA's driver; None where it reports none."""
     gpus = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
     return _after_colon(gpus[local_rank % len(gpus)], "Model") if gpus else None
 
 
 def _after_colon(path: Path, label: str) -> str | None:
-    """The value of the first line that begins so."""
+    """The value on the first line that begins with `label`."""
     for line in path.read_text().splitlines():
         if line.startswith(label):
             return line.partition(":")[2].strip()

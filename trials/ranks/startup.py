@@ -1,4 +1,4 @@
-"""What a rank's start cost. Standard library only."""
+"""Startup time of a rank, by parts. Standard library only."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from trials.ranks.environment import process_age_s
 
 
 class Startup:
-    """Where the seconds before the first measured step went, from the start of this process on."""
+    """Breakdown of the seconds from the start of this process to the first measured step."""
 
     def __init__(self) -> None:
         self._ends_s: dict[str, float] = {}
 
     def end_of(self, part: str, at_s: float | None = None) -> None:
-        """`part` began where the one before ended; it ends now, or did at this age of the process."""
+        """End `part`, which began at the end of the one before, now or at this age of the process."""
         self._ends_s[part] = process_age_s() if at_s is None else at_s
 
     def fields(self) -> dict[str, Any]:

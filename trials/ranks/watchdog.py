@@ -1,4 +1,4 @@
-"""A thread in each rank that ends the rank when nobody waits for it or nothing moves. Imports no torch."""
+"""Watchdog thread that ends a rank whose launcher is gone or that makes no progress. Imports no torch."""
 
 from __future__ import annotations
 
@@ -17,26 +17,25 @@ from trials.trial import FailureReason, MeasureRules
 
 INTERVAL_S = 0.5
 LONGEST_HANG_S = 300.0
-"""No import, no build and no single step of a trial takes longer unless something is stuck."""
+"""Limit of any hang: no import, build or single step of a trial takes longer."""
 LEAST_HANG_S = 8.0
-"""Silence that a start may need: torch is imported in 2 to 4 s, more slowly by several ranks on few cores."""
+"""Least limit of a hang: importing torch takes 2 to 4 s, and longer for several ranks on few cores."""
 
 
 def hang_limit_s(rules: MeasureRules) -> float:
-    """Seconds without progress after which a trial is stuck: half its time limit where that is short, so that the
-    trial says where it stands before its launcher ends it for the time it took; but never less than a start needs."""
+    """Seconds without progress after which a trial hangs: half its time limit where that is short, so that it reports
+    the hang before its launcher ends it, but never less than a start needs."""
     return min(LONGEST_HANG_S, max(LEAST_HANG_S, rules.time_limit_s / 2))
 
 
 def silence_reason(rules: MeasureRules) -> FailureReason:
-    """What a trial ends for that was silent so long: a time limit that was over before tells more than a hang."""
+    """The reason for a trial that hung: where the time limit was over before, that rather than a hang."""
     return FailureReason.HANG if rules.time_limit_s > LEAST_HANG_S else FailureReason.TIME_LIMIT
 
 
 class Watchdog(threading.Thread):
     """Touches the heartbeat, and ends this process at once when its parent is gone, when another rank has failed (a
-    collective on a GPU would wait for it for minutes), or, for `reason`, when there was no progress for
-    `hang_limit_s`."""
+    collective on a GPU would wait for it for minutes), or, with `reason`, without progress for `hang_limit_s`."""
 
     def __init__(
         self,
@@ -58,14 +57,14 @@ class Watchdog(threading.Thread):
                 self._end()
             failure = self._failure()
             if failure is FailureReason.HANG:  # who waits for whom shows only where all stand
-                print(f"no progress; this rank stands at\n{self._standing()}", file=sys.stderr)
+                print(f"no progress; this rank is at\n{self._standing()}", file=sys.stderr)
             if failure is not None:
                 self._end()
             time.sleep(INTERVAL_S)
 
     def _failure(self) -> FailureReason | None:
-        """Why this attempt has failed, by what some rank said or by this one's silence. A folder that cannot be reached
-        (a full disk, a stale mount) says nothing; the watch goes on, and a rank that is stuck ends all the same."""
+        """The attempt's failure as reported by some rank, or this rank's hang. A folder that cannot be reached (full
+        disk, stale mount) is ignored; a hanging rank ends all the same."""
         failure = None
         with suppress(OSError):
             self._report.beat()
@@ -84,10 +83,10 @@ class Watchdog(threading.Thread):
         return time.monotonic() - self._report.last_progress > self._hang_limit_s
 
     def _describe_hang(self) -> str:
-        return f"no progress for {self._hang_limit_s:.0f} s; the rank stands at\n{self._standing()}"
+        return f"no progress for {self._hang_limit_s:.0f} s; the rank is at\n{self._standing()}"
 
     def _standing(self) -> str:
-        """Where the rank is: the stack of the thread that made this watchdog."""
+        """The stack of the thread that made this watchdog."""
         frame = sys._current_frames().get(self._watched)
         return "".join(traceback.format_stack(frame))[-EXCERPT_CHARACTERS:]
 

@@ -24,10 +24,10 @@ MEGATRON_DEEPSPEED_CONFIG = "megatron_deepspeed_config.json"
 
 @dataclass(frozen=True)
 class Invocation:
-    """`words` start one rank; `files` (name to text) have to lie in the attempt's folder before; `environment` holds
+    """`command` starts one rank; `files` (name to text) have to lie in the attempt's folder before; `environment` holds
     what is set unless it is set already."""
 
-    words: tuple[str, ...]
+    command: tuple[str, ...]
     files: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
 

@@ -23,7 +23,7 @@ from dashboards.report.sentences import (
 )
 from dashboards.terminal.headline import UNITS
 from dashboards.trial_text import format_number
-from trials.files.text import counted
+from trials.files.text import plural
 
 _PART_COLORS = {
     "compute": "@accent",
@@ -66,7 +66,7 @@ def _heat(data: ReportData) -> Figure:
         "heat",
         title,
         f"Highest with tensor {best_tensor} and pipeline {best_stages}: {format_number(best)} {unit}."
-        f" {counted(len(found), 'combination')} measured{more}.",
+        f" {plural(len(found), 'combination')} measured{more}.",
         plot(
             [_heat_map([[cells[p, t][0] for t in tensors] for p in stages], texts, unit)],
             xaxis=_sizes_axis("tensor", tensors),
@@ -150,7 +150,7 @@ def _parallel(data: ReportData) -> Figure:
     return Figure(
         "parallel",
         title,
-        f"{counted(len(data.layouts), 'layout')} over {counted(len(fields), 'field')}: {', '.join(names[:-1])}."
+        f"{plural(len(data.layouts), 'layout')} over {plural(len(fields), 'field')}: {', '.join(names[:-1])}."
         f" The fastest 20 % {_common(data, fields, shades)}.",
         plot(
             traces,

@@ -14,7 +14,7 @@ from dashboards.report.figures.figure import Figure, axis, dots, line, logarithm
 from dashboards.report.sentences import describe_empty, duration, format_hours, format_reason, format_trial, percent
 from dashboards.terminal.headline import UNITS
 from dashboards.trial_text import REASON_LABELS, format_number
-from trials.files.text import counted
+from trials.files.text import plural
 from trials.trial import FailureReason
 
 _MOST_BARS = 24
@@ -36,7 +36,7 @@ def _progress(data: ReportData) -> Figure:
     scale, hour_word = _time_scale(data)
     ended = sorted((t for t in data.trials if t.best_so_far is not None and t.ended_h is not None), key=_when)
     best = ended[-1].best_so_far if ended else None
-    summary = f"{counted(len(measured), 'run')} measured"
+    summary = f"{plural(len(measured), 'run')} measured"
     summary += "" if best is None else f"; the best layout reached {format_number(best)} {unit} over all its runs"
     if (first := _first_near(ended)) is not None:
         summary += f", and after {duration(_when(first) * 3600)} the search was within 2 % of that"
@@ -95,7 +95,7 @@ def _failures(data: ReportData) -> Figure:
     title = "Failures by reason"
     failed = [t for t in data.trials if t.has_failed]
     early = sum(t.has_stopped_early for t in data.trials)
-    stopped = f" {counted(early, 'trial')} stopped early: too slow to become the best." if early else ""
+    stopped = f" {plural(early, 'trial')} stopped early: too slow to become the best." if early else ""
     if not failed:
         return Figure("failures", title, f"No trial has failed.{stopped}")
     scale, hour_word = _time_scale(data)
@@ -109,7 +109,7 @@ def _failures(data: ReportData) -> Figure:
     return Figure(
         "failures",
         title,
-        f"{counted(len(failed), 'trial')} of {len(data.trials)} failed: {counts}.{stopped}",
+        f"{plural(len(failed), 'trial')} of {len(data.trials)} failed: {counts}.{stopped}",
         plot(
             [_failure_bars(reason, by_reason[reason], width) for reason in ordered],
             barmode="stack",
@@ -262,7 +262,7 @@ class _Predicted:
     @property
     def describe_error(self) -> str:
         off = median(abs(math.log(p / m)) for _, p, m in self.rows)
-        return f"{percent(math.expm1(off))} in {self.what} ({counted(len(self.rows), 'trial')})"
+        return f"{percent(math.expm1(off))} in {self.what} ({plural(len(self.rows), 'trial')})"
 
     def traces(self) -> Iterator[dict]:
         """Points of the trials, and the line of exact predictions."""

@@ -9,7 +9,7 @@ from dashboards.report.figures.figure import Figure, axis, dots, line, logarithm
 from dashboards.report.sentences import format_trial
 from dashboards.terminal.headline import UNITS
 from dashboards.trial_text import format_number
-from trials.files.text import counted
+from trials.files.text import plural
 
 
 def trade_figures(data: ReportData) -> list[Figure]:
@@ -63,7 +63,7 @@ def _summary(points: Sequence[TrialView], counts: Sequence[int]) -> str:
     few, many = points[0], points[-1]
     ratio, nodes = _speed(many) / _speed(few), many.layout.num_nodes / few.layout.num_nodes
     return (
-        f"{measured} {counted(len(points), 'layout')} are worth considering,"
+        f"{measured} {plural(len(points), 'layout')} are worth considering,"
         f" from {few.trial} on {_nodes_of(few)} with {format_number(few.tokens_per_sec)} tokens/s"
         f" to {many.trial} on {_nodes_of(many)} with {format_number(many.tokens_per_sec)}:"
         f" {format_number(ratio, 3)} times the speed for {format_number(nodes, 3)} times the nodes."
@@ -71,7 +71,7 @@ def _summary(points: Sequence[TrialView], counts: Sequence[int]) -> str:
 
 
 def _nodes_of(trial: TrialView) -> str:
-    return counted(trial.layout.num_nodes, "node")
+    return plural(trial.layout.num_nodes, "node")
 
 
 def _speed(trial: TrialView) -> float:
@@ -130,7 +130,7 @@ def _memory_summary(front: Sequence[TrialView], num_known: int, unit: str) -> st
         return f"One layout of {num_known} is on the speed/memory frontier: {least.trial} {takes}."
     most = fastest.trial
     return (
-        f"{counted(len(front), 'layout')} of {num_known} are on the speed/memory frontier. The most memory-efficient,"
+        f"{plural(len(front), 'layout')} of {num_known} are on the speed/memory frontier. The most memory-efficient,"
         f" {least.trial}, {takes}; the one with the highest throughput, {most}, takes"
         f" {format_number(fastest.peak_memory_gib, 3)} GiB for {format_number(fastest.speed)}."
     )

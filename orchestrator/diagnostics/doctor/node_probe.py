@@ -25,7 +25,7 @@ from search_spaces.hardware.cluster import Cluster
 from search_spaces.plain_file import open_plain
 from trials.attempt_result import LaunchStatus
 from trials.files.folders import SearchFolder
-from trials.files.text import counted
+from trials.files.text import plural
 from trials.ledger.location import home_folder
 from trials.protocols.node_probe import NodeProbeReport
 
@@ -57,7 +57,7 @@ def submit_test(
         yield _failure(status, request)
         return
     nodes = list(dict.fromkeys(rank.node for rank in probe.ranks))
-    words = f"{counted(len(probe.ranks), 'rank')} on {', '.join(nodes)} met and answered; logs in {place}"
+    words = f"{plural(len(probe.ranks), 'rank')} on {', '.join(nodes)} met and answered; logs in {place}"
     yield ok("job", words)
     yield from probe_findings(probe, world, nccl_log(request), JobTimestamps(submitted, launcher.now()))
     if not ranks_run_here(spec):  # else this machine's own interpreter was asked

@@ -13,7 +13,7 @@ from slurm.request import JobOptions, JobRequest
 from slurm.script import render_pilot_script
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import AttemptFolder, write_text
-from trials.files.text import counted
+from trials.files.text import plural
 from trials.pilot.files import PilotFolder, PilotPlan, StepEnd, StepFileKind
 from trials.trial import FailureReason
 
@@ -142,7 +142,7 @@ def write_pilot_files(job: JobRequest) -> None:
 
 def startup_timeout_reason(pilot: Pilot) -> str:
     log = pilot.folder.path / "job.log"
-    return f"its agent did not come to life within {counted(round(STARTUP_S / 60), 'minute')}: see {log}"
+    return f"its agent did not come to life within {plural(round(STARTUP_S / 60), 'minute')}: see {log}"
 
 
 def pilot_request(pilot: Pilot) -> PilotRequest:

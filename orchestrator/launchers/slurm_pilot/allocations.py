@@ -41,7 +41,7 @@ from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
 from slurm.request import JobOptions, JobRequest, limit_min
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import SearchFolder, write_json
-from trials.files.text import counted
+from trials.files.text import plural
 from trials.pilot.files import PILOT_SCHEMA, PilotFolder, PilotPlan, read, write
 
 SILENT_S = 60.0
@@ -197,7 +197,7 @@ class PilotPool:
             self._note_the_end(pilot)
             raise
         self._remember_job(pilot)
-        size = f"{counted(pilot.plan.num_nodes, 'node')} for {counted(limit_min(pilot.plan.time_limit_s), 'minute')}"
+        size = f"{plural(pilot.plan.num_nodes, 'node')} for {plural(limit_min(pilot.plan.time_limit_s), 'minute')}"
         self._note(f"pilot {pilot.folder.name} is Slurm job {pilot.job_id}: {size}")
         return pilot
 

@@ -95,7 +95,7 @@ def test_out_of_memory_is_told_with_rank_phase_and_limit(excerpt, limit_gib, wor
 
 def test_a_hang_is_told_with_rank_and_phase_and_not_with_the_line_where_the_rank_stands():
     search = SearchUnderTest()
-    excerpt = "no progress for 300 s; the rank stands at\n  File x, line 3\n    work.wait()\n"
+    excerpt = "no progress for 300 s; the rank is at\n  File x, line 3\n    work.wait()\n"
     search.fail(search.start(Layout()), FailureReason.HANG, excerpt, outcome={"rank": 1, "phase": "warmup"})
     event = next(e for e in search.events if e.kind is EventKind.ATTEMPT_ENDED)
     words = "t0001.a1 failed, hang: rank 1 made no progress for 300 s in phase warmup"

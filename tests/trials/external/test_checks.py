@@ -69,8 +69,8 @@ EVEN = [0.5 * line for line in range(8)]
     ("steps", "seen_s", "has_iterations", "words"),
     [
         (told(1e-10), [0.0] * 8, True, "steps of 1e-10 s"),
-        (told(1e-4), EVEN, True, "tells of 0.0007 s for 8 steps, whose lines came in the course of 2.4 s"),
-        (told(1e-4), EVEN, False, "tells of 0.0007 s"),
+        (told(1e-4), EVEN, True, "reports 0.0007 s for 8 steps, but their lines arrived over 2.4 s"),
+        (told(1e-4), EVEN, False, "reports 0.0007 s"),
         # -- a clock that agrees, a log of every hundredth iteration
         (told(0.5), EVEN, True, None),
         (told(0.005, every=100), EVEN, True, None),

@@ -160,7 +160,7 @@ def test_the_clock_between_the_lines_is_held_against_what_they_say(tmp_path, mon
     if is_believed:
         assert measurement.outcome().measured["step_time_s"] == 0.5
         return
-    with pytest.raises(TrialFailure, match="whose lines came in the course of") as caught:
+    with pytest.raises(TrialFailure, match="but their lines arrived over") as caught:
         measurement.outcome()
     assert caught.value.reason is FailureReason.RESULT_INVALID
 
@@ -179,7 +179,7 @@ def test_iterations_that_are_skipped_are_progress_and_no_steps(tmp_path):
 
 def test_too_few_steps_are_told_with_how_many_there_were(tmp_path):
     measurement = follow(tmp_path, recorded_spec(), recorded_lines()[:3])
-    with pytest.raises(TrialFailure, match="2 measured steps after 3 steps when the time limit came near; 5 are"):
+    with pytest.raises(TrialFailure, match="2 measured steps after 3 steps when the time limit came near; at least 5"):
         measurement.end_for_time()
 
 

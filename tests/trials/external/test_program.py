@@ -94,7 +94,7 @@ def test_a_layout_that_did_not_take_effect_is_no_number(tmp_path):
 def test_steps_that_take_no_time_are_no_numbers(tmp_path):
     outcome, _ = run(tmp_path, codes={1}, fault="tells_no_time")
     assert outcome.reason is FailureReason.RESULT_INVALID
-    assert outcome.excerpt == "the log tells of steps of 1e-10 s; none takes less than 1e-05 s"
+    assert outcome.excerpt == "the log reports steps of 1e-10 s; none takes less than 1e-05 s"
 
 
 def test_out_of_memory_on_one_rank_ends_all_with_its_words(tmp_path):
@@ -147,7 +147,7 @@ def test_a_trainer_that_ends_before_there_are_steps_enough_is_no_number(tmp_path
     assert ranks.wait() in ([0, 1], [1, 1]), ranks.logs()
     outcome = ranks.outcome()
     assert outcome.reason is FailureReason.RESULT_INVALID
-    assert "0 measured steps after 2 steps until the trainer ended by itself; 5 are the least" in (
+    assert "0 measured steps after 2 steps until the trainer ended by itself; at least 5 are required" in (
         outcome.excerpt or ""
     )
 

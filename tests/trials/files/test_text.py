@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trials.files.text import counted, last_line, tail, without_escapes
+from trials.files.text import last_line, plural, tail, without_escapes
 
 
 @pytest.mark.parametrize(
@@ -37,8 +37,8 @@ def test_a_file_that_is_not_there_is_an_error(tmp_path: Path):
 
 
 def test_one_is_said_as_one():
-    assert [counted(count, "node") for count in (0, 1, 2)] == ["0 nodes", "1 node", "2 nodes"]
-    assert [counted(count, "search") for count in (1, 2)] == ["1 search", "2 searches"]
+    assert [plural(count, "node") for count in (0, 1, 2)] == ["0 nodes", "1 node", "2 nodes"]
+    assert [plural(count, "search") for count in (1, 2)] == ["1 search", "2 searches"]
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_a_gpu_that_is_somebody_elses_or_lost_hides_no_other():
 def test_a_driver_that_does_not_start_is_none():
     driver = Driver()
     driver.nvmlInit_v2 = lambda: 9  # type: ignore[method-assign]
-    with pytest.raises(OSError, match="nvmlInit_v2 answers 9"):
+    with pytest.raises(OSError, match="nvmlInit_v2 failed with code 9"):
         Nvml(driver)
 
 

@@ -118,7 +118,7 @@ def run_until_ended_by_its_watchdog(folder: AttemptFolder, hang_limit_s: float) 
 @pytest.mark.timeout(120)
 def test_a_rank_without_progress_ends_and_says_where_it_stood(folder):
     write_json(folder.spec, SPEC.to_json())
-    assert "this rank stands at" in run_until_ended_by_its_watchdog(folder, hang_limit_s=0.2)
+    assert "this rank is at" in run_until_ended_by_its_watchdog(folder, hang_limit_s=0.2)
     written = outcome(folder)
     assert written.reason is FailureReason.HANG
     assert "stand_still" in written.excerpt

@@ -108,7 +108,7 @@ class OutOfReachOnce(OutOfReach):
 def test_a_stuck_rank_ends_also_where_its_folder_cannot_be_reached(tmp_path, capsys):
     with pytest.raises(Ended):
         watched(AttemptFolder(tmp_path), 0, limit_s=-1.0, kind=OutOfReach).run()
-    assert "this rank stands at" in capsys.readouterr().err
+    assert "this rank is at" in capsys.readouterr().err
 
 
 def test_a_folder_that_cannot_be_reached_for_a_while_does_not_end_the_watch(tmp_path, monkeypatch):

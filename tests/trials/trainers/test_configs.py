@@ -84,10 +84,10 @@ def test_a_neox_model_has_a_gate_where_ours_has_one(model, theirs, activation):
 def test_neox_takes_its_config_from_its_words():
     spec = spec_of("gpt-neox", trainer={"template": NEOX, "arguments": ["--extra"]})
     made = invocation(spec, "/env/python", "/run/a1")
-    assert made.words[:3] == ("/env/python", "/opt/pretrain_gpt.py", "--megatron_config")
-    told = json.loads(base64.urlsafe_b64decode(made.words[3]))
+    assert made.command[:3] == ("/env/python", "/opt/pretrain_gpt.py", "--megatron_config")
+    told = json.loads(base64.urlsafe_b64decode(made.command[3]))
     assert told == neox_config(spec, NEOX) == yaml.safe_load(made.files["gpt_neox.yml"])
-    assert made.words[4:] == ("--extra",)
+    assert made.command[4:] == ("--extra",)
 
 
 def test_a_nanotron_config_says_the_layout_and_keeps_the_rest():
@@ -102,7 +102,7 @@ def test_a_nanotron_config_says_the_layout_and_keeps_the_rest():
         zero_stage=1,
     )
     made = invocation(spec, "python", "/run/a1")
-    assert made.words == ("python", "/opt/pretrain_gpt.py", "--config-file", "/run/a1/nanotron.yaml")
+    assert made.command == ("python", "/opt/pretrain_gpt.py", "--config-file", "/run/a1/nanotron.yaml")
     config = yaml.safe_load(made.files["nanotron.yaml"])
     assert config["parallelism"] == {
         "dp": 2,
@@ -141,7 +141,7 @@ def test_megatron_deepspeed_finds_the_layouts_own_deepspeed_config():
     assert config["train_batch_size"] == spec.global_batch_size
     assert config["bf16"] == {"enabled": True}
     assert config["zero_optimization"]["stage"] == 0  # the layout's, and that of --zero-stage
-    assert "/run/a1/megatron_deepspeed_config.json" in made.words
+    assert "/run/a1/megatron_deepspeed_config.json" in made.command
 
 
 @pytest.mark.parametrize("number", [1e-5, -3e-12, 1e22, 0.1, 5.0, 17, math.pi])

@@ -153,7 +153,7 @@ class TrainingLoop:
         rules, done = self._spec.measure, len(self.measurement.measured_times_s)
         return (
             f"{done} measured steps after {len(self.records)} steps when the limit of {rules.time_limit_s:.0f} s came "
-            f"near; {rules.min_steps} are the least that counts"
+            f"near; at least {rules.min_steps} are required"
         )
 
     @property
@@ -204,7 +204,7 @@ def _require_finite(record: StepRecord) -> None:
     if math.isfinite(record.loss or 0.0) and (record.grad_norm is None or math.isfinite(record.grad_norm)):
         return
     found = f"loss {record.loss}, gradient norm {record.grad_norm} at step {record.step}"
-    raise TrialFailure(FailureReason.RESULT_INVALID, f"{found}: not a training that can be measured")
+    raise TrialFailure(FailureReason.RESULT_INVALID, f"{found}: the training diverged")
 
 
 def skipped_steps_error(records: Sequence[StepRecord]) -> str | None:
