@@ -8,15 +8,16 @@ is whole.
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from filelock import FileLock
 
 from dashboards.mlflow import runs
 from dashboards.mlflow.artifacts import SentPages, pending_pages
@@ -379,16 +380,10 @@ class _Store:
         )
 
 
-@contextmanager
-def _alone(lock: Path) -> Iterator[None]:
-    """Holds `lock` against other processes of this user."""
+def _alone(lock: Path) -> FileLock:
+    """Excludes other processes of this user while it is entered."""
     lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+    return FileLock(lock, mode=0o600, fallback_to_soft=False)
 
 
 def _batches(items: Sequence[T], size: int) -> Iterator[list[T]]:

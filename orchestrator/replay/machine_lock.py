@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 from pathlib import Path
 from typing import Protocol
+
+from filelock import FileLock, Timeout
 
 from search_spaces.errors import InputError
 
@@ -31,38 +31,24 @@ class NullLock:
 
 
 class MachineLock:
-    """Lock of this machine among the processes of one Parlay home (flock); released when its process ends."""
+    """Machine-wide lock among the processes of one home of Parlay; the lock of a process that dies is free."""
 
     def __init__(self, home: Path):
-        self._file = home / "measuring.lock"
-        self._descriptor: int | None = None
+        self._lock = FileLock(
+            home / "measuring.lock", mode=0o600, thread_local=False, blocking=False, fallback_to_soft=False
+        )
 
     def try_acquire(self) -> bool:
-        """As above. InputError when Parlay's home cannot be written."""
-        return self._is_acquired or self._try_lock()
-
-    @property
-    def _is_acquired(self) -> bool:
-        return self._descriptor is not None
-
-    def _try_lock(self) -> bool:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        """InputError where the home cannot be written."""
         try:
-            descriptor = os.open(self._file, flags, 0o600)
-        except OSError as error:
-            raise home_error(self._file.parent, error) from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
+            return self._lock.is_locked or self._lock.acquire().lock.is_locked
+        except Timeout:
             return False
-        self._descriptor = descriptor
-        return True
+        except OSError as error:
+            raise home_error(Path(self._lock.lock_file).parent, error) from error
 
     def release(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        self._lock.release()
 
 
 def home_error(home: Path, error: OSError) -> InputError:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+
+from filelock import FileLock
 
 from orchestrator.service.quota import Quota, QuotaRequest
 from trials.files.folders import read_json
@@ -62,11 +63,5 @@ class QuotaFile:
             json.dump({"schema": QUOTA_SCHEMA, "searches": rows}, stream)
         os.replace(part, self._path)
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        lock = os.open(self._path.with_name(f"{self._path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(lock)
+    def _locked(self) -> FileLock:
+        return FileLock(self._path.with_name(f"{self._path.name}.lock"), mode=0o600, fallback_to_soft=False)

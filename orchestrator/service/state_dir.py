@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import secrets
@@ -13,6 +12,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from orchestrator.common.private_tmp import make_private_folder, remove_abandoned
 from orchestrator.common.process_identity import boot_id, start_ticks
@@ -80,18 +81,17 @@ class ServiceStateDir:
         """Within this block no other service of this home can start. Raises ServiceAlreadyRunning."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folder.chmod(0o700)
-        lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        lock = FileLock(self.folder / "lock", mode=0o600, thread_local=False, blocking=False, fallback_to_soft=False)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
+            lock.acquire()
+        except Timeout:
             raise ServiceAlreadyRunning((read_json(self.about) or {}).get("pid")) from None
         try:
             yield
         finally:
             for file in (self.about, self.token):
                 file.unlink(missing_ok=True)
-            os.close(lock)
+            lock.release()
 
     def write_about(self, socket_path: Path | None, port: int | None, executor: str) -> dict[str, Any]:
         """Write the service's address, once it listens."""
