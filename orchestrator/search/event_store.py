@@ -9,7 +9,8 @@ from contextlib import suppress
 from typing import Any
 
 from trials.ledger.database import LedgerBehind
-from trials.ledger.events import Event, EventKind, SearchRecord, apply
+from trials.ledger.events import Event, EventKind, SearchRecord
+from trials.ledger.fold import apply_event
 from trials.ledger.journal import ConcurrentAppend, Journal, search_of
 from trials.ledger.writer import LedgerWriter
 
@@ -53,7 +54,7 @@ class EventStore:
         """
         self.flush_ledger()
         event = self._next_event(kind, data)
-        changed = apply(self._search, self.search_id, event)
+        changed = apply_event(self._search, self.search_id, event)
         self._journal.append(event)
         self._search = changed
         self._pending.append((event, changed))

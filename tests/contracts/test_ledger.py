@@ -16,7 +16,8 @@ from search_spaces.errors import InputError
 from tests.trials.ledger.stories import SEARCH_ID, Story, measured_story, stories
 from trials.ledger.commands import CommandKind, request_cancel
 from trials.ledger.database import VERSION_TABLE, LedgerDamaged
-from trials.ledger.events import EventKind, FencedError, SearchState, fold
+from trials.ledger.events import EventKind, FencedError, SearchState
+from trials.ledger.fold import fold
 from trials.ledger.reader import LedgerReader
 from trials.ledger.writer import LedgerWriter
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from search_spaces.layouts.layout import Layout
 from trials.files.folders import SearchFolder
-from trials.ledger.events import Event, EventKind, SearchRecord, apply
+from trials.ledger.events import Event, EventKind, SearchRecord
+from trials.ledger.fold import apply_event
 from trials.measurement.node_metrics import NodeSample, sample_line
 from trials.measurement.step_log import MetricsWriter, StepPhase, StepRecord
 from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialState, utc_text
@@ -36,7 +37,7 @@ class SearchUnderTest:
         before = self.records[-1] if self.records else None
         self._at += 10
         event = Event(before.last_seq + 1 if before else 1, 1, self._at, kind, data)
-        self.records.append(apply(before, SEARCH_ID, event))
+        self.records.append(apply_event(before, SEARCH_ID, event))
         self.events.append(event)
 
     def start(self, layout: Layout, kind: str = "search", prediction: dict[str, Any] | None = None) -> str:

@@ -20,7 +20,8 @@ from slurm.sandbox.sandbox import SlurmSandbox
 from tests.orchestrator import tabled_parlay
 from tests.orchestrator.cli.parlay import COMMAND, Answer, environment, parlay_here, write_search
 from trials.files.folders import SearchFolder
-from trials.ledger.events import SearchRecord, fold
+from trials.ledger.events import SearchRecord
+from trials.ledger.fold import fold
 from trials.ledger.journal import Journal
 
 T = TypeVar("T")

@@ -21,7 +21,8 @@ from pathlib import Path
 from search_spaces.errors import ExternalError
 from search_spaces.plain_file import open_plain
 from trials.files.folders import sync_folder
-from trials.ledger.events import Event, FencedError, SearchRecord, apply
+from trials.ledger.events import Event, FencedError, SearchRecord
+from trials.ledger.fold import apply_event
 
 MOST_JOURNAL_BYTES = 4 * 2**30
 """Far more than any search writes."""
@@ -169,7 +170,7 @@ def search_of(
 def search_after(journal: Path, search_id: str, event: Event, before: SearchRecord | None) -> SearchRecord:
     """The same with one event."""
     try:
-        return apply(before, search_id, event)
+        return apply_event(before, search_id, event)
     except (ValueError, KeyError, TypeError) as error:
         raise JournalDamaged(f"{journal}: event {event.seq} is none that a driver writes: {error}") from error
 

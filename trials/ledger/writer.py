@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from trials.ledger.database import LedgerBehind, checked_rows, open_to_write, retry_while_busy
 from trials.ledger.events import Event, EventKind, FencedError, SearchRecord
-from trials.ledger.events import apply as apply_event
+from trials.ledger.fold import apply_event
 from trials.ledger.rows import attempt_values, search_record, search_values, trial_record, trial_values
 from trials.ledger.tables import AttemptRow, Base, CommandRow, SearchRow, TrialRow
 from trials.trial import Trial

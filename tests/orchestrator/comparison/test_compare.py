@@ -25,7 +25,7 @@ from orchestrator.recipe.read import read_recipe
 from search_spaces.layouts.layout import Layout
 from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, TABLE_SEARCH, write_simulated_search
 from trials.files.folders import SearchFolder
-from trials.ledger.events import fold
+from trials.ledger.fold import fold
 from trials.ledger.journal import Journal
 from trials.trial import FailureReason, TrialState
 

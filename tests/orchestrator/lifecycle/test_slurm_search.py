@@ -18,7 +18,8 @@ from tests.orchestrator.slurm_searches import SEARCH, Bench, num_ended, record_o
 from tests.slurm.sandboxes import sandbox
 from trials.analysis.ranking import Objective, rank
 from trials.files.folders import SearchFolder, read_json
-from trials.ledger.events import SearchRecord, SearchState, fold
+from trials.ledger.events import SearchRecord, SearchState
+from trials.ledger.fold import fold
 from trials.ledger.journal import Journal
 from trials.trial import Attempt, FailureReason, Trial, TrialState
 

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from orchestrator.search.event_store import EventStore
 from tests.trials.ledger.stories import NOON, SEARCH_ID, Story, measured_story
-from trials.ledger.events import Event, EventKind, FencedError, SearchRecord, SearchState, fold
+from trials.ledger.events import Event, EventKind, FencedError, SearchRecord, SearchState
+from trials.ledger.fold import fold
 from trials.ledger.journal import Journal, JournalDamaged
 from trials.ledger.reader import LedgerReader
 from trials.ledger.writer import LedgerWriter

@@ -17,7 +17,8 @@ from tests.trials.analysis.test_pareto import on
 from tests.trials.ledger.stories import Story, stories
 from trials.analysis.ranking import Objective, needs_repeat, rank, repeat_candidates, upper_bound_of, value_of
 from trials.attempt_result import may_retry
-from trials.ledger.events import EventKind, SearchRecord, apply
+from trials.ledger.events import EventKind, SearchRecord
+from trials.ledger.fold import apply_event
 from trials.trial import FailureReason, TrialKind, TrialState
 
 pytestmark = pytest.mark.slow
@@ -68,7 +69,7 @@ def assert_true_to(index: SearchIndex, search: SearchRecord, headroom: MemoryHea
 def test_followed_event_by_event_it_says_what_the_record_says(story: Story):
     search, index = None, None
     for event in story.events:
-        search = apply(search, story.search_id, event)
+        search = apply_event(search, story.search_id, event)
         index = index or index_of(search)
         index.update(search)
         assert_true_to(index, search)

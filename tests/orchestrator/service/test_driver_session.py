@@ -19,7 +19,8 @@ from search_spaces.errors import ExternalError
 from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, write_simulated_search
 from trials.files.folders import SearchFolder, write_json
 from trials.ledger.commands import request_cancel
-from trials.ledger.events import SearchState, fold
+from trials.ledger.events import SearchState
+from trials.ledger.fold import fold
 from trials.ledger.journal import Journal
 from trials.ledger.location import ledger_url
 

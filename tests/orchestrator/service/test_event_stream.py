@@ -12,7 +12,8 @@ import pytest
 from orchestrator.service import event_stream
 from orchestrator.service.event_stream import JournalFollower, sse, stream
 from tests.trials.ledger.stories import SEARCH_ID, Story, measured_story
-from trials.ledger.events import Event, fold
+from trials.ledger.events import Event
+from trials.ledger.fold import fold
 from trials.ledger.journal import Journal, JournalDamaged
 
 

@@ -22,7 +22,8 @@ from tests.orchestrator.cli.parlay import environment, parlay, write_search
 from tests.orchestrator.service.services import SEARCH, ask, hold, let_go, serving, until
 from tests.orchestrator.tabled_parlay import COMMAND
 from trials.files.folders import SearchFolder
-from trials.ledger.events import EndReason, SearchRecord, fold
+from trials.ledger.events import EndReason, SearchRecord
+from trials.ledger.fold import fold
 from trials.ledger.journal import Journal
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from hypothesis import strategies as st
 
 from search_spaces.layouts.layout import Layout
-from trials.ledger.events import EndReason, Event, EventKind, SearchRecord, SearchState, apply
+from trials.ledger.events import EndReason, Event, EventKind, SearchRecord, SearchState
+from trials.ledger.fold import apply_event
 from trials.trial import Attempt, FailureReason, Outcome, OutcomeStatus, Trial, TrialState
 
 SEARCH_ID = "story-aaaaaa"
@@ -31,7 +32,7 @@ class Story:
 
     def add(self, kind: EventKind, /, **data) -> Event:
         event = Event(len(self.events) + 1, self.fencing, self.now, kind, data)
-        self.search = apply(self.search, self.search_id, event)
+        self.search = apply_event(self.search, self.search_id, event)
         self.events.append(event)
         return event
 

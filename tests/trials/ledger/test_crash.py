@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.trials.ledger.stories import SEARCH_ID
-from trials.ledger.events import Event, EventKind, fold
+from trials.ledger.events import Event, EventKind
+from trials.ledger.fold import fold
 from trials.ledger.journal import Journal
 from trials.ledger.reader import LedgerReader
 from trials.ledger.writer import LedgerWriter

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 
 from tests.trials.ledger.stories import NOON, SEARCH_ID, Story, measured_story, stories
-from trials.ledger.events import Event, EventKind, FencedError, SearchState, apply, fold
+from trials.ledger.events import Event, EventKind, FencedError, SearchState
+from trials.ledger.fold import apply_event, fold
 from trials.trial import FailureReason, TrialState
 
 
@@ -54,7 +55,7 @@ def test_an_event_that_lacks_a_name_of_its_kind_is_refused():
         for name in event.data:
             lacking = replace(event, data={other: event.data[other] for other in event.data if other != name})
             with pytest.raises(KeyError, match=name):
-                apply(before, SEARCH_ID, lacking)
+                apply_event(before, SEARCH_ID, lacking)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,7 @@ def test_a_value_of_another_type_is_refused(kind, data):
     story.submit("t0001")
     event = Event(story.search.last_seq + 1, 1, NOON, kind, data)
     with pytest.raises((ValueError, TypeError)):
-        apply(story.search, story.search.search_id, Event.from_json(event.to_json()))
+        apply_event(story.search, story.search.search_id, Event.from_json(event.to_json()))
 
 
 @pytest.mark.bad_input(45)
@@ -223,7 +224,7 @@ def test_a_trial_is_proposed_once_and_before_anything_else_of_it(story):
 def test_a_gap_a_repeat_and_a_second_beginning_are_refused(story):
     for seq in (2, 4):
         with pytest.raises(ValueError, match="3 was expected"):
-            apply(story.search, story.search_id, Event(seq, 1, NOON, EventKind.BEST_CHANGED, {"trial": None}))
+            apply_event(story.search, story.search_id, Event(seq, 1, NOON, EventKind.BEST_CHANGED, {"trial": None}))
     with pytest.raises(ValueError, match="once"):
         story.create()
     with pytest.raises(ValueError, match="once"):

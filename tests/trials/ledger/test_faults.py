@@ -21,7 +21,8 @@ from tests.trials.ledger.stories import NOON, SEARCH_ID, measured_story
 from trials.ledger import database
 from trials.ledger.commands import request_cancel
 from trials.ledger.database import LedgerFull
-from trials.ledger.events import EventKind, SearchState, fold
+from trials.ledger.events import EventKind, SearchState
+from trials.ledger.fold import fold
 from trials.ledger.journal import Journal
 from trials.ledger.reader import LedgerReader
 from trials.ledger.writer import LedgerWriter
