@@ -1,1 +1,1 @@
-"""Plan, explanation and forecast: what is expected before anything has run, and what earlier searches teach."""
+"""Plan, explanation, forecast and warm start of a search, before anything has run."""

@@ -1,4 +1,4 @@
-"""Candidate layouts of a search, and whether they fit its budget and its pilots."""
+"""Candidate layouts of a search, and checks of its budget and pilots."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 def candidates_of(spec: SearchSpec) -> SearchSpace:
-    """Every layout the search may try, and every rejected one; InputError where none is left, the baseline is bad, or a
-    command's template has a placeholder without a value.
+    """The candidates and the rejected layouts of a search.
 
-    The same for the same spec: candidates, their order, and what is drawn of a space too large to list. A table's
-    layouts are asked for nothing where it answers itself, and for every rule where they are to be run.
+    InputError if no candidate is left, if the baseline is invalid, or if a command template has a placeholder without a
+    value. Deterministic: candidates, their order and the sample of a space too large to list. The layouts of a table
+    are not checked if it is only replayed, and against every rule if they are to run.
     """
-    # numpy is not needed to read a file, and reading one should be instant.
+    # Imported here, because reading a search file should not import numpy.
     from search_spaces.search_space import closed_space, runnable_space, search_space
 
     axes = spec.space.given_axes()
@@ -51,7 +51,7 @@ def candidates_of(spec: SearchSpec) -> SearchSpace:
 
 
 def require_affordable(spec: SearchSpec, space: SearchSpace) -> None:
-    """InputError where `search.budget_node_hours` does not pay for one attempt at the smallest layout."""
+    """Raise InputError if `search.budget_node_hours` does not pay for one attempt of the smallest layout."""
     from orchestrator.search.node_hours import longest_attempt_s
 
     budget = spec.search.budget_node_hours
@@ -62,9 +62,9 @@ def require_affordable(spec: SearchSpec, space: SearchSpace) -> None:
         return
     error = InputError.of(
         "budget",
-        f"{budget:g} node-hours do not pay for one trial: num_nodes {num_nodes} x {longest_s:g} s"
+        f"{budget:g} node-hours are less than one trial may cost: num_nodes {num_nodes} x {longest_s:g} s"
         f" = {cost:.3g} node-hours",
-        rule="what a trial may take at most is reserved for it before it begins",
+        rule="the maximum cost of a trial is reserved before it starts",
         fix="raise search.budget_node_hours, or lower measure.time_limit",
         key="search.budget_node_hours",
         value=budget,
@@ -73,15 +73,15 @@ def require_affordable(spec: SearchSpec, space: SearchSpace) -> None:
 
 
 def require_pilot_room(spec: SearchSpec, space: SearchSpace) -> None:
-    """InputError where a layout needs more nodes than a pilot has."""
+    """Raise InputError if a layout needs more nodes than a pilot has."""
     num_nodes = max((layout.num_nodes for layout in space.feasible), default=1)
     if spec.launcher.kind != "slurm_pilot" or nodes_per_pilot(spec) >= num_nodes:
         return
     error = InputError.of(
         "pilot_nodes",
-        f"is {nodes_per_pilot(spec)}, and a layout needs num_nodes {num_nodes}",
+        f"is {nodes_per_pilot(spec)}, but a layout needs num_nodes {num_nodes}",
         rule="each trial runs on nodes of one pilot",
-        fix=f"{num_nodes} at least, or leave it out",
+        fix=f"at least {num_nodes}, or leave it out",
         key="launcher.slurm.pilot_nodes",
         value=nodes_per_pilot(spec),
     )

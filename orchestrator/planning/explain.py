@@ -1,5 +1,8 @@
-"""Why a plan says what it says: of its first layout, and of the one that runs today, where a step's time goes and what
-fills a rank's memory; how many layouts fit. Pure."""
+"""Explanation of a plan: step time and memory of its first layout and of the baseline by parts, and how many layouts
+fit.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,15 @@ from search_spaces.cost_model.stage_table import StageTable
 from search_spaces.layouts.layout import Layout
 
 MEMORY_PARTS = tuple(field.name for field in fields(StageMemory))
-"""What a rank's memory goes to."""
+"""Parts of a rank's memory."""
 
 
 @dataclass(frozen=True)
 class LayoutExplanation:
-    """A layout of a plan, the `first` or the `baseline`, which stands in row `row` of it.
+    """Explanation of a plan's `first` layout or of its `baseline`, in row `row`.
 
-    `hfu` is the share of the peak that its ranks reach, what they compute again counted, as a fraction; None where
-    nobody knows it. `parts_gib` are GiB of a rank of the fullest stage by what they are for, before what allocators
-    add.
+    `hfu` is the hardware FLOPs utilization, recomputation included, as a fraction; None if the peak is unknown.
+    `parts_gib` are GiB of a rank of the fullest stage by purpose, without the allocator's overhead.
     """
 
     what: str
@@ -49,7 +51,7 @@ class LayoutExplanation:
 
 
 def explain_layouts(plan: Plan, baseline: Layout | None) -> list[LayoutExplanation]:
-    """The plan's first layout, and the baseline where it is another."""
+    """Explanations of the plan's first layout and, if different, of the baseline."""
     found = [LayoutExplanation.of(plan, "first", 0)]
     if baseline is not None and baseline != plan.layouts[0]:
         found.append(LayoutExplanation.of(plan, "baseline", plan.layouts.index(baseline)))
@@ -57,8 +59,8 @@ def explain_layouts(plan: Plan, baseline: Layout | None) -> list[LayoutExplanati
 
 
 def time_saved_s(plan: Plan, baseline: Layout | None) -> dict[str, float] | None:
-    """Seconds of a step that the first layout takes less than the baseline, by what they go to; None where there is
-    nothing to compare, or where seconds are ratios only."""
+    """Seconds per step that the first layout saves against the baseline, by parts; None without a baseline, or where
+    seconds are only ratios."""
     if baseline is None or not plan.speed_is_known:
         return None
     row = plan.layouts.index(baseline)
@@ -66,7 +68,7 @@ def time_saved_s(plan: Plan, baseline: Layout | None) -> dict[str, float] | None
 
 
 def count_fits(plan: Plan) -> dict[str, int] | None:
-    """How many layouts fit, do not, and may; None where nobody knows how much memory there is."""
+    """Number of layouts that fit, may fit and do not fit; None if the memory size is unknown."""
     if plan.fits(0) is None:
         return None
     found = [plan.fits(row) for row in range(len(plan.layouts))]

@@ -1,7 +1,7 @@
-"""What training takes on more nodes than anything was tried on: step time, best layout, and how sure that is.
+"""Forecast for more nodes than were tried: step time, best layout and their uncertainty.
 
-From trials on a few nodes, for weak scaling (the global batch grows with the nodes) and strong (it stays). No torch, no
-processes.
+From trials on a few nodes, for weak scaling (the global batch grows with the nodes) and strong scaling (it stays). No
+torch, no processes.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from trials.files.text import plural
 from trials.trial import LowerStrEnum
 
 MIN_MEASURED = 3
-"""Layouts; fewer tell next to nothing of a dozen constants."""
+"""Measured layouts; fewer do not determine a dozen constants."""
 NODE_MULTIPLES = (2, 4, 8)
 _NEARLY_ALL = 0.95
-"""Of the chance to be the best: what the contenders have together."""
+"""Probability that the best layout is among the contenders."""
 _MAX_COMPARED = 200
-"""Layouts by the plan's order among which the best is looked for; the others are far behind."""
+"""Number of layouts, in the plan's order, among which the best is sought; the others are far behind."""
 
 
 class Scaling(LowerStrEnum):
-    """What becomes of the global batch on more nodes: it grows with them, or stays."""
+    """Scaling of the global batch with the nodes: it grows, or stays."""
 
     WEAK = "weak"
     STRONG = "strong"
@@ -43,11 +43,11 @@ class Scaling(LowerStrEnum):
 
 @dataclass(frozen=True)
 class ForecastInput:
-    """What was tried of a training, and what may be tried elsewhere.
+    """Input of a forecast: measured trials of a training, and the layouts possible elsewhere.
 
-    `rows` are of the task's model and kind of node. `layouts_on` gives the layouts that may be tried on a number of
-    nodes with a global batch (sequences a step), all of that batch; InputError where there are none. Rows of another
-    global batch than `global_batch_size` teach, and are no base; None is the batch of the fastest one.
+    `rows` are of the task's model and kind of node. `layouts_on(num_nodes, global_batch_size)` returns the possible
+    layouts, all of that batch (sequences per step); InputError if there are none. Rows of a batch other than
+    `global_batch_size` teach, but are no base; None is the batch of the fastest row.
     """
 
     task: TuningTask
@@ -65,15 +65,15 @@ class ForecastInput:
         global_batch_size: int | None = None,
         seed: int = 0,
     ) -> ForecastInput:
-        """Each layout once, at the median of its runs; InputError where fewer than MIN_MEASURED of them ran."""
+        """Each layout once, at the median of its runs; InputError if fewer than MIN_MEASURED of them ran."""
         problems = problems_in(rows).values()
         once = tuple(row for problem in problems for row in problem.answers.values())
         if (measured := sum(row.step_time_s is not None for row in once)) < MIN_MEASURED:
             raise InputError.of(
                 "no_measurement",
-                f"{plural(measured, 'layout')} of {len(once)} that were tried ran",
-                rule=f"a forecast rests on at least {MIN_MEASURED} measured layouts",
-                fix="forecast when more trials have been measured",
+                f"has {plural(measured, 'measured layout')} of {len(once)} tried",
+                rule=f"a forecast needs at least {MIN_MEASURED} measured layouts",
+                fix="repeat it after more trials have been measured",
             )
         return cls(task, once, layouts_on, global_batch_size, seed)
 
@@ -84,7 +84,7 @@ class ForecastInput:
 
 @dataclass(frozen=True)
 class LayoutSpeed:
-    """What a step of a layout is worth. Seconds; tokens are of all ranks together."""
+    """Step time and throughput of a layout. Tokens are of all ranks together."""
 
     layout: Layout
     step_time_s: float
@@ -101,7 +101,7 @@ class LayoutSpeed:
 
 @dataclass(frozen=True)
 class Contender:
-    """A layout that may be the best, and how likely that is."""
+    """A layout that may be the best, and the probability that it is."""
 
     layout: Layout
     chance: float
@@ -119,11 +119,11 @@ class Contender:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The best layout on so many nodes, and what its step takes: the median and a 95 % interval, seconds.
+    """The best layout on a number of nodes, and its step time: median and 95 % interval, seconds.
 
-    `efficiency` is tokens/s of a GPU over those of the base. `contenders` are the fewest layouts among which the best
-    is with a chance of 95 %, the likeliest first. `uncertain_terms` are what no trial tells of and what widens
-    the interval most.
+    `efficiency` is tokens/s of a GPU relative to the base. `contenders` is the smallest set of layouts that contains
+    the best with a probability of 95 %, the most probable first. `uncertain_terms` are those without a measurement that
+    widen the interval most.
     """
 
     scaling: Scaling
@@ -158,8 +158,11 @@ class Forecast:
 
 @dataclass(frozen=True)
 class ForecastReport:
-    """The forecasts of one training, by scaling and nodes; `notes` say what has to be known to read them, and where no
-    layout can be had. `base` is the fastest layout on the most nodes that were tried."""
+    """Forecasts of one training, by scaling and nodes.
+
+    `notes` are assumptions behind the numbers, and numbers of nodes without a layout. `base` is the fastest layout on
+    the most nodes tried.
+    """
 
     base: LayoutSpeed
     trials: int
@@ -167,7 +170,7 @@ class ForecastReport:
     notes: tuple[str, ...]
 
     def to_json(self, top: int | None = None) -> dict[str, Any]:
-        """The contract's object but for what it was made from."""
+        """The contract's object without its source."""
         return {
             "base": {
                 "num_nodes": self.base.layout.num_nodes,
@@ -185,9 +188,9 @@ class ForecastReport:
 def forecast(
     inputs: ForecastInput, scalings: Sequence[Scaling], num_nodes: Sequence[int] | None = None
 ) -> ForecastReport:
-    """What to expect on each of these numbers of nodes; on NODE_MULTIPLES those of the base where none is given.
+    """Forecast for each of these numbers of nodes; by default for NODE_MULTIPLES of the base's.
 
-    InputError where the links that were described have no fabric, and where nothing of the global batch was measured.
+    InputError if the described links have no fabric, or if nothing of the global batch was measured.
     """
     base = _base(inputs)
     asked = num_nodes or [times * base.layout.num_nodes for times in NODE_MULTIPLES]
@@ -210,7 +213,7 @@ def forecast(
 def best_of(
     posterior: ScalingPosterior, task: TuningTask, layouts: Sequence[Layout], scaling: Scaling, base: LayoutSpeed
 ) -> Forecast:
-    """The forecast of the layout that is the first in the plan's order; the layouts differ in no batch or nodes."""
+    """Forecast of the first layout in the plan's order; the layouts agree in batch and nodes."""
     table = LayoutTable.of(layouts)
     fits = posterior.fits(table)
     scores = acquisition_score(-np.log(posterior.step_time_s(table)), fits)
@@ -238,12 +241,12 @@ def best_of(
 
 
 def _chances(scores: np.ndarray) -> np.ndarray:
-    """Of each column to be the largest of its row."""
+    """Probability of each column to be the largest of its row."""
     return np.bincount(scores.argmax(axis=1), minlength=scores.shape[1]) / len(scores)
 
 
 def _most_likely(chances: np.ndarray) -> list[int]:
-    """The fewest that have nearly all of the chance, the likeliest first."""
+    """The fewest columns with nearly all of the probability, the most probable first."""
     order = np.argsort(-chances, kind="stable")
     return order[: 1 + int(np.searchsorted(np.cumsum(chances[order]), _NEARLY_ALL))].tolist()
 
@@ -257,9 +260,9 @@ def _base(inputs: ForecastInput) -> LayoutSpeed:
     if not speeds:
         raise InputError.of(
             "no_measurement",
-            f"no layout of the global batch {inputs.global_batch_size} ran",
+            f"no layout of global batch {inputs.global_batch_size} was measured",
             rule="a forecast is compared with a measured layout of the search's own global batch",
-            fix="forecast when such a trial has been measured",
+            fix="repeat it after such a trial has been measured",
         )
     return max(speeds, key=lambda speed: (speed.layout.num_nodes, speed.tokens_per_sec))
 
@@ -268,8 +271,8 @@ def _with_nodes(cluster: Cluster, num_nodes: int) -> Cluster:
     if num_nodes > 1 and cluster.given_links is not None and cluster.given_links.fabric is None:
         raise InputError.of(
             "links",
-            f"the links that are described have no fabric between {num_nodes} nodes",
-            rule="a forecast for several nodes needs to know what would join them",
+            f"the described links have no fabric for {num_nodes} nodes",
+            rule="a forecast for several nodes needs the fabric between them",
             fix="describe the cluster with links.fabric (docs/clusters.md), and name it: --cluster FILE",
             key="--cluster",
         )
@@ -277,7 +280,7 @@ def _with_nodes(cluster: Cluster, num_nodes: int) -> Cluster:
 
 
 def _layouts(inputs: ForecastInput, scaling: Scaling, num_nodes: int, base: Layout) -> Sequence[Layout]:
-    """What may be tried there; InputError where that is nothing."""
+    """Layouts possible on `num_nodes`; InputError if there are none."""
     batch = base.global_batch_size
     if scaling is Scaling.WEAK:
         batch, left = divmod(batch * num_nodes, base.num_nodes)
@@ -285,30 +288,28 @@ def _layouts(inputs: ForecastInput, scaling: Scaling, num_nodes: int, base: Layo
             step = base.num_nodes // math.gcd(base.global_batch_size, base.num_nodes)
             raise InputError.of(
                 "batch",
-                f"{base.global_batch_size} x {num_nodes} / {base.num_nodes} sequences are no whole number,"
-                f" as they are on each multiple of {plural(step, 'node')}",
-                rule="weak scaling gives every node as many sequences",
+                f"{base.global_batch_size} x {num_nodes} / {base.num_nodes} sequences are not a whole number,"
+                f" which they are on each multiple of {plural(step, 'node')}",
+                rule="weak scaling keeps the number of sequences per node",
             )
     return inputs.layouts_on(num_nodes, batch)
 
 
 def _notes(cluster: Cluster, tried_nodes: int, most_nodes: int) -> list[str]:
-    """What is assumed of the machine on more nodes than were tried."""
+    """Assumptions about the machine on more nodes than were tried."""
     links = cluster.links
     if links is None:
-        notes = [f"nobody knows the links between nodes of {cluster.accelerator.name}: an ordinary network is assumed"]
+        notes = [f"the links between {cluster.accelerator.name} nodes are unknown: an ordinary network is assumed"]
     else:
         notes = [assumed_links_note(cluster)] if cluster.links_are_assumed else []
     by_nodes = links.fabric.by_nodes if links is not None and links.fabric is not None else ()
     if by_nodes and most_nodes > by_nodes[-1][0]:
-        notes.append(
-            f"the fabric was measured with {by_nodes[-1][0]} nodes at most; with more it is taken to stay as fast"
-        )
+        notes.append(f"the fabric was measured up to {by_nodes[-1][0]} nodes; it is assumed to be as fast with more")
     elif not by_nodes and most_nodes > 2:
-        notes.append("nobody measured the fabric by number of nodes: it is taken to be as fast with many as with two")
+        notes.append("the fabric was measured for one number of nodes only: it is assumed to be as fast with more")
     if most_nodes > tried_nodes:
         notes.append(
-            f"nothing was tried on more than {plural(tried_nodes, 'node')}: what travels over the fabric is less"
+            f"nothing was measured on more than {plural(tried_nodes, 'node')}: traffic over the fabric becomes less"
             " certain with every doubling"
         )
     return notes

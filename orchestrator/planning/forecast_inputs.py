@@ -1,4 +1,4 @@
-"""What a forecast starts from: the trials of a search, or rows of a measured table."""
+"""Inputs of a forecast: the trials of a search, or rows of a measured table."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _DERIVED = ("num_nodes", "data_parallel", "grad_accum_steps")
 def input_from_search(
     record: SearchRecord, spec: SearchSpec, prior_trials: Sequence[Observation] = (), cluster: Cluster | None = None
 ) -> ForecastInput:
-    """What the search has measured so far, and its own space on other numbers of nodes.
+    """Measured trials of a search, with the search's own space on other numbers of nodes.
 
-    `earlier` are trials of other searches that it learnt from; `cluster` is known better than the search's own, and
-    takes its place, InputError where its nodes are others. Of a search over a table's layouts the space is every
-    combination of their values.
+    `prior_trials` are trials of other searches that it learns from. `cluster` replaces the search's description with a
+    better one; InputError if its nodes differ. A search over the layouts of a table has every combination of their
+    values as its space.
     """
     if cluster is not None:
         spec = replace(spec, cluster=_matching_cluster(cluster, spec.cluster))
@@ -53,10 +53,10 @@ def input_from_search(
 def input_from_table(
     rows: Sequence[Observation], problems: Sequence[str], cluster: Cluster | None = None
 ) -> ForecastInput:
-    """These problems of a table, or all of it. `cluster` says what its rows do not: the links of their machine.
+    """These problems of a table, or the whole table. `cluster` adds what its rows lack: the links of the machine.
 
-    The space is every combination of the rows' values. InputError for a problem there is none of, for rows of several
-    models or kinds of node, and for a cluster of other nodes.
+    The space is every combination of the rows' values. InputError for an unknown problem, for rows of several models or
+    kinds of node, and for a cluster of other nodes.
     """
     chosen = _chosen(rows, problems)
     machine = chosen[0].cluster if cluster is None else _matching_cluster(cluster, chosen[0].cluster)
@@ -69,7 +69,7 @@ def input_from_table(
 
 
 def _at_scale(spec: SearchSpec, num_nodes: int, batch: int) -> SearchSpec:
-    """The search on so many nodes; what its baseline and its limits are there nobody said."""
+    """The search on `num_nodes` nodes, without baseline and node limit, which are not defined there."""
     return replace(
         spec,
         cluster=replace(spec.cluster, num_nodes=num_nodes),
@@ -83,7 +83,7 @@ def _at_scale(spec: SearchSpec, num_nodes: int, batch: int) -> SearchSpec:
 def _combined(
     model: ModelShape, cluster: Cluster, layouts: Sequence[Layout], num_nodes: int, batch: int
 ) -> Sequence[Layout]:
-    """Every legal combination of these layouts' values on so many nodes."""
+    """Every legal combination of these layouts' values on `num_nodes` nodes."""
     axes: dict[str, tuple[Any, ...]] = {
         name: tuple(dict.fromkeys(getattr(layout, name) for layout in layouts))
         for name in LAYOUT_FIELDS
@@ -112,28 +112,28 @@ def _chosen(rows: Sequence[Observation], problems: Sequence[str]) -> list[Observ
             )
     chosen = [row for row in rows if row.problem in (problems or names)]
     if not chosen:
-        raise InputError.of("no_measurement", "the table has no rows", fix="name one that parlay export wrote")
+        raise InputError.of("no_measurement", "the table has no rows", fix="give a table written by parlay export")
     kinds = {(row.model, row.cluster.accelerator.name, row.cluster.gpus_per_node) for row in chosen}
     if len(kinds) > 1:
         raise InputError.of(
             "problem",
             f"{len(problems or names)} problems have {len(kinds)} models or kinds of node",
-            rule="a forecast is of one model on one kind of node",
-            fix="name problems that differ in their nodes and batch alone: --problem " + names[0],
+            rule="a forecast is for one model on one kind of node",
+            fix="give problems that differ only in nodes and batch: --problem " + names[0],
             key="--problem",
         )
     return chosen
 
 
 def _matching_cluster(cluster: Cluster, of_rows: Cluster) -> Cluster:
-    """The cluster that was described; InputError where its nodes are not those of the trials."""
+    """The described cluster; InputError if its nodes are not those of the trials."""
     described, measured = (_node(c) for c in (cluster, of_rows))
     if described != measured:
         raise InputError.of(
             "cluster",
-            f"has nodes of {described}, the trials are from nodes of {measured}",
+            f"has nodes of {described}, but the trials ran on nodes of {measured}",
             rule="the cluster is the one that the trials ran on",
-            fix=f"name one with nodes of {measured}, or leave it out",
+            fix=f"give a cluster with nodes of {measured}, or leave it out",
             key="--cluster",
         )
     return cluster

@@ -1,5 +1,7 @@
-"""What the models of memory and time expect of a search before anything has run: its layouts in predicted order, what
-the search will cost, and the prediction that stands beside a trial's measurement. No torch, no processes."""
+"""Plan: layouts in predicted order, the expected cost of a search, and the prediction recorded with each trial.
+
+No torch, no processes.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +31,13 @@ from trials.measurement.protocol import LONGEST_STEP_S, STABILITY_WINDOW, TwoPoi
 from trials.trial import LowerStrEnum, MeasureRules
 
 LIKELY, UNLIKELY = 0.9, 0.1
-"""Chances to fit from which, and up to which, a layout is said to fit, or not to."""
+"""Probabilities from which, and up to which, a layout counts as fitting or not."""
 STARTUP_S = 60.0
-"""Until a trial's first step, and until one that runs out of memory has ended: what measured tables assume, too."""
+"""Seconds until a trial's first step, or until it is out of memory; measured tables assume the same."""
 
 
 class Fits(LowerStrEnum):
-    """Whether a layout's ranks have memory enough."""
+    """Memory verdict on a layout."""
 
     YES = "yes"
     NO = "no"
@@ -43,14 +45,14 @@ class Fits(LowerStrEnum):
 
     @classmethod
     def of(cls, task: TuningTask, chance: float) -> Fits | None:
-        """What a chance to fit means; None where nobody knows how much memory there is."""
+        """The verdict for this probability to fit; None if the memory size is unknown."""
         if task.capacity_gib is None:
             return None
         return cls.YES if chance >= LIKELY else cls.NO if chance <= UNLIKELY else cls.UNSURE
 
 
 def task_of(spec: SearchSpec, prior_trials: Sequence[Observation] = ()) -> TuningTask:
-    """What the search's models need to know of it, and trials of others to learn from."""
+    """The tuning task of a search, with trials of others to learn from."""
     return TuningTask(
         spec.model,
         spec.cluster,
@@ -63,8 +65,11 @@ def task_of(spec: SearchSpec, prior_trials: Sequence[Observation] = ()) -> Tunin
 
 @dataclass(frozen=True)
 class Estimates:
-    """What is expected of layouts, a row each: seconds of a step and what they go to, GiB of the fullest rank, and the
-    chance that they fit. On an accelerator of which nobody knows how fast it is, times are ratios only."""
+    """Estimates of layouts, one row each: step time with its parts (seconds), GiB of the fullest rank, probability to
+    fit.
+
+    Times are only ratios for an accelerator of unknown speed.
+    """
 
     step_time_s: np.ndarray
     time_s: Mapping[str, np.ndarray]
@@ -78,15 +83,15 @@ class Estimates:
         return cls(terms.seconds(constants), terms.parts(constants), gib * posterior.factor, posterior.fits(gib))
 
     def take(self, rows: np.ndarray) -> Estimates:
-        """The layouts of these indices, in that order."""
+        """Rows of these indices, in that order."""
         time_s = {name: seconds[rows] for name, seconds in self.time_s.items()}
         return Estimates(self.step_time_s[rows], time_s, self.peak_memory_gib[rows], self.chance_to_fit[rows])
 
 
 @dataclass(frozen=True)
 class ExpectedHours:
-    """Node-hours of a whole search, the repeats of its finalists included: of one that is guided and takes
-    `guided_trials`, and of one that tries every layout. None where seconds are unknown."""
+    """Expected node-hours of a search, repeats of the finalists included: guided, with `guided_trials` trials, and over
+    every layout. None if seconds are unknown."""
 
     guided_trials: int
     guided: float | None
@@ -95,8 +100,8 @@ class ExpectedHours:
 
 @dataclass(frozen=True)
 class Plan:
-    """A search's layouts in predicted order: those that compete first, of these the ones that may fit, and then by
-    what is expected of their speed and of their chance to fit."""
+    """Layouts of a search in predicted order: those of the search's batch first, then those that may fit, then by
+    acquisition score."""
 
     task: TuningTask
     layouts: tuple[Layout, ...]
@@ -107,7 +112,7 @@ class Plan:
 
     @property
     def speed_is_known(self) -> bool:
-        """Whether seconds are meant as such; else they are ratios."""
+        """True if times are seconds, False if they are only ratios."""
         return self.task.speed_is_known
 
     @cached_property
@@ -116,11 +121,11 @@ class Plan:
 
     @cached_property
     def relative_step_time(self) -> np.ndarray:
-        """Over that of the first layout."""
+        """Step time relative to that of the first layout."""
         return self.estimates.step_time_s / self.estimates.step_time_s[0]
 
     def mfu(self, row: int) -> float | None:
-        """A fraction of the peak; None where that is unknown."""
+        """Model FLOPs utilization, a fraction; None if the peak is unknown."""
         layout = self.layouts[row]
         peak = self.task.cluster.accelerator.peak_flops_for(layout.precision)
         if peak is None:
@@ -128,39 +133,39 @@ class Plan:
         return self.task.model.model_flops_per_token * float(self.tokens_per_sec[row]) / layout.num_gpus / peak
 
     def fits(self, row: int) -> Fits | None:
-        """None where nobody knows how much memory there is."""
+        """Memory verdict on one layout; None if the memory size is unknown."""
         return Fits.of(self.task, float(self.estimates.chance_to_fit[row]))
 
     def notes(self) -> list[str]:
-        """What has to be known of the numbers to read them."""
+        """Assumptions behind the numbers."""
         cluster = self.task.cluster
-        notes = ["uncalibrated: no trial has corrected the models of memory and time yet"]
+        notes = ["uncalibrated: no trial has corrected the cost model yet"]
         if (summary := self.prior_trials.summary) is not None:
-            notes = [f"the models' constants were learnt from {summary}"]
+            notes = [f"the cost model is calibrated on {summary}"]
         notes += self.prior_trials.remarks
         if cluster.links_are_assumed and cluster.num_gpus > 1:
             notes.append(assumed_links_note(cluster))
         if not self.speed_is_known:
             notes.append(
-                f"nobody knows how fast a {cluster.accelerator.name} is before `parlay calibrate` has measured it: the"
-                " order and the ratios are meant, not seconds; memory is that of tensors, and a process takes more"
+                f"the speed of a {cluster.accelerator.name} is unknown until `parlay calibrate` measures it:"
+                " times are ratios, not seconds; memory is that of tensors only, a process needs more"
             )
         if (free_gib := self.task.min_free_memory_gib) and self.task.capacity_gib is not None:
             notes.append(
-                f"a layout fits that leaves {free_gib:g} of the {self.task.capacity_gib:.4g} GiB that a rank's"
-                " allocations may take (constraints.min_free_memory_gib)"
+                f"a layout fits if it leaves {free_gib:g} GiB of the {self.task.capacity_gib:.4g} GiB that a rank can"
+                " allocate (constraints.min_free_memory_gib)"
             )
         if all(self.fits(row) is Fits.NO for row in range(len(self.layouts))):
-            enough = " and to leave that much free" if free_gib else ""
+            enough = " with that much left free" if free_gib else ""
             notes.append(f"no layout is expected to fit into the ranks' memory{enough}")
         return notes
 
     def to_json(self, top: int | None = None) -> list[dict[str, Any]]:
-        """The contract's `layouts`, the first `top` of them, or all."""
+        """The contract's `layouts`, the first `top` or all."""
         return self.rows_json(np.arange(len(self.layouts) if top is None else min(top, len(self.layouts))))
 
     def rows_json(self, rows: np.ndarray) -> list[dict[str, Any]]:
-        """The same of the layouts of these indices."""
+        """The contract's `layouts` for these rows."""
         by_stage = stage_memory_gib(self.task, self.table.take(rows))
         return [self._row(row) | {"memory_gib": gib} for row, gib in zip(rows.tolist(), by_stage, strict=True)]
 
@@ -180,7 +185,7 @@ class Plan:
 
 
 def plan_of(spec: SearchSpec, space: SearchSpace, prior_trials: PriorTrials = NO_PRIOR_TRIALS) -> Plan:
-    """What is expected of every layout that the search may try, and of the search, after these trials of others."""
+    """The plan of a search, after these trials of other searches."""
     task, table = task_of(spec, prior_trials.observations), LayoutTable.of(space.feasible)
     estimates = Estimates.of(task, table)
     order = _order(task, space, table, estimates)
@@ -190,15 +195,16 @@ def plan_of(spec: SearchSpec, space: SearchSpace, prior_trials: PriorTrials = NO
 
 
 def assumed_links_note(cluster: Cluster) -> str:
-    """Said where the links are not known to be the cluster's own."""
+    """Note for a cluster whose links are assumed."""
     return (
-        f"the links are assumed, those of the usual node of {cluster.accelerator.name}: have"
-        " `parlay calibrate` measure yours, or describe them under cluster.links (docs/clusters.md)"
+        f"the links are assumed to be those of a typical {cluster.accelerator.name} node: measure yours with"
+        " `parlay calibrate`, or describe them under cluster.links (docs/clusters.md)"
     )
 
 
 def predictor(task: TuningTask) -> Callable[[Layout], dict[str, Any] | None]:
-    """A layout's `prediction` in the ledger; None where nobody knows how fast the accelerator is."""
+    """Function that returns a layout's `prediction` for the ledger; it returns None if the accelerator's speed is
+    unknown."""
     if not task.speed_is_known:
         return lambda layout: None
     model_hash = _model_hash(task.prior_trials)
@@ -215,7 +221,7 @@ def predictor(task: TuningTask) -> Callable[[Layout], dict[str, Any] | None]:
 
 
 def stage_memory_gib(task: TuningTask, layouts: LayoutTable) -> list[list[float]]:
-    """GiB of a rank on each stage, first to last, of each layout."""
+    """GiB of a rank on each stage, first to last, for each layout."""
     factor = memory_posterior(task).factor
     found: list[list[float]] = [[] for _ in range(len(layouts))]
     for stages in np.unique(layouts["pipeline_parallel"]).tolist():
@@ -229,7 +235,7 @@ def stage_memory_gib(task: TuningTask, layouts: LayoutTable) -> list[list[float]
 
 
 def expected_trial_s(rules: MeasureRules, layouts: Sequence[Layout], estimates: Estimates) -> np.ndarray:
-    """Seconds that a trial of each layout holds its nodes: its start, its warm-up, and the fewest steps that count.
+    """Seconds for which a trial of each layout holds its nodes: startup, warm-up and the minimum of measured steps.
 
     One that runs out of memory ends at its start; the chance of that is weighed in.
     """
@@ -239,7 +245,7 @@ def expected_trial_s(rules: MeasureRules, layouts: Sequence[Layout], estimates: 
 
 
 def _measured_step_s(layouts: Sequence[Layout], estimates: Estimates) -> np.ndarray:
-    """Seconds of the steps that are measured: of long ones, two shorter ones by turns."""
+    """Seconds of the measured steps; long ones are extrapolated from two shorter steps."""
     seconds = estimates.step_time_s.copy()
     for row in np.flatnonzero(seconds > LONGEST_STEP_S).tolist():
         if (short := TwoPointExtrapolation.of(layouts[row])) is not None:
@@ -264,8 +270,8 @@ def _expected_hours(
 
 
 def _finalist_rows(spec: SearchSpec, layouts: Sequence[Layout], trials: int) -> list[int]:
-    """The layouts that will be measured again, as far as is known: the first ones, the first of each number of nodes,
-    and the baseline."""
+    """Rows that will be measured again, as far as is known: the first ones, the first of each node count, and the
+    baseline."""
     rows = set(range(min(spec.search.finalists, trials)))
     if rows:
         firsts = {layout.num_nodes: row for row, layout in reversed(list(enumerate(layouts[:trials])))}
@@ -284,13 +290,14 @@ def _order(task: TuningTask, space: SearchSpace, table: LayoutTable, estimates: 
 
 
 def _tokens(task: TuningTask, table: LayoutTable) -> np.ndarray:
-    """Of a step."""
+    """Tokens per step."""
     sequences = table["micro_batch_size"] * table["grad_accum_steps"] * table["data_parallel"]
     return sequences * task.model.seq_length
 
 
 def _model_hash(prior_trials: Sequence[Observation]) -> str:
-    """SHA-256 over the sources that predict and what they learnt from, in hex: predictions of one are comparable."""
+    """SHA-256, in hex, over the source code of the models and the trials they learned from. Predictions with the same
+    hash are comparable."""
     digest = hashlib.sha256()
     for path in sorted(Path(memory.__file__).parents[1].rglob("*.py")):
         digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())

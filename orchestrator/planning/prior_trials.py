@@ -1,4 +1,4 @@
-"""What earlier searches teach a new one: their trials on such a machine, collected once and frozen in its folder."""
+"""Warm start: trials of earlier searches on the same kind of machine, collected once and saved with the search."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ if TYPE_CHECKING:
     from trials.ledger.reader import LedgerReader
 
 MAX_PRIOR_TRIALS = 60
-"""More teach the few constants of the models hardly more, and learning from each takes time."""
+"""Upper limit: more hardly improve the few constants, and each takes time."""
 PLAN_TIMEOUT_S = 3.0
-"""How long a plan waits for a ledger that does not answer."""
+"""Seconds that a plan waits for a ledger."""
 _MAX_LISTED, _MAX_SEARCHES = 200, 20
-"""So many of the ledger's newest searches are looked at, and so many read of those that ran on such a machine."""
+"""Newest searches of the ledger that are listed, and comparable ones that are read."""
 _MAX_NAMED = 8
 _SEARCH_ID, _TRIAL = "[a-z0-9][a-z0-9-]{0,60}", "t[0-9]{1,9}"
 _GOLDEN_RATIO = 0.618033988749895
 _MAX_STAGE_LAYERS = 10**6
-"""Of a model's layers times a layout's chunks: it takes seconds to deal so many."""
+"""Upper limit of layers times pipeline chunks: beyond, splitting them takes seconds."""
 _MAX_VALUE = 1e12
-"""Seconds or GiB that nothing takes."""
+"""Upper limit of plausible seconds and GiB."""
 _UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""What comes of rows that are none of Parlay's; InputError is one of them."""
+"""Errors raised by damaged or foreign rows, InputError included."""
 
 
 @dataclass(frozen=True)
 class PriorTrials:
-    """Trials that ran or ran out of memory, MAX_PRIOR_TRIALS at most; `remarks` say what could not be used."""
+    """Trials that ran or ran out of memory, up to MAX_PRIOR_TRIALS; `remarks` name what could not be used."""
 
     observations: tuple[Observation, ...] = ()
     remarks: tuple[str, ...] = ()
 
     @property
     def summary(self) -> str | None:
-        """How many there are and of which searches, or sources where a table names no search; None where none are."""
+        """Number of trials and the names of their searches, or of a table's sources; None without trials."""
         searches = _distinct(row.search_id for row in self.observations)
         names = searches or _distinct(row.source for row in self.observations)
         if not names:
@@ -68,19 +68,19 @@ class PriorTrials:
 
     @property
     def messages(self) -> tuple[str, ...]:
-        """What the user is told when the search begins, a line each."""
-        learnt = () if self.summary is None else (f"learnt from {self.summary}",)
-        return (*learnt, *self.remarks)
+        """Messages for the user at the start of the search."""
+        loaded = () if self.summary is None else (f"warm start: {self.summary}",)
+        return (*loaded, *self.remarks)
 
 
 NO_PRIOR_TRIALS = PriorTrials()
 
 
 def collect_prior_trials(spec: SearchSpec, ledger_url: str) -> PriorTrials:
-    """What `search.warm_start` asks for, as it stands now; InputError for a table that cannot be read.
+    """Collect what `search.warm_start` asks for; InputError for an unreadable table.
 
-    A ledger is a help only: what is wrong with it is a remark. A search over a recorded table learns nothing from the
-    ledger, where the answers may stand that it is to find.
+    Problems of a ledger become remarks. A search simulated from a table learns nothing from the ledger, which may hold
+    the answers.
     """
     if (table := spec.search.earlier_table) is not None:
         return _of_table(spec, table)
@@ -95,7 +95,7 @@ def collect_prior_trials(spec: SearchSpec, ledger_url: str) -> PriorTrials:
 
 
 def collect_prior_trials_for_plan(spec: SearchSpec) -> PriorTrials:
-    """The same for somebody who only looks: nothing is created, and nothing is waited for long."""
+    """Collect for a plan: nothing is created, and the ledger gets PLAN_TIMEOUT_S."""
     from trials.ledger.location import existing_ledger_url
 
     if spec.search.warm_start != FROM_LEDGER or spec.launcher.kind == "simulated":
@@ -112,18 +112,18 @@ def collect_prior_trials_for_plan(spec: SearchSpec) -> PriorTrials:
 
 
 def save_prior_trials(folder: SearchFolder, prior_trials: PriorTrials) -> None:
-    """Write down what a new search learns from, so that whoever drives it later learns the same."""
+    """Save what a new search learns from, so that a later driver learns the same."""
     if prior_trials.observations:
-        write_text(folder.earlier, render_table(prior_trials.observations, [f"learnt from {prior_trials.summary}"]))
+        write_text(folder.earlier, render_table(prior_trials.observations, [f"warm start: {prior_trials.summary}"]))
 
 
 def load_prior_trials(folder: SearchFolder) -> tuple[Observation, ...]:
-    """What the search learns from, nothing where nothing was written down; InputError for a damaged file."""
+    """Load what the search learns from, () without a file; InputError for a damaged file."""
     return read_table(folder.earlier).require_valid().observations if folder.earlier.exists() else ()
 
 
 def _unavailable(error: Exception) -> PriorTrials:
-    return PriorTrials(remarks=(f"earlier trials are not used: {str(error).splitlines()[0]}",))
+    return PriorTrials(remarks=(f"no warm start from the ledger: {str(error).splitlines()[0]}",))
 
 
 def _of_table(spec: SearchSpec, table: Path) -> PriorTrials:
@@ -132,12 +132,12 @@ def _of_table(spec: SearchSpec, table: Path) -> PriorTrials:
     rows = measured_on(read_table(table).require_valid().observations, spec.cluster)
     chosen, useless = _chosen(_evenly(rows))
     return PriorTrials(
-        chosen, (f"left out of {table.name}: {plural(useless, 'row')} that cannot be",) if useless else ()
+        chosen, (f"warm start without {plural(useless, 'invalid row')} of {table.name}",) if useless else ()
     )
 
 
 def _evenly(rows: Sequence[Observation]) -> list[Observation]:
-    """In an order of which every beginning is spread evenly over the table: a sorted one begins with rows alike."""
+    """Reorder rows so that every prefix is spread evenly over the table: in a sorted one, neighbours are alike."""
     return [rows[index] for index in sorted(range(len(rows)), key=lambda index: index * _GOLDEN_RATIO % 1)]
 
 
@@ -150,20 +150,20 @@ def _of_ledger(spec: SearchSpec, ledger_url: str) -> PriorTrials:
     ours = _device_here(spec) or next((device for _, device in rows if device is not None), None)
     chosen, useless = _chosen(row for row, device in rows if device is None or ours is None or device == ours)
     damaged = sum(one.damaged for one in seen) + useless
-    remark = f"damaged in the ledger and left out: {plural(damaged, 'trial')} of earlier searches, or whole searches"
+    remark = f"warm start without {plural(damaged, 'damaged record')} of the ledger"
     return PriorTrials(chosen, (remark,) if damaged else ())
 
 
 @dataclass(frozen=True)
 class _SearchTrials:
-    """What one search saw, newest first: rows, each with its device where that is known; how much cannot be read."""
+    """Rows of one search, newest first, each with its device if known, and the number of damaged trials."""
 
     rows: tuple[tuple[Observation, str | None], ...] = ()
     damaged: int = 0
 
 
 def _trials_by_search(spec: SearchSpec, reader: LedgerReader) -> Iterator[_SearchTrials]:
-    """Of every search on such a machine, newest first."""
+    """Trials of every comparable search, newest first."""
     from trials.ledger.database import LedgerDamaged
 
     for search_id, data in reader.newest(_MAX_LISTED):
@@ -175,8 +175,8 @@ def _trials_by_search(spec: SearchSpec, reader: LedgerReader) -> Iterator[_Searc
 
 
 def _is_comparable(data: Mapping[str, Any], spec: SearchSpec) -> bool:
-    """Whether the trials of this spec.json tell of our machine: the same accelerator, node, trainer and limit of a
-    rank's memory; and whether they ran, and were not played from a table."""
+    """True if the trials of this spec.json apply to our machine: same accelerator, node size, trainer and memory limit
+    of a rank; and really run, not simulated from a table."""
     cluster, measure = data["cluster"], data["measure"]
     theirs = (cluster["accelerator"]["name"], cluster["gpus_per_node"], data["trainer"]["kind"])
     ours = (spec.cluster.accelerator.name, spec.cluster.gpus_per_node, spec.trainer.kind)
@@ -195,13 +195,13 @@ def _trials_of(search: SearchRecord, spec: SearchSpec) -> _SearchTrials:
 
 
 def _device_of(trial: Trial) -> str | None:
-    """The name of what it ran on, as its outcome has it."""
+    """Device name in the trial's outcome."""
     outcome = trial.last_attempt.outcome if trial.last_attempt else None
     return None if outcome is None else outcome.fingerprint.get("device")
 
 
 def _device_here(spec: SearchSpec) -> str | None:
-    """What ranks of this search will compute on, where they are processes of this machine; None where nobody knows."""
+    """Device of this search's ranks if they run on this machine; None if unknown."""
     if not ranks_run_here(spec):
         return None
     with suppress(OSError):
@@ -210,7 +210,7 @@ def _device_here(spec: SearchSpec) -> str | None:
 
 
 def _is_legal(row: Observation) -> bool:
-    """Whether a search of ours may have tried the row's layout."""
+    """True if a search of ours may have tried the row's layout."""
     layout, model = row.layout, row.model
     is_named = re.fullmatch(_SEARCH_ID, row.search_id or "") and re.fullmatch(_TRIAL, row.trial or "")
     chunks = layout.pipeline_parallel * layout.virtual_pipeline_stages
@@ -241,8 +241,8 @@ def _chosen(rows: Iterable[Observation]) -> tuple[tuple[Observation, ...], int]:
 
 
 def _as_saved(row: Observation) -> Observation | None:
-    """The row as a resumed search reads it, a peak of nothing unknown; None where a table cannot hold it, or the models
-    of memory and time have no answer for it."""
+    """The row as a resumed search reads it back, a peak of 0 as unknown; None if a table or the cost model cannot take
+    it."""
     layout = row.layout
     if row.model.num_layers * layout.pipeline_parallel * layout.virtual_pipeline_stages > _MAX_STAGE_LAYERS:
         return None

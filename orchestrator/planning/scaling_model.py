@@ -1,8 +1,8 @@
-"""What trials on a few nodes tell of layouts on more, and what they leave open there. Pure; numpy.
+"""Extrapolation from trials on few nodes to more nodes, with uncertainty. Pure; numpy.
 
-A constant of the time model stands before traffic inside a node and before the same traffic between nodes, and trials
-in one node tell nothing of the other. So traffic over the fabric that no trial had is as uncertain as it was before
-any, and all traffic over the fabric becomes more so with every doubling of the nodes. docs/forecast.md says why.
+A constant of the time model scales traffic inside a node as well as the same traffic between nodes, and trials in one
+node say nothing about the other. So traffic over the fabric that no trial had stays as uncertain as under the prior,
+and all traffic over the fabric becomes more uncertain with every doubling of the nodes. See docs/forecast.md.
 """
 
 from __future__ import annotations
@@ -27,34 +27,36 @@ from search_spaces.layouts.table import LayoutTable
 from search_spaces.tables.measured_table import Observation
 
 FABRIC_LOG_SD = 0.5
-"""How uncertain traffic over the fabric becomes with each doubling of the nodes: a standard deviation of the logarithm.
-The one fabric that was measured from 2 to 64 nodes loses a factor of e^0.48 each time (clusters/playbook-h100.yaml)."""
+"""Uncertainty added to traffic over the fabric by each doubling of the nodes: a standard deviation of the logarithm.
+
+The one fabric measured from 2 to 64 nodes loses a factor of e^0.48 each time (clusters/playbook-h100.yaml).
+"""
 
 _OF_TENSOR = ("tensor", "tensor_latency")
 _OF_STAGES = ("pipeline", "pipeline_latency")
 _OF_DATA = ("data_parallel", "data_latency", "sharded")
 _DETECTABLE_SD = 2
-"""A trial tells of a term if it would have shown that its constant is so many deviations above what is usual."""
+"""Deviation of a term's constant, in prior standard deviations, that a trial must have been able to show."""
 _MIN_SHARE = 0.1
-"""Share of a layout's uncertainty from which on a term is worth naming."""
+"""Share of a layout's uncertainty from which a term is reported."""
 _DRAWS = 1000
 _DEGREES_OF_FREEDOM = 4
 _MAX_TRIALS = 150
-"""Trials that are learned from; more take seconds and teach next to nothing."""
+"""Upper limit of trials: more take seconds and add little."""
 
 
 @dataclass(frozen=True)
 class UnmeasuredTerm:
-    """A term of the time model that no trial tells of, over the fabric or inside a node."""
+    """A term of the time model without a measurement, over the fabric or inside a node."""
 
     term: str
     over_fabric: bool
 
 
 class ScalingPosterior:
-    """The models of memory and time after these trials of a task, for layouts on any number of nodes.
+    """Cost model conditioned on trials of a task, for layouts on any number of nodes.
 
-    `rows` are of the task's model, on nodes of its cluster, and at least one of them ran. All chance is drawn from
+    `rows` are of the task's model, on nodes of its cluster, and at least one of them ran. All random draws come from
     `seed`.
     """
 
@@ -79,16 +81,15 @@ class ScalingPosterior:
         self._seed = seed
 
     def step_time_s(self, layouts: LayoutTable) -> np.ndarray:
-        """What is most likely, of each layout."""
+        """Most likely step time of each layout, seconds."""
         return self._terms(layouts).seconds(self._time.constants)
 
     def fits(self, layouts: LayoutTable) -> np.ndarray:
-        """The probability that each layout has memory enough; 1 where nobody knows how much there is."""
+        """Probability that each layout fits; 1 if the memory size is unknown."""
         return self._memory.fits(stage_memory(self._task.model, layouts).peak)
 
     def log_seconds(self, layouts: LayoutTable) -> np.ndarray:
-        """Draws of the logarithm of step times, of shape (draws, layouts): by the constants, which all layouts have in
-        common."""
+        """Draws of log step times, of shape (draws, layouts), over the constants that all layouts share."""
         terms, between = self._terms(layouts), self._between_nodes(layouts)
         logs = np.empty((_DRAWS, len(layouts)))
         kinds, kind_of = np.unique(np.column_stack([layouts["num_nodes"], between]), axis=0, return_inverse=True)
@@ -98,16 +99,16 @@ class ScalingPosterior:
         return logs
 
     def shared_residual(self, layout: Layout, step_time_s: float) -> float:
-        """What layouts like this measured one leave unexplained as it does: the logarithm of a factor on step times."""
+        """Residual that layouts share with this measured one: the logarithm of a factor on step times."""
         left = math.log(step_time_s / self.step_time_s(LayoutTable.of([layout]))[0])
         return (1 - LAYOUT_RESIDUAL_SHARE**2) * left
 
     def layout_residual(self, count: int) -> np.ndarray:
-        """Draws of how far each of so many layouts is from the model by itself, logarithms of shape (draws, count)."""
+        """Draws of each layout's own residual, logarithms of shape (draws, count)."""
         return LAYOUT_RESIDUAL_SHARE * self._errors(count)
 
     def error(self) -> np.ndarray:
-        """Draws of how far a layout is from the model in all, logarithms of shape (draws,)."""
+        """Draws of a layout's whole residual, logarithms of shape (draws,)."""
         return self._errors(1)[:, 0]
 
     def _errors(self, count: int) -> np.ndarray:
@@ -115,7 +116,7 @@ class ScalingPosterior:
         return self._error * chance.standard_t(_DEGREES_OF_FREEDOM, (_DRAWS, count))
 
     def unmeasured_terms(self, layout: LayoutTable) -> list[UnmeasuredTerm]:
-        """What no trial tells of and this one layout's step time is mostly uncertain by, the largest part first."""
+        """Terms without a measurement that dominate the uncertainty of this layout's step time, the largest first."""
         between = self._between_nodes(layout)[0]
         widened, terms = self._widened(int(layout["num_nodes"][0]), between), self._terms(layout)
         typical = np.median(widened, axis=0)
@@ -129,7 +130,7 @@ class ScalingPosterior:
         return [UnmeasuredTerm(TERMS[term], bool(between[term])) for term in np.argsort(-shares) if unseen[term]]
 
     def _widened(self, num_nodes: int, between: np.ndarray) -> np.ndarray:
-        """Draws of the logarithms of all constants on so many nodes, for layouts with these terms over the fabric."""
+        """Draws of the log constants on `num_nodes` nodes, for layouts with these terms over the fabric."""
         doublings = max(0.0, math.log2(num_nodes / self._widest))
         return self._log_constants + between * (self._unmeasured_log + doublings * self._fabric)
 
@@ -137,7 +138,7 @@ class ScalingPosterior:
         return StepTerms.of(self._task.model, self._task.cluster, layouts)
 
     def _measured_terms(self, table: LayoutTable, terms: StepTerms) -> tuple[np.ndarray, np.ndarray]:
-        """Which terms some trial tells of: inside nodes, and over the fabric."""
+        """Masks of terms that some trial measures: inside nodes, and over the fabric."""
         is_felt = _shares(terms, self._time.constants) * np.exp(_DETECTABLE_SD * self._prior_log_sd) >= MODEL_ERROR
         between = self._between_nodes(table) > 0
         return np.any(is_felt & ~between, axis=0), np.any(is_felt & between, axis=0)
@@ -150,8 +151,11 @@ class ScalingPosterior:
 
 
 def _reach(layouts: LayoutTable, gpus_per_node: int) -> dict[str, np.ndarray]:
-    """Which layouts' groups reach across nodes, by the terms of their traffic: those whose block of ranks, all that lie
-    between its first and its last, no node holds whole (`search_spaces/hardware/links.py`)."""
+    """Masks of layouts whose groups cross nodes, by the terms of their traffic.
+
+    A group crosses nodes if no node holds its block of ranks, from the first to the last
+    (`search_spaces/hardware/links.py`).
+    """
     tensor, stages, data = (layouts[f"{kind}_parallel"] for kind in ("tensor", "pipeline", "data"))
     data_is_inner, world = layouts.is_word("rank_order", "tp-dp-pp"), tensor * stages * data
     blocks = {
@@ -165,7 +169,7 @@ def _reach(layouts: LayoutTable, gpus_per_node: int) -> dict[str, np.ndarray]:
 
 
 def _shares(terms: StepTerms, constants: np.ndarray) -> np.ndarray:
-    """What each term is of a step, of shape (layouts, len(TERMS)): by how much less it would take with less of it."""
+    """Share of each term in a step, of shape (layouts, len(TERMS)): the relative saving from a smaller constant."""
     less = np.tile(constants, (len(TERMS), 1))
     np.fill_diagonal(less, (1 - _DECREASE) * constants)
     return (1 - terms.seconds(less) / terms.seconds(constants)).T / _DECREASE
@@ -180,8 +184,7 @@ def _sample(rows: list[Observation], chance: np.random.Generator) -> list[Observ
 
 
 def _scale(left: np.ndarray) -> float:
-    """How far measurements are from the model, as the scale of Student's t, so that a few strange ones do not make all
-    uncertain; MODEL_ERROR counts as much as four measurements."""
+    """Scale of the residuals: that of Student's t, robust against outliers. MODEL_ERROR counts as four measurements."""
     squares, known = MODEL_ERROR**2, _DEGREES_OF_FREEDOM
     for _ in range(_ROUNDS):
         weights = (known + 1) / (known + left**2 / squares)
@@ -190,4 +193,4 @@ def _scale(left: np.ndarray) -> float:
 
 
 _ROUNDS = 30
-"""Of the fixed point that the scale is: each halves what is off, and more."""
+"""Iterations of the scale's fixed point; each at least halves the error."""

@@ -61,10 +61,10 @@ def trials_of(folder: SearchFolder) -> list[tuple[str, str]]:
 
 def test_what_is_learnt_from_is_told_at_the_start_and_lies_in_the_folder(place, capsys):
     folder = started(capsys)
-    assert "\nlearnt from 4 trials of a table: ultrascale-playbook\n" in "\n" + (folder.path / "told").read_text()
+    assert "\nwarm start: 4 trials of a table: ultrascale-playbook\n" in "\n" + (folder.path / "told").read_text()
     assert len(read_table(folder.earlier).require_valid().observations) == 4
     cold = started(capsys, "--set", "search.warm_start=none")
-    assert "learnt from" not in (cold.path / "told").read_text()
+    assert "warm start" not in (cold.path / "told").read_text()
     assert not cold.earlier.exists()
     assert {hash for _, hash in trials_of(folder)}.isdisjoint(hash for _, hash in trials_of(cold))
 
@@ -143,7 +143,7 @@ def notes_of_plan(capsys, *words: str) -> str:
 
 
 def test_a_plan_tells_whose_trials_it_learnt_from(taught, capsys):
-    assert "learnt from 3 trials of 1 earlier search: past-aaaaaa" in notes_of_plan(capsys)
+    assert "calibrated on 3 trials of 1 earlier search: past-aaaaaa" in notes_of_plan(capsys)
     assert "uncalibrated" in notes_of_plan(capsys, "--set", "search.warm_start=none")
 
 
@@ -151,7 +151,7 @@ def test_a_plan_says_of_a_ledger_it_cannot_read_that_it_learnt_nothing(taught, c
     with sqlite3.connect(taught / "home" / "ledger.db") as database:
         database.execute("UPDATE parlay_ledger_version SET version_num = '9999'")
     notes = notes_of_plan(capsys)
-    assert "earlier trials are not used: ledger.url: the ledger has schema 9999" in notes
+    assert "no warm start from the ledger: ledger.url: the ledger has schema 9999" in notes
     assert "uncalibrated" in notes
 
 

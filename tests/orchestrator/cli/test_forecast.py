@@ -110,7 +110,7 @@ def test_a_search_that_measured_too_little_is_refused(place, capsys):
     assert run(["run", str(write_simulated_search(place, *ROWS[:2], OUT_OF_MEMORY)), "--json"]) == 0
     capsys.readouterr()
     assert run(["forecast"]) == 2
-    assert "2 layouts of 3 that were tried ran" in capsys.readouterr().err
+    assert "has 2 measured layouts of 3 tried" in capsys.readouterr().err
 
 
 @pytest.mark.processes

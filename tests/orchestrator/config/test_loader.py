@@ -112,7 +112,7 @@ def test_a_budget_below_one_trial_is_refused_with_the_numbers(tmp_path: Path):
     text += "  num_nodes: [2, 4]\nsearch:\n  budget_node_hours: 0.25\n"
     spec = loaded(tmp_path, text)
     with pytest.raises(
-        InputError, match=r"0\.25 node-hours do not pay for one trial: num_nodes 2 x \d+ s = 0\.\d+ "
+        InputError, match=r"0\.25 node-hours are less than one trial may cost: num_nodes 2 x \d+ s = 0\.\d+ "
     ) as caught:
         require_affordable(spec, candidates_of(spec))
     assert caught.value.problems[0].line == 9

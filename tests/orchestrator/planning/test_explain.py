@@ -1,4 +1,4 @@
-"""Why a plan says what it says: two layouts side by side, what fits, and what refuses the others."""
+"""Explanation of a plan: two layouts side by side, what fits, and what is rejected."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_of_an_unknown_accelerator_parts_are_told_and_no_seconds(tmp_path):
 
 
 def test_a_precision_that_the_data_sheet_does_not_know_has_no_share_of_the_peak(tmp_path):
-    """As a table may hold it: no rule is asked about what was measured."""
+    """A layout of a table may break rules: measured rows are not checked."""
     spec = searched(tmp_path, SEARCH.replace("a100-40gb", "v100-32gb").replace("bf16", "fp16"))
     known = candidates_of(spec).feasible[0]
     other = dataclasses.replace(known, precision="bf16")

@@ -1,4 +1,4 @@
-"""Forecasts on a made-up machine whose truth is known: the models' own formulas, with other constants and noise."""
+"""Forecasts on a synthetic machine with known truth: the models' own formulas with other constants and noise."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def layouts_of(num_nodes: int) -> list[Layout]:
 
 
 def truth(**factors: float) -> np.ndarray:
-    """The typical constants but for these."""
+    """Typical constants, except these."""
     return typical_constants() * np.array([factors.get(term, 1.0) for term in TERMS])
 
 
@@ -135,7 +135,7 @@ def test_a_batch_that_is_no_whole_number_is_said():
     of_three = Layout(num_nodes=3, tensor_parallel=3, data_parallel=8, precision="bf16", attention_kernel="flash")
     base = replace(row(of_three, outcome="ok", step_time_s=0.3), global_batch_size=8)
     notes = forecast_from([*measured(1, truth()), base], [Scaling.WEAK], [4]).notes
-    told = "8 x 4 / 3 sequences are no whole number, as they are on each multiple of 3 nodes"
+    told = "8 x 4 / 3 sequences are not a whole number, which they are on each multiple of 3 nodes"
     assert f"weak scaling has no layout on 4 nodes: {told}" in notes
 
 
@@ -252,7 +252,7 @@ def test_too_few_measured_layouts_are_refused():
 
 def test_a_base_has_the_searches_own_batch():
     tried = input_from_table(measured(2, truth()), [], CLUSTER)
-    with pytest.raises(InputError, match="no layout of the global batch 64 ran"):
+    with pytest.raises(InputError, match="no layout of global batch 64 was measured"):
         forecast(replace(tried, global_batch_size=64), BOTH)
 
 

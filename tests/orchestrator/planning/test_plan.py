@@ -1,4 +1,4 @@
-"""What is expected of a search before anything has run: order, numbers, memory by stage, hours; what is unknown."""
+"""Plan of a search: order, estimates, memory by stage, expected hours, unknowns."""
 
 from __future__ import annotations
 
@@ -124,12 +124,12 @@ def test_memory_that_has_to_stay_free_is_taken_off_what_layouts_are_judged_by_an
     whole, part = (planned(searched(tmp_path, *more)) for more in ((), ("constraints.min_free_memory_gib=20",)))
     fitting = [sum(plan.fits(row) is Fits.YES for row in range(len(plan.layouts))) for plan in (whole, part)]
     assert fitting[0] > fitting[1] > 0
-    words = "a layout fits that leaves 20 of the 37.99 GiB that a rank's allocations may take"
+    words = "a layout fits if it leaves 20 GiB of the 37.99 GiB that a rank can allocate"
     assert [any(words in note for note in plan.notes()) for plan in (whole, part)] == [False, True]
     spec = searched(tmp_path, "constraints.min_free_memory_gib=20")
     assert "peak GiB of 17.99" in plan_text(part, spec, candidates_of(spec), None, False)
     full = planned(searched(tmp_path, "constraints.min_free_memory_gib=37.9"))
-    assert "no layout is expected to fit into the ranks' memory and to leave that much free" in full.notes()
+    assert "no layout is expected to fit into the ranks' memory with that much left free" in full.notes()
 
 
 def test_assumed_links_are_said_and_described_ones_are_not(spec):

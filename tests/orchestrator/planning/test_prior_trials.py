@@ -1,4 +1,4 @@
-"""What earlier searches teach: whose trials are taken, how many of each, that they are frozen, and what is told."""
+"""Warm start: selection of trials, their number, saving and loading, messages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from trials.trial import FailureReason
 
 LARGE = ("s1-aaaaaa", "s2-aaaaaa", "s3-aaaaaa")
 ON_SLURM = "launcher={kind: slurm}"
-"""Nobody knows on what such a search will run."""
+"""A search whose ranks' device is unknown."""
 TWO_NODES = Layout(num_nodes=2, data_parallel=4, micro_batch_size=2)
 
 
@@ -161,7 +161,7 @@ def test_hostile_rows_are_left_out_and_counted(spec, url, tmp_path):
     assert [row.trial for row in prior_trials.observations] == ["t0003"]
     (remark,) = prior_trials.remarks
     assert "damaged" in remark
-    assert "3 trials" in remark
+    assert "3 damaged records" in remark
 
 
 @pytest.mark.parametrize(
@@ -179,11 +179,11 @@ def test_what_no_search_of_ours_wrote_breaks_none(tmp_path, url, hostile):
     write_ledger(url, hostile(past(spec, measured("t0001", layouts()[0]))))
     prior_trials = collect_prior_trials(spec, url)
     assert prior_trials.observations == ()
-    assert "1 trial" in prior_trials.remarks[0]
+    assert "1 damaged record" in prior_trials.remarks[0]
 
 
 VAST = Layout(data_parallel=2, micro_batch_size=10**6, grad_accum_steps=10**7)
-"""A table has no digits for its batch."""
+"""A batch too large for a table."""
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_a_row_too_deep_to_be_read_is_a_remark(spec, url, tmp_path):
     with closing(sqlite3.connect(tmp_path / "ledger.db")) as database, database:
         database.execute("UPDATE search SET spec = ?", (deep,))
     (remark,) = collect_prior_trials(spec, url).remarks
-    assert remark.startswith("earlier trials are not used: ")
+    assert remark.startswith("no warm start from the ledger: ")
 
 
 def test_a_single_nodes_links_hinder_no_trial_of_several_nodes(tmp_path, url):
@@ -228,7 +228,7 @@ def test_a_single_nodes_links_hinder_no_trial_of_several_nodes(tmp_path, url):
 def test_a_ledger_that_cannot_be_read_is_a_remark(spec, tmp_path):
     (tmp_path / "ledger.db").write_text("no database, but long enough to be taken for one, if only for a moment")
     (remark,) = collect_prior_trials(spec, f"sqlite:///{tmp_path}/ledger.db").remarks
-    assert remark.startswith("earlier trials are not used: ")
+    assert remark.startswith("no warm start from the ledger: ")
 
 
 def test_none_asks_for_nothing(tmp_path, url):
@@ -275,7 +275,7 @@ def test_what_a_search_learns_from_is_frozen(spec, url, tmp_path):
     assert load_prior_trials(folder) == ()
     save_prior_trials(folder, prior_trials)
     assert load_prior_trials(folder) == prior_trials.observations
-    assert folder.earlier.read_text().startswith("# learnt from 3 trials of 1 earlier search: past-aaaaaa\n")
+    assert folder.earlier.read_text().startswith("# warm start: 3 trials of 1 earlier search: past-aaaaaa\n")
     folder.earlier.write_text("no table")
     with pytest.raises(InputError, match=r"earlier\.csv"):
         load_prior_trials(folder)
@@ -312,7 +312,7 @@ def test_a_plan_says_from_how_many_trials_of_whom_it_learnt(spec, url, tmp_path)
     space = candidates_of(spec)
     cold, taught = plan_of(spec, space), plan_of(spec, space, collect_prior_trials(spec, url))
     assert "uncalibrated" in cold.notes()[0]
-    assert taught.notes()[0] == "the models' constants were learnt from 3 trials of 1 earlier search: past-aaaaaa"
+    assert taught.notes()[0] == "the cost model is calibrated on 3 trials of 1 earlier search: past-aaaaaa"
     assert not any("uncalibrated" in note for note in taught.notes())
     assert (taught.estimates.step_time_s != cold.estimates.step_time_s).any()
     assert cold.expected.guided is None
