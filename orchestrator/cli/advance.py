@@ -1,4 +1,4 @@
-"""The verb `advance`, which drives a search for one turn, and what starts it again and again: cron or scrontab."""
+"""`parlay advance`: one turn of a search's driver, started repeatedly by cron or scrontab."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def advance(
 
 
 def require_detached_jobs(launcher: LauncherSection, key: str) -> None:
-    """InputError for a search whose trials end with the driver's process."""
+    """Raise InputError if the search's trials would end with the driver's process."""
     if launcher.kind not in _DETACHED_LAUNCHERS:
         raise InputError.of(
             "advance",
@@ -70,7 +70,7 @@ def require_detached_jobs(launcher: LauncherSection, key: str) -> None:
 
 
 def write_cron_script(folder: SearchFolder, ledger_url: str) -> None:
-    """What cron is to start for this search: this interpreter, with this shell's way to Slurm; all paths absolute."""
+    """Write the script for cron: this interpreter, this shell's variables for Slurm, absolute paths."""
     from orchestrator.lifecycle.driver_job import parlay_command
     from slurm.crontab import render_repeated
     from trials.files.folders import write_text
@@ -82,7 +82,7 @@ def write_cron_script(folder: SearchFolder, ledger_url: str) -> None:
 
 
 def cron_lines(folder: SearchFolder, spec: SearchSpec) -> tuple[str, list[str]]:
-    """What to put into a crontab, and into a scrontab, for this search."""
+    """Return the crontab line and the scrontab lines for this search."""
     from orchestrator.lifecycle.driver_queue import cron_job_name
     from slurm.crontab import crontab_line, scrontab_lines
     from slurm.driver_script import driver_options
@@ -92,7 +92,7 @@ def cron_lines(folder: SearchFolder, spec: SearchSpec) -> tuple[str, list[str]]:
 
 
 def _advance(found: LocatedSearch) -> SearchRecord:
-    """The search's record after one turn; one that has ended is left in order, once."""
+    """Drive the search for one turn and return its record. A search that has ended is only finished, once."""
     from orchestrator.lifecycle.create import prepare
     from orchestrator.lifecycle.drive import SearchCallbacks, drive, make_tracking
     from orchestrator.lifecycle.notify import is_notification_due
@@ -119,7 +119,7 @@ def _format_record(record: SearchRecord) -> str:
 
 
 def _advance_all(ledger: str | None, as_json: bool) -> None:
-    """A turn for every search that has not ended; one that is held or refused keeps no other from its turn."""
+    """Advance every unfinished search; errors of one do not stop the others."""
     from orchestrator.records.lookup import find_search
     from orchestrator.records.summary import search_summary
     from orchestrator.search.lease import LeaseHeld, LeaseLost

@@ -80,7 +80,7 @@ def calibrate(
 
 
 def _measured(spec: SearchSpec, world: Cluster, folder: SearchFolder, path: Path, as_json: bool) -> Measurements:
-    """What was measured; ends the command where nothing was, and `path` is not written."""
+    """Return the measurements. If there are none, exit with an error and leave `path` unwritten."""
     from orchestrator.diagnostics.calibrate import CalibrationFailed, precisions_of
     from orchestrator.diagnostics.calibrate import calibrate as measure
     from orchestrator.diagnostics.job import JobCallbacks
@@ -100,7 +100,7 @@ def _measured(spec: SearchSpec, world: Cluster, folder: SearchFolder, path: Path
 
 
 def _require_place(path: Path) -> None:
-    """InputError unless a cluster file may be written there: nobody's own is written over."""
+    """Raise InputError unless a cluster file may be written there: only calibrate's own files are overwritten."""
     from orchestrator.diagnostics.cluster_file import is_written_by_calibrate
 
     try:
@@ -117,7 +117,7 @@ def _require_place(path: Path) -> None:
 
 
 def _measurements_json(found: Measurements) -> dict[str, Any]:
-    """As they lie in the folder, with the rates that follow."""
+    """Measurements as in the folder, with derived rates."""
     groups = [asdict(time) | {"bus_gb_per_s": time.bus_gb_per_s} for time in found.groups]
     pairs = [asdict(time) | {"gb_per_s": time.gb_per_s} for time in found.pairs]
     return found.to_json() | {"groups": groups, "pairs": pairs}

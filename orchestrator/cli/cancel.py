@@ -1,4 +1,4 @@
-"""`parlay cancel`: ends a search and what it has in flight."""
+"""`parlay cancel`: ends a search and its trials in flight."""
 
 from __future__ import annotations
 

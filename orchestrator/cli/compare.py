@@ -1,4 +1,4 @@
-"""The verb compare: two recipes or searches side by side."""
+"""`parlay compare`: two recipes or searches side by side."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def compare(
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what differs between two recipes or searches, and how much faster B's best layout is than A's."""
+    """Show what differs between two recipes or searches, and how much faster B's best layout is than A's."""
     from orchestrator.comparison.compare import compare_sides
     from orchestrator.comparison.lookup import find_side
     from orchestrator.replay.replay import ReplayRules
@@ -44,7 +44,7 @@ def compare(
 
 
 def _show(result: CompareResult) -> None:
-    """The whole comparison for a person, the answer last."""
+    """Print the whole comparison, the result last."""
     from dashboards.terminal.live_table import console_for
 
     console = console_for(sys.stdout)
@@ -77,7 +77,7 @@ def _about(side: ComparisonSide) -> str:
 
 
 def _layout_rows(result: CompareResult) -> list[Mapping[str, Any]]:
-    """Every field of both layouts, those that differ marked."""
+    """All fields of both layouts."""
     a, b = result.a.best, result.b.best
     if a is None or b is None:
         return []
@@ -86,7 +86,7 @@ def _layout_rows(result: CompareResult) -> list[Mapping[str, Any]]:
 
 
 def _search_rows(a: ComparisonSide, b: ComparisonSide) -> list[Mapping[str, Any]]:
-    """How the searches went, where both are searches."""
+    """State, trials and cost of both searches; empty unless both sides are searches."""
     if a.search is None or b.search is None:
         return []
     one, other = _told(a.search), _told(b.search)
@@ -110,7 +110,7 @@ def _told(search: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _table(heading: str, rows: Sequence[Mapping[str, Any]], are_marked: bool = True) -> Table:
-    """One line a field; what differs is bold and marked, where it tells anything."""
+    """A row per field; rows that differ are bold and marked if `are_marked`."""
     table = _columns(heading, "A", "B", "")
     for row in rows:
         differs = are_marked and row["a"] != row["b"]
@@ -120,7 +120,7 @@ def _table(heading: str, rows: Sequence[Mapping[str, Any]], are_marked: bool = T
 
 
 def _pairs_table(result: CompareResult) -> Table:
-    """The layouts that both tried; of many those that were tried first."""
+    """Layouts that both sides tried, in order of their trials, at most _MOST_PAIRS."""
     table = _columns("layouts that both tried", "A", "B", "B over A")
     for pair in result.pairs[:_MOST_PAIRS]:
         found = pair.found
@@ -146,7 +146,7 @@ def _columns(*names: str) -> Table:
 
 
 def _cell(value: Any) -> str:
-    """A value as a file would have it; of a long one its beginning."""
+    """A value as in a YAML file, cut to _MOST_TEXT characters."""
     from dashboards.text import printable
 
     if value is None:

@@ -48,7 +48,7 @@ def require_launching(spec: SearchSpec, verb: str) -> None:
 def with_launcher(
     spec: SearchSpec, world: Cluster, run: Callable[[Launcher, CancelOnSignal], T], verb: str, as_json: bool
 ) -> T:
-    """What `run` answers with the search's launcher; ends the command where it is interrupted."""
+    """Return the result of `run` with the search's launcher; exits with an error if interrupted."""
     from orchestrator.launchers.factory import make_launcher
     from orchestrator.lifecycle.create import with_carried_options
 

@@ -1,4 +1,4 @@
-"""The verb doctor: whether a search would run here, looked at before it does."""
+"""`parlay doctor`: checks whether a search would run here, before it does."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def doctor(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Look for whatever would keep a search from running here, or from being fast, and say what to do about it."""
+    """Find what would keep a search from running here or slow it down, and how to fix it."""
     from orchestrator.diagnostics.doctor.finding import Area, DoctorReport, Level, problem_findings
     from orchestrator.diagnostics.doctor.run import DoctorTarget, run_checks
     from slurm.client import SlurmClient
@@ -74,7 +74,7 @@ def doctor(
 
 
 def format_report(found: DoctorReport) -> str:
-    """The findings as a table, area by area, each with what to do; and how many there are of what counts."""
+    """Findings by area, each with its fix, and the counts of errors and warnings."""
     lines: list[str] = []
     for area, findings in found.areas:
         if not findings:
@@ -100,7 +100,7 @@ def _format_counts(found: DoctorReport) -> str:
 
 
 def _load(search_file: Path | None, changes: Sequence[Change]) -> SearchSpec | None:
-    """The search, with what this shell sets for sbatch; None without a file."""
+    """The search with this shell's options for sbatch; None without a file."""
     from orchestrator.config.loader import load_search_file
     from orchestrator.lifecycle.create import with_carried_options
 
@@ -112,7 +112,7 @@ def _load(search_file: Path | None, changes: Sequence[Change]) -> SearchSpec | N
 
 
 def _submit_test_findings(spec: SearchSpec, found: DoctorReport, as_json: bool) -> list[Finding]:
-    """What a real job tells, unless what was found before would keep it from running."""
+    """Findings of the probe job; a note if earlier errors would make it fail."""
     from orchestrator.diagnostics.doctor.finding import Area, Level, error, note
     from orchestrator.diagnostics.doctor.node_probe import probe_cluster, submit_test
     from orchestrator.diagnostics.job import JobCallbacks

@@ -32,7 +32,7 @@ def create_from_file(
     as_job: bool = False,
     by_cron: bool = False,
 ) -> RunnableSearch | None:
-    """Check everything, then write the search down; None after a dry run, which has answered."""
+    """Validate the search file and create the search; None after a dry run, which prints its own result."""
     from orchestrator.cli.search_summary import describe_upper_limit
     from orchestrator.config.loader import load_search_file
     from orchestrator.lifecycle.create import create_runnable_search, validate_search
@@ -53,9 +53,9 @@ def create_from_file(
 
 
 def drive_here(started: RunnableSearch, as_json: bool, chain: DriverChain | None = None) -> None:
-    """Drive the search in this process, show it, and leave with the contract's exit code.
+    """Drive the search in this process with a live view, and exit with the contract's code.
 
-    A driver in a job of its own has a `chain`, which hears its signals and has another job go on.
+    A driver in a Slurm job has a `chain`, which handles its signals and submits the next job.
     """
     from dashboards.terminal.live_table import LiveView
     from orchestrator.lifecycle.drive import SearchCallbacks, drive

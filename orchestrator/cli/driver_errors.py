@@ -1,4 +1,4 @@
-"""What the verbs that drive a search share: what ends a driver early, and the answer."""
+"""Errors and exit codes shared by the verbs that drive a search."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def exit_on_driver_errors(folder: SearchFolder, as_json: bool) -> Iterator[None]:
-    """Within this block whatever ends a driver early leaves with its exit code and the way to go on."""
+    """Within this block an error that ends the driver becomes an exit code and a fix."""
     from orchestrator.search.lease import HELD_FIX, LeaseHeld, LeaseLost
     from trials.ledger.database import LedgerDamaged
     from trials.ledger.events import FencedError
@@ -46,7 +46,7 @@ def exit_on_driver_errors(folder: SearchFolder, as_json: bool) -> Iterator[None]
 
 
 def exit_code_of(search: SearchRecord) -> ExitCode:
-    """How a command leaves after a search that has ended."""
+    """Exit code for a search that has ended."""
     from trials.ledger.events import EndReason
 
     if search.best_trial is not None:
@@ -55,7 +55,7 @@ def exit_code_of(search: SearchRecord) -> ExitCode:
 
 
 def print_search(search: SearchRecord, folder: SearchFolder, spec: SearchSpec, as_json: bool) -> None:
-    """The search as `status` tells it."""
+    """Print the search as `status` does."""
     from orchestrator.cli.search_summary import print_search_summary
     from orchestrator.records.summary import search_summary
 
@@ -65,5 +65,5 @@ def print_search(search: SearchRecord, folder: SearchFolder, spec: SearchSpec, a
 
 
 def resume_fix(folder: SearchFolder) -> str:
-    """How to go on with the search."""
+    """Command that resumes the search."""
     return f"parlay resume {folder.cli_name}"

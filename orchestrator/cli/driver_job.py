@@ -1,4 +1,4 @@
-"""What `--as-job` means to the verbs: the driver is a Slurm job of its own."""
+"""Implements `--as-job`: the driver runs as a Slurm job of its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def driver_job_time_s(as_job: bool, job_time: str | None) -> float | None:
-    """The time limit of the driver's job; None for a driver without one. InputError."""
+    """Return the time limit of the driver's job; None without --as-job. Raises InputError."""
     if not as_job and job_time is None:
         return None
     if not as_job:
@@ -30,7 +30,7 @@ def driver_job_time_s(as_job: bool, job_time: str | None) -> float | None:
 
 
 def current_chain(folder: SearchFolder, spec: SearchSpec, ledger_url: str, job_time_s: float) -> DriverChain | None:
-    """The chain of jobs that this process is a link of; None where it runs in no job of this search's driver."""
+    """Return the chain of jobs that this process belongs to; None outside of a job of this search's driver."""
     from orchestrator.lifecycle.driver_job import DriverChain, driver_job, own_job_id
     from slurm.client import SlurmClient
 
@@ -42,7 +42,7 @@ def current_chain(folder: SearchFolder, spec: SearchSpec, ledger_url: str, job_t
 
 
 def submit_driver(folder: SearchFolder, spec: SearchSpec, ledger_url: str, job_time_s: float, as_json: bool) -> str:
-    """The id of the job that will drive the search; leaves, or raises LeaseHeld, where somebody drives it already."""
+    """Submit the driver's job and return its id. Exits, or raises LeaseHeld, if the search has a driver already."""
     from orchestrator.lifecycle.driver_job import DriverAlreadyQueued, driver_job, require_slurm, submit_first_link
     from orchestrator.search.lease import HELD_FIX, require_no_holder
     from slurm.client import SlurmClient

@@ -1,4 +1,4 @@
-"""A dry run: everything is checked and nothing launched; the first jobs' scripts are written where that is wanted."""
+"""Implements `--dry-run`: validates everything, launches nothing, and writes the first jobs' scripts on request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DRY_RUN_SCHEMA = "parlay.dry_run/1"
 
 @dataclass(frozen=True)
 class DryRunOptions:
-    """Whether the run is a dry one, and the folder for the scripts."""
+    """`enabled` for a dry run; `scripts` is the folder for the first jobs' scripts."""
 
     enabled: bool
     scripts: Path | None
@@ -31,7 +31,7 @@ class DryRunOptions:
 
 
 def print_dry_run(spec: SearchSpec, space: SearchSpace, scripts: Path | None, as_json: bool) -> None:
-    """Tell what would be tried, the search being one that may begin."""
+    """Print what a valid search would try."""
     jobs, lines = [], []
     if scripts is not None:
         from orchestrator.lifecycle.dry_run import format_dry_jobs, write_first_jobs

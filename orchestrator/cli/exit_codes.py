@@ -1,4 +1,4 @@
-"""What a command's exit status means; docs/contract.md."""
+"""Exit codes of the command line; see docs/contract.md."""
 
 from __future__ import annotations
 
@@ -43,5 +43,5 @@ class ExitCode(IntEnum):
 
 
 def code_after(signals: DriverSignals | CancelOnSignal) -> ExitCode:
-    """How a command leaves that a signal has stopped."""
+    """Exit code of a command that was stopped by a signal."""
     return ExitCode.STOPPED_EARLY if signals.is_terminated else ExitCode.INTERRUPTED

@@ -1,4 +1,4 @@
-"""The verb export: what a search has seen, for other programs and other searches."""
+"""`parlay export`: a search's trials in formats of other programs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def export(
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write what a search has seen of its layouts for other programs and other searches."""
+    """Write a search's trials for other programs and other searches."""
     from orchestrator.interop.export_formats import export_search
     from orchestrator.records.lookup import find_search
     from trials.files.folders import write_bytes

@@ -1,4 +1,4 @@
-"""The verb `forecast`: what to expect on more nodes, from the trials on a few."""
+"""`parlay forecast`: step time on more nodes, extrapolated from trials on a few."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CONTENDERS_LISTED = 3
 
 
 class Scalings(StrEnum):
-    """What becomes of the global batch on more nodes."""
+    """Change of the global batch with the number of nodes."""
 
     WEAK = "weak"
     STRONG = "strong"
@@ -60,7 +60,7 @@ def forecast(
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Forecast step time and best layout on more nodes than were tried, from the trials of a search or a table."""
+    """Forecast step time and best layout on more nodes than were tried, from a search or a measured table."""
     from orchestrator.planning.forecast import forecast as forecast_of
 
     counts = None if nodes is None else _counts(nodes)
@@ -75,7 +75,7 @@ def forecast(
 def _tried(
     given: str | None, problems: list[str], cluster: str | None, ledger: str | None
 ) -> tuple[dict[str, Any], ForecastInput]:
-    """What the trials are from, as the contract says it, and the trials."""
+    """Return the origin of the trials, with the contract's keys, and the trials."""
     from orchestrator.planning.forecast_inputs import input_from_search, input_from_table
 
     described = None if cluster is None else _described(cluster)
@@ -102,7 +102,7 @@ def _names(inputs: ForecastInput) -> list[str]:
 
 
 def _described(cluster: str) -> Cluster:
-    """The ready-made cluster of this name, or the one in this file."""
+    """Return the ready-made cluster of this name, or the one in this file."""
     from search_spaces.schema.cluster_sections import ClusterSection
     from search_spaces.schema.validation import restore
 
@@ -113,7 +113,7 @@ def _described(cluster: str) -> Cluster:
 
 
 def _counts(text: str) -> list[int]:
-    """The numbers of nodes that a person typed, rising, each once."""
+    """Parse numbers of nodes: sorted, without duplicates."""
     words = [word.strip() for word in text.split(",")]
     if not all(re.fullmatch("[0-9]{1,6}", word) and 1 <= int(word) <= _MOST_NODES for word in words):
         rule = f"whole numbers from 1 to {_MOST_NODES} with commas between them"
@@ -155,7 +155,7 @@ _GROWS = {"weak": "grows with the nodes", "strong": "stays"}
 
 
 def _names_of(report: ForecastReport, top: int) -> dict[str, str]:
-    """What tells the layouts apart that are listed, by their keys, and under "" what they have in common."""
+    """Distinguishing parts of the listed layouts' keys; "" maps to their common part."""
     from orchestrator.cli.plan_table import told_apart
 
     listed = [forecast.speed.layout for forecast in report.forecasts]
@@ -175,7 +175,8 @@ def _numbers(forecast: Forecast) -> str:
 
 
 def _own_chance(forecast: Forecast) -> str:
-    """Of the row's layout, where another is likelier: models that were corrected order them all, draws give chances."""
+    """Chance of the row's layout, if another one is likelier. Rows come from the corrected models, chances from
+    draws."""
     own, (likeliest, *_) = forecast.speed.layout, forecast.contenders
     if likeliest.layout == own:
         return ""
@@ -185,7 +186,7 @@ def _own_chance(forecast: Forecast) -> str:
 
 
 def _remarks(forecast: Forecast, top: int, names: Mapping[str, str]) -> Iterator[str]:
-    """Which others may be the best, and what is not known."""
+    """Other candidates for the best layout, and uncertain terms."""
     if len(forecast.contenders) > 1:
         listed = "; ".join(
             f"{names[contender.layout.key]} ({contender.chance:.0%})" for contender in forecast.contenders[:top]

@@ -1,4 +1,4 @@
-"""The verb import: other programs' results, for searches that learn from them."""
+"""`parlay import`: results of other programs as a measured table."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def import_results(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read what another program measured into a measured table, for `search.warm_start` and `space.candidates`.
+    """Convert another program's measurements to a measured table, for `search.warm_start` and `space.candidates`.
 
-    The search file says of which model and machine the results are, and by its baseline and axes of one value what they
-    do not say of a layout.
+    The search file describes the model and the machine of the results. Its baseline and its axes with a single value
+    fill in what the results do not say of a layout.
     """
     from orchestrator.config.loader import load_search_file
     from orchestrator.interop.results_import import read_results, table_text

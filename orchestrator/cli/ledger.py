@@ -1,4 +1,4 @@
-"""`parlay ledger rebuild`: the ledger's rows from the journals in the folders of searches."""
+"""`parlay ledger rebuild`: the ledger's rows, rebuilt from the journals in the folders of searches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rebuild(
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make the ledger's rows anew from the journals in the folders of searches; a damaged ledger is put aside first."""
+    """Rebuild the ledger's rows from the journals in the folders of searches; a damaged ledger is put aside first."""
     from orchestrator.records.ledger_rebuild import find_search_folders
     from orchestrator.records.ledger_rebuild import rebuild as rebuild_one
     from trials.ledger.database import put_aside_damaged

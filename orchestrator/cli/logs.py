@@ -23,7 +23,7 @@ def logs(
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a trial's ranks wrote, and the first real error among it."""
+    """Show the output of a trial's ranks, and the first real error in it."""
     from dashboards.trial_text import describe_failure
     from orchestrator.cli.search_summary import what_to_try
     from orchestrator.records.lookup import find_attempt, find_search

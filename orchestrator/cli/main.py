@@ -1,4 +1,4 @@
-"""The command `parlay`: verbs, errors and exit codes. What a verb needs is imported when the verb runs."""
+"""The command `parlay`: errors and exit codes. A verb imports what it needs when it runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from search_spaces.errors import ExternalError, InputError, Problem
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command and leave with its exit code."""
+    """Run one command and exit with its code."""
     os.umask(0o077)  # what a search writes is its user's own, also on a machine with a careless default
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(words: Sequence[str]) -> int:
-    """Run one command; its exit code. Our own bugs are told with their traceback, and with --json as an object too."""
+    """Run one command and return its exit code. A bug prints its traceback, and with --json an object too."""
     as_json = "--json" in words
     try:
         return _run(words, as_json)
@@ -70,7 +70,7 @@ def _run(words: Sequence[str], as_json: bool) -> int:
 
 @cache
 def _command() -> Any:
-    """All verbs with their options. Made once a process: that takes longer than many a verb."""
+    """All verbs with their options; cached, since building it takes longer than many a verb."""
     return typer.main.get_command(app)
 
 
@@ -83,13 +83,13 @@ def _usage(error: typer.TyperException) -> Problem:
 
 
 def _typed(parameter: Any) -> str:
-    """A parameter as the usage shows it: --limit, INPUT."""
+    """A parameter as in the usage: --limit, INPUT."""
     name: str = parameter.opts[-1]
     return name if name.startswith("-") or not parameter.metavar else parameter.metavar.strip("[].")
 
 
 def _discard_output(stream: TextIO) -> None:
-    """Where nobody takes our output any more it goes nowhere, so that writing and leaving do not fail once more."""
+    """Redirect a broken stream to /dev/null, so that later writes and the exit do not fail again."""
     try:
         stream.flush()
     except OSError:

@@ -1,4 +1,4 @@
-"""Options that several verbs share, and what they stand for."""
+"""Options shared by several verbs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ Scripts = Annotated[
 
 @dataclass(frozen=True)
 class Change:
-    """One change to the search file: `key=value` as `--set` says it, and the option it was typed with."""
+    """A change to the search file: `key=value` as with `--set`, and the option it was given by."""
 
     text: str
     option: str
@@ -76,7 +76,7 @@ class Change:
 def to_overrides(
     sets: Iterable[str] | None, launcher: str | None, sampler: str | None, work_dir: str | None, ledger: str | None
 ) -> list[Change]:
-    """All of a command line's changes to the search file; the named options come last."""
+    """All changes to the search file from a command line; named options come last."""
     named = {
         "launcher.kind": ("--launcher", launcher),
         "search.sampler": ("--sampler", sampler),
@@ -90,7 +90,7 @@ def to_overrides(
 
 @contextmanager
 def naming_options(changes: Iterable[Change]) -> Iterator[None]:
-    """Within this block an error about what an option changed names the option, not `--set`."""
+    """Within this block an error about a changed value names the option that set it, not `--set`."""
     options = {change.key: change.option for change in changes}
     try:
         yield

@@ -1,4 +1,4 @@
-"""One object on stdout with --json, text for people without; everything else goes to stderr."""
+"""Output of verbs: one object on stdout with --json, else text; everything else goes to stderr."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STDOUT = Path("-")
 
 
 class Exit(Exception):
-    """Ends the command with this code, once what was to be said is said."""
+    """Ends the command with this code, after its output."""
 
     def __init__(self, code: ExitCode):
         super().__init__(code)
@@ -26,7 +26,7 @@ class Exit(Exception):
 
 
 def print_result(data: Mapping[str, Any], as_json: bool, text: str | None = None) -> None:
-    """The command's result: `data` with --json, else `text`."""
+    """Print the result: `data` with --json, else `text`."""
     if as_json:
         sys.stdout.write(json.dumps(data, indent=2, allow_nan=False) + "\n")
     elif text is not None:
@@ -35,29 +35,26 @@ def print_result(data: Mapping[str, Any], as_json: bool, text: str | None = None
 
 
 def print_table(text: str) -> None:
-    """A table as the result: as it is for whatever reads it, like any other text for a terminal."""
+    """Print a table as the result: unchanged to a pipe or a file, escaped on a terminal."""
     sys.stdout.write(_shown(text.replace("\r\n", "\n")) if sys.stdout.isatty() else text)
     sys.stdout.flush()
 
 
 def log(text: str) -> None:
-    """A remark beside the result. Where nobody takes it any more (a terminal that is gone) it ends nothing."""
+    """Print a remark to stderr. A closed stderr is ignored."""
     with suppress(OSError):
         sys.stderr.write(_shown(text))
         sys.stderr.flush()
 
 
 def _shown(text: str) -> str:
-    """Whole lines whose control characters are spelled out: neither a file's name nor what a trial wrote steers the
-    terminal."""
+    """Text with control characters escaped: neither a file name nor a trial's output can control the terminal."""
     return "\n".join(printable(line) for line in text.rstrip("\n").split("\n")) + "\n"
 
 
 def write_new(path: Path, content: str | bytes, option: str) -> None:
-    """A file that this option names, and that was not there before; InputError for another.
-
-    It is there whole, or not at all.
-    """
+    """Write a new file, named by `option`: completely or not at all. Raises InputError if it exists or cannot be
+    written."""
     whole = content.encode("utf-8") if isinstance(content, str) else content
     is_ours = False
     try:
@@ -74,19 +71,19 @@ def write_new(path: Path, content: str | bytes, option: str) -> None:
 
 
 def require_single_stdout(out: Path | None, as_json: bool) -> None:
-    """InputError where --out and --json both want stdout."""
+    """Raise InputError if --out - and --json both want stdout."""
     if out == STDOUT and as_json:
         fix = "leave one of them out"
         raise InputError.of("usage", "and --json both answer on stdout", key="--out", value="-", fix=fix)
 
 
 def exit_with_error(code: ExitCode, problem: Problem, as_json: bool) -> NoReturn:
-    """End the command with an error that says what to do."""
+    """Exit with an error message and its fix."""
     raise Exit(print_error(problem, code, as_json))
 
 
 def print_error(problem: Problem, code: ExitCode, as_json: bool) -> ExitCode:
-    """Say what went wrong, with --json as the object on stdout; the code to leave with."""
+    """Print the problem, with --json as an object on stdout; return the exit code."""
     if as_json:
         print_result({"error": problem.to_json()}, True)
     else:
@@ -95,7 +92,7 @@ def print_error(problem: Problem, code: ExitCode, as_json: bool) -> ExitCode:
 
 
 def print_input_error(error: InputError, as_json: bool) -> ExitCode:
-    """Every problem as text, or the first one (with the others beside it) as the contract's error object."""
+    """Print all problems as text, or as the contract's error object with the first problem and the others."""
     problems = error.problems
     if as_json:
         others = {"others": [p.to_json() for p in problems[1:]]} if len(problems) > 1 else {}

@@ -44,7 +44,7 @@ def plan(
     rejected: Annotated[bool, typer.Option("--rejected", help="List every rejected layout, with its rule.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the layouts a search may try, in predicted order, and what refuses the others; nothing is launched."""
+    """List the layouts a search may try in predicted order, and the rules that reject the others. Launches nothing."""
     from orchestrator.cli.plan_table import plan_text
     from orchestrator.config.loader import load_search_file
     from orchestrator.planning.candidates import candidates_of

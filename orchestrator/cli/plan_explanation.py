@@ -1,4 +1,4 @@
-"""The first layout of a plan and the one that runs today, side by side: seconds, and memory, by what they go to."""
+"""Step time and memory of the first layout of a plan and of the baseline, broken down side by side."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NAME_WIDTH = 26
 
 
 def explained_lines(plan: Plan, baseline: Layout | None) -> Iterator[str]:
-    """Two tables, a row for each of the two layouts."""
+    """Two tables, each with a row per layout."""
     rows = explain_layouts(plan, baseline)
     yield _heading(plan, baseline)
     yield from _time_lines(plan, rows, time_saved_s(plan, baseline) if len(rows) > 1 else None)

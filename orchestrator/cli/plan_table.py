@@ -1,5 +1,5 @@
-"""A plan in a person's words: the layouts in predicted order, the first of them drawn and explained beside what runs
-today, what is refused, the cost."""
+"""Text of a plan: layouts in predicted order, a diagram of the first, the comparison with the baseline, rejected
+layouts and cost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FIXED_PARTS = 16
 
 
 def plan_text(plan: Plan, spec: SearchSpec, space: SearchSpace, top: int | None, list_rejected: bool) -> str:
-    """The whole answer of `parlay plan`, `top` layouts listed."""
+    """Full text of `parlay plan`, with `top` layouts."""
     lines = [
         *_layout_lines(plan, MOST_LISTED if top is None else top),
         *(f"note: {note}" for note in plan.notes()),
@@ -80,7 +80,7 @@ def _numbers(plan: Plan, row: int, padding: int) -> str:
 
 
 def told_apart(layouts: Sequence[Layout]) -> tuple[str, list[str]]:
-    """What all their keys have in common, and of each the rest."""
+    """Split the layouts' keys into their common part and the rest of each."""
     keys = [layout.key.split(".") for layout in layouts]
     alike = [len({key[part] for key in keys}) == 1 for part in range(_FIXED_PARTS)]
     if all(alike):
@@ -91,7 +91,7 @@ def told_apart(layouts: Sequence[Layout]) -> tuple[str, list[str]]:
 
 
 def _shares(plan: Plan, row: int) -> str:
-    """Where the time goes, the largest part first."""
+    """Time shares of a layout, largest first."""
     whole = plan.estimates.step_time_s[row]
     shares = {name: float(seconds[row] / whole) for name, seconds in plan.estimates.time_s.items()}
     told = sorted((share, name) for name, share in shares.items() if share >= _LEAST_SHARE)
@@ -99,7 +99,7 @@ def _shares(plan: Plan, row: int) -> str:
 
 
 def _stage_lines(plan: Plan) -> Iterator[str]:
-    """The memory of a rank on each stage; of many stages alike in layers, the first ones and the last."""
+    """Memory of a rank on each stage; of many stages the first three and the last two."""
     stages = StageTable.of_layout(plan.task.model, plan.layouts[0])
     parts = stage_memory(plan.task.model, plan.table.take(np.array([0])), stages)
     names = [name for name in StageMemory.__dataclass_fields__ if getattr(parts, name).any()]

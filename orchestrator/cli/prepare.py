@@ -1,4 +1,4 @@
-"""The verb prepare: text into a token file, before any search."""
+"""`parlay prepare`: a token file from JSON lines."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def prepare(
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave bad lines out, and count them.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Turn JSON lines into a file of tokens to train on."""
+    """Convert JSON lines to a token file for training."""
     from trials.data.prepare import Preparation
 
     if eos_token is not None and not append_eos:
@@ -73,7 +73,7 @@ def prepare(
 def _written(
     wanted: Preparation, tokenizer: str, eos_token: str | None, out: Path, as_json: bool
 ) -> tuple[TokenHeader, Progress]:
-    """Write the file, telling how far it is; ends the command where it is interrupted."""
+    """Write the file and show progress; exits with an error if interrupted."""
     from trials.data.prepare import ProgressListener
     from trials.data.prepare import prepare as write_tokens
     from trials.data.tokenizer import open_tokenizer
@@ -97,14 +97,14 @@ def _format_result(header: TokenHeader, done: Progress, out: Path) -> str:
 
 
 def _interrupted(out: Path) -> Problem:
-    """What an interrupt leaves: the writer has taken back what was half written."""
+    """Problem after an interrupt; the writer has removed a partial file."""
     if out.exists():  # it came after the rename, or `out` was there before
         return Problem("interrupted", f"stopped; {out} is whole, nothing half written is left")
     return Problem("interrupted", f"stopped; nothing of {out} is left", fix="run it again, it begins anew")
 
 
 class _SkippedLines:
-    """Names the first bad lines that are left out, and no more."""
+    """Reports the first skipped lines, up to MOST_SKIPPED_TOLD."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -119,7 +119,7 @@ class _SkippedLines:
 
 @contextmanager
 def _shown_progress(total_bytes: int | None) -> Iterator[Callable[[Progress], None]]:
-    """What tells of progress within this block: a bar on a terminal, elsewhere now and then a line."""
+    """Progress callback for this block: a bar on a terminal, else a line from time to time."""
     from dashboards.terminal.live_table import console_for
 
     console = console_for(sys.stderr)
@@ -153,7 +153,7 @@ def _format_progress(progress: Progress) -> str:
 
 
 def _total_bytes(inputs: Sequence[str]) -> int | None:
-    """The size of all inputs; None where one of them is no plain file."""
+    """Size of all inputs; None if one is not a regular file."""
     sizes = []
     for name in inputs:
         try:

@@ -1,4 +1,4 @@
-"""What `--executor ray` means to the verbs: the driver is a Ray actor, which this process starts and waits for."""
+"""Implements `--executor ray`: this process starts a Ray actor as the driver and waits for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOOK_S = 0.2
 
 
 def wants_ray(executor: str) -> bool:
-    """Whether `--executor` names Ray; InputError for what it does not know."""
+    """True if `--executor` is ray. Raises InputError for an unknown executor."""
     if executor == "thread":
         return False  # known without what brings Ray
     from orchestrator.service.executors import ExecutorKind, executor_named
@@ -29,7 +29,7 @@ def wants_ray(executor: str) -> bool:
 
 
 def require_local_driver(as_job: bool, by_cron: bool) -> None:
-    """InputError for a Ray that nothing would start: other drivers start nothing that stays."""
+    """Raise InputError if --executor is combined with a driver in a job or under cron."""
     if as_job or by_cron:
         rule = "a driver in a job, or of one turn, is a process of its own"
         raise InputError.of(
@@ -38,9 +38,9 @@ def require_local_driver(as_job: bool, by_cron: bool) -> None:
 
 
 def drive_in_ray(started: RunnableSearch, as_json: bool) -> None:
-    """Have an actor drive the search, and leave with the contract's exit code.
+    """Drive the search in a Ray actor, and exit with the contract's code.
 
-    A signal has it stop at its next safe point, with what is in flight left as it is.
+    A signal stops it at its next safe point and leaves trials in flight running.
     """
     from orchestrator.records.lookup import find_search
 
@@ -76,7 +76,7 @@ def _run_session(started: RunnableSearch, stop: CancelOnSignal) -> DriverResult:
 
 
 def _fail(result: DriverResult, started: RunnableSearch, as_json: bool) -> NoReturn:
-    """What ended the actor's turn early, as `exit_on_driver_errors` reports it of a driver in this process."""
+    """Exit with the error that ended the actor's session, as exit_on_driver_errors does for this process."""
     from orchestrator.search.lease import HELD_FIX
     from orchestrator.service.driver_session import DriverExit
 

@@ -1,4 +1,4 @@
-"""parlay replay: is a recipe still as fast, here, or under another trainer?"""
+"""`parlay replay`: measures a recipe again, here or with another trainer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ReplayLauncher(StrEnum):
-    """What may start a replay's ranks."""
+    """Launchers of a replay's ranks."""
 
     LOCAL = "local"
     RAY = "ray"
@@ -58,7 +58,7 @@ def replay(
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a recipe's layout again and say whether it was reproduced."""
+    """Measure a recipe's layout again and report whether its throughput was reproduced."""
     from orchestrator.recipe.read import read_recipe
     from orchestrator.records.lookup import find_recipe
     from orchestrator.replay.replay import ReplayRules
@@ -131,7 +131,7 @@ def _format_replay(result: ReplayResult) -> str:
 
 
 def format_speed(found: Comparison) -> Iterator[str]:
-    """What the fast steps say, where they say something."""
+    """Speed ratio of the fastest steps, if known."""
     if found.fast is not None:
         yield (
             f"the fastest tenth of the steps: {found.fast.value:.3f} times as fast,"

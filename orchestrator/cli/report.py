@@ -1,4 +1,4 @@
-"""The verb report: a search as one HTML file, for people."""
+"""`parlay report`: a search as one HTML file."""
 
 from __future__ import annotations
 

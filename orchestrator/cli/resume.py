@@ -1,4 +1,4 @@
-"""`parlay resume`: a search goes on where its driver left it."""
+"""`parlay resume`: continues a search after its driver has stopped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def resume(
     executor: ExecutorName = "thread",
     as_json: AsJson = False,
 ) -> None:
-    """Go on with a search whose driver has gone: the same trials, none twice."""
+    """Continue a search whose driver has stopped; no trial runs twice."""
     from orchestrator.lifecycle.create import reopen_search
     from orchestrator.records.lookup import find_search
 

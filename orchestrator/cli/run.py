@@ -1,4 +1,4 @@
-"""`parlay run`: a search in this process."""
+"""`parlay run`: a search, driven in this process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(
     scripts: Scripts = None,
     as_json: AsJson = False,
 ) -> None:
-    """Search, here and now: trials run until the best layout is known or a limit is reached."""
+    """Search in the foreground: trials run until the best layout is known or a limit is reached."""
     changes = to_overrides(sets, launcher, sampler, work_dir, ledger)
     drive = drive_in_ray if wants_ray(executor) else drive_here
     if (started := create_from_file(search_file, changes, DryRunOptions(dry_run, scripts), as_json)) is not None:

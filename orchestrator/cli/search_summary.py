@@ -1,4 +1,4 @@
-"""A search in a person's words, for `run`, `resume`, `status`, `watch` and `best`."""
+"""Text summary of a search, for `run`, `resume`, `status`, `watch` and `best`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def describe_upper_limit(spec: SearchSpec, space: SearchSpace) -> str:
 
 
 def most_node_hours(spec: SearchSpec, space: SearchSpace) -> float:
-    """Node-hours if every trial ran to its time limit on the largest node count; the budget where that is less."""
+    """Node-hours if every trial ran to its time limit on the largest number of nodes; the budget if that is less."""
     from orchestrator.search.node_hours import longest_attempt_s
 
     nodes = max(layout.num_nodes for layout in space.feasible)
@@ -54,7 +54,7 @@ def most_node_hours(spec: SearchSpec, space: SearchSpace) -> float:
 
 
 def _most_trials(spec: SearchSpec, space: SearchSpace) -> tuple[int, int]:
-    """How many layouts are tried, and how many repeats of the finalists and the baseline follow, at most."""
+    """Upper limits: layouts to try, and repeats of the finalists and the baseline."""
     trials = min(spec.search.max_trials, len(space.feasible))
     finalists = min(spec.search.finalists, trials)
     if finalists:  # each number of nodes may be spoken for
@@ -64,7 +64,7 @@ def _most_trials(spec: SearchSpec, space: SearchSpace) -> tuple[int, int]:
 
 
 def print_search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) -> None:
-    """Print the table of all trials, where their time went and what their flags mean, the answer, and what is next."""
+    """Print all trials, their time and flags, the result, and next steps."""
     ranking = spec.ranking_of(search.trials)
     if search.trials:
         console_for(sys.stdout).print(results_table(search, ranking, spec.baseline_key))
@@ -78,7 +78,7 @@ def print_search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchF
 
 
 def what_to_try(reason: FailureReason | None, spec: SearchSpec) -> str | None:
-    """What may keep trials from ending for this reason; None where only their logs can tell."""
+    """Return advice for trials that ended for this reason; None if only their logs help."""
     words = None if reason is None else _WHAT_TO_TRY.get(reason)
     limit_gib = spec.measure.memory_limit_gib
     if reason is not FailureReason.GPU_OOM or limit_gib is None:
@@ -94,7 +94,7 @@ def _format_state(search: SearchRecord, verdict: SearchVerdict) -> str:
 
 
 def _causes(search: SearchRecord, spec: SearchSpec) -> list[str]:
-    """Where no layout was feasible: how often each reason ended a trial, and what to relax about it."""
+    """Reasons of the failures and what to relax, if no layout was feasible."""
     if search.end_reason is not EndReason.NO_FEASIBLE_LAYOUT:
         return []
     reasons = Counter(t.reason for t in search.trials if t.reason is not None and not has_stopped_early(t))
@@ -110,7 +110,7 @@ def _causes(search: SearchRecord, spec: SearchSpec) -> list[str]:
 
 
 def _next_steps(search: SearchRecord, folder: SearchFolder) -> list[str]:
-    """Where to look next, as far as there is something to see."""
+    """Commands for further steps, if there is something to see."""
     words = []
     if folder.recipe.exists():
         words.append(f"recipe:  {folder.recipe} (README.md says what it is)")

@@ -42,7 +42,7 @@ def selftest(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train every kind of layout on this search's cluster, and compare each with a plain GPT on one device."""
+    """Train every kind of layout on this search's cluster and compare each with a plain GPT on one device."""
     from orchestrator.diagnostics.selftest import cases_for, record_result, selftest_cluster
     from orchestrator.preflight.trainer import require_torch
     from trials.ledger.location import home_folder
@@ -90,7 +90,7 @@ def _run(
 
 
 def row(result: CaseResult) -> str:
-    """One case in a line: name, ranks, difference."""
+    """A case in one line: result, difference, ranks, time, name."""
     state = "ok    " if result.passed else "FAILED"
     difference = "-      " if result.difference is None else f"{result.difference:.1e}"
     words = f"  {result.message}" if result.message else ""

@@ -1,4 +1,4 @@
-"""The verb serve, and what other verbs leave to a service that runs."""
+"""`parlay serve`: the service; and handing a search over to a running service."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def serve(
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Drive the searches of many terminals, until ctrl-C; started again it goes on with them."""
+    """Drive the searches of many terminals until ctrl-C; a restart continues them."""
     if page:
         _print_address(as_json)
         return
@@ -82,9 +82,9 @@ def _print_address(as_json: bool) -> None:
 
 
 def hand_over_to_service(folder: SearchFolder, spec: SearchSpec, url: str) -> int | None:
-    """The process of the user's service, which drives this search from now on; None where none runs.
+    """Have a running service drive the search; return its pid, or None if there is none.
 
-    None too where its jobs would go to another Slurm, or its trials to a Ray that is named.
+    None, too, if the service uses another Slurm, or the search names a Ray of its own.
     """
     from orchestrator.service.client import running_service
     from trials.ledger.location import home_folder
@@ -105,7 +105,7 @@ def hand_over_to_service(folder: SearchFolder, spec: SearchSpec, url: str) -> in
 
 
 def _other_slurm(of_service: Mapping[str, str]) -> str:
-    """The variables by which the service asks another Slurm than this shell does; "" for the same one."""
+    """Environment variables in which the service's Slurm differs from this shell's; "" if none."""
     here = cluster_variables(os.environ)
     return ", ".join(sorted(name for name in here.keys() | of_service.keys() if here.get(name) != of_service.get(name)))
 
@@ -120,7 +120,7 @@ def _where(about: Mapping[str, Any], state_dir: ServiceStateDir) -> str:
 
 
 def _page_hint(port: int, state_dir: ServiceStateDir) -> str:
-    """An address that opens the pages is printed where somebody reads it, and into no log."""
+    """An address that opens the pages, printed only to a terminal and never to a log."""
     from dashboards.access.browser_sessions import entry_address
 
     if not sys.stdout.isatty():

@@ -1,4 +1,4 @@
-"""What the user's setup file holds, shown before jobs source it."""
+"""Text of the user's setup file, shown before jobs source it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def setup_json(spec: SearchSpec) -> dict[str, str] | None:
-    """The contract's `setup_file`: path and text; None where no job sources one. InputError as setup_text."""
+    """The contract's `setup_file`: path and text; None if no job sources one. Raises InputError as setup_text does."""
     from orchestrator.launchers.slurm.job_files import setup_text
 
     path = spec.launcher.slurm.setup_file
@@ -20,7 +20,7 @@ def setup_json(spec: SearchSpec) -> dict[str, str] | None:
 
 
 def setup_lines(spec: SearchSpec) -> Iterator[str]:
-    """The same for a person, line by line; whoever prints it escapes what would do something to a terminal."""
+    """The setup file as lines of text; the caller escapes control characters."""
     if (found := setup_json(spec)) is None:
         return
     yield f"each job sources a copy of {found['path']}:"

@@ -1,4 +1,4 @@
-"""The verb slurm-sandbox: a real Slurm on this one machine, to try Parlay on."""
+"""`parlay slurm-sandbox`: a real Slurm on this machine, to try Parlay on."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def start(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Start it, with its records where it ran before, and say how to use it."""
+    """Start a sandbox, with its earlier records if there are any, and print how to use it."""
     wanted = {
         "nodes": nodes,
         "cpus_per_node": cpus_per_node,
@@ -78,7 +78,7 @@ def start(
 
 @commands.command()
 def stop(folder: SandboxFolder = None, as_json: AsJson = False) -> None:
-    """End it with all its jobs; its records stay for the next start."""
+    """Stop a sandbox and its jobs; its records are kept for the next start."""
     from slurm.sandbox.sandbox import SlurmSandbox
 
     place = _place(folder)
@@ -93,17 +93,17 @@ def stop(folder: SandboxFolder = None, as_json: AsJson = False) -> None:
 
 
 def cloud_like(search_files: Sequence[Path]) -> tuple[CloudNodes, ...]:
-    """The nodes of these searches' clusters, a partition for each that differs from the others."""
+    """Nodes of the clusters of these searches; equal partitions are merged."""
     from orchestrator.config.loader import load_search_file
 
     return tuple(dict.fromkeys(cloud_of(load_search_file(path)) for path in search_files))
 
 
 def cloud_of(spec: SearchSpec) -> CloudNodes:
-    """The nodes of the search's cluster, in the partition that it names, or else in one of its own name.
+    """Nodes of the search's cluster, in its partition, or in one named after the search.
 
-    A cluster file does not say how many CPUs a node has: what jobs may have of it, if the site tells, else what is
-    usual, or as many as the ranks ask for.
+    A cluster file does not give the CPUs of a node: the site's usable CPUs, else a default, or as many as the ranks
+    request.
     """
     from slurm.sandbox.config_files import CLOUD_CPUS, CloudNodes
 
@@ -120,7 +120,7 @@ def _place(given: Path | None) -> Path:
 
 
 def _sandbox(folder: Path, wanted: dict[str, Any]) -> SlurmSandbox:
-    """As it was the last time where nothing else is wanted."""
+    """The sandbox of this folder: its earlier shape with the wanted changes."""
     from slurm.sandbox.sandbox import SlurmSandbox
 
     before = SlurmSandbox.found_in(folder)
@@ -155,7 +155,7 @@ def _missing(packages: Sequence[str], can_install: bool) -> Problem:
 
 @contextmanager
 def _explained(as_json: bool) -> Iterator[None]:
-    """What the sandbox cannot use is bad input; a Slurm that does not come up is a system that refused."""
+    """Within this block an unusable argument becomes an InputError, and a Slurm that does not start a refusal."""
     from slurm.sandbox.sandbox import SandboxFailed
 
     try:

@@ -18,7 +18,7 @@ def status(
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show where a search stands."""
+    """Show the state of a search."""
     if every:
         _list_searches(ledger, as_json)
         return

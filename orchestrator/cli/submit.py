@@ -83,7 +83,7 @@ def submit(
 
 
 def submit_driver_job(started: RunnableSearch, job_time_s: float, as_json: bool) -> None:
-    """Submit the job that drives the search, unless somebody drives it."""
+    """Submit the job that drives the search, unless it has a driver."""
     folder = started.folder
     with exit_on_driver_errors(folder, as_json):
         job_id = submit_driver(folder, started.spec, started.ledger_url, job_time_s, as_json)
@@ -96,7 +96,7 @@ def submit_driver_job(started: RunnableSearch, job_time_s: float, as_json: bool)
 
 
 def _leave_to_cron(started: RunnableSearch, as_json: bool) -> None:
-    """Say what drives the search from now on, which is for the user to set up."""
+    """Print the lines for crontab and scrontab, which the user installs."""
     folder = started.folder
     write_cron_script(folder, started.ledger_url)
     crontab, scrontab = cron_lines(folder, started.spec)
@@ -117,7 +117,7 @@ def _leave_to_cron(started: RunnableSearch, as_json: bool) -> None:
 
 
 def _leave_to_process(started: RunnableSearch, executor: str, no_service: bool, as_json: bool) -> None:
-    """Have the user's service drive the search, where one runs, or else a process of its own."""
+    """Hand the search over to the user's service if one runs, else start a driver process."""
     folder = started.folder
     pid = None if no_service else hand_over_to_service(folder, started.spec, started.ledger_url)
     words = "is driven by the service, process" if pid else "runs as process"
@@ -131,12 +131,12 @@ def _leave_to_process(started: RunnableSearch, executor: str, no_service: bool, 
 
 
 def submitted_json(folder: SearchFolder, **driven_by: Any) -> dict[str, Any]:
-    """The contract's object of `parlay submit`, with what drives the search from now on."""
+    """The contract's object of `parlay submit`, with the kind of driver."""
     return {"schema": SUBMIT_SCHEMA, "search_id": folder.search_id, "folder": str(folder.path), **driven_by}
 
 
 def _start_driver(folder: SearchFolder, url: str, executor: str, as_json: bool) -> int:
-    """Start `parlay resume` as a process of its own session and wait until it holds the search; its pid."""
+    """Start `parlay resume` in a new session, wait until it holds the search, and return its pid."""
     from orchestrator.lifecycle.driver_job import parlay_command
 
     command = parlay_command("resume", str(folder.path), "--ledger", url, "--executor", executor)
@@ -160,7 +160,7 @@ def _start_driver(folder: SearchFolder, url: str, executor: str, as_json: bool) 
 
 
 def _fencing(folder: SearchFolder) -> int:
-    """The number of the search's newest lease, which grows with every driver; 0 before the first."""
+    """Number of the search's newest lease, which grows with every driver; 0 before the first."""
     from orchestrator.search.lease import current_lease
 
     lease = current_lease(folder)

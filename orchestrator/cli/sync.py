@@ -11,7 +11,7 @@ SYNC_SCHEMA = "parlay.sync/1"
 
 
 def sync(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
-    """Send to MLflow what it did not take while the search ran; as often as you like, nothing is there twice."""
+    """Send to MLflow what is missing there. Repeating it creates no duplicates."""
     from orchestrator.lifecycle.drive import open_tracking
     from orchestrator.lifecycle.mlflow_resync import resync
     from orchestrator.records.lookup import find_search

@@ -1,4 +1,4 @@
-"""The verb watch: a search that another process drives, followed until it ends. It only reads."""
+"""`parlay watch`: follows a search that another process drives. Read-only."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DRIVER_END_LIMIT_S = 60.0
 
 
 def watch(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
-    """Follow a search until it ends, whoever drives it; ctrl-C leaves it alone."""
+    """Follow a search until it ends, whoever drives it; ctrl-C leaves it running."""
     from dashboards.terminal.live_table import LiveView
     from orchestrator.records.lookup import find_search
 
@@ -57,7 +57,7 @@ def watch(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = F
 
 @contextmanager
 def _terms_interrupt() -> Iterator[None]:
-    """Within this block SIGTERM is as ctrl-C, so that a terminal gets its cursor back."""
+    """Within this block SIGTERM acts like ctrl-C, so that the terminal is restored."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -67,15 +67,15 @@ def _terms_interrupt() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class DriverStatus:
-    """Who drives a search, or why nobody does, in `words`; None where a driver is at work. `is_expected`: one is, or
-    will be, without anybody's doing."""
+    """Status of a search's driver: `words` describe it, None if a driver is at work. `is_expected`: one is at work, or
+    will start by itself."""
 
     words: str | None = None
     is_expected: bool = True
 
 
 class SearchView(Protocol):
-    """What shows the search; LiveView does."""
+    """Display of a search; LiveView implements it."""
 
     def begin(self, search: SearchRecord) -> None: ...
 
@@ -83,7 +83,7 @@ class SearchView(Protocol):
 
 
 class SearchFollower:
-    """Reads every second what is new in the search's journal, and has it shown."""
+    """Polls a search's journal and updates a view."""
 
     def __init__(
         self,
@@ -105,9 +105,9 @@ class SearchFollower:
         self._driver_polled_at: float | None = None
 
     def follow(self) -> SearchRecord:
-        """The search as it has ended, or as it stands once nobody drives it and nobody is expected to.
+        """Return the search once it has ended, or once it has no driver and none is expected.
 
-        Raises JournalDamaged, and InputError where its folder cannot be seen from here.
+        Raises JournalDamaged, and InputError if its folder is not visible from here.
         """
         records = self._records()
         record = next(records)
@@ -120,7 +120,7 @@ class SearchFollower:
         return record
 
     def _records(self) -> Iterator[SearchRecord]:
-        """The search as it stands at each look; what happened since the first one is shown."""
+        """Yield the search at each poll, and show new events."""
         from trials.ledger.journal import Journal, JournalDamaged, search_after
 
         journal, search, seen = Journal(self._folder.journal), None, None
@@ -143,7 +143,7 @@ class SearchFollower:
             yield search
 
     def _is_abandoned(self) -> bool:
-        """Whether the search is to be left, since nobody drives it; who does is looked at from time to time."""
+        """True if the search has had no driver for NO_DRIVER_LIMIT_S; polls the driver every DRIVER_POLL_S."""
         now = self._clock()
         if self._driver_polled_at is not None and now - self._driver_polled_at < DRIVER_POLL_S:
             return False
@@ -157,20 +157,20 @@ class SearchFollower:
         return now - self._undriven_since >= NO_DRIVER_LIMIT_S
 
     def _wait_for_driver_end(self) -> None:
-        """Wait for the recipe and for MLflow, which its driver sees to after the last event."""
+        """Wait until the driver has finished recipe and MLflow, after the last event."""
         deadline = self._clock() + DRIVER_END_LIMIT_S
         while self._clock() < deadline and read_driver_status(self._folder, self._driver_status).words is None:
             self._wait(JOURNAL_POLL_S)
 
     def _note_once(self, words: str | None) -> None:
-        """Each remark once, until another one takes its place."""
+        """Note each remark once, until another one follows."""
         if words is not None and words != self._last_note:
             self._note(words)
         self._last_note = words
 
 
 def read_driver_status(folder: SearchFolder, status_of: Callable[[SearchFolder], DriverStatus]) -> DriverStatus:
-    """What a look tells; also where it cannot be taken just now."""
+    """Return the driver's status; errors become a status."""
     try:
         return status_of(folder)
     except ExternalError as refused:
@@ -181,8 +181,8 @@ def read_driver_status(folder: SearchFolder, status_of: Callable[[SearchFolder],
 
 
 def driver_status(folder: SearchFolder) -> DriverStatus:
-    """Who drives the search now, by its lease, by the service, and by what begins its drivers. Slurm is asked only
-    where nobody holds the lease, and of jobs that drive."""
+    """Status of the search's driver, from its lease, the service, cron and Slurm. Slurm is queried only if nobody holds
+    the lease, and only for driver jobs."""
     from orchestrator.search.lease import LeaseHeld, current_lease
     from trials.trial import utc_text
 
@@ -201,7 +201,7 @@ def driver_status(folder: SearchFolder) -> DriverStatus:
 
 
 def _next_turn(folder: SearchFolder) -> str:
-    """What begins the search's next turn: a job of scrontab's is in Slurm's queue, of cron nobody tells."""
+    """Next start of the search's driver: a scrontab job in Slurm's queue, or cron, which cannot be queried."""
     from orchestrator.lifecycle import driver_queue
     from slurm.interface import SlurmUnreachable
 
@@ -212,7 +212,7 @@ def _next_turn(folder: SearchFolder) -> str:
 
 
 def _next_job(folder: SearchFolder, nobody: str) -> DriverStatus:
-    """Where the driver's job is that takes the search next; while Slurm does not answer there may be one."""
+    """Status of the driver's next job; while Slurm does not answer there may be one."""
     from orchestrator.lifecycle import driver_queue
     from slurm.interface import SlurmUnreachable
 
@@ -230,7 +230,7 @@ def _next_job(folder: SearchFolder, nobody: str) -> DriverStatus:
 
 
 def _in_service(folder: SearchFolder) -> DriverStatus | None:
-    """How the search stands with the service, where one runs that drives it."""
+    """Status of the service's driver; None if no service drives the search."""
     from orchestrator.service.client import running_service
     from trials.ledger.location import home_folder
 

@@ -1,4 +1,4 @@
-"""Shared by the tests of the command line: one command after another in this process."""
+"""Fixture for tests of the command line: commands run one after another in this process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Answered = tuple[int, dict[str, Any], str]
 
 @pytest.fixture
 def parlay(tmp_path, monkeypatch, capfd) -> Callable[..., Answered]:
-    """Runs one command in `tmp_path`: its exit code, its object and its remarks."""
+    """Run a command in `tmp_path` and return its exit code, its object and its remarks."""
     monkeypatch.chdir(tmp_path)
 
     def answered(*words: str | Path) -> Answered:
@@ -29,5 +29,5 @@ def parlay(tmp_path, monkeypatch, capfd) -> Callable[..., Answered]:
 
 @pytest.fixture
 def url(own_home) -> str:
-    """The default ledger's."""
+    """URL of the default ledger."""
     return f"sqlite:///{own_home}/ledger.db"

@@ -1,4 +1,4 @@
-"""The command as a user runs it: a process of its own, with its exit code, its object on stdout and its words."""
+"""The command as a process of its own, with its exit code, its object on stdout and its remarks."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Answer:
 
     @property
     def json(self) -> dict[str, Any]:
-        """The object that was printed; AssertionError where docs/contract.md describes it otherwise."""
+        """The printed object. Raises AssertionError if it does not match docs/contract.md."""
         answer = json.loads(self.out)
         assert_as_declared(answer)
         return answer
@@ -55,7 +55,7 @@ class Answer:
 def parlay(
     *words: str | Path, cwd: Path, timeout_s: float = 240.0, variables: Mapping[str, str] = MappingProxyType({})
 ) -> Answer:
-    """Run one command to its end, with these variables in its environment besides."""
+    """Run one command to its end, with these additional environment variables."""
     env = environment() | dict(variables)
     done = subprocess.run(
         [*COMMAND, *map(str, words)], cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout_s
@@ -64,8 +64,7 @@ def parlay(
 
 
 def parlay_here(*words: str | Path, cwd: Path, variables: Mapping[str, str] = MappingProxyType({})) -> Answer:
-    """Run one command in this process, without the second that another takes to start, and without what `main` does
-    beside it: the umask, and how streams and the exit code are left."""
+    """Run one command in this process, which saves a second, but without what `main` adds: umask, streams and exit."""
     out, err = io.StringIO(), io.StringIO()
     with (
         contextlib.chdir(cwd),
@@ -92,7 +91,7 @@ def environment() -> dict[str, str]:
 
 
 def python_that_begins_with(program: str, folder: Path) -> Path:
-    """An interpreter that runs this text at its start, before any module of ours."""
+    """An interpreter that runs this text at its start, before any of Parlay's modules."""
     site = folder / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(program)

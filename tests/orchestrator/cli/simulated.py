@@ -30,7 +30,7 @@ _LAYOUTS = (
 
 
 def write_simulated_search(folder: Path, *rows: dict[str, str], text: str = TABLE_SEARCH) -> Path:
-    """search.yaml and its table; each of at most three rows is another layout with these values."""
+    """Write search.yaml and its table; each of up to three rows is another layout with these values."""
     table = only(*(layout | row for layout, row in zip(_LAYOUTS, rows, strict=False)))
     (folder / "table.csv").write_text(render_table(table))
     path = folder / "search.yaml"

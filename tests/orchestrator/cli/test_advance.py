@@ -1,4 +1,4 @@
-"""A search that nobody stays for: cron starts a turn now and then."""
+"""A search without a resident driver: cron starts a turn from time to time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def bench(tmp_path, slurm_sandbox: SlurmSandbox) -> Bench:
 
 
 def cron_starts(bench: Bench, line: str) -> int:
-    """What cron does with a line of its table: without the variables of the user's shell."""
+    """Run a crontab line as cron does: without the variables of the user's shell."""
     command = line.split(maxsplit=5)[5].replace(r"\%", "%")
     bare = {"HOME": str(bench.place), "PATH": "/usr/bin:/bin", "SHELL": "/bin/sh"}
     return subprocess.run(["/bin/sh", "-c", command], env=bare, cwd="/", timeout=60).returncode
@@ -91,7 +91,7 @@ def test_ticks_are_refused_where_trials_end_with_their_driver_and_nothing_is_wri
 
 @pytest.mark.parametrize("kind", ["slurm_pilot", "local", "ray"])
 def test_only_jobs_of_their_own_may_be_left_to_turns(kind):
-    """Between two turns a pilot would stand idle, and end."""
+    """Between two turns a pilot would be idle, and end."""
     with pytest.raises(InputError) as refused:
         advance.require_detached_jobs(LauncherSection(kind=kind), "--cron")
     [problem] = refused.value.problems

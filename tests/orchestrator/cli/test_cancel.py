@@ -1,4 +1,4 @@
-"""`parlay cancel` where what is in flight cannot be reached."""
+"""`parlay cancel` when trials in flight cannot be reached."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trials.pilot.files import PILOT_SCHEMA, PilotFolder, PilotPlan, write
 
 
 def search_with_a_job(folder: Path) -> SearchFolder:
-    """A search nobody drives, one of whose trials has a job in Slurm."""
+    """A search without a driver; one of its trials has a job in Slurm."""
     path = write_search(folder, TINY_SEARCH + "tracking: {enabled: false}\n")
     spec = load_search_file(path, ["launcher.kind=slurm", f"work_dir={folder / 'runs'}"])
     search, [layout, *_] = create_search(spec, ledger_url()), prepare(spec).feasible

@@ -1,4 +1,4 @@
-"""A ledger that is damaged: every verb says what to do, and the folder of a search is enough for those that need it."""
+"""A damaged ledger: every verb names the fix, and verbs that need only a search's folder work."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.fault(30)]
 
 @pytest.fixture
 def begun(tmp_path, parlay, url, own_home) -> SearchFolder:
-    """A search that nobody has driven yet, and a ledger that was cut in half since."""
+    """A search without a driver, and a ledger that was truncated afterwards."""
     folder = not_driven_yet(tmp_path, url)
     os.truncate(own_home / "ledger.db", (own_home / "ledger.db").stat().st_size // 2)
     return folder
@@ -99,7 +99,7 @@ def test_a_driver_hears_of_a_cancel_by_the_ledger_that_was_made_anew(begun, parl
 
 
 def test_a_driver_goes_on_in_the_ledger_that_was_made_anew_meanwhile(tmp_path, parlay, url, own_home, monkeypatch):
-    """It has the old file open; its search is held by it, and so rebuilt by it."""
+    """The driver has the old file open; it holds its search, and so rebuilds it."""
     from orchestrator.search import driver
 
     turns, turn = [], driver.Driver.iterate

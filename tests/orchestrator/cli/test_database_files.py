@@ -78,7 +78,7 @@ NOT_HERE = {
 
 @pytest.fixture
 def opened(tmp_path, monkeypatch) -> Iterator[Path]:
-    """What the processes started in a test did with databases, a line each."""
+    """Database accesses of the processes started in a test, a line each."""
     watch, log = tmp_path / "watch", tmp_path / "opened"
     watch.mkdir()
     (watch / "sitecustomize.py").write_text(HOOK)

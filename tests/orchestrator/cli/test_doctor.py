@@ -1,4 +1,4 @@
-"""parlay doctor as a user runs it: on a real Slurm, on one with planted faults, and where there is none."""
+"""`parlay doctor` on a real Slurm, on one with planted faults, and without Slurm."""
 
 from __future__ import annotations
 

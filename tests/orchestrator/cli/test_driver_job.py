@@ -24,7 +24,7 @@ def bench(tmp_path, slurm_sandbox: SlurmSandbox) -> Bench:
 
 
 def submitted(bench: Bench, *changes: str) -> tuple[SearchFolder, str]:
-    """A search whose driver is a job, and the job's id."""
+    """A search with a driver job, and the job's id."""
     path = bench.write(takes_s=0.2, free=FREE)
     few = ("--set", f"search.max_trials={TRIALS}", "--set", "search.parallel_trials=2", *changes)
     answer = bench.parlay("submit", path, "--as-job", "--job-time", "10", *few, "--json")
@@ -85,7 +85,7 @@ def test_a_driver_whose_time_is_up_hands_over_to_the_job_that_waits_behind_it(be
 
 
 def test_a_killed_driver_is_succeeded_all_the_same(bench):
-    """Told nothing, as by a kill for memory or a node that dies: the link was in the queue before."""
+    """The driver gets no signal, as after an out-of-memory kill: the next link was queued before."""
     folder, first = submitted(bench)
     until(lambda: num_ended(folder), lambda ended: ended == FREE)
     waiting = link_behind(bench, folder, first)

@@ -1,4 +1,4 @@
-"""`search.warm_start` as a user meets it: told at the start, frozen in the folder, the same after a restart."""
+"""`search.warm_start` from a user's view: reported at the start, saved in the folder, unchanged after a restart."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LEARNING = TABLE_SEARCH.replace("sampler: grid", "sampler: cost_model, warm_star
 
 @pytest.fixture
 def place(tmp_path, monkeypatch) -> Path:
-    """Where a search is about to learn from a table of four trials of another model."""
+    """Folder with a search file that learns from a table of four trials of another model."""
     monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     write_simulated_search(tmp_path, *ROWS, text=LEARNING)
@@ -54,7 +54,7 @@ def started(capsys, *words: str) -> SearchFolder:
 
 
 def trials_of(folder: SearchFolder) -> list[tuple[str, str]]:
-    """Of each trial its layout and what predicted it."""
+    """Layout and predictor of each trial."""
     trials = LedgerReader(ledger_url()).search(folder.search_id).trials
     return [(trial.layout.key, (trial.prediction or {})["model_hash"]) for trial in trials]
 
@@ -127,7 +127,7 @@ def test_a_bad_table_is_refused_with_its_place_and_nothing_is_made(place, capsys
 
 @pytest.fixture
 def taught(tmp_path, monkeypatch) -> Path:
-    """A home whose ledger knows a search on a machine like this one."""
+    """A home whose ledger has a search on a machine like this one."""
     monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "home").mkdir(mode=0o700)

@@ -1,4 +1,4 @@
-"""How a search without an answer is answered: why, and what to do; all in this process."""
+"""Searches without a result: the reported reason and advice. All in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`parlay export`, and what may be done with a measured table: one's own past search, searched again in a moment."""
+"""`parlay export`, and searches over an exported table."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_other_forms_lie_beside_it_and_are_written_anew(ended, capsys, form, nam
 
 
 class Unwritable:
-    """A file that has a name, and of which no byte is written for this reason."""
+    """A file that can be created, but not written to."""
 
     def __init__(self, path: Path, mode: str, why: BaseException):
         assert mode == "xb"

@@ -1,4 +1,4 @@
-"""`parlay forecast` as a user types it: of a search, of a table, and what it refuses."""
+"""`parlay forecast` of a search and of a table, and its errors."""
 
 from __future__ import annotations
 

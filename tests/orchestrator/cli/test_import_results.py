@@ -1,4 +1,4 @@
-"""`parlay import`: what another program measured, and a search that learns from it."""
+"""`parlay import` of another program's results, and a search that learns from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger made anew from folders, and MLflow brought up to a search after its end; all in this process."""
+"""The ledger rebuilt from folders, and MLflow synchronized after a search's end. All in this process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def finished(tmp_path, parlay) -> SearchFolder:
 
 
 def written(runs: Path, story: Story) -> SearchFolder:
-    """The folder of a search told by hand."""
+    """The folder of a search written by hand."""
     folder = SearchFolder(runs / story.search_id)
     folder.path.mkdir(parents=True)
     journal = Journal(folder.journal)
@@ -64,7 +64,7 @@ def results(answer: dict[str, Any]) -> dict[str, str]:
 
 
 def rows(url: str) -> list[Any]:
-    """Everything in the ledger, and nothing of how it got there."""
+    """All rows of the ledger, without the times of their writing."""
     tables = ("search", "trial", "attempt", "command")
     with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
         return [sorted(connection.execute(f"SELECT * FROM {table}"), key=repr) for table in tables]
@@ -173,7 +173,7 @@ class TestRebuild:
 
 
 class TestFolderAlone:
-    """On a machine whose ledger has never heard of a search its folder is enough, wherever it was moved."""
+    """On a machine whose ledger does not have a search, its folder is enough, even after a move."""
 
     @pytest.fixture
     def brought(self, tmp_path, parlay, own_home) -> SearchFolder:

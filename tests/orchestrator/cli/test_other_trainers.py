@@ -1,4 +1,4 @@
-"""Whole searches with somebody else's trainer: scripts that print what it would."""
+"""Whole searches with third-party trainers, replaced by scripts with the same output."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def test_a_disk_that_is_full_is_said_and_nothing_half_is_left(tmp_path):
 
 
 def everything_shown(terminal: int) -> bytes:
-    """What a program wrote to its terminal until it ended; a terminal that nobody reads would hold it up."""
+    """Read a program's terminal output until it ends; an unread terminal would block the program."""
     parts = []
     with os.fdopen(terminal, "rb", buffering=0) as stream, suppress(OSError):  # that is how Linux says the end
         while part := stream.read(4096):

@@ -1,5 +1,5 @@
-"""`parlay replay` that is told to stop: by ctrl-C, by SIGTERM, or twice, in a run or between sessions; where it cannot
-write; and its lock on this machine. All in this process."""
+"""`parlay replay` stopped by ctrl-C, SIGTERM or both, in a run or between sessions; unwritable folders; and its lock on
+this machine. All in this process."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_folder_that_cannot_be_written_is_named_by_its_option(recipe, tmp_path
 
 
 class TestTurn:
-    """Another replay measures on this machine while one begins."""
+    """Another replay holds this machine's lock when one begins."""
 
     @pytest.fixture
     def other(self, own_home) -> Iterator[MachineLock]:

@@ -1,4 +1,4 @@
-"""What is said of a search before it begins."""
+"""The upper limit that is printed before a search begins."""
 
 from __future__ import annotations
 

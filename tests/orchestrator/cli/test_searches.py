@@ -1,5 +1,5 @@
-"""Whole searches as a user runs them: real ranks, a real ledger, MLflow; and drivers that are killed or stopped, whose
-trials take their step times from a table and end when a test lets them."""
+"""Whole searches with real ranks, a real ledger and MLflow; and drivers that are killed or stopped, whose trials take
+their step times from a table and end when a test allows it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def in_its_home(finished, monkeypatch):
-    """The finished search, with commands that look into its home."""
+    """The finished search, with commands that use its home."""
     monkeypatch.setenv("PARLAY_HOME", str(finished[0] / "home"))
     return finished
 
@@ -163,7 +163,7 @@ def only_search(place: Path) -> Path:
 
 
 def wait_for(what, limit_s: float = 150.0):
-    """The first true answer of `what`: the processes watched here are real ones."""
+    """Poll `what` until it is true and return its value; the watched processes are real."""
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
         if answer := what():
@@ -194,13 +194,13 @@ def alive_ranks(folder: Path) -> list[int]:
 
 @pytest.fixture
 def place(tmp_path, monkeypatch) -> Path:
-    """With a search file whose baseline's trial ends at once, and no other before `let_go`."""
+    """Folder with a search file whose baseline's trial ends at once, and the others only after `let_go`."""
     hold(tmp_path, monkeypatch)
     return tmp_path
 
 
 def begun(place: Path, *words: str | Path, running: int = 2) -> subprocess.Popen[str]:
-    """A driver of that search, once so many of its attempts have begun to run."""
+    """A driver of that search, once this many attempts run."""
     driver = start("run", "search.yaml", *words, cwd=place, command=TABLED)
     try:
         wait_for(lambda: running_attempts(place) >= running)

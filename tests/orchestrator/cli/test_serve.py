@@ -1,4 +1,4 @@
-"""What `parlay serve` says of itself: to a terminal more than to a log."""
+"""Output of `parlay serve`: more to a terminal than to a log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def listening(monkeypatch):
-    """`serve` with a service that only says that it listens."""
+    """`serve` with a service that only reports that it listens."""
 
     def serve_here(place, url, wanted, note, on_ready):
         place.folder.mkdir(parents=True, exist_ok=True)

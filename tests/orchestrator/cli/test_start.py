@@ -1,4 +1,4 @@
-"""How the command line starts, and what it says to bad usage: nothing heavy, nothing launched."""
+"""Start and bad usage of the command line: no heavy imports, nothing launched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A search that another process drives, watched: what is shown of it, when watching ends, and how it is left."""
+"""`parlay watch` on a search driven elsewhere: its output, its end, and its interruption."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ UNDRIVEN = DriverStatus("nobody drives it", is_expected=False)
 
 
 class Theatre:
-    """A search's folder on a simulated clock; `at` says what happens once that many seconds have passed."""
+    """A search's folder on a simulated clock; `at` maps seconds to actions."""
 
     def __init__(self, folder: Path, story: Story):
         self.folder = SearchFolder(folder / story.search_id)
@@ -307,7 +307,7 @@ class TestWhoDrives:
 
 
 class TestVerb:
-    """On a search whose trials come from a table, in this process."""
+    """The verb in this process, on a simulated search."""
 
     @pytest.fixture
     def parlay(self, tmp_path, monkeypatch, capfd) -> Callable[..., tuple[int, str, str]]:
@@ -395,7 +395,7 @@ def test_on_a_terminal_a_search_is_drawn_in_place_until_it_is_told_to_end(tmp_pa
 
 
 def _read_until(terminal: int, words: str) -> str:
-    """What the terminal shows up to these words; the test's own time limit bounds the wait."""
+    """Read the terminal's output up to these words; the test's time limit bounds the wait."""
     seen = b""
     while words.encode() not in seen:
         seen += os.read(terminal, 4096)

@@ -1,4 +1,4 @@
-"""Which part of a cluster is measured and in which precisions, and how a job without an answer is told."""
+"""The measured part of a cluster, its precisions, and errors of a job without measurements."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def spec_of(tmp_path: Path, *sets: str, card: str = "a100-80gb", nodes: int = 16
 def launcher_of(
     status: LaunchStatus, found: Measurements | None = None, excerpt: str | None = None
 ) -> ScriptedLauncher:
-    """Its ranks leave `found`, or the words of rank 1's failure, before they end."""
+    """Launcher whose ranks leave `found`, or a failure of rank 1."""
 
     def leave(request: LaunchRequest, number: int) -> None:
         if found is not None:

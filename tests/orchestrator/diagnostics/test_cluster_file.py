@@ -1,4 +1,4 @@
-"""From measurements to a cluster file: which domains there are, what joins the nodes, and that it is read back."""
+"""From measurements to a cluster file: link domains, the fabric, and reading it back."""
 
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ FINGERPRINT = {"torch": "2.13.0", "python": "3.11.7", "device": "A100", "hosts":
 def measured(
     cluster: Cluster, bus: dict[int, float], small_us: dict[int, float], alone: float = 20.0, together: float = 10.0
 ) -> Measurements:
-    """What ranks would answer whose all-reduces reach `bus` GB/s by size, and gathers 0.8 of it. All pairs at once
-    reach `together` GB/s each, one that is n ranks apart reaches n x `alone`, so that each can be told."""
+    """Measurements of ranks whose all-reduces reach `bus` GB/s by size, and gathers 0.8 of it.
+
+    All pairs at once reach `together` GB/s each; a single pair n ranks apart reaches n x `alone`, so that each differs.
+    """
     groups, pairs = [], []
     for size in block_sizes(cluster.gpus_per_node, cluster.num_nodes):
         share = (size - 1) / size * LARGE / bus[size] / 1e9

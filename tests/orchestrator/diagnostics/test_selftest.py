@@ -1,4 +1,4 @@
-"""Which part of a cluster a selftest takes, which cases it runs, and what is said and kept of what it found."""
+"""The tested part of a cluster, the cases of a selftest, its messages and its record."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GOOD = [CaseResult(case.name, case.layout.num_gpus, True, 1e-7, 1e-5, 1.0) for c
 
 
 def launcher_of(results: list[CaseResult], status: LaunchStatus) -> ScriptedLauncher:
-    """Its attempt has one more result at each look, until `status` is all there is to say."""
+    """Launcher whose attempt has one more result at each poll, until it ends with `status`."""
 
     def leave(request: LaunchRequest, number: int) -> None:
         Results(tuple(results[:number]), {"torch": "2.13.0"}).write(request.folder.path)

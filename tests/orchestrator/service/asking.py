@@ -1,4 +1,4 @@
-"""The service in this process: its real handlers over a real ledger, drivers as threads, and a client that asks it."""
+"""The service in this process: real handlers over a real ledger, drivers as threads, and a client."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Served:
         return answer.json()["search_id"]
 
     def ended(self, search_id: str) -> dict[str, Any]:
-        """Its status, once nobody drives it any more."""
+        """Status of the search, once it has no driver."""
         deadline = time.monotonic() + 120
         while search_id in self.supervisor.searches() and time.monotonic() < deadline:
             time.sleep(0.01)

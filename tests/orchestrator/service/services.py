@@ -24,7 +24,7 @@ SEARCH = TINY_SEARCH.replace("max_trials: 3", "max_trials: 4") + "tracking: {ena
 
 
 def hold(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No trial of such a search in this folder ends before `let_go`, but the baseline's."""
+    """Keep all trials of a search in this folder from ending before `let_go`, except the baseline's."""
     spec = load_search_file(write_search(folder, SEARCH))
     assert spec.baseline is not None
     held = {layout.key for layout in candidates_of(spec).feasible} - {spec.baseline.key}
@@ -39,7 +39,7 @@ def let_go(folder: Path) -> None:
 
 @contextmanager
 def serving(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    """`parlay serve` in this folder, and what it said of itself; it is gone afterwards."""
+    """Run `parlay serve` in this folder, and yield its process and its address; killed afterwards."""
     log = (folder / "serve.log").open("a")
     process = subprocess.Popen(
         [*COMMAND, "serve", "--json", *options],
@@ -63,7 +63,7 @@ def serving(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str]
 
 
 def ask(about: dict[str, Any], method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
-    """What a program says to the service, and hears."""
+    """Send a request to the service; return status and body."""
     line = http.client.HTTPConnection("127.0.0.1", about["port"], timeout=60)
     if about["socket"] is not None:
         line.sock = socket.socket(socket.AF_UNIX)

@@ -1,4 +1,4 @@
-"""Every verb of the service, and every refusal: each in the contract's words, none with a traceback."""
+"""All requests and errors of the service: the contract's objects, without tracebacks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def service(own_home, tmp_path):
 
 @pytest.fixture
 def idle(own_home, tmp_path, monkeypatch):
-    """A service whose searches stay where they are: nobody drives them."""
+    """A service that drives no search."""
     monkeypatch.setattr("orchestrator.service.supervisor.DriverSupervisor.iterate", lambda self: None)
     with served(own_home, tmp_path) as found:
         yield found
@@ -323,7 +323,7 @@ def test_a_stranger_fills_no_log_and_asks_once_a_connection(path, status):
 
 
 def test_searches_share_what_may_be_in_flight(own_home, tmp_path, monkeypatch):
-    """What a search holds is what its driver has in flight when it asks again, whatever it was granted."""
+    """Active trials are those in flight at the driver's next request, whatever was granted before."""
     active, write = [], QuotaFile._write
 
     def noted(self, requests):

@@ -1,4 +1,4 @@
-"""How a command finds the service of its user, and what it takes for one."""
+"""Finding the user's service, and telling it from other processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from search_spaces.errors import ExternalError
 
 @pytest.mark.security("service")
 def test_a_stranger_on_the_port_of_a_killed_service_is_told_nothing(tmp_path):
-    """Whoever listens there now would hear the token, and could say that a search is taken."""
+    """A process on that port could steal the token, and claim to have taken a search."""
     killed = subprocess.Popen([sys.executable, "-c", ""])
     killed.wait()
     state_dir = ServiceStateDir.of(tmp_path)

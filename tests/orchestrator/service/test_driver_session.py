@@ -1,4 +1,4 @@
-"""One driver's turn for a supervisor: how it may end, and that it is told and never raised."""
+"""A driver's session under a supervisor: its results, and errors that become results."""
 
 from __future__ import annotations
 

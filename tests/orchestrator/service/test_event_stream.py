@@ -1,4 +1,4 @@
-"""What a journal tells whoever follows it."""
+"""Events streamed from a journal."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_an_end_that_is_written_between_two_looks_is_told_as_well(tmp_path, monk
 
 @pytest.mark.parametrize("seq", [0, 3, 10**15])
 def test_what_is_told_does_not_hang_on_how_the_journal_grew(tmp_path, monkeypatch, seq):
-    """As it was told when each look read the whole journal: every event after number `seq`, once, up to the end."""
+    """The same events as if each read covered the whole journal: every event after `seq`, once, up to the end."""
     story: Story = measured_story()
     whole = written(tmp_path, story.events).path.read_bytes()
     ends = [*range(0, len(whole), 300), len(whole)]
@@ -99,7 +99,7 @@ def test_a_damaged_journal_is_refused_and_not_told_from_memory(tmp_path):
 
 @pytest.mark.slow
 def test_streams_of_a_file_system_that_hangs_hold_up_no_other_and_no_exit(tmp_path, monkeypatch):
-    """As many as a usual pool of threads has, and more."""
+    """More streams than a usual thread pool has threads."""
     (tmp_path / "mount").mkdir()
     healthy, others = written(tmp_path, measured_story().events[:-1]), measured_story().events[-1:]
     hanging, goes_on = written(tmp_path / "mount", measured_story().events[:-1]), threading.Event()

@@ -1,4 +1,4 @@
-"""The service against its own openapi.json: whatever a client sends, each answer is one that the description has."""
+"""The service against its own openapi.json: every response matches the document."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ CONFIG = {
 
 @pytest.fixture
 def described(own_home, tmp_path, monkeypatch):
-    """A service with one search that has ended; what is submitted later nobody drives: what is fuzzed is the way in."""
+    """A service with one search that has ended; submitted searches are not driven, since only the interface is
+    fuzzed."""
     with served(own_home, tmp_path) as service:
         search = service.submitted()
         service.ended(search)

@@ -1,4 +1,4 @@
-"""A search of a real service, watched in a real browser: it changes under the eyes of who looks, and nothing jumps."""
+"""A search of a real service in a real browser: the page updates without moving the reader."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DRAWN = "document.querySelector('#figure-progress .plot svg.main-svg') !== null"
 
 
 def count(state: str) -> str:
-    """How many trials the table says are in this state."""
+    """Number of trials in this state, from the table."""
     return (
         f"[...document.querySelectorAll('#table .end')].filter(cell => cell.textContent.startsWith('{state}')).length"
     )
@@ -33,7 +33,7 @@ def count(state: str) -> str:
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """A port that is free for a service again after it was restarted."""
+    """A free port, free again after a restart of the service."""
     with held_port() as held:
         yield held.getsockname()[1]
 
@@ -93,7 +93,7 @@ def go_to_the_table(tab: Tab) -> None:
 
 
 def assert_nothing_moved(tab: Tab) -> None:
-    """And nothing was loaded anew: `window` is the one that was marked."""
+    """The page did not reload either: `window` keeps its mark."""
     top, filtered, focus = tab.ask(f"[{TOP}, document.getElementById('filter').value, document.activeElement.id]")
     assert abs(top - tab.ask("window.before.top")) < 2
     assert (filtered, focus) == ("t0", "filter")

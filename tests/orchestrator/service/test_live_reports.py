@@ -1,4 +1,4 @@
-"""A live report is rendered once a change, however many look, and never faster than it may."""
+"""A live report is rendered once per change for all viewers, at a limited rate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trials.ledger.journal import Journal
 
 
 class LiveRig:
-    """A journal that grows event by event, and renderings that take `render_s` of a clock of their own."""
+    """A growing journal, and renderings that take `render_s` of a simulated clock."""
 
     def __init__(self, folder: Path):
         self.path = folder / SEARCH_ID / "journal.jsonl"

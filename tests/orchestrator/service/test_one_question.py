@@ -1,4 +1,4 @@
-"""Slurm is asked no oftener for fifty searches than for five: the drivers share each answer."""
+"""Fifty searches query Slurm no more often than five: drivers share the answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOUR_S = 3600.0
 
 
 class CountingSlurm:
-    """One clock for all drivers, and how often squeue was run."""
+    """A clock for all drivers, and a count of squeue calls."""
 
     user = "me"
     now_s = 1.0e9

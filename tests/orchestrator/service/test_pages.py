@@ -1,4 +1,4 @@
-"""The pages of the service: who may read them, what they show, and what they never do."""
+"""Pages of the service: access, content, and headers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROGRAM = HERE | {"authorization": f"Bearer {TOKEN}"}
 
 @pytest.fixture
 def service(own_home, tmp_path, monkeypatch):
-    """A service on a port, whose searches stay where they are."""
+    """A service on a port that drives no search."""
     monkeypatch.setattr("orchestrator.service.supervisor.DriverSupervisor.iterate", lambda self: None)
     with served(own_home, tmp_path, AuthPolicy.on_port(TOKEN, 7000, PAGE_KEY)) as found:
         yield found

@@ -1,4 +1,4 @@
-"""Fair shares of the trials in flight: their properties, and a simulated crowd of searches that use them."""
+"""Fair shares of the trials in flight: properties, and a simulation of many searches."""
 
 from __future__ import annotations
 

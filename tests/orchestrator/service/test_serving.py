@@ -1,4 +1,4 @@
-"""Real services: killed with what they drive, and started again; the searches of two terminals lose nothing."""
+"""Real services, killed with their drivers and restarted: the searches of two terminals lose nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
 @pytest.fixture
 def home(own_home, tmp_path, monkeypatch) -> Path:
-    """Parlay's home, with searches that are not over before `let_go`, however long a test takes."""
+    """Parlay's home, with searches that do not end before `let_go`."""
     hold(tmp_path, monkeypatch)
     return own_home
 
@@ -71,7 +71,7 @@ def num_ended(folder: SearchFolder) -> int:
 
 
 def driver_status(folder: SearchFolder) -> int:
-    """The process that drives the search; 0 where none does."""
+    """Pid of the search's driver; 0 if it has none."""
     held = current_lease(folder)
     return held.pid if held is not None and held.is_held(time.time()) else 0
 

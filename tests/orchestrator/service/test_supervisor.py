@@ -1,4 +1,4 @@
-"""Which searches are driven, and what becomes of one whose driver dies: on a clock of its own, with scripted turns."""
+"""The supervisor's searches, and its handling of sessions that end: simulated clock, scripted sessions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.orchestrator.search.rig import Rig
 
 
 class ScriptedExecutor(Executor):
-    """Turns end when the test says so."""
+    """Sessions end when the test says so."""
 
     kind = ExecutorKind.RAY
 
@@ -69,12 +69,12 @@ class SupervisorRig:
         self.supervisor.iterate()
 
     def end(self, end: DriverExit, detail: str = "") -> None:
-        """The newest turn ends like this."""
+        """End the newest session."""
         self.executor.results[len(self.executor.started) - 1] = DriverResult(end, detail)
         self.supervisor.iterate()
 
     def after(self, seconds: float) -> int:
-        """How many turns have begun once these seconds have passed."""
+        """Number of sessions started once this much time has passed."""
         self.now += seconds
         self.supervisor.iterate()
         return len(self.executor.started)

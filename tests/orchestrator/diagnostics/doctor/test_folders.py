@@ -1,4 +1,4 @@
-"""What is said of a work directory."""
+"""Findings about a work directory."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_little_room_is_a_warning(tmp_path, monkeypatch):
 
 @pytest.fixture
 def project(tmp_path, monkeypatch) -> Path:
-    """A folder for searches in one that the group may write to."""
+    """A folder for searches inside a group-writable one."""
     monkeypatch.setattr(path_owners.grp, "getgrgid", lambda gid: SimpleNamespace(gr_name="physics", gr_mem=["ada"]))
     (tmp_path / "project" / "runs").mkdir(mode=0o755, parents=True)
     (tmp_path / "project").chmod(0o2775)

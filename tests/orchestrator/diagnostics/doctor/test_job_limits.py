@@ -159,7 +159,7 @@ def test_the_accounts_default_qos_counts_where_none_is_named(tmp_path, slurm):
 
 
 def test_what_a_qos_allows_stands_before_what_the_account_does(tmp_path, slurm):
-    """Slurm asks the account only for limits that the QOS leaves open (resource_limits.html, "Hierarchy")."""
+    """Slurm applies the account's limits only where the QOS sets none (resource_limits.html, "Hierarchy")."""
     account = Association("acc", qos=("long",), default_qos="long", max_jobs=1, max_submit=1, max_wall_s=3600.0)
     slurm.limits = AssociationLimits((account,), (Qos("long", max_wall_s=86400.0, max_jobs=8, max_submit=8),))
     assert faults(slurm, tmp_path, "search.parallel_trials=2") == []

@@ -1,4 +1,4 @@
-"""What is said of Python, of libraries below their floor, of umask and of the shell's limits."""
+"""Findings about Python, outdated libraries, umask and the shell's limits."""
 
 from __future__ import annotations
 

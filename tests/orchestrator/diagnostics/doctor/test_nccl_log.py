@@ -1,4 +1,4 @@
-"""What NCCL, RCCL and the libfabric plugin say of the transports they chose."""
+"""Transports in the logs of NCCL, RCCL and the libfabric plugin."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_transport_is_named(text, name, in_node, is_tcp):
 
 
 def test_a_channel_tells_more_than_what_was_chosen_first():
-    """The choice of another communicator, of one node, stands in the same log."""
+    """The log also has the choice of another communicator, within one node."""
     found = parse_nccl_log(ONE_NODE + ROCE)
     assert (found.network, found.is_tcp) == ("Socket", False)
     assert found.version == "2.19.3+cuda12.3"

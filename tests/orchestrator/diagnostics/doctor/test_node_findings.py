@@ -1,4 +1,4 @@
-"""What the ranks of a job saw, judged: among it a fabric that is there and is not used."""
+"""Findings from a node probe, among them an unused fabric."""
 
 from __future__ import annotations
 

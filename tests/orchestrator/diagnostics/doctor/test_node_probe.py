@@ -1,4 +1,4 @@
-"""The doctor's job: how large it is, what runs in it, and how one without an answer is told."""
+"""The probe job: its size, its program, and its failures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FAILED = LaunchStatus(Liveness.ENDED, started=True, failed=True, detail="rank 1 
 def launcher_of(
     status: LaunchStatus, found: NodeProbeReport | None = None, excerpt: str | None = None, log: str = ""
 ) -> ScriptedLauncher:
-    """Its ranks leave what they saw, or the words of rank 1's failure, before they end."""
+    """Launcher whose ranks leave a probe report, or a failure of rank 1."""
 
     def leave(request: LaunchRequest, number: int) -> None:
         request.folder.rank_log(0).write_text(log)

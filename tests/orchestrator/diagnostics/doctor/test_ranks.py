@@ -1,4 +1,4 @@
-"""What is said of the ranks' interpreter, of torch and of the last selftest."""
+"""Findings about the ranks' interpreter, torch and the last selftest."""
 
 from __future__ import annotations
 

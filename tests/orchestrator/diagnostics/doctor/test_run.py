@@ -1,4 +1,4 @@
-"""A check that hangs, fails or is refused costs its own findings, and no others."""
+"""A check that hangs, fails or is refused loses only its own findings."""
 
 from __future__ import annotations
 

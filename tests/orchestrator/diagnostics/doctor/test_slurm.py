@@ -1,4 +1,4 @@
-"""What is said of a Slurm that answers, that does not, and that forgets soon."""
+"""Findings about a Slurm that answers, one that does not, and one with a short MinJobAge."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def slurm() -> FakeSlurm:
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
-    """One in which Slurm's commands are there."""
+    """Environment with Slurm's commands on PATH."""
     for command in COMMANDS:
         (tmp_path / command).write_text("#!/bin/sh\n")
         (tmp_path / command).chmod(0o755)

@@ -1,4 +1,4 @@
-"""What is said of Parlay's home, of ledgers and of MLflow."""
+"""Findings about Parlay's home, ledgers and MLflow."""
 
 from __future__ import annotations
 
