@@ -150,7 +150,7 @@ class SlurmClient(Slurm):
         )
         jobs = parse_squeue(stdout)
         if not jobs and _rows(stdout):
-            raise SlurmUnreachable(f"squeue printed something other than a list of jobs:  {printable(stdout)}")
+            raise SlurmUnreachable(f"squeue printed something other than a list of jobs: {printable(stdout)}")
         return jobs
 
     def describe(self, job_id: str) -> JobSnapshot | None:

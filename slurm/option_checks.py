@@ -207,7 +207,7 @@ def _container_problems(container: Container | None) -> Iterator[OptionProblem]:
     for index, mount in enumerate(container.mounts):
         if not _MOUNT.fullmatch(mount) or any(_has_a_dotted_part(path) for path in mount.split(":")):
             rule = "a mount is SRC:DST or SRC:DST:ro, of absolute paths without blanks, : , and parts that are .."
-            yield OptionProblem(f"container.mounts[{index}]", mount, rule, "one mount per entry:  /data:/data:ro")
+            yield OptionProblem(f"container.mounts[{index}]", mount, rule, "one mount per entry: /data:/data:ro")
     if container.command:
         rule = "a container is a runtime with an image, or a command"
         yield OptionProblem("container.command", list(container.command), rule, "leave out one of the two")

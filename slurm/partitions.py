@@ -84,7 +84,7 @@ def beyond_limits(request: JobRequest, partitions: Sequence[PartitionSnapshot], 
     faults = [fault for fault in found if fault is not None]
     if not faults or len(faults) < len(found):
         return None
-    return f"{faults[0].reason}: the job would stay pending for ever;  {', '.join(fault.message for fault in faults)}"
+    return f"{faults[0].reason}: the job would stay pending for ever; {', '.join(fault.message for fault in faults)}"
 
 
 @dataclass(frozen=True)

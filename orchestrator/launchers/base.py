@@ -1,4 +1,4 @@
-"""Launcher: how attempts become running ranks. One interface over plain processes, Ray, Slurm and recorded tables."""
+"""Launcher interface: start the ranks of attempts as processes, under Ray, under Slurm, or from a measured table."""
 
 from __future__ import annotations
 
@@ -14,28 +14,30 @@ from trials.files.path_owners import FolderIdentity
 from trials.trial import TrialSpec
 
 ENDING_ALLOWANCE_S = 15.0
-"""Seconds by which an attempt may outlast its time limit at most: from SIGTERM to SIGKILL, until what the ranks started
-is gone, and, on several nodes, until the driver has looked and ended those that started last."""
+"""Seconds by which an attempt may outlast its time limit at most.
+
+They cover SIGTERM to SIGKILL, the end of child processes and, on several nodes, the driver's polling and the end of the
+ranks that started last.
+"""
 
 
 class LaunchRefused(ExternalError):
-    """The launcher cannot take work at all (Ray unreachable, account invalid): the search stops with these words."""
+    """The launcher cannot start any attempt (Ray unreachable, account invalid): the search stops with this message."""
 
 
 class LaunchPostponed(Exception):
-    """The attempt was not launched, or it is not known yet whether it was; it has not failed. Ask again later."""
+    """The attempt was not launched, or it is not known yet whether it was; it has not failed. Try again later."""
 
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """One attempt to start. spec.json already lies in `folder`; nothing else of the attempt exists yet.
+    """One attempt to start. Its spec.json is in `folder`; nothing else of it exists yet.
 
-    `python` is the interpreter on the compute side, `code` the folder put on its PYTHONPATH. The launcher begins to end
-    the attempt, with reason time_limit, `time_limit_s` seconds after its first rank started, whatever the trial program
-    does; its nodes are free `longest_s(time_limit_s)` after that start. `exclude` are nodes to keep away from where the
-    launcher has a choice. `submitted_at` (UTC seconds since the epoch) is when the intent was written down; `job_id`
-    and `restart` are what an earlier driver knew of the launch. `taken` is the search's folder as its driver
-    took it.
+    `python` is the interpreter on the compute side, `code` the folder put on its PYTHONPATH. `time_limit_s` seconds
+    after the first rank started the launcher begins to end the attempt, with reason time_limit; its nodes are free
+    `longest_s(time_limit_s)` after that start. `exclude` are nodes to avoid where the launcher has a choice.
+    `submitted_at` (UTC seconds since the epoch) is when the intent was recorded; `job_id` and `restart` are an earlier
+    driver's knowledge of the launch. `taken` identifies the search's folder as its driver opened it.
     """
 
     spec: TrialSpec
@@ -56,22 +58,24 @@ class LaunchRequest:
 
     @property
     def label(self) -> str:
-        """What a user is told of it: `t0001.a1`."""
+        """Name of the attempt in messages: `t0001.a1`."""
         return f"{self.spec.trial}.{self.spec.attempt}"
 
     def require_taken(self) -> None:
-        """InputError where another folder lies in the place of the one that was taken: its code is not ours."""
+        """Raise InputError if the search's folder was replaced since its driver opened it: its code cannot be
+        trusted."""
         if self.taken is not None:
             self.taken.require_same()
 
     @property
     def argv(self) -> tuple[str, ...]:
-        """What starts one rank, wherever that is."""
+        """Command that starts one rank."""
         return self.python, "-m", trial_program(self.spec), str(self.folder.spec.absolute())
 
 
 def trial_program(spec: TrialSpec) -> str:
-    """The module that runs in every rank: Parlay's trainer, its own looks at a cluster, or another's supervisor."""
+    """Return the module that runs in every rank: Parlay's trainer, a diagnostic program, or the supervisor of another
+    trainer."""
     return _PROGRAMS.get(spec.trainer["kind"], "trials.external")
 
 
@@ -85,10 +89,10 @@ _PROGRAMS = {
 
 @dataclass(frozen=True)
 class EndedPilot:
-    """A job of the search that held nodes for attempts side by side, and is over. Their job ids begin with `job_id`.
+    """A Slurm job that held nodes for attempts and has ended. The job ids of its attempts begin with `job_id`.
 
-    `held_node_s` is what it held by the cluster's own clock, in seconds times nodes; where that does not tell, nothing
-    but `tail_node_s` is known: what it may have held beside its attempts.
+    `held_node_s` is what it held by the cluster's clock, in node-seconds. Where that is unknown, `tail_node_s` is what
+    it may have held in addition to its attempts.
     """
 
     name: str
@@ -98,87 +102,89 @@ class EndedPilot:
 
 
 class Launcher(ABC):
-    """Starts, watches and cancels attempts. Used by one driver thread; attempts are named by their attempt key.
+    """Starts, monitors and cancels attempts. Used by one driver thread; attempts are identified by their attempt key.
 
-    Exactly once: the driver records its intent before `launch` and the answer after it. After a crash it calls
-    `adopt` for every attempt in flight before anything else.
+    Exactly once: the driver records its intent before `launch` and the answer after it. After a crash it calls `adopt`
+    for every attempt in flight before anything else.
     """
 
     name: str
     iteration_interval_s: float = 0.5
-    """How long the driver may wait between two turns, at most, without being late for what the launcher tells it."""
+    """Longest wait of the driver between two iterations, so that it sees changes in time."""
 
     def launch(self, request: LaunchRequest) -> str | None:
-        """Start the attempt and return the launcher's id for it, or None where there is none (no slot just now).
+        """Start the attempt and return the launcher's id for it, or None where there is none (no free slot).
 
-        Raises LaunchPostponed where it has to be asked again later, with the words to show; LaunchRefused when no
-        attempt can be launched at all, another ExternalError when none can be at present, ValueError for one that was
-        launched before, InputError where another folder lies in the place of the one that was taken, OSError where that
-        cannot be seen. Never waits for the attempt to start running.
+        Never waits for the attempt to start running. Raises LaunchPostponed where it has to be tried again, with a
+        message to show; LaunchRefused when no attempt can be launched at all, another ExternalError when none can be at
+        present; ValueError for an attempt that was launched before; InputError if the search's folder was replaced,
+        OSError where that cannot be checked.
         """
         request.require_taken()
         return self._launch(request)
 
     @abstractmethod
     def _launch(self, request: LaunchRequest) -> str | None:
-        """What `launch` does in the folder that was taken."""
+        """Implement `launch`; the search's folder has been checked."""
 
     @abstractmethod
     def adopt(self, requests: Mapping[str, LaunchRequest]) -> dict[str, str]:
-        """Take over attempts of an earlier driver that may still live; key -> job id of those that were ever accepted.
+        """Take over attempts of an earlier driver that may be alive; return key -> job id of those that were ever
+        accepted.
 
         Where attempts cannot outlive their driver, their remains are ended here, all at once and within 20 seconds;
-        `poll` then tells them as ended with reason interrupted, at their last sign of life. An attempt that is not in
-        the answer was never accepted: the driver launches it.
+        `poll` then reports them as ended with reason interrupted, at the last time they wrote anything. An attempt that
+        is missing in the result was never accepted: the driver launches it.
         """
 
     @abstractmethod
     def poll(self, keys: Iterable[str]) -> dict[str, LaunchStatus]:
-        """What is known now of each of these attempts, with one question for all of them. Never raises.
+        """Return what is known of each of these attempts, with one query for all of them. Never raises.
 
-        An attempt it never launched nor adopted is unknown; one it was asked to cancel ends as cancelled_by_search,
-        and whoever asked knows better on whose wish.
+        An attempt that was neither launched nor adopted is unknown. One that the driver cancelled ends as
+        cancelled_by_search; the driver knows whether a user asked for it.
         """
 
     @abstractmethod
     def cancel(self, keys: Iterable[str]) -> set[str]:
-        """End these attempts and everything they started; returns the keys of those that may still run.
+        """End these attempts with all their processes; return the keys of those that may still run.
 
-        One that was never launched is ended already, unless it is not known whether it was. All at once, within 20
-        seconds however many they are.
+        An attempt that was never launched has ended already, unless that is uncertain. All are ended at once, within 20
+        seconds.
         """
 
     def longest_s(self, time_limit_s: float, num_nodes: int = 1) -> float:
-        """Seconds for which an attempt of this limit may hold each of its nodes at most: what is reserved for it.
+        """Return the most seconds for which an attempt of this limit may hold each of its nodes, for its reservation.
 
-        Raises LaunchPostponed while nobody can tell.
+        Raises LaunchPostponed while that is unknown.
         """
         return time_limit_s + ENDING_ALLOWANCE_S
 
     def now(self) -> float:
-        """UTC seconds since the epoch, on the launcher's clock (a simulated one for `simulated`)."""
+        """Return UTC seconds since the epoch by the launcher's clock (a simulated one for `simulated`)."""
         return time.time()
 
     def wait(self, seconds: float) -> None:
-        """Let at most `seconds` of the launcher's clock pass; may return earlier when something changed.
+        """Wait at most `seconds` of the launcher's clock; may return earlier when something changed.
 
-        A simulated clock goes straight to the next change instead, however far that is.
+        A simulated clock advances to the next change instead, however far that is.
         """
         time.sleep(seconds)
 
     def ended_pilots(self) -> list[EndedPilot]:
-        """The jobs that attempts shared and that are over, as last seen, those of earlier drivers included."""
+        """Return the ended jobs that attempts shared, those of earlier drivers included."""
         return []
 
     def release(self) -> bool:
-        """End what is held for attempts to come, since none comes any more; False while some of it is to be waited for.
+        """End what is held for further attempts, since there are none; return False while some of it has to be waited
+        for.
 
-        Never waits itself. Raises OSError where its folder cannot be read.
+        Does not wait itself. Raises OSError where its folder cannot be read.
         """
         return True
 
     def cancel_leftovers(self) -> list[str]:
-        """End what was held for a search that has ended, by whichever driver; names of the jobs that may live on.
+        """End what any driver held for a search that has ended; return names of the jobs that may still be alive.
 
         Raises OSError where its folder cannot be read.
         """
@@ -186,4 +192,4 @@ class Launcher(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give back what the launcher holds. Attempts still alive are not touched unless they cannot outlive it."""
+        """Free the launcher's resources. Live attempts are ended only if they cannot outlive it."""

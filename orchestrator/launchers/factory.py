@@ -1,4 +1,4 @@
-"""The launcher a search file asks for."""
+"""Factory of the launcher that a search file names."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from slurm.squeue_cache import SqueueCache
 from trials.ledger.location import home_folder
 
 POLL_INTERVAL_S = 30.0
-"""Between two questions to a controller that many people share."""
+"""Between two queries of a controller that many people share."""
 
 LEAST_POLL_INTERVAL_S = 1.0
 
-_NO_ACCOUNTING = "Slurm keeps no accounting here: outcomes and what the controller remembers tell how jobs ended"
+_NO_ACCOUNTING = "this Slurm has no accounting: how jobs ended is taken from outcome files and the controller's records"
 
 
 def make_launcher(
@@ -50,24 +50,24 @@ def make_launcher(
     cluster: Cluster,
     not_before: float | None = None,
     note: Callable[[str], None] = lambda text: None,
-    keep: Callable[[], None] = lambda: None,
+    before_command: Callable[[], None] = lambda: None,
     handover: Path | None = None,
     work_left: Callable[[], WorkLeft] | None = None,
 ) -> tuple[Launcher, str | None]:
-    """The launcher, and what the user should be told once about the choice.
+    """Return the launcher, and a remark on the choice to show once.
 
-    `not_before` is the newest moment the search's record knows (UTC seconds since the epoch), from where a simulated
-    clock goes on. `note` is told what the user should know of a launch. `keep` is called before everything that may
-    take long, so that a turn in which much of it hangs costs no lease; what it raises goes through. `handover` is the
-    file by which a driver on Slurm tells the next one what is in doubt. `work_left` is what the search may still do, by
-    which pilots are planned; without it, as for a single run, there is none, and an attempt is a job of its own.
+    `not_before` is the latest time in the search's record (UTC seconds since the epoch), at which a simulated clock
+    starts. `note` receives messages about launches. `before_command` is called before each command that may take long,
+    so that a lease is renewed even when several hang; its exceptions propagate. `handover` is the file in which a
+    driver on Slurm leaves the state of uncertain jobs to the next one. `work_left` returns the remaining work, from
+    which pilots are planned; without it, as for a single run, every attempt is a job of its own.
 
-    Raises InputError when this machine cannot hold the trials or the table cannot be read, LaunchRefused when the
-    named Ray cannot be reached.
+    Raises InputError when this machine cannot hold the trials or the table cannot be read, LaunchRefused when the named
+    Ray cannot be reached.
     """
     if section.uses_slurm:
         rules = None if section.kind == "slurm" else pilot_rules(section, cluster, parallel_trials)
-        return _slurm_of(section, cluster, note, keep, handover, rules, work_left)
+        return _slurm_of(section, cluster, note, before_command, handover, rules, work_left)
     if section.table_path is not None:
         observations = read_table(section.table_path).require_valid().observations
         return SimulatedLauncher(observations, section.queue_wait_s, not_before), None
@@ -80,13 +80,14 @@ def make_launcher(
     try:
         return RayLauncher(partial(RayRuntime.start_loopback, num_ranks, num_gpus)), None
     except RayUnavailable as error:
-        return LocalLauncher(slots), f"Ray could not start, the trials run as plain processes instead: {error}"
+        return LocalLauncher(slots), f"Ray could not start; trials run as plain processes instead: {error}"
 
 
 def longest_s(section: LauncherSection, time_limit_s: float, num_nodes: int = 1, pilot_nodes: int = 1) -> float:
-    """What the launcher's own `longest_s` will say of an attempt with this limit, before there is a launcher.
+    """Return what the launcher's own `longest_s` will return for an attempt with this limit, before there is a
+    launcher.
 
-    Of a Slurm that does not answer, as one with Slurm's own defaults would.
+    A Slurm that does not answer counts with Slurm's default settings.
     """
     if section.kind == "slurm_pilot":
         return max_share_s(PilotRules(pilot_nodes, 1), time_limit_s, num_nodes, 0.0)
@@ -103,12 +104,12 @@ def _slurm_of(
     section: LauncherSection,
     cluster: Cluster,
     note: Callable[[str], None],
-    keep: Callable[[], None],
+    before_command: Callable[[], None],
     handover: Path | None,
     rules: PilotRules | None,
     work_left: Callable[[], WorkLeft] | None,
 ) -> tuple[Launcher, str | None]:
-    client = SlurmClient(before_command=keep)
+    client = SlurmClient(before_command=before_command)
     try:
         settings = client.settings()
     except SlurmUnreachable:  # jobs of a search that is resumed may live on all the same
@@ -129,16 +130,16 @@ def _slurm_of(
 
 
 def pilot_rules(section: LauncherSection, cluster: Cluster, parallel_trials: int) -> PilotRules:
-    """What the search file says of pilots, or what follows from the rest of it."""
+    """Return the pilots' size and time from the search file, or derived from it."""
     wanted = section.slurm
     num_nodes = pilot_nodes(wanted.pilot_nodes, cluster, parallel_trials)
     return PilotRules(num_nodes, cluster.gpus_per_node, wanted.pilot_time_s or LONGEST_PILOT_S)
 
 
 def poll_interval_s(wanted: float | None, settings: SlurmSettings) -> tuple[float, str | None]:
-    """How often this Slurm is asked, and a remark where the search file wants it more often than that.
+    """Return the interval between queries, and a remark where the search file asks for a shorter one than is allowed.
 
-    A sandbox is nobody else's, so it may be asked as often as a person wants to see something.
+    A sandbox has no other users and is polled at the shortest interval.
     """
     least = LEAST_POLL_INTERVAL_S
     if wanted is None:
@@ -149,8 +150,7 @@ def poll_interval_s(wanted: float | None, settings: SlurmSettings) -> tuple[floa
 
 
 def job_options(section: LauncherSection, cluster: Cluster) -> JobOptions:
-    """The user's options; GPUs are asked for by the node where the file names none, and the accelerator says which
-    driver Apptainer brings in."""
+    """Return the user's options, completed by the GPUs of a node and by the driver that Apptainer binds."""
     options = section.slurm.job_options()
     if cluster.accelerator.name == "cpu":
         return options

@@ -1,4 +1,4 @@
-"""The launcher section of the search file: how trials become running ranks."""
+"""The launcher section of the search file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PORT = "[0-9]{1,5}"
 
 
 def _require_address(address: str) -> str:
-    """InputError for what is neither `auto` nor host:port."""
+    """InputError unless it is `auto` or host:port."""
     found = re.fullmatch(f"{_HOST}:({_PORT})", address)
     if address != "auto" and (found is None or not 1 <= int(found[1]) <= 65535):
         raise InputError.of(
@@ -33,12 +33,12 @@ def _require_address(address: str) -> str:
 
 
 class LauncherSection(Section):
-    """What starts a trial's ranks."""
+    """Launcher of a trial's ranks."""
 
     kind: Literal["ray", "local", "slurm", "slurm_pilot", "simulated"] = Field(
         default="ray",
         description="ray: in a Ray placement group. local: plain processes on this machine. slurm: a batch job for each"
-        " trial. slurm_pilot: trials side by side as steps of one batch job. recorded: answers from a measured table,"
+        " trial. slurm_pilot: trials side by side as steps of one batch job. simulated: results from a measured table,"
         " on a simulated clock.",
     )
     address: Annotated[str, AfterValidator(_require_address)] | None = Field(
@@ -74,12 +74,12 @@ class LauncherSection(Section):
         return self
 
     def with_site(self) -> LauncherSection:
-        """The section with what its site's profile fills in; InputError as slurm_site.with_site."""
+        """Return the section completed by its site's profile; InputError as slurm.site.with_site."""
         return self.model_copy(update={"slurm": with_site(self.slurm)})
 
     @property
     def uses_slurm(self) -> bool:
-        """Whether trials are Slurm's jobs, or steps of one."""
+        """True if trials are Slurm jobs, or steps of one."""
         return self.kind in ("slurm", "slurm_pilot")
 
     @property
@@ -88,4 +88,4 @@ class LauncherSection(Section):
 
 
 _KIND_OF = {"address": "ray", "table": "simulated", "queue_wait_s": "simulated"}
-"""The keys that only one kind of launcher has."""
+"""Keys that belong to one kind of launcher."""

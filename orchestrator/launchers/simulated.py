@@ -1,4 +1,4 @@
-"""SimulatedLauncher: answers from a measured table on a simulated clock, so that a search takes milliseconds."""
+"""Simulated launcher: replays a measured table on a simulated clock, so that a search takes milliseconds."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from trials.trial import (
 SIMULATED_SCHEMA = "parlay.simulated/1"
 
 UNREPEATED_SPREAD = 0.01
-"""Half the interval around a step time that was measured once, as a fraction of it: an assumption, not a finding."""
+"""Relative half-width of the interval around a step time that was measured once: an assumption."""
 
 
 @dataclass
-class _Played:
-    """An attempt on the simulated clock, all times known from the start (UTC seconds since the epoch)."""
+class _SimulatedAttempt:
+    """An attempt on the simulated clock, with all its times known from the start (UTC seconds since the epoch)."""
 
     request: LaunchRequest
     row: Observation
@@ -58,7 +58,7 @@ class SimulatedLauncher(Launcher):
         self._observations = observations
         self._queue_wait_s = queue_wait_s
         self._now = time.time() if now is None else now
-        self._attempts: dict[str, _Played] = {}
+        self._attempts: dict[str, _SimulatedAttempt] = {}
         self._problems: dict[tuple[Any, ...], BenchmarkProblem] = {}
 
     def _launch(self, request: LaunchRequest) -> str | None:
@@ -66,7 +66,7 @@ class SimulatedLauncher(Launcher):
         key = request.spec.attempt_key
         if request.folder.ranks.exists():
             raise ValueError(f"{key} was launched before")
-        self._attempts[key] = self._play(request, launched_at=self._now)
+        self._attempts[key] = self._simulate(request, launched_at=self._now)
         launched = {"schema": SIMULATED_SCHEMA, "attempt_key": key, "launched_at": utc_text(self._now)}
         write_json(request.folder.ranks, launched)
         return key
@@ -77,16 +77,16 @@ class SimulatedLauncher(Launcher):
             launched_at = _launched_at(request.folder)
             if launched_at is not None:
                 self._now = max(self._now, launched_at)
-                self._attempts[key] = self._play(request, launched_at)
+                self._attempts[key] = self._simulate(request, launched_at)
                 accepted[key] = key
         self._settle()
         return accepted
 
-    def _play(self, request: LaunchRequest, launched_at: float) -> _Played:
+    def _simulate(self, request: LaunchRequest, launched_at: float) -> _SimulatedAttempt:
         row = self._row(request.spec)
         waited_s = self._queue_wait_s if row.queue_wait_s is None else row.queue_wait_s
         started_at = launched_at + waited_s
-        return _Played(
+        return _SimulatedAttempt(
             request=request,
             row=row,
             started_at=started_at,
@@ -99,8 +99,8 @@ class SimulatedLauncher(Launcher):
         row = problem.answer(spec.layout)
         if row is None:
             raise LaunchRefused(
-                f"the table has no row of {spec.layout.key}: `space.candidates` with the same table keeps a search to"
-                f" the {len(problem.answers)} layouts it has"
+                f"the table has no row of {spec.layout.key}: set `space.candidates` to the same table to restrict the"
+                f" search to its {len(problem.answers)} layouts"
             )
         return row
 
@@ -118,52 +118,52 @@ class SimulatedLauncher(Launcher):
         return {key: self._status(key) for key in keys}
 
     def _status(self, key: str) -> LaunchStatus:
-        played = self._attempts.get(key)
-        if played is None:
+        attempt = self._attempts.get(key)
+        if attempt is None:
             return LaunchStatus(Liveness.UNKNOWN)
-        started = played.started_at <= self._now
-        started_at = played.started_at if started else None
-        if not played.settled:
+        started = attempt.started_at <= self._now
+        started_at = attempt.started_at if started else None
+        if not attempt.settled:
             return LaunchStatus(Liveness.ALIVE, started, started_at=started_at)
         reason = detail = None
-        if played.cancelled:
+        if attempt.cancelled:
             reason, detail = FailureReason.CANCELLED_BY_SEARCH, "cancelled"
-        elif played.timed_out:
-            reason, detail = FailureReason.TIME_LIMIT, "the launcher's time limit passed"
-        failed = reason is not None or played.row.outcome != "ok"
-        return LaunchStatus(Liveness.ENDED, started, failed, reason, detail, (), started_at, played.ended_at)
+        elif attempt.timed_out:
+            reason, detail = FailureReason.TIME_LIMIT, "the time limit was reached"
+        failed = reason is not None or attempt.row.outcome != "ok"
+        return LaunchStatus(Liveness.ENDED, started, failed, reason, detail, (), started_at, attempt.ended_at)
 
     def cancel(self, keys: Iterable[str]) -> set[str]:
-        for played in (self._attempts[key] for key in keys if key in self._attempts):
-            if not played.settled:
-                played.settled = played.cancelled = True
-                played.ended_at = self._now
+        for attempt in (self._attempts[key] for key in keys if key in self._attempts):
+            if not attempt.settled:
+                attempt.settled = attempt.cancelled = True
+                attempt.ended_at = self._now
         return set()
 
     def now(self) -> float:
         return self._now
 
     def wait(self, seconds: float) -> None:
-        """Go on to the next start or end, or by `seconds` when nothing is in flight."""
-        in_flight = [played for played in self._attempts.values() if not played.settled]
-        moments = [moment for played in in_flight for moment in (played.started_at, played.ended_at)]
+        """Advance to the next start or end, or by `seconds` when nothing is in flight."""
+        in_flight = [attempt for attempt in self._attempts.values() if not attempt.settled]
+        moments = [moment for attempt in in_flight for moment in (attempt.started_at, attempt.ended_at)]
         self._now = min((moment for moment in moments if moment > self._now), default=self._now + seconds)
         self._settle()
 
     def close(self) -> None:
-        """There is nothing to give back."""
+        """Nothing to free."""
 
     def _settle(self) -> None:
-        """Write the outcome of every attempt whose end has come."""
-        for played in self._attempts.values():
-            if not played.settled and played.ended_at <= self._now:
-                if not played.timed_out:
-                    outcome = self._outcome(played)
-                    write_json(played.request.folder.outcome(), outcome.to_json())
-                played.settled = True
+        """Write the outcome of every attempt that has ended."""
+        for attempt in self._attempts.values():
+            if not attempt.settled and attempt.ended_at <= self._now:
+                if not attempt.timed_out:
+                    outcome = self._outcome(attempt)
+                    write_json(attempt.request.folder.outcome(), outcome.to_json())
+                attempt.settled = True
 
-    def _outcome(self, played: _Played) -> Outcome:
-        spec, row = played.request.spec, played.row
+    def _outcome(self, attempt: _SimulatedAttempt) -> Outcome:
+        spec, row = attempt.request.spec, attempt.row
         said = Outcome(
             search_id=spec.search_id,
             trial=spec.trial,
@@ -171,8 +171,8 @@ class SimulatedLauncher(Launcher):
             nonce=spec.nonce,
             status=OutcomeStatus.FAILED,
             fingerprint={"recorded": row.source},
-            started_at=utc_text(played.started_at),
-            ended_at=utc_text(played.ended_at),
+            started_at=utc_text(attempt.started_at),
+            ended_at=utc_text(attempt.ended_at),
         )
         if row.step_time_s is None:
             return replace(said, reason=_reason(row), excerpt=_excerpt(row))
@@ -180,7 +180,7 @@ class SimulatedLauncher(Launcher):
         return replace(said, status=OutcomeStatus.MEASURED, measured=measured, proof=_proof(spec))
 
     def _interval_s(self, answer: Observation, step_time_s: float) -> tuple[float, float]:
-        """From the shortest to the longest step time that the rows of this layout have, repeats of one measurement."""
+        """Return the range of step times over the rows of this layout, which repeat one measurement."""
         alike = [o.step_time_s for o in self._observations if o.step_time_s is not None and _same(o, answer)]
         if len(alike) < 2:
             return step_time_s * (1 - UNREPEATED_SPREAD), step_time_s * (1 + UNREPEATED_SPREAD)
@@ -210,13 +210,13 @@ def _reason(row: Observation) -> FailureReason:
 
 
 def _excerpt(row: Observation) -> str:
-    """Names the layout, so that failures of unknown cause are not taken for one broken script."""
+    """Name the layout, so that failures of unknown cause are not taken for one broken script."""
     cause = row.failure_reason or ("out of memory" if row.outcome == "oom" else "failed, cause unknown")
     return f"{row.source}: {row.layout.key}: {cause}"
 
 
 def _measured(spec: TrialSpec, row: Observation, step_time_s: float, interval_s: tuple[float, float]) -> dict[str, Any]:
-    """outcome.measured as far as a table knows it."""
+    """Return outcome.measured as far as a table has it."""
     tokens = spec.global_batch_size * spec.model.seq_length
     known = {"step_time_p95_s": row.step_time_p95_s, "peak_memory_gib": row.peak_memory_gib}
     return {

@@ -95,7 +95,7 @@ def with_carried_options(spec: SearchSpec, environ: Mapping[str, str], note: Cal
     if not spec.launcher.uses_slurm:
         return spec
     given = [key.removeprefix("launcher.slurm.") for key in spec.locations]
-    inherited = spec.launcher.slurm.missing_of(inherited_options(environ), given)
+    inherited = spec.launcher.slurm.unset_options(inherited_options(environ), given)
     if not inherited:
         return spec
     section = spec.launcher.slurm.with_inherited(inherited)

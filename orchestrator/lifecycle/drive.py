@@ -221,7 +221,7 @@ def _launcher_for(
             cluster=spec.cluster,
             not_before=_latest_timestamp(history.search),
             note=note,
-            keep=keep,
+            before_command=keep,
             handover=folder.launcher,
             work_left=lambda: _work_left(spec, history),
         )

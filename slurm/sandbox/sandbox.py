@@ -298,7 +298,7 @@ class SlurmSandbox:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             if time.monotonic() >= deadline:
-                raise SandboxFailed(f"processes of jobs could not be killed:  {' '.join(map(str, left))}")
+                raise SandboxFailed(f"processes of jobs could not be killed: {' '.join(map(str, left))}")
             time.sleep(_LOOK_EVERY_S)
 
     def _belongs_to_job(self, pid: int) -> bool:

@@ -1,4 +1,4 @@
-"""LocalLauncher: the ranks of an attempt as plain processes of this machine. They end with the driver."""
+"""Local launcher: the ranks of an attempt as processes of this machine, which end with the driver."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _END_TIMEOUT_S = 15.0
 
 
 @dataclass
-class _Running:
+class _LocalAttempt:
     folder: AttemptFolder
     group: RankGroup
     slot: int
@@ -39,7 +39,7 @@ class _Running:
 
 
 class LocalLauncher(Launcher):
-    """Runs at most one attempt per slot, each on one node: this one. Its attempts cannot outlive it.
+    """Runs at most one attempt per slot, on this node. Attempts cannot outlive it.
 
     A slot is the list of its devices, entries of CUDA_VISIBLE_DEVICES; empty on CPU.
     """
@@ -49,7 +49,7 @@ class LocalLauncher(Launcher):
     def __init__(self, slots: Sequence[Sequence[str]], grace_periods: GracePeriods | None = None):
         self._slots = slots
         self._grace_periods = grace_periods or GracePeriods()
-        self._attempts: dict[str, _Running] = {}
+        self._attempts: dict[str, _LocalAttempt] = {}
         self._orphans: dict[str, OrphanedAttempt] = {}
         self._changed = threading.Event()
 
@@ -64,7 +64,7 @@ class LocalLauncher(Launcher):
         devices = {"CUDA_VISIBLE_DEVICES": ",".join(self._slots[slot])} if self._slots[slot] else {}
         [plan] = node_plans(request, devices, self._grace_periods)
         group = RankGroup(plan, on_start=partial(self._note_start, request, job_id), on_end=self._changed.set)
-        self._attempts[key] = _Running(request.folder, group, slot)
+        self._attempts[key] = _LocalAttempt(request.folder, group, slot)
         group.start()
         return job_id
 
@@ -77,7 +77,7 @@ class LocalLauncher(Launcher):
         self._changed.set()
 
     def adopt(self, requests: Mapping[str, LaunchRequest]) -> dict[str, str]:
-        """Ends what an earlier driver's attempts may have left running here."""
+        """End processes that an earlier driver's attempts left running here."""
         found = find_orphans(requests)
         self._orphans |= found
         end_orphans(found.values(), _END_TIMEOUT_S)
@@ -119,14 +119,14 @@ class LocalLauncher(Launcher):
 
 
 def local_slots(cluster: Cluster, parallel_trials: int, environment: Mapping[str, str]) -> list[list[str]]:
-    """A slot for each parallel trial, with its own devices when the accelerator is a GPU.
+    """Return a slot for each parallel trial, with its own devices when the accelerator is a GPU.
 
-    InputError when the cluster is more than this machine, or more GPUs are wanted than it shows.
+    InputError when the cluster is larger than this machine, or needs more GPUs than are visible.
     """
     if cluster.num_nodes > 1:
         raise InputError.of(
             "launcher",
-            f"the launcher runs on this machine alone, the cluster has {cluster.num_nodes} nodes",
+            f"the launcher runs on this machine only, but the cluster has {cluster.num_nodes} nodes",
             key="cluster.num_nodes",
             value=cluster.num_nodes,
             fix="give 1 node, or launcher.kind ray with the address of a Ray cluster",
@@ -138,16 +138,16 @@ def local_slots(cluster: Cluster, parallel_trials: int, environment: Mapping[str
         raise InputError.of(
             "launcher",
             f"{parallel_trials} parallel trials x {each} GPUs = {parallel_trials * each} GPUs,"
-            f" this machine shows {len(devices)}",
+            f" but {len(devices)} are visible on this machine",
             key="search.parallel_trials",
             value=parallel_trials,
-            fix="fewer parallel trials or GPUs per node; CUDA_VISIBLE_DEVICES names the GPUs to use",
+            fix="set fewer parallel trials or GPUs per node; CUDA_VISIBLE_DEVICES lists the GPUs to use",
         )
     return [devices[i * each : (i + 1) * each] for i in range(parallel_trials)]
 
 
 def visible_devices(environment: Mapping[str, str], device_files: Path = Path("/dev")) -> list[str]:
-    """The GPUs as CUDA_VISIBLE_DEVICES names them: its own entries, else a number for each NVIDIA device file."""
+    """Return the GPUs as CUDA_VISIBLE_DEVICES names them: its entries, else a number for each NVIDIA device file."""
     named = environment.get("CUDA_VISIBLE_DEVICES")
     if named is not None:
         return [device.strip() for device in named.split(",") if device.strip()]

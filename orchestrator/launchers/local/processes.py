@@ -1,7 +1,7 @@
-"""One node's ranks of an attempt: started together, watched, and ended for certain.
+"""Processes of one node's ranks: started together, supervised, and ended reliably.
 
-Standard library only and nothing of ours: the same code runs in the driver and travels by value to the nodes of a Ray
-cluster, where Parlay need not be installed. Linux only, as its clusters are.
+Standard library only and independent of other modules of Parlay but process_identity: the code runs in the driver and
+is pickled by value to the nodes of a Ray cluster, where Parlay need not be installed. Linux only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from orchestrator.common.process_identity import boot_id, start_ticks
 
 PYTHON_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP")
-"""Variables that no rank is given as they are: they are for the Python that runs Parlay."""
+"""Variables for the Python that runs Parlay, which ranks do not inherit."""
 _FOREIGN_NAMES = {
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"),
     *("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE"),
@@ -49,7 +49,7 @@ os.execvp(sys.argv[2], sys.argv[2:])
 
 @dataclass(frozen=True)
 class GracePeriods:
-    """Seconds the other ranks get after one ended badly or well, and all of them between SIGTERM and SIGKILL."""
+    """Seconds left to the other ranks after one failed or succeeded, and between SIGTERM and SIGKILL."""
 
     after_failure_s: float = 10.0
     after_success_s: float = 60.0
@@ -58,10 +58,10 @@ class GracePeriods:
 
 @dataclass(frozen=True)
 class GroupPlan:
-    """What one node runs: `argv` once per entry of `logs`, as ranks `first_rank`, `first_rank` + 1, ... of the world.
+    """Plan of one node: `argv` once per entry of `logs`, as ranks `first_rank`, `first_rank` + 1, ... of the world.
 
-    `environment` comes on top of the node's own, which is first freed of every launcher's variables. Ending the ranks
-    begins `time_limit_s` after the start of the first.
+    `environment` is added to the node's own, from which all launchers' variables are removed. Ending the ranks begins
+    `time_limit_s` after the start of the first.
     """
 
     argv: tuple[str, ...]
@@ -76,7 +76,7 @@ class GroupPlan:
 
 @dataclass(frozen=True)
 class RankProcess:
-    """A running rank. `start_ticks` (since boot `boot_id`) tells it from a stranger that got its pid later.
+    """A running rank. `start_ticks` (since boot `boot_id`) tell it from a later process with the same pid.
 
     `started_at` is UTC seconds since the epoch.
     """
@@ -91,7 +91,8 @@ class RankProcess:
 
 @dataclass(frozen=True)
 class RankExit:
-    """`code` is the exit status, minus the signal's number for a rank killed by one, None when it could not be seen."""
+    """Exit of a rank. `code` is the exit status, minus the signal's number if a signal killed it, None if it was not
+    observed."""
 
     rank: int
     code: int | None
@@ -100,11 +101,12 @@ class RankExit:
 
 @dataclass(frozen=True)
 class GroupReport:
-    """How a node's ranks ended; `exits` in the order seen. `error` is set when they could not all be started.
+    """Report on how a node's ranks ended; `exits` in the order observed. `error` is set when they could not all be
+    started.
 
-    Times are UTC seconds since the epoch, of the first rank's start and, as many monotonic seconds later as it took,
-    of the last one's end: a clock that is set meanwhile changes nothing. `oom_kills` counts what the kernel killed for
-    memory meanwhile.
+    Times are UTC seconds since the epoch: the start of the first rank, and the end of the last one as that start plus
+    monotonic seconds, so that changes of the system clock have no effect. `oom_kills` counts the kernel's out-of-memory
+    kills meanwhile.
     """
 
     host: str
@@ -117,11 +119,10 @@ class GroupReport:
 
 
 class RankGroup:
-    """Supervises one node's ranks from a thread of its own, which starts them and outlives them.
+    """Supervises one node's ranks in a thread, which starts them and outlives them.
 
     Any thread may call any method. The supervising thread calls `on_start` once all ranks run and `on_end` when the
-    report is there; an exception in `on_start` ends the ranks again. No rank survives the thread, nor the process it
-    lives in.
+    report is complete; an exception in `on_start` ends the ranks again. No rank survives the thread or its process.
     """
 
     def __init__(
@@ -145,11 +146,11 @@ class RankGroup:
         self._thread = threading.Thread(target=self._supervise, name="ranks", daemon=True)
 
     def start(self) -> None:
-        """Begin starting the ranks; returns at once."""
+        """Start the ranks in the background."""
         self._thread.start()
 
     def kill(self) -> None:
-        """Kill the ranks now; returns at once, `wait` tells when they are gone."""
+        """Kill the ranks in the background; `wait` returns when they have ended."""
         self._messages.put(None)
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -178,7 +179,7 @@ class RankGroup:
         self._on_end()
 
     def _now(self) -> float:
-        """UTC seconds, counted from the first rank's start by a clock that nobody sets."""
+        """Return UTC seconds, counted by the monotonic clock from the first rank's start."""
         if self._first_start is None:
             return time.time()
         started_at, begun = self._first_start
@@ -276,7 +277,8 @@ class RankGroup:
 
 
 def rank_environment(node: Mapping[str, str], plan: GroupPlan) -> dict[str, str]:
-    """The environment all ranks of a node share: the node's own without any launcher's variables, then the plan's."""
+    """Return the environment of all ranks of a node: the node's own without any launcher's variables, then the
+    plan's."""
     kept = {n: v for n, v in node.items() if n not in _FOREIGN_NAMES and not n.startswith(_FOREIGN_PREFIXES)}
     return {
         **kept,
@@ -288,9 +290,9 @@ def rank_environment(node: Mapping[str, str], plan: GroupPlan) -> dict[str, str]
 
 
 def end_surviving_ranks(ranks: tuple[RankProcess, ...], timeout_s: float) -> tuple[RankProcess, ...]:
-    """Kill those of an earlier process's ranks that still run on this host; returns the ones that will not die.
+    """Kill ranks of an earlier process that still run on this host; return those that could not be killed.
 
-    A pid that now belongs to someone else (another start time, another boot) is left alone.
+    A pid that now belongs to another process (another start time, another boot) is left alone.
     """
     deadline = time.monotonic() + timeout_s
     alive = surviving_ranks(ranks)
@@ -303,13 +305,13 @@ def end_surviving_ranks(ranks: tuple[RankProcess, ...], timeout_s: float) -> tup
 
 
 def surviving_ranks(ranks: tuple[RankProcess, ...]) -> tuple[RankProcess, ...]:
-    """Those of these ranks that run on this host, now."""
+    """Return those of these ranks that run on this host."""
     here = (socket.gethostname(), boot_id())
     return tuple(r for r in ranks if (r.host, r.boot_id) == here and start_ticks(r.pid) == r.start_ticks)
 
 
 def count_oom_kills() -> int:
-    """How many processes the kernel has killed for memory so far: in our control group, else on this machine."""
+    """Return the kernel's out-of-memory kills so far: in our control group, else on this machine."""
     for path in (*_cgroup_memory_events(), Path("/proc/vmstat")):
         with suppress(OSError):
             counters = dict(line.split()[:2] for line in path.read_text().splitlines())
@@ -327,10 +329,7 @@ def _cgroup_memory_events() -> list[Path]:
 
 
 def _await_group_end(pid: int, timeout_s: float) -> float:
-    """Wait until a killed group is empty: the kernel takes a moment, and only children are announced.
-
-    Returns the seconds waited.
-    """
+    """Poll until a killed process group is empty, since only children announce their end. Return the seconds waited."""
     begun = time.monotonic()
     with suppress(ProcessLookupError):
         while time.monotonic() < begun + timeout_s:

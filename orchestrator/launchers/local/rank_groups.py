@@ -1,4 +1,4 @@
-"""From a LaunchRequest to each node's plan, ranks.json, and from the nodes' reports to a LaunchStatus."""
+"""Node plans of a launch request, the file ranks.json, and the launch status from the nodes' reports."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _EXCERPT_LINES = 20
 
 @dataclass(frozen=True)
 class AcceptedLaunch:
-    """What ranks.json says of an attempt: it was accepted under this job id, these ranks were started."""
+    """Content of ranks.json: the attempt was accepted under this job id, these ranks were started."""
 
     job_id: str
     ranks: tuple[RankProcess, ...] = ()
@@ -52,7 +52,7 @@ class OrphanedAttempt:
 def node_plans(
     request: LaunchRequest, environment: Mapping[str, str] | None = None, grace_periods: GracePeriods | None = None
 ) -> list[GroupPlan]:
-    """What each node of the attempt runs, in rank order; `environment` is added for the launcher's own needs."""
+    """Return the plan of each node of the attempt, in rank order; `environment` is added for the launcher's needs."""
     spec = request.spec
     folder = AttemptFolder(request.folder.path.absolute())  # the ranks start in it
     return [
@@ -75,24 +75,24 @@ def _ranks_of_nodes(num_gpus: int, gpus_per_node: int) -> list[range]:
 
 
 def program_environment(code: str) -> dict[str, str]:
-    """What makes the trial program run the search's own code and nothing that lies beside it."""
+    """Return variables that make the trial program import only the search's own code."""
     return {"PYTHONPATH": str(Path(code).absolute()), "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
 
 
 def device_environment(spec: TrialSpec) -> dict[str, str]:
-    """What every rank of the trial is told of the node's devices, whatever launches it."""
+    """Return variables about the node's devices, which are the same for all launchers."""
     # On CPU a rank is one thread, and a GPU that is there all the same is not its business.
     return {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""} if spec.accelerator == "cpu" else {}
 
 
 def write_ranks(request: LaunchRequest, job_id: str, ranks: Sequence[RankProcess]) -> None:
-    """Swap in ranks.json. Written without ranks before the first is started: its presence says "accepted"."""
+    """Replace ranks.json. It is first written without ranks, before any is started: its presence means "accepted"."""
     data = {"schema": RANKS_SCHEMA, "attempt_key": request.spec.attempt_key, "job_id": job_id}
     write_json(request.folder.ranks, data | {"ranks": [asdict(rank) for rank in ranks]})
 
 
 def read_ranks(folder: AttemptFolder) -> AcceptedLaunch | None:
-    """What ranks.json says; None for an attempt that was never accepted. ValueError for another schema."""
+    """Read ranks.json; None for an attempt that was never accepted. ValueError for another schema."""
     data = read_json(folder.ranks)
     if data is None:
         return None
@@ -101,7 +101,7 @@ def read_ranks(folder: AttemptFolder) -> AcceptedLaunch | None:
 
 
 def find_orphans(requests: Mapping[str, LaunchRequest]) -> dict[str, OrphanedAttempt]:
-    """Those of these attempts that were accepted."""
+    """Return those of these attempts that were accepted."""
     found = {key: (request, read_ranks(request.folder)) for key, request in requests.items()}
     return {
         key: OrphanedAttempt(request, accepted) for key, (request, accepted) in found.items() if accepted is not None
@@ -109,12 +109,12 @@ def find_orphans(requests: Mapping[str, LaunchRequest]) -> dict[str, OrphanedAtt
 
 
 def end_orphans(attempts: Iterable[OrphanedAttempt], timeout_s: float) -> None:
-    """End what may still run of these attempts on this host, all at once."""
+    """End the remaining processes of these attempts on this host, all at once."""
     end_surviving_ranks(tuple(rank for attempt in attempts for rank in attempt.accepted.ranks), timeout_s)
 
 
 def status_from_reports(reports: Sequence[GroupReport], folder: AttemptFolder, cancelled: bool) -> LaunchStatus:
-    """What the reports of all nodes together say; `cancelled` when the launcher was asked to end the attempt."""
+    """Combine the reports of all nodes; `cancelled` when the launcher was asked to end the attempt."""
     exits = [rank_exit for report in reports for rank_exit in report.exits]
     reason, detail = _cause(reports, exits, cancelled)
     failed = [e for e in exits if e.code != 0 and not e.killed_by_us]
@@ -136,28 +136,29 @@ def status_from_reports(reports: Sequence[GroupReport], folder: AttemptFolder, c
 
 
 def interrupted_status(folder: AttemptFolder, started_at: float | None) -> LaunchStatus:
-    """The ending of an earlier driver's attempt, which could not outlive it; nobody saw when it ended."""
+    """Return the status of an earlier driver's attempt, which could not outlive it; the time of its end is an
+    estimate."""
     return LaunchStatus(
         liveness=Liveness.ENDED,
         started=started_at is not None,
         failed=True,
         reason=FailureReason.INTERRUPTED,
-        detail="the ranks ended with their driver",
+        detail="the ranks were ended with their driver",
         started_at=started_at,
         ended_at=last_sign_of_life(folder, started_at),
     )
 
 
 def unkillable_status(left: Sequence[RankProcess]) -> LaunchStatus:
-    """Ranks that SIGKILL does not end: nothing is known of their attempt until they do."""
+    """Return the status of ranks that SIGKILL does not end: unknown until they have ended."""
     stuck = ", ".join(f"pid {rank.pid} on {rank.host}" for rank in left)
-    return LaunchStatus(Liveness.UNKNOWN, started=True, detail=f"not to be killed: {stuck}")
+    return LaunchStatus(Liveness.UNKNOWN, started=True, detail=f"could not be killed: {stuck}")
 
 
 def last_sign_of_life(folder: AttemptFolder, started_at: float | None) -> float | None:
-    """When the attempt last wrote anything (UTC seconds), as the times of its files say; None without a file.
+    """Return when the attempt last wrote anything (UTC seconds), by its files' times; None without a file.
 
-    Never before `started_at`, and never in the future: another machine's clock may have set these times.
+    Never before `started_at` and never in the future: another machine's clock may have set these times.
     """
     files = (folder.ranks, folder.heartbeat, *folder.path.glob("metrics.*.jsonl"), *folder.rank_logs())
     last = max((seconds for file in files if (seconds := _written_at(file)) is not None), default=started_at)
@@ -177,7 +178,8 @@ def _written_at(file: Path) -> float | None:
 def _cause(
     reports: Sequence[GroupReport], exits: Sequence[RankExit], cancelled: bool
 ) -> tuple[FailureReason | None, str | None]:
-    """What the launcher itself knows; (None, None) leaves it to the trial's own words."""
+    """Return reason and detail as far as the launcher knows them; (None, None) leaves the reason to the trial's own
+    report."""
     if cancelled:
         return FailureReason.CANCELLED_BY_SEARCH, "cancelled"
     for report in reports:
@@ -187,7 +189,7 @@ def _cause(
         if rank_exit.code == -signal.SIGKILL and not rank_exit.killed_by_us:
             return _killed_by_another(rank_exit, reports)
     if any(report.timed_out for report in reports):
-        return FailureReason.TIME_LIMIT, "the launcher's time limit passed"
+        return FailureReason.TIME_LIMIT, "the time limit was reached"
     return None, None
 
 
@@ -195,7 +197,7 @@ def _killed_by_another(killed: RankExit, reports: Sequence[GroupReport]) -> tupl
     report = next(report for report in reports if killed in report.exits)
     what = f"rank {killed.rank} was killed by signal 9 on {report.host}"
     if report.oom_kills > 0:
-        return FailureReason.HOST_OOM, f"{what}, and the kernel killed for memory there meanwhile"
+        return FailureReason.HOST_OOM, f"{what}, where the kernel reported an out-of-memory kill"
     return FailureReason.NODE_FAILURE, what
 
 

@@ -1,4 +1,4 @@
-"""RayLauncher: the ranks of an attempt in a placement group, a supervising actor on each of its nodes."""
+"""Ray launcher: the ranks of an attempt in a placement group, with a supervising actor on each of its nodes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LONGEST_WAIT_S = 2.0  # that Ray has died is not announced, only found by looki
 
 
 @dataclass
-class _Submitted:
+class _RayAttempt:
     request: LaunchRequest
     job: RayJob
     bundles: list[dict[str, float]]
@@ -40,10 +40,10 @@ class _Submitted:
 
 
 class RayLauncher(Launcher):
-    """Attempts queue in Ray until their nodes are free. They cannot outlive the driver: their actors belong to it.
+    """Attempts queue in Ray until their nodes are free. They cannot outlive the driver, which owns their actors.
 
-    `start` gives the Ray to use, and another one should a Ray of our own die; it raises RayUnavailable, the
-    constructor with it.
+    `start` returns the Ray to use, and another one if a private Ray dies; it raises RayUnavailable, and so does the
+    constructor.
     """
 
     name = "ray"
@@ -52,7 +52,7 @@ class RayLauncher(Launcher):
         self._start = start
         self._runtime = start()
         self._grace_periods = grace_periods or GracePeriods()
-        self._attempts: dict[str, _Submitted] = {}
+        self._attempts: dict[str, _RayAttempt] = {}
         self._orphans: dict[str, OrphanedAttempt] = {}
 
     def _launch(self, request: LaunchRequest) -> str | None:
@@ -64,27 +64,27 @@ class RayLauncher(Launcher):
         plans = node_plans(request, grace_periods=self._grace_periods)
         bundles = [self._runtime.bundle(spec.accelerator != "cpu", len(plan.logs)) for plan in plans]
         job = self._runtime.submit(spec.attempt_key, plans, bundles)
-        self._attempts[spec.attempt_key] = _Submitted(request, job, bundles)
+        self._attempts[spec.attempt_key] = _RayAttempt(request, job, bundles)
         return spec.attempt_key
 
     def _replace_dead_ray(self) -> None:
         if self._runtime.is_alive:
             return
-        self._note_death_of_ray()
+        self._leave_dead_ray()
         try:
             self._runtime = self._start()
         except RayUnavailable as error:
             raise RayUnavailable(f"Ray died and could not be started again: {error}") from error
 
-    def _note_death_of_ray(self) -> None:
-        """A dead Ray is left at once: it would take the driver with it. Its ranks have ended with their actors."""
+    def _leave_dead_ray(self) -> None:
+        """Close a dead Ray at once, which would otherwise end the driver. Its ranks have ended with their actors."""
         self._runtime.close()
         for submitted in self._attempts.values():
             submitted.released = True
-            submitted.job.lose("the Ray on this machine died")
+            submitted.job.mark_lost("the Ray on this machine died")
 
     def adopt(self, requests: Mapping[str, LaunchRequest]) -> dict[str, str]:
-        """Ends what an earlier driver's actors and their ranks on this machine may have left running."""
+        """End an earlier driver's actors, and their ranks on this machine."""
         found = find_orphans(requests)
         self._orphans |= found
         self._runtime.end_named({key: left.request.spec.num_nodes for key, left in found.items()}, _END_TIMEOUT_S / 2)
@@ -93,14 +93,14 @@ class RayLauncher(Launcher):
 
     def poll(self, keys: Iterable[str]) -> dict[str, LaunchStatus]:
         keys = list(keys)
-        self._look(keys)
+        self._refresh(keys)
         return {key: self._status(key) for key in keys}
 
-    def _look(self, keys: Iterable[str]) -> None:
+    def _refresh(self, keys: Iterable[str]) -> None:
         if self._runtime.is_alive:
-            self._runtime.look(self._attempts[key].job for key in keys if key in self._attempts)
+            self._runtime.refresh(self._attempts[key].job for key in keys if key in self._attempts)
         else:
-            self._note_death_of_ray()
+            self._leave_dead_ray()
 
     def _status(self, key: str) -> LaunchStatus:
         if key in self._orphans:
@@ -127,17 +127,17 @@ class RayLauncher(Launcher):
             )
         return left.status()
 
-    def _end_peers_of_ended_nodes(self, submitted: _Submitted) -> None:
-        """What RankGroup does among the ranks of one node, among the nodes."""
+    def _end_peers_of_ended_nodes(self, submitted: _RayAttempt) -> None:
+        """End the ranks of other nodes as RankGroup ends those of its node."""
         due = self._peers_due_at(submitted)
         if due is not None and time.monotonic() >= due:
             self._runtime.end_ranks(submitted.job)
 
-    def _peers_due_at(self, submitted: _Submitted) -> float | None:
-        """When the nodes that still run are ended, whatever they do (monotonic seconds).
+    def _peers_due_at(self, submitted: _RayAttempt) -> float | None:
+        """Return when the nodes that still run are ended (monotonic seconds).
 
-        Because others are not there any more, or because the time limit, which each node counts from its own start,
-        passed on the one that started first.
+        Either the grace period after the end of other nodes has passed, or the time limit of the node that started
+        first; each node counts the limit from its own start.
         """
         job, limit_s = submitted.job, submitted.request.time_limit_s + self._grace_periods.after_term_s
         limits = [node.start_seen_at + limit_s for node in job.nodes if node.start_seen_at is not None]
@@ -151,7 +151,7 @@ class RayLauncher(Launcher):
 
     def cancel(self, keys: Iterable[str]) -> set[str]:
         keys = list(keys)
-        self._look(keys)
+        self._refresh(keys)
         alive = {k: self._attempts[k] for k in keys if k in self._attempts and not self._attempts[k].job.is_ended}
         for submitted in alive.values():
             submitted.cancelled = submitted.released = True
@@ -175,7 +175,7 @@ def _ended_well(node: NodeJob) -> bool:
     return node.report is not None and all(rank_exit.code == 0 for rank_exit in node.report.exits)
 
 
-def _record_ranks(submitted: _Submitted) -> None:
+def _record_ranks(submitted: _RayAttempt) -> None:
     started = [node.ranks for node in submitted.job.nodes if node.ranks]
     if submitted.nodes_written == len(started):
         return
@@ -184,13 +184,13 @@ def _record_ranks(submitted: _Submitted) -> None:
         submitted.nodes_written = len(started)
 
 
-def _alive(submitted: _Submitted) -> LaunchStatus:
+def _alive(submitted: _RayAttempt) -> LaunchStatus:
     if any(node.started_at is None for node in submitted.job.nodes):
-        return LaunchStatus(Liveness.ALIVE, detail=f"waiting for Ray to give {submitted.bundles}")
+        return LaunchStatus(Liveness.ALIVE, detail=f"waiting for Ray resources {submitted.bundles}")
     return LaunchStatus(Liveness.ALIVE, True, nodes=_hosts(submitted), started_at=_started_at(submitted))
 
 
-def _ended(submitted: _Submitted) -> LaunchStatus:
+def _ended(submitted: _RayAttempt) -> LaunchStatus:
     nodes = submitted.job.nodes
     reports = [node.report for node in nodes if node.report is not None]
     status = status_from_reports(reports, submitted.request.folder, submitted.cancelled)
@@ -212,15 +212,15 @@ def _ended(submitted: _Submitted) -> LaunchStatus:
     return replace(status, reason=reason, detail=lost)
 
 
-def _last_seen_at(submitted: _Submitted, reported: float | None, started_at: float | None) -> float | None:
-    """When an attempt with a lost node ended: nobody saw it, but nothing wrote anything later."""
+def _last_seen_at(submitted: _RayAttempt, reported: float | None, started_at: float | None) -> float | None:
+    """Estimate the end of an attempt with a lost node: nothing was written later."""
     last = last_sign_of_life(submitted.request.folder, started_at)
     return max((moment for moment in (reported, last) if moment is not None), default=None)
 
 
-def _hosts(submitted: _Submitted) -> tuple[str, ...]:
+def _hosts(submitted: _RayAttempt) -> tuple[str, ...]:
     return tuple(node.ranks[0].host for node in submitted.job.nodes if node.ranks)
 
 
-def _started_at(submitted: _Submitted) -> float | None:
+def _started_at(submitted: _RayAttempt) -> float | None:
     return min((node.started_at for node in submitted.job.nodes if node.started_at is not None), default=None)

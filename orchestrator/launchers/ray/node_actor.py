@@ -1,6 +1,6 @@
-"""The ranks of an attempt on Ray's nodes: the actor that runs them there, and what the driver knows of it.
+"""Supervising actor of one node's ranks, and the driver's record of it.
 
-Nothing here imports ray: the actor travels to nodes whose Python need not have Parlay.
+Does not import ray: the actor is sent to nodes whose Python need not have Parlay.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from orchestrator.launchers.local.processes import GroupPlan, GroupReport, RankG
 
 
 class NodeSupervisor:
-    """The actor: runs one node's ranks of one attempt, which end with it. Travels to the node by value."""
+    """Actor that runs one node's ranks of one attempt, which end with it. Pickled by value."""
 
     def __init__(self, plan: GroupPlan):
-        self._begun = threading.Event()
+        self._started = threading.Event()
         self._ranks: tuple[RankProcess, ...] = ()
-        self._group = RankGroup(plan, on_start=self._note_start, on_end=self._begun.set)
+        self._group = RankGroup(plan, on_start=self._note_start, on_end=self._started.set)
         self._group.start()
 
     def _note_start(self, ranks: tuple[RankProcess, ...]) -> None:
         self._ranks = ranks
-        self._begun.set()
+        self._started.set()
 
     def report(self) -> dict[str, Any]:
-        """How the ranks ended; waits for it."""
+        """Wait for the end of the ranks and return their report."""
         self._group.wait()
         assert self._group.report is not None
         return asdict(self._group.report)
 
     def ranks(self) -> tuple[float | None, list[dict[str, Any]]]:
-        """(when they started, the rank processes); waits for the start, none if it failed."""
-        self._begun.wait()
+        """Wait for the start; return (its time, the rank processes), no ranks if it failed."""
+        self._started.wait()
         return self._group.started_at, [asdict(rank) for rank in self._ranks]
 
     def kill(self) -> None:
@@ -43,10 +43,10 @@ class NodeSupervisor:
 
 @dataclass
 class NodeJob:
-    """One node's part of a job, as far as is known. `lost` says how the supervisor died, with its ranks.
+    """State of one node's part of a job. `lost` is how the supervisor died, with its ranks.
 
-    `start_seen_at` and `ended_at` are when the driver saw it, in monotonic seconds; `started_at` is the node's own UTC
-    time of its first rank's start.
+    `start_seen_at` and `ended_at` are when the driver observed them, in monotonic seconds; `started_at` is the node's
+    own UTC time of its first rank's start.
     """
 
     actor: Any
@@ -69,7 +69,7 @@ class NodeJob:
 
 @dataclass
 class RayJob:
-    """The supervisors of one attempt in a placement group of one bundle a node; `nodes` in rank order."""
+    """Supervisors of one attempt in a placement group with one bundle per node; `nodes` in rank order."""
 
     placement_group: Any
     nodes: list[NodeJob] = field(default_factory=list)
@@ -78,20 +78,20 @@ class RayJob:
     def is_ended(self) -> bool:
         return all(node.is_ended for node in self.nodes)
 
-    def lose(self, why: str) -> None:
-        """What has not ended has now."""
+    def mark_lost(self, reason: str) -> None:
+        """Mark all nodes that have not ended as lost."""
         for node in self.nodes:
             if not node.is_ended:
-                node.end(lost=why)
+                node.end(lost=reason)
 
 
-def open_refs(node: NodeJob) -> list[Any]:
+def pending_refs(node: NodeJob) -> list[Any]:
     if node.is_ended:
         return []
     return [node.report_ref] if node.ranks is not None else [node.ranks_ref, node.report_ref]
 
 
-def ask_again(node: NodeJob, ref: Any) -> None:
+def renew_ref(node: NodeJob, ref: Any) -> None:
     if ref is node.ranks_ref:
         node.ranks_ref = node.actor.ranks.remote()
     else:

@@ -1,9 +1,8 @@
-"""Ray, as far as Parlay needs it: a supervising actor a node for the ranks of an attempt, and actors for other work of
-this machine. Only this file imports ray.
+"""Connection to Ray: supervising actors for ranks, and actors for other work on this machine. Only this file imports
+ray.
 
-Either a Ray of our own that nobody else can reach (loopback, a token, no dashboard, a private directory), or the
-cluster a person names by address, of which nothing is ever shut down. `ray stop` is never called: it ends every Ray
-on the node, whoever owns it.
+Either a private Ray (loopback, a token, no dashboard, a private directory), or the user's cluster by its address, which
+is never shut down. `ray stop` is never called: it ends every Ray on the node, whoever owns it.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from orchestrator.common.private_tmp import make_private_folder, remove_abandone
 from orchestrator.launchers.local import processes
 from orchestrator.launchers.local.processes import GroupPlan, GroupReport, RankExit, RankProcess
 from orchestrator.launchers.ray import node_actor
-from orchestrator.launchers.ray.node_actor import NodeJob, NodeSupervisor, RayJob, ask_again, open_refs
+from orchestrator.launchers.ray.node_actor import NodeJob, NodeSupervisor, RayJob, pending_refs, renew_ref
 from search_spaces.errors import ExternalError
 
 RANK_SLOTS = "parlay_rank_slots"
@@ -39,15 +38,15 @@ _OBJECT_STORE_BYTES = 80 * 2**20  # nothing but plans and reports passes through
 
 
 class RayUnavailable(ExternalError):
-    """No Ray could be started or reached, which may pass; the message is Ray's own."""
+    """No Ray could be started or reached, perhaps temporarily; the message is Ray's own."""
 
 
 class WorkLost(Exception):
-    """The actor died before its work was done; the words are Ray's."""
+    """The actor died before its work was done; the message is Ray's own."""
 
 
 class Work(Protocol):
-    """What an actor can do: `run` to its end, or to where `stop`, from another thread, lets it leave early.
+    """Work for an actor: `run` it to its end, or until `stop`, called from another thread, lets it return early.
 
     It is pickled by name, so its module is imported in the actor.
     """
@@ -57,8 +56,7 @@ class Work(Protocol):
 
 
 class Worker:
-    """The actor: one piece of work in a process of its own, with the environment of who started it: Ray's would hide
-    the GPUs from it."""
+    """Actor for one piece of work in a separate process, with the starter's environment: Ray's would hide the GPUs."""
 
     def __init__(self, work: Work, environment: Mapping[str, str]):
         os.environ.clear()
@@ -74,18 +72,18 @@ class Worker:
 
 @dataclass(frozen=True)
 class RayWork:
-    """A worker and what it will have found."""
+    """A worker and the reference to its result."""
 
     actor: Any
     result_ref: Any
 
 
 SENT_MODULES = (process_identity, processes, node_actor)
-"""What the supervisors are made of: sent along, since the nodes' Python need not have Parlay."""
+"""Modules of the supervisors, pickled by value, since the nodes' Python need not have Parlay."""
 
 
 class RayRuntime:
-    """A connection to Ray. Used by one thread."""
+    """A connection to Ray. Not thread-safe."""
 
     def __init__(self, ray: Any, private_folder: Path | None = None):
         self._ray = ray
@@ -96,11 +94,11 @@ class RayRuntime:
 
     @classmethod
     def start_loopback(cls, rank_slots: int, num_gpus: int) -> RayRuntime:
-        """A Ray of our own on this machine, gone with this process. Raises RayUnavailable."""
+        """Start a private Ray on this machine, which ends with this process. Raises RayUnavailable."""
         ray, folder = _import_ray(), _make_private_folder()
         try:
-            _keep_private(ray)
-            with _own_signal_handlers(), _servers_in_groups_of_their_own(ray):
+            _secure_loopback(ray)
+            with _preserved_signal_handlers(), _servers_in_own_process_groups(ray):
                 ray.init(
                     address="local",
                     num_cpus=1,
@@ -119,11 +117,11 @@ class RayRuntime:
 
     @classmethod
     def connect(cls, address: str) -> RayRuntime:
-        """The running cluster at this address. Raises RayUnavailable."""
+        """Connect to the running cluster at this address. Raises RayUnavailable."""
         ray = _import_ray()
         try:
             _require_listener(address)
-            with _own_signal_handlers():
+            with _preserved_signal_handlers():
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except Exception as error:
             raise RayUnavailable(f"{type(error).__name__}: {error}") from error
@@ -131,9 +129,9 @@ class RayRuntime:
 
     @property
     def is_alive(self) -> bool:
-        """False once a Ray of our own has lost one of its two servers; what becomes of another's is not seen here.
+        """False once a private Ray has lost one of its two servers; a user's cluster always counts as alive.
 
-        Anything asked of a dead Ray, but to close, blocks for a minute and then ends this process.
+        Any call to a dead Ray but `close` blocks for a minute and then ends this process.
         """
         if self._private_folder is None:
             return True
@@ -142,22 +140,22 @@ class RayRuntime:
         return "gcs_server" not in dead and "raylet" not in dead
 
     def bundle(self, on_gpus: bool, ranks: int) -> dict[str, float]:
-        """The resources that `ranks` ranks of one node take.
+        """Return the resources that `ranks` ranks of one node take.
 
-        On our own Ray a rank on CPU is a slot and not a core: this machine may have fewer cores than ranks.
+        On a private Ray a CPU rank takes a slot and not a core: this machine may have fewer cores than ranks.
         """
         if on_gpus:
             return {"GPU": ranks}
         return {"CPU" if self._private_folder is None else RANK_SLOTS: ranks}
 
     def begin(self, work: Work, environment: Mapping[str, str]) -> RayWork:
-        """Have this work done by an actor of its own, which takes no resources. Returns at once."""
+        """Start this work in an actor of its own, which takes no resources. Returns at once."""
         options = {"num_cpus": 0, "max_restarts": 0, "max_concurrency": 2}  # `stop` is heard while `run` goes on
         actor = self._ray.remote(Worker).options(**options).remote(work, dict(environment))
         return RayWork(actor, actor.run.remote())
 
     def done(self, works: Sequence[RayWork]) -> list[RayWork]:
-        """Those that have ended, or were lost."""
+        """Return those that have ended or were lost."""
         by_ref = {work.result_ref: work for work in works}
         if not by_ref:
             return []
@@ -165,7 +163,7 @@ class RayRuntime:
         return [by_ref[ref] for ref in ready]
 
     def result(self, work: RayWork) -> Any:
-        """What `run` returned, waits for it. Raises WorkLost, and what `run` raised."""
+        """Wait for `run` and return its result. Raises WorkLost, and what `run` raised."""
         try:
             return self._ray.get(work.result_ref)
         except self._ray.exceptions.RayTaskError as error:
@@ -176,9 +174,9 @@ class RayRuntime:
             self._ray.kill(work.actor)
 
     def submit(self, name: str, plans: Sequence[GroupPlan], bundles: Sequence[Mapping[str, float]]) -> RayJob:
-        """Ask for a node for each plan, all together or none, and run the plans there. Returns at once.
+        """Request a node for each plan, all together or none, and run the plans there. Returns at once.
 
-        ValueError when a job of this name still lives.
+        ValueError when a job of this name is still alive.
         """
         strategy = "STRICT_SPREAD" if len(plans) > 1 else "STRICT_PACK"
         group = self._ray.util.placement_group([dict(bundle) for bundle in bundles], strategy=strategy, name=name)
@@ -188,19 +186,19 @@ class RayRuntime:
             job.nodes.append(NodeJob(actor, ranks_ref=actor.ranks.remote(), report_ref=actor.report.remote()))
         return job
 
-    def look(self, jobs: Iterable[RayJob]) -> None:
-        """Take in what is new of these jobs, with one question for all of them."""
-        waiting = {ref: node for job in jobs for node in job.nodes for ref in open_refs(node)}
+    def refresh(self, jobs: Iterable[RayJob]) -> None:
+        """Read the new results of these jobs, with one query for all of them."""
+        waiting = {ref: node for job in jobs for node in job.nodes for ref in pending_refs(node)}
         if waiting:
             ready, _ = self._ray.wait(list(waiting), num_returns=len(waiting), timeout=0)
             for ref in ready:
-                self._take_in(waiting[ref], ref)
+                self._read_ref(waiting[ref], ref)
 
-    def _take_in(self, node: NodeJob, ref: Any) -> None:
+    def _read_ref(self, node: NodeJob, ref: Any) -> None:
         try:
             value = self._ray.get(ref)
         except self._ray.exceptions.ActorUnavailableError:
-            ask_again(node, ref)  # unreachable is not gone: Ray will say when it is
+            renew_ref(node, ref)  # unreachable is not gone: Ray will say when it is
             return
         except self._ray.exceptions.RayError as error:
             node.end(lost=str(error))
@@ -213,21 +211,21 @@ class RayRuntime:
             node.end(GroupReport(**value | {"exits": tuple(RankExit(**e) for e in value["exits"])}))
 
     def wait(self, jobs: Iterable[RayJob], seconds: float) -> None:
-        """Wait until there is something new to take in of one of these jobs, at most `seconds`."""
-        refs = [ref for job in jobs for node in job.nodes for ref in open_refs(node)]
+        """Wait until there is a new result of one of these jobs, at most `seconds`."""
+        refs = [ref for job in jobs for node in job.nodes for ref in pending_refs(node)]
         if refs:
             self._ray.wait(refs, num_returns=1, timeout=seconds)
         else:
             time.sleep(seconds)
 
     def end_ranks(self, job: RayJob) -> None:
-        """Have the supervisors kill what ranks they have; returns at once."""
+        """Let the supervisors kill their ranks; returns at once."""
         for node in job.nodes:
             if not node.is_ended:
                 node.actor.kill.remote()
 
     def end(self, jobs: Sequence[RayJob], timeout_s: float) -> None:
-        """End the jobs whatever they are doing and give their nodes back; what has not ended then is out of reach.
+        """End the jobs and free their nodes; what has not ended then is unreachable.
 
         Half of the time is for reports on how the ranks ended, half for the supervisors' end.
         """
@@ -238,7 +236,7 @@ class RayRuntime:
         for job in jobs:
             self.release(job)
         self._await_reports(nodes, timeout_s / 2)
-        self.look(jobs)
+        self.refresh(jobs)
 
     def _await_reports(self, nodes: Iterable[NodeJob], timeout_s: float) -> None:
         refs = [node.report_ref for node in nodes if not node.is_ended]
@@ -270,19 +268,19 @@ class RayRuntime:
         return actors
 
     def close(self) -> None:
-        """Leave the cluster; a Ray of our own ends."""
-        with _own_signal_handlers():
+        """Disconnect; a private Ray ends."""
+        with _preserved_signal_handlers():
             self._ray.shutdown()
         if self._private_folder is not None:
             shutil.rmtree(self._private_folder, ignore_errors=True)
 
 
 @contextmanager
-def _own_signal_handlers() -> Iterator[None]:
-    """Keeps what this process does on SIGINT and SIGTERM.
+def _preserved_signal_handlers() -> Iterator[None]:
+    """Preserve this process's handlers of SIGINT and SIGTERM.
 
-    Ray's start puts a handler of its own and a native one in their place, its end the kernel's default. The handlers
-    are set again also where Python still names them: of the native changes it knows nothing.
+    Ray's start installs its own and a native one, its shutdown the kernel's default. Handlers are set again even where
+    Python still reports them, since it does not know of native changes.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set a handler
@@ -297,9 +295,12 @@ def _own_signal_handlers() -> Iterator[None]:
 
 
 @contextmanager
-def _servers_in_groups_of_their_own(ray: Any) -> Iterator[None]:
-    """A signal to all of this process's group, as timeout(1) sends one, is this process's to answer: a Ray that ends
-    beside it would no longer say how the ranks ended, and take it along. The kernel ends the servers with us."""
+def _servers_in_own_process_groups(ray: Any) -> Iterator[None]:
+    """Start Ray's servers in process groups of their own.
+
+    A signal to this process's group, as sent by timeout(1), is for this process to handle: if Ray ended with it, it
+    could no longer report how the ranks ended, and would end this process. The kernel ends the servers with us.
+    """
     services = ray._private.services
     popen = services.ConsolePopen
     services.ConsolePopen = partial(popen, process_group=0)
@@ -316,11 +317,11 @@ _LOOPBACK_ENVIRONMENT = {
 }
 
 
-def _keep_private(ray: Any) -> None:
-    """Loopback and a token for the Ray of this process and all that it starts.
+def _secure_loopback(ray: Any) -> None:
+    """Bind the Ray of this process and all that it starts to the loopback, with a token.
 
-    Ray reads its environment when it is imported, which another library may have done long before us: what it has
-    read is set right too.
+    Ray reads its environment on import, which another library may have done before: what it has read is corrected as
+    well.
     """
     os.environ.update(_LOOPBACK_ENVIRONMENT)
     # Others may know the shell's; where it is empty, Ray makes one and keeps it in the home.
@@ -340,14 +341,14 @@ def _import_ray() -> Any:
 
 
 def _require_listener(address: str) -> None:
-    """OSError when nothing answers there, which Ray itself would take minutes to say."""
+    """OSError when nothing listens there, for which Ray itself would need minutes."""
     host, colon, port = address.rpartition(":")
     if colon:
         socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT_S).close()
 
 
 def _make_private_folder() -> Path:
-    """The folder for a new Ray, after those that killed processes left behind are gone."""
+    """Create the folder of a new Ray and remove those of killed processes."""
     try:
         remove_abandoned()
         return make_private_folder()
@@ -356,7 +357,7 @@ def _make_private_folder() -> Path:
 
 
 def _actor_options(ray: Any, name: str, group: Any, index: int, bundle: Mapping[str, float]) -> dict[str, Any]:
-    """The actor takes the whole bundle, so that Ray gives its GPUs to it and to nobody else."""
+    """Give the actor the whole bundle, so that Ray assigns its GPUs to it alone."""
     strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group, index)
     custom = {name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU")}
     return {

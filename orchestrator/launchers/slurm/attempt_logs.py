@@ -1,4 +1,4 @@
-"""What a job left in its attempt's folder, as far as its file system shows it."""
+"""Logs and outcomes in an attempt's folder, as far as its file system shows them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOG_LINES = 40
 
 
 def may_exist(path: Path) -> bool:
-    """Whether the file is there, or its file system does not say: then a doubt is the safer answer."""
+    """True if the file exists, or if its file system does not answer: then it has to be assumed."""
     try:
         return path.exists()
     except OSError:
@@ -22,7 +22,7 @@ def may_exist(path: Path) -> bool:
 
 
 def last_restart(folder: AttemptFolder) -> int:
-    """How often the job was requeued, as its own files tell: accounting does not say it."""
+    """Return how often the job was requeued, by its own files: accounting does not record it."""
     try:
         return folder.last_restart()
     except OSError:
@@ -30,7 +30,7 @@ def last_restart(folder: AttemptFolder) -> int:
 
 
 def has_outcome(folder: AttemptFolder, restart: int) -> bool:
-    """Whether a whole outcome lies there. The folder is listed first: network file systems look again only then."""
+    """True if a complete outcome exists. The folder is listed first: network file systems refresh only then."""
     try:
         with os.scandir(folder.path) as entries:
             names = {entry.name for entry in entries}
@@ -40,13 +40,13 @@ def has_outcome(folder: AttemptFolder, restart: int) -> bool:
 
 
 def failure_excerpt(folder: AttemptFolder, message: str, log: str) -> str:
-    """Slurm's words, and the first real traceback over all ranks, or the end of the job's own log; of its last run."""
+    """Combine Slurm's message with the root-cause traceback over all ranks, or else the end of the job's log."""
     logs = (log_tail(path, 400) for path in folder.rank_logs())
     return "\n".join(part for part in (message, first_cause(logs) or log) if part)
 
 
 def log_tail(path: Path, lines: int = LOG_LINES) -> str:
-    """The last lines of a log that are of the job's last run; "" where it cannot be read."""
+    """Return the last lines of a log that are of the job's last run; "" where it cannot be read."""
     try:
         return last_run(tail(path, lines))
     except OSError:

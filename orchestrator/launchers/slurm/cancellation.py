@@ -1,4 +1,4 @@
-"""The end of attempts that nobody wants any more: asked for once for all, and looked after until nothing runs."""
+"""Cancellation of attempts: one scancel for all, repeated until nothing runs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from slurm.interface import Slurm
 from trials.attempt_result import Liveness
 
 _NEXT_LOOK_S = 1.0
-"""How soon the other attempts are looked at again after a scancel."""
+"""Delay after a scancel before the other attempts are polled again."""
 
 
 class JobCanceller:
-    """Cancels what `submissions` tracks, and sees by `monitor` what became of it."""
+    """Cancels the attempts that `submissions` tracks and observes the result by `monitor`."""
 
     def __init__(self, slurm: Slurm, queries: SlurmQueries, submissions: Submissions, monitor: JobMonitor):
         self._slurm = slurm
@@ -24,7 +24,7 @@ class JobCanceller:
         self._monitor = monitor
 
     def cancel(self, keys: Iterable[str]) -> set[str]:
-        """One scancel for all, and a look at what it did; repeated at the pace of the other questions."""
+        """Cancel with one scancel for all and poll once; repeated at the interval of other queries."""
         known = self._submissions.tracked
         wanted = {key: known[key] for key in keys if key in known}
         for tracked in wanted.values():

@@ -1,8 +1,8 @@
-"""What a driver that leaves knows of its jobs beside the record, for the next one: how long something is in doubt.
+"""Handover file: how long jobs have been unconfirmed or absent, left by one driver for the next.
 
-A driver that lives for a turn only (`parlay advance`) would otherwise begin every wait anew, and never end one. Whoever
-takes the search over takes the file away with it: what an earlier driver saw holds only while nobody has looked since,
-and one that is killed leaves none, so that its successor waits anew, which is always safe.
+A driver that runs for one iteration (`parlay step`) would otherwise restart every wait, and never finish one. The next
+driver removes the file when it reads it, since its content holds only while no other driver polls. A killed driver
+leaves none, so its successor restarts the waits, which is always safe.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ HANDOVER_SCHEMA = "parlay.launcher/1"
 
 @dataclass(frozen=True)
 class HandoverEntry:
-    """Of one attempt: for how many seconds it has been submitted, in doubt and absent, None where it is not; whether
-    its end was asked for; and what `TrackedJob` says of its restarts and twins."""
+    """State of one attempt. Durations are None where they do not apply; the other fields are those of `TrackedJob`."""
 
     submitted_for_s: float | None = None
     unconfirmed_for_s: float | None = None
@@ -34,8 +33,8 @@ class HandoverEntry:
     started_at: float | None = None
     twins: Mapping[str, float] = field(default_factory=dict)
 
-    def later(self, seconds: float) -> HandoverEntry:
-        """The same after so many more seconds."""
+    def aged_by(self, seconds: float) -> HandoverEntry:
+        """Return the entry after so many more seconds."""
         ages = {name: getattr(self, name) for name in ("submitted_for_s", "unconfirmed_for_s", "absent_for_s")}
         grown = {
             name: None if submission_order is None else submission_order + seconds
@@ -46,29 +45,30 @@ class HandoverEntry:
 
 @dataclass(frozen=True)
 class ClockReading:
-    """Now: `monotonic_s` counts since this machine's `boot`, `utc_s` is a clock that people set."""
+    """Clocks at one time: `monotonic_s` counts since this machine's `boot`, `utc_s` is the system clock, which may be
+    set."""
 
     boot: str
     monotonic_s: float
     utc_s: float
 
     def since(self, earlier: ClockReading) -> float:
-        """Seconds that have passed at least, as far as clocks tell: on another machine only the one that people set."""
+        """Return the seconds passed at least; after a boot or on another machine only the system clocks tell."""
         if self.boot == earlier.boot:
             return max(0.0, self.monotonic_s - earlier.monotonic_s)
         return max(0.0, self.utc_s - earlier.utc_s)
 
 
 class HandoverFile:
-    """The file at `path`; without one nothing is remembered. The clocks are `Slurm.monotonic` and `Slurm.now`."""
+    """The file at `path`, if any. The clocks are `Slurm.monotonic` and `Slurm.now`."""
 
     def __init__(self, path: Path | None, monotonic: Callable[[], float], utc: Callable[[], float]):
         self._path = path
         self._monotonic = monotonic
         self._utc = utc
 
-    def take(self) -> dict[str, HandoverEntry]:
-        """What the last driver left, by attempt key, and the file is gone; {} where it is not there or not whole."""
+    def load(self) -> dict[str, HandoverEntry]:
+        """Read and remove the entries of the last driver, by attempt key; {} for a missing or damaged file."""
         if self._path is None:
             return {}
         try:
@@ -78,8 +78,8 @@ class HandoverFile:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return {}
 
-    def leave(self, attempts: Mapping[str, HandoverEntry]) -> None:
-        """Write down what the next driver is to know; where that fails it waits anew."""
+    def save(self, attempts: Mapping[str, HandoverEntry]) -> None:
+        """Write the entries for the next driver; errors are ignored, and it then restarts its waits."""
         if self._path is None or not attempts:
             return
         known = {key: asdict(attempt) for key, attempt in attempts.items()}
@@ -95,7 +95,7 @@ class HandoverFile:
 
 
 def _handover_entries(data: Mapping[str, Any], now: ClockReading) -> dict[str, HandoverEntry]:
-    """ValueError, KeyError, TypeError or AttributeError for what no driver wrote."""
+    """Raises ValueError, KeyError, TypeError or AttributeError for damaged content."""
     require_schema(data, HANDOVER_SCHEMA)
     passed_s = now.since(ClockReading(**data["at"]))
-    return {key: HandoverEntry(**attempt).later(passed_s) for key, attempt in data["attempts"].items()}
+    return {key: HandoverEntry(**attempt).aged_by(passed_s) for key, attempt in data["attempts"].items()}

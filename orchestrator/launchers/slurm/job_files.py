@@ -1,4 +1,4 @@
-"""What lies in a folder before its job is submitted: the script, and a copy of the user's setup file."""
+"""Files of a job before its submission: the script and a copy of the user's setup file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_SETUP_BYTES = 2**20
 
 
 def job_request(request: LaunchRequest, options: JobOptions) -> JobRequest:
-    """The job of an attempt, with these options of the user's."""
+    """Return the job of an attempt with the user's options."""
     spec, directory = request.spec, Path(request.folder.path).absolute()
     search, code = directory.parents[2], Path(request.code).absolute()
     return JobRequest(
@@ -34,15 +34,15 @@ def job_request(request: LaunchRequest, options: JobOptions) -> JobRequest:
 
 
 def write_job_files(job: JobRequest) -> None:
-    """Write the job's script, and beside it a copy of what it sources. ExternalError as `write_setup_copy`."""
+    """Write the job's script and a copy of its setup file. ExternalError as `write_setup_copy`."""
     write_setup_copy(job)
     write_text(job.script, render_script(job))
 
 
 def write_setup_copy(job: JobRequest) -> None:
-    """Copy the setup file, where there is one, into the job's folder: what ran is on record, whatever becomes of that.
+    """Copy the setup file, if any, into the job's folder, so that its content at this time is on record.
 
-    ExternalError where it cannot be read just now.
+    ExternalError where it cannot be read at present.
     """
     if job.options.setup_file is None:
         return
@@ -54,7 +54,7 @@ def write_setup_copy(job: JobRequest) -> None:
 
 
 def setup_text(path: str) -> str:
-    """What is in the user's setup file; InputError where this machine cannot read it, or it is no shell file."""
+    """Read the user's setup file; InputError where this machine cannot read it, or it is not text."""
     try:
         with open_named(Path(path)) as stream:
             raw = stream.read(MAX_SETUP_BYTES + 1)
@@ -65,7 +65,7 @@ def setup_text(path: str) -> str:
         fix = "name a file that this machine and the compute nodes see"
         raise _bad_setup(path, f"cannot be read: {error.strerror or error}", fix) from error
     except UnicodeDecodeError as error:
-        raise _bad_setup(path, "is no text", "name a shell file") from error
+        raise _bad_setup(path, "is not text", "name a shell file") from error
 
 
 def _bad_setup(path: str, words: str, fix: str) -> InputError:
@@ -73,4 +73,4 @@ def _bad_setup(path: str, words: str, fix: str) -> InputError:
     return InputError.of("setup_file", f"{path} {words}", rule=_RULE, fix=fix, key=key, value=path)
 
 
-_RULE = "each job sources a copy of it"
+_RULE = "each job sources a copy of the setup file"

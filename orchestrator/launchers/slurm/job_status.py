@@ -1,4 +1,4 @@
-"""From Slurm's words about a job to a LaunchStatus: pure."""
+"""Launch status of a job, from Slurm's report. Pure."""
 
 from __future__ import annotations
 
@@ -23,24 +23,26 @@ _REASONS: Mapping[JobState, FailureReason] = {
 _SUSPENDED = {JobState.SUSPENDED: "suspended", JobState.STOPPED: "stopped"}
 
 _SILENT = (JobState.NODE_FAIL, JobState.BOOT_FAIL)
-"""Slurm gives a node up after SlurmdTimeout (300 s by default) without a word of it."""
+"""Slurm marks a node as failed after SlurmdTimeout (300 s by default) without an answer."""
 
 _MEMORY_WORDS = ("oom-kill", "oom_kill", "Out Of Memory", "exceeded memory limit")
-"""How slurmstepd tells in the job's log that the kernel killed for memory, whatever state it then reports."""
+"""Messages of slurmstepd in the job's log when the kernel killed for memory, whatever state it then reports."""
 
 _TASK_END = re.compile(r"^srun: error: \S+: tasks? [\d,-]+: (?P<end>.+)$", re.MULTILINE)
-"""How srun tells the end of ranks, in the order they ended: the first is the cause, those it then kills follow."""
+"""Message of srun about ended ranks, in the order they ended: the first is the cause, srun kills the others."""
 
 _FILES_FAILED = f": Exited with exit code {FILES_FAILED}\n"
-"""How srun tells of a rank that could not read or write its own files."""
+"""Message of srun about a rank that could not read or write its own files."""
 
 _SLURM_COULD_NOT_START_IT = 53
 """The `signal` of a batch script whose folder or log could not be opened on its node (ExitCode 0:53)."""
 
 
 def alive_status(job: JobSnapshot, restart: int, is_requeued: bool = False) -> LaunchStatus:
-    """A job that waits or runs; `detail` is what it waits for, in Slurm's words. One that `is_requeued` is called
-    completing, or the like, until what its last run left on its nodes is gone."""
+    """Return the status of a pending or running job; `detail` is Slurm's reason for its wait.
+
+    A job that `is_requeued` may be COMPLETING until its last run is cleaned up.
+    """
     runs = not (job.state.waits or job.state is JobState.CONFIGURING or is_requeued)
     return LaunchStatus(
         Liveness.ALIVE,
@@ -54,12 +56,15 @@ def alive_status(job: JobSnapshot, restart: int, is_requeued: bool = False) -> L
 
 
 def unknown_status(job: JobSnapshot) -> LaunchStatus:
-    """A job in a state that none of our lists holds: nothing follows from it, and Slurm's word is kept."""
-    return LaunchStatus(Liveness.UNKNOWN, detail=f"Slurm calls job {job.job_id} {job.state_text}", job_id=job.job_id)
+    """Return the status of a job in an unknown state, with Slurm's word for it."""
+    return LaunchStatus(
+        Liveness.UNKNOWN, detail=f"Slurm reports job {job.job_id} as {job.state_text}", job_id=job.job_id
+    )
 
 
 def ended_status(job: JobSnapshot, log: str, cancelled: bool) -> LaunchStatus:
-    """A job that has ended. `log` is the end of what the batch script printed, `cancelled` whether we asked for it.
+    """Return the status of an ended job. `log` is the end of its batch output, `cancelled` whether the search cancelled
+    it.
 
     The reason is None where only the trial itself can know it.
     """
@@ -81,7 +86,7 @@ def ended_status(job: JobSnapshot, log: str, cancelled: bool) -> LaunchStatus:
 
 
 def describe_job(job: JobSnapshot) -> str:
-    """What Slurm said of the job, on one line."""
+    """Describe the job's end by Slurm's report, on one line."""
     message = f"Slurm job {job.job_id}: {job.state_text}"
     if job.reason:
         message += f" ({job.reason})"

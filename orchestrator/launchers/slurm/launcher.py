@@ -1,7 +1,7 @@
-"""SlurmLauncher: each attempt is a batch job of its own, named by its attempt key. Jobs outlive the driver.
+"""Slurm launcher: each attempt is a batch job of its own, named by its attempt key. Jobs outlive the driver.
 
-How an attempt gets its one job is in submissions.py, what is asked of Slurm in queries.py, what follows
-from the answers in monitor.py, how attempts are ended in cancellation.py.
+Submission is in submissions.py, queries in queries.py, the status of attempts in monitor.py, cancellation in
+cancellation.py.
 """
 
 from __future__ import annotations
@@ -23,20 +23,18 @@ from slurm.squeue_cache import SqueueSnapshot
 from trials.attempt_result import LaunchStatus
 
 CHECK_INTERVAL_S = 60.0
-"""Slurm looks for jobs over their limit about every half minute and was seen to end them up to a minute late."""
-
-_MAX_ITERATION_INTERVAL_S = 2.0  # between two answers only the user's wish to cancel is news
+"""Delay of Slurm's limit checks: they run about every half minute, and jobs were seen to end up to a minute late."""
 
 _NEVER_ENDED_S = 365 * 86400.0  # OverTimeLimit=UNLIMITED, which no journal can hold as it is
 
 
 class SlurmLauncher(Launcher):
-    """Submits to `slurm` with the user's `options`; `sleep` lets seconds of its clock pass, `note` is told what a user
-    should know of a launch.
+    """Submits to `slurm` with the user's `options`. `sleep` waits on its clock, `note` receives messages about
+    launches.
 
-    `jobs` answers with all the user's jobs, as they were at most so many seconds ago: one question for all attempts of
-    all searches, no oftener than `backoff` allows. Between two answers the last one stands. `handover` is a file of the
-    search's folder, by which a driver tells the next one what is in doubt.
+    `jobs` returns all the user's jobs from a query of at most the given age: one query for all attempts of all
+    searches, no more often than `backoff` allows, valid until the next one. `handover` is the file in the search's
+    folder in which a driver leaves uncertain jobs to the next.
     """
 
     name = "slurm"
@@ -52,12 +50,10 @@ class SlurmLauncher(Launcher):
         handover: Path | None = None,
     ):
         self._slurm = slurm
-        self.iteration_interval_s = min(
-            _MAX_ITERATION_INTERVAL_S, max(self.iteration_interval_s, backoff.interval_s / 15)
-        )
         self._partition = options.partition
         self._sleep = sleep
         self._queries = SlurmQueries(slurm, backoff, jobs)
+        self.iteration_interval_s = self._queries.iteration_interval_s(self.iteration_interval_s)
         self._submissions = Submissions(
             slurm, options, self._queries, note, HandoverFile(handover, slurm.monotonic, slurm.now)
         )
@@ -77,10 +73,10 @@ class SlurmLauncher(Launcher):
         return self._canceller.cancel(keys)
 
     def longest_s(self, time_limit_s: float, num_nodes: int = 1) -> float:
-        """Slurm rounds a limit up to minutes, grants OverTimeLimit, looks once in a while, and waits for SIGKILL."""
+        """Add what Slurm adds to a limit: whole minutes, OverTimeLimit, the interval of its checks, and KillWait."""
         settings = self._queries.settings()
         if settings is None:
-            raise LaunchPostponed("Slurm does not tell its settings, so that nobody knows what a job may cost")
+            raise LaunchPostponed("Slurm does not report its settings, which the cost of a job depends on")
         return max_job_s(time_limit_s, settings, self._partition)
 
     def now(self) -> float:
@@ -90,11 +86,11 @@ class SlurmLauncher(Launcher):
         self._sleep(seconds)
 
     def close(self) -> None:
-        """Nothing is held: jobs outlive their driver, and the next one is told what is known of them."""
-        self._submissions.leave()
+        """Save the state of jobs for the next driver; they outlive this one."""
+        self._submissions.save()
 
 
 def max_job_s(time_limit_s: float, settings: SlurmSettings, partition: str | None) -> float:
-    """Seconds for which a job of this limit may hold its nodes at most on a cluster with these settings."""
+    """Return the most seconds for which a job of this limit may hold its nodes with these settings."""
     over_time_s = min(settings.over_time_s(partition), _NEVER_ENDED_S)
     return limit_min(time_limit_s) * 60 + over_time_s + CHECK_INTERVAL_S + settings.kill_wait_s

@@ -1,4 +1,4 @@
-"""From Slurm's answers to what is known of each attempt: what runs, what has ended and how, what nobody remembers."""
+"""Status of attempts from Slurm's answers, accounting and the attempts' folders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trials.trial import FailureReason
 
 
 class JobMonitor:
-    """Reads each answer once. Between two of them what was known last stands; what has ended stays as it ended."""
+    """Reads each answer once. Between answers the last status stays; an ended attempt keeps its status."""
 
     def __init__(self, slurm: Slurm, queries: SlurmQueries, submissions: Submissions):
         self._slurm = slurm
@@ -29,7 +29,7 @@ class JobMonitor:
         self._folders = HangGuard(FOLDER_TIMEOUT_S)
 
     def poll(self, keys: Iterable[str]) -> dict[str, LaunchStatus]:
-        """What is known of these attempts, as `Launcher.poll` says."""
+        """Return the status of these attempts, as `Launcher.poll`."""
         keys, tracked = list(keys), self._submissions.tracked
         wanted = [key for key in keys if key in tracked]
         self._queries.refresh()
@@ -38,7 +38,7 @@ class JobMonitor:
         return {key: tracked[key].status if key in tracked else LaunchStatus(Liveness.UNKNOWN) for key in keys}
 
     def read(self, keys: Iterable[str]) -> None:
-        """Take what the last answer says of these attempts. A Slurm that is silent freezes all as unknown."""
+        """Update these attempts from the last answer. Without an answer all become unknown."""
         self._queries.has_news = False
         if self._queries.answer is None:
             self._set_all_unknown()
@@ -58,18 +58,19 @@ class JobMonitor:
                 tracked.status = LaunchStatus(Liveness.UNKNOWN, detail=self._queries.error_message)
 
     def _cancel_strays(self) -> None:
-        """Jobs that live although their attempt has ended: a twin that came too late, or one put back after its end."""
+        """Cancel live jobs of ended attempts: a duplicate that appeared late, or a job requeued after its end."""
         ended = [tracked for tracked in self._submissions.named() if tracked.status.liveness is Liveness.ENDED]
         jobs = [job for job in self._submissions.jobs_of(ended) if not job.state.is_ended]
         if strays := [job for job in jobs if job.state not in (JobState.COMPLETING, JobState.UNKNOWN)]:
             self._submissions.cancel(strays)
 
     def _is_open(self, tracked: TrackedJob) -> bool:
-        """Whether the last answer, or silence, can say anything new of it: it has not ended, and was there by then."""
+        """True if the last answer, or its absence, can change the status: the attempt has not ended and was submitted
+        by then."""
         return tracked.status.liveness is not Liveness.ENDED and self._queries.asked_at >= tracked.accepted_at
 
     def _read(self, tracked: TrackedJob) -> bool:
-        """Whether its job is in the answer, which is then what is known of it."""
+        """Update from its job; False if it has none in the answer."""
         job = self._submissions.job_of(tracked)
         if job is None:
             return False
@@ -79,7 +80,7 @@ class JobMonitor:
         return True
 
     def _node_s_of_twins(self, tracked: TrackedJob, elder: JobSnapshot) -> dict[str, float]:
-        """What the attempt's other jobs have held so far, by id; also of those that the controller has forgotten."""
+        """Return the node-seconds that the attempt's other jobs have held so far, by id, forgotten ones included."""
         most_s = self._known_s(tracked)
         held = {
             job.job_id: len(job.nodes) * min(max(0.0, (job.ended_at or self._slurm.now()) - job.started_at), most_s)
@@ -94,17 +95,18 @@ class JobMonitor:
         if job.state.is_ended:
             described = self._queries.describe(job)
             if described is None and job.state is JobState.FAILED:  # how it failed, only the controller can say
-                detail = f"Slurm does not tell how job {job.job_id} failed"
+                detail = f"Slurm does not report how job {job.job_id} failed"
                 return LaunchStatus(Liveness.UNKNOWN, detail=detail, job_id=job.job_id)
             return self._from_folder(tracked, partial(self._ended, tracked, described or job))
         is_requeued = self._note_restart(tracked, job)
         return alive_status(job, tracked.restart, is_requeued)
 
     def _note_restart(self, tracked: TrackedJob, job: JobSnapshot) -> bool:
-        """A job that waits again, or started anew, was requeued; only its full description counts how often. Whether
-        its last run is being cleaned up: Slurm counts the next one by then, and calls it begun.
+        """Count restarts; return True while the last run of a requeued job is cleaned up.
 
-        One that was requeued before it was first seen waits for its time (BeginTime), which a new job never does.
+        A job that waits again, or started anew, was requeued; only its full description counts how often. Slurm counts
+        the next run while the last one is cleaned up, and reports it as started. A job requeued before it was first
+        seen waits for its begin time (BeginTime), which a new job never does.
         """
         before = tracked.restart
         started_at = None if job.state.waits else job.started_at
@@ -120,7 +122,7 @@ class JobMonitor:
         return is_requeued
 
     def _ended(self, tracked: TrackedJob, job: JobSnapshot) -> LaunchStatus:
-        """The end of a job; where only the trial can know why it failed, with the words its ranks left."""
+        """Return the status of an ended job, with an excerpt of its logs where only the trial can know the reason."""
         log = log_tail(tracked.job.log)
         status = ended_status(job, log, tracked.cancelled)
         restart = last_restart(tracked.request.folder) if job.restarts is None else job.restarts
@@ -131,24 +133,24 @@ class JobMonitor:
         return status
 
     def _is_plausible_duration(self, tracked: TrackedJob, job: JobSnapshot) -> bool:
-        """Whether the job's times are at most as far apart as its attempt is old: else a clock was set between them."""
+        """True if the job's times are no further apart than its attempt is old: else a clock was set between them."""
         if job.started_at is None or job.ended_at is None:
             return True
         return job.ended_at - job.started_at <= self._known_s(tracked)
 
     def _known_s(self, tracked: TrackedJob) -> float:
-        """Seconds since this driver submitted the attempt, infinite where an earlier one did; one more, since Slurm's
-        are whole ones."""
+        """Return the seconds since this driver submitted the attempt, plus one since Slurm's are whole; infinite if
+        another did."""
         if tracked.submitted_at is None:
             return math.inf
         return self._slurm.monotonic() - tracked.submitted_at + 1.0
 
     def _from_folder(self, tracked: TrackedJob, read: Callable[[], LaunchStatus]) -> LaunchStatus:
-        """What needs a look into the attempt's folder; while that hangs, only this attempt waits."""
+        """Run a read of the attempt's folder with a timeout, so that a hanging folder delays only this attempt."""
         try:
             return self._folders.call(str(tracked.request.folder.path), read)
         except OSError as error:
-            return LaunchStatus(Liveness.UNKNOWN, detail=f"its folder does not answer: {error}")
+            return LaunchStatus(Liveness.UNKNOWN, detail=f"its folder cannot be read: {error}")
 
     # -- jobs the controller has forgotten
 
@@ -167,7 +169,10 @@ class JobMonitor:
                 tracked.status = self._from_folder(tracked, partial(self._absent, tracked, grace_s))
 
     def _absent(self, tracked: TrackedJob, grace_s: float) -> LaunchStatus:
-        """Neither the controller nor accounting knows it: its outcome tells, or the time without any sign of life."""
+        """Return the status of an attempt that neither the controller nor accounting knows.
+
+        It has ended if there is an outcome, or after the grace period without any activity.
+        """
         folder = tracked.request.folder
         restart = max(tracked.restart, last_restart(folder))
         if tracked.absent_since is None:
@@ -180,10 +185,12 @@ class JobMonitor:
         if (last_sign := last_sign_of_life(folder, None)) is not None:
             silent_s = min(silent_s, max(0.0, self._slurm.now() - last_sign))
         if silent_s >= grace_s:
-            message = f"neither Slurm nor its accounting knows job {tracked.job_id} for {grace_s:.0f} s"
+            message = f"neither Slurm nor its accounting has known job {tracked.job_id} for {grace_s:.0f} s"
             ran, lost = tracked.job.log.exists(), FailureReason.JOB_LOST
             return LaunchStatus(
                 Liveness.ENDED, ran, reason=lost, detail=message, job_id=tracked.job_id, restart=restart
             )
-        message = f"job {tracked.job_id} is gone from Slurm{self._queries.accounting_error}; waiting for its outcome"
+        message = (
+            f"job {tracked.job_id} is gone from Slurm{self._queries.accounting_error}; waiting for its outcome file"
+        )
         return LaunchStatus(Liveness.UNKNOWN, detail=message)

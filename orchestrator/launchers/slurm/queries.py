@@ -1,4 +1,4 @@
-"""What Slurm is asked, politely, and the answers that stand until it is asked again."""
+"""Rate-limited Slurm queries with cached answers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from slurm.job_state import JobSnapshot
 from slurm.poll_backoff import BUSY_FACTOR, PollBackoff
 from slurm.squeue_cache import SqueueSnapshot
 
+_MAX_ITERATION_INTERVAL_S = 2.0  # between two answers only a cancellation or the files of pilot steps bring news
+
 
 class SlurmQueries:
-    """One question for all attempts of all searches, no oftener than `backoff` allows; moments are `Slurm.monotonic`'s.
+    """One squeue for all attempts of all searches, no more often than `backoff` allows. Times are `Slurm.monotonic`'s.
 
-    `jobs` answers with all the user's jobs, as they were at most so many seconds ago. `answer` is the last list of
-    them, asked for at `asked_at`; None before the first and while Slurm does not answer: `error_message` says why.
-    `has_news` is set by every look, also by one without an answer, and for its reader to unset.
+    `jobs` returns all the user's jobs from a query of at most the given age. `answer` is the last one, queried at
+    `asked_at`; None before the first and while Slurm does not answer, of which `error_message` says why. `has_news` is
+    set by every refresh, also a failed one, and cleared by its reader.
     """
 
     def __init__(self, slurm: Slurm, backoff: PollBackoff, jobs: Callable[[float], SqueueSnapshot]):
@@ -34,7 +36,7 @@ class SlurmQueries:
         self._accounting_again_at = 0.0
 
     def refresh(self, now: bool = False) -> None:
-        """Ask what jobs there are when it is time to, or at once; a Slurm that is silent less and less often."""
+        """Query the jobs if the interval has passed, or now; failures lengthen the interval."""
         if not now and self.is_future(self._next_look_at):
             return
         self._describes = True
@@ -53,16 +55,20 @@ class SlurmQueries:
         self._next_look_at = self._slurm.monotonic() + self._backoff.interval_s
 
     def refresh_in(self, seconds: float) -> None:
-        """The next look is due then, whatever the pace: something was done that it will show."""
+        """Make the next refresh due then, whatever the interval: something changed that it will show."""
         self._next_look_at = self._slurm.monotonic() + seconds
 
     @property
     def interval_s(self) -> float:
-        """Seconds between two looks, just now."""
+        """Current seconds between two queries."""
         return self._backoff.interval_s
 
+    def iteration_interval_s(self, least_s: float) -> float:
+        """Return the driver's longest wait between iterations: a fraction of the query interval, at least `least_s`."""
+        return min(_MAX_ITERATION_INTERVAL_S, max(least_s, self.interval_s / 15))
+
     def settings(self) -> SlurmSettings | None:
-        """The cluster's configuration; None while it does not answer."""
+        """Return the cluster's configuration; None while it does not answer."""
         if self._settings is None and not self.is_future(self._settings_again_at):
             try:
                 self._settings = self._slurm.settings()
@@ -71,13 +77,14 @@ class SlurmQueries:
         return self._settings
 
     def absence_grace_s(self) -> float:
-        """How long a job must be absent everywhere to be taken for lost."""
+        """Return how long a job must be absent everywhere to be taken for lost."""
         return max(600.0, 2 * (self.settings() or SlurmSettings()).min_job_age_s)
 
     def describe(self, job: JobSnapshot) -> JobSnapshot | None:
-        """The job with exit code and restarts, where the controller still knows them; None while it does not answer.
+        """Return the job with exit code and restarts, where the controller still knows it; None while it does not
+        answer.
 
-        After one question without an answer nothing more is asked until the next look.
+        After one failure nothing more is queried until the next refresh.
         """
         if not self._describes:
             return None
@@ -90,8 +97,8 @@ class SlurmQueries:
         return describe if describe is not None and is_same else job
 
     def accounted_jobs(self, names: Iterable[str], since: float) -> tuple[JobSnapshot, ...] | None:
-        """What accounting says of jobs of these names: nothing where there is none, None where it does not answer, of
-        which `accounting_error` tells."""
+        """Return accounting records of these names, () without accounting; None where it does not answer
+        (`accounting_error`)."""
         self.accounting_error = ""
         began = self._slurm.monotonic()
         try:
@@ -105,7 +112,7 @@ class SlurmQueries:
 
     @property
     def accounting_is_due(self) -> bool:
-        """Whether a slow accounting has been left alone long enough; a quick one may be asked after every look."""
+        """True if a slow accounting was left alone long enough; a fast one may be queried after every refresh."""
         return not self.is_future(self._accounting_again_at)
 
     def is_future(self, moment: float) -> bool:

@@ -1,4 +1,4 @@
-"""The launcher's slurm section of the search file: what the user's site wants to know of a job."""
+"""The launcher.slurm section of the search file: job options of the user's site."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from slurm.option_checks import option_problems, requests_gpus
 from slurm.request import JobOptions
 
 _REFUSED = {
-    "time": "the time limit follows from measure.time_limit and from how long this search's trials take",
+    "time": "the time limit is derived from measure.time_limit and the trials' durations",
     "nodes": "the number of nodes is the layout's: cluster.num_nodes, or space.num_nodes",
-    "requeue": "jobs are never put back by Slurm itself: Parlay tries again, and counts it",
-    "array": "trials differ in size and time, and adoption after a crash needs a name for each job",
+    "requeue": "Slurm does not requeue jobs: Parlay retries trials itself",
+    "array": "trials differ in size and time, and each job needs its own name to be found after a crash",
 }
 
 
 def _require_sharing(value: Any) -> Any:
-    """InputError for what is neither a switch nor a word; which words there are, slurm/option_checks.py knows."""
+    """InputError unless it is a boolean or a string; slurm/option_checks.py checks the string."""
     if isinstance(value, (bool, str)):
         return value
     raise InputError.of(
@@ -39,15 +39,15 @@ Sharing = Annotated[
     BeforeValidator(_require_sharing),
     WithJsonSchema({"anyOf": [{"type": "boolean"}, {"enum": ["user", "mcs"]}]}),
 ]
-"""Whether nodes are shared, and with whom."""
+"""Whether nodes are exclusive, or with whom they are shared."""
 
 
 class SlurmSection(Section):
-    """What Slurm is told about each trial's job. Everything is optional; see `sbatch --help` of your site."""
+    """Options of each trial's job. Everything is optional; see `sbatch --help` of your site."""
 
     site: Word | None = Field(
         default=None,
-        description="Whose profile fills in what is not given here: a name from docs/sites.md, or a TOML file's path.",
+        description="Site profile with defaults for this section: a name from docs/sites.md, or a TOML file's path.",
     )
     account: Word | None = Field(default=None, description="Account (project) that pays.")
     partition: Word | None = Field(default=None, description="Partition, or several with commas.")
@@ -58,59 +58,59 @@ class SlurmSection(Section):
         default=None,
         ge=1,
         le=64,
-        description="GPUs to ask for on each node. Default: cluster.gpus_per_node, and none on CPU or with gres.",
+        description="GPUs requested on each node. Default: cluster.gpus_per_node; none on CPU or with gres.",
     )
     gpus_as: Literal["gpus_per_node", "gres"] = Field(
-        default="gpus_per_node", description="How the GPUs are asked for where neither says how many."
+        default="gpus_per_node",
+        description="Option that requests the GPUs where neither gpus_per_node nor gres is given.",
     )
-    gres: Word | None = Field(default=None, description="Generic resources, where a site wants gpu:4 spelled so.")
+    gres: Word | None = Field(default=None, description="Generic resources, for example gpu:4.")
     cpus_per_task: int | None = Field(default=None, ge=1, le=4096, description="CPU cores of each rank.")
     threads_per_core: int | None = Field(
-        default=None, ge=1, le=8, description="Hardware threads of a core that are used, 1 for no hyper-threads."
+        default=None, ge=1, le=8, description="Hardware threads used per core, 1 for no hyper-threads."
     )
     usable_cpus: int | None = Field(
         default=None,
         ge=1,
         le=4096,
-        description="CPUs of a node that jobs may have, as Slurm counts them: some sites keep a few for themselves.",
+        description="CPUs of a node that jobs may use, as Slurm counts them: some sites reserve a few.",
     )
     mem: Word | None = Field(default=None, description="Memory of each node, 0 for all of it.")
     exclusive: Sharing = Field(
         default=False,
-        description="Whole nodes, which makes measurements steadier; user: shared with your own jobs alone.",
+        description="Whole nodes, for steadier measurements; user: shared with your own jobs only.",
     )
-    exclude: list[Word] = Field(default=[], description="Nodes to keep away from.")
+    exclude: list[Word] = Field(default=[], description="Nodes to avoid.")
     nodelist: list[Word] = Field(default=[], description="Nodes to run on.")
     network: Word | None = Field(default=None, description="Network options of the site (Frontier).")
-    licenses: Word | None = Field(default=None, description="Licenses, file systems on some sites.")
-    comment: Word | None = Field(default=None, description="Comment, which some sites charge or route by.")
-    signal: Word | None = Field(default=None, description="A signal before the end, as in sbatch --signal.")
+    licenses: Word | None = Field(default=None, description="Licenses; file systems on some sites.")
+    comment: Word | None = Field(default=None, description="Comment, used by some sites for accounting or routing.")
+    signal: Word | None = Field(default=None, description="Signal before the time limit, as in sbatch --signal.")
     modules: list[Word] = Field(default=[], description="Modules loaded before the ranks start.")
     env: dict[str, str] = Field(default={}, description="Environment variables of the ranks.")
     setup_file: Word | None = Field(
         default=None,
-        description="A shell file of yours that is sourced after the modules and before the ranks; each trial keeps a"
-        " copy of what ran.",
+        description="Shell file that is sourced after the modules and before the ranks; each trial keeps a copy.",
     )
     container: Annotated[ContainerSection | None, BeforeValidator(lambda given: None if given == [] else given)] = None
     launch: LaunchSection = LaunchSection()
-    directives: list[Word] = Field(default=[], description="More #SBATCH options, each --key=value.")
+    directives: list[Word] = Field(default=[], description="More #SBATCH options, each as --key=value.")
     poll_interval_s: Duration | None = Field(
         default=None,
         alias="poll_interval",
-        description="Time between two questions to Slurm. Default: 30 s, and 1 s on a slurm-sandbox.",
+        description="Time between two queries of Slurm. Default: 30 s, and 1 s on a slurm-sandbox.",
     )
     pilot_nodes: int | None = Field(
         default=None,
         ge=1,
         le=100_000,
-        description="slurm_pilot: nodes of the job that trials are steps of. Default: cluster.num_nodes for each of"
+        description="slurm_pilot: nodes of the job whose steps are the trials. Default: cluster.num_nodes for each of"
         " search.parallel_trials.",
     )
     pilot_time_s: Duration | None = Field(
         default=None,
         alias="pilot_time",
-        description="slurm_pilot: the most time to ask for at once. Default: 4 h; less where less is left to try.",
+        description="slurm_pilot: longest time to request at once. Default: 4 h; less where less is left to try.",
     )
 
     refused = _REFUSED
@@ -123,7 +123,7 @@ class SlurmSection(Section):
     @field_validator("site")
     @classmethod
     def _resolve_site(cls, site: str | None, info: ValidationInfo) -> str | None:
-        """A path starts from the file's folder; whatever is none is a profile that comes with Parlay."""
+        """Resolve a path relative to the file's folder; anything else names a profile that comes with Parlay."""
         is_path = site is not None and ("/" in site or site.endswith(".toml"))
         return str(resolved_path(folder_from_context(info), site)) if site is not None and is_path else site
 
@@ -153,16 +153,18 @@ class SlurmSection(Section):
         return self
 
     def job_options(self) -> JobOptions:
-        """The same as the room `slurm` knows it."""
+        """Return the options as slurm/ defines them."""
         names = JobOptions.__dataclass_fields__.keys() - {"container", "launch"}
         values: dict[str, Any] = {name: _frozen(getattr(self, name)) for name in names}
         container = None if self.container is None else self.container.container()
         return JobOptions(**values, container=container, launch=self.launch.launch())
 
-    def missing_of(self, inherited: Mapping[str, InheritedOption], given: Container[str]) -> dict[str, InheritedOption]:
-        """Those of the options that stood in the environment about which the file says nothing.
+    def unset_options(
+        self, inherited: Mapping[str, InheritedOption], given: Container[str]
+    ) -> dict[str, InheritedOption]:
+        """Return those options from the environment that the file does not set.
 
-        `given` are the keys that stand in it: what follows from a site's profile gives way to the user's own shell.
+        `given` are the keys in the file: what follows from a site's profile yields to the user's own shell.
         """
         asks_for_gpus = self.gpus_per_node is not None or requests_gpus(self.gres)
         return {
@@ -173,8 +175,8 @@ class SlurmSection(Section):
         }
 
     def with_inherited(self, inherited: Mapping[str, InheritedOption]) -> SlurmSection:
-        """The section with these options from the environment; InputError names the variable of one that may not stand
-        in a script."""
+        """Return the section with these options from the environment. InputError names the variable of a refused
+        one."""
         values = {name: _typed(name, option.value) for name, option in inherited.items()}
         try:
             return restore(SlurmSection, self.model_dump(mode="json", by_alias=True) | values)
@@ -187,7 +189,7 @@ def _is_of_gpus(name: str, value: str) -> bool:
 
 
 def _typed(name: str, value: str) -> Any:
-    """A variable's text as the section's type wants it."""
+    """Convert a variable's text to the section's type."""
     if name == "gpus_per_node" and value.isdigit():
         return int(value)
     if name == "exclusive" and value in ("", "exclusive"):
@@ -196,7 +198,7 @@ def _typed(name: str, value: str) -> Any:
 
 
 def _of_variable(problem: Problem, inherited: Mapping[str, InheritedOption]) -> Problem:
-    """The problem of an option that a variable gave: its place is that variable, not a file."""
+    """Return the problem of an option from a variable, located at that variable instead of a file."""
     option = inherited.get(problem.key or "")
     if option is None:
         return problem

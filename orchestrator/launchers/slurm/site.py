@@ -1,4 +1,4 @@
-"""launcher.slurm.site: a cluster's profile under what the user's file says of it."""
+"""launcher.slurm.site: a cluster's profile as defaults of the user's section."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _SECTION = "launcher.slurm"
 
 
 def with_site(section: SlurmSection) -> SlurmSection:
-    """The section with what its site's profile says where it says nothing itself; the same one where it names no site.
+    """Return the section completed by its site's profile; the section itself where it names no site.
 
-    Variables add up, one by one, and so do the keys of `launch`; a list takes the place of the profile's. InputError
-    for a site that nobody knows, with the profile's file for what is wrong in it, and with the section's own keys for
-    what does not go together.
+    Variables are merged one by one, and so are the keys of `launch`; a list replaces the profile's. InputError for an
+    unknown site, with the profile's file for problems in it, and with the section's keys for combinations that
+    conflict.
     """
     if section.site is None:
         return section
@@ -40,7 +40,7 @@ def with_site(section: SlurmSection) -> SlurmSection:
 
 
 def profile_named(site: str) -> SiteProfile:
-    """The profile of this name, or in the file at this path; InputError names the file and its key."""
+    """Return the profile of this name, or in the file at this path; InputError names the file and its key."""
     known = site_names()
     is_path = site.startswith("/")
     if not is_path and site not in known:
@@ -71,13 +71,13 @@ def profile_named(site: str) -> SiteProfile:
 
 
 def section_of(profile: SiteProfile) -> SlurmSection:
-    """What the profile says, as the section that it stands for; InputError names the profile's file and key."""
+    """Return the section that a profile describes; InputError names the profile's file and key."""
     if "site" in profile.slurm:
         raise InputError.of(
             "site_profile",
             f"is {format_value(profile.slurm['site'])}",
-            rule="a profile rests on no other",
-            fix="remove it, and copy what you need of the other one",
+            rule="a profile does not refer to another one",
+            fix="remove it, and copy the keys you need from the other one",
             key="slurm.site",
             value=profile.slurm["site"],
             file=str(profile.path),
@@ -89,14 +89,14 @@ def section_of(profile: SiteProfile) -> SlurmSection:
 
 
 def cpu_problems(section: SlurmSection, cluster: Cluster) -> Iterator[Problem]:
-    """Where the ranks of a node ask for more CPUs than a node has for jobs: such a job waits for ever."""
+    """Yield a problem where the ranks of a node request more CPUs than a node has for jobs: such a job never starts."""
     cpus = section.cpus_per_task or 1
     asked = cpus * cluster.gpus_per_node
     if section.usable_cpus is not None and asked > section.usable_cpus:
         yield Problem(
             "usable_cpus",
             f"is {cpus}: {cpus} x {cluster.gpus_per_node} ranks of a node = {asked} CPUs",
-            rule=f"jobs may have {section.usable_cpus} CPUs of a node{_site_suffix(section.site)}",
+            rule=f"jobs may use {section.usable_cpus} CPUs of a node{_site_suffix(section.site)}",
             fix=f"{section.usable_cpus // cluster.gpus_per_node or 1} at most, or correct usable_cpus",
             key=f"{_SECTION}.cpus_per_task",
             value=cpus,
@@ -104,7 +104,7 @@ def cpu_problems(section: SlurmSection, cluster: Cluster) -> Iterator[Problem]:
 
 
 def site_remarks(section: SlurmSection, num_nodes: int, time_limit_s: float, jobs: int) -> list[str]:
-    """What the user should know of the site's profile before jobs are submitted, `jobs` of them at a time."""
+    """Return remarks on the site's profile to show before jobs are submitted, `jobs` of them at a time."""
     if section.site is None:
         return []
     profile = profile_named(section.site)
@@ -113,14 +113,14 @@ def site_remarks(section: SlurmSection, num_nodes: int, time_limit_s: float, job
     read = f", read {max(days)}" if days else ""
     beyond = profile.limit_warnings(tuple(names), num_nodes, -(-int(time_limit_s) // 60), jobs)
     return [
-        f"site {profile.name}: {profile.title}; what users report{read}, verified by nobody (docs/sites.md)",
+        f"site {profile.name}: {profile.title}: community profile{read}, not verified (docs/sites.md)",
         *(f"site {profile.name}: {words}" for words in beyond),
         *(f"site {profile.name}: {note}" for note in profile.notes),
     ]
 
 
 def _given(section: Section) -> dict[str, Any]:
-    """What was written, of the sections inside likewise."""
+    """Return the keys that were written, in nested sections too."""
     data: Mapping[str, Any] = section.model_dump(mode="json", by_alias=True, exclude_unset=True)
     return dict(data)
 
@@ -130,11 +130,14 @@ def _message(value: object) -> str:
 
 
 def _of_both(problem: Problem, site: str) -> Problem:
-    """A problem of the merged section: its key is the search file's, whoever of the two said what."""
+    """Return a problem of the merged section under the search file's key, whichever of the two caused it."""
     return replace(
-        problem, key=f"{_SECTION}.{problem.key}", message=f"{problem.message}, with what site {site} says", file=None
+        problem,
+        key=f"{_SECTION}.{problem.key}",
+        message=f"{problem.message}, combined with the profile of site {site}",
+        file=None,
     )
 
 
 def _site_suffix(site: str | None) -> str:
-    return "" if site is None else f", as site {site} has it"
+    return "" if site is None else f", by the profile of site {site}"

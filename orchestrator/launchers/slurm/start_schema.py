@@ -1,4 +1,4 @@
-"""What launcher.slurm says of how the ranks are started: srun's line, and the container that they run in."""
+"""Sections of launcher.slurm about starting the ranks: srun's command line and the container."""
 
 from __future__ import annotations
 
@@ -18,38 +18,40 @@ _IMAGE_FILES = (".sif", ".sqsh", ".img")
 
 
 class LaunchSection(Section):
-    """How srun starts the ranks, one task for each GPU."""
+    """Options of srun, which starts the ranks as one task per GPU."""
 
     srun: list[Word] = Field(default=[], description="Options of srun that bind tasks: [--cpu-bind=cores].")
     visible_devices: Word | None = Field(
         default=None,
-        description=f"Variable that shows each rank its own GPU alone: {', '.join(VISIBLE_DEVICES)}.",
+        description=f"Variable that restricts each rank to its own GPU: {', '.join(VISIBLE_DEVICES)}.",
     )
     node_folders: dict[str, str] = Field(
         default={},
-        description="Variables that name a folder of the job's own on each node, and below what: {TMPDIR: /tmp}.",
+        description="Variables to set to a private folder on each node, with its parent: {TMPDIR: /tmp}.",
     )
     address: Word | None = Field(
         default=None,
-        description="What rank 0's node calls itself to the others, with {host}, {fqdn} or {ip}. Default: {fqdn}.",
+        description="Address of rank 0's node for the others, with {host}, {fqdn} or {ip}. Default: {fqdn}.",
     )
 
     def launch(self) -> Launch:
-        """The same as the room `slurm` knows it."""
+        """Return the options as slurm/ defines them."""
         return Launch(tuple(self.srun), self.visible_devices, self.node_folders, self.address)
 
 
 class ContainerSection(Section):
     """The image that the ranks run in, or a command before their own as a list: [apptainer, exec, --nv, x.sif]."""
 
-    runtime: Runtime | None = Field(default=None, strict=False, description="What starts the container.")
-    image: Word | None = Field(default=None, description="Its image: a path, or a name as the runtime takes it.")
+    runtime: Runtime | None = Field(default=None, strict=False, description="Container runtime.")
+    image: Word | None = Field(default=None, description="Image: a path, or a name as the runtime takes it.")
     mounts: list[Word] = Field(
-        default=[], description="SRC:DST or SRC:DST:ro; the search's own folder is there anyhow."
+        default=[], description="SRC:DST or SRC:DST:ro; the search's own folder is always mounted."
     )
-    writable: bool = Field(default=False, description="Whether the ranks may write into the image, until they end.")
+    writable: bool = Field(
+        default=False, description="Let the ranks write into the image; changes are lost at their end."
+    )
     gpus: Literal["nv", "rocm"] | None = Field(
-        default=None, description="apptainer: the driver to bring in, nv or rocm. Default: the accelerator's."
+        default=None, description="apptainer: driver to bind, nv or rocm. Default: the accelerator's."
     )
     command: list[Word] = Field(default=[], description="Command before the ranks' own, in place of all other keys.")
 
@@ -67,11 +69,11 @@ class ContainerSection(Section):
     @field_validator("image")
     @classmethod
     def _resolve(cls, image: str | None, info: ValidationInfo) -> str | None:
-        """A path starts from the file's folder; whatever is none is a name that the runtime knows."""
+        """Resolve a path relative to the file's folder; anything else is a name that the runtime knows."""
         is_path = image is not None and (image.startswith((".", "~")) or image.endswith(_IMAGE_FILES))
         return str(resolved_path(folder_from_context(info), image)) if image is not None and is_path else image
 
     def container(self) -> Container:
-        """The same as the room `slurm` knows it."""
+        """Return the container as slurm/ defines it."""
         parts = (self.runtime, self.image, tuple(self.mounts), self.writable, self.gpus, tuple(self.command))
         return Container(*parts)

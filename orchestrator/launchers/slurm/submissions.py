@@ -24,20 +24,20 @@ from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import AttemptFolder
 
 CONFIRM_WINDOW_S = 60.0
-"""How long a job that may have been accepted is looked for before it is submitted again: one was seen after 35 s."""
+"""Seconds for which a possibly accepted job is searched for before it is submitted again: one appeared after 35 s."""
 
 UNACCOUNTED = "unknown"
-"""The id of a job that left its files, and that neither Slurm nor its accounting remembers."""
+"""Id of a job that left its files but is known to neither Slurm nor its accounting."""
 
 CLOCK_SKEW_S = 300.0
-"""How far this machine's clock and the controller's may be apart."""
+"""Tolerated difference between this machine's clock and the controller's."""
 
 _LONGEST_BACK_OFF_S = 300.0
 _FIRST_BACK_OFF_S = 15.0
 
 
 class JobIntent(Protocol):
-    """What asks for a job: a LaunchRequest, or that of a pilot. Its fields mean what LaunchRequest's do."""
+    """Request for a job: a LaunchRequest, or a pilot's. Fields have the meaning of LaunchRequest's."""
 
     @property
     def key(self) -> str: ...
@@ -55,11 +55,11 @@ class JobIntent(Protocol):
 
 @dataclass
 class TrackedJob:
-    """What is known of an attempt. Moments are those of `Slurm.monotonic`, but for `started_at`, which is Slurm's word.
+    """State of an attempt's job. Times are `Slurm.monotonic`'s, but `started_at`, which is Slurm's own.
 
-    `unconfirmed_since` is set while nobody knows whether it was submitted, `is_described` once the controller was asked
-    how often its job was requeued before this driver came. `unaccounted_at` is the answer for which accounting did not
-    answer. `twins` are other jobs of its name, with the seconds times nodes they held.
+    `unconfirmed_since` is set while it is unknown whether the job was submitted; `is_described` once the controller was
+    queried for requeues before this driver came. `unaccounted_at` identifies the answer for which accounting did not
+    answer. `twins` are other jobs of its name, with the node-seconds they held.
     """
 
     request: JobIntent
@@ -80,10 +80,10 @@ class TrackedJob:
 
 
 class Submissions:
-    """Submits attempts to `slurm` with the user's `options`, and knows which jobs are theirs.
+    """Submits attempts to `slurm` with the user's `options`, and identifies their jobs.
 
-    `tracked` are the attempts it launched or adopted, by key; `note` is told what a user should know of a launch;
-    `handover` is what drivers leave each other. `make` and `write` are how an intent becomes a job, and its files.
+    `tracked` are the attempts launched or adopted, by key; `note` receives messages about launches; `handover` passes
+    state between drivers. `make` and `write` turn an intent into a job and its files.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Submissions:
     # -- launching
 
     def launch(self, request: JobIntent) -> str:
-        """The id of the attempt's job, as `Launcher.launch` says."""
+        """Return the id of the attempt's job, as `Launcher.launch`."""
         tracked = self.tracked.setdefault(request.key, TrackedJob(request, self._make(request, self._options)))
         if tracked.job_id is not None:
             raise ValueError(f"{request.key} was launched before")
@@ -123,7 +123,8 @@ class Submissions:
         return self._submit(tracked)
 
     def _confirmed_job_id(self, tracked: TrackedJob) -> str | None:
-        """The job id of a doubtful submission; None once it is certain that there is none, LaunchPostponed before."""
+        """Return the job id of an unconfirmed submission; None once it is certain that there is none, LaunchPostponed
+        before."""
         unconfirmed_since = tracked.unconfirmed_since or 0.0
         self._queries.refresh()
         if self._queries.answer is not None and self._queries.asked_at >= unconfirmed_since:
@@ -131,13 +132,14 @@ class Submissions:
                 return found.job_id
             if self._queries.asked_at >= unconfirmed_since + CONFIRM_WINDOW_S:
                 return self._unaccounted_job_id(tracked)
-        raise LaunchPostponed(f"Slurm may have accepted {tracked.request.key}: looking for it by its name")
+        raise LaunchPostponed(f"Slurm may have accepted {tracked.request.key}: searching for it by its name")
 
     def _unaccounted_job_id(self, tracked: TrackedJob) -> str | None:
-        """The id of a job that came and went unseen: accounting may know it, or its log tells that there was one.
+        """Return the id of a job that came and went between two queries, by accounting or by its log; None if there was
+        none.
 
-        Accounting that does not answer tells nothing; it is asked once for every list of jobs, and waited for as long
-        as a job that is absent everywhere.
+        Accounting is queried once for every list of jobs. While it does not answer, the job is waited for as long as
+        one that is absent everywhere.
         """
         key, asked_at = tracked.request.key, self._queries.asked_at
         accounted_jobs = None if tracked.unaccounted_at == asked_at else self.accounted_jobs({key: tracked})
@@ -150,7 +152,7 @@ class Submissions:
             return UNACCOUNTED
         if accounted_jobs is None and asked_at < (tracked.unconfirmed_since or 0.0) + self._queries.absence_grace_s():
             tracked.unaccounted_at = asked_at
-            raise LaunchPostponed(f"nobody knows yet whether Slurm accepted {key}: its accounting does not answer")
+            raise LaunchPostponed(f"it is not known yet whether Slurm accepted {key}: its accounting does not answer")
         return None
 
     def _submit(self, tracked: TrackedJob) -> str:
@@ -165,7 +167,9 @@ class Submissions:
             self._write(request)
             submission = self._slurm.submit(request)
             if submission.status in (SubmitStatus.ACCEPTED, SubmitStatus.UNCONFIRMED):
-                self._note(f"{tracked.request.label} may run on {compress(avoided)} again: too few others are left")
+                self._note(
+                    f"{tracked.request.label} may run on {compress(avoided)} again: too few other nodes are left"
+                )
         if submission.status is SubmitStatus.ACCEPTED and submission.job_id is not None:
             return self._accepted(tracked, submission.job_id)
         if submission.status is SubmitStatus.REFUSED:
@@ -174,7 +178,7 @@ class Submissions:
             raise self._postpone(submission.message)
         tracked.unconfirmed_since = self._slurm.monotonic()
         self._postpone(submission.message)  # the others would wait as long, and add up to more than a lease lasts
-        raise LaunchPostponed(f"no answer from Slurm about {request.name}, looking for it: {submission.message}")
+        raise LaunchPostponed(f"no answer from Slurm about {request.name}, searching for it: {submission.message}")
 
     def _accepted(self, tracked: TrackedJob, job_id: str) -> str:
         self._back_off_s = 0.0
@@ -185,17 +189,17 @@ class Submissions:
         return job_id
 
     def _postpone(self, message: str) -> LaunchPostponed:
-        """Nobody submits for a while, longer each time: every further attempt would be told the same."""
+        """Delay all submissions, longer each time: further ones would fail as well."""
         self._back_off_s = min(_LONGEST_BACK_OFF_S, max(_FIRST_BACK_OFF_S, 2 * self._back_off_s))
         self._submit_again_at = self._slurm.monotonic() + self._back_off_s
-        self._postponed = f"Slurm takes no more jobs just now: {message}"
+        self._postponed = f"Slurm accepts no more jobs at present: {message}"
         return LaunchPostponed(self._postponed)
 
     # -- after a crash
 
     def adopt(self, requests: Mapping[str, JobIntent]) -> dict[str, str]:
-        """Takes over what the journal knows by id; what was perhaps submitted without an answer is looked for first."""
-        remembered = self._handover.take()
+        """Take over attempts by their recorded ids; submissions without an answer are searched for by name."""
+        remembered = self._handover.load()
         for key, request in requests.items():
             self.tracked[key] = self._adopted(request, remembered.get(key))
         if any(tracked.unconfirmed_since is not None for tracked in self.tracked.values()):
@@ -207,7 +211,7 @@ class Submissions:
         return {key: tracked.job_id for key, tracked in self.tracked.items() if tracked.job_id is not None}
 
     def _adopted(self, request: JobIntent, known: HandoverEntry | None) -> TrackedJob:
-        """As the last driver left it; where that one left no word, a submission is in doubt from now on."""
+        """Restore the last driver's state; without it, an unanswered submission is unconfirmed from now on."""
         job, now = self._make(request, self._options), self._slurm.monotonic()
         tracked = TrackedJob(request, job, request.job_id, is_described=False, restart=request.restart)
         if known is not None:
@@ -222,12 +226,12 @@ class Submissions:
             tracked.unconfirmed_since = now
         return tracked
 
-    def leave(self) -> None:
-        """Tell the next driver what is known of attempts that have not ended, as far as this one knows."""
+    def save(self) -> None:
+        """Save the state of open attempts for the next driver."""
         open_ones = {
             key: tracked for key, tracked in self.tracked.items() if tracked.status.liveness is not Liveness.ENDED
         }
-        self._handover.leave({key: self._handover_entry(tracked) for key, tracked in open_ones.items()})
+        self._handover.save({key: self._handover_entry(tracked) for key, tracked in open_ones.items()})
 
     def _handover_entry(self, tracked: TrackedJob) -> HandoverEntry:
         now, unconfirmed_since = self._slurm.monotonic(), tracked.unconfirmed_since
@@ -249,9 +253,9 @@ class Submissions:
     # -- whose job it is
 
     def job_of(self, tracked: TrackedJob) -> JobSnapshot | None:
-        """The attempt's job in the last answer; a younger twin, from a submission that was repeated, is cancelled.
+        """Return the attempt's job in the last answer; a running job comes before a pending one, then the oldest.
 
-        One that runs stays, whatever still waits.
+        A duplicate, from a repeated submission, is cancelled.
         """
         jobs = self.jobs_of([tracked])
         alive = sorted(
@@ -264,7 +268,7 @@ class Submissions:
         return min(jobs, key=lambda job: (job.job_id != tracked.job_id, submission_order(job)), default=None)
 
     def jobs_of(self, attempts: Iterable[TrackedJob]) -> list[JobSnapshot]:
-        """All jobs of these attempts in the last answer, twins included; none while Slurm is silent."""
+        """Return all jobs of these attempts in the last answer, duplicates included; [] while Slurm does not answer."""
         answer = self._queries.answer
         if answer is None:
             return []
@@ -272,14 +276,14 @@ class Submissions:
         return [job for tracked, job in found if self.is_job_of(tracked, job)]
 
     def named(self) -> list[TrackedJob]:
-        """The attempts that have a job of their name in the last answer."""
+        """Return the attempts with a job of their name in the last answer."""
         answer = self._queries.answer
         return [] if answer is None else [self.tracked[name] for name in answer.by_name if name in self.tracked]
 
     def is_job_of(self, tracked: TrackedJob, job: JobSnapshot) -> bool:
-        """Name, user and time of submission: ids are given out again after a controller lost its records.
+        """Compare name, user and submit time: ids are reused after a controller lost its records.
 
-        A refused submission may leave the record of a job that failed without ever having a node; it is none of ours.
+        A refused submission may leave the record of a failed job that never had a node; it is ignored.
         """
         if job.state is JobState.FAILED and not job.nodes and job.job_id != tracked.job_id:
             return False
@@ -288,14 +292,13 @@ class Submissions:
         return job.name == tracked.request.key and job.user == self._slurm.user and not is_too_old
 
     def accounted_jobs(self, attempts: Mapping[str, TrackedJob]) -> tuple[JobSnapshot, ...] | None:
-        """What accounting says of these attempts' jobs, as `SlurmQueries.accounted_jobs`."""
+        """Return the accounting records of these attempts' jobs, as `SlurmQueries.accounted_jobs`."""
         known = [tracked.request.submitted_at for tracked in attempts.values()]
         since = min((at for at in known if at is not None), default=0.0) - CLOCK_SKEW_S
         return self._queries.accounted_jobs(attempts, since)
 
     def cancel(self, jobs: list[JobSnapshot]) -> set[str]:
-        """One scancel for all of them; ids of those that may live on, of which it is asked again while an answer shows
-        them."""
+        """Cancel all with one scancel; return ids of those that may still be alive."""
         try:
             return self._slurm.cancel(jobs)
         except SlurmUnreachable:
@@ -303,6 +306,6 @@ class Submissions:
 
 
 def submission_order(job: JobSnapshot) -> tuple[float, int]:
-    """What sorts jobs from the oldest to the youngest."""
+    """Sort key from the oldest job to the newest."""
     digits = "".join(c for c in job.job_id if c.isdigit())
     return (job.submitted_at or 0.0, int(digits or 0))

@@ -102,7 +102,7 @@ class PilotPool:
             self._remember_job(pilot)
             self._list(pilot)
         self._search = search
-        self.look()
+        self.refresh()
         return True
 
     def _found(self, search: SearchFolder, folder: PilotFolder) -> Pilot | None:
@@ -123,7 +123,7 @@ class PilotPool:
 
     # -- watching
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Take what Slurm says of their jobs and what lies in their folders."""
         alive = [pilot for pilot in self.known if not pilot.is_over]
         statuses = self._monitor.poll([pilot.key for pilot in alive if pilot.job_id is not None])
@@ -135,9 +135,9 @@ class PilotPool:
             with suppress(OSError):
                 self._list(pilot)
                 self._cancel_unstarted(pilot)
-            self._take_hint(pilot)
+            self._poll_on_hint(pilot)
             if pilot.is_over:
-                self._note_the_end(pilot)
+                self._record_end(pilot)
 
     def _find(self, pilot: Pilot) -> None:
         """Take the id of one whose submission nobody answered, once Slurm shows it."""
@@ -158,7 +158,7 @@ class PilotPool:
         if heartbeat is not None and heartbeat != pilot.heartbeat:
             pilot.heartbeat, pilot.heartbeat_at = heartbeat, self._slurm.monotonic()
 
-    def _take_hint(self, pilot: Pilot) -> None:
+    def _poll_on_hint(self, pilot: Pilot) -> None:
         """Ask Slurm soon where the folder tells that the job has started, or is about to end: each once."""
         hints = (pilot.heartbeat_at is not None) + (pilot.is_draining and not pilot.live)
         if hints > pilot.hints:
@@ -174,7 +174,7 @@ class PilotPool:
             pilot.startup_timed_out = True
             self._note(f"pilot {pilot.folder.name} is cancelled: {startup_timeout_reason(pilot)}")
 
-    def _note_the_end(self, pilot: Pilot) -> None:
+    def _record_end(self, pilot: Pilot) -> None:
         with suppress(OSError):
             write_json(pilot.folder.job_end, {"schema": PILOT_SCHEMA, **status_to_json(pilot.status)})
         if pilot.status.failed and not (pilot.is_draining or pilot.startup_timed_out):
@@ -194,7 +194,7 @@ class PilotPool:
             pilot.job_id = self._submissions.launch(pilot_request(pilot))
         except LaunchRefused:
             pilot.status = LaunchStatus(Liveness.ENDED, detail=_NEVER_SUBMITTED)
-            self._note_the_end(pilot)
+            self._record_end(pilot)
             raise
         self._remember_job(pilot)
         size = f"{plural(pilot.plan.num_nodes, 'node')} for {plural(limit_min(pilot.plan.time_limit_s), 'minute')}"
@@ -317,7 +317,7 @@ class PilotPool:
     def release(self) -> bool:
         """As `Launcher.release`. An agent that lives ends within a second; one that does not is cancelled, as a pilot
         that waits is."""
-        self.look()
+        self.refresh()
         left = [pilot for pilot in self.known if self._may_live(pilot)]
         now = self._slurm.monotonic()
         self._releasing_since = now if self._releasing_since is None else self._releasing_since
@@ -349,10 +349,10 @@ class PilotPool:
         self._queries.refresh_in(_HINT_S)
         return self._submissions.cancel(jobs) if jobs else set()
 
-    def may_come(self, pilot: Pilot) -> bool:
+    def may_be_submitted(self, pilot: Pilot) -> bool:
         """Whether nobody can tell just now if it was ever submitted."""
         return pilot.job_id is None and not pilot.is_over and self._queries.answer is None
 
-    def leave(self) -> None:
+    def save(self) -> None:
         """Tell the next driver what is known."""
-        self._submissions.leave()
+        self._submissions.save()

@@ -48,7 +48,6 @@ from trials.pilot.files import StepFileKind, StepRequest, write
 from trials.trial import FailureReason
 
 _CANCEL_WAIT_S = 15.0
-_MAX_ITERATION_INTERVAL_S = 2.0  # the steps' files tell at once what Slurm is asked about every half minute
 _LOOK_S = 0.2
 
 
@@ -79,12 +78,11 @@ class SlurmPilotLauncher(Launcher):
         self._sleep = sleep
         self._note = note
         self._search = None if handover is None else SearchFolder(handover.parent)
-        told = HandoverFile(handover, slurm.monotonic, slurm.now)
-        self._pilots = PilotPool(slurm, options, rules, SlurmQueries(slurm, backoff, jobs), work_left, note, told)
+        queries = SlurmQueries(slurm, backoff, jobs)
+        self.iteration_interval_s = queries.iteration_interval_s(self.iteration_interval_s)
+        handover_file = HandoverFile(handover, slurm.monotonic, slurm.now)
+        self._pilots = PilotPool(slurm, options, rules, queries, work_left, note, handover_file)
         self._steps: dict[str, Step] = {}
-        self.iteration_interval_s = min(
-            _MAX_ITERATION_INTERVAL_S, max(self.iteration_interval_s, backoff.interval_s / 15)
-        )
         self._monitor = StepMonitor(slurm, self._pilots, rules, note)
 
     # -- launching
@@ -104,7 +102,7 @@ class SlurmPilotLauncher(Launcher):
         for key, request in requests.items():
             self._open(_search_of(request))
             handed_to = [p for p in self._pilots.known if request.label in p.live | p.ends]
-            waits_for = self._waits_for(request)
+            waits_for = self._adopted_pilot(request)
             if not handed_to and waits_for is None and request.job_id is None:
                 continue
             step = self._steps[key] = Step(request, waits_for=waits_for)
@@ -116,7 +114,7 @@ class SlurmPilotLauncher(Launcher):
             adopted[key] = step.status.job_id or (pilot and pilot.job_id) or request.job_id or ""
         return adopted
 
-    def _waits_for(self, request: LaunchRequest) -> Pilot | None:
+    def _adopted_pilot(self, request: LaunchRequest) -> Pilot | None:
         """The pilot with which an earlier driver let it end, or of which it told it, or which it perhaps asked for on
         its behalf and could not say so any more: who else would pay for that?"""
         known = [pilot for pilot in self._pilots.known if request.label in pilot.shares]
@@ -168,7 +166,7 @@ class SlurmPilotLauncher(Launcher):
             try:
                 pilot = step.waits_for = self._pilot_of(step)
                 step.status = LaunchStatus(Liveness.ALIVE, detail=self._wait_reason(pilot), job_id=pilot.job_id)
-                if pilot.accepts_steps and pilot.key not in full and not self._hand_over(step, pilot):
+                if pilot.accepts_steps and pilot.key not in full and not self._submit_step(step, pilot):
                     full.add(pilot.key)
             except LaunchRefused as refusal:
                 step.status = LaunchStatus(Liveness.ENDED, reason=FailureReason.LAUNCH_FAILURE, detail=str(refusal))
@@ -198,12 +196,12 @@ class SlurmPilotLauncher(Launcher):
 
     def _pilot_of(self, step: Step) -> Pilot:
         """The pilot that it waits for from now on; raises as `Launcher.launch` does."""
-        if (pilot := self._pilot_that_ends_first(step)) is not None:
+        if (pilot := self._draining_pilot(step)) is not None:
             return pilot
         found = self._pilot_for(step.request)  # which may let go the one that it waits for
-        return found or self._pilot_that_ends_first(step) or self._pilots.submit(step.request)
+        return found or self._draining_pilot(step) or self._pilots.submit(step.request)
 
-    def _pilot_that_ends_first(self, step: Step) -> Pilot | None:
+    def _draining_pilot(self, step: Step) -> Pilot | None:
         """The pilot it waits for, where that takes no more steps and nothing was begun in it: its end, which tells what
         is to be paid, is waited for before another is asked for."""
         pilot = step.waits_for
@@ -224,7 +222,7 @@ class SlurmPilotLauncher(Launcher):
             )
         return "Resources"
 
-    def _hand_over(self, step: Step, pilot: Pilot) -> bool:
+    def _submit_step(self, step: Step, pilot: Pilot) -> bool:
         """False where too few nodes are free just now."""
         request, label = step.request, step.request.label
         busy = {
@@ -248,7 +246,7 @@ class SlurmPilotLauncher(Launcher):
         self._monitor.folders.call(str(request.folder.path), partial(write_job_files, job))
         step.pilot, step.nodes = pilot, nodes  # from here on it may run, whatever the next line says
         pilot.step_files.setdefault(label, set()).add(StepFileKind.REQUESTED)
-        self._monitor.in_time(pilot, partial(write, pilot.folder.step_file(label, StepFileKind.REQUESTED), asked))
+        self._monitor.with_timeout(pilot, partial(write, pilot.folder.step_file(label, StepFileKind.REQUESTED), asked))
         step.status = live_step_status(pilot.job_id, nodes, None)
         return True
 
@@ -260,13 +258,13 @@ class SlurmPilotLauncher(Launcher):
     # -- watching
 
     def poll(self, keys: Iterable[str]) -> dict[str, LaunchStatus]:
-        self._look()
+        self._refresh()
         self._end_unstarted()
         self._assign_steps()
         return {key: self._steps[key].status if key in self._steps else LaunchStatus(Liveness.UNKNOWN) for key in keys}
 
-    def _look(self) -> None:
-        self._pilots.look()
+    def _refresh(self) -> None:
+        self._pilots.refresh()
         for step in self._steps.values():
             if not step.is_over:
                 self._monitor.read(step)
@@ -277,12 +275,12 @@ class SlurmPilotLauncher(Launcher):
         wanted = {key: self._steps[key] for key in keys if key in self._steps}
         for step in wanted.values():
             step.cancelled = True
-            self._begin_to_cancel(step)
+            self._request_cancel(step)
         self._drain_unwanted()
         self._end_unstarted()
         deadline = self._slurm.monotonic() + _CANCEL_WAIT_S
         while left := {key for key, step in wanted.items() if not step.is_over}:
-            self._look()
+            self._refresh()
             self._end_unstarted()
             if self._slurm.monotonic() >= deadline:
                 break
@@ -291,17 +289,17 @@ class SlurmPilotLauncher(Launcher):
         self._cancel_silent([wanted[key] for key in left])
         return left
 
-    def _begin_to_cancel(self, step: Step) -> None:
+    def _request_cancel(self, step: Step) -> None:
         """What no agent has claimed never runs; of the rest the agent is told."""
         pilot, label = step.pilot, step.request.label
         if pilot is None or step.is_over:
             return
         with suppress(OSError):
-            if self._monitor.in_time(pilot, partial(pilot.folder.take, label, StepFileKind.WITHDRAWN)):
+            if self._monitor.with_timeout(pilot, partial(pilot.folder.take, label, StepFileKind.WITHDRAWN)):
                 pilot.step_files.setdefault(label, set()).add(StepFileKind.WITHDRAWN)
                 step.pilot, step.nodes, step.waits_for = None, (), pilot
             else:
-                self._monitor.in_time(pilot, pilot.folder.step_file(label, StepFileKind.CANCEL).touch)
+                self._monitor.with_timeout(pilot, pilot.folder.step_file(label, StepFileKind.CANCEL).touch)
 
     def _drain_unwanted(self) -> None:
         """Pilots that have begun nothing, and that nobody waits for any more: no step would pay what they hold."""
@@ -376,14 +374,14 @@ class SlurmPilotLauncher(Launcher):
             self._open(self._search)
         left = [pilot for pilot in self._pilots.known if not pilot.is_over]
         unreached = self._drain_all(left)
-        return [pilot.key for pilot in left if pilot.job_id in unreached or self._pilots.may_come(pilot)]
+        return [pilot.key for pilot in left if pilot.job_id in unreached or self._pilots.may_be_submitted(pilot)]
 
     def close(self) -> None:
         """Pilots that nothing runs in and nothing waits for end now; the others end by themselves once they are idle,
         unless the next driver has more for them."""
         if all(step.is_over or step.cancelled or step.pilot is not None for step in self._steps.values()):
             self._drain_all([pilot for pilot in self._pilots.known if not (pilot.is_over or pilot.live)])
-        self._pilots.leave()
+        self._pilots.save()
 
     def _drain_all(self, pilots: list[Pilot]) -> set[str]:
         """Ids of those that may live on."""

@@ -84,16 +84,16 @@ class StepMonitor:
             if step.pilot is not None:
                 step.status = self._status_of(step, step.pilot)
         except (OSError, ValueError, TypeError) as error:
-            step.status = LaunchStatus(Liveness.UNKNOWN, detail=f"its pilot's folder does not answer: {error}")
+            step.status = LaunchStatus(Liveness.UNKNOWN, detail=f"its pilot's folder cannot be read: {error}")
         if step.is_over and step.nodes:
             self._note_suspects(step)
 
     def _status_of(self, step: Step, pilot: Pilot) -> LaunchStatus:
         step_files, label, request = step.step_files, step.request.label, step.request
         if step.start is None and StepFileKind.STARTED in step_files:
-            step.start = self.in_time(pilot, partial(pilot.folder.start, label))
+            step.start = self.with_timeout(pilot, partial(pilot.folder.start, label))
         if StepFileKind.ENDED in step_files:
-            end = self.in_time(pilot, partial(pilot.folder.end, label))
+            end = self.with_timeout(pilot, partial(pilot.folder.end, label))
             if end.reason is not StepEndReason.INTERRUPTED:
                 return ended_step_status(request, pilot.job_id, step.nodes, end)
             if pilot.is_over:
@@ -109,7 +109,7 @@ class StepMonitor:
     def _status_without_report(self, step: Step, pilot: Pilot) -> LaunchStatus:
         """The pilot is over: what it never began is taken back, what it began has ended with it."""
         label = step.request.label
-        if StepFileKind.CLAIMED not in step.step_files and self.in_time(
+        if StepFileKind.CLAIMED not in step.step_files and self.with_timeout(
             pilot, partial(pilot.folder.take, label, StepFileKind.WITHDRAWN)
         ):
             pilot.step_files[label].add(StepFileKind.WITHDRAWN)
@@ -131,5 +131,5 @@ class StepMonitor:
                 self.suspects |= new
                 self._note(f"{', '.join(sorted(new))}: taken last from now on, after {step.request.label}")
 
-    def in_time(self, pilot: Pilot, work: Callable[[], T]) -> T:
+    def with_timeout(self, pilot: Pilot, work: Callable[[], T]) -> T:
         return self.folders.call(str(pilot.folder.path), work)

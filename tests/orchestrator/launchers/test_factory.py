@@ -36,7 +36,7 @@ def test_under_slurm_the_lease_is_kept_before_every_command(tmp_path: Path, monk
     monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
     kept: list[None] = []
     keep = lambda: kept.append(None)  # noqa: E731
-    launcher, _ = make_launcher(section(kind="slurm"), parallel_trials=1, cluster=ONE_NODE, keep=keep)
+    launcher, _ = make_launcher(section(kind="slurm"), parallel_trials=1, cluster=ONE_NODE, before_command=keep)
     assert len(kept) == 2, "the configuration was asked for, and that of the partitions"
     launcher.poll([])
     assert len(kept) == 3

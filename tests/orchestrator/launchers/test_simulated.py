@@ -131,7 +131,7 @@ def test_the_clock_stops_at_each_change_and_else_goes_on_as_asked(tmp_path: Path
 
 
 def test_a_layout_the_table_does_not_know_stops_the_search(tmp_path: Path) -> None:
-    with pytest.raises(LaunchRefused, match=r"no row of .*ga4.* the 1 layouts"):
+    with pytest.raises(LaunchRefused, match=r"no row of .*ga4.* its 1 layouts"):
         SimulatedLauncher([ROW]).launch(request_for(tmp_path, OTHER))
 
 

@@ -222,7 +222,7 @@ def test_an_interrupt_cancels_the_run_in_flight(loaded, tmp_path):
 def waiting(*seen: LaunchStatus) -> ScriptedLauncher:
     """Takes no job at first, and has the one it took seen like this before it is measured."""
     launcher = in_turn(0.1, seen=seen)
-    launcher.meets[:0] = [LaunchPostponed("Slurm takes no more jobs just now")] * 3
+    launcher.meets[:0] = [LaunchPostponed("Slurm accepts no more jobs at present")] * 3
     return launcher
 
 
@@ -237,7 +237,7 @@ def test_what_a_run_waits_for_is_said_once(loaded, tmp_path):
     result = replayed(loaded, waiting(*seen), tmp_path, ReplayRules(repeats=1), watcher=ReplayCallbacks(notes.append))
     assert result.verdict is ReplayVerdict.REPRODUCED
     assert notes == [
-        "Slurm takes no more jobs just now",
+        "Slurm accepts no more jobs at present",
         "t0001.a1 waits: Resources",
         "t0001.a1 waits: PartitionDown",
         "t0001.a1 is unreachable: Slurm does not answer",

@@ -274,7 +274,7 @@ def test_a_sites_profile_is_held_against_the_live_cluster(tmp_path, slurm):
     assert [level for level, _ in found] == [Level.WARNING, Level.WARNING, Level.NOTE, Level.NOTE]
     assert "is said to give a job 2 nodes, Slurm says no limit" in found[0][1]
     assert "said to have 16 CPUs of a node, Slurm counts 8" in found[1][1]
-    assert "verified by nobody" in found[2][1]
+    assert "not verified" in found[2][1]
     assert "second Tuesday" in found[3][1]
     slurm.partition_limits["main"] = replace(MAIN, max_time_s=14400.0, max_nodes=2)
     (tmp_path / "ada.toml").write_text(PROFILE.replace("usable_cpus = 16", "usable_cpus = 8"))

@@ -110,7 +110,7 @@ def test_gpus_are_dealt_to_slots_and_never_shared() -> None:
 
 
 def test_too_few_gpus_are_refused_with_all_numbers() -> None:
-    with pytest.raises(InputError, match=r"2 parallel trials x 2 GPUs = 4 GPUs, this machine shows 3"):
+    with pytest.raises(InputError, match=r"2 parallel trials x 2 GPUs = 4 GPUs, but 3 are visible on this machine"):
         local_slots(Cluster(H100, 2, 1), 2, {"CUDA_VISIBLE_DEVICES": "0,1,2"})
 
 

@@ -7,7 +7,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from orchestrator.launchers.ray.runtime import _keep_private
+from orchestrator.launchers.ray.runtime import _secure_loopback
 
 
 @pytest.mark.security("ray")
@@ -21,7 +21,7 @@ def test_a_ray_of_our_own_has_a_token_that_is_made_anew_each_time_whatever_the_s
         monkeypatch.setenv("RAY_AUTH_TOKEN", of_the_shell)
     tokens = []
     for _ in range(2):
-        _keep_private(MagicMock())
+        _secure_loopback(MagicMock())
         tokens.append(os.environ["RAY_AUTH_TOKEN"])
     assert len({of_the_shell, *tokens}) == 3
     assert all(len(token) == 64 for token in tokens)

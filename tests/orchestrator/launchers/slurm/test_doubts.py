@@ -94,7 +94,7 @@ def test_settings_that_cannot_be_had_are_no_reason_to_guess_what_a_job_may_cost(
     known = bench.launcher.longest_s(600.0)
     bench.cluster.controller_down(60.0)
     anew = bench.new_launcher()
-    with pytest.raises(LaunchPostponed, match="does not tell its settings"):
+    with pytest.raises(LaunchPostponed, match="does not report its settings"):
         anew.longest_s(600.0)
     bench.cluster.advance(60.0)
     assert anew.longest_s(600.0) == known == 600 + 60 + FAKE_SETTINGS.kill_wait_s

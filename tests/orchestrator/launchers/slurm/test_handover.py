@@ -25,12 +25,12 @@ KNOWN = HandoverEntry(
 
 def left(path: Path, monotonic: float = 1000.0, utc: float = 5000.0) -> Path:
     """A file that a driver left at this moment."""
-    HandoverFile(path, lambda: monotonic, lambda: utc).leave({KEY: KNOWN})
+    HandoverFile(path, lambda: monotonic, lambda: utc).save({KEY: KNOWN})
     return path
 
 
 def found(path: Path, monotonic: float, utc: float) -> dict[str, HandoverEntry]:
-    return HandoverFile(path, lambda: monotonic, lambda: utc).take()
+    return HandoverFile(path, lambda: monotonic, lambda: utc).load()
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ def test_a_busy_slurm_is_left_alone_longer_each_time_by_all_attempts(bench):
     requests = [bench.request(trial) for trial in ("t0001", "t0002")]
     for _ in range(2 * 1500):
         for request in requests:
-            with pytest.raises(LaunchPostponed, match="Slurm takes no more jobs just now"):
+            with pytest.raises(LaunchPostponed, match="Slurm accepts no more jobs at present"):
                 bench.launcher.launch(request)
         bench.cluster.advance(0.5)
     waits = [later - earlier for earlier, later in itertools.pairwise(bench.asked["submit"])]
@@ -86,7 +86,7 @@ def test_nodes_to_keep_away_from_are_used_all_the_same_where_too_few_are_left(be
     refused, accepted = bench.cluster.jobs()
     assert (refused.reason, accepted.job_id, accepted.state) == ("BadConstraints", job_id, JobState.RUNNING)
     assert "--exclude" not in (request.folder.path / "job.sh").read_text()
-    assert bench.notes == ["t0001.a1 may run on n[1-4] again: too few others are left"]
+    assert bench.notes == ["t0001.a1 may run on n[1-4] again: too few other nodes are left"]
 
 
 def test_nodes_to_keep_away_from_are_kept_away_from_where_enough_are_left(bench):
@@ -118,7 +118,7 @@ def test_the_record_that_a_refusal_left_is_not_taken_for_the_attempts_job(bench)
     with pytest.raises(LaunchPostponed, match="no answer from Slurm"):
         bench.launcher.launch(request)
     bench.cluster.advance(CONFIRM_WINDOW_S / 2)
-    with pytest.raises(LaunchPostponed, match="looking for it by its name"):
+    with pytest.raises(LaunchPostponed, match="searching for it by its name"):
         bench.launcher.launch(request)
     bench.cluster.advance(CONFIRM_WINDOW_S)
     job_id = bench.launcher.launch(request)

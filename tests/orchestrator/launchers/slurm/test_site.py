@@ -209,7 +209,7 @@ def test_more_cpus_than_a_node_has_for_jobs_are_refused(tmp_path, cpus, gpus):
     assert (problem.code, problem.key, problem.value) == ("usable_cpus", "launcher.slurm.cpus_per_task", cpus)
     assert problem.line == FIRST_LINE + 1
     assert f"{cpus} x {gpus} ranks of a node = {cpus * gpus} CPUs" in problem.message
-    assert problem.rule == "jobs may have 56 CPUs of a node, as site lumi has it"
+    assert problem.rule == "jobs may use 56 CPUs of a node, by the profile of site lumi"
     assert problem.fix
     assert loaded(tmp_path, "site: lumi", "cpus_per_task: 7", gpus=8)
 
@@ -220,7 +220,7 @@ def test_more_cpus_than_a_node_has_for_jobs_are_refused(tmp_path, cpus, gpus):
 def test_a_search_is_told_what_its_site_is_and_where_its_jobs_go_beyond_it(tmp_path):
     slurm = loaded(tmp_path, "site: lumi", "partition: dev-g").launcher.slurm
     first, *others = site_remarks(slurm, num_nodes=64, time_limit_s=600.0, jobs=4)
-    assert first == "site lumi: LUMI-G (CSC); what users report, read 2026-11-22, verified by nobody (docs/sites.md)"
+    assert first == "site lumi: LUMI-G (CSC): community profile, read 2026-11-22, not verified (docs/sites.md)"
     assert others[:3] == [
         "site lumi: dev-g allows 32 nodes per job, 64 requested",
         "site lumi: dev-g allows 1 running jobs per user, 4 requested",
