@@ -37,8 +37,8 @@ def test_a_training_script_that_is_no_file_is_refused(desk: Desk, script):
     ("content", "mode", "words"),
     [
         (b"#!/bin/sh\r\necho\r\n", 0o755, "Windows line ends"),
-        (b"echo\n", 0o755, "names no interpreter"),
-        (b"", 0o755, "names no interpreter"),
+        (b"echo\n", 0o755, "without an interpreter line"),
+        (b"", 0o755, "without an interpreter line"),
         (b"#!/bin/sh\necho\n", 0o644, "no program"),
     ],
 )

@@ -125,7 +125,7 @@ def test_code_that_changed_since_the_search_began_is_said_and_nothing_is_launche
     before = folder.journal.read_bytes()
     capfd.readouterr()
     assert run(["resume", str(folder.path), "--ledger", f"sqlite:///{tmp_path}/other.db"]) == 2
-    assert "is not the code this search began with" in capfd.readouterr().err
+    assert "has changed since the search was created" in capfd.readouterr().err
     assert b"attempt_submitted" not in folder.journal.read_bytes().removeprefix(before)
 
 

@@ -99,7 +99,7 @@ def test_what_would_be_refused_again_is_told_so(search):
     (search.code / "trials" / "text.py").write_text("changed = True")
     result = turn_of(search).run()
     assert result.end is DriverExit.REFUSED
-    assert "is not the code this search began with" in result.detail
+    assert "has changed since the search was created" in result.detail
     assert result.detail in search.driver_log.read_text()
 
 
