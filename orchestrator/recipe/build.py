@@ -1,4 +1,4 @@
-"""From a search's record to the recipe of one of its trials: pure."""
+"""Builds the recipe of a trial from its search's record. Pure."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ MAX_COMPARED = 50
 
 @dataclass(frozen=True)
 class RecipeSource:
-    """What a recipe is made from.
+    """Input of a recipe.
 
-    `trial` and `baseline`, the layout run today, are as the ranking has them: one a layout, measured over all its runs.
-    `spec` is the one the trial's last attempt ran by.
+    `trial` and `baseline` come from the ranking, which merges the runs of a layout. `spec` is the one of the trial's
+    last attempt.
     """
 
     search: SearchRecord
@@ -44,7 +44,7 @@ class RecipeSource:
 
     @property
     def outcome(self) -> Outcome:
-        """What the trial measured; ValueError when it measured nothing."""
+        """Outcome of the trial's last attempt; ValueError without a measurement."""
         last = self.trial.last_attempt
         if self.trial.measured is None or last is None or last.outcome is None:
             raise ValueError(f"trial {self.trial.trial} is {self.trial.state}: there is nothing to make a recipe of")
@@ -57,7 +57,7 @@ class RecipeSource:
 
     @property
     def python(self) -> str:
-        """The interpreter that was measured."""
+        """Interpreter that ran the trial."""
         return self.outcome.fingerprint.get("executable", "python3")
 
     @property
@@ -80,7 +80,7 @@ class RecipeSource:
 
     @property
     def others(self) -> list[Trial]:
-        """What was measured beside: the layout run today first, also when it is this one, then the fastest first."""
+        """Other measured layouts, fastest first, after the baseline, which is listed even if it is this layout."""
         key = self.trial.layout.key
         others = [t for t in self.ranking.ordered if t.layout.key != key or t == self.baseline]
         return sorted(others, key=lambda t: not self.is_baseline(t))
@@ -90,7 +90,7 @@ class RecipeSource:
 
 
 def build_recipe(source: RecipeSource, created_at: str, parlay_version: str, files: Mapping[str, str]) -> Recipe:
-    """The recipe; `files` maps the name of each file beside recipe.yaml to its SHA-256."""
+    """Build the recipe; `files` maps each file that recipe.yaml holds a checksum of to its SHA-256."""
     trial, spec, outcome = source.trial, source.spec, source.outcome
     return Recipe(
         created_at=created_at,
@@ -120,7 +120,7 @@ def build_recipe(source: RecipeSource, created_at: str, parlay_version: str, fil
 
 
 def evidence(source: RecipeSource) -> dict[str, Any]:
-    """evidence.json: every measurement of the layout with its raw step times, and how every other trial ended."""
+    """Content of evidence.json: every run of the layout with its raw step times, and the end of every other trial."""
     runs = source.runs
     measured = {trial.trial for trial, _, _ in runs}
     return {
@@ -133,7 +133,7 @@ def evidence(source: RecipeSource) -> dict[str, Any]:
 
 
 def _printable(value: Any) -> Any:
-    """The same data with every control character in a text shown as a space: a recipe is read in terminals."""
+    """The same data with control characters in texts replaced by spaces: a recipe is read in terminals."""
     if isinstance(value, Mapping):
         return {_printable(key): _printable(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -148,7 +148,7 @@ def _is_best(source: RecipeSource) -> bool:
 
 
 def _choice(source: RecipeSource) -> dict[str, Any]:
-    """Why this layout is the best of the search, and what it could not be told from."""
+    """Recipe fields about the choice of this layout: ties, verdict, reason, fastest layout and Pareto front."""
     if not _is_best(source):
         return {"ties": ()}
     ranking = source.ranking
@@ -169,7 +169,7 @@ def _verdict(source: RecipeSource) -> SearchVerdict:
 
 
 def _run(trial: Trial, attempt: Attempt, outcome: Outcome) -> dict[str, Any]:
-    """Where one measurement was made, and its median step time with the 95 % interval, seconds."""
+    """One run: its trial, job and nodes, and its median step time with the 95 % interval, seconds."""
     measured = outcome.measured
     times = {name: measured.get(name) for name in ("step_time_s", "step_time_low_s", "step_time_high_s")}
     return {
@@ -230,7 +230,7 @@ def _caveats(source: RecipeSource) -> Iterator[str]:
 
 
 def _room(source: RecipeSource) -> Iterator[str]:
-    """What is left free, where some has to be, and what was not chosen for leaving less."""
+    """Memory that stays free, if headroom is required, and the layouts that were passed over for leaving less."""
     headroom, ranking = source.ranking.headroom, source.ranking
     if headroom is None:
         return

@@ -1,6 +1,6 @@
-"""The layout in the words of every trainer that can run it, beside recipe.yaml. Pure.
+"""Exports: the layout as arguments or configuration files of every trainer that can run it. Pure.
 
-Each trainer's words come from trials/trainers, where its trials get them too.
+The rendering of each trainer is in trials/trainers, which its trials use too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from trials.trainers.plain_yaml import plain_yaml
 from trials.trial import LowerStrEnum, TrialSpec
 
 GRADIENT_CLIPPING = 1.0
-"""The largest gradient norm in ds_config.json: what Parlay's own trainer uses."""
+"""Maximum gradient norm in ds_config.json, the same as in Parlay's own trainer."""
 TITLES = {
     "deepspeed": "DeepSpeed",
     "megatron-lm": "Megatron-LM",
@@ -42,14 +42,14 @@ TITLES = {
     "nanotron": "nanotron",
     "command": "the search's command",
 }
-"""The trainers of recipe.yaml's `exports` by their own names."""
+"""Display names of the trainers in recipe.yaml's `exports`."""
 
 _COMMAND_FILE = "command.txt"
 _TAKES_ARGUMENTS = ("megatron-lm", "megatron-deepspeed", "command")
 
 
 class ExportStatus(LowerStrEnum):
-    """Whether the trainer ran the layout, could run it, or cannot."""
+    """Relation of a trainer to the layout: it measured it, could run it, or cannot."""
 
     MEASURED = "measured"
     NOT_MEASURED = "not_measured"
@@ -64,10 +64,10 @@ STATUS_TEXT = {
 
 @dataclass(frozen=True)
 class Export:
-    """The layout for one trainer: `files` (name to text), and `start`, the line that trains with them.
+    """The layout for one trainer: `files` (name to text), and `start`, the command line that trains with them.
 
-    Of a layout that the trainer cannot run there is neither, but the rule it breaks and why. `replayed` is what a
-    replay with this trainer found, where it was not the one of the search (orchestrator/replay/note_in_recipe.py).
+    For a layout that the trainer cannot run, `rule` and `message` name the violated rule instead. `replayed` is the
+    result of a replay with this trainer, if another one measured the layout (orchestrator/replay/note_in_recipe.py).
     """
 
     trainer: str
@@ -92,20 +92,20 @@ class Export:
 
 
 def exports(spec: TrialSpec, python: str) -> list[Export]:
-    """The layout for every trainer, first the one that ran it; `python` is the interpreter that did."""
+    """The layout for every trainer, first the one that measured it with the interpreter `python`."""
     made = [_export(name, trainer, spec) for name, trainer in _TRAINERS.items()]
     return sorted([*made, *_commands(spec, python)], key=lambda export: export.status is not ExportStatus.MEASURED)
 
 
 def measured_trainer(spec: TrialSpec) -> str:
-    """The trainer that ran the trial; of Parlay's own the engine, which a table of measurements may name as well."""
+    """Trainer that ran the trial. For Parlay's own it is the engine, which a measured table may name as well."""
     kind = str(spec.trainer["kind"])
     return spec.layout.engine if kind == "parlay" else kind
 
 
 @dataclass(frozen=True)
 class _Trainer:
-    """How one trainer is told: as a layout of which engine, what it cannot run, its files and the line that starts."""
+    """Export of one trainer: the layout's engine, the check, the files and the command line."""
 
     engine: str
     problem: Callable[[Layout, ModelShape], Problem | None]
@@ -129,7 +129,7 @@ def _export(name: str, trainer: _Trainer, measured: TrialSpec) -> Export:
 
 
 def _why(problem: Problem) -> str:
-    """What was found, and the rule unless it is in the same words."""
+    """The problem's message, followed by its rule unless the message contains it."""
     rule = problem.rule or ""
     return problem.message if rule in problem.message else f"{problem.message}; {rule}"
 
@@ -137,13 +137,13 @@ def _why(problem: Problem) -> str:
 def _heading(name: str, status: ExportStatus, start: str, spec: TrialSpec) -> str:
     return (
         f"# {TITLES[name]}: layout, model and batch of {spec.search_id} {spec.trial}, {STATUS_TEXT[status]}.\n"
-        "# What it does not say is yours: data, tokenizer, optimizer, how long to train, where checkpoints go.\n"
+        "# You add the rest: data, tokenizer, optimizer, training length, checkpoint paths.\n"
         f"# {start}\n"
     )
 
 
 def _headed(file: str, text: str, heading: str) -> str:
-    """JSON has no comments."""
+    """Prepend the heading, except to JSON, which has no comments."""
     return text if file.endswith(".json") else heading + text
 
 
@@ -151,22 +151,22 @@ def _printable(text: str) -> str:
     return "".join(c if is_printable(c) else " " for c in text)
 
 
-# -- what the search's own trainer was told
+# -- the search's own trainer
 
 
 def _commands(spec: TrialSpec, python: str) -> list[Export]:
-    """command.txt: the words that started a rank, of a trainer that is told by words and ran the layout."""
+    """command.txt: the command line that started a rank, for a measured trainer that takes arguments."""
     kind = str(spec.trainer["kind"])
     if kind not in _TAKES_ARGUMENTS or any(engine_violations(spec.layout, spec.model, engines_of(kind))):
         return []
     words = invocation(replace(spec, layout=spec.layout.canonical()), python, ".").command
-    # Other kinds have a line of their own, with the same words.
+    # The other kinds have an export with the same arguments.
     start = f"{_ranks_of_torchrun(spec)} --no-python sh recipe/{_COMMAND_FILE}" if kind == "command" else None
     return [Export("command", ExportStatus.MEASURED, {_COMMAND_FILE: _shell_lines(words)}, start)]
 
 
 def _shell_lines(words: Iterable[str]) -> str:
-    """The words as a shell takes them, each option on a line of its own."""
+    """The arguments quoted for a shell, one option per line."""
     lines: list[list[str]] = []
     for word in words:
         if word.startswith("--") or not lines:
@@ -175,7 +175,7 @@ def _shell_lines(words: Iterable[str]) -> str:
     return " \\\n    ".join(shlex.join(line) for line in lines) + "\n"
 
 
-# -- every trainer's files, and the line that starts it in the folder that holds recipe/
+# -- every trainer's files, and the command line that starts it in the parent folder of recipe/
 
 
 def _deepspeed_files(spec: TrialSpec) -> dict[str, str]:
@@ -230,7 +230,7 @@ def _neox_files(spec: TrialSpec) -> dict[str, str]:
 
 
 def _neox_start(spec: TrialSpec) -> str:
-    """NeoX takes no key from two files: what a file of the user's has beside these is the rest."""
+    """GPT-NeoX refuses a key that is in two files, so the user's file holds only the other keys."""
     rest = "" if _own_template(spec, "gpt-neox") else " YOUR_OTHER_KEYS.yml"
     return f"python deepy.py {_own(spec, 'gpt-neox', 'train.py')} recipe/gpt_neox.yml{rest}"
 
@@ -245,13 +245,13 @@ def _nanotron_start(spec: TrialSpec) -> str:
 
 
 def _torchrun(spec: TrialSpec) -> str:
-    """What every node is given, with what Megatron-LM's core wants of CUDA."""
+    """torchrun's command line on every node, after the environment variables that Megatron core requires."""
     environment = "".join(f"{name}={value} " for name, value in environment_of(spec.layout).items())
     return environment + _ranks_of_torchrun(spec)
 
 
 def _ranks_of_torchrun(spec: TrialSpec) -> str:
-    """torchrun numbers ranks node by node, as trials do."""
+    """torchrun's command line. It numbers ranks node by node, as trials do."""
     nodes = "--standalone"
     if spec.num_nodes > 1:
         nodes = f'--nnodes {spec.num_nodes} --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port 29500'
@@ -267,14 +267,13 @@ def _words_of(file: str) -> str:
 
 
 def _megatron_lines(options: Iterable[Option]) -> str:
-    """An option a line; what a layout and a model say needs no quotes. Trials have no dropout; whoever wants some names
-    it after these, where Megatron takes the last."""
+    """One option per line; no value needs quotes. Dropout is 0 as in trials; a later option overrides it."""
     without_dropout = [["--" + name, value] for name, value in NO_DROPOUT.items()]
     return "".join(" ".join(option) + "\n" for option in [*options, *without_dropout])
 
 
 def _own(spec: TrialSpec, kind: str, otherwise: str) -> str:
-    """The search's own script of this kind of trainer."""
+    """The search's script if it used this kind of trainer, else `otherwise`."""
     return shlex.quote(spec.trainer["script"]) if spec.trainer["kind"] == kind else otherwise
 
 

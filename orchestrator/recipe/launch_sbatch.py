@@ -1,6 +1,6 @@
-"""launch.sbatch: the measured program under Slurm, asked for and started as it was measured. Pure: data to text.
+"""launch.sbatch: starts the measured program as a Slurm job with the measured options. Pure: data to text.
 
-How srun starts and binds the ranks is part of how fast a layout is, so the launch line is kept as it was.
+The srun line is the measured one, since launching and CPU binding affect throughput.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trials.trial import TrialSpec
 
 @dataclass(frozen=True)
 class RecipeJob(JobRequest):
-    """A job that is submitted in the recipe's folder, wherever that lies, and makes its own folder in it."""
+    """A job that is submitted from the recipe's folder and creates its run folder in it."""
 
     @property
     def rank_directory(self) -> str:
@@ -36,7 +36,7 @@ class RecipeJob(JobRequest):
 
 
 def slurm_options(launcher: Mapping[str, Any], spec: TrialSpec) -> JobOptions | None:
-    """What the search's jobs asked Slurm for; None where its trials were no jobs. `launcher` is its section."""
+    """Slurm options of the search's jobs; None if its trials were not jobs. `launcher` is its section."""
     if not str(launcher.get("kind")).startswith("slurm"):
         return None
     cluster = Cluster(accelerator_named(spec.accelerator), spec.gpus_per_node, spec.num_nodes)
@@ -44,7 +44,7 @@ def slurm_options(launcher: Mapping[str, Any], spec: TrialSpec) -> JobOptions | 
 
 
 def rank_environment(options: JobOptions | None) -> dict[str, str]:
-    """The user's variables, and what a node calls itself: what ranks are told whoever starts them."""
+    """Environment variables of the ranks under any launcher: the user's, and the address option."""
     if options is None:
         return {}
     address = options.launch.address
@@ -52,12 +52,12 @@ def rank_environment(options: JobOptions | None) -> dict[str, str]:
 
 
 def modules_txt(options: JobOptions) -> str:
-    """A module a line, in the order in which they are loaded."""
+    """Content of modules.txt: one module per line, in load order."""
     return "".join(f"{module}\n" for module in options.modules)
 
 
 def launch_sbatch(spec: TrialSpec, options: JobOptions, python: str) -> str:
-    """The script; `python` is the interpreter it takes unless PARLAY_PYTHON names another."""
+    """Content of launch.sbatch; `python` is the default interpreter, which PARLAY_PYTHON overrides."""
     here = Filled("$here")
     job = RecipeJob(
         name=f"{spec.search_id}.{spec.trial}.recipe",
@@ -77,7 +77,7 @@ def launch_sbatch(spec: TrialSpec, options: JobOptions, python: str) -> str:
 _OWN_CODE = {"PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
 
 _FOLDER = """\
-# Trains with the layout in recipe.yaml for as long as it was measured, as it was measured.
+# Trains with the layout in recipe.yaml for as many steps as a measurement takes, with the measured options.
 # Submit it in its own folder: cd recipe && sbatch launch.sbatch
 # PARLAY_PYTHON names the interpreter (default: {python}).
 here=$PWD

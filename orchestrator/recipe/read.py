@@ -1,4 +1,4 @@
-"""A recipe's folder read back: refused when it is of another version, edited or contradicts itself."""
+"""Reads a recipe's folder; refuses another version, edited files and contradictory numbers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from search_spaces.schema.yaml_document import read_document
 from trials.trial import TrialKind, TrialSpec
 
 _NAME_ONE = "name a recipe by its folder or its recipe.yaml, or a search that has one"
-_RULE = "a recipe is what was measured; its checksum says so"
+_RULE = "a recipe records what was measured; its checksums protect it"
 
 
 @dataclass(frozen=True)
 class LoadedRecipe:
-    """A recipe and where it lies. `banner` is set when it was edited and read all the same: show it with any result.
+    """A recipe and its folder. `banner` is set for an edited one that was read with `force`: show it with any result.
 
-    `trainer` is another than the one that measured, as spec.json has trainers, when it is to be replayed with that.
+    `trainer` is another trainer to replay with, in the form of spec.json.
     """
 
     recipe: Recipe
@@ -33,19 +33,19 @@ class LoadedRecipe:
 
     @property
     def code(self) -> Path:
-        """The compute-side source that was measured."""
+        """Folder of the compute-side source that was measured."""
         return self.folder / "code"
 
     def spec(self) -> TrialSpec:
-        """The measured trial's spec with what recipe.yaml says about layout, model and cluster.
+        """The measured trial's spec, with layout, model and cluster from recipe.yaml.
 
-        InputError when spec.json is missing or is none.
+        InputError if spec.json is missing or invalid.
         """
         recipe, path = self.recipe, self.folder / "spec.json"
         try:
             spec = TrialSpec.from_json(json.loads(read_named(path)))
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            fix = f"{AS_WRITTEN}: --force does not do without its spec.json"
+            fix = f"{AS_WRITTEN}: --force needs its spec.json too"
             raise InputError.of("recipe", f"spec.json: {error}", file=str(path), rule=_RULE, fix=fix) from error
         return replace(
             spec,
@@ -61,10 +61,10 @@ class LoadedRecipe:
 
 
 def read_recipe(path: Path, force: bool = False) -> LoadedRecipe:
-    """Read a recipe's folder, or the recipe.yaml in it.
+    """Read a recipe from its folder or its recipe.yaml.
 
-    InputError when it is none, has another schema, was edited, or its numbers contradict each other. `force`
-    reads an edited one all the same and says so in `banner`; it does not make up for anything else.
+    InputError for another kind of file, another schema, an edited recipe, or contradictory numbers. `force` accepts an
+    edited one and sets `banner`; it allows nothing else.
     """
     file = path / "recipe.yaml" if path.is_dir() else path
     try:
@@ -104,8 +104,8 @@ def _sha256_of(path: Path) -> str | None:
 def _edited(path: Path) -> Problem:
     return Problem(
         "checksum",
-        f"{path.name} is not as it was written: its checksum differs" if path.exists() else f"{path.name} is missing",
+        f"{path.name} was edited: its checksum differs" if path.exists() else f"{path.name} is missing",
         rule=_RULE,
-        fix=f"{AS_WRITTEN}, or read it all the same with --force",
+        fix=f"{AS_WRITTEN}, or read it with --force",
         file=str(path),
     )

@@ -1,4 +1,4 @@
-"""Recipe: recipe.yaml as an object. What was found, what it rests on, and a checksum over all of it."""
+"""Recipe: recipe.yaml as an object, with the layout, its measurements and a checksum over both."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Recipe:
 
     @property
     def baseline(self) -> Mapping[str, Any] | None:
-        """The comparison with the layout run today; None where there is none, or it could not be measured."""
+        """The comparison with the baseline; None without a measured one."""
         return next((other for other in self.compared_with if other.get("baseline")), None)
 
     def to_json(self) -> dict[str, Any]:
@@ -87,10 +87,9 @@ class Recipe:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Recipe:
-        """The inverse of `to_json`, the checksum left to the reader of the file.
+        """The inverse of `to_json`; does not verify the checksum.
 
-        InputError for another kind of file, another schema, missing or unknown fields, and arithmetic that does not
-        add up.
+        InputError for another kind of file, another schema, missing or unknown fields, and contradictory numbers.
         """
         try:
             require_schema(data, RECIPE_SCHEMA)
@@ -100,7 +99,7 @@ class Recipe:
                 str(error),
                 key="schema",
                 rule=f"a recipe begins with schema: {RECIPE_SCHEMA}",
-                fix="name the recipe.yaml of a recipe; another one is read by the Parlay that its parlay_version names",
+                fix="name a recipe.yaml; one with another schema needs the Parlay of its parlay_version",
             ) from error
         _require_fields(data)
         try:
@@ -109,8 +108,8 @@ class Recipe:
         except InputError as error:
             raise InputError(*(replace(p, fix=p.fix or _AGREEING) for p in error.problems)) from error
         except (KeyError, TypeError, AttributeError) as error:
-            message = f"a value of another kind than a recipe has: {error!r}"
-            raise InputError.of("recipe", message, rule=_OF_ITS_KIND, fix=AS_WRITTEN) from error
+            message = f"a value has the wrong type: {error!r}"
+            raise InputError.of("recipe", message, rule=_TYPE_RULE, fix=AS_WRITTEN) from error
         if problems:
             raise InputError(*problems)
         return recipe
@@ -144,27 +143,27 @@ _FIELDS = (
     "evidence",
     "caveats",
 )
-AS_WRITTEN = "take the recipe as it was written"
-"""What to do with a recipe that was edited into something else than a recipe."""
+AS_WRITTEN = "use the recipe as Parlay wrote it"
+"""Fix for a recipe that was edited and cannot be used."""
 _AGREEING = f"{AS_WRITTEN}, or make all its numbers agree and read it with --force"
 
-_OF_ITS_KIND = "each value of recipe.yaml is of the kind that Parlay wrote there"
+_TYPE_RULE = "each value of recipe.yaml has the type that Parlay wrote"
 
 
 def checksum(data: Mapping[str, Any]) -> str:
-    """SHA-256 over everything but the checksum itself, independent of the order of keys and of YAML's spelling."""
+    """SHA-256 over all fields but the checksum, independent of the order of keys and of YAML formatting."""
     counted = {name: value for name, value in data.items() if name != "checksum"}
     text = json.dumps(counted, sort_keys=True, separators=(",", ":"))
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
 def recipe_yaml(recipe: Recipe) -> str:
-    """recipe.yaml's text."""
+    """Text of recipe.yaml."""
     return yaml.dump(recipe.to_json(), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes every text that begins like a number: readers of YAML 1.1 and 1.2 take different ones for numbers."""
+    """Quotes every text that begins like a number: YAML 1.1 and 1.2 differ in what is a number."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -191,7 +190,7 @@ def _cluster(data: Mapping[str, Any]) -> Cluster:
 
 
 def _parts(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that are more than plain data."""
+    """Fields that are not plain JSON data."""
     lists = {name: tuple(data[name]) for name in _LISTS}
     return lists | {
         "layout": Layout.from_json(data["layout"]),
@@ -208,8 +207,8 @@ def _require_fields(data: Mapping[str, Any]) -> None:
     expected = {*_FIELDS, "checksum"}
     wrong = [f"{name} is missing" for name in sorted(expected - set(data))]
     wrong += [f"{name} is unknown" for name in sorted(set(data) - expected)]
-    wrong += [f"{name} has no keys" for name in _SECTIONS if not isinstance(data.get(name, {}), Mapping)]
-    wrong += [f"{name} is no list" for name in _LISTS if not isinstance(data.get(name, []), list)]
+    wrong += [f"{name} is not a mapping" for name in _SECTIONS if not isinstance(data.get(name, {}), Mapping)]
+    wrong += [f"{name} is not a list" for name in _LISTS if not isinstance(data.get(name, []), list)]
     if wrong:
         rule = "recipe.yaml has the fields " + ", ".join(_FIELDS)
         raise InputError.of("recipe", "; ".join(wrong), rule=rule, fix=AS_WRITTEN)

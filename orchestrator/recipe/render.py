@@ -1,4 +1,4 @@
-"""The files beside recipe.yaml that people read and run: launch.sh, README.md, env.txt. Pure: data to text."""
+"""Renders launch.sh, README.md and env.txt of a recipe. Pure: data to text."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from trials.trial import TrialSpec
 
 
 def env_txt(environment: Mapping[str, str]) -> str:
-    """`NAME=value` lines, quoted as a shell takes them."""
+    """`NAME=value` lines, quoted for a shell."""
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in environment.items())
 
 
 def launch_sh(spec: TrialSpec, environment: Mapping[str, str], python: str) -> str:
-    """A bash script that starts the measured program on the layout, with torchrun. Made to pass shellcheck.
+    """A bash script that starts the measured program with torchrun. It passes shellcheck.
 
-    `python` is the interpreter it takes unless it is told of another.
+    `python` is the default interpreter, which PARLAY_PYTHON overrides.
     """
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
     several_nodes = spec.num_nodes > 1
@@ -42,7 +42,7 @@ def launch_sh(spec: TrialSpec, environment: Mapping[str, str], python: str) -> s
 
 _LAUNCH = """\
 #!/usr/bin/env bash
-# Trains with the layout in recipe.yaml for as long as it was measured, from the code in code/. Needs PyTorch{usage}
+# Trains with the layout in recipe.yaml for as many steps as a measurement takes, from code/. Needs PyTorch{usage}
 # PARLAY_PYTHON names the interpreter (default: {python}).
 set -euo pipefail
 
@@ -87,7 +87,7 @@ _RENDEZVOUS_SEVERAL = """\
 
 
 def readme(recipe: Recipe) -> str:
-    """One page for a person: what was found, against what, how certain it is, what would change it, how to run it."""
+    """README.md: the result, the comparison, its confidence, what would change it, and how to start the training."""
     sections = [
         f"# {recipe.search_id}: {_headline(recipe)}",
         "\n".join(_facts(recipe)),
@@ -108,7 +108,7 @@ says whether the speed still holds, and what differs."""
 
 
 def _headline(recipe: Recipe) -> str:
-    """The verdict of the search; of a layout that is not its best the throughput alone."""
+    """The search's verdict; for a layout that is not its best the throughput."""
     return recipe.verdict["headline"] if recipe.verdict else f"{recipe.measured['tokens_per_sec']:,.0f} tokens/s"
 
 
@@ -140,10 +140,10 @@ def _memory(recipe: Recipe) -> str:
 def _data(recipe: Recipe) -> str:
     kind, data = recipe.trainer["kind"], recipe.trainer.get("data", {})
     if kind != "parlay":
-        return f"what {kind} was told to train on"
+        return f"the data in the arguments of {kind}"
     if data.get("kind") != "tokens":
-        return "synthetic tokens, which no step waits for"
-    return f"the {data['num_tokens']:,} tokens of {data['path']} ({data['checksum']}), the waiting for them included"
+        return "synthetic tokens, without data loading"
+    return f"the {data['num_tokens']:,} tokens of {data['path']} ({data['checksum']}), including data loading"
 
 
 def _certainty(recipe: Recipe) -> Iterator[str]:
@@ -174,7 +174,7 @@ def _comparison(recipe: Recipe) -> Iterator[str]:
 
 
 def _other_answers(recipe: Recipe) -> Iterator[str]:
-    """A section with the layouts of which none beats another in all goals, where there are several."""
+    """Section with the Pareto front, if it has several layouts."""
     if len(recipe.pareto) < 2:
         return
     names = list(recipe.pareto[0]["values"])
@@ -184,7 +184,7 @@ def _other_answers(recipe: Recipe) -> Iterator[str]:
         key = Layout.from_json(point["layout"]).key
         values = " | ".join(_rounded(point["values"][objective]) for objective in names)
         rows.append(f"| {name} | {point['num_nodes']} | `{key}` | {values} |")
-    yield "## Other answers\n\nNone of these beats another in everything that was asked for.\n\n" + "\n".join(rows)
+    yield "## Pareto front\n\nNone of these layouts is better than another in all objectives.\n\n" + "\n".join(rows)
 
 
 def _rounded(value: float) -> str:
@@ -207,18 +207,18 @@ def _times(other: Mapping[str, Any]) -> str:
 
 
 def _interval(other: Mapping[str, Any]) -> str | None:
-    """Of how many times as fast it is; None where a run had too few steps for one."""
+    """The 95 % interval of the speedup; None if a run had too few steps for one."""
     low, high = other["speedup_low"], other["speedup_high"]
     return None if low is None or high is None else f"{low:.2f}\N{EN DASH}{high:.2f}"
 
 
 def _starts(recipe: Recipe) -> Iterator[str]:
-    """A paragraph for every trainer: the line that starts it, or why it cannot run the layout."""
+    """A paragraph for every trainer: its command line, or the rule that keeps it from running the layout."""
     where = "" if recipe.cluster.num_nodes == 1 else ", on every node, with NODE_RANK and MASTER_ADDR set"
     yield (
-        f"In the folder that holds `recipe/`{where}; words in capitals are yours. Files that were not\n"
-        "measured with their trainer say the same layout in its words, and how fast it is there is not known;\n"
-        "`parlay replay recipe --trainer megatron-lm --set trainer.script=pretrain_gpt.py` and the like measure it."
+        f"Run it in the parent folder of `recipe/`{where}; replace the words in capitals. Files that were not\n"
+        "measured with their trainer describe the same layout, at an unknown speed; measure it with, for example,\n"
+        "`parlay replay recipe --trainer megatron-lm --set trainer.script=pretrain_gpt.py`."
     )
     for export in recipe.exports:
         if export["start"] is not None:
@@ -231,7 +231,7 @@ def _starts(recipe: Recipe) -> Iterator[str]:
 
 
 def _replayed(export: Mapping[str, Any]) -> str:
-    """How fast the trainer was, where it ran the layout after the search had."""
+    """Throughput of the trainer in a replay, if there was one."""
     found = export.get("replayed")
     if found is None:
         return ""
@@ -244,17 +244,17 @@ def _refusal(export: Mapping[str, Any]) -> str:
 
 
 def _files(recipe: Recipe) -> Iterator[str]:
-    yield "`recipe.yaml`: all of this as data, with a checksum."
+    yield "`recipe.yaml`: the same as data, with a checksum."
     yield (
-        "`launch.sh`: trains with this layout by torchrun, from `code/` and `spec.json`. It runs the program that was "
-        "measured, on the same tokens, for as many steps as a measurement takes; it is not yet your training."
+        "`launch.sh`: trains with this layout by torchrun, from `code/` and `spec.json`. It runs the measured program, "
+        "on the same tokens, for as many steps as a measurement takes; it is not your training."
     )
     if str(recipe.launcher.get("kind")).startswith("slurm"):
         yield (
-            "`launch.sbatch`: the same as a Slurm job, asked for and started by srun as it was measured; "
-            "`cd` into this folder and `sbatch launch.sbatch`. What it loads and sources lies beside it."
+            "`launch.sbatch`: the same as a Slurm job with the measured options and srun line; "
+            "`cd` into this folder and `sbatch launch.sbatch`. Its modules and setup script are in this folder."
         )
     if any("command.txt" in export["files"] for export in recipe.exports):
-        yield "`command.txt`: the command that every rank was started with, for as many steps as a measurement takes."
+        yield "`command.txt`: the command line of every rank, for as many steps as a measurement takes."
     yield "`env.txt`: the environment variables of the ranks."
     yield "`evidence.json`: raw step times, nodes, job ids and outcomes."

@@ -1,4 +1,4 @@
-"""The recipe's folder, built beside and swapped in whole."""
+"""Writes a recipe's folder under a temporary name and renames it."""
 
 from __future__ import annotations
 
@@ -25,15 +25,14 @@ from trials.files.folders import SearchFolder, sync_folder, write_text
 from trials.trial import utc_text
 
 CHECKED_FILES = ("spec.json", "evidence.json")
-"""Files whose SHA-256 recipe.yaml holds."""
+"""Files with a SHA-256 in recipe.yaml."""
 _CACHES = shutil.ignore_patterns("__pycache__")
 
 
 def write_recipe(folder: Path, source: RecipeSource, code: Path) -> Path:
-    """Write the recipe as `folder`, with a copy of the compute-side source `code`; returns the path of recipe.yaml.
+    """Write the recipe to `folder`, with a copy of the compute-side source `code`; returns the path of recipe.yaml.
 
-    An older recipe is replaced whole. A crash leaves the old one, the new one, or between two renames none, and never
-    a mixture.
+    A previous recipe is replaced. A crash leaves the old one, the new one, or neither, and never a mixture.
     """
     part = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
     try:
@@ -50,8 +49,10 @@ def write_recipe(folder: Path, source: RecipeSource, code: Path) -> Path:
 
 
 def rewrite_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Swap other texts in for these files of a recipe, each with one rename, recipe.yaml last. The folder stays: it is
-    perhaps somebody's own by now, with trainings that run in it. OSError as files have it."""
+    """Replace these files of a recipe, each with one rename, recipe.yaml last.
+
+    The folder is kept: trainings may be running in it. Raises OSError.
+    """
     for name in sorted(files, key=lambda name: name == "recipe.yaml"):
         path = folder / name
         mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
@@ -61,9 +62,9 @@ def rewrite_files(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def recipe_files(source: RecipeSource, created_at: str, code_sha256: str, setup: str | None = None) -> dict[str, str]:
-    """The text of every file of the recipe, by name.
+    """Text of every file of the recipe, by name.
 
-    `code_sha256` is that of the folder code/ beside them, `setup` what the measured job sourced.
+    `code_sha256` is the hash of the recipe's code/, `setup` the setup script that the measured job sourced.
     """
     options = slurm_options(source.search.spec.get("launcher") or {}, source.spec)
     environment = rank_environment(options) | device_environment(source.spec)
@@ -85,7 +86,7 @@ def recipe_files(source: RecipeSource, created_at: str, code_sha256: str, setup:
 
 
 def _setup_that_ran(source: RecipeSource, search: Path) -> str | None:
-    """What the measured attempt's job sourced; None where it sourced nothing, or no copy of it is left."""
+    """Setup script that the measured attempt's job sourced; None without one, or if its copy is gone."""
     spec = source.spec
     try:
         return read_plain(SearchFolder(search).attempt(spec.trial, spec.attempt).path / SETUP_NAME).decode()

@@ -39,7 +39,7 @@ def test_a_training_script_that_is_no_file_is_refused(desk: Desk, script):
         (b"#!/bin/sh\r\necho\r\n", 0o755, "Windows line ends"),
         (b"echo\n", 0o755, "without an interpreter line"),
         (b"", 0o755, "without an interpreter line"),
-        (b"#!/bin/sh\necho\n", 0o644, "no program"),
+        (b"#!/bin/sh\necho\n", 0o644, "not found from"),
     ],
 )
 def test_a_program_that_cannot_be_started_is_refused(desk: Desk, content, mode, words):

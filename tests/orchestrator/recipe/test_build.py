@@ -82,7 +82,7 @@ def test_where_there_are_several_answers_the_readme_lists_them_and_the_recipe_ha
     assert "| trial | nodes | layout | tokens_per_sec |\n|---|---|---|---|\n| t0001 (this one) | 2 |" in page
     assert f"| t0002 | 1 | `{LAYOUT.key}` | 2,560 |" in page
     one = built(source_of(measured_trial("t0001", LAYOUT, 0.1), measured_trial("t0002", SLOWER_LAYOUT, 0.2)))
-    assert (one.pareto, "Other answers" in readme(one)) == ((), False)
+    assert (one.pareto, "Pareto front" in readme(one)) == ((), False)
 
 
 def peaking(trial: Trial, peak_gib: float) -> Trial:

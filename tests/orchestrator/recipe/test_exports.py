@@ -22,7 +22,7 @@ def test_megatron_lm_is_told_layout_model_and_batch_and_nothing_else():
     text = exported(our_spec(half(tensor_parallel=2), LLAMA))["megatron-lm"].files["megatron_args.txt"]
     assert text.splitlines() == [
         f"# Megatron-LM: layout, model and batch of {SEARCH}, not measured with this trainer.",
-        "# What it does not say is yours: data, tokenizer, optimizer, how long to train, where checkpoints go.",
+        "# You add the rest: data, tokenizer, optimizer, training length, checkpoint paths.",
         "# CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun --standalone --nproc-per-node 4 pretrain_gpt.py"
         " $(grep -v '^#' recipe/megatron_args.txt) YOUR_OPTIONS",
         "--tensor-model-parallel-size 2",

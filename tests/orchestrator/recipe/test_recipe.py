@@ -81,10 +81,10 @@ def test_readers_of_both_yaml_versions_get_the_same_data():
         ({"schema": "parlay.recipe/2"}, "schema is 'parlay.recipe/2'"),
         ({"schema": "parlay.spec/1"}, "schema is 'parlay.spec/1'"),
         ({"surprise": 1}, "surprise is unknown"),
-        ({"batch": "many"}, "batch has no keys"),
-        ({"model": {"num_layers": 2}}, "a value of another kind"),
-        ({"cluster": {"accelerator": "cpu"}}, "a value of another kind"),
-        ({"ties": 3}, "ties is no list"),
+        ({"batch": "many"}, "batch is not a mapping"),
+        ({"model": {"num_layers": 2}}, "a value has the wrong type"),
+        ({"cluster": {"accelerator": "cpu"}}, "a value has the wrong type"),
+        ({"ties": 3}, "ties is not a list"),
     ],
 )
 def test_what_is_no_recipe_of_ours_is_refused(change, words):

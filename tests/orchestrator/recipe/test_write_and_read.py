@@ -119,7 +119,7 @@ def test_an_edited_recipe_is_refused_and_forced_only_with_a_banner(folder, name,
     text = (folder / name).read_text()
     assert old in text
     (folder / name).write_text(text.replace(old, new))
-    with pytest.raises(InputError, match="is not as it was written: its checksum differs"):
+    with pytest.raises(InputError, match="was edited: its checksum differs"):
         read_recipe(folder)
     assert read_recipe(folder, force=True).banner.startswith("EDITED RECIPE: " + name.split("/")[0])
 
@@ -144,7 +144,7 @@ def test_a_recipe_of_a_newer_parlay_is_refused_even_when_forced(folder):
     with pytest.raises(InputError, match=r"this Parlay reads parlay\.recipe/1") as error:
         read_recipe(folder, force=True)
     assert error.value.problems[0].file == str(file)
-    assert "is read by the Parlay that its parlay_version names" in error.value.problems[0].fix
+    assert "needs the Parlay of its parlay_version" in error.value.problems[0].fix
 
 
 def test_force_does_not_make_up_for_arithmetic_that_is_wrong(folder):
@@ -190,7 +190,7 @@ def test_what_is_no_recipe_is_told_how_one_is_named(tmp_path, text):
 
 def test_a_forced_recipe_without_its_spec_is_refused_when_the_spec_is_needed(folder):
     (folder / "spec.json").unlink()
-    with pytest.raises(InputError, match=r"--force does not do without its spec\.json"):
+    with pytest.raises(InputError, match=r"--force needs its spec\.json"):
         read_recipe(folder, force=True).spec()
 
 
