@@ -1,4 +1,4 @@
-"""The one error a person's own input can raise: it names field, value, rule and fix."""
+"""InputError, raised for a user's own input with field, value, rule and fix, and ExternalError for other systems."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong with what the user gave.
+    """One mistake in the user's input.
 
-    `code` is a short stable word (`unknown_key`, `batch`, `torch.micro_batches`); `rule` is the sentence that was
-    broken, `fix` what to do about it. `file`, `line` and `key` are absent when the input did not come from a file.
+    `code` is a short stable id (`unknown_key`, `batch`, `torch.micro_batches`); `rule` is the sentence that was
+    violated, `fix` the remedy. `file`, `line` and `key` are absent when the input did not come from a file.
     """
 
     code: str
@@ -43,7 +43,7 @@ class Problem:
 
 
 class InputError(ValueError):
-    """Bad input or usage: nothing was launched. Carries every problem found, not only the first."""
+    """Invalid input or usage; nothing was launched. Carries every problem found, not only the first."""
 
     def __init__(self, *problems: Problem):
         if not problems:
@@ -57,9 +57,9 @@ class InputError(ValueError):
         return cls(Problem(code, message, **details))
 
     def at(self, *, file: str | None = None, line: int | None = None, key: str | None = None) -> InputError:
-        """The same error with the place filled in wherever a problem does not know its own.
+        """The same error with file, line and key filled in for problems that lack them.
 
-        A line belongs to its file: it is not filled in where a problem names another one.
+        The line belongs to `file`: it is not filled in for a problem that names another file.
         """
         return InputError(
             *(
@@ -70,9 +70,9 @@ class InputError(ValueError):
 
 
 class ExternalError(Exception):
-    """A system outside of Parlay refused, is out of reach, or holds something damaged; the words are its own.
+    """A failure outside of Parlay: another system refused, is unreachable, or its data is damaged; in its own words.
 
-    `fix` is what to do about it, None where only the words can tell.
+    `fix` is the remedy, None where only those words can tell.
     """
 
     def __init__(self, words: str, fix: str | None = None):
@@ -87,12 +87,12 @@ def did_you_mean(word: Any, known: Iterable[str]) -> str | None:
 
 
 def choice_fix(word: Any, known: Iterable[str]) -> str:
-    """The fix for a word that is none of those that the rule lists: the one that was meant, where one is close."""
+    """The fix for a word that is not among the choices: the closest one, where there is one."""
     return did_you_mean(word, known) or "take one of those"
 
 
 def format_value(value: Any) -> str:
-    """A value in the words of a YAML or JSON file: null, true, false; everything else as Python writes it."""
+    """A value as YAML and JSON write it: null, true, false; everything else as its repr."""
     return _WORDS[value] if value is None or isinstance(value, bool) else repr(value)
 
 
@@ -100,7 +100,7 @@ _WORDS = {None: "null", True: "true", False: "false"}
 
 
 def shorten(text: str) -> str:
-    """The text with the middle left out of very long words, and of a very long text."""
+    """The text with the middle cut out of very long words, and of a very long text."""
     text = _LONG_WORD.sub(lambda word: _cut(word[0], _LONGEST_WORD), text)
     return _cut(text, _LONGEST_TEXT)
 
@@ -117,8 +117,7 @@ def _cut(text: str, longest: int) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """The value where JSON has it, lists and mappings of such values, and the representation of anything else; what is
-    very long is shortened."""
+    """The value as finite JSON: lists and mappings recursively, anything else as its repr, long texts shortened."""
     if isinstance(value, str):
         return shorten(value)
     if isinstance(value, int) and value.bit_length() > _MOST_BITS:

@@ -1,4 +1,4 @@
-"""ModelShape: the GPT being trained, its parameters and its FLOPs. Standard library only."""
+"""ModelShape: a GPT's sizes, its parameters and its FLOPs. Standard library only."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ NORMS = ("layernorm", "rmsnorm")
 class ModelShape:
     """A decoder-only transformer. `vocab_size` is the padded one; `ffn_hidden_size` is the width of the MLP.
 
-    Linear layers carry biases when `norm` is layernorm (GPT-2) and none when it is rmsnorm (Llama); the head never
-    does. The trainer builds exactly this many parameters and proves it in every outcome.
+    Linear layers have biases when `norm` is layernorm (GPT-2) and none when it is rmsnorm (Llama); the head never has.
+    The trainer builds exactly this many parameters, which every outcome proves.
     """
 
     num_layers: int
@@ -90,7 +90,7 @@ class ModelShape:
 
     @property
     def model_flops_per_token(self) -> int:
-        """Forward and backward FLOPs per token, nothing recomputed, attention counted in full.
+        """Forward and backward FLOPs per token without recomputation, attention counted in full.
 
         6 N + 12 L h s (PaLM, arXiv 2204.02311, appendix B), N without an untied input embedding, whose lookup
         multiplies nothing.
@@ -100,12 +100,11 @@ class ModelShape:
 
     @property
     def causal_flops_per_token(self) -> int:
-        """Model FLOPs with the half of the attention scores that a causal model looks at: what a kernel that leaves
-        the other half out really computes."""
+        """Model FLOPs with only the causal half of the attention scores, which a flash kernel really computes."""
         return self.model_flops_per_token - 6 * self.num_layers * self.hidden_size * self.seq_length
 
     def hardware_flops_per_token(self, activation_checkpointing: str) -> int:
-        """Model FLOPs plus what recomputation repeats (Korthikanti, arXiv 2205.05198, section 6).
+        """Model FLOPs plus recomputation (Korthikanti, arXiv 2205.05198, section 6).
 
         `full` repeats every layer's forward pass, `selective` the attention scores and their product with values.
         """

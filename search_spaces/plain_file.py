@@ -1,7 +1,7 @@
-"""Plain files, and nothing else, opened for reading: those that a person names, and those that lie in a folder of ours.
+"""Bounded reads of regular files: those that a user names, and those in a folder of ours.
 
-A pipe or a terminal would be waited for, a device may have no end, and a file may be larger than the memory. Standard
-library only.
+Reading a pipe or a terminal would block, a device may have no end, and a file may exceed the memory. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ from pathlib import Path
 from typing import BinaryIO
 
 MAX_BYTES = 64 * 2**20
-"""Of a file whose reader knows no smaller bound."""
+"""Default bound on the size of a file."""
 
 _OWN_DESCRIPTORS = ("/dev/fd", "/proc/self/fd")
 _NO_PLAIN_FILE = "it is no plain file"
 
 
 def read_named(path: Path, most_bytes: int = MAX_BYTES) -> bytes:
-    """What stands in a plain file that a person named.
+    """The content of a regular file that the user named; links are followed.
 
-    Links are followed: what the name leads to is theirs to say. OSError, whose strerror says why, for whatever cannot
-    be read, is no plain file or has more bytes.
+    OSError, whose strerror gives the reason, for a file that cannot be read, is not regular or is larger.
     """
     with open_named(path) as stream:
         content = stream.read(most_bytes + 1)
@@ -33,7 +32,7 @@ def read_named(path: Path, most_bytes: int = MAX_BYTES) -> bytes:
 
 
 def open_named(path: Path) -> BinaryIO:
-    """The same file, opened for reading; or a pipe that a shell has opened for us, as `<(...)` does."""
+    """The file opened for reading; also a pipe that the shell opened for us, as with `<(...)`."""
     descriptor = _opened(path)
     found = os.fstat(descriptor)
     is_shells_pipe = stat.S_ISFIFO(found.st_mode) and str(path.parent) in _OWN_DESCRIPTORS
@@ -47,10 +46,10 @@ def open_named(path: Path) -> BinaryIO:
 
 
 def read_plain(path: Path, most_bytes: int = MAX_BYTES) -> bytes:
-    """What stands in a plain file of whoever the folder around it belongs to.
+    """The content of a regular file that belongs to its folder's owner.
 
-    ValueError for a link, a pipe, a device, another user's file and one of more bytes: whatever else can write into a
-    folder must not decide what is read there, nor hold its reader up. OSError where it cannot be read.
+    ValueError for a link, a pipe, a device, another user's file and a larger one, so that nobody who can write into the
+    folder can redirect the read or block it. OSError where it cannot be read.
     """
     with open_plain(path) as stream:
         content = stream.read(most_bytes + 1)
@@ -60,7 +59,7 @@ def read_plain(path: Path, most_bytes: int = MAX_BYTES) -> bytes:
 
 
 def open_plain(path: Path) -> BinaryIO:
-    """The same file, opened for reading."""
+    """The file opened for reading, with the checks of `read_plain`."""
     try:
         descriptor = _opened(path, os.O_NOFOLLOW)
     except OSError as error:
@@ -75,7 +74,7 @@ def open_plain(path: Path) -> BinaryIO:
 
 
 def _opened(path: Path, flags: int = 0) -> int:
-    """A descriptor of whatever lies there; what would have to be waited for is not."""
+    """A non-blocking descriptor of whatever is at `path`."""
     try:
         return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | flags)
     except ValueError as error:  # a NUL in the name

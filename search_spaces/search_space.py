@@ -1,4 +1,4 @@
-"""SearchSpace: from axes to every feasible layout, and every rejected one with the rule and the numbers."""
+"""SearchSpace: all feasible layouts of the axes, and every rejected one with its rule and numbers."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from search_spaces.rules.layout_rules import LAYOUT_RULES, first_violation, layo
 
 MAX_POINTS = 1_000_000
 SAMPLED_POINTS = 100_000
-"""Of a space that is larger. Each that is legal takes a fraction of a millisecond, and a search tries a few hundred."""
+"""Combinations drawn from a larger space; checking one takes a fraction of a millisecond, a search tries a few
+hundred."""
 
 Axes = Mapping[str, Sequence[Any]]
 
 
 @dataclass(frozen=True)
 class RejectedLayout:
-    """A layout that cannot be run. A derived field that is no whole number is None in `fields`.
+    """A layout that cannot run. A derived field that is not whole is None in `fields`.
 
-    `varying` names the fields in which the layouts of its space differ.
+    `varying` names the fields in which the layouts of the space differ.
     """
 
     fields: Mapping[str, Any]
@@ -38,7 +39,7 @@ class RejectedLayout:
 
     @property
     def text(self) -> str:
-        """Which layout of the space it is, and why it cannot be run."""
+        """The layout's varying fields and the violated rule."""
         told = ", ".join(f"{name} {_format(self.fields[name])}" for name in self.varying)
         return f"{told}: {self.problem.message}" if told else self.problem.message
 
@@ -47,9 +48,9 @@ class RejectedLayout:
 class SearchSpace:
     """The closed set of candidates, in canonical form, each once, in the order of the layout fields.
 
-    `rejected_by_rule` counts the rejected ones by the first rule each breaks, in the rules' order. `num_points` is
-    how many combinations the axes have before layouts that are the same are counted once; `is_sampled` says that
-    only a part of them was looked at.
+    `rejected_by_rule` counts the rejected layouts by the first rule each violates, in the rules' order. `num_points`
+    counts the combinations of the axes before duplicates are removed; `is_sampled` is true if only a sample of them was
+    checked.
     """
 
     workload: Workload
@@ -63,7 +64,7 @@ class SearchSpace:
     _engine_rejections: tuple[RejectedLayout, ...] = field(default=(), repr=False, compare=False)
 
     def rejected(self) -> Iterator[RejectedLayout]:
-        """Every rejected layout with the first rule it breaks; made as they are asked for."""
+        """Every rejected layout with the first rule it violates; generated lazily."""
         if self._rejected is not None:
             first = first_violation(self._rejected, self.workload, LAYOUT_RULES).tolist()
             for fields, index in zip(self._rejected.rows(), first, strict=True):
@@ -71,7 +72,7 @@ class SearchSpace:
         yield from self._engine_rejections
 
     def examples(self) -> dict[str, RejectedLayout]:
-        """For each rule of `rejected_by_rule` the first layout that it refuses."""
+        """The first rejected layout of each rule in `rejected_by_rule`."""
         found = {}
         if self._rejected is not None:
             first = first_violation(self._rejected, self.workload, LAYOUT_RULES)
@@ -90,7 +91,7 @@ def search_space(
     """All feasible layouts of these axes; fields without an axis keep their default.
 
     With `sample_seed`, more than `MAX_POINTS` combinations are allowed and `SAMPLED_POINTS` are drawn, the same for the
-    same seed. InputError when there are too many, when none is legal, or when the baseline breaks a rule.
+    same seed. InputError when there are too many, when none is legal, or when the baseline violates a rule.
     """
     if baseline is not None:
         require_legal(baseline, workload)
@@ -103,16 +104,16 @@ def search_space(
 
 
 def closed_space(workload: Workload, candidates: Sequence[Layout], baseline: Layout | None = None) -> SearchSpace:
-    """The candidates of a measured table as they are: they were run, so no rule is asked."""
+    """The candidates of a measured table as they are; no rule is checked, since they were run."""
     feasible = tuple({layout.key: layout.canonical() for layout in candidates}.values())
     canonical = _require_listed(baseline, feasible)
     return SearchSpace(workload, feasible, {}, len(candidates), canonical)
 
 
 def runnable_space(workload: Workload, candidates: Sequence[Layout], baseline: Layout | None = None) -> SearchSpace:
-    """Those candidates of a measured table, in its order, that the search's trainer can run on this workload.
+    """The candidates of a measured table that the search's trainer can run on this workload, in the table's order.
 
-    InputError when there is none, or when the baseline is not in the table or breaks a rule.
+    InputError when there is none, or when the baseline is not in the table or violates a rule.
     """
     listed = tuple({layout.key: layout.canonical() for layout in candidates}.values())
     canonical = _require_listed(baseline, listed)
@@ -124,9 +125,9 @@ def runnable_space(workload: Workload, candidates: Sequence[Layout], baseline: L
 
 
 def require_legal(baseline: Layout, workload: Workload) -> None:
-    """InputError with every rule that this layout of the user's breaks.
+    """InputError with every rule that the baseline violates.
 
-    It trains the search's global batch even where that is free, else there is nothing to compare.
+    It has to train the search's global batch even where that is free, else it cannot be compared.
     """
     problems = layout_violations(baseline, replace(workload, batch_is_free=False))
     problems += engine_violations(baseline, workload.model, workload.engines)
@@ -135,7 +136,7 @@ def require_legal(baseline: Layout, workload: Workload) -> None:
 
 
 def _require_listed(baseline: Layout | None, candidates: Sequence[Layout]) -> Layout | None:
-    """The baseline in canonical form; InputError where it is none of the candidates."""
+    """The baseline in canonical form; InputError where it is not among the candidates."""
     if baseline is None:
         return None
     if baseline.canonical() not in candidates:
@@ -150,7 +151,7 @@ def _require_listed(baseline: Layout | None, candidates: Sequence[Layout]) -> La
 
 
 def _axis_indices(axes: Axes, total: int, sample_seed: int | None) -> Sequence[np.ndarray]:
-    """Which value of each axis every point takes: all of them, or a sample drawn with replacement."""
+    """Index into each axis for every point: all combinations, or a sample drawn with replacement."""
     sizes = [len(values) for values in axes.values()]
     if total <= MAX_POINTS:
         return np.unravel_index(np.arange(total), sizes)
@@ -168,7 +169,7 @@ def _axis_indices(axes: Axes, total: int, sample_seed: int | None) -> Sequence[n
 
 
 def _filter(workload: Workload, table: LayoutTable, given: Sequence[str], total: int) -> SearchSpace:
-    """The rows that keep all rules; `given` names the fields that tell one row from another."""
+    """The space of the rows that satisfy all rules; `given` names the fields that distinguish the rows."""
     first = first_violation(table, workload, LAYOUT_RULES)
     kept = first == len(LAYOUT_RULES)
     varying = tuple(name for name in given if len(table) and table[name].min() != table[name].max())
@@ -190,7 +191,7 @@ def _filter(workload: Workload, table: LayoutTable, given: Sequence[str], total:
 def _split_runnable(
     layouts: Sequence[Layout], workload: Workload, varying: tuple[str, ...]
 ) -> tuple[list[Layout], list[RejectedLayout]]:
-    """Those that their engine can run, and the others with the first rule that says no."""
+    """The layouts that their engine can run, and the others with the first rule they violate."""
     feasible, unable = [], []
     for layout in layouts:
         problem = next(iter(engine_violations(layout, workload.model, workload.engines)), None)
@@ -202,7 +203,7 @@ def _split_runnable(
 
 
 def _with_baseline(space: SearchSpace, baseline: Layout) -> SearchSpace:
-    """The baseline is a candidate like any other, wherever it lies."""
+    """The space with the baseline as a candidate, also where the axes do not contain it."""
     candidates = space.feasible if baseline in set(space.feasible) else (*space.feasible, baseline)
     return replace(space, feasible=candidates, baseline=baseline)
 
@@ -239,7 +240,7 @@ def _format(value: Any) -> str:
 
 
 def _relaxation_advice(space: SearchSpace) -> str:
-    """What to change first: the advice of the rules that removed most."""
+    """The fixes of the rules that rejected most layouts."""
     advice: dict[str, tuple[int, str]] = {}
     for rejected in space.rejected():
         count, _ = advice.get(rejected.problem.code, (0, ""))

@@ -1,9 +1,9 @@
-"""Device memory of a rank, stage by stage, split into what it is for. Pure; numpy. docs/cost_model.md derives it.
+"""Device memory of a rank by pipeline stage and purpose. Pure; numpy. docs/cost_model.md derives it.
 
-Weights, gradients and optimizer are bytes a parameter, shared out by ZeRO (Rajbhandari et al., arXiv 1910.02054).
-Activations are those of Korthikanti et al. (arXiv 2205.05198, section 4), written out part by part, so that they hold
-for 16 and 32 bits, with and without dropout, for plain and gated MLPs and grouped heads. How many micro-batches a stage
-holds at once follows from its schedule (Narayanan et al., arXiv 2104.04473, section 2.2).
+Weights, gradients and optimizer states are bytes per parameter, sharded by ZeRO (Rajbhandari et al., arXiv 1910.02054).
+Activations follow Korthikanti et al. (arXiv 2205.05198, section 4), written out term by term, so that they hold for 16
+and 32 bits, with and without dropout, for plain and gated MLPs and grouped-query attention. The number of micro-batches
+in flight on a stage follows from its schedule (Narayanan et al., arXiv 2104.04473, section 2.2).
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class ParameterBytes:
-    """Bytes for each parameter of a rank. ZeRO 1 shares out the optimizer, 2 gradients too, 3 all of it.
+    """Bytes per parameter of a rank. ZeRO 1 shards the optimizer, 2 the gradients too, 3 everything.
 
-    `update` is needed only while the optimizer works, when the activations are gone, and shared out as it is.
+    `update` is needed only during the optimizer step, when the activations are freed, and is sharded like the
+    optimizer.
     """
 
     weights: float
@@ -36,8 +37,10 @@ class ParameterBytes:
 
 @dataclass(frozen=True)
 class TrainerMemoryProfile:
-    """What trainers do differently. `half` and `full` are for 16 and 32 bits. Who `sums_bf16_in_fp32` with ZeRO holds
-    that sum beside the gradients of `half`."""
+    """Memory characteristics of a trainer. `half` and `full` are for 16 and 32 bits.
+
+    With `sums_bf16_in_fp32` and ZeRO it holds an fp32 sum of gradients in addition to those of `half`.
+    """
 
     half: ParameterBytes
     full: ParameterBytes = ParameterBytes(4, 4, 8)
@@ -71,7 +74,7 @@ MEMORY_PROFILES: Mapping[str, TrainerMemoryProfile] = {
 
 @dataclass(frozen=True)
 class StageMemory:
-    """GiB of a rank by what they are for, each of shape (layouts, stages looked at)."""
+    """GiB of a rank by purpose, each of shape (layouts, selected stages)."""
 
     weights: np.ndarray
     gradients: np.ndarray
@@ -83,12 +86,12 @@ class StageMemory:
 
     @property
     def total(self) -> np.ndarray:
-        """At the fullest moment: of the backward pass, or of the update."""
+        """GiB at the peak: of the backward pass, or of the optimizer step."""
         return np.maximum(self.in_backward, self._always + self.update)
 
     @property
     def in_backward(self) -> np.ndarray:
-        """Without the update."""
+        """GiB at the peak of the backward pass."""
         return self._always + self.activations + self.logits
 
     @property
@@ -97,15 +100,15 @@ class StageMemory:
 
     @property
     def peak(self) -> np.ndarray:
-        """Of the fullest of the stages looked at, for each layout."""
+        """GiB on the fullest of the selected stages, for each layout."""
         return self.total.max(axis=1)
 
 
 def stage_memory(model: ModelShape, layouts: LayoutTable, stages: StageTable | None = None) -> StageMemory:
-    """What each layout's ranks hold at their fullest, without what the driver and the communication libraries take.
+    """Peak memory of each layout's ranks, without that of the driver and the communication libraries.
 
-    `stages` are those to look at: by default the first two and the last two, among which is the fullest, since in
-    between memory falls evenly from stage to stage.
+    `stages` selects stages: by default the first two and the last two, which include the fullest one, since memory
+    decreases evenly from stage to stage in between.
     """
     stages = StageTable.ends(model, layouts) if stages is None else stages
     parameters = stages.parameters / _column(layouts["tensor_parallel"])
@@ -121,7 +124,7 @@ def stage_memory(model: ModelShape, layouts: LayoutTable, stages: StageTable | N
 
 
 def _state(layouts: LayoutTable, parameters: np.ndarray) -> dict[str, np.ndarray]:
-    """Bytes of weights, gradients and optimizer, which may lie on the host."""
+    """Bytes of weights, gradients and optimizer on the device; with offload the optimizer is on the host."""
     zero, data = layouts["zero_stage"], layouts["data_parallel"]
     is_here = ~layouts.is_word("offload", "optimizer")
     shared_from_stage = {"weights": 3, "gradients": 2, "optimizer": 1, "update": 1}
@@ -135,8 +138,8 @@ def _state(layouts: LayoutTable, parameters: np.ndarray) -> dict[str, np.ndarray
 
 @dataclass(frozen=True)
 class LayerActivations:
-    """Bytes of one layer and micro-batch on each rank: `whole`, all that its backward pass wants; `kept` of it until
-    then; `working`, needed beside while a layer is at work."""
+    """Bytes of one layer and micro-batch on each rank: `whole`, all that its backward pass needs; `kept`, the part
+    stored until then; `working`, needed in addition while a layer is computed."""
 
     whole: np.ndarray
     kept: np.ndarray
@@ -173,20 +176,21 @@ class LayerActivations:
 
 
 def _score_bytes(model: ModelShape, layouts: LayoutTable, width: np.ndarray, masks: np.ndarray) -> np.ndarray:
-    """Softmax's output, and with dropout its mask and what is left; a flash kernel keeps one fp32 a row and head."""
+    """Bytes of softmax's output, and with dropout its mask and output; a flash kernel keeps one fp32 per row and
+    head."""
     heads = layouts["micro_batch_size"] * model.seq_length * model.num_attention_heads / layouts["tensor_parallel"]
     plain = heads * model.seq_length * (width + masks * (width + 1))
     return np.where(layouts.is_word("attention_kernel", "flash"), 4 * heads, plain)
 
 
 def _logit_bytes(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
-    """The head's output, its fp32 copy, and the gradient of that."""
+    """Bytes of the head's output, its fp32 copy, and that copy's gradient."""
     logits = layouts["micro_batch_size"] * model.seq_length * model.vocab_size / layouts["tensor_parallel"]
     return logits * (element_bytes(layouts) + 8)
 
 
 def _buffers(model: ModelShape, layouts: LayoutTable, parameters: np.ndarray) -> np.ndarray:
-    """What stages send and receive, and the two layers that ZeRO 3 has whole at a time."""
+    """Bytes of the stages' send and receive buffers, and of the two layers that ZeRO 3 has gathered at a time."""
     width = element_bytes(layouts)
     sent = layouts["micro_batch_size"] * model.seq_length * model.hidden_size * width
     between_stages = np.where(layouts["pipeline_parallel"] > 1, 2 * sent, 0)
@@ -201,23 +205,23 @@ def element_bytes(layouts: LayoutTable) -> np.ndarray:
 
 
 def _by_trainer(layouts: LayoutTable, name: str) -> np.ndarray:
-    """Bytes a parameter in each layout's precision, by its trainer's habits."""
+    """Bytes per parameter in each layout's precision, by its trainer's memory profile."""
     half = trainer_column(layouts, lambda trainer: getattr(MEMORY_PROFILES[trainer].half, name))
     full = trainer_column(layouts, lambda trainer: getattr(MEMORY_PROFILES[trainer].full, name))
     return np.where(layouts.is_word("precision", "fp32"), full, half)
 
 
 def _fp32_sums(layouts: LayoutTable) -> np.ndarray:
-    """Bytes a parameter beside 16-bit gradients."""
+    """Bytes per parameter of fp32 sums in addition to 16-bit gradients."""
     sums = trainer_column(layouts, lambda trainer: MEMORY_PROFILES[trainer].sums_bf16_in_fp32)
     return 4 * (layouts.is_word("precision", "bf16") & (layouts["zero_stage"] > 0) & sums.astype(bool))
 
 
 def trainer_column(layouts: LayoutTable, of_trainer: Callable[[str], float]) -> np.ndarray:
-    """What each layout's trainer has, given its name."""
+    """A value for each layout from its trainer's name."""
     return np.array([of_trainer(name) for name in ENGINES])[layouts["engine"]]
 
 
 def _column(values: np.ndarray) -> np.ndarray:
-    """Of shape (layouts, 1), to be spread over the stages."""
+    """The values in shape (layouts, 1), to broadcast over the stages."""
     return np.asarray(values)[:, None]

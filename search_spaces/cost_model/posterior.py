@@ -1,11 +1,11 @@
-"""What trials teach the models of memory and time: their few constants, with the uncertainty that is left. Pure; numpy.
+"""Bayesian updates of the memory and step-time models: posteriors of their few constants. Pure; numpy.
 
-Time: draws of all constants of `step_time.py` beside it from their priors, weighted by how well each explains what
-was measured, and drawn anew where few are left that do (sequential Monte Carlo with moves: Chopin 2002,
-doi 10.1093/biomet/89.3.539). The noise is Student's t: one strange measurement moves no constant far.
+Time: draws of all constants of `step_time.py` from their priors, weighted by the likelihood of each measurement, and
+resampled and moved when few effective draws are left (sequential Monte Carlo with moves: Chopin 2002, doi
+10.1093/biomet/89.3.539). The noise is Student's t, so that an outlier moves no constant far.
 
-Memory: one factor on the estimate, known as weights on a grid. A measured peak, a layout that ran and one that ran out
-of memory each tell where it may lie.
+Memory: one factor on the estimate, as weights on a grid. A measured peak, a layout that ran and one that ran out of
+memory each constrain it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from search_spaces.cost_model.step_time import TERMS, StepTerms
 
 @dataclass(frozen=True)
 class Prior:
-    """A constant before any trial: its median, and the standard deviation of its logarithm."""
+    """Prior of a constant: its median, and the standard deviation of its logarithm."""
 
     median: float
     log_sd: float
@@ -47,31 +47,31 @@ PRIORS = {
 }
 _TYPICAL = np.log([PRIORS[term].median for term in TERMS])
 KNOWN_SPEED, UNKNOWN_SPEED = 0.1, 2.0
-"""How far a whole machine may be from its data sheet, and one of which there is none: the standard deviation of the
-logarithm of one factor on all constants."""
+"""Uncertainty of a machine's overall speed, with a data sheet and without: the standard deviation of the logarithm of
+one factor on all constants."""
 _GUESSED = 1.5
-"""The least that is unknown of what hosts and links take on a machine of which there is no data sheet."""
+"""Least uncertainty of the host's and the links' constants on a machine without a data sheet."""
 _OF_HOSTS_AND_LINKS = frozenset(TERMS) - {"matmul", "memory_traffic", "optimizer", "offload", "step"}
 _TRANSFER_WIDENING = 0.5
-"""What trials of another model or batch leave open of a constant: a share of what was unknown of it before."""
+"""Share of a constant's prior uncertainty that remains after trials of another model or batch."""
 
 
 def typical_constants() -> np.ndarray:
-    """The constants before any trial, in the order of TERMS."""
+    """Prior medians of the constants, in the order of TERMS."""
     return np.exp(_TYPICAL)
 
 
 @dataclass(frozen=True)
 class TimePrior:
-    """What is known before a search: a normal distribution of the logarithms of all constants, in the order of TERMS,
-    and last of the factor on all of them. `means` has shape (len(TERMS) + 1,), `covariance` that squared."""
+    """Prior of the time model: a normal distribution of the logarithms of all constants, in the order of TERMS, and
+    last of the factor on all of them. `means` has shape (len(TERMS) + 1,), `covariance` that squared."""
 
     means: np.ndarray
     covariance: np.ndarray
 
     @classmethod
     def default(cls, speed_is_known: bool = True) -> TimePrior:
-        """Of a machine of which there are no trials, and perhaps nothing else either."""
+        """The prior of a machine without trials; `speed_is_known`: its data sheet or calibration is."""
         deviations = np.array([PRIORS[term].log_sd for term in TERMS])
         if not speed_is_known:
             is_guessed = [term in _OF_HOSTS_AND_LINKS for term in TERMS]
@@ -89,36 +89,35 @@ class TimePrior:
         return np.exp(self.means[:-1] + self.means[-1])
 
     def draws(self, count: int, chance: np.random.Generator) -> np.ndarray:
-        """Of shape (count, len(TERMS) + 1)."""
+        """Samples of shape (count, len(TERMS) + 1)."""
         return self.means + chance.standard_normal((count, len(self.means))) @ np.linalg.cholesky(self.covariance).T
 
     def log_density(self, draws: np.ndarray) -> np.ndarray:
-        """Of each draw, but for what all have in common."""
+        """Logarithm of each draw's density, up to a constant."""
         off = np.linalg.solve(np.linalg.cholesky(self.covariance), (draws - self.means).T)
         return -0.5 * (off**2).sum(axis=0)
 
     def widened(self, terms: StepTerms, seconds: Sequence[float], seed: int) -> TimePrior:
-        """What is known after trials of other models or batches on such a machine."""
+        """The prior updated by trials of other models or batches on such a machine, and widened for the transfer."""
         found = StepTimePosterior(terms, seconds, seed, self).summary
         return TimePrior(found.means, found.covariance + np.diag((_TRANSFER_WIDENING * self.deviations) ** 2))
 
 
 MODEL_ERROR = 0.12
-"""What is left between model and measurement with the best constants: the standard deviation of the logarithm."""
+"""Residual error of the model with the best constants: the standard deviation of the logarithm."""
 _DEGREES_OF_FREEDOM = 4
 _DRAWS = 2000
 _FEWEST_EFFECTIVE = 0.1
 _MOVES = (0.5, 0.3, 0.3, 0.15, 0.15, 0.1, 0.5, 0.2, 0.1, 0.05)
-"""Widths of the random steps, in prior deviations: wide ones for what is unknown, narrow ones for what is known."""
+"""Widths of the random steps, in prior deviations: wide ones for unknown constants, narrow ones for known ones."""
 _MOVED_SHARE = 0.4
 _LAYOUTS_AT_ONCE = 2000
 
 
 class StepTimePosterior:
-    """The constants of the time model as weighted draws, after these measurements in their order.
+    """Posterior of the time model's constants as weighted draws, updated by these measurements in order.
 
-    `terms` and `seconds` are of the layouts that were measured, `prior` is what was known before. All chance is drawn
-    from `seed`.
+    `terms` and `seconds` are those of the measured layouts. All randomness comes from `seed`.
     """
 
     def __init__(self, terms: StepTerms, seconds: Sequence[float], seed: int, prior: TimePrior | None = None):
@@ -143,13 +142,13 @@ class StepTimePosterior:
 
     @property
     def summary(self) -> TimePrior:
-        """The draws as a normal distribution."""
+        """Normal approximation of the draws."""
         means = self.weights @ self._draws
         return TimePrior(means, np.cov(self._draws.T, aweights=self.weights))
 
     @property
     def error(self) -> float:
-        """What is left between model and measurements: MODEL_ERROR until they show more or less of it."""
+        """Residual error between model and measurements: MODEL_ERROR until the measurements show more or less."""
         if not len(self._log_seconds):
             return MODEL_ERROR
         left = self._log_seconds - self.predict(self._measured)[0]
@@ -157,7 +156,7 @@ class StepTimePosterior:
         return math.sqrt(squares / (_DEGREES_OF_FREEDOM + len(left)))
 
     def predict(self, terms: StepTerms) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation of the logarithm of each layout's step time in seconds, the constants'
+        """Mean and standard deviation of the logarithm of each layout's step time in seconds, from the constants'
         uncertainty alone."""
         parts = [self._predict(terms.take(rows)) for rows in np.array_split(np.arange(len(terms)), self._chunks(terms))]
         means, deviations = zip(*parts, strict=True)
@@ -169,18 +168,18 @@ class StepTimePosterior:
         return mean, np.sqrt(self.weights @ (logs - mean) ** 2)
 
     def _chunks(self, terms: StepTerms) -> int:
-        """Many draws of many layouts at once would be gigabytes."""
+        """Number of chunks of layouts, since many draws of many layouts at once would take gigabytes."""
         return 1 + len(terms) // _LAYOUTS_AT_ONCE
 
     def _reweight(self, count: int) -> None:
-        """Weigh the draws by the newest of the first `count` measurements."""
+        """Weight the draws by the newest of the first `count` measurements."""
         newest = self._measured.take(np.array([count - 1]))
         self._log_weights += self._log_likelihood(self._draws, newest, self._log_seconds[count - 1 : count])
         if 1 / (self.weights**2).sum() < _FEWEST_EFFECTIVE * _DRAWS:
             self._resample(count)
 
     def _resample(self, count: int) -> None:
-        """Copies of the likely draws, moved apart by Metropolis steps that keep the distribution."""
+        """Resample the draws by weight and separate the copies by Metropolis steps that keep the distribution."""
         draws = self._draws[self._chance.choice(_DRAWS, _DRAWS, p=self.weights)]
         terms, logs = self._measured.take(np.arange(count)), self._log_seconds[:count]
         fitness = self._log_posterior(draws, terms, logs)
@@ -204,7 +203,7 @@ def _log_constants(draws: np.ndarray) -> np.ndarray:
 
 
 def _log_seconds(draws: np.ndarray, terms: StepTerms) -> np.ndarray:
-    """Of shape (draws, layouts)."""
+    """Logarithms of the step times, of shape (draws, layouts)."""
     return np.log(terms.seconds(np.exp(_log_constants(draws))))
 
 
@@ -219,7 +218,7 @@ def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class MemoryEvidence:
-    """What a trial told of a layout's memory: its estimate in GiB, whether it ran, and the peak where it is known."""
+    """A trial's evidence on memory: the estimate in GiB, whether it ran, and the peak where it is known."""
 
     estimated_gib: float
     ran: bool
@@ -228,19 +227,19 @@ class MemoryEvidence:
 
 _GRID = np.linspace(-0.4, 0.9, 66)
 MEMORY_FACTOR = Prior(math.exp(0.08), 0.15)
-"""Allocators and libraries take some percent more than the formulas."""
+"""Allocators and libraries take a few percent more than the formulas."""
 _MEMORY_TRANSFER_SD = 0.07
-"""What trials of another model leave open of the factor: a standard deviation of its logarithm."""
+"""Uncertainty of the factor that remains after trials of another model: a standard deviation of its logarithm."""
 _MEMORY_ERROR = 0.066
-"""Of the estimate with the best factor: the scale of the logarithm's logistic distribution, 12 % of deviation."""
+"""Error of the estimate with the best factor: the scale of the logarithm's logistic distribution, 12 % of deviation."""
 _PEAK_ERROR = 0.1
 _LEAST_LIKELY = 0.01
-"""A layout may fail, or run, for another reason."""
+"""Least likelihood of an outcome: a layout may fail, or run, for another reason."""
 
 
 class MemoryPosterior:
-    """How far memory is from its estimate, after these trials of layouts on devices of `capacity_gib`; `prior` is what
-    was known of the factor before. A layout fits that takes no more than `room_gib`, all of it by default."""
+    """Posterior of the ratio of memory to its estimate, given trials on devices of `capacity_gib` and the factor's
+    `prior`. A layout fits if it takes at most `room_gib`, by default the capacity."""
 
     def __init__(
         self,
@@ -259,17 +258,17 @@ class MemoryPosterior:
 
     @property
     def factor(self) -> float:
-        """Memory over its estimate."""
+        """Ratio of memory to its estimate."""
         return float(np.exp(self._weights @ _GRID))
 
     @property
     def transferred(self) -> Prior:
-        """What these trials tell of the factor with another model or batch."""
+        """Prior of the factor for another model or batch."""
         mean = self._weights @ _GRID
         return Prior(math.exp(mean), math.hypot(math.sqrt(self._weights @ (_GRID - mean) ** 2), _MEMORY_TRANSFER_SD))
 
     def fits(self, estimated_gib: np.ndarray) -> np.ndarray:
-        """The probability that a layout of this estimate fits; 1 where the device's memory is unknown."""
+        """Probability that a layout with this estimate fits; 1 where the device's memory is unknown."""
         if self._room_gib is None:
             return np.ones_like(estimated_gib)
         different, which = np.unique(estimated_gib, return_inverse=True)

@@ -1,4 +1,4 @@
-"""The pipeline stages of many layouts as arrays of shape (layouts, stages looked at). Pure; numpy."""
+"""Pipeline stages of many layouts as arrays of shape (layouts, selected stages). Pure; numpy."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from search_spaces.model_shape import ModelShape
 
 @dataclass(frozen=True)
 class StageTable:
-    """`index` counts stages from 0; `layers` and `parameters` are a stage's own, tensor ranks together; `in_flight` is
-    how many micro-batches' activations it holds at its fullest, a fraction where chunks are interleaved. The head is on
-    the last stage, or where the trainer puts it."""
+    """`index` counts stages from 0; `layers` and `parameters` are a stage's own, summed over its tensor ranks;
+    `in_flight` is the largest number of micro-batches whose activations it holds, a fraction for interleaved chunks.
+    The head is on the last stage, or where the trainer puts it."""
 
     index: np.ndarray
     layers: np.ndarray
@@ -27,7 +27,7 @@ class StageTable:
 
     @classmethod
     def ends(cls, model: ModelShape, layouts: LayoutTable) -> StageTable:
-        """The first two and the last two stages of each layout; a stage may stand there twice."""
+        """The first two and the last two stages of each layout, possibly repeated."""
         count = layouts["pipeline_parallel"]
         columns = [np.zeros_like(count), np.minimum(1, count - 1), np.maximum(count - 2, 0), count - 1]
         return cls.at(model, layouts, np.stack(columns, axis=1))
@@ -39,7 +39,7 @@ class StageTable:
 
     @classmethod
     def at(cls, model: ModelShape, layouts: LayoutTable, index: np.ndarray) -> StageTable:
-        """The stages of these numbers, a row of them for each layout."""
+        """The stages of these indices, one row per layout."""
         layers, head = _layers_and_head(model, layouts, index)
         is_first, has_head = index == 0, index == head
         table = model.vocab_size * model.hidden_size
@@ -52,7 +52,7 @@ class StageTable:
 
 
 def _layers_and_head(model: ModelShape, layouts: LayoutTable, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Layers of each stage, and the stage of the head as a column, as the layout's trainer deals them."""
+    """Layers of each stage, and the stage of the head as a column, as the layout's trainer splits them."""
     stages, chunks, engine = (layouts[name] for name in ("pipeline_parallel", "virtual_pipeline_stages", "engine"))
     most_chunks = int(chunks.max(initial=0)) + 1
     groups, group = np.unique((stages * most_chunks + chunks) * len(ENGINES) + engine, return_inverse=True)
@@ -68,7 +68,7 @@ def _layers_and_head(model: ModelShape, layouts: LayoutTable, index: np.ndarray)
 
 
 def _split_layers(model: ModelShape, stages: int, chunks: int, engine: str) -> tuple[np.ndarray, int]:
-    """Layers of each stage, its chunks together, and the stage of the head."""
+    """Layers of each stage, its chunks summed, and the stage of the head."""
     if engine == "nanotron":
         counts, head = greedy_stage_layers(model, stages)
         return np.array(counts), head
@@ -78,12 +78,12 @@ def _split_layers(model: ModelShape, stages: int, chunks: int, engine: str) -> t
 
 
 _EVEN_SPLIT_TRAINERS = ("megatron-lm", "megatron-deepspeed")
-"""Trainers that give every stage as many layers, embedding and head beside them."""
+"""Trainers that give every stage the same number of layers, embedding and head in addition."""
 
 
 def _in_flight(layouts: LayoutTable, index: np.ndarray) -> np.ndarray:
-    """GPipe holds all of a step's micro-batches; 1F1B as many as there are stages from here to the end; interleaved
-    chunks those of its longer warm-up, 2 (p - i - 1) + (v - 1) p + 1 of the v a micro-batch has."""
+    """Micro-batches in flight: all of a step's with GPipe, the stages from here to the end with 1F1B, and with
+    interleaved chunks those of its longer warm-up, 2 (p - i - 1) + (v - 1) p + 1, over v."""
     stages, chunks, steps = (
         layouts[name][:, None] for name in ("pipeline_parallel", "virtual_pipeline_stages", "grad_accum_steps")
     )

@@ -1,11 +1,11 @@
-"""Seconds a training step takes by each layout, and what they go to. Pure; numpy. docs/cost_model.md derives it.
+"""Step time of layouts and its breakdown. Pure; numpy. docs/cost_model.md derives it.
 
-A micro-batch on the slowest stage takes as long as its device needs, or as its host needs to start the kernels. A step
-is as many of these as there are micro-batches, the fill and draining of the pipeline (Narayanan et al., arXiv
-2104.04473, section 2.2), what is sent between stages, what data ranks exchange, and the update.
+A micro-batch on the slowest stage takes as long as its device computes, or as its host launches kernels. A step is that
+times the number of micro-batches, the pipeline's fill and drain (Narayanan et al., arXiv 2104.04473, section 2.2), the
+messages between stages, the data-parallel collectives, and the optimizer step.
 
-A few constants (`TERMS`) stand before the terms, each a factor on what the data sheets say. What they are worth, and
-how trials correct them, is `search_spaces/cost_model/posterior.py`.
+A few constants (`TERMS`) multiply the terms, each a factor on the data sheet's speed. Their priors, and how trials
+update them, are in `search_spaces/cost_model/posterior.py`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from search_spaces.model_shape import ModelShape
 ON_DEVICE = ("matmul", "memory_traffic", "tensor", "tensor_latency")
 PER_STEP = ("pipeline", "pipeline_latency", "data_parallel", "data_latency", "optimizer", "offload", "step")
 TERMS = (*ON_DEVICE, "launches", "sharded", *PER_STEP)
-"""What a step's time is made of. `launches` are the host's and `sharded` is what ZeRO 3 gathers and reduces: both run
-per_step the device's work, and count where that would be faster."""
+"""Terms of a step's time. `launches` are the host's and `sharded` is what ZeRO 3 gathers and reduces: both overlap the
+device's work, and count where they take longer."""
 
 _LAUNCHES, _SHARDED = len(ON_DEVICE), len(ON_DEVICE) + 1
 
@@ -34,8 +34,8 @@ _LAUNCHES, _SHARDED = len(ON_DEVICE), len(ON_DEVICE) + 1
 @dataclass(frozen=True)
 class StepTerms:
     """Seconds with every constant at 1. `micro_batch` is of one on the slowest stage, of shape (layouts, len(ON_DEVICE)
-    + 2), launches and sharded last; `rounds` are those of a step, `fill` what the other stages add, in the same
-    unit; `per_step` is of a whole step, of shape (layouts, len(BESIDE))."""
+    + 2), launches and sharded last; `rounds` counts the micro-batches of a step, `fill` those that the other stages
+    add; `per_step` is of a whole step, of shape (layouts, len(PER_STEP))."""
 
     micro_batch: np.ndarray
     rounds: np.ndarray
@@ -62,7 +62,7 @@ class StepTerms:
 
     @classmethod
     def concatenate(cls, parts: Sequence[StepTerms]) -> StepTerms:
-        """All layouts of the parts, one part after the other."""
+        """The layouts of all parts, in order."""
         return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
     def __len__(self) -> int:
@@ -78,7 +78,7 @@ class StepTerms:
         return micro_batch * (self.rounds + self.fill) + constants[..., _SHARDED + 1 :] @ self.per_step.T
 
     def parts(self, constants: np.ndarray) -> dict[str, np.ndarray]:
-        """Seconds of a step by what they go to, the contract's `time_s`, each of shape (layouts,)."""
+        """Seconds of a step by part, the contract's `time_s`, each of shape (layouts,)."""
         device, host, sharded = self._concurrent_s(constants)
         tensor = self.micro_batch[:, 2:_LAUNCHES] @ constants[2:_LAUNCHES]
         alone, micro_batch = _smooth_max(device, host), _smooth_max(device, host, sharded)
@@ -95,14 +95,14 @@ class StepTerms:
         }
 
     def _concurrent_s(self, constants: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of a micro-batch: the device's, the host's and the network's seconds."""
+        """Seconds of a micro-batch on the device, on the host and on the network, which overlap."""
         on_device = constants[..., :_LAUNCHES] @ self.micro_batch[:, :_LAUNCHES].T
         launches = constants[..., _LAUNCHES, None] * self.micro_batch[:, _LAUNCHES]
         return on_device, launches, constants[..., _SHARDED, None] * self.micro_batch[:, _SHARDED]
 
 
 def _smooth_max(*seconds: np.ndarray) -> np.ndarray:
-    """The largest, with round corners: where two are near each other each waits for the other at times."""
+    """Smooth maximum: where two are nearly equal, each waits for the other at times."""
     return sum(each**4 for each in seconds) ** 0.25
 
 
@@ -111,14 +111,14 @@ def _device(micro_batch: np.ndarray) -> np.ndarray:
 
 
 def _slowest_stage(stages: StageTable, layer: np.ndarray, head: np.ndarray) -> np.ndarray:
-    """Which of the stages looked at takes longest, for each layout."""
+    """Index of the slowest of the selected stages, for each layout."""
     seconds = stages.layers * _device(layer)[:, None] + stages.has_head * _device(head)[:, None]
     return seconds.argmax(axis=1)
 
 
 @dataclass(frozen=True)
 class _Machine:
-    """What the terms need to know of a cluster, in bytes, FLOPs and seconds."""
+    """Speeds of a cluster that the terms need, in bytes, FLOPs and seconds."""
 
     accelerator: Accelerator
     links: Links
@@ -140,13 +140,13 @@ class _Machine:
         )
 
     def per_group(self, what: Callable[[int, int], float], ranks: np.ndarray, stride: np.ndarray) -> np.ndarray:
-        """A column of what the links say of groups of so many ranks that lie so far apart."""
+        """A column of `what(ranks, stride)` for groups of these sizes and strides."""
         widest = int(stride.max(initial=0)) + 1
         groups, rows = np.unique(ranks * widest + stride, return_inverse=True)
         return np.array([what(*divmod(group, widest)) for group in groups.tolist()], dtype=float)[rows]
 
     def bus_bytes_per_s(self, ranks: np.ndarray, stride: np.ndarray, gathers: np.ndarray) -> np.ndarray:
-        """Of an all-reduce, or where `gathers` is true of an all-gather or a reduce-scatter."""
+        """Bus bandwidth of an all-reduce, or where `gathers` is true of an all-gather or a reduce-scatter."""
         reduced, gathered = (
             self.per_group(
                 lambda count, apart: self.links.collective_gb_per_s(count, apart, self.gpus_per_node, kind),  # noqa: B023
@@ -168,7 +168,7 @@ class _Machine:
 
 
 def _matmul_flops(accelerator: Accelerator, measured: MeasuredSpeed) -> tuple[tuple[str, float], ...]:
-    """What large products reach by precision: as measured, else by the data sheet, else as 32-bit ones do."""
+    """FLOP/s of large products by precision: measured, else from the data sheet, else those of fp32."""
     fraction = (accelerator.matmul_fraction or TYPICAL_MATMUL_FRACTION) / _TRAINING_SLOWDOWN.get(accelerator.name, 1)
     full_peak = accelerator.peak_flops_for("fp32")
     half_peak = accelerator.peak_flops_for("fp16")
@@ -179,18 +179,18 @@ def _matmul_flops(accelerator: Accelerator, measured: MeasuredSpeed) -> tuple[tu
 
 
 TYPICAL_MATMUL_FRACTION = 0.8
-"""Of the peak, where nobody measured the accelerator: between the 0.77 and 0.87 of those that were."""
+"""Share of the peak where the accelerator was not measured: measured ones reach 0.77 to 0.87."""
 _TRAINING_SLOWDOWN = {"h100-80gb": 1.3, "h200-141gb": 1.3}
-"""Accelerators that training feeds worse than a benchmark of products does: 40 to 47 % of the peak is published of
-whole steps on H100 (NVIDIA/Megatron-LM, README), 50 to 56 % on A100 (arXiv 2205.05198, table 5)."""
+"""Accelerators whose training is slower than matmul benchmarks suggest: whole steps are published at 40 to 47 % of the
+peak on H100 (NVIDIA/Megatron-LM, README), 50 to 56 % on A100 (arXiv 2205.05198, table 5)."""
 HOST_FLOPS = 50e9
 HOST_GB_PER_S = 10.0
 HOST_LINK_GB_PER_S, HOST_LINK_US = 2.0, 100.0
-"""A rank on a CPU: the right order of magnitude and no more. Its trials tell how fast it is."""
+"""A rank on a CPU, by order of magnitude only; its trials correct it."""
 
 
 def _host_links(ranks: int) -> Links:
-    """Between processes of one machine, and machines of an ordinary network."""
+    """Links between processes of one machine, and between machines of an ordinary network."""
     node = (LinkDomain("node", ranks, HOST_LINK_GB_PER_S, HOST_LINK_US),) if ranks > 1 else ()
     return Links(node, Fabric(HOST_LINK_GB_PER_S, HOST_LINK_US))
 
@@ -224,50 +224,50 @@ def _kernel_launch_s(layouts: LayoutTable) -> np.ndarray:
 
 
 def _collectives(layouts: LayoutTable) -> np.ndarray:
-    """Of a layer and pass: two all-reduces, with sequence parallelism an all-gather and a reduce-scatter for each; with
-    ZeRO 3 one for the weights of each of its parts."""
+    """Collectives per layer and pass: two all-reduces, with sequence parallelism an all-gather and a reduce-scatter for
+    each; with ZeRO 3 one more for each of its parts' weights."""
     of_tensor = np.where(layouts["tensor_parallel"] > 1, np.where(layouts["sequence_parallel"] > 0, 4, 2), 0)
     return of_tensor + np.where(layouts["zero_stage"] == 3, _GATHERS_PER_LAYER, 0)
 
 
 def _matmul_slowdown(model: ModelShape, machine: _Machine, layouts: LayoutTable) -> np.ndarray:
-    """How many times longer products take than the fastest ones, by the model's width and by the trainer.
+    """Slowdown of products relative to large ones, by the model's width and by the trainer.
 
-    A CPU loses nothing: products as narrow as 128 reach the rate of large ones there (`parlay calibrate` shows it).
+    None on a CPU: products as narrow as 128 reach the rate of large ones there (`parlay calibrate` shows it).
     """
     loss = 1 + (HALF_SPEED_HIDDEN / model.hidden_size if machine.accelerator.peak_flops else 0)
     return loss * trainer_column(layouts, lambda trainer: _TRAINER_SLOWDOWN.get(trainer, 1))
 
 
 _TRAINER_SLOWDOWN = {"megatron-deepspeed": 1.1, "gpt-neox": 1.1}
-"""Between the 1.2 that MT-NLG's steps by Megatron-DeepSpeed (Smith et al., arXiv 2201.11990, section 2.4) take of those
-of the same model by Megatron-LM (arXiv 2104.04473, table 1), and none, as with smaller models."""
+"""Between the 1.2 by which MT-NLG's steps with Megatron-DeepSpeed (Smith et al., arXiv 2201.11990, section 2.4) exceed
+those of the same model with Megatron-LM (arXiv 2104.04473, table 1), and none, as for smaller models."""
 HALF_SPEED_HIDDEN = 400
-"""The hidden size at which products reach half of what they reach at large ones: Megatron-LM's models from 1.7B to 1T
-lie on this curve (Narayanan et al., arXiv 2104.04473, table 1)."""
+"""Hidden size at which products reach half the rate of large ones, fitted to Megatron-LM's models from 1.7B to 1T
+(Narayanan et al., arXiv 2104.04473, table 1)."""
 _ACCESSES_PER_BYTE = 4
-"""How often each byte of an activation is read or written: made, read by the next, and both again in the backward pass
-with gradients of its size."""
+"""Reads and writes of each byte of an activation: written, read by the next operation, and both again in the backward
+pass with gradients of its size."""
 LAYER_LAUNCH_S = 0.4e-3
-"""A host's time to start one layer's kernels, 30 or so at 10 to 15 us each in eager PyTorch."""
+"""Host time to launch one layer's kernels, 30 or so at 10 to 15 us each in eager PyTorch."""
 _GATHERS_PER_LAYER = 8
-"""Of a layer: two norms, attention's two products, the MLP's two, and what holds them."""
+"""Modules of a layer that ZeRO 3 gathers: two norms, attention's two products, the MLP's two, and their containers."""
 COLLECTIVE_LAUNCH_S = 0.05e-3
-"""A host's time to start one collective: its tensors, its process group, its stream. An estimate."""
+"""Host time to launch one collective: its tensors, its process group, its stream. An estimate."""
 
 
 def _score_passes(layouts: LayoutTable, passes: np.ndarray) -> np.ndarray:
-    """How often attention's two products are computed, as forward passes.
+    """Number of times that attention's two products are computed, as forward passes.
 
-    A flash kernel leaves out the half that a causal mask hides, and computes the first product again in its backward
-    pass (Dao, arXiv 2307.08691).
+    A flash kernel skips the half that a causal mask hides, and recomputes the first product in its backward pass (Dao,
+    arXiv 2307.08691).
     """
     again = layouts.is_word("activation_checkpointing", "selective")
     return np.where(layouts.is_word("attention_kernel", "flash"), (passes + 0.5) / 2, passes + again)
 
 
 def _head_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -> np.ndarray:
-    """The same of the head and the loss, which nobody recomputes."""
+    """Forward and backward of the head and the loss, which are never recomputed."""
     tensor, tokens = layouts["tensor_parallel"], layouts["micro_batch_size"] * model.seq_length
     logits = tokens * model.vocab_size / tensor
     nothing = np.zeros(len(layouts))
@@ -287,8 +287,8 @@ def _sharded_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable)
     """ZeRO 3's traffic of a micro-batch: weights gathered for each pass, gradients reduced (Rajbhandari et al., arXiv
     1910.02054, section 7).
 
-    Each parameter is a collective of its own. Between nodes those come to what one adapter carries, and not to what all
-    of a node's do: steps of 175B and 530B on 384 to 2240 GPUs (arXiv 2104.04473, table 2) are met by nothing else.
+    Each parameter is a collective of its own. Between nodes these reach the bandwidth of one adapter, not that of all
+    of a node's: nothing else explains the steps of 175B and 530B on 384 to 2240 GPUs (arXiv 2104.04473, table 2).
     """
     count = layouts["data_parallel"]
     width = 2 * element_bytes(layouts) + trainer_column(layouts, lambda trainer: _REDUCED_BYTES[trainer])
@@ -303,7 +303,7 @@ def _sharded_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable)
 
 
 def _per_step_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable, stages: StageTable) -> np.ndarray:
-    """Seconds of a step that no micro-batch has, in the order of `PER_STEP`."""
+    """Seconds once per step rather than per micro-batch, in the order of `PER_STEP`."""
     parameters = (stages.parameters / layouts["tensor_parallel"][:, None]).max(axis=1)
     share = np.where(layouts["zero_stage"] >= 1, layouts["data_parallel"], 1)
     is_offloaded = layouts.is_word("offload", "optimizer")
@@ -322,17 +322,17 @@ def _per_step_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable
 
 
 _UPDATE_BYTES = 30
-"""Read and written for each parameter by a fused Adam with fp32 masters."""
+"""Bytes read and written per parameter by a fused Adam with fp32 masters."""
 _OFFLOADED_BYTES = 6
-"""An fp32 gradient to the host, a 16-bit weight back."""
+"""Bytes per parameter over the host link: an fp32 gradient to the host, a 16-bit weight back."""
 STEP_S = 0.02
-"""What a trainer does once a step per_step training: norms, logs, a wait for the device."""
+"""A trainer's fixed work per step: norms, logs, a wait for the device."""
 
 
 def _between_stages(model: ModelShape, machine: _Machine, layouts: LayoutTable) -> tuple[np.ndarray, np.ndarray]:
-    """Volume and latency of what stages send: each micro-batch, and chunk of it, forth and back.
+    """Volume and latency of the messages between stages, for each micro-batch and chunk, forward and backward.
 
-    With sequence parallelism a rank has its own positions only; Megatron-LM splits the rest among tensor ranks, too
+    With sequence parallelism a rank has only its own positions; Megatron-LM also splits the rest over the tensor ranks
     (Narayanan et al., arXiv 2104.04473, section 4.1).
     """
     count, chunks = layouts["pipeline_parallel"], layouts["virtual_pipeline_stages"]
@@ -350,17 +350,17 @@ def _between_stages(model: ModelShape, machine: _Machine, layouts: LayoutTable) 
 
 
 _BLOCKING_P2P_TRAINERS = ("deepspeed", "megatron-deepspeed", "gpt-neox")
-"""DeepSpeed's pipeline sends and receives one after the other, others both ways at once."""
+"""DeepSpeed's pipeline sends and receives one after the other, the others in both directions at once."""
 MESSAGE_S = 100e-6
-"""Between a stage's kernel and the next stage's: a send, a receive, and a wait for each other."""
+"""Time between a stage's kernel and the next stage's: a send, a receive, and waiting for each other."""
 
 
 def _between_data_ranks(
     model: ModelShape, machine: _Machine, layouts: LayoutTable, parameters: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Volume and latency of gradients that are summed and weights that are gathered.
+    """Volume and latency of the gradient reductions and weight gathers over the data ranks.
 
-    ZeRO 2 reduces after each micro-batch, but for a pipeline. What ZeRO 3 moves is `_sharded_seconds`.
+    ZeRO 2 reduces after each micro-batch, except in a pipeline. ZeRO 3's traffic is in `_sharded_seconds`.
     """
     count, zero, steps = layouts["data_parallel"], layouts["zero_stage"], layouts["grad_accum_steps"]
     is_inner = layouts.is_word("rank_order", "tp-dp-pp")
@@ -376,6 +376,6 @@ def _between_data_ranks(
 
 
 OVERLAPPED = 0.5
-"""What is still waited for of an exchange that runs per_step the backward pass."""
+"""Exposed share of communication that overlaps the backward pass."""
 _REDUCED_BYTES = {name: 2 if name in ("megatron-deepspeed", "gpt-neox") else 4 for name in MEMORY_PROFILES}
-"""Of a gradient on its way: fp32 where it is summed in fp32."""
+"""Bytes of a gradient in a reduction: 4 where it is summed in fp32."""

@@ -1,1 +1,1 @@
-"""Machines: accelerators, nodes, the links between ranks, memory to be left free."""
+"""Machines: accelerators, nodes, the links between ranks, memory to keep free."""

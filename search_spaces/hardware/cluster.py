@@ -1,4 +1,4 @@
-"""Accelerator and Cluster: the machine a layout is laid over. Standard library only."""
+"""Accelerator and Cluster: the machine that a training runs on. Standard library only."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from search_spaces.hardware.links import Links
 class Accelerator:
     """One device as a rank sees it. Unknown is None, never a guess: without a peak there is no utilisation.
 
-    `memory_gib` is GiB of device memory as it is sold, `usable_memory_gib` what the driver shows of it as total, the
-    ECC's share and its own taken off; `peak_flops` maps a precision to dense FLOP/s, no sparsity. `memory_gb_per_s` is
-    the data sheet's memory bandwidth, `matmul_fraction` the largest share of the 16-bit peak that a large matrix
-    product reaches, `host_gb_per_s` the link to host memory, one direction, in GB/s (1e9 bytes).
+    `memory_gib` is GiB of device memory as sold, `usable_memory_gib` the total that the driver reports, without ECC and
+    its own share; `peak_flops` maps a precision to dense FLOP/s, no sparsity. `memory_gb_per_s` is the data sheet's
+    memory bandwidth, `matmul_fraction` the largest share of the 16-bit peak that a large matrix product reaches,
+    `host_gb_per_s` the link to host memory, one direction, in GB/s (1e9 bytes).
     """
 
     name: str
@@ -36,7 +36,7 @@ class Accelerator:
 
 
 _PCIE_3, _PCIE_4, _PCIE_5 = 15.75, 31.5, 63.0
-"""GB/s of sixteen lanes, one direction, after their encoding."""
+"""GB/s of sixteen lanes, one direction, after encoding."""
 
 _V100 = Accelerator(
     "v100-32gb",
@@ -114,11 +114,11 @@ ACCELERATORS: dict[str, Accelerator] = {
 
 @dataclass(frozen=True)
 class MeasuredSpeed:
-    """What each rank reached by itself when the machine was measured, all of them at once; None: not measured.
+    """Speed that each rank reached while all of them ran at once; None: not measured.
 
     `matmul_tflops` maps a precision to the TFLOP/s (1e12) of large matrix products, `memory_gb_per_s` is the traffic of
     a large copy, reads and writes, `host_gb_per_s` the link to host memory in its slower direction, in GB/s (1e9
-    bytes). InputError for a value that is not more than 0.
+    bytes). InputError for a value that is not positive.
     """
 
     matmul_tflops: tuple[tuple[str, float], ...] = ()
@@ -133,7 +133,7 @@ class MeasuredSpeed:
                 _require_positive(name, getattr(self, name), "GB/s")
 
     def matmul_flops(self, precision: str) -> float | None:
-        """FLOP/s of large products; None where nobody measured this precision."""
+        """FLOP/s of large products; None where this precision was not measured."""
         tflops = dict(self.matmul_tflops).get(precision)
         return None if tflops is None else tflops * 1e12
 
@@ -150,8 +150,8 @@ class MeasuredSpeed:
 class Cluster:
     """`num_nodes` equal nodes with `gpus_per_node` accelerators each; on CPU a "gpu" is a rank.
 
-    `given_links` are those its user described, `measured` what its ranks reached. They are what is known of the
-    machine, not which one it is: clusters that differ in them alone are equal.
+    `given_links` are the links that the user described, `measured` the speed that the ranks reached. Both are knowledge
+    of the machine, not its identity: clusters that differ only in them are equal.
     """
 
     accelerator: Accelerator
@@ -181,17 +181,17 @@ class Cluster:
 
     @property
     def links(self) -> Links | None:
-        """The links that were described, else those of the accelerator's usual node; None where neither is known."""
+        """The described links, else those of the accelerator's usual node; None where neither is known."""
         return self.given_links or default_links(self.accelerator.name, self.gpus_per_node)
 
     @property
     def links_are_assumed(self) -> bool:
-        """Whether `links` are those of the accelerator's usual node, not this cluster's own."""
+        """True if `links` are those of the accelerator's usual node, not described."""
         return self.given_links is None and self.links is not None
 
     @property
     def speed_is_known(self) -> bool:
-        """Whether anybody knows how fast a rank computes: its vendor, or who measured it."""
+        """True if a rank's compute speed is known from the data sheet or a measurement."""
         return bool(self.accelerator.peak_flops) or (self.measured is not None and bool(self.measured.matmul_tflops))
 
     def to_json(self) -> dict[str, Any]:
@@ -204,7 +204,7 @@ class Cluster:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Cluster:
-        """The cluster again."""
+        """The inverse of `to_json`."""
         accelerator, links, measured = data["accelerator"], data["links"], data["measured"]
         return cls(
             Accelerator(**{**accelerator, "peak_flops": tuple(accelerator["peak_flops"].items())}),
@@ -221,7 +221,7 @@ def _require_positive(key: str, value: float, unit: str) -> None:
 
 
 def _require_fit(links: Links, gpus_per_node: int, num_nodes: int) -> None:
-    """InputError for links that leave ranks of the cluster unconnected, or join some that it has not."""
+    """InputError for links that leave ranks of the cluster unconnected, or connect more than there are."""
     described = links.domains[-1].num_ranks if links.domains else 1
     if described != gpus_per_node:
         raise InputError.of(

@@ -1,6 +1,6 @@
-"""The links of the node an accelerator usually sits in: what is assumed of a cluster that does not describe its own.
+"""Links of the node that an accelerator usually comes in, assumed for clusters that do not describe their own.
 
-Standard library only. docs/clusters.md says where each number is from.
+Standard library only. docs/clusters.md has the source of each number.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from search_spaces.hardware.links import Fabric, LinkDomain, Links
 
 @dataclass(frozen=True)
 class _ReferenceNode:
-    """A node as it is sold: its domains from inner to outer, and how many NICs of how many GB/s, one direction."""
+    """A node as sold: its domains from inner to outer, and its NICs with their GB/s, one direction."""
 
     domains: tuple[LinkDomain, ...]
     nics: int
     gb_per_s: float
 
     def resized(self, gpus_per_node: int) -> Links:
-        """The same with so many ranks: NICs in proportion, and of the inner domains those that divide the node."""
+        """The node with another number of ranks: NICs in proportion, and the inner domains that divide the node."""
         together = self.nics * self.gb_per_s * gpus_per_node / self.domains[-1].num_ranks
         fabric = Fabric(together, NETWORK_HOP_US, p2p_gb_per_s=min(self.gb_per_s, together))
         return Links(self._domains_for(gpus_per_node), fabric)
@@ -33,7 +33,7 @@ class _ReferenceNode:
 
 
 def default_links(accelerator: str, gpus_per_node: int) -> Links | None:
-    """The links of this accelerator's usual node, with so many ranks; None for one that has no usual node."""
+    """Links of this accelerator's usual node with `gpus_per_node` ranks; None where no usual node is known."""
     node = _REFERENCE_NODES.get(accelerator)
     return None if node is None else node.resized(gpus_per_node)
 

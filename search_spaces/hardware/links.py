@@ -1,6 +1,7 @@
-"""How fast ranks talk with each other: domains nested in a node, and the fabric between nodes. Standard library only.
+"""Bandwidths and latencies between ranks: nested domains in a node, and the fabric between nodes. Standard library
+only.
 
-Bandwidths are bus bandwidths as NCCL's tests print them: a ring of n ranks moves 2 (n - 1) / n times the bytes of an
+Bandwidths are bus bandwidths as nccl-tests print them: a ring of n ranks moves 2 (n - 1) / n times the bytes of an
 all-reduce, and (n - 1) / n times those of an all-gather or a reduce-scatter, at this speed, in GB/s (1e9 bytes).
 """
 
@@ -15,7 +16,7 @@ from typing import Any
 from search_spaces.errors import InputError
 
 NIC_EFFICIENCY = 0.9
-"""What whole nodes reach of their NICs' rate where nobody measured it.
+"""Share of the NICs' rate that whole nodes reach, where it was not measured.
 
 The Playbook's H100 nodes reach 362 of 400 GB/s between two of them, and Calculon's A100 system takes 0.9 as well.
 """
@@ -23,12 +24,12 @@ The Playbook's H100 nodes reach 362 of 400 GB/s between two of them, and Calculo
 
 @dataclass(frozen=True)
 class LinkDomain:
-    """`num_ranks` consecutive ranks that are joined by one kind of link: the dies of a module, a node.
+    """`num_ranks` consecutive ranks connected by one kind of link: the dies of a module, a node.
 
-    `bus_gb_per_s` is what an all-reduce over all of them reaches on each rank, `latency_us` the time one takes that
-    has next to nothing to carry. `p2p_gb_per_s` is the most that two of its ranks reach with each other; None where
-    that is the same, as behind a switch: where links lead from device to device, several rings add up to more.
-    `gather_gb_per_s` is what an all-gather or a reduce-scatter reaches; None where nobody measured that it is less.
+    `bus_gb_per_s` is the bus bandwidth of an all-reduce over all of them, `latency_us` the time of a tiny one.
+    `p2p_gb_per_s` is the most that two of its ranks reach with each other; None where that is the same, as behind a
+    switch: with direct links between devices, several rings add up to more. `gather_gb_per_s` is the bus bandwidth of
+    an all-gather or a reduce-scatter; None where it was not measured to be less.
     """
 
     name: str
@@ -49,13 +50,13 @@ class LinkDomain:
 
 @dataclass(frozen=True)
 class Fabric:
-    """What joins the nodes.
+    """Network between the nodes.
 
-    `nic_gb_per_s` is one direction of all NICs of a node together, `latency_us` the time of one small message from
-    node to node. `by_nodes` holds what an all-reduce over all ranks of so many nodes reached on each rank, (nodes,
-    GB/s) with rising nodes; it is empty where nobody measured it. `p2p_gb_per_s` is the most that one pair of ranks
-    reaches between nodes; None where only the NICs bound it. `gather_by_nodes` is like `by_nodes` of an all-gather or
-    a reduce-scatter, and empty where nobody measured that they reach less.
+    `nic_gb_per_s` is one direction of all NICs of a node together, `latency_us` the time of one small message between
+    nodes. `by_nodes` holds measured (nodes, GB/s) of an all-reduce over all ranks of that many nodes, per rank, with
+    rising nodes; empty where not measured. `p2p_gb_per_s` is the most that one pair of ranks reaches between nodes;
+    None where only the NICs bound it. `gather_by_nodes` is `by_nodes` of an all-gather or a reduce-scatter, empty where
+    these were not measured to reach less.
     """
 
     nic_gb_per_s: float
@@ -73,9 +74,9 @@ class Fabric:
             _require_rising(name, getattr(self, name))
 
     def bus_gb_per_s(self, num_nodes: int, gathers: bool = False) -> float:
-        """What an all-reduce, or an all-gather, over all ranks of `num_nodes` nodes reaches on each rank.
+        """Bus bandwidth per rank of an all-reduce, or an all-gather, over all ranks of `num_nodes` nodes.
 
-        Between measured numbers of nodes it follows a power law, beyond them it stays as it is.
+        A power law between measured numbers of nodes, constant beyond them.
         """
         measured = (gathers and self.gather_by_nodes) or self.by_nodes
         if not measured:
@@ -92,8 +93,8 @@ class Fabric:
 class Links:
     """All links of a cluster: domains from inner to outer, the last of them a node, and the fabric between nodes.
 
-    Ranks count through a node before the next one. Whoever asks names a group by its number of ranks and the
-    `stride` they lie apart; the world is full of such groups, and all of them talk at the same time.
+    Ranks are numbered node by node. A group is given by its number of ranks and the `stride` between them; the world is
+    full of such groups, and all of them communicate at the same time.
     """
 
     domains: tuple[LinkDomain, ...]
@@ -111,9 +112,9 @@ class Links:
                 )
 
     def collective_gb_per_s(self, num_ranks: int, stride: int, gpus_per_node: int, gathers: bool = False) -> float:
-        """The bus bandwidth on each rank of a ring over `num_ranks` ranks that lie `stride` apart; inf for one rank.
+        """Bus bandwidth per rank of a ring over `num_ranks` ranks with this `stride`; inf for one rank.
 
-        It is that of an all-reduce, or of an all-gather or reduce-scatter.
+        For an all-reduce, or with `gathers` for an all-gather or reduce-scatter.
         """
         if num_ranks == 1:
             return math.inf
@@ -127,7 +128,7 @@ class Links:
         return min(bandwidth, self._node_gb_per_s(gathers)) / min(stride, gpus_per_node)
 
     def p2p_gb_per_s(self, num_ranks: int, stride: int, gpus_per_node: int) -> float:
-        """What each rank reaches that sends to the next of its group, at the group's slowest crossing."""
+        """Bandwidth of each rank that sends to the next of its group, over the group's slowest crossing."""
         if num_ranks == 1:
             return math.inf
         domain = self._domain_around(num_ranks * stride)
@@ -138,9 +139,9 @@ class Links:
         return min(share, self._node_gb_per_s(), fabric.p2p_gb_per_s or math.inf)
 
     def latency_us(self, num_ranks: int, stride: int, gpus_per_node: int) -> float:
-        """The time of a collective that has next to nothing to carry; 0 for one rank.
+        """Latency of a collective with a tiny message; 0 for one rank.
 
-        Across nodes it is that of a node and a tree's way up and down over the nodes, as NCCL does it.
+        Across nodes it is a node's latency plus that of a tree up and down over the nodes, as in NCCL.
         """
         if num_ranks == 1:
             return 0.0
@@ -165,16 +166,16 @@ class Links:
         return cls(tuple(LinkDomain(**domain) for domain in data["domains"]), fabric)
 
     def _domain_around(self, span: int) -> LinkDomain | None:
-        """The innermost domain that holds every block of `span` ranks whole; None where blocks reach across nodes."""
+        """The innermost domain that contains every block of `span` ranks; None where blocks span nodes."""
         return next((domain for domain in self.domains if domain.num_ranks % span == 0), None)
 
     def _sharing(self, domain: LinkDomain, stride: int) -> int:
-        """How many groups share the way out of the domain inside this one."""
+        """Groups that share the links out of the next inner domain."""
         inside = self.domains.index(domain) - 1
         return min(stride, self.domains[inside].num_ranks if inside >= 0 else 1)
 
     def _pair_share_of(self, domain: LinkDomain, stride: int) -> float:
-        """What two ranks alone reach."""
+        """Bandwidth of a single pair of ranks."""
         return min(domain.bus_gb_per_s / self._sharing(domain, stride), domain.p2p_gb_per_s or math.inf)
 
     def _node_gb_per_s(self, gathers: bool = False) -> float:
@@ -195,7 +196,7 @@ def _curve(points: Iterable[Sequence[Any]]) -> tuple[tuple[int, float], ...]:
 
 
 def _nodes_of(num_ranks: int, stride: int, gpus_per_node: int) -> int:
-    """Nodes of a group that reaches across nodes; a block that no node holds whole has at least two."""
+    """Nodes of a group that spans nodes; at least two for a block that does not fit into one."""
     return num_ranks if stride >= gpus_per_node else max(2, -(-num_ranks * stride // gpus_per_node))
 
 

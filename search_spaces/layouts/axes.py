@@ -1,4 +1,4 @@
-"""Axes: the values a layout field may take in a search, as a person writes them."""
+"""Axes: the values of a layout field in a search, as the search file gives them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ MOST_VALUES = 10_000
 
 
 def axis_values(value: Any) -> tuple[Any, ...]:
-    """A value, a list, `{min, max, step}` or `{min, max, factor}` as the values themselves, all different.
+    """Expand a value, a list, `{min, max, step}` or `{min, max, factor}` to distinct values.
 
-    InputError for an empty list, repeats, min > max, a step below 1, a factor below 2. The values' own type is
-    checked by the field.
+    InputError for an empty list, repeats, min > max, a step below 1, a factor below 2. The values' type is checked by
+    the field.
     """
     if isinstance(value, dict):
         return _range(value)
@@ -43,9 +43,9 @@ def axis_values(value: Any) -> tuple[Any, ...]:
 
 
 def complete_axes(given: Mapping[str, Sequence[Any]], num_nodes: int) -> dict[str, tuple[Any, ...]]:
-    """Every searchable field with its values, in the layout fields' order: the default for those that are not given.
+    """Every searchable field with its values, in the order of the layout fields; the default for those not given.
 
-    `grad_accum_steps` is there only when given; otherwise it is derived, as `data_parallel` always is.
+    `grad_accum_steps` is included only when given; otherwise it is derived, as `data_parallel` always is.
     """
     default = Layout(num_nodes=num_nodes)
     derived = {"data_parallel", "grad_accum_steps"} - set(given)
@@ -99,7 +99,7 @@ def _bad(code: str, message: str, rule: str, **details: Any) -> InputError:
 
 
 def _axis_schema(element: dict[str, Any], *, is_number: bool = False) -> WithJsonSchema:
-    """What an editor may offer: one value, a list of them, and for numbers a range."""
+    """JSON schema of an axis: one value, a list of them, and for numbers a range."""
     forms = [element, {"type": "array", "items": element, "minItems": 1, "uniqueItems": True}]
     return WithJsonSchema({"anyOf": forms + (_RANGES if is_number else [])})
 

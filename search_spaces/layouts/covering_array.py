@@ -1,4 +1,5 @@
-"""Covering arrays: few members of a collection that together show all that any of it shows. Standard library only."""
+"""Covering arrays: few members of a collection that together cover all that any member covers. Standard library
+only."""
 
 from __future__ import annotations
 
@@ -7,16 +8,15 @@ from itertools import combinations
 
 
 def value_combinations(values: Mapping[str, Hashable], axes: Sequence[str], size: int) -> list[Hashable]:
-    """Every combination of `size` of these axes with the values it has here, axes in the order given."""
+    """Every combination of `size` of these axes with their values here, axes in the order given."""
     return [tuple((axis, values[axis]) for axis in chosen) for chosen in combinations(axes, size)]
 
 
 def cover(shown: Sequence[Collection[Hashable]], costs: Sequence[float]) -> list[int]:
-    """Indices of few and cheap members that together show everything that any member shows.
+    """Indices of few and cheap members that together cover everything that any member covers.
 
-    Greedy set cover (Chvatal, Mathematics of Operations Research 4, 1979): always the member that shows most that is
-    new for its cost, of equals the first; so the answer follows from the arguments alone. In the end those go that
-    show nothing which the others do not.
+    Greedy set cover (Chvatal, Mathematics of Operations Research 4, 1979): repeatedly the member that covers most new
+    items per cost, the first of equals, so the result is deterministic. Redundant members are dropped at the end.
     """
     masks = _masks(shown)
     missing, chosen = _union(masks), []
@@ -28,7 +28,7 @@ def cover(shown: Sequence[Collection[Hashable]], costs: Sequence[float]) -> list
 
 
 def _drop_redundant(chosen: Sequence[int], masks: Sequence[int], costs: Sequence[float]) -> list[int]:
-    """The dearest are asked first."""
+    """The chosen members without those that the others cover, the most expensive dropped first."""
     left = list(chosen)
     for index in sorted(chosen, key=lambda i: -costs[i]):
         others = [i for i in left if i != index]
@@ -38,7 +38,7 @@ def _drop_redundant(chosen: Sequence[int], masks: Sequence[int], costs: Sequence
 
 
 def _masks(shown: Sequence[Collection[Hashable]]) -> list[int]:
-    """What each shows as one number, a bit for each thing that is shown: sets of thousands compared at once."""
+    """Bit mask of the items each member covers, for fast set operations."""
     numbers: dict[Hashable, int] = {}
     masks = []
     for things in shown:

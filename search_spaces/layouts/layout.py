@@ -1,4 +1,4 @@
-"""Layout: one way to lay a training out over a cluster, its canonical form and its key. Standard library only."""
+"""Layout: one parallel layout of a training, its canonical form and its key. Standard library only."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ BATCH_RULE = "global_batch_size = micro_batch_size x grad_accum_steps x data_par
 
 @dataclass(frozen=True)
 class Layout:
-    """The contract's layout fields, in the contract's order.
+    """The layout fields of docs/contract.md, in its order.
 
-    `data_parallel` is derived from the world, never searched. `micro_batch_size` counts sequences;
+    `data_parallel` is derived from the world size, never searched. `micro_batch_size` counts sequences;
     `grad_accum_steps` counts micro-batches per step and data-parallel rank; `virtual_pipeline_stages` counts model
-    chunks per pipeline rank. `rank_order` reads innermost first. `bucket_mib` None is the engine's own default.
+    chunks per pipeline rank. `rank_order` reads innermost first. `bucket_mib` None is the engine's default.
     """
 
     num_nodes: int = 1
@@ -90,7 +90,7 @@ class Layout:
 
     @cached_property
     def key(self) -> str:
-        """`layout_key` of the canonical form: equal keys are one candidate."""
+        """`layout_key` of the canonical form: layouts with equal keys are one candidate."""
         c = self.canonical()
         parts = [
             f"n{c.num_nodes}",
@@ -113,12 +113,12 @@ class Layout:
         return ".".join(parts + _non_default_parts(c))
 
     def canonical(self) -> Layout:
-        """The same training written the one way that counts: fields without effect take their neutral value.
+        """The same training with every field that has no effect set to its neutral value.
 
-        One stage has no schedule and no chunks; several chunks are interleaved and the other way round; one tensor
-        rank has no sequence parallelism; one data rank (without offload, or by the torch engine) has nothing for ZeRO
-        to shard, no gradients to reduce beside the backward pass, and no buckets; data ranks and stages have an order
-        only where there are both.
+        One stage has no schedule and no chunks; several chunks imply the interleaved schedule and vice versa; one
+        tensor rank has no sequence parallelism; one data rank (without offload, or with the torch engine) has nothing
+        for ZeRO to shard, no gradients to reduce during the backward pass, and no buckets; rank order matters only with
+        both data ranks and stages.
         """
         schedule, chunks = _canonical_schedule(self)
         # DeepSpeed offloads with ZeRO only; the torch engine with one data rank does the same at every stage.
@@ -138,7 +138,7 @@ class Layout:
         return self if is_canonical else replace(self, **neutral)
 
     def to_json(self) -> dict[str, Any]:
-        """All fields in the contract's order; an engine's own default bucket is null."""
+        """All fields in the contract's order; the engine's default bucket is null."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     @classmethod
@@ -178,13 +178,13 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "engine": ENGINES,
     "rank_order": RANK_ORDERS,
 }
-"""The fields of words, and which words each may be."""
+"""Choices of the enumerated fields."""
 
 _LARGEST_COUNT = 10**9
 
 
 def _canonical_schedule(layout: Layout) -> tuple[str, int]:
-    """(schedule, chunks per rank) after the contract's canonical form."""
+    """(schedule, chunks per rank) of the canonical form."""
     if layout.pipeline_parallel == 1:
         return "none", 1
     if layout.virtual_pipeline_stages > 1:
@@ -195,7 +195,8 @@ def _canonical_schedule(layout: Layout) -> tuple[str, int]:
 
 
 def _non_default_parts(layout: Layout) -> list[str]:
-    """Fields younger than the key's fixed part: appended only when they differ, so that old keys stay true."""
+    """Fields newer than the key's fixed part, only where they differ from the default, so that older keys stay
+    valid."""
     parts = []
     if layout.rank_order != "tp-dp-pp":
         parts.append(f"ro-{layout.rank_order}")
@@ -226,7 +227,7 @@ def _bad(name: str, value: Any, rule: str) -> InputError:
 
 
 OWN_ENGINES = ("deepspeed", "torch")
-"""The engines of Parlay's own trainer. Every other trainer is an engine of its own name."""
+"""Engines of Parlay's own trainer. Every other trainer is an engine of the same name."""
 
 
 def engines_of(trainer_kind: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""How a model's layers are dealt to pipeline stages, embedding and head counted. Standard library only."""
+"""Split of a model's layers over pipeline stages, embedding and head included in the cost. Standard library only."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from search_spaces.model_shape import ModelShape
 
 
 def stage_layers(model: ModelShape, pipeline_parallel: int) -> tuple[int, ...]:
-    """Layers of each stage, first to last: contiguous, summing to `num_layers`, the slowest stage as fast as can be.
+    """Layers of each stage, first to last: contiguous, summing to `num_layers`, with the least cost of the slowest
+    stage.
 
-    A stage costs the forward FLOPs per token of its layers; the first adds the embedding, the last the head. All
-    layers cost the same, so handing each to the cheapest stage so far gives the least possible maximum. Of equally
-    cheap stages the later one takes the layer, because 1F1B holds more activations on earlier stages. Every stage
-    gets a layer as long as there are enough; with more stages than layers some hold none, which engines refuse.
+    A stage costs the forward FLOPs per token of its layers; the first adds the embedding, the last the head. All layers
+    cost the same, so giving each to the cheapest stage so far minimises the maximum. Among equally cheap stages the
+    later one takes the layer, because 1F1B holds more activations on earlier stages. Every stage gets a layer as long
+    as there are enough; with more stages than layers some have none, which engines reject.
 
-    A layer goes to a stage of cost c when all that cost less have got theirs. So all below some cost are dealt at once,
-    and the rest, which costs the same, to the latest stages.
+    A stage of cost c gets its next layer once all cheaper stages have theirs. So all layers below some cost level are
+    dealt at once, and the rest, at equal cost, go to the latest stages.
     """
     layer = layer_flops_per_token(model)
     costs = [0] * pipeline_parallel
@@ -25,7 +26,7 @@ def stage_layers(model: ModelShape, pipeline_parallel: int) -> tuple[int, ...]:
     one_each = 1 if model.num_layers >= pipeline_parallel else 0
 
     def dealt_below(level: int, cost: int) -> int:
-        """Layers of a stage that got each while it cost less than this."""
+        """Layers that a stage receives while it costs less than `level`."""
         return max(one_each, -((cost - level) // layer))
 
     alike = Counter(costs)  # at most three: the first, the last, and those between
@@ -46,9 +47,9 @@ def stage_layers(model: ModelShape, pipeline_parallel: int) -> tuple[int, ...]:
 def greedy_stage_layers(model: ModelShape, pipeline_parallel: int) -> tuple[tuple[int, ...], int]:
     """Layers of each stage, first to last, and the stage of the head, as nanotron deals them.
 
-    It fills a stage until the multiplications dealt so far exceed the stage's share of all, and only then goes on to
-    the next, so that early stages get more and the last ones may be left with nothing but the loss
-    (nanotron/models/base.py, build_model; the costs are those of get_block_compute_costs).
+    It fills a stage until the multiplications so far exceed the stage's share of all, then goes on to the next, so that
+    early stages get more and the last ones may have nothing but the loss (nanotron/models/base.py, build_model; the
+    costs are those of get_block_compute_costs).
     """
     h, layer = model.hidden_size, 4 * model.hidden_size**2 + 3 * model.ffn_hidden_size * model.hidden_size
     head = model.vocab_size * h
@@ -74,5 +75,5 @@ def head_flops_per_token(model: ModelShape) -> int:
 
 
 def embedding_flops_per_token(model: ModelShape) -> int:
-    """The lookup multiplies nothing; adding a learned position is one FLOP an element."""
+    """Forward FLOPs of the embedding per token: the lookup has none, a learned position one per element."""
     return model.hidden_size if model.position_embedding == "learned" else 0

@@ -1,4 +1,4 @@
-"""Many layouts as columns: rules are checked on whole tables, and a Layout is one row."""
+"""LayoutTable: many layouts as columns, so that rules are checked on whole tables; a Layout is one row."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 from search_spaces.layouts.layout import LAYOUT_FIELDS, RANK_ORDERS, SWITCHES, WORDS, Layout
 
 _NO_VALUE = 0
-"""In a column of counts: no whole number fits (data_parallel, grad_accum_steps), the engine's own (bucket_mib)."""
+"""In a column of counts: not a whole number (data_parallel, grad_accum_steps), or the engine's default (bucket_mib)."""
 
 
 @dataclass(frozen=True)
 class LayoutTable:
-    """One int64 column per layout field, all of one length. A derived field that is no whole number is 0, a word is its
-    place in `WORDS`."""
+    """One int64 column per layout field, all of one length. A derived field that is not whole is 0; an enumerated field
+    is its index in `WORDS`."""
 
     columns: Mapping[str, np.ndarray]
 
@@ -29,7 +29,7 @@ class LayoutTable:
 
     @classmethod
     def of(cls, layouts: Iterable[Layout]) -> LayoutTable:
-        """These layouts, a row each."""
+        """A table with one row per layout."""
         rows = list(layouts)
         return cls({name: _coded(name, [getattr(row, name) for row in rows]) for name in LAYOUT_FIELDS})
 
@@ -57,7 +57,7 @@ class LayoutTable:
         return self[name] == WORDS[name].index(word)
 
     def canonical(self) -> LayoutTable:
-        """Every row as `Layout.canonical` writes it."""
+        """Every row in canonical form, as `Layout.canonical`."""
         chunked = self["virtual_pipeline_stages"] > 1
         piped = self["pipeline_parallel"] > 1
         loose = self.is_word("pipeline_schedule", "none") | self.is_word("pipeline_schedule", "interleaved_1f1b")
@@ -77,7 +77,7 @@ class LayoutTable:
         )
 
     def distinct(self) -> LayoutTable:
-        """Each different row once, sorted by the layout fields in their order."""
+        """Distinct rows, sorted by the layout fields in their order."""
         varying = [self[name] for name in LAYOUT_FIELDS if len(self) and self[name].min() != self[name].max()]
         if not varying:
             return self.take(np.arange(min(1, len(self))))
@@ -89,7 +89,7 @@ class LayoutTable:
         return self.take(ordered[differs])
 
     def rows(self) -> list[dict[str, Any]]:
-        """Every row as field -> value; None where there is none."""
+        """Every row as field -> value; None where there is no value."""
         return [dict(zip(LAYOUT_FIELDS, row, strict=True)) for row in self._decoded()]
 
     def layouts(self) -> list[Layout]:
@@ -97,7 +97,7 @@ class LayoutTable:
         return [Layout(*row) for row in self._decoded()]
 
     def _decoded(self) -> Iterator[tuple[Any, ...]]:
-        """The values of every row, in the order of the layout fields; each number that occurs is looked up once."""
+        """The values of every row, in the order of the layout fields; each distinct number is decoded once."""
         columns = []
         for name in LAYOUT_FIELDS:
             numbers = self[name].tolist()
@@ -107,20 +107,20 @@ class LayoutTable:
 
 
 def _coded(name: str, values: Sequence[Any]) -> np.ndarray:
-    """A column of these values; each that occurs is looked up once."""
+    """A column of these values; each distinct value is encoded once."""
     codes = {value: code(name, value) for value in set(values)}
     return np.array([codes[value] for value in values], dtype=np.int64)
 
 
 def code(name: str, value: Any) -> int:
-    """The number that stands for a field's value in its column."""
+    """The number that encodes a field's value in its column."""
     if name in WORDS:
         return WORDS[name].index(value)
     return _NO_VALUE if value is None else int(value)
 
 
 def value(name: str, number: int) -> Any:
-    """The field's value that a number in its column stands for."""
+    """The field's value that a number in its column encodes."""
     if name in WORDS:
         return WORDS[name][number]
     if name in SWITCHES:

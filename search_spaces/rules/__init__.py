@@ -1,1 +1,1 @@
-"""Rules that a layout has to keep: any layout's, the engines' and the trainers'."""
+"""Rules that exclude layouts: general ones, the engines' and the trainers'."""

@@ -1,4 +1,4 @@
-"""The section `cluster` of a search file, and what a cluster file says: the machine and its links."""
+"""The `cluster` section of a search file and of a cluster file: the machine and its links."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from search_spaces.schema.yaml_document import read_document
 
 
 class LinkDomainSection(Section):
-    """Ranks that are joined by one kind of link."""
+    """Ranks connected by one kind of link."""
 
     name: str = Field(min_length=1, max_length=40, description="What to call it: die-pair, quad, node.")
     num_ranks: int = Field(ge=2, le=100_000, description="Consecutive ranks in it.")
@@ -33,7 +33,7 @@ class LinkDomainSection(Section):
 
 
 class BandwidthSection(Section):
-    """What so many nodes reach together."""
+    """Bandwidth that a number of nodes reach together."""
 
     num_nodes: int = Field(ge=2, le=100_000, description="Whole nodes.")
     bus_gb_per_s: float = Field(gt=0, description="Bus bandwidth of an all-reduce over all their ranks, on each rank.")
@@ -43,7 +43,7 @@ class BandwidthSection(Section):
 
 
 class FabricSection(Section):
-    """What joins the nodes."""
+    """Network between the nodes."""
 
     nic_gb_per_s: float = Field(gt=0, description="All NICs of a node together, one direction.")
     latency_us: float = Field(ge=0, description="Time of one small message from node to node.")
@@ -62,7 +62,7 @@ class FabricSection(Section):
         return self
 
     def fabric(self) -> Fabric:
-        """The fabric; InputError where a number of nodes comes twice or out of order."""
+        """The fabric; InputError where a number of nodes occurs twice or out of order."""
         by_nodes = tuple((point.num_nodes, point.bus_gb_per_s) for point in self.by_nodes)
         gathers = tuple((point.num_nodes, point.gather_gb_per_s or point.bus_gb_per_s) for point in self.by_nodes)
         differ = gathers if gathers != by_nodes else ()
@@ -70,7 +70,7 @@ class FabricSection(Section):
 
 
 class LinksSection(Section):
-    """How fast ranks talk with each other; docs/clusters.md says how to find out."""
+    """Bandwidths and latencies between ranks; docs/clusters.md says how to measure them."""
 
     domains: list[LinkDomainSection] = Field(
         default=[], description="From inner to outer, each a multiple of the one before, the last of them a node."
@@ -97,7 +97,7 @@ class MatmulSection(Section):
 
 
 class MeasuredSection(Section):
-    """What each rank reached by itself, all of them at once; `parlay calibrate` writes it (docs/calibrate.md)."""
+    """Speed that each rank reached while all of them ran at once; `parlay calibrate` writes it (docs/calibrate.md)."""
 
     matmul_tflops: MatmulSection = Field(default=MatmulSection(), description="Large matrix products.")
     memory_gb_per_s: float | None = Field(
@@ -157,7 +157,7 @@ class ClusterSection(PresetSection):
         return self
 
     def cluster(self) -> Cluster:
-        """The cluster; InputError for an accelerator nobody knows, and for links of another kind of node."""
+        """The cluster; InputError for an unknown accelerator, and for links of another kind of node."""
         try:
             accelerator = presets.accelerator_named(self.accelerator)
         except InputError as error:

@@ -1,4 +1,4 @@
-"""Durations as Slurm writes them, and as people do."""
+"""Durations: Slurm's grammar, or a number with a unit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def parse_duration_s(value: Any) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """A duration as it is written down, with its unit: `90s`."""
+    """A duration in seconds with its unit: `90s`."""
     return f"{seconds:.6f}".rstrip("0").rstrip(".") + "s"
 
 
@@ -42,7 +42,7 @@ Duration = Annotated[
     PlainSerializer(format_duration, return_type=str),
     WithJsonSchema({"type": ["string", "integer"], "format": JSON_FORMAT}),
 ]
-"""A field given as a duration and held as seconds."""
+"""A field given as a duration and stored as seconds."""
 
 
 def _in_minutes(value: int) -> float:
@@ -58,7 +58,8 @@ def _parsed(text: str) -> float | None:
 
 
 def _slurm_seconds(days: str | None, first: str, second: str | None, third: str | None) -> float | None:
-    """With days the first number is hours; without, it is minutes, unless all three of hh:mm:ss are there."""
+    """Seconds of Slurm's fields: after days the first is hours; else it is minutes, unless all three of hh:mm:ss are
+    given."""
     if any(part is not None and int(part) > 59 for part in (second, third)):
         return None
     if days is not None:

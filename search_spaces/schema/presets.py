@@ -1,4 +1,4 @@
-"""Ready-made models, clusters and searches that come with Parlay, and the names accelerators go by."""
+"""Ready-made models, clusters and searches that come with Parlay, and aliases of accelerators."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def preset_names(kind: str) -> list[str]:
 
 
 def preset_text(kind: str, name: str) -> str:
-    """A preset's YAML as it was written, comments included; InputError for a name there is none of."""
+    """A preset's YAML as written, with comments; InputError for an unknown name."""
     known = preset_names(kind)
     if name not in known:
         raise InputError.of(
@@ -37,18 +37,18 @@ def preset_text(kind: str, name: str) -> str:
 
 
 def preset(kind: str, name: str) -> Document:
-    """A preset as data; InputError for a name there is none of."""
+    """A preset as data; InputError for an unknown name."""
     return parse_document(preset_text(kind, name).encode(), f"{kind}/{name}.yaml", Path())
 
 
 def preset_search_path(name: str) -> Path | None:
-    """The file of the search that comes with Parlay under this name; `twins/NAME` is one scaled down."""
+    """The file of the ready-made search of this name, `twins/NAME` for one scaled down; None for an unknown name."""
     known = [*preset_names(SEARCHES), *(f"twins/{twin}" for twin in preset_names(TWINS))]
     return Path(str(_folder(SEARCHES) / f"{name}.yaml")) if name in known else None
 
 
 def accelerator_named(name: str) -> Accelerator:
-    """The accelerator of this name or of another spelling of it; InputError where it is unknown or ambiguous."""
+    """The accelerator of this name or alias; InputError where it is unknown or ambiguous."""
     word = re.sub(r"[ _]+", "-", name.strip().lower())
     word = re.sub(r"^(nvidia|amd)-", "", word)
     word = _ALIASES.get(word, word)

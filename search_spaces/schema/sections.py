@@ -1,4 +1,4 @@
-"""The sections of the search file that say what may be tried: model, space, baseline, constraints."""
+"""Sections of the search file that define the space: model, space, baseline, constraints."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_LAYERS = 10_000
 
 
 class PresetSection(Section):
-    """A section that a name may stand for, in the file and in the JSON schema."""
+    """A section that may be given as a preset's name, in the file and in the JSON schema."""
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -35,7 +35,7 @@ class PresetSection(Section):
 
     @classmethod
     def name_schema(cls) -> str:
-        """What the name may be, for editors."""
+        """Description of the accepted names, for editors."""
         raise NotImplementedError
 
 
@@ -88,7 +88,7 @@ class ModelSection(PresetSection):
         return self
 
     def shape(self) -> ModelShape:
-        """The model with everything derived; InputError where its sizes contradict each other."""
+        """The model with all derived sizes; InputError where its sizes contradict each other."""
         given = self.model_dump(exclude_none=True)
         derived = {"num_key_value_heads": self.num_attention_heads, "ffn_hidden_size": 4 * self.hidden_size}
         return ModelShape(**(derived | given))
@@ -99,10 +99,10 @@ class ModelSection(PresetSection):
 
 
 class SpaceSection(Section):
-    """What may be tried: each field is one value, a list, {min, max, step} or {min, max, factor}.
+    """Search space: each field is one value, a list, {min, max, step} or {min, max, factor}.
 
-    A field that is not given is not searched and keeps its default. Layouts that cannot work are left out, and `plan`
-    says which and why.
+    A field that is not given is not searched and keeps its default. Layouts that cannot run are left out; `plan` names
+    the rule that excludes them.
     """
 
     refused = _DERIVED_DATA_PARALLEL
@@ -173,14 +173,14 @@ class SpaceSection(Section):
         return self
 
     def given_axes(self) -> dict[str, tuple[Any, ...]]:
-        """The values of each axis the file gives, by layout field, in the contract's order."""
+        """The values of each axis that the file gives, by layout field, in the contract's order."""
         return {name: getattr(self, name) for name in LAYOUT_FIELDS if getattr(self, name, None) is not None}
 
 
 class BaselineSection(Section):
-    """The layout run today, measured first and compared with the best.
+    """The layout in use today, measured first and compared with the best.
 
-    A field that is not given takes the space's value where that has only one, or its default. data_parallel is
+    A field that is not given takes the space's value where that has only one, else its default. data_parallel is
     derived, and so is grad_accum_steps when it is not given.
     """
 
@@ -212,9 +212,9 @@ class BaselineSection(Section):
     bucket_mib: axes.Count | None = Field(default=None, description="Size of a gradient bucket in MiB.")
 
     def layout(self, searched: Mapping[str, Sequence[Any]], workload: Workload) -> Layout:
-        """The whole layout, canonical; InputError where it cannot be spread over the ranks or the global batch.
+        """The whole layout, canonical; InputError where it does not match the world size or the global batch.
 
-        `searched` holds all axes of the search; whether the layout is legal is asked of the search space.
+        `searched` holds all axes of the search; the search space checks the other rules.
         """
         alone = {name: values[0] for name, values in searched.items() if len(values) == 1}
         fields = Layout(num_nodes=workload.cluster.num_nodes).to_json() | alone | self.model_dump(exclude_none=True)
@@ -235,7 +235,7 @@ class BaselineSection(Section):
 
 
 class ConstraintsSection(Section):
-    """What a layout must keep to, beside being able to run."""
+    """Further requirements on a layout."""
 
     max_nodes: int | None = Field(
         default=None, ge=1, le=100_000, description="Most nodes a trial may use. Default: no limit."
@@ -251,7 +251,7 @@ class ConstraintsSection(Section):
 
 
 def resolved_path(folder: Path, path: str) -> Path:
-    """A path given in a file, absolute: `~` is the home folder, and it starts from the file's own folder."""
+    """A path from a file as an absolute one: `~` is the home folder, relative paths start from the file's folder."""
     try:
         return folder / Path(path).expanduser()
     except RuntimeError as error:
@@ -260,7 +260,7 @@ def resolved_path(folder: Path, path: str) -> Path:
 
 
 def _require_chunks(schedules: Sequence[str], chunks: Sequence[int], key: str) -> None:
-    """InputError for an interleaved schedule with nothing to interleave, which would be plain 1F1B."""
+    """InputError for an interleaved schedule with one model chunk per rank, which would be plain 1F1B."""
     if "interleaved_1f1b" in schedules and max(chunks, default=1) == 1:
         raise InputError.of(
             "contradiction",

@@ -1,4 +1,4 @@
-"""A section of a file checked against its schema: every mistake at once, with file, line, key, value, rule and fix."""
+"""Validation of a section against its schema: all mistakes at once, with file, line, key, value, rule and fix."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from search_spaces.errors import InputError, Problem, did_you_mean, format_value
 from search_spaces.schema.yaml_document import Document, KeyPath, format_key_path, parse_key_path
 
 FILL_IN = "FILL_IN"
-"""Stands in a file where a value is needed that nobody knows but the user; no field takes it."""
+"""Placeholder for a value that only the user knows; no field accepts it."""
 
 
 MAX_PROBLEMS = 100
-"""Mistakes of one file that are told, the first ones."""
+"""Mistakes of one file that are reported."""
 
 
 class Section(BaseModel):
     """Base of every section: strict types, no unknown key, frozen. Each field's description is its documentation.
 
     A validator raises InputError; its problem's `key` is relative to the section, and file and line are filled in.
-    `refused` says, for a key somebody may well expect here, why it is not one.
+    `refused` maps a key that users may expect here to the reason why it is not accepted.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
@@ -37,7 +37,7 @@ S = TypeVar("S", bound=Section)
 
 
 def validate(section: type[S], document: Document) -> S:
-    """The document as this section; InputError carries every problem found, in the order of the file."""
+    """The document as this section; InputError with every problem found, in the order of the file."""
     try:
         return section.model_validate(document.data, context={"folder": document.folder})
     except ValidationError as error:
@@ -56,12 +56,12 @@ def _more(count: int, document: Document) -> Iterator[Problem]:
 
 
 def restore(section: type[S], data: Any) -> S:
-    """The section that `model_dump(mode="json", by_alias=True)` wrote; InputError when it is something else."""
+    """The section that `model_dump(mode="json", by_alias=True)` wrote; InputError for anything else."""
     return validate(section, Document(data, {}, None, Path()))
 
 
 def folder_from_context(info: ValidationInfo) -> Path:
-    """Where relative paths in the file being validated start from."""
+    """Base folder of relative paths in the file being validated."""
     return (info.context or {}).get("folder", Path())
 
 
@@ -78,12 +78,12 @@ def _problems(detail: Any, section: type[Section], document: Document) -> Iterat
 
 
 def _asked(problem: Problem) -> Problem:
-    """The problem itself; of a value that was left to the user, only what it has to be."""
+    """The problem itself; for the FILL_IN placeholder, with the rule as its fix."""
     return replace(problem, fix=f"fill this in: {problem.rule}") if problem.value == FILL_IN else problem
 
 
 def _path_in(document: Document, location: KeyPath) -> KeyPath:
-    """The location without the indices of lists that the file does not have: a single value may stand for a list."""
+    """The path without indices of lists that the file does not have: a single value may stand for a list."""
     path = location
     while path and isinstance(path[-1], int) and not isinstance(document.value(path[:-1]), list):
         path = path[:-1]
@@ -91,7 +91,7 @@ def _path_in(document: Document, location: KeyPath) -> KeyPath:
 
 
 def _located(problem: Problem, path: KeyPath, document: Document) -> Problem:
-    """The problem with its whole key, and with the file and line of that key unless it knows another file's."""
+    """The problem with its full key, and that key's file and line unless the problem names another file."""
     if problem.file is not None:
         return problem
     above = format_key_path(path)
@@ -115,7 +115,7 @@ def _unknown_key(path: KeyPath, root: type[Section]) -> Problem:
 
 
 def _suggestion(key: str, section: type[Section], root: type[Section]) -> str | None:
-    """The key itself in another section, else one spelled alike: here, or in another section."""
+    """The same key in another section, else a similar one here or in another section."""
     # A key that several sections have is offered where it has to be given: of space and baseline, in space.
     sections = sorted(sections_of(root), key=lambda named: _keys(root)[named[0]].is_required())
     elsewhere = {inner: f"{name}.{inner}" for name, found in sections for inner in _keys(found)}
@@ -167,7 +167,7 @@ _TYPES = {
 
 
 def _broken(detail: Any) -> Problem:
-    """pydantic's words for a value of the wrong type, size or spelling, in ours."""
+    """pydantic's error for a wrong type, size or choice as a problem with rule and fix."""
     value, context = detail["input"], detail.get("ctx", {})
     if detail["type"] not in _TYPES:  # their words may hold braces, and are not to be filled in
         return Problem("value", f"is {format_value(value)}", rule=detail["msg"], fix="correct the value", value=value)

@@ -1,8 +1,8 @@
-"""YAML as people write it, with positions: every value knows the file and line it came from.
+"""YAML documents with positions: every value knows its file and line.
 
-Safe by construction: the parser's events are turned into plain mappings, lists, numbers and text here, so that no tag
-can name an object, no alias can multiply a value and no key can come twice. Plain words are read as YAML 1.2 does:
-only true and false are booleans, `08`, `1_000` and `12:30:00` stay text.
+The parser's events are turned into plain mappings, lists, numbers and text, so that no tag can name an object, no alias
+can multiply a value and no key can occur twice. Plain scalars are read as in YAML 1.2: only true and false are
+booleans, `08`, `1_000` and `12:30:00` stay text.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KeyPath = tuple[str | int, ...]
 
 
 class SourceLocation(NamedTuple):
-    """Where a value was given; `line` counts from 1 and is None for a value from the command line."""
+    """File and line of a value; `line` counts from 1 and is None for a value from the command line."""
 
     file: str | None
     line: int | None
@@ -38,7 +38,7 @@ class SourceLocation(NamedTuple):
 class Document:
     """A YAML mapping as plain data, and the location of every key and list element in it.
 
-    `file` is what errors call it, `folder` where relative paths in it start from, `text` the YAML as it was read.
+    `file` is its name in errors, `folder` the base of relative paths in it, `text` the YAML as read.
     """
 
     data: Mapping[str, Any]
@@ -48,13 +48,13 @@ class Document:
     text: str = ""
 
     def location(self, path: KeyPath) -> SourceLocation:
-        """The location of this path, or of the nearest thing around it that the document holds."""
+        """The location of this path, or of the nearest enclosing value."""
         while path and path not in self.locations:
             path = path[:-1]
         return self.locations.get(path, SourceLocation(self.file, None))
 
     def value(self, path: KeyPath) -> Any:
-        """What stands at this path; None where the document holds nothing there."""
+        """The value at this path; None where there is none."""
         value: Any = self.data
         for key in path:
             try:
@@ -65,7 +65,7 @@ class Document:
 
 
 def read_document(path: Path) -> Document:
-    """The mapping in this file; InputError names the line of whatever is wrong with it."""
+    """The mapping in this file; InputError with the line of the first syntax error."""
     try:
         with open_named(path) as stream:
             raw = stream.read(MAX_BYTES + 1)
@@ -82,7 +82,7 @@ def read_document(path: Path) -> Document:
 
 
 def parse_document(raw: bytes, file: str, folder: Path) -> Document:
-    """The mapping in `raw`; `file` is what errors call it."""
+    """The mapping in `raw`; `file` is its name in errors."""
     text = _decoded(raw, file)
     builder = _Builder(file)
     data = builder.root(text)
@@ -95,7 +95,7 @@ def parse_document(raw: bytes, file: str, folder: Path) -> Document:
 
 
 def with_overrides(document: Document, overrides: Iterable[str]) -> Document:
-    """The document after each `a.b=value` of `--set`; the value is YAML, the location of a changed key `--set`."""
+    """The document after each `a.b=value` of `--set`; the value is YAML, its location `--set`."""
     for override in overrides:
         document = _overridden(document, override)
     _require_harmless(document)
@@ -103,19 +103,19 @@ def with_overrides(document: Document, overrides: Iterable[str]) -> Document:
 
 
 def format_key_path(path: KeyPath) -> str:
-    """`space.tensor_parallel[2]`."""
+    """The path as text: `space.tensor_parallel[2]`."""
     text = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path)
     return text.removeprefix(".")
 
 
 def parse_key_path(text: str) -> KeyPath:
-    """The path that `format_key_path` writes so."""
+    """The inverse of `format_key_path`."""
     parts = re.finditer(r"\[([0-9]+)\]|([^.\[\]]+)", text)
     return tuple(part[2] if part[1] is None else int(part[1]) for part in parts)
 
 
 def is_printable(text: str) -> bool:
-    """No control, escape or direction-changing character, which would do something to the terminal that shows it."""
+    """True if the text has no control, escape or bidirectional character that a terminal would act on."""
     return all(unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Zl", "Zp") for c in text)
 
 
@@ -167,7 +167,7 @@ def _require_plain_line(content: str, location: SourceLocation) -> None:
 
 
 class _Builder:
-    """Turns the parser's events into plain data and remembers where each value began."""
+    """Builds plain data from the parser's events and records where each value begins."""
 
     def __init__(self, file: str):
         self.file = file
@@ -285,7 +285,7 @@ class _Builder:
 
 
 def _quotes_for(text: str, line: int | None) -> str | None:
-    """What to do where a value in this line, counted from 1, begins as text cannot; None elsewhere."""
+    """Advice to quote the value in this line, counted from 1, that begins with a YAML indicator; None elsewhere."""
     sign = None if line is None else _NO_TEXT.search("\n".join(text.split("\n")[line - 1 : line]))
     return None if sign is None else f"put the whole value in quotes: text does not begin with {sign[1]}"
 
@@ -294,7 +294,7 @@ _NO_TEXT = re.compile(r":\s+([{\[@`%])")
 
 
 def _scalar(event: yaml.ScalarEvent) -> Any:
-    """A plain word by the rules of YAML 1.2's core schema; quoted text as it stands."""
+    """A plain scalar by YAML 1.2's core schema; quoted text unchanged."""
     text = event.value
     if not event.implicit[0]:
         return text
@@ -333,7 +333,7 @@ def _overridden(document: Document, override: str) -> Document:
 
 
 def _of_override(problem: Problem, name: str, text: str, quoted: str) -> Problem:
-    """The problem of a value of `--set`; what is no YAML may be text that lacks its quotes."""
+    """The problem of a value of `--set`; invalid YAML may be text without its quotes."""
     fix = quoted if problem.rule == _YAML else problem.fix
     return Problem("override", problem.message, problem.rule, fix, key=name, value=text, file="--set")
 
@@ -374,7 +374,7 @@ def _require_harmless(document: Document) -> None:
 
 
 def _harmful(document: Document, value: Any, path: KeyPath) -> Iterator[Problem]:
-    """What looks like a secret, without showing it, and text that would act on a terminal."""
+    """Values that look like a secret, without showing them, and text that a terminal would act on."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _harmful_text(key, path, document.location((*path, key)))

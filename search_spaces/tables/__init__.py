@@ -1,1 +1,1 @@
-"""Measured tables: their format, reader and writer, and what problem a table belongs to."""
+"""Measured tables: format, reader and writer, and the benchmark problem of each row."""

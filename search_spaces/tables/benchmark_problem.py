@@ -1,4 +1,4 @@
-"""What a measured table means: the closed set of layouts of one workload, with one answer for each."""
+"""Benchmark problem: the closed set of measured layouts of one workload, with one result for each."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _ENGINE_INDEPENDENT_RULES = (SPLIT_RULES["heads"], SPLIT_RULES["ffn"], LAYERS)
 class BenchmarkProblem:
     """The measured layouts of one model on one cluster with one global batch.
 
-    `answers` maps a layout's key to what is known of it: the median of the rows that ran, or a failure where none
-    did. `rule_rows` counts the rows left out because they failed and break a rule of every engine.
+    `answers` maps a layout's key to its result: the median of the rows that ran, or a failure where none did.
+    `rule_rows` counts the failed rows left out because they violate a rule of every engine.
     """
 
     model: ModelShape
@@ -42,7 +42,7 @@ class BenchmarkProblem:
         return tuple(answer.layout for answer in self.answers.values())
 
     def answer(self, layout: Layout) -> Observation | None:
-        """What the table says of this layout; None where it does not know it."""
+        """The table's result for this layout; None where it has none."""
         return self.answers.get(layout.key)
 
 
@@ -67,9 +67,9 @@ def problems_in(observations: Iterable[Observation]) -> dict[str, BenchmarkProbl
 def problem_for(
     observations: Iterable[Observation], model: ModelShape, cluster: Cluster, global_batch_size: int
 ) -> BenchmarkProblem:
-    """All rows of this workload, whatever problem they are listed under; InputError where there are none.
+    """All rows of this workload, under whatever problem name; InputError where there are none.
 
-    A table says nothing of positions and norms, so these need not agree.
+    A table does not record position embedding and norm, so these need not match.
     """
     wanted = (_sizes(model), cluster, global_batch_size)
     names: dict[str, None] = {}
@@ -135,7 +135,8 @@ def _closed(rows: list[Observation]) -> BenchmarkProblem:
 
 
 def _violates_every_engine(rows: list[Observation]) -> list[bool]:
-    """Which rows failed and could not but fail; rows that ran are right whatever the rules say."""
+    """Mask of the rows that failed and violate a rule of every engine; rows that ran are right whatever the rules
+    say."""
     first = rows[0]
     table = LayoutTable.of(row.layout for row in rows)
     workload = Workload(first.model, first.cluster, first.global_batch_size)

@@ -1,4 +1,5 @@
-"""A CSV table's rows, what is wrong with its lines, and text in cells that no spreadsheet takes for a formula. Pure."""
+"""CSV rows with line numbers, errors in them, and escaping of text that a spreadsheet would take for a formula.
+Pure."""
 
 from __future__ import annotations
 
@@ -12,21 +13,21 @@ _ACTS_IN_A_SPREADSHEET = ("=", "+", "-", "@", "'")
 
 
 def escape_cell(text: str) -> str:
-    """The text in one line, with a quote before what a spreadsheet would run; `unescape_cell` takes the quote away."""
+    """The text on one line, with a quote before what a spreadsheet would execute; `unescape_cell` removes it."""
     line = " ".join(text.split())
     return f"'{line}" if line.startswith(_ACTS_IN_A_SPREADSHEET) else line
 
 
 def unescape_cell(cell: str) -> str:
-    """What `escape_cell` made a cell of, without the blanks around it."""
+    """The inverse of `escape_cell`, without surrounding blanks."""
     text = cell.strip()
     return text[1:] if text[:1] == "'" and text[1:2] in _ACTS_IN_A_SPREADSHEET else text
 
 
 def csv_rows(text: str, file: str) -> Iterator[tuple[int, list[str]]]:
-    """Each row that is not blank with the number of its last line, the header first; InputError for a broken line.
+    """Each non-blank row with the number of its last line, the header first; InputError for a malformed line.
 
-    Lines end as on any system. Remarks stand above the header only, and are no CSV.
+    Any line endings. Comments are allowed above the header only.
     """
     lines = io.StringIO(text, newline=None).readlines()
     first = next((i for i, line in enumerate(lines) if line.strip() and not line.startswith("#")), len(lines))
@@ -40,7 +41,7 @@ def csv_rows(text: str, file: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def row_length_error(num_cells: int, num_columns: int) -> InputError:
-    """That a row has not a cell for each column."""
+    """InputError for a row whose number of cells is not that of the header."""
     return InputError.of(
         "csv",
         f"{num_cells} cells where the header has {num_columns} columns",

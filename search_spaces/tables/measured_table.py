@@ -1,4 +1,4 @@
-"""Observation: one measured layout, and the CSV table such measurements are kept and exchanged in."""
+"""Observation: one measured layout, and the CSV table that stores and exchanges such measurements."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ MAX_BYTES = 256 * 2**20
 
 @dataclass(frozen=True)
 class Observation:
-    """What came of one layout: a row of the table. Times in seconds, memory in GiB; what is unknown is None.
+    """Result of one layout: a row of the table. Times in seconds, memory in GiB; unknown is None.
 
     `outcome` is ok, oom, or failed where the cause is unknown. `cluster` has the ranks that took part, `layout` is
-    canonical. `source` says who measured it. `problem` names the closed set of rows it belongs to: one model on one
-    cluster with one global batch.
+    canonical. `source` names who measured it, `problem` the closed set of rows it belongs to: one model on one cluster
+    with one global batch.
     """
 
     problem: str
@@ -53,7 +53,7 @@ class Observation:
 
     @property
     def duration_s(self) -> float:
-        """Seconds the trial held its nodes: as recorded, else a start-up of a minute and fifteen steps."""
+        """Seconds that the trial held its nodes: as recorded, else a minute of start-up and fifteen steps."""
         if self.recorded_duration_s is not None:
             return self.recorded_duration_s
         return 60.0 if self.step_time_s is None else 60.0 + 15.0 * self.step_time_s
@@ -61,20 +61,20 @@ class Observation:
 
 @dataclass(frozen=True)
 class MeasuredTable:
-    """The rows of a table that could be read, and a problem with file and line for each that could not."""
+    """The rows that could be read, and a problem with file and line for each that could not."""
 
     observations: tuple[Observation, ...]
     problems: tuple[Problem, ...] = ()
 
     def require_valid(self) -> MeasuredTable:
-        """The table itself; InputError with every bad row if there is one."""
+        """The table itself; InputError with every invalid row if there is one."""
         if self.problems:
             raise InputError(*self.problems)
         return self
 
 
 def read_table(path: Path) -> MeasuredTable:
-    """The table in this file. InputError when it is no such table: unreadable, or columns missing or unknown."""
+    """The table in this file; InputError when it cannot be read, or columns are missing or unknown."""
     try:
         with open_named(path) as stream:
             raw = stream.read(MAX_BYTES + 1)
@@ -92,7 +92,7 @@ def read_table(path: Path) -> MeasuredTable:
 
 
 def parse_table(text: str, file: str) -> MeasuredTable:
-    """The table in this text; `file` is what problems call it."""
+    """The table in this text; `file` is its name in problems."""
     rows = csv_rows(text, file)
     header_line, names = next(rows, None) or (1, [])
     header = [name.strip() for name in names]
@@ -111,7 +111,7 @@ def parse_table(text: str, file: str) -> MeasuredTable:
 
 
 def render_table(observations: Iterable[Observation], comments: Iterable[str] = ()) -> str:
-    """The observations as a table; reading it back gives the same ones."""
+    """The observations as CSV; reading it back gives equal observations."""
     out = io.StringIO()
     for comment in comments:
         out.write("# " + " ".join(comment.split()) + "\n")
@@ -187,10 +187,10 @@ _MODEL_COLUMNS = (
 )
 
 _PRECISIONS = {"h100-80gb": "bf16", "a100-80gb": "fp16", "a100-40gb": "fp16"}
-"""What tables that do not say it were measured in."""
+"""Precision of tables without that column, by accelerator."""
 
 _ENGINES = {"ultrascale-playbook": "nanotron", "vtrain": "megatron-deepspeed"}
-"""What published tables were measured with, by source."""
+"""Engine of published tables, by source."""
 
 _SAME_ARITHMETIC = {"fused-softmax": "math"}
 
@@ -323,7 +323,7 @@ def _require_outcome(cells: Cells) -> None:
 
 
 def _require_products(cells: Cells) -> None:
-    """What ran had so many ranks and such a batch; what failed may have failed for want of them."""
+    """InputError for a row that ran with a wrong world size or global batch; one that failed may have failed for it."""
     for whole, parts in _PRODUCTS.items():
         product = prod(cells[name] for name in parts)
         if product != cells[whole]:
@@ -339,7 +339,7 @@ _PRODUCTS = {
 
 
 def _model(cells: Cells) -> ModelShape:
-    """The table has no columns for positions and norms: gated models are taken as Llama's kind, others as GPT-2's."""
+    """The row's model; positions and norm are assumed, since the table has no columns for them."""
     sizes = {name: cells[name] for name in _MODEL_COLUMNS}
     sizes["num_key_value_heads"] = sizes["num_key_value_heads"] or sizes["num_attention_heads"]
     position_embedding, norm = positions_and_norm(sizes["gated_mlp"])
@@ -347,12 +347,12 @@ def _model(cells: Cells) -> ModelShape:
 
 
 def positions_and_norm(gated_mlp: bool) -> tuple[str, str]:
-    """What the models of tables are taken to have."""
+    """(position_embedding, norm) assumed for a table's models: Llama's for gated ones, else GPT-2's."""
     return ("rotary", "rmsnorm") if gated_mlp else ("learned", "layernorm")
 
 
 def _cluster(cells: Cells) -> Cluster:
-    """The ranks that took part: a table's node may have more GPUs than were used."""
+    """The ranks that took part; a table's node may have more GPUs than were used."""
     gpus, per_node = cells["num_gpus"], cells["gpus_per_node"]
     if not gpus or not per_node or (gpus > per_node and gpus % per_node):
         raise InputError.of(

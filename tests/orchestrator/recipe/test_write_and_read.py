@@ -77,7 +77,7 @@ def test_recipe_yaml_says_of_every_trainer_what_it_has_or_why_it_has_nothing(fol
 def test_the_readme_says_how_to_start_every_trainer_and_why_some_cannot(folder):
     text = (folder / "README.md").read_text()
     assert "**Megatron-LM**, not measured with this trainer (`megatron_args.txt`):\n\n    CUDA_DEVICE_MAX_" in text
-    assert "- NeMo Megatron-Bridge: attention_kernel is math; Megatron-Bridge runs attention_kernel flash" in text
+    assert "- NeMo Megatron-Bridge: attention_kernel is math; Megatron-Bridge supports attention_kernel flash" in text
     assert os.access(folder / "launch.sh", os.X_OK)
 
 
@@ -202,7 +202,7 @@ def test_ds_config_is_left_out_where_deepspeed_cannot_run_the_layout(tmp_path, c
     gpipe = replace(LAYOUT, pipeline_schedule="gpipe")
     write_recipe(tmp_path / "recipe", source_of(measured_trial("t0001", gpipe, 0.1)), code)
     assert not (tmp_path / "recipe" / "ds_config.json").exists()
-    assert "DeepSpeed runs pipeline_schedule none or 1f1b" in (tmp_path / "recipe" / "README.md").read_text()
+    assert "DeepSpeed supports pipeline_schedule none or 1f1b" in (tmp_path / "recipe" / "README.md").read_text()
 
 
 def test_ds_config_has_the_layouts_batch(folder):

@@ -127,9 +127,9 @@ def test_a_field_without_effect_breaks_no_rule():
 def test_a_refusal_names_the_numbers_the_rule_and_the_fix():
     (problem,) = engine_violations(replace(LAYOUT, grad_accum_steps=1), MODEL)
     assert problem.message == "1 micro-batches for 2 pipeline stages"
-    assert "at least as many micro-batches" in problem.rule
+    assert "at least pipeline_parallel micro-batches" in problem.rule
     assert "micro_batch_size" in problem.fix
     (problem,) = engine_violations(replace(LAYOUT, engine="deepspeed", zero_stage=2), MODEL)
-    assert problem.message == "zero_stage is 2 with 2 pipeline stages"
-    assert problem.rule == "DeepSpeed's pipeline runs with ZeRO 0 and 1"
+    assert problem.message == "zero_stage is 2 with pipeline_parallel 2"
+    assert problem.rule == "DeepSpeed's pipeline engine supports ZeRO stages 0 and 1"
     assert problem.fix == "set zero_stage to 0 or 1, or pipeline_parallel to 1"
