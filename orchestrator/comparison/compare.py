@@ -1,7 +1,7 @@
-"""Two recipes or searches side by side: what each was asked, what each found, and how much faster one is. Pure.
+"""Comparison of two recipes or searches: questions, results and speed ratio. Pure.
 
-The ratio and its interval are those of a replay (docs/recipe.md), so that layouts measured by different searches are
-held to the same rule as a layout measured again; but it is asked once, and not again after each session.
+The ratio and its interval are computed as in a replay (docs/recipe.md), so that layouts of different searches follow
+the same rule as a repeated layout. But the question is asked once, not after every session.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from trials.trial import LowerStrEnum, Trial, TrialState
 COMPARE_SCHEMA = "parlay.compare/1"
 
 _HARDWARE_SEEN = "device"
-"""What a fingerprint says of the hardware itself; all else in it is software, or differs from node to node."""
+"""The hardware in a fingerprint; its other fields are software, or differ from node to node."""
 
 
 class CompareVerdict(LowerStrEnum):
@@ -59,7 +59,7 @@ _VERDICTS = {
 
 @dataclass(frozen=True)
 class ComparedLayout:
-    """What became of one layout: how it ended, and its runs where it was measured. Empty where nothing was."""
+    """Result of one layout: how it ended and, where measured, its runs."""
 
     trial: str
     layout: Layout
@@ -71,10 +71,10 @@ class ComparedLayout:
 
 @dataclass(frozen=True)
 class ComparisonSide:
-    """One of the two: a recipe, or a search with the best layout that it has found so far.
+    """One side of a comparison: a recipe, or a search with its best layout so far.
 
-    `question` holds what was asked, flat, by dotted names; of that `fixed` are the names that have to agree before
-    speeds are compared. `layouts` is how each layout of a search ended, by its key; a recipe has its own alone.
+    `question` holds the settings compared, flat, with dotted names. `layouts` are the results of a search by layout
+    key; those of a recipe are empty.
     """
 
     what: str
@@ -87,7 +87,7 @@ class ComparisonSide:
     search: Mapping[str, Any] | None = None
 
     def tokens_per_sec(self, runs: tuple[Run, ...]) -> float:
-        """Of the runs' mean step time, over sessions as in the ratio."""
+        """Throughput from the runs' mean step time, over sessions as in the ratio."""
         return self.tokens_per_step / step_time_of(by_session(runs))
 
     def to_json(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class ComparisonSide:
 
 @dataclass(frozen=True)
 class LayoutPair:
-    """One layout that both searches tried; `found` is None where either has not measured it."""
+    """A layout that both searches tried; `found` is None unless both measured it."""
 
     layout_key: str
     a: ComparedLayout
@@ -116,8 +116,10 @@ class LayoutPair:
 
 @dataclass(frozen=True)
 class CompareResult:
-    """What differs, and how fast B is relative to A. `found` is None where that cannot be said, for what `obstacles`
-    and `detail` name."""
+    """Differences, and the speed of B relative to A.
+
+    `found` is None if that cannot be computed; `obstacles` and `detail` say why.
+    """
 
     a: ComparisonSide
     b: ComparisonSide
@@ -156,18 +158,18 @@ class CompareResult:
 
 
 def side_of_recipe(loaded: LoadedRecipe) -> ComparisonSide:
-    """A recipe; InputError for one whose evidence names no run."""
+    """The side of a recipe; InputError if its evidence names no run."""
     recipe, runs = loaded.recipe, tuple(recorded_runs(loaded))
     best = ComparedLayout(recipe.trial, recipe.layout, TrialState.MEASURED, runs=runs, fingerprint=recipe.fingerprint)
     question = _question(recipe.model, recipe.cluster, recipe.layout.global_batch_size, recipe.trainer)
-    objectives = recipe.pareto[0]["values"] if recipe.pareto else [recipe.objective]  # the best's, where several
+    objectives = recipe.pareto[0]["values"] if recipe.pareto else [recipe.objective]  # those of the best layout
     question |= {"objective": ", ".join(objectives)}
     name = f"{recipe.search_id}.{recipe.trial}"
     return ComparisonSide("recipe", name, str(loaded.folder), question, best, recipe.batch["tokens_per_step"])
 
 
 def side_of_search(search: SearchRecord, spec: SearchSpec, folder: str) -> ComparisonSide:
-    """A search as it stands, with the best layout by its own objective."""
+    """The side of a search as it is, with the best layout by its own objective."""
     ranking = spec.ranking_of(search.trials)
     layouts = {
         key: _ended_layout(trials) for key, trials in _by_layout(search) if any(t.state.is_ended for t in trials)
@@ -176,7 +178,7 @@ def side_of_search(search: SearchRecord, spec: SearchSpec, folder: str) -> Compa
     question = _question(spec.model, spec.cluster, spec.global_batch_size, {"kind": spec.trainer.kind})
     question |= {"objective": ", ".join(objective.value for objective in spec.objectives)}
     tokens = spec.global_batch_size * spec.model.seq_length
-    told = {
+    summary = {
         "state": search.state,
         "end_reason": search.end_reason,
         "num_trials": len(search.trials),
@@ -185,11 +187,11 @@ def side_of_search(search: SearchRecord, spec: SearchSpec, folder: str) -> Compa
         "node_hours": search.node_hours_used,
         "to_best": None if best is None else _cost_to_best(search, best),
     }
-    return ComparisonSide("search", search.search_id, folder, question, best, tokens, layouts, told)
+    return ComparisonSide("search", search.search_id, folder, question, best, tokens, layouts, summary)
 
 
 def compare_sides(a: ComparisonSide, b: ComparisonSide, margin: float) -> CompareResult:
-    """B against A. Speeds are compared where model, global batch and hardware are the same."""
+    """Compare B with A. Speeds are compared if model, global batch and hardware agree."""
     question = tuple(_differences(a.question, b.question))
     seen = () if a.best is None or b.best is None else _fingerprints(a.best, b.best)
     software = tuple(row for row in seen if row["field"] != _HARDWARE_SEEN)
@@ -221,12 +223,12 @@ def _question(
 
 
 def _is_obstacle(name: str) -> bool:
-    """Whether speeds say nothing about layouts where this differs: another model, batch or hardware."""
+    """True if speeds are not comparable where this differs: model, batch or hardware."""
     return name.startswith(("model.", "cluster.")) or name in ("global_batch_size", _HARDWARE_SEEN)
 
 
 def _differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The names that both have with other values, or that one has; None where it has not."""
+    """Rows for names whose values differ; None for a missing one."""
     for name in {**a, **b}:
         if a.get(name) != b.get(name):
             yield {"field": name, "a": a.get(name), "b": b.get(name)}
@@ -257,7 +259,7 @@ def _by_layout(search: SearchRecord) -> Iterator[tuple[str, list[Trial]]]:
 
 
 def _ended_layout(trials: list[Trial]) -> ComparedLayout:
-    """How these trials of one layout ended: by the runs that count where it was measured, else by the last one."""
+    """Result of a layout's trials: the runs that count if it was measured, else the last trial."""
     measured = [trial for trial in trials if trial.state is TrialState.MEASURED]
     if not measured:
         last = [trial for trial in trials if trial.state.is_ended][-1]
@@ -275,8 +277,8 @@ def _run(trial: Trial) -> Run:
 
 
 def _cost_to_best(search: SearchRecord, best: ComparedLayout) -> dict[str, Any]:
-    """What it took until the best layout's first run had ended: trials that had ended, node-hours, and seconds from
-    the search's creation."""
+    """Cost until the best layout's first run had ended: ended trials, node-hours, and seconds since the search's
+    creation."""
     last = search.trial(best.trial).last_attempt
     moment = search.created_at if last is None or last.ended_at is None else last.ended_at
     ended = [a for t in search.trials for a in t.attempts if a.ended_at is not None and a.ended_at <= moment]

@@ -1,4 +1,4 @@
-"""Finds one side of a comparison: a recipe or a search."""
+"""Lookup of the sides of a comparison."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 
 
 def find_side(given: str, ledger: str | None, force: bool, note: Callable[[str], None]) -> ComparisonSide:
-    """One side of a comparison: a search by its id or folder, else a recipe by its folder or file, of which `force`
-    has an edited one read all the same."""
+    """Find one side: a search by id or folder, else a recipe by folder or file.
+
+    With `force`, an edited recipe is read too.
+    """
     from orchestrator.comparison.compare import side_of_recipe, side_of_search
     from orchestrator.recipe.read import read_recipe
 

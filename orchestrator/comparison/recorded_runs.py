@@ -1,4 +1,4 @@
-"""The runs that a recipe was made from, as its folder recorded them."""
+"""Runs behind a recipe, as its folder records them."""
 
 from __future__ import annotations
 
@@ -16,28 +16,30 @@ from trials.trial import Outcome, utc_seconds
 
 
 def recorded_runs(loaded: LoadedRecipe) -> list[Run]:
-    """The runs recipe.yaml rests on, a suspect one only where there is no other; InputError when it names none, or one
-    without a step time."""
+    """Runs behind recipe.yaml, suspect ones only if there are no others.
+
+    InputError if there is none, or one without a step time.
+    """
     outcomes = _recorded_outcomes(loaded.folder / "evidence.json")
     try:
-        told = [(run, outcomes.get(run["trial"])) for run in loaded.recipe.evidence["runs"]]
-        sound = [(run, outcome) for run, outcome in told if outcome is None or not is_suspect(outcome)]
-        runs = [_recorded_run(run, outcome) for run, outcome in sound or told]
+        pairs = [(run, outcomes.get(run["trial"])) for run in loaded.recipe.evidence["runs"]]
+        unsuspicious = [(run, outcome) for run, outcome in pairs if outcome is None or not is_suspect(outcome)]
+        runs = [_recorded_run(run, outcome) for run, outcome in unsuspicious or pairs]
         if runs and all(run.step_time_s > 0 for run in runs):
             return runs
     except (KeyError, TypeError, AttributeError):
         pass
     raise InputError.of(
         "recipe",
-        "evidence.runs names no run with a step time",
+        "evidence.runs has no run with a step time",
         key="evidence.runs",
-        rule="a recipe rests on at least one run",
+        rule="a recipe is based on at least one run",
         fix=AS_WRITTEN,
     )
 
 
 def _recorded_outcomes(file: Path) -> dict[str, Outcome]:
-    """What each run's program said, by the name of its trial; empty where that is not known any more."""
+    """Outcomes of the runs by trial; empty if they are unknown."""
     try:
         return {run["trial"]: Outcome.from_json(run["outcome"]) for run in (read_json(file) or {})["runs"]}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -53,7 +55,7 @@ def _recorded_run(run: Mapping[str, Any], outcome: Outcome | None) -> Run:
 
 
 def _started_s(text: Any) -> float | None:
-    """None for what is no time: then a run counts to the session of the run before it."""
+    """UTC seconds; None for an invalid time, which puts the run into the session of the run before it."""
     try:
         return utc_seconds(text)
     except (TypeError, ValueError):

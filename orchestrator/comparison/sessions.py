@@ -1,8 +1,8 @@
-"""Runs of one layout at different hours: what they say of its speed, and how surely. Pure; in words: docs/recipe.md.
+"""Speed of one layout from runs at different hours, with confidence intervals. Pure; explained in docs/recipe.md.
 
-Finalists of a search are measured in turns, so what the machine is like in those minutes touches all alike. A replay
-is not: its runs lie in minutes of their own, and agree with each other on those minutes' speed. Runs are therefore
-grouped by session, and it is sessions that are compared.
+Finalists of a search are measured in turns, so that the state of the machine in those minutes affects all alike. The
+runs of a replay have minutes of their own, and agree on the speed of those minutes. So runs are grouped into sessions,
+and sessions are compared.
 """
 
 from __future__ import annotations
@@ -18,24 +18,26 @@ from trials.measurement.run_variance import RunMeasurement, student_95, student_
 from trials.trial import Flag
 
 SESSION_S = 300.0
-"""Runs that begin sooner than this after a session's first run are of it, too."""
+"""Runs that start less than this after a session's first run belong to it."""
 
 SESSION_SPREAD = 0.03
-"""Relative spread between sessions that is taken for granted: equal hardware at another hour is not equally fast."""
+"""Prior relative spread between sessions: equal hardware is not equally fast at another hour."""
 SESSION_WEIGHT = 8
-"""Degrees of freedom which that counts for beside the spread between sessions that was seen."""
+"""Weight of that prior, in degrees of freedom."""
 RUN_SPREAD = 0.02
-"""Relative spread between the runs of one session that is taken for granted."""
+"""Prior relative spread between the runs of a session."""
 RUN_WEIGHT = 4
 
 FAST_STEPS = 0.1
-"""Share of a run's steps that counts as its fast ones."""
+"""Share of a run's steps that count as fast."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One measurement: median step time in seconds, its 95 % interval where there were steps enough for one, when it
-    began, in UTC seconds since the epoch, where that is known, and the slowest of its fast steps in seconds, likewise.
+    """One measurement: median step time with its 95 % interval, seconds.
+
+    `started_s` is UTC seconds since the epoch, `fast_step_time_s` the slowest of the fast steps, seconds. All but the
+    median are None if unknown.
     """
 
     step_time_s: float
@@ -52,7 +54,7 @@ class Run:
         started_s: float | None,
         flags: Collection[str] = (),
     ) -> Run:
-        """A run from an outcome's `measured`, all its steps, warm-up first, and its flags."""
+        """A run from an outcome's `measured`, its flags and all its steps, warm-up first."""
         low, high = measured.get("step_time_low_s"), measured.get("step_time_high_s")
         fast = _fast_step_time_s(measured, step_times_s, Flag.EXTRAPOLATED in flags)
         return cls(measured["step_time_s"], low, high, started_s, fast)
@@ -63,7 +65,7 @@ class Run:
 
     @property
     def by_fast_steps(self) -> Run | None:
-        """The same run by its fast steps, which are taken to be as surely known as the median."""
+        """The same run by its fast steps, assumed to be as precise as the median."""
         if self.fast_step_time_s is None:
             return None
         scale = self.fast_step_time_s / self.step_time_s
@@ -73,7 +75,7 @@ class Run:
 
 @dataclass(frozen=True)
 class MeasurementSession:
-    """Runs of one layout that were made in the same minutes; at least one."""
+    """Runs of one layout from the same minutes; at least one."""
 
     runs: tuple[Run, ...]
 
@@ -87,8 +89,8 @@ class MeasurementSession:
 
 
 def by_session(runs: Sequence[Run]) -> tuple[MeasurementSession, ...]:
-    """The sessions of at least one run, in their order. A run that does not say when it began is of the session of
-    the run before it."""
+    """Sessions of these runs, in order; at least one run. A run without a start time joins the session of the run
+    before it."""
     groups: list[list[Run]] = []
     for run in _by_start(runs):
         begun = groups[-1][0].started_s if groups else None
@@ -100,14 +102,13 @@ def by_session(runs: Sequence[Run]) -> tuple[MeasurementSession, ...]:
 
 
 def step_time_of(sessions: Sequence[MeasurementSession]) -> float:
-    """Seconds a step: the geometric mean over sessions of the geometric mean over each one's runs."""
+    """Step time in seconds: the geometric mean over sessions of the geometric mean over each one's runs."""
     return math.exp(_level(sessions))
 
 
 @dataclass(frozen=True)
 class LogChange:
-    """The logarithm of how many times as fast some runs are as others, and half the widths of its 95 % and its 99 %
-    interval."""
+    """Log of the speed ratio of two sets of runs, with the half-widths of its 95 % and 99 % intervals."""
 
     change: float
     half_width_95: float
@@ -115,10 +116,10 @@ class LogChange:
 
 
 def log_change(before: Sequence[MeasurementSession], after: Sequence[MeasurementSession]) -> LogChange:
-    """How much faster the runs after are than those before.
+    """Log speed ratio of the later runs to the earlier ones.
 
-    A two-sample t interval over sessions with moderated variances (Smyth 2004, doi 10.2202/1544-6115.1027): one
-    between sessions, one between the runs of a session, and each run's own over its steps.
+    A two-sample t interval over sessions with moderated variances (Smyth 2004, doi 10.2202/1544-6115.1027): one between
+    sessions, one between the runs of a session, and each run's own over its steps.
     """
     sides = (before, after)
     freedom = SESSION_WEIGHT + sum(len(side) - 1 for side in sides)
@@ -131,8 +132,11 @@ def log_change(before: Sequence[MeasurementSession], after: Sequence[Measurement
 
 
 def _fast_step_time_s(measured: Mapping[str, Any], step_times_s: Sequence[float], are_by_turns: bool) -> float | None:
-    """None where the steps are not known. A run whose steps were shorter than the layout's, and its median scaled, has
-    its fast ones scaled alike; a shorter and a longer one by turns are one step together."""
+    """Time of the fast steps, None if the steps are unknown.
+
+    A run extrapolated from shorter steps has its fast ones scaled like its median; a short and a long step taken by
+    turns count as one.
+    """
     start = measured.get("warmup_steps") or 0
     times = step_times_s[start : start + (measured.get("measured_steps") or 0)]
     if are_by_turns:
@@ -142,7 +146,7 @@ def _fast_step_time_s(measured: Mapping[str, Any], step_times_s: Sequence[float]
 
 
 def _by_start(runs: Sequence[Run]) -> list[Run]:
-    """In order of their beginning where all say when; as they are given where not."""
+    """Runs by start time if all are known, else in the given order."""
     starts = [run.started_s for run in runs]
     return list(runs) if None in starts else sorted(runs, key=lambda run: run.started_s or 0.0)
 
@@ -157,7 +161,7 @@ def _squares_between(side: Sequence[MeasurementSession]) -> float:
 
 
 def _run_variance(sides: Sequence[Sequence[MeasurementSession]]) -> float:
-    """Between runs of one session, over all sessions of all sides."""
+    """Variance between runs of one session, over all sessions of all sides."""
     sessions = [session for side in sides for session in side]
     freedom = RUN_WEIGHT + sum(len(session.runs) - 1 for session in sessions)
     return (RUN_WEIGHT * RUN_SPREAD**2 + sum(map(_squares_within, sessions))) / freedom
@@ -168,7 +172,7 @@ def _squares_within(session: MeasurementSession) -> float:
 
 
 def _share_of_runs(side: Sequence[MeasurementSession]) -> float:
-    """How much of the variance between runs is left in a side's mean of sessions' means."""
+    """Factor on the variance between runs in a side's mean of session means."""
     return sum(1 / len(session.runs) for session in side) / len(side) ** 2
 
 

@@ -1,4 +1,4 @@
-"""Is the layout as fast as it was? Two sets of runs compared: pure. The rule in words: docs/recipe.md."""
+"""Speed ratio of two sets of runs, with a verdict. Pure; the rule is explained in docs/recipe.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestrator.comparison.sessions import Run, by_session, log_change
 from trials.trial import LowerStrEnum
 
 EQUIVALENCE_MARGINS = 3
-"""A replay is called reproduced only if a change of this many margins is excluded."""
+"""`reproduced` requires that a change of this many margins is excluded."""
 
 _OF_ONE_JOB = ("job_id", "probe_ms_by_rank")
 _ENVIRONMENT = "environment"
@@ -32,8 +32,10 @@ class ReplayVerdict(LowerStrEnum):
 
 
 class Confidence(IntEnum):
-    """Per cent of the interval that has to lie beside 1 before slower or faster is said. The more often one asks, the
-    more often chance alone would answer."""
+    """Confidence, in percent, of the interval that must exclude 1 for slower or faster.
+
+    Higher if the question is asked repeatedly, since chance alone answers more often then.
+    """
 
     ASKED_ONCE = 95
     ASKED_AGAIN = 99
@@ -41,8 +43,8 @@ class Confidence(IntEnum):
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as fast the later runs are as the earlier ones, with a 95 % interval and a 99 % one, and of each
-    session of the later runs alone."""
+    """Speed ratio of the later runs to the earlier ones, with its 95 % and 99 % intervals, and that of each later
+    session."""
 
     value: float
     low: float
@@ -52,14 +54,17 @@ class Ratio:
     by_session: tuple[float, ...]
 
     def interval(self, confidence: Confidence) -> tuple[float, float]:
-        """Its two ends."""
+        """The ends of the interval."""
         return (self.low, self.high) if confidence is Confidence.ASKED_ONCE else (self.low_99, self.high_99)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How fast the later runs are relative to the earlier ones (above 1: faster): by their median steps, and by their
-    fast steps alone where all runs tell of those."""
+    """Comparison of two sets of runs: the ratio of their median steps, and of their fast steps where all runs have
+    them.
+
+    Above 1, the later runs are faster.
+    """
 
     verdict: ReplayVerdict
     speed: Ratio
@@ -79,7 +84,7 @@ class Comparison:
 
 
 def ratios_json(found: Comparison | None) -> dict[str, float | None]:
-    """Both ratios with their intervals by the contract's names, None where there is none."""
+    """Both ratios with their intervals under the contract's names; None without a comparison."""
     speed, fast = (None, None) if found is None else (found.speed, found.fast)
     return _ratio_fields("ratio", speed) | _ratio_fields("fast_ratio", fast)
 
@@ -90,7 +95,7 @@ def compare(
     margin: float,
     confidence: Confidence = Confidence.ASKED_AGAIN,
 ) -> Comparison:
-    """The verdict on two sets of runs; both hold at least one. The intervals rest on the spread between sessions."""
+    """Compare two sets of runs, each with at least one. The intervals are based on the spread between sessions."""
     speed, fast = _ratio(recorded, measured), None
     before, after = ([run.by_fast_steps for run in runs] for runs in (recorded, measured))
     if None not in (*before, *after):
@@ -108,11 +113,12 @@ def _ratio(recorded: Sequence[Run], measured: Sequence[Run]) -> Ratio:
 
 
 def _verdict(speed: Ratio, sure: Ratio, margin: float, confidence: Confidence) -> ReplayVerdict:
-    """On the speed, and what is known of it most surely: other work on a machine slows many of a run's steps, while a
-    slower machine, library or layout slows all of them, the fast ones, too.
+    """The verdict, by the median steps and by the fast ones.
 
-    Slower and faster need a change beyond the margin, an interval of that confidence without 1, and no session that
-    says otherwise: a machine that was as fast as then even once is not slower than then. Doubt is inconclusive.
+    Other work on a machine slows many steps of a run, but a slower machine, library or layout slows all of them, the
+    fast ones included. Slower and faster require a change beyond the margin, an interval of that confidence without 1,
+    and no session that contradicts: a machine that was as fast as before even once is not slower. Everything else is
+    inconclusive.
     """
     low, high = sure.interval(confidence)
     if max(speed.value, sure.value) < 1 - margin and max(high, *sure.by_session) < 1:
@@ -132,8 +138,10 @@ def _ratio_fields(name: str, ratio: Ratio | None) -> dict[str, float | None]:
 
 
 def fingerprint_differences(recorded: Mapping[str, Any], here: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The fields that are not the same; None where one side does not know it. What differs from job to job is left
-    out. A variable of the environment is a field of its own, `environment.NAME`, where both sides know theirs."""
+    """Fields that differ, None where one side lacks them; fields that differ from job to job are left out.
+
+    An environment variable is a field of its own, `environment.NAME`, if both sides know theirs.
+    """
     before, now = _fields(recorded), _fields(here)
     if isinstance(recorded.get(_ENVIRONMENT), Mapping) and isinstance(here.get(_ENVIRONMENT), Mapping):
         before, now = before | _variables(recorded), now | _variables(here)

@@ -39,7 +39,7 @@ def resync(folder: SearchFolder, tracking: MlflowSync, note: Callable[[str], Non
     another process holds it, InputError for a folder without a search, LeaseLost, JournalDamaged and OSError.
     """
     if not folder.exists:
-        raise not_a_search(str(folder.path), "it holds no journal.jsonl", MOVED_SEARCH_FIX)
+        raise not_a_search(str(folder.path), "it has no journal.jsonl", MOVED_SEARCH_FIX)
     lease = acquire_lease(folder, time.time())
     try:
         search = _recorded_search(folder)
@@ -62,5 +62,5 @@ def resync(folder: SearchFolder, tracking: MlflowSync, note: Callable[[str], Non
 def _recorded_search(folder: SearchFolder) -> SearchRecord:
     search = search_of(folder.journal, folder.search_id, Journal(folder.journal).read())
     if search is None:
-        raise not_a_search(str(folder.path), "its journal.jsonl holds no event", MOVED_SEARCH_FIX)
+        raise not_a_search(str(folder.path), "its journal.jsonl has no event", MOVED_SEARCH_FIX)
     return search

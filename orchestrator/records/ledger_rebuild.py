@@ -1,4 +1,4 @@
-"""The ledger made anew from searches' folders: their journals are the truth, its rows an index that may be lost."""
+"""Rebuild of the ledger from search folders: their journals are the truth, the ledger's rows a derived index."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from trials.trial import LowerStrEnum
 
 
 class RebuildResult(LowerStrEnum):
-    """What became of a search's rows."""
+    """Result of the rebuild for one search."""
 
     ADDED = "added"
     REPLACED = "replaced"
-    UNCHANGED = "unchanged"  # they say what the journal says
-    NEWER = "newer"  # they know events that this journal, an older copy of the search, does not: left as they are
-    HELD = "held"  # a driver is at work and writes them itself: left as they are, and made where there were none
-    DAMAGED = "damaged"  # the journal cannot be believed or read: left as they are
+    UNCHANGED = "unchanged"  # equal to the journal
+    NEWER = "newer"  # the ledger has later events than this journal, an older copy: left as they are
+    HELD = "held"  # a driver is running and writes them itself: only added where there were none
+    DAMAGED = "damaged"  # the journal is invalid or unreadable: left as they are
 
 
 @dataclass(frozen=True)
 class SearchRebuild:
-    """A search's folder and what became of its rows; `message` says why where they were left."""
+    """Result of the rebuild for one search folder; `message` is the reason why its rows were left as they are."""
 
     folder: SearchFolder
     result: RebuildResult
@@ -52,9 +52,9 @@ class SearchRebuild:
 
 
 def find_search_folders(places: Iterable[Path]) -> list[SearchFolder]:
-    """The searches that these folders are or hold, at any depth, each once and in the order of their paths.
+    """Find the search folders at or below these folders, each once, sorted by path.
 
-    InputError unknown_id for a place that is no folder or holds none.
+    InputError unknown_id for a place that is not a folder or holds no search.
     """
     found: dict[Path, SearchFolder] = {}
     for place in places:
@@ -62,19 +62,19 @@ def find_search_folders(places: Iterable[Path]) -> list[SearchFolder]:
         if not here:
             raise InputError.of(
                 "unknown_id",
-                f"{place} neither is nor holds the folder of a search",
+                f"{place} is not and does not contain the folder of a search",
                 value=str(place),
-                fix="name a search's folder, the one with journal.jsonl in it, or a folder above it",
+                fix="give the folder of a search (with journal.jsonl in it), or a folder above it",
             )
         found |= {folder.path: folder for folder in here}
     return [found[path] for path in sorted(found)]
 
 
 def rebuild(folder: SearchFolder, ledger: LedgerWriter, reader: LedgerReader) -> SearchRebuild:
-    """Make the ledger's rows of one search what its journal says. Raises LedgerUnavailable.
+    """Rebuild the ledger's rows of one search from its journal. Raises LedgerUnavailable.
 
-    A search that has not ended is held meanwhile, like a driver holds it, so that none begins in the middle; one that
-    has ended changes no more, and its folder may be read-only.
+    A search that has not ended is locked by a lease meanwhile, so that no driver starts. One that has ended does not
+    change, and its folder may be read-only.
     """
     try:
         record, events = _read_search(folder)
@@ -90,14 +90,16 @@ def rebuild(folder: SearchFolder, ledger: LedgerWriter, reader: LedgerReader) ->
 
 
 def restore_rows(folder: SearchFolder, events: Sequence[Event], ledger: LedgerWriter) -> None:
-    """Make the rows of a search that the ledger does not know from its journal's events; its driver may be at work, and
-    brings those that it has written meanwhile. Raises LedgerUnavailable."""
+    """Restore the rows of a search that the ledger does not know, from its journal's events. Raises LedgerUnavailable.
+
+    Its driver may be running, and adds the events that it has recorded meanwhile.
+    """
     if ledger.last_seq(folder.search_id) == 0:
         ledger.replace(folder.search_id, events, str(folder.path))
 
 
 class _Unreadable(Exception):
-    """The folder does not tell a search; the text says where and why."""
+    """The folder is not a readable search; the message says why."""
 
 
 def _searches_below(place: Path) -> Iterator[SearchFolder]:
@@ -105,7 +107,7 @@ def _searches_below(place: Path) -> Iterator[SearchFolder]:
         if SearchFolder(Path(path)).journal.name in files:
             names.clear()
             yield SearchFolder(Path(path))
-        names[:] = [name for name in names if not name.startswith(".")]  # `.ID.part` is a search that is being made
+        names[:] = [name for name in names if not name.startswith(".")]  # `.ID.part` is a search being created
 
 
 def _read_search(folder: SearchFolder) -> tuple[SearchRecord, list[Event]]:
@@ -116,9 +118,9 @@ def _read_search(folder: SearchFolder) -> tuple[SearchRecord, list[Event]]:
     except (OSError, ExternalError) as error:
         raise _Unreadable(str(error)) from error
     if record is None:
-        raise _Unreadable(f"{folder.journal}: holds no event")
+        raise _Unreadable(f"{folder.journal}: has no event")
     if lease is not None and lease.search_id != folder.search_id:
-        raise _Unreadable(f"{folder.path}: is the folder of {lease.search_id}; give it that name again")
+        raise _Unreadable(f"{folder.path}: is the folder of search {lease.search_id}; rename it to {lease.search_id}")
     return record, events
 
 
@@ -127,11 +129,11 @@ def _lease_held(folder: SearchFolder) -> Iterator[None]:
     try:
         lease = acquire_lease(folder, time.time())
     except OSError as error:
-        raise _Unreadable(f"{folder.path}: the search has not ended and cannot be held: {error}") from error
+        raise _Unreadable(f"{folder.path}: the search has not ended and cannot be locked: {error}") from error
     try:
         yield
     finally:
-        with suppress(LeaseLost, OSError):  # it runs out
+        with suppress(LeaseLost, OSError):  # it expires
             release_lease(folder, lease, time.time())
 
 
@@ -141,7 +143,7 @@ def _rebuild_rows(
     known = ledger.last_seq(folder.search_id)
     here = str(folder.path)
     if known > len(events):
-        message = f"the ledger knows {known} events of it, this folder {len(events)}"
+        message = f"the ledger has {known} events of the search, this folder {len(events)}"
         return SearchRebuild(folder, RebuildResult.NEWER, len(events), message)
     if known == len(events) and _rows_match(reader, folder.search_id, record, here):
         return SearchRebuild(folder, RebuildResult.UNCHANGED, known)
@@ -150,7 +152,7 @@ def _rebuild_rows(
 
 
 def _rows_match(reader: LedgerReader, search_id: str, record: SearchRecord, here: str) -> bool:
-    """Whether the rows say what the journal says, at the place where it lies now; rows that say nonsense do not."""
+    """True if the rows equal the journal's state, with this folder as their place; False for damaged rows."""
     try:
         return reader.search(search_id) == replace(record, spec={**record.spec, "folder": here})
     except LedgerDamaged:

@@ -1,4 +1,4 @@
-"""From what a person names to a search, its folder and its record; or to a recipe."""
+"""Lookup of searches and recipes by what a person names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trials.trial import Attempt, Trial
 
 @dataclass(frozen=True)
 class LocatedSearch:
-    """A search, where it lies, and the ledger it is written in."""
+    """A recorded search with its folder and its ledger."""
 
     record: SearchRecord
     folder: SearchFolder
@@ -28,17 +28,14 @@ class LocatedSearch:
 
     @cached_property
     def spec(self) -> SearchSpec:
-        """The search as it was when it was created, at the place where it lies now.
-
-        What has become of its files changes nothing.
-        """
+        """The search's spec as created, with the folder's present place. Later changes of its files do not matter."""
         return replace(SearchSpec.from_json(self.record.spec), work_dir=self.folder.path.parent)
 
 
 def find_search(given: str | None, ledger: str | None) -> LocatedSearch:
-    """The search of this id, shortened id or folder; the newest of the ledger when nothing is given.
+    """Find a search by id, shortened id or folder; the newest of the ledger if `given` is None.
 
-    InputError unknown_id or ambiguous_id, or for a ledger that is not there.
+    InputError unknown_id or ambiguous_id, or for a missing ledger.
     """
     if given is not None and (folder := _folder_named(given)) is not None:
         return _from_folder(folder, ledger)
@@ -49,8 +46,11 @@ def find_search(given: str | None, ledger: str | None) -> LocatedSearch:
 
 
 def find_recipe(given: str | None, ledger: str | None) -> Path:
-    """The recipe that a person means: its folder or file, a search's folder, or a search's id; that of the newest
-    search when nothing is given. InputError for a search that has none yet."""
+    """Find a recipe by its folder or file, by a search's folder, or by a search's id; the newest search's if `given` is
+    None.
+
+    InputError for a search without a recipe.
+    """
     if given is not None and is_path_without_search(given):
         return Path(given)
     found = find_search(given, ledger)
@@ -61,16 +61,16 @@ def find_recipe(given: str | None, ledger: str | None) -> Path:
 
 
 def missing_recipe_reason(found: LocatedSearch) -> str:
-    """Why there is no recipe of a search, and how there will be one: a driver writes it at the search's end."""
+    """Reason why a search has no recipe, with the way to one: a driver writes it at the end of the search."""
     if not found.record.state.is_ended:
-        return "not written yet: one is written when the search has ended"
+        return "not written yet: it is written when the search has ended"
     if found.record.best_trial is None:
-        return "none was written: no layout is the best"
-    return f"not in its folder any more; parlay resume {found.folder.cli_name} writes it"
+        return "none: the search has no best layout"
+    return f"missing from the search's folder; parlay resume {found.folder.cli_name} writes it"
 
 
 def find_attempt(search: SearchRecord, name: str) -> tuple[Trial, Attempt]:
-    """The attempt that `t0001` (its last one) or `t0001.a2` names; InputError when there is none."""
+    """Find the attempt named `t0001` (the last one) or `t0001.a2`; InputError without one."""
     trial_name, _, attempt_name = name.partition(".")
     for trial in search.trials:
         for attempt in reversed(trial.attempts):
@@ -82,34 +82,34 @@ def find_attempt(search: SearchRecord, name: str) -> tuple[Trial, Attempt]:
         f"{search.search_id} has no attempt {name!r}",
         key="trial",
         value=name,
-        rule="an attempt is named t0001 (its last one) or t0001.a2",
+        rule="t0001 (its last attempt) or t0001.a2",
         fix=f"one of: {known}",
     )
 
 
 def not_a_search(given: str, why: str, fix: str = "parlay status --all lists them") -> InputError:
-    """That what is named is no search's folder, and why."""
+    """The error for a path that is not a search's folder, with the reason."""
     return InputError.of(
         "unknown_id",
         f"{given} is not the folder of a search: {why}",
         key="search",
         value=given,
-        rule="a search is named by its id, by its beginning, or by its folder",
+        rule="the id of a search, the beginning of one, or its folder",
         fix=fix,
     )
 
 
-MOVED_SEARCH_FIX = "name the folder where it lies now; parlay ledger rebuild FOLDER tells the ledger of it"
-"""What to do about a search that is not where the ledger says."""
+MOVED_SEARCH_FIX = "give the folder's present path; parlay ledger rebuild FOLDER updates the ledger"
+"""Fix for a search that is not where the ledger says."""
 
 
 def is_path_without_search(given: str) -> bool:
-    """Whether what a person names is a path at which no search lies."""
+    """True if `given` is a path without a search."""
     return ("/" in given or os.path.exists(given)) and not SearchFolder(Path(given)).exists
 
 
 def _folder_named(given: str) -> SearchFolder | None:
-    """The search's folder, where what a person typed is a path and not an id."""
+    """The search's folder if `given` is a path and not an id."""
     try:
         path = Path(os.path.realpath(given))
         if path.is_file():
@@ -121,16 +121,16 @@ def _folder_named(given: str) -> SearchFolder | None:
 
 
 def _from_folder(folder: SearchFolder, ledger: str | None) -> LocatedSearch:
-    """A search by its folder, which knows its ledger, and is enough where that has never heard of it."""
+    """The search in this folder. Its journal names its ledger, which need not know it."""
     try:
         record = search_of(folder.journal, folder.search_id, Journal(folder.journal).read())
         url = ledger or (None if record is None else record.spec["ledger"].get("url"))
     except OSError as error:
         raise not_a_search(str(folder.path), error.strerror or str(error)) from error
     except (KeyError, AttributeError) as error:
-        raise JournalDamaged(f"{folder.journal} holds what no search of ours writes: {error}") from error
+        raise JournalDamaged(f"{folder.journal} has content that Parlay does not write: {error}") from error
     if record is None:
-        raise not_a_search(str(folder.path), "it holds no journal.jsonl")
+        raise not_a_search(str(folder.path), "it has no journal.jsonl")
     return LocatedSearch(record, folder, ledger_url(url))
 
 
@@ -140,8 +140,8 @@ def _is_a_file(given: str) -> InputError:
         f"{given} is a file, not a search",
         key="search",
         value=given,
-        rule="a search goes on as it was begun, and is named by its id or its folder",
-        fix=f"parlay status --all lists them; a new search learns from their trials: parlay run {given}",
+        rule="a search continues with its original file, and is given by its id or folder",
+        fix=f"parlay status --all lists searches; parlay run {given} starts a new one that learns from them",
     )
 
 
@@ -150,8 +150,8 @@ def _newest(reader: LedgerReader) -> str:
     if not searches:
         raise InputError.of(
             "unknown_id",
-            "there is no search in this ledger yet",
-            fix="start one: parlay run search.yaml; one that is there is named by its folder, and parlay ledger rebuild"
-            " FOLDER takes it into this ledger",
+            "this ledger has no search yet",
+            fix="start one with parlay run search.yaml; for an existing one give its folder, or add it with parlay"
+            " ledger rebuild FOLDER",
         )
     return searches[0].search_id

@@ -1,4 +1,4 @@
-"""What the ended trials of a search say of their layouts, as rows of a measured table. Pure."""
+"""Ended trials of a search as rows of a measured table. Pure."""
 
 from __future__ import annotations
 
@@ -24,33 +24,32 @@ from trials.trial import FailureReason, Trial, TrialState
 
 SOURCE = "parlay"
 IN_FLIGHT, SUSPECT, INVALID = "in_flight", "suspect", "invalid"
-"""Why a trial is no row, where that is no reason of its own: it has not ended; it ran on a suspect node, or with other
-software, while another run of its layout did not; its numbers cannot be."""
+"""Reasons to leave a trial out, besides its failure reason: not ended; on a suspect node or with other software, while
+another run of its layout was not; with impossible numbers."""
 
 _MIN_VALUE, _MAX_VALUE = 1e-9, 1e12
-"""Seconds or GiB that nothing has; a table has digits for less and for more."""
+"""Limits of plausible seconds and GiB."""
 
 
 @dataclass(frozen=True)
 class ObservedTrials:
-    """Rows in the order in which the trials were proposed; and how many trials are none, by the reason why."""
+    """Rows in the order of proposals, and the numbers of trials left out, by reason."""
 
     rows: tuple[Observation, ...]
     left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 def observed_trials(search: SearchRecord, spec: SearchSpec) -> ObservedTrials:
-    """What the search has seen of its layouts so far, a row for each trial that says something of its own.
+    """Observations of a search so far, one row a trial.
 
-    A pruned trial is a row that ran: it ended itself because the median of its steps, which is the row's time, lies
-    below the best by more than runs differ; `failure_reason` says so. Of one that was tried again the last attempt
-    counts.
+    A pruned trial is a row that ran: the median of its measured steps, the row's time, was below the best by more than
+    runs differ, and `failure_reason` says so. For a retried trial the last attempt counts.
     """
     rows: list[Observation] = []
     left_out: Counter[str] = Counter()
-    outvoted = _superseded(search)
+    superseded = _superseded(search)
     for trial in search.trials:
-        found = SUSPECT if trial.trial in outvoted else _row_or_exclusion(search, spec, trial)
+        found = SUSPECT if trial.trial in superseded else _row_or_exclusion(search, spec, trial)
         if isinstance(found, Observation):
             rows.append(found)
         else:
@@ -59,7 +58,7 @@ def observed_trials(search: SearchRecord, spec: SearchSpec) -> ObservedTrials:
 
 
 def measured_table(observed: ObservedTrials, search: SearchRecord) -> str:
-    """measured.csv of a search."""
+    """Content of measured.csv."""
     left_out = ", ".join(f"{count} {why}" for why, count in observed.left_out.items())
     comments = [f"search {search.search_id}, {search.state}: {len(observed.rows)} of {len(search.trials)} trials"]
     return render_table(observed.rows, [*comments, *([f"left out: {left_out}"] if left_out else [])])
@@ -68,18 +67,18 @@ def measured_table(observed: ObservedTrials, search: SearchRecord) -> str:
 def write_measured_table(
     folder: SearchFolder, spec: SearchSpec, search: SearchRecord, note: Callable[[str], None]
 ) -> None:
-    """Write the ended search's measured.csv, where it has rows; a folder that cannot take it ends no search."""
+    """Write measured.csv of an ended search that has rows. A folder that cannot be written is only noted."""
     observed = observed_trials(search, spec)
     try:
         if observed.rows:
             write_text(folder.measured, measured_table(observed, search))
     except OSError as error:
-        again = f"`parlay export {folder.cli_name}` tries again"
-        note(f"{folder.measured.name} is not written: {error}; {again}")
+        again = f"retry with `parlay export {folder.cli_name}`"
+        note(f"{folder.measured.name} was not written: {error}; {again}")
 
 
 def _superseded(search: SearchRecord) -> frozenset[str]:
-    """The trials whose run is suspect where another run of the same layout is not."""
+    """Trials whose run is suspect while another run of the same layout is not."""
     by_layout: dict[str, list[Trial]] = {}
     for trial in search.trials:
         if trial.state is TrialState.MEASURED:
@@ -109,13 +108,13 @@ def _row_or_exclusion(search: SearchRecord, spec: SearchSpec, trial: Trial) -> O
 
 
 def _is_measured_in_part(trial: Trial) -> bool:
-    """Whether it is a pruned trial that left the time of its steps."""
+    """True for a pruned trial with a step time."""
     outcome = trial.last_attempt.outcome if trial.last_attempt else None
     return trial.reason is FailureReason.PRUNED and outcome is not None and "step_time_s" in outcome.measured
 
 
 def seconds_between(begin: float | None, end: float | None) -> float | None:
-    """None where one of the two is not known; clocks of several machines may differ by a moment."""
+    """Seconds from `begin` to `end`, at least 0 (clocks of several machines differ); None if either is unknown."""
     return None if begin is None or end is None else max(0.0, end - begin)
 
 
@@ -131,7 +130,7 @@ def _fills_nodes(spec: SearchSpec, trial: Trial) -> bool:
 
 
 def _outcome(spec: SearchSpec, trial: Trial) -> str:
-    """Where ranks compute on the host its memory is theirs; elsewhere a full host says nothing of the device."""
+    """Outcome of a failed trial. Out of host memory is `oom` only for ranks that compute on the host."""
     on_host = spec.cluster.accelerator.name == "cpu" and trial.reason is FailureReason.HOST_OOM
     return "oom" if trial.reason is FailureReason.GPU_OOM or on_host else "failed"
 
@@ -157,7 +156,7 @@ def _row(search: SearchRecord, spec: SearchSpec, trial: Trial, outcome: str, num
 
 
 def model_name(model: ModelShape) -> str:
-    """Of a ready-made model its name, of another its layers, width and a hash: the same in every search."""
+    """Name of a ready-made model; for any other its layers, width and a hash, equal in every search."""
     if model in _ready_made():
         return _ready_made()[model]
     sizes = json.dumps(model.to_json(), sort_keys=True)

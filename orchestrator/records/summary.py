@@ -1,5 +1,4 @@
-"""Searches in the contract's words: what `parlay status --json` and its like print, what the service answers, and what
-whoever asked is told at a search's end."""
+"""Summaries of searches as the contract defines them, for `--json`, the service and end-of-search notifications."""
 
 from __future__ import annotations
 
@@ -25,12 +24,12 @@ BEST_SCHEMA = "parlay.best/1"
 SEARCHES_SCHEMA = "parlay.searches/1"
 LOGS_SCHEMA = "parlay.logs/1"
 SEARCH_NAMES = ("search_id", "state", "end_reason", "num_trials", "best_trial", "folder")
-"""What is told of each of several searches."""
+"""Fields of each search in a list."""
 _EXCERPT_LINES = 40
 
 
 def search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) -> dict[str, Any]:
-    """The contract's object of a search; what is unknown or not there is null."""
+    """The contract's object of a search; unknown values are null."""
     ranking = spec.ranking_of(search.trials)
     return {
         "schema": STATUS_SCHEMA,
@@ -54,7 +53,7 @@ def search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder)
 
 
 def best_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) -> dict[str, Any] | None:
-    """The contract's object of `parlay best`; None where nothing counts as best."""
+    """The contract's object of `parlay best`; None without a best layout."""
     ranking = spec.ranking_of(search.trials)
     best = best_json(ranking)
     if best is None:
@@ -65,7 +64,7 @@ def best_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) -
 
 
 def result_line(search: SearchRecord, spec: SearchSpec) -> str:
-    """The best layout in a line, against the baseline; why there is none where there is none."""
+    """The best layout in one line, against the baseline, or the reason why there is none."""
     return best_layout_line(verdict_of(search, spec.ranking_of(search.trials), spec.baseline_key))
 
 
@@ -76,8 +75,10 @@ def searches_summary(searches: Iterable[SearchSummary]) -> dict[str, Any]:
 
 
 def logs_summary(attempt: Attempt, folder: AttemptFolder, log: str | None = None) -> dict[str, Any]:
-    """The contract's object of `parlay logs`, with `log` as its excerpt; without one the first real error, or the end
-    of the first rank's log, null where there is none."""
+    """The contract's object of `parlay logs`, with `log` as its excerpt.
+
+    Without `log`, the first real error, or the end of the first rank's log; null if there is none.
+    """
     files = folder.rank_logs()
     excerpt = attempt.excerpt if log is None else log
     if excerpt is None and files:
@@ -87,22 +88,22 @@ def logs_summary(attempt: Attempt, folder: AttemptFolder, log: str | None = None
 
 
 def trial_counts(search: SearchRecord) -> dict[str, int]:
-    """How many trials ended how, and how many are in flight; those that stopped early have not failed."""
+    """Trials by state, those in flight included; pruned ones do not count as failed."""
     return asdict(counts_of(search.trials))
 
 
 def reason_counts(search: SearchRecord) -> dict[str, int]:
-    """How many trials ended for which reason."""
+    """Ended trials by reason."""
     return dict(Counter(t.reason.value for t in search.trials if t.reason is not None))
 
 
 def recipe_path(folder: SearchFolder) -> str | None:
-    """The recipe's folder, once there is one."""
+    """The recipe's folder; None before it is written."""
     return str(folder.recipe) if folder.recipe.exists() else None
 
 
 def _mlflow(folder: SearchFolder) -> dict[str, str] | None:
-    """Where MLflow shows the search; a file that says nothing whole is as good as none."""
+    """MLflow's address of the search; None without a complete file."""
     try:
         data = read_json(folder.mlflow) or {}
         return {"uri": data["uri"], "run_id": data["run_id"]}

@@ -82,7 +82,7 @@ class DriverSession:
         with closing(Journal(self._folder.journal)) as journal:
             search = search_of(journal.path, self._folder.search_id, journal.read())
         if search is None:
-            raise not_a_search(str(self._folder.path), "it holds no journal.jsonl", MOVED_SEARCH_FIX)
+            raise not_a_search(str(self._folder.path), "it has no journal.jsonl", MOVED_SEARCH_FIX)
         spec, cancelling = self._spec(search), self._cancel_requested()
         candidates = () if cancelling or search.state.is_ended else prepare(spec).feasible
         tracking = open_tracking(spec, self._note)

@@ -47,7 +47,10 @@ def test_a_recipe_that_was_removed_is_not_called_unwritten_and_resume_writes_it_
     shutil.rmtree(recipe)
     capfd.readouterr()
     assert run(["best"]) == 0
-    assert f"recipe: not in its folder any more; parlay resume {recipe.parent.name} writes it" in capfd.readouterr().out
+    assert (
+        f"recipe: missing from the search's folder; parlay resume {recipe.parent.name} writes it"
+        in capfd.readouterr().out
+    )
     assert run(["resume", recipe.parent.name]) == 0
     assert (recipe / "recipe.yaml").exists()
 

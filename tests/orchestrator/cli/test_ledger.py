@@ -162,7 +162,7 @@ class TestRebuild:
         folder.path.rename(tmp_path / "runs" / "copy")
         code, answer, err = parlay("ledger", "rebuild")
         assert (code, results(answer)) == (6, {"copy": "damaged"})
-        assert "is the folder of going-aaaaaa" in err
+        assert "is the folder of search going-aaaaaa" in err
 
     def test_what_holds_no_search_is_an_unknown_id(self, parlay, tmp_path):
         (tmp_path / "runs" / ".half.part").mkdir(parents=True)
@@ -273,7 +273,7 @@ class TestSync:
         moved = offline.path.rename(offline.path.parents[1] / offline.search_id)
         code, answer, _ = parlay("sync")
         assert (code, answer["error"]["code"]) == (4, "unknown_id")
-        assert answer["error"]["fix"].startswith("name the folder where it lies now; parlay ledger rebuild FOLDER")
+        assert answer["error"]["fix"].startswith("give the folder's present path; parlay ledger rebuild FOLDER")
         assert parlay("sync", f"{moved}/")[0] == 0
         assert parlay("ledger", "rebuild", moved)[0] == 0
         assert parlay("sync")[0] == 0

@@ -1,4 +1,4 @@
-"""Two recipes or searches side by side: what keeps their speeds from being compared, and what is said of the rest."""
+"""Comparison of recipes and searches: obstacles, differences, ratio."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_layouts_that_both_tried_are_compared_one_by_one_also_where_one_failed()
 
 
 class TestOfSearches:
-    """Three searches of tables: two of one question, and one of another batch."""
+    """Three searches of tables: two with the same question, one with another batch."""
 
     @pytest.fixture
     def searches(self, tmp_path, monkeypatch, capfd) -> Mapping[str, SearchFolder]:

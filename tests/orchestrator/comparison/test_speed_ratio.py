@@ -88,8 +88,10 @@ def test_the_unit_of_time_does_not_matter(recorded, measured, factor):
 @pytest.mark.slow
 @pytest.mark.parametrize("sessions", [1, 2, 3])
 def test_the_interval_holds_the_true_ratio_about_as_often_as_it_says(sessions):
-    """Two recorded runs, then three in each session, with the spread that is taken for granted between sessions and
-    between runs. The interval is a little wide, since both spreads are assumed as well as seen."""
+    """Two recorded runs, then three in each session, with the prior spreads between sessions and between runs.
+
+    The interval is slightly too wide, because both spreads are assumed as well as observed.
+    """
     source = random.Random(0)
 
     def drawn(hour: int, count: int) -> list[Run]:
@@ -101,7 +103,7 @@ def test_the_interval_holds_the_true_ratio_about_as_often_as_it_says(sessions):
 
 
 def test_runs_of_one_session_are_no_evidence_of_the_next():
-    """15 % slower in the same minutes: a hundred runs say so of those minutes, and no more."""
+    """15 % slower within the same minutes: a hundred runs prove it for those minutes only."""
     then = [at(0, 1.0)] * 100
     assert compare(then, [at(5, 1.15)] * 100, MARGIN).verdict is ReplayVerdict.INCONCLUSIVE
     again = compare(then, [at(hour, 1.15) for hour in (5, 6, 7, 8)], MARGIN)
@@ -183,8 +185,10 @@ def test_a_runs_fast_steps_are_the_fastest_tenth_of_those_measured():
 
 
 def test_fast_ones_of_shorter_and_longer_steps_by_turns_are_those_of_both_together():
-    """100 s a full step, told by a 10 s and a 20 s one by turns, after one short step alone and a pair: as noisy as
-    full steps are, and not as fast as the short ones."""
+    """A full step of 100 s, extrapolated from steps of 10 s and 20 s by turns, after one short step and a pair.
+
+    Its fast steps are as noisy as full ones, and not as fast as the short ones.
+    """
     measured = {"step_time_s": 100.0, "warmup_steps": 3, "measured_steps": 20}
     steps = (10.0, 10.0, 20.0, *(time for factor in range(90, 110, 2) for time in (0.1 * factor, 0.2 * factor)))
     run = Run.of(measured, steps, None, ("extrapolated",))

@@ -1,4 +1,4 @@
-"""A search's trials as rows of a measured table: what each ending says of its layout, and what says nothing."""
+"""A search's trials as rows of a measured table, and the reasons for leaving one out."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_a_search_whose_files_have_gone_is_not_asked_for_again_and_again(search,
     (search.path / gone).rename(search.path.parent / "gone")
     result = turn_of(search).run()
     assert result.end is DriverExit.REFUSED
-    assert "it holds no journal.jsonl" in result.detail
+    assert "it has no journal.jsonl" in result.detail
 
 
 @pytest.mark.parametrize("error", [ExternalError("the database is away"), OSError("no disk"), ZeroDivisionError("bug")])
