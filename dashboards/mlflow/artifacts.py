@@ -1,6 +1,6 @@
-"""What people read of a search, for MLflow's parent run: the report with its main figures, and a description.
+"""Report, figures and description for MLflow's parent run.
 
-The driver writes the report into the search's folder; here it is only found out whether MLflow has it as it is.
+The driver writes the report into the search's folder; this module only decides whether MLflow lacks it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ if TYPE_CHECKING:
     from dashboards.mlflow.description import Link
 
 REPORT_PAUSE_S = 600.0
-"""Between two reports sent while the search runs: each is five megabytes."""
+"""Pause between two reports sent while the search runs; each has 5 MB."""
 
 
 @dataclass(frozen=True)
 class SentPages:
-    """What MLflow has: the report that was written at `report`, UTC RFC 3339, and the description of that moment or of
-    `described_at`; None for neither, or not known."""
+    """State of MLflow: time of its report, and of the report that its description belongs to where that is another.
+
+    UTC RFC 3339; None for none or unknown.
+    """
 
     report: str | None = None
     described_at: str | None = None
@@ -35,8 +37,7 @@ class SentPages:
 
 @dataclass(frozen=True)
 class PendingPages:
-    """What MLflow lacks: artifacts by their names, and tags, the description among them; which is then that of
-    `described_at`."""
+    """Artifacts by name and tags that MLflow lacks; `described_at` is the time of the description among them."""
 
     texts: Mapping[str, str] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -44,20 +45,19 @@ class PendingPages:
 
 
 def pending_pages(
-    search: SearchRecord, folder: SearchFolder, held: SentPages, is_last: bool, link: Link
+    search: SearchRecord, folder: SearchFolder, sent: SentPages, is_last: bool, link: Link
 ) -> PendingPages:
-    """What is to be sent now.
+    """Artifacts and tags to be sent now.
 
-    While the search runs, a description with each new report, which is seldom enough, and a report that is ten minutes
-    newer than the one MLflow has; once it has ended any newer one, and the figures. `is_last`: description and figures
-    are due in any case, for the run is about to be ended. OSError and ValueError where the report cannot be read, and
-    what drawing it raises.
+    While the search runs: a description with each new report, and a report that is ten minutes newer than MLflow's.
+    After its end: any newer report, and the figures. With `is_last` the run is about to be ended, so description and
+    figures are always sent. Raises OSError and ValueError where the report cannot be read, and errors of drawing.
     """
     written_at = _written_at(folder.report)
-    if not is_last and written_at in (None, held.described_at or held.report):
-        return PendingPages(described_at=held.described_at)
+    if not is_last and written_at in (None, sent.described_at or sent.report):
+        return PendingPages(described_at=sent.described_at)
 
-    # Templates and plotly.js are loaded by whoever shows a search, and by nobody's start.
+    # Imported here, since templates and plotly.js would slow every start of the command line.
     from dashboards.mlflow.description import search_description
     from dashboards.report.data import report_data
     from dashboards.report.figures.standalone_page import figure_pages
@@ -66,13 +66,13 @@ def pending_pages(
     tags = runs.note_tags(search_description(data, link))
     figures = figure_pages(data) if search.state.is_ended else {}
     texts = {f"figures/{key}.html": page for key, page in figures.items()}
-    if written_at is not None and _is_due(written_at, held.report, 0.0 if search.state.is_ended else REPORT_PAUSE_S):
+    if written_at is not None and _is_due(written_at, sent.report, 0.0 if search.state.is_ended else REPORT_PAUSE_S):
         texts["report.html"], tags[runs.REPORT] = _read(folder.report)
     return PendingPages(texts, tags, written_at)
 
 
 def _written_at(report: Path) -> str | None:
-    """When the report was swapped in; None where there is none."""
+    """Time at which the report was written; None without one."""
     try:
         return utc_text(os.lstat(report).st_mtime)
     except FileNotFoundError:
@@ -80,13 +80,13 @@ def _written_at(report: Path) -> str | None:
 
 
 def _is_due(written_at: str, sent_at: str | None, pause_s: float) -> bool:
-    """An older one than was sent lies in a folder that was brought here, and is what there is now."""
+    """True if the report has to be sent; an older one than was sent comes from a restored folder, and counts."""
     if sent_at is None:
         return True
     return written_at != sent_at and not 0 <= utc_seconds(written_at) - utc_seconds(sent_at) < pause_s
 
 
 def _read(report: Path) -> tuple[str, str]:
-    """The report, and when it was written: it may be a newer one than was looked at."""
+    """Report and its time of writing, which may be newer than the one checked before."""
     with open_plain(report) as stream:
         return stream.read().decode("utf-8"), utc_text(os.fstat(stream.fileno()).st_mtime)

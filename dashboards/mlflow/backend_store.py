@@ -1,5 +1,4 @@
-"""Where MLflow's runs are kept, and what can be known of a database before MLflow is asked, which tries one that can
-never work for minutes."""
+"""Address of MLflow's backend store, and checks of a database before MLflow would retry it for minutes."""
 
 from __future__ import annotations
 
@@ -15,11 +14,11 @@ from trials.files import sqlite_file
 
 SQLITE_FILE = "sqlite:///"
 _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
-_OTHER_FILE = "name another file, or move what is there away"
+_OTHER_FILE = "name another file, or move the existing one away"
 
 
 def tracking_uri(given: str | None, home: Path) -> str:
-    """The address to use: the one given, a file's path made absolute, or an SQLite file in Parlay's home directory."""
+    """Tracking address: the given one, with an absolute file path, or an SQLite file in Parlay's home directory."""
     if given is None:
         return f"{SQLITE_FILE}{home.resolve()}/mlflow.db"
     if given.startswith(SQLITE_FILE):
@@ -28,22 +27,19 @@ def tracking_uri(given: str | None, home: Path) -> str:
 
 
 def is_database(uri: str) -> bool:
-    """Whether it is the address of a database, and not of a tracking server."""
+    """True for the address of a database, false for a tracking server."""
     return uri.startswith(_DATABASES)
 
 
 def require_usable_store(uri: str) -> None:
-    """InputError for a database that cannot work before the user changes something: its driver or its file.
-
-    What only a server can answer is not asked.
-    """
+    """InputError for a database whose driver or file is unusable; nothing is asked of a server."""
     if not is_database(uri):
         return
     url = _parsed(uri)
     try:
         url.get_dialect().import_dbapi()
     except NoSuchModuleError:
-        raise _bad(uri, f"has an unknown driver {url.drivername!r}", "leave out what follows the +") from None
+        raise _bad(uri, f"has an unknown driver {url.drivername!r}", "remove the part after +") from None
     except ImportError as error:
         raise _bad(uri, f"needs a driver that cannot be loaded: {error}", _driver_fix(error)) from error
     if url.get_backend_name() == "sqlite":
@@ -54,7 +50,7 @@ def _parsed(uri: str) -> URL:
     try:
         return make_url(uri)
     except (ArgumentError, ValueError):
-        raise _bad(uri, "is no database's address", "for example sqlite:////home/me/mlflow.db") from None
+        raise _bad(uri, "is not a database address", "for example sqlite:////home/me/mlflow.db") from None
 
 
 def _driver_fix(error: ImportError) -> str:
@@ -65,16 +61,16 @@ def _driver_fix(error: ImportError) -> str:
 
 def _require_sqlite_file(uri: str, url: URL) -> None:
     if not url.database or url.database == ":memory:":
-        raise _bad(uri, "is no file", "for example sqlite:////home/me/mlflow.db")
+        raise _bad(uri, "is not a file", "for example sqlite:////home/me/mlflow.db")
     path = Path(url.database)
     try:
         nearest = next(p for p in (path, *path.absolute().parents) if p.exists())
         if nearest != path:
             _require_writable_folder(uri, nearest)
         elif not os.access(path, os.R_OK | os.W_OK):
-            raise _bad(uri, "may not be read and written by you", f"chmod u+rw {path}")
+            raise _bad(uri, "is not readable and writable for you", f"chmod u+rw {path}")
         elif not path.is_file():
-            raise _bad(uri, "is no plain file", _OTHER_FILE)
+            raise _bad(uri, "is not a regular file", _OTHER_FILE)
         elif not sqlite_file.is_database(path):
             raise _bad(uri, "is not an SQLite database", _OTHER_FILE)
     except OSError as error:
@@ -83,7 +79,7 @@ def _require_sqlite_file(uri: str, url: URL) -> None:
 
 def _require_writable_folder(uri: str, nearest: Path) -> None:
     if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
-        raise _bad(uri, f"cannot be made: {nearest} is no folder that you may write to", "name another file")
+        raise _bad(uri, f"cannot be created: {nearest} is not a folder that you may write to", "name another file")
 
 
 def _bad(uri: str, what: str, fix: str) -> InputError:

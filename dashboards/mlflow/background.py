@@ -1,4 +1,4 @@
-"""MLflow beside the search: a thread of its own, so that a store that is down or slow costs nothing."""
+"""Background thread that sends a running search to MLflow, so that a slow store does not delay it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from dashboards.text import masked, one_line
 from trials.files.folders import SearchFolder
 from trials.ledger.events import SearchRecord
 
-_PAUSE_S = 1.0  # between two sends: what changed meanwhile goes together
+_PAUSE_S = 1.0  # between two sends, which batches changes
 _FIRST_RETRY_S = 2.0
 _LONGEST_RETRY_S = 60.0
 
 
 class MlflowWorker:
-    """Sends the newest record it was handed; older ones that it had no time for are never missed.
+    """Sends the newest submitted record to MLflow, in a thread of its own.
 
-    `hand` and `finish` are the driver's, from one thread. `note` is called from the worker's own thread, once when
-    MLflow fails (it is tried again with growing pauses) and once for what had to be changed or left out.
+    `submit` and `finish` are called by the driver from one thread. `note` is called from the worker's thread, once when
+    MLflow fails, which is retried with growing pauses, and once for altered names or missing files.
     """
 
     def __init__(self, sync: MlflowSync, folder: SearchFolder, note: Callable[[str], None]):
@@ -35,18 +35,18 @@ class MlflowWorker:
         self._thread.start()
 
     def submit(self, search: SearchRecord) -> None:
-        """Have this record sent, soon; never waits."""
+        """Schedule this record for sending; never blocks."""
         with self._changed:
             self._newest = search
             self._changed.notify()
 
     @property
     def has_record(self) -> bool:
-        """Whether it was handed anything yet."""
+        """True after the first `submit`."""
         return self._newest is not None
 
     def finish(self, timeout_s: float) -> list[str]:
-        """Send the newest record for the last time, for at most `timeout_s`; the runs that could not be sent."""
+        """Send the newest record within `timeout_s`; return the names of the runs that could not be sent."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -66,7 +66,7 @@ class MlflowWorker:
                 pause_s = min(max(2 * pause_s, _FIRST_RETRY_S), _LONGEST_RETRY_S)
 
     def _next(self, sent: SearchRecord | None, pause_s: float) -> tuple[SearchRecord | None, bool]:
-        """The record to send once there is a new one and the pause is over, and whether it is the last."""
+        """Wait for a new record and the end of the pause; return the record and whether it is the last."""
         with self._changed:
             self._changed.wait_for(lambda: self._closing or self._newest is not sent)
             self._changed.wait_for(lambda: self._closing, pause_s)
@@ -75,11 +75,13 @@ class MlflowWorker:
     def _send(self, search: SearchRecord) -> bool:
         try:
             self.report = self._sync.sync(search, self._folder)
-        except Exception as error:  # whatever MLflow and its libraries raise, the search goes on
-            self._say_once("down", f"MLflow at {masked(self._sync.uri)} fails and is tried again: {one_line(error)}")
+        except Exception as error:  # no error of MLflow and its libraries stops the search
+            self._say_once("down", f"MLflow at {masked(self._sync.uri)} failed, retrying: {one_line(error)}")
             return False
         if self.report.altered_names:
-            self._say_once("names", "MLflow takes some names only changed: " + ", ".join(self.report.altered_names))
+            self._say_once(
+                "names", "names that MLflow does not accept were altered: " + ", ".join(self.report.altered_names)
+            )
         if self.report.unread:
             self._say_once("unread", "not sent to MLflow: " + "; ".join(self.report.unread))
         return True

@@ -1,4 +1,4 @@
-"""The description of a search's run in MLflow: the winner, how it ended, the best layouts; Markdown. Pure."""
+"""Description of a search's run in MLflow as Markdown: verdict, best layouts, state. Pure."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _NO_BREAK = "\N{NO-BREAK SPACE}"
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~!&])")
 
 Link = Callable[[str], str | None]
-"""Where MLflow shows a trial, by its name."""
+"""Function from a trial's name to its link in MLflow."""
 
 
 def search_description(data: ReportData, link: Link = lambda trial: None) -> str:
-    """What `data` says of the search, for those who look at its run first."""
+    """Description of a search's run."""
     parts = [
         f"**{_plain(headline(data.verdict))}**",
         _plain(sentence(data.verdict)),
@@ -39,21 +39,21 @@ def _winner(data: ReportData, link: Link) -> Iterator[str]:
     answer = data.answer
     if answer is None:
         return
-    told = [f"best layout: {_linked(answer.trial, link)}, {_shape(answer.layout, data)}"]
+    lines = [f"best layout: {_linked(answer.trial, link)}, {_shape(answer.layout, data)}"]
     interval = format_range(answer.tokens_per_sec_low, answer.tokens_per_sec_high)
-    told.append(
+    lines.append(
         f"tokens per second: {format_number(answer.tokens_per_sec)}" + (f", 95 % {interval}" if interval else "")
     )
     if answer.step_time_s is not None:
         sequences = plural(answer.layout.global_batch_size, "sequence")
-        told.append(f"step: {sentences.duration(answer.step_time_s)} for {sequences}")
+        lines.append(f"step: {sentences.duration(answer.step_time_s)} for {sequences}")
     if answer.peak_memory_gib is not None:
-        told.append(f"peak memory: {format_number(answer.peak_memory_gib, 3)} GiB of the fullest rank")
-    yield "\n".join(f"- {line}" for line in told)
+        lines.append(f"peak memory: {format_number(answer.peak_memory_gib, 3)} GiB of the fullest rank")
+    yield "\n".join(f"- {line}" for line in lines)
 
 
 def _best_layouts(data: ReportData, link: Link) -> Iterator[str]:
-    """A row a layout, over all its runs, in the order of their ranking."""
+    """Table of the best layouts over all their runs, in ranked order."""
     best = data.layouts[:_MOST_LAYOUTS]
     if not best:
         return
@@ -83,7 +83,7 @@ def _shape(layout: Layout, data: ReportData, *remarks: str) -> str:
 
 
 def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """MLflow leaves no room between columns, so there is some in the cells."""
+    """Markdown table. MLflow renders columns without padding, so cells end with a space."""
     lines = [[f"{cell}&ensp;" for cell in cells] for cells in (heading, *rows)]
     lines.insert(1, ["---"] * len(heading))
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
@@ -95,5 +95,5 @@ def _linked(trial: str, link: Link) -> str:
 
 
 def _plain(text: str) -> str:
-    """The text in one line, nothing of it taken for Markdown or HTML: searches carry words of users and trials."""
+    """Text in one line, escaped for Markdown and HTML, since users and trials write parts of it."""
     return _SPECIAL.sub(r"\\\1", printable(text))

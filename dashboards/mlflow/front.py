@@ -1,4 +1,4 @@
-"""What stands before MLflow's own server: nobody but its user is let in. MLflow's uvicorn is started with it."""
+"""Authentication in front of MLflow's server, as a protocol class for its uvicorn."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from dashboards.access.http_protocol import BoundedProtocol
 from dashboards.access.token import PORT_VARIABLE, TOKEN_VARIABLE
 from dashboards.report.live_page import message_page
 
-ANOTHER_ADDRESS = "parlay dashboard --page prints an address that opens once, within ten minutes"
+ANOTHER_ADDRESS = "parlay dashboard --page prints an address that is valid once, within ten minutes"
 
 
 class FrontProtocol(BoundedProtocol):
-    """HTTP to MLflow's application, through the front."""
+    """HTTP protocol that passes requests to MLflow's application through `Front`."""
 
     def __init__(self, *given: Any, **named: Any):
         super().__init__(*given, **named)
@@ -34,8 +34,10 @@ def _auth_policy() -> AuthPolicy:
 
 
 class Front:
-    """ASGI: changes the key of an address for a cookie, and lets nobody else past the door. A cookie is as good as the
-    token: MLflow's pages ask by POST."""
+    """ASGI middleware: exchanges the key of a sign-in address for a cookie and rejects all other unauthorised requests.
+
+    A cookie has the rights of the token, since MLflow's pages read by POST.
+    """
 
     def __init__(self, app: ASGIApp, policy: AuthPolicy):
         self._app = app
@@ -48,22 +50,22 @@ class Front:
             await _refusal(refused)(scope, receive, last_answer(send))
             return
         if scope["path"] == ENTRY_PATH:
-            await self._entered(scope)(scope, receive, last_answer(send))
+            await self._sign_in(scope)(scope, receive, last_answer(send))
         else:
             await self._app(scope, receive, send)
 
-    def _entered(self, scope: Scope) -> Response:
-        """As a page that goes on: after a redirection a browser that came from elsewhere would not show the cookie."""
+    def _sign_in(self, scope: Scope) -> Response:
+        """Page with a refresh: after an HTTP redirect from another site a browser would not send the cookie."""
         [key] = parse_qs(scope["query_string"].decode("ascii", "replace")).get("key", [""])[:1]
         cookie = self._auth_policy.sessions.enter(key) if self._auth_policy.sessions is not None else None
         if cookie is None:
-            return _page("This address does not open", ANOTHER_ADDRESS, status=401)
-        return _page("Come in", goes_to="/", headers={"set-cookie": cookie})
+            return _page("Sign-in address expired", ANOTHER_ADDRESS, status=401)
+        return _page("Signed in", goes_to="/", headers={"set-cookie": cookie})
 
 
 def _refusal(refused: RequestRejected) -> Response:
-    words = f"{refused.message}; a browser: {ANOTHER_ADDRESS}; a program: {refused.fix}"
-    return PlainTextResponse(words + "\n", refused.status)
+    text = f"{refused.message}; a browser: {ANOTHER_ADDRESS}; a program: {refused.fix}"
+    return PlainTextResponse(text + "\n", refused.status)
 
 
 def _page(

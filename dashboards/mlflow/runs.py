@@ -1,7 +1,7 @@
-"""A search as MLflow should show it: one parent run, one child a trial. Pure; the names are the contract's.
+"""Views of a search as MLflow runs: one parent run, one child per trial. Pure; names are the contract's.
 
-Everything follows from the search's record and its folder, with times that were recorded and not taken now, so that
-a search sent twice, or long after its end, gives the same runs and the same points.
+All values and times come from the search's record and folder, so that a search sent twice, or long after its end, gives
+the same runs and the same points.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from trials.trial import (
 )
 
 NOTE = "mlflow.note.content"
-"""The tag that people write into as well."""
+"""Tag of the description, which people edit too."""
 NOTE_MARK = "parlay.note"
-"""By which a description is known as the one that we wrote."""
+"""Tag with the checksum of the description that we wrote."""
 REPORT = "parlay.report"
-"""When the report was written that is among the artifacts."""
+"""Tag with the time at which the report among the artifacts was written."""
 MARKS = (NOTE_MARK, REPORT)
-"""Tags about what was sent, which stay until it is sent anew."""
+"""Tags about sent artifacts, kept until these are sent again."""
 
 _LONGEST_PARAM = 500  # older servers take no more; the whole configuration is an artifact
 _LONGEST_TAG = 5000
@@ -49,13 +49,13 @@ _LOG_LINES = 500
 _HIGHEST_STEP = 2**63 - 1
 
 _UNREADABLE = (OSError, ValueError, TypeError, RecursionError)
-"""What reading a file that a trial wrote may raise: a word for a number, an array without an end."""
+"""Errors of reading a file that a trial wrote."""
 
 _KILLED = (FailureReason.PRUNED, FailureReason.PREEMPTED)
 
 
 class RunStatus(LowerStrEnum):
-    """MLflow's words, in MLflow's capitals."""
+    """Run status in MLflow's spelling."""
 
     RUNNING = "RUNNING"
     FINISHED = "FINISHED"
@@ -69,7 +69,7 @@ class RunStatus(LowerStrEnum):
 
 @dataclass(frozen=True)
 class Point:
-    """One value of one metric. `time_ms` is UTC milliseconds since the epoch."""
+    """Value of a metric. `time_ms` is UTC milliseconds since the epoch."""
 
     key: str
     value: float
@@ -79,7 +79,7 @@ class Point:
 
 @dataclass(frozen=True)
 class RunView:
-    """What one run holds. `trial` is None for the parent; `end_time_ms` is None while it runs."""
+    """Content of a run. `trial` is None for the parent; `end_time_ms` is None while it runs."""
 
     name: str
     trial: str | None
@@ -91,7 +91,7 @@ class RunView:
 
 
 def parent_view(search: SearchRecord) -> RunView:
-    """The run of the search itself."""
+    """Run of the search itself."""
     return RunView(
         name=search.search_id,
         trial=None,
@@ -110,7 +110,7 @@ def parent_view(search: SearchRecord) -> RunView:
 
 
 def child_view(search: SearchRecord, trial: Trial) -> RunView:
-    """The run of one trial: its last attempt; the attempts before it are in `attempts.json`."""
+    """Run of one trial, from its last attempt; `attempts.json` has the earlier ones."""
     return RunView(
         name=trial.trial,
         trial=trial.trial,
@@ -123,18 +123,18 @@ def child_view(search: SearchRecord, trial: Trial) -> RunView:
 
 
 def note_tags(note: str) -> dict[str, str]:
-    """The description with the mark by which it is known again while nobody has changed it; nothing for no text."""
+    """Tags of the description and its checksum, by which later edits are noticed; {} for an empty text."""
     text = _cut(note, _LONGEST_TAG)
     return {NOTE: text, NOTE_MARK: hashlib.sha256(text.encode()).hexdigest()[:16]} if text else {}
 
 
 def may_describe(tags: Mapping[str, str]) -> bool:
-    """Whether a run with these tags has no description but one that we wrote ourselves; one taken away stays away."""
+    """True if the description is ours and unchanged, or was never set; a deleted one is not restored."""
     return tags.get(NOTE_MARK) == note_tags(tags.get(NOTE, "")).get(NOTE_MARK)
 
 
 def altered_names(search: SearchRecord) -> list[str]:
-    """Keys of the search's file that MLflow does not take as they are, and that appear changed."""
+    """Keys of the search file that MLflow does not accept and that are altered."""
     return [name for name, _ in _flat(search.spec) if _key(name) != name]
 
 
@@ -189,13 +189,13 @@ def _child_tags(search: SearchRecord, trial: Trial) -> dict[str, str]:
 
 
 def _excerpt(attempt: Attempt) -> str:
-    """What a failure left, indented: a note is rendered as Markdown, and this is a block of code."""
+    """Excerpt of a failure, indented as a Markdown code block."""
     return "\n".join("    " + line for line in (attempt.excerpt or "").splitlines())
 
 
 @dataclass(frozen=True)
 class EndedTrial:
-    """All that an ended trial adds to its run: points, artifacts by their names, and why some of them are missing."""
+    """Points, artifacts by name, and read errors of an ended trial."""
 
     points: list[Point]
     texts: Mapping[str, str]
@@ -203,11 +203,11 @@ class EndedTrial:
 
 
 def ended_trial(trial: Trial, folder: SearchFolder) -> EndedTrial:
-    """Reads what the trial wrote; a file that cannot be read takes nothing else with it."""
+    """Read the files of an ended trial; an unreadable file does not affect the others."""
     found = EndedTrial(trial_points(trial), {}, [])
     for read in (series_points, system_points):
         try:
-            found.points.extend(_possible(read(trial, folder)))
+            found.points.extend(_require_valid(read(trial, folder)))
         except _UNREADABLE as error:
             found.unread.append(error)
     try:
@@ -217,16 +217,16 @@ def ended_trial(trial: Trial, folder: SearchFolder) -> EndedTrial:
     return found
 
 
-def _possible(points: list[Point]) -> list[Point]:
-    """The points, or ValueError where MLflow would refuse one of them, and all that is sent with it."""
+def _require_valid(points: list[Point]) -> list[Point]:
+    """Return the points; ValueError where MLflow would reject one, and with it the whole batch."""
     for point in points:
         if not isinstance(point.step, int) or not 0 <= point.step <= _HIGHEST_STEP or point.time_ms < 0:
-            raise ValueError(f"{point.key} of step {point.step!r:.40} at {point.time_ms} ms is impossible")
+            raise ValueError(f"{point.key} has an invalid step {point.step!r:.40} or time {point.time_ms} ms")
     return points
 
 
 def trial_points(trial: Trial) -> list[Point]:
-    """What an ended trial measured and cost, each once."""
+    """Measurements and cost of an ended trial, one point each."""
     last = trial.last_attempt
     if last is None:
         return []
@@ -240,7 +240,7 @@ def trial_points(trial: Trial) -> list[Point]:
 
 
 def series_points(trial: Trial, folder: SearchFolder) -> list[Point]:
-    """The steps of the last attempt, from its metrics file; ValueError when a line of it cannot be read."""
+    """Points of the last attempt's steps, from its metrics file; ValueError for an invalid line."""
     last = trial.last_attempt
     if last is None:
         return []
@@ -257,10 +257,10 @@ def _step_points(record: StepRecord) -> Iterator[Point]:
 
 
 def system_points(trial: Trial, folder: SearchFolder) -> list[Point]:
-    """What the nodes of the last attempt did meanwhile; ValueError when one's file cannot be read.
+    """System metrics of the last attempt's nodes; ValueError for an invalid file.
 
-    Under MLflow's own names, which its page of system metrics looks for; of several nodes each has its number, in the
-    order of the ranks, as MLflow's own `node_id` stands there.
+    Named as by MLflow, so that its page of system metrics shows them. Several nodes are numbered in the order of the
+    ranks, in place of MLflow's `node_id`.
     """
     last = trial.last_attempt
     if last is None:
@@ -276,7 +276,7 @@ def system_points(trial: Trial, folder: SearchFolder) -> list[Point]:
 
 
 def search_points(search: SearchRecord, after_step: int = 0) -> list[Point]:
-    """The parent's series: where the search stood when 1, 2, 3 ... trials had ended, from after `after_step` on."""
+    """Series of the parent run: totals after 1, 2, 3 ... ended trials, beyond `after_step`."""
     ended = sorted((t for t in search.trials if t.state.is_ended), key=lambda t: (t.ended_at or 0.0, t.trial))
     points: list[Point] = []
     best: Trial | None = None
@@ -294,7 +294,7 @@ def _may_change_the_best(trial: Trial) -> bool:
 
 
 def _totals(ended: list[Trial], best: Trial | None) -> dict[str, float | None]:
-    """Of the trials that had ended by then; `best` is the best layout of that moment, over all its runs so far."""
+    """Totals of these ended trials; `best` is the best layout at that time, over all its runs so far."""
     counts = counts_of(ended)
     return {
         "best_tokens_per_sec": (best.measured or {}).get("tokens_per_sec") if best else None,
@@ -306,7 +306,7 @@ def _totals(ended: list[Trial], best: Trial | None) -> dict[str, float | None]:
 
 
 def trial_texts(trial: Trial, folder: SearchFolder) -> dict[str, str]:
-    """The artifacts of an ended trial: file name -> text."""
+    """Artifacts of an ended trial: file name -> text."""
     last = trial.last_attempt
     if last is None:
         return {}
@@ -343,7 +343,7 @@ def _ms(epoch_s: float) -> int:
 
 
 def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The leaves of nested mappings, their keys joined with dots; what is unknown is left out."""
+    """Leaves of nested mappings, with keys joined by dots; None is omitted."""
     for name, value in data.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")
@@ -352,7 +352,7 @@ def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
 
 
 def _key(name: str) -> str:
-    """The name with only what every MLflow allows in one, and nothing that reads as a path."""
+    """Name restricted to the characters that every MLflow version allows, and that is not a path."""
     allowed = "".join(c if (c.isalnum() and c.isascii()) or c in "_-. " else "_" for c in name)
     return ("_" + allowed[1:] if allowed.startswith(".") else allowed)[:_LONGEST_KEY]
 

@@ -1,4 +1,4 @@
-"""MLflow's own pages over what was recorded: a server on loopback that lives as long as the command that shows it."""
+"""MLflow server on loopback for `parlay dashboard`; it lives as long as the command."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from trials.files.text import tail
 _LOOPBACK = "127.0.0.1"
 _FRONT = "dashboards.mlflow.front:FrontProtocol"
 _START_S = 300.0
-"""From a cold disk of many users MLflow alone takes a minute to load; one that ends is noticed at once."""
+"""Time limit of the start: from a cold shared disk MLflow takes a minute to load. An exit is noticed at once."""
 _LOG_LINES = 15
 _POLL_S = 0.2
 
-# Leads a session of its own with the server in it. Its standard input is a pipe from us, which ends when we do, however
-# that happens; then, or when the server has ended by itself, nothing of the session is left.
+# Leads a session with the server in it, and kills the session when the server exits or when its standard input, a pipe
+# from us, closes, which also happens when we are killed.
 _GUARD = """
 import os, signal, subprocess, sys, threading
 def end():
@@ -41,20 +41,20 @@ end()
 
 
 class ServerFailed(Exception):
-    """MLflow's server ended or never answered; the message holds the end of its log."""
+    """MLflow's server exited or did not answer; the message has the end of its log."""
 
 
 class MlflowServer:
-    """MLflow's server over the store at `uri`, reachable from this machine only. A context manager.
+    """MLflow server for the store at `uri`, reachable from this machine only. A context manager.
 
-    Nobody is let in but who has the token of a 0600 file in `home`, Parlay's home directory, which takes the log too; a
-    browser by an address that opens once. `port` None takes a free one, which is known from the start on.
+    Requests need the token of a 0600 file in `home`, Parlay's home directory, which also has the log; browsers sign in
+    by a single-use address. `port` None takes a free port.
     """
 
     def __init__(self, uri: str, home: Path, port: int | None = None):
         self._uri = uri
         self._home = home
-        self._held: socket.socket | None = None
+        self._reserved: socket.socket | None = None
         self.port = port or 0
         self._log = home / "dashboard.log"
         self.token = Token(home)
@@ -65,10 +65,10 @@ class MlflowServer:
         return f"http://{_LOOPBACK}:{self.port}"
 
     def __enter__(self) -> MlflowServer:
-        """Start it and wait until it answers; ServerFailed if it does not."""
+        """Start the server and wait until it answers; ServerFailed if it does not."""
         if not self.port:
-            self._held = held_port()
-            self.port = self._held.getsockname()[1]
+            self._reserved = held_port()
+            self.port = self._reserved.getsockname()[1]
         try:
             self.token.write(self.port)
             self._process = self._start()
@@ -82,19 +82,19 @@ class MlflowServer:
         self.stop()
 
     def wait(self) -> None:
-        """Until the server ends by itself, which it does not, or the user interrupts."""
-        # A signal that comes just before a wait without an end begins is heard only after it.
+        """Wait until the server exits or the user interrupts."""
+        # Polls, since a signal just before a blocking wait would be handled only after it.
         while self._process is not None and self._process.poll() is None:
             time.sleep(_POLL_S)
 
     def stop(self) -> None:
-        """End the server and everything it started; returns when that is done."""
+        """Stop the server and all its processes; return when they have exited."""
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
             self._process.wait()
         self.token.remove()
-        if self._held is not None:
-            self._held.close()
+        if self._reserved is not None:
+            self._reserved.close()
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -116,15 +116,17 @@ class MlflowServer:
         return [sys.executable, "-m", "mlflow", "server", *where, "--artifacts-destination", artifacts, *self._front()]
 
     def _front(self) -> list[str]:
-        """Has every connection read by our protocol; an upgrade to a web socket would pass it by. Strangers' requests
-        leave no line in the log."""
+        """Options that make uvicorn use our protocol for every connection.
+
+        Web sockets would bypass it. Access logs are off, so that unauthorised requests cannot fill the log.
+        """
         options = f"--http {_FRONT} --ws none --backlog 128 --no-access-log --log-level error"
         return ["--uvicorn-opts", options]
 
     def _environment(self) -> dict[str, str]:
-        """The store's address may hold a password, so it stands here and not among the arguments.
+        """Environment of the server, with the store's address, which may have a password, in place of an argument.
 
-        Without the jobs, which need nothing of ours, the server is two processes of 0.5 GB instead of ten of 1 GB.
+        Without MLflow's job execution the server has two processes with 0.5 GB instead of ten with 1 GB.
         """
         return {
             **os.environ,
@@ -140,47 +142,47 @@ class MlflowServer:
         while not answers(self.port, self.token.text):
             if self._process is None or self._process.poll() is not None or time.monotonic() > until:
                 words = tail(self._log, _LOG_LINES)
-                raise ServerFailed(f"MLflow's server does not run; the end of {self._log}:\n{words}")
+                raise ServerFailed(f"MLflow's server failed to start; the end of {self._log}:\n{words}")
             time.sleep(_POLL_S)
 
 
 def show_dashboard(uri: str, home: Path, say: Callable[[str], None], port: int | None = None) -> None:
-    """Say where the recorded runs can be seen, and serve them until interrupted; a store with a server needs none.
+    """Print the address of the recorded runs, and serve them until interrupted, unless the store has a server.
 
-    Raises InputError for an address that MLflow cannot use, ServerFailed.
+    Raises InputError for an address that MLflow cannot use, and ServerFailed.
     """
     require_usable_store(require_tracking_uri(uri))
     if uri.startswith(("http:", "https:", "databricks")):
         say(f"MLflow: {uri}")
         return
     with MlflowServer(uri, home, port) as server:
-        say(f"MLflow: {server.address} (Ctrl-C ends it)")
-        say(f"from another machine, first: {tunnel_command(server.port)}")
+        say(f"MLflow: {server.address} (Ctrl-C stops it)")
+        say(f"tunnel from another machine: {tunnel_command(server.port)}")
         say(f"for a browser: {_describe_page_address(home, server.port)}")
         say(f"for a program: MLFLOW_TRACKING_TOKEN=$(cat {server.token.path})")
         server.wait()
 
 
 def _describe_page_address(home: Path, port: int) -> str:
-    """An address that opens the pages is printed where somebody reads it, and into no log."""
+    """Sign-in address for a terminal; never printed into a log."""
     if not sys.stderr.isatty():
         return "parlay dashboard --page prints an address"
-    return f"{page_address(home, port, time.time())} (it opens once, within ten minutes; --page prints another)"
+    return f"{page_address(home, port, time.time())} (valid once, within ten minutes; --page prints another)"
 
 
 def tunnel_command(port: int) -> str:
-    """The command that makes a port of this machine's loopback one of the user's own."""
+    """Command that forwards a loopback port of this machine to the user's machine."""
     return f"ssh -N -L {port}:{_LOOPBACK}:{port} {getpass.getuser()}@{_host()}"
 
 
 def _host() -> str:
-    """This machine's name; the full one unless that is only what it calls its own loopback."""
+    """Full name of this machine, or its short one where the full one is that of the loopback."""
     name = socket.getfqdn()
     return socket.gethostname() if "localhost" in name else name
 
 
 def answers(port: int, token: str) -> bool:
-    """Whether MLflow answers there. Whoever took the port before our server could is not shown the token."""
+    """True if our server answers on the port. The token is sent only to a listener of this user."""
     if not is_own_listener(port):
         return False
     try:

@@ -1,9 +1,8 @@
-"""From a search's record to MLflow, as often as one likes: the only file that imports mlflow.
+"""Idempotent synchronisation of a search's record to MLflow: the only file that imports mlflow.
 
-MLflow forgets nothing and its replies get lost, so every write asks first what is there: runs are found again by
-their tags, parameters and tags are sent only where they differ, and points carry recorded times, which makes a
-repeated one the same row in MLflow's store. A run ends only after all that belongs to it was sent: one that has ended
-is whole.
+Replies may be lost, so every write first checks what exists: runs are found by their tags, parameters and tags are sent
+only where they differ, and points have recorded times, so that a repeated point is the same row in MLflow's store. A
+run is ended last, so an ended run is complete.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
     from mlflow.tracking import MlflowClient
 
-# MLflow's own retries repeat a request whose reply was lost, and a repeated creation is a second run: ours look first.
-# The timeout bounds what one call can cost the thread that makes it. What the user has set stays.
+# No retries by MLflow: repeating a creation whose reply was lost would make a second run; ours check first. The timeout
+# bounds the time of one call. The user's own settings take precedence.
 _ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
@@ -51,20 +50,19 @@ _LOG_IN = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_
 _REFUSALS = {
     "UNAUTHENTICATED": _LOG_IN,
     "CUSTOMER_UNAUTHORIZED": _LOG_IN,
-    "PERMISSION_DENIED": "ask for leave to edit it",
-    "INVALID_PARAMETER_VALUE": "ask for leave to edit it",
+    "PERMISSION_DENIED": "ask for permission to edit it",
+    "INVALID_PARAMETER_VALUE": "ask for permission to edit it",
 }
-"""MLflow's words for no, and what helps."""
+"""Fixes by MLflow's error codes."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class SyncReport:
-    """What MLflow holds now: `run_id` is the parent's, `num_runs` counts it and the children.
+    """Result of a synchronisation: `run_id` is the parent's, `num_runs` counts it and the children.
 
-    `altered_names` are keys that MLflow does not take and that were changed; `unread` says which files of the search
-    could not be read and are missing.
+    `altered_names` are keys that MLflow does not accept; `unread` lists files of the search that could not be read.
     """
 
     uri: str
@@ -75,59 +73,57 @@ class SyncReport:
 
 
 class MlflowSync:
-    """Writes searches into one experiment. Used by one thread at a time; several objects may share a store.
+    """Writes searches into one experiment. For one thread at a time; several objects may share a store.
 
-    Only whoever drives a search may sync it: two at once could both miss a run and both create it.
-    Without a tracking server (a database address) artifacts lie in `home`, never in the working directory.
+    Only the driver of a search may sync it: two writers could both create the same run. Without a tracking server
+    (a database address) artifacts are in `home`, never in the working directory.
     """
 
     def __init__(self, uri: str | None, experiment: str, home: Path):
         self.uri = tracking_uri(uri, home)
         self._store = _Store(self.uri, experiment, home)
-        self._sent: dict[str, dict[str | None, _Sent]] = {}
+        self._sent: dict[str, dict[str | None, _RunState]] = {}
 
     def check(self) -> str | None:
-        """Ask for the experiment, and for leave to write into it, before the first trial.
+        """Check before the first trial that the experiment can be written.
 
-        Raises InputError for what the user has to change: a database that can never work, an experiment out of bounds.
-        A store that cannot be reached now does not hinder a search: that is a sentence to show; None when all is well.
+        Return a warning where the store is unreachable, which does not stop a search, else None. Raises InputError for
+        what the user has to change: an unusable database, an experiment without permission.
         """
         try:
             require_usable_store(self.uri)
-            self._store.ask_to_write()
+            self._store.check_access()
         except InputError as error:
             raise error.at(key="tracking.mlflow_uri") from error.__cause__
         except Exception as error:
-            return (
-                f"MLflow at {masked(self.uri)} cannot be reached now; the search goes on without it ({one_line(error)})"
-            )
+            return f"MLflow at {masked(self.uri)} is unreachable; the search continues without it ({one_line(error)})"
         return None
 
     def sync(self, search: SearchRecord, folder: SearchFolder) -> SyncReport:
-        """Bring MLflow up to this record. Raises what MLflow raises; calling again sends what is missing."""
+        """Send everything that MLflow lacks of this record. Raises MLflow's errors; a repeated call sends the rest."""
         try:
             return self._sync(search, folder)
         except Exception:
-            # A reply may have been lost, so what MLflow holds is no longer known.
+            # A reply may have been lost, so the state of MLflow is unknown.
             self._sent.pop(search.search_id, None)
             raise
 
     def unsent(self, search: SearchRecord) -> list[str]:
-        """The runs, by name, that MLflow does not show as they are in this record."""
+        """Names of the runs that differ in MLflow from this record."""
         sent = self._sent.get(search.search_id, {})
         views = [runs.parent_view(search), *(runs.child_view(search, trial) for trial in search.trials)]
-        return [view.name for view in views if not _shows(sent.get(view.trial), view)]
+        return [view.name for view in views if not _is_current(sent.get(view.trial), view)]
 
     def _sync(self, search: SearchRecord, folder: SearchFolder) -> SyncReport:
         if search.search_id not in self._sent:
             self._sent[search.search_id] = self._store.find(search.search_id)
         sent = self._sent[search.search_id]
         parent = self._begin_parent(search, folder, sent)
-        unread = [words for trial in search.trials for words in self._send_child(search, trial, folder, sent)]
+        unread = [text for trial in search.trials for text in self._send_child(search, trial, folder, sent)]
         unread += self._complete_parent(search, folder, sent)
         return SyncReport(self.uri, parent.run_id, len(sent), tuple(runs.altered_names(search)), tuple(unread))
 
-    def _begin_parent(self, search: SearchRecord, folder: SearchFolder, sent: dict[str | None, _Sent]) -> _Sent:
+    def _begin_parent(self, search: SearchRecord, folder: SearchFolder, sent: dict[str | None, _RunState]) -> _RunState:
         view = runs.parent_view(search)
         parent = sent.get(None) or sent.setdefault(None, self._store.create(view))
         if not parent.params:
@@ -136,9 +132,9 @@ class MlflowSync:
         return parent
 
     def _send_child(
-        self, search: SearchRecord, trial: Trial, folder: SearchFolder, sent: dict[str | None, _Sent]
+        self, search: SearchRecord, trial: Trial, folder: SearchFolder, sent: dict[str | None, _RunState]
     ) -> list[str]:
-        """Send one trial; returns what of its files could not be read."""
+        """Send one trial; return the read errors of its files."""
         view = runs.child_view(search, trial)
         tags = {**view.tags, "mlflow.parentRunId": sent[None].run_id}
         child = sent.get(trial.trial) or sent.setdefault(trial.trial, self._store.create(view, tags))
@@ -146,7 +142,7 @@ class MlflowSync:
         self._store.put_tags(child, tags)
         return self._end_child(trial, view, folder, child) if view.status.is_ended and not child.is_ended else []
 
-    def _end_child(self, trial: Trial, view: RunView, folder: SearchFolder, child: _Sent) -> list[str]:
+    def _end_child(self, trial: Trial, view: RunView, folder: SearchFolder, child: _RunState) -> list[str]:
         ended = runs.ended_trial(trial, folder)
         self._store.put_points(child, ended.points)
         self._store.put_texts(child, ended.texts)
@@ -154,9 +150,9 @@ class MlflowSync:
         return [f"{trial.trial}: {one_line(error)}" for error in ended.unread]
 
     def _complete_parent(
-        self, search: SearchRecord, folder: SearchFolder, sent: Mapping[str | None, _Sent]
+        self, search: SearchRecord, folder: SearchFolder, sent: Mapping[str | None, _RunState]
     ) -> list[str]:
-        """Send what follows from all trials, and end the run with the search; returns what could not be read."""
+        """Send what depends on all trials, and end the run with the search; return the read errors."""
         view, parent = runs.parent_view(search), sent[None]
         tags = dict(view.tags)
         if search.best_trial is not None:
@@ -173,27 +169,30 @@ class MlflowSync:
         return unread
 
     def _send_pages(
-        self, search: SearchRecord, folder: SearchFolder, sent: Mapping[str | None, _Sent]
+        self, search: SearchRecord, folder: SearchFolder, sent: Mapping[str | None, _RunState]
     ) -> tuple[Mapping[str, str], list[str]]:
-        """Send the report and its figures where they are due; the tags that go with them, and what is missing."""
+        """Send the report and its figures where due; return the tags for them, and the errors."""
         parent = sent[None]
         is_last = search.state.is_ended and not parent.is_ended
         held, tags = SentPages(parent.tags.get(runs.REPORT), parent.described_at), dict[str, str]()
         try:
-            pages = pending_pages(search, folder, held, is_last, lambda trial: self._store.place(sent[trial]))
+            pages = pending_pages(search, folder, held, is_last, lambda trial: self._store.link_to(sent[trial]))
             parent.described_at, tags = pages.described_at, dict(pages.tags)
             self._store.put_texts(parent, pages.texts)
         except Exception as error:
-            # A picture that cannot be drawn, or is larger than what the server or its proxy takes, must not keep the
-            # runs from being sent; a server that has gone refuses what follows as well.
+            # A figure that cannot be drawn, or exceeds the size limit of the server or its proxy, must not stop the
+            # runs from being sent; with an unreachable server the next call fails as well.
             return {key: text for key, text in tags.items() if key != runs.REPORT}, [f"report.html: {one_line(error)}"]
         return tags, []
 
 
 @dataclass
-class _Sent:
-    """What is known to be in MLflow of one run. Of the parent: `last_step` is the highest one of its series,
-    `described_at` when the report was written whose search the description tells of, where this process wrote it."""
+class _RunState:
+    """Known state of one run in MLflow.
+
+    For the parent: `last_step` is the highest step of its series, `described_at` the time of the report that the
+    description belongs to, where this process wrote it.
+    """
 
     run_id: str
     is_ended: bool = False
@@ -203,24 +202,24 @@ class _Sent:
     described_at: str | None = None
 
 
-def _shows(sent: _Sent | None, view: RunView) -> bool:
-    """Whether MLflow has what the view says; a description may be a person's own."""
+def _is_current(sent: _RunState | None, view: RunView) -> bool:
+    """True if MLflow has the view, whatever the description, which people may edit."""
     if sent is None or sent.is_ended != view.status.is_ended:
         return False
-    told = {key: value for key, value in view.tags.items() if key not in (runs.NOTE, runs.NOTE_MARK)}
-    return all(sent.tags.get(key) == value for key, value in told.items())
+    expected = {key: value for key, value in view.tags.items() if key not in (runs.NOTE, runs.NOTE_MARK)}
+    return all(sent.tags.get(key) == value for key, value in expected.items())
 
 
 class _Store:
-    """One experiment of an MLflow store: its calls in the batches MLflow allows, what is there already left out."""
+    """Experiment of an MLflow store, written in the batches that MLflow allows, without what is already there."""
 
     def __init__(self, uri: str, experiment: str, home: Path):
         self._uri = uri
         self._experiment = experiment
         self._home = home
 
-    def ask_to_write(self) -> None:
-        """InputError where MLflow refuses; what else MLflow raises means that it is not to be had."""
+    def check_access(self) -> None:
+        """InputError where MLflow denies access; its other errors mean that it is unreachable."""
         try:
             self._client.set_experiment_tag(self._experiment_id, "parlay", "search")
         except Exception as error:
@@ -232,24 +231,24 @@ class _Store:
             fix = f"{fix}, choose another tracking.experiment, or set tracking.enabled: false"
             raise self._bad(f"is refused by MLflow: {one_line(error)}", fix) from error
 
-    def find(self, search_id: str) -> dict[str | None, _Sent]:
-        """The runs of this search by trial, None for the parent; of one created twice the elder stays."""
-        found: dict[str | None, _Sent] = {}
+    def find(self, search_id: str) -> dict[str | None, _RunState]:
+        """Runs of this search by trial, None for the parent; of a run created twice the later one is deleted."""
+        found: dict[str | None, _RunState] = {}
         for run in sorted(self._search(search_id), key=lambda run: (run.info.start_time, run.info.run_id)):
             trial = run.data.tags.get("parlay.trial")
             if trial in found:
                 self._client.delete_run(run.info.run_id)
             else:
-                found[trial] = self._known(run)
+                found[trial] = self._run_state(run)
         return found
 
-    def create(self, view: RunView, tags: Mapping[str, str] | None = None) -> _Sent:
+    def create(self, view: RunView, tags: Mapping[str, str] | None = None) -> _RunState:
         tags = dict(tags or view.tags)
         run = self._client.create_run(self._experiment_id, view.start_time_ms, tags, view.name)
-        return _Sent(run.info.run_id, tags=tags)
+        return _RunState(run.info.run_id, tags=tags)
 
-    def put_params(self, sent: _Sent, params: Mapping[str, str]) -> None:
-        """Parameters can be written once: one that is there stays as it is."""
+    def put_params(self, sent: _RunState, params: Mapping[str, str]) -> None:
+        """Write the parameters that are missing; MLflow does not allow changes."""
         from mlflow.entities import Param
 
         missing = [Param(key, value) for key, value in params.items() if key not in sent.params]
@@ -257,8 +256,8 @@ class _Store:
             self._client.log_batch(sent.run_id, params=batch)
             sent.params |= {param.key for param in batch}
 
-    def put_tags(self, sent: _Sent, tags: Mapping[str, str]) -> None:
-        """Make our tags these; a description that we did not write, or not so, is somebody's own and stays."""
+    def put_tags(self, sent: _RunState, tags: Mapping[str, str]) -> None:
+        """Set our tags to these; a description that somebody edited is left alone."""
         from mlflow.entities import RunTag
 
         changed = {key: value for key, value in tags.items() if sent.tags.get(key) != value}
@@ -271,8 +270,8 @@ class _Store:
             del sent.tags[key]
         sent.tags |= changed
 
-    def _may_describe(self, sent: _Sent) -> bool:
-        """Asks MLflow again, unless it is known already that somebody else has written there."""
+    def _may_describe(self, sent: _RunState) -> bool:
+        """Ask MLflow again whether the description is unedited, unless it is known to be edited."""
         if not runs.may_describe(sent.tags):
             return False
         tags = self._client.get_run(sent.run_id).data.tags
@@ -280,27 +279,27 @@ class _Store:
         sent.tags |= {key: tags[key] for key in (runs.NOTE, runs.NOTE_MARK) if key in tags}
         return runs.may_describe(sent.tags)
 
-    def put_points(self, sent: _Sent, points: Sequence[Point]) -> None:
+    def put_points(self, sent: _RunState, points: Sequence[Point]) -> None:
         from mlflow.entities import Metric
 
         for batch in _batches(points, _POINTS_PER_BATCH):
             self._client.log_batch(sent.run_id, [Metric(p.key, p.value, p.time_ms, p.step) for p in batch])
         sent.last_step = max([sent.last_step, *(point.step for point in points)])
 
-    def put_texts(self, sent: _Sent, texts: Mapping[str, str]) -> None:
+    def put_texts(self, sent: _RunState, texts: Mapping[str, str]) -> None:
         for name, text in texts.items():
             self._client.log_text(sent.run_id, text, name)
 
-    def put_files(self, sent: _Sent, files: Iterable[Path], folder: str | None = None) -> None:
+    def put_files(self, sent: _RunState, files: Iterable[Path], folder: str | None = None) -> None:
         for file in files:
             if file.is_file():
                 self._client.log_artifact(sent.run_id, str(file), folder)
 
-    def place(self, sent: _Sent) -> str:
-        """Where MLflow's pages show a run, as a link among them."""
+    def link_to(self, sent: _RunState) -> str:
+        """Link to a run within MLflow's pages."""
         return f"#/experiments/{self._experiment_id}/runs/{sent.run_id}"
 
-    def end(self, sent: _Sent, view: RunView) -> None:
+    def end(self, sent: _RunState, view: RunView) -> None:
         self._client.set_terminated(sent.run_id, view.status.value, view.end_time_ms)
         sent.is_ended = True
 
@@ -310,8 +309,8 @@ class _Store:
             os.environ.setdefault(name, value)
         from mlflow.tracking import MlflowClient
 
-        # An SQLite file gets its tables here, on first use, and of several processes at once all but one would fail.
-        with _alone(self._home / "mlflow.lock") if self._uri.startswith(SQLITE_FILE) else nullcontext():
+        # An SQLite file gets its tables here, on first use; concurrent processes would fail without the lock.
+        with _exclusive_lock(self._home / "mlflow.lock") if self._uri.startswith(SQLITE_FILE) else nullcontext():
             return MlflowClient(self._uri)
 
     @cached_property
@@ -336,7 +335,7 @@ class _Store:
 
     @property
     def _artifact_location(self) -> str | None:
-        """A tracking server has its own place; for a bare database MLflow would take the working directory."""
+        """Location for a bare database, where MLflow would take the working directory; None for a tracking server."""
         return (self._home.resolve() / "mlflow-artifacts").as_uri() if is_database(self._uri) else None
 
     def _search(self, search_id: str) -> Iterator[Run]:
@@ -353,12 +352,12 @@ class _Store:
             if not token:
                 return
 
-    def _known(self, run: Run) -> _Sent:
+    def _run_state(self, run: Run) -> _RunState:
         ended = RunStatus(run.info.status).is_ended
         steps = []
         if "parlay.trial" not in run.data.tags:
             steps = [m.step for m in self._client.get_metric_history(run.info.run_id, "trials_measured")]
-        return _Sent(run.info.run_id, ended, set(run.data.params), dict(run.data.tags), max(steps, default=0))
+        return _RunState(run.info.run_id, ended, set(run.data.params), dict(run.data.tags), max(steps, default=0))
 
     def _bad_version(self, error: Exception) -> InputError:
         uri = masked(self._uri)
@@ -375,13 +374,13 @@ class _Store:
             f"the experiment {self._experiment!r} at {masked(self._uri)} {what}",
             key="tracking.experiment",
             value=self._experiment,
-            rule="Parlay records every search in an MLflow experiment it can write into",
+            rule="the MLflow experiment of a search must be writable",
             fix=fix,
         )
 
 
-def _alone(lock: Path) -> FileLock:
-    """Excludes other processes of this user while it is entered."""
+def _exclusive_lock(lock: Path) -> FileLock:
+    """Lock against other processes of this user."""
     lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     return FileLock(lock, mode=0o600, fallback_to_soft=False)
 

@@ -81,8 +81,8 @@ class _Pages:
         cookie = self._sessions.enter(request.query_params.get("key", ""))
         if cookie is None:
             again = "An address opens once, and within ten minutes: parlay serve --page prints another one."
-            return refusal_page(401, "This address does not open", again)
-        return _html(message_page("Come in", goes_to="/"), 200, {"set-cookie": cookie})
+            return refusal_page(401, "Sign-in address expired", again)
+        return _html(message_page("Signed in", goes_to="/"), 200, {"set-cookie": cookie})
 
     @_with_error_page
     def searches(self, request: Request) -> Response:

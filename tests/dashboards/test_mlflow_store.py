@@ -44,7 +44,7 @@ def test_an_experiment_without_leave_to_write_is_said_before_the_first_trial(syn
 
 def test_a_store_that_cannot_be_reached_does_not_hinder_a_search(home):
     words = MlflowSync("http://user:secret@127.0.0.1:9", "parlay", home).check()
-    assert "cannot be reached" in words
+    assert "is unreachable" in words
     assert "secret" not in words
 
 

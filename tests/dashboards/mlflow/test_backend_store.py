@@ -27,21 +27,21 @@ def test_a_file_that_is_not_a_database_is_refused(tmp_path: Path):
 
 
 def test_a_folder_in_place_of_the_file_is_refused(tmp_path: Path):
-    assert "is no plain file" in the_problem(f"sqlite:///{tmp_path}").message
+    assert "is not a regular file" in the_problem(f"sqlite:///{tmp_path}").message
 
 
 def test_a_file_below_another_file_is_refused(tmp_path: Path):
     (tmp_path / "file").touch()
-    assert f"{tmp_path}/file is no folder" in the_problem(f"sqlite:///{tmp_path}/file/below/mlflow.db").message
+    assert f"{tmp_path}/file is not a folder" in the_problem(f"sqlite:///{tmp_path}/file/below/mlflow.db").message
 
 
 def test_a_database_in_memory_is_refused():
-    assert "is no file" in the_problem("sqlite://").message
+    assert "is not a file" in the_problem("sqlite://").message
 
 
 @pytest.mark.parametrize("uri", ["sqlite:mlflow.db", "postgresql://db:port/mlflow"])
 def test_what_is_no_address_is_refused(uri: str):
-    assert "is no database's address" in the_problem(uri).message
+    assert "is not a database address" in the_problem(uri).message
 
 
 def test_a_driver_nobody_knows_is_refused():

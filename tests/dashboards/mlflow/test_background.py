@@ -112,7 +112,7 @@ def test_what_was_changed_or_left_out_is_said_once():
         worker.submit(record)
     worker.finish(5)
     assert sorted(notes) == [
-        "MLflow takes some names only changed: a/b",
+        "names that MLflow does not accept were altered: a/b",
         "not sent to MLflow: t0001: no such file",
     ]
 

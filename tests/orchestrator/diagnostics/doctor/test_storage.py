@@ -117,7 +117,7 @@ def test_a_server_that_is_away_hinders_no_search(monkeypatch):
             pass
 
         def check(self) -> str:
-            return "MLflow at http://127.0.0.1:1 cannot be reached now; the search goes on without it"
+            return "MLflow at http://127.0.0.1:1 is unreachable; the search goes on without it"
 
     monkeypatch.setattr("orchestrator.diagnostics.doctor.storage.MlflowSync", Away)
     [finding] = check_mlflow(TrackingSection(mlflow_uri="http://127.0.0.1:1"))
