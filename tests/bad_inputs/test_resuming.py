@@ -106,7 +106,7 @@ def test_a_journal_whose_names_lead_elsewhere_is_not_believed(desk: Desk, begun:
     with_another_name(begun / "journal.jsonl", "t0001", "../../../../x")
     for verb in ("status", "resume", "cancel"):
         error = desk.refused(verb, str(begun), code=6).error
-        assert "is no name of a" in error["message"]
+        assert "is not a name of a" in error["message"]
 
 
 @pytest.mark.slow

@@ -155,7 +155,7 @@ class TestReplacing:
         story = Story()
         story.create(folder="/old")
         tell(writer, story)
-        writer.place(SEARCH_ID, "/new")
+        writer.set_folder(SEARCH_ID, "/new")
         writer.apply(SEARCH_ID, story.propose())
         assert reader.searches()[0].folder == "/new"
 

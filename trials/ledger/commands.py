@@ -1,4 +1,4 @@
-"""What other verbs may ask of a search's driver, by way of the ledger."""
+"""Commands to a search's driver, sent through the ledger."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class CommandKind(LowerStrEnum):
 
 @dataclass(frozen=True)
 class Command:
-    """`id` grows with every command of the ledger; `at` is UTC seconds since the epoch."""
+    """A command. `id` grows with every command of the ledger; `at` is UTC seconds since the epoch."""
 
     id: int
     search_id: str
@@ -55,10 +55,10 @@ _ANY_IN_SQLITE = "SELECT 1 FROM command WHERE search_id = ? AND settled_at IS NU
 
 
 def pending(engine: Engine, search_id: str) -> list[Command]:
-    """The commands of this search whose consequences are not recorded yet, oldest first.
+    """The commands of this search whose effects are not recorded yet, oldest first.
 
-    Every driver asks this in every turn, and nearly always there are none: what SQLAlchemy does around a statement
-    would be most of what a turn costs in which nothing happens.
+    Drivers call this in every iteration, and nearly always there are none, so SQLite is queried without SQLAlchemy's
+    overhead.
     """
     if engine.dialect.name == "sqlite" and not _has_any(engine, search_id):
         return []

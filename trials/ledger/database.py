@@ -1,8 +1,9 @@
-"""Connections to a ledger: created, migrated, guarded, and tried again when somebody else holds the lock.
+"""Connections to a ledger: created, migrated, guarded, and retried while another process holds the lock.
 
 SQLite runs in WAL mode: readers (status, the MLflow sync, a person's own query) never block the driver and never see
-half a transaction. Its shared memory only works within one machine, which is why `place` refuses network file systems.
-A commit may be lost with the power (synchronous = NORMAL), never torn: the journal, synced first, brings it back.
+half a transaction. Its shared memory only works within one machine, which is why `location` refuses network file
+systems. A commit may be lost in a power failure (synchronous = NORMAL), never torn: the journal, synced first, restores
+it.
 """
 
 from __future__ import annotations
@@ -28,23 +29,23 @@ from trials.ledger.events import FencedError
 from trials.ledger.tables import Base
 
 REVISIONS = ("1",)
-"""The ledger's schemas, oldest first, the last of them this Parlay's: those of migrations/versions."""
+"""Schema revisions of migrations/versions, oldest first; the last is this Parlay's."""
 
 MIGRATIONS = "trials.ledger:migrations"
 VERSION_TABLE = "parlay_ledger_version"
 
 PATIENCE_S = 60.0
-"""How long a transaction is tried again while the database is locked, or away and coming back."""
+"""Seconds for which a transaction is retried while the database is locked or restarting."""
 
 _OPENING_PATIENCE_S = 10.0
 _BUSY_TIMEOUT_MS = 100
 _PASSING = ("locked", "busy", "connection refused", "the database system is ", "closed the connection")
-"""What a database says that will answer later. Postgres is starting up, shutting down, in recovery mode, or not yet (or
-not) accepting connections."""
+"""Messages of transient errors. Postgres may be starting up, shutting down, in recovery mode, or not accepting
+connections."""
 
 _ANEW = "parlay ledger rebuild FOLDER, with the folder that holds your searches, makes it anew"
 REBUILD = "parlay ledger rebuild FOLDER, with the folder that holds your searches, puts it aside and makes it anew"
-"""What to do about a ledger that is damaged: the journals in the folders hold everything."""
+"""Fix for a damaged ledger: the journals in the search folders hold everything."""
 
 _NO_ROOM = ("disk is full", "no space left", "quota exceeded")
 _ADVISORY_LOCK = 0x7061726C6179  # "parlay": held by whoever migrates a Postgres ledger
@@ -53,11 +54,11 @@ T = TypeVar("T")
 
 
 class LedgerUnavailable(ExternalError):
-    """The database refused, or stayed locked or unreachable; nothing of the transaction was kept."""
+    """The database refused, or stayed locked or unreachable; the transaction was rolled back."""
 
 
 class LedgerDamaged(LedgerUnavailable):
-    """What the database holds is not what was written to it: SQLite cannot read the file, or rows say nonsense."""
+    """The database is corrupt: SQLite cannot read the file, or rows hold values that no search writes."""
 
     def __init__(self, words: str):
         super().__init__(f"the ledger is damaged: {words}", REBUILD)
@@ -68,7 +69,7 @@ class LedgerBehind(ValueError):
 
 
 class LedgerFull(LedgerUnavailable, OSError):
-    """There is no room for the transaction, of which nothing was kept: like any full disk this may pass."""
+    """There is no room for the transaction, which was rolled back: like any full disk this may pass."""
 
 
 def open_to_write(url: str) -> Engine:
@@ -105,7 +106,7 @@ def open_to_read(url: str) -> Engine | None:
 
 @contextmanager
 def checked_rows() -> Iterator[None]:
-    """Within this block rows are made into records; LedgerDamaged for those that no search of ours writes."""
+    """Within this block rows are converted to records; LedgerDamaged for values that no search writes."""
     try:
         yield
     except (LedgerBehind, FencedError):
@@ -115,8 +116,10 @@ def checked_rows() -> Iterator[None]:
 
 
 def put_aside_damaged(url: str) -> Path | None:
-    """Rename a ledger's file that SQLite finds damaged, so that the next one who opens it makes it anew; where it lies
-    then. None for a sound one, for none, and for one that is no file. Raises LedgerUnavailable."""
+    """Rename the file of a ledger that SQLite finds damaged, so that the next open recreates it; returns the new path.
+
+    None for a sound ledger, for none, and for one that is not a file. Raises LedgerUnavailable.
+    """
     target = make_url(url)
     path = Path(target.database or "")
     if target.get_backend_name() != "sqlite" or (found := sqlite_file.identity(path)) is None:
@@ -131,10 +134,10 @@ def put_aside_damaged(url: str) -> Path | None:
 
 
 def retry_while_busy(transaction: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
-    """Run `transaction` until no lock and no lost connection turns it away; it must be safe to repeat.
+    """Run `transaction`, again while a lock or a lost connection prevents it; it must be safe to repeat.
 
     Raises LedgerUnavailable once `patience_s` have passed, or at once for any other refusal of the database, LedgerFull
-    for one that has no room, LedgerDamaged for one that cannot be read.
+    for a full disk, LedgerDamaged for a corrupt file.
     """
     deadline = time.monotonic() + patience_s
     while True:
@@ -211,7 +214,7 @@ def _set_up_sqlite(path: Path, connection: Any, record: Any) -> None:
 
 
 def _require_same_file(path: Path, _connection: Any, record: Any, _proxy: Any) -> None:
-    """A ledger that was put aside goes on being written by whoever has it open, unless they look at its name again."""
+    """Refuse a connection to a ledger that was put aside: a process that has it open would go on writing to it."""
     if record.info["file"] != sqlite_file.identity(path):
         raise InvalidatePoolError("another file lies at the ledger's path by now")
 
@@ -239,13 +242,13 @@ def _bring_to_newest(engine: Engine) -> None:
 
 
 def _revision(connection: Connection) -> str | None:
-    """The schema found, None where there is none; InputError for one this Parlay does not know, and for tables of a
-    ledger's names without one."""
+    """The schema found, None without one; InputError for an unknown one, and for tables with a ledger's names but no
+    schema."""
     tables = inspect(connection)
     if tables.has_table(VERSION_TABLE):
         found = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
         if found not in REVISIONS:
-            raise _unknown_schema(f"the ledger has schema {found}, this Parlay knows schema {REVISIONS[-1]}")
+            raise _unknown_schema(f"the ledger has schema {found}, this Parlay reads schema {REVISIONS[-1]}")
         return str(found)
     if taken := [name for name in Base.metadata.tables if tables.has_table(name)]:
         raise _unknown_schema(f"the database has a table {taken[0]}, and none that says of which schema it is")
@@ -263,7 +266,7 @@ def _unknown_schema(words: str) -> InputError:
 
 
 def _make(connection: Connection) -> None:
-    """The tables of a new ledger at once, which alembic would take a quarter of a second for."""
+    """Create the tables of a new ledger at once; alembic would take a quarter of a second."""
     Base.metadata.create_all(connection, checkfirst=False)
     key = f"CONSTRAINT {VERSION_TABLE}_pkc PRIMARY KEY (version_num)"
     connection.execute(text(f"CREATE TABLE {VERSION_TABLE} (version_num VARCHAR(32) NOT NULL, {key})"))

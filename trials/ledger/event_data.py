@@ -1,4 +1,4 @@
-"""What an event's data may hold, by name: a line whose checksum is right may still be none that a driver wrote."""
+"""Types of an event's data, by name: a line with a correct checksum may still not be a driver's."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from trials.trial import is_finite_number
 
 _MOST_WHOLE = 2**63 - 1
-"""What the ledger's database can hold."""
+"""Largest integer of the ledger's database."""
 
 
 def require_types(data: Any) -> None:
-    """ValueError for data that is no object, and for a value of another type than its name says."""
+    """ValueError for data that is not an object, and for a value whose type does not fit its name."""
     if not isinstance(data, Mapping):
         raise ValueError(f"its data is {data!r:.80}, not an object")
     for kind, (names, fits) in _TYPES.items():
@@ -22,7 +22,7 @@ def require_types(data: Any) -> None:
 
 
 def require_rates(measured: Mapping[str, Any]) -> None:
-    """ValueError where what every measured trial is ranked by is no positive number."""
+    """ValueError unless the values by which measured trials are ranked are positive numbers."""
     for name in ("step_time_s", "tokens_per_sec"):
         if not (is_finite_number(measured.get(name)) and measured[name] > 0):
             raise ValueError(f"its {name} is {measured.get(name)!r:.80}, not a positive number")
@@ -32,7 +32,7 @@ def require_rates(measured: Mapping[str, Any]) -> None:
 
 
 def is_whole(value: Any) -> bool:
-    """Whether it is a whole number from 0 on that the ledger can hold."""
+    """True for a whole number from 0 on that the ledger can hold."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_WHOLE
 
 

@@ -1,7 +1,7 @@
-"""Every change of a search's state as one event: a line of the journal, and one transaction of the ledger.
+"""Events of a search: every change of state is a line of the journal and a transaction of the ledger.
 
-The driver records an event in the journal first and then applies it to the database. A search is the fold of its
-events, so the ledger can be rebuilt from the journal anywhere, and a database that missed the last lines catches up.
+The driver records an event in the journal first and then applies it to the database. A search is the fold of its events
+(fold.py), so the ledger can be rebuilt from the journal anywhere, and a database that missed the last lines catches up.
 """
 
 from __future__ import annotations
@@ -106,15 +106,16 @@ class EventKind(LowerStrEnum):
 
 
 class FencedError(ValueError):
-    """A writer whose lease another driver has taken over: it must stop and write nothing more."""
+    """Raised when another driver has taken over this writer's lease: the writer must stop."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """`seq` counts from 1 without gaps; `fencing` is the lease's number; `at` is UTC seconds since the epoch.
+    """One event. `seq` counts from 1 without gaps; `fencing` is the lease's number; `at` is UTC seconds since the
+    epoch.
 
     Times are kept to the microsecond and `data` as plain JSON (ValueError for a number that is not finite, TypeError
-    for what JSON has no word for), so that an event read back equals the one that was written.
+    for what JSON cannot express), so that an event read back equals the one written.
     """
 
     seq: int
@@ -160,8 +161,8 @@ def _with_times(data: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[s
 
 @dataclass(frozen=True)
 class SearchRecord:
-    """A search as the sum of its events. `trials` are in the order they were proposed; `pilots` are those that are
-    over, with the node-hours that each held beside what attempts have booked."""
+    """State of a search after its events. `trials` are in the order of their proposals; `pilots` are those that ended,
+    with the node-hours that no attempt was charged for."""
 
     search_id: str
     spec: Mapping[str, Any]
@@ -182,7 +183,7 @@ class SearchRecord:
         return self.trials[self.index_of(name)]
 
     def index_of(self, name: str) -> int:
-        """Where the trial of this name stands; KeyError if there is none. Drivers name trials by their places."""
+        """Index of the trial of this name; KeyError without one. Drivers name trials by their indices."""
         usual = int(name[1:]) - 1 if name[1:].isdecimal() else -1
         if 0 <= usual < len(self.trials) and self.trials[usual].trial == name:
             return usual
@@ -193,12 +194,12 @@ class SearchRecord:
 
     @property
     def num_layouts(self) -> int:
-        """How many layouts were proposed; repeats count no more."""
+        """Number of layouts proposed, without repeats."""
         return sum(trial.kind is TrialKind.SEARCH for trial in self.trials)
 
     @property
     def folder(self) -> str | None:
-        """The search folder's absolute path, where its maker said it."""
+        """The search folder's absolute path, where the spec has it."""
         return self.spec.get("folder")
 
     @property

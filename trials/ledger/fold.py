@@ -15,8 +15,8 @@ from trials.trial import Attempt, FailureReason, Outcome, Trial, TrialKind, Tria
 def apply_event(search: SearchRecord | None, search_id: str, event: Event) -> SearchRecord:
     """The search after `event`.
 
-    ValueError for an event out of order or one that contradicts the state, KeyError for one that lacks what is always
-    told of its kind, FencedError for one of an old lease.
+    ValueError for an event out of order or one that contradicts the state, KeyError for one that lacks a field of its
+    kind, FencedError for one of an old lease.
     """
     _require_next(search, event)
     if search is None:
@@ -176,7 +176,7 @@ def _trial_ended(search: SearchRecord, event: Event) -> SearchRecord:
 
 
 def _ending(event: Event) -> tuple[TrialState, FailureReason | None]:
-    """How an attempt or a trial ended: measured needs no reason, everything else has one."""
+    """State and reason of an ended attempt or trial: a measured one has no reason, all others have one."""
     state, word = TrialState(event.data["state"]), event.data["reason"]
     if not state.is_ended:
         raise ValueError(f"{event.kind} with state {state}, which is no ending")
@@ -223,9 +223,9 @@ _APPLY = {
 
 
 def _require_name(name: str, letter: str) -> None:
-    """Trials and attempts have folders of their names: what could lead elsewhere is none."""
+    """Check the name of a trial or attempt, which is also that of its folder."""
     if not re.fullmatch(f"{letter}[0-9]+", name):
-        raise ValueError(f"{name!r} is no name of a {'trial' if letter == 't' else 'attempt'}")
+        raise ValueError(f"{name!r} is not a name of a {'trial' if letter == 't' else 'attempt'}")
 
 
 def _open_trial(search: SearchRecord, name: str) -> Trial:

@@ -1,12 +1,12 @@
-"""The search folder's journal: one checked line an event, on disk before anything it tells of happens.
+"""Journal in a search's folder: one line with a checksum per event, on disk before the event takes effect.
 
-It is the truth of a search: the ledger's rows can be rebuilt from it. A line counts once its newline is on disk, so a
-writer killed in the middle leaves a cut last line, which readers pass over and the next writer cuts off.
+The journal is the source of truth: the ledger's rows can be rebuilt from it. A line counts once its newline is on disk,
+so a writer killed in the middle leaves an incomplete last line, which readers skip and the next writer truncates.
 
-Looking and writing are two steps, so a driver that was taken over in between may still bring its line to the file. The
-order of the lines decides: once a line of a later lease stands there, no line of an earlier one counts; and a later
-lease's line whose number was meanwhile taken only ends the earlier lease. Whoever writes looks again afterwards, so
-`append` returns for events that count, and for no others. Any other damage is an error that names file and line.
+Checking and writing are two steps, so a driver that was taken over in between may still append its line. The order of
+the lines decides: once a line of a later lease is there, no line of an earlier one counts; and a later lease's line
+whose number was meanwhile taken only ends the earlier lease. Writers check again afterwards, so `append` returns for
+events that count, and for no others. Any other damage is an error that names file and line.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from trials.ledger.events import Event, FencedError, SearchRecord
 from trials.ledger.fold import apply_event
 
 MOST_JOURNAL_BYTES = 4 * 2**30
-"""Far more than any search writes."""
+"""Size limit, far above any search's."""
 
 _SEAL = ',"crc32":"00000000"}'
 
 
 class JournalDamaged(ExternalError):
-    """A line in the middle of a journal is not what was written; the text names file and line."""
+    """A line in the middle of a journal was changed or is corrupt; the message names file and line."""
 
     def __init__(self, words: str):
         fix = "put journal.jsonl back from a copy of the folder; what the ledger knows, parlay status shows of its id"
@@ -39,7 +39,7 @@ class JournalDamaged(ExternalError):
 
 
 class ConcurrentAppend(ValueError):
-    """Another event is due: somebody else has written since this writer read the journal."""
+    """Another writer has appended since this one read the journal, so another event is due."""
 
 
 class Journal:
@@ -56,24 +56,24 @@ class Journal:
         self._last_told = b""
 
     def read(self) -> list[Event]:
-        """All events that count, oldest first; [] where there is no journal yet. Raises JournalDamaged."""
+        """All events that count, oldest first; [] without a journal. Raises JournalDamaged."""
         try:
             return list(self._whole().events)
         except FileNotFoundError:
             return []
 
     def read_on(self) -> list[Event]:
-        """The events that count and were not told by this method before, oldest first; only what is new is read.
+        """The events that count and were not returned by this method before, oldest first; only new lines are read.
 
-        Raises JournalDamaged, also where the last line that was told of is there no more: its writer may take back one
-        that never came to the disk, and write another in its place. Then another Journal reads what is true.
+        Raises JournalDamaged, also where the last line returned is gone: its writer may take back a line that never
+        reached the disk, and write another in its place. A new Journal then reads the truth.
         """
         try:
             data = self._bytes(self._told.size - len(self._last_told))
         except FileNotFoundError:
             return []
         if not data.startswith(self._last_told):
-            raise JournalDamaged(f"{self.path}:{self._told.lines}: is not the line any more that it was")
+            raise JournalDamaged(f"{self.path}:{self._told.lines}: the line has changed since it was read")
         self._told = _parse(self.path, data[len(self._last_told) :], self._told)
         whole = data[: data.rfind(b"\n") + 1]
         self._last_told = whole[whole.rfind(b"\n", 0, -1) + 1 :]
@@ -97,7 +97,7 @@ class Journal:
         self._known = self._with_written(descriptor, event, self._known.size + len(line))
 
     def close(self) -> None:
-        """Give the file back; the next append opens it again."""
+        """Close the file; the next append opens it again."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -106,7 +106,7 @@ class Journal:
         return _parse(self.path, self._bytes(0))
 
     def _bytes(self, start: int) -> bytes:
-        """What the file holds from there on; JournalDamaged for what is no plain file of ours."""
+        """The file's bytes from `start` on; JournalDamaged for what is not a plain file of ours."""
         try:
             with open_plain(self.path) as stream:
                 if os.fstat(stream.fileno()).st_size > MOST_JOURNAL_BYTES:
@@ -144,22 +144,22 @@ class Journal:
             raise
 
     def _with_written(self, descriptor: int, event: Event, size: int) -> _Contents:
-        """What the journal holds after `event` was written, which should have made it `size` bytes long."""
+        """The journal's contents after `event` was written, which should have made it `size` bytes long."""
         if os.fstat(descriptor).st_size == size:
             return _Contents((event,), event.fencing, size, event.seq + 1)
         self._known = self._whole()
         if event not in self._known.events:
             self._require_next(event)
-            raise JournalDamaged(f"{self.path}: event {event.seq} was written and is not there")
+            raise JournalDamaged(f"{self.path}: event {event.seq} was written and is missing")
         return self._known
 
 
 def search_of(
     journal: Path, search_id: str, events: Iterable[Event], before: SearchRecord | None = None
 ) -> SearchRecord | None:
-    """The search after these events of this journal, which follow on `before`; None where there are none.
+    """The search after these events of this journal, which follow `before`; None without any.
 
-    Raises JournalDamaged for an event that contradicts those before it, or that no driver writes.
+    Raises JournalDamaged for an invalid event, or one that contradicts those before it.
     """
     search = before
     for event in events:
@@ -168,17 +168,19 @@ def search_of(
 
 
 def search_after(journal: Path, search_id: str, event: Event, before: SearchRecord | None) -> SearchRecord:
-    """The same with one event."""
+    """The search after one event; raises as `search_of`."""
     try:
         return apply_event(before, search_id, event)
     except (ValueError, KeyError, TypeError) as error:
-        raise JournalDamaged(f"{journal}: event {event.seq} is none that a driver writes: {error}") from error
+        raise JournalDamaged(
+            f"{journal}: event {event.seq} contradicts those before it or is invalid: {error}"
+        ) from error
 
 
 @dataclass(frozen=True)
 class _Contents:
-    """The events of a journal that count, or the newest of them, the highest lease number that wrote in it, the bytes
-    and the number of its whole lines, and the number of the event that is due."""
+    """Contents of a journal: the events that count, or the newest of them; the highest lease number; the number of
+    bytes and of complete lines; and the number of the event that is due."""
 
     events: tuple[Event, ...] = ()
     fencing: int = 0
@@ -202,7 +204,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def _parse(path: Path, data: bytes, before: _Contents = _NOTHING) -> _Contents:
-    """What the journal holds whose bytes after those of `before` are `data`; `events` are those in `data`."""
+    """The contents of a journal whose bytes after those of `before` are `data`; `events` are those in `data`."""
     whole = data[: data.rfind(b"\n") + 1]
     lines = whole.split(b"\n")[:-1]
     events: list[Event] = []
@@ -214,7 +216,7 @@ def _parse(path: Path, data: bytes, before: _Contents = _NOTHING) -> _Contents:
             raise JournalDamaged(f"{path}:{number}: {error}") from error
         due = before.due + len(events)
         if event.fencing < fencing:
-            continue  # the late word of a driver that was taken over
+            continue  # a late line of a driver that was taken over
         if event.seq > due or (event.seq < due and event.fencing == fencing):
             raise JournalDamaged(f"{path}:{number}: holds event {event.seq} where {due} is due")
         if event.seq == due:
@@ -231,6 +233,6 @@ def _event(line: bytes) -> Event:
         raise ValueError("the line does not match its checksum")
     fields = json.loads(line)
     if not isinstance(fields, dict):
-        raise ValueError("the line is no event")
+        raise ValueError("the line is not an event")
     del fields["crc32"]
     return Event.from_json(fields)

@@ -1,4 +1,4 @@
-"""Where a ledger lies: the default on local disk, and which places a user may not choose."""
+"""Location of the ledger: the default on local disk, and the checks on a user's own choice."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ NETWORK_FILE_SYSTEMS = frozenset(
         "wekafs",
     }
 )
-"""Types in /proc/mounts (after `fuse.`) on which SQLite's locks and its shared memory do not hold between machines."""
+"""File system types in /proc/mounts (after `fuse.`) where SQLite's locks and shared memory fail between machines."""
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
@@ -53,8 +53,8 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 def ledger_url(given: str | None = None) -> str:
     """The database URL to use: the one given, checked and made absolute, or the default on local disk.
 
-    The default's folder is created, 0700. Raises InputError for an unknown driver, a password in the URL, and SQLite
-    in memory or on a network file system.
+    The default's folder is created, 0700. Raises InputError for an unknown driver, a password in the URL, and SQLite in
+    memory or on a network file system.
     """
     if given is None:
         return _sqlite_url(home_folder() / "ledger.db")
@@ -63,7 +63,8 @@ def ledger_url(given: str | None = None) -> str:
 
 
 def ledger_to_read(given: str | None = None) -> str:
-    """The same URL; InputError where a file is named that is not there. Parlay's own is empty until a search begins."""
+    """The URL of a ledger to read; InputError where a named file does not exist. The default is empty until a search
+    begins."""
     if given is not None and existing_ledger_url(given) is None:
         path = Path(make_url(ledger_url(given)).database or "")
         meant = did_you_mean(path.name, (there.name for there in path.parent.glob("*.db")))
@@ -71,15 +72,14 @@ def ledger_to_read(given: str | None = None) -> str:
         raise _refused(
             f"there is no database {path}",
             value=given,
-            rule="a ledger that is named to look into is there",
+            rule="a ledger that is named for reading must exist",
             fix=f"{meant} Else {others}" if meant else others,
         )
     return ledger_url(given)
 
 
 def existing_ledger_url(given: str | None = None) -> str | None:
-    """The same URL where there is a ledger already; None where it is that of a file that is not there, and no folder is
-    made for it."""
+    """The URL of a ledger, None where its file does not exist. No folder is created."""
     mounts = _mounts()
     local = default_folder(os.environ, Path.home(), os.getuid(), mounts)
     url = _sqlite_url(local / "ledger.db") if given is None else checked_url(given, local, mounts)
@@ -89,7 +89,7 @@ def existing_ledger_url(given: str | None = None) -> str | None:
 
 
 def home_folder() -> Path:
-    """Where Parlay keeps what belongs to a user and not to one search: on local disk, made if missing, 0700."""
+    """Parlay's folder for user data that belongs to no search: on local disk, created if missing, 0700."""
     folder = default_folder(os.environ, Path.home(), os.getuid(), _mounts())
     named = _named_folder(os.environ, Path.home())
     _make_private(folder, by=named if named.resolve() == folder else folder)
@@ -97,7 +97,7 @@ def home_folder() -> Path:
 
 
 def configured_home() -> Path:
-    """PARLAY_HOME, else XDG_STATE_HOME/parlay, else ~/.local/state/parlay, wherever that lies."""
+    """PARLAY_HOME, else XDG_STATE_HOME/parlay, else ~/.local/state/parlay, on whatever file system."""
     return _named_folder(os.environ, Path.home()).resolve()
 
 
@@ -108,26 +108,26 @@ def default_folder(environ: Mapping[str, str], home: Path, uid: int, mounts: str
 
 
 def _named_folder(environ: Mapping[str, str], home: Path) -> Path:
-    """The same as it is named, with the links on the way, on whatever file system."""
+    """The same path as given, with links unresolved, on whatever file system."""
     state = Path(environ.get("XDG_STATE_HOME") or "")
     usual = state / "parlay" if state.is_absolute() else home / ".local" / "state" / "parlay"
     return (Path(environ["PARLAY_HOME"]) if environ.get("PARLAY_HOME") else usual).expanduser()
 
 
 def network_file_system(path: Path, mounts: str) -> str | None:
-    """The type of the network file system that the resolved `path` lies on, by the text of /proc/mounts; else None."""
+    """Type of the network file system that the resolved `path` lies on, by the text of /proc/mounts; else None."""
     kind = file_system(path, mounts)
     return kind if kind in NETWORK_FILE_SYSTEMS else None
 
 
 def file_system(path: Path, mounts: str | None = None) -> str | None:
-    """The type of the file system that the resolved `path` lies on, by the text of /proc/mounts, which is read where
-    none is given; None where it does not tell."""
+    """Type of the file system that the resolved `path` lies on, by the text of /proc/mounts (read where not given);
+    None where unknown."""
     return _mount_of(path, _mounts() if mounts is None else mounts)[0]
 
 
 def flock_description(path: Path) -> str:
-    """The network file system that the resolved `path` lies on, and what a lock by flock is worth there.
+    """The network file system that the resolved `path` lies on, and the guarantee of flock there.
 
     Sources: flock(2), nfs(5), mount.lustre(8).
     """
@@ -158,13 +158,13 @@ def _mount_of(path: Path, mounts: str) -> tuple[str | None, set[str]]:
 def checked_url(given: str, local: Path, mounts: str) -> str:
     """The user's URL in the form that is opened; `local` is the folder offered where it cannot be used.
 
-    A file that others could put another in the place of would tell the user's verbs which folders hold their searches.
+    The file must not be replaceable by others: it tells commands which folders hold the user's searches.
     """
     url = _parsed(given)
     if url.password is not None or any("password" in name.lower() for name in url.query):
         raise _refused(
             "the URL holds a password",
-            rule="a secret never stands in a file or on a command line",
+            rule="secrets are not allowed in files and on command lines",
             fix="leave it out and use PGPASSWORD or ~/.pgpass",
         )
     if url.get_backend_name() != "sqlite":
@@ -208,7 +208,7 @@ def _sqlite_url(path: Path) -> str:
 
 
 def _make_private(folder: Path, by: Path) -> None:
-    """/var/tmp is everybody's: a folder that another user prepared there is not ours. `by` is how it is named."""
+    """Create the folder, and refuse one in /var/tmp that another user prepared. `by` is its path as named."""
     try:
         require_trusted_path(by, "ledger_url", "ledger.url")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -220,7 +220,7 @@ def _make_private(folder: Path, by: Path) -> None:
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
         raise _refused(
-            f"{folder} can be written by others",
+            f"{folder} is writable by others",
             rule="the ledger's folder belongs to you alone",
             fix=f"chmod 700 {folder}, or set PARLAY_HOME to a folder on local disk",
         )

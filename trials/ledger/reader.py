@@ -1,4 +1,4 @@
-"""The ledger as everybody else sees it: searches and their trials, never changed from here."""
+"""Read access to the ledger: searches and their trials."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WHERE_ELSE = (
 
 @dataclass(frozen=True)
 class SearchSummary:
-    """One search on one line. `lease` is the driver's own account of itself, as it last wrote it to the ledger."""
+    """Summary of a search. `lease` is the driver's lease as it last wrote it to the ledger."""
 
     search_id: str
     folder: str | None
@@ -46,7 +46,7 @@ class LedgerReader:
     """Reads the ledger at `url`; one that does not exist yet is empty, and is not created.
 
     Each call sees one state of the ledger, complete up to some event. Safe for several threads. Raises
-    LedgerUnavailable, LedgerDamaged too, and InputError for one of a schema this Parlay does not know.
+    LedgerUnavailable, LedgerDamaged, and InputError for an unknown schema.
     """
 
     def __init__(self, url: str):
@@ -54,7 +54,7 @@ class LedgerReader:
         self._engine: Engine | None = None
 
     def search(self, search_id: str) -> SearchRecord:
-        """The search as the sum of its events so far; InputError when there is none of this id."""
+        """The search after its events so far; InputError for an unknown id."""
         found = self._read(lambda session: _search(session, search_id), None)
         if found is None:
             raise _unknown(search_id, [s.search_id for s in self.searches()])
@@ -65,11 +65,11 @@ class LedgerReader:
         return self._read(_summaries, [])
 
     def newest(self, count: int) -> list[tuple[str, Mapping[str, Any]]]:
-        """Ids and specs of as many searches, newest first."""
+        """Ids and specs of the `count` newest searches, newest first."""
         return self._read(lambda session: _newest(session, count), [])
 
     def resolve(self, prefix: str) -> str:
-        """The one search id that is `prefix` or begins with it; InputError unknown_id or ambiguous_id."""
+        """The unique search id that is `prefix` or begins with it; InputError unknown_id or ambiguous_id."""
         ids = [s.search_id for s in self.searches()]
         matches = [i for i in ids if i == prefix] or [i for i in ids if i.startswith(prefix)]
         if len(matches) == 1:
@@ -77,14 +77,14 @@ class LedgerReader:
         raise _ambiguous(prefix, matches) if matches else _unknown(prefix, ids)
 
     def pending_commands(self, search_id: str) -> list[Command]:
-        """What other verbs asked of this search's driver, oldest first, until `LedgerWriter.settle_commands`.
+        """Commands to this search's driver, oldest first, until `LedgerWriter.settle_commands`.
 
-        A driver polls this: unlike anything of the writer it takes no lock.
+        A driver polls this; unlike the writer's methods it takes no lock.
         """
         return self._ask(lambda engine: pending(engine, search_id), [])
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         if self._engine is not None:
             self._engine.dispose()
             self._engine = None
@@ -145,11 +145,11 @@ def _summary(row: SearchRow, num_trials: int) -> SearchSummary:
 def _ambiguous(prefix: str, matches: Sequence[str]) -> InputError:
     return InputError.of(
         "ambiguous_id",
-        f"{prefix!r} begins {len(matches)} searches: {_listed(matches)}",
+        f"{prefix!r} matches {len(matches)} searches: {_listed(matches)}",
         key="search",
         value=prefix,
-        rule="an id may be shortened while it is unique",
-        fix="give more of the id",
+        rule="an id may be shortened as long as it is unique",
+        fix="give more characters of the id",
     )
 
 

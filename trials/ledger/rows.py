@@ -1,4 +1,4 @@
-"""Between the records a driver thinks in and the rows of the ledger's tables, both ways."""
+"""Conversion between records and rows of the ledger's tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trials.trial import Attempt, FailureReason, Outcome, Trial, TrialKind, Tria
 
 
 def search_values(search: SearchRecord) -> dict[str, Any]:
-    """The search's row, without its trials; the copy of the lease is left as it is."""
+    """Column values of a search, without its trials and the copy of its lease."""
     return {
         "search_id": search.search_id,
         "spec": dict(search.spec),
@@ -32,7 +32,7 @@ def search_values(search: SearchRecord) -> dict[str, Any]:
 
 
 def trial_values(search_id: str, trial: Trial) -> dict[str, Any]:
-    """The trial's row, without its attempts; the order among its siblings is left as it is."""
+    """Column values of a trial, without its attempts and its order."""
     return {
         "search_id": search_id,
         "trial": trial.trial,
@@ -74,7 +74,7 @@ def attempt_values(search_id: str, attempt: Attempt) -> dict[str, Any]:
 
 
 def search_record(row: SearchRow | Row[Any], trials: Iterable[Trial] = ()) -> SearchRecord:
-    """The search of a row, or of those of its columns that change; its spec is empty then."""
+    """The record of a search's row. Given only the columns that change, its spec is empty."""
     return SearchRecord(
         search_id=row.search_id,
         spec={**getattr(row, "spec", {})},  # TypeError for what is no mapping

@@ -27,7 +27,7 @@ def _require_ledger_url(url: str) -> str:
 
 
 class LedgerSection(Section):
-    """Where trials are written down."""
+    """Section `ledger`: the database of trials."""
 
     url: Annotated[str, AfterValidator(_require_ledger_url)] | None = Field(
         default=None,

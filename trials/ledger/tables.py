@@ -1,4 +1,4 @@
-"""The ledger's tables. Times are RFC 3339 text, whole documents JSON; a change here needs a migration beside it."""
+"""Tables of the ledger. Times are RFC 3339 text, documents JSON; a change here needs a migration."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from trials.trial import utc_seconds, utc_text
 
 Document = JSON(none_as_null=True)
-"""JSON text. Excerpts and details are kept so as well: JSON escapes what a database's text cannot hold."""
+"""JSON text, also for log excerpts and details: JSON escapes characters that a database's text cannot hold."""
 
 
 class UtcText(TypeDecorator[float]):
@@ -103,7 +103,7 @@ class AttemptRow(Base):
 
 
 class CommandRow(Base):
-    """What another verb asks of the driver; `settled_at` is set once the driver has recorded what follows."""
+    """A command to the driver; `settled_at` is set once the driver has recorded its effects."""
 
     __tablename__ = "command"
     __table_args__ = (Index("command_search", "search_id", "settled_at"),)

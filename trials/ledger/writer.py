@@ -1,4 +1,4 @@
-"""The ledger as its one writer sees it: events in, rows out. Only the orchestrator imports this."""
+"""Write access to the ledger for a search's driver: events in, rows out. Only the orchestrator imports this."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ _STORED_ATTEMPTS = (
 
 
 class LedgerWriter:
-    """Writes searches to the ledger at `url` for whoever holds their leases.
+    """Writes searches to the ledger at `url` for the holders of their leases.
 
-    The ledger is created or migrated when this is made. Each call is one short transaction, tried again while the
-    database is locked or coming back, so that it may raise LedgerUnavailable after a minute and then has changed
-    nothing. Safe for several processes; a search has one writer, and a FencedError one must stop.
+    The ledger is created or migrated on construction. Each call is one short transaction, retried while the database is
+    locked or restarting; after a minute it raises LedgerUnavailable and has changed nothing. Safe for several
+    processes. A search has one writer; one that gets FencedError must stop.
     """
 
     def __init__(self, url: str):
         self._engine = open_to_write(url)
 
     def apply(self, search_id: str, event: Event, after: SearchRecord | None = None) -> None:
-        """Record one event. One already applied is passed over.
+        """Record one event; one already applied is skipped.
 
-        `after` is the search after it, for a caller who has folded it anyhow: then nothing is read, as long as the
-        ledger holds all events before. Raises LedgerBehind when events before it are missing, LedgerDamaged when what
-        is stored contradicts it, FencedError when it comes from an old lease.
+        `after` is the search after it, for callers who have it: nothing is read then, as long as the ledger holds all
+        events before. Raises LedgerBehind when events before it are missing, LedgerDamaged when the stored state
+        contradicts it, FencedError for an old lease.
         """
 
         def attempt() -> None:
@@ -61,21 +61,21 @@ class LedgerWriter:
         retry_while_busy(attempt)
 
     def catch_up(self, search_id: str, events: Iterable[Event]) -> None:
-        """Apply those of a journal's events that the ledger has not seen."""
+        """Apply the events of a journal that the ledger lacks."""
         seen = self.last_seq(search_id)
         for event in events:
             if event.seq > seen:
                 self.apply(search_id, event)
 
     def replace(self, search_id: str, events: Sequence[Event], folder: str) -> None:
-        """Drop the rows of this search and make them anew from all its events, in one transaction.
+        """Replace the rows of this search by those of all its events, in one transaction.
 
-        Its commands and the copy of its lease stay; `folder` is where it lies now. Raises as `apply`.
+        Its commands and the copy of its lease stay; `folder` is its current folder. Raises as `apply`.
         """
         self._transaction(lambda session: _replace(session, search_id, events, folder))
 
     def set_folder(self, search_id: str, folder: str) -> None:
-        """Record where the search lies now (an absolute path); its journal keeps saying where it began."""
+        """Record the search's current folder (an absolute path); its journal keeps the original one."""
         self._transaction(lambda session: _set_folder(session, search_id, folder))
 
     def last_seq(self, search_id: str) -> int:
@@ -88,12 +88,12 @@ class LedgerWriter:
         self._transaction(lambda session: _copy_lease(session, search_id, fencing, dict(lease)))
 
     def settle_commands(self, search_id: str, last_id: int, at: float) -> None:
-        """Mark the commands up to `last_id` as done: what follows from them is in the journal (UTC seconds)."""
+        """Mark the commands up to `last_id` as done: their effects are in the journal (UTC seconds)."""
         pending = (CommandRow.search_id == search_id, CommandRow.id <= last_id, CommandRow.settled_at.is_(None))
         self._transaction(lambda session: session.execute(update(CommandRow).where(*pending).values(settled_at=at)))
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self._engine.dispose()
 
     def _transaction(self, work: Callable[[Session], T]) -> T:
@@ -119,13 +119,13 @@ def _apply(connection: Connection, search_id: str, event: Event, after: SearchRe
 
 
 def _advance(connection: Connection, after: SearchRecord) -> bool:
-    """Count the event after which the search is `after`, if it is the next one and of no older lease."""
+    """Count the event that leads to `after`, if it is the next one and not of an older lease."""
     values = {"of": after.search_id, "its_last_seq": after.last_seq, "its_fencing": after.fencing}
     return connection.execute(_ADVANCED, values).rowcount == 1
 
 
 def _folded(connection: Connection, search_id: str, event: Event) -> SearchRecord | None:
-    """The search after `event`, with no more trials than the one it is about; None where it was applied before."""
+    """The search after `event`, with only the trial that the event concerns; None where it was applied before."""
     stored = connection.execute(_STORED_SEARCH, {"of": search_id}).one_or_none()
     last_seq = 0 if stored is None else stored.last_seq
     if event.seq <= last_seq:
@@ -154,7 +154,7 @@ def _replace(session: Session, search_id: str, events: Sequence[Event], folder: 
 
 
 def _stored_lease(session: Session, search_id: str) -> Any:
-    """The copy of the search's lease, whose row is held from here on; None for one that is no JSON."""
+    """The copy of the search's lease; the row is locked from here on. None for invalid JSON."""
     try:
         return session.scalar(select(SearchRow.lease).where(SearchRow.search_id == search_id).with_for_update())
     except JSONDecodeError:
@@ -190,7 +190,7 @@ def _change(connection: Connection, change: Update, values: Mapping[str, Any]) -
 
 
 def _changed(row: type[Base], *names: str) -> Update:
-    """A change of these columns of one row; its values are named `its_<column>`."""
+    """An update of these columns of one row; its values are named `its_<column>`."""
     columns = row.__table__.c
     wanted = (column == bindparam(f"its_{column.name}") for column in row.__table__.primary_key)
     return update(row).where(*wanted).values({columns[name]: bindparam(f"its_{name}") for name in names})
@@ -205,7 +205,7 @@ _CHANGE_THE_ATTEMPT = (
     *(EventKind.ATTEMPT_LAUNCHED, EventKind.ATTEMPT_REQUEUED, EventKind.ATTEMPT_RUNNING),
     *(EventKind.ATTEMPT_UNKNOWN, EventKind.ATTEMPT_WAITS, EventKind.ATTEMPT_ENDED),
 )
-"""Which rows an event changes, besides the count of events that stands in the search's."""
+"""Events that change a row, besides the event counter in the search's row."""
 
 _NEW: dict[type[Base], Insert] = {row: insert(row) for row in (SearchRow, TrialRow, AttemptRow)}
 _ADVANCED = (

@@ -1,8 +1,8 @@
-"""What runs in a pilot: it starts the steps it is asked for, ends them in time, and says what became of them.
+"""Agent of a pilot (an allocation): starts the steps it is asked for, ends them in time, and reports how they ended.
 
-It decides nothing: which step runs where, and which trial comes next, is the driver's to say. It goes on without a
-driver until the steps it has are over, and ends when it was let go, or when nothing was to do for a while: no node is
-held unattended. What it cannot write or read just now is tried again.
+It decides nothing: which step runs where, and which trial comes next, is up to the driver. It goes on without a driver
+until its steps are over, and ends when it is drained, or after a while without work: no node is held idle. Failed reads
+and writes are retried.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ TURN_S = 0.25
 HEARTBEAT_S = 5.0
 
 _SETTLE_S = 1.0
-"""How long a step that failed is kept back: where Slurm ends the whole job, a step's end may be seen before the
-signal that tells of it."""
+"""Seconds for which the report on a failed step is held back: where Slurm ends the whole job, a step's end may precede
+the agent's own signal."""
 
 _LONGEST_BEFORE_S = 3600.0
-"""A pilot's nodes are held before its agent starts: prologs and modules take minutes, more is a clock that is wrong."""
+"""Longest plausible time in seconds from a pilot's start to its agent's: prologs and modules take minutes; more is a
+wrong clock."""
 
 
 class Agent:
-    """One pilot's. `run` returns when the pilot is over; `terminate` may be called from a signal handler."""
+    """Agent of one pilot. `run` returns when the pilot is over; `terminate` may be called from a signal handler."""
 
     def __init__(self, folder: PilotFolder, plan: PilotPlan):
         self._folder = folder
@@ -48,7 +49,7 @@ class Agent:
         self._began_at = time.time()
         self._idle_since = time.monotonic()
         self._last_beat = -HEARTBEAT_S
-        self._begun: set[str] = set()
+        self._known_steps: set[str] = set()
         self._steps: dict[str, Step] = {}
         self._started: set[str] = set()
         self._ends: dict[str, StepEnd] = {}
@@ -62,7 +63,7 @@ class Agent:
         self._close()
 
     def terminate(self, *_: object) -> None:
-        """Slurm ends the job, and all its steps with it."""
+        """End at Slurm's signal: the job ends with all its steps."""
         self._terminated = True
 
     @property
@@ -78,7 +79,7 @@ class Agent:
         for name, seen in sorted(self._folder.step_files().items()):
             if StepFileKind.REQUESTED in seen and self._folder.take(name, StepFileKind.CLAIMED):
                 seen.add(StepFileKind.CLAIMED)
-            if StepFileKind.CLAIMED in seen and name not in self._begun:
+            if StepFileKind.CLAIMED in seen and name not in self._known_steps:
                 self._begin(name)
             if StepFileKind.CANCEL in seen and name in self._steps:
                 self._steps[name].stop(StepEndReason.CANCELLED)
@@ -96,24 +97,24 @@ class Agent:
             self._last_beat = time.monotonic()
 
     def _begin(self, name: str) -> None:
-        """Start the step, once; what cannot be started has ended with this."""
+        """Start a step, once; if that fails, the step has ended with the error."""
         self._idle_since = time.monotonic()
         began_at = time.time()
         try:
             request = self._folder.request(name, StepFileKind.CLAIMED)
             self._charge_startup(request)
-            self._begun.add(name)
+            self._known_steps.add(name)
             self._steps[name] = Step(request, self._folder.steps / f"{name}.number")
             self._costs.start(name, request.num_nodes, time.monotonic())
         except (OSError, ValueError, TypeError) as error:
-            self._begun.add(name)
+            self._known_steps.add(name)
             share = self._costs.settle(time.monotonic())
             self._ends[name] = StepEnd(StepEndReason.EXITED, began_at, time.time(), COULD_NOT_START, 0, share)
             print(f"{name} could not be started: {error}", file=sys.stderr, flush=True)
 
     def _charge_startup(self, request: StepRequest) -> None:
-        """The first step also pays for the time before this process was there, as Slurm counts it."""
-        if not self._begun and request.pilot_started_at is not None:
+        """Charge the first step for the time before this process started, as Slurm counts it."""
+        if not self._known_steps and request.pilot_started_at is not None:
             before_s = self._began_at - request.pilot_started_at
             self._costs.add_debt(self._plan.num_nodes * min(max(0.0, before_s), _LONGEST_BEFORE_S))
 
@@ -128,7 +129,7 @@ class Agent:
             del self._ends[name]
 
     def _close(self) -> None:
-        """Steps that still live end with the job, whoever ends it."""
+        """End the remaining steps, which end with the job."""
         for name, step in list(self._steps.items()):
             step.stop(StepEndReason.INTERRUPTED)
             self._end(name)
@@ -138,13 +139,13 @@ class Agent:
 
 
 def number_script_path(folder: PilotFolder) -> Path:
-    """What each step's srun is told to run as `--prolog`."""
+    """Path of the script that each step's srun runs as `--prolog`."""
     return folder.path / "step-number.sh"
 
 
 def serve(path: Path) -> None:
-    """The batch script's own process. One that is started anew, after the job was put back into the queue, has nothing
-    to go on with: its steps are gone, and the driver asks for another pilot."""
+    """Run the agent in the batch script's process. After a requeue it exits: its steps are gone, and the driver asks
+    for another pilot."""
     folder = PilotFolder(path)
     plan = folder.read_plan()
     if plan is None or folder.heartbeat.exists():

@@ -1,13 +1,14 @@
-"""Who pays for a pilot's nodes: every second of all of them falls on a step. Pure."""
+"""Division of a pilot's cost among its steps: every second of all its nodes is charged to a step. Pure."""
 
 from __future__ import annotations
 
 
 class CostSplitter:
-    """Shares among steps what `num_nodes` cost, by a clock that nobody sets; what is `owe`d falls on the next to start.
+    """Divides the cost of `num_nodes` nodes among steps, by a monotonic clock; debt is charged to the next step to
+    start.
 
-    While steps run, they share by their nodes, idle nodes included; while none does, the next to start pays. So the
-    shares of all steps add up to the time from the first moment to the end of the last one.
+    Running steps share by their nodes, idle nodes included; without any, the next to start pays. So the shares of all
+    steps add up to the time from construction to the end of the last one.
     """
 
     def __init__(self, num_nodes: int, now: float):
@@ -18,7 +19,7 @@ class CostSplitter:
         self._sizes: dict[str, int] = {}
 
     def add_debt(self, node_s: float) -> None:
-        """So much more falls on the next step to start."""
+        """Charge `node_s` more to the next step to start."""
         self._debt += node_s
 
     def start(self, name: str, num_nodes: int, now: float) -> None:
@@ -33,7 +34,7 @@ class CostSplitter:
         return self._shares.pop(name)
 
     def settle(self, now: float) -> float:
-        """What is debt, as the share of a step that could not be started."""
+        """Return the debt as the share of a step that could not be started, and clear it."""
         self._advance(now)
         debt, self._debt = self._debt, 0.0
         return debt

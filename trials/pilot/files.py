@@ -1,7 +1,7 @@
-"""A pilot's folder: what its driver wants of it and what its agent says, each a file renamed into place.
+"""Files of a pilot's folder: the driver's requests and the agent's reports, each renamed into place.
 
-Whoever renames a step's request has it: the agent to claim it, the driver to withdraw it. So each step is started once
-at most, and one that was never claimed never runs.
+The process that renames a step's request owns it: the agent to claim it, the driver to withdraw it. So each step is
+started at most once, and a withdrawn one never runs.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from trials.trial import LowerStrEnum, require_schema
 PILOT_SCHEMA = "parlay.pilot/1"
 
 COULD_NOT_START = 127
-"""The exit code of a step whose script, or whose srun, is not to be found: bash's own for that."""
+"""Exit code of a step whose script or srun was not found, as bash has it."""
 
 
 class StepFileKind(LowerStrEnum):
-    """What a step's files are called after its name, in the order they come; `cancel` and `withdrawn` are the driver's
-    wishes."""
+    """Kinds of a step's files, by their suffixes, in the order they appear; the driver writes `cancel` and
+    `withdrawn`."""
 
     REQUESTED = "requested.json"
     WITHDRAWN = "withdrawn.json"
@@ -35,7 +35,7 @@ class StepFileKind(LowerStrEnum):
 
 
 class StepEndReason(LowerStrEnum):
-    """How a step's srun came to its end: by itself, at its limit, on the driver's wish, or with its pilot."""
+    """Reason why a step's srun ended: by itself, at its limit, cancelled by the driver, or with its pilot."""
 
     EXITED = "exited"
     TIME_LIMIT = "time_limit"
@@ -45,10 +45,10 @@ class StepEndReason(LowerStrEnum):
 
 @dataclass(frozen=True)
 class StepRequest:
-    """One step: `script` is run by bash in `directory`, which is srun's step on `num_nodes` of the pilot's nodes.
+    """Request for a step: bash runs `script` in `directory`, as an srun step on `num_nodes` of the pilot's nodes.
 
-    It is ended `time_limit_s` after its start. `pilot_started_at` is when the pilot's nodes were first held, as Slurm
-    says it (UTC seconds).
+    It is ended `time_limit_s` after its start. `pilot_started_at` is the start of the pilot's job by Slurm (UTC
+    seconds).
     """
 
     directory: str
@@ -61,7 +61,7 @@ class StepRequest:
 
 @dataclass(frozen=True)
 class StepStart:
-    """The step has its nodes; `step` is its number in the job."""
+    """Start of a step on its nodes; `step` is its number in the job."""
 
     started_at: float
     step: str
@@ -69,9 +69,9 @@ class StepStart:
 
 @dataclass(frozen=True)
 class StepEnd:
-    """The step is over. It held its nodes from `started_at`, since when nothing else was put there. `exit_code` and
-    `signal` are its script's; `node_s` is its share of what all nodes of the pilot cost so far, in seconds times nodes.
-    `step` is None where it never got its nodes."""
+    """End of a step. It held its nodes exclusively from `started_at` on. `exit_code` and `signal` are its script's;
+    `node_s` is its share of the pilot's cost so far, in seconds times nodes. `step` is None where it never got its
+    nodes."""
 
     reason: StepEndReason
     started_at: float
@@ -84,7 +84,8 @@ class StepEnd:
 
 @dataclass(frozen=True)
 class PilotPlan:
-    """pilot.json: what the driver asked Slurm for, written before it asked, and what the agent keeps to.
+    """pilot.json: the allocation that the driver asks Slurm for, written before the submission, and the agent's
+    parameters.
 
     `python` runs the agent, with `code` on its PYTHONPATH. It ends after `idle_s` seconds without a step.
     """
@@ -101,7 +102,7 @@ class PilotPlan:
 
 @dataclass(frozen=True)
 class PilotFolder:
-    """`pilots/p0001/` of a search; the steps' files lie in `steps/`."""
+    """`pilots/p0001/` of a search; the steps' files are in `steps/`."""
 
     path: Path
 
@@ -115,17 +116,17 @@ class PilotFolder:
 
     @property
     def job(self) -> Path:
-        """The id that Slurm gave it."""
+        """The id of its Slurm job."""
         return self.path / "job.json"
 
     @property
     def job_end(self) -> Path:
-        """How its job ended, as the driver saw it."""
+        """The end of its job, as the driver saw it."""
         return self.path / "job_end.json"
 
     @property
     def shares(self) -> Path:
-        """What attempts pay of it that waited for it in vain, as the driver settled it."""
+        """Shares of the pilot's cost for attempts that waited for it and never ran, as the driver settled them."""
         return self.path / "shares.json"
 
     @property
@@ -134,12 +135,12 @@ class PilotFolder:
 
     @property
     def drain(self) -> Path:
-        """No more steps are coming: written by the driver."""
+        """Written by the driver: no more steps will be requested."""
         return self.path / "drain"
 
     @property
     def closed(self) -> Path:
-        """No more steps are claimed: written by the agent, last of all."""
+        """Written by the agent at its end: no more steps will be claimed."""
         return self.path / "closed.json"
 
     @property
@@ -147,11 +148,12 @@ class PilotFolder:
         return self.path / "steps"
 
     def step_file(self, name: str, kind: StepFileKind) -> Path:
-        """The file of a step, which is named as its attempt: `t0001.a1`."""
+        """A file of a step, which is named as its attempt: `t0001.a1`."""
         return self.steps / f"{name}.{kind}"
 
     def step_files(self) -> dict[str, set[StepFileKind]]:
-        """Which files each step has. Listing the folder makes a network file system look again. Raises OSError."""
+        """The kinds of files that each step has. Listing the folder refreshes a network file system's cache. Raises
+        OSError."""
         found: dict[str, set[StepFileKind]] = {}
         with os.scandir(self.steps) as entries:
             names = [entry.name for entry in entries]
@@ -163,9 +165,9 @@ class PilotFolder:
         return found
 
     def take(self, name: str, kind: StepFileKind) -> bool:
-        """Turn a step's request into `kind`; False where the other side was first.
+        """Rename a step's request to `kind`; False where the other side was first.
 
-        A rename whose answer was lost on the network is told as failed and has been done: then the file is there.
+        A rename whose reply was lost on the network is reported as failed though done: then the file exists.
         """
         taken = self.step_file(name, kind)
         with contextlib.suppress(FileNotFoundError):
@@ -173,12 +175,12 @@ class PilotFolder:
         return taken.exists()
 
     def read_plan(self) -> PilotPlan | None:
-        """None where there is none; ValueError, TypeError for what is none."""
+        """None without a plan; ValueError or TypeError for an invalid one."""
         data = read(self.plan)
         return None if data is None else PilotPlan(**_tupled(data, "exclude"))
 
     def request(self, name: str, kind: StepFileKind) -> StepRequest:
-        """What was asked for. Raises OSError, ValueError, TypeError."""
+        """The request in this file. Raises OSError, ValueError, TypeError."""
         return StepRequest(**_tupled(_there(self.step_file(name, kind)), "nodes"))
 
     def start(self, name: str) -> StepStart:
@@ -190,12 +192,12 @@ class PilotFolder:
 
 
 def write(path: Path, what: Any) -> None:
-    """Swap a dataclass in as JSON."""
+    """Write a dataclass as JSON, atomically."""
     write_json(path, {"schema": PILOT_SCHEMA, **asdict(what)})
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """What `write` left, without its schema; None where there is nothing. ValueError for something else."""
+    """The JSON that `write` wrote, without its schema; None without a file. ValueError for anything else."""
     data = read_json(path)
     if data is None:
         return None

@@ -1,4 +1,4 @@
-"""One step of a pilot: a script that becomes srun, watched until its end."""
+"""One step of a pilot: a script that becomes srun, supervised until its end."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from search_spaces.plain_file import read_plain
 from trials.pilot.files import StepEnd, StepEndReason, StepRequest, StepStart
 
 NUMBER_FILE = "PARLAY_STEP_FILE"
-"""Names the file into which `number_script` writes the step's number."""
+"""Environment variable: the file into which `number_script` writes the step's number."""
 
 GIVE_UP_S = 10.0
-"""How long srun has to end its ranks before Slurm itself is asked to, and each time before it is asked again."""
+"""Seconds that srun has to end its ranks before scancel is called, and between two calls."""
 
 
 def number_script() -> str:
-    """What srun runs once it has the step's nodes, beside the agent and before the ranks (`srun --prolog`): the number
-    of a step is known to nobody else without a question to Slurm."""
+    """Script for `srun --prolog`, run before the ranks once the step has its nodes: it writes the step's number, which
+    otherwise only a query to Slurm would give."""
     return f'#!/bin/sh\necho "$SLURM_STEP_ID" > "${NUMBER_FILE}.part" && mv "${NUMBER_FILE}.part" "${NUMBER_FILE}"\n'
 
 
 class Step:
-    """Started when it is made. Moments are time.monotonic's; raises OSError where its folder cannot be used."""
+    """A step, started on construction. Times are time.monotonic's. OSError where its folder cannot be used."""
 
     def __init__(self, request: StepRequest, number_file: Path):
         self.request = request
@@ -50,7 +50,7 @@ class Step:
             )
 
     def poll(self) -> None:
-        """See whether it has its nodes and whether it is over; end it at its limit, again where that was in vain."""
+        """Check whether it has its nodes and whether it is over; end it at its limit, repeatedly if needed."""
         now = time.monotonic()
         if self.start is None and (number := self._number()) is not None:
             self.start = StepStart(time.time(), number)
@@ -63,12 +63,12 @@ class Step:
             self._cancel_in_slurm()
 
     def is_settled(self, seconds: float) -> bool:
-        """Whether it is over for certain by itself: one that failed only after so many seconds."""
+        """True if it is over for certain by itself; a failed one only after `seconds`."""
         code = self._process.returncode
         return self._over is not None and (code == 0 or time.monotonic() - self._over >= seconds)
 
     def stop(self, reason: StepEndReason) -> None:
-        """Begin to end it: srun kills the ranks when it is told to terminate. The first reason stands."""
+        """Begin to end it: srun kills the ranks on SIGTERM. The first reason counts."""
         if reason is StepEndReason.INTERRUPTED and self._process.returncode != 0 and self._terminated_at is None:
             self._reason = reason  # also of one that is over: what ended it is what ends the pilot
         if self._terminated_at is None and self._process.poll() is None:
@@ -76,7 +76,7 @@ class Step:
             self._signal(signal.SIGTERM)
 
     def end(self, node_s: float) -> StepEnd:
-        """What is to be said of it, now that it is over or its pilot is."""
+        """The report on the step, once it or its pilot is over."""
         code, over = self._process.poll(), self._over
         lasted_s = (time.monotonic() if over is None else over) - self.began
         return StepEnd(
@@ -96,7 +96,7 @@ class Step:
             return None
 
     def _cancel_in_slurm(self) -> None:
-        """srun could not: its node may be gone. Asked once in a while, for as long as it takes."""
+        """Call scancel, again from time to time: srun could not end the step, whose node may be gone."""
         if self.start is None:
             self._signal(signal.SIGKILL)
         elif self._canceller is None or self._canceller.poll() is not None:
@@ -105,6 +105,6 @@ class Step:
                 self._canceller = subprocess.Popen(["scancel", name], stdin=subprocess.DEVNULL)
 
     def _signal(self, number: signal.Signals) -> None:
-        """To the script's whole group: it may still be loading modules."""
+        """Signal the script's whole process group: it may still be loading modules."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)

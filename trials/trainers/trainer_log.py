@@ -27,7 +27,7 @@ class LineSplitter:
     `LONGEST_LINE` bytes the rest is dropped. A carriage return ends a line too: progress bars know no other end."""
 
     def __init__(self) -> None:
-        self._begun = bytearray()
+        self._unfinished = bytearray()
 
     def feed(self, data: bytes) -> Iterator[str]:
         """The lines that are whole now."""
@@ -42,12 +42,12 @@ class LineSplitter:
 
     def _line(self, end: bytes) -> str:
         self._keep(end)
-        text = self._begun.decode("utf-8", errors="replace")
-        self._begun.clear()
+        text = self._unfinished.decode("utf-8", errors="replace")
+        self._unfinished.clear()
         return text
 
     def _keep(self, data: bytes) -> None:
-        self._begun += data[: LONGEST_LINE - len(self._begun)]
+        self._unfinished += data[: LONGEST_LINE - len(self._unfinished)]
 
 
 @dataclass(frozen=True)

@@ -168,7 +168,7 @@ def test_a_ledger_of_an_unknown_schema_is_refused_with_both_and_stays_as_it_is(p
         connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '{found}'")
         connection.commit()
     before = dump(path)
-    with pytest.raises(InputError, match=f"schema {found}, this Parlay knows schema {REVISIONS[-1]}") as caught:
+    with pytest.raises(InputError, match=f"schema {found}, this Parlay reads schema {REVISIONS[-1]}") as caught:
         open_it(url)
     [problem] = caught.value.problems
     assert problem.code == "ledger_schema"

@@ -80,10 +80,10 @@ def test_a_value_of_another_type_is_refused(kind, data):
 def test_a_name_that_leads_elsewhere_is_none(story):
     """Trials and attempts have folders of their names."""
     for name in ("../../../../x", "", "t1/..", "t", "a1", "t1\n"):
-        with pytest.raises(ValueError, match="is no name of a trial"):
+        with pytest.raises(ValueError, match="is not a name of a trial"):
             story.propose(name)
     for name in ("../x", "", "a1/..", "t1"):
-        with pytest.raises(ValueError, match="is no name of a attempt"):
+        with pytest.raises(ValueError, match="is not a name of a attempt"):
             story.submit(attempt=name)
 
 

@@ -70,10 +70,10 @@ def test_who_reads_on_is_told_by_its_number_which_line_is_damaged_and_when_one_w
     journal.append(last)
     assert follower.read_on() == [last]
     path.write_bytes(whole)
-    with pytest.raises(JournalDamaged, match=f":{len(first) + 1}: is not the line"):
+    with pytest.raises(JournalDamaged, match=f":{len(first) + 1}: the line has changed"):
         follower.read_on()
     written(path, [replace(last, at=last.at + 1.0)]).close()  # as long as the one that was taken back
-    with pytest.raises(JournalDamaged, match=f":{len(first) + 1}: is not the line"):
+    with pytest.raises(JournalDamaged, match=f":{len(first) + 1}: the line has changed"):
         follower.read_on()
 
 
@@ -277,7 +277,7 @@ class TestHeldInTheSystemCall:
         old, old_journal, *_ = drivers
         size = path.stat().st_size
         monkeypatch.setattr(os, "fsync", lambda descriptor: os.ftruncate(descriptor, size))
-        with pytest.raises(JournalDamaged, match="event 2 was written and is not there"):
+        with pytest.raises(JournalDamaged, match="event 2 was written and is missing"):
             old_journal.append(old.propose())
 
 
