@@ -73,10 +73,10 @@ class BestLayout(TypedDict):
     peak_memory_gib: float | None
     ties: list[str]
     """Trials whose intervals overlap."""
-    chosen_for: Choice
+    selection_reason: Choice
     """`memory`: of finalists tied with the fastest, the one that needs least."""
     fastest: FastestAnswer
-    why: str
+    rationale: str
     """Why it was chosen, as a clause that follows its name."""
     pareto: list[ParetoPoint]
     """The best first. Of several objectives; of one, against the number of nodes, where several were measured."""
