@@ -88,7 +88,7 @@ def did_you_mean(word: Any, known: Iterable[str]) -> str | None:
 
 def choice_fix(word: Any, known: Iterable[str]) -> str:
     """The fix for a word that is not among the choices: the closest one, where there is one."""
-    return did_you_mean(word, known) or "take one of those"
+    return did_you_mean(word, known) or "choose one of these"
 
 
 def format_value(value: Any) -> str:

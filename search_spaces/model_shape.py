@@ -138,7 +138,7 @@ _SIZES = (
 
 
 def _bad(name: str, value: Any, rule: str) -> InputError:
-    fix = "write the sizes as the model's own configuration has them"
+    fix = "copy the sizes from the model's configuration"
     return InputError.of(
         "model", f"{name} is {format_value(value)}", key=f"model.{name}", value=value, rule=rule, fix=fix
     )

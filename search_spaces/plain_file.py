@@ -16,7 +16,7 @@ MAX_BYTES = 64 * 2**20
 """Default bound on the size of a file."""
 
 _OWN_DESCRIPTORS = ("/dev/fd", "/proc/self/fd")
-_NO_PLAIN_FILE = "it is no plain file"
+_NO_PLAIN_FILE = "not a regular file"
 
 
 def read_named(path: Path, most_bytes: int = MAX_BYTES) -> bytes:
@@ -27,7 +27,7 @@ def read_named(path: Path, most_bytes: int = MAX_BYTES) -> bytes:
     with open_named(path) as stream:
         content = stream.read(most_bytes + 1)
     if len(content) > most_bytes:
-        raise OSError(errno.EFBIG, f"larger than {most_bytes} bytes, the most that is read", str(path))
+        raise OSError(errno.EFBIG, f"larger than the limit of {most_bytes} bytes", str(path))
     return content
 
 
@@ -64,12 +64,12 @@ def open_plain(path: Path) -> BinaryIO:
         descriptor = _opened(path, os.O_NOFOLLOW)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EINVAL):
-            raise ValueError(f"{path} is no plain file") from error
+            raise ValueError(f"{path} is not a regular file") from error
         raise
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.stat(path.parent).st_uid:
         os.close(descriptor)
-        raise ValueError(f"{path} is no plain file of its folder's owner")
+        raise ValueError(f"{path} is not a regular file of its folder's owner")
     return os.fdopen(descriptor, "rb")
 
 

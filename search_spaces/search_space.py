@@ -40,8 +40,8 @@ class RejectedLayout:
     @property
     def text(self) -> str:
         """The layout's varying fields and the violated rule."""
-        told = ", ".join(f"{name} {_format(self.fields[name])}" for name in self.varying)
-        return f"{told}: {self.problem.message}" if told else self.problem.message
+        listed = ", ".join(f"{name} {_format(self.fields[name])}" for name in self.varying)
+        return f"{listed}: {self.problem.message}" if listed else self.problem.message
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def _require_listed(baseline: Layout | None, candidates: Sequence[Layout]) -> La
         raise InputError.of(
             "baseline",
             "is not a layout of the table",
-            rule="space.candidates is a closed set",
+            rule="the baseline is one of space.candidates",
             fix="give a layout of the table, or remove the baseline",
             key="baseline",
         )
@@ -159,7 +159,7 @@ def _axis_indices(axes: Axes, total: int, sample_seed: int | None) -> Sequence[n
         raise InputError.of(
             "too_many_points",
             f"{total} combinations of " + " x ".join(f"{len(v)} {name}" for name, v in axes.items() if len(v) > 1),
-            rule=f"at most {MAX_POINTS} are listed in full",
+            rule=f"at most {MAX_POINTS} combinations are enumerated",
             fix=f"shorten an axis, or set search.sample_space to draw {SAMPLED_POINTS} of them at random",
             key="space",
             value=total,
@@ -214,11 +214,11 @@ def _require_feasible(space: SearchSpace) -> None:
     if space.feasible:
         raise _no_competitor(space)
     removed = space.rejected_by_rule
-    told = ", ".join(f"{code} removed {count}" for code, count in sorted(removed.items(), key=lambda item: -item[1]))
+    listed = ", ".join(f"{code} rejected {count}" for code, count in sorted(removed.items(), key=lambda item: -item[1]))
     raise InputError.of(
         "space_empty",
-        f"no layout of {space.num_points} is legal: {told}",
-        rule="a space has at least one layout that can be run, beside the baseline",
+        f"none of {space.num_points} layouts is feasible: {listed}",
+        rule="a search space has at least one feasible layout besides the baseline",
         fix=_relaxation_advice(space),
         key="space",
     )

@@ -124,7 +124,7 @@ def read_utf8(path: Path) -> str:
         fix = "name a file that is there and that you may read"
         raise InputError.of("file", f"cannot be read: {error.strerror or error}", fix=fix) from error
     if len(raw) > MAX_BYTES:
-        raise InputError.of("file", f"larger than {MAX_BYTES} bytes, the most that is read", fix=_SOURCE_FIX)
+        raise InputError.of("file", f"larger than the limit of {MAX_BYTES} bytes", fix=_SOURCE_FIX)
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -55,7 +55,7 @@ def webhook_address(path: Path) -> str:
 def _require_private(path: Path, found: os.stat_result) -> None:
     mode = stat.S_IMODE(found.st_mode)
     if found.st_uid != _own_uid(path.parent):
-        raise _bad(path, "is no plain file of your own", "a file of one line, the address")
+        raise _bad(path, "is not a regular file of your own", "a file of one line, the address")
     if mode & 0o077:
         raise _bad(path, f"has mode {mode:04o}, others may get at it", "chmod 600")
 

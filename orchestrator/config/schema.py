@@ -153,7 +153,7 @@ class NotifySection(Section):
             raise InputError.of(
                 "secret",
                 "is an address, and an address may hold a token",
-                rule="no secret stands in a configuration file or on a command line",
+                rule="secrets do not belong in a configuration file or on a command line",
                 fix="write the address into a file that only you can read (mode 0600), and name that file here",
             )
         return str(resolved_path(folder_from_context(info), given))

@@ -60,7 +60,7 @@ def read_text(path: Path) -> str:
             path, f"cannot be read: {error.strerror or error}", "name a plain file that you may read"
         ) from error
     if len(raw) > MAX_BYTES:
-        raise _no_text(path, f"larger than {MAX_BYTES} bytes, the most that is read", "name the table itself")
+        raise _no_text(path, f"larger than the limit of {MAX_BYTES} bytes", "name the table itself")
     try:
         return raw.decode("utf-8-sig")  # spreadsheets begin what they save with a mark
     except UnicodeDecodeError as error:

@@ -237,6 +237,6 @@ def _require_fit(links: Links, gpus_per_node: int, num_nodes: int) -> None:
             "links",
             f"has no fabric between {num_nodes} nodes",
             key="links.fabric",
-            rule="links of more than one node say what joins the nodes",
+            rule="links of more than one node include a fabric",
             fix="add fabric with nic_gb_per_s and latency_us",
         )

@@ -30,7 +30,7 @@ def preset_text(kind: str, name: str) -> str:
             "unknown_preset",
             f"no preset is called {name!r}",
             rule=f"the {kind} that come with Parlay: " + ", ".join(known),
-            fix=did_you_mean(name, known) or "take one of those, or write the fields out",
+            fix=did_you_mean(name, known) or "choose one of these, or write the fields out",
             value=name,
         )
     return (_folder(kind) / f"{name}.yaml").read_text(encoding="utf-8")

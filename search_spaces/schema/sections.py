@@ -59,12 +59,8 @@ class ModelSection(PresetSection):
         ge=1, le=_LARGEST_SIZE, description="Vocabulary, already padded: a multiple of every tensor_parallel tried."
     )
     seq_length: int = Field(ge=1, le=_LARGEST_SIZE, description="Tokens per sequence.")
-    tied_embeddings: bool = Field(
-        default=True, description="Whether the output matrix is the token table, as in GPT-2."
-    )
-    position_embedding: Literal["learned", "rotary"] = Field(
-        default="learned", description="Where positions come from."
-    )
+    tied_embeddings: bool = Field(default=True, description="Use the token table as the output matrix, as in GPT-2.")
+    position_embedding: Literal["learned", "rotary"] = Field(default="learned", description="Position embedding.")
     norm: Literal["layernorm", "rmsnorm"] = Field(
         default="layernorm", description="layernorm with biases (GPT-2), or rmsnorm without (Llama)."
     )
@@ -79,9 +75,9 @@ class ModelSection(PresetSection):
         if self.gated_mlp and self.ffn_hidden_size is None:
             raise InputError.of(
                 "missing_key",
-                "required with gated_mlp, and not given",
-                rule="gated MLPs have no customary width to derive it from",
-                fix="add it, as the model's own config has it",
+                "required with gated_mlp, but missing",
+                rule="a gated MLP has no default width",
+                fix="copy it from the model's configuration",
                 key="ffn_hidden_size",
             )
         self.shape()
@@ -108,7 +104,9 @@ class SpaceSection(Section):
     refused = _DERIVED_DATA_PARALLEL
 
     num_nodes: axes.CountAxis = Field(default=None, description="Nodes a trial runs on. Default: the whole cluster.")
-    tensor_parallel: axes.CountAxis = Field(default=None, description="Ranks that share every layer. Default: 1.")
+    tensor_parallel: axes.CountAxis = Field(
+        default=None, description="Tensor-parallel ranks, which split every layer. Default: 1."
+    )
     pipeline_parallel: axes.CountAxis = Field(default=None, description="Pipeline stages. Default: 1.")
     micro_batch_size: axes.CountAxis = Field(default=None, description="Sequences in a micro-batch. Default: 1.")
     grad_accum_steps: axes.CountAxis = Field(
@@ -117,11 +115,11 @@ class SpaceSection(Section):
         " axis it varies the global batch, and only layouts of global_batch_size compete to be the best.",
     )
     zero_stage: axes.ZeroStageAxis = Field(
-        default=None, description="What data-parallel ranks shard (ZeRO). Default: 0."
+        default=None, description="ZeRO stage: what data-parallel ranks shard. Default: 0."
     )
-    offload: axes.OffloadAxis = Field(default=None, description="What is kept in host memory. Default: none.")
+    offload: axes.OffloadAxis = Field(default=None, description="State kept in host memory. Default: none.")
     activation_checkpointing: axes.CheckpointingAxis = Field(
-        default=None, description="What is computed again in the backward pass to save memory. Default: none."
+        default=None, description="Recomputation in the backward pass to save memory. Default: none."
     )
     sequence_parallel: axes.SwitchAxis = Field(
         default=None, description="Split norms and dropout over the tensor-parallel ranks. Default: false."
@@ -133,24 +131,26 @@ class SpaceSection(Section):
         default=None, description="Order of forward and backward passes. Default: 1f1b, none with one stage."
     )
     precision: axes.PrecisionAxis = Field(default=None, description="Arithmetic. Default: fp32.")
-    attention_kernel: axes.KernelAxis = Field(default=None, description="How attention is computed. Default: math.")
+    attention_kernel: axes.KernelAxis = Field(default=None, description="Attention implementation. Default: math.")
     engine: axes.EngineAxis = Field(
         default=None,
-        description="Which engine runs the training: torch or deepspeed with Parlay's trainer, else trainer.kind."
+        description="Engine that runs the training: torch or deepspeed with Parlay's trainer, else trainer.kind."
         " Default: torch, or trainer.kind.",
     )
     torch_compile: axes.SwitchAxis = Field(
         default=None, description="Compile the layers with torch.compile. Default: false."
     )
-    rank_order: axes.RankOrderAxis = Field(default=None, description="Innermost group first. Default: tp-dp-pp.")
+    rank_order: axes.RankOrderAxis = Field(
+        default=None, description="Order of the parallel dimensions over the ranks, innermost first. Default: tp-dp-pp."
+    )
     overlap_comm: axes.SwitchAxis = Field(
-        default=None, description="Reduce gradients while the backward pass still runs. Default: false."
+        default=None, description="Overlap gradient reductions with the backward pass. Default: false."
     )
     bucket_mib: axes.BucketAxis = Field(
-        default=None, description="Size of a gradient bucket in MiB; null is the engine's own. Default: null."
+        default=None, description="Size of a gradient bucket in MiB; null is the engine's default. Default: null."
     )
     allow_tensor_parallel_across_nodes: bool = Field(
-        default=False, description="Whether a tensor-parallel group may span nodes."
+        default=False, description="Allow tensor-parallel groups to span nodes."
     )
     candidates: str | None = Field(
         default=None,
@@ -164,8 +164,8 @@ class SpaceSection(Section):
         if self.candidates is not None and beside:
             raise InputError.of(
                 "contradiction",
-                f"{beside[0]} is given beside candidates",
-                rule="candidates is a closed set: the table alone says what may be tried",
+                f"{beside[0]} is given together with candidates",
+                rule="with candidates the layouts of the table are the whole search space",
                 fix=f"remove candidates, or {', '.join(beside)}",
                 key=beside[0],
             )
@@ -187,16 +187,18 @@ class BaselineSection(Section):
     refused = _DERIVED_DATA_PARALLEL
 
     num_nodes: axes.Count | None = Field(default=None, description="Nodes it runs on.")
-    tensor_parallel: axes.Count | None = Field(default=None, description="Ranks that share every layer.")
+    tensor_parallel: axes.Count | None = Field(
+        default=None, description="Tensor-parallel ranks, which split every layer."
+    )
     pipeline_parallel: axes.Count | None = Field(default=None, description="Pipeline stages.")
     micro_batch_size: axes.Count | None = Field(default=None, description="Sequences in a micro-batch.")
     grad_accum_steps: axes.Count | None = Field(
         default=None, description="Micro-batches per step and data-parallel rank."
     )
-    zero_stage: axes.ZeroStage | None = Field(default=None, description="What data-parallel ranks shard (ZeRO).")
-    offload: axes.Offload | None = Field(default=None, description="What is kept in host memory.")
+    zero_stage: axes.ZeroStage | None = Field(default=None, description="ZeRO stage: what data-parallel ranks shard.")
+    offload: axes.Offload | None = Field(default=None, description="State kept in host memory.")
     activation_checkpointing: axes.ActivationCheckpointing | None = Field(
-        default=None, description="What is computed again."
+        default=None, description="Recomputation in the backward pass."
     )
     sequence_parallel: bool | None = Field(default=None, description="Split norms over the tensor-parallel ranks.")
     virtual_pipeline_stages: axes.Count | None = Field(default=None, description="Model chunks per pipeline rank.")
@@ -204,11 +206,13 @@ class BaselineSection(Section):
         default=None, description="Order of forward and backward passes."
     )
     precision: axes.Precision | None = Field(default=None, description="Arithmetic.")
-    attention_kernel: axes.AttentionKernel | None = Field(default=None, description="How attention is computed.")
-    engine: axes.Engine | None = Field(default=None, description="Which engine runs the training.")
+    attention_kernel: axes.AttentionKernel | None = Field(default=None, description="Attention implementation.")
+    engine: axes.Engine | None = Field(default=None, description="Engine that runs the training.")
     torch_compile: bool | None = Field(default=None, description="Compile the layers with torch.compile.")
-    rank_order: axes.RankOrder | None = Field(default=None, description="Innermost group first.")
-    overlap_comm: bool | None = Field(default=None, description="Reduce gradients while the backward pass still runs.")
+    rank_order: axes.RankOrder | None = Field(
+        default=None, description="Order of the parallel dimensions over the ranks, innermost first."
+    )
+    overlap_comm: bool | None = Field(default=None, description="Overlap gradient reductions with the backward pass.")
     bucket_mib: axes.Count | None = Field(default=None, description="Size of a gradient bucket in MiB.")
 
     def layout(self, searched: Mapping[str, Sequence[Any]], workload: Workload) -> Layout:
@@ -238,7 +242,7 @@ class ConstraintsSection(Section):
     """Further requirements on a layout."""
 
     max_nodes: int | None = Field(
-        default=None, ge=1, le=100_000, description="Most nodes a trial may use. Default: no limit."
+        default=None, ge=1, le=100_000, description="Maximum number of nodes of a trial. Default: no limit."
     )
     min_free_memory_gib: float | None = Field(
         default=None,

@@ -51,8 +51,8 @@ def validate(section: type[S], document: Document) -> S:
 
 def _more(count: int, document: Document) -> Iterator[Problem]:
     if count > 0:
-        fix = "correct those that are told; the next ones are told then"
-        yield Problem("more", f"{count} mistakes more", fix=fix, file=document.file)
+        fix = "correct the reported mistakes first"
+        yield Problem("more", f"{count} more mistakes", fix=fix, file=document.file)
 
 
 def restore(section: type[S], data: Any) -> S:
@@ -110,7 +110,7 @@ def _unknown_key(path: KeyPath, root: type[Section]) -> Problem:
         rule = section.refused[key]
         return Problem("refused_key", "is not accepted here", rule=rule, fix="remove it", key=format_key_path(path))
     fix = _suggestion(key, section, root) or "remove it"
-    rule = f"known here: {known}"
+    rule = f"known keys: {known}"
     return Problem("unknown_key", f"unknown key {key!r}", rule=rule, fix=fix, key=format_key_path(path), value=key)
 
 
@@ -144,7 +144,7 @@ def _keys(section: type[Section]) -> dict[str, Any]:
 
 
 _TYPES = {
-    "missing": ("missing_key", "required, and not given", "add it"),
+    "missing": ("missing_key", "required, but missing", "add it"),
     "int_type": ("type", "a whole number", "write digits only, without a point, quotes or underscores"),
     "int_from_float": ("type", "a whole number", "write it without a fraction or exponent"),
     "float_type": ("type", "a number", "write it without quotes"),

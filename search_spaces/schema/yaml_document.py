@@ -75,8 +75,8 @@ def read_document(path: Path) -> Document:
             f"cannot be read: {error.strerror or error}",
             file=str(path),
             value=str(path),
-            rule="a file that is named is there, and may be read",
-            fix="correct its name; `parlay init > search.yaml` writes an example",
+            rule="the file exists and is readable",
+            fix="check its name; `parlay init > search.yaml` writes an example",
         ) from error
     return parse_document(raw, str(path), path.absolute().parent)
 
@@ -87,7 +87,7 @@ def parse_document(raw: bytes, file: str, folder: Path) -> Document:
     builder = _Builder(file)
     data = builder.root(text)
     if not isinstance(data, dict):
-        what = "a list or a single value, where keys are due"
+        what = "a list or a single value, where keys are expected"
         _refuse(what, SourceLocation(file, 1), rule=_KEYS, fix="write `key: value` lines")
     document = Document(data, builder.locations, file, folder, text)
     _require_harmless(document)
@@ -132,16 +132,16 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _YAML = "a file is YAML"
 _KEYS = "a file holds keys and values"
 _PLAIN = "a file is plain UTF-8"
-_PRINTABLE = "text is shown in terminals and pages, so it is printable"
+_PRINTABLE = "text has only printable characters"
 
 
 def _decoded(raw: bytes, file: str) -> str:
     if len(raw) > MAX_BYTES:
         _refuse(
-            f"larger than {MAX_BYTES} bytes, the most that is read",
+            f"larger than the limit of {MAX_BYTES} bytes",
             SourceLocation(file, None),
-            rule="a file that people write is small",
-            fix="name the right one; lists of layouts belong into a table (space.candidates)",
+            rule="a configuration file is small",
+            fix="check the file name; put lists of layouts into a table (space.candidates)",
         )
     if raw.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
         _refuse(
@@ -179,7 +179,7 @@ class _Builder:
         except yaml.MarkedYAMLError as error:
             line = error.problem_mark.line + 1 if error.problem_mark else None
             why = " ".join(part for part in (error.context, error.problem) if part)
-            fix = _quotes_for(text, line) or "correct it: a bracket, a quote or a colon too many, or too few"
+            fix = _quotes_for(text, line) or "check its brackets, colons and indentation"
             _refuse(f"not YAML: {why}", SourceLocation(self.file, line), rule=_YAML, fix=fix)
         except yaml.YAMLError as error:
             _refuse(
@@ -209,7 +209,7 @@ class _Builder:
                 f"nested more than {MAX_DEPTH} deep",
                 self._location(event),
                 key=format_key_path(path),
-                rule="no key needs values that lie deeper",
+                rule="the nesting depth is limited",
                 fix="remove brackets, or the indentation",
             )
         if isinstance(event, yaml.SequenceStartEvent):
@@ -223,7 +223,7 @@ class _Builder:
                 self._location(event),
                 key=format_key_path(path),
                 value=event.anchor,
-                rule="anchors (&) and aliases (*) are not read",
+                rule="anchors (&) and aliases (*) are not supported",
                 fix="write the value out, or quote text that begins with & or *",
             )
         if event.tag is not None and not (isinstance(event, yaml.ScalarEvent) and event.implicit[1]):
@@ -232,7 +232,7 @@ class _Builder:
                 self._location(event),
                 key=format_key_path(path),
                 value=event.tag,
-                rule="tags (!) are not read",
+                rule="tags (!) are not supported",
                 fix="remove the tag, or quote text that begins with !",
             )
 
@@ -273,7 +273,7 @@ class _Builder:
         raise InputError.of(
             "duplicate_key",
             f"given twice, first on line {self.locations[path].line}",
-            rule="a key stands once",
+            rule="keys are unique",
             fix="remove one of them",
             key=format_key_path(path),
             file=self.file,
@@ -351,7 +351,7 @@ def _with_value(data: Mapping[str, Any], path: tuple[str, ...], value: Any, name
         raise InputError.of(
             "override",
             f"{above} is {format_value(inner)}, which has no keys to set",
-            rule="what --set names lies below keys and not below a value",
+            rule="--set can only set a key of a mapping",
             fix=f"set {above} as a whole, or write its keys out in the file",
             key=name,
             value=inner,
@@ -409,8 +409,8 @@ def _secret(**where: Any) -> Problem:
     return Problem(
         "secret",
         "looks like a secret",
-        rule="no secret stands in a configuration file or on a command line",
-        fix="put it into the environment, or into a file that only you can read (mode 0600)",
+        rule="secrets do not belong in a configuration file or on a command line",
+        fix="put it into the environment, or into a file with mode 0600",
         **where,
     )
 

@@ -89,7 +89,7 @@ def problem_for(
     if not problem.answers:
         raise InputError.of(
             "no_measurement",
-            f"the table's {len(rows)} rows of this workload all failed, and could not but fail",
+            f"the table's {len(rows)} rows of this workload all failed, and violate a rule of every engine",
             fix="use a table in which a layout ran",
         )
     return problem
@@ -102,7 +102,7 @@ def measured_on(observations: Iterable[Observation], cluster: Cluster) -> tuple[
         raise InputError.of(
             "no_measurement",
             f"the table has no row of {cluster.accelerator.name} with {cluster.gpus_per_node} GPUs a node",
-            rule="another machine's trials say nothing of this one",
+            rule="measurements of another machine do not apply",
             fix="name a table that was measured on such nodes",
         )
     return rows

@@ -46,7 +46,7 @@ def row_length_error(num_cells: int, num_columns: int) -> InputError:
         "csv",
         f"{num_cells} cells where the header has {num_columns} columns",
         rule="a row has a cell for each column; one with a comma in it is quoted",
-        fix="correct the row, or take it out",
+        fix="correct the row, or remove it",
     )
 
 

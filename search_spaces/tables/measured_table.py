@@ -79,11 +79,11 @@ def read_table(path: Path) -> MeasuredTable:
         with open_named(path) as stream:
             raw = stream.read(MAX_BYTES + 1)
     except OSError as error:
-        fix = "name a measured table that is there and that you may read"
+        fix = "check the path and its permissions"
         raise InputError.of("file", f"cannot be read: {error.strerror or error}", file=str(path), fix=fix) from error
     if len(raw) > MAX_BYTES:
-        message = f"larger than {MAX_BYTES} bytes, the most that is read"
-        raise InputError.of("file", message, file=str(path), fix="leave rows of other models and machines out")
+        message = f"larger than the limit of {MAX_BYTES} bytes"
+        raise InputError.of("file", message, file=str(path), fix="remove rows of other models and machines")
     try:
         return parse_table(raw.decode("utf-8-sig"), str(path))  # spreadsheets begin what they save with a mark
     except UnicodeDecodeError as error:
@@ -201,7 +201,7 @@ def _require_columns(header: list[str], file: str, line: int) -> None:
     if not {"problem", "outcome"} & {*header}:
         rule = "a measured table has the columns " + ", ".join(REQUIRED_COLUMNS)
         fix = "parlay import makes one of other programs' results, parlay export SEARCH of a search"
-        raise InputError.of("missing_column", "is no measured table", rule=rule, fix=fix, file=file, line=line)
+        raise InputError.of("missing_column", "is not a measured table", rule=rule, fix=fix, file=file, line=line)
     problems = [
         Problem("missing_column", f"column {name} is missing", fix=_ALL_COLUMNS, file=file, line=line, key=name)
         for name in REQUIRED_COLUMNS
@@ -212,8 +212,8 @@ def _require_columns(header: list[str], file: str, line: int) -> None:
             fix = did_you_mean(name, COLUMNS) or "remove it"
             problems.append(Problem("unknown_column", f"unknown column {name!r}", fix=fix, file=file, line=line))
         elif name in header[:index]:
-            fix = "take one of the two out"
-            problems.append(Problem("duplicate_column", f"column {name} is there twice", fix=fix, file=file, line=line))
+            fix = "remove one of the two"
+            problems.append(Problem("duplicate_column", f"column {name} occurs twice", fix=fix, file=file, line=line))
     if problems:
         raise InputError(*problems)
 
@@ -226,7 +226,7 @@ def _require_new_trial(observation: Observation, seen: set[tuple[str, str]]) -> 
         return
     name = (observation.search_id, observation.trial)
     if name in seen:
-        message, fix = f"{'.'.join(name)} is there twice", "take one of the two rows out"
+        message, fix = f"{'.'.join(name)} occurs twice", "remove one of the two rows"
         raise InputError.of("duplicate_trial", message, key="trial", value=name[1], fix=fix)
     seen.add(name)
 
@@ -242,7 +242,7 @@ def _cells(header: list[str], cells: list[str]) -> dict[str, Any]:
         except InputError as error:
             problems += error.problems
     problems += [
-        Problem("missing_value", "is empty", fix="fill it in, or take the row out", key=name)
+        Problem("missing_value", "is empty", fix="fill it in, or remove the row", key=name)
         for name in REQUIRED_COLUMNS[:-2]
         if values[name] is None and all(problem.key != name for problem in problems)
     ]
@@ -378,7 +378,7 @@ def _layout(cells: Cells, cluster: Cluster) -> Layout:
     for name in ("precision", "engine"):
         if fields[name] is None:
             fix = f"fill column {name} in: one of {', '.join(WORDS[name])}"
-            raise InputError.of("missing_value", "is not given and cannot be told from the rest", key=name, fix=fix)
+            raise InputError.of("missing_value", "is missing and cannot be derived", key=name, fix=fix)
     return Layout(**fields).canonical()
 
 

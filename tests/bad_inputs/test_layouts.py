@@ -30,7 +30,7 @@ NOTHING_LEFT = [
 def test_a_space_of_which_nothing_is_left_is_told_which_rules_took_how_many(desk: Desk):
     for overrides, rule in NOTHING_LEFT:
         problem = desk.refused_run(*overrides).about("space")
-        assert (f"{rule} removed " in problem["message"], f"{rule}: " in problem["fix"]) == (True, True), overrides
+        assert (f"{rule} rejected " in problem["message"], f"{rule}: " in problem["fix"]) == (True, True), overrides
 
 
 @pytest.mark.bad_input(11)

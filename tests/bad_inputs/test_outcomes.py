@@ -181,9 +181,9 @@ def test_no_log_and_no_metrics_are_read_through_a_link(search):
     attempt = search.attempt(SPEC.trial, SPEC.attempt)
     attempt.rank_log(0).symlink_to(secret)
     attempt.metrics().symlink_to(secret)
-    with pytest.raises(OSError, match="no plain file"):
+    with pytest.raises(OSError, match="not a regular file"):
         tail(attempt.rank_log(0), 3)
-    with pytest.raises(ValueError, match="no plain file"):
+    with pytest.raises(ValueError, match="not a regular file"):
         read_metrics(attempt.metrics())
 
 

@@ -51,7 +51,7 @@ def test_what_is_no_plain_file_is_refused_where_a_file_is_due(desk: Desk, words,
         (desk.folder / name).unlink(missing_ok=True)
         make(desk.folder / name)
         error = desk.refused(*words).error
-        assert "no plain file" in error["message"], make
+        assert "not a regular file" in error["message"], make
         assert error["fix"]
 
 
@@ -63,7 +63,7 @@ def test_a_journal_that_is_no_plain_file_is_refused(desk: Desk, ended: Path, mak
     make(ended / "journal.jsonl")
     for verb in ("status", "resume", "cancel", "watch", "best", "report", "sync", "export", "ledger rebuild"):
         assert run([*verb.split(), str(ended)]) == 6, verb
-        assert "journal.jsonl is no plain file" in desk.capsys.readouterr().err
+        assert "journal.jsonl is not a regular file" in desk.capsys.readouterr().err
 
 
 @pytest.mark.bad_input(51)
@@ -88,7 +88,7 @@ def test_no_log_is_shown_through_a_link(desk: Desk, ended: Path):
         (attempt / name).symlink_to(secret / name)
     logs = ["logs", "t0001", "--search", str(ended)]
     for words in (logs, [*logs, "--rank", "0"], [*logs, "--rank", "1"]):
-        assert "no plain file" in desk.refused(*words, code=6).error["message"]
+        assert "not a regular file" in desk.refused(*words, code=6).error["message"]
     shutil.rmtree(attempt)
     attempt.symlink_to(secret)
     for words in (logs, [*logs, "--rank", "0"]):
@@ -98,7 +98,7 @@ def test_no_log_is_shown_through_a_link(desk: Desk, ended: Path):
 @pytest.mark.bad_input(51)
 def test_a_folder_that_is_a_link_to_itself_is_no_search(desk: Desk):
     itself(desk.folder / "loop")
-    assert "no plain file" in desk.refused("status", "./loop", code=6).error["message"]
+    assert "not a regular file" in desk.refused("status", "./loop", code=6).error["message"]
     assert desk.refused("ledger", "rebuild", "loop", code=4).error["fix"]
 
 

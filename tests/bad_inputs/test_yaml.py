@@ -33,7 +33,7 @@ def test_a_tag_makes_no_object(desk: Desk):
     ("content", "line", "words"),
     [
         (b"a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n", 1, "anchor or alias"),
-        (b"a: " + b"x" * 2**20, None, "larger than 1048576 bytes"),
+        (b"a: " + b"x" * 2**20, None, "larger than the limit of 1048576 bytes"),
         (b"name: " + b"[" * 100_000, 1, "nested more than 20 deep"),
         (SEARCH.replace("  tensor", "\ttensor"), 7, "a tab"),
         (SEARCH.encode("utf-16"), 1, "byte order mark"),

@@ -62,7 +62,7 @@ def sample_line(sample: NodeSample) -> bytes:
 def read_samples(path: Path) -> list[NodeSample]:
     """The samples written so far; a last line still being written is left out, a missing file is empty.
 
-    ValueError for a whole line that is no sample, and for what is no plain file of at most `MOST_BYTES`.
+    ValueError for a whole line that is no sample, and for what is not a regular file of at most `MOST_BYTES`.
     """
     try:
         written = read_plain(path, MOST_BYTES)

@@ -73,7 +73,7 @@ class MetricsWriter:
 def read_metrics(path: Path) -> list[StepRecord]:
     """The records written so far; a last line still being written is left out, a missing file is empty.
 
-    ValueError for a whole line that is no record, and for what is no plain file.
+    ValueError for a whole line that is no record, and for what is not a regular file.
     """
     try:
         text = read_plain(path).decode("utf-8")

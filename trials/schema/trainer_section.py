@@ -157,7 +157,7 @@ class TrainerSection(Section):
     def _missing(self) -> Iterator[Problem]:
         for key in _KEYS[self.kind][0]:
             if getattr(self, key) in (None, {}):
-                message, rule = "required, and not given", f"required by kind {self.kind}"
+                message, rule = "required, but missing", f"required by kind {self.kind}"
                 yield Problem("missing_key", message, rule=rule, fix="add it", key=key)
 
     def _without_effect(self) -> Iterator[Problem]:

@@ -134,7 +134,7 @@ class SlurmSection(Section):
             return self
         raise InputError.of(
             "missing_key",
-            "required, and not given",
+            "required, but missing",
             rule="a container has a runtime and an image, or is a list of words",
             fix="name pyxis, apptainer or shifter",
             key="container.runtime",

@@ -91,7 +91,7 @@ def test_a_report_of_a_folder_that_was_brought_here_counts_although_it_is_older(
 def test_a_link_in_place_of_the_report_is_not_followed(folder, tmp_path):
     Path(tmp_path / "secret").write_text("x")
     folder.report.symlink_to(tmp_path / "secret")
-    with pytest.raises(ValueError, match="no plain file"):
+    with pytest.raises(ValueError, match="not a regular file"):
         due(ENDED, folder, is_last=True)
 
 

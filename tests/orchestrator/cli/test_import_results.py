@@ -88,7 +88,7 @@ def test_what_cannot_be_imported_is_refused_and_nothing_written(here, capsys, gi
 def test_what_is_no_plain_file_or_no_text_is_not_waited_for(here, capsys):
     os.mkfifo(here / "pipe.csv")
     (here / "model.pkl").write_bytes(b"\x80\x04\x95")
-    for source, told in (("pipe.csv", "is no plain file"), ("model.pkl", "not UTF-8")):
+    for source, told in (("pipe.csv", "not a regular file"), ("model.pkl", "not UTF-8")):
         assert run(words(source=source)) == 2
         assert told in capsys.readouterr().err
 

@@ -133,7 +133,7 @@ def test_a_llama_like_model_is_one_that_our_engines_run(tmp_path):
 def test_a_model_our_engines_cannot_run_is_said_to_be_one(tmp_path):
     odd = json.loads(HF_LLAMA) | {"hidden_size": 32 * 127}
     _, notes, _ = started_from(tmp_path, "config.json", json.dumps(odd))
-    assert "Parlay's trainer cannot run this model: heads of size 127." in notes
+    assert "Parlay's trainer cannot run this model: the head size is 127." in notes
 
 
 def test_what_cannot_be_measured_is_replaced_by_the_nearest_and_noted(tmp_path):

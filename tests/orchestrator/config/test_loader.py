@@ -145,7 +145,7 @@ def test_accumulation_as_an_axis_frees_the_global_batch(tmp_path: Path):
 @pytest.mark.bad_input(14)
 def test_an_empty_space_is_refused_before_anything_runs(tmp_path: Path):
     spec = loaded(tmp_path, MINIMAL.replace("[1, 2]", "8"))
-    with pytest.raises(InputError, match="world removed 1") as caught:
+    with pytest.raises(InputError, match="world rejected 1") as caught:
         candidates_of(spec)
     (problem,) = caught.value.problems
     assert (problem.file, problem.line, problem.key) == (str(tmp_path / "search.yaml"), 5, "space")

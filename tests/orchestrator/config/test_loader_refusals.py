@@ -294,7 +294,7 @@ def test_a_search_name_outside_its_pattern_is_refused(tmp_path: Path, name: str)
     problem = the_problem(tmp_path, text)
     assert (problem.code, problem.rule) in [
         ("pattern", "1 to 41 of a-z, 0-9 and -, of which the first is no -"),
-        ("control_character", "text is shown in terminals and pages, so it is printable"),
+        ("control_character", "text has only printable characters"),
     ]
 
 

@@ -60,10 +60,10 @@ def test_a_table_that_is_to_be_run_holds_to_every_rule(tmp_path: Path):
     few = {"engine": "torch", "pipeline_parallel": "4", "data_parallel": "1", "micro_batch_size": "256"}
     (tmp_path / "table.csv").write_text(render_table(only({}, few | {"grad_accum_steps": "1"})))
     spec = loaded(tmp_path, TABLE_SEARCH, "launcher={kind: local}")
-    with pytest.raises(InputError, match="no layout of 2 is legal") as caught:
+    with pytest.raises(InputError, match="none of 2 layouts is feasible") as caught:
         candidates_of(spec)
     (problem,) = caught.value.problems
-    assert "nanotron.engine_mismatch removed 1" in problem.message
+    assert "nanotron.engine_mismatch rejected 1" in problem.message
     assert problem.line == 12
 
 

@@ -312,7 +312,7 @@ class TestSearchFile:
 
         monkeypatch.setattr("orchestrator.config.notify_target.uid_as_seen_by", uid_as_seen_by)
         monkeypatch.setattr(os, "geteuid", lambda: us)
-        with pytest.raises(InputError, match="no plain file of your own"):
+        with pytest.raises(InputError, match="not a regular file of your own"):
             webhook_address(hook)
 
     def test_every_place_that_cannot_be_used_is_named(self, tmp_path):
@@ -326,7 +326,7 @@ class TestSearchFile:
 
     def test_a_pipe_is_no_address_and_holds_up_nothing(self, tmp_path):
         os.mkfifo(tmp_path / "pipe", 0o600)
-        with pytest.raises(InputError, match="no plain file"):
+        with pytest.raises(InputError, match="not a regular file"):
             webhook_address(tmp_path / "pipe")
 
     def test_a_program_by_its_path_starts_from_the_files_folder(self, tmp_path):

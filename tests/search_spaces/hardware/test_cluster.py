@@ -114,9 +114,9 @@ def test_a_cluster_file_says_what_ranks_reached():
         (HEAD + NODE + FABRIC + MEASURED.replace("260", "0"), "measured.matmul_tflops.bf16", 7, "more than 0"),
         (HEAD + NODE + FABRIC + MEASURED.replace("1700", "-1"), "measured.memory_gb_per_s", 7, "more than 0"),
         (HEAD + NODE + FABRIC + MEASURED.replace("1700", ".nan"), "measured.memory_gb_per_s", 7, "a finite number"),
-        (HEAD + NODE + FABRIC + MEASURED.replace("bf16", "fp8"), "measured.matmul_tflops.fp8", 7, "known here: fp32"),
+        (HEAD + NODE + FABRIC + MEASURED.replace("bf16", "fp8"), "measured.matmul_tflops.fp8", 7, "known keys: fp32"),
         ("schema: parlay.cluster/2\n" + HEAD + NODE + FABRIC, "schema", 1, "one of parlay.cluster/1"),
-        (HEAD + NODE, "links.fabric", 4, "links of more than one node say what joins the nodes"),
+        (HEAD + NODE, "links.fabric", 4, "links of more than one node include a fabric"),
         (HEAD + FABRIC, "links.domains", 4, "the last domain is a whole node; a node of one GPU has none"),
         (
             HEAD + NODE.replace("num_ranks: 8", "num_ranks: 4") + FABRIC,

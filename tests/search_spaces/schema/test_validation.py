@@ -44,7 +44,7 @@ def test_of_very_many_mistakes_the_first_are_told_and_the_others_counted(monkeyp
         validate(Ship, parse_document(text.encode(), "ship.yaml", Path()))
     *told, last = caught.value.problems
     assert [problem.key for problem in told] == [f"key{n}" for n in range(MAX_PROBLEMS)]
-    assert last.message == f"{5001 - MAX_PROBLEMS} mistakes more"
+    assert last.message == f"{5001 - MAX_PROBLEMS} more mistakes"
     assert last.fix
     assert len(looked_up) == MAX_PROBLEMS
 

@@ -74,7 +74,7 @@ def test_missing_unknown_and_repeated_columns_are_all_named():
     assert (missing.code, missing.key, missing.line) == ("missing_column", "step_time_s", 2)
     assert missing.fix == "add it; parlay export SEARCH writes a table that has them all"
     assert (unknown.code, unknown.fix) == ("unknown_column", "did you mean step_time_s?")
-    with pytest.raises(InputError, match="column zero_stage is there twice\n  fix: take one of the two out"):
+    with pytest.raises(InputError, match="column zero_stage occurs twice\n  fix: remove one of the two"):
         parse_table(table(ROW, columns=[*REQUIRED_COLUMNS, "zero_stage"]), "table.csv")
 
 
@@ -84,7 +84,7 @@ def test_what_is_no_measured_table_is_told_so_once(text: str):
     with pytest.raises(InputError) as caught:
         parse_table(text, "table.csv")
     (problem,) = caught.value.problems
-    assert (problem.code, problem.file, problem.message) == ("missing_column", "table.csv", "is no measured table")
+    assert (problem.code, problem.file, problem.message) == ("missing_column", "table.csv", "is not a measured table")
     assert ", ".join(REQUIRED_COLUMNS) in (problem.rule or "")
     assert "parlay import makes one of other programs' results" in (problem.fix or "")
 
@@ -114,8 +114,8 @@ def test_what_is_no_measured_table_is_told_so_once(text: str):
         ({"num_gpus": "0"}, "num_gpus", "0 with 8 GPUs a node"),
         ({"num_gpus": "4"}, "num_gpus", "is 4, but tensor_parallel 2 x pipeline_parallel 2 x data_parallel 2 = 8"),
         ({"grad_accum_steps": "31"}, "global_batch_size", "grad_accum_steps 31 x data_parallel 2 = 248"),
-        ({"source": "somebody"}, "engine", "cannot be told from the rest"),
-        ({"accelerator": "a40-48gb"}, "precision", "cannot be told from the rest"),
+        ({"source": "somebody"}, "engine", "is missing and cannot be derived"),
+        ({"accelerator": "a40-48gb"}, "precision", "is missing and cannot be derived"),
     ],
 )
 def test_a_bad_row_is_reported_with_its_line_and_the_others_are_read(change, key, words):
@@ -131,7 +131,7 @@ def test_a_bad_row_is_reported_with_its_line_and_the_others_are_read(change, key
 @pytest.mark.bad_input(43)
 def test_a_trial_that_is_there_twice_is_reported():
     (problem,) = parsed(*[ROW | {"search_id": "s-abcdef", "trial": "t0001"}] * 2).problems
-    assert (problem.code, problem.fix) == ("duplicate_trial", "take one of the two rows out")
+    assert (problem.code, problem.fix) == ("duplicate_trial", "remove one of the two rows")
 
 
 @pytest.mark.bad_input(43)
@@ -166,7 +166,7 @@ def test_a_table_may_begin_with_the_mark_that_spreadsheets_write(tmp_path):
 
 @pytest.mark.bad_input(43)
 def test_a_file_that_is_no_table_is_told_what_to_give(tmp_path):
-    with pytest.raises(InputError, match="fix: name a measured table that is there"):
+    with pytest.raises(InputError, match="fix: check the path and its permissions"):
         read_table(tmp_path / "none.csv")
     (tmp_path / "latin.csv").write_bytes(b"problem\n\xe9\n")
     with pytest.raises(InputError, match=r"latin\.csv:2: not UTF-8\n  fix: save it as UTF-8"):

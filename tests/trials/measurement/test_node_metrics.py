@@ -69,7 +69,7 @@ def test_a_whole_line_that_is_no_sample_is_an_error_that_names_the_file(path, li
 def test_a_file_without_an_end_and_a_link_are_not_read(path, tmp_path):
     (tmp_path / "elsewhere").write_bytes(sample_line(SAMPLE))
     path.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ValueError, match="no plain file"):
+    with pytest.raises(ValueError, match="not a regular file"):
         read_samples(path)
     path.unlink()
     with path.open("wb") as stream:

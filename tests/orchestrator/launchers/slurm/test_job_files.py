@@ -60,7 +60,7 @@ def test_what_is_no_shell_file_is_refused(tmp_path, content):
 
 def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "setup.sh")
-    with pytest.raises(InputError, match="no plain file"):
+    with pytest.raises(InputError, match="not a regular file"):
         setup_text(str(tmp_path / "setup.sh"))
 
 
