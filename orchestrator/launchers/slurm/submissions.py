@@ -1,8 +1,8 @@
-"""Exactly once: from an attempt's intent to the one job that is its own, whatever is lost on the way.
+"""Exactly-once submission: each attempt gets one job, whatever fails on the way.
 
-The intent stands in the journal before anything is submitted, and the job's name is the attempt's key. Whenever it is
-not certain whether a submission was accepted, the job is looked for by its name until the settle window is over, and
-only then submitted again. Absent is not done, and unreachable is not gone: both are unknown.
+The intent is in the journal before anything is submitted, and the job's name is the attempt's key. While it is
+uncertain whether a submission was accepted, the job is searched for by its name, and submitted again only after
+CONFIRM_WINDOW_S. A job that is absent from an answer, and a Slurm that does not answer, both mean unknown.
 """
 
 from __future__ import annotations

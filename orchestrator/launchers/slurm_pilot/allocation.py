@@ -1,4 +1,4 @@
-"""One pilot: what is known of it, the job that it is submitted as, and what lies of it in its folder."""
+"""State of one pilot: its job, and the files in its folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trials.trial import FailureReason
 
 @dataclass(frozen=True)
 class PilotRequest:
-    """One pilot to submit, in the place that a LaunchRequest has for an attempt."""
+    """One pilot to submit, used in place of an attempt's LaunchRequest."""
 
     key: str
     folder: AttemptFolder
@@ -39,11 +39,13 @@ class PilotRequest:
 
 @dataclass(eq=False)
 class Pilot:
-    """What is known of one. `status` is what Slurm says of its job, `nodes` and `started_at` what it last said of one
-    that ran; `step_files` are the files of its steps, as last listed. `heartbeat_at` is when its agent last lived
-    (`Slurm.monotonic`), None before it ever was; `hints` is how often its folder told more than Slurm had. `shares` is
-    what attempts pay of it that waited for it in vain, in seconds times nodes by their labels. `startup_timed_out`
-    is set when its agent did not start in time."""
+    """State of one pilot.
+
+    `status` is its job's; `nodes` and `started_at` are the last known ones. `step_files` are the files of its steps, as
+    last listed. `heartbeat_at` is the time of the agent's last heartbeat (`Slurm.monotonic`), None before the first;
+    `hints` counts how often its folder was ahead of Slurm. `shares` are the node-seconds paid by attempts that waited
+    for it and never ran, by label. `startup_timed_out` is set when its agent did not start in time.
+    """
 
     folder: PilotFolder
     plan: PilotPlan
@@ -61,49 +63,48 @@ class Pilot:
     startup_timed_out: bool = False
 
     @property
-    def is_over(self) -> bool:
+    def is_ended(self) -> bool:
         return self.status.liveness is Liveness.ENDED
 
     @property
     def accepts_steps(self) -> bool:
-        """Whether its agent takes steps, as far as is known."""
-        return bool(self.nodes) and self.heartbeat_at is not None and not (self.is_draining or self.is_over)
+        """True if, as far as is known, its agent accepts steps."""
+        return bool(self.nodes) and self.heartbeat_at is not None and not (self.is_draining or self.is_ended)
 
     @property
     def ran_nothing(self) -> bool:
-        """Whether no step was begun in it: then none pays for it, and those do that wait for it."""
+        """True if no step started in it; then the attempts that waited for it pay its cost."""
         return not any(StepFileKind.CLAIMED in step_files for step_files in self.step_files.values())
 
     @property
     def agent_never_started(self) -> bool:
-        """Whether it is over before its agent came to life, and not because nobody wanted it any more."""
-        return self.is_over and self.heartbeat_at is None and not self.is_draining
+        """True if it ended before its agent started, without having been drained."""
+        return self.is_ended and self.heartbeat_at is None and not self.is_draining
 
     @property
-    def ends(self) -> set[str]:
-        """Steps whose end the agent told."""
+    def ended_steps(self) -> set[str]:
+        """Steps whose end the agent reported."""
         return {name for name, step_files in self.step_files.items() if StepFileKind.ENDED in step_files}
 
     @property
-    def live(self) -> set[str]:
-        """Steps that have been asked for and are not over."""
+    def live_steps(self) -> set[str]:
+        """Steps that were requested and have not ended."""
         done = (StepFileKind.ENDED, StepFileKind.WITHDRAWN)
         return {name for name, step_files in self.step_files.items() if not step_files.intersection(done)}
 
     @property
-    def lost(self) -> set[str]:
-        """Steps that were begun and whose end nobody told."""
-        return {name for name in self.live if StepFileKind.CLAIMED in self.step_files[name]}
+    def lost_steps(self) -> set[str]:
+        """Steps that were started and whose end was not reported."""
+        return {name for name in self.live_steps if StepFileKind.CLAIMED in self.step_files[name]}
 
     @property
     def tail_node_s(self) -> float:
-        """What it may hold after its last step, in seconds times nodes."""
+        """Node-seconds that it may hold after its last step."""
         return self.plan.num_nodes * TAIL_S
 
     @property
     def held_node_s(self) -> float | None:
-        """What one that is over held by Slurm's own clock, in seconds times nodes; None where that does not tell, or
-        only of its last run."""
+        """Node-seconds that an ended pilot held by Slurm's clock; None where only its last run is known, or nothing."""
         status = self.status
         if not (status.started and status.is_metered) or status.restart > 0:
             return None if status.started else 0.0
@@ -111,15 +112,15 @@ class Pilot:
         assert status.ended_at is not None, "and an end"
         return self.plan.num_nodes * max(0.0, status.ended_at - status.started_at)
 
-    def rest_node_s(self, ends: Iterable[StepEnd]) -> float:
-        """What it held and none of these steps paid, nor those that waited for it; 0.0 where nobody knows what it
+    def unpaid_node_s(self, ends: Iterable[StepEnd]) -> float:
+        """Return the node-seconds held and paid neither by these steps nor by `shares`; 0.0 where it is unknown what it
         held."""
         paid = sum(end.node_s for end in ends) + sum(self.shares.values())
         return max(0.0, (self.held_node_s or 0.0) - paid)
 
 
 def pilot_job(request: PilotRequest, options: JobOptions) -> JobRequest:
-    """The pilot's own job: its agent is one process, the ranks come in steps."""
+    """Return the pilot's job: one process, its agent, which starts the ranks in steps."""
     plan, path = request.plan, request.folder.path.absolute()
     return JobRequest(
         name=request.key,
@@ -135,14 +136,15 @@ def pilot_job(request: PilotRequest, options: JobOptions) -> JobRequest:
 
 
 def write_pilot_files(job: JobRequest) -> None:
-    """The pilot's script, and the setup file that it sources; ExternalError as `write_job_files`."""
+    """Write the pilot's script and a copy of its setup file; ExternalError as `write_job_files`."""
     write_setup_copy(job)
     write_text(job.script, render_pilot_script(job))
 
 
 def startup_timeout_reason(pilot: Pilot) -> str:
+    """Say that the agent did not start in time, and where its log is."""
     log = pilot.folder.path / "job.log"
-    return f"its agent did not come to life within {plural(round(STARTUP_S / 60), 'minute')}: see {log}"
+    return f"its agent did not start within {plural(round(STARTUP_S / 60), 'minute')}: see {log}"
 
 
 def pilot_request(pilot: Pilot) -> PilotRequest:
@@ -150,7 +152,8 @@ def pilot_request(pilot: Pilot) -> PilotRequest:
 
 
 def read_pilot_folder(folder: PilotFolder) -> tuple[dict[str, set[StepFileKind]], float | None, bool]:
-    """The steps' files, when the agent last gave a sign of life (its file system's clock), whether it takes no more."""
+    """Return the steps' files, the agent's last heartbeat (by the file system's clock), and whether it is closed to
+    steps."""
     try:
         heartbeat = folder.heartbeat.stat().st_mtime
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Pilots: batch jobs that hold nodes for a search's steps. Each is submitted exactly once, as an attempt's job is.
+"""Pilots of a search: batch jobs that hold nodes for steps, each submitted exactly once, as an attempt's job is.
 
-A pilot's intent, pilot.json, lies in its folder before Slurm is asked for it, and its job's name is its own. So the
-next driver finds all of them, and what they cost that no step has paid yet.
+A pilot's intent, pilot.json, is in its folder before it is submitted, and its job has its own name. So the next driver
+finds all pilots, and their cost that no step has paid yet.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from trials.files.text import plural
 from trials.pilot.files import PILOT_SCHEMA, PilotFolder, PilotPlan, read, write
 
 SILENT_S = 60.0
-"""An agent that has left no sign of life for so long is not waited for any more."""
+"""An agent without a heartbeat for so long counts as unresponsive."""
 
 CLOSE_WAIT_S = 5.0
-"""How long an agent that was let go has for its end before its pilot is cancelled."""
+"""Time for the agent of a draining pilot to end before the pilot is cancelled."""
 
 _RELEASE_WAIT_S = 60.0
-"""After that a search ends although Slurm has not said that its pilots have."""
+"""After that a search ends although Slurm has not reported the end of its pilots."""
 
 _HINT_S = 0.5
 
@@ -59,7 +59,7 @@ _NEVER_SUBMITTED = "it was never submitted"
 
 
 class PilotPool:
-    """The pilots of the one search whose folder `open` is told of; `known` are all of them, in order."""
+    """Pilots of the one search whose folder was loaded; `pilots` are all of them, in order."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class PilotPool:
         note: Callable[[str], None],
         handover: HandoverFile,
     ):
-        self.known: list[Pilot] = []
+        self.pilots: list[Pilot] = []
         self._slurm = slurm
         self._options = options
         self._rules = rules
@@ -89,24 +89,25 @@ class PilotPool:
 
     # -- those of an earlier driver
 
-    def open(self, search: SearchFolder) -> bool:
-        """Take over what lies there; done once, and False after that. Raises OSError where it cannot be read."""
+    def load(self, search: SearchFolder) -> bool:
+        """Load the pilots of the search from its folder, once; False after that. Raises OSError where it cannot be
+        read."""
         if self._search is not None:
             return False
         paths = sorted(path for path in search.pilots.glob("p*") if path.is_dir()) if search.pilots.exists() else []
-        self.known = [pilot for path in paths if (pilot := self._found(search, PilotFolder(path))) is not None]
-        alive = [pilot for pilot in self.known if not pilot.is_over]
+        self.pilots = [pilot for path in paths if (pilot := self._read_pilot(search, PilotFolder(path))) is not None]
+        alive = [pilot for pilot in self.pilots if not pilot.is_ended]
         adopted = self._submissions.adopt({pilot.key: pilot_request(pilot) for pilot in alive})
         for pilot in alive:
             pilot.job_id = adopted.get(pilot.key)
-            self._remember_job(pilot)
-            self._list(pilot)
+            self._save_job_id(pilot)
+            self._read_folder(pilot)
         self._search = search
         self.refresh()
         return True
 
-    def _found(self, search: SearchFolder, folder: PilotFolder) -> Pilot | None:
-        """None for one that nobody asked Slurm for."""
+    def _read_pilot(self, search: SearchFolder, folder: PilotFolder) -> Pilot | None:
+        """Return the pilot in this folder; None if it was never submitted."""
         try:
             plan, job, over, shares = folder.read_plan(), read(folder.job), read(folder.job_end), read(folder.shares)
         except (ValueError, TypeError):
@@ -118,38 +119,38 @@ class PilotPool:
         pilot.shares = {} if shares is None else shares["node_s"]
         if over is not None:
             pilot.status = status_from_json(over)
-            self._list(pilot)
+            self._read_folder(pilot)
         return pilot
 
     # -- watching
 
     def refresh(self) -> None:
-        """Take what Slurm says of their jobs and what lies in their folders."""
-        alive = [pilot for pilot in self.known if not pilot.is_over]
+        """Update all pilots from Slurm and from their folders."""
+        alive = [pilot for pilot in self.pilots if not pilot.is_ended]
         statuses = self._monitor.poll([pilot.key for pilot in alive if pilot.job_id is not None])
         for pilot in alive:
-            self._find(pilot)
+            self._find_job_id(pilot)
             pilot.status = statuses.get(pilot.key, pilot.status)
             if pilot.status.started and pilot.status.nodes:
                 pilot.nodes, pilot.started_at = pilot.status.nodes, pilot.status.started_at
             with suppress(OSError):
-                self._list(pilot)
+                self._read_folder(pilot)
                 self._cancel_unstarted(pilot)
             self._poll_on_hint(pilot)
-            if pilot.is_over:
+            if pilot.is_ended:
                 self._record_end(pilot)
 
-    def _find(self, pilot: Pilot) -> None:
-        """Take the id of one whose submission nobody answered, once Slurm shows it."""
+    def _find_job_id(self, pilot: Pilot) -> None:
+        """Set the id of a pilot whose submission was not answered, once Slurm lists it."""
         tracked = self._submissions.tracked.get(pilot.key)
         job = None if tracked is None or pilot.job_id is not None else self._submissions.job_of(tracked)
         if job is not None:
             pilot.job_id = job.job_id
             with suppress(OSError):
-                self._remember_job(pilot)
+                self._save_job_id(pilot)
 
-    def _list(self, pilot: Pilot) -> None:
-        """Raises OSError where the folder cannot be read, or not in time."""
+    def _read_folder(self, pilot: Pilot) -> None:
+        """Update from the pilot's folder. Raises OSError where it cannot be read, or not in time."""
         step_files, heartbeat, is_closed = self._folders.call(
             str(pilot.folder.path), lambda: read_pilot_folder(pilot.folder)
         )
@@ -159,15 +160,17 @@ class PilotPool:
             pilot.heartbeat, pilot.heartbeat_at = heartbeat, self._slurm.monotonic()
 
     def _poll_on_hint(self, pilot: Pilot) -> None:
-        """Ask Slurm soon where the folder tells that the job has started, or is about to end: each once."""
-        hints = (pilot.heartbeat_at is not None) + (pilot.is_draining and not pilot.live)
+        """Query Slurm soon, once each, when the folder shows that the job has started or is about to end."""
+        hints = (pilot.heartbeat_at is not None) + (pilot.is_draining and not pilot.live_steps)
         if hints > pilot.hints:
             pilot.hints = hints
             self._queries.refresh_in(_HINT_S)
 
     def _cancel_unstarted(self, pilot: Pilot) -> None:
-        """Cancel a pilot whose agent hangs at its start: it would hold its nodes up to its own limit."""
-        is_awaited = bool(pilot.nodes) and pilot.heartbeat_at is None and not (pilot.is_over or pilot.startup_timed_out)
+        """Cancel a pilot whose agent hangs at its start: it would hold its nodes until its limit."""
+        is_awaited = (
+            bool(pilot.nodes) and pilot.heartbeat_at is None and not (pilot.is_ended or pilot.startup_timed_out)
+        )
         if pilot.started_at is None or not is_awaited or self._slurm.now() - pilot.started_at <= STARTUP_S:
             return
         if not self.cancel([pilot]):  # else it is tried again at the next look
@@ -180,30 +183,30 @@ class PilotPool:
         if pilot.status.failed and not (pilot.is_draining or pilot.startup_timed_out):
             self._note(f"pilot {pilot.folder.name} has ended: {pilot.status.detail}")
 
-    def is_silent(self, pilot: Pilot) -> bool:
-        """Whether its agent has shown no sign of life for long, although its job runs."""
+    def is_unresponsive(self, pilot: Pilot) -> bool:
+        """True if its agent has not had a heartbeat for long, although its job runs."""
         return pilot.heartbeat_at is None or self._slurm.monotonic() - pilot.heartbeat_at > SILENT_S
 
     # -- the next one
 
     def submit(self, request: LaunchRequest) -> Pilot:
-        """A pilot in which this attempt can run; raises as `Launcher.launch` does. One whose submission is not settled
-        is gone on with."""
-        pilot = next((p for p in self.known if p.job_id is None and not p.is_over), None) or self._intend(request)
+        """Return a pilot in which this attempt can run; raises as `Launcher.launch`. An unconfirmed submission is
+        continued."""
+        pilot = next((p for p in self.pilots if p.job_id is None and not p.is_ended), None) or self._create(request)
         try:
             pilot.job_id = self._submissions.launch(pilot_request(pilot))
         except LaunchRefused:
             pilot.status = LaunchStatus(Liveness.ENDED, detail=_NEVER_SUBMITTED)
             self._record_end(pilot)
             raise
-        self._remember_job(pilot)
+        self._save_job_id(pilot)
         size = f"{plural(pilot.plan.num_nodes, 'node')} for {plural(limit_min(pilot.plan.time_limit_s), 'minute')}"
         self._note(f"pilot {pilot.folder.name} is Slurm job {pilot.job_id}: {size}")
         return pilot
 
-    def _intend(self, request: LaunchRequest) -> Pilot:
+    def _create(self, request: LaunchRequest) -> Pilot:
         assert self._search is not None, "opened before anything is launched"
-        name = f"p{1 + max((int(pilot.folder.name[1:]) for pilot in self.known), default=0):04d}"
+        name = f"p{1 + max((int(pilot.folder.name[1:]) for pilot in self.pilots), default=0):04d}"
         folder = PilotFolder(self._search.pilots / name)
         plan = PilotPlan(
             num_nodes=self._rules.num_nodes,
@@ -218,11 +221,11 @@ class PilotPool:
         folder.steps.mkdir(parents=True, exist_ok=True, mode=0o700)
         write(folder.plan, plan)
         pilot = Pilot(folder, plan, f"{self._search.search_id}.{name}")
-        self.known.append(pilot)
+        self.pilots.append(pilot)
         return pilot
 
     def _time_limit_s(self, request: LaunchRequest, folder: PilotFolder) -> float:
-        """As planned, or the longest half, quarter and so on of it that Slurm would take."""
+        """Return the planned time, or the longest half, quarter and so on of it that Slurm would accept."""
         work = self._work_left()
         if work.node_hours is not None:  # what is in no book yet is spent all the same
             work = replace(work, node_hours=max(0.0, work.node_hours - self.unbooked_node_s() / 3600))
@@ -244,59 +247,64 @@ class PilotPool:
         try:
             return self._slurm.test(job).status is not SubmitStatus.REFUSED
         except SlurmUnreachable as error:
-            raise LaunchPostponed(f"no pilot just now: {error}") from error
+            raise LaunchPostponed(f"no pilot can be submitted at present: {error}") from error
 
     def _python(self, request: LaunchRequest) -> str:
-        """The agent runs on the node itself, where a Python inside a container is not at hand, and a site's own may be
-        too old: this one is what jobs of drivers take as well."""
+        """Return the agent's interpreter. It runs on the node, outside of a container, where the site's Python may be
+        too old."""
         return request.python if self._options.container is None else sys.executable
 
-    def _remember_job(self, pilot: Pilot) -> None:
+    def _save_job_id(self, pilot: Pilot) -> None:
         if pilot.job_id is not None and not pilot.folder.job.exists():
             write_json(pilot.folder.job, {"schema": PILOT_SCHEMA, "job_id": pilot.job_id})
 
     def unbooked_node_s(self) -> float:
-        """What pilots hold that no attempt pays for and that is in no book yet, in seconds times nodes: of those that
-        live, their tails. One in which nothing was begun is paid for by those that wait for it."""
-        booked = self._work_left().booked
-        unbooked = [pilot for pilot in self.known if pilot.folder.name not in booked]
-        over = sum(self.rest_node_s(pilot) for pilot in unbooked if pilot.is_over and not pilot.lost)
-        return over + sum(pilot.tail_node_s for pilot in unbooked if not (pilot.is_over or pilot.ran_nothing))
+        """Return node-seconds of pilots that no attempt pays for and that are not booked yet; of live pilots, their
+        tails.
 
-    def rest_node_s(self, pilot: Pilot) -> float:
-        """What the pilot held and none of its steps paid that told their end. Steps that are lost with it pay that."""
+        A pilot that ran nothing is paid for by the attempts that wait for it.
+        """
+        booked = self._work_left().booked
+        unbooked = [pilot for pilot in self.pilots if pilot.folder.name not in booked]
+        over = sum(self.unpaid_node_s(pilot) for pilot in unbooked if pilot.is_ended and not pilot.lost_steps)
+        return over + sum(pilot.tail_node_s for pilot in unbooked if not (pilot.is_ended or pilot.ran_nothing))
+
+    def unpaid_node_s(self, pilot: Pilot) -> float:
+        """Return the node-seconds that steps with a reported end have not paid; lost steps pay them."""
         ends = []
-        for name in pilot.ends:
+        for name in pilot.ended_steps:
             with suppress(OSError, ValueError, TypeError):
                 ends.append(pilot.folder.end(name))
-        return pilot.rest_node_s(ends)
+        return pilot.unpaid_node_s(ends)
 
     def share_cost(self, pilot: Pilot, labels: Iterable[str]) -> None:
-        """Let these attempts, which waited for it in vain, share what nobody has paid of it; each pays its
-        `pilot.shares` from then on. Written down first: a driver that dies now is followed by one that knows. Raises
-        OSError."""
+        """Split the unpaid cost among these attempts, which waited for it and never ran; they are then in
+        `pilot.shares`.
+
+        Written to its folder first, so that the next driver knows after a crash. Raises OSError.
+        """
         new = [label for label in labels if label not in pilot.shares]
         if not new:
             return
-        share = 0.0 if self._is_booked(pilot) else self.rest_node_s(pilot) / len(new)
+        share = 0.0 if self._is_booked(pilot) else self.unpaid_node_s(pilot) / len(new)
         shares = {**pilot.shares, **dict.fromkeys(new, share)}
         work = partial(write_json, pilot.folder.shares, {"schema": PILOT_SCHEMA, "node_s": shares})
         self._folders.call(str(pilot.folder.path), work)
         pilot.shares = shares
 
     def is_paid(self, pilot: Pilot) -> bool:
-        """Whether somebody pays for one in which nothing was begun."""
+        """True if the cost of a pilot that ran nothing is paid."""
         return bool(pilot.shares) or self._is_booked(pilot)
 
     def _is_booked(self, pilot: Pilot) -> bool:
         return pilot.folder.name in self._work_left().booked
 
     def ended(self) -> list[EndedPilot]:
-        """Those that held nodes and are over; where the others were given up, these too, as far as they are known."""
-        over = [pilot for pilot in self.known if pilot.job_id is not None and (pilot.is_over or self._has_given_up)]
+        """Return the ended pilots that held nodes; after the wait in `release` also those whose end was not seen."""
+        over = [pilot for pilot in self.pilots if pilot.job_id is not None and (pilot.is_ended or self._has_given_up)]
         return [
             EndedPilot(
-                pilot.folder.name, pilot.job_id or "", pilot.held_node_s if pilot.is_over else None, pilot.tail_node_s
+                pilot.folder.name, pilot.job_id or "", pilot.held_node_s if pilot.is_ended else None, pilot.tail_node_s
             )
             for pilot in over
             if pilot.status.started or pilot.nodes
@@ -305,9 +313,9 @@ class PilotPool:
     # -- the end of one
 
     def drain(self, pilot: Pilot) -> set[str]:
-        """It takes no more steps, and ends once it has none; one that has not started yet is cancelled, and its id told
-        where it may live on."""
-        if pilot.is_over:
+        """Let it accept no more steps and end after its last; cancel one that has not started. Return ids of jobs that
+        may live."""
+        if pilot.is_ended:
             return set()
         pilot.is_draining = True
         with suppress(OSError):
@@ -315,10 +323,9 @@ class PilotPool:
         return set() if pilot.nodes else self.cancel([pilot])
 
     def release(self) -> bool:
-        """As `Launcher.release`. An agent that lives ends within a second; one that does not is cancelled, as a pilot
-        that waits is."""
+        """Release all pilots, as `Launcher.release`. A live agent ends within a second; other pilots are cancelled."""
         self.refresh()
-        left = [pilot for pilot in self.known if self._may_live(pilot)]
+        left = [pilot for pilot in self.pilots if self._may_live(pilot)]
         now = self._slurm.monotonic()
         self._releasing_since = now if self._releasing_since is None else self._releasing_since
         for pilot in left:
@@ -331,13 +338,13 @@ class PilotPool:
         return not left or self._has_given_up
 
     def _may_live(self, pilot: Pilot) -> bool:
-        """Whether it is not over, as far as is known, and was perhaps submitted."""
+        """True if it has not ended, as far as is known, and may have been submitted."""
         tracked = self._submissions.tracked.get(pilot.key)
         is_in_doubt = tracked is not None and tracked.unconfirmed_since is not None
-        return not pilot.is_over and (pilot.job_id is not None or is_in_doubt)
+        return not pilot.is_ended and (pilot.job_id is not None or is_in_doubt)
 
     def cancel(self, pilots: Iterable[Pilot]) -> set[str]:
-        """End their jobs, with everything in them; ids of those that may live on."""
+        """Cancel their jobs with all steps; return ids of those that may still be alive."""
         tracked = [t for pilot in pilots if (t := self._submissions.tracked.get(pilot.key)) is not None]
         for one in tracked:
             one.cancelled = True
@@ -350,9 +357,9 @@ class PilotPool:
         return self._submissions.cancel(jobs) if jobs else set()
 
     def may_be_submitted(self, pilot: Pilot) -> bool:
-        """Whether nobody can tell just now if it was ever submitted."""
-        return pilot.job_id is None and not pilot.is_over and self._queries.answer is None
+        """True while it is unknown whether it was submitted."""
+        return pilot.job_id is None and not pilot.is_ended and self._queries.answer is None
 
     def save(self) -> None:
-        """Tell the next driver what is known."""
+        """Save the state for the next driver."""
         self._submissions.save()

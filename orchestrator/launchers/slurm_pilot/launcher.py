@@ -1,8 +1,8 @@
-"""SlurmPilotLauncher: attempts are job steps, side by side in an allocation of the search's own, the pilot.
+"""Slurm pilot launcher: attempts are concurrent job steps in allocations of the search, its pilots.
 
-The nodes are waited for once, and layouts are compared on the same ones. Pilots are in allocations.py, how large
-they are and who runs where in sizing.py, steps in step_monitor.py, and what became of them in
-step_status.py; what runs inside the allocation, and goes on without a driver, is trials/pilot.
+Nodes are waited for once, and layouts are compared on the same nodes. Pilots are in allocations.py, their size and the
+choice of nodes in sizing.py, steps in step_monitor.py and their status in step_status.py. The agent inside the
+allocation, which goes on without a driver, is trials/pilot.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ _LOOK_S = 0.2
 
 
 class SlurmPilotLauncher(Launcher):
-    """Submits pilots of these `rules` to `slurm` with the user's `options`, and hands attempts to them.
+    """Submits pilots of these `rules` to `slurm` with the user's `options`, and runs attempts in them.
 
-    `work_left` is what the search may still do, by which the next pilot's time is planned. The other arguments are
-    those of SlurmLauncher.
+    `work_left` returns the search's remaining work, from which the next pilot's time is planned. The other arguments
+    are those of SlurmLauncher.
     """
 
     name = "slurm_pilot"
@@ -81,33 +81,33 @@ class SlurmPilotLauncher(Launcher):
         queries = SlurmQueries(slurm, backoff, jobs)
         self.iteration_interval_s = queries.iteration_interval_s(self.iteration_interval_s)
         handover_file = HandoverFile(handover, slurm.monotonic, slurm.now)
-        self._pilots = PilotPool(slurm, options, rules, queries, work_left, note, handover_file)
+        self._pool = PilotPool(slurm, options, rules, queries, work_left, note, handover_file)
         self._steps: dict[str, Step] = {}
-        self._monitor = StepMonitor(slurm, self._pilots, rules, note)
+        self._monitor = StepMonitor(slurm, self._pool, rules, note)
 
     # -- launching
 
     def _launch(self, request: LaunchRequest) -> str | None:
-        """The id of the job in which the attempt will be a step."""
+        """Return the id of the job in which the attempt will be a step."""
         if request.key in self._steps:
             raise ValueError(f"{request.key} was launched before")
         self._open(_search_of(request))
-        pilot = self._pilot_for(request) or self._pilots.submit(request)
+        pilot = self._pilot_for(request) or self._pool.submit(request)
         self._steps[request.key] = Step(request, waits_for=pilot)
         return pilot.job_id
 
     def adopt(self, requests: Mapping[str, LaunchRequest]) -> dict[str, str]:
-        """Steps are found by their files, whoever asked for them; those that waited for room wait on."""
+        """Find steps by their files, whichever driver submitted them; attempts that waited for room wait on."""
         adopted: dict[str, str] = {}
         for key, request in requests.items():
             self._open(_search_of(request))
-            handed_to = [p for p in self._pilots.known if request.label in p.live | p.ends]
+            submitted_to = [p for p in self._pool.pilots if request.label in p.live_steps | p.ended_steps]
             waits_for = self._adopted_pilot(request)
-            if not handed_to and waits_for is None and request.job_id is None:
+            if not submitted_to and waits_for is None and request.job_id is None:
                 continue
             step = self._steps[key] = Step(request, waits_for=waits_for)
-            if handed_to:
-                step.pilot = handed_to[-1]
+            if submitted_to:
+                step.pilot = submitted_to[-1]
                 step.nodes = self._monitor.request_in(step.pilot, request.label).nodes
                 self._monitor.read(step)
             pilot = step.pilot or waits_for
@@ -115,26 +115,31 @@ class SlurmPilotLauncher(Launcher):
         return adopted
 
     def _adopted_pilot(self, request: LaunchRequest) -> Pilot | None:
-        """The pilot with which an earlier driver let it end, or of which it told it, or which it perhaps asked for on
-        its behalf and could not say so any more: who else would pay for that?"""
-        known = [pilot for pilot in self._pilots.known if request.label in pilot.shares]
+        """Return the pilot whose cost this attempt has to share, by the record of an earlier driver.
+
+        Either the attempt is in its shares, or it was launched for it, or the pilot ran nothing and may have been
+        submitted for this attempt by a driver that could not record that.
+        """
+        known = [pilot for pilot in self._pool.pilots if request.label in pilot.shares]
         if request.job_id is not None:
-            known += [pilot for pilot in self._pilots.known if pilot.job_id == request.job_id]
+            known += [pilot for pilot in self._pool.pilots if pilot.job_id == request.job_id]
         elif may_exist(request.folder.spec):  # without it nothing was asked for
-            unpaid = (p for p in self._pilots.known if p.ran_nothing and not self._pilots.is_paid(p))
+            unpaid = (p for p in self._pool.pilots if p.ran_nothing and not self._pool.is_paid(p))
             known += [pilot for pilot in unpaid if pilot.job_id is not None]
         return next(iter(known), None)
 
     def _open(self, search: SearchFolder) -> None:
-        if self._pilots.open(search):
-            for pilot in self._pilots.known:
-                self._monitor.take_over(pilot, search)
+        if self._pool.load(search):
+            for pilot in self._pool.pilots:
+                self._monitor.adopt_suspects(pilot, search)
 
     def _pilot_for(self, request: LaunchRequest) -> Pilot | None:
-        """The first pilot in which it can run, now or later. One that runs and can not take it is let go: those that
-        follow are as large, and the next pilot takes them as well."""
-        for pilot in self._pilots.known:
-            if pilot.is_over or pilot.is_draining or pilot.job_id is None:
+        """Return the first pilot in which it can run, now or later; drain running ones in which it cannot.
+
+        Attempts that follow are as large, and the next pilot runs them as well.
+        """
+        for pilot in self._pool.pilots:
+            if pilot.is_ended or pilot.is_draining or pilot.job_id is None:
                 continue
             if self._has_room(pilot, request):
                 return pilot
@@ -142,23 +147,24 @@ class SlurmPilotLauncher(Launcher):
         return None
 
     def _drain_or_cancel(self, pilot: Pilot) -> None:
-        """It takes no more steps. Where it has none its job is cancelled, since its agent may not live yet."""
-        self._pilots.drain(pilot)
-        if pilot.nodes and pilot.ran_nothing and not pilot.live:
-            self._pilots.cancel([pilot])
+        """Drain the pilot; cancel its job if it has no steps, since its agent may not be alive yet."""
+        self._pool.drain(pilot)
+        if pilot.nodes and pilot.ran_nothing and not pilot.live_steps:
+            self._pool.cancel([pilot])
 
     def _has_room(self, pilot: Pilot, request: LaunchRequest) -> bool:
-        """Whether the attempt's limit ends before the pilot's, on nodes that it may have."""
+        """True if the attempt's limit ends before the pilot's, on nodes that it may use."""
         left_s = pilot.plan.time_limit_s
         if pilot.started_at is not None:
             left_s -= self._slurm.now() - pilot.started_at
-        avoided = _avoided(pilot, request)
+        avoided = _avoided_nodes(pilot, request)
         num_usable = sum(node not in avoided for node in pilot.nodes) if pilot.nodes else pilot.plan.num_nodes
         return left_s >= request.time_limit_s + ROOM_S and num_usable >= request.spec.num_nodes
 
     def _assign_steps(self) -> None:
-        """Hand those that wait to their pilots, in their order: one that needs many nodes is not overtaken for ever."""
-        waiting = [s for s in self._steps.values() if s.pilot is None and not (s.is_over or s.cancelled)]
+        """Submit waiting attempts to their pilots in order, so that one that needs many nodes is not overtaken for
+        ever."""
+        waiting = [s for s in self._steps.values() if s.pilot is None and not (s.is_ended or s.cancelled)]
         unused = [step for step in waiting if step.waits_for is not None and self._was_unused(step.waits_for)]
         self._end_unused(unused)
         full: set[str] = set()
@@ -174,13 +180,15 @@ class SlurmPilotLauncher(Launcher):
                 step.status = LaunchStatus(Liveness.ALIVE, detail=str(error))
 
     def _end_unused(self, steps: Collection[Step]) -> None:
-        """Attempts that waited for a pilot which is over before anything was begun in it end, and pay what it held. The
-        next attempt of their trials has a reservation of its own for the next pilot."""
-        for pilot in self._pilots.known:
+        """End attempts whose pilot ended before any step started in it; they pay what it held.
+
+        The next attempt of their trials has a reservation of its own for the next pilot.
+        """
+        for pilot in self._pool.pilots:
             if not (those := [step for step in steps if step.waits_for is pilot]):
                 continue
             try:
-                self._pilots.share_cost(pilot, [step.request.label for step in those])
+                self._pool.share_cost(pilot, [step.request.label for step in those])
             except OSError as error:
                 for step in those:
                     step.status = LaunchStatus(Liveness.ALIVE, detail=str(error), job_id=pilot.job_id)
@@ -189,47 +197,51 @@ class SlurmPilotLauncher(Launcher):
                 step.status = unused_pilot_status(pilot, pilot.shares[step.request.label])
 
     def _was_unused(self, pilot: Pilot) -> bool:
-        """Whether those that wait for it end with it. One that never had nodes, and was let go, cost nobody a thing."""
-        if not (pilot.is_over and pilot.ran_nothing):
+        """True if attempts that wait for the pilot end with it. One that was drained before it had nodes cost
+        nothing."""
+        if not (pilot.is_ended and pilot.ran_nothing):
             return False
-        return pilot.agent_never_started or bool(pilot.shares) or self._pilots.rest_node_s(pilot) > 0.0
+        return pilot.agent_never_started or bool(pilot.shares) or self._pool.unpaid_node_s(pilot) > 0.0
 
     def _pilot_of(self, step: Step) -> Pilot:
-        """The pilot that it waits for from now on; raises as `Launcher.launch` does."""
+        """Return the pilot that the attempt waits for from now on; raises as `Launcher.launch`."""
         if (pilot := self._draining_pilot(step)) is not None:
             return pilot
         found = self._pilot_for(step.request)  # which may let go the one that it waits for
-        return found or self._draining_pilot(step) or self._pilots.submit(step.request)
+        return found or self._draining_pilot(step) or self._pool.submit(step.request)
 
     def _draining_pilot(self, step: Step) -> Pilot | None:
-        """The pilot it waits for, where that takes no more steps and nothing was begun in it: its end, which tells what
-        is to be paid, is waited for before another is asked for."""
+        """Return the pilot it waits for while that is draining and has run nothing.
+
+        Its end determines its cost and is waited for before another pilot is submitted.
+        """
         pilot = step.waits_for
-        if pilot is None or pilot.is_over or pilot.job_id is None or not (pilot.is_draining and pilot.ran_nothing):
+        if pilot is None or pilot.is_ended or pilot.job_id is None or not (pilot.is_draining and pilot.ran_nothing):
             return None
         if not pilot.nodes:
-            self._pilots.drain(pilot)  # once more, should Slurm not have heard it
+            self._pool.drain(pilot)  # once more, should Slurm not have heard it
         return pilot
 
     def _wait_reason(self, pilot: Pilot) -> str | None:
         if pilot.is_draining:
-            return f"pilot {pilot.folder.name} ends first"
+            return f"waiting for pilot {pilot.folder.name} to end"
         if not pilot.nodes:
             return pilot.status.detail
         if pilot.heartbeat_at is None and self._slurm.now() - (pilot.started_at or self._slurm.now()) > SLOW_START_S:
-            return (
-                f"pilot {pilot.folder.name} runs, and its agent does not come to life: see {pilot.folder.path}/job.log"
-            )
+            return f"pilot {pilot.folder.name} runs, but its agent has not started: see {pilot.folder.path}/job.log"
         return "Resources"
 
     def _submit_step(self, step: Step, pilot: Pilot) -> bool:
-        """False where too few nodes are free just now."""
+        """Submit the step to its pilot; False where too few nodes are free."""
         request, label = step.request, step.request.label
         busy = {
-            node for other in self._steps.values() if other.pilot is pilot and not other.is_over for node in other.nodes
+            node
+            for other in self._steps.values()
+            if other.pilot is pilot and not other.is_ended
+            for node in other.nodes
         }
         busy |= self._nodes_of_unknown_steps(pilot)
-        avoided = _avoided(pilot, request)
+        avoided = _avoided_nodes(pilot, request)
         nodes = choose_nodes(pilot.nodes, request.spec.num_nodes, busy, avoided, self._monitor.suspects)
         if nodes is None:
             return False
@@ -251,9 +263,9 @@ class SlurmPilotLauncher(Launcher):
         return True
 
     def _nodes_of_unknown_steps(self, pilot: Pilot) -> set[str]:
-        """Nodes of steps in this pilot that this driver does not know: an earlier one gave them up in vain."""
+        """Return nodes of the pilot's steps that this driver does not know: an earlier one failed to end them."""
         known = {step.request.label for step in self._steps.values()}
-        return {node for label in pilot.live - known for node in self._monitor.request_in(pilot, label).nodes}
+        return {node for label in pilot.live_steps - known for node in self._monitor.request_in(pilot, label).nodes}
 
     # -- watching
 
@@ -264,9 +276,9 @@ class SlurmPilotLauncher(Launcher):
         return {key: self._steps[key].status if key in self._steps else LaunchStatus(Liveness.UNKNOWN) for key in keys}
 
     def _refresh(self) -> None:
-        self._pilots.refresh()
+        self._pool.refresh()
         for step in self._steps.values():
-            if not step.is_over:
+            if not step.is_ended:
                 self._monitor.read(step)
 
     # -- ending
@@ -279,20 +291,20 @@ class SlurmPilotLauncher(Launcher):
         self._drain_unwanted()
         self._end_unstarted()
         deadline = self._slurm.monotonic() + _CANCEL_WAIT_S
-        while left := {key for key, step in wanted.items() if not step.is_over}:
+        while left := {key for key, step in wanted.items() if not step.is_ended}:
             self._refresh()
             self._end_unstarted()
             if self._slurm.monotonic() >= deadline:
                 break
-            if any(not wanted[key].is_over for key in left):
+            if any(not wanted[key].is_ended for key in left):
                 self._sleep(_LOOK_S)
-        self._cancel_silent([wanted[key] for key in left])
+        self._cancel_unresponsive([wanted[key] for key in left])
         return left
 
     def _request_cancel(self, step: Step) -> None:
-        """What no agent has claimed never runs; of the rest the agent is told."""
+        """Withdraw a step that no agent has claimed; request the cancellation of a claimed one."""
         pilot, label = step.pilot, step.request.label
-        if pilot is None or step.is_over:
+        if pilot is None or step.is_ended:
             return
         with suppress(OSError):
             if self._monitor.with_timeout(pilot, partial(pilot.folder.take, label, StepFileKind.WITHDRAWN)):
@@ -302,57 +314,61 @@ class SlurmPilotLauncher(Launcher):
                 self._monitor.with_timeout(pilot, pilot.folder.step_file(label, StepFileKind.CANCEL).touch)
 
     def _drain_unwanted(self) -> None:
-        """Pilots that have begun nothing, and that nobody waits for any more: no step would pay what they hold."""
-        for pilot in self._pilots.known:
+        """Drain pilots that ran nothing and that no attempt waits for: no step would pay what they hold."""
+        for pilot in self._pool.pilots:
             if (
                 pilot.job_id is not None
-                and not pilot.is_over
+                and not pilot.is_ended
                 and self._unstarted(pilot)
                 and self._has_no_waiters(pilot)
             ):
                 self._drain_or_cancel(pilot)
 
     def _end_unstarted(self) -> None:
-        """Cancelled attempts that no agent has begun end, but those that were the last to want their pilot: it is over
-        first, and they share what it held."""
+        """End cancelled attempts that no agent has started.
+
+        Those that were the last to wait for a pilot end after it, and share what it held.
+        """
         for step in self._unstarted(None):
             step.status = never_started_status(step.status.job_id)
-        for pilot in self._pilots.known:
+        for pilot in self._pool.pilots:
             steps = self._unstarted(pilot)
             if not steps or pilot.job_id is None or not self._has_no_waiters(pilot):
                 for step in steps:
                     step.status = never_started_status(pilot.job_id)
-            elif pilot.is_over:
+            elif pilot.is_ended:
                 with suppress(OSError):  # tried again with the next look
-                    self._pilots.share_cost(pilot, [step.request.label for step in steps])
+                    self._pool.share_cost(pilot, [step.request.label for step in steps])
                     for step in steps:
                         share = pilot.shares[step.request.label]
                         step.status = replace(never_started_status(pilot.job_id), twin_node_s=share)
 
     def _unstarted(self, pilot: Pilot | None) -> list[Step]:
-        """Cancelled attempts that wait for this pilot, or for none."""
-        steps = (step for step in self._steps.values() if step.cancelled and step.pilot is None and not step.is_over)
+        """Return cancelled attempts that wait for this pilot, or for none."""
+        steps = (step for step in self._steps.values() if step.cancelled and step.pilot is None and not step.is_ended)
         return [step for step in steps if step.waits_for is pilot]
 
     def _has_no_waiters(self, pilot: Pilot) -> bool:
-        wanting = (step for step in self._steps.values() if not (step.is_over or step.cancelled))
+        """True if the pilot ran nothing and no attempt that is not cancelled needs it."""
+        wanting = (step for step in self._steps.values() if not (step.is_ended or step.cancelled))
         is_wanted = any(pilot in (step.pilot, step.waits_for) for step in wanting)
         return not is_wanted and pilot.ran_nothing
 
-    def _cancel_silent(self, steps: Iterable[Step]) -> None:
-        """A pilot whose agent does nothing any more is ended as a whole: its other steps are tried again elsewhere."""
+    def _cancel_unresponsive(self, steps: Iterable[Step]) -> None:
+        """Cancel pilots whose agent is unresponsive; their other steps are retried in the next pilot."""
         pilots = {step.pilot.key: step.pilot for step in steps if step.pilot is not None}
-        if silent := [pilot for pilot in pilots.values() if self._pilots.is_silent(pilot) and not pilot.is_over]:
-            self._pilots.cancel(silent)
+        if silent := [pilot for pilot in pilots.values() if self._pool.is_unresponsive(pilot) and not pilot.is_ended]:
+            self._pool.cancel(silent)
 
     def longest_s(self, time_limit_s: float, num_nodes: int = 1) -> float:
-        """What an attempt alone in its pilot would have to pay, and what other pilots hold that is in no book yet."""
+        """Return the cost of an attempt that is alone in its pilot, plus what other pilots hold that is not booked
+        yet."""
         try:
             if self._search is not None:
                 self._open(self._search)
         except OSError as error:
-            raise LaunchPostponed(f"the pilots' folder does not answer: {error}") from error
-        return max_share_s(self._rules, time_limit_s, num_nodes, self._pilots.unbooked_node_s())
+            raise LaunchPostponed(f"the pilots' folder cannot be read: {error}") from error
+        return max_share_s(self._rules, time_limit_s, num_nodes, self._pool.unbooked_node_s())
 
     def now(self) -> float:
         return self._slurm.now()
@@ -361,39 +377,39 @@ class SlurmPilotLauncher(Launcher):
         self._sleep(seconds)
 
     def ended_pilots(self) -> list[EndedPilot]:
-        return self._pilots.ended()
+        return self._pool.ended()
 
     def release(self) -> bool:
         if self._search is not None:
             self._open(self._search)
-        return self._pilots.release()
+        return self._pool.release()
 
     def cancel_leftovers(self) -> list[str]:
-        """A driver that was killed once the search had ended leaves pilots that wait in the queue, or idle."""
+        """Cancel pilots that wait or idle, left by a driver that was killed when the search had ended."""
         if self._search is not None:
             self._open(self._search)
-        left = [pilot for pilot in self._pilots.known if not pilot.is_over]
+        left = [pilot for pilot in self._pool.pilots if not pilot.is_ended]
         unreached = self._drain_all(left)
-        return [pilot.key for pilot in left if pilot.job_id in unreached or self._pilots.may_be_submitted(pilot)]
+        return [pilot.key for pilot in left if pilot.job_id in unreached or self._pool.may_be_submitted(pilot)]
 
     def close(self) -> None:
-        """Pilots that nothing runs in and nothing waits for end now; the others end by themselves once they are idle,
-        unless the next driver has more for them."""
-        if all(step.is_over or step.cancelled or step.pilot is not None for step in self._steps.values()):
-            self._drain_all([pilot for pilot in self._pilots.known if not (pilot.is_over or pilot.live)])
-        self._pilots.save()
+        """Drain pilots without steps that no attempt waits for; others end when idle, unless the next driver uses
+        them."""
+        if all(step.is_ended or step.cancelled or step.pilot is not None for step in self._steps.values()):
+            self._drain_all([pilot for pilot in self._pool.pilots if not (pilot.is_ended or pilot.live_steps)])
+        self._pool.save()
 
     def _drain_all(self, pilots: list[Pilot]) -> set[str]:
-        """Ids of those that may live on."""
-        unreached = {job_id for pilot in pilots for job_id in self._pilots.drain(pilot)}
+        """Drain these pilots and wait for their agents; return ids of jobs that may still be alive."""
+        unreached = {job_id for pilot in pilots for job_id in self._pool.drain(pilot)}
         deadline = self._slurm.monotonic() + CLOSE_WAIT_S
-        while left := [p for p in pilots if p.nodes and not (p.is_over or may_exist(p.folder.closed))]:
+        while left := [p for p in pilots if p.nodes and not (p.is_ended or may_exist(p.folder.closed))]:
             if self._slurm.monotonic() >= deadline:
-                unreached |= self._pilots.cancel(left)
+                unreached |= self._pool.cancel(left)
                 break
             self._sleep(_LOOK_S)
         if unreached:
-            self._note(f"pilots that nobody needs may still be there: scancel {' '.join(sorted(unreached))}")
+            self._note(f"unneeded pilots may still be running: scancel {' '.join(sorted(unreached))}")
         return unreached
 
 
@@ -401,6 +417,7 @@ def _search_of(request: LaunchRequest) -> SearchFolder:
     return SearchFolder(request.folder.path.absolute().parents[2])
 
 
-def _avoided(pilot: Pilot, request: LaunchRequest) -> set[str]:
-    """The nodes the attempt keeps away from, but for those that Slurm gave the pilot although it was told the same."""
+def _avoided_nodes(pilot: Pilot, request: LaunchRequest) -> set[str]:
+    """Return the nodes that the attempt avoids, without those that Slurm assigned although the pilot avoided them as
+    well."""
     return {*request.exclude} - {*pilot.plan.exclude}

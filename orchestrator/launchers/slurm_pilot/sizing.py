@@ -1,4 +1,4 @@
-"""How large a pilot is, how long, where in it an attempt runs, and what that may cost. Pure."""
+"""Size, time limit, placement and cost of pilots. Pure."""
 
 from __future__ import annotations
 
@@ -9,35 +9,40 @@ from dataclasses import dataclass
 from search_spaces.hardware.cluster import Cluster
 
 IDLE_S = 120.0
-"""How long a pilot waits for its next step before it ends by itself: a driver that died is not waited for longer, and
-one that lives needs seconds between two trials."""
+"""Time that a pilot waits for its next step before it ends.
+
+A dead driver is not waited for longer; a live one needs seconds between two trials.
+"""
 
 TAIL_S = IDLE_S + 30.0
-"""How long a pilot's nodes may be held after its last step: until the agent ends, and Slurm has seen it. It is reserved
-as long as the pilot is not booked as ended."""
+"""Longest time that a pilot holds its nodes after its last step: idle time, the agent's end, and Slurm's notice of it.
+
+It is reserved until the pilot is booked as ended.
+"""
 
 STARTUP_S = 300.0
-"""From the start of a job until its agent serves, at most: prologs, modules and a first Python from a cold file system
-take seconds, or minutes. What has left no sign of life by then hangs, and is cancelled: it would hold its nodes up to
-its own limit."""
+"""Longest time from the start of a job to its agent's first heartbeat.
+
+Prologs, modules and a first Python from a cold file system take seconds or minutes. An agent without a heartbeat by
+then hangs, and its job is cancelled: it would hold its nodes until its limit.
+"""
 
 SLOW_START_S = 60.0
-"""A pilot that has run for so long without its agent is said."""
+"""A pilot that has run for so long without its agent is reported."""
 
 ROOM_S = 60.0
-"""An attempt is begun only where so much more than its limit is left of its pilot: for its end, and Slurm's clock."""
+"""Time that has to remain of a pilot beyond an attempt's limit: for its end, and the inaccuracy of Slurm's clock."""
 
 STEP_ENDING_S = 15.0
-"""From a step's limit until its nodes are free."""
+"""Time from a step's limit until its nodes are free."""
 
 LONGEST_PILOT_S = 4 * 3600.0
-"""What a pilot is asked for at most where the search file does not say: most partitions allow it, and a shorter job
-starts earlier on a full cluster."""
+"""Default of a pilot's longest time: most partitions allow it, and shorter jobs start earlier on a full cluster."""
 
 
 @dataclass(frozen=True)
 class PilotRules:
-    """What all pilots of a search have in common. `longest_s` is how long one may be at most."""
+    """Parameters of all pilots of a search. `longest_s` is the longest time of one."""
 
     num_nodes: int
     tasks_per_node: int
@@ -46,8 +51,10 @@ class PilotRules:
 
 @dataclass(frozen=True)
 class WorkLeft:
-    """What the search may still do: attempts at most, so many side by side, and what limits them; None is no limit.
-    `booked` are the pilots whose end is in the search's books."""
+    """Remaining work of the search: attempts, how many at once, and limits (None: no limit).
+
+    `booked` are the pilots whose end is in the search's record.
+    """
 
     attempts: int
     parallel: int
@@ -57,13 +64,15 @@ class WorkLeft:
 
 
 def pilot_nodes(wanted: int | None, cluster: Cluster, parallel_trials: int) -> int:
-    """The nodes of each pilot: room for all trials side by side, each as large as the cluster that the search names."""
+    """Return the nodes of each pilot: as given, or room for all parallel trials of the size of the search's cluster."""
     return wanted if wanted is not None else cluster.num_nodes * parallel_trials
 
 
 def planned_pilot_s(rules: PilotRules, work: WorkLeft, time_limit_s: float) -> float:
-    """Seconds to ask for: what is left to try if every attempt took its limit, and one that is tried again, within what
-    the search may still use; never less than one attempt needs."""
+    """Return the time to request: all remaining attempts at their limit and one retry, within the search's limits.
+
+    Never less than one attempt needs.
+    """
     rounds = math.ceil(work.attempts / work.parallel) + 1
     most = [rules.longest_s, rounds * (time_limit_s + STEP_ENDING_S) + STARTUP_S + ROOM_S]
     if work.node_hours is not None:
@@ -74,16 +83,16 @@ def planned_pilot_s(rules: PilotRules, work: WorkLeft, time_limit_s: float) -> f
 
 
 def min_pilot_s(time_limit_s: float) -> float:
-    """The shortest pilot in which an attempt of this limit is begun."""
+    """Return the shortest time of a pilot in which an attempt of this limit is started."""
     return time_limit_s + STARTUP_S + ROOM_S
 
 
 def choose_nodes(
     nodes: Sequence[str], num_nodes: int, busy: Collection[str], avoided: Collection[str], suspects: Collection[str]
 ) -> tuple[str, ...] | None:
-    """The first free nodes in the pilot's own order, those that are doubted last; None where it has to be waited for.
+    """Return the first free nodes in the pilot's order, suspect ones last; None where too few are free.
 
-    So layouts of one size run on the same nodes as long as these are free: what is compared differs in nothing else.
+    Layouts of one size therefore run on the same nodes as long as these are free, which keeps them comparable.
     """
     free = [node for node in nodes if node not in busy and node not in avoided]
     free.sort(key=lambda node: node in suspects)
@@ -91,8 +100,10 @@ def choose_nodes(
 
 
 def max_share_s(rules: PilotRules, time_limit_s: float, num_nodes: int, unbooked_node_s: float) -> float:
-    """Seconds for which each of an attempt's nodes is reserved, so that they cover what it may cost: alone in its pilot
-    it pays for all nodes, before it and while it runs, and then they are idle. `unbooked_node_s` is what other pilots
-    may hold that is in no book yet."""
+    """Return the seconds to reserve for each of an attempt's nodes, so that they cover its highest possible cost.
+
+    Alone in its pilot it pays for all nodes: before it, while it runs, and while they are idle. `unbooked_node_s` is
+    what other pilots may hold that is not booked yet.
+    """
     seconds = STARTUP_S + IDLE_S + time_limit_s + STEP_ENDING_S + TAIL_S
     return (rules.num_nodes * seconds + unbooked_node_s) / num_nodes

@@ -1,4 +1,4 @@
-"""What becomes of an attempt that was handed to a pilot, by its files, and which nodes that makes doubtful."""
+"""Status of steps by the files in their pilot's folder, and the nodes that they make suspect."""
 
 from __future__ import annotations
 
@@ -27,14 +27,16 @@ from trials.pilot.files import StepEndReason, StepFileKind, StepRequest, StepSta
 T = TypeVar("T")
 
 _LAST_FILES_S = 5.0
-"""How long the last files of a pilot that is over may still come."""
+"""Time for the last files of an ended pilot to appear."""
 
 
 @dataclass
 class Step:
-    """An attempt that was launched: it waits for room in a pilot (`waits_for`, once there is one), or was handed to one
-    and has its `nodes`. `start` is what its pilot's agent said of its start; `lost_since` when the pilot was seen to be
-    over without a word of it (`Slurm.monotonic`)."""
+    """A launched attempt: it waits for room in a pilot (`waits_for`), or was submitted to one and has its `nodes`.
+
+    `start` is the agent's report on its start; `lost_since` when the pilot was seen to have ended without a report on
+    the step (`Slurm.monotonic`).
+    """
 
     request: LaunchRequest
     pilot: Pilot | None = None
@@ -46,7 +48,7 @@ class Step:
     status: LaunchStatus = field(default_factory=lambda: LaunchStatus(Liveness.ALIVE))
 
     @property
-    def is_over(self) -> bool:
+    def is_ended(self) -> bool:
         return self.status.liveness is Liveness.ENDED
 
     @property
@@ -55,19 +57,19 @@ class Step:
 
 
 class StepMonitor:
-    """Reads the folders of pilots, each with a timeout. `suspects` are the nodes that are taken last from now on."""
+    """Reads the folders of pilots, each with a timeout. `suspects` are the nodes that are chosen last from now on."""
 
     def __init__(self, slurm: Slurm, pilots: PilotPool, rules: PilotRules, note: Callable[[str], None]):
         self.suspects: set[str] = set()
         self.folders = HangGuard(FOLDER_TIMEOUT_S)
         self._slurm = slurm
-        self._pilots = pilots
+        self._pool = pilots
         self._rules = rules
         self._note = note
 
-    def take_over(self, pilot: Pilot, search: SearchFolder) -> None:
-        """Doubt the nodes that an earlier driver did, of a pilot that is not over."""
-        for label in () if pilot.is_over else pilot.ends:
+    def adopt_suspects(self, pilot: Pilot, search: SearchFolder) -> None:
+        """Restore the suspect nodes of an earlier driver, of a pilot that has not ended."""
+        for label in () if pilot.is_ended else pilot.ended_steps:
             trial, _, attempt = label.partition(".")
             nodes = self.request_in(pilot, label).nodes
             self.suspects |= {*suspect_nodes(search.attempt(trial, attempt), nodes, self._rules.tasks_per_node)}
@@ -79,13 +81,13 @@ class StepMonitor:
         return pilot.folder.request(label, StepFileKind.CLAIMED)
 
     def read(self, step: Step) -> None:
-        """Take what its pilot's files say of a step that was handed over."""
+        """Update a submitted step from its pilot's files."""
         try:
             if step.pilot is not None:
                 step.status = self._status_of(step, step.pilot)
         except (OSError, ValueError, TypeError) as error:
             step.status = LaunchStatus(Liveness.UNKNOWN, detail=f"its pilot's folder cannot be read: {error}")
-        if step.is_over and step.nodes:
+        if step.is_ended and step.nodes:
             self._note_suspects(step)
 
     def _status_of(self, step: Step, pilot: Pilot) -> LaunchStatus:
@@ -96,18 +98,21 @@ class StepMonitor:
             end = self.with_timeout(pilot, partial(pilot.folder.end, label))
             if end.reason is not StepEndReason.INTERRUPTED:
                 return ended_step_status(request, pilot.job_id, step.nodes, end)
-            if pilot.is_over:
+            if pilot.is_ended:
                 return lost_step_status(request, step.nodes, step.start, pilot.status, step.cancelled, end.node_s)
-        elif pilot.is_over:
+        elif pilot.is_ended:
             return self._status_without_report(step, pilot)
-        elif self._pilots.is_silent(pilot) or (
+        elif self._pool.is_unresponsive(pilot) or (
             pilot.status.liveness is Liveness.UNKNOWN and pilot.heartbeat_at is None
         ):
-            return LaunchStatus(Liveness.UNKNOWN, detail=pilot.status.detail or f"pilot {pilot.folder.name} is silent")
+            return LaunchStatus(
+                Liveness.UNKNOWN, detail=pilot.status.detail or f"pilot {pilot.folder.name} is unresponsive"
+            )
         return live_step_status(pilot.job_id, step.nodes, step.start)
 
     def _status_without_report(self, step: Step, pilot: Pilot) -> LaunchStatus:
-        """The pilot is over: what it never began is taken back, what it began has ended with it."""
+        """Return the status of a step whose pilot has ended: an unclaimed one is withdrawn, a started one ended with
+        it."""
         label = step.request.label
         if StepFileKind.CLAIMED not in step.step_files and self.with_timeout(
             pilot, partial(pilot.folder.take, label, StepFileKind.WITHDRAWN)
@@ -119,17 +124,16 @@ class StepMonitor:
         step.lost_since = now if step.lost_since is None else step.lost_since
         if now - step.lost_since < _LAST_FILES_S:
             return live_step_status(pilot.job_id, step.nodes, step.start)
-        share = self._pilots.rest_node_s(pilot) / max(1, len(pilot.lost))
+        share = self._pool.unpaid_node_s(pilot) / max(1, len(pilot.lost_steps))
         return lost_step_status(step.request, step.nodes, step.start, pilot.status, step.cancelled, share)
 
     def _note_suspects(self, step: Step) -> None:
-        """Nodes that may be the cause of how the step ended are taken last from now on; those that are for certain are
-        among what the search's next attempts avoid."""
+        """Add nodes that may have caused the step's end; certain causes are excluded by the search's next attempts."""
         with suppress(OSError):
             sick = suspect_nodes(step.request.folder, step.nodes, self._rules.tasks_per_node)
             if new := {*sick} - self.suspects:
                 self.suspects |= new
-                self._note(f"{', '.join(sorted(new))}: taken last from now on, after {step.request.label}")
+                self._note(f"{', '.join(sorted(new))}: chosen last from now on, after {step.request.label}")
 
     def with_timeout(self, pilot: Pilot, work: Callable[[], T]) -> T:
         return self.folders.call(str(pilot.folder.path), work)

@@ -21,7 +21,7 @@ from trials.pilot.files import COULD_NOT_START, StepEnd, StepEndReason, StepStar
 from trials.trial import FailureReason, Flag
 
 _CANCELLED = re.compile(r"^slurmstepd\S*: error: \*\*\* STEP \S+ ON \S+ CANCELLED AT \S+ \*\*\*$", re.MULTILINE)
-"""How slurmstepd tells in the step's log that somebody cancelled it; srun's own kills are told alike."""
+"""Message of slurmstepd in the step's log when it was cancelled; srun's own kills give the same."""
 
 _NODE_FAILED = re.compile(r"DUE TO NODE FAILURE|srun: error: Node failure on ")
 
@@ -31,7 +31,8 @@ _REASONS_AFTER_PILOT_END: Mapping[FailureReason | None, FailureReason] = {
     FailureReason.PREEMPTED: FailureReason.PREEMPTED,
     None: FailureReason.LAUNCH_FAILURE,
 }
-"""Why a step ended that its pilot's end took with it; whatever else ended the pilot, the step is blameless."""
+"""Reasons of a step that ended with its pilot, by the pilot's; any other end of the pilot does not count against the
+step."""
 
 _SUSPECT_REASONS = (FailureReason.GPU_MEMORY_IN_USE, FailureReason.NODE_FAILURE, FailureReason.HANG)
 
@@ -39,13 +40,15 @@ _BLAMELESS_STARTUP_FAILURES = (
     *(FailureReason.CANCELLED_BY_USER, FailureReason.PREEMPTED),
     *(FailureReason.BOOT_FAILURE, FailureReason.NODE_FAILURE),
 )
-"""How a pilot may end before its agent came to life that the attempts are not to blame for, nor the script."""
+"""Ends of a pilot before its agent started that are caused neither by the attempts nor by the script."""
 
 
 def step_job(request: LaunchRequest, options: JobOptions, nodes: tuple[str, ...], number_script: Path) -> JobRequest:
-    """The attempt as a step on these nodes of its pilot: the script that a job of its own would have, with more words
-    for srun. It takes of its nodes what was asked for by the node, since no other step is there. Of whole nodes it
-    takes all CPUs, as a job of its own would, unless the file says how many a rank has."""
+    """Return the attempt as a step on these nodes: the script of a job of its own, with further options of srun.
+
+    It requests per node what a job would, since no other step is on its nodes. Of whole nodes it takes all CPUs, unless
+    the search file gives the CPUs of a rank.
+    """
     job = job_request(request, options)
     takes_all = options.exclusive and options.cpus_per_task is None
     words = (
@@ -61,7 +64,7 @@ def step_job(request: LaunchRequest, options: JobOptions, nodes: tuple[str, ...]
 
 
 def live_step_status(job_id: str | None, nodes: tuple[str, ...], start: StepStart | None) -> LaunchStatus:
-    """A step that was handed to its pilot, and has its nodes once `start` is there."""
+    """Return the status of a step that was submitted to its pilot; it has its nodes once there is a `start`."""
     if start is None:
         return LaunchStatus(Liveness.ALIVE, job_id=job_id)
     step_id = f"{job_id}.{start.step}"
@@ -69,7 +72,7 @@ def live_step_status(job_id: str | None, nodes: tuple[str, ...], start: StepStar
 
 
 def ended_step_status(request: LaunchRequest, job_id: str | None, nodes: tuple[str, ...], end: StepEnd) -> LaunchStatus:
-    """A step that came to its end inside its pilot; it pays its share of the pilot."""
+    """Return the status of a step that ended in its pilot, with its share of the pilot's cost."""
     log = log_tail(Path(request.folder.path, "job.log"))
     state = _state(end, log)
     step_id = str(job_id) if end.step is None else f"{job_id}.{end.step}"
@@ -107,7 +110,7 @@ def _state(end: StepEnd, log: str) -> JobState:
 
 
 def _is_cancelled(log: str) -> bool:
-    """Whether the step was cancelled before any of its ranks had ended: srun cancels what is left after the first."""
+    """True if the step was cancelled before any of its ranks had ended: after the first end, srun cancels the rest."""
     found = _CANCELLED.search(log)
     return found is not None and "srun: error:" not in log[: found.start()] and "exited" not in log[: found.start()]
 
@@ -120,7 +123,8 @@ def lost_step_status(
     cancelled: bool,
     node_s: float,
 ) -> LaunchStatus:
-    """A step that ended with its pilot, of which nobody told more. `node_s` is what it pays of the pilot."""
+    """Return the status of a step that ended with its pilot without a report. `node_s` is its share of the pilot's
+    cost."""
     log = log_tail(Path(request.folder.path, "job.log"))
     reason = FailureReason.INTERRUPTED
     if cancelled:
@@ -147,15 +151,17 @@ def lost_step_status(
 
 def never_started_status(job_id: str | None) -> LaunchStatus:
     reason = FailureReason.CANCELLED_BY_SEARCH
-    return LaunchStatus(Liveness.ENDED, reason=reason, detail="cancelled before it began", job_id=job_id)
+    return LaunchStatus(Liveness.ENDED, reason=reason, detail="cancelled before it started", job_id=job_id)
 
 
 def unused_pilot_status(pilot: Pilot, share_node_s: float) -> LaunchStatus:
-    """Of an attempt that waited for a pilot in which nothing was begun. Where the pilot's agent never came to life the
-    next one may fare no better; else nothing speaks against the attempt."""
+    """Return the status of an attempt whose pilot ended before any step started in it.
+
+    If the agent never started, the next pilot may fail as well; otherwise the attempt is not at fault.
+    """
     reason, detail = pilot.status.reason, pilot.status.detail
     if not pilot.agent_never_started:
-        reason, detail = FailureReason.INTERRUPTED, f"pilot {pilot.folder.name} has ended before it began"
+        reason, detail = FailureReason.INTERRUPTED, f"pilot {pilot.folder.name} ended before the attempt started"
     elif reason not in _BLAMELESS_STARTUP_FAILURES:
         reason = FailureReason.LAUNCH_FAILURE
     return LaunchStatus(
@@ -170,7 +176,7 @@ def unused_pilot_status(pilot: Pilot, share_node_s: float) -> LaunchStatus:
 
 
 def _with_share(status: LaunchStatus, node_s: float) -> LaunchStatus:
-    """What the step pays beyond its own nodes while it ran is booked as another job's would be."""
+    """Add what the step pays beyond its own nodes, booked like the usage of another job."""
     own = 0.0
     if status.started_at is not None and status.ended_at is not None:
         own = len(status.nodes) * (status.ended_at - status.started_at)
@@ -178,8 +184,11 @@ def _with_share(status: LaunchStatus, node_s: float) -> LaunchStatus:
 
 
 def suspect_nodes(folder: AttemptFolder, nodes: tuple[str, ...], tasks_per_node: int) -> tuple[str, ...]:
-    """The nodes that an ended attempt makes doubtful, as its outcome tells: of a dirty GPU, of slow devices, else all
-    of its nodes after a hang or a dead node. Slurm gives a step's nodes in rank order."""
+    """Return the nodes that an ended attempt makes suspect, by its outcome.
+
+    The node of a rank whose GPU memory was in use, nodes of slow devices, else all of its nodes after a hang or a node
+    failure. Slurm lists a step's nodes in rank order.
+    """
     try:
         data = read_json(folder.outcome()) or {}
     except (OSError, ValueError):

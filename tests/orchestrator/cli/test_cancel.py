@@ -82,7 +82,7 @@ def test_a_resume_of_an_ended_search_lets_go_of_its_pilots(tmp_path, monkeypatch
     search = ended_search_with_a_pilot(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     main.run(["resume", str(search.path)])
-    assert "pilots that nobody needs may still be there: scancel 4711" in capsys.readouterr().err
+    assert "unneeded pilots may still be running: scancel 4711" in capsys.readouterr().err
     assert PilotFolder(search.pilots / "p0001").drain.exists()
 
 

@@ -94,7 +94,7 @@ def test_a_pilot_whose_end_slurm_does_not_confirm_is_told_of(full):
     full.look(30.0)
     assert full.launcher.cancel([first.key]) == {first.key}
     full.launcher.close()
-    assert full.notes[-1] == f"pilots that nobody needs may still be there: scancel {full.job().job_id}"
+    assert full.notes[-1] == f"unneeded pilots may still be running: scancel {full.job().job_id}"
     assert full.pilot().drain.exists()  # so that its agent ends as soon as it starts
 
 
@@ -103,11 +103,11 @@ def test_a_folder_that_could_not_be_read_at_first_is_read_again(rig, monkeypatch
     rig.serve()
     rig.launch("t0002", exclude=("n1", "n2"))
     rig.pilot(2).job.unlink()  # its driver was killed before it knew the id
-    rig.launcher, read = rig.new_launcher(), PilotPool._list
-    monkeypatch.setattr(PilotPool, "_list", lambda pilots, pilot: (_ for _ in ()).throw(OSError("stale")))
+    rig.launcher, read = rig.new_launcher(), PilotPool._read_folder
+    monkeypatch.setattr(PilotPool, "_read_folder", lambda pilots, pilot: (_ for _ in ()).throw(OSError("stale")))
     with pytest.raises(OSError, match="stale"):
         rig.launcher.launch(rig.request("t0003"))
-    monkeypatch.setattr(PilotPool, "_list", read)
+    monkeypatch.setattr(PilotPool, "_read_folder", read)
     assert rig.launcher.launch(rig.request("t0003")) == rig.job(2).job_id
     assert len(rig.cluster.jobs()) == 2
 

@@ -127,7 +127,7 @@ def test_a_pilot_that_runs_and_does_not_serve_is_said(rig):
     rig.look()
     assert rig.status(first).detail == "Resources"
     rig.look(SLOW_START_S)
-    assert "p0001 runs, and its agent does not come to life" in (rig.status(first).detail or "")
+    assert "p0001 runs, but its agent has not started" in (rig.status(first).detail or "")
 
 
 def test_a_pilot_whose_agent_hangs_at_its_start_is_cancelled_and_that_is_said(rig):
@@ -140,8 +140,8 @@ def test_a_pilot_whose_agent_hangs_at_its_start_is_cancelled_and_that_is_said(ri
     assert rig.job().state is JobState.CANCELLED
     status = rig.status(first)
     assert (status.liveness, status.reason) == (Liveness.ENDED, FailureReason.LAUNCH_FAILURE)
-    assert "its agent did not come to life within 5 minutes: see " in (status.detail or "")
-    assert len([note for note in rig.notes if "pilot p0001 is cancelled: its agent did not come to life" in note]) == 1
+    assert "its agent did not start within 5 minutes: see " in (status.detail or "")
+    assert len([note for note in rig.notes if "pilot p0001 is cancelled: its agent did not start" in note]) == 1
     assert 2 * STARTUP_S <= status.twin_node_s == held_node_s(rig.job()) <= 2 * reserved_s
 
 

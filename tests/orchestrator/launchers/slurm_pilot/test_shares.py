@@ -122,7 +122,7 @@ def test_what_is_in_no_book_yet_is_reserved_by_the_next_driver_that_has_nothing_
 
 
 def test_a_reservation_waits_while_the_pilots_cannot_be_read(rig, monkeypatch):
-    monkeypatch.setattr(PilotPool, "open", lambda *_: (_ for _ in ()).throw(OSError("stale")))
+    monkeypatch.setattr(PilotPool, "load", lambda *_: (_ for _ in ()).throw(OSError("stale")))
     with pytest.raises(LaunchPostponed, match="stale"):
         rig.launcher.longest_s(LIMIT_S, 2)
 
