@@ -1,7 +1,7 @@
-"""Searches, trials and plans as pandas' data frames, for notebooks and people's own programs.
+"""Searches, trials, plans and forecasts as pandas data frames.
 
-Columns have the contract's names and units; what is unknown is pandas.NA. pandas is imported here alone, but for the
-names of types in api.py.
+Columns have the contract's names and units; an unknown value is pandas.NA. Only this module imports pandas; api.py
+names its types.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ from trials.ledger.reader import SearchSummary
 _EVENT_COLUMNS = ("seq", "fencing", "at", "kind", "trial", "attempt", "data")
 _TYPES = {"floating": "Float64", "integer": "Int64", "boolean": "boolean", "string": "string"}
 _NUMBERS = ("step_time_", "tokens_per_sec", "mfu", "time_s.")
-"""How the names of columns begin that may hold no number at all."""
+"""Prefixes of numeric columns that may be empty."""
 
 
 def trials_frame(search: SearchRecord) -> pandas.DataFrame:
-    """A row for each trial in the order in which they were proposed, of the columns of trials.csv."""
-    # By way of parquet, which has each column's type also where nothing is known of it.
+    """One row per trial in the order of proposal, with the columns of trials.csv."""
+    # Parquet carries the types of empty columns.
     content = io.BytesIO(parquet_bytes(trial_rows(search)))
     return pandas.read_parquet(content, dtype_backend="numpy_nullable")
 
 
 def events_frame(events: Iterable[Event]) -> pandas.DataFrame:
-    """A row an event: `at` a UTC timestamp, `data` what the journal's line holds beside trial and attempt."""
+    """One row per event: `at` is a UTC timestamp, `data` the event's data without trial and attempt."""
     frame = pandas.DataFrame([_event_row(event) for event in events], columns=list(_EVENT_COLUMNS))
     frame["at"] = pandas.to_datetime(frame["at"], unit="s", utc=True)
     return _typed(frame)
 
 
 def searches_frame(searches: Iterable[SearchSummary]) -> pandas.DataFrame:
-    """A row a search of the ledger, the newest first."""
+    """One row per search of the ledger, newest first."""
     rows = [[_plain(value) for value in row.values()] for row in searches_summary(searches)["searches"]]
     return _typed(pandas.DataFrame(rows, columns=list(SEARCH_NAMES)))
 
 
 def plan_frame(plan: Plan, space: SearchSpace, top: int | None = None) -> pandas.DataFrame:
-    """A row for each of the first `top` layouts, or all, in predicted order.
+    """One row for each of the first `top` layouts, or all, in predicted order.
 
-    Columns are those of `layouts` of `parlay plan --json`: a layout's fields side by side, `time_s` as `time_s.compute`
-    and so on in seconds, `memory_gib` a list, GiB of a rank on each stage. `attrs` holds `num_layouts`, `rejected`
-    (layouts by rule), `expected_node_hours` and `notes`.
+    Columns are those of `layouts` in `parlay plan --json`: the layout's fields, `time_s.compute` and so on in seconds,
+    `memory_gib` as a list with the GiB per rank of each stage. `attrs` holds `num_layouts`, `rejected` (layouts by
+    rule), `expected_node_hours` and `notes`.
     """
     unknown = dict.fromkeys(plan.estimates.time_s)
     rows = [_flat(row | {"time_s": row["time_s"] or unknown}) for row in plan.to_json(top)]
@@ -68,7 +68,7 @@ def plan_frame(plan: Plan, space: SearchSpace, top: int | None = None) -> pandas
 
 
 def forecast_frame(report: ForecastReport) -> pandas.DataFrame:
-    """A row for each forecast, of the columns of `forecasts` of `parlay forecast --json`; `attrs` holds `notes`."""
+    """One row per forecast, with the columns of `forecasts` in `parlay forecast --json`; `attrs` holds `notes`."""
     frame = _typed(pandas.DataFrame([_flat(forecast.to_json()) for forecast in report.forecasts]))
     frame.attrs = {"notes": list(report.notes)}
     return frame
@@ -81,7 +81,7 @@ def _event_row(event: Event) -> dict[str, Any]:
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The layout's fields in the place of the layout, and the parts of a step's time each by its name."""
+    """Flatten a row: the layout's fields in its place, and the parts of a step's time as columns."""
     found: dict[str, Any] = {}
     for name, value in row.items():
         if name == "layout":
@@ -94,12 +94,12 @@ def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Words of ours as text."""
+    """Convert an enum value to plain text."""
     return str(value) if isinstance(value, str) else value
 
 
 def _typed(frame: pandas.DataFrame) -> pandas.DataFrame:
-    """Types of pandas that have a value for what is unknown, also of columns of which nothing is known."""
+    """Convert all columns to pandas' nullable types, including empty ones."""
     return frame.astype({name: _type(name, frame[name]) for name in frame.columns})
 
 

@@ -1,7 +1,7 @@
-"""A search as DeepHyper's results.csv, as its users and its analysis tools know it. Pure.
+"""Export of a search as DeepHyper's results.csv, by the format of DeepHyper 0.13. Pure.
 
-`p:<name>` are the layout's fields, `objective` what DeepHyper maximises or a text that begins with F, `job_id` the
-trial's place, `m:<name>` all else; timestamps are seconds since the search began. Known from DeepHyper 0.13.
+`p:<name>` are the layout's fields, `objective` is the maximised value or a text that begins with F, `job_id` the
+trial's index, `m:<name>` everything else. Timestamps are seconds since the search was created.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _AS_METADATA = tuple(name for name in COLUMNS if name not in (*LAYOUT_FIELDS, *T
 
 
 def deephyper_results(search: SearchRecord, objectives: Sequence[Objective]) -> ExportResult:
-    """A row for each trial that has ended, in the order in which they were proposed.
+    """One row per finished trial, in the order of proposal.
 
-    Of one objective the column is `objective`; of several they are `objective_0`, `objective_1`, ..., as DeepHyper
-    writes them. What is minimised stands there with the opposite sign, since DeepHyper maximises.
+    A single objective is the column `objective`; several are `objective_0`, `objective_1`, ..., as in DeepHyper. A
+    minimised objective is negated, since DeepHyper maximises.
     """
     rows = []
     left_out: Counter[str] = Counter()
@@ -70,7 +70,7 @@ def _objective(trial: Trial, objective: Objective) -> float | str:
 
 
 def _text(rows: Sequence[dict[str, Any]]) -> str:
-    """The table; of the metadata only columns that some trial fills."""
+    """Render the table, without metadata columns that are empty for all trials."""
     always = (PARAMETER, OBJECTIVE, "job_", _SUBMIT, _GATHER)
     names = [name for name in rows[0] if name.startswith(always) or any(row[name] is not None for row in rows)]
     out = io.StringIO()
@@ -81,7 +81,7 @@ def _text(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _cell(value: Any) -> str:
-    """As DeepHyper writes it: True and False as Python has them."""
+    """Format a cell as DeepHyper does, with Python's True and False."""
     if value is None:
         return ""
     return escape_cell(value) if isinstance(value, str) else repr(value)

@@ -1,7 +1,7 @@
-"""DeepHyper's results.csv, read back: its own, whatever its parameters are called, or one that `parlay export` wrote.
+"""Import of DeepHyper's results.csv, written by DeepHyper with any parameter names, or by `parlay export`.
 
-Nothing in it is trusted: cells are numbers of a known form or words of the layout, and anything else is refused with
-its line.
+The file is not trusted: a cell is a number of a known form or a value of a layout field, and anything else is refused
+with its line.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trials.trial import FailureReason
 
 KIND = "deephyper"
 OBJECTIVES = ("samples_per_sec", "model_tflops_per_gpu", "step_time_s", *(each.value for each in Objective))
-"""What an objective may be: contract names. Of the two that are minimised the sign does not count."""
+"""Possible objectives, by their contract names. The sign of the two that are minimised is ignored."""
 
 _THEIRS = {
     **dict.fromkeys(("tp", "tensor_model_parallel_size", "tensor_parallel_size"), "tensor_parallel"),
@@ -37,7 +37,7 @@ _THEIRS = {
     **dict.fromkeys(("nodes", "nnodes", "n_nodes"), "num_nodes"),
     **dict.fromkeys(("vp", "vpp", "virtual_pipeline_model_parallel_size"), "virtual_pipeline_stages"),
 }
-"""What others call the layout fields."""
+"""Common other names of layout fields."""
 _MEASURED = METADATA + "step_time_s"
 _NUMBER = re.compile(r"[-+]?([0-9]{1,18}(\.[0-9]{0,30})?|\.[0-9]{1,30})([eE][-+]?[0-9]{1,2})?")
 _OUT_OF_MEMORY = re.compile(r"oom|out.?of.?mem", re.IGNORECASE)
@@ -48,10 +48,10 @@ Cells = Mapping[str, str]
 def parse_results(
     text: str, file: str, spec: SearchSpec, objective: str | None, names: Mapping[str, str]
 ) -> ImportResult:
-    """The rows of this results.csv that tell of a layout; `file` is what problems call it.
+    """Convert the rows of a results.csv; `file` is its name in problems.
 
-    A failure whose word tells of memory is `oom`, one of another reason that may be the layout's `failed`; the others
-    say nothing of it and are counted. So are rows that are no layout of such a machine, `world` and `batch`.
+    A failure by out of memory becomes `oom`, another one that the layout may cause `failed`. Other failures are only
+    counted by reason, and so are rows that do not fit the search's machine (`world`) or batch (`batch`).
     """
     lines = list(_lines(text, file))
     header_line, header = lines[0] if lines else (1, [])
@@ -68,7 +68,7 @@ def parse_results(
 
 
 def _lines(text: str, file: str) -> Iterator[tuple[int, list[str]]]:
-    """Each row that is not blank with its line, the header first; InputError for one of another length."""
+    """Line number and cells of each non-blank row, the header first; InputError for a row of another length."""
     width = None
     for line, row in csv_rows(text, file):
         cells = [cell.strip() for cell in row]
@@ -79,7 +79,7 @@ def _lines(text: str, file: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _fields(header: list[str], names: Mapping[str, str], where: Mapping[str, Any]) -> dict[str, str]:
-    """The layout field of each column that is one; InputError for a parameter nobody knows.
+    """Map columns to layout fields; InputError for an unknown parameter.
 
     `where` is the header's file and line.
     """
@@ -128,10 +128,9 @@ def _unknown_parameter(theirs: str, ours: str | None, where: Mapping[str, Any]) 
     close = choice_fix(ours or theirs, LAYOUT_FIELDS)
     return Problem(
         "unknown_column",
-        f"{PARAMETER}{theirs} is no layout field" if ours is None else f"{ours!r} is no layout field",
+        f"{PARAMETER}{theirs} is not a layout field" if ours is None else f"{ours!r} is not a layout field",
         rule="a parameter is one of " + ", ".join(LAYOUT_FIELDS),
-        fix=f"--name {theirs}=FIELD says which it is, --name {theirs}= that it is none"
-        + (f"; {close}" if close else ""),
+        fix=f"map it with --name {theirs}=FIELD, or ignore it with --name {theirs}=" + (f"; {close}" if close else ""),
         key=theirs,
         value=ours,
         **where,
@@ -140,15 +139,15 @@ def _unknown_parameter(theirs: str, ours: str | None, where: Mapping[str, Any]) 
 
 def _no_such_parameter(name: str, parameters: list[str]) -> Problem:
     fix = "one of: " + ", ".join(parameters)
-    return Problem("usage", f"names {name}, which is no parameter of the file", fix=fix, key="--name", value=name)
+    return Problem("usage", f"names {name}, which is not a parameter of the file", fix=fix, key="--name", value=name)
 
 
 def _unknown_objective(file: str) -> InputError:
     return InputError.of(
         "usage",
-        "does not say what its objective is",
+        "does not name its objective",
         key="--objective",
-        rule=f"the objective's name is given, or the table has a column {_MEASURED}",
+        rule=f"give the objective's name, or a table with a column {_MEASURED}",
         fix="--objective " + " or ".join(OBJECTIVES),
         file=file,
     )
@@ -161,7 +160,7 @@ def _bad_objective(objective: str) -> InputError:
 
 
 def _row(cells: Cells, fields: Mapping[str, str], spec: SearchSpec, objective: str | None) -> Observation | str:
-    """The row as an observation, or why it is none; InputError for a cell that cannot be."""
+    """Convert a row to an observation, or to the reason for leaving it out; InputError for an invalid cell."""
     told = {ours: _value(ours, cells[column]) for column, ours in fields.items() if ours != OBJECTIVE}
     reached = cells[next(column for column, ours in fields.items() if ours == OBJECTIVE)]
     if cells.get("job_status") in ("CANCELLED", "CANCELLING"):
@@ -184,7 +183,7 @@ def _ran(spec: SearchSpec, layout: Layout, step_time_s: float, cells: Cells, num
 
 
 def _failed(spec: SearchSpec, layout: Layout, cells: Cells, reached: str, numbers: dict[str, Any]) -> Observation | str:
-    """What DeepHyper's word says: F alone, or F_REASON."""
+    """Convert a failed row, whose objective is F or F_REASON."""
     word = reached.removeprefix(FAILED).strip("_- ").lower()
     reason = next((known for known in FailureReason if known.value == word), None)
     if reason is FailureReason.PRUNED and (seen := _positive(cells, _MEASURED)) is not None:
@@ -200,12 +199,12 @@ def _step_time_s(spec: SearchSpec, layout: Layout, cells: Cells, reached: str, o
     if objective is None:
         seen = _positive(cells, _MEASURED)
         if seen is None:
-            rule = "a row that ran has a step time"
+            rule = "a measured row has a step time"
             raise InputError.of("cell", "is empty", rule=rule, key=_MEASURED, fix=_TAKE_OUT)
         return seen
     value = abs(_number(OBJECTIVE, reached))
     if not value:
-        rule = f"{objective} of a row that ran is not 0"
+        rule = f"{objective} of a measured row is not 0"
         raise InputError.of("cell", "is 0", rule=rule, key=OBJECTIVE, value=reached, fix=_TAKE_OUT)
     return _SECONDS[objective](spec, layout, value)
 
@@ -229,11 +228,11 @@ _SECONDS: Mapping[str, Callable[[SearchSpec, Layout, float], float]] = {
         spec.model.model_flops_per_token * _tokens(spec, layout) / (value * 1e12 * layout.num_gpus)
     ),
 }
-"""Seconds of a step at this value of the objective."""
+"""Step time in seconds for a value of the objective."""
 
 
 def _duration_s(cells: Cells) -> float | None:
-    """How long it held its nodes, as far as timestamps tell."""
+    """Seconds from start to end, else from submission to gathering; None without both timestamps."""
     for begin, end in (("start", "end"), ("submit", "gather")):
         times = [cells.get(f"{METADATA}timestamp_{name}", "") for name in (begin, end)]
         if all(times):
@@ -245,7 +244,7 @@ def _duration_s(cells: Cells) -> float | None:
 
 
 def _positive(cells: Cells, column: str) -> float | None:
-    """The number in this column; None where it says nothing, or 0."""
+    """The positive number in this column; None if it is empty or 0."""
     value = _number(column, cells[column]) if cells.get(column) else 0.0
     return value if value > 0 else None
 
@@ -258,7 +257,7 @@ def _number(column: str, cell: str) -> float:
 
 
 def _value(field: str, cell: str) -> Any:
-    """A layout field's value, None where the cell is empty; Layout itself refuses the wrong ones."""
+    """Parse a layout field's value; None for an empty cell. Layout checks the value itself."""
     text = unescape_cell(cell)
     if not text:
         return None
@@ -270,7 +269,7 @@ def _value(field: str, cell: str) -> Any:
     if isinstance(default, str):
         return text.lower()
     if field == "zero_stage" and text.lower() in ("true", "false"):
-        return int(_SWITCHES[text.lower()])  # a parameter that switches stage 1 on
+        return int(_SWITCHES[text.lower()])  # a parameter that enables stage 1
     # pandas writes whole numbers of a column with gaps as 4.0.
     if not re.fullmatch(r"[0-9]{1,9}(\.0+)?", text):
         raise InputError.of("cell", f"is {cell!r:.60}", rule="a whole number", key=field, value=cell[:60])

@@ -1,8 +1,8 @@
-"""What DeepSpeed's autotuning leaves: autotuning_results/, a folder an experiment. Nothing in it is executed.
+"""Import of the results of DeepSpeed's autotuning: autotuning_results/, one folder per experiment. Executes nothing.
 
-Known from DeepSpeed 0.19, deepspeed/autotuning: `exp.json` names the ranks and holds the configuration, `metrics.json`
-what was measured (`throughput` in sequences a second, by the timers of forward, backward and step), `stderr.log` why
-it failed.
+By the format of DeepSpeed 0.19, deepspeed/autotuning: `exp.json` has the number of ranks and the configuration,
+`metrics.json` the measurement (`throughput` in sequences per second, from the timers of forward, backward and step),
+`stderr.log` the error of a failure.
 """
 
 from __future__ import annotations
@@ -26,23 +26,24 @@ from trials.trainers.json_text import json_object
 
 KIND = "deepspeed"
 UNFINISHED, NO_LAYOUT_FIELD = "unfinished", "no_layout_field"
-"""Why an experiment is no row: it left neither numbers nor an error; it moves parameters off the accelerator."""
+"""Reasons for leaving an experiment out: neither a measurement nor an error; parameters are offloaded."""
 
 _EXPERIMENT, _CONFIG, _METRICS, _ERRORS = "exp.json", "ds_config.json", "metrics.json", "stderr.log"
 _LOG_LINES = 400
 _MOST_EXPERIMENTS = 10_000
 _OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemory|CUBLAS_STATUS_ALLOC_FAILED")
 _OVERSTATES = (
-    "DeepSpeed's autotuning times forward, backward and step apart, and leaves out what lies between:"
-    " its speeds are somewhat too high."
+    "DeepSpeed's autotuning times forward, backward and step separately and omits the time between them,"
+    " so its throughput is slightly too high."
 )
 
 
 def read_autotuning(folder: Path, spec: SearchSpec) -> ImportResult:
-    """A row for each experiment below this folder that measured something or failed.
+    """One row per experiment below this folder that was measured or failed.
 
-    Global batches differ between experiments, each making a problem of its own. Tensor ranks are those that the batch
-    leaves over, stages the search's baseline's. InputError where there is no experiment, or one cannot be read.
+    Experiments differ in global batch size, and each size is a problem of its own. Stages are those of the search's
+    baseline, and tensor parallelism fills the remaining ranks. InputError without experiments, or for an unreadable
+    one.
     """
     experiments = list(_experiments(folder))
     if not experiments:
@@ -58,7 +59,7 @@ def read_autotuning(folder: Path, spec: SearchSpec) -> ImportResult:
 
 
 def _experiments(folder: Path) -> Iterator[Path]:
-    """The experiments' folders by name; what only describes the model is none."""
+    """Folders of the experiments, sorted, without the one that only profiles the model."""
     try:
         below = sorted(path for path in folder.iterdir() if (path / _EXPERIMENT).is_file())
     except OSError as error:
@@ -102,13 +103,13 @@ _TAKE_OUT = "move the experiment's folder out of the results"
 
 
 def _layout(spec: SearchSpec, found: ImportedConfig, gpus: int, nodes: int) -> Layout:
-    """The ranks that the batch does not need are model ranks: the search's stages, and tensor ranks within them."""
+    """The experiment's layout: data ranks by its batch sizes, stages of the baseline, tensor ranks for the rest."""
     told: dict[str, Any] = dict(found.layout) | {"num_nodes": nodes}
     world, data = gpus * nodes, told.get("data_parallel")
     if data is None:
         raise InputError.of(
             "batch",
-            "does not say all three batch sizes",
+            "lacks one of the three batch sizes",
             key="train_batch_size",
             rule="an experiment's configuration has train_batch_size, micro batch and accumulation as numbers",
             fix=_TAKE_OUT,

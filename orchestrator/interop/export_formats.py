@@ -1,4 +1,4 @@
-"""The forms in which a search is written out: which there are, how their files are called, who makes them."""
+"""Formats of `parlay export`: their names, file names and writers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ExportFormat(LowerStrEnum):
 
     @property
     def file_name(self) -> str:
-        """What the file is called in the search's folder."""
+        """Name of the file in the search's folder."""
         return _FILE_NAMES[self]
 
     @property
@@ -39,9 +39,9 @@ _FILE_NAMES = {
 
 
 def export_search(search: SearchRecord, spec: SearchSpec, form: ExportFormat) -> ExportResult:
-    """The search in this form; without rows where none of its trials belongs into it.
+    """Export the search in this format; without rows if the format covers none of its trials.
 
-    InputError where the package that the form needs is not installed.
+    InputError if a package that the format needs is not installed.
     """
     if form is ExportFormat.MEASURED:
         return _measured(search, spec)

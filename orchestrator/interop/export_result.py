@@ -1,4 +1,4 @@
-"""What an export makes of a search."""
+"""Result of an export."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ExportResult:
-    """The file's content, how many trials stand in it, and how many do not, by the reason why."""
+    """The file's content, the number of trials in it, and the number of trials left out, by reason."""
 
     content: bytes
     rows: int

@@ -1,4 +1,4 @@
-"""Result of an import, and how its files are read."""
+"""Result of an import, and the bounded reading of its files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class ImportResult:
-    """`kind` names the program. Rows, and how many results are none, by the reason why; notes are whole sentences."""
+    """Rows of an import, the number of results left out by reason, and notes. `kind` names the program."""
 
     kind: str
     rows: tuple[Observation, ...]
@@ -28,9 +28,9 @@ class ImportResult:
 def collect_rows(
     kind: str, results: Iterable[tuple[Mapping[str, Any], Callable[[], Observation | str]]], notes: tuple[str, ...] = ()
 ) -> ImportResult:
-    """What the results of one program come to, each read by a function that gives its row or a word for why it is none.
+    """Read all results, each by a function that returns its row or the reason for leaving it out.
 
-    InputError with the problems of all that cannot be read, each with where its result stands.
+    InputError with the problems of all invalid results, each with its location.
     """
     rows: list[Observation] = []
     left_out: Counter[str] = Counter()
@@ -51,7 +51,7 @@ def collect_rows(
 
 
 def read_text(path: Path) -> str:
-    """What stands in a plain file; InputError where it cannot be read, is too large or no UTF-8 text."""
+    """Read a regular file as UTF-8; InputError if it cannot be read, is too large or is not UTF-8."""
     try:
         with open_named(path) as stream:
             raw = stream.read(MAX_BYTES + 1)
@@ -62,10 +62,10 @@ def read_text(path: Path) -> str:
     if len(raw) > MAX_BYTES:
         raise _no_text(path, f"larger than the limit of {MAX_BYTES} bytes", "name the table itself")
     try:
-        return raw.decode("utf-8-sig")  # spreadsheets begin what they save with a mark
+        return raw.decode("utf-8-sig")  # spreadsheets write a byte-order mark
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise _no_text(path, "not UTF-8", "name the table that it was made of", line) from error
+        raise _no_text(path, "is not UTF-8", "save it as UTF-8", line) from error
 
 
 def _no_text(path: Path, message: str, fix: str, line: int | None = None) -> InputError:

@@ -1,4 +1,4 @@
-"""What other programs' results do not say, a search file does: from a few layout fields to an Observation. Pure."""
+"""Completes the layout fields of other programs' results from a search file, up to an Observation. Pure."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from search_spaces.layouts.workload import BATCH_FIX, WORLD_FIX
 from search_spaces.tables.measured_table import Observation
 
 _NEEDED = ("tensor_parallel", "pipeline_parallel", "micro_batch_size")
-"""Of these no default is right."""
+"""Fields without a usable default."""
 _DERIVED = ("data_parallel", "grad_accum_steps")
 _SHORTEST_S, _LONGEST_S = 1e-9, 1e9
 
 
 def layout_of(spec: SearchSpec, told: Mapping[str, Any], num_gpus: int | None = None) -> Layout:
-    """The canonical layout of these fields; the others are the search's.
+    """The canonical layout with these fields, the others taken from the search.
 
-    What is not told is the baseline's, else the one value that the search's space has, else Layout's default. Data
-    ranks fill `num_gpus`, or all ranks of the layout's nodes; accumulation makes the search's global batch, unless it
-    is told itself. InputError where a field that is searched is said nowhere, or the numbers do not come out.
+    A missing field is the baseline's, else the only value in the search's space, else Layout's default. Data
+    parallelism fills `num_gpus`, or all ranks of the layout's nodes; accumulation fills the search's global batch
+    unless it is given. InputError for a searched field that is given nowhere, or if a product does not match.
     """
-    Layout(**told)  # each of them by itself
+    Layout(**told)  # checks each field by itself
     unsaid, searched = _unsaid(spec)
     fields = unsaid | dict(told)
     missing = [name for name in searched if name not in fields]
     if missing:
         raise InputError.of(
             "unsaid",
-            f"neither the results nor the search file say {', '.join(missing)}",
+            f"neither the results nor the search file give {', '.join(missing)}",
             key=missing[0],
-            rule="what results do not say stands in the search's baseline, or has one value in its space",
+            rule="a field that the results lack is in the search's baseline, or has a single value in its space",
             fix="add it to the search file's baseline",
         )
     if "pipeline_schedule" not in told and fields["pipeline_parallel"] > 1 and fields["pipeline_schedule"] == "none":
@@ -52,7 +52,7 @@ _RULES = {WORLD: (WORLD_RULE, WORLD_FIX), BATCH: (BATCH_RULE, BATCH_FIX)}
 
 
 def _unsaid(spec: SearchSpec) -> tuple[dict[str, Any], list[str]]:
-    """(what the search file says of every layout, derived fields left out; the fields of which it says nothing)."""
+    """Field values that the search file gives for every layout, and the searched fields without one value."""
     axes = {} if spec.candidates is not None else spec.space.given_axes()
     default: dict[str, Any] = Layout(num_nodes=spec.cluster.num_nodes).to_json()
     alone = {name: values[0] for name, values in axes.items() if len(values) == 1}
@@ -65,7 +65,7 @@ def _unsaid(spec: SearchSpec) -> tuple[dict[str, Any], list[str]]:
 def _fill(
     fields: dict[str, Any], name: str, whole: int, parts: tuple[str, str], code: str, must_come_out: bool = True
 ) -> None:
-    """The factor `name` of this product, where it was not told; InputError where the product does not come out."""
+    """Compute the missing factor `name` of a product; InputError if the product does not match `whole`."""
     product = fields[parts[0]] * fields[parts[1]]
     numbers = " x ".join(f"{part} {fields[part]}" for part in parts)
     rule, fix = _RULES[code]
@@ -81,13 +81,15 @@ def _fill(
 def observation_of(
     spec: SearchSpec, source: str, layout: Layout, outcome: str, gpus_per_node: int | None = None, **numbers: Any
 ) -> Observation:
-    """A row of a measured table: `numbers` are fields of Observation. The model is the search's. InputError for a time
-    that no step takes."""
+    """A row of a measured table with the search's model; `numbers` are fields of Observation.
+
+    InputError for an impossible step time.
+    """
     step_time_s = numbers.get("step_time_s")
     if step_time_s is not None and not _SHORTEST_S <= step_time_s <= _LONGEST_S:
         rule = f"a step takes from {_SHORTEST_S:g} to {_LONGEST_S:g} s"
-        message = f"is {step_time_s:.3g} s by these results"
-        fix = "take the result out; what the numbers of a results.csv are, --objective says"
+        message = f"is {step_time_s:.3g} s in these results"
+        fix = "remove the result; for a results.csv check that --objective names its numbers"
         raise InputError.of("cell", message, key="step_time_s", value=step_time_s, rule=rule, fix=fix)
     name, accelerator = model_name(spec.model), spec.cluster.accelerator
     batch = layout.global_batch_size

@@ -1,4 +1,4 @@
-"""A search as an Optuna study in an SQLite database, for optuna-dashboard. The only file that imports optuna."""
+"""Export of a search as an Optuna study in SQLite, for optuna-dashboard. The only file that imports optuna."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 def optuna_study(
     search: SearchRecord, objectives: Sequence[Objective], axes: Mapping[str, Sequence[Any]]
 ) -> ExportResult:
-    """A database with the study of this search's ended trials, its name the search's id.
+    """A database with a study of the search's finished trials, named by the search's id.
 
-    Parameters are the layout fields that differ between trials or that `axes` give several values: whole numbers as
-    such, all else as categories. The other fields, and whatever else is known of a trial, are user attributes. A
-    pruned trial is pruned, any other failure has failed. InputError where optuna is not installed.
+    Parameters are the layout fields that differ between trials or have several values in `axes`: integers as integers,
+    everything else as categories. Other fields and columns are user attributes. Pruned trials are PRUNED, other
+    failures FAIL. InputError if optuna is not installed.
     """
     optuna = _optuna()
     ended = [trial for trial in search.trials if trial.state.is_ended]
@@ -73,7 +73,7 @@ def _direction(objective: Objective) -> str:
 
 
 def _distributions(ended: Sequence[Trial], axes: Mapping[str, Sequence[Any]]) -> dict[str, BaseDistribution]:
-    """What each field that is a parameter might have been: what was searched, and what ran."""
+    """Distribution of each parameter over its searched and tried values."""
     found = {}
     for name in LAYOUT_FIELDS:
         values = list(dict.fromkeys([*axes.get(name, ()), *(getattr(trial.layout, name) for trial in ended)]))
@@ -86,7 +86,7 @@ def _distribution(values: list[Any]) -> BaseDistribution:
     from optuna.distributions import CategoricalDistribution, IntDistribution
 
     if all(type(value) is int for value in values):
-        # Degrees and batches are searched in powers of two; Optuna draws them so where the scale is logarithmic.
+        # Degrees and batches are searched in powers of two, which a logarithmic scale spaces evenly.
         return IntDistribution(min(values), max(values), log=min(values) >= 1)
     return CategoricalDistribution(values)
 
@@ -128,7 +128,7 @@ def _state(trial: Trial) -> Any:
 
 
 def _times(search: SearchRecord, trial: Trial) -> tuple[datetime, datetime]:
-    """Begin and end, in local time without a zone, as Optuna has them."""
+    """Begin and end, in naive local time as in Optuna."""
     last = trial.last_attempt
     began = (last.started_at or last.submitted_at if last else None) or trial.proposed_at or search.created_at
     ended = (last.ended_at if last else None) or began

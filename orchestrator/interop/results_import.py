@@ -1,4 +1,4 @@
-"""Results of other programs, read into a measured table: which program's they are, and what comes of them."""
+"""Import of other programs' results into a measured table, by the format that the file or folder has."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from search_spaces.tables.measured_table import render_table
 def read_results(
     source: Path, spec: SearchSpec, objective: str | None = None, names: Mapping[str, str] | None = None
 ) -> ImportResult:
-    """What the results in this file or folder tell of layouts of the search's model on its machine.
+    """Import the results in this file or folder as layouts of the search's model on its machine.
 
-    `objective` says what a results.csv's objective is; `names` maps its parameters to layout fields, an empty text for
-    one that is none. InputError where it is nothing that is known, or holds what cannot be.
+    `objective` names the objective of a results.csv; `names` maps its parameters to layout fields, or to "" to ignore
+    one. InputError for an unknown format or invalid values.
     """
     if source.is_dir():
         from orchestrator.interop.deepspeed_import import read_autotuning
@@ -36,7 +36,7 @@ def read_results(
         return _measured_table(text, str(source), spec)
     raise InputError.of(
         "file",
-        "holds no results that are known",
+        "has no known format of results",
         file=str(source),
         rule="DeepHyper's results.csv has columns p:NAME and objective, a measured table has a column problem;"
         " DeepSpeed's autotuning results are a folder",
@@ -45,7 +45,7 @@ def read_results(
 
 
 def table_text(imported: ImportResult, source: Path) -> str:
-    """The rows as a measured table that says where they are from."""
+    """Render the rows as a measured table with comments on their source."""
     left_out = ", ".join(f"{count} {why}" for why, count in imported.left_out.items())
     comments = [f"from {source.name} ({imported.kind}): {len(imported.rows)} rows"]
     return render_table(imported.rows, [*comments, *([f"left out: {left_out}"] if left_out else [])])

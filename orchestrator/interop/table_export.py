@@ -1,6 +1,6 @@
-"""A search's trials as flat rows, a row a trial, for people's own programs: tidy CSV and parquet. Pure but for pyarrow.
+"""Export of a search's trials as tidy CSV and parquet, one row per trial. Pure but for pyarrow.
 
-Names and units are the contract's. What is unknown is None in a row, and an empty cell of a table.
+Names and units are the contract's. An unknown value is None in a row and an empty cell in a table.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MEASURED_COLUMNS = (
     *("host_memory_full_at_step", "data_wait_s", "loss_first", "loss_last"),
     *("epoch_s", "loss_after_epoch", "startup_s"),
 )
-"""The single numbers of outcome.measured."""
+"""Scalar fields of outcome.measured."""
 TIMES = ("proposed_at", "submitted_at", "started_at", "ended_at")
 """UTC seconds since the epoch in a row, RFC 3339 in CSV, a timestamp in parquet."""
 COLUMNS = (
@@ -49,15 +49,15 @@ _WORDS = {"search_id", "trial", "kind", "state", "reason", "flags", "layout_key"
 
 
 def trial_rows(search: SearchRecord) -> list[Row]:
-    """A row of all COLUMNS for every trial, in the order in which they were proposed; also of those in flight.
+    """One row of COLUMNS per trial, in the order of proposal, including trials in flight.
 
-    Of a trial that was tried again, times and measurements are those of its last attempt; node-hours are of all.
+    Times and measurements of a retried trial are those of its last attempt; node-hours are summed over all.
     """
     return [_row(search, trial) for trial in search.trials]
 
 
 def csv_text(rows: Iterable[Row]) -> str:
-    """Tidy CSV: a header, then a line a trial; flags and nodes are joined by blanks, switches are 0 and 1."""
+    """Tidy CSV: a header, then one line per trial; flags and nodes are joined by blanks, booleans are 0 and 1."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -66,7 +66,7 @@ def csv_text(rows: Iterable[Row]) -> str:
 
 
 def parquet_bytes(rows: Iterable[Row]) -> bytes:
-    """The same rows as a parquet file, each column with its type whatever is known of it."""
+    """The same rows as a parquet file; a column keeps its type even if it is empty."""
     import pyarrow
     from pyarrow import parquet
 
@@ -80,7 +80,7 @@ def parquet_bytes(rows: Iterable[Row]) -> bytes:
 
 
 def objective_of(trial: Trial, objective: Objective) -> float | None:
-    """The trial's value in the objective's own unit; None where it has none."""
+    """The trial's value in the objective's unit; None without a measurement."""
     if trial.state is not TrialState.MEASURED:
         return None
     return in_objective_unit(value_of(trial, objective), objective)
@@ -126,7 +126,7 @@ def _of_attempts(attempts: tuple[Attempt, ...]) -> Row:
 
 
 def _known(name: str, values: Mapping[str, Any]) -> float | int | None:
-    """The number of this name, of its column's kind; None where nobody knows it."""
+    """The number of this name with its column's type; None if it is unknown."""
     value: Any = values.get(name)
     most = _MOST_WHOLE if name in _WHOLE else sys.float_info.max
     if type(value) not in (int, float) or not abs(value) <= most:

@@ -19,7 +19,7 @@ FINGERPRINT = {"torch": "2.14.0", "python": "3.11.2", "kernel": "1e3", "host": "
 
 @dataclass(frozen=True)
 class Script:
-    """How one attempt goes: it waits `waits_s`, runs `duration_s`, and leaves an outcome or ends as `reason` says.
+    """Script of one attempt: it waits `waits_s`, runs `duration_s`, and leaves an outcome or ends as `reason` says.
 
     `look`, given the request and how many looks this makes, says what is seen of it; where it says None, the rest does.
     """

@@ -131,7 +131,7 @@ class Bench:
         return [pid for pid in running_pids() if _is_step_of(pid, job, self.cluster)]
 
     def environment_of(self, job: str) -> dict[str, str]:
-        """What a process of a running job was started with; {} where none runs."""
+        """Environment of a process of a running job; {} if none runs."""
         return next((_environment_of(pid) for pid in self.processes_of(job)), {})
 
 
@@ -147,17 +147,17 @@ def num_ended(folder: SearchFolder) -> int:
 
 
 def answered(cluster: SlurmSandbox, *command: str) -> str:
-    """What a command of Slurm's says, asked again while the controller is too busy for it: no answer is not "none"."""
+    """Output of a Slurm command, retried while the controller is busy: no answer is not "none"."""
     return until(lambda: cluster.ask(*command), lambda done: done.returncode == 0).stdout
 
 
 def ids_of_jobs(cluster: SlurmSandbox) -> set[str]:
-    """Of all that the controller knows, also those that have ended."""
+    """All jobs that the controller knows, including those that have ended."""
     return set(answered(cluster, "squeue", "--noheader", "--states=all", "--format=%A").split())
 
 
 def until(look: Callable[[], T], wanted: Callable[[T], bool], timeout_s: float = 120.0) -> T:
-    """What `look` found once it is `wanted`; fails with the last thing found."""
+    """Poll `look` until its result is `wanted` and return that; fails with the last result."""
     deadline = time.monotonic() + timeout_s
     while not wanted(found := look()):
         assert time.monotonic() < deadline, f"still {found!r} after {timeout_s} s"

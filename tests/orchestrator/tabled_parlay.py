@@ -21,7 +21,7 @@ COMMAND = (sys.executable, "-P", "-m", "tests.orchestrator.tabled_parlay")
 
 
 def snapshot_tabled_code(destination: Path) -> str:
-    """What `snapshot_code` leaves, with the tabled trial in the place of the one that trains."""
+    """Take a code snapshot, with the tabled trial in place of the one that trains."""
     code_snapshot.snapshot_code(destination)
     train = destination / "trials" / "train"
     shutil.copyfile(Path(__file__).with_name("tabled_trial.py"), train / "__main__.py")

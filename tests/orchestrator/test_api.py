@@ -83,7 +83,7 @@ def begun(question: Path, monkeypatch: pytest.MonkeyPatch) -> api.Search:
 
 
 def told(capsys, *words: str) -> dict:
-    """What the command line says of it."""
+    """The command line's answer for the search."""
     parlay([*words, "--json"])
     return json.loads(capsys.readouterr().out)
 

@@ -71,7 +71,7 @@ def test_a_measured_table_is_checked_and_its_other_machines_left_out(here, capsy
         (words(), 2, "--objective samples_per_sec or"),
         (words("--objective", "tokens_per_sec", "--name", "tp"), 2, "--name TP=tensor_parallel"),
         (words(source="nobody.csv"), 2, "cannot be read"),
-        (words(source="search.yaml"), 2, "holds no results that are known"),
+        (words(source="search.yaml"), 2, "has no known format of results"),
         (words("--objective", "tokens_per_sec", out="results.csv"), 2, "name a new file"),
         (["import", "results.csv", "search.yaml"], 2, "--out"),
     ],

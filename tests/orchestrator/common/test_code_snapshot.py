@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.common import code_snapshot
 from orchestrator.common.code_snapshot import code_hash, compute_side_files, snapshot_code
-from orchestrator.diagnostics.doctor.ranks import LEAST_PYTHON
+from orchestrator.diagnostics.doctor.ranks import MIN_PYTHON
 
 OURS = ("search_spaces", "trials", "slurm", "dashboards", "orchestrator")
 
@@ -106,7 +106,7 @@ def test_nothing_in_it_needs_a_newer_python_than_ranks_may_have(snapshot: Path, 
     files = [str(path.relative_to(snapshot)) for path in compute_side_files(snapshot)]
     options = ["--explicit-package-bases", "--ignore-missing-imports", "--no-site-packages"]
     checked = subprocess.run(
-        [sys.executable, "-m", "mypy", "--python-version", LEAST_PYTHON, "--config-file=", *options, *files],
+        [sys.executable, "-m", "mypy", "--python-version", MIN_PYTHON, "--config-file=", *options, *files],
         env={**os.environ, "MYPY_CACHE_DIR": str(tmp_path / "types")},
         cwd=snapshot,
         capture_output=True,

@@ -1,4 +1,4 @@
-"""When a machine is busy with other work."""
+"""Warning for a machine that is busy with other work."""
 
 from __future__ import annotations
 

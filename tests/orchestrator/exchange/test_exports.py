@@ -49,7 +49,7 @@ def read(text: str) -> list[dict[str, str]]:
 
 
 def test_a_number_that_no_column_holds_is_unknown(spec):
-    """What a program wrote of a trial that failed is looked at by nobody before."""
+    """A failed trial's outcome is untrusted input."""
     wild = {"warmup_steps": 10**30, "loss_first": 10**400, "loss_last": math.inf, "epoch_s": math.nan}
     rows = trial_rows(past(spec, measured("t0001", layouts()[0], **SLOW, **wild)))
     assert [rows[0][name] for name in wild] == [None] * 4

@@ -120,7 +120,7 @@ def test_a_parameter_that_is_no_layout_field_is_named_or_left_out(spec):
     with pytest.raises(InputError) as refused:
         parse(text, spec)
     assert [problem.key for problem in refused.value.problems] == ["shards", "lr"]
-    assert "--name lr= that it is none" in (refused.value.problems[1].fix or "")
+    assert "ignore it with --name lr=" in (refused.value.problems[1].fix or "")
     (row,) = parse(text, spec, shards="tensor_parallel", lr="").rows
     assert row.layout.tensor_parallel == 1
 
@@ -132,7 +132,7 @@ def test_a_parameter_that_is_no_layout_field_is_named_or_left_out(spec):
         ("p:tp,objective\n1,fast\n", "results.csv:2: objective: is 'fast'"),
         ("p:tp,objective\n1,nan\n", "results.csv:2: objective: is 'nan'"),
         ("p:tp,objective\n1,0.0\n", "results.csv:2: objective: is 0"),
-        ("p:tp,objective\n1,1e-99\n", "results.csv:2: step_time_s: is 1.28e+101 s by these results"),
+        ("p:tp,objective\n1,1e-99\n", "results.csv:2: step_time_s: is 1.28e+101 s in these results"),
         ("p:tp,objective\n1.5,3\n", "results.csv:2: tensor_parallel: is '1.5'"),
         ("p:tp,objective\n=1+1,3\n", "results.csv:2: tensor_parallel: is '=1+1'"),
         ("p:tp,objective\n0,3\n", "tensor_parallel"),
@@ -147,7 +147,7 @@ def test_a_parameter_that_is_no_layout_field_is_named_or_left_out(spec):
         ("# of ours\n\np:tp,score\n1,3\n", "results.csv:3: objective: column objective is missing"),
         ("# of ours\np:tp,p:tp,objective\n1,2,3\n", "results.csv:2: p:tp: stands there 2 times"),
         ("# of ours\np:tp,p:TP,objective\n1,2,3\n", "results.csv:2: TP: p:TP is tensor_parallel"),
-        ("# of ours\np:shards,objective\n1,3\n", "results.csv:2: shards: p:shards is no layout field"),
+        ("# of ours\np:shards,objective\n1,3\n", "results.csv:2: shards: p:shards is not a layout field"),
         ("# of ours\np:tp,objective\n1,fast\n", "results.csv:3: objective: is 'fast'"),
     ],
     ids=lambda value: None if "\n" in value else value[:40],
@@ -170,7 +170,7 @@ def test_nothing_is_guessed_of_the_objective_or_of_a_field_that_matters(spec, tm
         parse("p:tp,objective\n1,3\n", spec, None)
     with pytest.raises(InputError, match="did you mean tokens_per_sec"):
         parse("p:tp,objective\n1,3\n", spec, "token_per_sec")
-    with pytest.raises(InputError, match="is no parameter of the file"):
+    with pytest.raises(InputError, match="is not a parameter of the file"):
         parse("p:tp,objective\n1,3\n", spec, PP="pipeline_parallel")
     without = spec_in(tmp_path, "space.zero_stage=[0, 1]", "space.engine=deepspeed")
     with pytest.raises(InputError, match="pipeline_parallel, micro_batch_size, zero_stage") as refused:

@@ -28,7 +28,7 @@ def spec(tmp_path) -> SearchSpec:
 
 
 def write_experiment(results: Path, name: str, metrics: dict | None = None, errors: str = "", **config: Any) -> Path:
-    """As deepspeed/autotuning/scheduler.py lays it down."""
+    """Write an experiment's folder as deepspeed/autotuning/scheduler.py does."""
     folder = results / name
     folder.mkdir(parents=True)
     whole = {
@@ -57,7 +57,7 @@ def test_an_experiment_that_was_measured_is_a_row(spec, tmp_path):
     assert (layout.data_parallel, layout.tensor_parallel, layout.pipeline_parallel) == (4, 1, 1)
     assert (layout.zero_stage, layout.precision, layout.overlap_comm, layout.bucket_mib) == (2, "fp16", True, 95)
     assert (layout.activation_checkpointing, layout.engine) == ("full", "deepspeed")
-    assert "somewhat too high" in found.notes[0]
+    assert "slightly too high" in found.notes[0]
 
 
 def test_ranks_that_the_batch_leaves_over_share_the_layers(spec, tmp_path):
@@ -95,9 +95,9 @@ def test_experiments_of_less_than_a_node_keep_their_ranks(spec, tmp_path):
         ("exp.json", '{"num_gpus": 0, "num_nodes": 1}', "exp.json: num_gpus: is 0"),
         ("metrics.json", '{"throughput": "fast"}', "throughput: is 'fast'"),
         ("metrics.json", '{"throughput": -1}', "throughput: is -1"),
-        ("metrics.json", '{"throughput": 5e-324}', "step_time_s: is inf s by these results"),
+        ("metrics.json", '{"throughput": 5e-324}', "step_time_s: is inf s in these results"),
         ("metrics.json", "__reduce__", "metrics.json: not JSON"),
-        ("ds_config.json", '{"train_batch_size": "auto"}', "does not say all three batch sizes"),
+        ("ds_config.json", '{"train_batch_size": "auto"}', "lacks one of the three batch sizes"),
         (
             "ds_config.json",
             '{"train_batch_size": 12, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2}',

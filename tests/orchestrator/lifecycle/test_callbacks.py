@@ -1,4 +1,4 @@
-"""Who watches a search, and what is kept while it runs, share no fate."""
+"""Callbacks of a search: a failing one stops neither the search nor the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a dry run writes: the files that Slurm would be given for the layouts that are tried first."""
+"""Dry run: the files of the first layouts' jobs."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def on_its_nodes(name: str) -> SearchSpec:
 
 
 def refusal(slurm: SlurmSandbox, job: DryJob, *more: str) -> str | None:
-    """What Slurm says against this script, with more options than it has itself; None where it would run it."""
+    """Slurm's message against this script with further options; None if it would run it."""
     asked = slurm.ask("sbatch", "--test-only", *more, str(job.script))
     return asked.stderr if asked.returncode else None
 

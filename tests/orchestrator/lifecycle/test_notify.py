@@ -1,4 +1,4 @@
-"""Who is told that a search has ended: once, with the search's status, and nothing that fails there disturbs it."""
+"""Notifications of a search's end: sent once, with its status; a failure does not affect the search."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def attempts_of(record: SearchRecord) -> list[Attempt]:
 
 
 def held_node_s(bench: Bench, folder: SearchFolder) -> float:
-    """What Slurm accounted of the search's pilots, in seconds times nodes."""
+    """Node-seconds that Slurm accounted for the search's pilots."""
     fields = "--format=JobName,AllocNodes,ElapsedRaw,State"
     answer = lambda: bench.cluster.ask("sacct", "--noheader", "--parsable2", "--allocations", fields).stdout  # noqa: E731
     pilots = lambda: [line.split("|") for line in answer().splitlines() if line.startswith(f"{folder.search_id}.p")]  # noqa: E731

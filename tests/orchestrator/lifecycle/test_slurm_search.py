@@ -141,7 +141,7 @@ def killed(look: Callable[[str], list[int]], job: str) -> list[int]:
 
 
 def requeue(search: DisturbedSearch) -> None:
-    """As an operator does it, without the two minutes that Slurm lets such a job wait. Only its next run may end."""
+    """Requeue the job as an operator does, without Slurm's two minutes of waiting. Only its next run may end."""
     job, bench = str(search.running(REQUEUED).job_id), search.bench
     until(lambda: bench.steps_of(job), bool)
     for command in (("update", f"JobId={job}", "Requeue=1"), ("requeue", job)):

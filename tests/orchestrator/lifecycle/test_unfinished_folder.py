@@ -1,4 +1,4 @@
-"""What is left of a search whose maker was killed: nothing, once the next one is begun."""
+"""Half-created folders of killed processes are removed when the next search is created."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ def test_a_slurm_that_finds_no_configuration_is_told_about_slurm_conf():
 
 
 def test_nodes_that_are_away_are_waited_for_and_said(tmp_path, slurm):
-    """As sbatch does with the job itself."""
+    """A job that has to wait is accepted, as by sbatch."""
     notes: list[str] = []
     for name in ("n1", "n2"):
         slurm.cluster.drain_node(name)

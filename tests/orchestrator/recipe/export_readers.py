@@ -90,8 +90,10 @@ def _gpt_neox(files: Mapping[str, str], spec: TrialSpec) -> Read:
 
 
 def _neox_mlp(config: Mapping[str, Any]) -> dict[str, Any]:
-    """As ParallelMLP of megatron/model/transformer.py makes it: a gate takes two thirds of intermediate_size, with the
-    part it multiplies, and both are rounded up to mlp_multiple_of."""
+    """Compute the MLP as ParallelMLP of megatron/model/transformer.py does.
+
+    Gate and gated part together have two thirds of intermediate_size, each rounded up to mlp_multiple_of.
+    """
     is_gated, multiple = config["activation"] == "swiglu", config["mlp_multiple_of"]
     width = int(config["intermediate_size"] * 2 / 3) // 2 if is_gated else config["intermediate_size"]
     return {"gated_mlp": is_gated, "ffn_hidden_size": -(-width // multiple) * multiple}
@@ -184,7 +186,7 @@ def _megatron_bridge(files: Mapping[str, str], spec: TrialSpec) -> Read:
 
 
 def _value(text: str) -> Any:
-    """As Hydra reads it: JSON's words and numbers, else the text itself."""
+    """Parse a value as Hydra does: JSON's words and numbers, else the text itself."""
     try:
         return json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Which interpreter a replay's ranks are started with."""
+"""Interpreter of a replay's ranks."""
 
 from __future__ import annotations
 
