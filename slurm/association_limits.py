@@ -52,15 +52,13 @@ class Qos:
 
 @dataclass(frozen=True)
 class AssociationLimits:
-    """The user's associations with the cluster, empty where accounting does not know them, and all QOS of the
-    cluster."""
+    """The user's associations with the cluster, () where accounting has none, and all QOS of the cluster."""
 
     associations: tuple[Association, ...] = ()
     all_qos: tuple[Qos, ...] = ()
 
     def of(self, options: JobOptions) -> tuple[Association, ...]:
-        """Return the associations under which a job with these options would run; of every account where none is
-        named."""
+        """Return the associations under which a job with these options would run, of every account if none is named."""
         account, named = normalized_name(options.account or ""), (options.partition or "").split(",")
         return tuple(
             association

@@ -1,5 +1,4 @@
-"""Slurm client over Slurm's commands, and the only file that runs them: argument lists, no shell, a timeout for each
-call."""
+"""Slurm client, the only file that runs Slurm's commands: argument lists, no shell, a timeout for each call."""
 
 from __future__ import annotations
 
@@ -121,14 +120,12 @@ class SlurmClient(Slurm):
         return Submission(SubmitStatus.ACCEPTED if message is None else SubmitStatus.REFUSED, message=message or "")
 
     def _busy_without_nodes(self, request: JobRequest, refused: Submission) -> Submission:
-        """Return BUSY where too few nodes are up: a test alone refuses that, but sbatch accepts it and the job
-        waits."""
+        """Return BUSY where too few nodes are up: only a test refuses that, sbatch accepts it and the job waits."""
         message = wait_reason(request, self.nodes())
         return refused if message is None else Submission(SubmitStatus.BUSY, message=message)
 
     def _beyond_partition(self, request: JobRequest, tested: str) -> str | None:
-        """Return the limit because of which Slurm would accept the job and never start it, where EnforcePartLimits is
-        NO."""
+        """Return the limit that keeps an accepted job from ever starting, where EnforcePartLimits is NO."""
         if self.settings().enforces_limits:
             return None
         partitions, found = self.partitions(), parse_tested_partition(tested)

@@ -29,8 +29,7 @@ def crontab_line(script: Path) -> str:
 
 
 def scrontab_lines(script: Path, job_name: str, options: JobOptions) -> list[str]:
-    """Return the lines for `scrontab -e`: every five minutes, a job of one task with the account and partition of
-    `options`."""
+    """Return the lines for `scrontab -e`: every five minutes, one task, account and partition from `options`."""
     directives = [
         f"--job-name={job_name}",
         "--nodes=1",

@@ -65,7 +65,7 @@ class SlurmSettings:
     partition_over_times_s: Mapping[str, float] = field(default_factory=dict)
 
     def over_time_s(self, partition: str | None) -> float:
-        """Return the most seconds that a job may run beyond its limit in this partition, or in any of several with
+        """Return the most seconds beyond its limit that a job may run in this partition, or any of several with
         commas."""
         names = (partition or self.default_partition).split(",")
         return max(self.partition_over_times_s.get(name, self.over_time_limit_s) for name in names)
@@ -134,8 +134,7 @@ class Slurm(ABC):
 
     @abstractmethod
     def describe(self, job_id: str) -> JobSnapshot | None:
-        """Return one job with its exit code and restarts (scontrol), or None for an id that the controller does not
-        know."""
+        """Return one job with exit code and restarts (scontrol), or None if the controller does not know the id."""
 
     @abstractmethod
     def accounted_jobs(self, names: Iterable[str], since: float) -> tuple[JobSnapshot, ...] | None:

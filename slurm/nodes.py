@@ -75,8 +75,7 @@ def _leading_number(text: str) -> int | None:
 
 
 def wait_reason(request: JobRequest, nodes: Iterable[NodeSnapshot]) -> str | None:
-    """Describe the unavailable nodes that the job would wait for; None where they are not what keeps it from
-    starting."""
+    """Describe the unavailable nodes for which the job would wait; None if they do not keep it from starting."""
     fitting = {node.name: node for node in _allowed(request, nodes) if _has_room(request, node)}
     away = [node for node in fitting.values() if node.is_away]
     if not len(fitting) - len(away) < request.num_nodes <= len(fitting):

@@ -290,8 +290,7 @@ def parse_time(text: str) -> float | None:
 
 
 def parse_exit_code(text: str) -> tuple[int | None, int | None]:
-    """Parse Slurm's `code:signal`. A signal above 64 is a code of Slurm's own (0:125 out of memory, 0:53 no
-    directory)."""
+    """Parse `code:signal`. A signal above 64 is a code of Slurm's own (0:125 out of memory, 0:53 no directory)."""
     match = _EXIT_CODE.fullmatch(text)
     return (int(match[1]), int(match[2])) if match else (None, None)
 

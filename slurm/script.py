@@ -125,8 +125,7 @@ def setup_lines(options: JobOptions) -> list[str]:
 
 
 def export_lines(request: JobRequest) -> list[str]:
-    """Export the user's variables, then the request's. srun takes the CPUs of a task only from a variable (since
-    22.05)."""
+    """Export the user's variables, then the request's. srun takes --cpus-per-task only from one (since 22.05)."""
     cpus = request.options.cpus_per_task
     cpus_of_task = {} if cpus is None else {"SRUN_CPUS_PER_TASK": str(cpus)}
     each = (request.options.env, request.environment, launch_environment(request), cpus_of_task)

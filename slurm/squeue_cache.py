@@ -55,8 +55,7 @@ class SqueueCache:
     """
 
     def __init__(self, slurm: Slurm, folder: Path, key: Sequence[str], clock: Callable[[], float] | None = None):
-        """`key` identifies the cluster (`environment.cluster_key`); `clock` returns UTC seconds, time.time by
-        default."""
+        """`key` identifies the cluster (`environment.cluster_key`); `clock` returns UTC seconds (time.time)."""
         self._slurm = slurm
         self._key = [*key, slurm.user]
         self._clock = clock or (lambda: time.time())

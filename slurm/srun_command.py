@@ -102,8 +102,7 @@ def _apptainer(container: Container, request: JobRequest) -> list[str]:
 
 
 def _shifter(container: Container, request: JobRequest) -> list[str]:
-    """Build shifter's command. Images see parallel file systems at the same path (siteFs of udiRoot.conf): no mounts
-    needed."""
+    """Build shifter's command. Images see parallel file systems at the same path (siteFs of udiRoot.conf)."""
     return [
         "shifter",
         f"--image={container.image}",

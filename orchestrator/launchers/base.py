@@ -62,8 +62,7 @@ class LaunchRequest:
         return f"{self.spec.trial}.{self.spec.attempt}"
 
     def require_taken(self) -> None:
-        """Raise InputError if the search's folder was replaced since its driver opened it: its code cannot be
-        trusted."""
+        """Raise InputError if the search's folder was replaced since its driver opened it."""
         if self.taken is not None:
             self.taken.require_same()
 
@@ -74,8 +73,7 @@ class LaunchRequest:
 
 
 def trial_program(spec: TrialSpec) -> str:
-    """Return the module that runs in every rank: Parlay's trainer, a diagnostic program, or the supervisor of another
-    trainer."""
+    """Return the module of every rank: Parlay's trainer, a diagnostic program, or another trainer's supervisor."""
     return _PROGRAMS.get(spec.trainer["kind"], "trials.external")
 
 

@@ -112,7 +112,7 @@ def _slurm_of(
     client = SlurmClient(before_command=before_command)
     try:
         settings = client.settings()
-    except SlurmUnreachable:  # jobs of a search that is resumed may live on all the same
+    except SlurmUnreachable:  # jobs of a resumed search may be alive nevertheless
         settings = SlurmSettings()
     floor_s, remark = poll_interval_s(section.slurm.poll_interval_s, settings)
     if settings.version and not settings.has_accounting:

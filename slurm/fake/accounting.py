@@ -22,8 +22,7 @@ class FakeAccounting:
         self._rows: list[tuple[FakeJob, list[tuple[float, JobSnapshot]]]] = []
 
     def go_down(self, until: float, wrong_for_s: float) -> None:
-        """Give no answers until then. Changes meanwhile become visible afterwards, ends with a wrong row for
-        `wrong_for_s` first."""
+        """Give no answers until then. Changes become visible afterwards, ends wrong for `wrong_for_s` first."""
         self._down_until, self._wrong_for_s = until, wrong_for_s
 
     def is_down(self, now: float) -> bool:

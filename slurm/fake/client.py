@@ -158,8 +158,7 @@ class FakeSlurm(Slurm):
     # -- submission faults, met one after the other
 
     def submissions_time_out(self, times: float = 1, appears_after_s: float | None = 0.0) -> None:
-        """Let sbatch time out although the job is accepted and appears `appears_after_s` later; None: it was not
-        accepted."""
+        """Let sbatch time out although the job is accepted and appears `appears_after_s` later; None: not accepted."""
         answer = Submission(SubmitStatus.UNCONFIRMED, message=_REFUSED + _NO_ANSWER)
         self._faults.append(_SubmitFault(answer, times, appears_after_s=appears_after_s))
 
@@ -175,8 +174,7 @@ class FakeSlurm(Slurm):
     # -- true usage of this user's jobs
 
     def most_alive(self, name: str) -> int:
-        """Return the most jobs of this name that were ever pending or running at once, with processes that Slurm
-        lost."""
+        """Return the most jobs of this name ever pending or running at once, with processes that Slurm lost."""
         return self.cluster.usage.most_alive[self.user, name]
 
     def most_running(self, name: str) -> int:

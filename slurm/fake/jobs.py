@@ -12,8 +12,7 @@ from slurm.request import JobRequest
 
 @dataclass(frozen=True)
 class StartedJob:
-    """A started job as its batch script sees it: `restart` is SLURM_RESTART_COUNT, `started_at` on the simulated
-    clock."""
+    """A started job as its script sees it: `restart` is SLURM_RESTART_COUNT, `started_at` on the simulated clock."""
 
     job_id: str
     name: str
@@ -66,8 +65,7 @@ class Run:
 
 @dataclass(frozen=True)
 class JobEnding:
-    """Final state of a job, once its processes are gone and its nodes clean; `requeue` puts it back into the queue
-    instead."""
+    """Final state of a job once its processes are gone and its nodes clean; `requeue` queues it again instead."""
 
     state: JobState
     reason: str | None = None

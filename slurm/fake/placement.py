@@ -31,8 +31,7 @@ class Allocation:
 
 @dataclass(frozen=True)
 class Placement:
-    """The nodes on which a job starts now, or () and Slurm's reason for its wait: None where these nodes never
-    suffice."""
+    """Nodes on which a job starts now, or () and Slurm's reason for its wait: None if these nodes never suffice."""
 
     nodes: tuple[str, ...] = ()
     reason: str | None = None

@@ -166,8 +166,7 @@ class Ports:
 
 
 def choose_ports(folder: Path, count: int, is_free: Callable[[int], bool]) -> Ports | None:
-    """Return `count` consecutive free ports, the same for the same folder while they are free; None if there are
-    none."""
+    """Return `count` consecutive free ports, the same for the same folder while they are free, or None."""
     blocks = (_LAST_PORT - _FIRST_PORT + 1) // count
     wanted = int.from_bytes(hashlib.sha256(str(folder).encode()).digest()[:8], "big") % blocks
     for block in range(wanted, wanted + blocks):

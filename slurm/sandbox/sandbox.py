@@ -302,8 +302,7 @@ class SlurmSandbox:
             time.sleep(_LOOK_EVERY_S)
 
     def _belongs_to_job(self, pid: int) -> bool:
-        """True for a slurmstepd in this sandbox's folder, and for a task with this sandbox and a job in its
-        environment."""
+        """True for a slurmstepd in this sandbox's folder, and for a task with this sandbox in its environment."""
         proc = Path(f"/proc/{pid}")
         try:
             if (proc / "comm").read_text().strip() == "slurmstepd":
@@ -318,8 +317,7 @@ class SlurmSandbox:
         return Daemon(name, self.paths.folder)
 
     def _clean_environment(self) -> dict[str, str]:
-        """Return this process's environment without an outer Slurm's variables, of which its programs read some
-        fifty."""
+        """Return this process's environment without the variables of an outer Slurm."""
         kept = {
             name: value
             for name, value in os.environ.items()

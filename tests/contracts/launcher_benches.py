@@ -1,4 +1,4 @@
-"""Benches for the launchers' contract: one for each launcher, with scripted attempts."""
+"""Test benches for the launcher contract, one per launcher, whose attempts behave as asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Benches for the Slurm contract: a simulated cluster, and a real one on this machine."""
+"""Test benches for the Slurm contract: a simulated cluster, and a real one on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contract of every launcher: plain processes, Ray, Slurm, a measured table."""
+"""Contract of every launcher: local processes, Ray, Slurm and the simulated one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contract of the Slurm client: the real commands on a real cluster, and the fake that replaces them in tests."""
+"""Contract of Slurm: the real commands on a real cluster, and the fake."""
 
 from __future__ import annotations
 

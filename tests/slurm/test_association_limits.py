@@ -1,4 +1,4 @@
-"""What sacctmgr tells of a user's accounts and QOS."""
+"""Accounts and QOS from sacctmgr."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cron is given: as a shell and cron itself understand it."""
+"""Scripts and lines for cron, as a shell and cron read them."""
 
 from __future__ import annotations
 

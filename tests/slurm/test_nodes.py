@@ -1,4 +1,4 @@
-"""What sinfo tells of nodes, and whether a job only waits for those that are away."""
+"""Nodes from sinfo, and whether a job waits only for unavailable ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user may tell Slurm of a job: one table for each rule, whatever door it comes in by."""
+"""Checks of job options: one table for each rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What scontrol tells of partitions, and which jobs none of them would ever start."""
+"""Partitions from scontrol, and jobs that none of them would ever start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What srun starts as each rank: containers, folders on the node, GPUs; and what bash makes of it."""
+"""Command of each rank: containers, folders on the node, GPUs; and how bash reads it."""
 
 from __future__ import annotations
 

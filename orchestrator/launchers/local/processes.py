@@ -30,17 +30,17 @@ _FOREIGN_NAMES = {
     *PYTHON_VARIABLES,
 }
 _FOREIGN_PREFIXES = ("SLURM", "SBATCH_", "PMI", "OMPI_", "MPI_", "TORCHELASTIC_", "RAY_", "PARLAY_")
-_GROUP_ENDS_TIMEOUT_S = 1.0  # all ranks together: an init that reaps nothing would keep a group from ever being empty
+_GROUP_ENDS_TIMEOUT_S = 1.0  # for all ranks: an init that does not reap would keep a group from ever being empty
 
-# Runs in front of every rank, under our own interpreter: the kernel kills the rank when the thread that started it is
-# gone, also when nobody is left to clean up. A preexec_fn could do the same but may deadlock in a process with threads.
+# Runs before every rank, under our own interpreter: the kernel kills the rank when the thread that started it is gone,
+# also after a kill -9. A preexec_fn could do the same but may deadlock in a process with threads.
 _DIE_WITH_PARENT = """
 import os, signal, sys
 try:
     import ctypes
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 except (ImportError, AttributeError, OSError):
-    pass  # the trial program's own watch on PARLAY_PARENT_PID remains
+    pass  # the trial program still watches PARLAY_PARENT_PID
 if os.getppid() != int(sys.argv[1]):
     os._exit(1)
 os.execvp(sys.argv[2], sys.argv[2:])
@@ -91,8 +91,7 @@ class RankProcess:
 
 @dataclass(frozen=True)
 class RankExit:
-    """Exit of a rank. `code` is the exit status, minus the signal's number if a signal killed it, None if it was not
-    observed."""
+    """Exit of a rank. `code` is its exit status, minus the number of a signal that killed it, None if unknown."""
 
     rank: int
     code: int | None
@@ -164,7 +163,7 @@ class RankGroup:
         try:
             self._on_start(self._start_ranks())
             self._watch()
-        except Exception as problem:  # a program missing, a disk full, no more threads: no rank stays unwatched
+        except Exception as problem:  # a missing program, a full disk, no more threads: no rank stays unsupervised
             error = str(problem)
             self._abandon()
         self.report = GroupReport(
@@ -215,7 +214,7 @@ class RankGroup:
 
     def _await_exit(self, rank: int, pid: int) -> None:
         try:
-            # Not reaped here: until the supervisor does, the pid stays ours and a signal cannot reach a stranger.
+            # Not reaped here: until the supervisor does, the pid is not reused and a signal cannot hit another process.
             ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         except ChildProcessError:  # SIGCHLD is ignored in this process: the kernel reaped it
             ended = None
@@ -250,7 +249,7 @@ class RankGroup:
 
     def _note_exit(self, rank: int, code: int | None) -> None:
         child = self._live.pop(rank)
-        _signal_group(child.pid, signal.SIGKILL)  # what the rank may have started and left behind
+        _signal_group(child.pid, signal.SIGKILL)  # processes that the rank left behind
         child.wait()
         self._group_ends_left_s -= _await_group_end(child.pid, self._group_ends_left_s)
         self._exits.append(RankExit(rank, code, killed_by_us=self._killing))
@@ -277,8 +276,7 @@ class RankGroup:
 
 
 def rank_environment(node: Mapping[str, str], plan: GroupPlan) -> dict[str, str]:
-    """Return the environment of all ranks of a node: the node's own without any launcher's variables, then the
-    plan's."""
+    """Return the environment of a node's ranks: the node's own without launchers' variables, then the plan's."""
     kept = {n: v for n, v in node.items() if n not in _FOREIGN_NAMES and not n.startswith(_FOREIGN_PREFIXES)}
     return {
         **kept,
@@ -299,7 +297,7 @@ def end_surviving_ranks(ranks: tuple[RankProcess, ...], timeout_s: float) -> tup
     for rank in alive:
         _signal_group(rank.pid, signal.SIGKILL)
     while alive and time.monotonic() < deadline:
-        time.sleep(0.01)  # not our children: nothing announces their end
+        time.sleep(0.01)  # not our children: their end has to be polled
         alive = surviving_ranks(alive)
     return alive
 

@@ -81,7 +81,7 @@ def program_environment(code: str) -> dict[str, str]:
 
 def device_environment(spec: TrialSpec) -> dict[str, str]:
     """Return variables about the node's devices, which are the same for all launchers."""
-    # On CPU a rank is one thread, and a GPU that is there all the same is not its business.
+    # On CPU a rank is one thread and must not use a GPU of the node.
     return {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""} if spec.accelerator == "cpu" else {}
 
 
@@ -136,8 +136,7 @@ def status_from_reports(reports: Sequence[GroupReport], folder: AttemptFolder, c
 
 
 def interrupted_status(folder: AttemptFolder, started_at: float | None) -> LaunchStatus:
-    """Return the status of an earlier driver's attempt, which could not outlive it; the time of its end is an
-    estimate."""
+    """Return the status of an earlier driver's attempt, which ended with it; the time of its end is an estimate."""
     return LaunchStatus(
         liveness=Liveness.ENDED,
         started=started_at is not None,
@@ -178,8 +177,7 @@ def _written_at(file: Path) -> float | None:
 def _cause(
     reports: Sequence[GroupReport], exits: Sequence[RankExit], cancelled: bool
 ) -> tuple[FailureReason | None, str | None]:
-    """Return reason and detail as far as the launcher knows them; (None, None) leaves the reason to the trial's own
-    report."""
+    """Return reason and detail as far as the launcher knows them, else (None, None)."""
     if cancelled:
         return FailureReason.CANCELLED_BY_SEARCH, "cancelled"
     for report in reports:

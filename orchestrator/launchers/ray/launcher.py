@@ -25,8 +25,8 @@ from trials.attempt_result import LaunchStatus, Liveness
 from trials.trial import FailureReason
 
 _END_TIMEOUT_S = 16.0
-_LOST_END_TIMEOUT_S = 1.0  # the ranks of a lost node are asked for at every look
-_LONGEST_WAIT_S = 2.0  # that Ray has died is not announced, only found by looking
+_LOST_END_TIMEOUT_S = 1.0  # the ranks of a lost node are killed at every poll
+_LONGEST_WAIT_S = 2.0  # the death of Ray is only found by polling
 
 
 @dataclass
@@ -163,7 +163,7 @@ class RayLauncher(Launcher):
     def wait(self, seconds: float) -> None:
         alive = [s for s in self._attempts.values() if not s.job.is_ended]
         due_in_s = [due - time.monotonic() for s in alive if (due := self._peers_due_at(s)) is not None]
-        coming = [due for due in due_in_s if due > 0]  # what was due is being ended, and says when it has
+        coming = [due for due in due_in_s if due > 0]  # those already due are being ended, which wakes us
         self._runtime.wait((s.job for s in alive), min([seconds, _LONGEST_WAIT_S, *coming]))
 
     def close(self) -> None:
@@ -179,7 +179,7 @@ def _record_ranks(submitted: _RayAttempt) -> None:
     started = [node.ranks for node in submitted.job.nodes if node.ranks]
     if submitted.nodes_written == len(started):
         return
-    with suppress(OSError):  # a full disk; the next look tries again
+    with suppress(OSError):  # a full disk; retried at the next poll
         write_ranks(submitted.request, submitted.request.spec.attempt_key, [r for ranks in started for r in ranks])
         submitted.nodes_written = len(started)
 

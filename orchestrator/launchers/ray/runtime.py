@@ -34,7 +34,7 @@ from search_spaces.errors import ExternalError
 RANK_SLOTS = "parlay_rank_slots"
 _NAMESPACE = "parlay"
 _CONNECT_TIMEOUT_S = 10.0
-_OBJECT_STORE_BYTES = 80 * 2**20  # nothing but plans and reports passes through it; Ray wants at least 75 MiB
+_OBJECT_STORE_BYTES = 80 * 2**20  # for plans and reports only; Ray requires at least 75 MiB
 
 
 class RayUnavailable(ExternalError):
@@ -108,9 +108,9 @@ class RayRuntime:
                     include_dashboard=False,
                     log_to_driver=False,
                     logging_level=logging.ERROR,
-                    _temp_dir=str(folder / "r"),  # Ray opens its own directory to everyone; the one above is private
+                    _temp_dir=str(folder / "r"),  # Ray's own directory is world-readable; its parent is private
                 )
-        except Exception as error:  # Ray raises whatever its parts raise: sockets, files, time-outs, its own
+        except Exception as error:  # Ray raises errors of sockets, files, timeouts and its own
             cls(ray, folder).close()
             raise RayUnavailable(f"{type(error).__name__}: {error}") from error
         return cls(ray, folder)
@@ -150,7 +150,7 @@ class RayRuntime:
 
     def begin(self, work: Work, environment: Mapping[str, str]) -> RayWork:
         """Start this work in an actor of its own, which takes no resources. Returns at once."""
-        options = {"num_cpus": 0, "max_restarts": 0, "max_concurrency": 2}  # `stop` is heard while `run` goes on
+        options = {"num_cpus": 0, "max_restarts": 0, "max_concurrency": 2}  # `stop` is called while `run` runs
         actor = self._ray.remote(Worker).options(**options).remote(work, dict(environment))
         return RayWork(actor, actor.run.remote())
 
@@ -198,7 +198,7 @@ class RayRuntime:
         try:
             value = self._ray.get(ref)
         except self._ray.exceptions.ActorUnavailableError:
-            renew_ref(node, ref)  # unreachable is not gone: Ray will say when it is
+            renew_ref(node, ref)  # unreachable is not dead: Ray reports when it is
             return
         except self._ray.exceptions.RayError as error:
             node.end(lost=str(error))
@@ -257,7 +257,7 @@ class RayRuntime:
                 self._ray.kill(actor)
             if time.monotonic() > deadline:
                 return False
-            time.sleep(0.1)  # Ray announces nothing to a process that did not start the actor
+            time.sleep(0.1)  # Ray notifies only the process that started the actor
         return True
 
     def _named_actors(self, name: str, num_nodes: int) -> list[Any]:
@@ -324,7 +324,7 @@ def _secure_loopback(ray: Any) -> None:
     well.
     """
     os.environ.update(_LOOPBACK_ENVIRONMENT)
-    # Others may know the shell's; where it is empty, Ray makes one and keeps it in the home.
+    # Other users may know the shell's token; an empty one lets Ray store one in the home folder.
     os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
     ray._raylet.Config.initialize("")

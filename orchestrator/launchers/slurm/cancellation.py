@@ -31,7 +31,7 @@ class JobCanceller:
             tracked.cancelled = True
         due = {key: tracked for key, tracked in wanted.items() if _may_live(tracked) and self._is_due(tracked)}
         if due:
-            self._queries.refresh(now=not self._queries.error_message)  # who is silent is not asked oftener for that
+            self._queries.refresh(now=not self._queries.error_message)  # no extra query of a Slurm that does not answer
             self._monitor.read(due)
             self._cancel_due(due)
         return {key for key, tracked in wanted.items() if _may_live(tracked)}

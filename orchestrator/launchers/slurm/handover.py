@@ -45,8 +45,7 @@ class HandoverEntry:
 
 @dataclass(frozen=True)
 class ClockReading:
-    """Clocks at one time: `monotonic_s` counts since this machine's `boot`, `utc_s` is the system clock, which may be
-    set."""
+    """Clocks at one time: `monotonic_s` counts since this machine's `boot`, `utc_s` is the system clock."""
 
     boot: str
     monotonic_s: float

@@ -108,5 +108,5 @@ def _reason(job: JobSnapshot, log: str, cancelled: bool) -> FailureReason | None
         return FailureReason.LAUNCH_FAILURE
     first_end = _TASK_END.search(log)
     if job.signal or (first_end is not None and first_end["end"].startswith(("Killed", "Terminated"))):
-        return FailureReason.NODE_FAILURE  # killed from outside, which says nothing about the layout
+        return FailureReason.NODE_FAILURE  # killed from outside: not the layout's fault
     return None

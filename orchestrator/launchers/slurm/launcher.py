@@ -25,7 +25,7 @@ from trials.attempt_result import LaunchStatus
 CHECK_INTERVAL_S = 60.0
 """Delay of Slurm's limit checks: they run about every half minute, and jobs were seen to end up to a minute late."""
 
-_NEVER_ENDED_S = 365 * 86400.0  # OverTimeLimit=UNLIMITED, which no journal can hold as it is
+_NEVER_ENDED_S = 365 * 86400.0  # for OverTimeLimit=UNLIMITED: the journal cannot store infinity
 
 
 class SlurmLauncher(Launcher):

@@ -65,8 +65,7 @@ class JobMonitor:
             self._submissions.cancel(strays)
 
     def _is_open(self, tracked: TrackedJob) -> bool:
-        """True if the last answer, or its absence, can change the status: the attempt has not ended and was submitted
-        by then."""
+        """True if the last answer can change the status: the attempt has not ended and was submitted before it."""
         return tracked.status.liveness is not Liveness.ENDED and self._queries.asked_at >= tracked.accepted_at
 
     def _read(self, tracked: TrackedJob) -> bool:
@@ -94,7 +93,7 @@ class JobMonitor:
             return unknown_status(job)
         if job.state.is_ended:
             described = self._queries.describe(job)
-            if described is None and job.state is JobState.FAILED:  # how it failed, only the controller can say
+            if described is None and job.state is JobState.FAILED:  # only the controller knows how it failed
                 detail = f"Slurm does not report how job {job.job_id} failed"
                 return LaunchStatus(Liveness.UNKNOWN, detail=detail, job_id=job.job_id)
             return self._from_folder(tracked, partial(self._ended, tracked, described or job))
@@ -139,8 +138,8 @@ class JobMonitor:
         return job.ended_at - job.started_at <= self._known_s(tracked)
 
     def _known_s(self, tracked: TrackedJob) -> float:
-        """Return the seconds since this driver submitted the attempt, plus one since Slurm's are whole; infinite if
-        another did."""
+        """Return the seconds since this driver submitted the attempt, plus one for rounding; infinite if another
+        did."""
         if tracked.submitted_at is None:
             return math.inf
         return self._slurm.monotonic() - tracked.submitted_at + 1.0

@@ -43,7 +43,7 @@ class SlurmQueries:
         began = self._slurm.monotonic()
         try:
             self.answer = self._jobs(0.0 if now else self._backoff.interval_s / 2)
-            # Another driver may have asked a while ago: of that only the clock that people set tells.
+            # Another driver may have queried earlier, which only the system clock can tell.
             age_s = max(0.0, self._slurm.now() - self.answer.asked_at)
             self.asked_at = min(began, self._slurm.monotonic() - age_s)
             self.error_message = ""
@@ -97,8 +97,7 @@ class SlurmQueries:
         return describe if describe is not None and is_same else job
 
     def accounted_jobs(self, names: Iterable[str], since: float) -> tuple[JobSnapshot, ...] | None:
-        """Return accounting records of these names, () without accounting; None where it does not answer
-        (`accounting_error`)."""
+        """Return accounting records, () without accounting; None where it does not answer (`accounting_error`)."""
         self.accounting_error = ""
         began = self._slurm.monotonic()
         try:

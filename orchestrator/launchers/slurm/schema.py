@@ -175,8 +175,7 @@ class SlurmSection(Section):
         }
 
     def with_inherited(self, inherited: Mapping[str, InheritedOption]) -> SlurmSection:
-        """Return the section with these options from the environment. InputError names the variable of a refused
-        one."""
+        """Return the section with these options from the environment. InputError names a refused one's variable."""
         values = {name: _typed(name, option.value) for name, option in inherited.items()}
         try:
             return restore(SlurmSection, self.model_dump(mode="json", by_alias=True) | values)

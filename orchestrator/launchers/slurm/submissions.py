@@ -117,14 +117,13 @@ class Submissions:
             raise ValueError(f"{request.key} was launched before")
         if tracked.unconfirmed_since is not None and (job_id := self._confirmed_job_id(tracked)) is not None:
             return self._accepted(tracked, job_id)
-        tracked.unconfirmed_since = None  # there is none for certain, however long the queue may still be full
+        tracked.unconfirmed_since = None  # there certainly is none, however long the queue stays full
         if self._queries.is_future(self._submit_again_at):
             raise LaunchPostponed(self._postponed)
         return self._submit(tracked)
 
     def _confirmed_job_id(self, tracked: TrackedJob) -> str | None:
-        """Return the job id of an unconfirmed submission; None once it is certain that there is none, LaunchPostponed
-        before."""
+        """Return the job id of an unconfirmed submission; None if there certainly is none, else LaunchPostponed."""
         unconfirmed_since = tracked.unconfirmed_since or 0.0
         self._queries.refresh()
         if self._queries.answer is not None and self._queries.asked_at >= unconfirmed_since:
@@ -177,7 +176,7 @@ class Submissions:
         if submission.status is SubmitStatus.BUSY:
             raise self._postpone(submission.message)
         tracked.unconfirmed_since = self._slurm.monotonic()
-        self._postpone(submission.message)  # the others would wait as long, and add up to more than a lease lasts
+        self._postpone(submission.message)  # further attempts would time out as well, for longer than a lease lasts
         raise LaunchPostponed(f"no answer from Slurm about {request.name}, searching for it: {submission.message}")
 
     def _accepted(self, tracked: TrackedJob, job_id: str) -> str:
@@ -236,9 +235,7 @@ class Submissions:
     def _handover_entry(self, tracked: TrackedJob) -> HandoverEntry:
         now, unconfirmed_since = self._slurm.monotonic(), tracked.unconfirmed_since
         if tracked.job_id is not None and tracked.request.job_id is None:
-            unconfirmed_since = (
-                tracked.accepted_at
-            )  # to the next driver, where its id could not be written down any more
+            unconfirmed_since = tracked.accepted_at  # for the next driver, in case the id could not be recorded
         return HandoverEntry(
             submitted_for_s=None if tracked.submitted_at is None else now - tracked.submitted_at,
             unconfirmed_for_s=None if unconfirmed_since is None else now - unconfirmed_since,

@@ -113,8 +113,7 @@ class Pilot:
         return self.plan.num_nodes * max(0.0, status.ended_at - status.started_at)
 
     def unpaid_node_s(self, ends: Iterable[StepEnd]) -> float:
-        """Return the node-seconds held and paid neither by these steps nor by `shares`; 0.0 where it is unknown what it
-        held."""
+        """Return the node-seconds paid neither by these steps nor by `shares`; 0.0 where the cost is unknown."""
         paid = sum(end.node_s for end in ends) + sum(self.shares.values())
         return max(0.0, (self.held_node_s or 0.0) - paid)
 
@@ -152,8 +151,7 @@ def pilot_request(pilot: Pilot) -> PilotRequest:
 
 
 def read_pilot_folder(folder: PilotFolder) -> tuple[dict[str, set[StepFileKind]], float | None, bool]:
-    """Return the steps' files, the agent's last heartbeat (by the file system's clock), and whether it is closed to
-    steps."""
+    """Return the steps' files, the agent's last heartbeat (file system's clock), and whether it is closed to steps."""
     try:
         heartbeat = folder.heartbeat.stat().st_mtime
     except FileNotFoundError:

@@ -90,8 +90,7 @@ class PilotPool:
     # -- those of an earlier driver
 
     def load(self, search: SearchFolder) -> bool:
-        """Load the pilots of the search from its folder, once; False after that. Raises OSError where it cannot be
-        read."""
+        """Load the search's pilots from its folder, once; False after that. Raises OSError."""
         if self._search is not None:
             return False
         paths = sorted(path for path in search.pilots.glob("p*") if path.is_dir()) if search.pilots.exists() else []
@@ -173,7 +172,7 @@ class PilotPool:
         )
         if pilot.started_at is None or not is_awaited or self._slurm.now() - pilot.started_at <= STARTUP_S:
             return
-        if not self.cancel([pilot]):  # else it is tried again at the next look
+        if not self.cancel([pilot]):  # else it is retried at the next refresh
             pilot.startup_timed_out = True
             self._note(f"pilot {pilot.folder.name} is cancelled: {startup_timeout_reason(pilot)}")
 
@@ -190,8 +189,8 @@ class PilotPool:
     # -- the next one
 
     def submit(self, request: LaunchRequest) -> Pilot:
-        """Return a pilot in which this attempt can run; raises as `Launcher.launch`. An unconfirmed submission is
-        continued."""
+        """Return a pilot in which this attempt can run; raises as `Launcher.launch`. Continues an unconfirmed
+        submission."""
         pilot = next((p for p in self.pilots if p.job_id is None and not p.is_ended), None) or self._create(request)
         try:
             pilot.job_id = self._submissions.launch(pilot_request(pilot))
@@ -227,7 +226,7 @@ class PilotPool:
     def _time_limit_s(self, request: LaunchRequest, folder: PilotFolder) -> float:
         """Return the planned time, or the longest half, quarter and so on of it that Slurm would accept."""
         work = self._work_left()
-        if work.node_hours is not None:  # what is in no book yet is spent all the same
+        if work.node_hours is not None:  # unbooked usage counts as spent
             work = replace(work, node_hours=max(0.0, work.node_hours - self.unbooked_node_s() / 3600))
         least, wanted = min_pilot_s(request.time_limit_s), planned_pilot_s(self._rules, work, request.time_limit_s)
         while wanted > least and not self._would_run(folder, wanted):
@@ -250,8 +249,7 @@ class PilotPool:
             raise LaunchPostponed(f"no pilot can be submitted at present: {error}") from error
 
     def _python(self, request: LaunchRequest) -> str:
-        """Return the agent's interpreter. It runs on the node, outside of a container, where the site's Python may be
-        too old."""
+        """Return the agent's interpreter, which runs outside of a container, where the site's Python may be too old."""
         return request.python if self._options.container is None else sys.executable
 
     def _save_job_id(self, pilot: Pilot) -> None:
@@ -313,8 +311,7 @@ class PilotPool:
     # -- the end of one
 
     def drain(self, pilot: Pilot) -> set[str]:
-        """Let it accept no more steps and end after its last; cancel one that has not started. Return ids of jobs that
-        may live."""
+        """Let it end after its last step; cancel one that has not started. Return ids of jobs that may be alive."""
         if pilot.is_ended:
             return set()
         pilot.is_draining = True
@@ -348,7 +345,7 @@ class PilotPool:
         tracked = [t for pilot in pilots if (t := self._submissions.tracked.get(pilot.key)) is not None]
         for one in tracked:
             one.cancelled = True
-        if not all(self._submissions.jobs_of([one]) for one in tracked):  # since the last answer, perhaps
+        if not all(self._submissions.jobs_of([one]) for one in tracked):  # perhaps submitted since the last answer
             self._queries.refresh(now=not self._queries.error_message)
         if self._queries.answer is None:
             return {one.job_id for one in tracked if one.job_id is not None}

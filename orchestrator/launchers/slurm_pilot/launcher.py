@@ -123,7 +123,7 @@ class SlurmPilotLauncher(Launcher):
         known = [pilot for pilot in self._pool.pilots if request.label in pilot.shares]
         if request.job_id is not None:
             known += [pilot for pilot in self._pool.pilots if pilot.job_id == request.job_id]
-        elif may_exist(request.folder.spec):  # without it nothing was asked for
+        elif may_exist(request.folder.spec):  # without it nothing was submitted
             unpaid = (p for p in self._pool.pilots if p.ran_nothing and not self._pool.is_paid(p))
             known += [pilot for pilot in unpaid if pilot.job_id is not None]
         return next(iter(known), None)
@@ -162,8 +162,7 @@ class SlurmPilotLauncher(Launcher):
         return left_s >= request.time_limit_s + ROOM_S and num_usable >= request.spec.num_nodes
 
     def _assign_steps(self) -> None:
-        """Submit waiting attempts to their pilots in order, so that one that needs many nodes is not overtaken for
-        ever."""
+        """Submit waiting attempts to their pilots in order, so that large ones are not overtaken for ever."""
         waiting = [s for s in self._steps.values() if s.pilot is None and not (s.is_ended or s.cancelled)]
         unused = [step for step in waiting if step.waits_for is not None and self._was_unused(step.waits_for)]
         self._end_unused(unused)
@@ -197,8 +196,7 @@ class SlurmPilotLauncher(Launcher):
                 step.status = unused_pilot_status(pilot, pilot.shares[step.request.label])
 
     def _was_unused(self, pilot: Pilot) -> bool:
-        """True if attempts that wait for the pilot end with it. One that was drained before it had nodes cost
-        nothing."""
+        """True if attempts that wait for the pilot end with it. One that was drained before it had nodes was free."""
         if not (pilot.is_ended and pilot.ran_nothing):
             return False
         return pilot.agent_never_started or bool(pilot.shares) or self._pool.unpaid_node_s(pilot) > 0.0
@@ -207,7 +205,7 @@ class SlurmPilotLauncher(Launcher):
         """Return the pilot that the attempt waits for from now on; raises as `Launcher.launch`."""
         if (pilot := self._draining_pilot(step)) is not None:
             return pilot
-        found = self._pilot_for(step.request)  # which may let go the one that it waits for
+        found = self._pilot_for(step.request)  # may drain the pilot that it waits for
         return found or self._draining_pilot(step) or self._pool.submit(step.request)
 
     def _draining_pilot(self, step: Step) -> Pilot | None:
@@ -219,7 +217,7 @@ class SlurmPilotLauncher(Launcher):
         if pilot is None or pilot.is_ended or pilot.job_id is None or not (pilot.is_draining and pilot.ran_nothing):
             return None
         if not pilot.nodes:
-            self._pool.drain(pilot)  # once more, should Slurm not have heard it
+            self._pool.drain(pilot)  # again, in case Slurm did not receive it
         return pilot
 
     def _wait_reason(self, pilot: Pilot) -> str | None:
@@ -256,7 +254,7 @@ class SlurmPilotLauncher(Launcher):
             pilot_started_at=pilot.started_at,
         )
         self._monitor.folders.call(str(request.folder.path), partial(write_job_files, job))
-        step.pilot, step.nodes = pilot, nodes  # from here on it may run, whatever the next line says
+        step.pilot, step.nodes = pilot, nodes  # from here on it may run, even if the next line fails
         pilot.step_files.setdefault(label, set()).add(StepFileKind.REQUESTED)
         self._monitor.with_timeout(pilot, partial(write, pilot.folder.step_file(label, StepFileKind.REQUESTED), asked))
         step.status = live_step_status(pilot.job_id, nodes, None)
@@ -337,7 +335,7 @@ class SlurmPilotLauncher(Launcher):
                 for step in steps:
                     step.status = never_started_status(pilot.job_id)
             elif pilot.is_ended:
-                with suppress(OSError):  # tried again with the next look
+                with suppress(OSError):  # retried at the next refresh
                     self._pool.share_cost(pilot, [step.request.label for step in steps])
                     for step in steps:
                         share = pilot.shares[step.request.label]
@@ -361,8 +359,7 @@ class SlurmPilotLauncher(Launcher):
             self._pool.cancel(silent)
 
     def longest_s(self, time_limit_s: float, num_nodes: int = 1) -> float:
-        """Return the cost of an attempt that is alone in its pilot, plus what other pilots hold that is not booked
-        yet."""
+        """Return the cost of an attempt that is alone in its pilot, plus what other pilots hold and is not booked."""
         try:
             if self._search is not None:
                 self._open(self._search)
@@ -393,8 +390,7 @@ class SlurmPilotLauncher(Launcher):
         return [pilot.key for pilot in left if pilot.job_id in unreached or self._pool.may_be_submitted(pilot)]
 
     def close(self) -> None:
-        """Drain pilots without steps that no attempt waits for; others end when idle, unless the next driver uses
-        them."""
+        """Drain pilots without steps that no attempt waits for; others end when idle, or serve the next driver."""
         if all(step.is_ended or step.cancelled or step.pilot is not None for step in self._steps.values()):
             self._drain_all([pilot for pilot in self._pool.pilots if not (pilot.is_ended or pilot.live_steps)])
         self._pool.save()
@@ -418,6 +414,5 @@ def _search_of(request: LaunchRequest) -> SearchFolder:
 
 
 def _avoided_nodes(pilot: Pilot, request: LaunchRequest) -> set[str]:
-    """Return the nodes that the attempt avoids, without those that Slurm assigned although the pilot avoided them as
-    well."""
+    """Return the nodes that the attempt avoids, except those that Slurm gave the pilot although it avoided them."""
     return {*request.exclude} - {*pilot.plan.exclude}

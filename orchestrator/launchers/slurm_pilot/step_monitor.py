@@ -76,7 +76,7 @@ class StepMonitor:
 
     def request_in(self, pilot: Pilot, label: str) -> StepRequest:
         if StepFileKind.CLAIMED not in pilot.step_files[label]:
-            with suppress(FileNotFoundError):  # its agent has claimed it since
+            with suppress(FileNotFoundError):  # its agent has claimed it meanwhile
                 return pilot.folder.request(label, StepFileKind.REQUESTED)
         return pilot.folder.request(label, StepFileKind.CLAIMED)
 
@@ -111,8 +111,7 @@ class StepMonitor:
         return live_step_status(pilot.job_id, step.nodes, step.start)
 
     def _status_without_report(self, step: Step, pilot: Pilot) -> LaunchStatus:
-        """Return the status of a step whose pilot has ended: an unclaimed one is withdrawn, a started one ended with
-        it."""
+        """Return the status of a step whose pilot has ended: withdraw it if unclaimed, else it ended as well."""
         label = step.request.label
         if StepFileKind.CLAIMED not in step.step_files and self.with_timeout(
             pilot, partial(pilot.folder.take, label, StepFileKind.WITHDRAWN)

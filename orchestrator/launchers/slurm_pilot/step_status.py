@@ -31,8 +31,7 @@ _REASONS_AFTER_PILOT_END: Mapping[FailureReason | None, FailureReason] = {
     FailureReason.PREEMPTED: FailureReason.PREEMPTED,
     None: FailureReason.LAUNCH_FAILURE,
 }
-"""Reasons of a step that ended with its pilot, by the pilot's; any other end of the pilot does not count against the
-step."""
+"""Reasons of a step that ended with its pilot, by the pilot's; no other reason counts against the step."""
 
 _SUSPECT_REASONS = (FailureReason.GPU_MEMORY_IN_USE, FailureReason.NODE_FAILURE, FailureReason.HANG)
 
@@ -123,8 +122,7 @@ def lost_step_status(
     cancelled: bool,
     node_s: float,
 ) -> LaunchStatus:
-    """Return the status of a step that ended with its pilot without a report. `node_s` is its share of the pilot's
-    cost."""
+    """Return the status of a step that ended with its pilot without a report; it pays `node_s` of the pilot."""
     log = log_tail(Path(request.folder.path, "job.log"))
     reason = FailureReason.INTERRUPTED
     if cancelled:
@@ -143,7 +141,9 @@ def lost_step_status(
         started_at=None if start is None else start.started_at,
         ended_at=pilot.ended_at,
         job_id=pilot.job_id if start is None else f"{pilot.job_id}.{start.step}",
-        is_metered=start is not None and pilot.ended_at is not None and pilot.restart == 0,  # else it waited between
+        is_metered=start is not None
+        and pilot.ended_at is not None
+        and pilot.restart == 0,  # else it was queued in between
         nodes_were_silent=pilot.nodes_were_silent,
     )
     return _with_share(status, node_s)

@@ -106,7 +106,7 @@ def rank_pids(folder: AttemptFolder) -> list[int]:
 
 
 def is_running(pid: int) -> bool:
-    """Whether this process exists and is not merely waiting to be reaped."""
+    """Return True if the process exists and is not a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -31,7 +31,7 @@ def four_nodes(plan: Callable[[StartedJob], JobPlan] = lambda job: JobPlan(), **
 
 
 def asking(slurm: FakeSlurm) -> Callable[[float], SqueueSnapshot]:
-    """How the launcher of a lone driver comes to know the jobs: it asks whenever it wants to know."""
+    """Query squeue without a cache, as for a single driver."""
 
     def jobs(max_age_s: float) -> SqueueSnapshot:
         asked_at = slurm.now()
@@ -76,7 +76,7 @@ class SlurmBench:
         return request
 
     def poll_for(self, seconds: float, *requests: LaunchRequest) -> None:
-        """As a driver does: every half second."""
+        """Poll every half second, as a driver does."""
         for _ in range(int(2 * seconds)):
             self.launcher.poll([request.spec.attempt_key for request in requests])
             self.cluster.advance(0.5)

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 def eventually(look: Callable[[], T], wanted: Callable[[T], bool], timeout_s: float = 90.0) -> T:
-    """What `look` found once it is `wanted`; fails with the last thing found."""
+    """Poll `look` until its result is `wanted`; fail with the last result."""
     deadline = time.monotonic() + timeout_s
     while not wanted(found := look()):
         assert time.monotonic() < deadline, f"still {found!r} after {timeout_s} s"

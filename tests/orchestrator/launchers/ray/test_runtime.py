@@ -1,4 +1,4 @@
-"""What keeps a Ray of our own private, before it is started."""
+"""Privacy of a loopback Ray, before it is started."""
 
 from __future__ import annotations
 

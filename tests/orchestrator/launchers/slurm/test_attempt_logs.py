@@ -1,4 +1,4 @@
-"""What a job left in its folder: words for people, and doubt where the file system does not say."""
+"""Logs in an attempt's folder: excerpts, and files that a file system does not show."""
 
 from __future__ import annotations
 

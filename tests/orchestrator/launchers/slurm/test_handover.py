@@ -1,4 +1,4 @@
-"""What a driver that leaves tells the next one, and when that is not believed."""
+"""State that a driver leaves to the next one, and when that is ignored."""
 
 from __future__ import annotations
 

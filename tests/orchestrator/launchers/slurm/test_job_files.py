@@ -1,4 +1,4 @@
-"""What lies in an attempt's folder before its job is submitted."""
+"""Files in an attempt's folder before its job is submitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Slurm says of a job's end -> LaunchStatus: one row for everything that was seen on a real Slurm."""
+"""LaunchStatus from Slurm's report on a job: one row for every case seen on a real Slurm."""
 
 from __future__ import annotations
 

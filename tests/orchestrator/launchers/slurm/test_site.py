@@ -276,7 +276,7 @@ def test_the_page_knows_the_same_sites_and_options_of_srun():
 
 
 def run(sandbox: SlurmSandbox, request: JobRequest) -> dict[int, dict[str, str]]:
-    """What each rank of this job saw in its environment, by its number."""
+    """Return what each rank of this job saw in its environment, by its number."""
     request.script.write_text(render_script(request))
     client = SlurmClient({"PATH": os.environ["PATH"], **sandbox.environment})
     submission = client.submit(request)

@@ -1,4 +1,4 @@
-"""Who pays for what pilots hold: before a step, after it, and where nothing was begun."""
+"""Cost of pilots: before a step, after it, and where none started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How large and how long a pilot is, who runs where in it, and what is reserved for that."""
+"""Size, time and placement in pilots, and the reservation for them."""
 
 from __future__ import annotations
 

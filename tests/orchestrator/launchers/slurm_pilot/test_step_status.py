@@ -1,4 +1,4 @@
-"""What a step's end means: the reasons that the same words would have under a job of its own."""
+"""Reasons of a step's end, the same as for a job of its own."""
 
 from __future__ import annotations
 

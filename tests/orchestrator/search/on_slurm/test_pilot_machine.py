@@ -71,10 +71,10 @@ class SearchInPilots(DisturbedSearch):
     def the_controller_is_down(self, seconds: float) -> None:
         self.rig.cluster.controller_down(seconds)
 
-    @precondition(lambda self: self._pool())
+    @precondition(lambda self: self._pilots())
     @rule()
     def a_pilot_is_cancelled(self) -> None:
-        self.rig.cluster.cancel(self._pool()[-1].job_id)
+        self.rig.cluster.cancel(self._pilots()[-1].job_id)
 
     @precondition(lambda self: self._running())
     @rule()
@@ -100,12 +100,12 @@ class SearchInPilots(DisturbedSearch):
         self.rig.cluster.advance(400.0)
         self.rig.check_pilots(self.the_driver().run(), slack_s=1.0)
 
-    def _pool(self) -> list[FakeJob]:
+    def _pilots(self) -> list[FakeJob]:
         """Pilots that can be ended: without a controller, their time on the nodes is unknown."""
         return [job for job in self.rig.cluster.jobs() if not (job.state.is_ended or self.rig.cluster.is_down)]
 
     def _running(self) -> list[FakeJob]:
-        return [job for job in self._pool() if job.run]
+        return [job for job in self._pilots() if job.run]
 
 
 @pytest.mark.walks
