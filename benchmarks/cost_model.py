@@ -1,12 +1,12 @@
-"""How well the models of memory and time foretell measured tables, and what was published of single layouts.
+"""Benchmark of the cost models: prediction errors on measured tables and on published figures of single layouts.
 
     python -m benchmarks.cost_model TABLE.csv ... [--mode cold,calibrated,leave_one_model_out] [--sampler guided,random]
         [--seeds 5] [--json]
 
-Cold, the models know nothing but the shipped priors. Calibrated, they were told five trials of the problem, chosen by a
-sampler as in a search; leave_one_model_out, they have learnt from trials of the source's other models, as from earlier
-searches, and of none of this one. What they were told is not scored. A table of published figures
-(benchmarks/published.py) is compared with what the cold models say.
+In mode cold the models have only the shipped priors. In calibrated they know five trials of the problem, chosen by a
+sampler as in a search; in leave_one_model_out they have learnt from trials of the source's other models, as from
+earlier searches. Known trials are not scored. A table of published figures (benchmarks/published.py) is compared with
+the predictions of the cold models.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from scipy.stats import spearmanr
 from benchmarks.machines import with_links
 from benchmarks.others import others_of
 from benchmarks.published import columns_of, is_published, published_lines, readable_published
-from benchmarks.search_efficiency import never_replaced, told
+from benchmarks.search_efficiency import feedback_of, never_replaced
 from orchestrator.samplers.base import TrialFeedback
 from orchestrator.samplers.cost_model_posterior import TuningTask, memory_posterior
 from orchestrator.samplers.factory import SAMPLERS, make_sampler
@@ -83,25 +83,25 @@ class Case:
         return cls(name, task, tuple(rows), rule_rows, terms, stage_memory(task.model, table).peak)
 
     def evidence(self, index: int) -> MemoryEvidence:
-        """What a row would have told of memory, had it been a trial of ours."""
+        """Evidence about memory that the row would give as a trial."""
         row = self.rows[index]
         return MemoryEvidence(float(self.memory_gib[index]), row.outcome == "ok", row.peak_memory_gib)
 
 
 @dataclass(frozen=True)
 class Posteriors:
-    """What the models make of the trials they were told."""
+    """Posteriors of the models after some known trials."""
 
     time: StepTimePosterior
     memory: MemoryPosterior
 
     @classmethod
-    def after(cls, case: Case, told: Sequence[int], seed: int) -> Posteriors:
+    def after(cls, case: Case, known: Sequence[int], seed: int) -> Posteriors:
         """After these of its rows, in this order."""
-        ran = [index for index in told if case.rows[index].step_time_s is not None]
+        ran = [index for index in known if case.rows[index].step_time_s is not None]
         seconds = [case.rows[index].step_time_s or math.nan for index in ran]
         time = StepTimePosterior(case.terms.take(np.array(ran, dtype=int)), seconds, seed, case.task.priors.time)
-        evidence = [case.evidence(index) for index in told if _tells_of_memory(case.rows[index])]
+        evidence = [case.evidence(index) for index in known if _tells_of_memory(case.rows[index])]
         return cls(time, memory_posterior(case.task, evidence))
 
 
@@ -109,12 +109,12 @@ def line_of(
     case: Case, mode: str, seed: int, others: Sequence[Observation] = (), sampler: str | None = None
 ) -> dict[str, Any] | None:
     """The contract's line; None for a problem that is too small to be calibrated, or has no other model beside it."""
-    told: list[int] = []
+    known: list[int] = []
     if mode == "calibrated" and len(case.rows) >= _FEWEST_CALIBRATED:
-        told = _trials(case, sampler or "random", seed)
+        known = _trials(case, sampler or "random", seed)
     elif mode == "leave_one_model_out":
         case = replace(case, task=replace(case.task, prior_trials=tuple(others)))
-    if not told and not case.task.prior_trials and mode != "cold":
+    if not known and not case.task.prior_trials and mode != "cold":
         return None
     head = {
         "problem": case.name,
@@ -125,13 +125,13 @@ def line_of(
         "sampler": sampler,
         "seed": seed,
     }
-    return head | score(case, Posteriors.after(case, told, seed), told)
+    return head | score(case, Posteriors.after(case, known, seed), known)
 
 
-def score(case: Case, posteriors: Posteriors, told: Iterable[int] = ()) -> dict[str, Any]:
-    """The contract's figures over the rows that were not told."""
+def score(case: Case, posteriors: Posteriors, known: Iterable[int] = ()) -> dict[str, Any]:
+    """Contract's figures over the rows that are not known trials."""
     scored = np.ones(len(case.rows), dtype=bool)
-    scored[list(told)] = False
+    scored[list(known)] = False
     ran = np.array([row.outcome == "ok" for row in case.rows])
     refused = posteriors.memory.fits(case.memory_gib) < _REFUSED_BELOW
     out_of_memory = np.array([row.outcome == "oom" for row in case.rows]) | _failed(case, _is_near_the_limit)
@@ -234,7 +234,7 @@ def _trials(case: Case, sampler_name: str, seed: int) -> list[int]:
     history: list[TrialFeedback] = []
     while len(chosen) < NUM_TRIALS:
         chosen.append(index[sampler.ask(1, history)[0].key])
-        history.append(told(case.rows[chosen[-1]]))
+        history.append(feedback_of(case.rows[chosen[-1]]))
     return chosen
 
 
@@ -244,7 +244,7 @@ def _tells_of_memory(row: Observation) -> bool:
 
 
 def _failed(case: Case, must_exceed: Callable[[Layout, Sequence[tuple[int, float]], float], bool]) -> np.ndarray:
-    """Which failed rows must have run out of memory, by what the same layout took with smaller micro batches."""
+    """Failed rows that must have run out of memory, by the memory of the same layout with smaller micro-batches."""
     by_layout: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for row in case.rows:
         if row.peak_memory_gib is not None and row.outcome == "ok":
@@ -267,9 +267,9 @@ def _is_near_the_limit(layout: Layout, smaller: Sequence[tuple[int, float]], lim
 
 
 def _leads_past_the_limit(layout: Layout, smaller: Sequence[tuple[int, float]], limit_gib: float) -> bool:
-    """Whether the straight line through the peaks of two micro batches passes the limit.
+    """True if the line through the peaks of two micro-batch sizes exceeds the limit.
 
-    Where there are fewer micro-batches than stages, larger ones are fewer at a time, and no line holds.
+    With fewer micro-batches than stages, larger ones mean fewer at a time, and the line does not hold.
     """
     if len(smaller) < 2 or layout.grad_accum_steps < layout.pipeline_parallel:
         return False

@@ -1,13 +1,12 @@
-"""Searches on a real Slurm while all they stand on is disturbed at random, and what must be true of them afterwards.
+"""Stress test: searches on a real Slurm under random disturbances, and checks of their records afterwards.
 
     python -m benchmarks.disturbed --minutes 60 --seed 1
 
-One search is driven from a terminal and four by a service with threads; one that ends is followed by another. Trials
-take their step times from a table. A reader in a process of its own opens and closes the ledger all the time. After
-every kill SQLite checks ledger and MLflow's file. When the time is over what goes on may end, and then the journals,
-the ledger, Slurm's accounting and MLflow have to tell the same. Each disturbance is a line on stderr; the last line on
-stdout counts them and what was compared. It leaves with 1 and the contradictions where there are any. Needs Slurm's
-packages (`make servers`).
+One search is driven from a terminal and four by a service with threads; each is replaced by another when it ends.
+Trials take their step times from a table. A separate process keeps opening and closing the ledger. After every kill
+SQLite checks the ledger and MLflow's file. At the end running searches may finish, and then the journals, the ledger,
+Slurm's accounting and MLflow must agree. Each disturbance is a line on stderr; the last line on stdout counts them and
+the comparisons. Exits with 1 and the contradictions where there are any. Needs Slurm's packages (`make servers`).
 """
 
 from __future__ import annotations
@@ -58,8 +57,8 @@ LONGEST_END_S = 900.0
 
 @dataclass(frozen=True)
 class Plan:
-    """How often each thing happens, at random moments of so many seconds; how many searches the service drives at once
-    beside the one of a terminal, of how many trials, and how long a trial takes."""
+    """Numbers of disturbances, at random times within some seconds, and the load: searches that the service drives at
+    once beside the one of a terminal, their trials, and seconds per trial."""
 
     seconds: float
     seed: int
@@ -79,7 +78,7 @@ def hour(minutes: float, seed: int) -> Plan:
 
 @dataclass
 class Stage:
-    """What is disturbed: the searches that were begun, the driver of a terminal, the service."""
+    """Targets of the disturbances: searches, the driver of a terminal, the service."""
 
     bench: Bench
     plan: Plan
@@ -172,7 +171,7 @@ class Stage:
         return ""
 
     def requeue(self) -> str:
-        """As an operator does it, without the two minutes that Slurm lets such a job wait."""
+        """Requeue as an operator would, without Slurm's two-minute delay of such a job."""
         job = self._running_job()
         self._scontrol("update", f"JobId={job}", "Requeue=1")
         self._scontrol("requeue", job)
@@ -314,7 +313,7 @@ def _with_ledger(stage: Stage, records: Mapping[str, SearchRecord]) -> list[str]
 
 def _with_slurm(stage: Stage, records: Mapping[str, SearchRecord]) -> list[str]:
     """Every job that Slurm accounted is one attempt's, and every attempt that was launched has its job."""
-    told = {
+    recorded = {
         (attempt.job_id, f"{search_id}.{trial.trial}.{attempt.attempt}")
         for search_id, record in records.items()
         for trial in record.trials
@@ -322,10 +321,10 @@ def _with_slurm(stage: Stage, records: Mapping[str, SearchRecord]) -> list[str]:
         if attempt.job_id is not None
     }
     try:
-        until(partial(_accounted, stage), lambda jobs: jobs == told)  # accounting lags behind
+        until(partial(_accounted, stage), lambda jobs: jobs == recorded)  # accounting lags behind
     except AssertionError:
         jobs = _accounted(stage)
-        return [f"sacct: without an attempt {sorted(jobs - told)}, without a job {sorted(told - jobs)}"]
+        return [f"sacct: without an attempt {sorted(jobs - recorded)}, without a job {sorted(recorded - jobs)}"]
     return [f"{name}: still in flight" for name, record in records.items() if record.in_flight]
 
 
@@ -336,7 +335,8 @@ def _accounted(stage: Stage) -> set[tuple[str, str]]:
 
 
 def _with_mlflow(stage: Stage, records: Mapping[str, SearchRecord]) -> list[str]:
-    """Of every search a run, and of every trial one, as `parlay sync` leaves them: once, ended alike, same numbers."""
+    """Check that MLflow has one run per search and per trial, with the same end and numbers as the record, after
+    `parlay sync`."""
     from mlflow.tracking import MlflowClient
 
     wrong, uri = [], f"sqlite:///{stage.home / 'mlflow.db'}"

@@ -1,13 +1,13 @@
-"""What a driver costs: how it grows, beside other libraries, and on the machine that it runs on.
+"""Benchmark of the driver: cost by number of trials, against other libraries, and on the machine that it runs on.
 
     python -m benchmarks.driver [--searches 50] [--trials 60] [--in-flight 200] [--noop 300] [--login | --actors 50]
         [--json]
 
 The first lines are of a service on a simulated cluster (benchmarks/driver_on_fake.py): driver CPU, bytes of ledger and
-folders a trial, by how many trials have ended, and Slurm's commands. Then `--noop` trials that do nothing, driven by
-Parlay, by submitit and by Ray Tune (benchmarks/driver_on_slurm.py), on a real Slurm that this starts; 0 leaves them
-out. `--login` measures a driver as a login node has it (benchmarks/driver_on_login.py), and nothing else; `--actors`
-the memory of a real service with so many searches, each an actor of Ray (benchmarks/driver_in_ray.py).
+folders per trial, by number of ended trials, and Slurm commands. Then `--noop` trials that do nothing, driven by
+Parlay, submitit and Ray Tune (benchmarks/driver_on_slurm.py), on a real Slurm that this starts; 0 skips them. `--login`
+measures only a driver on a login node (benchmarks/driver_on_login.py); `--actors` only the memory of a real service
+with that many searches, each an actor of Ray (benchmarks/driver_in_ray.py).
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _growth(windows: Sequence[tuple[Sample, Sample]]) -> float | None:
 
 
 def _shares(first: Sample, last: Sample) -> dict[str, float]:
-    """What part of the CPU time each part of a driver took, the largest first; `loop` is what is left."""
+    """Shares of a driver's CPU time by part, the largest first; `loop` is the rest."""
     spent, whole = last.parts_s - first.parts_s, last.cpu_s - first.cpu_s
     return {part: round(seconds / whole, 2) for part, seconds in spent.most_common()}
 

@@ -1,7 +1,7 @@
-"""What a service takes of memory whose searches are actors of a Ray of its own: itself, Ray's servers, each actor.
+"""Memory of a service whose searches are actors of its own Ray: itself, Ray's servers, each actor.
 
-The searches are of the default sampler, on a real Slurm whose only node one of them has: the others' jobs wait, and so
-do their drivers. What is measured is the real `parlay serve` with everything that it starts; trials do nothing.
+The searches use the default sampler on a real Slurm whose only node one of them has, so the others' jobs are pending.
+Measures the real `parlay serve` with all its processes; trials do nothing.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def lines(folder: Path, environment: Mapping[str, str], searches: int) -> Iterat
 
 
 def memory_lines(processes: Mapping[str, Sequence[psutil.Process]]) -> Iterator[dict[str, Any]]:
-    """How many of each kind there are, MiB of all of them, of one on average and of the largest."""
+    """Line per kind of process: count, MiB in total, on average and of the largest."""
     known = {what: [memory_mib(process) for process in found] for what, found in processes.items()}
     for what, each in [*known.items(), ("together", [mib for found in known.values() for mib in found])]:
         yield {
@@ -78,9 +78,9 @@ def _written(folder: Path, environment: Mapping[str, str]) -> tuple[Path, dict[s
 @contextmanager
 def _service(folder: Path, env: Mapping[str, str]) -> Iterator[psutil.Popen]:
     """`parlay serve`, once it answers, for as long as it is needed."""
-    with open(folder / "serve.json", "wb") as told:
+    with open(folder / "serve.json", "wb") as out:
         serve = [*COMMAND, "serve", "--executor", "ray", "--json"]
-        service = psutil.Popen(serve, cwd=folder, env=env, stdout=told, stderr=subprocess.DEVNULL)
+        service = psutil.Popen(serve, cwd=folder, env=env, stdout=out, stderr=subprocess.DEVNULL)
     try:
         _await(service, lambda: bool((folder / "serve.json").read_text().strip()))
         yield service

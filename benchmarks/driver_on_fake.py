@@ -1,7 +1,7 @@
-"""A service's drivers on a simulated Slurm: everything real but the cluster, whose clock goes on as fast as they can.
+"""Drivers of a service on a simulated Slurm: everything is real but the cluster, whose clock runs as fast as they can.
 
-Ledger, folders, journals and spec files lie on disk; drivers, launchers and questions are those of a search. What the
-simulation itself and the sampler cost is measured apart, and is no driver's.
+Ledger, folders, journals and spec files are on disk. The cost of the simulation and of the sampler is measured
+separately and not attributed to the drivers.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Meter:
         self.cpu_s: Counter[str] = Counter()
 
     def measured(self, part: str, call: Callable[..., Any], *arguments: Any) -> Any:
-        """What the call answers; what it costs is the part's."""
+        """Result of the call; its CPU time is added to the part."""
         before, began = self.cpu_s.total(), time.process_time()
         try:
             return call(*arguments)
@@ -110,7 +110,7 @@ class Meter:
 
     @property
     def drivers(self) -> Counter[str]:
-        """What is the drivers' own, by part."""
+        """CPU seconds of the drivers, by part."""
         return Counter({part: seconds for part, seconds in self.cpu_s.items() if part not in APART})
 
 
@@ -132,7 +132,7 @@ class Metered:
 
 @dataclass(frozen=True)
 class Load:
-    """How many searches, how many trials of each, and how many trials may be in flight in all."""
+    """Number of searches, trials per search, and trials in flight in all."""
 
     searches: int = 50
     trials: int = 60
@@ -143,9 +143,8 @@ class Load:
 
 @dataclass(frozen=True)
 class Sample:
-    """How things stood after so many trials, where one in flight is half a trial, and of which so many had ended: CPU
-    seconds of all drivers by part, bytes of ledger and of trials' folders, simulated seconds, and Slurm's commands so
-    far."""
+    """State after a number of trials (one in flight counts half), of which some had ended: CPU seconds of all drivers
+    by part, bytes of ledger and trials' folders, simulated seconds, and Slurm commands so far."""
 
     trials: int
     ended: int

@@ -1,7 +1,7 @@
-"""What a driver takes of the machine it runs on: processor, memory and processes, of one that stays and of turns.
+"""CPU time, memory and processes of a driver, resident or run by cron.
 
-A search of the default sampler on a real Slurm whose trials hold their nodes for a while and do nothing; what is
-measured is the driver with everything it starts. A phase begins where the search's folder shows it.
+A search with the default sampler on a real Slurm whose trials hold their nodes and do nothing. Measures the driver with
+all its processes; a phase begins where the search's folder shows it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _staying(place: Path, words: Sequence[str], env: Mapping[str, str]) -> Itera
 
 @dataclass
 class _Phase:
-    """What was seen of a driver and all it started: CPU seconds since it began, and the most of everything else."""
+    """Usage of a driver and its processes: CPU seconds since its start, and the maximum of everything else."""
 
     began: float = field(default_factory=time.monotonic)
     last: float = 0.0
@@ -99,8 +99,8 @@ class _Phase:
 def _turns(place: Path, words: Sequence[str], env: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """The dearest of some turns, which chose layouts and submitted jobs, and the cheapest, which found nothing new."""
     place.mkdir()
-    told = subprocess.run([*COMMAND, *words, "--json"], cwd=place, env=env, stdout=subprocess.PIPE, check=True)
-    folder = json.loads(told.stdout)["folder"]
+    done = subprocess.run([*COMMAND, *words, "--json"], cwd=place, env=env, stdout=subprocess.PIPE, check=True)
+    folder = json.loads(done.stdout)["folder"]
     used = []
     for _ in range(TURNS):
         began = time.monotonic()
@@ -124,7 +124,7 @@ def _turns(place: Path, words: Sequence[str], env: Mapping[str, str]) -> Iterato
 
 
 def _phase(place: Path) -> str:
-    """What the journal tells of the search that was begun here."""
+    """Phase of the search, by its journal."""
     text = "".join(path.read_text() for path in place.glob("runs/*/journal.jsonl"))
     if '"attempt_launched"' not in text:
         return "start"

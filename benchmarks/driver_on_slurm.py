@@ -1,11 +1,11 @@
-"""What a driver costs beside others on a real Slurm, where each trial does nothing. One of them in this process:
+"""CPU time of one driver on a real Slurm, where each trial does nothing, in this process:
 
     python -m benchmarks.driver_on_slurm parlay|submitit|ray_tune FOLDER TRIALS
 
-prints `{what, trials, cpu_s, commands_cpu_s, started_cpu_s}`: CPU seconds of this process and of the commands it
-started, and of those commands alone, from where everything is imported until all trials have ended, and those it took
-until then. SLURM_CONF names the cluster, but Ray Tune's trials are processes of a Ray of their own, whose servers are
-not counted. IN_FLIGHT trials go on at once.
+prints `{what, trials, cpu_s, commands_cpu_s, started_cpu_s}`: CPU seconds of this process with its commands, and of the
+commands alone, from the end of the imports until all trials have ended; and those before that. SLURM_CONF names the
+cluster, but Ray Tune's trials are processes of their own Ray, whose servers are not counted. IN_FLIGHT trials run at
+once.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""How well trials on a few nodes foretell the best step time and layout on more, on measured tables.
+"""Benchmark of forecasts: best step time and layout on more nodes from trials on a few, on measured tables.
 
     python -m benchmarks.forecast TABLE.csv ... [--trials 12] [--seeds 5] [--json]
 
-Problems of one model and kind of node are told up to some number of nodes, so many trials of each as the guided sampler
-chooses them (0: every row), and forecast at 2, 4 and 8 times it, where the table has the global batch of weak or strong
-scaling. The best is looked for among the table's own layouts, failed ones too.
+Problems of one model and node type are known up to some number of nodes, with `--trials` trials each as the guided
+sampler chooses them (0: every row), and forecast at 2, 4 and 8 times as many nodes, where the table has the global
+batch of weak or strong scaling. Candidates for the best are all layouts of the table, failed ones too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.machines import with_links
-from benchmarks.search_efficiency import never_replaced, told
+from benchmarks.search_efficiency import feedback_of, never_replaced
 from orchestrator.planning.forecast import MIN_MEASURED, NODE_MULTIPLES, Forecast, ForecastInput, Scaling, forecast
 from orchestrator.samplers.base import TrialFeedback
 from orchestrator.samplers.cost_model_posterior import TuningTask
@@ -110,7 +110,7 @@ def summaries(lines: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("tables", nargs="+", type=Path, metavar="TABLE", help="measured tables")
-    parser.add_argument("--trials", type=int, default=12, help="of each problem that is told; 0 is every row")
+    parser.add_argument("--trials", type=int, default=12, help="known trials of each problem; 0 is every row")
     parser.add_argument("--seeds", type=int, default=5, help="seeds 0, 1, ... of all chance")
     parser.add_argument("--json", action="store_true", help="a JSON object a line")
     return parser.parse_args()
@@ -135,11 +135,11 @@ def _lines(family: Family, trials: int, seeds: int) -> Iterator[dict[str, Any]]:
         for base_nodes in _node_counts(family)[:-1]:
             for name, problem in family.items():
                 if problem.cluster.num_nodes == base_nodes:
-                    rows += _told(name, problem, trials, seed)
+                    rows += _known_rows(name, problem, trials, seed)
             yield from lines_of(family, base_nodes, rows, seed)
 
 
-def _told(name: str, problem: BenchmarkProblem, trials: int, seed: int) -> list[Observation]:
+def _known_rows(name: str, problem: BenchmarkProblem, trials: int, seed: int) -> list[Observation]:
     """The rows a guided search of the problem would try first, under the problem's name; all of them for 0."""
     if trials == 0:
         return list(problem.answers.values())
@@ -149,7 +149,7 @@ def _told(name: str, problem: BenchmarkProblem, trials: int, seed: int) -> list[
     history: list[TrialFeedback] = []
     while len(rows) < min(trials, len(problem.answers)):
         rows.append(problem.answers[sampler.ask(1, history)[0].key])
-        history.append(told(rows[-1]))
+        history.append(feedback_of(rows[-1]))
     return [replace(row, problem=name) for row in rows]
 
 

@@ -1,11 +1,11 @@
-"""The gallery's twins: each of the five systems scaled down, really trained on this machine, one after another.
+"""Twins of the gallery: the five systems scaled down and trained on this machine, one after another.
 
     python -m benchmarks.gallery [TWIN ...] [--work-dir runs/gallery] [--replay] [--page docs/gallery.md] [--json]
 
-Each is a search of search_spaces/searches/twins that ends in a recipe. ASC22-Yuan's runs twice: as it is, and by a copy
-of the program that keeps some memory in every step whose optimizer is on the host, which its trials have to say. The
-Frontier study's runs with its own sampler and with the default one. The ZeRO project's trains on an epoch of a token
-file, made of Parlay's own pages. `--page` writes what was seen into that page, between marks (`filled`).
+Each is a search of search_spaces/searches/twins that ends in a recipe. ASC22-Yuan's runs twice: as it is, and with a
+program that leaks host memory in every step whose optimizer is on the host, which its trials must flag. The Frontier
+study's runs with its own sampler and with the default one. The ZeRO project's trains on an epoch of a token file, made
+of Parlay's own pages. `--page` writes the results into that page, between marks (`filled`).
 """
 
 from __future__ import annotations
@@ -93,27 +93,27 @@ def run_twin(twin: Twin, work_dir: Path, replay: bool = False, settings: Sequenc
     sources = leaking_copy(work_dir / "leaking") if twin.leaks else SOURCES
     words = ["run", str(TWINS_FOLDER / f"{twin.file}.yaml"), "--work-dir", str(work_dir)]
     began = time.monotonic()
-    told = _parlay([*words, *(word for pair in given for word in ("--set", pair))], work_dir, sources)
-    line = line_of(twin, find_search(str(work_dir / told["search_id"]), None), told)
+    result = _parlay([*words, *(word for pair in given for word in ("--set", pair))], work_dir, sources)
+    line = line_of(twin, find_search(str(work_dir / result["search_id"]), None), result)
     line["seconds"] = round(time.monotonic() - began, 1)
-    if replay and told["recipe"]:
-        words = ["replay", told["recipe"], "--sessions", "1", "--work-dir", str(work_dir)]
+    if replay and result["recipe"]:
+        words = ["replay", result["recipe"], "--sessions", "1", "--work-dir", str(work_dir)]
         line["replay"] = _parlay(words, work_dir)["verdict"]
     return line
 
 
-def line_of(twin: Twin, found: LocatedSearch, told: Mapping[str, Any]) -> dict[str, Any]:
-    """What an ended search is in the gallery. `told` is what `parlay run --json` answered.
+def line_of(twin: Twin, found: LocatedSearch, result: Mapping[str, Any]) -> dict[str, Any]:
+    """Gallery line of an ended search. `result` is the answer of `parlay run --json`.
 
-    `grows` names the trials whose host memory grew, with the step at which a node would be full; `faults` says what was
-    not as it should be.
+    `grows` names the trials whose host memory grew, with the step at which a node would be full; `faults` lists
+    deviations from what the twin should show.
     """
     trials = found.record.trials
-    best, verdict = told["best"] or {}, told["verdict"]
+    best, verdict = result["best"] or {}, result["verdict"]
     line = {
         "twin": twin.name,
-        "search_id": told["search_id"],
-        "end_reason": told["end_reason"],
+        "search_id": result["search_id"],
+        "end_reason": result["end_reason"],
         "trials": {trial.trial: str(trial.reason or trial.state) for trial in trials},
         "best": best.get("trial"),
         "layout_key": found.record.trial(best["trial"]).layout.key if best else None,
@@ -122,8 +122,8 @@ def line_of(twin: Twin, found: LocatedSearch, told: Mapping[str, Any]) -> dict[s
         "speedup": verdict["speedup"],
         "speedup_low": verdict["speedup_low"],
         "speedup_high": verdict["speedup_high"],
-        "recipe": told["recipe"],
-        "caveats": list(read_recipe(Path(told["recipe"])).recipe.caveats) if told["recipe"] else [],
+        "recipe": result["recipe"],
+        "caveats": list(read_recipe(Path(result["recipe"])).recipe.caveats) if result["recipe"] else [],
         "grows": {t.trial: _full_at(t) for t in trials if t.measured and Flag.HOST_MEMORY_GROWTH in t.flags},
         "runs": [run_of(trial, found.spec.cluster.accelerator.name) for trial in trials if trial.measured],
     }
@@ -131,19 +131,19 @@ def line_of(twin: Twin, found: LocatedSearch, told: Mapping[str, Any]) -> dict[s
 
 
 def run_of(trial: Trial, accelerator: str) -> dict[str, Any]:
-    """What a measured trial saw, in the contract's names, as the ZeRO project collected it.
+    """Measurements of a trial in the contract's names, as the ZeRO project collected them.
 
-    `gpu_memory_gib` is the fullest rank's; None on a CPU, where `peak_memory_gib` is what a rank has resident.
+    `gpu_memory_gib` is the fullest rank's; None on a CPU, where `peak_memory_gib` is a rank's resident memory.
     """
     measured = trial.measured or {}
     layout = {name: getattr(trial.layout, name) for name in _OF_LAYOUT}
-    told = {name: measured.get(name) for name in _COLLECTED}
-    of_gpu = None if accelerator == "cpu" else told["peak_memory_gib"]
-    return {"trial": trial.trial, **layout, **told, "gpu_memory_gib": of_gpu}
+    result = {name: measured.get(name) for name in _COLLECTED}
+    of_gpu = None if accelerator == "cpu" else result["peak_memory_gib"]
+    return {"trial": trial.trial, **layout, **result, "gpu_memory_gib": of_gpu}
 
 
 def faults_of(twin: Twin, line: Mapping[str, Any]) -> Iterator[str]:
-    """What a twin should have shown and did not."""
+    """Deviations from what the twin should show."""
     measured = {run["trial"] for run in line["runs"]}
     if line["recipe"] is None:
         yield "ended without a recipe"
@@ -178,7 +178,7 @@ def leaking_copy(copy: Path) -> Path:
 
 
 def page_parts(lines: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """What goes between the page's marks: `twin NAME` for a cell of its table, `runs NAME` for a table of runs."""
+    """Texts between the page's marks: `twin NAME` for a cell of its table, `runs NAME` for a table of runs."""
     cells = {f"twin {line['twin']}": cell_of(line) for line in lines}
     tables = {f"runs {line['twin']}": f"\n{TABLES[line['twin']](line)}\n" for line in lines if line["twin"] in TABLES}
     return cells | tables
@@ -220,7 +220,7 @@ def runs_table(line: Mapping[str, Any]) -> str:
 
 
 def accumulation_table(line: Mapping[str, Any]) -> str:
-    """What the same global batch takes in micro-batches of different size, the smallest first."""
+    """Table of one global batch size with different micro-batch sizes, the smallest first."""
     rows = ["| micro batch | accumulated | tokens/s | memory of the fullest rank |", "|---|---|---|---|"]
     for run in sorted(line["runs"], key=lambda run: run["micro_batch_size"]):
         sizes = f"{run['micro_batch_size']} | {run['grad_accum_steps']}"
@@ -235,8 +235,8 @@ TABLES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {"mt-nlg-530b": accum
 def readable(line: Mapping[str, Any]) -> str:
     """A line of the terminal, and below it the table of its runs where the twin is about them."""
     replayed = f"; replay: {line['replay']}" if "replay" in line else ""
-    told = f"{line['twin']}: {cell_of(line)}{replayed}; recipe: {line['recipe']}"
-    return f"{told}\n{TABLES[line['twin']](line)}" if line["twin"] in TABLES else told
+    result = f"{line['twin']}: {cell_of(line)}{replayed}; recipe: {line['recipe']}"
+    return f"{result}\n{TABLES[line['twin']](line)}" if line["twin"] in TABLES else result
 
 
 def _arguments() -> argparse.Namespace:
@@ -256,7 +256,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _parlay(words: Sequence[str], work_dir: Path, sources: Path = SOURCES) -> dict[str, Any]:
-    """What a command answers; SystemExit with its words where that is an error."""
+    """Answer of a command; SystemExit with its message on an error."""
     command = [sys.executable, "-P", "-m", "orchestrator.cli.main", *words, "--json", "--launcher", "local"]
     environment = os.environ | {"PARLAY_HOME": str(work_dir / "home"), "PYTHONPATH": str(sources)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)

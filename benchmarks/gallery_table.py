@@ -1,9 +1,9 @@
-"""What the models of memory and time say of the gallery's systems, before any trial: of what their authors ran, and of
-the layout that Parlay would try next. The numbers of docs/gallery.md.
+"""Predictions for the gallery's systems before any trial: of their authors' recipes, and of the layout that Parlay
+would try next. The numbers of docs/gallery.md.
 
     python -m benchmarks.gallery_table [--page docs/gallery.md] [--json]
 
-A line a recipe, its system's choice at the end. `--page` writes them into that page, between marks.
+One line per recipe, then its system's choice. `--page` writes them into that page, between marks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PARTS = ("compute", "tensor", "pipeline", "data_parallel", "bubble", "optimizer
 
 @dataclass(frozen=True)
 class Recipe:
-    """What somebody ran: `settings` are what its system's search needs to have it as its baseline."""
+    """Published recipe: `settings` make it the baseline of its system's search."""
 
     words: str
     quantity: str | None = None
@@ -87,7 +87,7 @@ def gallery_lines(systems: Sequence[str] = tuple(SYSTEMS)) -> Iterator[Line]:
 
 
 def off(recipe: Recipe, plan: Plan, of_recipe: LayoutExplanation) -> dict[str, float]:
-    """How far predictions are from what was published, as fractions of it, by the name of what was predicted."""
+    """Relative errors of predictions against published values, by the name of the predicted quantity."""
     if recipe.published is None:
         return {}
     names = ("mfu", "hfu") if recipe.quantity == SHARE else (str(recipe.quantity),)
@@ -96,7 +96,7 @@ def off(recipe: Recipe, plan: Plan, of_recipe: LayoutExplanation) -> dict[str, f
 
 
 def page_parts(lines: Sequence[Line]) -> dict[str, str]:
-    """What goes between the page's marks: cells `predicted SYSTEM` and `choice SYSTEM`, a table `plan SYSTEM`."""
+    """Texts between the page's marks: cells `predicted SYSTEM` and `choice SYSTEM`, a table `plan SYSTEM`."""
     parts = {}
     for system in dict.fromkeys(line["system"] for line in lines):
         rows = [line for line in lines if line["system"] == system]
@@ -147,8 +147,8 @@ def _shares(line: Line) -> str:
 
 def _predicted_cell(line: Line) -> str:
     names = {"mfu": "", "hfu": " (with what is computed again)"}
-    told = ", ".join(f"{value:+.0%}{names.get(name, '')}" for name, value in line["off"].items())
-    return _numbers(line) + (f"; off {told}" if told else "")
+    errors = ", ".join(f"{value:+.0%}{names.get(name, '')}" for name, value in line["off"].items())
+    return _numbers(line) + (f"; off {errors}" if errors else "")
 
 
 def _choice_cell(line: Line, baseline: Line) -> str:

@@ -1,4 +1,4 @@
-"""What authors publish, and the tables that are made of it. Pure: import_tables.py reads and writes."""
+"""Parsers of published data, and the tables made of it. Pure: import_tables.py reads and writes."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ def _bandwidth_rows(page: str) -> Iterator[Row]:
 
 
 def _scaling_rows(kind: str, degree: str, model: str, page: str, has_batches: bool) -> Iterator[Row]:
-    """Of each side of the figure the bars that stand for all degrees; the others are drops between two."""
+    """Rows of the bars that show all degrees, on each side of the figure; the other bars are differences of two."""
     left, right = (_bars(page, axis) for axis in ("x", "x2"))
     for x, speed, other in zip(left["x"], left["y"], right["y"], strict=True):
         row = {"kind": kind, "op_or_model": model, "x_name": degree, "x": x, "value": f"{speed:.2f}"}
@@ -299,7 +299,7 @@ _MEMORY = re.compile(
 
 
 def frontier_memory(log: str) -> str:
-    """What torch held of each rank after its first step."""
+    """Memory allocated by torch on each rank after its first step."""
     stages = {int(found[1]): int(found[2]) for found in _STAGE.finditer(log)}
     found = {int(match[1]): match.groups()[1:] for match in _MEMORY.finditer(log)}
     if not found:
@@ -314,7 +314,7 @@ def frontier_memory(log: str) -> str:
 
 
 def frontier_stages(log: str) -> str:
-    """Which layers each stage has, and how many parameters each of its tensor ranks."""
+    """Layers of each stage, and parameters of each of its tensor ranks."""
     found = {int(match[2]): match for match in _STAGE.finditer(log)}
     if not found:
         raise ValueError("no rank tells of its stage")

@@ -1,9 +1,9 @@
-"""The published tables, made anew from what their authors publish.
+"""Import of the published tables from their authors' files.
 
     python -m benchmarks.import_tables DOWNLOAD FOLDER [--compare TABLES]
 
-DOWNLOAD is a folder with any of these files, as they are downloaded; the tables of those that are there are written
-into FOLDER, which is made, and none of which may be there yet:
+DOWNLOAD is a folder with any of these downloaded files; their tables are written into FOLDER, which is created and must
+not have them yet:
 
     ground_truth_multi.csv   github.com/VIA-Research/vTrain, data/               -> vtrain_3b_18b.csv
     ground_truth_single.csv  the same                                            -> vtrain_single_node.csv
@@ -14,8 +14,8 @@ into FOLDER, which is made, and none of which may be there yet:
     gpt175b_megatron_16N_newcomm-405287.o   github.com/sajal-vt/Megatron-DeepSpeed-ORNL, branch frontier-sd, logs/
                                             -> frontier_175b_log_memory_by_rank.csv, frontier_175b_log_stage_params.csv
 
-With --compare each table is compared with the one of its name in TABLES, row by row; the first rows that differ are
-shown, and the command is left with 1.
+With --compare each table is compared row by row with the one of the same name in TABLES; on a difference the first
+differing rows are shown, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def is_there(source: Source, download: Path) -> bool:
-    """Whether the download has all files of a table."""
+    """True if the download has all files of a table."""
     return all((download / name).exists() for name in source.files)
 
 
@@ -86,7 +86,7 @@ def rows_of(text: str) -> list[list[str]]:
 
 
 def differences(made: str, known: str) -> list[str]:
-    """Where the rows of two tables differ, in words; none where they say the same in the same order."""
+    """Differences of two tables, row by row; empty where they are equal in content and order."""
     pairs = enumerate(zip_longest(rows_of(made), rows_of(known)))
     return [f"row {n}: made {mine}, known {theirs}" for n, (mine, theirs) in pairs if mine != theirs]
 

@@ -1,4 +1,4 @@
-"""The machines that tables were measured on and papers write about, with their links."""
+"""Machines of the measured tables and of papers, with their links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leaving one model out: what a machine's other models would have taught before a search."""
+"""Leave-one-model-out: prior trials from a machine's other models."""
 
 from __future__ import annotations
 

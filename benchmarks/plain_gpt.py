@@ -1,8 +1,8 @@
-"""What the trainer is compared with: a GPT as anybody writes it in plain PyTorch, and a script that trains it bare.
+"""Reference for the trainer benchmark: a GPT in plain PyTorch, and a minimal script that trains it.
 
     python -m benchmarks.plain_gpt JSON
 
-as one rank of a world (RANK, WORLD_SIZE): joins it, builds model and optimizer, takes some steps, leaves. JSON:
+runs one rank of a world (RANK, WORLD_SIZE): joins it, builds model and optimizer, takes some steps, exits. JSON:
 {"model": ..., "micro_batch_size": ..., "grad_accum_steps": ..., "steps": ..., "store": PATH, "device": "cpu"}.
 """
 

@@ -1,9 +1,9 @@
-"""How long the planner takes for many layouts: a JSON line for each part, and a table on stderr.
+"""Benchmark of the planner on many layouts: a JSON line for each part, and a table on stderr.
 
     python -m benchmarks.planner_speed [--layouts 100000] [--repeats 3]
 
-`estimate` is what a layout's numbers cost: time, its split, memory, and the chance to fit. Each part's fastest run
-counts: what others do on the machine only adds.
+`estimate` covers a layout's numbers: step time and its breakdown, memory, and the chance to fit. Each part's fastest
+run counts, since other load only adds time.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def lines(most_layouts: int, repeats: int = 1) -> Iterator[dict[str, Any]]:
-    """What each part of a plan takes, in seconds, with at most so many layouts."""
+    """Seconds of each part of a plan, for at most a number of layouts."""
     spec = _spec()
     begun = time.perf_counter()
     whole = candidates_of(spec)

@@ -1,6 +1,6 @@
-"""Single layouts that papers and logs publish, beside what the cold models say of them.
+"""Published figures of single layouts against the predictions of the cold models.
 
-Four kinds of CSV are known by their columns: step times and rates of layouts (`source,table,model,...` and
+Four kinds of CSV are recognised by their columns: step times and rates of layouts (`source,table,model,...` and
 `system,case,...`), memory by what it is for (`figure,model,mode,...`), and memory by rank (`rank,pp_stage,...`).
 """
 
@@ -32,7 +32,7 @@ Line = dict[str, Any]
 
 
 def is_published(path: Path) -> bool:
-    """Whether the table holds published figures of a kind that is known here."""
+    """True if the table has published figures of a known kind."""
     return _reader_of(path) is not None
 
 
@@ -41,7 +41,7 @@ def columns_of(path: Path) -> set[str]:
 
 
 def published_lines(paths: Iterable[Path]) -> Iterator[Line]:
-    """A line a figure, and a summary of each source's; what stands in two tables is told once."""
+    """Line per figure, and a summary of each source; a figure in two tables counts once."""
     seen = set()
     lines = []
     for path in paths:
@@ -162,7 +162,7 @@ def _gpt(row: Row, hidden: int) -> ModelShape:
 
 
 def _of_papers(rows: Iterable[Row]) -> Iterator[Line]:
-    """What states its layout, and its step time or how its FLOPs are counted; the rest says too little."""
+    """Rows that state their layout, and their step time or the way their FLOPs are counted."""
     for row in rows:
         source = next((known for known in _PAPERS if known in row["source"]), None)
         if source is None:
@@ -278,7 +278,7 @@ _FIGURE_1 = {
 
 
 def _state_gib(model: ModelShape, layout: Layout) -> float:
-    """Of a stage without embedding and head, where there is one: the paper counts layers alone."""
+    """Model state in GiB of a stage without embedding and head, where there is one: the paper counts layers only."""
     found = _memory(model, layout)
     return float((found.weights + found.gradients + found.optimizer)[0, 1])
 
@@ -288,7 +288,7 @@ def _all_activations_gib(model: ModelShape, layout: Layout) -> float:
 
 
 def _selective_activations_gib(model: ModelShape, layout: Layout) -> float:
-    """What is stored: the scores of the one layer at work come on top."""
+    """Stored activations in GiB; the scores of the layer being recomputed come on top."""
     given = replace(layout, sequence_parallel=True, activation_checkpointing="selective")
     at_work = 5 * layout.micro_batch_size * model.num_attention_heads * model.seq_length**2 / layout.tensor_parallel
     return _all_activations_gib(model, given) - at_work / GIB

@@ -1,11 +1,10 @@
-"""Samplers against each other in searches that train for real, on this machine or wherever the search file says.
+"""Benchmark of samplers in real searches, on this machine or wherever the search file says.
 
     python -m benchmarks.real_search SEARCH.yaml [--sampler guided,deephyper] [--seeds 5] [--launcher local]
         [--set KEY=VALUE] [--json]
 
-One search of each sampler and seed, the samplers in turn, none of which knows of another. What a layout is worth is the
-median of all its runs in all of these searches, since runs differ: a search is near the best once it has tried a layout
-whose median is.
+One independent search of each sampler and seed, the samplers in turn. A layout's value is the median of all its runs in
+all of these searches, since runs differ: a search is near the best once it has tried a layout whose median is.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class Run:
 
 
 def typical_s(runs: Iterable[Run]) -> dict[str, float]:
-    """Of each layout that ran in any search, the median of its step times."""
+    """Median step time of each layout that ran in any search."""
     by_layout: dict[str, list[float]] = defaultdict(list)
     for run in runs:
         for row in (*run.trials, *run.repeats):
@@ -60,8 +59,8 @@ def typical_s(runs: Iterable[Run]) -> dict[str, float]:
 
 
 def line_of(run: Run, step_s: Mapping[str, float]) -> dict[str, Any]:
-    """What a search took, and what until it was near the best; null where it never was. `regret` is that of the best of
-    its trials."""
+    """Cost of a search, in all and until it was near the best; null where it never was. `regret` is that of its best
+    trial."""
     slower = [step_s.get(row.layout.key, float("inf")) / min(step_s.values()) - 1 for row in run.trials]
     node_s = [row.duration_s * row.cluster.num_nodes for row in run.trials]
     line: dict[str, Any] = {
@@ -125,14 +124,14 @@ def _run(arguments: argparse.Namespace, folder: Path, sampler: str, seed: int) -
     command += [word for pair in pairs for word in ("--set", pair)]
     environment = os.environ | {"PARLAY_HOME": str(folder / "home")}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    told = json.loads(done.stdout)
-    table = SearchFolder(folder / told["search_id"]).measured
+    result = json.loads(done.stdout)
+    table = SearchFolder(folder / result["search_id"]).measured
     rows = read_table(table).require_valid().observations
     if arguments.keep:
         arguments.keep.mkdir(parents=True, exist_ok=True)
         (arguments.keep / f"{sampler}-{seed}.csv").write_bytes(table.read_bytes())
     trials, repeats = (tuple(row for row in rows if (row.kind == "search") is own) for own in (True, False))
-    return Run(sampler, seed, told["end_reason"], trials, repeats)
+    return Run(sampler, seed, result["end_reason"], trials, repeats)
 
 
 def _readable(line: Mapping[str, Any]) -> str:

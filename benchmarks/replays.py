@@ -1,11 +1,10 @@
-"""How often `parlay replay` is right: replays of one recipe, and in turn with them of the same recipe made slower.
+"""Benchmark of `parlay replay`: verdicts on one recipe, alternating with the same recipe made slower.
 
     python -m benchmarks.replays RECIPE [--replays 20] [--slower 0.15] [--repeats 5] [--at-once 12] [--launcher local]
 
-Each is a `parlay replay` of its own. While one waits for its next session others measure, one at a time: so many are
-under way at once. The slower one is a copy whose program waits in each step, before its clock is read, for a share of
-the time that the step took: what a slower machine or library would do. Its checksum no longer fits, so it is replayed
-with --force.
+Each is a separate `parlay replay`. While one waits for its next session others measure, one at a time; `--at-once`
+limits their number. The slower one is a copy whose program waits in each step, before its clock is read, for a share of
+the step's time, as a slower machine or library would. Its checksum no longer matches, so it is replayed with --force.
 """
 
 from __future__ import annotations
@@ -92,9 +91,11 @@ def _lines(arguments: argparse.Namespace, folder: Path) -> Iterator[dict[str, An
     try:
         replays = {pool.submit(_replayed, recipe, arguments, folder): rest for *rest, recipe in wanted}
         for replay in as_completed(replays):
-            (number, share), told = replays[replay], replay.result()
-            by_session = {f"{name}_by_session": [o[name] for o in told["sessions"]] for name in ("ratio", "fast_ratio")}
-            yield {"replay": number, "slower": share, **{name: told[name] for name in _VALUES}, **by_session}
+            (number, share), result = replays[replay], replay.result()
+            by_session = {
+                f"{name}_by_session": [o[name] for o in result["sessions"]] for name in ("ratio", "fast_ratio")
+            }
+            yield {"replay": number, "slower": share, **{name: result[name] for name in _VALUES}, **by_session}
     finally:
         pool.shutdown(cancel_futures=True)  # none is begun any more where one has failed, or by ctrl-C
 

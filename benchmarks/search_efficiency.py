@@ -1,11 +1,11 @@
-"""How many trials a sampler needs to come near the best layout of a measured table.
+"""Benchmark of samplers: trials needed to come near the best layout of a measured table.
 
     python -m benchmarks.search_efficiency TABLE.csv ... [--sampler deephyper,random] [--mode cold,leave_one_model_out]
         [--seeds 5] [--json]
 
 The rows of a problem are the candidates; one trial at a time is asked for and answered from the table. A layout that
-failed costs a trial. Cold, a sampler knows nothing beforehand but what Parlay ships; leave_one_model_out, it has
-learnt from trials of the source's other models, as from earlier searches, and of none of this one.
+failed costs a trial. In mode cold a sampler has only the shipped priors; in leave_one_model_out it has also learnt from
+trials of the source's other models, as from earlier searches.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _searched(problem: BenchmarkProblem, sampler: Sampler, best_s: float) -> tup
         if not asked:
             return rows, len(rows)
         rows.append(problem.answers[asked[0].key])
-        history.append(told(rows[-1]))
+        history.append(feedback_of(rows[-1]))
     return rows, stop_trials
 
 
@@ -192,14 +192,16 @@ def _node_seconds(rows: Sequence[Observation]) -> float:
 
 
 def _regret(rows: Iterable[Observation], best_s: float, noise: float) -> float:
-    """How much slower the best of these is than the table's best, as a share; none where repeats differ as much."""
+    """Relative slowdown of the best of these against the table's best; 0 where repeats differ by as much."""
     regret = min(row.step_time_s for row in rows if row.step_time_s is not None) / best_s - 1
     return 0.0 if regret <= noise else round(regret, 4)
 
 
 def noise_of(rows: Iterable[Observation]) -> float | None:
-    """How far apart repeats of one layout are: the largest over the smallest step time less one, in the median over the
-    layouts; None where fewer than _FEWEST_REPEATED were repeated, of which one strange run would decide."""
+    """Spread of repeats: largest over smallest step time less one, median over the layouts.
+
+    None with fewer than _FEWEST_REPEATED repeated layouts, where one outlier would decide.
+    """
     by_layout: dict[str, list[float]] = defaultdict(list)
     for row in rows:
         if row.step_time_s is not None:
@@ -208,7 +210,7 @@ def noise_of(rows: Iterable[Observation]) -> float | None:
     return round(median(repeated), 4) if len(repeated) >= _FEWEST_REPEATED else None
 
 
-def told(row: Observation) -> TrialFeedback:
+def feedback_of(row: Observation) -> TrialFeedback:
     if row.step_time_s is not None:
         value = row.global_batch_size * row.model.seq_length / row.step_time_s
         return TrialFeedback(row.layout, value=value, peak_memory_gib=row.peak_memory_gib)
@@ -218,7 +220,7 @@ def told(row: Observation) -> TrialFeedback:
 
 
 def _pooled_regret(parts: Iterable[Sequence[dict[str, Any]]]) -> dict[str, float | None]:
-    """Of all searches together that stopped themselves."""
+    """Median and 90th percentile of the regret over all searches that stopped by themselves."""
     found = [line["stop_regret"] for lines in parts for line in lines if line.get("stop_trials") is not None]
     high = float(np.percentile(found, 90)) if found else None
     return {"pooled_stop_regret_median": median(found) if found else None, "pooled_stop_regret_p90": high}

@@ -1,11 +1,11 @@
-"""How well the rows of a measured table foretell each other: what a model may hope for after a few trials of it.
+"""Predictability of a measured table's rows from each other: a bound for models after a few trials of it.
 
     python -m benchmarks.table_regularity TABLE.csv ... [--seeds 3] [--problem NAME] [--json]
 
-A forest learns nine tenths of a problem's rows and foretells the last tenth, each tenth in turn. It is told the
-layout's numbers and what the cold model says (`with_model`), or the numbers alone. A search's model knows five rows
-where the forest knows dozens: what even the forest cannot tell does not follow from the layout, as far as the table
-shows.
+A forest is trained on nine tenths of a problem's rows and predicts the last tenth, each tenth in turn. Its features are
+the layout's numbers with the cold model's prediction (`with_model`), or the numbers alone. A search's model knows five
+rows where the forest knows dozens: what even the forest cannot predict does not follow from the layout, as far as the
+table shows.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def lines_of(problems: Iterable[tuple[str, BenchmarkProblem]], seeds: int) -> Iterator[dict[str, Any]]:
-    """A line a problem of at least two rows a fold: the median error of what was foretold, over rows and seeds."""
+    """Line per problem with at least two rows per fold: median prediction error over rows and seeds."""
     for name, problem in problems:
         rows = [row for row in problem.answers.values() if row.step_time_s is not None]
         if len(rows) < _FEWEST_ROWS:
@@ -66,7 +66,7 @@ def lines_of(problems: Iterable[tuple[str, BenchmarkProblem]], seeds: int) -> It
 
 
 def median_error(features: np.ndarray, log_measured: np.ndarray, seeds: int) -> float:
-    """Of `features` (rows, columns) and log seconds (rows): the median of |foretold / measured - 1|."""
+    """Median of |predicted / measured - 1| for `features` (rows, columns) and log seconds (rows)."""
     errors = []
     for seed in range(seeds):
         for known, asked in KFold(NUM_FOLDS, shuffle=True, random_state=seed).split(features):

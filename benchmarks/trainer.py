@@ -1,4 +1,4 @@
-"""What the trial program costs beside plain PyTorch: ratios, all taken in one run, the contenders by turns.
+"""Benchmark of the trial program against plain PyTorch: ratios from one run, with alternating contenders.
 
     python -m benchmarks.trainer [--rounds 7] [--device cpu|cuda] [--json]
 

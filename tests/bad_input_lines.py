@@ -1,4 +1,4 @@
-"""What is refused, and the rules of security, as docs/bad_inputs.md lists them."""
+"""Refused inputs and rules of security, as docs/bad_inputs.md lists them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Line:
-    """`what` comes in, or what is kept safe, and the `rule`, in Markdown; `later` says what it still waits for."""
+    """Line of the page in Markdown: the input or asset `what`, and the `rule`; `later` is what is still missing."""
 
     what: str
     rule: str

@@ -1,8 +1,8 @@
-"""Bad input and the rules of security, each with the tests that prove it: docs/bad_inputs.md.
+"""Bad input and rules of security, each with the tests that prove it: docs/bad_inputs.md.
 
-Printed by `python -m tests.bad_input_table`; with --write the page is brought up to date. A test belongs to line 7 if
-it carries `@pytest.mark.bad_input(7)`, and to a rule of security if it carries `@pytest.mark.security("no_shell")`;
-either mark may hold several.
+Prints the page (`python -m tests.bad_input_table`); --write updates it. A test belongs to line 7 if it has
+`@pytest.mark.bad_input(7)`, and to a rule of security if it has `@pytest.mark.security("no_shell")`; either mark may
+have several.
 """
 
 from __future__ import annotations

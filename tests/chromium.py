@@ -1,6 +1,6 @@
-"""A real Chromium for tests: headless, driven through a pipe by its own DevTools protocol, without any library.
+"""Real Chromium for tests: headless, driven through a pipe by the DevTools protocol, without a library.
 
-Debian's package `chromium` is all it takes: the protocol is JSON on two file descriptors, and no port is opened.
+Needs only Debian's package `chromium`: the protocol is JSON on two file descriptors, and no port is opened.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class Tab:
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def complaints(self) -> list[str]:
-        """What the page has thrown, or the browser has written to its console as a warning or an error."""
+        """Exceptions of the page, and warnings and errors of the console."""
         return [words for event in self.events if (words := _complaint(event)) is not None]
 
     def requests(self) -> list[str]:
@@ -205,12 +205,12 @@ class Tab:
         return [url for url in asked if not url.startswith(("data:", "blob:"))]
 
     def picture(self, path: Path) -> None:
-        """What the window shows, as a PNG."""
+        """Screenshot of the window as a PNG."""
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 
 
 def _pipe_ends() -> tuple[int, int, int, int]:
-    """What they read, what we write; what they write, what we read. None is 3 or 4, which the browser's own will be."""
+    """Two pipes: their read end, our write end, their write end, our read end; none is 3 or 4, the browser's."""
     ends = []
     for first, second in (os.pipe(), os.pipe()):
         for end in (first, second):

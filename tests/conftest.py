@@ -1,4 +1,4 @@
-"""Shared by all tests: nothing is read from or written to the user's own state, and skips are accounted for."""
+"""Fixtures of all tests: the user's own state is neither read nor written, and skips are accounted for."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def pytest_configure() -> None:
 
 
 def _holds_programs(folder: Path) -> bool:
-    """Whether there is room for what tests write, and what they write may be run."""
+    """True if the folder has enough room for tests and allows execution."""
     if not folder.is_dir():
         return False
     found = os.statvfs(folder)

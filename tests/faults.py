@@ -1,4 +1,4 @@
-"""The faults to survive and what then happens, as docs/lifecycle.md tells them."""
+"""Faults to survive and their consequences, as in docs/lifecycle.md."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Fault:
-    """`what` goes wrong, and what happens `then`, in Markdown."""
+    """Fault `what` and its consequence `then`, in Markdown."""
 
     what: str
     then: str

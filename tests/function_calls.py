@@ -1,4 +1,4 @@
-"""A pytest plugin: which tests run which of our functions, written as JSON to the file that FUNCTION_CALLS_TO names."""
+"""Pytest plugin: writes the functions of ours that each test runs as JSON to the file named by FUNCTION_CALLS_TO."""
 
 from __future__ import annotations
 

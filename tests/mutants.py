@@ -47,14 +47,14 @@ function was called; one that is called by a fixture for many tests meets the fi
 
 @dataclass(frozen=True)
 class Seen:
-    """What became of a mutant: the test that `noticed` it, "the time limit", or None where it survived."""
+    """Result of a mutant: the test that `noticed` it, "the time limit", or None where it survived."""
 
     mutant: Mutant
     noticed: str | None
 
 
 def run(mutants: list[Mutant], workers: int) -> Iterator[Seen]:
-    """What becomes of each, in its order: every worker has a copy of the tree for its own."""
+    """Results of the mutants, in order; every worker has its own copy of the tree."""
     with tempfile.TemporaryDirectory(prefix="parlay-mutants-") as folder:
         trees: SimpleQueue[Path] = SimpleQueue()
         for number in range(workers):
@@ -157,7 +157,7 @@ def table(seen: Iterable[Seen]) -> str:
 
 
 def page(seen: list[Seen]) -> str:
-    """What was seen, as a page."""
+    """Page of the results."""
     survivors = [one.mutant for one in seen if one.noticed is None]
     rows = [f"| `{m.name.replace('|', '/')}` | `{_cell(m.before)}` | `{_cell(m.after)}` |" for m in survivors]
     listed = ["| file, function, operator, place | before | after |", "|---|---|---|", *rows]

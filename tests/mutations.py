@@ -1,4 +1,4 @@
-"""Small faults for the code of a room: what they change, and which are drawn. Pure but for reading the sources."""
+"""Small faults for the code of a room, and the selection among them. Pure but for reading the sources."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SEED = 19
 
 @dataclass(frozen=True)
 class Room:
-    """How many mutants are made of some `sources`, and the `tests` that should notice them; both are globs."""
+    """Number of mutants of some `sources`, and the `tests` that should notice them; both are globs."""
 
     name: str
     mutants: int

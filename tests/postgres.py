@@ -1,4 +1,4 @@
-"""A real Postgres for tests: one private server a session, on the loopback, started when the first test asks for it."""
+"""Real Postgres for tests: one private server per session, on loopback, started on first use."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class PostgresServer:
             time.sleep(0.05)
 
     def answers(self) -> bool:
-        """Whether it takes connections now."""
+        """True if it accepts connections."""
         ready = [self._programs / "pg_isready", "--quiet", "--host=127.0.0.1", f"--port={self._port}"]
         return subprocess.run(ready).returncode == 0
 
@@ -128,7 +128,7 @@ def postgres() -> Iterator[PostgresServer]:
 
 
 def postgres_programs() -> Path | None:
-    """Where initdb and postgres lie, None where they are not. Debian keeps them by version and off the PATH."""
+    """Folder of initdb and postgres; None without one. Debian keeps them by version and off the PATH."""
     versions = [path for path in Path("/usr/lib/postgresql").glob("*/bin") if (path / "postgres").exists()]
     if versions:
         return max(versions, key=lambda path: int(path.parent.name))
@@ -137,7 +137,7 @@ def postgres_programs() -> Path | None:
 
 
 def _ordinary_user() -> dict[str, Any]:
-    """What subprocess needs to run a program as an ordinary user: nothing where this is one."""
+    """Arguments for subprocess to run a program as an ordinary user; {} for a user who is one."""
     if os.getuid() != 0:
         return {}
     known = {entry.pw_name: entry for entry in pwd.getpwall()}

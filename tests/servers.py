@@ -1,6 +1,6 @@
-"""What tests start for themselves, Slurm, Postgres and Chromium: `python -m tests.servers` installs what is missing.
+"""Installation of the servers that tests start: `python -m tests.servers` installs Slurm, Postgres and Chromium.
 
-Without root, or without apt-get, it says what is missing instead, and the tests that need it are skipped.
+Without root or apt-get it prints what is missing, and the tests that need it are skipped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The sources of Parlay and its tests, each file parsed once a session."""
+"""Sources of Parlay and its tests, each file parsed once per session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Another user of this machine, whom root alone can play."""
+"""Another user of this machine, simulated by root."""
 
 from __future__ import annotations
 

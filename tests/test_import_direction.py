@@ -54,7 +54,7 @@ WRITER = "trials.ledger.writer"
 
 
 def wrong(broken: Callable[[str], Iterable[str]], among: Iterable[str]) -> dict[str, list[str]]:
-    """Of the modules that break a rule, the names by which they do."""
+    """Modules that break a rule, each with the offending names."""
     return {module: names for module in among if (names := sorted(broken(module)))}
 
 
@@ -92,7 +92,7 @@ def test_the_trainer_imports_torch_deepspeed_and_the_light_compute_side_only():
 
 
 def outside(module: str, allowed: set[str]) -> set[str]:
-    """What is imported beside the standard library and these; a package of others by its first name."""
+    """Imports outside the standard library and these; other packages by their first name."""
     others = {name for name in imported(module) if not any(is_in(name, ours) for ours in allowed)}
     return {first if (first := name.split(".")[0]) in TRAINER_ONLY else name for name in others} - {
         name for name in others if name.split(".")[0] in sys.stdlib_module_names

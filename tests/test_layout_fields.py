@@ -1,4 +1,4 @@
-"""A layout's fields stand wherever somebody lists them: docs/how_to/add_an_axis.md says where that is."""
+"""Fields of a layout appear in every list of them; docs/how_to/add_an_axis.md names the lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which mutants are made, and that each is one change of one function."""
+"""Selection of mutants, each of which is one change of one function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tests' own Postgres: it comes back from a crash with what was committed."""
+"""The tests' Postgres recovers from a crash with what was committed."""
 
 from __future__ import annotations
 

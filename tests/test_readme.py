@@ -1,4 +1,4 @@
-"""The commands of the README, run in its order as they stand there."""
+"""Commands of the README, run in its order."""
 
 from __future__ import annotations
 

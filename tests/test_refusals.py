@@ -1,4 +1,4 @@
-"""Whoever is refused is told the rule or what to do: every problem that the sources make has one of both."""
+"""Every problem in the sources has a rule or a fix."""
 
 from __future__ import annotations
 

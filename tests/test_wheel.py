@@ -1,4 +1,4 @@
-"""What `python -m build` makes: a wheel with all of Parlay and nothing else, which plans a search by itself."""
+"""Wheel of `python -m build`: all of Parlay and nothing else, and it plans a search by itself."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_it_plans_a_ready_made_search_with_nothing_else_of_parlay_there(wheel, t
 
 
 def parlay_of(wheel: Path, *words: str, cwd: Path) -> str:
-    """What the wheel's command prints. Without `site`, which would add the checkout that this environment is of."""
+    """Output of the wheel's command, run without `site`, which would add this checkout."""
     packages = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
     done = subprocess.run(
         [sys.executable, "-S", "-P", "-c", THE_COMMAND, *words],

@@ -1,4 +1,4 @@
-"""What the benchmark of the cost models counts, on rows whose truth is known."""
+"""Scores of the cost model benchmark, on rows with known truth."""
 
 from __future__ import annotations
 

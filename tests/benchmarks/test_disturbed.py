@@ -1,4 +1,4 @@
-"""The short form of an hour in which everything that searches stand on is disturbed."""
+"""Short form of the benchmark that disturbs searches."""
 
 from __future__ import annotations
 

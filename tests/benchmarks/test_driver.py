@@ -1,4 +1,4 @@
-"""What the benchmark of the driver counts; how much it is depends on the machine, and is no test's business."""
+"""Counts of the driver benchmark; its timings depend on the machine and are not tested."""
 
 from __future__ import annotations
 

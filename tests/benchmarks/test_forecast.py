@@ -1,4 +1,4 @@
-"""What the benchmark of forecasts counts, on tables whose truth is known."""
+"""Scores of the forecast benchmark, on tables with known truth."""
 
 from __future__ import annotations
 

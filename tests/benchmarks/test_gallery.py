@@ -1,4 +1,4 @@
-"""The gallery's twins: what each tries, what is planted, what is told; one of them trains."""
+"""Twins of the gallery: what each tries, planted effects, reported lines; one of them trains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The predicted side of the gallery: recipes are their searches' baselines, and the page holds what models say now."""
+"""Predicted side of the gallery: recipes are their searches' baselines, and the page has the current numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The published tables made of downloads in their authors' formats; and of the real ones, where they are at hand."""
+"""Published tables from downloads in their authors' formats, and from the real ones where available."""
 
 from __future__ import annotations
 

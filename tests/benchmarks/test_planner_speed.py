@@ -1,4 +1,4 @@
-"""What the benchmark of the planner tells; how fast it is depends on the machine, and is no test's business."""
+"""Lines of the planner benchmark; its timings depend on the machine and are not tested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Published figures beside the model's: which rows say enough, and what they say."""
+"""Published figures against the model: rows with enough information, and their numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the benchmark of real searches counts."""
+"""Counts of the benchmark of real searches."""
 
 from __future__ import annotations
 

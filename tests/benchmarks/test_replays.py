@@ -1,4 +1,4 @@
-"""What the benchmark of replays plants, and what it counts."""
+"""Planted slowdowns and counts of the replay benchmark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trials.train.measurement import loop
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Path:
-    """As much of one as is made slower."""
+    """Part of a recipe that the slower copy changes."""
     (tmp_path / "recipe" / LOOP).parent.mkdir(parents=True)
     (tmp_path / "recipe" / LOOP).write_text(Path(loop.__file__).read_text())
     return tmp_path / "recipe"

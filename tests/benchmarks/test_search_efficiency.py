@@ -1,4 +1,4 @@
-"""What the benchmark of samplers counts."""
+"""Counts of the sampler benchmark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of how well rows foretell each other."""
+"""Error of predicting a table's rows from each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of the trainer runs all that it compares; how fast they are is no test's business."""
+"""The trainer benchmark runs everything that it compares; its timings are not tested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Searches whose layouts compete, and what a terminal shows of them."""
+"""Searches with competing layouts, and their terminal views."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def asking_for_room() -> SearchUnderTest:
 
 
 def plain_lines(search: SearchUnderTest) -> list[str]:
-    """What a log file gets of all this search's events."""
+    """Lines that a log file gets of all events of this search."""
     stream = io.StringIO()
     with LiveView(Objective.TOKENS_PER_SEC, BATCH, None, stream) as view:
         for record, event in zip(search.records, search.events, strict=True):

@@ -1,4 +1,4 @@
-"""Shared by the tests of the dashboards: an MLflow store for all of them, and ways to it."""
+"""Fixtures of the dashboards' tests: one MLflow store for all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What MLflow holds of an experiment, in forms that can be compared."""
+"""Content of an MLflow experiment, in comparable forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Searches as their events make them, for the tests of what shows them."""
+"""Searches built from events, for the tests of the dashboards."""
 
 from __future__ import annotations
 

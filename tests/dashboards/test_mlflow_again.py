@@ -1,4 +1,4 @@
-"""A search that is sent to MLflow again and again: the same runs, and a person's own notes left alone."""
+"""Repeated synchronisation gives the same runs and leaves people's notes alone."""
 
 from __future__ import annotations
 

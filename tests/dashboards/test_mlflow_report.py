@@ -1,4 +1,4 @@
-"""The description, the report and its figures at a search's run in MLflow."""
+"""Description, report and figures of a search's run in MLflow."""
 
 from __future__ import annotations
 

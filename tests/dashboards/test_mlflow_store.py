@@ -1,4 +1,4 @@
-"""MLflow's store and experiment, asked before the first trial; several processes at once."""
+"""Checks of MLflow's store and experiment before the first trial; concurrent processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text from elsewhere, made fit for a terminal."""
+"""Escaping and masking of untrusted text."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _MEASURED = re.compile(r"\d[\d,.:]*+(?! (?:layouts|more)\b)")
 
 @dataclass(frozen=True)
 class Command:
-    """What is typed (one or more lines), the lines that the page shows of its answer, and with what it may leave."""
+    """Command as typed (one or more lines), its expected output lines, and the allowed exit codes."""
 
     typed: str
     shown: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Answered:
-    """What a command printed, on both streams as a terminal shows them, and left with."""
+    """Output of a command on both streams, and its exit code."""
 
     command: Command
     printed: str
@@ -64,7 +64,7 @@ def _codes(mark: str) -> tuple[int, ...]:
 
 
 def _commands(lines: list[str], last_codes: tuple[int, ...]) -> Iterator[Command]:
-    """Of one block; what it shows before its first command belongs to none."""
+    """Commands of one block; lines before its first command are ignored."""
     begin = _next_prompt(lines, 0)
     while begin < len(lines):
         shown = begin + _length(lines[begin:])
@@ -79,7 +79,7 @@ def _next_prompt(lines: list[str], begin: int) -> int:
 
 
 def _length(lines: list[str]) -> int:
-    """How many of the lines are typed, from the prompt on."""
+    """Number of lines that are typed, from the prompt on."""
     here = _HERE.search(lines[0])
     if here is not None:
         return lines.index(here[1]) + 1
@@ -145,7 +145,7 @@ def assert_as_shown(commands: list[Command], answers: list[Answered]) -> None:
 
 
 def is_as_shown(shown: tuple[str, ...], printed: str) -> bool:
-    """Whether a page may show these lines for this; none are shown for whatever is printed."""
+    """True if the shown lines match the output; no lines match any output."""
     if not shown:
         return True
     pattern = "".join("(?:.*\n)*?" if line.strip() == "..." else _pattern(line) for line in shown)

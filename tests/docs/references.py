@@ -1,4 +1,4 @@
-"""What the pages name that has to exist: commands with their options, links, headings, files and modules. Pure."""
+"""References of the pages that must exist: commands with options, links, headings, files and modules. Pure."""
 
 from __future__ import annotations
 
@@ -76,5 +76,5 @@ def make_targets_named(text: str) -> set[str]:
 
 
 def modules_named(text: str) -> set[str]:
-    """What `python -m` is to run."""
+    """Modules that `python -m` runs on a page."""
     return set(_MODULE.findall(text))

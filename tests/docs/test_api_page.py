@@ -1,4 +1,4 @@
-"""docs/api.md: its examples are run as they stand there, and it names whatever the API has."""
+"""docs/api.md: its examples run, and it names everything in the API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pictures of docs/architecture.md show what tests/test_import_direction.py allows, and what is really there."""
+"""Diagrams of docs/architecture.md against tests/test_import_direction.py and the real packages."""
 
 from __future__ import annotations
 

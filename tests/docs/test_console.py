@@ -1,4 +1,4 @@
-"""How a page's commands are found, run and compared."""
+"""Parsing, running and comparing of a page's commands."""
 
 from __future__ import annotations
 

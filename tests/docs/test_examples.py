@@ -1,4 +1,4 @@
-"""The examples of the pages that run no trial, as they stand there and with what they show."""
+"""Examples of the pages that run no trial, with their output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Slurm quick start, every command of it, on a Slurm that it starts and stops itself."""
+"""Slurm quick start: every command, on a Slurm that it starts and stops itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pages name exists: verbs and options, links and headings, files and modules."""
+"""References of the pages exist: verbs and options, links and headings, files and modules."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def test_there_are_pages():
 
 
 def wrong(broken: Callable[[str], Iterable[object]]) -> dict[str, list[object]]:
-    """Of the pages that break a rule, by what they do; `broken` is given their text."""
+    """Pages that break a rule, each with its violations; `broken` is given their text."""
     return {page: found for page, text in TEXTS.items() if (found := list(broken(text)))}
 
 
 @pytest.fixture(scope="module")
 def options() -> dict[str, set[str]]:
-    """Of each verb, a verb of a group with its group's name: `slurm-sandbox start`."""
+    """Options of each verb; a verb of a group has the group's name: `slurm-sandbox start`."""
     found: dict[str, set[str]] = {}
     for name, verb in typer.main.get_command(app).commands.items():
         inner = getattr(verb, "commands", {})

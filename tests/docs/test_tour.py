@@ -1,4 +1,4 @@
-"""docs/tour.ipynb, run as a reader would run it; and what an interrupt of a notebook's kernel does to a search."""
+"""docs/tour.ipynb runs; and the effect of interrupting a notebook's kernel on a search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An address lets a browser in once, and its cookie for a while."""
+"""Sign-in addresses are valid once, cookies for a limited time."""
 
 from __future__ import annotations
 

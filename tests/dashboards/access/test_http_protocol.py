@@ -1,4 +1,4 @@
-"""Connections that ask nothing end, and never are so many that another is kept out."""
+"""Idle connections are closed, and never so many that others are kept out."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Server(uvicorn.Server):
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """Of a server that answers every request."""
+    """Port of a server that answers every request."""
 
     async def answer(scope, receive, send) -> None:
         await PlainTextResponse("here")(scope, receive, send)
@@ -55,7 +55,7 @@ def connected(stack: ExitStack, port: int, said: bytes = b"") -> socket.socket:
 
 
 def is_closed(connection: socket.socket) -> bool:
-    """Whether the server closes it; reads what comes before that."""
+    """True if the server closes the connection; reads everything before that."""
     try:
         while connection.recv(4096):
             pass

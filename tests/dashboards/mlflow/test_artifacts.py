@@ -1,4 +1,4 @@
-"""When the report and the description are sent: rarely while the search runs, and what is newest once it has ended."""
+"""Times at which report and description are sent: rarely while the search runs, and the newest after its end."""
 
 from __future__ import annotations
 

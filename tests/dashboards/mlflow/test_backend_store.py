@@ -1,4 +1,4 @@
-"""Databases that cannot work are told before MLflow is asked."""
+"""Unusable databases are refused before MLflow is asked."""
 
 from __future__ import annotations
 

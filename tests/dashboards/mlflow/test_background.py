@@ -1,4 +1,4 @@
-"""MLflow beside the search: newest wins, the search never waits, and a store that fails is survived."""
+"""Background synchronisation: the newest record wins, the search never waits, and a failing store is survived."""
 
 from __future__ import annotations
 

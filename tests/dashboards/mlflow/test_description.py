@@ -1,4 +1,4 @@
-"""What MLflow's page of a search says first: in Markdown, and only its own."""
+"""Description of a search's run: Markdown, with foreign text escaped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def note(search: SearchRecord, **links: str) -> str:
 
 
 def compared() -> SearchUnderTest:
-    """What runs today, a faster layout, and one out of memory."""
+    """Search with a baseline, a faster layout, and one out of memory."""
     search = SearchUnderTest({"name": "tiny", "baseline": BASELINE.to_json(), "global_batch_size": 1})
     names = [search.start(replace(BASELINE, tensor_parallel=size)) for size in (1, 2, 4)]
     search.measure(names[0], 1000.0)

@@ -1,4 +1,4 @@
-"""Who is let past the front of MLflow's server, and how a browser gets in."""
+"""Authentication in front of MLflow's server, and sign-in of browsers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MLflow's real server over what was recorded, and a sync through one that is killed on the way."""
+"""Real MLflow server over recorded runs, and a sync through one that is killed."""
 
 from __future__ import annotations
 

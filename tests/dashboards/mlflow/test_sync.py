@@ -1,4 +1,4 @@
-"""The ledger as MLflow shows it: the contract's names of runs, parameters, tags, metrics and artifacts."""
+"""Synchronised runs: the contract's names of runs, parameters, tags, metrics and artifacts."""
 
 from __future__ import annotations
 

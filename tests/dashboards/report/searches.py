@@ -16,7 +16,7 @@ FASTEST = Layout(tensor_parallel=2, pipeline_parallel=2, data_parallel=2, grad_a
 
 
 def spec(**more: Any) -> dict[str, Any]:
-    """As much of search.json as the report reads."""
+    """Part of search.json that the report reads."""
     search = {"max_trials": 20, "budget_node_hours": 10.0}
     known = {"name": "tiny", "global_batch_size": 8, "baseline": BASELINE.to_json(), "search": search}
     return known | {"cluster": {"gpus_per_node": 4, "accelerator": {"name": "cpu"}}} | more

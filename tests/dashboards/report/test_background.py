@@ -1,4 +1,4 @@
-"""The report beside the search: rarely written, always at the end, and never the search's trouble."""
+"""Background report: rarely written, always at the end, and no risk for the search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report in a real Chromium: drawn, sorted, printed, in the dark, on a phone and as a screen reader is told it."""
+"""Report in a real Chromium: drawn, sorted, printed, dark, on a phone, and for screen readers."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_screen_reader_is_told_what_each_figure_shows_and_what_each_cell_is(ta
 
 
 class Node:
-    """What Chromium tells a screen reader of one element."""
+    """Accessibility node of one element."""
 
     def __init__(self, raw: dict):
         properties = {p["name"]: p["value"].get("value") for p in raw.get("properties", [])}

@@ -1,4 +1,4 @@
-"""What the report says of a search: the answer, what it cost, each trial."""
+"""Data and sentences of the report: result, cost, trials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages around a report that is shown live: a list, a shell, and a few words."""
+"""Pages of the service: list of searches, live report, messages."""
 
 from __future__ import annotations
 

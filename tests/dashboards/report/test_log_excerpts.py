@@ -1,4 +1,4 @@
-"""What trials wrote is hostile: it is cut, masked and spelled out before it stands on a page."""
+"""Text of trials is untrusted: it is cut, masked and escaped before it is shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page: one file that asks for nothing, that hostile text cannot leave its place in, and that can be read aloud."""
+"""Report page: self-contained, safe against hostile text, and accessible."""
 
 from __future__ import annotations
 

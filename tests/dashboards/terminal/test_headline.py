@@ -1,4 +1,4 @@
-"""The answer in a sentence or two, and how far the search is."""
+"""Headline and sentence of a verdict, and the progress line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A search followed in a terminal, or in a log file."""
+"""Live view of a search in a terminal or a log file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table at the end of a search."""
+"""Results table at the end of a search."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_an_interval_that_is_not_symmetric_shows_both_of_its_ends():
 
 @pytest.mark.parametrize("field", [f.name for f in fields(Layout) if f.name not in ("data_parallel", "bucket_mib")])
 def test_no_two_layouts_look_alike(field):
-    """Whatever one field makes of a layout, two rows of layouts that differ differ too."""
+    """Layouts that differ in any field have different rows."""
     search, known = SearchUnderTest(), Layout(tensor_parallel=2, pipeline_parallel=2, data_parallel=2, zero_stage=1)
     for layout in (known, replace(known, **{field: OTHER_VALUES[field]}), replace(known, bucket_mib=25)):
         search.measure(search.start(layout), 1000.0)

@@ -1,4 +1,4 @@
-"""The pipeline's timeline: what each schedule may do when, and how much of it is idle."""
+"""Pipeline timelines: order of passes of each schedule, and idle shares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report's figures as plotly's own: the same data, whole, and in the page's colours."""
+"""Figures as plotly graph objects: the same data, complete, and in the page's colours."""
 
 from __future__ import annotations
 

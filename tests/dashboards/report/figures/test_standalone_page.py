@@ -1,4 +1,4 @@
-"""A figure as a file of its own: what is in the report, alone, and as safe."""
+"""Standalone figures: the same as in the report, and as safe."""
 
 from __future__ import annotations
 
