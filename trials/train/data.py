@@ -1,4 +1,4 @@
-"""Training data: made up, or read from a token file, and which data rank trains which sequences of it."""
+"""Training data of a data rank: synthetic sequences, or those of a token file."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from trials.trial import FailureReason, TrialSpec
 _HASHES = (2654435761, 2246822519)
 _PATTERNS = 16
 _TOKEN_TYPES = {2: torch.uint16, 4: torch.uint32}
-"""By the bytes of a token."""
+"""Type of a token by its bytes."""
 
 
 @dataclass(frozen=True)
 class Batch:
     """One step of one data rank: ids and the ids that follow them, both (accumulation x micro batch, S).
 
-    Micro-batches lie one after another along the first dimension.
+    Micro-batches are consecutive along the first dimension.
     """
 
     ids: torch.Tensor
@@ -36,7 +36,7 @@ class Batch:
 
 
 class TrainingData(ABC):
-    """The batches of one data rank, asked for step after step, from one thread.
+    """Batches of one data rank, one step after another, used from one thread.
 
     A sample depends on its index alone, and step k trains the samples k G to (k + 1) G - 1 for the global batch G,
     whatever the layout.
@@ -44,12 +44,13 @@ class TrainingData(ABC):
 
     @abstractmethod
     def begin(self, step: int) -> Callable[[], Batch]:
-        """Called before the clock starts; what is called inside of it gives the batch of `step`, counted from 0."""
+        """Start loading the batch of `step`, counted from 0, before the clock starts; calling the result under the
+        clock returns it."""
 
 
 @dataclass(frozen=True)
 class SyntheticData(TrainingData):
-    """Sequences that count up by a fixed stride, different for each sample: the loss falls within a few steps.
+    """Sequences that count up by a fixed stride, different for each sample, so that the loss falls within a few steps.
 
     They are ready before the clock starts.
     """
@@ -76,9 +77,9 @@ class SyntheticData(TrainingData):
 
 
 class TokenFileData(TrainingData):
-    """Sequences of a token file. A thread reads a step's while the step before it trains; it stays a step ahead.
+    """Sequences of a token file, read by a thread that prefetches one step.
 
-    What `begin` returns raises TrialFailure where the file was cut short, or has ids outside of its vocabulary.
+    The result of `begin` raises TrialFailure where the file is truncated, or has ids outside of its vocabulary.
     """
 
     def __init__(self, file: TokenFile, seq_length: int, layout: Layout, data_rank: int, device: torch.device):
@@ -107,7 +108,7 @@ class TokenFileData(TrainingData):
         return step, self._reader.submit(self._read, step)
 
     def _read(self, step: int) -> torch.Tensor:
-        """(samples, S + 1) ids; run by the reader's thread."""
+        """(samples, S + 1) ids; runs in the reader's thread."""
         indices = sample_indices(self._layout, self._data_rank, step).tolist()
         with data_failures():
             samples = self._file.samples(indices, self._seq_length)
@@ -123,7 +124,7 @@ class TokenFileData(TrainingData):
 
 
 def training_data(spec: TrialSpec, data_rank: int, device: torch.device) -> TrainingData:
-    """What the search file says under trainer.data."""
+    """The data that `trainer.data` of the search file asks for."""
     if not spec.reads_tokens:
         return SyntheticData(spec.model, spec.layout, data_rank, device)
     with data_failures():

@@ -1,6 +1,7 @@
-"""`python -m trials.train SPEC_PATH`: the trial program, one process a rank. Imports torch only once it may.
+"""`python -m trials.train SPEC_PATH`: the trial program, one process per rank. Imports torch only after the checks.
 
-Exit code 0 when the trial was measured, 1 when this rank failed or was ended (the outcome says why), 2 for bad usage.
+Exit code 0 when the trial was measured, 1 when this rank failed or was ended (the outcome has the reason), 2 for bad
+usage.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ _SHARDED_FIELDS = {
     "ffn": "ffn_hidden_size",
     "vocab": "vocab_size",
 }
-"""What tensor ranks share, by rule."""
+"""Model dimensions that tensor ranks split, by rule."""
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """Run this rank, and end the process with it."""
+    """Run this rank and exit the process."""
     run_program("trials.train", arguments, read_spec, run_rank, exit_at_once)
 
 
 def run_rank(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, run: Run | None = None) -> bool:
-    """Whether this rank did its part; if not, the attempt's outcome says why. `run` is its part: a trial if absent."""
+    """Run this rank's part, by default a trial; False if it failed, with the reason in the attempt's outcome."""
     report = Report(spec, folder, env.rank, env.restart, started_at=time.time() - process_age_s())
     Watchdog(report, env, hang_limit_s(spec.measure), silence_reason(spec.measure)).start()
     try:
@@ -63,7 +64,8 @@ def _run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, rep
 
 
 def require_runnable(spec: TrialSpec, env: RankEnvironment) -> None:
-    """Before anything is waited for: InputError for a layout that cannot run, TrialFailure for another world."""
+    """Check before anything is waited for: InputError for a layout that cannot run, TrialFailure for a different world
+    size."""
     layout = spec.layout.canonical()
     problems = [*engine_violations(layout, spec.model), *_uneven_shards(spec)]
     if layout.num_gpus != spec.num_gpus:
@@ -77,14 +79,14 @@ def require_runnable(spec: TrialSpec, env: RankEnvironment) -> None:
 
 
 def require_data(spec: TrialSpec) -> None:
-    """TrialFailure where the token file is not there, not the one the search began with, or not for this model."""
+    """TrialFailure where the token file is missing, was changed since the search began, or does not match the model."""
     if spec.reads_tokens:
         with data_failures():
             require_tokens(spec.trainer["data"], spec.model)
 
 
 def _uneven_shards(spec: TrialSpec) -> Iterator[Problem]:
-    """Each tensor rank holds as many heads, features and rows of the vocabulary as any other."""
+    """Dimensions of the model that the tensor ranks cannot split evenly."""
     size = spec.layout.tensor_parallel
     for rule, field in _SHARDED_FIELDS.items():
         value = getattr(spec.model, field)
@@ -93,7 +95,7 @@ def _uneven_shards(spec: TrialSpec) -> Iterator[Problem]:
 
 
 def _report_error(error: BaseException, report: Report) -> None:
-    """Write the outcome, after a grace if the cause seems to lie in another rank. Print the traceback in any case."""
+    """Print the traceback and write the outcome, after a grace period if the cause seems to be in another rank."""
     reason, excerpt = reason_of(error, report.folder.path), excerpt_of(error)
     if reason is FailureReason.GPU_OOM:
         _lift_memory_limit()

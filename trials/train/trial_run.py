@@ -32,7 +32,7 @@ from trials.trial import FailureReason, Flag, Outcome, TrialSpec
 
 
 def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report: Report) -> None:
-    """Train this rank's part and, on rank 0, write what was measured. Raises whatever ends the trial early."""
+    """Train this rank's part and, on rank 0, write the measurement. Raises whatever ends the trial early."""
     spec = replace(spec, layout=spec.layout.canonical())
     startup = Startup()
     device = open_device(spec, env.local_rank)
@@ -70,7 +70,7 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
 
 
 def peak_memory(counts: Sequence[RankCount], device: Device) -> dict[str, float]:
-    """Maximum over all ranks; what only a GPU's allocator tells is absent on a CPU."""
+    """Maximum over all ranks; a GPU allocator's peak is absent on a CPU."""
     fields = {"peak_memory_gib": max(c.peak_gib for c in counts)}
     if not device.is_cpu:
         fields["peak_memory_allocated_gib"] = max(c.peak_allocated_gib for c in counts)
@@ -80,8 +80,7 @@ def peak_memory(counts: Sequence[RankCount], device: Device) -> dict[str, float]
 def flags_of(
     loop: TrainingLoop, places: Sequence[RankHost], measured: Mapping[str, Any] = MappingProxyType({})
 ) -> tuple[str, ...]:
-    """The loop's flags; the suspicion that falls on it when a device was slower than the others from the start; and
-    host memory that grows."""
+    """The loop's flags, plus a suspect node where a device was slow from the start, and host memory that grows."""
     of_places = (Flag.SUSPECT_NODE,) if slow_ranks(probe_ms_by_rank(places)) else ()
     of_memory = (Flag.HOST_MEMORY_GROWTH,) if "host_memory_full_at_step" in measured else ()
     return tuple(dict.fromkeys((*loop.flags, *of_places, *of_memory)))
@@ -124,7 +123,7 @@ def _measured(spec: TrialSpec, loop: TrainingLoop, counts: Sequence[RankCount]) 
 
 
 def _outcome(report: Report, loop: TrainingLoop, watcher: IncumbentWatcher | None, **fields: Any) -> Outcome:
-    """What is to be told of the measurement, without its proof."""
+    """The outcome of the measurement, without its proof."""
     fields["step_times_s"] = tuple(record.step_time_s for record in loop.records)
     incumbent = None if watcher is None else watcher.incumbent
     if loop.measurement.stop is Stop.PRUNED and incumbent is not None:
@@ -133,7 +132,7 @@ def _outcome(report: Report, loop: TrainingLoop, watcher: IncumbentWatcher | Non
 
 
 def _verified(spec: TrialSpec, loop: TrainingLoop, counts: Sequence[RankCount], outcome: Outcome) -> Outcome:
-    """The outcome with its proof; TrialFailure when what was counted is not what the spec says."""
+    """The outcome with its proof; TrialFailure when the counts differ from the spec."""
     proof = layout_proof(spec, counts, loop.micro_batches, loop.extrapolation)
     proven = replace(outcome, proof=proof)
     fault = samples_error(spec, proof, loop.micro_batches) or outcome_fault(spec, proven)

@@ -1,4 +1,4 @@
-"""The measurements themselves: products, copies, collectives and messages, one after the other, by all ranks."""
+"""Calibration benchmarks, run by all ranks in turn: products, copies, collectives and messages."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from trials.train.proof.layout_check import locate_ranks
 from trials.trial import TrialSpec, utc_text
 
 Work = Callable[[], object] | None
-"""What a rank does in a measurement; None where it only waits."""
+"""A rank's work in a measurement; None where it only waits."""
 
 
 def measure(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report: Report) -> Measurements:
-    """Everything, on every rank of the world; the same on all of them."""
+    """Run all benchmarks on every rank of the world; the result is the same on all of them."""
     device = open_device(spec, env.local_rank)
     join_world(spec, folder, env, device)
     places = locate_ranks(spec, device)
@@ -64,7 +64,8 @@ def measure(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report
 
 
 class BenchmarkRunner:
-    """One rank's part in each measurement. Every method is collective over the world, and answers all ranks alike."""
+    """One rank's part of each benchmark. Every method is collective over the world and returns the same on all
+    ranks."""
 
     def __init__(self, spec: TrialSpec, rank: int, device: Device, budget: BenchmarkBudget, stopwatch: Stopwatch):
         self._spec = spec
@@ -74,7 +75,7 @@ class BenchmarkRunner:
         self._stopwatch = stopwatch
 
     def product_rates(self, precision: str) -> Iterator[ProductRate]:
-        """Of square products and the model's own; of a slow precision those that take no longer than is allowed."""
+        """Rates of square products and the model's own; in a slow precision, of those within the time budget."""
         fastest = 0.0
         for product in (*square_products(self._budget), *model_products(self._spec.model)):
             too_slow = fastest and product.flops / fastest > self._budget.seconds
@@ -92,12 +93,12 @@ class BenchmarkRunner:
         return self._stopwatch.seconds(lambda: torch.mm(left, right, out=result))
 
     def memory_gb_per_s(self) -> float:
-        """Bytes read and bytes written."""
+        """Memory traffic of a copy, bytes read and written."""
         source, target = (self._buffer(self._budget.copied_bytes) for _ in range(2))
         return 2 * self._budget.copied_bytes / self._stopwatch.seconds(lambda: target.copy_(source)) / 1e9
 
     def host_gb_per_s(self) -> tuple[float | None, float | None]:
-        """From the device to pinned memory, and back; None on a CPU, which is the host."""
+        """Bandwidth from the device to pinned memory, and back; None on a CPU, which is the host."""
         if self._device.type == "cpu":
             return None, None
         size = self._budget.copied_bytes
@@ -107,7 +108,7 @@ class BenchmarkRunner:
         return size / to_host_s / 1e9, size / from_host_s / 1e9
 
     def group_times(self) -> Iterator[GroupTime]:
-        """Collectives of groups of every size, small and large ones."""
+        """Times of small and large collectives for groups of every size."""
         for size in block_sizes(self._spec.gpus_per_node, self._spec.num_nodes):
             group = self._group(block_of(self._rank, size, self._spec.num_gpus))
             reduce, gather = partial(self._all_reduce, group), partial(self._all_gather, group, size)
@@ -116,7 +117,8 @@ class BenchmarkRunner:
                 yield GroupTime(kind, size, *self._large(exchange, size))
 
     def pair_times(self) -> Iterator[PairTime]:
-        """Messages over every way out of a block: of one pair a node, a small one and a large one; and of all pairs."""
+        """Times of messages across the boundary of every block: of one pair per node, small and large; and of all
+        pairs."""
         for apart in pair_distances(self._spec.gpus_per_node, self._spec.num_nodes):
             for alone in (True, False):
                 pair = pair_of(self._rank, apart, self._spec.gpus_per_node, self._spec.num_gpus, alone)
@@ -128,7 +130,7 @@ class BenchmarkRunner:
                 yield PairTime(apart, alone, num_bytes, there_and_back_s / 2)
 
     def _large(self, exchange: Callable[[int], Work], num_ranks: int) -> tuple[int, float]:
-        """How many bytes are exchanged in the time there is, and the seconds they take."""
+        """Bytes that fit the time budget, and the seconds they take."""
         probe_s = self._stopwatch.once_s(exchange(self._budget.probe_bytes))
         num_bytes = self._budget.bytes_in_time(probe_s, num_ranks)
         return num_bytes, self._stopwatch.seconds(exchange(num_bytes))
@@ -144,7 +146,7 @@ class BenchmarkRunner:
         return partial(dist.all_gather_into_tensor, whole, part, group=group)
 
     def _ping_pong(self, group: dist.ProcessGroup | None, pair: tuple[int, int] | None, num_bytes: int) -> Work:
-        """Two messages, one after the other: what a link carries one way, and how long it takes from end to end."""
+        """Two messages, one after the other, for the bandwidth one way and the end-to-end latency of a link."""
         if group is None or pair is None:
             return None
         message, (first, second) = self._buffer(num_bytes), pair
@@ -157,8 +159,8 @@ class BenchmarkRunner:
     def _group(self, members: Sequence[int] | None) -> dist.ProcessGroup | None:
         """A group of these ranks; None without any, once all ranks have called it.
 
-        Whoever is in none forms one alone, and none is ever given back: torch names a group after its ranks and after
-        how many groups each of them has, so that these must have equally many to find each other.
+        A rank in no group forms one alone, and groups are never destroyed: torch names a group after its ranks and the
+        number of groups that each of them has, so the ranks need equal numbers to find each other.
         """
         ranks = [self._rank] if members is None else list(members)
         group = dist.new_group(ranks, timeout=COLLECTIVE_LIMIT, use_local_synchronization=True)

@@ -1,7 +1,7 @@
-"""`python -m trials.train.calibrate SPEC_PATH`: what the ranks of a cluster reach, measured by all of them together.
+"""`python -m trials.train.calibrate SPEC_PATH`: benchmarks of a cluster's ranks, run by all of them together.
 
-Rank 0 leaves measurements.json beside the spec. Exit code 0 when all was measured, 1 when this rank failed or was ended
-(the outcome says why), 2 for bad usage.
+Rank 0 writes measurements.json next to the spec. Exit code 0 when all was measured, 1 when this rank failed or was
+ended (the outcome has the reason), 2 for bad usage.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trials.trial import TrialSpec
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """Do this rank's part."""
+    """Run this rank's part."""
     run_program("trials.train.calibrate", arguments, read_spec, partial(run_rank, run=_calibrate), exit_at_once)
 
 

@@ -1,4 +1,4 @@
-"""Seconds of work that all ranks do at the same time."""
+"""Stopwatch for work that all ranks do at the same time."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from trials.train.parallel.device import Device
 from trials.train.parallel.gather import barrier
 
 MAX_CALLS = 2000
-"""In a round: of a tiny message many fit into a round, and none of them tells more."""
+"""Calls in a round; more of a tiny message add no information."""
 
 
 class Stopwatch:
-    """Times work by the device's own events on a GPU and by the host's clock on a CPU. Collective over the world."""
+    """Times work by the device's events on a GPU and by the host's clock on a CPU. Collective over the world."""
 
     def __init__(self, device: Device, report: Report, limit_s: float):
         self._device = device
@@ -27,7 +27,7 @@ class Stopwatch:
         self._limit_s = limit_s
 
     def seconds(self, work: Callable[[], object] | None) -> float:
-        """What a call takes the slowest rank: the median over some rounds, after a warm-up, the same for all ranks.
+        """Seconds per call on the slowest rank: the median over some rounds, after a warm-up, the same for all ranks.
 
         A rank whose `work` is None only waits. All rounds together take about the limit, or each takes a single call.
         """
@@ -38,12 +38,12 @@ class Stopwatch:
         return median(self._slowest(rounds))
 
     def once_s(self, work: Callable[[], object] | None) -> float:
-        """What the second call takes the slowest rank."""
+        """Seconds of the second call on the slowest rank."""
         _, second_s = (self._round_s(work or _no_op, calls=1) for _ in range(2))
         return self._slowest([second_s])[0]
 
     def _round_s(self, work: Callable[[], object], calls: int) -> float:
-        """Seconds from when all ranks are here until this one's work is done."""
+        """Seconds from the barrier until this rank's work is done."""
         barrier(self._device.torch_device)
         self._device.synchronize()
         return self._by_clock_s(work, calls) if self._device.is_cpu else self._by_events_s(work, calls)
@@ -64,7 +64,7 @@ class Stopwatch:
         return begin.elapsed_time(end) / 1e3
 
     def _slowest(self, seconds: list[float]) -> list[float]:
-        """Of each entry the largest over all ranks."""
+        """Maximum of each entry over all ranks."""
         table = torch.tensor(seconds, dtype=torch.float64, device=self._device.torch_device)
         dist.all_reduce(table, dist.ReduceOp.MAX)
         return table.tolist()

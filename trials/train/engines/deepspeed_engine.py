@@ -1,6 +1,6 @@
-"""The DeepSpeed engine: PipelineModule for stages, the plain engine without; ZeRO 0 to 3; our own layers inside.
+"""DeepSpeed engine: PipelineModule for stages, the plain engine without; ZeRO 0 to 3; our own layers inside.
 
-Written for DeepSpeed 0.19.8, whose defaults give wrong numbers in several places; each guard says which.
+Written for DeepSpeed 0.19.8, several of whose defaults give wrong results; each guard names its case.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from trials.train.parallel.tensor_parallel import TensorRanks, sees_part_of_sequ
 from trials.trainers.deepspeed_config import ds_config
 
 AXES = {"tp": "model", "dp": "data", "pp": "pipe"}
-"""DeepSpeed's names for the axes of a rank order."""
+"""DeepSpeed's names of the axes of a rank order."""
 
 MicroBatch = tuple[torch.Tensor, torch.Tensor]
 """Token ids, and the ids that follow them."""
@@ -44,8 +44,8 @@ def build_deepspeed_engine(training: TrainingConfig, world: World) -> Engine:
 
 
 class _DeepSpeedEngine(Engine):
-    """What both kinds share: the wrapped engine, the sums over tensor ranks and stages that it leaves to the model, and
-    the gradient norm, which ZeRO 0 does not tell."""
+    """Common part of both engines: the wrapped engine, the sums over tensor ranks and stages that DeepSpeed leaves to
+    the model, and the gradient norm, which ZeRO 0 does not report."""
 
     def __init__(self, training: TrainingConfig, world: World, module: nn.Module, mpu: Any):
         self._training = training
@@ -81,7 +81,7 @@ class _DeepSpeedEngine(Engine):
         return GroupSizes(group_size(self._world.tensor), group_size(pipeline), group_size(data))
 
     def _set_micro_batches(self, micro_batches: int) -> None:
-        """DeepSpeed divides by the number of micro-batches it was configured for."""
+        """Set the number of micro-batches, by which DeepSpeed divides the gradients."""
         layout = self._training.layout
         samples = micro_batches * layout.micro_batch_size * layout.data_parallel
         if samples != self._engine.train_batch_size():
@@ -93,19 +93,20 @@ class _DeepSpeedEngine(Engine):
         return torch.as_tensor(self._engine.get_global_grad_norm())
 
     def _clip(self, *_: Any) -> None:
-        """Just before ZeRO 0's update. DeepSpeed's own clipping counts only the first stage, and tied weights twice."""
+        """Clip before ZeRO 0's update, since DeepSpeed's clipping counts only the first stage, and tied weights
+        twice."""
         max_norm = self._training.optimizer.max_grad_norm
         self._clipped_norm = clip_gradients(self._stage, max_norm, self._world)
 
     def _updated_elements(self, parameter: Any) -> int:
-        """How many elements of it this rank's optimizer updates."""
+        """Number of the parameter's elements that this rank's optimizer updates."""
         if not hasattr(parameter, "_hp_mapping"):  # ZeRO 0 updates whole parameters, ZeRO 3 the part it holds
             return _local_elements(parameter)
         fragment = parameter._hp_mapping
         return 0 if fragment is None else fragment.lp_fragment_address.numel
 
     def _sum_before_data_ranks(self) -> None:
-        """Sum what tensor ranks and stages share before DeepSpeed averages over the data ranks, whenever it does."""
+        """Sum over tensor ranks and tied stages before DeepSpeed averages over the data ranks, whenever it does."""
         layout = self._training.layout
         split = [parameter for parameter in self._stage.parameters() if sees_part_of_sequence(parameter)]
         if layout.zero_stage >= 2 or layout.overlap_comm:
@@ -125,14 +126,14 @@ class _DeepSpeedEngine(Engine):
         reduce(*args, **kwargs)
 
     def _sum_tied_gradients(self) -> None:
-        """First and last stage each have half of the token table's gradient; afterwards both have all of it."""
+        """Sum the halves of the token table's gradient on first and last stage, so that both have all of it."""
         tied = self._stage.tied_weight
         if tied is not None and self._world.ends is not None:
             reduce_in_place(Reduction.TIED_GRADIENT, _gradient(tied), self._world.ends)
 
 
 class _PlainEngine(_DeepSpeedEngine):
-    """One stage: DeepSpeed's engine with our tensor parallelism told to it as Megatron's is."""
+    """Engine of one stage: DeepSpeed's, with our tensor parallelism passed to it as Megatron's `mpu`."""
 
     def __init__(self, training: TrainingConfig, world: World):
         axes = _Axes(world)
@@ -156,7 +157,8 @@ class _PlainEngine(_DeepSpeedEngine):
 
 
 class _PipelineEngine(_DeepSpeedEngine):
-    """Several stages: DeepSpeed's 1F1B over a PipelineModule with one layer a stage, so that stages may be uneven."""
+    """Engine of several stages: DeepSpeed's 1F1B over a PipelineModule with one layer per stage, so that stages may be
+    uneven."""
 
     def __init__(self, training: TrainingConfig, world: World):
         super().__init__(training, world, _StagePipeline(training, world), mpu=None)
@@ -169,8 +171,11 @@ class _PipelineEngine(_DeepSpeedEngine):
 
 
 class _StagePipeline(PipelineModule):
-    """Builds only the local stage. It names no tied weights: DeepSpeed looks for their gradients in a place where, with
-    fp16, or bf16 and offload, there are none, and silently leaves them apart; `_sum_tied_gradients` does not."""
+    """PipelineModule that builds only the local stage, without named tied weights.
+
+    DeepSpeed looks for the gradients of tied weights where, with fp16, or bf16 and offload, there are none, and
+    silently skips them; `_sum_tied_gradients` does not.
+    """
 
     def __init__(self, training: TrainingConfig, world: World):
         prepare = _part_preparer(training, axes=None)
@@ -216,15 +221,15 @@ def local_stage(module: nn.Module) -> Stage:
 
 
 def _topology(layout: Layout) -> ProcessTopology:
-    """DeepSpeed names the outermost axis first."""
+    """The rank order as DeepSpeed's topology, which names the outermost axis first."""
     sizes = {"model": layout.tensor_parallel, "data": layout.data_parallel, "pipe": layout.pipeline_parallel}
     axes = [AXES[axis] for axis in reversed(layout.rank_order.split("-"))]
     return ProcessTopology(axes, [sizes[axis] for axis in axes])
 
 
 def _part_preparer(training: TrainingConfig, axes: _Axes | None) -> Callable[[nn.Module], None]:
-    """What is done to each part of the model as soon as it is built, so that no rank ever holds all of it in fp32, nor
-    with ZeRO 3 all of it at all."""
+    """Function applied to each part of the model once built, so that no rank ever holds all of it in fp32, nor with
+    ZeRO 3 all of it at all."""
     weight_type = training.dtype
     shards_weights, config = training.layout.zero_stage == 3, _configuration(training)
 
@@ -239,7 +244,7 @@ def _part_preparer(training: TrainingConfig, axes: _Axes | None) -> Callable[[nn
 
 
 def _mark_parameters(stage: Stage) -> None:
-    """Tell ZeRO's norm which parameters this rank answers for: by itself it misses all shards but the first tensor
+    """Mark the parameters that this rank counts in ZeRO's norm, which by itself misses all shards but the first tensor
     rank's, and counts the token table of a tied pipeline twice."""
     counted = {id(parameter) for parameter in stage.counted_parameters()}
     for parameter in stage.parameters():
@@ -248,8 +253,8 @@ def _mark_parameters(stage: Stage) -> None:
 
 
 def _set_exact_masters(stage: Stage, training: TrainingConfig, world: World) -> None:
-    """DeepSpeed's fp32 weights start as the rounded ones; draw the exact ones again, part by part, and give it those,
-    so that every layout starts from the same weights."""
+    """Replace DeepSpeed's fp32 masters, which start as rounded weights, by the exact ones, drawn again part by part, so
+    that every layout starts from the same weights."""
     blocks = iter(stage.blocks)
 
     def give_block(exact: nn.Module) -> None:
@@ -265,7 +270,7 @@ def _set_exact_masters(stage: Stage, training: TrainingConfig, world: World) -> 
 
 
 def _local_elements(parameter: Any) -> int:
-    """How many elements of it lie on this rank; ZeRO 3 pads the last rank's part."""
+    """Number of the parameter's elements on this rank; ZeRO 3 pads the last rank's part."""
     if not hasattr(parameter, "ds_tensor"):
         return parameter.numel()
     part = parameter.ds_tensor.numel()
@@ -274,8 +279,8 @@ def _local_elements(parameter: Any) -> int:
 
 
 def _gradient(parameter: nn.Parameter) -> torch.Tensor:
-    """What the micro-batches have added up to, where DeepSpeed keeps it: in fp32 beside 16-bit weights, by its bf16
-    optimizer or by ZeRO, else where torch does. RuntimeError when the step passed the parameter by."""
+    """The accumulated gradient where DeepSpeed keeps it: in fp32 with 16-bit weights in its bf16 optimizer or ZeRO,
+    else in `grad`. RuntimeError where the parameter has none."""
     for name in ("_hp_grad", "grad_accum", "grad"):
         if (gradient := getattr(parameter, name, None)) is not None:
             return gradient
@@ -297,8 +302,8 @@ def _sum_coalesced(gradients: Sequence[torch.Tensor], ranks: TensorRanks) -> Non
 
 
 def _configuration(training: TrainingConfig) -> dict[str, Any]:
-    """What the recipe exports, but for what is ours: the clipping of ZeRO 0 (`_clip`) and the recomputation, which a
-    stage does by itself. DeepSpeed's own reports are off."""
+    """DeepSpeed configuration as the recipe exports it, except for what we do ourselves: clipping with ZeRO 0 (`_clip`)
+    and recomputation. DeepSpeed's own reports are off."""
     layout = replace(training.layout, activation_checkpointing="none")
     config = ds_config(layout, layout.global_batch_size, training.optimizer.max_grad_norm, training.model)
     if layout.precision == "fp16":

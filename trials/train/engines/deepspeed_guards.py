@@ -1,4 +1,4 @@
-"""What DeepSpeed is kept from while it starts: compiling operators, importing a compiler, groups that wait for ever.
+"""Patches of DeepSpeed's start: no operators compiled, no compiler imported, groups with a timeout.
 
 Written for DeepSpeed 0.19.8; each guard says what happens without it.
 """
@@ -23,7 +23,7 @@ from trials.train.parallel.process_groups import COLLECTIVE_LIMIT
 
 
 def init_deepspeed(device: torch.device) -> None:
-    """Let DeepSpeed use the process group that torch has."""
+    """Initialise DeepSpeed on torch's process group."""
     if device.type == "cpu":
         # Else it compiles a C++ operator at every first start, and hangs for ever on the lock of a killed build.
         # The submodule `deepspeed.comm.torch` is hidden behind a name of the real torch, hence sys.modules.
@@ -36,18 +36,18 @@ def init_deepspeed(device: torch.device) -> None:
 
 @contextmanager
 def group_timeouts() -> Iterator[None]:
-    """The groups that DeepSpeed makes itself wait as long as ours."""
+    """Give the groups that DeepSpeed creates the timeout of ours."""
     with _patched(dist, "new_group", partial(dist.new_group, timeout=COLLECTIVE_LIMIT)):
         yield
 
 
 @contextmanager
 def fast_initialize(layout: Layout) -> Iterator[None]:
-    """Around `deepspeed.initialize`.
+    """Context of `deepspeed.initialize` that avoids importing torch's compiler.
 
-    ZeRO imports an optimizer we do not use whose functions are decorated with torch.compile, and keeps the compiler out
-    of functions of its own: importing the compiler for that takes each rank a second or two. The bf16 optimizer prints
-    its memory usage four times, collecting garbage each time.
+    ZeRO imports an optimizer that we do not use, whose functions are decorated with torch.compile, and disables the
+    compiler for functions of its own: importing the compiler for that takes each rank a second or two. The bf16
+    optimizer prints its memory usage four times, with a garbage collection each.
     """
     with _patched(bf16_optimizer, "see_memory_usage", _no_op):
         if layout.torch_compile:
@@ -61,15 +61,15 @@ def fast_initialize(layout: Layout) -> Iterator[None]:
 
 
 def _skip_lazy_disable(function: Any) -> None:
-    """A function that torch disables for the compiler at its first call: leave what torch looks for from the second
-    call on, so that it does not import the compiler at the first."""
+    """Set on the function what torch.compiler.disable sets at the first call, so that the call does not import the
+    compiler."""
     while (inner := getattr(function, "__wrapped__", None)) is not None:
         inner.__dynamo_disable = inner
         function = inner
 
 
 def _identity_decorator(function: Callable | None = None, *_: Any, **__: Any) -> Callable:
-    """Instead of a decorator of the compiler, with or without arguments."""
+    """Replacement for a decorator of the compiler, with or without arguments."""
     return function or (lambda decorated: decorated)
 
 

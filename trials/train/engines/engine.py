@@ -1,4 +1,4 @@
-"""Engine: what runs one optimizer step of a layout. One interface over torch-native and DeepSpeed."""
+"""Engine: runs one optimizer step of a layout. One interface over torch-native and DeepSpeed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from trials.train.model.initial_weights import WeightSource
 from trials.train.parallel.process_groups import World
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-"""By precision."""
+"""Torch type by precision."""
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """What is trained: the model, how it is laid out, from which weights and with which settings."""
+    """Configuration of a training: model, layout, initial weights and optimizer settings."""
 
     model: ModelShape
     layout: Layout
@@ -34,7 +34,7 @@ class TrainingConfig:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What weights are held in for computing, and activations with them."""
+        """Type of weights in computation, and of activations."""
         return DTYPES[self.layout.precision]
 
     @property
@@ -51,7 +51,7 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class StepResult:
-    """`loss`: mean over this data rank's samples at least, None without a head; `grad_norm`: before clipping."""
+    """`loss`: mean over at least this data rank's samples, None without a head; `grad_norm`: before clipping."""
 
     loss: torch.Tensor | None
     grad_norm: torch.Tensor
@@ -59,7 +59,7 @@ class StepResult:
 
 @dataclass(frozen=True)
 class GroupSizes:
-    """How many ranks really share each axis with this one."""
+    """Sizes of the process groups that really train, by axis."""
 
     tensor_parallel: int
     pipeline_parallel: int
@@ -68,11 +68,12 @@ class GroupSizes:
 
 @dataclass(frozen=True)
 class EngineCounts:
-    """What this rank holds and what passed through it since it was built: the proof that the layout took effect.
+    """Counts of this rank's parameters, micro-batches and samples since it was built: the proof that the layout took
+    effect.
 
-    `parameters`: the model's parameters whose weights this rank holds and answers for; all tensor ranks and stages
-    together hold the model once, with ZeRO 3 all data ranks together too. `optimizer_parameters`: those whose
-    optimizer state it holds; from ZeRO 1 on the data ranks share them. `micro_batches`: through each model chunk.
+    `parameters`: the model's parameters whose weights this rank holds and counts; all tensor ranks and stages together
+    hold the model once, with ZeRO 3 all data ranks together too. `optimizer_parameters`: those whose optimizer state it
+    holds; from ZeRO 1 on the data ranks shard them. `micro_batches`: through each model chunk.
     """
 
     parameters: int
@@ -84,23 +85,24 @@ class EngineCounts:
 class Engine(ABC):
     """Trains this rank's model chunks (`stages`, in the model's order; one without interleaving).
 
-    Every rank calls the same methods in the same order, from one thread. Errors of torch and of the device pass
-    through as they are.
+    Every rank calls the same methods in the same order, from one thread. Errors of torch and of the device propagate
+    unchanged.
     """
 
     stages: tuple[Stage, ...]
 
     @abstractmethod
     def train_step(self, batch: Batch) -> StepResult:
-        """Forward, backward, all reductions, clipping and the update for one global batch; may return before it ran.
+        """Forward, backward, all reductions, clipping and the update for one global batch; may return before the device
+        is done.
 
-        The batch says how many micro-batches it has: its sequences over the layout's micro-batch size.
+        The number of micro-batches is the batch's number of sequences over the layout's micro-batch size.
         """
 
     @abstractmethod
     def counts(self) -> EngineCounts:
-        """Asked from what was built and what ran, not from the layout."""
+        """Counts from what was built and what ran, not from the layout."""
 
     @abstractmethod
     def group_sizes(self) -> GroupSizes:
-        """Asked from the process groups that train, not from the layout."""
+        """Sizes from the process groups that train, not from the layout."""

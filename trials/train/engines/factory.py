@@ -1,4 +1,4 @@
-"""Builds the engine of a layout."""
+"""Factory of engines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from trials.train.parallel.process_groups import World
 
 
 def build_engine(training: TrainingConfig, world: World) -> Engine:
-    """The layout's engine, imported only now: a trial pays for one."""
+    """Build the layout's engine, imported lazily, since a trial needs only one."""
     if training.layout.engine == "deepspeed":
         from trials.train.engines.deepspeed_engine import build_deepspeed_engine
 

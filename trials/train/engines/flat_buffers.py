@@ -1,7 +1,7 @@
-"""ZeRO 0 and 1: weights and fp32 gradients side by side in flat buffers, reduced bucket by bucket.
+"""ZeRO 0 and 1: weights and fp32 gradients in flat buffers, reduced bucket by bucket.
 
-The same idea as Megatron-LM's DistributedDataParallel and distributed optimizer: few large collectives instead of one
-a parameter, which may run while the backward pass goes on, and gradients that add up in fp32 whatever the weights are.
+As in Megatron-LM's DistributedDataParallel and distributed optimizer: few large collectives instead of one per
+parameter, which may overlap the backward pass, and gradients that accumulate in fp32 whatever the weights' type.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trials.train.parallel.process_groups import World, group_size
 MIB = 2**20
 GRADIENT_BYTES = 4
 OVERLAPPED_BUCKET_MIB = 100
-"""Where collectives run beside the backward pass, and nobody said otherwise: large enough for the fabric's full speed
+"""Default bucket size where collectives overlap the backward pass: large enough for the fabric's full speed
 (Megatron-LM takes 40 million elements, 153 MiB), small enough that the last one, which nothing hides, is short."""
 
 
@@ -36,7 +36,7 @@ OVERLAPPED_BUCKET_MIB = 100
 class Bucket:
     """Parameters that are reduced together: elements `begin` to `end` of the flat buffers, padding at the end.
 
-    `pending`: how many gradients of this step have not been added yet.
+    `pending` counts the gradients of this step that have not been added yet.
     """
 
     begin: int
@@ -46,13 +46,14 @@ class Bucket:
     work: dist.Work | None = field(default=None, repr=False)
 
     def share(self, rank: int, ranks: int) -> slice:
-        """An equal part of its elements, this rank's."""
+        """This rank's equal part of the bucket's elements."""
         size = (self.end - self.begin) // ranks
         return slice(self.begin + rank * size, self.begin + (rank + 1) * size)
 
 
 class FlatSharding(Sharding):
-    """`shares_update`: each data rank updates its share of every bucket (ZeRO 1), else all of it (ZeRO 0)."""
+    """Weights in flat buffers. `shares_update`: each data rank updates its share of every bucket (ZeRO 1), else all of
+    it (ZeRO 0)."""
 
     def __init__(
         self,
@@ -76,7 +77,7 @@ class FlatSharding(Sharding):
         self._make_gradients()
 
     def _take_weights(self, dtype: torch.dtype) -> None:
-        """Copy all parameters into one buffer and let them be views of it; the exact values stay with the masters."""
+        """Copy all parameters into one buffer and make them views of it; the masters keep the exact values."""
         device = self._buckets[0].members[0][0].device
         total = self._buckets[-1].end
         exact = torch.zeros(total, device=device)
@@ -112,7 +113,7 @@ class FlatSharding(Sharding):
         self._next = 0
 
     def _on_gradient(self, bucket: Bucket, view: torch.Tensor | None, parameter: nn.Parameter) -> None:
-        """A backward pass has left this parameter's gradient; the last of a bucket's sets its reduction going."""
+        """Hook after a backward pass has set this parameter's gradient; the last of a bucket's starts its reduction."""
         if view is not None:
             view.add_(parameter.grad)  # type: ignore[arg-type]
             parameter.grad = None
@@ -121,7 +122,8 @@ class FlatSharding(Sharding):
             self._start_ready(lambda bucket: bucket.pending == 0 and not _is_tied(bucket))
 
     def _start_ready(self, is_ready) -> None:
-        """Start reductions in the buckets' order, whatever order they become ready in: all ranks must agree on it."""
+        """Start reductions in the buckets' order, whatever order they become ready in, since all ranks have to agree on
+        it."""
         while self._next < len(self._buckets) and is_ready(self._buckets[self._next]):
             self._start(self._next)
             self._next += 1
@@ -181,8 +183,8 @@ class FlatSharding(Sharding):
 
 
 def _in_backward_order(stages: Sequence[Stage]) -> list[tuple[nn.Parameter, ParamTraits]]:
-    """The last layers' gradients are ready first. A tied table comes at the very end: before the data ranks sum it,
-    first and last stage have to."""
+    """Parameters in the order of their gradients: last layers first; a tied table last, since first and last stage sum
+    it before the data ranks do."""
     known = [(stage.get_parameter(name), traits) for stage in stages for name, traits in named_param_traits(stage)][
         ::-1
     ]
@@ -190,14 +192,14 @@ def _in_backward_order(stages: Sequence[Stage]) -> list[tuple[nn.Parameter, Para
 
 
 def _bucket_elements(overlaps: bool, bucket_mib: int | None) -> int | None:
-    """Gradients a bucket holds at most; None: one bucket, since nothing is won by several if nothing overlaps."""
+    """Most gradients per bucket; None: one bucket, since several gain nothing without overlap."""
     if bucket_mib is None and not overlaps:
         return None
     return (bucket_mib or OVERLAPPED_BUCKET_MIB) * MIB // GRADIENT_BYTES
 
 
 def make_buckets(members: list[tuple[nn.Parameter, ParamTraits]], most: int | None, ranks: int) -> list[Bucket]:
-    """Buckets of at most so many elements, or of one parameter, each a multiple of `ranks` long; tied ones alone."""
+    """Buckets of at most `most` elements, or of one parameter, each a multiple of `ranks` long; tied ones alone."""
     groups: list[list[tuple[nn.Parameter, ParamTraits]]] = []
     for member in members:
         if groups and not _begins_a_bucket(groups[-1], member, most):
@@ -221,7 +223,7 @@ def _begins_a_bucket(group: list[tuple[nn.Parameter, ParamTraits]], member: tupl
 
 
 def _with_offsets(bucket: Bucket):
-    """(first element, parameter, traits) of its members."""
+    """(first element, parameter, traits) of a bucket's members."""
     begin = bucket.begin
     for parameter, traits in bucket.members:
         yield begin, parameter, traits

@@ -1,7 +1,7 @@
-"""ZeRO 2 and 3 by torch's own FSDP2 (torch.distributed.fsdp.fully_shard), one group of weights a block.
+"""ZeRO 2 and 3 by torch's FSDP2 (torch.distributed.fsdp.fully_shard), one group of weights per block.
 
-Stage 3 gives the weights back after each forward pass, stage 2 keeps them until the backward pass is over. Gradients
-are reduce-scattered after every micro-batch; in a pipeline torch adds them up first and scatters once.
+Stage 3 reshards the weights after each forward pass, stage 2 keeps them until the backward pass is over. Gradients are
+reduce-scattered after every micro-batch; in a pipeline torch accumulates them and scatters once.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from trials.train.parallel.tensor_parallel import is_sharded, sees_part_of_seque
 
 
 class FsdpSharding(Sharding):
-    """Builds the chunks itself, so that each block is sharded before the next one takes memory.
+    """FSDP2 weights. Builds the chunks itself, so that each block is sharded before the next one takes memory.
 
-    FSDP puts parameters of its own in the place of ours, without their marks: their traits are taken down before.
+    FSDP replaces our parameters by its own, without their marks, so their traits are recorded before.
     """
 
     loss_divisor = 1  # FSDP takes the mean over the data ranks
@@ -67,7 +67,8 @@ class FsdpSharding(Sharding):
         return stage
 
     def _count_after_forward(self, stage: Stage, traits: Sequence[ParamTraits]) -> None:
-        """What lies here from a forward pass to its backward pass is counted once, when FSDP is done with the first."""
+        """Count the elements on this rank between the forward and the backward pass once, after the first forward
+        pass."""
 
         def count(*_: Any) -> None:
             first_only.remove()
@@ -92,7 +93,7 @@ class FsdpSharding(Sharding):
         return [ShardSlice(_local_gradient(parameter), traits) for parameter, traits in self._known]
 
     def publish(self) -> None:
-        """FSDP gathers weights when it needs them."""
+        """Nothing to do: FSDP gathers weights when it needs them."""
 
     def held_parameters(self) -> int:
         return self._held
@@ -110,12 +111,12 @@ def _traits_in_block(block: nn.Module, world: World) -> Iterator[ParamTraits]:
 
 
 def _local(parameter: nn.Parameter) -> torch.Tensor:
-    """This rank's share, as it lies in memory."""
+    """This rank's shard, as stored."""
     return cast(DTensor, parameter).to_local()
 
 
 def _present(parameter: nn.Parameter) -> int:
-    """How many of its elements lie on this rank now: its share, or all of them while they are gathered."""
+    """Number of the parameter's elements on this rank now: its shard, or all while gathered."""
     return (parameter.to_local() if isinstance(parameter, DTensor) else parameter).numel()
 
 

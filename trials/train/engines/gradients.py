@@ -1,4 +1,4 @@
-"""The gradients' norm over the whole model, and clipping by it."""
+"""Gradient norm over the whole model, and clipping by it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trials.train.parallel.process_groups import World
 
 
 def clip_gradients(stage: Stage, max_norm: float, world: World) -> torch.Tensor:
-    """Scale all gradients of a chunk so that their norm over the model is at most this; returns it as it was.
+    """Scale all gradients of a chunk to a norm over the model of at most `max_norm`; returns the norm before.
 
     Every data rank holds all gradients of the chunk.
     """
@@ -24,7 +24,7 @@ def clip_gradients(stage: Stage, max_norm: float, world: World) -> torch.Tensor:
 
 
 def gradient_of(parameter: nn.Parameter) -> torch.Tensor:
-    """RuntimeError when the step passed the parameter by."""
+    """The parameter's gradient; RuntimeError where it has none."""
     if parameter.grad is None:
         raise RuntimeError(f"a parameter of shape {tuple(parameter.shape)} got no gradient")
     return parameter.grad
@@ -38,7 +38,7 @@ def square_sum(gradients: Sequence[torch.Tensor], device: torch.device) -> torch
 
 
 def global_norm(square: torch.Tensor, world: World, data_ranks_share: bool = False) -> torch.Tensor:
-    """The norm over the whole model from each rank's sum of squares of what it answers for.
+    """Norm over the whole model from each rank's sum of squares of the gradients that it counts.
 
     `data_ranks_share`: each data rank has only a part of the gradients.
     """
@@ -50,5 +50,5 @@ def global_norm(square: torch.Tensor, world: World, data_ranks_share: bool = Fal
 
 
 def clip_factor(norm: torch.Tensor, max_norm: float) -> torch.Tensor:
-    """What gradients are multiplied by; torch's clip_grad_norm_ has the same epsilon."""
+    """Factor on the gradients, with the epsilon of torch's clip_grad_norm_."""
     return torch.clamp(max_norm / (norm + 1e-6), max=1.0)

@@ -1,4 +1,4 @@
-"""AdamW and its settings: the same in both engines, so that engines differ in speed only."""
+"""AdamW and its settings, the same in both engines, so that engines differ only in speed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import nn
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """Settings of the optimizer; they change what is learnt, not how long a step takes. With fp16 the loss is scaled by
-    two to the `loss_scale_power` at first."""
+    """Optimizer settings; they change what is learnt, not the step time. fp16's loss scale starts at
+    2**`loss_scale_power`."""
 
     learning_rate: float = 1e-3
     beta1: float = 0.9
@@ -25,8 +25,8 @@ class OptimizerConfig:
 
 
 class EagerAdamW(torch.optim.AdamW):
-    """torch.optim.AdamW without what only torch.compile needs: decorators that import the whole compiler, a second a
-    rank, to tell it to keep out."""
+    """torch.optim.AdamW without the decorators for torch.compile, which import the whole compiler, a second per
+    rank."""
 
     step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
     add_param_group = inspect.unwrap(torch.optim.AdamW.add_param_group)
@@ -34,7 +34,7 @@ class EagerAdamW(torch.optim.AdamW):
 
 
 def build_adamw(parameters: Iterable[nn.Parameter], settings: OptimizerConfig) -> torch.optim.AdamW:
-    """Fused on a GPU and in host memory alike, where one pass over the weights takes a tenth of the time of many."""
+    """Fused AdamW, on a GPU and in host memory, where one pass over the weights takes a tenth of the time of many."""
     return EagerAdamW(
         parameters,
         lr=settings.learning_rate,

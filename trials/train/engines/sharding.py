@@ -1,7 +1,7 @@
-"""Where the weights and gradients of one rank lie, and which part of them it updates: what a ZeRO stage decides.
+"""Sharding: the weights and gradients that one rank holds, and the part of them that it updates, by ZeRO stage.
 
-ZeRO (Rajbhandari et al., arXiv 1910.02054): stage 0 gives every data rank everything; stage 1 shares the optimizer's
-state, stage 2 the gradients too, stage 3 the weights as well.
+ZeRO (Rajbhandari et al., arXiv 1910.02054): stage 0 replicates everything on the data ranks; stage 1 shards the
+optimizer's state, stage 2 the gradients too, stage 3 the weights as well.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from trials.train.parallel.tensor_parallel import sees_part_of_sequence
 
 @dataclass(frozen=True)
 class ParamTraits:
-    """What has to be known of a parameter to train it, taken down before an engine puts another in its place.
+    """Properties of a parameter that training needs, recorded before an engine replaces the parameter.
 
-    `is_counted`: this rank answers for it; `sees_part_of_sequence`: each tensor rank has the gradient of its own
-    positions only; `is_tied`: first and last stage both hold it.
+    `is_counted`: this rank counts it; `sees_part_of_sequence`: each tensor rank has the gradient of its own positions
+    only; `is_tied`: first and last stage both hold it.
     """
 
     is_counted: bool
@@ -31,7 +31,7 @@ class ParamTraits:
 
 @dataclass(frozen=True)
 class ShardSlice:
-    """The gradient of one parameter as far as this rank updates it: any shape, fp32."""
+    """The part of one parameter's gradient that this rank updates: any shape, fp32."""
 
     gradient: torch.Tensor
     traits: ParamTraits
@@ -53,15 +53,15 @@ class Sharding(ABC):
 
     @abstractmethod
     def begin_step(self, micro_batches: int) -> None:
-        """Forget the last step's gradients; so many backward passes follow."""
+        """Reset the gradients; `micro_batches` backward passes follow."""
 
     @abstractmethod
     def finish_backward(self) -> None:
-        """Returns when the gradients this rank updates are sums over the data ranks."""
+        """Return when the gradients this rank updates are summed over the data ranks."""
 
     @abstractmethod
     def gradients(self) -> Sequence[torch.Tensor]:
-        """In fp32, one for each of `weights`; valid from `finish_backward` to `begin_step`."""
+        """Gradients in fp32, one for each of `weights`; valid from `finish_backward` to `begin_step`."""
 
     @abstractmethod
     def slices(self) -> Sequence[ShardSlice]:
@@ -69,11 +69,11 @@ class Sharding(ABC):
 
     @abstractmethod
     def publish(self) -> None:
-        """After `weights` have changed: every rank that computes with them has them."""
+        """Distribute `weights` after their update to every rank that computes with them."""
 
     @abstractmethod
     def held_parameters(self) -> int:
-        """Counted parameters whose weights lie on this rank from a forward pass to its backward pass, once there was
+        """Counted parameters whose weights are on this rank from a forward pass to its backward pass, after the first
         one."""
 
     @abstractmethod
@@ -84,7 +84,7 @@ class Sharding(ABC):
 def named_param_traits(
     stage: Stage, is_wanted: Callable[[str], bool] = lambda name: True
 ) -> Iterator[tuple[str, ParamTraits]]:
-    """The traits of a chunk's parameters by name, each once. Only those that are wanted need have their marks."""
+    """Traits of a chunk's parameters by name, each once. Only the wanted ones need their marks."""
     tied = stage.tied_weight_name
     for name, parameter in stage.named_parameters():
         if is_wanted(name):

@@ -1,4 +1,4 @@
-"""The torch-native engine: our own tensor parallelism and flat buffers, FSDP2, and torch.distributed.pipelining."""
+"""Torch-native engine: our own tensor parallelism and flat buffers, FSDP2, and torch.distributed.pipelining."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class TorchEngine(Engine):
         return GroupSizes(group_size(world.tensor), group_size(world.stages), group_size(world.data))
 
     def _accumulate(self, batch: Batch, micro_batches: int, factor: float) -> torch.Tensor:
-        """Micro-batches one after another through the only chunk; returns their mean loss."""
+        """Run the micro-batches one after another through the only chunk; returns their mean loss."""
         (stage,) = self.stages
         total = torch.zeros((), device=self._training.device)
         for ids, targets in zip(batch.ids.chunk(micro_batches), batch.targets.chunk(micro_batches), strict=True):
@@ -63,7 +63,7 @@ class TorchEngine(Engine):
 
 
 def _sharded(training: TrainingConfig, world: World) -> tuple[Sharding, tuple[Stage, ...]]:
-    """The weights of this rank's chunks, laid out as the ZeRO stage says, and the chunks."""
+    """The weights of this rank's chunks, sharded by the ZeRO stage, and the chunks."""
     layout = training.layout
     chunks = range(world.coordinates.stage, training.num_chunks, layout.pipeline_parallel)
     if layout.zero_stage >= 2 and world.data is not None:

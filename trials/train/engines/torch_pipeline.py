@@ -1,6 +1,6 @@
 """Pipeline schedules by torch.distributed.pipelining: GPipe, 1F1B and interleaved 1F1B over this rank's chunks.
 
-Imported only where there is a pipeline: torch's pipelining brings the whole compiler, a second or two a rank.
+Imported only where there is a pipeline: torch's pipelining imports the whole compiler, a second or two per rank.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trials.train.parallel.process_groups import World
 
 
 class Pipeline:
-    """Runs micro-batches through all stages. A schedule is made for each number of micro-batches that is asked for."""
+    """Runs micro-batches through all stages. A schedule is built for each requested number of micro-batches."""
 
     def __init__(self, chunks: Sequence[Stage], training: TrainingConfig, world: World):
         self._chunks = chunks
@@ -85,7 +85,7 @@ class Pipeline:
 
 
 def _shapes(chunk: Stage, training: TrainingConfig) -> tuple[torch.Tensor, torch.Tensor]:
-    """What one micro-batch looks like before and after this chunk, as tensors without memory."""
+    """Meta tensors of one micro-batch before and after this chunk."""
     model, sequences, ranks = training.model, training.layout.micro_batch_size, chunk.ranks
     ids = torch.empty((sequences, model.seq_length), dtype=torch.long, device="meta")
     positions = model.seq_length // ranks.size if ranks.splits_sequence else model.seq_length

@@ -1,7 +1,7 @@
-"""The update of one step: gradients summed where tensor ranks saw parts, their global norm, clipping, AdamW.
+"""Optimizer step: gradients summed over tensor ranks where they saw parts, global norm, clipping, AdamW.
 
 Weights of 16 bits are updated through fp32 masters, as in Micikevicius et al. (arXiv 1710.03740); with fp16 the loss is
-scaled so that small gradients do not vanish. With the optimizer offloaded masters and moments lie in host memory.
+scaled so that small gradients do not vanish. With an offloaded optimizer masters and moments are in host memory.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ CHUNK_ELEMENTS = 2**24
 
 
 class LossScale:
-    """fp16's dynamic scale, two to the `power` at first: halved when gradients overflow, doubled after many steps
-    without. 1 where not needed."""
+    """fp16's dynamic loss scale, 2**`power` at first: halved when gradients overflow, doubled after many steps without.
+    1 where not needed."""
 
     GROWS_AFTER_STEPS = 1000
 
@@ -32,7 +32,7 @@ class LossScale:
         self._good_steps = 0
 
     def overflowed(self, norm: torch.Tensor) -> bool:
-        """Whether the gradients of this step, whose norm is given, are of no use; every rank sees the same norm."""
+        """True if the gradients of this step, whose norm is given, overflowed; every rank sees the same norm."""
         if not self._is_needed:
             return False
         overflowed = not bool(torch.isfinite(norm))
@@ -62,7 +62,8 @@ class Update:
         self._optimizer = build_adamw(self._parameters, settings)
 
     def step(self) -> torch.Tensor:
-        """After the backward passes: update the weights; the gradients' norm over the whole model, before clipping.
+        """Update the weights after the backward passes; returns the gradients' norm over the whole model, before
+        clipping.
 
         The norm is infinite when fp16 overflowed: then nothing was updated, and the scale is smaller from now on.
         """
@@ -74,7 +75,7 @@ class Update:
         return norm
 
     def _sum_over_positions(self) -> None:
-        """Sequence-parallel ranks have the gradients of their own positions: one collective sums all of them."""
+        """Sum the gradients of sequence-parallel ranks, which cover their own positions, in one collective."""
         parts = [piece.gradient for piece in self._sharding.slices() if piece.traits.sees_part_of_sequence]
         if self._world.tensor is None or not parts:
             return
@@ -105,9 +106,9 @@ class Update:
 
 @torch.no_grad()
 def _copy(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
-    """Between devices and types, waiting once at the end where there are two devices.
+    """Copy between devices and types, with one synchronisation at the end where there are two devices.
 
-    Piece by piece: what comes to a GPU in another type lies there in both for a moment.
+    In chunks, since what comes to a GPU in another type is there in both for a moment.
     """
     for target, source in zip(targets, sources, strict=True):
         for piece, values in zip(target.split(CHUNK_ELEMENTS), source.split(CHUNK_ELEMENTS), strict=True):

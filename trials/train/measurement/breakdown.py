@@ -1,10 +1,10 @@
-"""Where the time of a step goes: from what a profiler saw on each rank to parts that add up. Pure; imports no torch.
+"""Breakdown of a step's time into parts that add up, from each rank's profile. Pure; imports no torch.
 
-Each instant of a rank's step belongs to one part. A collective counts only while its device computes nothing: what is
-hidden behind computing costs nothing. What no collective, no optimizer and no offload took is computing.
+Each instant of a rank's step belongs to one part. A collective counts only while its device computes nothing, since
+communication hidden by computation costs nothing. The time left by collectives, optimizer and offload is compute.
 
-Waiting for another stage looks like a slow transfer. So between stages a transfer takes as long as it took the rank
-that waited least, among all of the same kind on all ranks; the rest of each is the bubble.
+Waiting for another stage looks like a slow transfer. So a transfer between stages takes as long as on the rank that
+waited least, among all of the same kind on all ranks; the rest of each is the bubble.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trials.trial import LowerStrEnum
 
 
 class Part(LowerStrEnum):
-    """The contract's names under `time_s`."""
+    """Parts of a step: the contract's names under `time_s`."""
 
     COMPUTE = "compute"
     TENSOR = "tensor"
@@ -31,7 +31,7 @@ class Part(LowerStrEnum):
 
 
 class RangeSource(LowerStrEnum):
-    """What a range was seen on, in the order in which an instant is given to one of several ranges."""
+    """Source of a range, in order of precedence where ranges overlap."""
 
     DEVICE_OPTIMIZER = "device_optimizer"
     DEVICE_KERNEL = "device_kernel"
@@ -43,7 +43,7 @@ class RangeSource(LowerStrEnum):
 
 @dataclass(frozen=True)
 class TimedRange:
-    """Something that took from `begin_s` to `end_s`. `kind` names alike transfers between stages."""
+    """A range from `begin_s` to `end_s`. `kind` identifies equal transfers between stages."""
 
     part: Part
     source: RangeSource
@@ -54,7 +54,7 @@ class TimedRange:
 
 @dataclass(frozen=True)
 class Transfer:
-    """One transfer between stages: what it took, and how much of that nothing else hid, seconds."""
+    """One transfer between stages: its duration, and the part of it that nothing else hid, in seconds."""
 
     kind: str
     took_s: float
@@ -63,14 +63,14 @@ class Transfer:
 
 @dataclass(frozen=True)
 class StepParts:
-    """One step of one rank. `seconds` has every part but pipeline and bubble, which `transfers` are divided into."""
+    """One step of one rank. `seconds` has every part but pipeline and bubble, which `transfers` are split into."""
 
     micro_batches: int
     seconds: Mapping[Part, float]
     transfers: tuple[Transfer, ...]
 
     def to_json(self) -> list[Any]:
-        """Short, since a step may have thousands of transfers."""
+        """A compact list, since a step may have thousands of transfers."""
         return [self.micro_batches, dict(self.seconds), [[t.kind, t.took_s, t.exposed_s] for t in self.transfers]]
 
     @classmethod
@@ -82,7 +82,7 @@ class StepParts:
 
 
 def split_step(micro_batches: int, begin_s: float, end_s: float, ranges: Sequence[TimedRange]) -> StepParts:
-    """Divide the step that lasted from `begin_s` to `end_s` among what happened in it."""
+    """Split the step from `begin_s` to `end_s` into its parts."""
     exposed_s = _exposed_s(begin_s, end_s, ranges)
     seconds = dict.fromkeys(Part, 0.0)
     seconds[Part.COMPUTE] = end_s - begin_s - sum(exposed_s)
@@ -98,9 +98,9 @@ def split_step(micro_batches: int, begin_s: float, end_s: float, ranges: Sequenc
 def breakdown(
     ranks: Sequence[Sequence[StepParts]], step_time_s: float, extrapolation: TwoPointExtrapolation | None = None
 ) -> dict[str, float]:
-    """The contract's `time_s`: the mean over the ranks, in shares of `step_time_s`, since a profiled step is slower.
+    """The contract's `time_s`: the mean over the ranks, scaled to `step_time_s`, since a profiled step is slower.
 
-    With `extrapolation` each part is extrapolated as the step time is, and is never less than nothing.
+    With `extrapolation` each part is extrapolated as the step time is, but not below zero.
     """
     shortest_s = _shortest_s(ranks)
     by_rank = [
@@ -112,7 +112,7 @@ def breakdown(
 
 
 def _exposed_s(begin_s: float, end_s: float, ranges: Sequence[TimedRange]) -> list[float]:
-    """How long each range has an instant to itself: no two share one, and the first in `RangeSource` goes first."""
+    """Time of each range that no range of higher precedence in `RangeSource` covers; no two ranges share an instant."""
     exposed_s = [0.0] * len(ranges)
     active: dict[RangeSource, dict[int, None]] = {seen: {} for seen in RangeSource}
     now_s = begin_s
@@ -130,7 +130,7 @@ def _exposed_s(begin_s: float, end_s: float, ranges: Sequence[TimedRange]) -> li
 
 
 def _boundaries(ranges: Sequence[TimedRange]) -> list[tuple[float, bool, int]]:
-    """When each range begins and ends, in time; one that takes no time is left out."""
+    """Begins and ends of the ranges in order of time; empty ranges are left out."""
     lasting = [(index, found) for index, found in enumerate(ranges) if found.end_s > found.begin_s]
     begins = [(found.begin_s, True, index) for index, found in lasting]
     ends = [(found.end_s, False, index) for index, found in lasting]
@@ -158,7 +158,7 @@ def _split_transfers(step: StepParts, shortest_s: Mapping[str, float]) -> dict[P
 def _full_step(
     divided: Sequence[Mapping[Part, float]], steps: Sequence[StepParts], extrapolation: TwoPointExtrapolation | None
 ) -> dict[Part, float]:
-    """The mean over a rank's steps; where two kinds of short steps ran, what follows from the means of each."""
+    """Mean over a rank's steps; where two kinds of short steps ran, extrapolated from the means of each."""
     if extrapolation is None:
         return _mean(divided)
     short, long = (

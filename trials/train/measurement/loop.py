@@ -1,4 +1,4 @@
-"""The training loop of a trial: steps, the clock, who saw what, until the measurement is done."""
+"""Training loop of a trial: steps, clock and records, until the measurement is done."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from trials.train.parallel.process_groups import Coordinates
 from trials.trial import FailureReason, Flag, TrialKind, TrialSpec, utc_text
 
 MAX_SKIPPED_FRACTION = 0.1
-"""Measured steps that may have been passed over because fp16 overflowed."""
+"""Share of measured steps that fp16 may skip because of overflow."""
 
 
 class TrainingLoop:
     """Runs an engine until the measurement stops. Every rank sees the same numbers and stops after the same step.
 
-    `watcher` is given to rank 0 alone, and only where the trial may end itself for the sake of a better layout.
-    `micro_batches` are those of each step that ran, `elapsed_s` is the age of rank 0's process after the last of them.
+    `watcher` is given to rank 0 only, and only where the trial may stop early for a better layout. `micro_batches` are
+    those of each step that ran, `elapsed_s` is the age of rank 0's process after the last of them.
     """
 
     def __init__(
@@ -60,7 +60,8 @@ class TrainingLoop:
             stage.register_forward_pre_hook(lambda *_: report.progress())
 
     def run(self, writer: MetricsWriter | None) -> None:
-        """Train and measure; `writer` on one rank only. TrialFailure for a time limit too short or a loss gone mad."""
+        """Train and measure; `writer` on one rank only. TrialFailure where the time limit is too short or the loss
+        diverges."""
         self._report.enter(StepPhase.WARMUP)
         while self.measurement.stop is None:
             record = self._one_step()
@@ -77,7 +78,7 @@ class TrainingLoop:
             raise TrialFailure(FailureReason.RESULT_INVALID, found)
 
     def train(self, micro_batches: int) -> StepResult:
-        """One more step with the data that follows, for whoever looks at it in another way than by its time."""
+        """One more step with the next data, outside of the measurement."""
         batch = self._data.begin(len(self.micro_batches))()
         self.micro_batches.append(micro_batches)
         return self._engine.train_step(self._shortened(batch, micro_batches))
@@ -93,7 +94,8 @@ class TrainingLoop:
         return record
 
     def _add_to_measurement(self, step_time_s: float, of_rank_0: RankStep) -> None:
-        """Rank 0's clock decides, since ranks did not all start at the same moment; so does its view of the best."""
+        """Add the step by rank 0's clock and its view of the incumbent, since ranks did not all start at the same
+        moment."""
         self.elapsed_s = of_rank_0.elapsed_s
         told = self.step_plan.add(step_time_s)
         if told is None:
@@ -103,7 +105,7 @@ class TrainingLoop:
         self.measurement.add(full_s, of_rank_0.elapsed_s, cost_s, target_step_time_s)
 
     def _timed_step(self, number: int) -> RankStep:
-        """This rank's view. The clock runs while data is waited for, and is read after the device has finished."""
+        """This rank's view of a step. The clock includes waiting for data, and stops after the device has finished."""
         take_batch = self._data.begin(number - 1)
         target_step_time_s = self._target_step_time_s()
         samples_before = self._engine.stages[0].samples
@@ -131,7 +133,7 @@ class TrainingLoop:
         )
 
     def _shortened(self, batch: Batch, micro_batches: int) -> Batch:
-        """Its first so many micro-batches."""
+        """The batch's first `micro_batches` micro-batches."""
         samples = micro_batches * self._spec.layout.micro_batch_size
         if micro_batches == self._spec.layout.grad_accum_steps:
             return batch
@@ -162,13 +164,12 @@ class TrainingLoop:
 
     @property
     def extrapolation(self) -> TwoPointExtrapolation | None:
-        """Those that ran by turns, where the measurement is extrapolated."""
+        """The two kinds of short step, where the measurement is extrapolated."""
         return self.step_plan.extrapolation if self.step_plan.is_extrapolated else None
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """What the contract says of a measurement that was cut short or made in short steps, or whose machine may have
-        been unwell."""
+        """Flags of a measurement that was cut short or made in short steps, or whose node may be degraded."""
         found = {
             Flag.TIME_LIMIT: self.measurement.stop is Stop.TIME_LIMIT,
             Flag.WIDE_INTERVAL: self.measurement.is_wide,
@@ -179,7 +180,7 @@ class TrainingLoop:
 
 
 def step_record(spec: TrialSpec, number: int, phase: StepPhase, views: Sequence[RankStep]) -> StepRecord:
-    """The whole world's step from what each rank saw of it."""
+    """The whole world's step from each rank's view."""
     layout = spec.layout
     with_loss = [views[r] for r in _replica_ranks(spec, stage=layout.pipeline_parallel - 1)]
     with_samples = [views[r] for r in _replica_ranks(spec, stage=0)]
@@ -208,7 +209,7 @@ def _require_finite(record: StepRecord) -> None:
 
 
 def skipped_steps_error(records: Sequence[StepRecord]) -> str | None:
-    """Steps that fp16's overflow made void skip the update, and are faster for it: a few among many do no harm."""
+    """Error where too many measured steps were skipped by fp16's overflow, which makes them faster; None for a few."""
     measured = [r for r in records if r.phase is StepPhase.MEASURED]
     skipped = sum(r.grad_norm is None for r in measured)
     if skipped <= MAX_SKIPPED_FRACTION * len(measured):
@@ -217,12 +218,13 @@ def skipped_steps_error(records: Sequence[StepRecord]) -> str | None:
 
 
 def _norm_or_skipped(norm: float, precision: str) -> float | None:
-    """fp16 overflows now and then, and such a step is passed over; elsewhere that is a broken training."""
+    """The norm; None for a step that fp16 skipped for overflow. In other precisions an infinite norm is a failed
+    training."""
     return None if precision == "fp16" and not math.isfinite(norm) else norm
 
 
 def open_metrics(folder: AttemptFolder, rank: int, restart: int) -> MetricsWriter | None:
-    """Rank 0 writes the step lines."""
+    """Writer of the step records, on rank 0 only."""
     return MetricsWriter(folder.metrics(restart)) if rank == 0 else None
 
 

@@ -1,8 +1,7 @@
-"""A few steps under torch's profiler, after the measurement: where the time of a step goes.
+"""Profile of a few steps by torch after the measurement, for the breakdown of a step's time.
 
-What counts as what is told by ranges of our own and not by the names of kernels: while these steps run, every
-collective says over which axis of the layout its group lies, and so does whoever waits for it. This holds for any
-engine, since all of them pass through torch's process groups.
+Events are classified by ranges of our own, not by kernel names: while these steps run, every collective, and every wait
+for one, is a range that names the axis of its group. This holds for any engine, since all use torch's process groups.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from trials.train.parallel.process_groups import Coordinates
 from trials.trial import Flag, Outcome, TrialSpec
 
 PROFILED_STEPS = 3
-"""And one before them: the profiler is slow to start."""
+"""Profiled steps, after one more, since the profiler is slow to start."""
 PROFILER_SLOWDOWN = 3
-"""A profiled step may take so many times as long as another."""
+"""Largest slowdown of a step by the profiler."""
 PREFIX = "parlay/"
 _STEP = "parlay/step"
 _OPTIMIZER = "Optimizer.step#"
-"""What torch itself calls every step of an optimizer."""
+"""Range that torch itself opens around every optimizer step."""
 # fmt: off
 _COLLECTIVES = (
     "allreduce", "allreduce_coalesced", "broadcast", "reduce", "gather", "scatter", "send", "recv", "_end_coalescing",
@@ -46,15 +45,15 @@ _COLLECTIVES = (
     "reduce_scatter_single", "reduce_scatter_single_coalesced", "alltoall", "alltoall_base", "all_to_all_single",
 )
 # fmt: on
-"""Of a process group, in any release of torch."""
+"""Collectives of a process group, in any release of torch."""
 
 
 def add_breakdown(spec: TrialSpec, loop: TrainingLoop, device: Device, report: Report, outcome: Outcome | None) -> None:
     """Profile a few steps on every rank; rank 0, which has the `outcome`, writes it again with the breakdown.
 
-    The outcome stands already, and whatever goes wrong here is a flag on it. A rank that has others beside it raises
-    all the same: they may wait for it in a collective, and end only because it does. That no time is left for profiled
-    steps all ranks find alike, and none fails for it.
+    The outcome is already written, and a failure here is only a flag on it. A rank with peers raises all the same: they
+    may wait for it in a collective, and end only because it does. All ranks find alike that no time is left for
+    profiled steps, and none fails for it.
     """
     if (found := _time_limit_error(spec, loop)) is not None:
         _report_failure(report, outcome, found)
@@ -72,7 +71,7 @@ def add_breakdown(spec: TrialSpec, loop: TrainingLoop, device: Device, report: R
 
 
 def _time_limit_error(spec: TrialSpec, loop: TrainingLoop) -> str | None:
-    """What is said where the time limit would end the profiled steps, by rank 0's clock."""
+    """Error where the time limit would end the profiled steps, by rank 0's clock."""
     needed_s = PROFILER_SLOWDOWN * (len(_micro_batch_counts(loop)) + 1) * loop.longest_step_s
     is_late = loop.elapsed_s + needed_s > spec.measure.time_limit_s
     return f"the time limit leaves no {needed_s:.0f} s for profiled steps" if is_late else None
@@ -84,7 +83,7 @@ def _report_failure(report: Report, outcome: Outcome | None, words: str) -> None
 
 
 def part_of_group(layout: Layout, ranks: Sequence[int]) -> Part | None:
-    """The part to which a collective of these ranks belongs; None for a rank alone.
+    """The part to which a collective of these ranks belongs; None for a single rank.
 
     Ranks that differ in their stage wait for each other's work, whatever else they differ in; then come data ranks.
     """
@@ -96,14 +95,14 @@ def part_of_group(layout: Layout, ranks: Sequence[int]) -> Part | None:
 
 
 def _profiled_ranks(spec: TrialSpec, loop: TrainingLoop, device: Device, report: Report) -> list[list[StepParts]]:
-    """What each rank saw; RuntimeError where this one saw nothing."""
+    """Every rank's profiled steps; RuntimeError where this rank's profile is empty."""
     steps = _profiled_steps(spec.layout, loop, _micro_batch_counts(loop), device, report)
     views = gather_json([step.to_json() for step in steps], device.torch_device)
     return [[StepParts.from_json(step) for step in view] for view in views]
 
 
 def _micro_batch_counts(loop: TrainingLoop) -> list[int]:
-    """The micro-batches of each profiled step: as it was measured."""
+    """The micro-batches of each profiled step, as in the measurement."""
     if loop.extrapolation is None:
         return [loop.micro_batches[-1]] * PROFILED_STEPS
     return [loop.extrapolation.short, loop.extrapolation.long] * 2
@@ -132,7 +131,7 @@ def _profiled_steps(
 
 
 def _classify_event(event: Any) -> TimedRange | None:
-    """What an event of the profiler is to us; None for what happens on the host besides."""
+    """The profiler's event as a range; None for other host work."""
     part, kind = _parse_range_name(event.name)
     if event.device_type == DeviceType.CPU:
         if part is None:
@@ -157,7 +156,7 @@ def _classify_event(event: Any) -> TimedRange | None:
 
 
 def _parse_range_name(name: str) -> tuple[Part | None, str]:
-    """The part and the kind in the name of a range of ours."""
+    """Part and kind from the name of one of our ranges."""
     if name.startswith(_OPTIMIZER):
         return Part.OPTIMIZER, ""
     if not name.startswith(PREFIX) or name == _STEP:
@@ -172,7 +171,7 @@ def _bounds_s(event: Any) -> tuple[float, float]:
 
 @contextmanager
 def _named_collectives(layout: Layout) -> Iterator[None]:
-    """While this lasts, every collective and every wait for one is a range that names its part and its kind."""
+    """Context in which every collective, and every wait for one, is a range that names its part and kind."""
     names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
     def told(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -218,7 +217,7 @@ def _patched(kind: type, name: str, change: Callable[[Callable[..., Any]], Calla
 
 
 def _elements(arguments: Sequence[Any]) -> int:
-    """Of the first tensor that is passed, alone or in lists: tells transfers of one size from those of another."""
+    """Elements of the first tensor argument, alone or in lists, which distinguishes transfers by size."""
     for argument in arguments:
         while isinstance(argument, (list, tuple)) and argument:
             argument = argument[0]

@@ -1,8 +1,8 @@
-"""One model chunk of a GPT: optional embedding, some transformer blocks, optional head. Both engines run it.
+"""Stage: one model chunk of a GPT, with optional embedding, transformer blocks and optional head. Both engines run it.
 
-GPT-2's shape (Radford et al., 2019): learned positions, layernorm, GELU (tanh), biases. Llama's (Touvron et al., arXiv
-2302.13971, and 2307.09288 for grouped heads): rotary positions, RMS norm, gated SiLU, no biases. Any mix of them,
-tied or untied. What a chunk computes in is the type of its weights; norms and the loss are computed in fp32 inside.
+GPT-2's architecture (Radford et al., 2019): learned positions, layernorm, GELU (tanh), biases. Llama's (Touvron et al.,
+arXiv 2302.13971, and 2307.09288 for grouped heads): rotary positions, RMS norm, gated SiLU, no biases. Any mix of them,
+tied or untied. A chunk computes in the type of its weights; norms and the loss are computed in fp32 inside.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ROTARY_BASE = 10000.0
 
 @dataclass(frozen=True)
 class StagePlan:
-    """Which part of the model a chunk holds: layers `first_layer` to `end_layer`, the end not included."""
+    """The part of the model that a chunk holds: layers `first_layer` to `end_layer`, exclusive."""
 
     first_layer: int
     end_layer: int
@@ -56,8 +56,8 @@ class StagePlan:
 
 @dataclass(frozen=True)
 class ChunkExecution:
-    """How a chunk computes. `recompute`: what runs again in the backward pass instead of being kept: `none`, the
-    attention scores and their product with the values (`selective`), or whole blocks (`full`)."""
+    """Execution options of a chunk. `recompute`: the part recomputed in the backward pass: `none`, the attention scores
+    and their product with the values (`selective`), or whole blocks (`full`)."""
 
     recompute: str = "none"
     compile_blocks: bool = False
@@ -66,8 +66,8 @@ class ChunkExecution:
 class Stage(nn.Module):
     """Token ids (B, S), or the hidden states (B, S', H) of the chunk before -> hidden states, or logits (B, S, V / T).
 
-    It counts the micro-batches and samples that pass through: the proof that the engine really ran them. `on_part` is
-    called with each block as soon as it is built, so that an engine can shard it before the next one takes memory.
+    Counts the micro-batches and samples that pass through, the proof that the engine really ran them. `on_part` is
+    called with each block once built, so that an engine can shard it before the next one takes memory.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Stage(nn.Module):
 
     @property
     def tied_weight_name(self) -> str | None:
-        """Of the token table of a tied model, which first and last chunk both hold."""
+        """Name of a tied model's token table, which first and last chunk both hold."""
         if not self._is_tied:
             return None
         if self.embedding is not None:
@@ -129,12 +129,12 @@ class Stage(nn.Module):
         return None if self.tied_weight_name is None else self.get_parameter(self.tied_weight_name)
 
     def counts_parameter(self, name: str, parameter: nn.Parameter) -> bool:
-        """Whether this rank counts a parameter when all ranks of a replica are added up: each of the model's once."""
+        """True if this rank counts the parameter, so that the ranks of a replica count each of the model's once."""
         is_replica = self.embedding is None and name == self.tied_weight_name
         return not is_replica and (self.ranks.rank == 0 or is_sharded(parameter))
 
     def counted_parameters(self) -> Iterator[nn.Parameter]:
-        """Those this rank answers for."""
+        """The parameters that this rank counts."""
         return (parameter for name, parameter in self.named_parameters() if self.counts_parameter(name, parameter))
 
 
@@ -215,7 +215,7 @@ class Block(nn.Module):
         return part.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
 
     def _activate(self, x: torch.Tensor) -> torch.Tensor:
-        """(B, S, 2 F / T) -> (B, S, F / T) for a gated MLP, else element by element."""
+        """(B, S, 2 F / T) -> (B, S, F / T) for a gated MLP, else elementwise."""
         if not self.is_gated:
             return F.gelu(x, approximate="tanh")
         gate, value = x.chunk(2, -1)
@@ -237,7 +237,7 @@ class Head(nn.Module):
 
 
 class Norm(nn.Module):
-    """Normalisation over H, whole on every tensor rank: layer norm with gain and shift, or RMS norm with gain."""
+    """Normalisation over H, replicated on every tensor rank: layer norm with gain and shift, or RMS norm with gain."""
 
     def __init__(self, model: ModelShape, ranks: TensorRanks, device: torch.device):
         super().__init__()
@@ -261,21 +261,21 @@ class Rotary:
         self._cos, self._sin = angles.cos(), angles.sin()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """(B, heads, S, head size) -> the same, each pair turned by an angle that grows with its position."""
+        """(B, heads, S, head size) -> the same, each pair rotated by an angle proportional to its position."""
         cos, sin = self._cos[: x.shape[2]], self._sin[: x.shape[2]]
         first, second = x.float().chunk(2, -1)
         return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).to(x.dtype)
 
 
 def checkpointed(function: Callable[..., torch.Tensor], *inputs: Any) -> torch.Tensor:
-    """Nothing of `function` is kept but its inputs; the backward pass runs it again."""
+    """Run `function` and store only its inputs; the backward pass runs it again."""
     # Nothing in a model is random once its weights are drawn: no generator's state need be kept for the second time.
     return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
 
 
 def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, knows_groups: bool) -> torch.Tensor:
-    """(B, heads, S, D), and (B, key-value heads, S, D) twice -> (B, heads, S, D): the values as causal attention mixes
-    them, each key-value head serving equally many neighbouring heads."""
+    """(B, heads, S, D), and (B, key-value heads, S, D) twice -> (B, heads, S, D): causal attention, each key-value head
+    shared by equally many neighbouring heads."""
     heads_served = query.shape[1] // key.shape[1]
     if heads_served > 1 and not knows_groups:
         key, value = (part.repeat_interleave(heads_served, 1) for part in (key, value))
@@ -284,8 +284,8 @@ def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, know
 
 
 def _supports_gqa(query: torch.Tensor, has_flash: bool) -> bool:
-    """The memory efficient kernel, all that a GPU has for fp32, or without flash, wants a key-value head for each head;
-    without one torch finds no kernel at all. The plain products repeat them anyway."""
+    """True if the attention kernel accepts grouped heads. The memory-efficient one, the only one on a GPU for fp32 or
+    without flash, needs a key-value head for each head. The plain products repeat them anyway."""
     return not query.is_cuda or (has_flash and query.dtype != torch.float32)
 
 

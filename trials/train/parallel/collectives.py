@@ -17,7 +17,7 @@ warnings.filterwarnings("ignore", r".*(reduce_scatter_tensor|all_gather_into_ten
 
 
 class Reduction(LowerStrEnum):
-    """Which partial results are summed (or maximised) over which ranks, and when."""
+    """Reductions by the values they sum (or maximise), the ranks, and the phase of the step."""
 
     ROW_PARALLEL_OUTPUT = "row_parallel_output"  # forward, tensor ranks: each held a slice of the inner dimension
     COLUMN_PARALLEL_INPUT_GRADIENT = "column_parallel_input_gradient"  # backward, tensor ranks
@@ -43,24 +43,24 @@ def reduce_in_place(reduction: Reduction, tensor: torch.Tensor, group: dist.Proc
 
 
 def start_reduce(reduction: Reduction, tensor: torch.Tensor, group: dist.ProcessGroup) -> dist.Work:
-    """Begin to sum `tensor` in place over `group`; the answer is waited for before it is read."""
+    """Start summing `tensor` in place over `group`; wait for the work before reading it."""
     return dist.all_reduce(tensor, group=group, async_op=True)
 
 
 def start_reduce_scatter(
     reduction: Reduction, mine: torch.Tensor, all_parts: torch.Tensor, group: dist.ProcessGroup
 ) -> dist.Work:
-    """Begin to sum `all_parts` over `group` and to leave this rank's equal share of the sum in `mine`."""
+    """Start summing `all_parts` over `group`, with this rank's equal share of the sum in `mine`."""
     return dist.reduce_scatter_tensor(mine, all_parts, group=group, async_op=True)
 
 
 def reduce_scatter(reduction: Reduction, mine: torch.Tensor, all_parts: torch.Tensor, group: dist.ProcessGroup) -> None:
-    """The same at once: torch.compile breaks a block apart at whatever is waited for later."""
+    """Blocking `start_reduce_scatter`, since torch.compile breaks the graph at an asynchronous one."""
     dist.reduce_scatter_tensor(mine, all_parts, group=group)
 
 
 def start_gather(all_parts: torch.Tensor, mine: torch.Tensor, group: dist.ProcessGroup) -> dist.Work:
-    """Begin to put every rank's `mine` side by side into `all_parts`."""
+    """Start gathering every rank's `mine` into `all_parts`, in rank order."""
     return dist.all_gather_into_tensor(all_parts, mine, group=group, async_op=True)
 
 

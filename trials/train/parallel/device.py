@@ -1,4 +1,4 @@
-"""The device of a rank: the same calls on CPU with gloo and on GPUs with NCCL."""
+"""Device of a rank: the same calls on CPU with gloo and on GPUs with NCCL."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from trials.trial import FailureReason, TrialSpec
 
 GIB = 2**30
 CONTEXT_GIB = 0.75
-"""What a process takes of a GPU before it allocates anything: the driver's context, 0.3 to 0.6 GiB as seen."""
+"""Memory of a GPU that a process takes before it allocates any: the driver's context, 0.3 to 0.6 GiB as observed."""
 FOREIGN_MEMORY_GIB = 1.0
-"""So much beyond the context is somebody else's: a layout near the limit would be refused for it."""
+"""Memory beyond the context that counts as another process's, for which a layout near the limit would be rejected."""
 MEMORY_RELEASE_S = 10.0
-"""How long the driver may still be taking back the memory of a process that has just ended."""
+"""Time for the driver to release the memory of a process that has just ended."""
 PROBE_WARMUP_S = 0.3
-"""An idle GPU takes a moment to reach its clock."""
+"""Time for an idle GPU to reach its clock."""
 PROBE_ROUNDS = 5
 UTILIZATION_INTERVAL_S = 1.0
-"""The driver's own sample period is a sixth of a second to one second long."""
+"""Sampling interval; the driver's own sample period is a sixth of a second to one second."""
 
 
 @dataclass(frozen=True)
 class Device:
-    """Where this rank computes. Memory in GiB; device memory is None on a CPU, which has none of its own."""
+    """Device of this rank. Memory in GiB; device memory is None on a CPU, which has none of its own."""
 
     torch_device: torch.device
 
@@ -46,7 +46,7 @@ class Device:
         return "gloo" if self.is_cpu else "nccl"
 
     def synchronize(self) -> None:
-        """Wait until everything launched has run; a CPU computes as it is told."""
+        """Wait until all launched work is done; a CPU computes synchronously."""
         if not self.is_cpu:
             torch.cuda.synchronize(self.torch_device)
 
@@ -60,22 +60,22 @@ class Device:
         return None if self.is_cpu else torch.cuda.max_memory_allocated(self.torch_device) / GIB
 
     def peak_gib(self) -> float:
-        """Peak of what this rank took: reserved by the allocator on a GPU, resident on a CPU."""
+        """Peak memory of this rank: reserved by the allocator on a GPU, resident on a CPU."""
         if self.is_cpu:
             # Not getrusage: a child inherits its ru_maxrss from the process that started it.
             return _status_kib("VmHWM") / 2**20
         return torch.cuda.max_memory_reserved(self.torch_device) / GIB
 
     def reset_peak(self) -> None:
-        """Begin a GPU's peak anew: drawing whole weights before slicing them is no part of training."""
+        """Reset a GPU's peak, since drawing whole weights before slicing them is not part of training."""
         if not self.is_cpu:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(self.torch_device)
 
     def probe_ms(self) -> float | None:
-        """Milliseconds for one product of fixed size, in half precision; None on a CPU, whose cores ranks share.
+        """Milliseconds of one product of fixed size in half precision; None on a CPU, whose cores ranks share.
 
-        Takes half a second; what it allocates is free again.
+        Takes half a second and frees what it allocates.
         """
         if self.is_cpu:
             return None
@@ -84,17 +84,18 @@ class Device:
         return time_work_ms(lambda: torch.mm(factor, factor, out=product), self.synchronize)
 
     def utilization(self) -> float:
-        """The fraction of the driver's last sample period in which the GPU ran anything, whoever's it was.
+        """Fraction of the driver's last sample period in which the GPU was busy, with any process.
 
-        Takes milliseconds. Whatever torch, NVML's or AMD's library raise where one of them is missing.
+        Takes milliseconds. Raises whatever torch, NVML's or AMD's library raise where one of them is missing.
         """
         return torch.cuda.utilization(self.torch_device) / 100
 
     def limit_memory(self, limit_gib: float) -> None:
-        """Make the allocator fail beyond this much; MemoryError when the rank is already there.
+        """Make the allocator fail beyond this limit; MemoryError when the rank already exceeds it.
 
-        On a CPU the limit is on resident memory: the kernel cannot limit that, so writable mappings may grow by what
-        is still free under the limit. Only the soft limit is set, so that a failing rank can lift it to say so.
+        On a CPU the limit is on resident memory, which the kernel cannot limit: so writable mappings may grow by what
+        is still free under the limit. Only the soft limit is set, so that a failing rank can lift it to report the
+        failure.
         """
         if self.is_cpu:
             _limit_writable_memory(int(limit_gib * GIB))
@@ -104,15 +105,15 @@ class Device:
 
 
 class Utilization:
-    """Samples of a device's utilisation, for one thread: at most one a second, and none after the first that failed,
-    since a library that is not installed will not be there later either."""
+    """Samples of a device's utilisation, for one thread: at most one a second, and none after the first failure, since
+    a missing library stays missing."""
 
     def __init__(self, device: Device):
         self._device = device
         self._due_s = math.inf if device.is_cpu else 0.0
 
     def sample(self) -> float | None:
-        """A fraction; None between samples, on a CPU and where nobody tells."""
+        """A fraction; None between samples, on a CPU and where the driver does not report it."""
         if time.monotonic() < self._due_s:
             return None
         try:
@@ -125,7 +126,7 @@ class Utilization:
 
 
 def open_device(spec: TrialSpec, local_rank: int) -> Device:
-    """The device of this rank, made current. RuntimeError when the spec wants a GPU and there is none."""
+    """The device of this rank, made current. RuntimeError when the spec needs a GPU and there is none."""
     if spec.accelerator == "cpu":
         return Device(torch.device("cpu"))
     if not torch.cuda.is_available():
@@ -147,7 +148,7 @@ def _require_free_memory(device: torch.device) -> None:
 
 
 def _foreign_memory_error(device: torch.device) -> str | None:
-    """What is said of a GPU of which somebody else holds memory; None for a clean one."""
+    """Error for a GPU on which another process holds memory; None for a free one."""
     free, total = torch.cuda.mem_get_info(device)
     used_gib = (total - free) / GIB
     if used_gib <= CONTEXT_GIB + FOREIGN_MEMORY_GIB:
@@ -159,7 +160,7 @@ def _foreign_memory_error(device: torch.device) -> str | None:
 
 
 def time_work_ms(work: Callable[[], object], synchronize: Callable[[], None]) -> float:
-    """Milliseconds that `work` takes once it is warm: the median over a few rounds of equally many calls."""
+    """Milliseconds per call of `work` once warm: the median over a few rounds of equally many calls."""
     started, calls = time.perf_counter(), 0
     while time.perf_counter() - started < PROBE_WARMUP_S:
         work()
@@ -178,7 +179,7 @@ def _round_ms(work: Callable[[], object], synchronize: Callable[[], None], calls
 
 
 def select_attention_kernel(kernel: str) -> None:
-    """`flash`: kernels that never hold the scores in memory (flash, memory efficient); `math`: the plain products."""
+    """`flash`: kernels that do not store the scores (flash, memory-efficient); `math`: the plain products."""
     torch.backends.cuda.enable_math_sdp(kernel == "math")
     torch.backends.cuda.enable_flash_sdp(kernel == "flash")
     torch.backends.cuda.enable_mem_efficient_sdp(kernel == "flash")
@@ -186,12 +187,12 @@ def select_attention_kernel(kernel: str) -> None:
 
 
 def resident_gib() -> float:
-    """Host memory resident for this process now."""
+    """Host memory of this process that is resident now."""
     return _status_kib("VmRSS") / 2**20
 
 
 def lift_memory_limit() -> None:
-    """Undo `limit_memory` on a CPU: what ends a rank must not fail for want of memory itself."""
+    """Undo `limit_memory` on a CPU, so that reporting a failure does not itself run out of memory."""
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
 

@@ -1,7 +1,7 @@
-"""Small collectives that show every rank what each of them saw, so that all decide alike.
+"""Small collectives that share each rank's data with all ranks, so that all take the same decision.
 
-Numbers go in a table, everything else as JSON. torch's collectives of objects are not used: they unpickle what arrives,
-and whoever reaches the port of a rank may send.
+Numbers go in a table, everything else as JSON. torch's object collectives are not used: they unpickle what arrives, and
+anyone who reaches a rank's port can send.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import torch
 import torch.distributed as dist
 
 MAX_JSON_BYTES = 16 * 2**20
-"""What one rank may tell the others at once. A profile of ten thousand transfers takes a megabyte."""
+"""Limit of one rank's JSON. A profile of ten thousand transfers takes a megabyte."""
 
 
 @dataclass(frozen=True)
 class RankStep:
     """One rank's view of one step. `loss` counts on the last stage only; device memory is nan on a CPU, and so is
-    `gpu_utilization` wherever its driver was not asked.
+    `gpu_utilization` where the driver was not asked.
 
-    `data_wait_s` is the part of the step time that was spent waiting for the batch. `target_step_time_s` is rank 0's
-    alone: the step time at which this layout could still be the best; nan where it is not compared with any.
+    `data_wait_s` is the part of the step time spent waiting for the batch. `target_step_time_s` is set by rank 0 alone:
+    the step time at which this layout could still be the best; nan where it is not compared with any.
     """
 
     step_time_s: float
@@ -42,7 +42,7 @@ class RankStep:
 
 @dataclass(frozen=True)
 class RankCount:
-    """What one rank counted over the whole trial, as in `EngineCounts`; and the memory its host had left in the end."""
+    """One rank's counts over the whole trial, as in `EngineCounts`, and its host's free memory at the end."""
 
     tensor_parallel: float
     pipeline_parallel: float
@@ -58,20 +58,19 @@ class RankCount:
 
 @dataclass(frozen=True)
 class RankHost:
-    """Where a rank runs, and the milliseconds its device takes for the probe (None: not probed)."""
+    """A rank's host, and the milliseconds of its device's probe (None: not probed)."""
 
     host: str
     probe_ms: float | None
 
 
 def gather_hosts(mine: RankHost, device: torch.device) -> list[RankHost]:
-    """Every rank's place, in rank order. Collective over the world."""
+    """Every rank's host, in rank order. Collective over the world."""
     return [RankHost(str(told["host"]), told["probe_ms"]) for told in gather_json(asdict(mine), device)]
 
 
 def barrier(device: torch.device) -> None:
-    """All ranks are here once the device is synchronised, which is left to the caller: on a GPU this returns before.
-    Collective over the world."""
+    """Barrier over the world once the caller has synchronised the device: on a GPU this returns before. Collective."""
     dist.all_reduce(torch.zeros(1, device=device))
 
 
@@ -86,8 +85,10 @@ def gather_counts(mine: RankCount, device: torch.device) -> list[RankCount]:
 
 
 def gather_json(mine: Any, device: torch.device, longest_bytes: int = MAX_JSON_BYTES) -> list[Any]:
-    """What each rank tells, as JSON holds it, in rank order. ValueError on every rank where one tells more than
-    `longest_bytes`, or what is no JSON. Collective over the world."""
+    """Every rank's value as JSON, in rank order. Collective over the world.
+
+    ValueError on every rank where one exceeds `longest_bytes`, or sends what is not JSON.
+    """
     words = torch.frombuffer(bytearray(json.dumps(mine).encode()), dtype=torch.uint8)
     lengths = [int(length) for (length,) in _gather((len(words),), device)]
     for rank, length in enumerate(lengths):
@@ -101,7 +102,8 @@ def gather_json(mine: Any, device: torch.device, longest_bytes: int = MAX_JSON_B
 
 
 def _gather(row: tuple[float, ...], device: torch.device) -> list[list[float]]:
-    """Each fills its own row of a sum; double precision keeps whole numbers exact up to 2^53."""
+    """Each rank's row, by summing tables in which each fills its own; double precision keeps integers exact up to
+    2^53."""
     table = torch.zeros((dist.get_world_size(), len(row)), dtype=torch.float64, device=device)
     table[dist.get_rank()] = torch.tensor(row, dtype=torch.float64)
     dist.all_reduce(table)

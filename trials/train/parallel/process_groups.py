@@ -1,4 +1,4 @@
-"""How the ranks of a trial find each other, and the groups they form."""
+"""Rendezvous of a trial's ranks, and the process groups of the layout."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ RENDEZVOUS_LIMIT_S = 120.0
 
 @dataclass(frozen=True)
 class Coordinates:
-    """A rank's place along each axis. Tensor ranks are neighbours; then come data ranks and at last stages, or the
-    other way round, as the layout's `rank_order` says."""
+    """A rank's coordinates on each axis. Tensor ranks are neighbours; then come data ranks and last stages, or the
+    reverse, as the layout's `rank_order` says."""
 
     tensor: int
     data: int
@@ -48,7 +48,7 @@ class Coordinates:
 
 @dataclass(frozen=True)
 class World:
-    """The groups this rank belongs to; None where it would be alone. `ends` holds the first and the last stage."""
+    """The groups of this rank; None where it would be alone. `ends` is the group of first and last stage."""
 
     layout: Layout
     coordinates: Coordinates
@@ -68,12 +68,13 @@ class World:
 
 
 def group_size(group: dist.ProcessGroup | None) -> int:
-    """Asked from the group itself; no group is one rank."""
+    """Size of the group itself; 1 for None."""
     return 1 if group is None else dist.get_world_size(group)
 
 
 def join_world(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, device: Device) -> World:
-    """Meet all other ranks and form the layout's groups; torch's DistError or TimeoutError when they stay away."""
+    """Rendezvous with all other ranks and form the layout's groups; torch's DistError or TimeoutError when they stay
+    away."""
     # No device_id: with it NCCL splits each new group from the world at once, which every rank of the world has to take
     # part in, and a stage between the two that share the token table is in no group with them.
     dist.init_process_group(
@@ -107,7 +108,7 @@ def _ends_group(layout: Layout, at: Coordinates) -> dist.ProcessGroup | None:
 
 
 def _group(layout: Layout, members: list[Coordinates]) -> dist.ProcessGroup | None:
-    """Called by the members only, all in the same order of axes, so that no two wait for each other."""
+    """Created by its members only, all in the same order of axes, so that no two wait for each other."""
     if len(members) == 1:
         return None
     ranks = [member.rank(layout) for member in members]
@@ -115,7 +116,7 @@ def _group(layout: Layout, members: list[Coordinates]) -> dist.ProcessGroup | No
 
 
 def open_store(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment) -> dist.Store:
-    """Where the ranks leave their addresses for each other; rank 0's own with `tcp`."""
+    """Store in which the ranks publish their addresses; with `tcp` it is rank 0's."""
     path = folder.rendezvous.with_name(f"{folder.rendezvous.name}.r{env.restart}")
     if spec.rendezvous.kind == "file":
         return dist.FileStore(str(path), env.world_size)

@@ -1,8 +1,8 @@
 """Tensor-parallel layers after Megatron-LM (Shoeybi et al., arXiv 1909.08053, section 3), and the parallel loss.
 
-With sequence parallelism (Korthikanti et al., arXiv 2205.05198, section 4.2.2) what lies between tensor-parallel
-regions is split along the sequence over the same ranks. Shapes: B sequences, S positions, H hidden, V vocabulary,
-T tensor ranks, S' = S / T with sequence parallelism, else S. With one tensor rank they are plain layers.
+With sequence parallelism (Korthikanti et al., arXiv 2205.05198, section 4.2.2) activations between tensor-parallel
+regions are split along the sequence over the same ranks. Shapes: B sequences, S positions, H hidden, V vocabulary, T
+tensor ranks, S' = S / T with sequence parallelism, else S. With one tensor rank they are plain layers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trials.train.parallel.collectives import Reduction, gather_sequence, reduce
 
 @dataclass(frozen=True)
 class TensorRanks:
-    """This rank's place among the ranks that share every layer; `group` is None when there is only one."""
+    """This rank's index among the ranks that split every layer; `group` is None when there is only one."""
 
     rank: int = 0
     size: int = 1
@@ -32,7 +32,7 @@ class TensorRanks:
         return full.chunk(self.size, dim)[self.rank]
 
     def sequence_slice_of(self, full: torch.Tensor, dim: int) -> torch.Tensor:
-        """What this rank has of a sequence between tensor-parallel regions: its share, or all."""
+        """This rank's part of a sequence between tensor-parallel regions: its share, or all."""
         return self.slice_of(full, dim) if self.splits_sequence else full
 
 
@@ -41,17 +41,17 @@ def is_sharded(parameter: nn.Parameter) -> bool:
 
 
 def sees_part_of_sequence(parameter: nn.Parameter) -> bool:
-    """Whether each tensor rank has the gradient of its own positions only, so that they have to be summed."""
+    """True if each tensor rank has the gradient of its own positions only, so that the gradients have to be summed."""
     return parameter.sees_part_of_sequence  # type: ignore[attr-defined]
 
 
 def sharded(values: torch.Tensor, ranks: TensorRanks) -> nn.Parameter:
-    """A parameter of which every tensor rank holds another part."""
+    """A parameter of which every tensor rank holds a different part."""
     return _parameter(values, is_sharded=ranks.size > 1, sees_part_of_sequence=False)
 
 
 def replicated(values: torch.Tensor, ranks: TensorRanks) -> nn.Parameter:
-    """A parameter that every tensor rank holds whole and applies to the positions it has."""
+    """A parameter that every tensor rank holds whole and applies to its own positions."""
     return _parameter(values, is_sharded=False, sees_part_of_sequence=ranks.splits_sequence)
 
 
@@ -65,8 +65,7 @@ def _parameter(values: torch.Tensor, is_sharded: bool, sees_part_of_sequence: bo
 class ColumnParallelLinear(nn.Module):
     """x (B, S', in) -> (B, S, out / T): each rank computes its own output features.
 
-    `parts`: the output is made of parts of so many features side by side (query, key and value, or gate and value),
-    each dealt on its own.
+    `parts`: sizes of the concatenated outputs (query, key and value, or gate and value), each split on its own.
     """
 
     def __init__(self, ranks: TensorRanks, full_weight: torch.Tensor, parts: Sequence[int], has_bias: bool):
@@ -117,7 +116,7 @@ def column_parallel(
 ) -> torch.Tensor:
     """x (B, S', in) times this rank's rows of a weight -> (B, S, out / T).
 
-    `reduction` names the sum of the input's gradient: each rank used the input for its own features.
+    `reduction` names the sum of the input's gradient over the ranks, each of which used the input for its own features.
     """
     if ranks.group is None:
         return F.linear(x, weight, bias)
@@ -135,7 +134,7 @@ def reduce_partial(partial: torch.Tensor, ranks: TensorRanks, reduction: Reducti
 
 
 def vocab_parallel_cross_entropy(logits: torch.Tensor, targets: torch.Tensor, ranks: TensorRanks) -> torch.Tensor:
-    """Mean loss of logits (B, S, V / T) against token ids (B, S); the whole logits are on no rank at any time."""
+    """Mean loss of logits (B, S, V / T) against token ids (B, S); no rank ever holds the whole logits."""
     flat_logits, flat_targets = logits.float().flatten(0, 1), targets.flatten()
     if ranks.group is None:
         return F.cross_entropy(flat_logits, flat_targets)
@@ -143,7 +142,7 @@ def vocab_parallel_cross_entropy(logits: torch.Tensor, targets: torch.Tensor, ra
 
 
 class _CopyToTensorRegion(torch.autograd.Function):
-    """x as it is; on the way back its gradient is summed."""
+    """Identity; the backward pass sums the gradient over the tensor ranks."""
 
     @staticmethod
     def forward(ctx, x, ranks, reduction):
@@ -158,7 +157,7 @@ class _CopyToTensorRegion(torch.autograd.Function):
 
 
 class _ReduceFromTensorRegion(torch.autograd.Function):
-    """The sum over the tensor ranks; on the way back each gets the whole gradient."""
+    """Sum over the tensor ranks; the backward pass copies the gradient to each."""
 
     @staticmethod
     def forward(ctx, partial, ranks, reduction):
@@ -172,7 +171,8 @@ class _ReduceFromTensorRegion(torch.autograd.Function):
 
 
 class _ReduceScatterToSequenceRegion(torch.autograd.Function):
-    """This rank's positions of the sum over the tensor ranks; on the way back the positions of all come together."""
+    """This rank's positions of the sum over the tensor ranks; the backward pass gathers the gradients of all
+    positions."""
 
     @staticmethod
     def forward(ctx, partial, ranks, reduction):
@@ -185,11 +185,11 @@ class _ReduceScatterToSequenceRegion(torch.autograd.Function):
 
 
 class _SequenceParallelLinear(torch.autograd.Function):
-    """Positions of all ranks, gathered, times this rank's features.
+    """All ranks' positions, gathered, times this rank's features.
 
-    Only this rank's own positions are kept for the backward pass, which gathers the others once more: that is where
-    sequence parallelism saves memory. The weight is not saved as a tensor: engines that shard it give it back its
-    values before the backward pass.
+    Only this rank's own positions are stored for the backward pass, which gathers the others again: that is the memory
+    that sequence parallelism saves. The weight is not saved as a tensor, since engines that shard it restore its values
+    before the backward pass.
     """
 
     @staticmethod
@@ -233,7 +233,7 @@ class _VocabParallelCrossEntropy(torch.autograd.Function):
 
 
 def _local_ids(ids: torch.Tensor, rows: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids counted from this rank's first row, 0 where another rank owns them, and a mask of those it owns."""
+    """Ids relative to this rank's first row, 0 where another rank owns them, and a mask of those it owns."""
     local = ids - rank * rows
     is_mine = (local >= 0) & (local < rows)
     return local.masked_fill(~is_mine, 0), is_mine

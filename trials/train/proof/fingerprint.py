@@ -1,4 +1,4 @@
-"""Software and hardware a number was measured on, small enough to lie in every outcome."""
+"""Fingerprint of the software and hardware of a measurement, small enough for every outcome."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trials.trial import TrialSpec
 
 
 def fingerprint(spec: TrialSpec, device: Device, places: Sequence[RankHost]) -> dict[str, Any]:
-    """Of rank 0's node, and where all ranks ran (`places`, in rank order); absent where unknown."""
+    """The fingerprint of rank 0's node, and the hosts of all ranks (`places`, in rank order); absent where unknown."""
     found = {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -42,11 +42,11 @@ def fingerprint(spec: TrialSpec, device: Device, places: Sequence[RankHost]) -> 
 
 
 def probe_ms_by_rank(places: Sequence[RankHost]) -> list[float]:
-    """Empty unless every rank's device was probed."""
+    """Probe times in rank order; empty unless every rank's device was probed."""
     known = [place.probe_ms for place in places if place.probe_ms is not None]
     return known if len(known) == len(places) else []
 
 
 def _hosts(places: Sequence[RankHost]) -> list[str]:
-    """Each once, in the order of their ranks."""
+    """Distinct hosts, in rank order."""
     return list(dict.fromkeys(place.host for place in places))

@@ -1,6 +1,6 @@
-"""Memory of this node's host that a process may still take: what the kernel has left, and what its cgroups allow.
+"""Free memory of this node's host for this process: what the kernel has left, and what its cgroups allow.
 
-Imports no torch. Linux alone: /proc, and version 1 or 2 of cgroups under /sys/fs/cgroup.
+Imports no torch. Linux only: /proc, and version 1 or 2 of cgroups under /sys/fs/cgroup.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def available_gib(proc: Path = PROC, cgroups: Path = CGROUPS) -> float:
-    """The least of MemAvailable and of what is left in each cgroup of this process that has a limit.
+    """Minimum of MemAvailable and of the rest of each limited cgroup of this process.
 
-    A cgroup's file cache that is not in use counts as left: the kernel drops it first. OSError without /proc/meminfo.
+    A cgroup's inactive file cache counts as free, since the kernel drops it first. OSError without /proc/meminfo.
     """
     left = [_meminfo_bytes(proc, "MemAvailable")]
     for folder, (limit, used, inactive_file) in _limited_groups(proc, cgroups):
@@ -33,7 +33,7 @@ _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
 def _limited_groups(proc: Path, cgroups: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
-    """This process's memory cgroup with all above it, and the names of its files in that version."""
+    """This process's memory cgroup and its parents, with the names of their files in that version."""
     groups = proc / "self/cgroup"
     for line in groups.read_text().splitlines() if groups.exists() else []:
         _, controllers, path = line.split(":", 2)
@@ -56,7 +56,7 @@ def _meminfo_bytes(proc: Path, field: str) -> int:
 
 
 def _number(path: Path) -> int:
-    """ValueError for `max`, version 2's word for no limit; version 1 says a number near 2^63."""
+    """The file's number; ValueError for `max`, version 2's value for no limit; version 1 has a number near 2^63."""
     return int(path.read_text())
 
 

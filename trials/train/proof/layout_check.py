@@ -1,4 +1,4 @@
-"""Proof that the layout took effect: what the ranks counted, against what the spec says."""
+"""Proof that the layout took effect: the ranks' counts compared with the spec."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def layout_proof(
     planned: Sequence[int],
     extrapolation: TwoPointExtrapolation | None = None,
 ) -> dict[str, Any]:
-    """The contract's outcome.proof. Where ranks disagree, the number that is not the spec's is the one shown.
+    """The contract's outcome.proof. Where ranks disagree, the number that differs from the spec is reported.
 
-    `planned` are the micro-batches that each step should have had; `extrapolation` the two kinds of step that ran where
+    `planned` are the micro-batches planned for each step; `extrapolation` the two kinds of short step that ran where
     the measurement is extrapolated.
     """
     layout = spec.layout
@@ -40,7 +40,7 @@ def layout_proof(
 
 
 def samples_error(spec: TrialSpec, proof: dict[str, Any], planned: Sequence[int]) -> str | None:
-    """What is wrong with the samples that were counted, or None."""
+    """Error in the counted samples, or None."""
     expected = _samples_of_a_data_rank(spec, planned)
     for rank, samples in enumerate(proof["samples_per_data_rank"]):
         if samples != expected:
@@ -49,7 +49,8 @@ def samples_error(spec: TrialSpec, proof: dict[str, Any], planned: Sequence[int]
 
 
 def locate_ranks(spec: TrialSpec, device: Device) -> list[RankHost]:
-    """Every rank's place, in rank order; TrialFailure where ranks lie otherwise than every layout takes for granted.
+    """Every rank's host, in rank order; TrialFailure where the ranks of a node are not consecutive, as every layout
+    assumes.
 
     Collective over the world.
     """
@@ -60,8 +61,7 @@ def locate_ranks(spec: TrialSpec, device: Device) -> list[RankHost]:
 
 
 def placement_error(spec: TrialSpec, hosts: Sequence[str]) -> str | None:
-    """What is wrong with where the ranks run, or None: those of a node must be consecutive, as every layout takes for
-    granted. `hosts` in rank order."""
+    """Error in the placement of the ranks, or None: those of a node have to be consecutive. `hosts` in rank order."""
     for first in range(0, len(hosts), spec.gpus_per_node):
         node = hosts[first : first + spec.gpus_per_node]
         if len(set(node)) > 1:
@@ -73,7 +73,7 @@ def placement_error(spec: TrialSpec, hosts: Sequence[str]) -> str | None:
 def _micro_batches_per_step(
     spec: TrialSpec, counts: Sequence[RankCount], planned: Sequence[int], extrapolation: TwoPointExtrapolation | None
 ) -> float | list[int]:
-    """The plan's own where all ranks ran as many as planned, else the mean of the first that did not."""
+    """The planned number where all ranks ran it, else the mean of the first rank that did not."""
     ran = _first_mismatch((c.micro_batches for c in counts), sum(planned))
     if ran != sum(planned):
         return ran / len(planned)
@@ -81,7 +81,8 @@ def _micro_batches_per_step(
 
 
 def _sum(spec: TrialSpec, held: Sequence[float], is_shared: bool) -> float:
-    """Who together should hold every parameter once: all ranks where data ranks share, else each data rank's own."""
+    """Sum of the counts that should hold every parameter once: over all ranks where data ranks share, else per data
+    rank."""
     model = spec.model.parameters
     if is_shared:
         return _first_mismatch([sum(held)], model)
@@ -106,7 +107,7 @@ def _by_data_rank(spec: TrialSpec, values: Sequence[float]) -> list[list[float]]
 
 
 def _first_mismatch(values: Iterable[float], expected: int) -> float:
-    """The first value that is not the expected one, whole where it is whole; else the expected one."""
+    """The first value that differs from the expected one, as an integer where it is whole; else the expected one."""
     for value in values:
         if value != expected:
             return int(value) if value == int(value) else value

@@ -1,4 +1,4 @@
-"""What a case came to, from what its ranks left behind. Pure; imports no torch."""
+"""Results of self-test cases from the files of their ranks. Pure; imports no torch."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def judge_agreement(
     outcome: Mapping[str, Any] | None,
     seconds: float,
 ) -> CaseResult:
-    """A case passes when every rank trained, the counts are the layout's and nothing differs by more than tolerated.
+    """A case passes when every rank trained, the counts match the layout and no difference exceeds the tolerance.
 
-    `reference` is None when there is nothing to compare with it, because a rank failed.
+    `reference` is None when there is nothing to compare, because a rank failed.
     """
     ranks, tolerance = case.layout.num_gpus, tolerance_of(case, accelerator)
     if reference is None or len(trained) < ranks:
@@ -46,9 +46,10 @@ def judge_agreement(
 def judge_failure(
     case: Case, codes: Sequence[int | None], outcome: Mapping[str, Any] | None, seconds: float
 ) -> CaseResult:
-    """A case that must fail passes when its outcome names the reason and every rank ended by itself, and not well.
+    """A case that must fail passes when its outcome has the expected reason and every rank ended by itself with an
+    error.
 
-    `codes`: each rank's exit code, None for one that had to be killed or was not heard of.
+    `codes`: each rank's exit code, None for one that had to be killed or left no file.
     """
     reason = None if outcome is None else outcome["reason"]
     stuck = [rank for rank, code in enumerate(codes) if code is None]

@@ -1,4 +1,4 @@
-"""One rank's part of one case, in a process of its own: the same Report and Watchdog as in a trial."""
+"""One rank's part of one case, in its own process: the same Report and Watchdog as in a trial."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ MEMORY_LIMIT_GIB = 1.0
 """Far less than the model of the case `gpu_oom` needs (`trials.protocols.parity_cases.failing_cases`)."""
 
 HANG_RULES = MeasureRules(min_steps=10_000, max_steps=10_000, ci_relative_width=1e-9, time_limit_s=40.0)
-"""No end but the watchdog's, which comes after half of the limit."""
+"""Rules under which only the watchdog ends the case, after half of the limit."""
 
 
 def run_part(case: Case, world: TrialSpec, folder: AttemptFolder, env: RankEnvironment) -> bool:
-    """Whether this rank did its part; a case that is meant to fail does not."""
+    """Run this rank's part; False where it failed, as a case that is meant to fail does."""
     if case.expected is ExpectedResult.AGREES:
         return run_rank(case_spec(case, world.accelerator, world.gpus_per_node), folder, env, _train)
     rules = HANG_RULES if case.expected is ExpectedResult.HANG else MeasureRules(memory_limit_gib=MEMORY_LIMIT_GIB)
@@ -39,7 +39,7 @@ def _train(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report:
 
 
 def _hang_in_third_step() -> None:
-    """The others wait for this rank in a collective, as they would for a node that froze."""
+    """Hang as on a frozen node, so that the others wait for this rank in a collective."""
     from trials.train.engines.torch_engine import TorchEngine
 
     original, steps = TorchEngine.train_step, []

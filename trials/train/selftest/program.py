@@ -1,11 +1,11 @@
-"""`python -m trials.train.selftest SPEC_PATH`: case after case in one world of ranks, each in processes of its own.
+"""`python -m trials.train.selftest SPEC_PATH`: all cases in one world of ranks, each in processes of its own.
 
-Every rank is a supervisor that imports torch and the engines once and then forks for each case it takes part in: a
-case that hangs, dies or leaves something behind spoils nothing but itself. It never touches a device, so that its
-children may. Ranks keep step by files in the shared folder: `cases/000/ended-00003.json` says how a rank's part went,
-and `cases/000/result.json`, by rank 0, that all go on.
+Every rank is a supervisor that imports torch and the engines once and then forks for each case it takes part in, so
+that a case that hangs, dies or leaks affects only itself. It never touches a device, so that its children may. Ranks
+synchronise by files in the shared folder: `cases/000/ended-00003.json` has the exit of a rank's part, and
+`cases/000/result.json`, by rank 0, lets all continue.
 
-Exit code 0 when all cases were run, whatever came of them, 1 when a rank was lost on the way, 2 for bad usage.
+Exit code 0 when all cases were run, whatever their results, 1 when a rank was lost, 2 for bad usage.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from trials.trial import TrialSpec
 
 POLL_INTERVAL_S = 0.02
 MAX_VISIBILITY_DELAY_S = 60.0
-"""How much later than its own end another rank's may be seen: a network file system shows new files when it likes."""
+"""Longest delay until a file of another rank is visible on a network file system."""
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 
 def _import_engines() -> None:
-    """Once for all cases. What is missing here is missed again, and told, by the cases that need it."""
+    """Import the engines once for all cases. A missing one is reported by the cases that need it."""
     # Else DeepSpeed asks CUDA itself whether there are devices, and no child may use CUDA any more. Where the driver's
     # library does not answer, the count falls back on CUDA: what is named need not be looked for.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
@@ -83,7 +83,7 @@ def _import_engines() -> None:
 
 
 def require_untouched_devices() -> None:
-    """RuntimeError where CUDA was used already in this process, after which no child can."""
+    """RuntimeError where CUDA was already used in this process, after which no child can."""
     import torch
 
     # Counting devices by CUDA spoils a fork as well; that only the child is told.
@@ -96,7 +96,7 @@ def require_untouched_devices() -> None:
 
 @dataclass(frozen=True)
 class PartExit:
-    """How one rank's part of a case ended: its exit code, minus a signal's number; None when it had to be killed."""
+    """Exit of one rank's part of a case: its exit code, negative for a signal; None when it had to be killed."""
 
     code: int | None
     host: str
@@ -113,14 +113,14 @@ class Supervisor:
         self._references: dict[tuple[str, str], ReferenceTraining] = {}
 
     def run(self, cases: Sequence[Case]) -> bool:
-        """Whether all cases were run; rank 0 keeps results.json up to date."""
+        """Run all cases; False where a rank was lost. Rank 0 keeps results.json up to date."""
         if self._env.rank == 0:
             self._results = Results(fingerprint=self._ask_child(_fingerprint, "fingerprint.json"))
             self._results.write(self._folder)
         return all(self._run_case(number, case) for number, case in enumerate(cases))
 
     def _run_case(self, number: int, case: Case) -> bool:
-        """Whether no rank was lost."""
+        """Run one case; False where a rank was lost."""
         place = self._folder / "cases" / f"{number:03d}"
         place.mkdir(parents=True, exist_ok=True)
         began, code = time.monotonic(), None
@@ -139,7 +139,7 @@ class Supervisor:
         return everybody
 
     def _part(self, case: Case, place: Path) -> bool:
-        """In the child: this rank's part of the case; whether it went well."""
+        """Run this rank's part of the case in the child; True for success."""
         from trials.train.selftest.part import run_part
 
         env = replace(self._env, world_size=case.layout.num_gpus, parent_pid=os.getppid())
@@ -163,7 +163,7 @@ class Supervisor:
         return self._references[key]
 
     def _ask_child(self, ask: Callable[[TrialSpec], Mapping[str, Any]], name: str) -> dict[str, Any]:
-        """What a child of its own answers, which may use the device."""
+        """Result of `ask` in a child, which may use the device."""
         path = self._folder / name
 
         def answer() -> bool:
@@ -187,7 +187,8 @@ def _read_exit(place: Path, rank: int) -> PartExit | None:
 
 
 def _wait_for_files(place: Path, names: Sequence[str], limit_s: float) -> bool:
-    """Whether files of these names came. The folder is listed: a network file system asks its server only then."""
+    """Wait for files of these names; False after `limit_s`. Listing the folder makes a network file system ask its
+    server."""
     deadline = time.monotonic() + limit_s
     while not set(names) <= set(os.listdir(place)):
         if time.monotonic() > deadline:
@@ -197,7 +198,7 @@ def _wait_for_files(place: Path, names: Sequence[str], limit_s: float) -> bool:
 
 
 def _run_child(work: Callable[[], bool], limit_s: float) -> int | None:
-    """The exit code of a forked child that does this work (0 when it went well); None when it had to be killed."""
+    """Exit code of a forked child that runs `work` (0 for success); None when it had to be killed."""
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()

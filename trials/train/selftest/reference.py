@@ -1,5 +1,5 @@
-"""A plain GPT in plain torch, of GPT-2's kind or Llama's. It shares no layer, loss, clipping or optimizer code with the
-trial program, and knows nothing of ranks."""
+"""Reference: a plain GPT in plain torch, as GPT-2 or Llama. It shares no layer, loss, clipping or optimizer code with
+the trial program and has no parallelism."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class PlainAttention(nn.Module):
 
 
 def rotate(x: torch.Tensor) -> torch.Tensor:
-    """(B, S, heads, D): dimensions i and i + D / 2 as one complex number, turned by position x 10000^(-2 i / D)."""
+    """(B, S, heads, D): dimensions i and i + D / 2 as one complex number, rotated by position x 10000^(-2 i / D)."""
     length, size = x.shape[1], x.shape[3]
     frequencies = 10000.0 ** (-torch.arange(0, size, 2, device=x.device) / size)
     angles = torch.outer(torch.arange(length, device=x.device), frequencies)
@@ -114,9 +114,9 @@ def _norm(model: ModelShape) -> nn.Module:
 
 
 def plain_weights(theirs: Mapping[str, torch.Tensor], model: ModelShape) -> dict[str, torch.Tensor]:
-    """The state of a `PlainGpt` from that of the whole model in one chunk of the trial program.
+    """State of a `PlainGpt` from that of the whole model in one chunk of the trial program.
 
-    There query, key and value lie in one matrix, and so do gate and up.
+    There query, key and value are one matrix, and so are gate and up.
     """
     key_value_width = model.num_key_value_heads * model.head_size
     plain: dict[str, torch.Tensor] = {}
@@ -156,7 +156,7 @@ def train_plain(
     max_grad_norm: float,
     autocast: torch.dtype | None,
 ) -> tuple[list[float], list[float]]:
-    """(losses, gradient norms before clipping), one of each a step of several micro-batches."""
+    """(losses, gradient norms before clipping), one of each per step of several micro-batches."""
     optimizer = torch.optim.AdamW(
         gpt.parameters(), lr=learning_rate, betas=(0.9, 0.95), eps=epsilon, weight_decay=0.01, foreach=False
     )

@@ -1,4 +1,5 @@
-"""Some clipped steps of a case, by its layout and by the plain GPT: same initial weights, same global batches."""
+"""Training of a case for a few clipped steps, by its layout and by the plain GPT: same initial weights, same global
+batches."""
 
 from __future__ import annotations
 
@@ -26,16 +27,17 @@ STEPS = 10
 # 2e-6 of each other; at three times the learning rate they are 1e-5 apart.
 _EXACT = OptimizerConfig(learning_rate=1e-3, epsilon=1e-4, max_grad_norm=0.5)
 _ROUNDED = OptimizerConfig(learning_rate=4e-3, epsilon=1e-2, max_grad_norm=0.25, loss_scale_power=12)
-"""In half precision weights lose what is below their last bit, above all the gains of the norms, whose next value after
-1 is 1.008. An epsilon far above the gradients makes steps in proportion to them: gains hardly move, the loss falls.
-From fp16's usual first scale of 2**16 one of ten steps may overflow, whose norm is infinite and which updates nothing,
-as in any training while the scale settles. What is compared here is the training: from 2**12 none does."""
+"""Settings in half precision, where weights lose what is below their last bit, above all the gains of the norms, whose
+next value after 1 is 1.008. An epsilon far above the gradients makes steps proportional to them: gains hardly move, the
+loss falls. With fp16's usual first scale of 2**16 one of ten steps may overflow, whose norm is infinite and which
+updates nothing, as in any training while the scale settles. From 2**12 none does, so that the training itself is
+compared."""
 
 _AUTOCAST = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def optimizer_config(precision: str) -> OptimizerConfig:
-    """Settings under which ten steps train and rounding stays rounding."""
+    """Settings under which ten steps train and rounding errors stay small."""
     return _EXACT if precision == "fp32" else _ROUNDED
 
 
@@ -61,7 +63,7 @@ def train_layout(
 
 
 def train_reference(case: Case, device: Device) -> ReferenceTraining:
-    """The same by the plain GPT on this device alone, under autocast where the case's precision is not fp32."""
+    """The same steps by the plain GPT on this device alone, under autocast where the case's precision is not fp32."""
     gpt = PlainGpt(case.model).to(device.torch_device)
     weights = WeightSource(SEED, device.torch_device)
     whole = Stage(case.model, StagePlan.of(case.model, 0, 1), TensorRanks(), weights, ChunkExecution())
@@ -79,7 +81,7 @@ def train_reference(case: Case, device: Device) -> ReferenceTraining:
 
 
 def _micro_batches(case: Case, device: Device, step: int) -> list[MicroBatch]:
-    """The global batch of a step, cut as one data rank alone would."""
+    """The global batch of a step, split as for a single data rank."""
     data, size = SyntheticData(case.model, case.layout, 0, device.torch_device), case.layout.micro_batch_size
     first = step * case.layout.global_batch_size
     indices = torch.arange(first, first + case.layout.global_batch_size, device=device.torch_device)
