@@ -1,4 +1,4 @@
-"""What no section of a search file can see by itself: where one contradicts another. Pure."""
+"""Contradictions between the sections of a search file. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trials.trainers.command_template import placeholders_in
 
 
 def consistency_problems(file: SearchFile) -> Iterator[Problem]:
-    """Where sections ask of the trainer what it has not, or of the memory what nobody has."""
+    """Problems where sections ask for what the trainer or the memory does not have."""
     of_its_log = chain(_unreported_memory(file), _missing_log_rank(file))
     of_the_trainer = chain(
         _engine_problems(file), _axes_not_in_template(file), _parlay_trainer_problems(file), of_its_log
@@ -24,23 +24,23 @@ def consistency_problems(file: SearchFile) -> Iterator[Problem]:
 
 
 def _memory_problems(file: SearchFile, cluster: Cluster) -> Iterator[Problem]:
-    """Where more memory is to stay free than there is, or of an amount that nobody knows."""
+    """Problems with the memory to leave free: more than there is, or of an unknown size."""
     wanted_gib, accelerator = file.constraints.min_free_memory_gib, cluster.accelerator
     capacity_gib = rank_memory_gib(accelerator, file.measure.memory_limit_gib)
     if wanted_gib is None or (capacity_gib is not None and wanted_gib < capacity_gib):
         return
     if capacity_gib is None:
-        numbers = f"is {wanted_gib:g}, and nobody knows how much memory a rank on {accelerator.name} has"
+        numbers = f"is {wanted_gib:g}, but the memory of a rank on {accelerator.name} is unknown"
         is_ours = file.trainer.kind == "parlay"
-        fix = "set measure.memory_limit_gib" if is_ours else "remove it: only Parlay's own trainer limits its memory"
+        fix = "set measure.memory_limit_gib" if is_ours else "remove it: only Parlay's own trainer has a memory limit"
     else:
-        numbers = f"is {wanted_gib:g}, and a rank's allocations may take {capacity_gib:.4g} GiB"
+        numbers = f"is {wanted_gib:g}, but a rank can allocate {capacity_gib:.4g} GiB"
         fix = f"less than {capacity_gib:.4g}"
     yield Problem(
         "bounds",
         numbers,
-        rule="what stays free is a part of what a rank may allocate: the accelerator's memory less what its context"
-        " takes, and measure.memory_limit_gib at most",
+        rule="free memory is part of what a rank can allocate: the accelerator's memory without its context, and at"
+        " most measure.memory_limit_gib",
         fix=fix,
         key="constraints.min_free_memory_gib",
         value=wanted_gib,
@@ -62,7 +62,7 @@ def _engine_problems(file: SearchFile) -> Iterator[Problem]:
 
 
 def _axes_not_in_template(file: SearchFile) -> Iterator[Problem]:
-    """Axes that vary while the command line is the same whatever their value."""
+    """Problems with axes that vary without changing the command line."""
     if file.trainer.kind != "command":
         return
     said = placeholders_in(file.trainer.command_template)
@@ -70,9 +70,9 @@ def _axes_not_in_template(file: SearchFile) -> Iterator[Problem]:
         if len(values) > 1 and name not in said and name != "num_nodes":
             yield Problem(
                 "template",
-                f"has no {{{name}}}, and space.{name} has {len(values)} values",
-                rule="a command is told every value that is searched",
-                fix=f"write {{{name}}} or {{{name}=value:TEXT}} into it, or give one value",
+                f"has no {{{name}}}, but space.{name} has {len(values)} values",
+                rule="a command gets the value of every axis",
+                fix=f"write {{{name}}} or {{{name}=value:TEXT}} into it, or give the axis a single value",
                 key="trainer.template",
             )
 
@@ -92,14 +92,14 @@ def _parlay_trainer_problems(file: SearchFile) -> Iterator[Problem]:
 
 
 _PARLAY_TRAINER_ONLY = {
-    "memory_limit_gib": "only Parlay's own trainer limits its memory",
+    "memory_limit_gib": "only Parlay's own trainer has a memory limit",
     "profile": "only Parlay's own trainer is profiled",
 }
-"""What the measure section may ask of Parlay's own trainer alone."""
+"""Settings of the measure section that only Parlay's own trainer supports."""
 
 
 def _unreported_memory(file: SearchFile) -> Iterator[Problem]:
-    """Where memory has to stay free, and no trial could say how much it took."""
+    """Problems with the memory to leave free when the trainer's log reports no memory."""
     wanted_gib = file.constraints.min_free_memory_gib
     if wanted_gib is None or file.trainer.kind == "parlay":
         return
@@ -107,8 +107,8 @@ def _unreported_memory(file: SearchFile) -> Iterator[Problem]:
     if "memory_gib" not in (*log_format.findings, *log_format.elsewhere):
         yield Problem(
             "contradiction",
-            "nothing that is read of the trainer's log tells of memory: every layout would count as too full",
-            rule="where memory has to stay free, a layout whose peak nobody knows is never the best",
+            "the trainer's log reports no memory: every layout would count as too large",
+            rule="with memory to leave free, a layout with an unknown peak is never the best",
             fix="add memory_gib to trainer.patterns, or remove it",
             key="constraints.min_free_memory_gib",
             value=wanted_gib,
@@ -121,8 +121,8 @@ def _missing_log_rank(file: SearchFile) -> Iterator[Problem]:
     if isinstance(rank, int) and rank >= ranks:
         yield Problem(
             "bounds",
-            f"is {rank}, the smallest trial has {ranks} ranks",
-            rule="every trial has the rank whose log is read",
+            f"is {rank}, but the smallest trial has {ranks} ranks",
+            rule="the rank whose log is read exists in every trial",
             fix="use last",
             key="trainer.log_rank",
             value=rank,

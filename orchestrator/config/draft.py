@@ -1,4 +1,4 @@
-"""A search file's content before it is text, and the commented YAML that is made of it. Pure."""
+"""Draft of a search file, and its rendering as commented YAML. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MODEL_FIELDS = tuple(f.name for f in fields(ModelShape))
 
 @dataclass(frozen=True)
 class Draft:
-    """A search file's content before it is text. `baseline` is empty when the layout run today is not known."""
+    """Content of a search file. `baseline` is empty if the present layout is unknown."""
 
     title: str
     name: str
@@ -32,23 +32,23 @@ class Draft:
 
 
 def search_name(path: Path) -> str:
-    """The file's name as a search's name."""
+    """Name of a search, derived from the file's name."""
     name = re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-")
     return name[:41].strip("-") or "search"
 
 
 def draft_title(path: Path, source: str) -> str:
-    """The title of a draft from this file."""
-    return f"Made by `parlay init --from {path.name}`, which reads like {source}."
+    """Title of a draft made from this file."""
+    return f"Made by `parlay init --from {path.name}`, which looks like {source}."
 
 
 def printable_notes(notes: Iterable[str]) -> tuple[str, ...]:
-    """Notes that may hold words of the file."""
+    """Notes without unprintable characters, which may come from the file."""
     return tuple("".join(c if is_printable(c) else " " for c in note) for note in notes)
 
 
 def cluster_section(accelerator: str, gpus: int | None, nodes: int | None, notes: list[str]) -> dict[str, Any]:
-    """The cluster, what is not known of its size to be filled in, and said so."""
+    """Cluster section; an unknown size is left to fill in, with a note."""
     for name, value in (("gpus_per_node", gpus), ("num_nodes", nodes)):
         if value is None:
             notes.append(f"cluster.{name} is not in the file: fill it in.")
@@ -56,28 +56,28 @@ def cluster_section(accelerator: str, gpus: int | None, nodes: int | None, notes
 
 
 def size_of(cluster: Mapping[str, Any]) -> tuple[int, int]:
-    """GPUs of a node, and nodes; 8 of what is to be filled in."""
+    """GPUs per node and number of nodes; 8 for a value still to fill in."""
     gpus, nodes = (v if isinstance(v, int) else 8 for v in (cluster["gpus_per_node"], cluster["num_nodes"]))
     return gpus, nodes
 
 
 def powers_of_two(most: int) -> list[int]:
-    """From 1 on, up to `most`."""
+    """Powers of two from 1 up to `most`."""
     return [2**n for n in range(most.bit_length()) if 2**n <= most]
 
 
 def render(draft: Draft) -> str:
-    """The search file, each section with a comment that says what it is."""
+    """Render the search file, each section with a comment."""
     sections = [
         "\n".join(_comment(draft.title) + [line for note in draft.notes for line in _comment(note, "- ")]),
         "schema: parlay.search/1",
-        _section("Begins the search's id.", {"name": draft.name}),
+        _section("Beginning of the search's id.", {"name": draft.name}),
         _section(
-            "What is trained. The vocabulary is the padded one: every tensor_parallel tried divides it. The name of a"
-            " ready-made model may stand here instead, for example `model: gpt2-124m`.",
+            "The model to train. vocab_size is the padded one: every tensor_parallel tried divides it. The name of a"
+            " ready-made model works as well, for example `model: gpt2-124m`.",
             {"model": draft.model},
         ),
-        _section("What it is trained on: equal nodes. On a CPU, a GPU is a process.", {"cluster": draft.cluster}),
+        _section("The cluster: equal nodes. On a CPU, a GPU is a process.", {"cluster": draft.cluster}),
         _section(
             "Sequences per optimizer step, the same in every layout: micro_batch_size x grad_accum_steps x"
             " data_parallel. grad_accum_steps follows from it, data_parallel from the ranks.",
@@ -85,8 +85,8 @@ def render(draft: Draft) -> str:
         ),
         *([_section(_BASELINE, {"baseline": draft.baseline})] if draft.baseline else []),
         _section(
-            "What may be tried: a value, a list, or {min, max, step}. Combinations that cannot work are left out;"
-            " `parlay plan` says which and why.",
+            "The layouts to try: a value, a list, or {min, max, step}. Combinations that cannot work are rejected;"
+            " `parlay plan` lists them with the reason.",
             {"space": draft.space},
         ),
         _REST + (_HERE if draft.site is None else _AT_A_SITE.format(site=scalar(draft.site))),
@@ -94,17 +94,17 @@ def render(draft: Draft) -> str:
     return "\n\n".join(sections)
 
 
-_BASELINE = "The layout run today. It is measured first, so that the answer can say how much faster the best one is."
+_BASELINE = "The present layout. It is measured first; speedups are relative to it."
 _REST = """\
 # tokens_per_sec, tokens_per_sec_per_gpu or node_hours_per_billion_tokens.
 objective: tokens_per_sec
 
 search:
-  sampler: guided # models say where to look, each trial corrects them; it may end before max_trials
-  max_trials: 12 # layouts that are tried at most
-  parallel_trials: 1 # trials at the same time, each on its own nodes
+  sampler: guided # a cost model proposes, each trial corrects it; it may end before max_trials
+  max_trials: 12 # upper limit of layouts tried
+  parallel_trials: 1 # concurrent trials, each on its own nodes
 
-# A trial trains until its speed is steady, and then until it is known well enough.
+# A trial trains until its step time is steady, and then until it is known precisely enough.
 measure:
   min_steps: 8
   max_steps: 30
@@ -118,12 +118,12 @@ launcher:
   kind: ray
 """
 _AT_A_SITE = """\
-# slurm: a job for each trial. The profile of the site (docs/sites.md) fills in what does not stand here.
+# slurm: a job for each trial. The site's profile (docs/sites.md) supplies the rest.
 launcher:
   kind: slurm
   slurm:
     site: {site}
-    # account: who pays
+    # account: the project to charge
 """
 
 
@@ -154,5 +154,5 @@ def _lines(content: Mapping[str, Any], indent: str) -> Iterator[str]:
 
 
 def scalar(value: Any) -> str:
-    """A value as YAML has it."""
+    """The value in YAML."""
     return str(value).lower() if isinstance(value, bool) else str(value)

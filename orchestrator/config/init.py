@@ -1,7 +1,7 @@
-"""`parlay init`: a first search file, as an example or around what the user trains with today. Pure but for one read.
+"""`parlay init`: a first search file, as an example or derived from an existing configuration.
 
-A Megatron launch script, a DeepSpeed config and a Hugging Face config.json are understood here, other programs' grids
-in init_grids.py. Nothing in them is executed.
+Reads Megatron launch scripts, DeepSpeed configs and Hugging Face config.json; grids of other programs are in
+init_grids.py. Nothing in them is executed. Pure, except for reading the file.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _ANY_GPT = ModelShape(1024, 64, 1, 1, 64, False, 128, 128, True, "learned", "lay
 
 
 def render_example(site: str | None = None) -> str:
-    """A commented search.yaml that runs as it is: a very small GPT on four CPU ranks, here or as jobs of a site."""
+    """A commented search.yaml that runs as it is: a very small GPT on four CPU ranks, on this machine or at a site."""
     return render(
         Draft(
-            title="A search for the fastest layout of a very small GPT on four CPU ranks. Put your own model in.",
+            title="A search for the fastest layout of a very small GPT on four CPU ranks. Insert your own model.",
             name="example",
             model=_TINY_MODEL,
             cluster=_FOUR_RANKS,
@@ -76,9 +76,9 @@ _FOUR_RANKS = {"accelerator": "cpu", "gpus_per_node": 4, "num_nodes": 1}
 
 
 def render_from(path: Path, site: str | None = None) -> tuple[str, list[str]]:
-    """(a search file around what `path` says, for this site, what the user should know about it).
+    """Render a search file derived from `path`, for this site. Returns the text and the notes for the user.
 
-    InputError when the file cannot be read or is of no kind that is known.
+    InputError if the file cannot be read or is of an unknown kind.
     """
     try:
         is_grid = path.suffix in SUFFIXES
@@ -100,8 +100,8 @@ def _read(text: str, is_json: bool) -> ImportedConfig:
         return read_ds_config(text)
     raise InputError.of(
         "file",
-        "neither a DeepSpeed config nor a Hugging Face config.json",
-        rule=f"the first has one of {', '.join(_DEEPSPEED_KEYS)}, the second has model_type",
+        "is neither a DeepSpeed config nor a Hugging Face config.json",
+        rule=f"a DeepSpeed config has one of {', '.join(_DEEPSPEED_KEYS)}, a Hugging Face config has model_type",
     )
 
 
@@ -109,17 +109,17 @@ def _draft(imported: ImportedConfig, path: Path) -> Draft:
     notes = [*imported.notes]
     model = {name: imported.model.get(name, FILL_IN) for name in MODEL_FIELDS}
     if not imported.model:
-        notes.append("The file says nothing about the model: fill the model section in.")
+        notes.append("The file does not describe the model: fill in the model section.")
     elif FILL_IN in model.values():
         missing = ", ".join(name for name, value in model.items() if value == FILL_IN)
-        notes.append(f"Fill in what the file does not say about the model: {missing}.")
+        notes.append(f"Fill in what the file lacks about the model: {missing}.")
     cluster = _cluster(imported, notes)
     layout = _runnable(imported, notes)
     notes += _unsupported_model_notes(model, str(layout.get("engine", "torch")))
     batch = imported.global_batch_size
     if batch is None:
         batch = None if imported.has_layout else 32
-        notes.append(f"The global batch is not in the file: {'32 was taken' if batch else 'fill it in'}.")
+        notes.append(f"The global batch is not in the file: {'32 is assumed' if batch else 'fill it in'}.")
     return Draft(
         title=draft_title(path, imported.source),
         name=search_name(path),
@@ -134,19 +134,21 @@ def _draft(imported: ImportedConfig, path: Path) -> Draft:
 
 def _cluster(imported: ImportedConfig, notes: list[str]) -> dict[str, Any]:
     if not imported.has_layout:
-        notes.append("The file says nothing about the machine: four CPU ranks were taken; put your cluster in.")
+        notes.append(
+            "The file does not describe the machine: four CPU ranks are assumed; replace them by your cluster."
+        )
         return dict(_FOUR_RANKS)
     notes.append("cluster.accelerator is not in the file: fill it in.")
     gpus, nodes = imported.gpus_per_node, imported.num_nodes
     if imported.source == "deepspeed":
         # Such a config knows data ranks only.
         gpus, nodes = imported.layout.get("data_parallel"), 1
-        notes.append("A DeepSpeed config does not say where it runs: one node with its data ranks was taken.")
+        notes.append("A DeepSpeed config does not describe the machine: one node with its data ranks is assumed.")
     return cluster_section(FILL_IN, gpus, nodes, notes)
 
 
 def _runnable(imported: ImportedConfig, notes: list[str]) -> dict[str, Any]:
-    """The layout run today, with what Parlay's own trainer cannot do replaced by what it can; each is noted."""
+    """The present layout, with settings that Parlay's own trainer lacks replaced, each with a note."""
     if not imported.has_layout:
         return dict(imported.layout)
     engine = "torch" if imported.source == "megatron-lm" else "deepspeed"
@@ -158,19 +160,19 @@ def _runnable(imported: ImportedConfig, notes: list[str]) -> dict[str, Any]:
             if name in runnable:
                 today, runnable[name] = runnable[name], _NEAREST.get(name, getattr(Layout(), name))
                 nearest = scalar(runnable[name])
-                notes.append(f"{name} {scalar(today)} cannot be measured by {engine}; baseline has {nearest}.")
-    notes.append(f"Trials run Parlay's own trainer with engine {engine}, not the trainer this file is for.")
+                notes.append(f"{name} {scalar(today)} is not supported by {engine}; the baseline has {nearest}.")
+    notes.append(f"Trials run Parlay's own trainer with engine {engine}, not the trainer of this file.")
     if imported.source.startswith("megatron"):
         notes.append(
-            f"To measure with that one, write trainer: {{kind: {imported.source}, script: ...}}; docs/trainers.md."
+            f"To measure with that trainer, set trainer: {{kind: {imported.source}, script: ...}}; docs/trainers.md."
         )
     return {name: value for name, value in runnable.items() if value != _DEFAULTS.get(name)} | {"engine": engine}
 
 
 _NEAREST = {"zero_stage": 1}
-"""What comes closest to a value that cannot be run; for the other fields it is the default."""
+"""Closest replacements of values that cannot run; other fields fall back to their default."""
 _FIELDS_OF_RULES = {"pipeline_schedule": ("virtual_pipeline_stages",), "fsdp": ("overlap_comm", "bucket_mib")}
-"""What to give up for a rule that is not named after one field."""
+"""Fields to reset for a rule that is not named after its field."""
 _FITTING_SIZES = {"micro_batch_size": 1, "grad_accum_steps": 1024}
 _DEFAULTS = {
     name: value
@@ -187,13 +189,13 @@ def _unsupported_model_notes(model: Mapping[str, Any], engine: str) -> Iterator[
 
 
 def _baseline(layout: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
-    """The fields of the search file's baseline; empty when one that matters is not known."""
+    """The baseline section; empty if a required field is unknown."""
     needed = ("tensor_parallel", "pipeline_parallel", "micro_batch_size")
     defaults = {"tensor_parallel": 1, "pipeline_parallel": 1} if "data_parallel" in layout else {}
     whole = defaults | dict(layout)
     missing = [name for name in needed if name not in whole]
     if missing:
-        notes.append(f"There is no baseline, the layout run today: {', '.join(missing)} is not known.")
+        notes.append(f"There is no baseline (the present layout): {', '.join(missing)} is unknown.")
         return {}
     derived = ("data_parallel", "grad_accum_steps")
     return {name: whole[name] for name in LAYOUT_FIELDS if name in whole and name not in derived}
@@ -202,7 +204,7 @@ def _baseline(layout: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
 def _space(
     layout: Mapping[str, Any], cluster: Mapping[str, Any], model: Mapping[str, Any], batch: int
 ) -> dict[str, Any]:
-    """Axes around the layout: every power of two that may fit, and what is run today."""
+    """Axes around the layout: powers of two that may fit, and the present value."""
     gpus, nodes = size_of(cluster)
     layers = model["num_layers"] if isinstance(model["num_layers"], int) else _MAX_RANKS_LISTED
     engine = layout.get("engine", "torch")

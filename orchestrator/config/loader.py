@@ -1,4 +1,4 @@
-"""search.yaml -> SearchSpec: read, checked and resolved; and what may be tried of it."""
+"""search.yaml -> SearchSpec: read, validated and resolved."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from search_spaces.schema.yaml_document import Document, format_key_path, parse_
 
 
 def load_search_file(path: Path, overrides: Iterable[str] = ()) -> SearchSpec:
-    """The search in this file, with each `key.key=value` of `overrides` on top.
+    """Load the search in this file, with each `key.key=value` of `overrides` applied.
 
-    Where there is no such file, it may be the name of a search that comes with Parlay. InputError carries every problem
-    found, with file, line, key, value, rule and fix.
+    If there is no such file, `path` may be the name of a search that comes with Parlay. InputError carries every
+    problem, with file, line, key, value, rule and fix.
     """
     found = path if os.path.lexists(path) else preset_search_path(str(path)) or path
     document = with_overrides(read_document(found), overrides)
@@ -36,13 +36,13 @@ def load_search_file(path: Path, overrides: Iterable[str] = ()) -> SearchSpec:
 
 
 def load_search_text(text: str, folder: Path, overrides: Iterable[str] = ()) -> SearchSpec:
-    """The search in this text; relative paths in it, and its `work_dir`, start in `folder`. InputError as above."""
+    """Load the search in this text. Its relative paths, `work_dir` included, start in `folder`. InputError as above."""
     document = with_overrides(parse_document(text.encode("utf-8", "surrogatepass"), "search.yaml", folder), overrides)
     return _resolved(validate(SearchFile, document), document, folder)
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON schema of search.yaml (draft 2020-12), for editors."""
+    """JSON schema of search.yaml (draft 2020-12), for editors."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | SearchFile.model_json_schema()
 
 
@@ -89,7 +89,7 @@ def _resolved(file: SearchFile, document: Document, here: Path) -> SearchSpec:
 
 
 def _complete_space(file: SearchFile) -> SpaceSection:
-    """Every axis with its values, those that the file leaves out included; a table's layouts need none."""
+    """The space with every axis, defaults included. The layouts of a table need no axes."""
     if file.space.candidates is not None:
         return file.space
     given = {"engine": (engines_of(file.trainer.kind)[-1],)} | file.space.given_axes()
@@ -112,7 +112,7 @@ def _candidates_in(file: SearchFile, document: Document, problems: list[Problem]
 
 
 def _check_tables(file: SearchFile, document: Document, cluster: Cluster, problems: list[Problem]) -> None:
-    """What is wrong with the tables that the launcher plays from and that the models learn from."""
+    """Collect the problems of the tables that the launcher simulates and that the models learn from."""
     if file.launcher.table is not None and not _is_candidates(Path(file.launcher.table), document, file.space):
         with _collect_problems(problems, document, "launcher", "table"):
             _layouts_in(Path(file.launcher.table), file)
@@ -122,13 +122,13 @@ def _check_tables(file: SearchFile, document: Document, cluster: Cluster, proble
 
 
 def _is_candidates(table: Path, document: Document, space: SpaceSection) -> bool:
-    """Whether this table is the one of `space.candidates`, which is checked anyhow."""
+    """True if this table is that of `space.candidates`, which is checked anyway."""
     return space.candidates is not None and table == resolved_path(document.folder, space.candidates)
 
 
 @contextmanager
 def _collect_problems(problems: list[Problem], document: Document, *path: str) -> Iterator[None]:
-    """Adds what goes wrong inside to `problems`, at this key of the file, instead of raising it."""
+    """Add InputErrors raised inside to `problems`, at this key of the file."""
     try:
         yield
     except InputError as error:
@@ -136,7 +136,7 @@ def _collect_problems(problems: list[Problem], document: Document, *path: str) -
 
 
 def _layouts_in(table: Path, file: SearchFile) -> tuple[Layout, ...]:
-    """The layouts a measured table has for this search; InputError where it has none."""
+    """Layouts of a measured table for this search; InputError without any."""
     from search_spaces.tables.benchmark_problem import problem_for
     from search_spaces.tables.measured_table import read_table
 
@@ -145,7 +145,7 @@ def _layouts_in(table: Path, file: SearchFile) -> tuple[Layout, ...]:
 
 
 def _require_rows_of(table: Path, cluster: Cluster) -> None:
-    """InputError for a table that cannot be read whole, or that was measured on other machines."""
+    """Raise InputError for a table that is damaged, or that was measured on other machines."""
     from search_spaces.tables.benchmark_problem import measured_on
     from search_spaces.tables.measured_table import read_table
 

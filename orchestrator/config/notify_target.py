@@ -1,4 +1,4 @@
-"""What `notify` of a search file names: a program to start, and a file with an address that may hold a token."""
+"""Checks of `notify`: the program to start, and the file with an address that may contain a token."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from trials.files.path_owners import uid_as_seen_by
 
 _MAX_BYTES = 4096
 _ADDRESS = re.compile(r"https?://[!-~]+")
-_RULE = "an address may hold a token, so it stands in a file that only its owner can read"
+_RULE = "an address may contain a token, so it is kept in a file that only its owner can read"
 
 
 def notify_problems(section: NotifySection) -> Iterator[Problem]:
-    """What would keep the end of a search from being told."""
+    """Problems that would prevent the notification."""
     if section.command and shutil.which(section.command[0]) is None:
         yield Problem(
             "program",
-            f"{section.command[0]} is no program that can be started here",
-            rule="the first word is a program on PATH, or the path of one",
+            f"{section.command[0]} is not an executable program",
+            rule="the first word is a program on PATH or the path of one",
             fix="correct it, or make it executable: chmod u+x",
             key="notify.command",
             value=section.command[0],
@@ -39,7 +39,7 @@ def notify_problems(section: NotifySection) -> Iterator[Problem]:
 
 
 def webhook_address(path: Path) -> str:
-    """The address in this file. InputError, which never repeats it, where it is not there or others may read it."""
+    """Read the address in this file. InputError, without the address, if it is missing or readable by others."""
     try:
         with open_named(path) as stream:
             _require_private(path, os.fstat(stream.fileno()))
@@ -48,20 +48,20 @@ def webhook_address(path: Path) -> str:
         raise _bad(path, f"cannot be read: {error.strerror}", "write the address into it, and chmod 600") from None
     address = b" ".join(words).decode("ascii", errors="replace")
     if len(address) > _MAX_BYTES or _ADDRESS.fullmatch(address) is None or not _has_host(address):
-        raise _bad(path, "holds no http or https address", "one line, for example https://example.org/hook")
+        raise _bad(path, "has no http or https address", "write one line, for example https://example.org/hook")
     return address
 
 
 def _require_private(path: Path, found: os.stat_result) -> None:
     mode = stat.S_IMODE(found.st_mode)
     if found.st_uid != _own_uid(path.parent):
-        raise _bad(path, "is not a regular file of your own", "a file of one line, the address")
+        raise _bad(path, "is not a regular file that you own", "use a file with one line, the address")
     if mode & 0o077:
-        raise _bad(path, f"has mode {mode:04o}, others may get at it", "chmod 600")
+        raise _bad(path, f"has mode {mode:04o}: others can read or write it", "chmod 600")
 
 
 def _own_uid(folder: Path) -> int:
-    """Who we are there; where we may not write, its file system is taken at the kernel's word."""
+    """Our uid on this file system; the kernel's if the folder is not writable."""
     try:
         return uid_as_seen_by(folder)
     except OSError:

@@ -1,4 +1,4 @@
-"""A search as a program gives it: a file, its text or a mapping, with changes."""
+"""Searches given by a program: a file, text or a mapping, with changes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from search_spaces.errors import InputError
 from search_spaces.schema.validation import sections_of
 
 SearchFile = Path | str | Mapping[str, Any]
-"""A search file's path, its YAML as text of several lines, or what it holds as a mapping."""
+"""A search file's path, its YAML text (more than one line), or its content as a mapping."""
 
 
 def load_search(given: SearchFile, changes: Mapping[str, Any]) -> SearchSpec:
-    """The search with these changes on top; relative paths of text and mappings start in the working directory.
+    """Load a search with these changes. Relative paths in text and mappings start in the working directory.
 
-    InputError carries every problem found, with key, value, rule and fix, and of a file with its line.
+    InputError carries every problem, with key, value, rule and fix, and the line in a file.
     """
     overrides = [*to_overrides(changes)]
     if isinstance(given, Mapping):
@@ -34,10 +34,9 @@ def load_search(given: SearchFile, changes: Mapping[str, Any]) -> SearchSpec:
 
 
 def to_overrides(changes: Mapping[str, Any]) -> Iterator[str]:
-    """As `--set` says them: of a section's mapping each key by itself, any other value as it is.
+    """Changes as `--set` overrides: each key of a section's mapping separately, other values as they are.
 
-    A mapping without keys changes nothing in a section; elsewhere it is a value like any other, for the file's rules to
-    judge.
+    A mapping without keys changes nothing in a section; elsewhere it is a value to validate.
     """
     known = {name for name, _ in sections_of(SearchSchema)}
     for section, value in changes.items():
@@ -49,7 +48,7 @@ def to_overrides(changes: Mapping[str, Any]) -> Iterator[str]:
 
 @contextmanager
 def without_set_location() -> Iterator[None]:
-    """Within this block an error about what a call changed says so, and not what the command line would."""
+    """Context in which errors about a change do not mention `--set`, which a caller of the API did not use."""
     try:
         yield
     except InputError as error:
@@ -57,16 +56,16 @@ def without_set_location() -> Iterator[None]:
 
 
 def _json(value: Any, key: str | None) -> str:
-    """A value as text that YAML reads."""
+    """The value as text that YAML reads."""
     try:
         return json.dumps(value, default=_path_text, indent=2)
     except (TypeError, ValueError) as error:
-        rule = "a search file holds mappings, lists, text, numbers, true, false and null"
-        raise InputError.of("type", f"cannot be written down: {error}", rule=rule, key=key) from None
+        rule = "a search file has mappings, lists, text, numbers, true, false and null"
+        raise InputError.of("type", f"cannot be written as YAML: {error}", rule=rule, key=key) from None
 
 
 def _path_text(value: Any) -> str:
-    """What JSON has no form for: a path as text; TypeError that names the type of anything else."""
+    """A path as text; TypeError naming any other type."""
     if isinstance(value, os.PathLike):
         return str(os.fspath(value))
     raise TypeError(f"it is of type {type(value).__name__}")

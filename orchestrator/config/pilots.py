@@ -1,4 +1,4 @@
-"""Nodes that pilots of a search hold."""
+"""Size of a search's pilots."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from orchestrator.launchers.slurm_pilot.sizing import pilot_nodes
 
 
 def nodes_per_pilot(spec: SearchSpec) -> int:
-    """The nodes of each pilot, where the launcher has pilots."""
+    """Nodes of each pilot, if the launcher uses pilots."""
     return pilot_nodes(spec.launcher.slurm.pilot_nodes, spec.cluster, spec.search.parallel_trials)

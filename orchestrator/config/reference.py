@@ -1,4 +1,4 @@
-"""docs/search_file.md, written from the schemas' own descriptions: `python -m orchestrator.config.reference > FILE`."""
+"""Generator of docs/search_file.md from the schemas' descriptions: `python -m orchestrator.config.reference > FILE`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _OPENING = """\
 
 One YAML file describes a search. `parlay init` writes a commented example, `parlay plan FILE` lists the layouts it
 allows and says why the others are left out, `parlay run FILE` starts it, and `parlay schema` prints the JSON schema
-for editors. This page is written from the schemas: `python -m orchestrator.config.reference > docs/search_file.md`.
+for editors. This page is generated from the schemas: `python -m orchestrator.config.reference > docs/search_file.md`.
 
-Unknown keys, keys given twice, tags, anchors, tabs and files over 1 MiB are refused, each with its line. Only `true`
-and `false` are switches; `yes`, `08` and `1_000` are text. Any key can be set on the command line as it stands in the
-file: `--set search.max_trials=20`, `--set space.tensor_parallel=[1,2]`. Paths of tables and cluster files start from
-the search file's folder, `work_dir` from where `parlay` is started. Secrets belong into the environment; what looks
-like one is refused.
+Unknown keys, duplicate keys, tags, anchors, tabs and files over 1 MiB are rejected, with their line. Only `true` and
+`false` are booleans; `yes`, `08` and `1_000` are text. Any key can be set on the command line:
+`--set search.max_trials=20`, `--set space.tensor_parallel=[1,2]`. Paths of tables and cluster files are relative to the
+search file's folder, `work_dir` to the working directory. Secrets belong in the environment; anything that looks like
+one is rejected.
 
 The smallest search:
 
@@ -58,12 +58,12 @@ def _contents(sections: list[str]) -> str:
 
 
 def _with_links(text: str) -> str:
-    """The descriptions name pages by their paths, since editors show them, too; on a page they are links."""
+    """Turn paths of pages in descriptions, which editors show as text, into links."""
     return re.sub(r"\bdocs/([a-z_]+\.md)\b(?!`)", r"[\1](\1)", text)
 
 
 def _sections(owner: Mapping[str, Any], definitions: Mapping[str, Any], prefix: str) -> Iterator[str]:
-    """Every section below `owner`, each followed by those inside it; `prefix` is the path that leads to them."""
+    """Sections below `owner`, each followed by its subsections; `prefix` is their path."""
     for key, field in owner["properties"].items():
         section = _section(field, definitions)
         if section is not None:
@@ -78,14 +78,12 @@ def _sections(owner: Mapping[str, Any], definitions: Mapping[str, Any], prefix: 
 
 def _closing() -> list[str]:
     return [
-        "## Words and forms\n",
+        "## Value formats\n",
         f"A duration is {durations.GRAMMAR}; a bare number is minutes.\n",
         "An axis is one value, a list, `{min, max, step}` or `{min, max, factor}`.\n",
-        "Accelerators: "
-        + ", ".join(f"`{name}`" for name in ACCELERATORS)
-        + "; the names of data sheets are understood.\n",
+        "Accelerators: " + ", ".join(f"`{name}`" for name in ACCELERATORS) + "; names from data sheets work as well.\n",
         *(f"Ready-made {kind}: {_presets(kind)}.\n" for kind in _READY_MADE),
-        "A verb takes the name of a ready-made search in place of a file, unless a file is called so: `parlay plan"
+        "A command takes the name of a ready-made search in place of a file, unless such a file exists: `parlay plan"
         " quickstart`, `parlay plan twins/frontier`.\n",
     ]
 
@@ -98,7 +96,7 @@ def _presets(kind: str) -> str:
 
 
 def _section(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The section a key holds, or a list of them; None where it holds plain values."""
+    """Section of a key, or of the items of its list; None for plain values."""
     for form in (field, *field.get("anyOf", []), field.get("items", {})):
         found = definitions.get(form.get("$ref", "").split("/")[-1])
         if found is not None and "enum" not in found:
@@ -107,12 +105,12 @@ def _section(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mappin
 
 
 def _fields_of(section: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The form of a section that has keys; a name may stand for some."""
+    """The variant of a section that has keys; some sections may be given as a name."""
     return next(form for form in (section, *section.get("anyOf", [])) if "properties" in form)
 
 
 def _table(section: Mapping[str, Any], definitions: Mapping[str, Any], prefix: str = "") -> str:
-    lines = ["| key | value | what it is |", "|---|---|---|"]
+    lines = ["| key | value | description |", "|---|---|---|"]
     for key, field in section["properties"].items():
         holds = _section(field, definitions)
         about = field.get("description") or (holds or {})["description"].splitlines()[0]
@@ -135,7 +133,7 @@ def _value(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
 
 
 def _forms(forms: list[Mapping[str, Any]], definitions: Mapping[str, Any]) -> Iterator[str]:
-    """An axis is named as such, and a list of a few; null only says that a key may be left out."""
+    """Forms of a value. An axis is named as such, as is a list of limited length; null only marks an optional key."""
     if any("maxItems" in form for form in forms):
         yield "one or a list of " + _value(forms[0], definitions)
         return

@@ -1,4 +1,4 @@
-"""The search file as a whole: its own keys, the search section, and every room's section put together."""
+"""Schema of the search file: its top-level keys, the search and notify sections, and the other rooms' sections."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from trials.schema.sections import MeasureSection
 from trials.schema.trainer_section import TrainerSection
 
 FROM_LEDGER, FROM_NOTHING = "ledger", "none"
-"""What `search.warm_start` says instead of a table's path."""
+"""Values of `search.warm_start` other than a table's path."""
 _NAME = "^[a-z0-9][a-z0-9-]{0,40}$"
 
 
 def _require_name(name: str) -> str:
-    """InputError for a name that could not begin a search's id, which is a folder's name too."""
+    """Raise InputError for a name that cannot begin a search's id, which is also a folder name."""
     if re.fullmatch(_NAME, name) is None:
         raise InputError.of(
             "pattern",
             f"is {name!r}",
-            rule="1 to 41 of a-z, 0-9 and -, of which the first is no -",
+            rule="1 to 41 characters of a-z, 0-9 and -, not beginning with -",
             fix="for example gpt2-on-8-gpus",
             value=name,
         )
@@ -39,14 +39,14 @@ def _require_name(name: str) -> str:
 
 
 def _objectives(given: Any) -> Any:
-    """One objective, or a list of different ones; each is checked by the field."""
+    """Normalize to a tuple of different objectives; the field validates each."""
     if not isinstance(given, list):
         return (given,)
     if not given or len(set(map(repr, given))) < len(given):
         raise InputError.of(
             "repeat" if given else "missing_key",
-            "names one twice" if given else "is an empty list",
-            rule="one objective, or a list of different ones, of which the first decides",
+            "has a duplicate" if given else "is an empty list",
+            rule="one objective, or a list of different ones; the first decides",
             fix="give each once" if given else f"for example [{', '.join(o.value for o in Objective)}]",
             value=given,
         )
@@ -58,54 +58,55 @@ _ONE_TO_THREE = {"minItems": 1, "maxItems": len(Objective), "uniqueItems": True}
 
 
 class SearchSection(Section):
-    """How long and how widely to search."""
+    """Sampler, limits and repeats of the search."""
 
     sampler: Literal["guided", "deephyper", "deephyper_filtered", "cost_model", "random", "grid"] = Field(
         default="guided",
-        description="Who proposes the next layout: DeepHyper's Bayesian search guided by models of memory and time,"
-        " plain, or behind the memory filter; the models' own order; chance; or one by one. Guided, the search ends"
-        " once no remaining layout is likely to be faster.",
+        description="How the next layout is chosen. guided: Bayesian optimisation with a cost model; the search ends"
+        " once no remaining layout is likely to be faster. deephyper: without a cost model. deephyper_filtered: without"
+        " it, but layouts that are likely to fit first. cost_model: in the order of the uncalibrated cost model. random"
+        " and grid: without a model.",
     )
     sample_space: bool = Field(
-        default=False, description="Allow more than 1000000 combinations, of which 100000 are drawn at random."
+        default=False, description="Allow more than 1000000 combinations; a random sample of 100000 is used."
     )
     max_trials: int = Field(
-        default=30, ge=1, le=1_000_000, description="Layouts to try at most; retries and repeats are not counted."
+        default=30, ge=1, le=1_000_000, description="Upper limit of layouts tried; retries and repeats do not count."
     )
-    parallel_trials: int = Field(default=1, ge=1, le=10_000, description="Trials in flight at the same time.")
+    parallel_trials: int = Field(default=1, ge=1, le=10_000, description="Number of concurrent trials.")
     budget_node_hours: float | None = Field(
         default=None,
         gt=0,
         le=10**9,
-        description="Node-hours all attempts together may use; a driver's own job (--as-job) is not among them."
-        " Default: no limit.",
+        description="Upper limit of node-hours of all attempts, without the driver's own job (--as-job). Default: no"
+        " limit.",
     )
     max_wall_time_s: Duration | None = Field(
         default=None,
         alias="max_wall_time",
-        description="Time after which the search ends; trials that still run then are cancelled. Default: no limit.",
+        description="Time after which the search ends; running trials are cancelled. Default: no limit.",
     )
     finalists: int = Field(
         default=3,
         ge=0,
         le=1000,
-        description="How many of the best layouts are measured again at the end, with the baseline and whatever else"
-        " answers several goals; 0: none.",
+        description="Number of best layouts that are measured again at the end, with the baseline and the Pareto set of"
+        " several objectives or node counts; 0: none.",
     )
-    finalist_repeats: int = Field(default=2, ge=1, le=100, description="How often each of them is measured again.")
+    finalist_repeats: int = Field(default=2, ge=1, le=100, description="Repeats of each finalist.")
     idle_limit_s: Duration | None = Field(
         default=None,
         alias="idle_limit",
-        description="Time without any trial starting, running or ending, as in a full queue, after which the search"
-        " ends. Default: no limit.",
+        description="Time without a trial starting, running or ending, as in a full queue, after which the search ends."
+        " Default: no limit.",
     )
-    seed: int = Field(default=1234, ge=0, le=2**32 - 1, description="Where all chance of the search comes from.")
+    seed: int = Field(default=1234, ge=0, le=2**32 - 1, description="Seed of all random choices of the search.")
     warm_start: str = Field(
         default=FROM_LEDGER,
         min_length=1,
         max_length=4096,
-        description="What else the models of memory and time learn from. ledger: trials of earlier searches on such a"
-        " machine, as they are when the search is made. none: nothing. Else a measured table (CSV).",
+        description="Trials that the cost model learns from before the search. ledger: those of earlier searches on the"
+        " same kind of machine, read when the search is created. none: no trials. Otherwise a measured table (CSV).",
     )
 
     @field_validator("warm_start")
@@ -115,31 +116,31 @@ class SearchSection(Section):
 
     @property
     def earlier_table(self) -> Path | None:
-        """The measured table of earlier trials, where the file names one."""
+        """The measured table named by `warm_start`, None without one."""
         return None if self.warm_start in (FROM_LEDGER, FROM_NOTHING) else Path(self.warm_start)
 
 
 class NotifySection(Section):
-    """Who is told when the search has ended, once. Both get what `parlay status --json` prints."""
+    """Notifications, sent once when the search has ended. Both get the JSON of `parlay status --json`."""
 
     command: list[Annotated[str, Field(min_length=1, max_length=4096)]] = Field(
         default=[],
         max_length=100,
-        description="Program and arguments, started without a shell; the search as JSON is its standard input. It may"
-        " take 30 s.",
+        description="Program and arguments, started without a shell; its standard input is the search as JSON. Time"
+        " limit: 30 s.",
     )
     webhook: str | None = Field(
         default=None,
         min_length=1,
         max_length=4096,
-        description="A file that only you can read (mode 0600) with the http or https address that gets the search as"
-        " JSON by POST: an address may hold a token, so it stands in no search file.",
+        description="File that only you can read (mode 0600) with the http or https address to which the search is"
+        " POSTed as JSON. It is a file because an address may contain a token.",
     )
 
     @field_validator("command")
     @classmethod
     def _resolve_program(cls, given: list[str], info: ValidationInfo) -> list[str]:
-        """A program that is named by its path is looked for from the search file's folder."""
+        """Resolve a program given by path relative to the search file's folder."""
         if not given or not ("/" in given[0] or given[0].startswith("~")):
             return given
         return [str(resolved_path(folder_from_context(info), given[0])), *given[1:]]
@@ -152,32 +153,32 @@ class NotifySection(Section):
         if "://" in given:
             raise InputError.of(
                 "secret",
-                "is an address, and an address may hold a token",
+                "is an address, which may contain a token",
                 rule="secrets do not belong in a configuration file or on a command line",
-                fix="write the address into a file that only you can read (mode 0600), and name that file here",
+                fix="write the address into a file that only you can read (mode 0600), and give that file here",
             )
         return str(resolved_path(folder_from_context(info), given))
 
 
 class SearchFile(Section):
-    """A search for the fastest layout: what is trained, on what, and what may be tried.
+    """A search for the fastest layout: the model, the cluster, and the layouts to try.
 
     Sections are described by their own docstrings.
     """
 
     schema_version: Literal["parlay.search/1"] = Field(
-        default="parlay.search/1", alias="schema", description="Which version of this format the file is written in."
+        default="parlay.search/1", alias="schema", description="Version of the file's format."
     )
     name: Annotated[str, AfterValidator(_require_name)] = Field(
         json_schema_extra={"pattern": _NAME},
-        description="Begins the search's id: a-z, 0-9 and -, at most 41 characters.",
+        description="Beginning of the search's id: a-z, 0-9 and -, at most 41 characters.",
     )
     model: ModelSection
     cluster: ClusterSection
     global_batch_size: int = Field(
         ge=1,
         le=10**9,
-        description="Sequences per optimizer step. Fixed: accumulation follows from it and from the layout.",
+        description="Sequences per optimizer step. Fixed: accumulation follows from it and the layout.",
     )
     baseline: BaselineSection | None = None
     space: SpaceSection
@@ -187,9 +188,9 @@ class SearchFile(Section):
         WithJsonSchema({"anyOf": [_OBJECTIVE, {"type": "array", "items": _OBJECTIVE, **_ONE_TO_THREE}]}),
     ] = Field(
         default=(Objective.TOKENS_PER_SEC,),
-        description="What is optimised; node_hours_per_billion_tokens is minimised, the others are maximised. Of"
-        " several the first decides which layout is the best, and the answer has every layout that no other one beats"
-        " in all of them; so it has with one, where layouts on several numbers of nodes were measured.",
+        description="Objective, or a list of them; node_hours_per_billion_tokens is minimised, the others are"
+        " maximised. The first one decides the best layout. With several objectives, or layouts on several numbers of"
+        " nodes, the result also has the Pareto set.",
         json_schema_extra={"default": Objective.TOKENS_PER_SEC.value},
     )
     constraints: ConstraintsSection = ConstraintsSection()
@@ -204,5 +205,5 @@ class SearchFile(Section):
         default="runs",
         min_length=1,
         max_length=4096,
-        description="Folder in which each search gets its own; relative to where parlay is started.",
+        description="Folder in which each search gets its own folder; relative to the working directory.",
     )

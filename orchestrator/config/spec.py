@@ -1,4 +1,4 @@
-"""SearchSpec: everything a search is, resolved and frozen; written down as search.json, and read back."""
+"""SearchSpec: a search with everything resolved, immutable; saved as search.json and loaded from it."""
 
 from __future__ import annotations
 
@@ -28,13 +28,12 @@ SEARCH_SCHEMA = "parlay.search/1"
 
 @dataclass(frozen=True)
 class SearchSpec:
-    """A search with everything resolved: presets, tables and defaults that change later do not change it.
+    """A search with everything resolved: later changes of presets, tables and defaults do not affect it.
 
-    `global_batch_size` counts sequences; only layouts of this global batch compete to be the best, by the first of
-    the `objectives`. `space` holds every axis, defaults included; `candidates` the layouts of `space.candidates`,
-    None where the axes say what may be tried. `baseline` is canonical. `work_dir` is absolute. `yaml_text` is the
-    file as it was read, and `locations` says where each of its keys was given, for errors found later; a spec that was
-    read back has neither.
+    `global_batch_size` counts sequences; only layouts of this global batch compete, by the first of the `objectives`.
+    `space` has every axis, defaults included; `candidates` are the layouts of `space.candidates`, None where the axes
+    define the space. `baseline` is canonical, `work_dir` absolute. `yaml_text` is the file as read, and `places` the
+    position of each key in it, for later errors; a spec loaded from JSON has neither.
     """
 
     name: str
@@ -59,29 +58,29 @@ class SearchSpec:
 
     @property
     def objective(self) -> Objective:
-        """By which the best is decided, and what samplers look for."""
+        """The objective that decides the best layout and that samplers maximize."""
         return self.objectives[0]
 
     @property
     def baseline_key(self) -> str | None:
-        """The layout key of what runs today, where the file says so."""
+        """Layout key of the baseline, None without one."""
         return None if self.baseline is None else self.baseline.key
 
     @property
     def num_node_counts(self) -> int:
-        """How many different numbers of nodes the layouts of the space may have, at most."""
+        """Upper limit of the different node counts in the space."""
         if self.candidates is not None:
             return len({layout.num_nodes for layout in self.candidates})
         return len(self.space.given_axes()["num_nodes"])
 
     @property
     def memory_headroom(self) -> MemoryHeadroom | None:
-        """The memory that the best layout leaves free, where some has to stay so."""
+        """Memory that the best layout has to leave free; None without such a constraint."""
         floor_gib = self.constraints.min_free_memory_gib
         return MemoryHeadroom.of(self.cluster.accelerator, self.measure.memory_limit_gib, floor_gib)
 
     def ranking_of(self, trials: Sequence[Trial]) -> Ranking:
-        """The measured layouts of these trials by the search's own objective, batch and constraints."""
+        """Rank the measured layouts of these trials by the search's objective, batch and constraints."""
         return rank(trials, self.objective, self.global_batch_size, self.memory_headroom, self.objectives[1:])
 
     def to_json(self) -> dict[str, Any]:
@@ -103,16 +102,16 @@ class SearchSpec:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SearchSpec:
-        """The inverse of `to_json`; InputError for another schema, a wrong value or a missing one.
+        """Inverse of `to_json`; InputError for another schema, or for a wrong or missing value.
 
-        The search's record holds the same, and its folder.
+        The search's record holds the same data and, in addition, its folder.
         """
         if not isinstance(data, Mapping):
-            raise _damaged("it is no JSON object")
+            raise _damaged("it is not a JSON object")
         try:
             require_schema(data, SEARCH_SCHEMA)
         except ValueError as error:
-            fix = "a search goes on with the Parlay that began it"
+            fix = "continue a search with the version of Parlay that started it"
             raise InputError.of("schema", str(error), key="schema", value=data.get("schema"), fix=fix) from None
         try:
             return cls(**_restored_fields(data))
@@ -125,12 +124,12 @@ class SearchSpec:
 
 
 def with_locations(error: InputError, spec: SearchSpec) -> InputError:
-    """The error with file and line of every key of its problems that the search file has."""
+    """The error with file and line of every key that the search file has."""
     return InputError(*(with_location(problem, spec.locations) for problem in error.problems))
 
 
 def with_location(problem: Problem, locations: Mapping[str, SourceLocation]) -> Problem:
-    """The problem with file and line of its key, or of the nearest one around it; as it is where it has a file."""
+    """The problem with file and line of its key, or of the nearest enclosing one; unchanged if it has a file."""
     key = problem.key or ""
     while key and key not in locations:
         key = key[: max(key.rfind("."), key.rfind("["), 0)]
@@ -149,7 +148,7 @@ _SECTIONS: Mapping[str, type[Section]] = {
     "ledger": LedgerSection,
     "notify": NotifySection,
 }
-"""The sections a SearchSpec keeps as they are; the others are resolved."""
+"""Sections kept as they are; the others are resolved."""
 
 
 def _restored_fields(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -178,8 +177,8 @@ def _typed(data: Mapping[str, Any], key: str, kind: type) -> Any:
 def _damaged(why: str) -> InputError:
     return InputError.of(
         "search_json",
-        f"is no search as Parlay writes it down: {why}",
-        fix="put it back from a copy, or begin a new search with the search.yaml beside it",
+        f"is not a valid search record: {why}",
+        fix="restore it from a backup, or start a new search with the search.yaml next to it",
     )
 
 

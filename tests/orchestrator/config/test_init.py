@@ -74,9 +74,9 @@ def test_a_megatron_lm_script_becomes_a_search_around_the_layout_it_runs(tmp_pat
     space = candidates_of(spec)
     assert spec.baseline in space.feasible
     assert len(space.feasible) > 20
-    assert "To measure with that one, write trainer: {kind: megatron-lm, script: ...}; docs/trainers.md." in notes
-    assert not [note for note in notes if "cannot be measured" in note]
-    assert "# - To measure with that one, write trainer" in text
+    assert "To measure with that trainer, set trainer: {kind: megatron-lm, script: ...}; docs/trainers.md." in notes
+    assert not [note for note in notes if "is not supported by" in note]
+    assert "# - To measure with that trainer, set trainer" in text
 
 
 def test_a_megatron_deepspeed_script_keeps_its_engine_and_zero_stage(tmp_path):
@@ -88,7 +88,7 @@ def test_a_megatron_deepspeed_script_keeps_its_engine_and_zero_stage(tmp_path):
 def test_a_deepspeed_config_alone_asks_for_the_model_and_loads_once_it_is_there(tmp_path):
     (tmp_path / "ds_config.json").write_text(DEEPSPEED)
     text, notes = render_from(tmp_path / "ds_config.json")
-    assert "The file says nothing about the model: fill the model section in." in notes
+    assert "The file does not describe the model: fill in the model section." in notes
     with pytest.raises(InputError, match="num_layers: is 'FILL_IN'"):
         loaded(tmp_path, text)
     head, _, rest = text.partition("model:\n")
@@ -117,7 +117,7 @@ def test_a_hugging_face_gpt2_config_becomes_a_search_without_a_baseline(tmp_path
     assert spec.model.num_layers == 12
     assert spec.baseline is None
     assert candidates_of(spec).feasible
-    assert any("four CPU ranks were taken" in note for note in notes)
+    assert any("four CPU ranks are assumed" in note for note in notes)
 
 
 def test_a_llama_like_model_is_one_that_our_engines_run(tmp_path):
@@ -127,7 +127,7 @@ def test_a_llama_like_model_is_one_that_our_engines_run(tmp_path):
     assert {layout.precision for layout in candidates_of(spec).feasible} == {"bf16"}
     assert "  precision: bf16\n" in text
     assert (spec.baseline, spec.cluster.accelerator.name, spec.global_batch_size) == (None, "cpu", 32)
-    assert any("four CPU ranks were taken" in note for note in notes)
+    assert any("four CPU ranks are assumed" in note for note in notes)
 
 
 def test_a_model_our_engines_cannot_run_is_said_to_be_one(tmp_path):
@@ -139,7 +139,7 @@ def test_a_model_our_engines_cannot_run_is_said_to_be_one(tmp_path):
 def test_what_cannot_be_measured_is_replaced_by_the_nearest_and_noted(tmp_path):
     spec, notes, _ = started_from(tmp_path, "x.sh", MEGATRON_DEEPSPEED.replace("ZERO_STAGE=1", "ZERO_STAGE=0"))
     assert (spec.baseline.zero_stage, spec.baseline.precision) == (0, "fp32")
-    assert "precision fp16 cannot be measured by deepspeed; baseline has fp32." in notes
+    assert "precision fp16 is not supported by deepspeed; the baseline has fp32." in notes
     candidates_of(spec)
 
 
@@ -147,7 +147,7 @@ def test_a_layout_that_is_only_partly_known_is_no_baseline(tmp_path):
     script = MEGATRON_LM.replace("--micro-batch-size 2", "--micro-batch-size $MBS")
     spec, notes, _ = started_from(tmp_path, "x.sh", script)
     assert spec.baseline is None
-    assert "There is no baseline, the layout run today: micro_batch_size is not known." in notes
+    assert "There is no baseline (the present layout): micro_batch_size is unknown." in notes
 
 
 def test_a_value_only_the_user_knows_keeps_the_file_from_loading(tmp_path):

@@ -109,8 +109,8 @@ def test_a_grid_of_nemo_becomes_the_axes_of_a_search(tmp_path):
     assert "a model of 5 billion parameters: num_layers, hidden_size" in told
     assert "fill in the GPU, which has 80 GB" in told
     assert "The global batch is not in the file" in told
-    assert "Of context_parallel_sizes only 1 is tried" in told
-    assert "min_model_parallel_size is left out" in told
+    assert "Only context_parallel_sizes 1 is tried" in told
+    assert "min_model_parallel_size is ignored" in told
     assert "max_model_parallel_size" not in told
 
 
@@ -121,7 +121,7 @@ def test_a_test_of_cloudai_becomes_the_axes_of_a_search(tmp_path):
     assert (axes["tensor_parallel"], axes["pipeline_parallel"]) == ((1, 2), (2,))
     assert (axes["virtual_pipeline_stages"], axes["pipeline_schedule"]) == ((1, 2), ("1f1b", "interleaved_1f1b"))
     assert (spec.global_batch_size, spec.model.num_layers, spec.cluster.num_nodes) == (128, 32, 1)
-    assert "A search has one global batch: of global_batch_size [128, 256] the first was taken." in notes
+    assert "A search has one global batch: the first of global_batch_size [128, 256] is used." in notes
     assert any("the recipe llama3_8b" in note for note in notes)
     assert not any("context" in note for note in notes)
 
@@ -140,33 +140,33 @@ def test_of_megatron_bridge_the_gpu_is_known_and_no_secret_is_copied(tmp_path):
     assert (spec.global_batch_size, spec.space.given_axes()["micro_batch_size"]) == (512, (2,))
     assert "not-to-be-copied" not in text
     told = " ".join(notes)
-    assert "Of ep only 1 is tried: expert parallelism is no axis of a search." in told
-    assert "The precision fp8_cs is none of Parlay's trainer: bf16 was taken." in told
+    assert "Only ep 1 is tried: expert parallelism is not an axis of a search." in told
+    assert "Parlay's trainer does not support precision fp8_cs: bf16 is used." in told
 
 
 def test_eight_bits_are_a_precision_of_the_file_that_parlay_has_not(tmp_path):
     _, notes = started_from(tmp_path, "grid.toml", CLOUDAI + '[cmd_args.trainer.plugins]\nfp8 = "hybrid"\n')
-    assert "The precision fp8 is none of Parlay's trainer: bf16 was taken." in notes
+    assert "Parlay's trainer does not support precision fp8: bf16 is used." in notes
     _, notes = started_from(tmp_path, "plain.toml", CLOUDAI)
-    assert "The grid says nothing of the precision: bf16 was taken." in notes
+    assert "The grid does not set the precision: bf16 is assumed." in notes
 
 
 def test_eight_bits_beside_a_precision_that_parlay_has_are_said_too(tmp_path):
     both = 'compute_dtype = "fp16"\nfp8 = "hybrid"'
     text, notes = started_from(tmp_path, "bridge.toml", BRIDGE.replace('compute_dtype = "fp8_cs"', both))
     assert loaded(tmp_path, text).space.given_axes()["precision"] == ("fp16",)
-    assert "The precision fp8 is none of Parlay's trainer: fp16 was taken." in notes
+    assert "Parlay's trainer does not support precision fp8: fp16 is used." in notes
 
 
 def test_precisions_may_be_a_list_as_any_value_of_the_grid(tmp_path):
     eight = CLOUDAI + '[cmd_args.trainer.plugins]\nfp8 = ["hybrid", "none"]\n'
     assert (
-        "The precision fp8 is none of Parlay's trainer: bf16 was taken." in started_from(tmp_path, "a.toml", eight)[1]
+        "Parlay's trainer does not support precision fp8: bf16 is used." in started_from(tmp_path, "a.toml", eight)[1]
     )
     several = 'compute_dtype = ["bf16", "fp8_mx", "fp16"]'
     text, notes = started_from(tmp_path, "b.toml", BRIDGE.replace('compute_dtype = "fp8_cs"', several))
     assert loaded(tmp_path, text).space.given_axes()["precision"] == ("bf16", "fp16")
-    assert "The precision fp8_mx is none of Parlay's trainer: bf16 and fp16 were taken." in notes
+    assert "Parlay's trainer does not support precision fp8_mx: bf16 and fp16 are used." in notes
 
 
 @pytest.mark.bad_input(12)
@@ -177,12 +177,12 @@ def test_precisions_may_be_a_list_as_any_value_of_the_grid(tmp_path):
         ("a.yaml", NEMO.replace("[1, 2, 4]", "[]"), "tensor_parallel_sizes", "is []"),
         ("a.yaml", NEMO.replace("[1, 2, 4]", "1.5"), "tensor_parallel_sizes", "is 1.5"),
         ("a.yaml", NEMO.replace("num_nodes: 2", "num_nodes: true"), "num_nodes", "is True"),
-        ("a.yaml", "space: {tensor_parallel: [1]}\n", "train_settings", "needs no --from"),
-        ("a.yaml", "train_settings: {num_nodes: 1}\n", None, "says nothing of a layout"),
+        ("a.yaml", "space: {tensor_parallel: [1]}\n", "train_settings", "this is a search file"),
+        ("a.yaml", "train_settings: {num_nodes: 1}\n", None, "does not describe a layout"),
         ("a.yaml", "train_settings: !!python/object/apply:os.system [id]\n", "train_settings", "a.yaml:1"),
         ("a.toml", CLOUDAI.replace("= [1, 2]", "= [0]"), "tensor_model_parallel_size", "is [0]"),
         ("a.toml", CLOUDAI.replace("= 2\n", "= 1e99\n"), "pipeline_model_parallel_size", "is 1e+99"),
-        ("a.toml", 'name = "x"\n[[Tests]]\ntest_name = "y"\n', "cmd_args", "name the file of the test"),
+        ("a.toml", 'name = "x"\n[[Tests]]\ntest_name = "y"\n', "cmd_args", "give the file of the test"),
         ("a.toml", "cmd_args = [[[", None, "not TOML"),
         ("a.toml", "a = " + "[" * 5000, None, "a.toml"),
         ("a.toml", "#" * 2**20 + "\n", None, "give the script, config or grid itself"),

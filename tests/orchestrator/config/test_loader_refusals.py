@@ -166,15 +166,15 @@ def test_more_memory_to_stay_free_than_there_is_is_refused_with_both_numbers(tmp
     asked = "constraints.min_free_memory_gib=8"
     problem = the_problem(tmp_path, MINIMAL, "measure.memory_limit_gib=8", asked)
     assert (problem.key, problem.value) == ("constraints.min_free_memory_gib", 8)
-    assert "a rank's allocations may take 8 GiB" in problem.message
+    assert "a rank can allocate 8 GiB" in problem.message
     assert problem.fix == "less than 8"
     on_a100 = MINIMAL.replace("this-machine", "{accelerator: a100-40gb, gpus_per_node: 4, num_nodes: 1}")
-    assert "may take 37.99 GiB" in the_problem(tmp_path, on_a100, "constraints.min_free_memory_gib=38").message
+    assert "can allocate 37.99 GiB" in the_problem(tmp_path, on_a100, "constraints.min_free_memory_gib=38").message
 
 
 def test_memory_to_stay_free_of_what_nobody_knows_is_refused_with_what_to_set(tmp_path: Path):
     problem = the_problem(tmp_path, MINIMAL, "constraints.min_free_memory_gib=1")
-    assert "nobody knows how much memory a rank on cpu has" in problem.message
+    assert "the memory of a rank on cpu is unknown" in problem.message
     assert problem.fix == "set measure.memory_limit_gib"
     theirs = ("trainer.kind=megatron-lm", "trainer.script=pretrain_gpt.py")
     problem = the_problem(tmp_path, MINIMAL, "constraints.min_free_memory_gib=1", *theirs)
@@ -223,7 +223,7 @@ def test_an_unknown_objective_is_refused_with_the_known_ones(tmp_path: Path):
     ("given", "key", "words"),
     [
         ("[]", "objective", "is an empty list"),
-        ("[tokens_per_sec, tokens_per_sec]", "objective", "names one twice"),
+        ("[tokens_per_sec, tokens_per_sec]", "objective", "has a duplicate"),
         ("[tokens_per_sec, speed]", "objective[1]", "speed"),
         ("{tokens_per_sec: 1}", "objective", ""),
         ("3", "objective", "3"),
@@ -293,7 +293,7 @@ def test_a_search_name_outside_its_pattern_is_refused(tmp_path: Path, name: str)
     text = MINIMAL.replace("name: small", f"name: {json.dumps(name, ensure_ascii=False)}")
     problem = the_problem(tmp_path, text)
     assert (problem.code, problem.rule) in [
-        ("pattern", "1 to 41 of a-z, 0-9 and -, of which the first is no -"),
+        ("pattern", "1 to 41 characters of a-z, 0-9 and -, not beginning with -"),
         ("control_character", "text has only printable characters"),
     ]
 

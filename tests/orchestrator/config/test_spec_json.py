@@ -45,13 +45,13 @@ def test_the_search_record_is_read_like_search_json(tmp_path: Path):
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        ({"model": None}, "is no search"),
+        ({"model": None}, "is not a valid search record"),
         ({"cluster": {"gpus_per_node": 4}}, "accelerator is missing"),
         ({"measure": {"min_step": 3}}, "min_step"),
         ({"search": []}, "keys and values"),
         ({"baseline": {"tensor": 1}}, "unknown layout field 'tensor'"),
         ({"objective": "speed"}, "'speed' is not a valid Objective"),
-        ({"candidates": 3}, "is no search"),
+        ({"candidates": 3}, "is not a valid search record"),
         ({"name": 3}, "name is 3"),
         ({"global_batch_size": "16"}, "global_batch_size is '16'"),
         ({"work_dir": None}, "work_dir is null"),

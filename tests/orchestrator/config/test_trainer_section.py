@@ -222,7 +222,7 @@ def test_an_axis_that_a_command_is_not_told_of_is_refused(folder):
     assert loaded(folder, BASE + COMMAND).trainer.kind == "command"
     [problem] = problems(folder, BASE + COMMAND, "space.zero_stage=[0, 1]")
     assert (problem.key, problem.line) == ("trainer.template", 12)
-    assert "has no {zero_stage}, and space.zero_stage has 2 values" in problem.message
+    assert "has no {zero_stage}, but space.zero_stage has 2 values" in problem.message
     assert loaded(folder, BASE + COMMAND, "space.zero_stage=1").trainer.kind == "command"
 
 

@@ -262,7 +262,7 @@ class TestWebhook:
     )
     def test_what_is_no_web_address_is_refused_and_not_repeated(self, text, tmp_path):
         hook = private(tmp_path / "hook", text + TOKEN)
-        with pytest.raises(InputError, match="holds no http or https address") as refused:
+        with pytest.raises(InputError, match="has no http or https address") as refused:
             webhook_address(hook)
         assert TOKEN not in str(refused.value)
 
@@ -312,7 +312,7 @@ class TestSearchFile:
 
         monkeypatch.setattr("orchestrator.config.notify_target.uid_as_seen_by", uid_as_seen_by)
         monkeypatch.setattr(os, "geteuid", lambda: us)
-        with pytest.raises(InputError, match="not a regular file of your own"):
+        with pytest.raises(InputError, match="not a regular file that you own"):
             webhook_address(hook)
 
     def test_every_place_that_cannot_be_used_is_named(self, tmp_path):
@@ -333,7 +333,7 @@ class TestSearchFile:
         text = TABLE_SEARCH + "notify: {command: [./tell.sh, ./it]}\n"
         path = write_simulated_search(tmp_path, OK, text=text)
         (tmp_path / "tell.sh").write_text("#!/bin/sh\n")
-        with pytest.raises(InputError, match=r"notify\.command: .*/tell\.sh is no program"):
+        with pytest.raises(InputError, match=r"notify\.command: .*/tell\.sh is not an executable program"):
             load_search_file(path)
         (tmp_path / "tell.sh").chmod(0o700)
         spec = load_search_file(path)
