@@ -62,9 +62,9 @@ def test_a_program_that_can_be_started_is_not_refused(desk: Desk, word):
     [
         ("{python} x.py {tensor}", "has the placeholder {tensor}"),
         ("{python} x.py --pp {pipeline_parallel} --mbs {micro_batch_size}", "has no {tensor_parallel}"),
-        ("{python} x.py {", "belongs to no placeholder"),
+        ("{python} x.py {", "outside of a placeholder"),
         ("{python} 'x.py", "cannot be split into words"),
-        ("  ", "has no word"),
+        ("  ", "is empty"),
     ],
 )
 def test_a_template_that_is_none_is_refused(desk: Desk, template, words):

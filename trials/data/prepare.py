@@ -1,4 +1,4 @@
-"""From JSON lines to a token file: the fields of each line joined, and turned into tokens one text after another."""
+"""Conversion of JSON lines to a token file: the fields of each line are joined and tokenized."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _LINE_FIX = "correct the line, or leave such lines out with --skip-bad"
 
 @dataclass(frozen=True)
 class Preparation:
-    """What becomes a token file, and how. `inputs` are paths, or `-` for standard input; `limit` counts texts.
+    """Input and options of a conversion. `inputs` are paths, or `-` for standard input; `limit` counts texts.
 
-    The fields of a line are joined in the order given here, those that are empty left out.
+    The fields of a line are joined in the order given here; empty ones are left out.
     """
 
     inputs: tuple[str, ...]
@@ -55,7 +55,7 @@ class Preparation:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far it is: texts and tokens written, lines left out, and bytes read of all inputs."""
+    """Progress of a conversion: texts and tokens written, lines left out, and bytes read of all inputs."""
 
     num_documents: int = 0
     num_tokens: int = 0
@@ -65,7 +65,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class ProgressListener:
-    """Who is told: of progress every few hundred texts, and of each line that is left out."""
+    """Callbacks for progress every few hundred texts, and for each line that is left out."""
 
     on_progress: Callable[[Progress], None] = lambda progress: None
     on_skipped: Callable[[Problem], None] = lambda problem: None
@@ -74,10 +74,10 @@ class ProgressListener:
 def prepare(
     wanted: Preparation, tokenizer: Tokenizer, out: Path, watcher: ProgressListener = ProgressListener()
 ) -> tuple[TokenHeader, Progress]:
-    """Write the token file `out`, whole or not at all; its header, and what it took.
+    """Write the token file `out`, completely or not at all; returns its header and the final progress.
 
-    InputError for inputs that cannot be read, a line that is bad unless such are skipped, and no text at all.
-    ExternalError where `out` cannot be written to its end.
+    InputError for inputs that cannot be read, a bad line unless such are skipped, and no text at all. ExternalError
+    where `out` cannot be written completely.
     """
     _require_output(wanted, out)
     end = _end_ids(wanted, tokenizer)
@@ -91,8 +91,8 @@ def prepare(
         progress = reader.progress(writer.num_tokens)
         if progress.num_tokens == 0:
             found = f"{progress.num_documents} texts, {progress.num_skipped} lines left out"
-            fix = "name inputs that hold text, or under --fields what their lines have"
-            raise InputError.of("no_text", f"there is no token in what was read: {found}", key="INPUT", fix=fix)
+            fix = "name inputs that hold text, or correct --fields"
+            raise InputError.of("no_text", f"the input has no tokens: {found}", key="INPUT", fix=fix)
         return writer.finish(_made(wanted, tokenizer, progress)), progress
 
 
@@ -134,7 +134,7 @@ class _Reader:
 
 
 def text_of(raw: bytes, fields: tuple[str, ...], separator: str) -> str:
-    """The joined fields of one line of JSON; ValueError says what is wrong with it."""
+    """The joined fields of one line of JSON; ValueError with the fault."""
     if len(raw) > LONGEST_LINE_BYTES:
         raise ValueError(f"the line has more than {LONGEST_LINE_BYTES} bytes")
     if not raw.strip():
@@ -159,17 +159,17 @@ def _json_object(raw: bytes, fields: tuple[str, ...]) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}") from error
     if not isinstance(data, dict):
-        raise ValueError(f"the line is no JSON object but {format_value(data):.40}")
+        raise ValueError(f"the line is not a JSON object but {format_value(data):.40}")
     return data
 
 
 def _each_once(fields: tuple[str, ...], pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """ValueError where one of the fields stands twice: which of its texts is meant, nobody knows."""
+    """ValueError where a field appears twice, which is ambiguous."""
     found = dict(pairs)
     if len(found) < len(pairs):
         counts = Counter(name for name, _ in pairs)
         if twice := [name for name in fields if counts[name] > 1]:
-            raise ValueError(f"the key {twice[0]!r} stands twice")
+            raise ValueError(f"the key {twice[0]!r} appears twice")
     return found
 
 
@@ -177,7 +177,7 @@ def _field(data: dict[str, Any], name: str) -> str:
     if name not in data:
         raise ValueError(f"{name}: missing")
     if not isinstance(data[name], str):
-        raise ValueError(f"{name}: {format_value(data[name]):.40} is no text")
+        raise ValueError(f"{name}: {format_value(data[name]):.40} is not text")
     return data[name]
 
 
@@ -210,7 +210,7 @@ def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 def _require_output(wanted: Preparation, out: Path) -> None:
-    """InputError where a file lies at `out`: nothing is written over, least of all what is read."""
+    """InputError where a file exists at `out`: nothing is overwritten, least of all an input."""
     try:
         is_there = out.exists()
         is_input = is_there and any(out.samefile(name) for name in wanted.inputs if Path(name).exists())
@@ -223,13 +223,13 @@ def _require_output(wanted: Preparation, out: Path) -> None:
 
 
 def _end_ids(wanted: Preparation, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """What follows every text."""
+    """Ids appended to every text."""
     if not wanted.append_eos:
         return ()
     if tokenizer.end_of_text is None:
         raise InputError.of(
             "tokenizer",
-            f"{tokenizer.name} has none of the usual tokens that end a text",
+            f"{tokenizer.name} has no known end-of-text token",
             key="--append-eos",
             fix="name the token with --eos-token",
         )
@@ -237,7 +237,7 @@ def _end_ids(wanted: Preparation, tokenizer: Tokenizer) -> tuple[int, ...]:
 
 
 def _made(wanted: Preparation, tokenizer: Tokenizer, progress: Progress) -> dict[str, Any]:
-    """What the header tells of how the file was made."""
+    """The header's record of how the file was made."""
     return {
         "created_at": utc_text(),
         "tokenizer": tokenizer.name[:100],

@@ -1,7 +1,7 @@
-"""Token files: a page of header that says what is inside, then the tokens, little-endian. Standard library only.
+"""Token files: a header of one page, then the tokens, little-endian. Standard library only.
 
-docs/data.md has the format. A header is small and checks itself, so a search can look at a file of any size before it
-launches anything; the tokens themselves are read where a sample lies.
+docs/data.md has the format. The header is small and has a checksum, so a search can check a file of any size before it
+launches anything; tokens are read only where a sample lies.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from search_spaces.model_shape import ModelShape
 from search_spaces.plain_file import open_named
 
 MAGIC = b"\x89parlay\n"
-"""A byte that no text begins with, and a line end: a file that was transferred as text is not taken for a whole one."""
+"""A byte that no text begins with, and a line end: a file damaged by a transfer as text is detected."""
 VERSION = 1
 HEADER_BYTES = 4096
-"""A page, so that the tokens begin on one."""
+"""One page, so that the tokens are page-aligned."""
 ARRAY_CODES = {2: "H", 4: "I"}
-"""Of Python's arrays of unsigned numbers, by the bytes of a token."""
+"""Type codes of Python's arrays of unsigned numbers, by the bytes of a token."""
 MADE_BYTES = 4000
-"""Room in the header for what tells how the file was made."""
+"""Room in the header for the record of how the file was made."""
 
 # Magic, version, bytes of a token, tokens, vocabulary, SHA-256 of the tokens, length of the JSON that follows.
 _FIXED = struct.Struct("<8sIIQQ32sI")
@@ -47,7 +47,7 @@ _FOREIGN = (
 
 @dataclass(frozen=True)
 class TokenHeader:
-    """What a token file says of itself. `checksum` is that of the tokens; `made` tells from what they were made, how.
+    """Header of a token file. `checksum` is that of the tokens; `made` records how the file was made.
 
     Ids are below `vocab_size`; each takes `token_bytes` (2 or 4).
     """
@@ -63,11 +63,11 @@ class TokenHeader:
         return HEADER_BYTES + self.num_tokens * self.token_bytes
 
     def num_samples(self, seq_length: int) -> int:
-        """How many different sequences there are, each with the token that follows it."""
+        """Number of different sequences, each with the token that follows it."""
         return (self.num_tokens - 1) // seq_length
 
     def to_bytes(self) -> bytes:
-        """The header as it is written; ValueError where `made` is too long for it."""
+        """The header as written; ValueError where `made` is too long."""
         made = json.dumps(self.made, ensure_ascii=False, separators=(",", ":")).encode()
         if len(made) > MADE_BYTES:
             raise ValueError(f"{len(made)} bytes tell how it was made, {MADE_BYTES} are the most")
@@ -78,9 +78,9 @@ class TokenHeader:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> TokenHeader:
-        """The inverse of `to_bytes`; ValueError for anything else, in words that follow `it `."""
+        """The inverse of `to_bytes`; ValueError for anything else, in words that follow the file's name."""
         if not raw.startswith(MAGIC):
-            raise ValueError(f"is no token file{_guess(raw)}")
+            raise ValueError(f"is not a token file{_guess(raw)}")
         if len(raw) < HEADER_BYTES:
             raise ValueError(f"ends within its header, after {len(raw)} of {HEADER_BYTES} bytes")
         _, version, token_bytes, num_tokens, vocab_size, digest, made_bytes = _FIXED.unpack_from(raw)
@@ -95,9 +95,9 @@ class TokenHeader:
 
 
 class TokenFile:
-    """A token file, kept open: only what is asked for is read. To be used by one thread at a time.
+    """An open token file; only the requested parts are read. To be used by one thread at a time.
 
-    It is not mapped: to read from a mapped file what was cut off meanwhile kills the process, without a word.
+    It is not mapped: reading from a mapping whose file was truncated kills the process without a message.
     """
 
     def __init__(self, path: Path):
@@ -134,9 +134,9 @@ class TokenFile:
 
 
 def read_token_header(path: Path) -> TokenHeader:
-    """What the file says of itself, the length of the whole file compared; InputError for any other file.
+    """The header, checked against the length of the whole file; InputError for any other file.
 
-    Of a file of any size one page is read.
+    Only one page is read, whatever the file's size.
     """
     with _opened(path) as stream:
         return _header_of(stream, path)
@@ -145,7 +145,7 @@ def read_token_header(path: Path) -> TokenHeader:
 def require_tokens(data: Mapping[str, Any], model: ModelShape) -> TokenHeader:
     """The header of the file that `trainer.data` of kind tokens names; InputError unless the model can train on it.
 
-    Where `data` has `num_tokens` and `checksum` the file is the one they were taken from.
+    Where `data` has `num_tokens` and `checksum`, the file must match them.
     """
     path = Path(data["path"])
     header = read_token_header(path)
@@ -184,7 +184,7 @@ def _header_of(stream: BinaryIO, path: Path) -> TokenHeader:
         raise _bad(path, f"cannot be read: {error.strerror or error}") from error
     except ValueError as error:
         if path.suffix == ".bin" and path.with_suffix(".idx").exists():
-            raise _bad(path, "is no token file; with an .idx beside it, it seems to be Megatron-LM's") from error
+            raise _bad(path, "is not a token file; with an .idx beside it, it seems to be Megatron-LM's") from error
         raise _bad(path, str(error)) from error
     size = os.fstat(stream.fileno()).st_size
     if size < header.file_bytes:

@@ -1,4 +1,4 @@
-"""From text to tokens: a Hugging Face tokenizer.json, or the bytes of the text themselves."""
+"""Tokenizers: a Hugging Face tokenizer.json, or the bytes of the text."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from search_spaces.errors import InputError
 from search_spaces.plain_file import read_named
 
 BYTES = "bytes"
-"""The name of the tokenizer that needs nothing."""
+"""Name of the tokenizer that needs no file."""
 _MOST_BYTES = 256 * 2**20
 _USUAL_ENDS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "<|eos|>", "[EOS]", "<|end|>")
-"""What ends a text: of GPT-2 and NeoX, of Llama 2, of Llama 3, of Gemma, and of others."""
+"""End-of-text tokens of GPT-2 and NeoX, of Llama 2, of Llama 3, of Gemma, and of others."""
 
 
 class Tokenizer(ABC):
-    """Ids are from 0 up to `vocab_size`. `end_of_text` is the id after a text's end, None where it has none."""
+    """Interface of a tokenizer. Ids are from 0 up to `vocab_size`. `end_of_text` is the id after a text's end, None
+    without one."""
 
     name: str
     checksum: str | None
@@ -28,11 +29,11 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode(self, texts: Sequence[str]) -> list[Sequence[int]]:
-        """The ids of each text; nothing is put before or after it. The texts are valid Unicode."""
+        """The ids of each text, without any added before or after it. The texts are valid Unicode."""
 
 
 class ByteTokenizer(Tokenizer):
-    """A token a byte of UTF-8, and 256 after a text's end."""
+    """One token per byte of UTF-8, and 256 after a text's end."""
 
     name = BYTES
     checksum = None
@@ -60,7 +61,7 @@ class FileTokenizer(Tokenizer):
 
 
 def open_tokenizer(given: str, end_token: str | None = None) -> Tokenizer:
-    """The tokenizer `--tokenizer` names: `bytes`, or a file's path. InputError where it cannot be used."""
+    """The tokenizer that `--tokenizer` names: `bytes`, or a file's path. InputError where it cannot be used."""
     if given != BYTES:
         return FileTokenizer(Path(given), end_token)
     if end_token is not None:

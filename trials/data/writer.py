@@ -1,4 +1,4 @@
-"""Writes token files: beside their place, and put there whole. Standard library only."""
+"""Writer of token files, which appear in their place only when complete. Standard library only."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from trials.files.folders import sync_folder
 
 
 class TokenWriter:
-    """A token file in the making: a context manager that leaves nothing behind unless `finish` was reached.
+    """Writes a token file: a context manager that leaves nothing behind unless `finish` was called.
 
-    Entered, it raises InputError where no file can be made at `path`; ExternalError when it cannot be written to its
-    end.
+    Entering raises InputError where no file can be made at `path`; ExternalError when it cannot be written completely.
     """
 
     _stream: BinaryIO
@@ -46,7 +45,7 @@ class TokenWriter:
         return self
 
     def append(self, ids: Iterable[int]) -> None:
-        """ValueError for ids that are not from 0 up to the vocabulary's size."""
+        """Append ids; ValueError for ids that are not from 0 up to the vocabulary's size."""
         try:
             tokens = array(ARRAY_CODES[self._token_bytes], ids)
         except OverflowError as error:
@@ -62,7 +61,7 @@ class TokenWriter:
             self._stream.write(raw)
 
     def finish(self, made: Mapping[str, Any]) -> TokenHeader:
-        """Put the file in its place; `made` tells how it was made."""
+        """Move the file into place; `made` records how it was made."""
         checksum = f"sha256:{self._digest.hexdigest()}"
         header = TokenHeader(self._token_bytes, self.num_tokens, self._vocab_size, checksum, made)
         with self._refusing():

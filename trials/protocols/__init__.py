@@ -1,1 +1,1 @@
-"""What calibration, selftest and doctor jobs measure and write, shared by the driver and the ranks."""
+"""Protocols of calibration, selftest and doctor jobs: their measurements and files, shared by driver and ranks."""

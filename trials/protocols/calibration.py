@@ -1,7 +1,7 @@
-"""What `parlay calibrate` asks of a cluster's ranks and what they answer (docs/calibrate.md).
+"""Protocol of `parlay calibrate`: the measurements that ranks take, and their results (docs/calibrate.md).
 
-Ranks talk in equal groups, all groups of a kind at the same time, as those of a layout do. Standard library only: the
-compute side reads this.
+Ranks communicate in equal groups, all groups of a kind at the same time, as those of a layout do. Standard library
+only: the compute side reads this.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from trials.trial import LowerStrEnum, require_schema
 MEASUREMENTS_SCHEMA = "parlay.measurements/1"
 
 ROUNDS = 5
-"""Of which the median counts."""
+"""Repetitions of a measurement, of which the median counts."""
 SMALL_BYTES = 16
-"""Of a message that has next to nothing to carry."""
+"""Message size for measuring latency."""
 
 
 @dataclass(frozen=True)
 class BenchmarkBudget:
-    """How large measurements are at most, and how many seconds each may take; a product of more bytes is left out."""
+    """Limits of measurements: sizes, and seconds for each. Products of more bytes are left out."""
 
     squares: tuple[int, ...]
     product_bytes: int
@@ -35,12 +35,12 @@ class BenchmarkBudget:
 
     @property
     def probe_bytes(self) -> int:
-        """Of a first exchange, that tells how long a large one would take."""
+        """Bytes of a first exchange, from which the time of a large one is estimated."""
         return self.exchanged_bytes // 64
 
     def bytes_in_time(self, probe_s: float, num_ranks: int) -> int:
-        """As many as are exchanged in the time that a round of a measurement may take, over a slow network fewer than
-        all; in equal parts for so many ranks. `probe_s` is the time of `probe_bytes`."""
+        """Bytes that can be exchanged in one round's share of the time, fewer on a slow network, in equal parts for
+        `num_ranks` ranks. `probe_s` is the time of `probe_bytes`."""
         share = min(1.0, self.seconds / ROUNDS / probe_s * self.probe_bytes / self.exchanged_bytes)
         part = 4 * num_ranks
         return max(1, int(share * self.exchanged_bytes) // part) * part
@@ -68,22 +68,22 @@ class Product:
 
     @property
     def is_square(self) -> bool:
-        """Whether it is one of `square_products`, not a layer's that happens to be square."""
+        """True for one of `square_products`, not for a layer's that happens to be square."""
         return self.name.startswith(_SQUARE)
 
     @property
     def num_elements(self) -> int:
-        """Of both factors and the product."""
+        """Elements of both factors and the product."""
         return self.rows * self.inner + self.inner * self.columns + self.rows * self.columns
 
 
 def square_products(budget: BenchmarkBudget) -> list[Product]:
-    """Large ones, by which machines are compared; rising."""
+    """Large square products, by which machines are compared; ascending."""
     return [Product(f"{_SQUARE}{size}", size, size, size) for size in budget.squares]
 
 
 def model_products(model: ModelShape) -> list[Product]:
-    """Those of a sequence's forward pass through a layer and the head, on one tensor rank."""
+    """Matrix products of a sequence's forward pass through a layer and the head, on one tensor rank."""
     tokens, hidden, ffn = model.seq_length, model.hidden_size, model.ffn_hidden_size
     keys_and_values = 2 * model.num_key_value_heads * model.head_size
     return [
@@ -96,26 +96,26 @@ def model_products(model: ModelShape) -> list[Product]:
 
 
 def block_sizes(gpus_per_node: int, num_nodes: int) -> list[int]:
-    """Ranks of the groups that are measured, inner ones first: equal parts of a node, a node, 2, 4 ... nodes, all."""
+    """Sizes of the groups that are measured, inner ones first: equal parts of a node, a node, 2, 4 ... nodes, all."""
     inside = [size for size in _doubled_up_to(gpus_per_node) if gpus_per_node % size == 0]
     return inside + [nodes * gpus_per_node for nodes in _doubled_up_to(num_nodes)]
 
 
 def pair_distances(gpus_per_node: int, num_nodes: int) -> list[int]:
-    """How far apart the ranks of the pairs are that are measured: neighbours, and the way out of each block."""
+    """Rank distances of the pairs that are measured: neighbours, and the boundary of each block."""
     blocks = [1, *block_sizes(gpus_per_node, 1)]
     return blocks if num_nodes > 1 else blocks[:-1]
 
 
 def block_of(rank: int, size: int, num_ranks: int) -> range | None:
-    """The group of `size` consecutive ranks that a rank is in; None for the ranks left over."""
+    """The group of `size` consecutive ranks that a rank is in; None for leftover ranks."""
     first = rank - rank % size
     return range(first, first + size) if first + size <= num_ranks else None
 
 
 def pair_of(rank: int, apart: int, gpus_per_node: int, num_ranks: int, alone: bool) -> tuple[int, int] | None:
-    """Sender and receiver of the pair that a rank is in: in the same node, or in neighbouring ones where they are a
-    node apart. `alone`: one pair a node. None for a rank without a pair."""
+    """Sender and receiver of a rank's pair: in the same node, or in neighbouring ones for a distance of at least a
+    node. `alone`: one pair a node. None for a rank without a pair."""
     crosses = apart >= gpus_per_node
     first, end = (
         (0, num_ranks) if crosses else (rank - rank % gpus_per_node, gpus_per_node + rank - rank % gpus_per_node)
@@ -139,7 +139,7 @@ class Collective(LowerStrEnum):
 
 @dataclass(frozen=True)
 class ProductRate:
-    """What each rank reached at a product, all ranks at once."""
+    """Rate of each rank at a product, with all ranks at work."""
 
     product: Product
     precision: str
@@ -148,8 +148,8 @@ class ProductRate:
 
 @dataclass(frozen=True)
 class GroupTime:
-    """Seconds of a collective by all groups of so many ranks at once; `num_bytes` as NCCL's tests count them: what is
-    reduced, or what is there after a gather."""
+    """Seconds of a collective by all groups of `num_ranks` ranks at once. `num_bytes` are counted as in NCCL's tests:
+    the reduced bytes, or the bytes present after a gather."""
 
     kind: Collective
     num_ranks: int
@@ -158,19 +158,20 @@ class GroupTime:
 
     @property
     def bus_gb_per_s(self) -> float:
-        """As NCCL's tests define it, in GB/s (1e9 bytes)."""
+        """Bus bandwidth as NCCL's tests define it, in GB/s (1e9 bytes)."""
         passes = 2 if self.kind is Collective.ALL_REDUCE else 1
         return passes * (self.num_ranks - 1) / self.num_ranks * self.num_bytes / self.seconds / 1e9
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> GroupTime:
-        """Of what `asdict` made of it."""
+        """The inverse of `asdict`."""
         return cls(**{**data, "kind": Collective(data["kind"])})
 
 
 @dataclass(frozen=True)
 class PairTime:
-    """Seconds of a message between ranks so far apart: of one pair `alone` in each node, or of all pairs at once."""
+    """Seconds of a message between ranks `apart` from each other: of one pair in each node (`alone`), or of all pairs
+    at once."""
 
     apart: int
     alone: bool
@@ -184,7 +185,7 @@ class PairTime:
 
 @dataclass(frozen=True)
 class Measurements:
-    """measurements.json. What was not measured is None or missing; `fingerprint` is as in an outcome."""
+    """measurements.json. Values not measured are None or missing; `fingerprint` is as in an outcome."""
 
     products: tuple[ProductRate, ...] = ()
     memory_gb_per_s: float | None = None
@@ -219,11 +220,11 @@ class Measurements:
 
     @classmethod
     def read(cls, folder: Path) -> Measurements | None:
-        """None while there are none."""
+        """The measurements in this folder; None without any yet."""
         data = read_json(folder / "measurements.json")
         return None if data is None else cls.from_json(data)
 
 
 def trainer_of(precisions: Sequence[str]) -> dict[str, Any]:
-    """The spec's `trainer` that asks for products in these precisions."""
+    """The spec's `trainer` section for products in these precisions."""
     return {"kind": "calibrate", "precisions": list(precisions)}

@@ -1,4 +1,4 @@
-"""What `parlay doctor --submit-test` asks of a job's ranks and what they answer (docs/doctor.md).
+"""Protocol of `parlay doctor --submit-test`: each rank's view of its node (docs/doctor.md).
 
 Standard library only: the compute side reads this.
 """
@@ -16,16 +16,16 @@ from trials.trial import require_schema
 
 NODE_PROBE_SCHEMA = "parlay.node_probe/1"
 MARKS_SEEN_WITHIN_S = 90.0
-"""How long a rank looks for what the others wrote: NFS may answer from what it knew of a folder up to a minute ago."""
+"""Seconds for which a rank looks for the others' markers: NFS may cache a folder's listing for up to a minute."""
 
 
 @dataclass(frozen=True)
 class RankProbe:
-    """What one rank saw of the machine it was started on; None and () where there is nothing to see.
+    """One rank's view of its node; unknown values are None or ().
 
-    `node` is Slurm's name of it, else the host's. `gpus` are the devices that torch shows it, `gpu` tells the one it
-    uses apart from all others in the node. `cores` are those it may run on. `clock_s` is its clock (UTC seconds) when
-    all ranks had met. `unseen` are the ranks whose marks in the attempt's folder it did not find.
+    `node` is Slurm's name of it, else the host's. `gpus` are the devices that torch shows the rank, `gpu` identifies
+    its own. `cores` are those it may run on. `clock_s` is its clock (UTC seconds) after a barrier of all ranks.
+    `unseen` are the ranks whose markers in the attempt's folder it did not find.
     """
 
     rank: int
@@ -43,7 +43,7 @@ class RankProbe:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RankProbe:
-        """Of what `asdict` made of it."""
+        """The inverse of `asdict`."""
         lists: dict[str, Any] = {name: tuple(data[name]) for name in ("gpus", "cores", "unseen")}
         return cls(**{**data, **lists})
 
@@ -75,5 +75,5 @@ class NodeProbeReport:
 
 
 def marker_path(folder: Path, rank: int) -> Path:
-    """What a rank writes for all others to find."""
+    """The marker file of a rank, which all other ranks look for."""
     return folder / f"mark-{rank:05d}"

@@ -1,8 +1,8 @@
-"""Which layouts are trained to show that all of them train alike: a covering array over the axes, made by rule.
+"""Layouts that are trained to show parity with a plain GPT: a covering array over the axes.
 
-Every pair of axis values that some legal layout has is had by one of the cases, in fp32 wherever fp32 has it; and so is
-every triple of tensor, pipeline, ZeRO stage and schedule. What is legal is asked of the engines' rules, so that the
-cases grow with the engines. No randomness but a seeded draw: the same rules give the same cases.
+Every pair of axis values that occurs in a legal layout is covered by a case, in fp32 wherever that is legal; so is
+every triple of tensor, pipeline, ZeRO stage and schedule. Legality is decided by the engines' rules, so that the cases
+grow with the engines. The only randomness is a seeded draw: the same rules give the same cases.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Pair = tuple[tuple[str, Hashable], tuple[str, Hashable]]
 GLOBAL_BATCH_SIZE = 8
 MOST_RANKS = 8
 FILLS = 4
-"""How many draws of the loose axes each combination of the tied ones gets."""
+"""Draws of the independent axes for each combination of the dependent ones."""
 
 _GPT2 = ModelShape(
     num_layers=6,
@@ -59,17 +59,17 @@ SHAPES = {
     "llama": _LLAMA,
     "llama-tied": replace(_LLAMA, num_layers=4, num_key_value_heads=8, tied_embeddings=True),
 }
-"""As small as shows everything: six layers are no multiple of four stages, eight are two chunks on each of four; an
-untied one has more than one bucket of 1 MiB; `llama` shares each key-value head among two."""
+"""Smallest models that show everything: six layers are not a multiple of four stages, eight are two chunks on each of
+four; an untied one has more than one bucket of 1 MiB; `llama` shares each key-value head between two heads."""
 
 IN_PRECISION: Mapping[str, Mapping[str, Any]] = {
     "fp32": {},
     "bf16": {"num_layers": 4, "hidden_size": 32, "ffn_hidden_size": 128, "vocab_size": 128, "seq_length": 256},
     "fp16": {"num_layers": 4},
 }
-"""What else the shapes have in each precision. A gradient norm of 2 cannot be told to 1e-3 where each of eight layers
-rounds to 8 bits: bf16 weights and autocast differ by that much. With four narrow layers, many words and many tokens the
-norm is 0.5, and they differ by half of 1e-3. fp16 is slow on a CPU."""
+"""Changes to the shapes in each precision. A gradient norm of 2 is not reproducible to 1e-3 where each of eight layers
+rounds to 8 bits: bf16 weights and autocast differ by that much. With four narrow layers, a large vocabulary and many
+tokens the norm is 0.5, and they differ by half of 1e-3. fp16 is slow on a CPU."""
 
 TIED: Mapping[str, tuple[Any, ...]] = {
     "ranks": tuple(r for r in product((1, 2, 4), repeat=3) if r[0] * r[1] * r[2] <= MOST_RANKS),
@@ -80,7 +80,7 @@ TIED: Mapping[str, tuple[Any, ...]] = {
     "precision": ("fp32", "bf16", "fp16"),
     "micro_batch_size": (1, 2),
 }
-"""The axes that the engines' rules tie together: every combination is asked for."""
+"""Axes that the engines' rules relate to each other: every combination is tried."""
 
 LOOSE: Mapping[str, tuple[Any, ...]] = {
     "activation_checkpointing": ("none", "selective", "full"),
@@ -91,7 +91,7 @@ LOOSE: Mapping[str, tuple[Any, ...]] = {
     "rank_order": ("tp-dp-pp", "tp-pp-dp"),
     "shape": tuple(SHAPES),
 }
-"""The others, the neutral value first: drawn. torch.compile takes minutes on a CPU and has cases of its own."""
+"""Independent axes, the neutral value first: drawn. torch.compile takes minutes on a CPU and has cases of its own."""
 
 VALUES: Mapping[str, tuple[Hashable, ...]] = {
     "tensor_parallel": (1, 2, 4),
@@ -106,8 +106,7 @@ VALUES: Mapping[str, tuple[Hashable, ...]] = {
     "precision": TIED["precision"],
     **LOOSE,
 }
-"""Every axis as a canonical layout shows it; all pairs are covered. Accumulation follows from the micro-batches and the
-data ranks."""
+"""Every axis as in a canonical layout; all pairs are covered. Accumulation follows from micro-batch and data ranks."""
 
 AXES = tuple(axis for axis in VALUES if axis != "precision")
 
@@ -135,7 +134,7 @@ SILENT_ERRORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         {"engine": "deepspeed", "zero_stage": 3, "sequence_parallel": True, **TP2, **DP2},
     ),
 }
-"""Every way in which an engine was seen to train something else without a word, as a case of its own."""
+"""Known cases in which an engine silently trained something else."""
 
 COMPILED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "compiled-one-rank": ("llama-tied", {"torch_compile": True}),
@@ -151,24 +150,24 @@ COMPILED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 
 def covering_cases(accelerator: str = "cpu", most_ranks: int = MOST_RANKS) -> list[Case]:
-    """Few cases, cheapest first, that show all pairs and triples, and the known silent errors."""
+    """Few cases, cheapest first, that cover all pairs and triples, and the known silent errors."""
     legal = [case for case in legal_cases(accelerator) if case.layout.num_gpus <= most_ranks]
     return _with_named(_chosen(legal, _shown), accelerator, most_ranks)
 
 
 def full_cases(accelerator: str = "cpu", most_ranks: int = MOST_RANKS) -> list[Case]:
-    """The same with every triple on every shape, by every engine."""
+    """Cases that cover every triple on every shape, by every engine, besides those of `covering_cases`."""
     legal = [case for case in legal_cases(accelerator) if case.layout.num_gpus <= most_ranks]
     return _with_named(_chosen(legal, _shown_by_shape), accelerator, most_ranks)
 
 
 def compiled_cases(accelerator: str = "cpu") -> list[Case]:
-    """The few with torch.compile; on a CPU they need a C++ compiler."""
+    """Cases with torch.compile; on a CPU they need a C++ compiler."""
     return _legal_named(COMPILED, accelerator)
 
 
 def failing_cases(most_ranks: int = MOST_RANKS) -> list[Case]:
-    """Those that must end badly: more than a rank's memory, and a rank that stops in the middle of a step."""
+    """Cases that must fail: a model larger than a rank's memory, and a rank that hangs in the middle of a step."""
     data = min(2, most_ranks)
     large = replace(_GPT2, hidden_size=1024, ffn_hidden_size=4096, vocab_size=32768)
     oom = replace(named_case("gpu_oom", data_parallel=data), model=large, expected=ExpectedResult.GPU_OOM)
@@ -177,7 +176,8 @@ def failing_cases(most_ranks: int = MOST_RANKS) -> list[Case]:
 
 @cache
 def legal_cases(accelerator: str) -> list[Case]:
-    """Every legal combination of the tied axes, each with a few draws of the loose ones; no two the same."""
+    """Every legal combination of the dependent axes, each with a few draws of the independent ones, without
+    duplicates."""
     draw = random.Random(0)
     offered = {axis: [v for v in values if _is_ever_offered(axis, v)] for axis, values in LOOSE.items()}
     drawn = [
@@ -190,14 +190,14 @@ def legal_cases(accelerator: str) -> list[Case]:
 
 
 def named_case(name: str, shape: str = "gpt2", **fields: Any) -> Case:
-    """A case of one's own, legal or not; micro-batches of two."""
+    """A case with these layout fields, legal or not; micro-batches of two."""
     accumulation = GLOBAL_BATCH_SIZE // 2 // fields.get("data_parallel", 1)
     layout = Layout(micro_batch_size=2, grad_accum_steps=accumulation, **fields).canonical()
     return Case(name, shape, model_of(shape, layout.precision), layout)
 
 
 def case_of(shape: str, ranks: Sequence[int], schedule: tuple[str, int], **fields: Any) -> Case:
-    """The case of these axis values, its layout canonical."""
+    """The case of these axis values, with a canonical layout."""
     tensor, pipeline, data = ranks
     layout = Layout(
         tensor_parallel=tensor,
@@ -221,7 +221,7 @@ def model_of(shape: str, precision: str) -> ModelShape:
 
 
 def case_name(shape: str, layout: Layout) -> str:
-    """Engine, model, and what is not neutral, in the layout's order."""
+    """Engine, model, and the values that are not neutral, in the layout's order."""
     parts = [
         f"tp{layout.tensor_parallel}" * (layout.tensor_parallel > 1),
         f"pp{layout.pipeline_parallel}" * (layout.pipeline_parallel > 1),
@@ -242,7 +242,7 @@ def case_name(shape: str, layout: Layout) -> str:
 
 
 def axis_values(case: Case) -> dict[str, Hashable]:
-    """The axes' values as the canonical layout has them."""
+    """The axes' values in the canonical layout."""
     values = case.layout.to_json() | {"shape": case.shape}
     return {axis: values[axis] for axis in VALUES}
 
@@ -255,7 +255,7 @@ def violated_rules(case: Case, accelerator: str) -> list[str]:
 
 
 def pairs_left_out(cases: Iterable[Case]) -> list[Pair]:
-    """Pairs of axis values that none of these cases has."""
+    """Pairs of axis values that none of these cases covers."""
     had = {pair for case in cases for pair in value_combinations(axis_values(case), tuple(VALUES), 2)}
     every = (
         ((a, value_of_a), (b, value_of_b))
@@ -281,7 +281,7 @@ def _refusing(pair: Pair, base: Case, accelerator: str) -> frozenset[str]:
 
 
 def _changed(base: Case, values: Mapping[str, Any]) -> Case:
-    """The case with these axis values instead."""
+    """The case with these axis values replaced."""
     fields = base.layout.to_json() | {axis: value for axis, value in values.items() if axis != "shape"}
     fields["grad_accum_steps"] = GLOBAL_BATCH_SIZE // (fields["micro_batch_size"] * fields["data_parallel"])
     return _case(values.get("shape", base.shape), Layout.from_json(fields))
@@ -300,14 +300,14 @@ def _legal(cases: Sequence[Case], accelerator: str) -> list[Case]:
 
 
 def _keeping_layout_rules(cases: Sequence[Case], accelerator: str) -> list[Case]:
-    """Of cases of one model those that keep the rules which do not follow from how they were made."""
+    """The cases, all of one model, that satisfy the rules which their construction does not guarantee."""
     table = LayoutTable.of(case.layout for case in cases)
     broken = first_violation(table, _workload(cases[0].model, accelerator), _RULES)
     return [case for case, first in zip(cases, broken, strict=True) if first == len(_RULES)]
 
 
 def _is_ever_offered(axis: str, value: Any) -> bool:
-    """Whether some engine runs this value at all; of those that none runs, the draws would all be refused."""
+    """True if some engine supports this value at all; draws of other values would all be rejected."""
     fixed = {"ranks": ((2, 2, 2),), "precision": ("fp32",)}
     neutral = {loose: values[0] for loose, values in LOOSE.items()} | {axis: value}
     cases = (case_of(**tied, **neutral) for tied in _combinations({**TIED, **fixed}))
@@ -320,15 +320,16 @@ def _chosen(legal: Sequence[Case], shown: Callable[[Case], list[Hashable]]) -> l
 
 
 def _cost(case: Case) -> float:
-    """Roughly the seconds a case takes on two cores, which its ranks share: their start, and ten steps in which each
-    micro-batch meets at all tensor ranks four times a layer."""
+    """Rough seconds of a case on two cores shared by its ranks: their start, and ten steps in which each micro-batch
+    synchronizes all tensor ranks four times a layer."""
     layout = case.layout
     meetings = 4 * case.model.num_layers // layout.pipeline_parallel if layout.tensor_parallel > 1 else 0
     return 1.0 + 0.4 * layout.num_gpus + 0.002 * layout.grad_accum_steps * meetings * layout.tensor_parallel
 
 
 def _shown(case: Case) -> list[Hashable]:
-    """What a case shows: half precision says little of a layout, so that it counts for itself only."""
+    """The values, pairs and triples that a case covers. Half precision says little of a layout, so it only covers
+    values."""
     values = axis_values(case)
     of_precision: list[Hashable] = [(("precision", case.layout.precision), (axis, values[axis])) for axis in AXES]
     if case.layout.precision != "fp32":
@@ -337,7 +338,7 @@ def _shown(case: Case) -> list[Hashable]:
 
 
 def _shown_by_shape(case: Case) -> list[Hashable]:
-    """The same, with the triples of each engine and shape apart."""
+    """The coverage of `_shown`, with the triples of each engine and shape separate."""
     values = axis_values(case)
     triples = [] if case.layout.precision != "fp32" else value_combinations(values, TRIPLED, 3)
     return _shown(case) + [(case.layout.engine, case.shape, triple) for triple in triples]
@@ -358,4 +359,4 @@ def _workload(model: ModelShape, accelerator: str) -> Workload:
 
 
 _RULES = (*SPLIT_RULES.values(), LAYERS, INTERLEAVE, PRECISION)
-"""The layout rules that a case does not keep by the way it is made."""
+"""Layout rules that a case's construction does not guarantee."""

@@ -1,4 +1,4 @@
-"""What `parlay selftest` asks of a cluster and what it answers: cases, and one result for each.
+"""Protocol of `parlay selftest`: the cases that ranks train, and a result for each.
 
 A case trains a small model for a few steps by one layout, whose losses and gradient norms must be those of a plain GPT
 (docs/selftest.md). Standard library only: the compute side reads the spec.
@@ -24,20 +24,20 @@ RESULTS_SCHEMA = "parlay.selftest_results/1"
 
 SEED = 7
 CASE_LIMIT_S = 120.0
-"""No case takes longer unless something is stuck; on GPUs most take seconds."""
+"""Time limit of a case in seconds; on GPUs most take seconds."""
 
 CPU_TOLERANCES = {"fp32": 1e-5, "bf16": 1e-3, "fp16": 1e-2}
 """Largest absolute difference of any loss or gradient norm of ten steps. bf16 and fp16 are compared with a plain GPT
-under autocast: they keep 8 and 11 bits of a number, and round at other places than the reference does."""
+under autocast: they keep 8 and 11 bits of a number, and round at other places than the reference."""
 
 GPU_TOLERANCES = CPU_TOLERANCES | {"fp32": 1e-4}
-"""On a GPU the order of a sum depends on the kernel, which depends on the size of the matrix a rank holds: each product
-differs by about the last bit, and ten steps of AdamW make more of it than on a CPU. TF32 stays off: it alone would make
+"""On a GPU the order of a sum depends on the kernel, which depends on the size of a rank's matrix: each product differs
+in about the last bit, and ten steps of AdamW amplify that more than on a CPU. TF32 stays off: it alone would cause
 differences of 1e-3."""
 
 
 class ExpectedResult(LowerStrEnum):
-    """What must happen in a case: it trains as a plain GPT does, or it ends with this reason on all its ranks."""
+    """Expected result of a case: it agrees with a plain GPT, or fails for this reason on all its ranks."""
 
     AGREES = "agrees"
     GPU_OOM = "gpu_oom"
@@ -67,7 +67,7 @@ class Case:
 
 @dataclass(frozen=True)
 class CaseResult:
-    """How a case went. `difference` is absent where there is none to tell; `message` say why it failed."""
+    """Result of a case. `difference` is absent where none was computed; `message` is the reason of a failure."""
 
     name: str
     ranks: int
@@ -87,8 +87,8 @@ class CaseResult:
 
 @dataclass(frozen=True)
 class RankTraining:
-    """What some steps were to one rank: the loss of its samples (None without a head), the norm over the whole model
-    before clipping, and what its engine counted (`EngineCounts`)."""
+    """One rank's training of some steps: the loss of its samples (None without a head), the gradient norm over the
+    whole model before clipping, and its engine's counts (`EngineCounts`)."""
 
     losses: tuple[float | None, ...]
     grad_norms: tuple[float, ...]
@@ -102,7 +102,7 @@ class RankTraining:
 
 @dataclass(frozen=True)
 class ReferenceTraining:
-    """What some steps came to: losses of the global batch, and gradient norms before clipping."""
+    """The plain GPT's training of the same steps: losses of the global batch, and gradient norms before clipping."""
 
     losses: tuple[float, ...]
     grad_norms: tuple[float, ...]
@@ -125,14 +125,15 @@ class Difference:
 
 
 def largest_difference(ranks: Sequence[RankTraining], reference: ReferenceTraining) -> Difference:
-    """Of the losses over all ranks that have a head, and of each rank's norms; what is not a number is the largest."""
+    """The largest difference in the losses over all ranks with a head, and in each rank's norms; NaN counts as
+    largest."""
     norms = [_differences("gradient norm", rank.grad_norms, reference.grad_norms) for rank in ranks]
     differences = [*_differences("loss", _mean_losses(ranks), reference.losses), *chain.from_iterable(norms)]
     return max(differences, key=lambda difference: (math.isnan(difference.value), difference.value))
 
 
 def _mean_losses(ranks: Sequence[RankTraining]) -> list[float]:
-    """A step's loss over the global batch: data ranks have equally many samples, tensor ranks the same."""
+    """A step's loss over the global batch: data ranks have equally many samples, tensor ranks the same ones."""
     by_step = zip(*(rank.losses for rank in ranks), strict=True)
     return [fmean(loss for loss in losses if loss is not None) for losses in by_step]
 
@@ -143,7 +144,7 @@ def _differences(what: str, ours: Sequence[float], plain: Sequence[float]) -> li
 
 
 def counting_fault(case: Case, ranks: Sequence[RankTraining], steps: int) -> str | None:
-    """What shows that another layout than the case's was trained; None when the counts are the case's."""
+    """Evidence that another layout than the case's was trained; None when the counts are the case's."""
     layout, parameters = case.layout, sum(rank.parameters for rank in ranks)
     replicas = 1 if layout.zero_stage == 3 else layout.data_parallel
     if parameters != replicas * case.model.parameters:
@@ -160,7 +161,7 @@ def tolerance_of(case: Case, accelerator: str) -> float:
 
 
 def case_spec(case: Case, accelerator: str, gpus_per_node: int, measure: MeasureRules | None = None) -> TrialSpec:
-    """The case as a trial of a search of its own."""
+    """The case as a trial's spec."""
     layout, num_nodes = case.layout, -(-case.layout.num_gpus // gpus_per_node)
     return TrialSpec(
         search_id="selftest-aaaaaa",
@@ -182,12 +183,12 @@ def case_spec(case: Case, accelerator: str, gpus_per_node: int, measure: Measure
 
 
 def write_cases(folder: Path, cases: Sequence[Case]) -> None:
-    """What is asked, beside spec.json."""
+    """Write the cases to run, next to spec.json."""
     write_json(folder / "cases.json", {"schema": CASES_SCHEMA, "cases": [case.to_json() for case in cases]})
 
 
 def read_cases(folder: Path) -> list[Case]:
-    """FileNotFoundError where nothing is asked, ValueError for another schema."""
+    """The cases to run; FileNotFoundError without a file, ValueError for another schema."""
     data = read_json(folder / "cases.json")
     if data is None:
         raise FileNotFoundError(f"{folder} holds no cases.json")
@@ -196,13 +197,13 @@ def read_cases(folder: Path) -> list[Case]:
 
 
 def trained_path(place: Path, rank: int) -> Path:
-    """What a rank whose part went well leaves in the case's folder."""
+    """The file in the case's folder for a rank whose training succeeded."""
     return place / f"trained-{rank:05d}.json"
 
 
 @dataclass(frozen=True)
 class Results:
-    """results.json: what is known so far. `fingerprint` as in an outcome, of rank 0's node."""
+    """results.json: the results so far. `fingerprint` is as in an outcome, of rank 0's node."""
 
     results: tuple[CaseResult, ...] = ()
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
@@ -212,7 +213,7 @@ class Results:
 
     @classmethod
     def read(cls, folder: Path) -> Results:
-        """Nothing yet where there is no file; ValueError for another schema."""
+        """The results in this folder, empty without a file; ValueError for another schema."""
         data = read_json(folder / "results.json")
         if data is None:
             return cls()

@@ -1,4 +1,4 @@
-"""The sections of the search file about a trial: how it is measured, and on what it trains."""
+"""Sections of the search file about a trial: measurement and training data."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _CHECKSUM = "^sha256:[0-9a-f]{64}$"
 
 
 class MeasureSection(Section):
-    """When a throughput counts."""
+    """Section `measure`: rules of the measurement."""
 
     min_steps: int = Field(
         default=_DEFAULTS.min_steps,
         ge=_LEAST_STEPS,
         le=_MOST_STEPS,
-        description="Measured steps a number rests on at least; max_steps by default where that is less.",
+        description="Fewest measured steps of a result; max_steps by default where that is less.",
     )
     max_steps: int = Field(
         default=_DEFAULTS.max_steps,
@@ -64,18 +64,18 @@ class MeasureSection(Section):
     )
     early_stopping: bool = Field(
         default=_DEFAULTS.early_stopping,
-        description="Whether a trial ends itself once it cannot reach the best one on as many nodes or fewer; the"
-        " baseline and repeats never do.",
+        description="A trial ends itself once it cannot reach the best one on as many nodes or fewer; the baseline and"
+        " repeats never do.",
     )
     finalist_time_s: Duration = Field(
         default=_DEFAULTS.finalist_time_s,
         alias="finalist_time",
-        description="How long the measured steps of a finalist take together at least.",
+        description="Least time of a finalist's measured steps together.",
         json_schema_extra={"default": format_duration(_DEFAULTS.finalist_time_s)},
     )
     profile: bool = Field(
         default=_DEFAULTS.profile,
-        description="Whether a few more steps after the measurement tell where the time of a step goes.",
+        description="Profile a few more steps after the measurement, to break down the step time.",
     )
 
     @model_validator(mode="before")
@@ -105,7 +105,7 @@ class MeasureSection(Section):
             raise InputError.of(
                 "steps",
                 f"max_warmup_steps {self.max_warmup_steps} is not less than max_steps {self.max_steps}",
-                rule="warm-up is shorter than what is measured",
+                rule="max_warmup_steps is less than max_steps",
                 fix="lower max_warmup_steps, or raise max_steps",
                 key="max_warmup_steps",
                 value=self.max_warmup_steps,
@@ -117,25 +117,25 @@ class MeasureSection(Section):
 
 
 def _require_checksum(checksum: str) -> str:
-    """InputError for what is no SHA-256 as a token file's header has it."""
+    """InputError for anything but a SHA-256 as in a token file's header."""
     if re.fullmatch(_CHECKSUM, checksum) is None:
         raise InputError.of(
             "pattern",
             f"is {checksum!r:.100}",
             rule="sha256: and 64 hexadecimal digits",
-            fix="take it as parlay prepare told it, or remove the key",
+            fix="copy it from the output of parlay prepare, or remove the key",
             value=checksum,
         )
     return checksum
 
 
 class DataSection(Section):
-    """What a trial trains on; docs/data.md."""
+    """Section `trainer.data`: the training data; docs/data.md."""
 
     kind: Literal["synthetic", "tokens"] = Field(
         default="synthetic",
-        description="synthetic: sequences that are made up, and ready in time. tokens: a file of tokens, and whatever a"
-        " step waits for it counts as part of the step.",
+        description="synthetic: generated sequences, without waiting. tokens: a token file; the time a step waits for"
+        " it is part of the step.",
     )
     path: str | None = Field(
         default=None,
@@ -144,12 +144,12 @@ class DataSection(Section):
         description="tokens: a file that parlay prepare wrote, where compute nodes can read it.",
     )
     num_tokens: int | None = Field(
-        default=None, ge=1, description="tokens: how many the file has. Default: as many as it has now."
+        default=None, ge=1, description="tokens: number of tokens in the file. Default: the current number."
     )
     checksum: Annotated[str, AfterValidator(_require_checksum)] | None = Field(
         default=None,
         json_schema_extra={"pattern": _CHECKSUM},
-        description="tokens: the checksum in the file's header. Default: the one it has now.",
+        description="tokens: the checksum in the file's header. Default: the current one.",
     )
 
     @field_validator("path")
@@ -172,7 +172,7 @@ class DataSection(Section):
             raise InputError.of(
                 "contradiction",
                 f"{given[0]} is given with kind synthetic",
-                rule="synthetic tokens come from no file",
+                rule="synthetic data is read from no file",
                 fix=f"write kind: tokens, or remove {', '.join(given)}",
                 key=given[0],
                 value=getattr(self, given[0]),
@@ -180,11 +180,12 @@ class DataSection(Section):
         return self
 
     def for_trials(self) -> Mapping[str, Any]:
-        """As spec.json has it."""
+        """The section as spec.json has it."""
         return self.model_dump(mode="json", exclude_none=True)
 
     def pinned(self, model: ModelShape) -> Self:
-        """The same with number and checksum of the tokens there are now; InputError where `model` cannot have them."""
+        """The section with the current number and checksum of the tokens; InputError where `model` cannot train on
+        them."""
         if self.kind == "synthetic":
             return self
         header = require_tokens(self.for_trials(), model)

@@ -1,4 +1,4 @@
-"""The section of the search file about what runs in a trial: Parlay's own trainer, or somebody else's."""
+"""Section of the search file about the trainer: Parlay's own or a third-party one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trials.trainers.megatron_options import unsupported_option_reason
 from trials.trainers.options import option_name
 
 _CONFIGURED = ("gpt-neox", "nanotron")
-"""The kinds whose template is a configuration file."""
+"""Kinds whose template is a configuration file."""
 _KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "parlay": ((), ("python", "data")),
     "megatron-lm": (("script",), ("python", "arguments", "patterns", "log_rank")),
@@ -28,12 +28,12 @@ _KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "nanotron": (("script", "template"), ("python", "arguments", "patterns", "log_rank")),
     "command": (("template", "patterns"), ("python", "log_rank")),
 }
-"""What each kind needs, and what it may have beside."""
+"""Required and optional keys of each kind."""
 _LONGEST_TEXT, _MOST_RANKS = 4096, 10**6
 
 
 def _text_or_keys(value: Any) -> Any:
-    """InputError for what is neither text nor keys; a union of types would name its own parts to the user."""
+    """InputError for anything but text or keys; a union of types would show its own parts in the message."""
     if value is None or (isinstance(value, str) and 0 < len(value) <= _LONGEST_TEXT) or isinstance(value, dict):
         return value
     rule = f"text of at most {_LONGEST_TEXT} characters, or keys"
@@ -41,7 +41,7 @@ def _text_or_keys(value: Any) -> Any:
 
 
 def _rank(value: Any) -> Any:
-    """InputError for what is no rank."""
+    """InputError for anything but a rank."""
     if value in (None, "first", "last") or (type(value) is int and 0 <= value <= _MOST_RANKS):
         return value
     rule = f"first, last, or a whole number from 0 to {_MOST_RANKS}"
@@ -70,12 +70,12 @@ _Rank = Annotated[
 
 
 class TrainerSection(Section):
-    """The program that runs in a trial; docs/trainers.md says what other trainers are told and what is read of them."""
+    """Section `trainer`: the program that runs in a trial; docs/trainers.md describes third-party trainers."""
 
     kind: Literal["parlay", "megatron-lm", "megatron-deepspeed", "gpt-neox", "nanotron", "command"] = Field(
         default="parlay",
-        description="parlay: the GPT trainer that comes with Parlay. Another trainer, told each layout in its own"
-        " words. command: whatever a command line with placeholders starts.",
+        description="parlay: the GPT trainer that comes with Parlay. Others: that trainer, with each layout in its own"
+        " options. command: any trainer, started by a command line with placeholders.",
     )
     python: str | None = Field(
         default=None,
@@ -97,17 +97,17 @@ class TrainerSection(Section):
         " command line, in which {tensor_parallel} and the like stand for each layout's values.",
     )
     arguments: tuple[Annotated[str, Field(min_length=1, max_length=_LONGEST_TEXT)], ...] = Field(
-        default=(), strict=False, description="Words added to the script's own: data, tokenizer, optimizer."
+        default=(), strict=False, description="Arguments added to the script's: data, tokenizer, optimizer."
     )
     patterns: _TextOrKeys = Field(
         default=None,
-        description="What is read of the log: regular expressions with one group each, by what they find (step_time_s,"
+        description="How the log is read: regular expressions with one group each, by metric (step_time_s,"
         " iteration, loss ...), or the name of a format: " + ", ".join(FORMATS) + ". Default: the kind's own.",
     )
     log_rank: _Rank = Field(
         default=None,
-        description="The rank whose log tells of the steps. Default: last for Megatron, that of the loss for nanotron,"
-        " else first.",
+        description="The rank whose log reports the steps. Default: last for Megatron, the one with the loss for"
+        " nanotron, else first.",
     )
     data: DataSection = DataSection()
 
@@ -119,13 +119,14 @@ class TrainerSection(Section):
     @field_validator("python")
     @classmethod
     def _resolve_python(cls, python: str | None, info: ValidationInfo) -> str | None:
-        """A name is looked up on the node's PATH, a path is not one from the attempt's folder, in which ranks start."""
+        """A name is looked up on the node's PATH; a path is made absolute, since ranks start in the attempt's
+        folder."""
         return cls._resolve(python, info) if python and "/" in python else python
 
     @model_validator(mode="before")
     @classmethod
     def _read_template(cls, data: Any, info: ValidationInfo) -> Any:
-        """A configuration file is read once, so that one that changes later changes no search."""
+        """A configuration file is read once, so that later changes to it do not change a search."""
         is_file = (
             isinstance(data, Mapping) and data.get("kind") in _CONFIGURED and isinstance(data.get("template"), str)
         )
@@ -142,14 +143,16 @@ class TrainerSection(Section):
 
     @property
     def command_template(self) -> str:
-        """The command line of kind command; InputError for a template that is no text."""
+        """The command line of kind command; InputError for a template that is not text."""
         if not isinstance(self.template, str):
-            fix = "put it in quotes: braces begin keys elsewhere"
-            raise InputError.of("type", "is no command line", rule="text", fix=fix, key="template", value=self.template)
+            fix = "put it in quotes: unquoted braces begin a mapping in YAML"
+            raise InputError.of(
+                "type", "is not a command line", rule="text", fix=fix, key="template", value=self.template
+            )
         return self.template
 
     def for_trials(self) -> dict[str, Any]:
-        """As spec.json has it."""
+        """The section as spec.json has it."""
         if self.kind == "parlay":
             return {"kind": self.kind, "data": self.data.for_trials()}
         return self.model_dump(mode="json", exclude_none=True, exclude={"python", "data"})
@@ -182,8 +185,8 @@ class TrainerSection(Section):
                 yield Problem(
                     "contradiction",
                     f"gives {word.split('=')[0]}",
-                    rule=f"no argument says what a trial decides: {why}",
-                    fix="remove it; what is searched stands in space",
+                    rule=f"arguments must not set what Parlay sets: {why}",
+                    fix="remove it; set it in space, model or measure",
                     key=f"arguments[{index}]",
                     value=word,
                 )

@@ -1,7 +1,7 @@
-"""A layout as overrides of a Megatron-Bridge recipe, NeMo's way to Megatron-LM's core. Standard library only.
+"""Overrides of a Megatron-Bridge recipe (NeMo's interface to Megatron-LM's core) for a layout. Standard library only.
 
 Key names: Megatron-Bridge 0.6.0 src/megatron/bridge/training/config.py and models/gpt_provider.py, with megatron-core
-0.16.1. Its recipes say much of their own, so that what a layout does without is switched off by name.
+0.16.1. Its recipes set much themselves, so features that a layout does not use are switched off by name.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from trials.trial import TrialSpec
 
 
 def bridge_overrides(spec: TrialSpec) -> dict[str, Any]:
-    """The values by their dotted keys; None clears what a recipe says. The layout is canonical and breaks no rule.
+    """The values by their dotted keys; None clears a recipe's value. The layout is canonical and breaks no rule.
 
-    An activation function is no text: a recipe's own has to be SiLU for a gated MLP and GELU for any other.
+    An activation function cannot be given as text: the recipe's own has to be SiLU for a gated MLP and GELU for any
+    other.
     """
     layout = spec.layout
     return {
@@ -94,7 +95,7 @@ def _data_parallel(layout: Layout) -> dict[str, Any]:
 
 
 def _optimizer(layout: Layout) -> dict[str, Any]:
-    """Of the states that are offloaded Megatron-Bridge takes none unless it is told how many."""
+    """Megatron-Bridge offloads no states unless told what fraction."""
     offloads = layout.offload == "optimizer"
     return {
         "use_distributed_optimizer": layout.zero_stage > 0,
@@ -105,7 +106,7 @@ def _optimizer(layout: Layout) -> dict[str, Any]:
 
 
 def _of_full_sharding(layout: Layout) -> dict[str, Any]:
-    """Megatron-FSDP has a checkpoint format and gradients of its own."""
+    """Keys of Megatron-FSDP, which has its own checkpoint format and gradients."""
     if layout.zero_stage < 2:
         return {}
     return {"checkpoint.ckpt_format": "fsdp_dtensor", "model.gradient_accumulation_fusion": False}

@@ -1,8 +1,8 @@
-"""A command line with placeholders: any trainer that its own options can lay out. Standard library only.
+"""Command lines with placeholders, for any trainer whose options can express a layout. Standard library only.
 
-`{name}` stands for a value, `{name=value:TEXT}` for TEXT where the value is this one and for nothing elsewhere;
-`{{` and `}}` are braces. The first form is refused for a layout in which the field has no value; the second may ask for
-`none`. Words are split as a shell splits them, and no shell is run.
+`{name}` is replaced by a value, `{name=value:TEXT}` by TEXT where the value is this one and by nothing elsewhere; `{{`
+and `}}` are braces. The first form is rejected for a layout in which the field has no value; the second may match
+`none`. Words are split as by a shell, and no shell is run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _PART = re.compile(r"(?P<brace>\{\{|\}\})|\{(?P<name>\w+)(?:=(?P<value>[^:{}]*):
 
 
 def command_arguments(template: str, spec: TrialSpec, python: str, attempt_folder: str) -> list[str]:
-    """The command of this trial, one word each; InputError for a template that is none, or not for this layout."""
+    """The command of this trial, as a list of arguments; InputError for an invalid template, or one that does not fit
+    this layout."""
     require_template(template)
     require_values(template, [spec.layout])
     values = placeholder_values(spec, python, attempt_folder)
@@ -43,8 +44,8 @@ def command_arguments(template: str, spec: TrialSpec, python: str, attempt_folde
 
 
 def require_values(template: str, layouts: Sequence[Layout]) -> None:
-    """InputError where a placeholder would stand for nothing in one of these layouts: a bucket of the trainer's own, or
-    of one data rank, which reduces no gradients."""
+    """InputError where a placeholder has no value in one of these layouts: a bucket of the trainer's own, or of a
+    single data rank, which reduces no gradients."""
     bare = {part["name"] for part in _PART.finditer(template) if part["value"] is None}
     for name in LAYOUT_FIELDS:
         without = [layout for layout in layouts if name in bare and getattr(layout, name) is None]
@@ -67,7 +68,7 @@ def _without_value(template: str, name: str, without: Sequence[Layout], layouts:
 
 
 def placeholder_values(spec: TrialSpec, python: str, attempt_folder: str) -> dict[str, str]:
-    """What each placeholder stands for, as text: switches are true and false, what has no value is none."""
+    """The value of each placeholder as text: switches are true and false, a missing value is none."""
     known = {
         **spec.layout.to_json(),
         **asdict(spec.model),
@@ -83,19 +84,19 @@ def placeholder_values(spec: TrialSpec, python: str, attempt_folder: str) -> dic
 
 
 def placeholders_in(template: str) -> frozenset[str]:
-    """The names a template asks for."""
+    """The placeholders' names in a template."""
     return frozenset(part["name"] for part in _PART.finditer(template) if part["name"])
 
 
 def program_of(template: str) -> str | None:
-    """The program that a valid template starts; None where a placeholder tells it."""
+    """The program that a valid template starts; None where a placeholder names it."""
     first = shlex.split(template)[0]
     return None if _PART.search(first) else first
 
 
 def require_template(template: str) -> None:
-    """InputError for an unknown placeholder, a value that its field never has, a brace that stands alone, quotes that
-    do not end, no command at all."""
+    """InputError for an unknown placeholder, a value that its field never has, a stray brace, unbalanced quotes, an
+    empty command."""
     for message, rule, fix in _faults(template):
         raise InputError.of("template", message, rule=rule, fix=fix, key="template", value=template)
 
@@ -105,7 +106,7 @@ def _faults(template: str) -> Iterator[tuple[str, str, str]]:
         if part["stray"]:
             around = template[max(0, part.start() - 10) : part.end() + 10]
             yield (
-                f"has a {part['stray']} that belongs to no placeholder, in {format_value(around)}",
+                f"has a {part['stray']} outside of a placeholder, in {format_value(around)}",
                 "a placeholder is {name} or {name=value:TEXT}",
                 "write {{ and }} for braces of the command's own",
             )
@@ -123,18 +124,18 @@ def _faults(template: str) -> Iterator[tuple[str, str, str]]:
         )
         return
     if not words:
-        yield "has no word", "a command begins with its program", "for example {python} train.py --tp {tensor_parallel}"
+        yield "is empty", "a command begins with its program", "for example {python} train.py --tp {tensor_parallel}"
 
 
 def _unknown_placeholder(name: str) -> tuple[str, str, str]:
-    """`{tensor}` is likely to be the beginning of a longer name."""
+    """Suggest a longer name: `{tensor}` is likely the beginning of one."""
     longer = next((known for known in PLACEHOLDERS if known.startswith(name)), name)
     fix = did_you_mean(longer, [f"{{{known}}}" for known in PLACEHOLDERS]) or "write one of these names"
     return f"has the placeholder {{{name}}}", "one of " + ", ".join(PLACEHOLDERS), fix
 
 
 def _impossible_value(name: str, value: str) -> Iterator[tuple[str, str, str]]:
-    """A field of words or a switch that never is this value: its text would never be there."""
+    """Reject a value that the field, a choice or a switch, never has: its text would never appear."""
     default = getattr(Layout(), name, None)
     if isinstance(default, bool) and value not in ("true", "false"):
         yield f"asks for {name} {format_value(value)}", "true or false", "correct the value before the colon"

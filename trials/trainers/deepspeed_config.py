@@ -1,4 +1,4 @@
-"""A layout as DeepSpeed's configuration, and such a configuration read back. Standard library only.
+"""DeepSpeed configurations for a layout, and their import. Standard library only.
 
 Key names: DeepSpeed 0.19, deepspeed/runtime/config.py and deepspeed/runtime/zero/config.py.
 """
@@ -28,10 +28,9 @@ def ds_config(
 ) -> dict[str, Any]:
     """DeepSpeed's configuration of this layout; `gradient_clipping` is the largest gradient norm, 0.0 for no limit.
 
-    Where the layout leaves the buckets to DeepSpeed, they are no larger than a part of `model`, if that is given.
-    The optimizer is the caller's own (torch AdamW), so none is named and none is compiled. Tensor and pipeline
-    degrees are not in it: they belong to the model's topology. Raises InputError when the layout does not make this
-    global batch.
+    Where the layout leaves the buckets to DeepSpeed, they are no larger than a part of `model`, if that is given. The
+    optimizer is the caller's own (torch AdamW), so none is named and none is compiled. Tensor and pipeline degrees are
+    not in it: they belong to the model's topology. InputError when the layout does not make this global batch.
     """
     _require_batch(layout, global_batch_size)
     config: dict[str, Any] = {
@@ -65,8 +64,8 @@ def fp32_sums(layout: Layout) -> dict[str, Any]:
 
 
 def deepspeed_problem(layout: Layout, model: ModelShape) -> Problem | None:
-    """The rule that keeps DeepSpeed from training with this layout, or None when it can. What it would pass over
-    without a word, and compilation, of which its configuration says nothing, are no reasons."""
+    """The rule that keeps DeepSpeed from training with this layout; None when it can. Settings that it would silently
+    ignore, and compilation, which its configuration does not have, are no reasons."""
     asked = replace(layout.canonical(), engine="deepspeed", overlap_comm=False, bucket_mib=None, torch_compile=False)
     return next(engine_violations(asked, model), None)
 
@@ -98,14 +97,15 @@ def _zero_section(layout: Layout, model: ModelShape | None) -> dict[str, Any]:
 
 
 def largest_part(model: ModelShape, layout: Layout) -> int:
-    """Parameters of the fullest stage on one of its tensor ranks, before data ranks share any."""
+    """Parameters of the largest stage on one of its tensor ranks, before sharding among data ranks."""
     last = layout.pipeline_parallel - 1
     layers = stage_layers(model, layout.pipeline_parallel)
     return max(_part(model, layout, count, stage == 0, stage == last) for stage, count in enumerate(layers))
 
 
 def _part(model: ModelShape, layout: Layout, layers: int, is_first: bool, is_last: bool) -> int:
-    """Tensor ranks split everything but norms, learned positions and the biases of what they sum up."""
+    """Parameters of a stage per tensor rank. Tensor ranks split everything but norms, learned positions and the biases
+    of reduced outputs."""
     whole_layer = 2 * model.norm_parameters + (2 * model.hidden_size if model.has_biases else 0)
     table = model.vocab_size * model.hidden_size
     tables = is_first + (is_last and not (is_first and model.tied_embeddings))
@@ -115,13 +115,14 @@ def _part(model: ModelShape, layout: Layout, layers: int, is_first: bool, is_las
 
 
 def _zero_stage(layout: Layout) -> int:
-    """ZeRO 1 for half precision at least. DeepSpeed's optimizer for ZeRO 0 takes Adam's second step first: its count
-    of steps is one ahead. With a single data rank, where nothing is sharded, ZeRO 1 is the same training done right."""
+    """ZeRO 1 at least for half precision. DeepSpeed's optimizer for ZeRO 0 begins at Adam's second step: its step count
+    is one ahead. With a single data rank, where nothing is sharded, ZeRO 1 is the same training without that bug."""
     return layout.zero_stage if layout.precision == "fp32" else max(1, layout.zero_stage)
 
 
 def _pipeline_section(layout: Layout) -> dict[str, Any]:
-    """Whole activations between stages, and no reentrant checkpointing: the pair that is right with tensor ranks."""
+    """Whole activations between stages, and no reentrant checkpointing: the combination that is correct with tensor
+    ranks."""
     return {
         "activation_checkpoint_interval": 1 if layout.activation_checkpointing == "full" else 0,
         "use_reentrant": False,
@@ -131,10 +132,10 @@ def _pipeline_section(layout: Layout) -> dict[str, Any]:
 
 
 def read_ds_config(text: str) -> ImportedConfig:
-    """The layout values a DeepSpeed configuration states.
+    """The layout values of a DeepSpeed configuration.
 
-    Raises InputError for text that is not a JSON object and for batch sizes that contradict each other. `auto`, which
-    leaves a value to the trainer, is reported as not found.
+    InputError for text that is not a JSON object and for batch sizes that contradict each other. `auto`, which leaves a
+    value to the trainer, is reported as not found.
     """
     config = json_object(text, "deepspeed_config", "a DeepSpeed config")
     notes: list[str] = []
@@ -146,7 +147,8 @@ def read_ds_config(text: str) -> ImportedConfig:
 
 
 def _read_batch(config: Mapping[str, Any], notes: list[str]) -> tuple[int | None, dict[str, Any]]:
-    """(global batch, layout values) of DeepSpeed's three batch numbers; the number of data ranks follows from all."""
+    """(global batch, layout values) of DeepSpeed's three batch numbers, and the number of data ranks where all are
+    given."""
     total = _count(config, "train_batch_size", notes)
     micro = _count(config, "train_micro_batch_size_per_gpu", notes)
     steps = _count(config, "gradient_accumulation_steps", notes)
@@ -160,7 +162,7 @@ def _data_ranks(total: int, micro: int, steps: int) -> int:
     if total % (micro * steps):
         raise InputError.of(
             "batch",
-            f"train_batch_size {total} is no multiple of micro batch {micro} x accumulation {steps}",
+            f"train_batch_size {total} is not a multiple of micro batch {micro} x accumulation {steps}",
             key="train_batch_size",
             value=total,
             rule=BATCH_RULE,
@@ -170,7 +172,7 @@ def _data_ranks(total: int, micro: int, steps: int) -> int:
 
 
 def _count(config: Mapping[str, Any], key: str, notes: list[str]) -> int | None:
-    """The whole number at `key`; None, with a note, when the file leaves it to the trainer."""
+    """The whole number at `key`; None, with a note, where the file leaves it to the trainer."""
     value = config.get(key)
     if type(value) is int and value >= 1:
         return value
@@ -189,11 +191,13 @@ def _read_zero(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
     if stage in (0, 1, 2, 3) and type(stage) is int:
         layout["zero_stage"] = stage
     else:
-        notes.append(f"zero_optimization.stage is {format_value(stage)}, which is no ZeRO stage.")
+        notes.append(f"zero_optimization.stage is {format_value(stage)}, which is not a ZeRO stage.")
     if _on_cpu(section, "offload_optimizer", notes):
         layout["offload"] = "optimizer"
     if _on_cpu(section, "offload_param", notes):
-        notes.append("offload_param moves the parameters to the host, which no layout field says; it was left out.")
+        notes.append(
+            "offload_param moves the parameters to the host, which no layout field expresses; it was left out."
+        )
     if section.get("overlap_comm") is True:
         layout["overlap_comm"] = True
     return layout | _read_bucket(section, config)
@@ -202,7 +206,7 @@ def _read_zero(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
 def _on_cpu(section: Mapping[str, Any], key: str, notes: list[str]) -> bool:
     device = _section(section, key).get("device", "none")
     if device == "nvme":
-        notes.append(f"{key} goes to NVMe, which no layout field says; it was left out.")
+        notes.append(f"{key} goes to NVMe, which no layout field expresses; it was left out.")
     return device == "cpu" or (key == "offload_optimizer" and section.get("cpu_offload") is True)
 
 

@@ -1,8 +1,4 @@
-"""A Hugging Face config.json as a model. Standard library only.
-
-Key names: transformers, models/{gpt2,llama,gpt_neox}/configuration_*.py; absent keys have that class's defaults only
-where every release has had the same one.
-"""
+"""Import of a Hugging Face config.json as a model. Standard library only."""
 
 from __future__ import annotations
 
@@ -18,10 +14,10 @@ VOCAB_MULTIPLE = 128
 
 
 def read_hf_config(text: str) -> ImportedConfig:
-    """The model a config.json describes, and the precision of its weights, in which it was most likely trained.
+    """The model that a config.json describes, and the precision of its weights, most likely that of its training.
 
-    `seq_length` is the longest sequence the model takes. Raises InputError for text that is none, or for a model type
-    not known here.
+    `seq_length` is the longest sequence the model takes. InputError for anything but a JSON object, and for an
+    unsupported model type.
     """
     config = json_object(text, "hf_config", "a config.json")
     kind = config.get("model_type")
@@ -68,7 +64,9 @@ def _llama(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
     sizes = _sizes(config)
     head_size = _count(config, "head_dim")
     if head_size and sizes["hidden_size"] and head_size * (sizes["num_attention_heads"] or 0) != sizes["hidden_size"]:
-        notes.append(f"head_dim {head_size} is not hidden size / heads, which no model here can say; it was left out.")
+        notes.append(
+            f"head_dim {head_size} is not hidden size / heads, which the model section cannot express; it was left out."
+        )
     return sizes | {
         "num_key_value_heads": _count(config, "num_key_value_heads") or sizes["num_attention_heads"],
         "gated_mlp": True,
@@ -125,8 +123,8 @@ def _precision(config: Mapping[str, Any], notes: list[str]) -> dict[str, str]:
     value = config.get(key)
     if (precision := _PRECISIONS.get(str(value).removeprefix("torch."))) is not None:
         return {"precision": precision}
-    found = "is not in the config" if value is None else f"{format_value(value):.40} is no precision here"
-    notes.append(f"{key} {found}: fp32 was taken; write what you train in under space.precision.")
+    found = "is not in the config" if value is None else f"{format_value(value):.40} is not a supported precision"
+    notes.append(f"{key} {found}: fp32 was assumed; set space.precision to the one you train in.")
     return {}
 
 

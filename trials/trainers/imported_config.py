@@ -1,4 +1,4 @@
-"""What a reader of somebody's training files found in them. Standard library only."""
+"""Result of importing a training's own files. Standard library only."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ImportedConfig:
-    """The facts a trainer's own file states, in the contract's names; what it does not state is absent.
+    """Values found in a trainer's own file, by the contract's names; values not found are absent.
 
-    `model` holds ModelShape's fields, `layout` Layout's fields. `notes` are whole sentences for the user: what was
-    not found, what could not be read, and which of the trainer's defaults were taken.
+    `model` holds ModelShape's fields, `layout` Layout's fields. `notes` are sentences for the user: what was not found,
+    what could not be read, and which of the trainer's defaults were assumed.
     """
 
     source: str
@@ -25,5 +25,5 @@ class ImportedConfig:
 
     @property
     def has_layout(self) -> bool:
-        """Whether it says how a training is laid out over ranks, and not only its arithmetic."""
+        """True if the file has parallelism or batch settings, and not only a precision."""
         return not self.layout.keys() <= {"precision"}

@@ -1,7 +1,4 @@
-"""How somebody else's trainer is started for a layout: its words, the files it reads, its environment. Pure.
-
-Standard library only.
-"""
+"""Command, files and environment of a third-party trainer for a layout. Pure; standard library only."""
 
 from __future__ import annotations
 
@@ -24,8 +21,8 @@ MEGATRON_DEEPSPEED_CONFIG = "megatron_deepspeed_config.json"
 
 @dataclass(frozen=True)
 class Invocation:
-    """`command` starts one rank; `files` (name to text) have to lie in the attempt's folder before; `environment` holds
-    what is set unless it is set already."""
+    """Start of one rank: its `command`; `files` (name to text) that must be in the attempt's folder before;
+    `environment`, applied to variables that are not set."""
 
     command: tuple[str, ...]
     files: Mapping[str, str] = field(default_factory=dict)
@@ -33,9 +30,9 @@ class Invocation:
 
 
 def invocation(spec: TrialSpec, python: str, attempt_folder: str) -> Invocation:
-    """How every rank of this trial is started; `python` is the trainer's interpreter.
+    """The invocation of every rank of this trial; `python` is the trainer's interpreter.
 
-    InputError for a trainer section that is not one. The layout is taken to be canonical.
+    InputError for an invalid trainer section. The layout must be canonical.
     """
     return _INVOCATIONS[spec.trainer["kind"]](spec, python, attempt_folder)
 
@@ -53,7 +50,7 @@ def _megatron_deepspeed(spec: TrialSpec, python: str, folder: str) -> Invocation
 
 
 def megatron_deepspeed_config(spec: TrialSpec) -> dict[str, Any]:
-    """The DeepSpeed configuration beside Megatron-DeepSpeed's options, whose ZeRO stage has to be theirs."""
+    """The DeepSpeed configuration for Megatron-DeepSpeed's options; the ZeRO stages of both must agree."""
     config = ds_config(spec.layout, spec.global_batch_size, MAX_GRAD_NORM)
     config.pop("data_types", None)
     return {**config, "zero_optimization": zero_section(spec.layout, {}), **fp32_sums(spec.layout)}

@@ -1,4 +1,4 @@
-"""JSON that somebody else wrote, read strictly. Standard library only."""
+"""Strict parser of JSON from other programs. Standard library only."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _MOST_DIGITS = 18
 
 
 def json_object(text: str, code: str, what: str) -> dict[str, Any]:
-    """The JSON object in `text`; `what` is what the text should be, for the error.
+    """The JSON object in `text`; `what` names the text in the error.
 
-    InputError (`code`) for anything else, for a key that stands twice, for a number that is not finite or absurdly
-    long, and for nesting deeper than Python follows.
+    InputError (`code`) for anything else, for a duplicate key, for a number that is not finite or absurdly long, and
+    for nesting deeper than Python follows.
     """
     rule = f"{what} is a JSON object"
     try:
@@ -38,7 +38,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
-        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} stands twice")
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} appears twice")
     return found
 
 

@@ -1,9 +1,4 @@
-"""What the lines of a trainer's log say, format by format; patterns are data. Pure, standard library only.
-
-Formats: Megatron-LM megatron/training/training.py and training/utils/common_utils.py, Megatron-DeepSpeed
-megatron/training.py, GPT-NeoX megatron/logging.py, nanotron src/nanotron/{trainer,logging}.py, DeepSpeed
-deepspeed/utils/timer.py and runtime/pipe/engine.py.
-"""
+"""Log formats of trainers: what their lines report. Patterns are data. Pure, standard library only."""
 
 from __future__ import annotations
 
@@ -66,8 +61,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class LogFormat:
-    """What to look for. A line reports a step when `step` matches it; `findings` are then looked for in it, and
-    `elsewhere` in every other line."""
+    """Patterns of a trainer's log. A line reports a step when `step` matches it; it is then searched for `findings`,
+    any other line for `elsewhere`."""
 
     step: re.Pattern[str]
     findings: Mapping[str, tuple[Finding, ...]]
@@ -76,14 +71,14 @@ class LogFormat:
 
 @dataclass(frozen=True)
 class Line:
-    """What one line says, by `NAMES`; times in seconds, never in milliseconds."""
+    """Values of one line, by `NAMES`; times in seconds, never in milliseconds."""
 
     is_step: bool
     values: Mapping[str, float]
 
 
 def read_line(text: str, log_format: LogFormat) -> Line:
-    """What a whole line says, whatever its colours; numbers that cannot be (negative, beyond 1e18) are left out, nan
+    """The values of a complete line, whatever its colours. Impossible numbers (negative, beyond 1e18) are left out; nan
     and inf are kept."""
     text = without_escapes(text[:LONGEST_LINE])
     is_step = log_format.step.search(text) is not None
@@ -105,7 +100,7 @@ def _values(text: str, wanted: Mapping[str, tuple[Finding, ...]]) -> Iterator[tu
 
 
 def _number(found: re.Match[str], factor: float) -> float | None:
-    """The number of the first group that is there; None for one that is none, or that cannot be."""
+    """The number of the first group; None where it did not match, is not a number, or is impossible."""
     groups = found.groups()
     text = groups[0]
     if text is None:
@@ -120,17 +115,17 @@ def _number(found: re.Match[str], factor: float) -> float | None:
 
 
 def command_format(patterns: Mapping[str, str]) -> LogFormat:
-    """The user's own patterns, by `NAMES`. A line reports a step when the first there is of `STEP_NAMES` matches it.
+    """The user's own patterns, by `NAMES`. A line reports a step when the first given one of `STEP_NAMES` matches it.
 
-    Expects patterns without a fault.
+    The patterns must be free of faults.
     """
     findings = {name: (Finding(re.compile(text)),) for name, text in patterns.items()}
     step = next(patterns[name] for name in STEP_NAMES if name in patterns)
     return LogFormat(re.compile(step), findings, findings)
 
 
-# A number is whole only where the sign after it is there too: a line that another rank's output cut in two must not
-# give half a number.
+# A number is complete only with the character after it: a line that another rank's output interrupts must not give half
+# a number.
 _NUMBER = r"([-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf|NAN|INF))"
 _END = r"\s*[|/]"
 
@@ -218,7 +213,7 @@ FORMATS: Mapping[str, LogFormat] = {
 
 
 def pattern_faults(patterns: Mapping[str, str]) -> Iterator[tuple[str, str, str, str]]:
-    """(name, what is wrong, the rule, what to do) of every pattern of the user's that cannot be used."""
+    """(name, fault, rule, fix) of every unusable pattern of the user's."""
     for name, text in patterns.items():
         if name not in NAMES:
             rule = "patterns are named " + ", ".join(NAMES)
@@ -228,11 +223,16 @@ def pattern_faults(patterns: Mapping[str, str]) -> Iterator[tuple[str, str, str,
             groups = re.compile(text).groups
         except re.error as error:
             rule = "a pattern is a regular expression as Python's re reads it"
-            yield name, f"is no regular expression: {error}", rule, "correct it; a sign of the log's own is written \\("
+            yield (
+                name,
+                f"is not a regular expression: {error}",
+                rule,
+                "correct it; escape special characters of the log, for example \\(",
+            )
             continue
         if groups != 1:
             fix = "put ( ) around the number alone; (?: ) groups without counting"
             yield name, f"has {groups} groups", "a pattern has one group, which is the number", fix
     if not set(STEP_NAMES) & set(patterns):
         fix = "for example step_time_ms: 'iteration took ([0-9.]+) ms'"
-        yield "", "say nothing of a step's time", "one of them is " + ", ".join(STEP_NAMES), fix
+        yield "", "do not match a step's time", "one of them is " + ", ".join(STEP_NAMES), fix

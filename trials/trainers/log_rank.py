@@ -1,4 +1,4 @@
-"""Which rank of a trainer prints the lines about its steps. Standard library only."""
+"""Rank of a trainer that logs its steps. Standard library only."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from trials.trial import TrialSpec
 
 
 def log_rank_of(spec: TrialSpec) -> int:
-    """The rank that the search file names, else the one on which this trainer prints."""
+    """The rank that the search file names, else the one on which this trainer logs."""
     wanted, last = spec.trainer.get("log_rank"), spec.num_gpus - 1
     if wanted is None:
         return _usual(spec, last)
@@ -14,8 +14,8 @@ def log_rank_of(spec: TrialSpec) -> int:
 
 
 def _usual(spec: TrialSpec, last: int) -> int:
-    """Megatron prints where the loss is and the last data rank; nanotron on the first rank of the last stage; whatever
-    DeepSpeed trains on the first of all."""
+    """The trainer's default. Megatron logs on the last rank, nanotron on the first rank of the last stage, DeepSpeed on
+    the first rank."""
     layout = spec.layout
     if spec.trainer["kind"] in ("megatron-lm", "megatron-deepspeed"):
         return last

@@ -1,8 +1,4 @@
-"""A Megatron-LM or Megatron-DeepSpeed launch script as model, layout and batch; `megatron_options` writes such options.
-
-Standard library only. Option names: Megatron-LM megatron/training/arguments.py, Megatron-DeepSpeed
-megatron/arguments.py; both write an option with dashes or underscores alike.
-"""
+"""Import of a Megatron launch script as model, layout and batch. Standard library only."""
 
 from __future__ import annotations
 
@@ -44,10 +40,10 @@ _NOT_IN_A_LAYOUT = ("context-parallel-size", "expert-model-parallel-size", "num-
 
 
 def read_megatron_script(text: str) -> ImportedConfig:
-    """What the script's training command says; nothing is executed.
+    """The values of the script's training command; nothing is executed.
 
-    Options that are absent have Megatron's own defaults. A value that only the environment knows is reported, not
-    guessed. Raises InputError when no command carries Megatron's options, or when the numbers contradict each other.
+    Absent options have Megatron's own defaults. A value that only the environment has is reported, not guessed.
+    InputError when no command has Megatron's options, or when the numbers contradict each other.
     """
     script = read_script(text)
     options = _Options(_training_command(script), list(script.notes))
@@ -66,7 +62,7 @@ def read_megatron_script(text: str) -> ImportedConfig:
 
 
 def _training_command(script: Script) -> list[str]:
-    """The words of the command that carries the most of Megatron's marks, the first of equals."""
+    """The command with most of Megatron's characteristic options, the first of equals."""
     best = max(script.commands, key=_marks_in, default=[])
     if _marks_in(best) < 2:
         raise InputError.of(
@@ -96,22 +92,22 @@ class _Options:
                 takes_value = name not in _FLAGS and "=" not in word
                 continue
             if _is_unknown_word(word) and not takes_value:
-                notes.append(f"{word} stands in the training command, but the script does not say what it holds.")
+                notes.append(f"{word} is in the training command, but the script does not set it.")
             takes_value = False
 
     def has(self, *names: str) -> bool:
         return any(name in self._values for name in names)
 
     def text(self, name: str) -> str | None:
-        """The option's value; None, with a note, where the script does not know it."""
+        """The option's value; None, with a note, where the script does not set it."""
         value = self._values.get(name)
         if value is not None and ("$" in value or "`" in value):
-            self.notes.append(f"--{name} is {value}, whose value the script alone does not state.")
+            self.notes.append(f"--{name} is {value}, whose value the script does not set.")
             return None
         return value
 
     def count(self, *names: str) -> int | None:
-        """The whole number the first of these options that is there gives."""
+        """The whole number of the first of these options that is given."""
         name = next((n for n in names if n in self._values), None)
         value = None if name is None else self.text(name)
         if value is None:
@@ -124,7 +120,7 @@ class _Options:
 
 
 def _is_unknown_word(word: str) -> bool:
-    """A whole word that is a variable nobody set: options may hide in it."""
+    """True for a word that is only an unset variable, which may hold options."""
     return re.fullmatch(r"\$\{?\w+(\[[@*]\])?\}?", word) is not None
 
 
@@ -149,7 +145,7 @@ def _model(options: _Options) -> dict[str, Any]:
 
 
 def _key_value_heads(options: _Options) -> int | None:
-    """Megatron-LM counts query groups, and only when told to; Megatron-DeepSpeed names the heads."""
+    """Megatron-LM counts query groups, and only with --group-query-attention; Megatron-DeepSpeed counts the heads."""
     if options.has("group-query-attention"):
         return options.count("num-query-groups")
     return options.count("num-key-value-heads")
@@ -209,7 +205,7 @@ def _layout(options: _Options) -> dict[str, Any]:
 def _note_what_no_layout_says(options: _Options) -> None:
     for name in _NOT_IN_A_LAYOUT:
         if (options.count(name) or 1) > 1:
-            options.notes.append(f"--{name} is more than 1, which no layout field says; it was left out.")
+            options.notes.append(f"--{name} is more than 1, which no layout field expresses; it was left out.")
 
 
 def _degree(options: _Options, axis: str) -> int | None:
@@ -261,15 +257,15 @@ def _attention_kernel(options: _Options) -> str | None:
 
 
 def _here_config(script: Script, options: _Options) -> ImportedConfig | None:
-    """The DeepSpeed config the script writes as a here-document, if it does and all of it is known."""
+    """The DeepSpeed config that the script writes as a here-document, if all its values are known."""
     for document in script.documents:
         if '"train_batch_size"' not in document and '"train_micro_batch_size_per_gpu"' not in document:
             continue
         if "$" not in document:
             return read_ds_config(document)
-        options.notes.append("The DeepSpeed config in the script has values that the script alone does not state.")
+        options.notes.append("The DeepSpeed config in the script has values that the script does not set.")
     if options.has("deepspeed-config") and not script.documents:
-        options.notes.append("The file behind --deepspeed-config was not read; what only it says is missing.")
+        options.notes.append("The file behind --deepspeed-config was not read; values that only it has are missing.")
     return None
 
 
@@ -283,13 +279,13 @@ def _require_agreement(layout: Mapping[str, Any], batch: int | None, config: Imp
                 "contradiction",
                 f"{name} is {in_options} in the command and {in_config} in its DeepSpeed config",
                 key=name,
-                rule="a command and its DeepSpeed config say the same",
+                rule="a command and its DeepSpeed config must agree",
                 fix="write the same value in both",
             )
 
 
 def _num_nodes(options: _Options, gpus_per_node: int | None) -> int | None:
-    """Launchers start on this one node unless told of others."""
+    """The number of nodes; 1 where the launcher is not told of any."""
     if options.has(*_NODES) or options.has("hostfile") or gpus_per_node is None:
         return options.count(*_NODES)
     return 1
@@ -303,7 +299,7 @@ def _add_data_parallel(layout: dict[str, Any], num_nodes: int | None, gpus_per_n
     if world % (tensor * pipeline):
         raise InputError.of(
             "world",
-            f"{num_nodes} nodes x {gpus_per_node} = {world} ranks are no multiple of tensor {tensor} x pipeline "
+            f"{num_nodes} nodes x {gpus_per_node} = {world} ranks are not a multiple of tensor {tensor} x pipeline "
             f"{pipeline} = {tensor * pipeline}",
             rule=WORLD_RULE,
             fix="in the command, correct the model parallel sizes, the nodes or the processes of a node",
@@ -339,7 +335,7 @@ def _add_accumulation(layout: dict[str, Any], batch: int | None) -> None:
     if batch % (micro * data):
         raise InputError.of(
             "batch",
-            f"global batch {batch} is no multiple of micro batch {micro} x data {data} = {micro * data}",
+            f"global batch {batch} is not a multiple of micro batch {micro} x data {data} = {micro * data}",
             key="global_batch_size",
             value=batch,
             rule=BATCH_RULE,

@@ -1,7 +1,7 @@
-"""A layout as the options of Megatron-LM or Megatron-DeepSpeed; `megatron_args` reads them back. Standard library only.
+"""Options of Megatron-LM and Megatron-DeepSpeed for a layout; `megatron_args` reads them back. Standard library only.
 
 Option names: Megatron-LM megatron/training/arguments.py (accepted by its parser as of 2026-08), Megatron-DeepSpeed
-megatron/arguments.py (2025-07). Whoever names an option of the defaults keeps their own.
+megatron/arguments.py (2025-07). Defaults give way to options that the user names.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from trials.trainers.steps import NEVER, train_iterations
 from trials.trial import TrialSpec
 
 MAIN_GRADIENT_BYTES = 4
-"""Megatron keeps and reduces gradients in fp32: in bf16 by itself, in fp16 where it is told to."""
+"""Bytes of a gradient: Megatron keeps and reduces them in fp32, by default with bf16, by an option with fp16."""
 
 SHARDING_STRATEGIES = {2: "optim_grads", 3: "optim_grads_params"}
-"""ZeRO 2 and 3 as Megatron-FSDP calls them."""
+"""Megatron-FSDP's names of ZeRO 2 and 3."""
 
 NO_DROPOUT = {"attention-dropout": "0.0", "hidden-dropout": "0.0"}
-"""Megatron's own default is 0.1 for both."""
+"""Dropout off; Megatron's default is 0.1 for both."""
 _DEFAULTS = {"lr": "1.0e-4", **NO_DROPOUT}
 _DATA = ("mock-data", "data-path", "train-data-path", "data-args-path", "per-split-data-args-path")
 _TOKENIZER = ("tokenizer-type", "vocab-file", "tokenizer-model", "vocab-size")
@@ -30,9 +30,9 @@ Option = Sequence[str]
 
 
 def megatron_lm_options(spec: TrialSpec, arguments: Sequence[str]) -> list[str]:
-    """Everything that Megatron-LM's script is given: what the layout and the rules say, then the user's `arguments`.
+    """All options of Megatron-LM's script: those of the layout and the rules, then the user's `arguments`.
 
-    Without data of the user's it makes its own (--mock-data).
+    Without data of the user's it uses --mock-data.
     """
     given = option_names(arguments)
     options = [
@@ -47,19 +47,19 @@ def megatron_lm_options(spec: TrialSpec, arguments: Sequence[str]) -> list[str]:
 
 
 def megatron_deepspeed_options(spec: TrialSpec, config_file: str, arguments: Sequence[str]) -> list[str]:
-    """The same for Megatron-DeepSpeed, whose DeepSpeed configuration lies in `config_file`."""
+    """All options of Megatron-DeepSpeed's script, whose DeepSpeed configuration is `config_file`."""
     options = [*megatron_deepspeed_layout(spec), ["--deepspeed_config", config_file], *_trial(spec)]
     given = option_names(arguments)
     return _words(options, given) + list(arguments)
 
 
 def megatron_lm_layout(spec: TrialSpec) -> list[Option]:
-    """What the layout, the model and the batch say to Megatron-LM, whatever it trains on and for how long."""
+    """Megatron-LM's options for layout, model and batch, without data and length."""
     return [*_shared(spec), *_lm_parallel(spec.layout), *_lm_model(spec.model)]
 
 
 def megatron_deepspeed_layout(spec: TrialSpec) -> list[Option]:
-    """The same for Megatron-DeepSpeed, but for what stands in its DeepSpeed configuration."""
+    """Megatron-DeepSpeed's options for layout, model and batch, besides those of its DeepSpeed configuration."""
     layout = spec.layout
     return [
         *_shared(spec),
@@ -74,7 +74,8 @@ def megatron_deepspeed_layout(spec: TrialSpec) -> list[Option]:
 
 
 def environment_of(layout: Layout) -> dict[str, str]:
-    """What Megatron-LM wants of CUDA: one connection orders tensor ranks' sends, and Megatron-FSDP forbids it."""
+    """Megatron-LM's setting of CUDA connections: a single one orders tensor ranks' sends, and Megatron-FSDP forbids
+    it."""
     return {} if layout.zero_stage > 1 else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
 
@@ -88,7 +89,7 @@ def _if(applies: bool, *options: Option) -> list[Option]:
 
 
 def _shared(spec: TrialSpec) -> list[Option]:
-    """What both forks spell alike."""
+    """Options that both forks have."""
     layout, model = spec.layout, spec.model
     recompute = layout.activation_checkpointing
     return [
@@ -113,7 +114,7 @@ def _shared(spec: TrialSpec) -> list[Option]:
 
 
 def _trial(spec: TrialSpec) -> list[Option]:
-    """How long a trial trains and what it logs."""
+    """Length and logging of a trial."""
     return [
         ["--train-iters", str(train_iterations(spec.measure))],
         ["--log-interval", "1"],
@@ -141,7 +142,7 @@ def _lm_parallel(layout: Layout) -> list[Option]:
 
 
 def _fully_sharded(layout: Layout) -> list[Option]:
-    """ZeRO 2 and 3 are Megatron-FSDP, which has a checkpoint format and gradients of its own."""
+    """Options of ZeRO 2 and 3, by Megatron-FSDP, which has its own checkpoint format and gradients."""
     if layout.zero_stage < 2:
         return []
     return [
@@ -157,7 +158,7 @@ def _bucket(bucket_mib: int | None) -> list[Option]:
 
 
 def bucket_parameters(bucket_mib: int) -> int:
-    """Megatron counts a bucket in parameters."""
+    """The bucket's size in parameters, as Megatron counts it."""
     return bucket_mib * 2**20 // MAIN_GRADIENT_BYTES
 
 
@@ -180,7 +181,7 @@ def _deepspeed_model(model: ModelShape) -> list[Option]:
 
 
 def _lm_data(model: ModelShape, given: frozenset[str]) -> list[Option]:
-    """Tokens that Megatron-LM makes up, over exactly the model's vocabulary; what the user names takes their place."""
+    """Mock data over exactly the model's vocabulary; options of the user's take their place."""
     return [
         *_if(given.isdisjoint(_DATA), ["--mock-data"]),
         *_if(
@@ -209,20 +210,20 @@ _OURS = frozenset(
         *("log-throughput", "log-memory-interval"),
     }
 )
-"""What the search file says elsewhere: a layout's, the model's and the rules' own options."""
+"""Options that the search file sets elsewhere: those of layout, model and rules."""
 
 _REFUSED: Mapping[str, str] = {
     "save": "a trial writes no checkpoint",
     "train-samples": "a trial counts iterations",
     "exit-interval": "a trial ends when its measurement is precise enough",
     "rampup-batch-size": "the global batch is fixed",
-    "context-parallel-size": "no layout field says it",
-    "expert-model-parallel-size": "no layout field says it",
+    "context-parallel-size": "no layout field expresses it",
+    "expert-model-parallel-size": "no layout field expresses it",
     "num-experts": "no model here has experts",
-    "ds-sequence-parallel-size": "no layout field says it",
+    "ds-sequence-parallel-size": "no layout field expresses it",
 }
 
 
 def unsupported_option_reason(name: str) -> str | None:
-    """Why an option of this name cannot stand in the user's arguments; None where it can."""
-    return "a layout, the model or the measure section says it" if name in _OURS else _REFUSED.get(name)
+    """The reason why the user's arguments may not have an option of this name; None where they may."""
+    return "the layout, model or measure section sets it" if name in _OURS else _REFUSED.get(name)

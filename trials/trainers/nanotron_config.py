@@ -1,4 +1,4 @@
-"""A layout as nanotron's configuration, on top of one of the user's. Standard library only.
+"""Nanotron configurations for a layout, based on one of the user's. Standard library only.
 
 Key names: nanotron src/nanotron/config/{config,parallelism_config,models_config}.py.
 """
@@ -18,7 +18,7 @@ _SCHEDULES = {"none": "1f1b", "1f1b": "1f1b", "gpipe": "afab"}
 
 
 def nanotron_config(spec: TrialSpec, template: Mapping[str, Any]) -> dict[str, Any]:
-    """The template with everything replaced that the layout, the model and the rules say."""
+    """The template with the values of layout, model and rules."""
     ours = {
         "general": {"seed": spec.seed},
         "checkpoints": {"checkpoint_interval": NEVER, "save_initial_state": False, "save_final_state": False},
@@ -29,7 +29,7 @@ def nanotron_config(spec: TrialSpec, template: Mapping[str, Any]) -> dict[str, A
 
 
 def nanotron_layout(spec: TrialSpec, template: Mapping[str, Any]) -> dict[str, Any]:
-    """The template with what the layout, the model and the batch say, and its own length and checkpoints."""
+    """The template with the values of layout, model and batch, and its own length and checkpoints."""
     layout = spec.layout
     ours = {
         "model": {"dtype": _DTYPES[layout.precision], "model_config": _model(spec.model)},
@@ -72,7 +72,7 @@ def _model(model: ModelShape) -> dict[str, Any]:
 
 
 def _merged(base: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
-    """Ours over theirs, key by key all the way down."""
+    """Nested merge; `ours` override `base`."""
     merged = dict(base)
     for key, value in ours.items():
         inner = base.get(key)

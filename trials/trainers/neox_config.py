@@ -1,4 +1,4 @@
-"""A layout as GPT-NeoX's configuration, on top of one of the user's. Standard library only.
+"""GPT-NeoX configurations for a layout, based on one of the user's. Standard library only.
 
 Key names: GPT-NeoX megatron/neox_arguments/{neox_args,deepspeed_args}.py as of 2026-05.
 """
@@ -22,7 +22,7 @@ _PRECISIONS = {"fp32": "fp32", "bf16": "bfloat16", "fp16": "fp16"}
 
 
 def neox_config(spec: TrialSpec, template: Mapping[str, Any]) -> dict[str, Any]:
-    """The template with everything replaced that the layout, the model and the rules say; keys with underscores."""
+    """The template with the values of layout, model and rules; keys with underscores."""
     iterations = train_iterations(spec.measure)
     return {
         **{key: value for key, value in neox_layout(spec, template).items() if key not in _WRITES_CHECKPOINTS},
@@ -36,14 +36,14 @@ def neox_config(spec: TrialSpec, template: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def neox_layout(spec: TrialSpec, template: Mapping[str, Any]) -> dict[str, Any]:
-    """The template with what the layout, the model and the batch say, and its own length and checkpoints."""
+    """The template with the values of layout, model and batch, and its own length and checkpoints."""
     base = {key.replace("-", "_"): value for key, value in template.items()}
     kept = {key: value for key, value in base.items() if key not in ("bf16", "precision")}
     return {**kept, **_model(spec.model), **_activation(spec.model, base), **_layout(spec, base)}
 
 
 def neox_arguments(config: Mapping[str, Any]) -> list[str]:
-    """The arguments of train.py, as deepy.py passes them on: the whole configuration in base64."""
+    """The arguments of train.py, as deepy.py passes them: the whole configuration in base64."""
     return ["--megatron_config", base64.urlsafe_b64encode(json.dumps(config).encode()).decode()]
 
 
@@ -97,14 +97,14 @@ def _layout(spec: TrialSpec, base: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def zero_section(layout: Layout, base: Mapping[str, Any]) -> dict[str, Any]:
-    """DeepSpeed's section on ZeRO for this layout; what it does not say stays as it is in `base`."""
+    """DeepSpeed's section on ZeRO for this layout; other keys stay as in `base`."""
     ours = ds_config(layout, layout.global_batch_size, gradient_clipping=0.0)["zero_optimization"]
     kept = {key: value for key, value in base.items() if key not in ("offload_optimizer", "cpu_offload")}
     return {**kept, **ours, "stage": layout.zero_stage}
 
 
 def _precision(precision: str, fp16: Mapping[str, Any]) -> dict[str, Any]:
-    """The user's loss scaling stays where fp16 is trained."""
+    """Keys of the precision; the user's loss scaling stays with fp16."""
     sections = {"bf16": {"bf16": {"enabled": True}}, "fp16": {"fp16": {**fp16, "enabled": True}}}
     off = {} if precision == "fp16" else {"fp16": {"enabled": False}}
     return {"precision": _PRECISIONS[precision], **off, **sections.get(precision, {})}

@@ -1,4 +1,4 @@
-"""Command lines of long options, as training scripts have them. Standard library only."""
+"""Long options of command lines, as in training scripts. Standard library only."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def option_name(word: str) -> str:
-    """`--global_batch_size=8` is global-batch-size; "" for a word that is no long option."""
+    """`--global_batch_size=8` is global-batch-size; "" for a word that is not a long option."""
     return word[2:].split("=")[0].replace("_", "-") if word.startswith("--") else ""
 
 

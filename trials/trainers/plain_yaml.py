@@ -1,4 +1,4 @@
-"""Plain data as text that JSON and YAML readers of every version take for the same data. Standard library only."""
+"""Plain data as text that JSON and YAML parsers of every version read alike. Standard library only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def plain_yaml(data: Any) -> str:
-    """The data as JSON in which every float has a point: YAML 1.1 reads 1e-05 as text. ValueError for NaN."""
+    """The data as JSON in which every float has a point, since YAML 1.1 reads 1e-05 as text. ValueError for NaN."""
     return _POINTLESS.sub(lambda found: found[0] if found[1] else _pointed(found[2]), _dumped(data)) + "\n"
 
 

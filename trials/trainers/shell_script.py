@@ -1,7 +1,7 @@
-"""The commands a bash launch script would run, found by reading: nothing is executed. Standard library only.
+"""Parser of bash launch scripts: the commands they would run. Nothing is executed. Standard library only.
 
-Only what launch scripts are made of is understood: assignments, arrays, quotes, line continuations, `${NAME:-default}`,
-`$((...))` and here-documents. What a condition decides is left undecided: a variable it sets is unknown.
+Supported is what launch scripts consist of: assignments, arrays, quotes, line continuations, `${NAME:-default}`,
+`$((...))` and here-documents. Conditions are not evaluated: a variable set under one is unknown.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 from search_spaces.errors import InputError
 
 LARGEST_TEXT = 2**18
-"""Characters of a script, and of any one value after expansion."""
+"""Limit of characters of a script, and of any one value after expansion."""
 
 
 @dataclass
 class Script:
-    """What was read. `commands` are expanded words; a part whose value is unknown stands as written, `$` included.
+    """Parsed script. `commands` are expanded words; a part with an unknown value stays as written, `$` included.
 
-    `documents` are the here-documents, expanded. `notes` say which options were left out because a condition adds
-    them, and which values are defaults that the environment may replace.
+    `documents` are the here-documents, expanded. `notes` list options left out because a condition adds them, and
+    values that are defaults which the environment may replace.
     """
 
     commands: list[list[str]] = field(default_factory=list)
@@ -32,7 +32,7 @@ class Script:
 
 
 def read_script(text: str) -> Script:
-    """Read a bash script. Raises InputError when it is too long, as written or once expanded."""
+    """Read a bash script. InputError when it is too long, as written or once expanded."""
     _require_size(text)
     text, documents = _without_documents(text.replace("\r\n", "\n"))
     reader = _Reader()
@@ -76,7 +76,7 @@ def _until(delimiter: str, lines: Iterator[str]) -> Iterator[str]:
 
 
 def _joined(text: str) -> str:
-    """The script with continued lines joined and whole-line comments gone, also from the middle of a command."""
+    """The script with continued lines joined and whole-line comments removed, also inside a command."""
     lines = [line for line in text.split("\n") if not line.lstrip().startswith("#")]
     return re.sub(r"\\[ \t]*\n", " ", "\n".join(lines))
 
@@ -106,7 +106,7 @@ def _statements(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _words_as_written(statement: str) -> list[str]:
-    """The statement's words with their quotes, an array with all its elements being one."""
+    """The statement's words with their quotes; an array with its elements is one word."""
     words, depth = [""], 0
     for match in _TOKEN.finditer(statement):
         token = match[0]
@@ -134,7 +134,7 @@ _BETWEEN = ("then", "else", "do", "elif")
 
 
 class _Reader:
-    """Walks through the statements in order, keeping the variables' values."""
+    """Processes the statements in order, keeping the variables' values."""
 
     def __init__(self) -> None:
         self.script = Script()
@@ -151,7 +151,7 @@ class _Reader:
             self.script.commands.append(expanded.split())
 
     def _inside_control_words(self, words: list[str]) -> list[str]:
-        """The words that are a command: without `then`, `else`, conditions and case labels."""
+        """The words that form a command: without `then`, `else`, conditions and case labels."""
         while words and words[0] in _BETWEEN:
             words = words[1:] if words[0] != "elif" else []
         if not words:
@@ -187,12 +187,12 @@ class _Reader:
         return self.expand(written[1:-1] if is_array else written, _VARIABLE_OR_QUOTE)
 
     def _note_left_out(self, added: str) -> None:
-        """Names only: a value may be a secret."""
+        """Note an option that was left out, by name only: its value may be a secret."""
         for option in (word.split("=")[0] for word in added.split() if word.startswith("--")):
             self.script.notes.append(f"{option} is added under a condition in the script; it was left out.")
 
     def expand(self, text: str, pattern: re.Pattern[str]) -> str:
-        """`text` with what is known put in; the rest stays as written."""
+        """`text` with known variables expanded; the rest stays as written."""
         expanded = pattern.sub(lambda match: self._replacement(match, pattern), text)
         _require_size(expanded)
         return expanded
@@ -221,7 +221,7 @@ class _Reader:
             self.script.notes.append(note)
 
     def _named(self, expression: str) -> str:
-        """Inside `$((...))` a variable needs no dollar sign."""
+        """Expand variables inside `$((...))`, which need no dollar sign there."""
         return re.sub(r"[A-Za-z_]\w*", lambda name: self._variables.get(name[0], name[0]), expression)
 
 
@@ -236,7 +236,7 @@ _LARGEST_NUMBER = 10**12
 
 
 def _arithmetic(expression: str) -> int | None:
-    """The value of a sum of whole numbers; None for anything else."""
+    """The value of an integer expression; None for anything else."""
     try:
         return _evaluated(ast.parse(expression.strip(), mode="eval").body)
     except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):

@@ -1,4 +1,4 @@
-"""A trainer's log, read while it is written: lines out of bytes, steps out of lines, and what it said at its end.
+"""Incremental reader of a trainer's log: lines from bytes, steps from lines, and the end of the output.
 
 Pure; standard library only.
 """
@@ -23,21 +23,21 @@ _KEPT_TRACEBACKS = 4
 
 
 class LineSplitter:
-    """Whole lines out of bytes as they come. Bytes that are not UTF-8 are replaced; of a line longer than
-    `LONGEST_LINE` bytes the rest is dropped. A carriage return ends a line too: progress bars know no other end."""
+    """Splits bytes into lines as they come. Invalid UTF-8 is replaced; the rest of a line beyond `LONGEST_LINE` bytes
+    is dropped. A carriage return also ends a line, for progress bars."""
 
     def __init__(self) -> None:
         self._unfinished = bytearray()
 
     def feed(self, data: bytes) -> Iterator[str]:
-        """The lines that are whole now."""
+        """The lines that are complete now."""
         *whole, rest = re.split(rb"[\r\n]", data)
         for part in whole:
             yield self._line(part)
         self._keep(rest)
 
     def last(self) -> str:
-        """What is left of a line that nobody will end."""
+        """The unfinished last line."""
         return self._line(b"")
 
     def _line(self, end: bytes) -> str:
@@ -52,7 +52,7 @@ class LineSplitter:
 
 @dataclass(frozen=True)
 class TrainerStep:
-    """One step as the log tells it; None where it does not say. Memory in GiB, `tflops` of one GPU."""
+    """One step as logged; None where it is not. Memory in GiB, `tflops` of one GPU."""
 
     iteration: int
     step_time_s: float
@@ -66,10 +66,10 @@ class TrainerStep:
 
 
 class StepReader:
-    """The steps of one log, and what else it says of the layout and of memory.
+    """The steps of one log, and its reports on layout and memory.
 
-    An iteration counts once, and never after a later one. One that the trainer skipped (a loss scale that was too
-    large) updated nothing and is no step.
+    An iteration counts once, and never after a later one. Iterations that the trainer skipped (the loss scale was too
+    large) updated nothing and are not steps.
     """
 
     def __init__(self, log_format: LogFormat, spec: TrialSpec):
@@ -97,13 +97,13 @@ class StepReader:
         return self._step(iteration, step_time_s, line)
 
     def note(self, text: str) -> None:
-        """Take from another rank's line what it says of the layout and of memory, and nothing of steps."""
+        """Take layout and memory, but no steps, from another rank's line."""
         line = read_line(text, self._format)
         if not line.is_step:
             self._note(line)
 
     def _step_time_s(self, line: Line) -> float | None:
-        """As it is said, else of the samples or tokens a second; None for a time that no step takes."""
+        """The step time as logged, else from the rate of samples or tokens; None for an impossible time."""
         samples, values = self._spec.global_batch_size, line.values
         found = values.get("step_time_s")
         for name, amount in (("samples_per_sec", samples), ("tokens_per_sec", samples * self._spec.model.seq_length)):
@@ -139,14 +139,14 @@ class StepReader:
 
 
 def _whole(value: float | None, otherwise: int) -> int:
-    """A count as it was said; `otherwise` where none was."""
+    """A count as logged; `otherwise` without one."""
     return int(value) if value is not None and math.isfinite(value) else otherwise
 
 
 class OutputTail:
-    """The end of what a process said, and its first tracebacks however much it says after them.
+    """The end of a process's output, and its first tracebacks however much output follows.
 
-    One thread feeds it; any may ask for the tail meanwhile.
+    One thread feeds it; any may read the tail meanwhile.
     """
 
     def __init__(self) -> None:
@@ -166,7 +166,7 @@ class OutputTail:
 
     @property
     def ran_out_of_memory(self) -> bool:
-        """Whether it said so; a process that goes on after it has not failed."""
+        """True if it reported running out of memory; a process that goes on afterwards has not failed."""
         return self._memory_line is not None
 
     @property
@@ -174,7 +174,7 @@ class OutputTail:
         return any(_PORT_TAKEN.search(line) for line in self._lines)
 
     def cause(self) -> str | None:
-        """The first traceback that tells of no lost peer, else of the line about memory, else None."""
+        """The first traceback that is not about a lost peer, else the line about memory, else None."""
         cause = first_cause([*self._tracebacks, "\n".join(self._current)])
         if self._memory_line is None or (cause and _OUT_OF_MEMORY.search(cause)):
             return cause
@@ -185,7 +185,7 @@ class OutputTail:
             return "\n".join(list(self._lines)[-lines:])
 
     def _collect(self, line: str) -> None:
-        """Keep the traceback this line belongs to, whole."""
+        """Keep the traceback that this line belongs to."""
         if not self._current and not line.startswith(TRACEBACK):
             return
         self._current.append(line)
@@ -197,7 +197,7 @@ class OutputTail:
 
 
 _RANK_PREFIX = re.compile(r"^\[(?:rank|default|Rank )?\d+\]: ?")
-"""What torch, torchrun and srun may put before a rank's words."""
+"""Prefixes that torch, torchrun and srun put before a rank's output."""
 _OUT_OF_MEMORY = re.compile(
     r"(?:CUDA|HIP) out of memory|OutOfMemoryError|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"
     r"|DefaultCPUAllocator: can't allocate memory|std::bad_alloc|^MemoryError\b"

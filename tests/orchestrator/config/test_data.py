@@ -63,7 +63,7 @@ def spec_json_of(spec: SearchSpec) -> dict:
         ("{kind: tokens, path: absent.bin}", [], "absent.bin cannot be read"),
         (TOKENS, ["model.vocab_size=32"], "vocabulary of 64, the model one of 32"),
         (TOKENS, ["model.seq_length=200"], "too few for one sequence of 200"),
-        ("{kind: tokens, path: search.yaml}", [], "is no token file"),
+        ("{kind: tokens, path: search.yaml}", [], "is not a token file"),
         ("{kind: tokens, path: tokens.bin, num_tokens: 7}", [], "its num_tokens is 200, not 7"),
         ("{kind: tokens, path: tokens.bin, checksum: " + f"'sha256:{'0' * 64}'" + "}", [], "another file"),
     ],

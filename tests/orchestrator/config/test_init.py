@@ -175,7 +175,7 @@ def test_the_search_is_named_after_the_file(tmp_path, name, expected):
         (b'{"model_type": "gpt2", "n_embd": 1e400}', "1e400 is not a finite number"),
         (b'{"model_type": "gpt2", "n_embd": NaN}', "NaN is not a finite number"),
         (b'{"model_type": "gpt2", "n_embd": ' + b"9" * 400 + b"}", "a number of 400 digits"),
-        (b'{"model_type": "gpt2", "n_embd": 768, "n_embd": 12}', "the key 'n_embd' stands twice"),
+        (b'{"model_type": "gpt2", "n_embd": 768, "n_embd": 12}', "the key 'n_embd' appears twice"),
         (b'{"a": 1}', "neither a DeepSpeed config nor a Hugging Face"),
         (b"echo hello", "no command with Megatron's options"),
         (b"\xff\xfe", "is not UTF-8"),

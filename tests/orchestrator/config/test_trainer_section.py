@@ -135,7 +135,7 @@ def test_a_template_that_cannot_be_read_is_refused_by_its_own_name(folder):
             "{kind: command, template: t, patterns: {step_time_s: '(a'}}",
             "pattern",
             "trainer.patterns.step_time_s",
-            "is no regular expression",
+            "is not a regular expression",
         ),
         ("{kind: command, template: t, patterns: megatron}", "choice", "trainer.patterns", "is 'megatron'"),
         (
@@ -148,7 +148,7 @@ def test_a_template_that_cannot_be_read_is_refused_by_its_own_name(folder):
             "{kind: command, template: t, patterns: {loss: '(a)'}}",
             "pattern",
             "trainer.patterns",
-            "say nothing of a step's time",
+            "do not match a step's time",
         ),
         (
             "{kind: command, template: 't {tensor}', patterns: deepspeed}",
@@ -157,7 +157,7 @@ def test_a_template_that_cannot_be_read_is_refused_by_its_own_name(folder):
             "has the placeholder {tensor}",
         ),
         ("{kind: command, template: 3, patterns: deepspeed}", "type", "trainer.template", "is 3"),
-        ("{kind: command, template: {a: 1}, patterns: deepspeed}", "type", "trainer.template", "is no command line"),
+        ("{kind: command, template: {a: 1}, patterns: deepspeed}", "type", "trainer.template", "is not a command line"),
         (
             "{kind: command, template: t, patterns: {step_time_s: 3}}",
             "pattern",

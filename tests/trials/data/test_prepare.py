@@ -85,18 +85,18 @@ def test_a_field_that_is_empty_leaves_no_separator():
 BAD_LINES = [
     (b"", "the line is empty"),
     (b"  ", "the line is empty"),
-    (b"[1, 2]", r"no JSON object but \[1, 2\]"),
-    (b"null", "no JSON object but null"),
+    (b"[1, 2]", r"not a JSON object but \[1, 2\]"),
+    (b"null", "not a JSON object but null"),
     (b'{"text": ', "not JSON: "),
     (b"\xef\xbb\xbf{}", "not JSON: Unexpected UTF-8 BOM"),
     (b'{"text": "\xff"}', "byte 0xff at 11 is not UTF-8"),
     (b'{"other": "x"}', "text: missing"),
-    (b'{"text": 3}', "text: 3 is no text"),
-    (b'{"text": null}', "text: null is no text"),
+    (b'{"text": 3}', "text: 3 is not text"),
+    (b'{"text": null}', "text: null is not text"),
     (b'{"text": ""}', "text: empty"),
     (b'{"text": "\\ud800"}', "half of a surrogate pair"),
     (b"[" * 10_000, "not JSON: "),
-    (b'{"text": "one", "text": "another"}', "not JSON: the key 'text' stands twice"),
+    (b'{"text": "one", "text": "another"}', "not JSON: the key 'text' appears twice"),
 ]
 
 
@@ -234,7 +234,7 @@ class Wild(Tokenizer):
 
 
 def test_an_end_that_the_tokenizer_does_not_have_is_asked_for(lines, out):
-    with pytest.raises(InputError, match="none of the usual tokens") as caught:
+    with pytest.raises(InputError, match="no known end-of-text token") as caught:
         prepare(Preparation((lines,), ("text",), append_eos=True), Endless(), out)
     assert caught.value.problems[0].fix == "name the token with --eos-token"
 

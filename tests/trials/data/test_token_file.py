@@ -47,13 +47,13 @@ def test_a_header_that_is_written_is_read_again(header):
 def test_a_header_with_any_byte_changed_is_refused(position, change):
     raw = bytearray(HEADER.to_bytes())
     raw[position] ^= change
-    with pytest.raises(ValueError, match=r"checksum|no token file|version"):
+    with pytest.raises(ValueError, match=r"checksum|not a token file|version"):
         TokenHeader.from_bytes(bytes(raw))
 
 
 @given(st.binary(max_size=5000))
 def test_bytes_from_anywhere_are_refused_in_words(raw):
-    with pytest.raises(ValueError, match=r"is no token file|ends within its header"):
+    with pytest.raises(ValueError, match=r"is not a token file|ends within its header"):
         TokenHeader.from_bytes(raw)
     with pytest.raises(ValueError, match=r"ends within its header|checksum|version"):
         TokenHeader.from_bytes(MAGIC + raw)
@@ -167,7 +167,7 @@ def mapped_kib() -> int:
     ("content", "words"),
     [
         (None, "No such file"),
-        (b"", "is no token file"),
+        (b"", "is not a token file"),
         (b'{"text": "x"}\n', "seems to be JSON"),
         (b"\x93NUMPY\x01\x00", "a NumPy array"),
         (b"MMIDIDX\x00\x00\x01", "the index of a Megatron-LM dataset"),

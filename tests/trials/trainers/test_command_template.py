@@ -50,14 +50,14 @@ def test_the_names_a_template_asks_for_are_known():
     ("template", "words"),
     [
         ("train {tensor_paralel}", "has the placeholder {tensor_paralel}"),
-        ("train {tensor_parallel", "has a { that belongs to no placeholder"),
-        ("train tensor_parallel}", "has a } that belongs to no placeholder"),
-        ("train {}", "has a { that"),
-        ("train {zero_stage=3:{python}}", "that belongs to no placeholder"),
+        ("train {tensor_parallel", "has a { outside of a placeholder"),
+        ("train tensor_parallel}", "has a } outside of a placeholder"),
+        ("train {}", "has a { outside"),
+        ("train {zero_stage=3:{python}}", "outside of a placeholder"),
         ("train {activation_checkpointing=ful:--recompute}", "asks for activation_checkpointing 'ful'"),
         ("train {sequence_parallel=1:--sp}", "asks for sequence_parallel '1'"),
         ("train 'unended", "cannot be split into words: No closing quotation"),
-        ("   ", "has no word"),
+        ("   ", "is empty"),
     ],
 )
 def test_a_template_that_is_none_is_refused(template, words):

@@ -194,7 +194,7 @@ def test_deepspeeds_own_bucket_size_is_its_default_and_no_choice():
         ('{"train_micro_batch_size_per_gpu": 0}', "train_micro_batch_size_per_gpu is 0"),
         (
             '{"train_batch_size": 10, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}',
-            "train_batch_size 10 is no multiple of micro batch 2 x accumulation 4",
+            "train_batch_size 10 is not a multiple of micro batch 2 x accumulation 4",
         ),
     ],
 )

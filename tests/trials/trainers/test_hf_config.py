@@ -17,7 +17,7 @@ def test_gpt2_has_the_parameters_the_published_model_has():
     assert found.model["vocab_size"] == 50304
     assert found.notes == (
         "vocab_size 50257 was padded to 50304, a multiple of 128.",
-        "torch_dtype is not in the config: fp32 was taken; write what you train in under space.precision.",
+        "torch_dtype is not in the config: fp32 was assumed; set space.precision to the one you train in.",
     )
 
 
@@ -48,8 +48,12 @@ def test_a_head_size_of_its_own_and_biases_are_reported():
         ({"torch_dtype": "float16"}, "fp16", None),
         ({"torch_dtype": "torch.bfloat16"}, "bf16", None),
         ({"torch_dtype": None, "dtype": "float32"}, "fp32", None),  # the key's name in transformers since 4.56
-        ({"torch_dtype": "float8_e4m3fn"}, None, "torch_dtype 'float8_e4m3fn' is no precision here: fp32 was taken;"),
-        ({"torch_dtype": 16}, None, "torch_dtype 16 is no precision here: fp32 was taken;"),
+        (
+            {"torch_dtype": "float8_e4m3fn"},
+            None,
+            "torch_dtype 'float8_e4m3fn' is not a supported precision: fp32 was assumed;",
+        ),
+        ({"torch_dtype": 16}, None, "torch_dtype 16 is not a supported precision: fp32 was assumed;"),
     ],
 )
 def test_the_precision_is_that_of_the_configs_weights_where_it_is_one_of_ours(fields, precision, note):

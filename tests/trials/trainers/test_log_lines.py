@@ -210,11 +210,11 @@ def test_a_commands_own_patterns_say_what_a_step_is():
 @pytest.mark.parametrize(
     ("patterns", "message"),
     [
-        ({"step_time_s": r"(\d+"}, "is no regular expression: missing )"),
+        ({"step_time_s": r"(\d+"}, "is not a regular expression: missing )"),
         ({"step_time_s": r"\d+"}, "has 0 groups"),
         ({"step_time_s": r"(\d+)(\w)"}, "has 2 groups"),
         ({"step_time_s": r"(\d+)", "speed": r"(\d+)"}, "is an unknown metric"),
-        ({"loss": r"(\d+)"}, "say nothing of a step's time"),
+        ({"loss": r"(\d+)"}, "do not match a step's time"),
     ],
 )
 def test_patterns_that_cannot_be_used_are_named(patterns, message):

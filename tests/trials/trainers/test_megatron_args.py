@@ -105,9 +105,9 @@ def test_an_unknown_variable_is_reported_and_not_guessed():
         launch("--tensor-model-parallel-size $TP --micro-batch-size ${MBS} --bf16 $EXTRA_ARGS")
     )
     assert not {"tensor_parallel", "data_parallel", "micro_batch_size"} & set(found.layout)
-    assert "--tensor-model-parallel-size is $TP, whose value the script alone does not state." in found.notes
-    assert "--micro-batch-size is ${MBS}, whose value the script alone does not state." in found.notes
-    assert any(note.startswith("$EXTRA_ARGS stands in the training command") for note in found.notes)
+    assert "--tensor-model-parallel-size is $TP, whose value the script does not set." in found.notes
+    assert "--micro-batch-size is ${MBS}, whose value the script does not set." in found.notes
+    assert any(note.startswith("$EXTRA_ARGS is in the training command") for note in found.notes)
     assert len(set(found.notes)) == len(found.notes)
 
 
@@ -126,19 +126,22 @@ def test_values_that_may_be_secrets_are_not_repeated_in_notes():
 
 def test_a_config_file_beside_the_script_is_said_not_to_be_read():
     found = read_megatron_script(launch("--deepspeed --deepspeed_config ds.json --micro-batch-size 1"))
-    assert "The file behind --deepspeed-config was not read; what only it says is missing." in found.notes
+    assert "The file behind --deepspeed-config was not read; values that only it has are missing." in found.notes
 
 
 def test_what_no_layout_can_say_is_reported():
     found = read_megatron_script(launch("--context-parallel-size 2"))
-    assert "--context-parallel-size is more than 1, which no layout field says; it was left out." in found.notes
+    assert "--context-parallel-size is more than 1, which no layout field expresses; it was left out." in found.notes
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--tensor-model-parallel-size 3", "1 nodes x 4 = 4 ranks are no multiple of tensor 3 x pipeline 1"),
-        ("--micro-batch-size 2 --global-batch-size 12", "global batch 12 is no multiple of micro batch 2 x data 4 = 8"),
+        ("--tensor-model-parallel-size 3", "1 nodes x 4 = 4 ranks are not a multiple of tensor 3 x pipeline 1"),
+        (
+            "--micro-batch-size 2 --global-batch-size 12",
+            "global batch 12 is not a multiple of micro batch 2 x data 4 = 8",
+        ),
         ("--micro-batch-size 0", "--micro-batch-size is '0'"),
         ("--micro-batch-size 1.5", "--micro-batch-size is '1.5'"),
     ],
