@@ -132,4 +132,4 @@ def _submit_test_findings(spec: SearchSpec, found: DoctorReport, as_json: bool) 
     try:
         return with_launcher(spec, probe_cluster(spec.cluster), run, "doctor", as_json)
     except ExternalError as refused:
-        return [error("job", str(refused), refused.fix or "its words tell what it wants")]
+        return [error("job", str(refused), refused.fix or "see the message")]

@@ -21,7 +21,7 @@ from trials.files.text import plural
 from trials.protocols.calibration import SMALL_BYTES, Collective, GroupTime, Measurements, PairTime, block_sizes
 
 CLUSTER_SCHEMA = "parlay.cluster/1"
-FIRST_LINE = "# Written by parlay calibrate, which writes over it when it is run again."
+FIRST_LINE = "# Written by parlay calibrate, which overwrites it at the next run."
 MIN_RELATIVE_DIFFERENCE = 0.15
 """By how much a domain's bandwidth differs at least from the next outer one's; nearer ones are told as one."""
 
@@ -199,8 +199,8 @@ def _heading(found: Measurements, context: CalibrationContext) -> Iterator[str]:
     if context.busy is not None:
         yield f"# NOTE: {context.busy}"
     yield "#"
-    yield "# docs/clusters.md says what the numbers mean, docs/calibrate.md how they are found."
-    yield "# Measured beside those below:"
+    yield "# The numbers are explained in docs/clusters.md, their measurement in docs/calibrate.md."
+    yield "# Further measurements:"
     for precision, rates in groupby(found.products, lambda rate: rate.precision):
         yield f"#   {precision} products, TFLOP/s of each rank:"
         for rate in rates:

@@ -83,7 +83,7 @@ def run_to_completion(
             _wait(launcher, callbacks)
     except KeyboardInterrupt:
         if launcher.cancel([key]):
-            callbacks.note(f"{key} may still run: it could not be cancelled")
+            callbacks.note(f"{key} could not be cancelled and may still run")
         raise
     return status
 

@@ -137,7 +137,7 @@ def record_result(
         known = _read_entries(path, note)
         write_json(path, {"schema": RECORD_SCHEMA, "selftests": {**known, world.accelerator.name: entry}})
     except OSError as error:
-        note(f"{path} does not tell of this selftest: {error}")
+        note(f"{path} has no record of this selftest: {error}")
 
 
 def _read_entries(path: Path, note: Callable[[str], None]) -> Mapping[str, Any]:
@@ -146,9 +146,9 @@ def _read_entries(path: Path, note: Callable[[str], None]) -> Mapping[str, Any]:
         known = (read_json(path) or {}).get("selftests", {})
         if isinstance(known, dict):
             return known
-        note(f"{path}: selftests is {type(known).__name__}, not an object: written anew, with this one alone")
+        note(f"{path}: selftests is {type(known).__name__}, not an object: overwritten with this selftest only")
     except ValueError as damage:
-        note(f"{damage}: written anew, with this selftest alone")
+        note(f"{damage}: overwritten with this selftest only")
     return {}
 
 
@@ -170,5 +170,5 @@ class _ResultReader:
 
 
 def _unfinished_reason(status: LaunchStatus, found: Results, num_cases: int) -> str:
-    words = launcher_reason(status, "the ranks' logs may say why")
+    words = launcher_reason(status, "see the ranks' logs")
     return f"{len(found.results)} of {num_cases} cases were run: {words}"

@@ -21,23 +21,23 @@ from orchestrator.service.pages import page_routes
 from search_spaces.errors import ExternalError, InputError, Problem
 from trials.ledger.events import EventKind
 
-_SearchId = Annotated[models.SearchIdText, Path(description="A search's id; it may be shortened while unique.")]
+_SearchId = Annotated[models.SearchIdText, Path(description="A search's id, or a unique prefix of it.")]
 _Trial = Annotated[models.TrialText, Path(description="t0001 (its last attempt) or t0001.a1.")]
 _LastEventId = Annotated[
-    str | None, Header(pattern="^[0-9]{1,15}$", description="The last event's number that was read.")
+    str | None, Header(pattern="^[0-9]{1,15}$", description="Number of the last event that was read.")
 ]
 
 _WORDS = {
-    400: "Bad input: what is wrong, where, and what to do.",
-    401: "The token is missing or another one (on a port).",
-    403: "Another Host, or a web page's Origin (on a port).",
-    404: "No search, trial or path of this name.",
-    405: "Another method than this path has.",
-    409: "Not now: held by another driver, ambiguous, or not there yet.",
+    400: "Bad input, with the rule and the fix.",
+    401: "The token is missing or wrong (on a port).",
+    403: "The Host is wrong, or the Origin is another web page (on a port).",
+    404: "No such search, trial or path.",
+    405: "The path does not have this method.",
+    409: "Conflict: held by another driver, an ambiguous id, or not ready yet.",
     413: "The body is larger than 1 MiB.",
     415: "The body is not JSON.",
-    500: "A bug of the service; its log says more.",
-    503: "Slurm, the ledger or a disk refuses or is out of reach.",
+    500: "Internal error; the service's log has the traceback.",
+    503: "Slurm, the ledger or a disk refuses or is unreachable.",
 }
 _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": models.ErrorAnswer, "description": words} for status, words in _WORDS.items()
@@ -48,9 +48,9 @@ _EVENTS_PATH = "/v1/searches/{search}/events"
 _EVENT = {
     "type": "object",
     "properties": {
-        "id": {"type": "string", "description": "Its number in the journal, for Last-Event-ID."},
+        "id": {"type": "string", "description": "Number in the journal, for Last-Event-ID."},
         "event": {"type": "string", "enum": [kind.value for kind in EventKind]},
-        "data": {"type": "string", "description": "Its line of the journal: a JSON object."},
+        "data": {"type": "string", "description": "Line of the journal: a JSON object."},
     },
 }
 
@@ -166,13 +166,13 @@ def _add_refusals(app: FastAPI, log: Callable[[str], None]) -> None:
     @app.exception_handler(HTTPException)
     def unknown(request: Request, error: HTTPException) -> JSONResponse:
         code = {404: "unknown_path", 405: "method"}.get(error.status_code, "usage")
-        problem = Problem(code, str(error.detail), fix="GET /openapi.json says what there is")
+        problem = Problem(code, str(error.detail), fix="see GET /openapi.json")
         return error_response(error.status_code, problem, error.headers)
 
     @app.exception_handler(Exception)
     def bug(request: Request, error: Exception) -> JSONResponse:
         log("".join(traceback.format_exception(error)).rstrip())
-        problem = Problem("bug", "a bug of the service", fix="please report it, with the traceback in its log")
+        problem = Problem("bug", "internal error of the service", fix="report it with the traceback in its log")
         return error_response(500, problem, None)
 
 
@@ -181,7 +181,7 @@ def _problem_of(found: Any) -> Problem:
     key = ".".join(str(part) for part in found["loc"])
     given = found.get("input")
     value = given[:_LONGEST_SHOWN].encode("utf-8", "backslashreplace").decode() if isinstance(given, str) else None
-    return Problem("usage", found["msg"], key=key, value=value, fix="GET /openapi.json says what fits")
+    return Problem("usage", found["msg"], key=key, value=value, fix="see GET /openapi.json")
 
 
 _LONGEST_SHOWN = 200

@@ -66,7 +66,7 @@ class _RequestLog:
     def write(self, line: str, is_unauthenticated: bool, now: float) -> None:
         if now - self._since >= REJECTIONS_WINDOW_S:
             if self._num_rejected > MAX_LOGGED_REJECTIONS:
-                self._log(f"{self._num_rejected - MAX_LOGGED_REJECTIONS} more requests were not let in")
+                self._log(f"{self._num_rejected - MAX_LOGGED_REJECTIONS} more requests were rejected")
             self._since, self._num_rejected = now, 0
         self._num_rejected += is_unauthenticated
         if not is_unauthenticated or self._num_rejected <= MAX_LOGGED_REJECTIONS:
@@ -86,7 +86,7 @@ def _is_readable_page(scope: Scope) -> bool:
 
 def _refusal(refused: RequestRejected, path: str) -> Response:
     if is_page(path):
-        fix = "open an address that parlay serve --page prints" if refused.status == 401 else refused.fix
+        fix = "open an address printed by parlay serve --page" if refused.status == 401 else refused.fix
         return refusal_page(
             refused.status, "Sign-in required" if refused.status == 401 else "Access denied", refused.message, fix
         )

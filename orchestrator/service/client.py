@@ -105,7 +105,10 @@ def running_service(home: Path) -> tuple[Client, dict[str, Any]] | None:
 
 def page_address(home: Path, now: float) -> str:
     """Address of the running service's pages, valid once. Raises ExternalError if there are no pages."""
-    state_dir, fix = ServiceStateDir.of(home), "parlay serve --port N has pages, for a browser of this machine"
+    state_dir, fix = (
+        ServiceStateDir.of(home),
+        "start parlay serve --port N, which has pages for a browser on this machine",
+    )
     try:
         about = read_json(state_dir.about)
         is_running = about is not None and _is_same_process(about)
@@ -113,7 +116,9 @@ def page_address(home: Path, now: float) -> str:
             return entry_address(about["port"], state_dir.read_token(), now)
     except (OSError, ValueError, KeyError):
         is_running = False
-    words = "the service listens on a unix socket, which no browser opens" if is_running else "no service runs"
+    words = (
+        "the service listens on a unix socket, which browsers cannot open" if is_running else "no service is running"
+    )
     raise ExternalError(words, fix)
 
 

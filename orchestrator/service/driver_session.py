@@ -22,7 +22,9 @@ from trials.ledger.events import FencedError, SearchRecord
 from trials.ledger.journal import Journal, search_of
 from trials.ledger.reader import LedgerReader
 
-_LAUNCHER_REMARK = "launcher ray: plain processes; the driver is itself one of many on one Ray, or one of many threads"
+_LAUNCHER_REMARK = (
+    "launcher ray: its ranks run as local processes, since the service's drivers already share a Ray or a process"
+)
 
 
 class DriverExit(StrEnum):

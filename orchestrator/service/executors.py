@@ -118,7 +118,7 @@ def make_executor(kind: ExecutorKind, note: Callable[[str], None]) -> Executor:
     try:
         return RayExecutor(RayRuntime.start_loopback(rank_slots=0, num_gpus=0), environment)
     except RayUnavailable as error:
-        note(f"Ray cannot start, so drivers are threads of this process: {error}")
+        note(f"Ray cannot start, so drivers run as threads of this process: {error}")
         return ThreadExecutor()
 
 

@@ -103,7 +103,7 @@ class RequestHandlers:
             return logs_summary(attempt, folder)
         log = folder.rank_log(of_rank)
         if log not in folder.rank_logs():
-            fix = "leave rank out: the answer then names the logs that there are"
+            fix = "leave rank out to list the logs"
             raise InputError.of("unknown_id", f"there is no log {log.name}", key="rank", value=of_rank, fix=fix)
         return logs_summary(attempt, folder, tail(log, _LOG_LINES))
 
@@ -141,8 +141,8 @@ class RequestHandlers:
             search_id = reader.resolve(search)
             folder = next(found.folder for found in reader.searches() if found.search_id == search_id)
         if folder is None:
-            message = f"the ledger does not say where search {search_id} lies"
-            fix = "parlay ledger rebuild FOLDER tells the ledger of it"
+            message = f"the ledger has no folder of search {search_id}"
+            fix = "add it with parlay ledger rebuild FOLDER"
             raise InputError.of("unknown_id", message, key="search", fix=fix)
         return SearchFolder(Path(folder)).journal
 
@@ -176,7 +176,7 @@ def _require_no_other_ray(spec: SearchSpec) -> None:
             f"names a running Ray, {spec.launcher.address}",
             key="launcher.address",
             value=spec.launcher.address,
-            rule="a process can speak to one Ray, and the service's drivers speak to its own",
+            rule="a process can connect to one Ray only, and the service has its own",
             fix="parlay submit --no-service gives the search a driver of its own",
         )
 

@@ -70,8 +70,8 @@ class LiveReport:
         self._follower.read_new()
         search = self._follower.search
         if search is None:
-            fix = "look at it from a machine that sees its folder"
-            raise InputError.of("unknown_id", f"there is no {self._file} to read here", key="search", fix=fix)
+            fix = "use a machine on which its folder is visible"
+            raise InputError.of("unknown_id", f"{self._file} is not visible here", key="search", fix=fix)
         newest, began_at = self._newest, self._clock()
         if newest is None or (newest.seq != search.last_seq and began_at >= self._due_at):
             newest = Rendering(search.last_seq, search.state.is_ended, self._render(search))

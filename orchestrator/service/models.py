@@ -25,15 +25,17 @@ class Request(BaseModel):
 
 class SubmitRequest(Request):
     yaml: str = Field(min_length=1, max_length=1_000_000, description="The text of a search file.")
-    directory: _PathText = Field(description="Absolute; where relative paths in the file and its work_dir start.")
+    directory: _PathText = Field(description="Absolute path; base of relative paths in the file and of its work_dir.")
     set: list[Annotated[str, Field(max_length=10_000)]] = Field(
         default=[], max_length=1_000, description="Changes to the file, each key.key=value."
     )
 
 
 class ResumeRequest(Request):
-    folder: _PathText | None = Field(default=None, description="The search's folder, where the ledger has not got it.")
-    ledger_url: str | None = Field(default=None, max_length=4096, description="Its ledger, where it is another one.")
+    folder: _PathText | None = Field(default=None, description="The search's folder, if it is not in the ledger.")
+    ledger_url: str | None = Field(
+        default=None, max_length=4096, description="The search's ledger, if it is not the service's."
+    )
 
 
 class Problem(BaseModel):
@@ -69,7 +71,7 @@ class HealthAnswer(Answer):
     pid: int
     executor: ExecutorKind
     max_in_flight: int | None
-    slurm: dict[str, str] = Field(description="The variables of the service that say which Slurm its searches use.")
+    slurm: dict[str, str] = Field(description="Environment variables that select the service's Slurm.")
     drivers: dict[DriverState, int]
 
 

@@ -59,11 +59,11 @@ def _with_error_page(answer: Callable[[_Pages, Request], Response]) -> Callable[
             return answer(pages, request)
         except InputError as error:
             problem = error.problems[0]
-            return refusal_page(404, "There is nothing here", problem.message, problem.fix, leads_home=True)
+            return refusal_page(404, "Not found", problem.message, problem.fix, leads_home=True)
         except ExternalError as error:
-            return refusal_page(503, "This cannot be told just now", str(error), error.fix)
+            return refusal_page(503, "Temporarily unavailable", str(error), error.fix)
         except OSError as error:
-            return refusal_page(503, "This cannot be told just now", str(error))
+            return refusal_page(503, "Temporarily unavailable", str(error))
 
     return answered
 
@@ -80,7 +80,7 @@ class _Pages:
         browser that came from another site would not send the cookie."""
         cookie = self._sessions.enter(request.query_params.get("key", ""))
         if cookie is None:
-            again = "An address opens once, and within ten minutes: parlay serve --page prints another one."
+            again = "An address is valid once, for ten minutes. parlay serve --page prints a new one."
             return refusal_page(401, "Sign-in address expired", again)
         return _html(message_page("Signed in", goes_to="/"), 200, {"set-cookie": cookie})
 
@@ -109,7 +109,7 @@ class _Pages:
         given = request.path_params["search"]
         if not _SEARCH_ID.fullmatch(given):
             fix = "the first page lists the searches"
-            raise InputError.of("unknown_id", "this is no search's id", key="search", fix=fix)
+            raise InputError.of("unknown_id", "not a search id", key="search", fix=fix)
         journal = self._handlers.journal_path(given)
         return journal.parent.name, self._reports.of(journal)
 

@@ -32,7 +32,7 @@ class ServiceAlreadyRunning(Exception):
     """Another service of this home runs; `pid` is its process, None if unknown."""
 
     def __init__(self, pid: int | None):
-        super().__init__(f"a service of this home runs already: process {pid or 'unknown'}")
+        super().__init__(f"a service of this home is already running: process {pid or 'unknown'}")
         self.pid = pid
 
 
@@ -127,7 +127,7 @@ class ServiceStateDir:
             rows = (read_json(self.searches) or {"searches": []})["searches"]
             return {r["search_id"]: ServiceSearch(r["search_id"], Path(r["folder"]), r["ledger_url"]) for r in rows}
         except (ValueError, KeyError, TypeError) as error:
-            fix = "remove it; parlay status --all lists the searches, parlay resume ID goes on with one"
+            fix = "remove it; parlay status --all lists the searches, parlay resume ID continues one"
             raise ExternalError(f"{self.searches} is damaged: {error!r}", fix) from error
 
     def write_searches(self, searches: dict[str, ServiceSearch]) -> None:

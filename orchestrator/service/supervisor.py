@@ -145,15 +145,15 @@ class DriverSupervisor:
     def _handle_failure(self, entry: SupervisedSearch, detail: str, now: float) -> None:
         failures = 1 if now - entry.started_at >= HEALTHY_S else entry.failures + 1
         if failures > MAX_FAILURES:
-            self._give_up(entry, f"its driver failed {failures} times in a row, at last: {detail}")
+            self._give_up(entry, f"its driver failed {failures} times in a row, last error: {detail}")
             return
         next_start_at = now + BACKOFF_S * 2 ** (failures - 1)
         again = SupervisedSearch(entry.search, failures=failures, detail=detail, next_start_at=next_start_at)
-        self._note(f"{entry.search.search_id}: {detail}; driven again in {next_start_at - now:.0f} s")
+        self._note(f"{entry.search.search_id}: {detail}; restarting its driver in {next_start_at - now:.0f} s")
         self._set(again)
 
     def _give_up(self, entry: SupervisedSearch, detail: str) -> None:
-        self._note(f"{entry.search.search_id} is not driven any more: {detail}")
+        self._note(f"{entry.search.search_id} has no driver any more: {detail}")
         self._set(replace(entry, state=DriverState.STOPPED, detail=detail, driver=None))
 
     def _check_stopped(self) -> None:
@@ -168,7 +168,7 @@ class DriverSupervisor:
 
     def _switch_to_threads(self) -> None:
         """Any call to a dead Ray would end this process. Its actors have died, or soon will, with their sessions."""
-        self._note("Ray has died; drivers are threads of this process from now on")
+        self._note("Ray has died; drivers now run as threads of this process")
         dead, self._executor = self._executor, ThreadExecutor()
         for entry in self.searches().values():
             if entry.state is DriverState.DRIVING:
@@ -189,7 +189,7 @@ class DriverSupervisor:
                     running.remove(entry)
             time.sleep(0.05)
         for entry in running:
-            self._note(f"{entry.search.search_id}: its driver did not stop in time and is ended; nothing is lost")
+            self._note(f"{entry.search.search_id}: its driver did not stop in time and is terminated; nothing is lost")
 
     def _say_once(self, words: str) -> None:
         if words not in self._said:

@@ -180,7 +180,7 @@ def _create(path: Path) -> None:
             "ledger_url",
             f"the ledger cannot be written at {path}: {error.strerror}",
             key="ledger.url",
-            fix="name a file in a folder that exists and that you may write to",
+            fix="use a file in an existing folder that you can write to",
         ) from error
 
 

@@ -103,4 +103,4 @@ def problem_findings(problems: Iterable[Problem]) -> Iterator[Finding]:
         where = ":".join(str(part) for part in (problem.file, problem.line) if part is not None)
         subject = ": ".join(part for part in (where, problem.key) if part)
         message = f"{subject}: {problem.message}" if subject else problem.message
-        yield error(problem.code, message, problem.fix or problem.rule or "change it")
+        yield error(problem.code, message, problem.fix or problem.rule or "change the value")

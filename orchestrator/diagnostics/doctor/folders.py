@@ -18,7 +18,7 @@ MIN_FREE_GIB = 1.0
 MIN_FREE_FILES = 10_000
 CLOCK_SLACK_S = 5.0
 
-_OTHER_FOLDER = "name another: work_dir in the search file, or --work-dir"
+_OTHER_FOLDER = "use another folder: work_dir in the search file, or --work-dir"
 
 
 def check_folder(path: Path, runs_on_nodes: bool, is_sandbox: bool) -> Iterator[Finding]:
@@ -27,7 +27,7 @@ def check_folder(path: Path, runs_on_nodes: bool, is_sandbox: bool) -> Iterator[
     `runs_on_nodes`: jobs on other machines write to it. The write test uses a folder of its own, which is removed.
     """
     nearest = next(folder for folder in (path, *path.parents) if folder.exists())
-    words = "is there" if nearest == path else f"will be made in {nearest}"
+    words = "exists" if nearest == path else f"will be created in {nearest}"
     yield ok("work_dir", f"{path} {words}")
     yield sharing_finding(path, file_system(nearest.resolve()), runs_on_nodes, is_sandbox)
     yield from write_access_findings(path)
@@ -37,26 +37,26 @@ def check_folder(path: Path, runs_on_nodes: bool, is_sandbox: bool) -> Iterator[
 
 def sharing_finding(path: Path, kind: str | None, runs_on_nodes: bool, is_sandbox: bool) -> Finding:
     """Finding about the file system, whose type is `kind`; only a job on another node can prove that nodes share it."""
-    named = f"{path} lies on {kind or 'a file system of unknown type'}"
+    named = f"{path} is on {kind or 'a file system of unknown type'}"
     if not runs_on_nodes:
         return ok("file_system", f"{named}; all ranks run on this machine")
     if is_sandbox:
         return ok("file_system", f"{named}; the sandbox's nodes are this machine")
     if kind in NETWORK_FILE_SYSTEMS:
-        return ok("file_system", f"{named}, which nodes may share; --submit-test proves it")
-    fix = "name a folder that all nodes share; or prove with parlay doctor --submit-test that they do share this one"
-    return warning("file_system", f"{named}, which is usually this machine's own", fix)
+        return ok("file_system", f"{named}, which nodes can share; --submit-test verifies it")
+    fix = "use a folder that all nodes share, or verify with parlay doctor --submit-test that they share this one"
+    return warning("file_system", f"{named}, which is usually local to this machine", fix)
 
 
 def write_access_findings(path: Path) -> Iterator[Finding]:
     """Findings for the deepest folder on the path in which a group may rename files. Wider access is refused
     earlier."""
     for swapper in [*untrusted_writers(path)][-1:]:
-        words = f"{swapper.words} may write in {swapper.path}, and could put a folder of theirs in the place of yours"
+        words = f"{swapper.words} can write to {swapper.path} and could replace your folder with theirs"
         if swapper.path.stat().st_uid == os.geteuid():
             yield warning("others_write", words, f"chmod g-w,o-w {swapper.path}; or {_OTHER_FOLDER}")
         else:
-            yield note("others_write", words, f"trust them with your jobs, whose code lies there; or {_OTHER_FOLDER}")
+            yield note("others_write", words, f"accept it if you trust them with your jobs; or {_OTHER_FOLDER}")
 
 
 def writing_findings(nearest: Path) -> Iterator[Finding]:
@@ -70,7 +70,9 @@ def writing_findings(nearest: Path) -> Iterator[Finding]:
         stamped, ended = (tried / "whole").stat().st_mtime, time.time()
     except OSError as failed:
         yield error(
-            "writable", f"{nearest} took no file of {PROBE_BYTES // 2**20} MiB: {failed.strerror}", _OTHER_FOLDER
+            "writable",
+            f"no file of {PROBE_BYTES // 2**20} MiB could be written to {nearest}: {failed.strerror}",
+            _OTHER_FOLDER,
         )
         return
     finally:
@@ -84,7 +86,7 @@ def clock_finding(apart_s: float) -> Finding:
     if apart_s <= CLOCK_SLACK_S:
         return ok("clock", "this machine's clock agrees with the file system's")
     words = f"this machine's clock and the file system's are {apart_s:.0f} s apart"
-    return warning("clock", words, "tell the site: heartbeats and leases are judged by these times; Slurm's munge too")
+    return warning("clock", words, "report it to the site: heartbeats, leases and munge depend on clocks")
 
 
 def room_findings(nearest: Path) -> Iterator[Finding]:
@@ -96,7 +98,7 @@ def room_findings(nearest: Path) -> Iterator[Finding]:
     else:
         yield ok("space", f"{free_gib:.0f} GiB are free")
     if found.f_files and found.f_favail < MIN_FREE_FILES:
-        words = f"{found.f_favail} more files fit at {nearest}; a trial takes some tens"
+        words = f"{found.f_favail} inodes are free at {nearest}; a trial needs some tens"
         yield note("files", words, f"make room, or {_OTHER_FOLDER}")
 
 

@@ -100,7 +100,7 @@ def partition_findings(options: JobOptions, request: JobRequest, cluster: SlurmS
     if missing:
         yield error("partition", f"there is no partition {', '.join(sorted(missing))}", fix)
     elif not found:
-        yield error("partition", "no partition is named, and Slurm has no default one", fix)
+        yield error("partition", "no partition is set, and Slurm has no default partition", fix)
     yield from _closed_findings(found, options, fix)
     if found and not missing:
         yield ok("partition", f"{', '.join(map(_format_partition, found))}")
@@ -114,13 +114,15 @@ def account_findings(options: JobOptions, cluster: SlurmSnapshot) -> Iterator[Fi
     accounts = list(dict.fromkeys(association.account for association in association_limits.associations))
     fix = "name one of yours as launcher.slurm.account: sacctmgr show associations user=$USER"
     if not accounts:
-        yield note("account", "accounting knows no account of yours", "ask the site for one, where it wants one")
+        yield note(
+            "account", "accounting has no association of yours", "ask the site for an account, if it requires one"
+        )
     elif options.account is not None and normalized_name(options.account) not in accounts:
-        yield warning("account", f"{options.account} is none of your accounts ({', '.join(accounts)})", fix)
+        yield warning("account", f"{options.account} is not one of your accounts ({', '.join(accounts)})", fix)
     elif options.account is None and len(accounts) > 1:
-        yield note("account", f"no account is named, so your default one of {', '.join(accounts)} pays", fix)
+        yield note("account", f"no account is set, so your default account of {', '.join(accounts)} is charged", fix)
     else:
-        yield ok("account", f"{options.account or accounts[0]} pays")
+        yield ok("account", f"{options.account or accounts[0]} is charged")
     if options.qos is not None:
         yield _qos_finding(options.qos, association_limits.of(replace(options, partition=None)), association_limits)
 
@@ -171,13 +173,13 @@ def parallel_findings(
     """Compare search.parallel_trials with the user's limits on jobs."""
     submit, running = _most_jobs(options, partitions, cluster)
     if parallel_trials > submit:
-        words = f"search.parallel_trials is {parallel_trials}, you may have {submit:g} jobs in the queue"
-        yield warning("parallel_trials", words, f"set search.parallel_trials to {submit:g}: the others are refused")
+        words = f"search.parallel_trials is {parallel_trials}, your limit is {submit:g} queued jobs"
+        yield warning("parallel_trials", words, f"set search.parallel_trials to {submit:g}: further jobs are rejected")
     elif parallel_trials > running:
-        words = f"search.parallel_trials is {parallel_trials}, {running:g} of your jobs may run at once"
-        yield note("parallel_trials", words, f"set search.parallel_trials to {running:g}: the others only wait")
+        words = f"search.parallel_trials is {parallel_trials}, your limit is {running:g} running jobs"
+        yield note("parallel_trials", words, f"set search.parallel_trials to {running:g}: further jobs wait")
     elif cluster.association_limits is not None:
-        yield ok("parallel_trials", f"{parallel_trials} at once are within what your account may have")
+        yield ok("parallel_trials", f"{parallel_trials} at once are within your account's limits")
 
 
 def _limit_errors(request: JobRequest, cluster: SlurmSnapshot) -> Iterator[Finding]:
@@ -187,7 +189,7 @@ def _limit_errors(request: JobRequest, cluster: SlurmSnapshot) -> Iterator[Findi
     if (words := beyond_limits(request, partitions, qos or NO_OVERRIDES)) is not None:
         time = words.startswith("PartitionTimeLimit")
         fix = (
-            "lower measure.time_limit (30 s are added to it, for a pilot 6 minutes more, and whole minutes asked for),"
+            "lower measure.time_limit (30 s are added, for a pilot 6 minutes more, rounded up to minutes),"
             " or name another partition"
             if time
             else _FIXES[Resource.NODES]
@@ -233,7 +235,7 @@ def _closed_findings(found: Sequence[PartitionSnapshot], options: JobOptions, fi
 
 
 def _as_note(finding: Finding, partition: PartitionSnapshot) -> Finding:
-    words = f"{finding.message}; the search's other partitions take its jobs"
+    words = f"{finding.message}; other partitions of the search accept its jobs"
     return note(finding.name, words, f"nothing, or leave {partition.name} out of launcher.slurm.partition")
 
 
@@ -255,9 +257,9 @@ def _down_findings(partition: PartitionSnapshot, fix: str) -> Iterator[Finding]:
 def _access_findings(partition: PartitionSnapshot, options: JobOptions, fix: str) -> Iterator[Finding]:
     name = partition.name
     if options.account is not None and not partition.allows_account(options.account):
-        yield error("partition", f"partition {name} is closed to account {options.account}", fix)
+        yield error("partition", f"partition {name} does not admit account {options.account}", fix)
     if options.qos is not None and not partition.allows_qos(options.qos):
-        yield error("partition", f"partition {name} is closed to QOS {options.qos}", fix)
+        yield error("partition", f"partition {name} does not admit QOS {options.qos}", fix)
     if partition.allowed_groups is not None and not set(partition.allowed_groups) & _own_groups():
         yield error("partition", f"partition {name} is for groups {', '.join(partition.allowed_groups)}", fix)
 

@@ -37,12 +37,12 @@ def check_machine() -> Iterator[Finding]:
         yield python_finding(platform.python_version(), metadata("parlay")["Requires-Python"])
         yield from library_findings(requires("parlay") or (), _installed)
     except PackageNotFoundError:
-        words = "Parlay runs from a folder where it is not installed, so nobody knows what it needs"
+        words = "Parlay is not installed here, so its requirements are unknown"
         yield warning("libraries", words, _REINSTALL)
     yield umask_finding(_umask_of_shell())
     yield from limit_findings({name: resource.getrlimit(number)[0] for name, number in _LIMITS.items()})
     if (busy := busy_warning()) is not None:
-        yield note("load", busy, "measure on this machine when it is idle; jobs on other nodes do not mind")
+        yield note("load", busy, "measure on this machine when it is idle; jobs on other nodes are not affected")
 
 
 def python_finding(found: str, wanted: str) -> Finding:
@@ -62,21 +62,21 @@ def library_findings(wanted: Iterable[str], installed: Callable[[str], str | Non
     faults = [words for requirement in needed if (words := _library_fault(requirement, installed)) is not None]
     yield from (error("library", words, _REINSTALL) for words in faults)
     if not faults:
-        yield ok("libraries", f"all {len(needed)} libraries are of the versions that Parlay needs")
+        yield ok("libraries", f"all {len(needed)} libraries have the required versions")
 
 
 def umask_finding(umask: int | None) -> Finding:
     """Finding for the umask of the shell. Parlay sets its own; a recipe's jobs and other tools use the shell's."""
     if umask is None or umask & 0o002:
-        return ok("umask", "what Parlay writes is yours alone (umask 077)")
-    words = f"your shell's umask is {umask:03o}: whatever but Parlay writes, everybody may write"
+        return ok("umask", "files that Parlay writes are private (umask 077)")
+    words = f"your shell's umask is {umask:03o}: files of other programs are writable by everybody"
     return warning("umask", words, "umask 077, in the profile of your shell")
 
 
 def limit_findings(limits: Mapping[str, int]) -> Iterator[Finding]:
     """Findings for the shell's soft limits, keyed as in `_LIMITS`; resource.RLIM_INFINITY for none."""
     found = list(_limit_faults(limits))
-    yield from found or [ok("limits", "the shell's limits leave room for a driver")]
+    yield from found or [ok("limits", "the shell's limits are sufficient for a driver")]
 
 
 def _limit_faults(limits: Mapping[str, int]) -> Iterator[Finding]:
@@ -84,16 +84,16 @@ def _limit_faults(limits: Mapping[str, int]) -> Iterator[Finding]:
         return limits[name] != resource.RLIM_INFINITY and limits[name] < least
 
     if below("files", MIN_OPEN_FILES):
-        words = f"a process may have {limits['files']} files open, {MIN_OPEN_FILES} are usual"
+        words = f"the limit on open files is {limits['files']}; {MIN_OPEN_FILES} is usual"
         yield warning("limits", words, f"ulimit -n {MIN_OPEN_FILES}")
     if below("processes", MIN_PROCESSES):
-        words = f"you may have {limits['processes']} processes here, {MIN_PROCESSES} are few"
+        words = f"the limit on your processes is {limits['processes']}; {MIN_PROCESSES} are needed"
         yield warning("limits", words, "ulimit -u unlimited, or ask the site")
     if limits["cpu_s"] != resource.RLIM_INFINITY:
-        words = f"a process is killed here after {limits['cpu_s']} s of CPU time, and so would a long driver be"
+        words = f"the limit on CPU time is {limits['cpu_s']} s, which would kill a long driver"
         yield warning("limits", words, "drive the search in a job of its own: parlay submit --as-job")
     if below("locked_bytes", MIN_LOCKED_GIB * 2**30):
-        words = f"a process may lock {limits['locked_bytes'] / 2**20:g} MiB here, and jobs take the limit over"
+        words = f"the limit on locked memory is {limits['locked_bytes'] / 2**20:g} MiB, and jobs inherit it"
         fix = "ulimit -l unlimited before a search, where the fabric of the nodes is InfiniBand or RoCE"
         yield note("locked_memory", words, fix)
 

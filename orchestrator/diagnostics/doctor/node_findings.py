@@ -61,14 +61,12 @@ def sharing_finding(ranks: Sequence[RankProbe]) -> Finding:
     """Check that every rank saw the files of all others in the job's folder."""
     blind = [rank for rank in ranks if rank.unseen]
     if not blind:
-        return ok(
-            "shared", f"each of the {len(ranks)} ranks wrote into the work directory, and saw what all had written"
-        )
+        return ok("shared", f"each of the {len(ranks)} ranks saw the files of all others in the work directory")
     by_rank = {rank.rank: rank.node for rank in ranks}
     first = blind[0]
     others = sorted({by_rank.get(rank, "another node") for rank in first.unseen})
-    words = f"{first.node} does not see what {', '.join(others)} wrote into the work directory"
-    return error("shared", words, "name a folder on a file system that all nodes share: work_dir, or --work-dir")
+    words = f"{first.node} does not see files that {', '.join(others)} wrote to the work directory"
+    return error("shared", words, "use a folder on a file system that all nodes share: work_dir, or --work-dir")
 
 
 def clock_finding(ranks: Sequence[RankProbe], timestamps: JobTimestamps) -> Finding:
@@ -76,7 +74,7 @@ def clock_finding(ranks: Sequence[RankProbe], timestamps: JobTimestamps) -> Find
     clocks = [rank.clock_s for rank in ranks]
     between_s = max(clocks) - min(clocks)
     off_s = max(max(clocks) - timestamps.answered, timestamps.submitted - min(clocks), 0.0)
-    fix = "tell the site: Slurm's munge, heartbeats and time limits are judged by clocks"
+    fix = "report it to the site: munge, heartbeats and time limits depend on clocks"
     if between_s > CLOCK_SLACK_S:
         return warning("clocks", f"the nodes' clocks are {between_s:.0f} s apart", fix)
     if off_s > CLOCK_SLACK_S:
@@ -93,11 +91,11 @@ def gpus_finding(ranks: Sequence[RankProbe]) -> Finding:
     if shared:
         (node, gpu), found = next(iter(shared.items()))
         words = f"ranks {', '.join(map(str, found))} share one GPU of {node} ({gpu})"
-        fix = "see that the job has as many GPUs as ranks a node: cluster.gpus_per_node, launcher.slurm.gres"
+        fix = "request as many GPUs per node as ranks: cluster.gpus_per_node, launcher.slurm.gres"
         return error("gpus", words, fix)
     shown = sorted({len(rank.gpus) for rank in ranks})
     kinds = ", ".join(sorted({name for rank in ranks for name in rank.gpus}))
-    return ok("gpus", f"each rank has its own: {kinds}; each is shown {' or '.join(map(str, shown))} of them")
+    return ok("gpus", f"each rank has its own GPU: {kinds}; {' or '.join(map(str, shown))} visible to each")
 
 
 def cores_finding(ranks: Sequence[RankProbe]) -> Finding:
@@ -108,7 +106,7 @@ def cores_finding(ranks: Sequence[RankProbe]) -> Finding:
     for node, there in by_node.items():
         together = {core for rank in there for core in rank.cores}
         if len(together) < len(there):
-            words = f"the {len(there)} ranks of {node} may only run on cores {_listed(together)}, all of them together"
+            words = f"the {len(there)} ranks of {node} share cores {_listed(together)}"
             fix = "set launcher.slurm.cpus_per_task, and see how the site binds tasks to cores"
             return warning("cores", words, fix)
     counts = sorted({len(rank.cores) for rank in ranks})
@@ -120,7 +118,7 @@ def communication_findings(probe: NodeProbeReport, world: Cluster, nccl: NcclLog
     whole = _reached_gb_per_s(probe, world.num_gpus)
     wanted = _wanted_gb_per_s(world, world.num_gpus)
     if world.accelerator.name == "cpu":
-        yield ok("transport", "gloo, by which CPUs talk over TCP; no fabric is expected of it")
+        yield ok("transport", "gloo over TCP, as expected on CPUs")
     elif world.num_nodes > 1:
         yield transport_finding(nccl, world, whole, wanted)
     elif nccl.in_node:
@@ -135,17 +133,17 @@ def communication_findings(probe: NodeProbeReport, world: Cluster, nccl: NcclLog
 def transport_finding(nccl: NcclLog, world: Cluster, reached: float | None, wanted: float | None) -> Finding:
     """Transport between nodes; TCP is an error if there is a fabric, unless it is as fast."""
     if not nccl.name:
-        words = "NCCL's words of its transport are not in the ranks' logs"
-        return warning("transport", words, "see whether NCCL_DEBUG is changed by the setup file or a module")
+        words = "the ranks' logs do not show NCCL's transport"
+        return warning("transport", words, "check whether the setup file or a module changes NCCL_DEBUG")
     in_node = f"; in a node {', '.join(sorted(nccl.in_node))}" if nccl.in_node else ""
     if not nccl.is_tcp:
         return ok("transport", f"between nodes {nccl.name}{in_node}")
     if reached is not None and wanted is not None and reached >= OK_SHARE * wanted:
-        return note("transport", f"between nodes TCP ({nccl.name}), as fast as the links say", "nothing")
+        return note("transport", f"between nodes TCP ({nccl.name}), at the bandwidth of the links", "nothing")
     why = f"; NCCL says: {'; '.join(nccl.reasons[:4])}" if nccl.reasons else ""
     words = f"between nodes TCP ({nccl.name}){in_node}{why}"
     if world.links is None or world.links.fabric is None:
-        return warning("transport", f"{words}; no fabric is known here", _NETWORK_FIX)
+        return warning("transport", f"{words}; no fabric is configured", _NETWORK_FIX)
     fabric = f"the fabric carries {world.links.fabric.nic_gb_per_s:g} GB/s a node"
     return error("transport", f"{words}; {fabric}{_assumed(world)}", _NETWORK_FIX)
 
@@ -155,15 +153,15 @@ def _bandwidth_findings(
 ) -> Iterator[Finding]:
     if reached is None:  # a world of one rank exchanges nothing
         return
-    words = f"an all-reduce over {num_ranks} ranks reaches {reached:.3g} GB/s on each (bus)"
+    words = f"all-reduce over {num_ranks} ranks: {reached:.3g} GB/s bus bandwidth"
     if wanted is None:
-        yield ok(name, f"{words}; no links are known to hold it against")
+        yield ok(name, f"{words}; the links are unknown, so there is no reference")
         return
     words = f"{words}, {reached / wanted:.0%} of {wanted:.3g}{_assumed(world)}"
     if reached >= OK_SHARE * wanted:
         yield ok(name, words)
         return
-    fix = "see the transport above and who else uses the nodes; parlay calibrate writes down what is really reached"
+    fix = "check the transport above and other jobs on the nodes; parlay calibrate records the measured bandwidth"
     tell = error if reached < ERROR_SHARE * wanted and not world.links_are_assumed else warning
     yield tell(name, words, fix)
 

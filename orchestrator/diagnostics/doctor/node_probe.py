@@ -57,7 +57,7 @@ def submit_test(
         yield _failure(status, request)
         return
     nodes = list(dict.fromkeys(rank.node for rank in probe.ranks))
-    words = f"{plural(len(probe.ranks), 'rank')} on {', '.join(nodes)} met and answered; logs in {place}"
+    words = f"{plural(len(probe.ranks), 'rank')} on {', '.join(nodes)} responded; logs in {place}"
     yield ok("job", words)
     yield from probe_findings(probe, world, nccl_log(request), JobTimestamps(submitted, launcher.now()))
     if not ranks_run_here(spec):  # else this machine's own interpreter was asked
@@ -83,6 +83,6 @@ def _failure(status: LaunchStatus, request: LaunchRequest) -> Finding:
     fix = f"see the logs in {request.folder.path}"
     if (told := rank_failure(request.folder, status)) is not None:
         return error("job", told[1], fix)
-    words = launcher_reason(status, "its ranks left no answer")
+    words = launcher_reason(status, "its ranks left no report")
     hint = "; a rank that finds no spec.json is on a node that does not share the work directory"
-    return error("job", f"the job ended without an answer: {words}", fix + hint)
+    return error("job", f"the job ended without a report: {words}", fix + hint)

@@ -63,7 +63,7 @@ def check_ranks(spec: SearchSpec, home: Path, submits: bool) -> Iterator[Finding
     elif submits:
         return
     else:
-        words = f"whether {python_of(spec)} and its torch are on the nodes, only a job can tell"
+        words = f"{python_of(spec)} and its torch on the nodes can only be checked by a job"
         yield note("ranks_python", words, "parlay doctor SEARCH.YAML --submit-test")
     yield from selftest_findings(spec, home, torch)
 
@@ -82,7 +82,7 @@ def selftest_findings(spec: SearchSpec, home: Path, torch: str | None) -> Iterat
 
 def probe_interpreter(python: str) -> InterpreterInfo | Finding:
     """Return the interpreter's versions, or an error."""
-    fix = "name the Python whose torch the ranks shall use as trainer.python"
+    fix = "set trainer.python to the Python whose torch the ranks should use"
     if shutil.which(python) is None:
         return error("ranks_python", f"{python} is not an executable on this machine", fix)
     try:
@@ -90,7 +90,7 @@ def probe_interpreter(python: str) -> InterpreterInfo | Finding:
         answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     except subprocess.TimeoutExpired:
         words = f"{python} did not import torch within {_INTERPRETER_LIMIT_S:.0f} s"
-        return error("ranks_python", words, "see whether the file system it lies on answers")
+        return error("ranks_python", words, "check that its file system responds")
     except (OSError, ValueError, IndexError) as failed:
         return error("ranks_python", f"{python} does not run a Python program: {failed}", fix)
     return InterpreterInfo(**answer | {"gpus": tuple(answer["gpus"])})
@@ -117,7 +117,7 @@ def selftest_finding(accelerator: str, tests: Mapping[str, Any], torch: str | No
     """
     last, fix = tests.get(accelerator), "parlay selftest SEARCH.YAML"
     if last is None:
-        words = f"no selftest was ever run on {accelerator} from here"
+        words = f"no selftest has run on {accelerator} from here"
         if accelerator == "cpu":
             return note("selftest", words, fix)
         return warning("selftest", f"{words}: training over several GPUs is unverified", fix)
@@ -151,7 +151,7 @@ def old_torch_finding(torch: str, python: str) -> Finding | None:
     """Error if torch is too old for Parlay's trainer, else None."""
     if Version(torch.partition("+")[0]) >= Version(MIN_TORCH):
         return None
-    words = f"{python} has torch {torch}, {MIN_TORCH} is the oldest that can be used"
+    words = f"{python} has torch {torch}, the minimum is {MIN_TORCH}"
     return error("torch", words, _install_for(python))
 
 

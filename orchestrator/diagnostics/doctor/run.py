@@ -87,7 +87,7 @@ def findings_with_timeout(area: Area, check: Check, limit_s: float = AREA_LIMIT_
     try:
         result_with_timeout(submit_to_thread(work, "doctor"), limit_s, "")
     except TimeoutError as late:
-        fix = "look at what comes next after the last finding: a file system or a server that does not answer"
+        fix = "check what follows the last finding: a file system or a server that does not respond"
         found = [*found, error("no_answer", f"{area}: {late}", fix)]
     return found
 
@@ -97,18 +97,16 @@ def check_search(spec: SearchSpec) -> Iterator[Finding]:
     space = candidates_of(spec)
     cluster = spec.cluster
     size = f"{cluster.num_nodes} x {cluster.gpus_per_node} {cluster.accelerator.name}"
-    yield ok(
-        "search_file", f"{spec.name}: {len(space.feasible)} layouts may be tried on {size}, by {spec.launcher.kind}"
-    )
+    yield ok("search_file", f"{spec.name}: {len(space.feasible)} layouts on {size} with launcher {spec.launcher.kind}")
     require_affordable(spec, space)
     require_trainer(spec)
     if ranks_run_here(spec):
         local_slots(cluster, spec.search.parallel_trials, os.environ)
     if not cluster.speed_is_known:
-        words = f"nobody knows how fast a rank on {cluster.accelerator.name} computes"
+        words = f"the compute speed of a rank on {cluster.accelerator.name} is unknown"
         yield note("speed", words, "parlay calibrate SEARCH.YAML measures it, for parlay plan and the sampler")
     elif cluster.links_are_assumed:
-        words = f"links are taken from the usual node of {cluster.accelerator.name}"
+        words = f"links are those of the default node of {cluster.accelerator.name}"
         yield note("links", words, "parlay calibrate SEARCH.YAML measures this cluster's own")
 
 
@@ -152,7 +150,7 @@ def _check_jobs(target: DoctorTarget, spec: SearchSpec, space: SearchSpace) -> I
     if target.settings is not None:
         yield from check_jobs(target.slurm, spec, space)
     else:
-        yield note("jobs", "not looked at, since Slurm does not answer", "see what was found of Slurm, and try again")
+        yield note("jobs", "not checked: Slurm does not answer", "see the findings about Slurm, and try again")
 
 
 def _check_places(spec: SearchSpec, target: DoctorTarget) -> Iterator[Finding]:
@@ -188,8 +186,8 @@ def _errors_as_findings(area: str, found: list[Finding]) -> Iterator[None]:
     except InputError as refused:
         found.extend(problem_findings(refused.problems))
     except ExternalError as refused:
-        found.append(error("refused", str(refused), refused.fix or "its words tell what it wants"))
+        found.append(error("refused", str(refused), refused.fix or "see the message"))
     except SlurmUnreachable as unreachable:
         found.append(error("controller", str(unreachable), "try again when scontrol ping answers"))
     except OSError as failed:
-        found.append(error("unreadable", f"{area}: {failed}", "see that it can be read and written by you"))
+        found.append(error("unreadable", f"{area}: {failed}", "make it readable and writable for you"))

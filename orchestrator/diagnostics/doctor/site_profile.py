@@ -32,26 +32,24 @@ def site_findings(
         *(words for p in partitions if p.name in profile.limits for words in _differences(p, profile.limits[p.name])),
         *_missing_cpus(section, [node for node in nodes if node.partition in {p.name for p in partitions}]),
     ]
-    fix = (
-        f"go by Slurm: say so in launcher.slurm, or in a profile of your own beside {profile.path.name} (docs/sites.md)"
-    )
+    fix = f"follow Slurm: set it in launcher.slurm, or in your own profile next to {profile.path.name} (docs/sites.md)"
     yield from (warning("site", f"site {profile.name}: {words}", fix) for words in differences)
     if partitions and not differences:
-        yield ok("site", f"what {profile.name} says of limits and CPUs is what Slurm says")
+        yield ok("site", f"limits and CPUs of profile {profile.name} match Slurm's")
     for words in site_remarks(section, request.num_nodes, request.time_limit_s, parallel_trials):
-        yield note("site", words, "keep to it where Slurm says nothing else; docs/sites.md tells who says so")
+        yield note("site", words, "follow it unless Slurm says otherwise; docs/sites.md has the source")
 
 
 def _differences(partition: PartitionSnapshot, limits: Limits) -> Iterator[str]:
     if limits.max_minutes is not None and partition.max_time_s != limits.max_minutes * 60:
         yield (
-            f"partition {partition.name} is said to take jobs of {limits.max_minutes} minutes,"
-            f" Slurm says {_number(partition.max_time_s / 60)}"
+            f"partition {partition.name}: the profile's limit is {limits.max_minutes} minutes,"
+            f" Slurm's is {_number(partition.max_time_s / 60)}"
         )
     if limits.max_nodes is not None and partition.max_nodes != limits.max_nodes:
         yield (
-            f"partition {partition.name} is said to give a job {limits.max_nodes} nodes,"
-            f" Slurm says {_number(partition.max_nodes)}"
+            f"partition {partition.name}: the profile's limit is {limits.max_nodes} nodes,"
+            f" Slurm's is {_number(partition.max_nodes)}"
         )
 
 
@@ -62,4 +60,4 @@ def _number(value: float) -> str:
 def _missing_cpus(section: SlurmSection, nodes: Sequence[NodeSnapshot]) -> Iterator[str]:
     most = max((node.cpus for node in nodes), default=None)
     if section.usable_cpus is not None and most is not None and section.usable_cpus > most:
-        yield f"jobs are said to have {section.usable_cpus} CPUs of a node, Slurm counts {most}"
+        yield f"the profile's usable CPUs of a node are {section.usable_cpus}, Slurm has {most}"

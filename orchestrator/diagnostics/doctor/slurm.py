@@ -35,15 +35,15 @@ def check_slurm(slurm: Slurm, environ: Mapping[str, str], wanted_poll_interval_s
         yield unreachable_finding(unreachable)
         return
     words = f"cluster {settings.cluster_name or 'without a name'}, Slurm {settings.version or 'of an unknown version'}"
-    yield ok("controller", f"{words}, answers and trusts the user name you give")
+    yield ok("controller", f"{words}, responds and authenticates you")
     yield from setting_findings(settings, poll_interval_s(wanted_poll_interval_s, settings)[0])
     yield accounting_finding(slurm)
 
 
 def no_commands(missing: list[str]) -> Finding:
-    words = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not on PATH: no Slurm can be asked from here"
+    words = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not on PATH: Slurm cannot be used from here"
     fix = (
-        "run it on a login node; or have a Slurm on this machine: parlay slurm-sandbox start; or search on this machine"
+        "run it on a login node; or start a Slurm here: parlay slurm-sandbox start; or search on this machine"
         " alone: --launcher local"
     )
     return error("commands", words, fix)
@@ -62,8 +62,8 @@ def unreachable_finding(unreachable: SlurmUnreachable) -> Finding:
     """Finding for a controller that does not answer. Munge failures look the same but have another fix."""
     words = str(unreachable)
     if _MUNGE in words.lower() or "authentication" in words.lower():
-        fix = "see that munged runs on this machine (munge -n | unmunge), with the cluster's key and the right time"
-        return error("munge", f"Slurm does not believe who asks: {words}", fix)
+        fix = "check that munged runs on this machine (munge -n | unmunge) with the cluster's key and a correct clock"
+        return error("munge", f"Slurm rejects the authentication: {words}", fix)
     refused = slurm_unreachable_error(unreachable)
     return error("controller", str(refused), refused.fix or "try again when scontrol ping answers")
 
@@ -73,10 +73,10 @@ def setting_findings(settings: SlurmSettings, interval_s: float) -> Iterator[Fin
     yield from _version_findings(settings.version)
     yield _memory_of_jobs_finding(settings, interval_s)
     if settings.enforces_limits:
-        yield ok("partition_limits", "sbatch refuses a job beyond its partition's limits")
+        yield ok("partition_limits", "sbatch rejects jobs beyond their partition's limits")
     else:
-        words = "EnforcePartLimits is NO: sbatch takes a job beyond its partition's limits, which then waits for ever"
-        yield note("partition_limits", words, "nothing: Parlay compares them itself, and refuses such a job")
+        words = "EnforcePartLimits is NO: sbatch accepts jobs beyond their partition's limits, which then wait forever"
+        yield note("partition_limits", words, "nothing: Parlay checks the limits itself")
 
 
 def accounting_finding(slurm: Slurm) -> Finding:
@@ -84,11 +84,11 @@ def accounting_finding(slurm: Slurm) -> Finding:
     try:
         association_limits = slurm.association_limits()
     except SlurmUnreachable as unreachable:
-        fix = "searches go on without it; tell the site, where it stays so"
+        fix = "searches work without it; report it to the site if it persists"
         return warning("accounting", f"accounting does not answer: {unreachable}", fix)
     if association_limits is None:
-        fix = "nothing: outcomes and what the controller remembers tell how jobs ended"
-        return note("accounting", "Slurm keeps no accounting here, so no limits of accounts can be looked up", fix)
+        fix = "nothing: outcome files and the controller show how jobs ended"
+        return note("accounting", "Slurm has no accounting here, so limits of accounts are unknown", fix)
     return ok("accounting", "sacct and sacctmgr answer")
 
 
@@ -96,9 +96,9 @@ def _version_findings(text: str) -> Iterator[Finding]:
     found = tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
     if found and found < OLDEST_VERSION:
         oldest = ".".join(f"{part:02d}" for part in OLDEST_VERSION)
-        words = f"Slurm {text} is older than {oldest}, and has never been tried with Parlay"
+        words = f"Slurm {text} is older than {oldest}, and untested with Parlay"
         yield warning(
-            "version", words, "launcher.kind slurm may work; slurm_pilot needs srun --exact, which it has not"
+            "version", words, "launcher.kind slurm may work; slurm_pilot needs srun --exact, which is missing"
         )
 
 
@@ -107,11 +107,13 @@ def _memory_of_jobs_finding(settings: SlurmSettings, interval_s: float) -> Findi
     only from its outcome file or from sacct."""
     age_s, name = settings.min_job_age_s, "min_job_age"
     if age_s == 0:
-        return ok(name, f"an ended job is never forgotten (MinJobAge is 0), and asked for every {interval_s:g} s")
+        return ok(
+            name, f"the controller never forgets an ended job (MinJobAge is 0); jobs are polled every {interval_s:g} s"
+        )
     if age_s >= 2 * interval_s:
-        return ok(name, f"an ended job is remembered for {age_s:g} s, and asked for every {interval_s:g} s")
-    words = f"an ended job is forgotten after {age_s:g} s (MinJobAge), and asked for every {interval_s:g} s"
+        return ok(name, f"the controller keeps an ended job for {age_s:g} s; jobs are polled every {interval_s:g} s")
+    words = f"the controller forgets an ended job after {age_s:g} s (MinJobAge); jobs are polled every {interval_s:g} s"
     fix = f"lower launcher.slurm.poll_interval below {age_s / 2:g} s"
     if settings.has_accounting:
-        return note(name, words, f"nothing while sacct answers; else {fix}")
-    return warning(name, f"{words}; without accounting, how it ended may never be known", fix)
+        return note(name, words, f"nothing while sacct works; else {fix}")
+    return warning(name, f"{words}; without accounting its end may remain unknown", fix)

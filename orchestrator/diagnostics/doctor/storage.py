@@ -32,10 +32,10 @@ _SQLITE = "sqlite:///"
 def check_home() -> Iterator[Finding]:
     """Check Parlay's home; it is created if absent."""
     home = home_folder()
-    yield ok("home", f"{home} on {file_system(home) or 'a file system of unknown type'}, yours alone")
+    yield ok("home", f"{home} on {file_system(home) or 'a file system of unknown type'}, private to you")
     yield from write_access_findings(home)
     if (wanted := configured_home()) != home:
-        words = f"{wanted} lies on {flock_description(wanted)}; so {home} is used, which other machines do not see"
+        words = f"{wanted} is on {flock_description(wanted)}; so {home} is used, which is local to this machine"
         yield note("locks", words, "set PARLAY_HOME to a folder on local disk to choose where")
     found = os.statvfs(home)
     free_gib = found.f_bavail * found.f_frsize / 2**30
@@ -50,32 +50,32 @@ def check_ledger(given: str | None) -> Iterator[Finding]:
     if existing_ledger_url(given) is None:
         path = Path(url.removeprefix(_SQLITE))
         if os.access(path.parent, os.W_OK):
-            yield ok("ledger", f"{path} will be made by the first search")
+            yield ok("ledger", f"{path} will be created by the first search")
         else:
-            words = f"ledger.url: no file can be made in {path.parent}"
-            yield error("ledger", words, "name a file in a folder that exists and that you may write to")
+            words = f"ledger.url: no file can be created in {path.parent}"
+            yield error("ledger", words, "use a file in an existing folder that you can write to")
         return
     try:
         with closing(LedgerReader(url)) as reader:
             count = len(reader.searches())
     except ExternalError as refused:
-        fix = refused.fix or "see that the database runs and takes connections from here; PGPASSWORD or ~/.pgpass"
+        fix = refused.fix or "check that the database runs and accepts connections from here; PGPASSWORD or ~/.pgpass"
         yield error("ledger", f"{masked(url)}: {refused}", fix)
         return
-    yield ok("ledger", f"{masked(url)} answers; it holds {count} searches")
+    yield ok("ledger", f"{masked(url)} responds; it has {count} searches")
 
 
 def check_mlflow(tracking: TrackingSection) -> Iterator[Finding]:
     """Check that MLflow has the experiment and accepts writes. A missing file is not created."""
     if not tracking.enabled:
-        yield ok("mlflow", "tracking.enabled is false: nothing is sent")
+        yield ok("mlflow", "tracking.enabled is false: nothing is sent to MLflow")
         return
     uri = tracking_uri(tracking.mlflow_uri, home_folder())
     if uri.startswith(_SQLITE) and (kind := file_system(Path(uri.removeprefix(_SQLITE)))) in NETWORK_FILE_SYSTEMS:
-        words = f"{uri} lies on {kind}, where SQLite's locks do not hold between machines"
-        yield warning("mlflow_locks", words, "let one machine alone write there, or name a server: tracking.mlflow_uri")
+        words = f"{uri} is on {kind}, where SQLite's locks do not work between machines"
+        yield warning("mlflow_locks", words, "write from one machine only, or use a server: tracking.mlflow_uri")
     if uri.startswith(_SQLITE) and not Path(uri.removeprefix(_SQLITE)).exists():
-        yield ok("mlflow", f"{uri} will be made by the first search")
+        yield ok("mlflow", f"{uri} will be created by the first search")
         return
     try:
         remark = MlflowSync(tracking.mlflow_uri, tracking.experiment, home_folder()).check()
@@ -83,7 +83,7 @@ def check_mlflow(tracking: TrackingSection) -> Iterator[Finding]:
         yield from problem_findings(refused.problems)
         return
     if remark is not None:
-        fix = "start it, or give another tracking.mlflow_uri; parlay sync sends later what is missing"
+        fix = "start it, or set another tracking.mlflow_uri; parlay sync sends missing runs later"
         yield warning("mlflow", remark, fix)
     else:
-        yield ok("mlflow", f"{masked(uri)} has experiment {tracking.experiment}, which may be written to")
+        yield ok("mlflow", f"{masked(uri)} has the writable experiment {tracking.experiment}")

@@ -317,7 +317,7 @@ def test_a_stranger_fills_no_log_and_asks_once_a_connection(path, status):
     for now in (*[0.0] * (MAX_LOGGED_REJECTIONS + 7), *[61.0] * MAX_LOGGED_REJECTIONS, 122.0):
         lines.write("refused", True, now + 1e6)
     assert log[-MAX_LOGGED_REJECTIONS - 2 :] == [
-        "7 more requests were not let in",
+        "7 more requests were rejected",
         *["refused"] * (MAX_LOGGED_REJECTIONS + 1),
     ]
 

@@ -42,7 +42,7 @@ def test_a_process_that_has_the_number_of_a_killed_service_is_not_taken_for_it(t
         about = state_dir.write_about(None, stranger.getsockname()[1], "ray")
         state_dir.about.write_text(json.dumps(about | {"pid_started": about["pid_started"] - 1}))
         assert running_service(tmp_path) is None
-        with pytest.raises(ExternalError, match="no service runs"):
+        with pytest.raises(ExternalError, match="no service is running"):
             page_address(tmp_path, 0.0)
         stranger.setblocking(False)
         with pytest.raises(BlockingIOError):
@@ -74,7 +74,7 @@ def test_what_does_not_say_where_a_service_is_names_none(tmp_path, text):
     state_dir.folder.mkdir(parents=True)
     state_dir.about.write_text(text)
     assert running_service(tmp_path) is None
-    with pytest.raises(ExternalError, match="no service runs"):
+    with pytest.raises(ExternalError, match="no service is running"):
         page_address(tmp_path, 0.0)
 
 

@@ -117,7 +117,7 @@ def test_what_may_not_be_read_is_told_as_a_page_and_of_the_interface_as_an_objec
     answer = service.client.get("/", headers=HERE)
     assert answer.status_code == 401
     assert answer.headers["content-type"].startswith("text/html")
-    assert "Open an address that parlay serve --page prints." in answer.text
+    assert "Open an address printed by parlay serve --page." in answer.text
     assert service.client.get("/v1/searches", headers=HERE).json()["error"]["code"] == "token"
 
 
@@ -190,7 +190,7 @@ def test_a_journal_that_cannot_be_read_here_is_told_as_a_page(service, browser, 
     (tmp_path / "runs" / search / "journal.jsonl").rename(tmp_path / "elsewhere")
     answer = browser.get(f"/searches/{search}/events")
     assert answer.status_code == 404
-    assert "sees its folder" in answer.text
+    assert "its folder is visible" in answer.text
 
 
 def test_a_ledger_out_of_reach_is_told_as_a_page(browser, monkeypatch):

@@ -107,9 +107,9 @@ def test_a_driver_that_died_is_replaced_later_and_later_and_at_last_no_more(rig)
     assert [waits[n] + 0.5 for n in sorted(waits)] == [BACKOFF_S * 2**n for n in range(MAX_FAILURES)]
     rig.end(DriverExit.FAILED, "no disk")
     assert rig.entry().state is DriverState.STOPPED
-    assert rig.entry().detail == "its driver failed 6 times in a row, at last: no disk"
+    assert rig.entry().detail == "its driver failed 6 times in a row, last error: no disk"
     assert rig.after(10_000) == MAX_FAILURES + 1
-    assert "not driven any more" in rig.notes[-1]
+    assert "has no driver any more" in rig.notes[-1]
 
 
 def test_a_long_turn_makes_up_for_the_failures_before_it(rig):

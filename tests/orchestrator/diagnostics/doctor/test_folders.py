@@ -26,7 +26,7 @@ from trials.files import path_owners
 def test_a_folder_that_will_be_made_is_tried_where_it_will_be_and_nothing_is_left(tmp_path):
     findings = {f.name: f for f in check_folder(tmp_path / "a" / "b", runs_on_nodes=False, is_sandbox=False)}
     assert {f.level for f in findings.values()} == {Level.OK}
-    assert f"will be made in {tmp_path}" in findings["work_dir"].message
+    assert f"will be created in {tmp_path}" in findings["work_dir"].message
     assert set(findings) == {"work_dir", "file_system", "writable", "clock", "space"}
     assert list(tmp_path.iterdir()) == []
 
@@ -87,7 +87,7 @@ def project(tmp_path, monkeypatch) -> Path:
 def test_a_group_that_could_put_a_folder_in_the_place_of_a_search_is_named(project):
     [finding] = write_access_findings(project / "runs" / "to be made")
     assert (finding.name, finding.level) == ("others_write", Level.WARNING)
-    assert finding.message.startswith(f"group physics may write in {project}, ")
+    assert finding.message.startswith(f"group physics can write to {project} ")
     assert f"chmod g-w,o-w {project}" in (finding.fix or "")
 
 

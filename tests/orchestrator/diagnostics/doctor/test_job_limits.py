@@ -233,7 +233,7 @@ def test_a_shut_partition_beside_an_open_one_is_a_remark(tmp_path, shut):
     changes = ("launcher.slurm.partition=main,b", "launcher.slurm.account=acc")
     [finding] = [f for f in examined(slurm, tmp_path, *changes) if f.name == "partition" and f.level is not Level.OK]
     assert finding.level is Level.NOTE
-    assert "partition b is " in finding.message
+    assert "partition b " in finding.message
     assert finding.fix == "nothing, or leave b out of launcher.slurm.partition"
     assert ("partition", Level.NOTE) not in faults(slurm, tmp_path, "launcher.slurm.account=acc")
 
@@ -272,8 +272,8 @@ def test_a_sites_profile_is_held_against_the_live_cluster(tmp_path, slurm):
     slurm.partition_limits["main"] = replace(MAIN, max_time_s=14400.0)
     found = [(f.level, f.message) for f in examined(slurm, tmp_path, *changes) if f.name == "site"]
     assert [level for level, _ in found] == [Level.WARNING, Level.WARNING, Level.NOTE, Level.NOTE]
-    assert "is said to give a job 2 nodes, Slurm says no limit" in found[0][1]
-    assert "said to have 16 CPUs of a node, Slurm counts 8" in found[1][1]
+    assert "the profile's limit is 2 nodes, Slurm's is no limit" in found[0][1]
+    assert "usable CPUs of a node are 16, Slurm has 8" in found[1][1]
     assert "not verified" in found[2][1]
     assert "second Tuesday" in found[3][1]
     slurm.partition_limits["main"] = replace(MAIN, max_time_s=14400.0, max_nodes=2)

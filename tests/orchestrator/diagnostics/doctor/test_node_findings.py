@@ -62,8 +62,8 @@ def test_a_healthy_job_names_its_transport_and_what_it_reaches():
     findings = judged(probe())
     assert {finding.level for finding in findings.values()} == {Level.OK}
     assert findings["transport"].message == "between nodes NET/IB/GDRDMA; in a node P2P/CUMEM, P2P/IPC"
-    assert "reaches 85 GB/s on each (bus), 94% of 90" in findings["bandwidth"].message
-    assert "reaches 190 GB/s on each (bus), 95% of 200" in findings["bandwidth_in_node"].message
+    assert "8 ranks: 85 GB/s bus bandwidth, 94% of 90" in findings["bandwidth"].message
+    assert "190 GB/s bus bandwidth, 95% of 200" in findings["bandwidth_in_node"].message
     assert findings["cores"].message == "each rank may run on 8 cores"
 
 
@@ -107,7 +107,7 @@ def test_bandwidth_is_held_against_the_links(whole, links, level):
 def test_a_folder_that_a_node_does_not_see_is_an_error():
     finding = judged(one_changed(probe(), 5, unseen=(0, 1)))["shared"]
     assert finding.level is Level.ERROR
-    assert finding.message.startswith("n2 does not see what n1 wrote")
+    assert finding.message.startswith("n2 does not see files that n1 wrote")
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_two_ranks_on_one_gpu_are_an_error():
 def test_ranks_that_are_all_bound_to_one_core_are_a_warning():
     finding = judged(probe(cores=(0,)))["cores"]
     assert finding.level is Level.WARNING
-    assert "the 4 ranks of n1 may only run on cores 0" in finding.message
+    assert "the 4 ranks of n1 share cores 0" in finding.message
 
 
 def test_nodes_with_different_software_are_an_error():

@@ -60,7 +60,7 @@ def test_the_job_runs_the_doctors_program_and_its_logs_are_read(tmp_path):
     assert request.argv[1:3] == ("-m", "trials.train.doctor")
     assert (Path(request.code) / "trials/train/doctor/probe.py").exists()
     assert request.spec.num_gpus == 8
-    assert findings["job"].message.startswith("8 ranks on n1, n2 met and answered")
+    assert findings["job"].message.startswith("8 ranks on n1, n2 responded")
     assert findings["transport"].level is Level.ERROR
 
 
@@ -88,7 +88,7 @@ def test_a_job_that_failed_is_told_in_its_ranks_words_or_in_the_launchers(tmp_pa
 
 def test_ranks_that_find_no_spec_are_told_of_the_folder_they_do_not_share(tmp_path):
     [finding] = run(tmp_path, launcher_of(FAILED))
-    assert finding.message == "the job ended without an answer: rank 1 ended with 2"
+    assert finding.message == "the job ended without a report: rank 1 ended with 2"
     assert "does not share the work directory" in (finding.fix or "")
 
 

@@ -111,7 +111,7 @@ def test_what_the_ranks_would_miss_is_an_error(tmp_path, found, changes, expecte
         ("cpu", {"cpu": PASSED}, "2.7.1", Level.WARNING, "with torch 2.6.0, ranks have torch 2.7.1 now"),
         ("cpu", {"cpu": PASSED | {"passed": False, "failed": ["hang"]}}, "2.6.0", Level.WARNING, "failed: hang"),
         ("cpu", {"cpu": PASSED | {"passed": False, "detail": "3 of 9 cases were run"}}, None, Level.WARNING, "3 of 9"),
-        ("a100-80gb", {"cpu": PASSED}, None, Level.WARNING, "no selftest was ever run on a100-80gb"),
+        ("a100-80gb", {"cpu": PASSED}, None, Level.WARNING, "no selftest has run on a100-80gb"),
     ],
 )
 def test_the_last_selftest_is_told_and_what_changed_since(accelerator, tests, torch, level, words):

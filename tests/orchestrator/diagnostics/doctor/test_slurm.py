@@ -99,12 +99,14 @@ def test_a_controller_that_forgets_a_job_before_it_is_asked_again(slurm, environ
 )
 def test_how_often_a_job_is_asked_for_is_said_as_the_driver_does_it(slurm, environ, cluster_name, wanted_s, asked_s):
     slurm.cluster.settings = replace(FAKE_SETTINGS, cluster_name=cluster_name)
-    assert found(slurm, environ, wanted_s)["min_job_age"].message.endswith(f" asked for every {asked_s} s")
+    assert found(slurm, environ, wanted_s)["min_job_age"].message.endswith(f" polled every {asked_s} s")
 
 
 def test_a_controller_that_forgets_no_job_is_said_to(slurm, environ):
     slurm.cluster.settings = replace(FAKE_SETTINGS, min_job_age_s=0.0)
-    assert found(slurm, environ)["min_job_age"].message.startswith("an ended job is never forgotten (MinJobAge is 0)")
+    assert found(slurm, environ)["min_job_age"].message.startswith(
+        "the controller never forgets an ended job (MinJobAge is 0)"
+    )
 
 
 def test_limits_that_are_not_enforced_no_accounting_and_an_old_version_are_said(slurm, environ):

@@ -42,7 +42,7 @@ def test_a_home_on_a_network_file_system_is_not_used_and_what_flock_is_there_is_
     monkeypatch.setattr(location, "_mounts", lambda: f"server:/home /shared/home {mount} 0 0\n")
     (finding,) = [finding for finding in check_home() if finding.name == "locks"]
     assert finding.level is Level.NOTE
-    assert "/shared/home/ada lies on" in finding.message
+    assert "/shared/home/ada is on" in finding.message
     assert words in finding.message
     assert f"/var/tmp/parlay-{os.geteuid()} is used" in finding.message
 
@@ -58,7 +58,7 @@ def test_an_mlflow_file_on_a_network_file_system_is_warned_of(tmp_path, monkeypa
 def test_a_ledger_that_is_not_there_yet_is_not_made(own_home):
     finding = ledger(None)
     assert finding.level is Level.OK
-    assert "will be made by the first search" in finding.message
+    assert "will be created by the first search" in finding.message
     assert not (own_home / "ledger.db").exists()
 
 
@@ -67,7 +67,7 @@ def test_a_ledger_is_opened_and_counted(tmp_path):
     with closing(LedgerWriter(url)):
         pass
     assert ledger(url).level is Level.OK
-    assert "it holds 0 searches" in ledger(url).message
+    assert "it has 0 searches" in ledger(url).message
 
 
 @pytest.mark.bad_input(33, 34)
@@ -76,7 +76,7 @@ def test_a_ledger_is_opened_and_counted(tmp_path):
     [
         ("mysql://host/ledger", "unknown driver"),
         ("postgresql://me:secret@host/ledger", "holds a password"),
-        ("sqlite:///{folder}/nowhere/ledger.db", "no file can be made in"),
+        ("sqlite:///{folder}/nowhere/ledger.db", "no file can be created in"),
         ("sqlite:///{folder}/other.db", "file is not a database"),
     ],
 )
