@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from dashboards.access.ports import held_port
+from dashboards.access.ports import reserve_port
 
 NO_POSTGRES = "no Postgres server installed"
 
@@ -34,7 +34,7 @@ class PostgresServer:
         self._folder = folder
         self._data = folder / "data"
         self._log = folder / "postgres.log"
-        self._held = held_port()  # also between a kill and the next start
+        self._held = reserve_port()  # also between a kill and the next start
         self._port = int(self._held.getsockname()[1])
         self._process: subprocess.Popen[bytes] | None = None
 

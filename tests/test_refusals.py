@@ -11,11 +11,11 @@ import pytest
 from tests.sources import calls, calls_among, modules
 
 NEED_NEITHER = {
-    ("orchestrator/cli/main.py", "interrupted"): "who interrupts knows why",
-    ("orchestrator/cli/prepare.py", "interrupted"): "who interrupts knows why",
+    ("orchestrator/cli/main.py", "interrupted"): "the user interrupted",
+    ("orchestrator/cli/prepare.py", "interrupted"): "the user interrupted",
     ("orchestrator/cli/main.py", "refused"): "the system's own words: no space left, permission denied",
     ("orchestrator/service/api.py", "refused"): "the system's own words: no space left, permission denied",
-    ("orchestrator/cli/status.py", "mlflow"): "the end of MLflow's own log",
+    ("orchestrator/cli/dashboard.py", "mlflow"): "the end of MLflow's own log",
     ("trials/train/program.py", "world"): "a trial's spec, which Parlay wrote and has checked",
     ("trials/train/program.py", "batch"): "a trial's spec, which Parlay wrote and has checked",
     ("trials/train/program.py", "rule"): "a trial's spec, which Parlay wrote and has checked",
@@ -23,7 +23,7 @@ NEED_NEITHER = {
 
 
 def bare_problems(calls: Iterable[tuple[str, ast.Call]]) -> Iterator[str]:
-    """The codes of the problems that these calls make with neither a rule nor a fix."""
+    """Codes of the problems that these calls make with neither a rule nor a fix."""
     for name, call in calls:
         named = {keyword.arg for keyword in call.keywords}
         if name in ("Problem", "InputError.of") and len(call.args) < 3 and not named & {"rule", "fix", None}:

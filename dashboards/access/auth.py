@@ -1,4 +1,4 @@
-"""Who may speak to a server of Parlay's on loopback: one way in for the service and for MLflow's pages."""
+"""Authentication of requests to a server on loopback, for the service and for MLflow's pages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dashboards.access.browser_sessions import ENTRY_PATH, Sessions
 
 @dataclass(frozen=True)
 class RequestRejected(Exception):
-    """Why a request is not let in: an HTTP status, a stable word, the words and what to do."""
+    """Rejected request: HTTP status, code, message and fix."""
 
     status: int
     code: str
@@ -23,11 +23,10 @@ class RequestRejected(Exception):
 
 @dataclass(frozen=True)
 class AuthPolicy:
-    """Who may come in. On a unix socket the file system decides, and all are absent.
+    """Rules for requests. On a unix socket the file system decides, and all fields are empty.
 
-    On a port every request names one of `hosts` as it was typed (a page of another name that resolves to this machine
-    does not), comes from no web page but the server's own, and shows the token, or a cookie of `sessions` where one
-    will do.
+    On a port every request must name one of `hosts` (which stops DNS rebinding), must not come from a foreign web page,
+    and must have the token, or a cookie of `sessions` where one is accepted.
     """
 
     token: str | None = field(default=None, repr=False)
@@ -40,32 +39,28 @@ class AuthPolicy:
         return cls(token, hosts, Sessions(token, page_key, port))
 
     def admit(self, scope: Scope, accepts_cookie: bool) -> None:
-        """Return for a request that may come in, also one that shows the key of an address; raises RequestRejected."""
+        """Return if the request is allowed or has the key of a sign-in address; raise RequestRejected otherwise."""
         if self.token is None:
             return
         headers = Headers(scope=scope)
         if headers.get("host") not in self.hosts:
-            raise RequestRejected(
-                403, "host", "the request names another host than this server's", "use 127.0.0.1 and its port"
-            )
+            raise RequestRejected(403, "host", "the Host header is not this server's", "use 127.0.0.1 and its port")
         if "origin" in headers and headers["origin"] not in {f"http://{host}" for host in self.hosts}:
-            raise RequestRejected(403, "origin", "the request comes from a web page", "ask from a program")
+            raise RequestRejected(403, "origin", "the request comes from a foreign web page", "send it from a program")
         if scope["path"] == ENTRY_PATH or (accepts_cookie and self._is_known_browser(headers)):
             return
         given = headers.get("authorization", "").encode()
         if not hmac.compare_digest(given, f"Bearer {self.token}".encode()):
-            raise RequestRejected(
-                401, "token", "the request does not show the server's token", "Authorization: Bearer TOKEN"
-            )
+            raise RequestRejected(401, "token", "the request lacks the server's token", "Authorization: Bearer TOKEN")
 
     def _is_known_browser(self, headers: Headers) -> bool:
-        """Whether a cookie lets this request in, and it comes from no page that another port of this host serves."""
+        """True if the request has a valid cookie and does not come from a page of another port."""
         is_own = headers.get("sec-fetch-site", "none") in ("none", "same-origin")
-        return is_own and self.sessions is not None and self.sessions.holds(headers.get("cookie", ""))
+        return is_own and self.sessions is not None and self.sessions.is_signed_in(headers.get("cookie", ""))
 
 
 def last_answer(send: Send) -> Send:
-    """`send`, with an answer that ends the connection: a stranger who asks on and reads no answer would hold it."""
+    """Wrap `send` so that the answer closes the connection; a rejected client could keep it open otherwise."""
 
     async def send_last(message: Message) -> None:
         if message["type"] == "http.response.start":

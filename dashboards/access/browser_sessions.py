@@ -1,8 +1,7 @@
-"""How a browser gets in: by an address that opens once, for which it is given a cookie.
+"""Sign-in of browsers: a single-use address is exchanged for a cookie.
 
-The key in the address is signed with the service's token, so that only its user makes one, and it opens no later start
-of the service. The cookie is signed with a key that outlives the service, so that a page which stands open comes back
-after a restart.
+The key in the address is signed with the service's token, so only its user can make one, and a restart invalidates it.
+The cookie is signed with a key that outlives the service, so that open pages keep working after a restart.
 """
 
 from __future__ import annotations
@@ -16,19 +15,20 @@ from collections.abc import Callable, Iterator
 
 ENTRY_PATH = "/enter"
 ENTRY_S = 600
-"""Within which an address opens."""
+"""Seconds for which an address is valid."""
 SESSION_S = 24 * 3600
-"""A tab that stands open sends its cookie to whoever has the port, also while the service is stopped."""
+"""Seconds for which a cookie is valid: an open tab sends it to any listener on the port, also while the service is
+stopped."""
 
 
 def entry_address(port: int, token: str, now: float) -> str:
-    """Where a browser opens the pages, once; whoever has the address can."""
+    """Sign-in address for one browser, valid once."""
     key = _signed(token, "entry", f"{int(now) + ENTRY_S}.{secrets.token_urlsafe(16)}")
     return f"http://127.0.0.1:{port}{ENTRY_PATH}?key={key}"
 
 
 class Sessions:
-    """The browsers that may read the pages of the service on `port`. For many threads."""
+    """Signed-in browsers of the service on `port`. Thread-safe."""
 
     def __init__(self, token: str, page_key: str, port: int, clock: Callable[[], float] = time.time):
         self._token = token
@@ -40,7 +40,7 @@ class Sessions:
         self._lock = threading.Lock()
 
     def enter(self, key: str) -> str | None:
-        """The Set-Cookie that this key is changed for; None where it is none, too old, or was changed before."""
+        """Set-Cookie header in exchange for this key; None for an invalid, expired or used key."""
         now = self._clock()
         until = _until(self._token, "entry", key, now)
         with self._lock:
@@ -51,14 +51,14 @@ class Sessions:
         value = _signed(self._page_key, self._purpose, f"{int(now) + SESSION_S}.{secrets.token_urlsafe(16)}")
         return f"{self._name}={value}; Max-Age={SESSION_S}; Path=/; HttpOnly; SameSite=Strict"
 
-    def holds(self, cookies: str) -> bool:
-        """Whether one of these cookies, as in the header, was given out here and is not too old."""
+    def is_signed_in(self, cookies: str) -> bool:
+        """True if the Cookie header has a valid cookie of ours."""
         now = self._clock()
         return any(_until(self._page_key, self._purpose, value, now) is not None for value in self._own(cookies))
 
     def _own(self, cookies: str) -> Iterator[str]:
-        """The values under our name. Every program of this host has cookies in the header, and some of them are such as
-        the standard library's reader stops at."""
+        """Values of the cookies with our name. The header also has those of other programs on this host, some of which
+        the standard library's parser cannot read."""
         for cookie in cookies.split(";"):
             name, _, value = cookie.partition("=")
             if name.strip() == self._name:
@@ -70,7 +70,7 @@ def _signed(key: str, purpose: str, text: str) -> str:
 
 
 def _until(key: str, purpose: str, signed: str, now: float) -> int | None:
-    """Until when what was signed holds, in UTC seconds since the epoch; None where it does not, or no more."""
+    """Expiry of a signed text, UTC seconds since the epoch; None if expired or invalid."""
     text, _, signature = signed.rpartition(".")
     if not hmac.compare_digest(signature.encode(), _signature(key, purpose, text).encode()):
         return None

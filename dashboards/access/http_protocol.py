@@ -1,4 +1,4 @@
-"""How servers of Parlay's on a port read requests: whoever connects and asks nothing keeps nobody else out."""
+"""HTTP protocol of Parlay's servers, with limits on idle connections."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 REQUEST_S = 10.0
-"""Within which a connection has sent the head of a request, from its beginning and from each answer on."""
-MOST_WAITING = 200
-"""Connections that may wait for a request at once; of more, the one that has waited longest is closed. Below the 1024
-files that a process may usually have open."""
+"""Seconds within which a connection must send the head of a request, from its start and from each answer."""
+MAX_IDLE = 200
+"""Idle connections at once; beyond that the one idle for longest is closed. Below the usual limit of 1024 open files.
+"""
 BACKLOG = 128
-"""Connections that are taken at once at most: fewer than may wait, so that none is closed before it was read."""
+"""Listen backlog: below MAX_IDLE, so that no connection is closed before it was read."""
 
 _waiting: WeakKeyDictionary[ServerState, dict[BoundedProtocol, None]] = WeakKeyDictionary()
-"""By server, the connections that wait for a request, in the order of their waiting."""
+"""Idle connections by server, the oldest first."""
 
 
 class BoundedProtocol(H11Protocol):
-    """uvicorn's own, with bounds that it does not have: idle connections and half requests end, and are not many."""
+    """uvicorn's protocol with limits: idle connections and incomplete requests are closed after a time, and few are
+    kept."""
 
     def __init__(self, *given: Any, **named: Any):
         super().__init__(*given, **named)
@@ -50,7 +51,7 @@ class BoundedProtocol(H11Protocol):
         self._until = self.loop.call_later(REQUEST_S, self._abort)
         waiting = self._others()
         waiting[self] = None
-        if len(waiting) > MOST_WAITING:
+        if len(waiting) > MAX_IDLE:
             next(iter(waiting))._abort()
 
     def _wait_no_more(self) -> None:

@@ -1,4 +1,4 @@
-"""What lets its user, and nobody else, into MLflow's pages: a token in a 0600 file while they are served."""
+"""Token for MLflow's pages, in a 0600 file while they are served."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from search_spaces.plain_file import open_plain, read_plain
 
 PORT_VARIABLE = "PARLAY_DASHBOARD_PORT"
 TOKEN_VARIABLE = "PARLAY_DASHBOARD_TOKEN"
-"""Of the server's process, whose environment only its user can read."""
+"""Environment variables of the server's process, readable by its user only."""
 _NAME = "dashboard-{}.token"
 
 
 class Token:
-    """A new token for the pages on a port. Its file is locked while they are served, so that what a killed command has
-    left is known for that."""
+    """New token for the pages on a port. Its file is locked while they are served, so that the file of a killed command
+    is recognised."""
 
     def __init__(self, home: Path):
         self.text = secrets.token_urlsafe(32)
@@ -45,8 +45,10 @@ class Token:
 
 
 def page_address(home: Path, port: int | None, now: float) -> str:
-    """An address that opens the pages that are served, once: on `port`, else those that were begun last. ExternalError
-    where there are none."""
+    """Sign-in address of the pages on `port`, else of those started last.
+
+    Raises ExternalError without a running dashboard.
+    """
     served = [path for path in home.glob(_NAME.format("*" if port is None else port)) if _is_served(path)]
     if not served:
         raise ExternalError("no dashboard runs" + (f" on port {port}" if port else ""), "parlay dashboard starts one")
@@ -55,7 +57,7 @@ def page_address(home: Path, port: int | None, now: float) -> str:
 
 
 def _is_served(path: Path) -> bool:
-    """Whether the command that wrote it is there, and the port is not somebody else's: a key is for our server."""
+    """True if the command that wrote the file is running and the port is ours."""
     return _is_held(path) and is_own_listener(_port_of(path))
 
 

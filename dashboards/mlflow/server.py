@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from dashboards.access.ports import held_port, is_own_listener
+from dashboards.access.ports import is_own_listener, reserve_port
 from dashboards.access.token import PORT_VARIABLE, TOKEN_VARIABLE, Token, page_address
 from dashboards.mlflow.backend_store import require_usable_store
 from dashboards.schema import require_tracking_uri
@@ -67,7 +67,7 @@ class MlflowServer:
     def __enter__(self) -> MlflowServer:
         """Start the server and wait until it answers; ServerFailed if it does not."""
         if not self.port:
-            self._reserved = held_port()
+            self._reserved = reserve_port()
             self.port = self._reserved.getsockname()[1]
         try:
             self.token.write(self.port)

@@ -45,7 +45,7 @@ def cookie_of(set_cookie: str | None) -> str:
 @pytest.mark.security("service")
 def test_a_key_opens_once(sessions):
     key = key_of()
-    assert sessions.holds(cookie_of(sessions.enter(key)))
+    assert sessions.is_signed_in(cookie_of(sessions.enter(key)))
     assert sessions.enter(key) is None
     assert sessions.enter(key_of()) is not None
 
@@ -66,9 +66,9 @@ def test_a_cookie_holds_for_two_weeks_also_after_a_restart_of_the_service(sessio
     cookie = cookie_of(sessions.enter(key_of()))
     later = Sessions("next token", "page key", 7000, clock)
     clock.now += SESSION_S
-    assert later.holds(f"other=1; {cookie}")
+    assert later.is_signed_in(f"other=1; {cookie}")
     clock.now += 1
-    assert not later.holds(cookie)
+    assert not later.is_signed_in(cookie)
 
 
 @pytest.mark.security("service")
@@ -78,20 +78,20 @@ def test_a_cookie_holds_for_two_weeks_also_after_a_restart_of_the_service(sessio
 )
 def test_what_was_not_given_out_here_lets_nobody_in(sessions, forged):
     assert sessions.enter(forged.encode("utf-8", "replace").decode()) is None
-    assert not sessions.holds(f"parlay-7000={forged}".encode("utf-8", "replace").decode())
+    assert not sessions.is_signed_in(f"parlay-7000={forged}".encode("utf-8", "replace").decode())
 
 
 @pytest.mark.security("service")
 def test_no_key_is_a_cookie_and_no_cookie_a_key_and_another_service_has_its_own(sessions, clock):
     key = key_of()
-    assert not sessions.holds(f"parlay-7000={key}")
+    assert not sessions.is_signed_in(f"parlay-7000={key}")
     name, _, value = cookie_of(sessions.enter(key)).partition("=")
     assert sessions.enter(value) is None
-    assert not Sessions("token", "other", 7000, clock).holds(f"{name}={value}")
-    assert not Sessions("token", "page key", 7001, clock).holds(f"{name}={value}")
+    assert not Sessions("token", "other", 7000, clock).is_signed_in(f"{name}={value}")
+    assert not Sessions("token", "page key", 7001, clock).is_signed_in(f"{name}={value}")
     until, *rest = value.split(".")
-    assert not sessions.holds(f"{name}={int(until) + 1}.{'.'.join(rest)}")
-    assert not Sessions("token", "page key", 7001, clock).holds(f"parlay-7001={value}")
+    assert not sessions.is_signed_in(f"{name}={int(until) + 1}.{'.'.join(rest)}")
+    assert not Sessions("token", "page key", 7001, clock).is_signed_in(f"parlay-7001={value}")
 
 
 @pytest.mark.security("service")
@@ -102,6 +102,6 @@ def test_no_key_is_a_cookie_and_no_cookie_a_key_and_another_service_has_its_own(
 )
 def test_cookies_of_other_programs_of_this_host_keep_nobody_out(sessions, other):
     cookie = cookie_of(sessions.enter(key_of()))
-    assert sessions.holds(f"{other}; {cookie}")
-    assert sessions.holds(f"{cookie}; {other}")
-    assert not sessions.holds(other)
+    assert sessions.is_signed_in(f"{other}; {cookie}")
+    assert sessions.is_signed_in(f"{cookie}; {other}")
+    assert not sessions.is_signed_in(other)

@@ -84,7 +84,7 @@ def test_after_an_answer_the_next_request_has_as_long(monkeypatch, port, said):
 
 
 def test_of_too_many_the_longest_idle_goes_and_who_asks_is_answered(monkeypatch, port):
-    monkeypatch.setattr(http_protocol, "MOST_WAITING", 5)
+    monkeypatch.setattr(http_protocol, "MAX_IDLE", 5)
     with ExitStack() as stack:
         idle = [connected(stack, port, HALF) for _ in range(20)]
         asking = http.client.HTTPConnection("127.0.0.1", port, timeout=30)

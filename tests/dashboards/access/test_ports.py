@@ -4,11 +4,11 @@ import socket
 
 import pytest
 
-from dashboards.access.ports import held_port
+from dashboards.access.ports import reserve_port
 
 
 def test_a_held_port_is_given_to_nobody_and_servers_can_listen_on_it_one_after_the_other():
-    with held_port() as held:
+    with reserve_port() as held:
         address = held.getsockname()
         with socket.socket() as other, pytest.raises(OSError, match="in use"):
             other.bind(address)

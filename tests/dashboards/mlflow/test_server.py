@@ -17,7 +17,7 @@ import pytest
 import requests
 from sqlalchemy import create_engine, make_url, text
 
-from dashboards.access.ports import held_port
+from dashboards.access.ports import reserve_port
 from dashboards.access.token import page_address
 from dashboards.mlflow.server import MlflowServer, ServerFailed, answers, show_dashboard, tunnel_command
 from dashboards.mlflow.sync import MlflowSync
@@ -85,7 +85,7 @@ def store(request, tmp_path) -> str:
 @pytest.fixture
 def port() -> Iterator[int]:
     """A port for servers one after the other, which is nobody else's meanwhile."""
-    with held_port() as held:
+    with reserve_port() as held:
         yield held.getsockname()[1]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dashboards.access.ports import held_port
+from dashboards.access.ports import reserve_port
 from orchestrator.service.client import page_address
 from tests.chromium import Tab
 from tests.orchestrator.cli.parlay import write_search
@@ -34,7 +34,7 @@ def count(state: str) -> str:
 @pytest.fixture
 def port() -> Iterator[int]:
     """A free port, free again after a restart of the service."""
-    with held_port() as held:
+    with reserve_port() as held:
         yield held.getsockname()[1]
 
 
