@@ -180,11 +180,11 @@ def _accelerator(keys: Keys, notes: list[str]) -> str:
 
 
 def _model(keys: Keys, notes: list[str]) -> dict[str, Any]:
-    told = {name: keys[name] for name in MODEL_FIELDS if type(keys.get(name)) in (int, bool)}
+    model_keys = {name: keys[name] for name in MODEL_FIELDS if type(keys.get(name)) in (int, bool)}
     sequence = _one_of(keys, _SEQUENCES, "sequence length", notes)
     if sequence is not None:
-        told["seq_length"] = sequence
-    model = {name: told.get(name, FILL_IN) for name in MODEL_FIELDS}
+        model_keys["seq_length"] = sequence
+    model = {name: model_keys.get(name, FILL_IN) for name in MODEL_FIELDS}
     missing = ", ".join(name for name, value in model.items() if value == FILL_IN)
     size = keys.get("model_size_in_b")
     recipe = keys.get("recipe_name", keys.get("model_recipe_name"))

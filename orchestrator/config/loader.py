@@ -116,7 +116,7 @@ def _check_tables(file: SearchFile, document: Document, cluster: Cluster, proble
     if file.launcher.table is not None and not _is_candidates(Path(file.launcher.table), document, file.space):
         with _collect_problems(problems, document, "launcher", "table"):
             _layouts_in(Path(file.launcher.table), file)
-    if (table := file.search.earlier_table) is not None:
+    if (table := file.search.warm_start_table) is not None:
         with _collect_problems(problems, document, "search", "warm_start"):
             _require_rows_of(table, cluster)
 

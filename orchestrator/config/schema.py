@@ -115,7 +115,7 @@ class SearchSection(Section):
         return given if given in (FROM_LEDGER, FROM_NOTHING) else str(resolved_path(folder_from_context(info), given))
 
     @property
-    def earlier_table(self) -> Path | None:
+    def warm_start_table(self) -> Path | None:
         """The measured table named by `warm_start`, None without one."""
         return None if self.warm_start in (FROM_LEDGER, FROM_NOTHING) else Path(self.warm_start)
 

@@ -82,7 +82,7 @@ def collect_prior_trials(spec: SearchSpec, ledger_url: str) -> PriorTrials:
     Problems of a ledger become remarks. A search simulated from a table learns nothing from the ledger, which may hold
     the answers.
     """
-    if (table := spec.search.earlier_table) is not None:
+    if (table := spec.search.warm_start_table) is not None:
         return _of_table(spec, table)
     if spec.search.warm_start == FROM_NOTHING or spec.launcher.kind == "simulated":
         return NO_PRIOR_TRIALS
@@ -114,12 +114,12 @@ def collect_prior_trials_for_plan(spec: SearchSpec) -> PriorTrials:
 def save_prior_trials(folder: SearchFolder, prior_trials: PriorTrials) -> None:
     """Save what a new search learns from, so that a later driver learns the same."""
     if prior_trials.observations:
-        write_text(folder.earlier, render_table(prior_trials.observations, [f"warm start: {prior_trials.summary}"]))
+        write_text(folder.warm_start, render_table(prior_trials.observations, [f"warm start: {prior_trials.summary}"]))
 
 
 def load_prior_trials(folder: SearchFolder) -> tuple[Observation, ...]:
     """Load what the search learns from, () without a file; InputError for a damaged file."""
-    return read_table(folder.earlier).require_valid().observations if folder.earlier.exists() else ()
+    return read_table(folder.warm_start).require_valid().observations if folder.warm_start.exists() else ()
 
 
 def _unavailable(error: Exception) -> PriorTrials:
@@ -248,7 +248,7 @@ def _as_saved(row: Observation) -> Observation | None:
         return None
     try:
         text = render_table([replace(row, peak_memory_gib=row.peak_memory_gib or None)])
-        (known,) = parse_table(text, "earlier.csv").require_valid().observations
+        (known,) = parse_table(text, "warm_start.csv").require_valid().observations
         layouts = LayoutTable.of([known.layout])
         seconds = StepTerms.of(known.model, known.cluster, layouts).seconds(typical_constants()).item()
         gib = stage_memory(known.model, layouts).peak.item()

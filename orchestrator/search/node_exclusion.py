@@ -42,11 +42,11 @@ def _culprits(trial: Trial, attempt: Attempt) -> tuple[str, ...]:
 
     A rank that reports a hang or a lost peer was waiting for another one.
     """
-    told = attempt.outcome
-    if told is None or told.rank is None:
+    outcome = attempt.outcome
+    if outcome is None or outcome.rank is None:
         return attempt.nodes
-    is_own = attempt.reason is FailureReason.GPU_MEMORY_IN_USE or is_device_failure(told.excerpt or "")
-    return _nodes_of(trial, attempt, [told.rank]) if is_own else attempt.nodes
+    is_own = attempt.reason is FailureReason.GPU_MEMORY_IN_USE or is_device_failure(outcome.excerpt or "")
+    return _nodes_of(trial, attempt, [outcome.rank]) if is_own else attempt.nodes
 
 
 def _suspect_nodes(run: Trial) -> tuple[str, ...]:

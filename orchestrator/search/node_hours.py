@@ -35,14 +35,14 @@ def node_hours_of(attempt: Attempt, status: LaunchStatus, now: float) -> float:
     started = attempt.started_at if status.started_at is None else status.started_at
     if started is None and status.started:
         started = attempt.submitted_at  # start unknown: the upper bound
-    besides = attempt.earlier_node_hours + status.twin_node_s / 3600
+    other_node_hours = attempt.earlier_node_hours + status.twin_node_s / 3600
     if started is None:
-        return besides
+        return other_node_hours
     ended = now if status.ended_at is None else status.ended_at
     seconds = max(0.0, ended - started)
     if not status.is_metered:
         seconds = min(seconds, attempt.longest_s)
-    return besides + attempt.num_nodes * seconds / 3600
+    return other_node_hours + attempt.num_nodes * seconds / 3600
 
 
 def node_hours_until_requeue(attempt: Attempt, status: LaunchStatus, now: float) -> float:

@@ -146,9 +146,9 @@ class SearchFolder:
         return self.path / "report.html"
 
     @property
-    def earlier(self) -> Path:
+    def warm_start(self) -> Path:
         """Trials of other searches that this one learns from, as they were when it was created."""
-        return self.path / "earlier.csv"
+        return self.path / "warm_start.csv"
 
     @property
     def measured(self) -> Path:

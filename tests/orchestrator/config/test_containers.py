@@ -1,4 +1,4 @@
-"""Containers in a search file: read, written down, refused, and what the ranks then are."""
+"""Containers in a search file: reading, saving, refusals, and the ranks' commands."""
 
 from __future__ import annotations
 

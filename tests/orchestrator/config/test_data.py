@@ -1,4 +1,4 @@
-"""What a search trains on: checked before anything is launched, written down, and the same ever after."""
+"""Training data of a search: checked before a launch, recorded, and constant afterwards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trials.trial import Attempt, Trial
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    """Where the search file lies, with 200 tokens of a vocabulary of 64 beside it."""
+    """The search file's folder, with 200 tokens of a vocabulary of 64."""
     monkeypatch.chdir(tmp_path)
     write_tokens(tmp_path / "tokens.bin", [i % 64 for i in range(200)])
     return tmp_path
@@ -51,7 +51,7 @@ def test_the_files_place_and_content_are_written_down_for_all_trials(folder):
 
 
 def spec_json_of(spec: SearchSpec) -> dict:
-    """The trainer of a trial's spec.json."""
+    """Trainer section of a trial's spec.json."""
     trial = Trial("t0001", spec.baseline)
     attempt = Attempt("t0001", "a1", "0" * 32, 1, 100.0)
     return attempt_factory_of(SearchFolder(Path("x")), spec).spec(trial, attempt).to_json()["trainer"]

@@ -13,7 +13,7 @@ from tests.trials.trainers.samples import DEEPSPEED, HF_GPT2, HF_LLAMA, MEGATRON
 
 
 def started_from(tmp_path, name: str, text: str):
-    """(the search it makes, the notes, the YAML)."""
+    """The resulting search, its notes and its YAML."""
     source = tmp_path / name
     source.write_text(text)
     yaml_text, notes = render_from(source)
@@ -21,7 +21,7 @@ def started_from(tmp_path, name: str, text: str):
 
 
 def loaded(tmp_path, yaml_text: str):
-    """The search, once its user has said which accelerator it is for."""
+    """The search, after its user has filled in the accelerator."""
     file = tmp_path / "search.yaml"
     file.write_text(yaml_text.replace("accelerator: FILL_IN", "accelerator: h100-80gb"))
     return load_search_file(file)

@@ -1,4 +1,4 @@
-"""Other programs' grids as search files: what is taken over, what is said, what is refused."""
+"""Grids of other programs as search files: values, notes and refusals."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def started_from(folder: Path, name: str, text: str) -> tuple[str, list[str]]:
 
 
 def loaded(folder: Path, text: str, **filled: str) -> SearchSpec:
-    """The search, once its user has filled in what the grid did not say."""
+    """The search, after its user has filled in what the grid lacks."""
     sizes = {"num_layers": "32", "hidden_size": "4096", "num_attention_heads": "32", "num_key_value_heads": "32"}
     sizes |= {"ffn_hidden_size": "16384", "gated_mlp": "false", "vocab_size": "51200", "seq_length": "2048"}
     sizes |= {"tied_embeddings": "false", "position_embedding": "learned", "norm": "layernorm"}

@@ -1,4 +1,4 @@
-"""A search file is read: what is given, what follows, and which layouts may be tried."""
+"""Loading of a search file: given values, derived values, candidates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A search file that is refused: each problem with its place, its rule and what to do."""
+"""Refusals of a search file, each with position, rule and fix."""
 
 from __future__ import annotations
 

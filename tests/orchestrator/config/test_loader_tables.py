@@ -1,4 +1,4 @@
-"""Search files that name others: measured tables and cluster files."""
+"""Search files that refer to measured tables and cluster files."""
 
 from __future__ import annotations
 

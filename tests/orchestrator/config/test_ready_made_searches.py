@@ -1,4 +1,4 @@
-"""The ready-made searches: what was published of each system lies in its space, and is judged as fitting."""
+"""Ready-made searches: the published layouts are in their spaces and are predicted to fit."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_mt_nlg_ran_on_more_nodes_too(num_nodes: int, data_parallel: int):
 
 
 def test_the_studys_own_search_does_not_hold_what_it_shipped_but_for_the_baseline():
-    """Micro batches of 4 to 20: see the file."""
+    """Micro-batches of 4 to 20; see the file."""
     layouts = candidates_of(ready_made("frontier-175b-deephyper")).feasible
     assert min(layout.micro_batch_size for layout in layouts) == 1
     assert {layout.micro_batch_size for layout in layouts[:-1]} <= {4, 5, 8, 10, 16, 20}
@@ -91,7 +91,7 @@ def test_all_runs_of_the_zero_project_are_in_its_space_and_fit(model: str, zero_
 
 
 def fits(spec: SearchSpec) -> float:
-    """The chance that the baseline fits, before any trial."""
+    """Probability that the baseline fits, before any trial."""
     assert spec.baseline is not None
     peak = stage_memory(spec.model, LayoutTable.of([spec.baseline])).peak
     capacity = TuningTask(spec.model, spec.cluster, spec.objective, spec.measure.memory_limit_gib).capacity_gib

@@ -1,4 +1,4 @@
-"""The JSON schema of search files, and the reference page that is made of it."""
+"""JSON schema of search files, and the reference page generated from it."""
 
 from __future__ import annotations
 

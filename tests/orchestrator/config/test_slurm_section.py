@@ -1,4 +1,4 @@
-"""The search file's launcher.slurm: what is refused, with file, line, key, value, rule and fix; what is carried."""
+"""Section launcher.slurm: refusals with file, line, key, value, rule and fix; accepted values."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def the_problem(folder: Path, *lines: str) -> Problem:
 
 @pytest.mark.bad_input(23, 24, 25, 26, 28, 29, 30)
 def test_what_does_not_belong_into_a_script_is_refused_in_the_words_of_its_rule(tmp_path):
-    """tests/slurm/test_option_checks.py has the whole table; here each kind of option comes by its own line."""
+    """One case for each kind of option; tests/slurm/test_option_checks.py has the whole table."""
     options = JobOptions(
         partition="gpu;reboot",
         gpus_per_node=4,

@@ -1,4 +1,4 @@
-"""A search written down, and read back."""
+"""search.json: saving and loading of a SearchSpec."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trainer section of a search file with somebody else's trainer, and what the other sections say to it."""
+"""Trainer section with a third-party trainer, and its contradictions with other sections."""
 
 from __future__ import annotations
 

@@ -275,9 +275,9 @@ def test_what_a_search_learns_from_is_frozen(spec, url, tmp_path):
     assert load_prior_trials(folder) == ()
     save_prior_trials(folder, prior_trials)
     assert load_prior_trials(folder) == prior_trials.observations
-    assert folder.earlier.read_text().startswith("# warm start: 3 trials of 1 earlier search: past-aaaaaa\n")
-    folder.earlier.write_text("no table")
-    with pytest.raises(InputError, match=r"earlier\.csv"):
+    assert folder.warm_start.read_text().startswith("# warm start: 3 trials of 1 earlier search: past-aaaaaa\n")
+    folder.warm_start.write_text("no table")
+    with pytest.raises(InputError, match=r"warm_start\.csv"):
         load_prior_trials(folder)
 
 

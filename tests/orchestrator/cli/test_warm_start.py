@@ -30,7 +30,7 @@ from trials.ledger.reader import LedgerReader
 pytestmark = pytest.mark.slow
 
 ROWS = ({"step_time_s": "4.5"}, {"step_time_s": "3.5"}, OUT_OF_MEMORY)
-LEARNING = TABLE_SEARCH.replace("sampler: grid", "sampler: cost_model, warm_start: earlier.csv")
+LEARNING = TABLE_SEARCH.replace("sampler: grid", "sampler: cost_model, warm_start: warm_start.csv")
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def place(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     write_simulated_search(tmp_path, *ROWS, text=LEARNING)
     others = [{"num_layers": "32", "micro_batch_size": str(2**n), "grad_accum_steps": str(128 >> n)} for n in range(4)]
-    (tmp_path / "earlier.csv").write_text(render_table(only(*others)))
+    (tmp_path / "warm_start.csv").write_text(render_table(only(*others)))
     return tmp_path
 
 
@@ -62,17 +62,17 @@ def trials_of(folder: SearchFolder) -> list[tuple[str, str]]:
 def test_what_is_learnt_from_is_told_at_the_start_and_lies_in_the_folder(place, capsys):
     folder = started(capsys)
     assert "\nwarm start: 4 trials of a table: ultrascale-playbook\n" in "\n" + (folder.path / "told").read_text()
-    assert len(read_table(folder.earlier).require_valid().observations) == 4
+    assert len(read_table(folder.warm_start).require_valid().observations) == 4
     cold = started(capsys, "--set", "search.warm_start=none")
     assert "warm start" not in (cold.path / "told").read_text()
-    assert not cold.earlier.exists()
+    assert not cold.warm_start.exists()
     assert {hash for _, hash in trials_of(folder)}.isdisjoint(hash for _, hash in trials_of(cold))
 
 
 def test_a_resumed_search_learns_from_what_it_began_with(place, capsys):
     whole = started(capsys)
     folder = interrupted_search()
-    (place / "earlier.csv").unlink()
+    (place / "warm_start.csv").unlink()
     assert run(["resume", folder.search_id, "--json"]) == 0
     assert "learnt" not in capsys.readouterr().err
     assert trials_of(folder) == trials_of(whole)
@@ -104,21 +104,21 @@ def interrupted_search() -> SearchFolder:
 
 def test_a_damaged_file_of_earlier_trials_is_named_and_ends_nothing(place, capsys):
     folder = interrupted_search()
-    good = folder.earlier.read_text()
-    folder.earlier.write_text(good.replace(",ok,", ",good,", 1))
+    good = folder.warm_start.read_text()
+    folder.warm_start.write_text(good.replace(",ok,", ",good,", 1))
     assert run(["resume", folder.search_id, "--json"]) == 2
     error = json.loads(capsys.readouterr().out)["error"]
-    assert (error["file"], error["line"], error["key"]) == (str(folder.earlier), 3, "outcome")
-    folder.earlier.write_text(good)
+    assert (error["file"], error["line"], error["key"]) == (str(folder.warm_start), 3, "outcome")
+    folder.warm_start.write_text(good)
     assert run(["resume", folder.search_id, "--json"]) == 0
 
 
 def test_a_bad_table_is_refused_with_its_place_and_nothing_is_made(place, capsys):
-    (place / "earlier.csv").write_text(render_table(only({})).replace(",ok,", ",good,", 1))
+    (place / "warm_start.csv").write_text(render_table(only({})).replace(",ok,", ",good,", 1))
     assert run(["run", "search.yaml", "--json"]) == 2
     error = json.loads(capsys.readouterr().out)["error"]
     assert (error["file"], error["line"], error["key"]) == (
-        str(place / "earlier.csv"),
+        str(place / "warm_start.csv"),
         2,
         "outcome",
     )
