@@ -1,4 +1,4 @@
-"""A spec and an outcome that belong together, for tests to spoil."""
+"""A matching spec and outcome, for tests to modify."""
 
 from __future__ import annotations
 

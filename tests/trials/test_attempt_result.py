@@ -1,4 +1,4 @@
-"""From an outcome and an ending to a result: what counts first, and what is never believed."""
+"""Classification of outcomes and launch statuses: precedence, and implausible outcomes."""
 
 from __future__ import annotations
 

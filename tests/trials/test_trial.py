@@ -1,4 +1,4 @@
-"""Specs and outcomes on their way through JSON, and the small rules of a trial."""
+"""Specs and outcomes in JSON, and the small rules of a trial."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract's `best` object, and why a layout is the best in words."""
+"""The contract's `best` object, and the reason for the choice."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def with_peak(run: Trial, peak_gib: float) -> Trial:
 
 
 def spared() -> Ranking:
-    """Two finalists that cannot be told apart, of which the second needs 30 % less memory."""
+    """Two tied finalists, of which the second needs 30 % less memory."""
     first = [with_peak(run, 10.0) for run in (trial(1, 300.0), again(3, 1, 300.0), again(5, 1, 300.0))]
     second = [with_peak(run, 7.0) for run in (trial(2, 299.0), again(4, 2, 299.0), again(6, 2, 299.0))]
     return rank([*first, *second], SPEED, 8)

@@ -47,7 +47,7 @@ def incumbent_in(path: Path, spec: TrialSpec = SPEC, **changes: Any) -> Incumben
 
 
 def among(path: Path, num_nodes: int, objectives: Sequence[Objective], **tokens_per_sec: float) -> Incumbent | None:
-    """The incumbent of a trial on so many nodes; the others are `on_2=300.0`, tokens per second by their nodes."""
+    """The incumbent of a trial on `num_nodes` nodes; the others are `on_2=300.0`, tokens per second by their nodes."""
     incumbents = [
         FASTEST | {"trial": name, "num_nodes": int(name.removeprefix("on_")), "threshold": speed}
         for name, speed in tokens_per_sec.items()

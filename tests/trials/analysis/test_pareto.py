@@ -1,4 +1,4 @@
-"""Several goals: which layouts no other one beats in all of them, and what each gives for what."""
+"""Several objectives: the Pareto set and its trade-offs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PER_GPU = Objective.TOKENS_PER_SEC_PER_GPU
 
 
 def on(nodes: int, number: int, tokens_per_sec: float, spread: float = 0.01, flags: tuple[str, ...] = ()) -> Trial:
-    """A measured trial on so many nodes of four ranks, all of one global batch."""
+    """A measured trial on this many nodes of four ranks, all of one global batch."""
     shape = {"num_nodes": nodes, "tensor_parallel": nodes, "data_parallel": 4, "micro_batch_size": 2}
     return trial(number, tokens_per_sec, spread, flags, bucket_mib=number, **shape)
 

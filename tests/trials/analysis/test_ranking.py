@@ -1,4 +1,4 @@
-"""The best of what was measured, what ties with it, and what may never be the best."""
+"""Ranking of measured layouts: the best, its ties, and layouts that may never be the best."""
 
 from __future__ import annotations
 
@@ -196,10 +196,10 @@ class TestRepeats:
 
 
 class TestMemoryToSpare:
-    """Finalists that cannot be told apart: three runs of each, which agree."""
+    """Tied finalists: three runs of each, which agree."""
 
     def ranking(self, *layouts: tuple[float, float | None], flags: tuple[str, ...] = (), nodes=(1, 1, 1, 1)) -> Ranking:
-        """Of layouts t0001, t0002, ... with this speed and this peak in GiB, their repeats after them all."""
+        """Ranking of layouts t0001, t0002, ... with this speed and this peak in GiB, followed by their repeats."""
         trials = []
         for repeat in range(3):
             for number, (tokens_per_sec, peak_gib) in enumerate(layouts, start=1):
@@ -266,7 +266,7 @@ class TestMemoryToSpare:
 
 
 class TestMemoryFloor:
-    """Of ranks with 10 GiB, of which 4 have to stay free."""
+    """Ranks with 10 GiB, of which 4 have to stay free."""
 
     HEADROOM = MemoryHeadroom(10.0, 4.0)
 
@@ -374,7 +374,7 @@ class TestSpeedup:
 
 
 class TestBestFile:
-    """What the driver writes down for running trials to compare themselves with."""
+    """best.json, which running trials compare themselves with."""
 
     def threshold(self, *trials: Trial, objective: Objective = SPEED) -> float:
         return best_file(rank(trials, objective, 8), [], "tiny-aaaaaa", 8)["threshold"]

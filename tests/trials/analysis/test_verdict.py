@@ -1,4 +1,4 @@
-"""The verdict of a search: a table of what was measured, how it ended, and what may be said of it."""
+"""The verdict of a search, by a table of measurements and endings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON lines into a token file: what is joined, what is refused, and that nothing half is left."""
+"""Conversion of JSON lines to a token file: joined fields, rejected lines, and no partial files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIELDS = ("context", "instruction", "response")
 
 
 def write_lines(path: Path, *lines: object) -> str:
-    """A file whose lines are these texts as they are, bytes, or anything else as JSON."""
+    """A file with these lines: bytes and texts as they are, anything else as JSON."""
     raws = [line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines]
     path.write_bytes(b"".join(raw + b"\n" for raw in raws))
     return str(path)
@@ -172,7 +172,7 @@ def test_a_place_where_nothing_can_be_written_is_refused(tmp_path, lines, place)
 
 
 class FullDisk:
-    """A stream that takes so many bytes and no more."""
+    """A stream that takes this many bytes and no more."""
 
     def __init__(self, stream, room: int):
         self._stream = stream

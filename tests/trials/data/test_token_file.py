@@ -1,4 +1,4 @@
-"""The format of token files: what is written is read again, and nothing else is taken for one."""
+"""The format of token files: files read back as written, and others are rejected."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_tokens_that_are_written_are_read_again(path, vocab_size):
     num_tokens=st.integers(2, 60), seq_length=st.integers(1, 20), indices=st.lists(st.integers(0, 10**12), max_size=9)
 )
 def test_sample_k_is_the_kth_sequence_and_the_token_after_it(tmp_path_factory, num_tokens, seq_length, indices):
-    """Whatever is asked for beside it; after the last sequence comes the first."""
+    """Independent of other indices in the call; after the last sequence comes the first."""
     seq_length = min(seq_length, num_tokens - 1)
     path = tmp_path_factory.mktemp("tokens") / "tokens.bin"
     write_tokens(path, range(num_tokens))
@@ -147,7 +147,7 @@ def test_a_header_is_all_that_is_read_of_a_file_of_any_size(path):
 
 
 def test_what_was_read_is_no_memory_of_this_process(path):
-    """Else a trial that reads a large file looks like one that leaks."""
+    """Otherwise a trial that reads a large file would seem to leak."""
     header = replace(HEADER, num_tokens=2**26)
     path.write_bytes(header.to_bytes())
     os.truncate(path, header.file_bytes)
@@ -158,7 +158,7 @@ def test_what_was_read_is_no_memory_of_this_process(path):
 
 
 def mapped_kib() -> int:
-    """Memory of this process that mirrors files."""
+    """File-backed memory of this process."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("RssFile"))
 
@@ -241,6 +241,6 @@ def test_another_file_in_the_same_place_is_not_the_same(path):
 
 
 def sealed(raw: bytearray) -> bytes:
-    """The header with a checksum that is right."""
+    """The header with a correct checksum."""
     struct.pack_into("<I", raw, HEADER_BYTES - 4, zlib.crc32(bytes(raw[:-4])))
     return bytes(raw)

@@ -1,4 +1,4 @@
-"""Tokenizers: the bytes themselves, and a tokenizer.json made here."""
+"""Tokenizers: bytes, and a tokenizer.json made here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WORDS = {"[UNK]": 0, "good": 1, "day": 2, "<|endoftext|>": 3, "stop": 7}
 
 
 def write_tokenizer(folder: Path, vocabulary: dict[str, int] = WORDS, **fields) -> Path:
-    """A tokenizer.json that knows these words; others are [UNK]."""
+    """A tokenizer.json with these words; others are [UNK]."""
     path = folder / "tokenizer.json"
     path.write_text(
         json.dumps(

@@ -1,6 +1,6 @@
-"""A training script that trains nothing and says what a real one would, with the rank and the options it was given.
+"""A training script that trains nothing and logs like a real one, with its rank and options.
 
-`FAKE_FAULT` in its environment, or an option `--fault NAME`, makes one thing go wrong. Run as a program of its own:
+`FAKE_FAULT` in its environment, or an option `--fault NAME`, makes one thing go wrong. It is a separate program:
 standard library only, nothing of Parlay's.
 """
 
@@ -41,7 +41,7 @@ NANOTRON = (
 
 
 def read_configuration() -> str:
-    """The format of the steps' lines; a configuration that was given is put beside the options."""
+    """The format of the steps' lines; a given configuration is added to the options."""
     if name := OPTIONS.get("--config-file"):
         with open(name) as stream:
             config = json.load(stream)
@@ -103,7 +103,7 @@ def print_the_layout() -> None:
 
 
 def meet() -> None:
-    """Nobody trains before all ranks are there, as in any training, and have been heard."""
+    """Wait until all ranks have started and their output was read, as a real training would."""
     while num_unread_bytes() > 0:
         time.sleep(0.005)
     Path(f"met-{RANK}").touch()  # in the folder that all ranks share
@@ -112,7 +112,7 @@ def meet() -> None:
 
 
 def num_unread_bytes() -> int:
-    """Of what was said into the pipe."""
+    """Number of unread bytes in the output pipe."""
     count = array.array("i", [0])
     fcntl.ioctl(sys.stdout.fileno(), termios.FIONREAD, count)
     return count[0]

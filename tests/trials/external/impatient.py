@@ -1,5 +1,5 @@
-"""The supervisor with a clock that goes on with the second step by all but three seconds of what a hang is given:
-`python -m tests.trials.external.impatient SPEC_PATH`."""
+"""The supervisor with a clock that jumps at the second step to three seconds before the hang limit: `python -m
+tests.trials.external.impatient SPEC_PATH`."""
 
 from __future__ import annotations
 

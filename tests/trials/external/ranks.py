@@ -22,7 +22,7 @@ RULES = MeasureRules(min_steps=5, max_steps=30, max_warmup_steps=20, ci_relative
 
 
 def spec_for(fault: str = "", num_ranks: int = 2, rules: MeasureRules = RULES, **trainer: Any) -> TrialSpec:
-    """A spec for the fake trainer as Megatron-LM on so many tensor ranks."""
+    """A spec for the fake trainer as Megatron-LM on this many tensor ranks."""
     layout = Layout(tensor_parallel=num_ranks, grad_accum_steps=4, engine="megatron-lm")
     arguments = ["--fault", fault] if fault else []
     return replace(
@@ -45,7 +45,7 @@ class Ranks:
     processes: list[subprocess.Popen[bytes]]
 
     def wait(self, timeout_s: float = 120.0) -> list[int]:
-        """Their exit codes; whatever still runs after `timeout_s` is killed, and TimeoutExpired raised."""
+        """Exit codes of the ranks; TimeoutExpired after `timeout_s`, when ranks that still run are killed."""
         deadline = time.monotonic() + timeout_s
         try:
             return [p.wait(max(0.1, deadline - time.monotonic())) for p in self.processes]

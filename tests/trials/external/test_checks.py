@@ -1,4 +1,4 @@
-"""What is made of a trainer's words: proof, cross-checks, reasons, places. No process is started."""
+"""Evaluation of a trainer's log: proof, cross-checks, reasons, placement. No process is started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs of real trainers turned into outcomes, line by line and without a process."""
+"""Outcomes from logs of real trainers, line by line and without a process."""
 
 from __future__ import annotations
 

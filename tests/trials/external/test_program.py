@@ -32,7 +32,8 @@ def run(folder: Path, *, codes: set[int], supervisor: str = "trials.external", *
 
 
 def await_no_process_in(folder: Path) -> None:
-    """One that was just being started when its supervisor left sees that only once its interpreter runs."""
+    """Wait until nothing runs there; a process that starts while its supervisor exits notices only once its interpreter
+    runs."""
     deadline = time.monotonic() + 60.0
     while left := processes_in(folder):
         assert time.monotonic() < deadline, left
@@ -40,7 +41,7 @@ def await_no_process_in(folder: Path) -> None:
 
 
 def processes_in(folder: Path) -> list[str]:
-    """Commands of what still runs with this folder as its own: the trainers run in it."""
+    """Commands of processes whose working directory is this folder, in which trainers run."""
     found = []
     for entry in Path("/proc").iterdir():
         try:

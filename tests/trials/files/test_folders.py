@@ -1,4 +1,4 @@
-"""Paths of a search's folder, and files that are never seen half-written."""
+"""Paths of a search's folder, and atomic writes."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.security("paths")
 
 @pytest.fixture
 def way(tmp_path) -> Path:
-    """`project/ada/runs`, of which the last is not there yet."""
+    """`project/ada/runs`, of which the last does not exist yet."""
     (tmp_path / "project" / "ada").mkdir(parents=True, mode=0o755)
     return tmp_path / "project" / "ada" / "runs"
 

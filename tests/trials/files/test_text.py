@@ -1,4 +1,4 @@
-"""The ends of texts and logs."""
+"""The end of texts and logs, and escape sequences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rank's words tell why a trial failed."""
+"""The root cause of a failure in the ranks' logs."""
 
 from __future__ import annotations
 

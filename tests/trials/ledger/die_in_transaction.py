@@ -1,4 +1,5 @@
-"""A driver that stops in the middle of its last event's transaction, its rows half written, to be killed there."""
+"""A driver that stops in the middle of its last event's transaction, with half of the rows written, to be killed
+there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A driver that does nothing but write: each event to the journal, then to the ledger, until it is killed."""
+"""A driver that only writes, each event to the journal, then to the ledger, until it is killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Somebody else with the ledger: `write` holds its write lock, `read` one state of it, until a line comes in."""
+"""Another process with the ledger: `write` holds its write lock, `read` one state of it, until a line comes in."""
 
 from __future__ import annotations
 

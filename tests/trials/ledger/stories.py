@@ -18,7 +18,7 @@ NOON = 1_780_000_000.0
 
 
 class Story:
-    """A search under way: every method adds one event, a second after the last, and returns it."""
+    """A search in progress: every method adds one event, a second after the last, and returns it."""
 
     def __init__(self, search_id: str = SEARCH_ID):
         self.search_id = search_id
@@ -130,7 +130,7 @@ def measured_story(search_id: str = SEARCH_ID, **spec) -> Story:
 
 
 def with_a_value(journal: str, kind: str, path: str, value: str) -> str:
-    """The journal with this JSON in the place of a value of the first event of this kind, its checksum right."""
+    """The journal with a value of the first event of this kind replaced by this JSON, with a correct checksum."""
     lines = journal.splitlines()
     place = next(n for n, line in enumerate(lines) if f'"kind":"{kind}"' in line)
     *way, last = path.split(".")
@@ -165,7 +165,7 @@ _JSON = (
 
 
 def _continuations(story: Story, draw) -> list[Callable[[], Event]]:
-    """What may legally happen next."""
+    """The events that may legally follow."""
     number = len(story.search.trials) + 1
     layout = Layout(micro_batch_size=number, pipeline_parallel=2, pipeline_schedule="gpipe")
     state, reason = draw(st.sampled_from(SearchState)), draw(st.none() | st.sampled_from(EndReason))

@@ -1,4 +1,4 @@
-"""A driver killed with SIGKILL, at no moment it chose: the journal is whole and the ledger catches up with it."""
+"""A driver killed with SIGKILL at a random moment: the journal is whole and the ledger catches up with it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REPOSITORY = Path(__file__).parents[3]
 
 
 def killed_after(number: int, journal: Path, url: str) -> int:
-    """Let a driver write `number` events and kill it while it writes on; returns the last event it called done."""
+    """Let a driver write `number` events and kill it while it goes on; returns the last event it reported as done."""
     command = [sys.executable, "-m", "tests.trials.ledger.drive_forever", str(journal), url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as driver:
         for line in driver.stdout:

@@ -1,4 +1,4 @@
-"""The ledger's file: who may read it, which schema it has, and what happens when somebody else holds its lock."""
+"""The ledger's database: its mode, its schema, and contention for its lock."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def test_a_ledger_that_somebody_else_has_put_aside_is_left_alone(path, url, stor
 
 @pytest.mark.slow
 def test_who_holds_the_folders_lock_for_ever_holds_nobody_up_for_ever(path, url, story, monkeypatch):
-    """Everybody who can read a folder can lock it, and /tmp is read by all."""
+    """Every user who can read a folder can lock it, and /tmp is readable by all."""
     monkeypatch.setattr(sqlite_file, "LOCK_PATIENCE_S", 0.1)
     garbage(path)
     holder = os.open(path.parent, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""Events and their fold: what may follow what, and that nothing is lost on the way through text."""
+"""Events and their fold: legal orders, and lossless conversion to text."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_value_of_another_type_is_refused(kind, data):
 @pytest.mark.bad_input(45)
 @pytest.mark.security("paths")
 def test_a_name_that_leads_elsewhere_is_none(story):
-    """Trials and attempts have folders of their names."""
+    """Trials and attempts have folders named after them."""
     for name in ("../../../../x", "", "t1/..", "t", "a1", "t1\n"):
         with pytest.raises(ValueError, match="is not a name of a trial"):
             story.propose(name)

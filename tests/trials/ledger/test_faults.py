@@ -1,4 +1,4 @@
-"""The ledger among real troubles: a full disk, other processes' locks, a driver and a server killed in the middle."""
+"""The ledger under real faults: a full disk, other processes' locks, a driver and a server killed in the middle."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def small_disk(tmp_path) -> Iterator[Path]:
 
 
 def filled(disk: Path) -> Path:
-    """A file that takes all the room there is."""
+    """A file that takes all the free space."""
     ballast = disk / "ballast"
     with ballast.open("wb", buffering=0) as stream, suppress(OSError):
         while True:
@@ -54,7 +54,7 @@ def filled(disk: Path) -> Path:
 
 
 def until_refused(act: Callable[[int], object]) -> OSError:
-    """Act again and again, with 0, 1, 2, ..., until a disk refuses: what was written before may still hold room."""
+    """Repeat with 0, 1, 2, ... until the disk is full; earlier files may still have free space."""
     for number in range(1000):
         try:
             act(number)
@@ -131,7 +131,7 @@ def test_a_ledger_locked_by_another_process_is_waited_for_and_no_write_is_lost(t
 
 
 def looked_at_from_outside(path: Path) -> list[str]:
-    """What another process reads in a ledger's file; the states of its trials, in their order. It closes the file."""
+    """States of the trials in order, as another process reads them from the ledger's file, which it then closes."""
     look = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); print(*sum(c.execute(sys.argv[2]), ())); c.close()"
     command = [sys.executable, "-I", "-c", look, str(path), "SELECT state FROM trial ORDER BY trial"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()

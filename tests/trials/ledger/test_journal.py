@@ -1,4 +1,4 @@
-"""The journal: what survives a killed writer, a full disk and a hand that edits it."""
+"""The journal after a killed writer, on a full disk, and edited by hand."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_an_old_driver_does_not_cut_a_line_the_new_one_is_writing(path):
 
 
 class TestHeldInTheSystemCall:
-    """A driver that has looked and is held up before its line, or the certainty of it, reaches the disk."""
+    """A driver that is held up between its check and its line, or the line's sync, reaching the disk."""
 
     @pytest.fixture
     def drivers(self, path) -> tuple[Story, Journal, Story, Journal]:

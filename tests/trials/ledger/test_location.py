@@ -1,4 +1,4 @@
-"""Where a ledger may lie: on this machine's own disk, unless a server is named, and never with a password."""
+"""Location of a ledger: on this machine's own disk, unless a server is named, and never with a password."""
 
 from __future__ import annotations
 

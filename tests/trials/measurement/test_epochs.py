@@ -1,4 +1,4 @@
-"""What a trial says of an epoch of its token file."""
+"""Epoch time and loss of a trial with a token file."""
 
 from __future__ import annotations
 

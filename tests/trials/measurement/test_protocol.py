@@ -42,7 +42,7 @@ def run(times: list[float], rules: MeasureRules = RULES, seconds_a_step: float =
 
 
 def feed(measurement: Measurement, step_time_s: float) -> Stop | None:
-    """Why it stops after one more step, on a clock that stands still but for the steps."""
+    """The reason to stop after one more step, on a clock that only the steps advance."""
     measurement.add(step_time_s, elapsed_s=sum(measurement.step_times_s) + step_time_s)
     return measurement.stop
 
@@ -130,7 +130,7 @@ class TestMeasurement:
 
 
 class TestFinalists:
-    """Their steps are measured for a while, however alike they are."""
+    """Finalists are measured for a minimum time, however alike their steps are."""
 
     def test_are_not_done_when_their_speed_is_known(self):
         measurement = Measurement(RULES, least_s=15.0)
@@ -148,7 +148,7 @@ class TestFinalists:
 
 
 class TestPruned:
-    """A trial whose steps cannot be as fast as the best's stops; runs of one layout differ by some percent."""
+    """A trial whose steps cannot be as fast as the incumbent's stops; runs of one layout differ by some percent."""
 
     WARM = (1.0,) * 6
 
@@ -192,8 +192,8 @@ class TestPruned:
         assert measurement.stop is Stop.PRECISE
 
 
-class TestShortSteps:
-    """Layouts with steps of minutes are measured by shorter ones."""
+class TestTwoPointExtrapolation:
+    """Layouts with steps of minutes are measured by shorter steps."""
 
     LONG = replace(LAYOUT, pipeline_parallel=4, pipeline_schedule="1f1b", grad_accum_steps=96)
 
@@ -219,11 +219,11 @@ class TestShortSteps:
         )
 
 
-class TestPace:
+class TestStepPlan:
     SPEC = replace(SPEC, layout=replace(LAYOUT, grad_accum_steps=64))
 
     def go(self, spec: TrialSpec, seconds_a_micro_batch: float, steps: int, first_s: float = 0.0) -> StepPlan:
-        """A step_plan that took in so many steps, each with a second of its own; the first took `first_s` longer."""
+        """A plan after this many steps, each with a constant second of overhead; the first took `first_s` longer."""
         step_plan, self.counts, self.told = StepPlan(spec), [], []
         for number in range(steps):
             self.counts.append(step_plan.micro_batches)
@@ -283,7 +283,7 @@ class TestMedianInterval:
 
 
 class TestSuspicion:
-    """What makes the machine suspect rather than the layout slow."""
+    """Measurements that the machine rather than the layout may have slowed down."""
 
     HOT = (1.0,) * 6 + (1.1,) * 6 + (1.2,) * 6
 

@@ -1,4 +1,4 @@
-"""How far runs lie apart: the middle of them, and how sure it is."""
+"""Spread between runs: their geometric median and its interval."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def test_a_script_that_cannot_be_started_has_ended_and_pays_what_was_owed_by_the
 
 
 def test_an_agent_that_is_started_again_serves_nobody(pilot):
-    """The job was put back into the queue, and its steps are gone."""
+    """After a requeue of the job its steps are gone."""
     place = pilot.ask("t0001.a1", "touch ran")
     pilot.folder.heartbeat.touch()
     pilot.start()

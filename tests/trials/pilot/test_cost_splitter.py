@@ -1,4 +1,4 @@
-"""Every second of a pilot's nodes is paid by a step, and by one alone."""
+"""Every second of a pilot's nodes is charged to exactly one step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which groups and products calibrate measures, and what its numbers mean; without any rank."""
+"""Groups and products of a calibration, and the meaning of its numbers; without any rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""node_probe.json, and what NCCL is told before it begins."""
+"""node_probe.json, and NCCL's settings before its start."""
 
 from __future__ import annotations
 

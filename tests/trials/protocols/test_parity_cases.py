@@ -1,4 +1,4 @@
-"""The cases of the parity suite cover what they claim, and what they leave out is refused by a rule."""
+"""The cases of the parity suite cover what they claim; what they leave out, a rule rejects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rank 0's node calls itself, and which of the node's devices is a rank's."""
+"""Host name of rank 0's node, and each rank's own device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a rank on a CPU gives back to the kernel. Each in a process of its own, since an allocator has one life."""
+"""Memory that a rank on a CPU returns to the kernel. Each test uses a new process, since allocator settings are
+final."""
 
 from __future__ import annotations
 

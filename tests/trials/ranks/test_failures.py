@@ -17,7 +17,7 @@ class OutOfMemoryError(RuntimeError):
 
 
 def wrapped(cause: BaseException) -> BaseException:
-    """As pipelining does: another error raised from the real one."""
+    """An error raised from the real one, as pipelining does."""
     try:
         try:
             raise cause

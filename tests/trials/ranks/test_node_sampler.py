@@ -18,7 +18,7 @@ SPEC = replace(make_spec(Layout()), num_gpus=80, gpus_per_node=4)
 
 
 class Enough(Exception):
-    """Ends a sampler where a test has seen what it wanted to."""
+    """Ends a sampler once a test has seen enough."""
 
 
 def write_proc(proc: Path, busy: int, idle: int, available_kib: int = 750, received: int = 0, sent: int = 0) -> Path:
@@ -58,7 +58,7 @@ def test_this_machine_has_every_name_that_the_reader_knows(tmp_path):
 
 
 def sampled(monkeypatch, path: Path, looks: int) -> list[float]:
-    """Run a sampler for so many looks; the pauses it made."""
+    """Run a sampler for this many samples; returns the pauses it made."""
     pauses: list[float] = []
 
     def sleep(seconds: float) -> None:

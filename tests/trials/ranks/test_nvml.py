@@ -15,8 +15,8 @@ GIB = 2**30
 
 
 class Driver:
-    """Answers as NVML does: 0 and a value where the caller's pointer leads. Two GPUs, the second of them a MIG slice,
-    of which the driver tells neither use nor power."""
+    """A stand-in for NVML: returns 0 and writes a value through the caller's pointer. Two GPUs, the second of them a
+    MIG slice, of which the driver reports neither utilization nor power."""
 
     def nvmlInit_v2(self) -> int:
         return 0

@@ -1,4 +1,4 @@
-"""What every rank's program does at its end."""
+"""Exit of every rank's program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trials.ranks.program import FILES_FAILED, read_spec, run_program
 
 
 def left_with(path: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException | None = None) -> int:
-    """The code with which a rank leaves whose part fails like this, or is done."""
+    """Exit code of a rank whose part fails with this error, or succeeds."""
 
     def run_rank(spec, folder, env) -> bool:
         if failure is not None:

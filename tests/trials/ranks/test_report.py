@@ -107,7 +107,7 @@ stand_still()
 
 
 def run_until_ended_by_its_watchdog(folder: AttemptFolder, hang_limit_s: float) -> str:
-    """What the rank said last."""
+    """The end of the rank's output."""
     command = [sys.executable, "-c", HANGING, str(folder.path), str(hang_limit_s)]
     done = subprocess.run(command, check=False, capture_output=True, timeout=60)
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""What a rank tells of the software it runs on."""
+"""Software of a rank, without imports."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class Ended(BaseException):
 
 
 class AtTheSameMoment(Report):
-    """Looks at what others have said just before they say it."""
+    """Reads other ranks' outcomes just before they are written."""
 
     def failure(self) -> None:
         return None
@@ -83,7 +83,7 @@ def test_a_rank_ends_without_a_word_of_its_own_when_another_has_failed(tmp_path,
 
 
 class OutOfReach(Report):
-    """Its folder cannot be reached."""
+    """A report whose folder cannot be reached."""
 
     def beat(self) -> None:
         raise OSError(28, "No space left on device")
@@ -96,7 +96,7 @@ class OutOfReach(Report):
 
 
 class OutOfReachOnce(OutOfReach):
-    """The second look finds that another rank has failed."""
+    """A report whose second read finds that another rank has failed."""
 
     looks = 0
 

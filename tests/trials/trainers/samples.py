@@ -1,4 +1,4 @@
-"""Launch scripts and configurations as people have them."""
+"""Launch scripts and configurations as users have them."""
 
 from __future__ import annotations
 

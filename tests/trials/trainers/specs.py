@@ -1,4 +1,4 @@
-"""Specs for other trainers, one with everything a layout can say of each."""
+"""Specs for other trainers, one with every layout field that each supports."""
 
 from __future__ import annotations
 

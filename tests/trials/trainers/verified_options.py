@@ -1,6 +1,6 @@
-"""Every option and key that a recipe's exports use, as the trainers declare it, and where that was read.
+"""Every option and key that a recipe's exports use, as the trainers declare it, and the source of that.
 
-No trainer but DeepSpeed can be installed where these tests run, so their parsers are built anew from these lists.
+No trainer but DeepSpeed can be installed where these tests run, so their parsers are rebuilt from these lists.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ BRIDGE_MAY_BE_NULL = {
 
 
 def parsed_options(words: Sequence[str], declared: Mapping[str, Any]) -> argparse.Namespace:
-    """The options as the trainer's own parser takes them; AssertionError for one that it would refuse."""
+    """The options as the trainer's own parser reads them; AssertionError for one that it would reject."""
     parser = argparse.ArgumentParser(allow_abbrev=False, exit_on_error=False)
     for name, kind in declared.items():
         if kind is FLAG:
@@ -216,7 +216,7 @@ def parsed_options(words: Sequence[str], declared: Mapping[str, Any]) -> argpars
 
 
 def require_declared(values: Mapping[str, Any], declared: Mapping[str, Any], may_be_null: frozenset[str] | set[str]):
-    """AssertionError for a key that the trainer does not have, or a value of another kind than it declares."""
+    """AssertionError for a key that the trainer does not have, or a value whose type differs from its declaration."""
     for key, value in values.items():
         assert key in declared, f"unknown: {key}"
         kind = declared[key]
