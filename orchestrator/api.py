@@ -1,13 +1,13 @@
-"""Parlay from Python: searches are planned, run, loaded, looked at, cancelled, replayed and compared (docs/api.md).
+"""Public Python API: plan, run, load, cancel, replay, compare and forecast searches (docs/api.md).
 
     from orchestrator import api
 
     search = api.run("search.yaml", search={"max_trials": 20}, launcher={"kind": "slurm"})
     search.trials, search.best, search.figures["progress"]
 
-A thin layer over what the command line does. What the caller can put right is InputError, what Slurm, Ray or a database
-refuses ExternalError; LeaseHeld of orchestrator.search.lease is a search that another driver holds. What a call needs
-is imported when it is called, so that importing this file is fast.
+The functions do what the verbs of the command line do. They raise InputError for what the caller can correct,
+ExternalError for what Slurm, Ray or a database refuses, and LeaseHeld for a search that another driver holds. Modules
+are imported by the functions that need them, so that importing this one is fast.
 """
 
 from __future__ import annotations
@@ -15,36 +15,30 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli.output import log, write_new
+from orchestrator.cli.output import log
 from orchestrator.common.umask import private_umask
+from orchestrator.loaded_search import Search
+from orchestrator.search.lease import LeaseHeld
 from search_spaces.errors import ExternalError, InputError, choice_fix
 
 if TYPE_CHECKING:
     import pandas
-    import plotly.graph_objects as go
 
-    from dashboards.report.data import ReportData
     from orchestrator.comparison.compare import CompareResult
     from orchestrator.config.overrides import SearchFile
-    from orchestrator.config.spec import SearchSpec
     from orchestrator.lifecycle.cancel import CancelResult
     from orchestrator.lifecycle.create import RunnableSearch
-    from orchestrator.recipe.recipe import Recipe
-    from orchestrator.records.lookup import LocatedSearch
     from orchestrator.replay.replay import ReplayResult
-    from trials.ledger.events import EndReason, SearchState
 
 __all__ = [
     "ExternalError",
     "InputError",
+    "LeaseHeld",
     "Search",
     "cancel",
     "compare",
@@ -58,120 +52,8 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, repr=False)
-class Search:
-    """A search as it was when it was loaded, or when its run ended; `refresh` reads it again.
-
-    Tables and figures of one Search are of one moment. Reading changes nothing in the search, whoever drives it.
-    """
-
-    _found: LocatedSearch
-
-    @property
-    def search_id(self) -> str:
-        return self._found.record.search_id
-
-    @property
-    def folder(self) -> Path:
-        """Where it lies: search.yaml, journal.jsonl, trials/, recipe/ and so on (docs/contract.md)."""
-        return self._found.folder.path
-
-    @property
-    def state(self) -> SearchState:
-        return self._found.record.state
-
-    @property
-    def end_reason(self) -> EndReason | None:
-        """Why it ended; None while it has not."""
-        return self._found.record.end_reason
-
-    @property
-    def spec(self) -> SearchSpec:
-        """The search as its file described it, with everything resolved."""
-        return self._found.spec
-
-    @cached_property
-    def summary(self) -> dict[str, Any]:
-        """What `parlay status --json` prints: counts of trials and reasons, node-hours, where recipe and MLflow are."""
-        from orchestrator.records.summary import search_summary
-
-        return search_summary(self._found.record, self.spec, self._found.folder)
-
-    @property
-    def best(self) -> dict[str, Any] | None:
-        """The contract's `best` object: trial, layout, tokens/s with its 95 % interval, ties; None while nothing is."""
-        return self.summary["best"]
-
-    @cached_property
-    def trials(self) -> pandas.DataFrame:
-        """A row for each trial, as proposed; columns named as in docs/contract.md with their units, unknown is NA."""
-        from orchestrator.dataframes import trials_frame
-
-        return trials_frame(self._found.record)
-
-    @cached_property
-    def events(self) -> pandas.DataFrame:
-        """A row for each event of the journal: seq, fencing, at (UTC), kind, trial, attempt, data. OSError where the
-        folder cannot be seen from here."""
-        from orchestrator.dataframes import events_frame
-        from trials.ledger.journal import Journal
-
-        with closing(Journal(self._found.folder.journal)) as journal:
-            return events_frame(journal.read())
-
-    @property
-    def recipe(self) -> Recipe | None:
-        """What launches the best layout, with its evidence; None until one is written. InputError for an edited one."""
-        from orchestrator.recipe.read import read_recipe
-
-        folder = self._found.folder.recipe
-        return read_recipe(folder).recipe if folder.exists() else None
-
-    @cached_property
-    def figures(self) -> dict[str, go.Figure]:
-        """The report's figures (docs/report.md) as far as there is something to draw: progress, failures, importance,
-        nodes, memory, heat, parallel, time, timeline, cost, predictions."""
-        from dashboards.report.figures.plotly_export import graph_figures
-
-        return graph_figures(self._report_data)
-
-    def report(self, output: Path | str | None = None) -> Path:
-        """The path of the report, one HTML file: `output`, a new one, or report.html in the folder, written anew."""
-        from dashboards.report.write import report_text, write_report
-
-        if output is None:
-            write_report(self._found.record, self._found.folder, time.time())
-            return self._found.folder.report
-        write_new(Path(output), report_text(self._found.record, time.time()), "output")
-        return Path(output)
-
-    def refresh(self) -> Search:
-        """The same search as it is now."""
-        return load(self.folder, ledger=self._found.ledger_url)
-
-    def __repr__(self) -> str:
-        return f"<Search {self.search_id}, {self.state}: {self._headline}>"
-
-    def _repr_html_(self) -> str:
-        from dashboards.report.notebook_card import notebook_card
-
-        return notebook_card(self._report_data)
-
-    @cached_property
-    def _report_data(self) -> ReportData:
-        from dashboards.report.data import report_data
-
-        return report_data(self._found.record, time.time())
-
-    @property
-    def _headline(self) -> str:
-        from orchestrator.records.summary import result_line
-
-        return result_line(self._found.record, self.spec)
-
-
 def plan(search_file: SearchFile, /, *, top: int | None = None, **changes: Any) -> pandas.DataFrame:
-    """What to expect of the layouts that a search may try, in predicted order: a row each, or the first `top`.
+    """Predict the layouts that a search may try: one row per layout in predicted order, or the first `top`.
 
     Columns as `layouts` of `parlay plan --json`; `attrs` holds `rejected`, `expected_node_hours` and `notes`. Nothing
     is launched or written. `changes` as in `run`.
@@ -194,68 +76,69 @@ def plan(search_file: SearchFile, /, *, top: int | None = None, **changes: Any) 
 
 
 def run(search_file: SearchFile, /, *, quiet: bool = False, **changes: Any) -> Search:
-    """Search, here and now, until the best layout is known or a limit is reached; the search as it has ended.
+    """Run a search in this process until the best layout is known or a limit is reached, and return it.
 
-    `changes` are keys of the search file: of a mapping each key is set by itself (`search={"max_trials": 5}`, also
-    `launcher={"slurm.partition": "gpu"}`), any other value as it is (`work_dir="runs"`). Relative paths in YAML text,
-    mappings and changes start in the working directory. Every event is a line on standard error, unless `quiet`.
+    `changes` are keys of the search file: each key of a mapping is set by itself (`search={"max_trials": 5}`, also
+    `launcher={"slurm.partition": "gpu"}`), any other value replaces the file's (`work_dir="runs"`). Relative paths in
+    YAML text, mappings and changes start in the working directory. Events are logged on standard error unless `quiet`.
 
-    Ctrl-C, or a notebook's interrupt, begins no more trials and waits for those that run; a second one leaves them as
-    they are. KeyboardInterrupt is raised once the driver has left in order, and `resume` goes on. A thread other than
-    the main one hears no signals. The call blocks and needs no event loop of its own: a notebook's may be running.
+    Ctrl-C, or a notebook's interrupt, starts no more trials and waits for the running ones; a second one leaves them
+    running. KeyboardInterrupt is raised after the driver has shut down, and `resume` continues the search. Signals
+    reach the main thread only. The call blocks, and does not need or disturb an event loop.
     """
     from orchestrator.config.overrides import load_search, without_set_location
     from orchestrator.lifecycle.create import create_runnable_search, validate_search
 
     note = _silent if quiet else log
     with private_umask(), without_set_location():
-        started = create_runnable_search(validate_search(load_search(search_file, changes), note), note)
-    note(f"search {started.folder.search_id} in {started.folder.path}")
-    return _driven(started, quiet)
+        runnable = create_runnable_search(validate_search(load_search(search_file, changes), note), note)
+    note(f"search {runnable.folder.search_id} in {runnable.folder.path}")
+    return _drive_here(runnable, quiet)
 
 
 def resume(search: Search | Path | str | None = None, /, *, ledger: str | None = None, quiet: bool = False) -> Search:
-    """Go on with a search whose driver has gone: the same trials, none twice. `search` as in `load`, the rest as in
-    `run`. LeaseHeld while another driver holds it."""
+    """Continue a search whose driver has ended: the same trials, none twice.
+
+    `search` as in `load`, the rest as in `run`. LeaseHeld while another driver holds it.
+    """
     from orchestrator.lifecycle.create import reopen_search
     from orchestrator.records.lookup import find_search
 
     with private_umask():
-        started = reopen_search(find_search(_named(search), ledger), _silent if quiet else log)
-    return _driven(started, quiet)
+        runnable = reopen_search(find_search(_name_of(search), ledger), _silent if quiet else log)
+    return _drive_here(runnable, quiet)
 
 
 def load(search: Search | Path | str | None = None, /, *, ledger: str | None = None) -> Search:
-    """A search by its id (which may be shortened while unique) or its folder; the newest where nothing is named.
+    """Load a search by its id, a unique prefix of it, or its folder; the newest without an argument.
 
-    `ledger` is a database's URL in place of Parlay's own. InputError where there is no such search.
+    `ledger` is the URL of another database than Parlay's default. InputError if there is no such search.
     """
     from orchestrator.records.lookup import find_search
 
-    return Search(find_search(_named(search), ledger))
+    return Search(find_search(_name_of(search), ledger))
 
 
 def cancel(
     search: Search | Path | str | None = None, /, *, ledger: str | None = None, quiet: bool = False
 ) -> CancelResult:
-    """End a search and everything it has in flight, whoever drives it: another thread, process or job, or nobody.
+    """Cancel a search and its running attempts, with or without a driver in this or another process or job.
 
-    `cancelled` names the trials that this ended, `unreached` what may live on, `is_complete` says whether the search
-    has ended with all of it; `to_json()` is what `parlay cancel --json` prints. Its driver has two minutes to end it,
-    and where it has none what is in flight is tried for as long. `search` as in `load`. LeaseHeld where another driver
-    takes it over meanwhile.
+    The result has the `cancelled` trials, the jobs that may still run (`unreached`), and `is_complete`; `to_json()` is
+    the object of `parlay cancel --json`. It waits up to two minutes for the driver, or for the attempts of a search
+    without one. `search` as in `load`. LeaseHeld if another driver takes it over meanwhile.
     """
     from orchestrator.lifecycle.cancel import cancel_search
     from orchestrator.records.lookup import find_search
 
     with private_umask():
-        return cancel_search(find_search(_named(search), ledger), _silent if quiet else log)
+        return cancel_search(find_search(_name_of(search), ledger), _silent if quiet else log)
 
 
 def searches(*, ledger: str | None = None) -> pandas.DataFrame:
-    """The searches of the ledger, the newest first: search_id, state, end_reason, num_trials, best_trial, folder.
+    """List the searches of the ledger, newest first: search_id, state, end_reason, num_trials, best_trial, folder.
 
-    InputError where `ledger` names a file that is not there.
+    InputError if `ledger` names a file that does not exist.
     """
     from orchestrator.dataframes import searches_frame
     from trials.ledger.location import ledger_to_read
@@ -274,16 +157,16 @@ def compare(
     force: bool = False,
     ledger: str | None = None,
 ) -> CompareResult:
-    """What differs between two searches or recipes, and how much faster B's best layout is than A's.
+    """Compare two searches or recipes: their differences, and the speedup of B's best layout over A's.
 
-    `verdict`, `found.ratio` with `found.low` and `found.high` (95 %), `question`, `layout`, `software`, `pairs`;
-    `to_json()` is what `parlay compare --json` prints. `force` reads an edited recipe all the same.
+    The result has `verdict`, `found.ratio` with `found.low` and `found.high` (95 %), `question`, `layout`, `software`
+    and `pairs`; `to_json()` is the object of `parlay compare --json`. `force` accepts an edited recipe.
     """
     from orchestrator.comparison.compare import compare_sides
     from orchestrator.comparison.lookup import find_side
     from orchestrator.replay.replay import ReplayRules
 
-    one, other = (find_side(str(_named(given)), ledger, force, log) for given in (a, b))
+    one, other = (find_side(str(_name_of(given)), ledger, force, log) for given in (a, b))
     return compare_sides(one, other, ReplayRules(margin=margin).margin)
 
 
@@ -302,13 +185,13 @@ def replay(
     ledger: str | None = None,
     quiet: bool = False,
 ) -> ReplayResult:
-    """Measure a recipe's layout again and say whether it was reproduced: `verdict`, and in `comparison` the ratio of
-    speeds with its 95 % interval (docs/recipe.md).
+    """Measure a recipe's layout again; the result has a `verdict`, and the speedup with its interval in `comparison`.
 
-    `recipe` is a recipe's folder, or a search as in `load`. `launcher` is local, ray or slurm; without it the one that
-    measured. `trainer` is another one than that: `{"kind": "megatron-lm", "script": "pretrain_gpt.py"}`. The layout is
-    measured `repeats` times, and again in up to `sessions`, `session_interval` apart, until there is a verdict.
-    Ctrl-C ends the run in flight and raises KeyboardInterrupt; what was measured before stays in the replay's folder.
+    `recipe` is a recipe's folder, or a search as in `load`. `launcher` is local, ray or slurm, by default the one of
+    the search. `trainer` is another trainer than the search's: `{"kind": "megatron-lm", "script": "pretrain_gpt.py"}`.
+    The layout is measured `repeats` times per session, in up to `sessions` that are `session_interval` apart, until
+    there is a verdict (docs/recipe.md). Ctrl-C cancels the current run and raises KeyboardInterrupt; earlier runs stay
+    in the replay's folder.
     """
     from orchestrator.config.overrides import without_set_location
     from orchestrator.lifecycle.signals import CancelOnSignal
@@ -322,16 +205,16 @@ def replay(
     if launcher is not None:
         _require_one_of("launcher", launcher, LAUNCHERS)
     with private_umask(), without_set_location():
-        loaded = read_recipe(find_recipe(_named(recipe), ledger), force)
+        loaded = read_recipe(find_recipe(_name_of(recipe), ledger), force)
         if loaded.banner:
             note(loaded.banner)
-        told, python = with_trainer(loaded, *_other_trainer(trainer), launcher)
+        rendered, python = with_trainer(loaded, *_other_trainer(trainer), launcher)
         try:
-            result = run_replay(told, python, launcher, rules, Path(work_dir), note, stop)
+            result = run_replay(rendered, python, launcher, rules, Path(work_dir), note, stop)
         finally:
             if stop.is_terminated:
-                signal.raise_signal(signal.SIGTERM)  # what it was to end has only been put in order
-        note_in_recipe(loaded, told, python, result, note)
+                signal.raise_signal(signal.SIGTERM)  # the driver only shut down; the process has to end
+        note_in_recipe(loaded, rendered, python, result, note)
     return result
 
 
@@ -343,9 +226,11 @@ def forecast(
     scaling: str | None = None,
     ledger: str | None = None,
 ) -> pandas.DataFrame:
-    """What to expect on more nodes than a search has tried: a row for each scaling (weak and strong, or the one given)
-    and each number of nodes (2, 4 and 8 times those tried, or those given). Columns as `forecasts` of
-    `parlay forecast --json`; `attrs` holds `notes`."""
+    """Predict throughput on more nodes than a search has tried.
+
+    One row per scaling (weak and strong, or the one given) and number of nodes (2, 4 and 8 times those tried, or those
+    given). Columns as `forecasts` of `parlay forecast --json`; `attrs` holds `notes`.
+    """
     from orchestrator.dataframes import forecast_frame
     from orchestrator.planning.forecast import Scaling
     from orchestrator.planning.forecast import forecast as forecast_of
@@ -357,18 +242,18 @@ def forecast(
         _require_one_of("scaling", scaling, [*Scaling])
     if nodes is not None:
         _require_counts("nodes", nodes)
-    found = find_search(_named(search), ledger)
+    found = find_search(_name_of(search), ledger)
     inputs = input_from_search(found.record, found.spec, load_prior_trials(found.folder))
     return forecast_frame(forecast_of(inputs, [*Scaling] if scaling is None else [Scaling(scaling)], nodes))
 
 
-def _driven(started: RunnableSearch, quiet: bool) -> Search:
-    """Drive the search in this process until it has ended; raises what `run` says."""
+def _drive_here(runnable: RunnableSearch, quiet: bool) -> Search:
+    """Drive the search in this process until it ends; raises as `run`."""
     from dashboards.terminal.live_table import LiveView
     from orchestrator.lifecycle.drive import SearchCallbacks, drive
     from orchestrator.lifecycle.signals import DriverSignals
 
-    spec, signals = started.spec, DriverSignals()
+    spec, signals = runnable.spec, DriverSignals()
     view = LiveView(spec.objective, spec.global_batch_size, spec.baseline_key, sys.stderr)
     watcher = (
         SearchCallbacks(driver_context=signals.handling)
@@ -376,16 +261,16 @@ def _driven(started: RunnableSearch, quiet: bool) -> Search:
         else SearchCallbacks(log, view.update, signals.handling)
     )
     with private_umask(), nullcontext() if quiet else view:
-        record = drive(started.folder, spec, started.candidates, started.tracking, started.ledger_url, watcher)
+        record = drive(runnable.folder, spec, runnable.candidates, runnable.tracking, runnable.ledger_url, watcher)
     if signals.is_terminated:
-        signal.raise_signal(signal.SIGTERM)  # what it was to end has only been put in order
+        signal.raise_signal(signal.SIGTERM)  # the driver only shut down; the process has to end
     if not record.state.is_ended:
-        raise KeyboardInterrupt(f"stopped; nothing is lost: api.resume({started.folder.search_id!r})")
-    return load(started.folder.path, ledger=started.ledger_url)
+        raise KeyboardInterrupt(f"stopped; nothing is lost: api.resume({runnable.folder.search_id!r})")
+    return load(runnable.folder.path, ledger=runnable.ledger_url)
 
 
 def _other_trainer(trainer: Mapping[str, Any] | None) -> tuple[str | None, list[str]]:
-    """Its kind, and the rest as `--set` says it; InputError without a kind."""
+    """The trainer's kind, and its options in the form of `--set`; InputError without a kind."""
     if trainer is None:
         return None, []
     from orchestrator.config.overrides import to_overrides
@@ -406,7 +291,7 @@ def _seconds(key: str, duration: str) -> float:
         raise error.at(key=key) from error
 
 
-def _named(search: Search | Path | str | None) -> str | None:
+def _name_of(search: Search | Path | str | None) -> str | None:
     if isinstance(search, Search):
         return str(search.folder)
     return None if search is None else os.fspath(search)

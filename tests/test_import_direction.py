@@ -27,7 +27,11 @@ ONE_DOOR = {
         "trials/ledger/database.py",
     },  # the latter for the names of its errors alone
     "tokenizers": {"trials/data/tokenizer.py"},
-    "pandas": {"orchestrator/dataframes.py", "orchestrator/api.py"},  # the latter for the names of types alone
+    "pandas": {
+        "orchestrator/dataframes.py",
+        "orchestrator/api.py",
+        "orchestrator/loaded_search.py",
+    },  # the last two for the names of types alone
     "fastapi": {"orchestrator/service/api.py"},
     "uvicorn": {"orchestrator/service/server.py", "dashboards/access/http_protocol.py"},
     "pyarrow": {"orchestrator/interop/table_export.py"},
@@ -42,7 +46,7 @@ ORCHESTRATOR = (
     ("dataframes", "diagnostics", "lifecycle"),
     ("replay", "service"),
     ("answers", "cli"),
-    ("api",),
+    ("api", "loaded_search"),
 )
 """Lowest first; a module imports its own level and those below. A package stands for all that is in it."""
 
