@@ -53,21 +53,21 @@ class TrainerMemoryProfile:
 _OWN = TrainerMemoryProfile(ParameterBytes(2, 4, 12), keeps_unrotated=True)
 _MEGATRON = TrainerMemoryProfile(ParameterBytes(2, 4, 12), has_dropout=True)
 MEMORY_PROFILES: Mapping[str, TrainerMemoryProfile] = {
-    # 16-bit weights, fp32 gradients, fp32 master and two moments. Rotated queries and keys stand beside what they were
-    # made from, which lies in one piece with the values.
+    # 16-bit weights, fp32 gradients, fp32 master and two moments. Rotated queries and keys are stored in addition to
+    # the fused query-key-value output.
     "torch": _OWN,
-    # Its 16-bit gradients stand beside the fp32 sum that grad_accum_dtype asks for.
+    # 16-bit gradients in addition to the fp32 sum that grad_accum_dtype requests.
     "deepspeed": TrainerMemoryProfile(ParameterBytes(2, 6, 12, 4), keeps_unrotated=True),
     # Megatron-LM, docs/user-guide/features/dist_optimizer.md: 18 bytes, or 6 + 12/d with the distributed optimizer.
     "megatron-lm": _MEGATRON,
     # DeepSpeed's fp16 optimizer adds gradients up in 16 bits, and copies them to fp32 for the update: MT-NLG's 20 bytes
-    # (Smith et al., arXiv 2201.11990, section 2.1). In bf16 it is told otherwise (trials/trainers/deepspeed_config.py).
+    # (Smith et al., arXiv 2201.11990, section 2.1). For bf16 see trials/trainers/deepspeed_config.py.
     "megatron-deepspeed": TrainerMemoryProfile(ParameterBytes(2, 2, 12, 4), sums_bf16_in_fp32=True, has_dropout=True),
     "gpt-neox": TrainerMemoryProfile(ParameterBytes(2, 2, 12, 4), sums_bf16_in_fp32=True),
-    # fp32 gradients beside the 16-bit ones; column-parallel layers keep the input they gathered,
+    # fp32 gradients in addition to the 16-bit ones; column-parallel layers keep their gathered input,
     # all of it without a pipeline.
     "nanotron": TrainerMemoryProfile(ParameterBytes(2, 6, 12), keeps_gathered_inputs=True),
-    # Nothing is known of it; Megatron's is the commonest.
+    # Unknown trainer; Megatron's profile is the most common.
     "command": _MEGATRON,
 }
 
@@ -154,9 +154,9 @@ class LayerActivations:
         masks = trainer_column(layouts, lambda trainer: MEMORY_PROFILES[trainer].has_dropout)
         gathers = trainer_column(layouts, lambda trainer: MEMORY_PROFILES[trainer].keeps_gathered_inputs)
         hidden, key_value = model.hidden_size, model.num_key_value_heads * model.head_size
-        # Inputs of both norms and of what follows them; a byte each for the two dropouts after the blocks.
+        # Inputs of both norms and of the layers after them; a byte each for the masks of the two dropouts.
         around = tokens * hidden * (4 * width + 2 * masks) / split
-        # Measured peaks of nanotron's pipelines leave room for a part of them only.
+        # Measured peaks of nanotron's pipelines include only a part of them.
         left = np.where(layouts["pipeline_parallel"] > 1, 2 / tensor, 1)
         gathered = np.where((split > 1) & gathers, tokens * hidden * 2 * width * left, 0)
         rotates = trainer_column(layouts, lambda trainer: MEMORY_PROFILES[trainer].keeps_unrotated)

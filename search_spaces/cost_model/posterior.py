@@ -28,8 +28,8 @@ class Prior:
 
 
 PRIORS = {
-    # Products of a transformer's shapes reach less than the square ones that the accelerator is rated by: Megatron-LM's
-    # published steps on A100 (arXiv 2205.05198, table 5; 2104.04473, table 1) together are met best by this.
+    # A transformer's products reach less than the square ones that the accelerator is rated by: fitted to Megatron-LM's
+    # published steps on A100 (arXiv 2205.05198, table 5; 2104.04473, table 1).
     "matmul": Prior(1.22, 0.2),
     "memory_traffic": Prior(1.0, 0.4),
     "tensor": Prior(1.3, 0.4),
@@ -37,7 +37,7 @@ PRIORS = {
     "launches": Prior(1.8, 0.4),
     "sharded": Prior(1.45, 0.5),
     "pipeline": Prior(1.0, 0.7),
-    # A message may wait for a host that is slow to send it: a thousand times its bytes over the link have been seen.
+    # A message may wait for a slow host: a thousand times its transfer time has been observed.
     "pipeline_latency": Prior(1.5, 1.8),
     "data_parallel": Prior(0.8, 0.6),
     "data_latency": Prior(1.0, 1.0),
@@ -276,7 +276,7 @@ class MemoryPosterior:
 
     def _fits_by_factor(self, estimated_gib: np.ndarray, limit_gib: float) -> np.ndarray:
         room = math.log(limit_gib) - np.log(estimated_gib)
-        with np.errstate(over="ignore"):  # far beyond all room: the chance is 0
+        with np.errstate(over="ignore"):  # far above the limit: the probability is 0
             return 1 / (1 + np.exp(np.subtract.outer(_GRID, room) / _MEMORY_ERROR))
 
     def _log_likelihood(self, found: MemoryEvidence) -> np.ndarray:

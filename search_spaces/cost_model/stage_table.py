@@ -44,7 +44,7 @@ class StageTable:
         is_first, has_head = index == 0, index == head
         table = model.vocab_size * model.hidden_size
         ends = is_first * model.embedding_parameters + has_head * (table + model.norm_parameters)
-        if model.tied_embeddings:  # one table where both ends are on one stage
+        if model.tied_embeddings:  # one table if both ends are on one stage
             ends = ends - (is_first & has_head) * table
         return cls(
             index, layers, layers * model.layer_parameters + ends, _in_flight(layouts, index), is_first, has_head

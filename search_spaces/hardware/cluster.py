@@ -69,7 +69,7 @@ _H100 = Accelerator(
 
 # Dense peaks without sparsity, FLOP/s, and memory bandwidths from the vendors' data sheets: NVIDIA V100 (SXM2), T4,
 # A40, A100 SXM, H100 SXM, H200 SXM; AMD MI250X, of which a rank has one die of two. fp32 is the vector rate: torch uses
-# TF32 only when asked. Where the other numbers are from, and why some are unknown, says docs/clusters.md.
+# TF32 only when asked. docs/clusters.md has the sources of the other numbers.
 ACCELERATORS: dict[str, Accelerator] = {
     a.name: a
     for a in (

@@ -122,7 +122,7 @@ class Links:
         if domain is not None:
             together = _reached(domain, gathers) / self._sharing(domain, stride)
             return together if num_ranks > 2 else min(together, domain.p2p_gb_per_s or math.inf)
-        # What slows large groups down is the length of their rings: as many ranks elsewhere would be as fast.
+        # Large groups are slowed by the length of their rings, so the curve is looked up by the number of ranks.
         as_many_nodes = max(2, -(-num_ranks // gpus_per_node))
         bandwidth = self._fabric_for(num_ranks, stride).bus_gb_per_s(as_many_nodes, gathers)
         return min(bandwidth, self._node_gb_per_s(gathers)) / min(stride, gpus_per_node)

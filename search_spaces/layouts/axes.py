@@ -55,7 +55,7 @@ def complete_axes(given: Mapping[str, Sequence[Any]], num_nodes: int) -> dict[st
 def _require_no_repeats(values: list[Any] | tuple[Any, ...]) -> None:
     seen = set()
     for value in values:
-        # The type belongs to it: 1 and true are equal in Python, and not the same value here.
+        # With the type, since 1 == True in Python.
         if (type(value), repr(value)) in seen:
             details = {"fix": "give each value once", "value": value}
             raise _bad(

@@ -133,7 +133,7 @@ class Layout:
             "overlap_comm": self.overlap_comm and not is_alone,
             "bucket_mib": None if is_alone else self.bucket_mib,
         }
-        # Of a hundred thousand candidates, nearly all are canonical already, and are asked again and again.
+        # Nearly all of a hundred thousand candidates are canonical already, so replace() is avoided.
         is_canonical = all(getattr(self, name) == value for name, value in neutral.items())
         return self if is_canonical else replace(self, **neutral)
 

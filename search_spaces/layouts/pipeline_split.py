@@ -29,7 +29,7 @@ def stage_layers(model: ModelShape, pipeline_parallel: int) -> tuple[int, ...]:
         """Layers that a stage receives while it costs less than `level`."""
         return max(one_each, -((cost - level) // layer))
 
-    alike = Counter(costs)  # at most three: the first, the last, and those between
+    alike = Counter(costs)  # at most three costs: the first stage, the last, and those between
     low, high = 0, max(costs) + (model.num_layers + 1) * layer
     while high - low > 1:
         level = (low + high) // 2

@@ -88,7 +88,7 @@ def _fills_the_world(table: LayoutTable, workload: Workload) -> np.ndarray:
 
 
 def _stays_in_a_node(table: LayoutTable, workload: Workload) -> np.ndarray:
-    # Groups are contiguous ranks: one that does not divide the node's ranks straddles two nodes, small as it may be.
+    # Groups are contiguous ranks: a size that does not divide the node's ranks makes some group span two nodes.
     fits = workload.cluster.gpus_per_node % table["tensor_parallel"] == 0
     return fits | (table["num_nodes"] == 1) | workload.allow_tensor_parallel_across_nodes
 

@@ -63,8 +63,8 @@ def accelerator_named(name: str) -> Accelerator:
     return ACCELERATORS[word]
 
 
-# Data sheets, tables and nvidia-smi name the same device differently. Names that leave the memory open (V100, A100)
-# are not here: half the memory is another search.
+# Data sheets, tables and nvidia-smi name the same device differently. Names that do not say the memory (V100,
+# A100) are left out: half the memory is a different search.
 _ALIASES = {
     "v100-sxm2-16gb": "v100-16gb",
     "tesla-v100-sxm2-16gb": "v100-16gb",

@@ -160,14 +160,14 @@ class SpaceSection(Section):
 
     @model_validator(mode="after")
     def _is_closed_or_open(self) -> Self:
-        beside = sorted(self.given_axes())
-        if self.candidates is not None and beside:
+        conflicting = sorted(self.given_axes())
+        if self.candidates is not None and conflicting:
             raise InputError.of(
                 "contradiction",
-                f"{beside[0]} is given together with candidates",
+                f"{conflicting[0]} is given together with candidates",
                 rule="with candidates the layouts of the table are the whole search space",
-                fix=f"remove candidates, or {', '.join(beside)}",
-                key=beside[0],
+                fix=f"remove candidates, or {', '.join(conflicting)}",
+                key=conflicting[0],
             )
         _require_chunks(self.pipeline_schedule or (), self.virtual_pipeline_stages or (), "pipeline_schedule")
         return self

@@ -116,7 +116,7 @@ def _unknown_key(path: KeyPath, root: type[Section]) -> Problem:
 
 def _suggestion(key: str, section: type[Section], root: type[Section]) -> str | None:
     """The same key in another section, else a similar one here or in another section."""
-    # A key that several sections have is offered where it has to be given: of space and baseline, in space.
+    # A key of several sections is suggested in the required one: space rather than baseline.
     sections = sorted(sections_of(root), key=lambda named: _keys(root)[named[0]].is_required())
     elsewhere = {inner: f"{name}.{inner}" for name, found in sections for inner in _keys(found)}
     if key in elsewhere:
@@ -169,7 +169,7 @@ _TYPES = {
 def _broken(detail: Any) -> Problem:
     """pydantic's error for a wrong type, size or choice as a problem with rule and fix."""
     value, context = detail["input"], detail.get("ctx", {})
-    if detail["type"] not in _TYPES:  # their words may hold braces, and are not to be filled in
+    if detail["type"] not in _TYPES:  # pydantic's message may contain braces, so it is not formatted
         return Problem("value", f"is {format_value(value)}", rule=detail["msg"], fix="correct the value", value=value)
     code, rule, fix = _TYPES[detail["type"]]
     if code == "missing_key":

@@ -18,7 +18,7 @@ from search_spaces.model_shape import ModelShape
 from search_spaces.rules.layout_rules import LAYERS, SPLIT_RULES, first_violation
 from search_spaces.tables.measured_table import Observation
 
-# A vocabulary is padded by most trainers themselves, and key-value heads may be copied; these no engine gets around.
+# Rules without exception: most trainers pad the vocabulary themselves, and key-value heads may be replicated.
 _ENGINE_INDEPENDENT_RULES = (SPLIT_RULES["heads"], SPLIT_RULES["ffn"], LAYERS)
 
 

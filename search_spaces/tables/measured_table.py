@@ -85,7 +85,7 @@ def read_table(path: Path) -> MeasuredTable:
         message = f"larger than the limit of {MAX_BYTES} bytes"
         raise InputError.of("file", message, file=str(path), fix="remove rows of other models and machines")
     try:
-        return parse_table(raw.decode("utf-8-sig"), str(path))  # spreadsheets begin what they save with a mark
+        return parse_table(raw.decode("utf-8-sig"), str(path))  # spreadsheets write a byte order mark
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise InputError.of("encoding", "not UTF-8", file=str(path), line=line, fix="save it as UTF-8") from error

@@ -17,7 +17,7 @@ from trials.data.token_file import TokenFile
 from trials.ranks.failures import TrialFailure, data_failures
 from trials.trial import FailureReason, TrialSpec
 
-# Multipliers of Knuth's multiplicative hash (The Art of Computer Programming, vol. 3, 6.4) and of a relative.
+# Multipliers of Knuth's multiplicative hash (The Art of Computer Programming, vol. 3, 6.4) and of a variant.
 _HASHES = (2654435761, 2246822519)
 _PATTERNS = 16
 _TOKEN_TYPES = {2: torch.uint16, 4: torch.uint32}
@@ -88,7 +88,7 @@ class TokenFileData(TrainingData):
         self._layout = layout
         self._data_rank = data_rank
         self._device = device
-        # Pinning memory is a matter of the thread's own current device: with none set it would open the first one.
+        # Pinning memory uses the thread's current device; with none set it would open the first one.
         choose_device = partial(torch.cuda.set_device, device) if device.type == "cuda" else None
         self._reader = ThreadPoolExecutor(1, "data", choose_device)
         self._ahead: tuple[int, Future[torch.Tensor]] | None = None
@@ -117,8 +117,8 @@ class TokenFileData(TrainingData):
         if (largest := int(ids.max())) >= self._file.header.vocab_size:
             raise TrialFailure(
                 FailureReason.SCRIPT_ERROR,
-                f"token {largest} in step {step + 1}: the token file says that ids are below "
-                f"{self._file.header.vocab_size}; it is damaged",
+                f"token {largest} in step {step + 1}: the vocabulary of the token file has "
+                f"{self._file.header.vocab_size} ids; the file is damaged",
             )
         return ids.pin_memory() if self._device.type == "cuda" else ids
 

@@ -63,7 +63,7 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
         report.measured(outcome)
     if spec.measure.profile and loop.measurement.stop is not Stop.PRUNED:
         barrier(device.torch_device)
-        device.synchronize()  # on a GPU only this waits; who fails from here on finds the outcome written
+        device.synchronize()  # completes the barrier on a GPU: from here on the outcome is written
         from trials.train.measurement.profile import add_breakdown
 
         add_breakdown(spec, loop, device, report, outcome)
@@ -89,7 +89,7 @@ def flags_of(
 def _incumbent_watcher(
     spec: TrialSpec, folder: AttemptFolder, fingerprint: Mapping[str, Any]
 ) -> IncumbentWatcher | None:
-    """None for a trial that is measured to its end; so is one whose node may be what makes it slow."""
+    """Watcher of the incumbent; None for a trial that is measured to its end, as one on a suspect node is."""
     if not may_stop_early(spec) or "slow_hosts" in fingerprint:
         return None
     return IncumbentWatcher(spec, folder.best, fingerprint)

@@ -86,7 +86,7 @@ def test_agreement_passes_and_says_how_close():
 def test_a_difference_beyond_the_tolerance_fails_with_its_step():
     result = judge_agreement(STAGES, "cpu", ranks(losses=(3.0, 2.25)), REFERENCE, None, 1.0)
     assert not result.passed
-    assert result.message == "differs by 2.5e-01 (loss of step 2), 1e-05 is tolerated"
+    assert result.message == "differs by 2.5e-01 (loss of step 2), the tolerance is 1e-05"
 
 
 def test_a_layout_that_counts_wrong_fails_although_nothing_differs():
@@ -101,7 +101,7 @@ def test_a_layout_that_counts_wrong_fails_although_nothing_differs():
     ("outcome", "words"),
     [
         (failed("script_error", "Traceback\nValueError: no such group\n"), "rank 1: script_error: ValueError: no such"),
-        (None, "1 of 2 ranks ended without a word"),
+        (None, "1 of 2 ranks ended without an outcome"),
     ],
 )
 def test_a_rank_that_failed_is_told_in_its_own_words(outcome, words):
@@ -115,9 +115,9 @@ def test_a_rank_that_failed_is_told_in_its_own_words(outcome, words):
     [
         ([1, 1], failed("gpu_oom"), None),
         ([1, 1], failed("script_error"), "ended as script_error instead of gpu_oom"),
-        ([0, 0], None, "ended as nothing at all instead of gpu_oom"),
+        ([0, 0], None, "ended without an outcome instead of gpu_oom"),
         ([1, None], failed("gpu_oom"), "ranks that did not end by themselves: [1]"),
-        ([0, 1], failed("gpu_oom"), "a rank ended as if all were well"),
+        ([0, 1], failed("gpu_oom"), "a rank exited with code 0"),
     ],
 )
 def test_a_case_that_must_fail_passes_only_when_all_its_ranks_end_for_the_reason(codes, outcome, words):

@@ -174,7 +174,7 @@ def test_ids_outside_of_the_files_own_vocabulary_are_never_looked_up(tmp_path):
     with path.open("r+b") as stream:
         stream.seek(HEADER_BYTES + 20)
         stream.write((64).to_bytes(2, "little"))
-    with pytest.raises(TrialFailure, match="token 64 in step 1: the token file says that ids are below 64"):
+    with pytest.raises(TrialFailure, match="token 64 in step 1: the vocabulary of the token file has 64"):
         token_data(path, replace(LAYOUTS[0], data_parallel=1), 0).begin(0)()
 
 

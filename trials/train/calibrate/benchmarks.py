@@ -48,16 +48,16 @@ def measure(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report
     places = locate_ranks(spec, device)
     report.enter("measured")
     budget = CPU_BUDGET if device.is_cpu else GPU_BUDGET
-    bench = BenchmarkRunner(spec, env.rank, device, budget, Stopwatch(device, report, budget.seconds))
-    products = [rate for precision in spec.trainer["precisions"] for rate in bench.product_rates(precision)]
-    to_host, from_host = bench.host_gb_per_s()
+    runner = BenchmarkRunner(spec, env.rank, device, budget, Stopwatch(device, report, budget.seconds))
+    products = [rate for precision in spec.trainer["precisions"] for rate in runner.product_rates(precision)]
+    to_host, from_host = runner.host_gb_per_s()
     return Measurements(
         products=tuple(products),
-        memory_gb_per_s=bench.memory_gb_per_s(),
+        memory_gb_per_s=runner.memory_gb_per_s(),
         to_host_gb_per_s=to_host,
         from_host_gb_per_s=from_host,
-        groups=tuple(bench.group_times()),
-        pairs=tuple(bench.pair_times()),
+        groups=tuple(runner.group_times()),
+        pairs=tuple(runner.pair_times()),
         fingerprint=fingerprint(spec, device, places),
         ended_at=utc_text(),
     )
@@ -86,7 +86,7 @@ class BenchmarkRunner:
             yield ProductRate(product, precision, flops / 1e12)
 
     def _product_s(self, product: Product, dtype: torch.dtype) -> float:
-        # Of noise: a GPU multiplies zeros faster.
+        # Random values, since a GPU multiplies zeros faster.
         left = torch.randn(product.rows, product.inner, device=self._device).to(dtype)
         right = torch.randn(product.inner, product.columns, device=self._device).to(dtype)
         result = torch.empty(product.rows, product.columns, dtype=dtype, device=self._device)
@@ -167,5 +167,5 @@ class BenchmarkRunner:
         return None if members is None else group
 
     def _buffer(self, num_bytes: int) -> torch.Tensor:
-        # Written to: untouched zeros all lie in one page of the host.
+        # Written to, since untouched zeros share one page of the host.
         return torch.empty(num_bytes // 4, device=self._device).zero_()

@@ -1,4 +1,4 @@
-"""What each rank sees, gathered on all of them, and the all-reduces of every block of ranks."""
+"""Node probe of each rank, gathered on all of them, and the all-reduces of every block of ranks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from trials.trial import TrialSpec
 
 
 def probe_nodes(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report: Report) -> NodeProbeReport:
-    """Everything, on every rank of the world; the same on all of them."""
+    """Probe every rank of the world; the result is the same on all of them."""
     device = open_device(spec, env.local_rank)
     write_text(marker_path(folder.path, env.rank), spec.nonce)
     join_world(spec, folder, env, device)
@@ -38,12 +38,12 @@ def probe_nodes(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, re
     ranks = gather_json(asdict(mine), device.torch_device)
     report.progress()
     budget = CPU_BUDGET if device.is_cpu else GPU_BUDGET
-    bench = BenchmarkRunner(spec, env.rank, device, budget, Stopwatch(device, report, budget.seconds))
-    return NodeProbeReport(tuple(map(RankProbe.from_json, ranks)), tuple(bench.group_times()))
+    runner = BenchmarkRunner(spec, env.rank, device, budget, Stopwatch(device, report, budget.seconds))
+    return NodeProbeReport(tuple(map(RankProbe.from_json, ranks)), tuple(runner.group_times()))
 
 
 def rank_probe(rank: int, device: Device, clock_s: float, unseen: tuple[int, ...]) -> RankProbe:
-    """What this process sees of its machine."""
+    """This process's view of its machine."""
     return RankProbe(
         rank=rank,
         node=os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
@@ -61,13 +61,13 @@ def rank_probe(rank: int, device: Device, clock_s: float, unseen: tuple[int, ...
 
 
 def missing_marks(folder: Path, spec: TrialSpec) -> tuple[int, ...]:
-    """The ranks whose marks are not there, or not this attempt's, after as long as a shared folder may take."""
+    """Ranks whose marks are missing, or another attempt's, after the longest delay of a shared folder."""
     deadline = time.monotonic() + MARKS_SEEN_WITHIN_S
     unseen = tuple(range(spec.num_gpus))
     while (unseen := tuple(rank for rank in unseen if not _is_there(marker_path(folder, rank), spec.nonce))) and (
         time.monotonic() < deadline
     ):
-        os.listdir(folder)  # has NFS ask its server again
+        os.listdir(folder)  # makes NFS ask its server again
         time.sleep(0.2)
     return unseen
 
@@ -80,6 +80,6 @@ def _is_there(mark: Path, nonce: str) -> bool:
 
 
 def _identity(device: torch.device) -> str:
-    """What no other device of the node has: its UUID, or its place on the bus where this torch knows none."""
+    """Identity of the device within its node: its UUID, or its bus id where torch knows none."""
     properties = torch.cuda.get_device_properties(device)
     return str(getattr(properties, "uuid", None) or getattr(properties, "pci_bus_id", None) or device.index)

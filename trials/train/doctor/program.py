@@ -1,7 +1,7 @@
-"""`python -m trials.train.doctor SPEC_PATH`: what the ranks of a job see, and how fast they talk with each other.
+"""`python -m trials.train.doctor SPEC_PATH`: node probe of a job's ranks, and their all-reduce bandwidth.
 
-Rank 0 writes node_probe.json next to the spec; NCCL logs its transports in the ranks' logs. Exit code 0
-when all was seen, 1 when this rank failed or was ended (the outcome says why), 2 for bad usage.
+Rank 0 writes node_probe.json next to the spec; NCCL logs its transports in the ranks' logs. Exit code 0 when all was
+probed, 1 when this rank failed or was ended (the outcome has the reason), 2 for bad usage.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from trials.trial import TrialSpec
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """Do this rank's part."""
-    run_program("trials.train.doctor", arguments, read_spec, partial(run_rank, run=_look), exit_at_once)
+    """Run this rank's part."""
+    run_program("trials.train.doctor", arguments, read_spec, partial(run_rank, run=_probe), exit_at_once)
 
 
-def _look(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report: Report) -> None:
+def _probe(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report: Report) -> None:
     enable_nccl_log(os.environ)
     from trials.train.doctor.probe import probe_nodes
 
@@ -34,7 +34,7 @@ def _look(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report: 
 
 
 def enable_nccl_log(environ: MutableMapping[str, str]) -> None:
-    """NCCL, and RCCL, say in the rank's log which transports they chose, whatever was set for other runs."""
+    """Make NCCL, and RCCL, log the chosen transports in the rank's log, whatever was set for other runs."""
     environ["NCCL_DEBUG"] = "INFO"
     environ["NCCL_DEBUG_SUBSYS"] = "INIT,ENV,NET"
     environ.pop("NCCL_DEBUG_FILE", None)

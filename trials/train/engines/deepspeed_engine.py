@@ -110,7 +110,7 @@ class _DeepSpeedEngine(Engine):
         layout = self._training.layout
         split = [parameter for parameter in self._stage.parameters() if sees_part_of_sequence(parameter)]
         if layout.zero_stage >= 2 or layout.overlap_comm:
-            # Each gradient leaves for the data ranks in the middle of the backward pass.
+            # Each gradient is reduced over the data ranks during the backward pass.
             for parameter in split:
                 parameter.register_hook(partial(_summed_over_tensor_ranks, ranks=self._world.tensor_ranks))
             return

@@ -25,11 +25,11 @@ from trials.train.parallel.process_groups import COLLECTIVE_LIMIT
 def init_deepspeed(device: torch.device) -> None:
     """Initialise DeepSpeed on torch's process group."""
     if device.type == "cpu":
-        # Else it compiles a C++ operator at every first start, and hangs for ever on the lock of a killed build.
+        # Otherwise it compiles a C++ operator at the first start, and hangs forever on the lock of a killed build.
         # The submodule `deepspeed.comm.torch` is hidden behind a name of the real torch, hence sys.modules.
         sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # type: ignore[attr-defined]
     else:
-        # DeepSpeed takes the local rank for the device's number, which it is not where a rank sees its own GPU only.
+        # DeepSpeed uses the local rank as device index, which is wrong where a rank sees only its own GPU.
         os.environ["LOCAL_RANK"] = str(device.index)
     deepspeed.init_distributed(dist_backend=dist.get_backend(), auto_mpi_discovery=False, verbose=False)
 

@@ -93,7 +93,7 @@ class FlatSharding(Sharding):
 
     def _make_gradients(self) -> None:
         self._gradients = torch.zeros(self._buckets[-1].end, device=self._values.device)
-        # With ZeRO 1 a rank's share of the sums comes to lie in its own place among the parts, as in Megatron-LM.
+        # With ZeRO 1 a rank's share of the sums is a view of the full buffer, as in Megatron-LM.
         self._updated = [self._gradients[mine] for mine in self._mine]
         views_accumulate = self._values.dtype == torch.float32
         for bucket in self._buckets:

@@ -28,8 +28,8 @@ class Pipeline:
         self._schedules: dict[int, Any] = {}
         self._factor = 1.0
         assert world.stages is not None
-        # NCCL makes a group's communicator at its first use, and waits there for all of its ranks. That would be in the
-        # middle of a step, since torch begins with pairs of stages, and goes on in the group with sends and receives.
+        # NCCL creates a group's communicator at its first use, which waits for all of its ranks. Without this, that is
+        # in the middle of a step, since torch begins with sends and receives between pairs of stages.
         dist.all_reduce(torch.zeros(1, device=training.device), group=world.stages)
 
     def run(self, batch: Batch, micro_batches: int, factor: float) -> torch.Tensor | None:
@@ -38,7 +38,7 @@ class Pipeline:
         Returns their mean loss on the last stage, None elsewhere.
         """
         self._factor = factor
-        # Else the last stage keeps the logits of all micro-batches until the end, and copies them into one tensor.
+        # Otherwise the last stage keeps the logits of all micro-batches and concatenates them at the end.
         step = partial(self._schedule(micro_batches).step, return_outputs=False)
         inputs = (batch.ids,) if self._chunks[0].embedding is not None else ()
         if self._chunks[-1].head is None:
@@ -58,7 +58,7 @@ class Pipeline:
 
         name = self._training.layout.pipeline_schedule
         parts = [self._part(index, chunk) for index, chunk in enumerate(self._chunks)]
-        # Gradients are scaled through the loss: where they add up outside of `grad`, torch would not find them.
+        # Gradients are scaled through the loss, since torch scales only `grad`, and they may accumulate elsewhere.
         options: dict[str, Any] = {"loss_fn": self._scaled_loss, "scale_grads": False}
         if name == "interleaved_1f1b":
             return ScheduleInterleaved1F1B(parts, micro_batches, **options)
@@ -77,7 +77,7 @@ class Pipeline:
             index * self._training.layout.pipeline_parallel + self._world.coordinates.stage,
             self._training.num_chunks,
             self._training.device,
-            # With both given torch need not run the chunk to learn them, which would count as a micro-batch.
+            # With both given torch does not run the chunk to infer them, which would count as a micro-batch.
             input_args=inputs,
             output_args=outputs,
             group=self._world.stages,

@@ -56,7 +56,7 @@ class Update:
         self._max_grad_norm = settings.max_grad_norm
         self._shares_gradients = sharding.shares_gradients
         self._masters = [_on_host(m) for m in sharding.masters] if is_offloaded else sharding.masters
-        sharding.masters = ()  # else those on the device would stay there beside the ones on the host
+        sharding.masters = ()  # frees the masters on the device once they are on the host
         self._host_gradients = [torch.zeros_like(m, pin_memory=m.is_pinned()) for m in self._masters if is_offloaded]
         self._parameters = [torch.nn.Parameter(master) for master in self._masters]
         self._optimizer = build_adamw(self._parameters, settings)

@@ -56,7 +56,7 @@ class TrainingLoop:
         self._watcher = watcher
         self._utilization = Utilization(device)
         for stage in engine.stages:
-            # A full step may take longer than anything that is not stuck; a micro-batch does not.
+            # A full step may take longer than the hang limit; a micro-batch does not.
             stage.register_forward_pre_hook(lambda *_: report.progress())
 
     def run(self, writer: MetricsWriter | None) -> None:
@@ -109,7 +109,7 @@ class TrainingLoop:
         take_batch = self._data.begin(number - 1)
         target_step_time_s = self._target_step_time_s()
         samples_before = self._engine.stages[0].samples
-        # Else the others' steps would begin with waiting for rank 0, which writes and reads files between steps.
+        # Otherwise the others' steps would begin with waiting for rank 0, which does file I/O between steps.
         barrier(self._device.torch_device)
         self._device.synchronize()
         started = time.perf_counter()
@@ -154,8 +154,8 @@ class TrainingLoop:
     def _too_few_steps(self) -> str:
         rules, done = self._spec.measure, len(self.measurement.measured_times_s)
         return (
-            f"{done} measured steps after {len(self.records)} steps when the limit of {rules.time_limit_s:.0f} s came "
-            f"near; at least {rules.min_steps} are required"
+            f"{done} measured steps after {len(self.records)} steps when the time limit of {rules.time_limit_s:.0f} s "
+            f"came near; at least {rules.min_steps} are required"
         )
 
     @property

@@ -74,12 +74,12 @@ def _time_limit_error(spec: TrialSpec, loop: TrainingLoop) -> str | None:
     """Error where the time limit would end the profiled steps, by rank 0's clock."""
     needed_s = PROFILER_SLOWDOWN * (len(_micro_batch_counts(loop)) + 1) * loop.longest_step_s
     is_late = loop.elapsed_s + needed_s > spec.measure.time_limit_s
-    return f"the time limit leaves no {needed_s:.0f} s for profiled steps" if is_late else None
+    return f"the time limit leaves less than {needed_s:.0f} s for profiled steps" if is_late else None
 
 
-def _report_failure(report: Report, outcome: Outcome | None, words: str) -> None:
+def _report_failure(report: Report, outcome: Outcome | None, message: str) -> None:
     if outcome is not None:
-        report.measured(replace(outcome, flags=(*outcome.flags, Flag.PROFILE_FAILED), excerpt=words))
+        report.measured(replace(outcome, flags=(*outcome.flags, Flag.PROFILE_FAILED), excerpt=message))
 
 
 def part_of_group(layout: Layout, ranks: Sequence[int]) -> Part | None:
@@ -123,7 +123,7 @@ def _profiled_steps(
     steps = sorted(_bounds_s(e) for e in events if e.name == _STEP and e.device_type == DeviceType.CPU)
     ranges = [found for event in events if (found := _classify_event(event)) is not None]
     if not device.is_cpu and not any(found.source is RangeSource.DEVICE_KERNEL for found in ranges):
-        raise RuntimeError("the profiler saw no kernel on the device")
+        raise RuntimeError("the profiler recorded no kernel on the device")
     return [
         split_step(count, begin_s, end_s, [r for r in ranges if r.end_s > begin_s and r.begin_s < end_s])
         for count, (begin_s, end_s) in zip(counts, steps[1:], strict=True)
@@ -149,7 +149,7 @@ def _classify_event(event: Any) -> TimedRange | None:
             kind,
         )
     if event.is_user_annotation or event.name.startswith(("nccl", "gloo")):
-        return None  # other people's ranges; and the kernels that lie in ours
+        return None  # third-party ranges, and the kernels inside ours
     if event.name.startswith(("Memcpy HtoD", "Memcpy DtoH")):
         return TimedRange(Part.OFFLOAD, RangeSource.DEVICE_COPY, *_bounds_s(event))
     return TimedRange(Part.COMPUTE, RangeSource.DEVICE_KERNEL, *_bounds_s(event))
@@ -207,7 +207,7 @@ def _named_collectives(layout: Layout) -> Iterator[None]:
 
 @contextmanager
 def _patched(kind: type, name: str, change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
-    # What lies in the class binds `self`; what getattr gives of a class written in C++ would not, once put back.
+    # Restored from the class dictionary: what getattr returns of a C++ class would no longer bind `self`.
     stored = vars(kind)[name]
     setattr(kind, name, change(getattr(kind, name)))
     try:

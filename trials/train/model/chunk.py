@@ -172,7 +172,7 @@ class Block(nn.Module):
         super().__init__()
         h, kv, ffn = model.hidden_size, model.num_key_value_heads * model.head_size, model.ffn_hidden_size
         mlp_parts = (ffn, ffn) if model.gated_mlp else (ffn,)
-        # What is added to the residual stream 2 L times starts smaller by sqrt(2 L), as in GPT-2.
+        # The 2 L outputs added to the residual stream are initialised smaller by sqrt(2 L), as in GPT-2.
         residual_std = WEIGHT_STD / math.sqrt(2 * model.num_layers)
 
         def column(name: str, parts: tuple[int, ...]) -> ColumnParallelLinear:
@@ -188,7 +188,7 @@ class Block(nn.Module):
         self.is_gated = model.gated_mlp
         self.rotary = rotary
         self.recompute_scores = recompute_scores
-        # Of NVIDIA's since Ampere; AMD's say 9.0.
+        # NVIDIA GPUs since Ampere have it; AMD's report 9.0.
         self.has_flash = weights.device.type != "cuda" or torch.cuda.get_device_capability(weights.device) >= (8, 0)
         self.attention_norm = Norm(model, ranks, weights.device)
         self.qkv = column("qkv", (h, kv, kv))
@@ -269,7 +269,7 @@ class Rotary:
 
 def checkpointed(function: Callable[..., torch.Tensor], *inputs: Any) -> torch.Tensor:
     """Run `function` and store only its inputs; the backward pass runs it again."""
-    # Nothing in a model is random once its weights are drawn: no generator's state need be kept for the second time.
+    # The forward pass has no randomness, so no RNG state needs to be saved for the recomputation.
     return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
 
 

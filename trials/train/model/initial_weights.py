@@ -20,6 +20,6 @@ class WeightSource:
 
     def normal(self, name: str, shape: tuple[int, ...], std: float) -> torch.Tensor:
         generator = torch.Generator(self.device)
-        # 32 bits on purpose: the CPU's generator passes over the upper half of a longer seed.
+        # 32 bits on purpose: the CPU generator ignores the upper half of a longer seed.
         generator.manual_seed(zlib.crc32(f"{self.seed}.{name}".encode()))
         return torch.empty(shape, device=self.device).normal_(0.0, std, generator=generator)

@@ -21,11 +21,11 @@ class Reduction(LowerStrEnum):
 
     ROW_PARALLEL_OUTPUT = "row_parallel_output"  # forward, tensor ranks: each held a slice of the inner dimension
     COLUMN_PARALLEL_INPUT_GRADIENT = "column_parallel_input_gradient"  # backward, tensor ranks
-    EMBEDDING_OUTPUT = "embedding_output"  # forward, tensor ranks: a token's row lives on one of them
+    EMBEDDING_OUTPUT = "embedding_output"  # forward, tensor ranks: a token's row is on one of them
     HEAD_INPUT_GRADIENT = "head_input_gradient"  # backward, tensor ranks
     LARGEST_LOGIT = "largest_logit"  # loss, tensor ranks, a maximum
     EXPONENTIALS = "exponentials"  # loss, tensor ranks: the softmax's denominator
-    TARGET_LOGIT = "target_logit"  # loss, tensor ranks: the target's column lives on one of them
+    TARGET_LOGIT = "target_logit"  # loss, tensor ranks: the target's column is on one of them
     SEQUENCE_GRADIENT = "sequence_gradient"  # after backward, tensor ranks: each saw its own positions only
     TIED_GRADIENT = "tied_gradient"  # after backward, first and last stage: both hold the token table
     DATA_PARALLEL_GRADIENT = "data_parallel_gradient"  # during or after backward, data ranks

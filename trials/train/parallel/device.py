@@ -62,7 +62,7 @@ class Device:
     def peak_gib(self) -> float:
         """Peak memory of this rank: reserved by the allocator on a GPU, resident on a CPU."""
         if self.is_cpu:
-            # Not getrusage: a child inherits its ru_maxrss from the process that started it.
+            # Not getrusage, whose ru_maxrss a child inherits from its parent.
             return _status_kib("VmHWM") / 2**20
         return torch.cuda.max_memory_reserved(self.torch_device) / GIB
 
@@ -118,7 +118,7 @@ class Utilization:
             return None
         try:
             found = self._device.utilization()
-        except Exception:  # what is told beside the measurement must not end it
+        except Exception:  # an optional metric must not end the measurement
             self._due_s = math.inf
             return None
         self._due_s = time.monotonic() + UTILIZATION_INTERVAL_S
@@ -131,7 +131,7 @@ def open_device(spec: TrialSpec, local_rank: int) -> Device:
         return Device(torch.device("cpu"))
     if not torch.cuda.is_available():
         raise RuntimeError(f"the spec names accelerator {spec.accelerator}, but torch sees no GPU on this node")
-    # A launcher may show each rank its own device only.
+    # A launcher may expose only its own device to each rank.
     device = torch.device("cuda", local_rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
     _require_free_memory(device)

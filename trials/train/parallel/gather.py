@@ -89,16 +89,16 @@ def gather_json(mine: Any, device: torch.device, longest_bytes: int = MAX_JSON_B
 
     ValueError on every rank where one exceeds `longest_bytes`, or sends what is not JSON.
     """
-    words = torch.frombuffer(bytearray(json.dumps(mine).encode()), dtype=torch.uint8)
-    lengths = [int(length) for (length,) in _gather((len(words),), device)]
+    encoded = torch.frombuffer(bytearray(json.dumps(mine).encode()), dtype=torch.uint8)
+    lengths = [int(length) for (length,) in _gather((len(encoded),), device)]
     for rank, length in enumerate(lengths):
         if not 0 <= length <= longest_bytes:
-            raise ValueError(f"rank {rank} tells {length} bytes, more than {longest_bytes}")
+            raise ValueError(f"rank {rank} sent {length} bytes, more than the limit of {longest_bytes}")
     padded = torch.zeros(max(lengths), dtype=torch.uint8, device=device)
-    padded[: len(words)] = words.to(device)
-    told = [torch.empty_like(padded) for _ in lengths]
-    dist.all_gather(told, padded)
-    return [json.loads(bytes(row[:length].tolist())) for row, length in zip(told, lengths, strict=True)]
+    padded[: len(encoded)] = encoded.to(device)
+    gathered = [torch.empty_like(padded) for _ in lengths]
+    dist.all_gather(gathered, padded)
+    return [json.loads(bytes(row[:length].tolist())) for row, length in zip(gathered, lengths, strict=True)]
 
 
 def _gather(row: tuple[float, ...], device: torch.device) -> list[list[float]]:

@@ -75,8 +75,8 @@ def group_size(group: dist.ProcessGroup | None) -> int:
 def join_world(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, device: Device) -> World:
     """Rendezvous with all other ranks and form the layout's groups; torch's DistError or TimeoutError when they stay
     away."""
-    # No device_id: with it NCCL splits each new group from the world at once, which every rank of the world has to take
-    # part in, and a stage between the two that share the token table is in no group with them.
+    # No device_id: with it NCCL splits each new group from the world, in which every rank of the world has to take
+    # part, and the stages between first and last are not in the group that shares the token table.
     dist.init_process_group(
         device.backend,
         store=open_store(spec, folder, env),
@@ -90,8 +90,8 @@ def join_world(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, dev
 def _form_groups(layout: Layout, rank: int, tied: bool) -> World:
     at = Coordinates.of(rank, layout)
     stages = range(layout.pipeline_parallel)
-    # The ends come last: torch names a group after its ranks and after how many groups each of them has, which has to
-    # be equally many for them to find each other, and stages in between have no such group.
+    # The ends come last: torch names a group after its ranks and the number of groups that each of them has, which has
+    # to be equal for them to find each other, and the stages in between have no such group.
     return World(
         layout=layout,
         coordinates=at,
@@ -133,7 +133,7 @@ def _serve(path: Path, host: str, world_size: int) -> dist.Store:
         try:
             store = _tcp_store(host, port, world_size, is_master=True)
         except dist.DistNetworkError:
-            continue  # taken: another trial, or a stranger
+            continue  # taken by another process
         write_json(path, {"host": host, "port": port})
         return store
     raise no_free_port_error(len(tried))

@@ -227,7 +227,7 @@ class _VocabParallelCrossEntropy(torch.autograd.Function):
     def backward(ctx, gradient):
         probabilities, local, is_mine = ctx.saved_tensors
         rows = torch.arange(len(local), device=local.device)
-        # In place, as nothing goes back twice: the logits' gradient is as large as anything a rank holds.
+        # In place, since backward runs once and the logits' gradient is among the largest tensors of a rank.
         probabilities[rows, local] -= is_mine.to(probabilities.dtype)
         return probabilities.mul_(gradient / len(local)), None, None
 

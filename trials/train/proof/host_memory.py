@@ -21,7 +21,7 @@ def available_gib(proc: Path = PROC, cgroups: Path = CGROUPS) -> float:
     """
     left = [_meminfo_bytes(proc, "MemAvailable")]
     for folder, (limit, used, inactive_file) in _limited_groups(proc, cgroups):
-        # A process may be shown the path its group has outside of its container, where nothing lies inside.
+        # In a container the path may be that of the host, which does not exist inside.
         with suppress(OSError, ValueError):
             cache = _statistics(folder / "memory.stat").get(inactive_file, 0)
             left.append(_number(folder / limit) - _number(folder / used) + cache)

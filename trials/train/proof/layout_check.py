@@ -66,7 +66,7 @@ def placement_error(spec: TrialSpec, hosts: Sequence[str]) -> str | None:
         node = hosts[first : first + spec.gpus_per_node]
         if len(set(node)) > 1:
             found = f"ranks {first} to {first + len(node) - 1} run on {', '.join(dict.fromkeys(node))}"
-            return f"{found}, where they should share a node: ranks are not started node by node"
+            return f"{found}, but should share a node: start the ranks node by node"
     return None
 
 

@@ -30,17 +30,17 @@ def judge_agreement(
     """
     ranks, tolerance = case.layout.num_gpus, tolerance_of(case, accelerator)
     if reference is None or len(trained) < ranks:
-        words = (
+        message = (
             _describe_outcome(outcome)
-            or f"{ranks - len(trained)} of {ranks} ranks ended without a word; see the ranks' logs"
+            or f"{ranks - len(trained)} of {ranks} ranks ended without an outcome; see the ranks' logs"
         )
-        return CaseResult(case.name, ranks, False, None, tolerance, seconds, words)
+        return CaseResult(case.name, ranks, False, None, tolerance, seconds, message)
     difference = largest_difference(trained, reference)
     fault = counting_fault(case, trained, len(reference.losses))
     if difference.value <= tolerance:
         return CaseResult(case.name, ranks, fault is None, difference.value, tolerance, seconds, fault)
-    words = f"differs by {difference}, {tolerance:.0e} is tolerated"
-    return CaseResult(case.name, ranks, False, difference.value, tolerance, seconds, words)
+    message = f"differs by {difference}, the tolerance is {tolerance:.0e}"
+    return CaseResult(case.name, ranks, False, difference.value, tolerance, seconds, message)
 
 
 def judge_failure(
@@ -55,9 +55,9 @@ def judge_failure(
     stuck = [rank for rank, code in enumerate(codes) if code is None]
     if reason == case.expected.value and not stuck and 0 not in codes:
         return CaseResult(case.name, len(codes), True, None, None, seconds)
-    found = f"ended as {reason or 'nothing at all'} instead of {case.expected}"
+    found = f"ended {'as ' + reason if reason else 'without an outcome'} instead of {case.expected}"
     if reason == case.expected.value:
-        found = f"ranks that did not end by themselves: {stuck}" if stuck else "a rank ended as if all were well"
+        found = f"ranks that did not end by themselves: {stuck}" if stuck else "a rank exited with code 0"
     return CaseResult(case.name, len(codes), False, None, None, seconds, found)
 
 

@@ -69,8 +69,8 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 def _import_engines() -> None:
     """Import the engines once for all cases. A missing one is reported by the cases that need it."""
-    # Else DeepSpeed asks CUDA itself whether there are devices, and no child may use CUDA any more. Where the driver's
-    # library does not answer, the count falls back on CUDA: what is named need not be looked for.
+    # Without these, DeepSpeed queries CUDA for devices, after which no forked child can use CUDA. The NVML check alone
+    # is not enough: where it fails, the count falls back on CUDA, which the named accelerator avoids.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     os.environ.setdefault("DS_ACCELERATOR", "cuda")
     import trials.train.engines.fsdp
@@ -86,7 +86,7 @@ def require_untouched_devices() -> None:
     """RuntimeError where CUDA was already used in this process, after which no child can."""
     import torch
 
-    # Counting devices by CUDA spoils a fork as well; that only the child is told.
+    # Counting devices by CUDA also breaks forked children, which only a child can detect.
     if torch.cuda.is_initialized() or _run_child(lambda: not torch.cuda._is_in_bad_fork(), CASE_LIMIT_S) != 0:
         raise RuntimeError(
             "CUDA was used while torch and the engines were imported, so that no process forked from this one can: "
@@ -173,7 +173,7 @@ class Supervisor:
         code = _run_child(answer, CASE_LIMIT_S)
         data = read_json(path)
         if code != 0 or data is None:
-            raise RuntimeError(f"{name} was not to be had (exit code {code}); its words stand above")
+            raise RuntimeError(f"{name} was not written (exit code {code}); its traceback is above")
         return data
 
 

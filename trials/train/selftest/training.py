@@ -22,7 +22,7 @@ from trials.trial import TrialSpec
 
 STEPS = 10
 
-# With AdamW's usual epsilon of 1e-8 a gradient that is zero but for rounding moves its weight as far as a real one, and
+# With AdamW's default epsilon of 1e-8 a gradient that is only rounding error moves its weight as far as a real one, and
 # two orders of summation drift apart within ten steps. With this one the plain GPT in float and in double stay within
 # 2e-6 of each other; at three times the learning rate they are 1e-5 apart.
 _EXACT = OptimizerConfig(learning_rate=1e-3, epsilon=1e-4, max_grad_norm=0.5)

@@ -129,5 +129,5 @@ def test_no_time_left_for_profiled_steps_is_told_and_fails_no_rank(outcome):
     loop = SimpleNamespace(elapsed_s=55.0, longest_step_s=1.0, extrapolation=None, micro_batches=[4])
     told = []
     add_breakdown(spec, loop, device=None, report=SimpleNamespace(measured=told.append), outcome=outcome)
-    words = "the time limit leaves no 12 s for profiled steps"
+    words = "the time limit leaves less than 12 s for profiled steps"
     assert told == ([] if outcome is None else [replace(OUTCOME, flags=("profile_failed",), excerpt=words)])

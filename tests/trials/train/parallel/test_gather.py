@@ -17,4 +17,4 @@ def test_every_rank_has_what_each_of_them_told_in_rank_order(ranks):
 
 def test_more_than_a_rank_may_tell_is_refused_by_all_of_them_alike(ranks):
     words = ranks.run(TOLD, 2, {"told": ["short", "x" * 99], "longest_bytes": 100})
-    assert words == ["rank 1 tells 101 bytes, more than 100"] * 2
+    assert words == ["rank 1 sent 101 bytes, more than the limit of 100"] * 2
