@@ -57,7 +57,7 @@ class AssociationLimits:
     associations: tuple[Association, ...] = ()
     all_qos: tuple[Qos, ...] = ()
 
-    def of(self, options: JobOptions) -> tuple[Association, ...]:
+    def associations_for(self, options: JobOptions) -> tuple[Association, ...]:
         """Return the associations under which a job with these options would run, of every account if none is named."""
         account, named = normalized_name(options.account or ""), (options.partition or "").split(",")
         return tuple(
@@ -71,9 +71,9 @@ class AssociationLimits:
         """Return the QOS of this name, or None."""
         return next((quality for quality in self.all_qos if quality.name == normalized_name(name or "")), None)
 
-    def qos_of(self, options: JobOptions) -> Qos | None:
+    def qos_for(self, options: JobOptions) -> Qos | None:
         """Return the QOS that the options name, else the account's default where all associations agree on one."""
-        defaults = {association.default_qos for association in self.of(options)}
+        defaults = {association.default_qos for association in self.associations_for(options)}
         default = defaults.pop() if len(defaults) == 1 else None
         return self.qos(options.qos or default)
 

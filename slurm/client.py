@@ -44,7 +44,7 @@ CANCEL_TIMEOUT_S = 15.0
 """Longest wait in `cancel` for the jobs to end: KillWait and epilogs may take longer."""
 
 _REAP_TIMEOUT_S = 2.0  # a process in an uninterruptible wait (a dead file system) cannot be killed
-_FIRST_LOOK_S = 0.5  # doubled each time: five queries for a job that ends slowly
+_FIRST_PAUSE_S = 0.5  # doubled each time: five queries for a job that ends slowly
 _NAMES_A_CALL = 200
 _IDS_A_CALL = 500
 _CLOCK_SLACK_S = 3600.0
@@ -190,7 +190,7 @@ class SlurmClient(Slurm):
         pending = self._still_there(jobs) if jobs else set()
         deadline = time.monotonic() + CANCEL_TIMEOUT_S
         self._scancel(sorted(pending, key=int))
-        pause_s = _FIRST_LOOK_S
+        pause_s = _FIRST_PAUSE_S
         while pending and (left_s := deadline - time.monotonic()) > 0:
             time.sleep(min(pause_s, left_s))
             pause_s *= 2

@@ -16,16 +16,16 @@ _FOREIGN_PREFIXES = (
     *("PMI", "OMPI_", "MPI_", "TORCHELASTIC_"),
 )
 
-_NAME_THE_CLUSTER = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS")
-_FINDS_THE_CLUSTER = (*_NAME_THE_CLUSTER, "SLURM_JWT", "SLURM_SACK_SOCKET")
+_CLUSTER_NAMES = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS")
+_CLUSTER_ACCESS = (*_CLUSTER_NAMES, "SLURM_JWT", "SLURM_SACK_SOCKET")
 """Variables to keep: without them the commands would query another cluster, or be refused.
 
 SLURM_CLUSTERS is read by every command, SBATCH_CLUSTERS by sbatch alone, whose jobs squeue would then not see.
 """
 
-_SAME_WORDS_EVERYWHERE = {"TZ": "UTC", "SLURM_TIME_FORMAT": "standard", "LC_ALL": "C"}
+_OUTPUT_FORMAT = {"TZ": "UTC", "SLURM_TIME_FORMAT": "standard", "LC_ALL": "C"}
 
-_CARRIED = {
+_OPTION_VARIABLES = {
     "account": ("SBATCH_ACCOUNT", "SLURM_ACCOUNT"),
     "partition": ("SBATCH_PARTITION",),
     "qos": ("SBATCH_QOS",),
@@ -43,7 +43,7 @@ _CARRIED = {
 SLURM_ACCOUNT is not read by sbatch, but set by many sites and login scripts; Slurm itself sets SLURM_JOB_ACCOUNT.
 """
 
-_MEANT_BY_BEING_SET = "SBATCH_EXCLUSIVE"
+_VALUE_IS_OPTIONAL = "SBATCH_EXCLUSIVE"
 """Options with an optional value: sbatch reads an empty one as whole nodes."""
 
 
@@ -62,12 +62,12 @@ def submission_environment(environ: Mapping[str, str]) -> dict[str, str]:
     SBATCH_* would override the script's directives, SLURM_* would hand on the shape of the driver's own job, and the
     others would mislead the ranks.
     """
-    return {name: value for name, value in environ.items() if name in _FINDS_THE_CLUSTER or not _is_foreign(name)}
+    return {name: value for name, value in environ.items() if name in _CLUSTER_ACCESS or not _is_foreign(name)}
 
 
 def query_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment for all other commands: as for sbatch, with times in UTC, in one format, in English."""
-    return {**submission_environment(environ), **_SAME_WORDS_EVERYWHERE}
+    return {**submission_environment(environ), **_OUTPUT_FORMAT}
 
 
 def inherited_options(environ: Mapping[str, str]) -> dict[str, InheritedOption]:
@@ -77,10 +77,10 @@ def inherited_options(environ: Mapping[str, str]) -> dict[str, InheritedOption]:
     script. GPUs of a type (`SBATCH_GPUS_PER_NODE=v100:2`) are given as generic resources.
     """
     found: dict[str, InheritedOption] = {}
-    for option, names in _CARRIED.items():
+    for option, names in _OPTION_VARIABLES.items():
         for variable in names:
             value = environ.get(variable)
-            if value or (value is not None and variable == _MEANT_BY_BEING_SET):
+            if value or (value is not None and variable == _VALUE_IS_OPTIONAL):
                 found.setdefault(option, InheritedOption(variable, value))
     if "gpus_per_node" in found and ":" in found["gpus_per_node"].value:
         found["gres"] = _with_gpus(found.get("gres"), found.pop("gpus_per_node"))
@@ -97,12 +97,12 @@ def _with_gpus(gres: InheritedOption | None, gpus: InheritedOption) -> Inherited
 
 def cluster_key(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the values that distinguish the clusters reachable from one machine."""
-    return tuple(cluster_variables(environ).get(name, "") for name in _NAME_THE_CLUSTER)
+    return tuple(cluster_variables(environ).get(name, "") for name in _CLUSTER_NAMES)
 
 
 def cluster_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return those variables that select the cluster; empty for the machine's default."""
-    return {name: environ[name] for name in _NAME_THE_CLUSTER if environ.get(name)}
+    return {name: environ[name] for name in _CLUSTER_NAMES if environ.get(name)}
 
 
 def _is_foreign(name: str) -> bool:

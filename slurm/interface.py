@@ -111,7 +111,7 @@ class Slurm(ABC):
         qos = None
         with suppress(SlurmUnreachable):
             association_limits = self.association_limits()
-            qos = None if association_limits is None else association_limits.qos_of(request.options)
+            qos = None if association_limits is None else association_limits.qos_for(request.options)
         if qos is None:
             return message if request.options.qos is None else None
         return beyond_limits(request, partitions, qos)

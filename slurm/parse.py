@@ -30,7 +30,7 @@ _EXIT_CODE = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
 _CONFIG_LINE = re.compile(r"(\w+)\s*=\s*(.*?)\s*")
 _LENGTH = re.compile(r"([0-9]{1,9})(?:\s+(sec|min)\w*)?")
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")  # the newline stays
-_LONGEST_WORDS = 1000
+_MAX_MESSAGE_CHARS = 1000
 
 # The name may hold any text, so fields are matched by their neighbours. All of them come before the comment, the
 # command and the directories, which may hold any text too.
@@ -54,18 +54,18 @@ def classify_submission(rc: int | None, stdout: str, stderr: str) -> Submission:
     if rc == 0 and (job_id := parse_submitted(stdout)) is not None:
         return Submission(SubmitStatus.ACCEPTED, job_id, message)
     message = message or printable(stdout)
-    if rc is None or rc <= 0 or _matches(_MAY_HAVE_ARRIVED, message):
+    if rc is None or rc <= 0 or _matches(_UNCONFIRMED_MESSAGES, message):
         return Submission(SubmitStatus.UNCONFIRMED, message=message)
-    if _matches(_NOT_NOW, message) and not _is_beyond_every_limit(message):
+    if _matches(_BUSY_MESSAGES, message) and not _is_beyond_every_limit(message):
         return Submission(SubmitStatus.BUSY, message=message)
-    if _matches(_NEVER, message) or (rc == _USAGE_EXIT_CODE and message):
+    if _matches(_REFUSAL_MESSAGES, message) or (rc == _USAGE_EXIT_CODE and message):
         return Submission(SubmitStatus.REFUSED, message=message)
     return Submission(SubmitStatus.UNCONFIRMED, message=message)
 
 
 def reports_no_answer(stderr: str) -> bool:
     """True if a command failed only because no controller answered."""
-    return _matches((*_MAY_HAVE_ARRIVED, *_NOBODY_THERE), printable(stderr))
+    return _matches((*_UNCONFIRMED_MESSAGES, *_NO_CONTROLLER_MESSAGES), printable(stderr))
 
 
 def parse_tested_partition(stderr: str) -> str | None:
@@ -87,12 +87,12 @@ def parse_submitted(stdout: str) -> str | None:
 def printable(text: str) -> str:
     """Return a command's message without blank lines and control characters, and only its end where it is long."""
     lines = (_CONTROL.sub(" ", line).strip() for line in text.split("\n"))
-    return "\n".join(line for line in lines if line)[-_LONGEST_WORDS:]
+    return "\n".join(line for line in lines if line)[-_MAX_MESSAGE_CHARS:]
 
 
 _USAGE_EXIT_CODE = 255
 
-_MAY_HAVE_ARRIVED = (
+_UNCONFIRMED_MESSAGES = (
     r"Socket timed out",
     r"\(send failure\)",
     r"\(receive failure\)",
@@ -102,12 +102,12 @@ _MAY_HAVE_ARRIVED = (
 )
 
 # slurm_errno.c: refusals of the controller, or errors before anything was sent.
-_NOBODY_THERE = (
+_NO_CONTROLLER_MESSAGES = (
     r"Unable to contact slurm controller \(connect failure\)",
     r"Could not establish a configuration source",  # without slurm.conf on this node it is fetched from the controller
 )
-_NOT_NOW = (
-    *_NOBODY_THERE,
+_BUSY_MESSAGES = (
+    *_NO_CONTROLLER_MESSAGES,
     r"backup controller in standby mode",
     r"Controller is in standby mode",
     r"temporarily unable",
@@ -124,7 +124,7 @@ _NOT_NOW = (
     r"Job can not start due to maintenance reservation",
     r"Requested operation is presently disabled",
 )
-_NEVER = (
+_REFUSAL_MESSAGES = (
     r"Invalid partition name",
     r"invalid partition specified",
     r"No partition specified",

@@ -59,7 +59,7 @@ class SiteProfile:
         """Return warnings where jobs of this size and number exceed the known limits of these partitions and QOS."""
         wanted = {"max_nodes": num_nodes, "max_minutes": minutes, "max_running": jobs, "max_jobs": jobs}
         return [
-            f"{name} allows {getattr(self.limits[name], key)} {_WHAT[key]}, {value} requested"
+            f"{name} allows {getattr(self.limits[name], key)} {_LIMIT_UNITS[key]}, {value} requested"
             for name in names
             if name in self.limits
             for key, value in wanted.items()
@@ -67,7 +67,7 @@ class SiteProfile:
         ]
 
 
-_WHAT = {
+_LIMIT_UNITS = {
     "max_nodes": "nodes per job",
     "max_minutes": "minutes per job",
     "max_running": "running jobs per user",

@@ -23,7 +23,7 @@ from slurm.job_state import JobSnapshot, JobState
 LOCK_TIMEOUT_S = 35.0
 """A little longer than the longest query: the holder of the lock is running one."""
 
-_LOCK_LOOK_S = 0.05
+_LOCK_POLL_S = 0.05
 _MAX_BYTES = 64 * 1024 * 1024
 _SCHEMA = "parlay.slurm-jobs/1"
 _JOB_FIELDS = {field.name for field in fields(JobSnapshot)}
@@ -107,7 +107,7 @@ def _try_lock(descriptor: int) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
-            time.sleep(_LOCK_LOOK_S)
+            time.sleep(_LOCK_POLL_S)
         except OSError:  # a file system without locks
             return
 

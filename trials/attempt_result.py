@@ -39,10 +39,10 @@ class LaunchStatus:
 
     `reason` is set when the launcher itself knows it (it cancelled, the time limit passed, the node died); else None.
     `failed`: some rank exited with an error. `detail` of an attempt that is alive is what it waits for. Times are UTC
-    seconds since the epoch; `is_metered`: start and end are those by which the cluster accounts usage. `twin_node_s` is
-    what other jobs of the attempt used besides, in seconds times nodes. `job_id` is given where it may have changed.
-    `restart` counts requeues of the job; outcomes of earlier runs do not count. `nodes_were_silent`: nothing was heard
-    of the nodes for long before the end.
+    seconds since the epoch; `is_metered`: start and end are those by which the cluster accounts usage. `extra_node_s`
+    are node-seconds used in addition, by other jobs of the attempt or as its share of a pilot. `job_id` is given where
+    it may have changed. `restart` counts requeues of the job; outcomes of earlier runs do not count.
+    `nodes_were_silent`: the nodes had not answered for long before the end.
     """
 
     liveness: Liveness
@@ -56,7 +56,7 @@ class LaunchStatus:
     job_id: str | None = None
     restart: int = 0
     is_metered: bool = False
-    twin_node_s: float = 0.0
+    extra_node_s: float = 0.0
     nodes_were_silent: bool = False
 
 

@@ -51,10 +51,10 @@ def init(
 
 def _require_site(site: str) -> None:
     """InputError for a site that no search file may name; a path stays as it is written."""
-    from orchestrator.launchers.slurm.site import profile_named, section_of
+    from orchestrator.launchers.slurm.site import load_profile, section_from_profile
 
     is_path = "/" in site or site.endswith(".toml")
     try:
-        section_of(profile_named(str(Path(site).absolute()) if is_path else site))
+        section_from_profile(load_profile(str(Path(site).absolute()) if is_path else site))
     except InputError as error:
         raise InputError(*(replace(p, key="--site") if p.file is None else p for p in error.problems)) from None

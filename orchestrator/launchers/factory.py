@@ -19,7 +19,7 @@ from orchestrator.launchers.slurm_pilot.launcher import SlurmPilotLauncher
 from orchestrator.launchers.slurm_pilot.sizing import (
     LONGEST_PILOT_S,
     PilotRules,
-    WorkLeft,
+    RemainingWork,
     max_share_s,
     pilot_nodes,
 )
@@ -52,22 +52,22 @@ def make_launcher(
     note: Callable[[str], None] = lambda text: None,
     before_command: Callable[[], None] = lambda: None,
     handover: Path | None = None,
-    work_left: Callable[[], WorkLeft] | None = None,
+    remaining_work: Callable[[], RemainingWork] | None = None,
 ) -> tuple[Launcher, str | None]:
     """Return the launcher, and a remark on the choice to show once.
 
     `not_before` is the latest time in the search's record (UTC seconds since the epoch), at which a simulated clock
     starts. `note` receives messages about launches. `before_command` is called before each command that may take long,
     so that a lease is renewed even when several hang; its exceptions propagate. `handover` is the file in which a
-    driver on Slurm leaves the state of uncertain jobs to the next one. `work_left` returns the remaining work, from
-    which pilots are planned; without it, as for a single run, every attempt is a job of its own.
+    driver on Slurm leaves the state of uncertain jobs to the next one. `remaining_work` is the basis for planning
+    pilots; without it, as for a single run, every attempt is a job of its own.
 
     Raises InputError when this machine cannot hold the trials or the table cannot be read, LaunchRefused when the named
     Ray cannot be reached.
     """
     if section.uses_slurm:
         rules = None if section.kind == "slurm" else pilot_rules(section, cluster, parallel_trials)
-        return _slurm_of(section, cluster, note, before_command, handover, rules, work_left)
+        return _slurm_of(section, cluster, note, before_command, handover, rules, remaining_work)
     if section.table_path is not None:
         observations = read_table(section.table_path).require_valid().observations
         return SimulatedLauncher(observations, section.queue_wait_s, not_before), None
@@ -107,7 +107,7 @@ def _slurm_of(
     before_command: Callable[[], None],
     handover: Path | None,
     rules: PilotRules | None,
-    work_left: Callable[[], WorkLeft] | None,
+    remaining_work: Callable[[], RemainingWork] | None,
 ) -> tuple[Launcher, str | None]:
     client = SlurmClient(before_command=before_command)
     try:
@@ -121,9 +121,9 @@ def _slurm_of(
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     shared = SqueueCache(client, folder, cluster_key(os.environ))
     options, backoff = job_options(section, cluster), PollBackoff(floor_s)
-    if rules is not None and work_left is not None:
+    if rules is not None and remaining_work is not None:
         pilots = SlurmPilotLauncher(
-            client, options, rules, backoff, shared.jobs, work_left, note=note, handover=handover
+            client, options, rules, backoff, shared.jobs, remaining_work, note=note, handover=handover
         )
         return pilots, remark
     return SlurmLauncher(client, options, backoff, shared.jobs, note=note, handover=handover), remark

@@ -16,7 +16,7 @@ from orchestrator.config.spec import SearchSpec
 from orchestrator.launchers.base import Launcher
 from orchestrator.launchers.factory import make_launcher
 from orchestrator.launchers.local.launcher import LocalLauncher
-from orchestrator.launchers.slurm_pilot.sizing import WorkLeft
+from orchestrator.launchers.slurm_pilot.sizing import RemainingWork
 from orchestrator.lifecycle.lock import SearchLock, acquire_search
 from orchestrator.lifecycle.pilot_cleanup import end_pilots, has_unbooked
 from orchestrator.lifecycle.shutdown import MLFLOW_FLUSH_TIMEOUT_S, MLFLOW_INTERRUPTED_FLUSH_TIMEOUT_S, flush_on_exit
@@ -223,7 +223,7 @@ def _launcher_for(
             note=note,
             before_command=keep,
             handover=folder.launcher,
-            work_left=lambda: _work_left(spec, history),
+            remaining_work=lambda: _work_left(spec, history),
         )
         if remark:
             note(remark)
@@ -236,14 +236,14 @@ def _needs_launcher(folder: SearchFolder, search: SearchRecord, cancelling: bool
     return not cancelling or bool(search.in_flight) or has_unbooked(folder, search)
 
 
-def _work_left(spec: SearchSpec, history: EventStore) -> WorkLeft:
+def _work_left(spec: SearchSpec, history: EventStore) -> RemainingWork:
     """Work that the search may still do, by its record."""
     search, wanted = history.search, spec.search
     finalists = wanted.finalists + spec.num_node_counts - 1 + (spec.baseline is not None)
     repeats = finalists * wanted.finalist_repeats
     attempts = remaining_layouts(search.num_layouts, _limits(spec)) + len(search.in_flight) + repeats
     budget, wall_s = wanted.budget_node_hours, wanted.max_wall_time_s
-    return WorkLeft(
+    return RemainingWork(
         max(1, attempts),
         wanted.parallel_trials,
         None if budget is None else max(0.0, budget - search.node_hours_used),

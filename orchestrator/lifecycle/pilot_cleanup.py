@@ -7,7 +7,7 @@ from contextlib import closing
 
 from orchestrator.config.spec import SearchSpec
 from orchestrator.launchers.factory import make_launcher
-from orchestrator.launchers.slurm_pilot.sizing import WorkLeft
+from orchestrator.launchers.slurm_pilot.sizing import RemainingWork
 from trials.files.folders import SearchFolder
 from trials.ledger.events import SearchRecord
 from trials.pilot.files import PilotFolder
@@ -27,7 +27,7 @@ def end_pilots(folder: SearchFolder, spec: SearchSpec, note: Callable[[str], Non
         cluster=spec.cluster,
         note=note,
         handover=folder.launcher,
-        work_left=lambda: WorkLeft(1, 1),  # submits no more pilots
+        remaining_work=lambda: RemainingWork(1, 1),  # submits no more pilots
     )
     with closing(launcher):
         try:

@@ -35,7 +35,7 @@ def node_hours_of(attempt: Attempt, status: LaunchStatus, now: float) -> float:
     started = attempt.started_at if status.started_at is None else status.started_at
     if started is None and status.started:
         started = attempt.submitted_at  # start unknown: the upper bound
-    other_node_hours = attempt.earlier_node_hours + status.twin_node_s / 3600
+    other_node_hours = attempt.earlier_node_hours + status.extra_node_s / 3600
     if started is None:
         return other_node_hours
     ended = now if status.ended_at is None else status.ended_at

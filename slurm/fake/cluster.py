@@ -276,7 +276,7 @@ class FakeCluster:
         while self._act() or self._end_processes() or (self._time >= self.controller_back and self._control()):
             pass
         self._forget_old()
-        self.usage.look(self._known.values(), self._runs)
+        self.usage.update(self._known.values(), self._runs)
 
     def _act(self) -> bool:
         due = sorted((entry for entry in self._actions if entry[0] <= self._time), key=lambda entry: entry[0])

@@ -38,7 +38,7 @@ class Placement:
 
 
 def schedule(
-    wanted: Iterable[tuple[JobRequest, float]], nodes: Sequence[FakeNode], held: list[Allocation]
+    wanted: Iterable[tuple[JobRequest, float]], nodes: Sequence[FakeNode], allocations: list[Allocation]
 ) -> list[Placement]:
     """Decide which pending jobs start now on the available `nodes`; each comes with the end of its limit.
 
@@ -47,24 +47,24 @@ def schedule(
     """
     placements = []
     reserved: Allocation | None = None
-    held = list(held)
+    allocations = list(allocations)
     for request, until in wanted:
         spared = reserved.nodes if reserved and until > reserved.until else ()
-        chosen = choose_nodes(request, [node for node in nodes if node.name not in spared], held)
+        chosen = choose_nodes(request, [node for node in nodes if node.name not in spared], allocations)
         if chosen:
-            held.append(Allocation(chosen, request, until))
+            allocations.append(Allocation(chosen, request, until))
             placements.append(Placement(chosen))
         elif reserved:
             placements.append(Placement(reason="Priority"))
         else:
-            reserved = _reservation(request, nodes, held)
+            reserved = _reservation(request, nodes, allocations)
             placements.append(Placement(reason="Resources" if reserved else None))
     return placements
 
 
-def choose_nodes(request: JobRequest, nodes: Sequence[FakeNode], held: Iterable[Allocation]) -> tuple[str, ...]:
-    """Return the first nodes with room for the job in addition to `held`, or ()."""
-    taken = list(held)
+def choose_nodes(request: JobRequest, nodes: Sequence[FakeNode], allocations: Iterable[Allocation]) -> tuple[str, ...]:
+    """Return the first nodes with room for the job in addition to `allocations`, or ()."""
+    taken = list(allocations)
     fitting = [node.name for node in nodes if may_use(request, node) and _has_room(request, node, taken)]
     return tuple(fitting[: request.num_nodes]) if len(fitting) >= request.num_nodes else ()
 
@@ -77,18 +77,20 @@ def may_use(request: JobRequest, node: FakeNode) -> bool:
     return wanted and not avoided and cpus_requested(request) <= node.cpus and gpus_requested(request) <= node.gpus
 
 
-def _has_room(request: JobRequest, node: FakeNode, held: Sequence[Allocation]) -> bool:
-    here = [other.request for other in held if node.name in other.nodes]
+def _has_room(request: JobRequest, node: FakeNode, allocations: Sequence[Allocation]) -> bool:
+    here = [other.request for other in allocations if node.name in other.nodes]
     if here and any(other.options.exclusive is True for other in (request, *here)):
         return False
     cpus = sum(map(cpus_requested, here)) + cpus_requested(request)
     return cpus <= node.cpus and sum(map(gpus_requested, here)) + gpus_requested(request) <= node.gpus
 
 
-def _reservation(request: JobRequest, nodes: Sequence[FakeNode], held: Sequence[Allocation]) -> Allocation | None:
+def _reservation(
+    request: JobRequest, nodes: Sequence[FakeNode], allocations: Sequence[Allocation]
+) -> Allocation | None:
     """Return the earliest allocation of the job, if every job ran until its limit; None: never."""
-    for moment in sorted({other.until for other in held}):
-        chosen = choose_nodes(request, nodes, [other for other in held if other.until > moment])
+    for moment in sorted({other.until for other in allocations}):
+        chosen = choose_nodes(request, nodes, [other for other in allocations if other.until > moment])
         if chosen:
             return Allocation(chosen, request, moment)
     return None

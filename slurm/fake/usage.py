@@ -23,7 +23,7 @@ class FakeUsage:
         self.most_running: Counter[Key] = Counter()
         self._released_node_s: defaultdict[Key, float] = defaultdict(float)
 
-    def look(self, jobs: Iterable[FakeJob], runs: Iterable[Run]) -> None:
+    def update(self, jobs: Iterable[FakeJob], runs: Iterable[Run]) -> None:
         """Update the maxima from the current state."""
         runs = list(runs)
         alive = Counter(job.key for job in jobs if not job.state.is_ended)

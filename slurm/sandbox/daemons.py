@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _LOG_LINES = 8
-_LOOK_EVERY_S = 0.02
+_POLL_S = 0.02
 
 _children: list[subprocess.Popen[bytes]] = []  # daemons that this process started and has to reap
 
@@ -76,7 +76,7 @@ class Daemon:
                 raise DaemonFailed(f"{self.name} has ended: {self.log_tail()}")
             if time.monotonic() >= deadline:
                 raise DaemonFailed(f"{self.name} did not answer within {timeout_s:.0f} s: {self.log_tail()}")
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_S)
 
     def log_tail(self) -> str:
         """Return the end of its output."""
@@ -108,7 +108,7 @@ class Daemon:
             _reap_children()
             if time.monotonic() >= deadline:
                 return False
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_S)
         _reap_children()
         return True
 

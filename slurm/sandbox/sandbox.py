@@ -56,7 +56,7 @@ _READY_TIMEOUT_S = 60.0  # MariaDB on a cold disk needed 7
 _END_TIMEOUT_S = 10.0
 _KILL_TIMEOUT_S = 60.0  # a controller saves its state before it ends, perhaps on a slow disk
 _COMMAND_TIMEOUT_S = 30.0
-_LOOK_EVERY_S = 0.05
+_POLL_S = 0.05
 
 
 class SandboxFailed(Exception):
@@ -260,7 +260,7 @@ class SlurmSandbox:
             if time.monotonic() >= deadline:
                 words = self._daemon(SLURMCTLD).log_tail()
                 raise SandboxFailed(f"nodes are not up: {states or answer.stderr.strip()}; slurmctld said: {words}")
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_S)
 
     def _stop(self, keep_jobs: bool) -> None:
         daemons = {daemon.name: daemon for daemon in recorded_daemons(self.paths.folder)}
@@ -288,7 +288,7 @@ class SlurmSandbox:
                 self.ask("scancel", *jobs, timeout_s=_END_TIMEOUT_S)
             deadline = time.monotonic() + _END_TIMEOUT_S
             while self.ask("squeue", "--noheader", timeout_s=_END_TIMEOUT_S).stdout and time.monotonic() < deadline:
-                time.sleep(_LOOK_EVERY_S)
+                time.sleep(_POLL_S)
 
     def _kill_orphans(self) -> None:
         """Kill steps and tasks whose slurmd or slurmstepd was killed: no daemon ends them."""
@@ -299,7 +299,7 @@ class SlurmSandbox:
                     os.kill(pid, signal.SIGKILL)
             if time.monotonic() >= deadline:
                 raise SandboxFailed(f"processes of jobs could not be killed: {' '.join(map(str, left))}")
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_S)
 
     def _belongs_to_job(self, pid: int) -> bool:
         """True for a slurmstepd in this sandbox's folder, and for a task with this sandbox in its environment."""

@@ -18,7 +18,7 @@ from orchestrator.launchers.local.processes import GracePeriods
 from orchestrator.launchers.simulated import SimulatedLauncher
 from orchestrator.launchers.slurm.launcher import SlurmLauncher
 from orchestrator.launchers.slurm_pilot.launcher import SlurmPilotLauncher
-from orchestrator.launchers.slurm_pilot.sizing import PilotRules, WorkLeft
+from orchestrator.launchers.slurm_pilot.sizing import PilotRules, RemainingWork
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.tables.measured_table import Observation
 from slurm.client import SlurmClient
@@ -213,7 +213,7 @@ class SlurmPilotBench(SlurmBench):
         super().__init__(root, sandbox)
 
     def new_launcher(self) -> Launcher:
-        work, rules, backoff = WorkLeft(attempts=2, parallel=2), PilotRules(2, 2), PollBackoff(0.1)
+        work, rules, backoff = RemainingWork(attempts=2, parallel=2), PilotRules(2, 2), PollBackoff(0.1)
         return SlurmPilotLauncher(self.slurm, JobOptions(), rules, backoff, self.jobs, lambda: work, _sleep_briefly)
 
 

@@ -44,13 +44,17 @@ def test_rows_are_qualities_with_what_they_lift():
 
 def test_a_job_runs_under_the_associations_of_its_account_and_partition():
     association_limits = AssociationLimits(parse_associations(ASSOCIATIONS, "parlay-sandbox"), parse_qos(QUALITIES))
-    assert [a.max_submit for a in association_limits.of(JobOptions(account="acc", partition="main"))] == [5]
-    assert [a.partition for a in association_limits.of(JobOptions(account="acc", partition="main,gpu"))] == [
+    assert [a.max_submit for a in association_limits.associations_for(JobOptions(account="acc", partition="main"))] == [
+        5
+    ]
+    assert [
+        a.partition for a in association_limits.associations_for(JobOptions(account="acc", partition="main,gpu"))
+    ] == [
         None,
         "gpu",
     ]
-    assert [a.account for a in association_limits.of(JobOptions(partition="main"))] == ["acc", "root"]
-    assert association_limits.of(JobOptions(account="nosuch", partition="main")) == ()
+    assert [a.account for a in association_limits.associations_for(JobOptions(partition="main"))] == ["acc", "root"]
+    assert association_limits.associations_for(JobOptions(account="nosuch", partition="main")) == ()
     assert association_limits.qos("fast") is not None
     assert association_limits.qos("nosuch") is association_limits.qos(None) is None
 
@@ -59,6 +63,6 @@ def test_a_job_without_a_qos_has_its_accounts_default_where_they_agree():
     normal, fast = Qos("normal"), Qos("fast", overrides_max_time=True)
     first, second = Association("a", default_qos="fast"), Association("b", default_qos="normal")
     association_limits = AssociationLimits((first, second), (normal, fast))
-    assert association_limits.qos_of(JobOptions(qos="normal", account="a")) == normal
-    assert association_limits.qos_of(JobOptions(account="a")) == fast
-    assert association_limits.qos_of(JobOptions()) is None
+    assert association_limits.qos_for(JobOptions(qos="normal", account="a")) == normal
+    assert association_limits.qos_for(JobOptions(account="a")) == fast
+    assert association_limits.qos_for(JobOptions()) is None

@@ -124,7 +124,9 @@ def account_findings(options: JobOptions, cluster: SlurmSnapshot) -> Iterator[Fi
     else:
         yield ok("account", f"{options.account or accounts[0]} is charged")
     if options.qos is not None:
-        yield _qos_finding(options.qos, association_limits.of(replace(options, partition=None)), association_limits)
+        yield _qos_finding(
+            options.qos, association_limits.associations_for(replace(options, partition=None)), association_limits
+        )
 
 
 def gpu_kind_findings(accelerator: str, request: JobRequest, cluster: SlurmSnapshot) -> Iterator[Finding]:
@@ -185,7 +187,7 @@ def parallel_findings(
 def _limit_errors(request: JobRequest, cluster: SlurmSnapshot) -> Iterator[Finding]:
     """Limits that would keep this job from ever starting."""
     partitions = named_partitions(request, cluster.partitions)
-    qos = None if cluster.association_limits is None else cluster.association_limits.qos_of(request.options)
+    qos = None if cluster.association_limits is None else cluster.association_limits.qos_for(request.options)
     if (words := beyond_limits(request, partitions, qos or NO_OVERRIDES)) is not None:
         time = words.startswith("PartitionTimeLimit")
         fix = (
@@ -292,7 +294,7 @@ def _first_limit(of_qos: float, of_accounts: Sequence[float]) -> float:
 
 
 def _associations(options: JobOptions, cluster: SlurmSnapshot) -> tuple[Association, ...]:
-    return () if cluster.association_limits is None else cluster.association_limits.of(options)
+    return () if cluster.association_limits is None else cluster.association_limits.associations_for(options)
 
 
 def _qos_limit(
@@ -310,7 +312,7 @@ def _qos_by_precedence(of_partition: str | None, options: JobOptions, cluster: S
     """QOS of a job in a partition with this QOS, in Slurm's order of precedence."""
     if cluster.association_limits is None:
         return []
-    of_job, own = cluster.association_limits.qos_of(options), cluster.association_limits.qos(of_partition)
+    of_job, own = cluster.association_limits.qos_for(options), cluster.association_limits.qos(of_partition)
     order = (of_job, own) if of_job is not None and of_job.overrides_partition_qos else (own, of_job)
     return [qos for qos in order if qos is not None]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from orchestrator.diagnostics.doctor.finding import Finding, note, ok, warning
 from orchestrator.launchers.slurm.schema import SlurmSection
-from orchestrator.launchers.slurm.site import profile_named, site_remarks
+from orchestrator.launchers.slurm.site import load_profile, site_remarks
 from slurm.nodes import NodeSnapshot
 from slurm.partitions import PartitionSnapshot
 from slurm.request import JobRequest
@@ -27,7 +27,7 @@ def site_findings(
     """
     if section.site is None:
         return
-    profile = profile_named(section.site)
+    profile = load_profile(section.site)
     differences = [
         *(words for p in partitions if p.name in profile.limits for words in _differences(p, profile.limits[p.name])),
         *_missing_cpus(section, [node for node in nodes if node.partition in {p.name for p in partitions}]),

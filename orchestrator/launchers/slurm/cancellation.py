@@ -10,7 +10,7 @@ from orchestrator.launchers.slurm.submissions import CONFIRM_WINDOW_S, Submissio
 from slurm.interface import Slurm
 from trials.attempt_result import Liveness
 
-_NEXT_LOOK_S = 1.0
+_NEXT_QUERY_S = 1.0
 """Delay after a scancel before the other attempts are polled again."""
 
 
@@ -53,7 +53,7 @@ class JobCanceller:
             self._submissions.cancel(alive)
             self._queries.refresh(now=True)
             self._monitor.read(due)
-        self._queries.refresh_in(_NEXT_LOOK_S)
+        self._queries.refresh_in(_NEXT_QUERY_S)
 
 
 def _may_live(tracked: TrackedJob) -> bool:

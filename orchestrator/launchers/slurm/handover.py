@@ -31,7 +31,7 @@ class HandoverEntry:
     is_described: bool = False
     restart: int = 0
     started_at: float | None = None
-    twins: Mapping[str, float] = field(default_factory=dict)
+    duplicates: Mapping[str, float] = field(default_factory=dict)
 
     def aged_by(self, seconds: float) -> HandoverEntry:
         """Return the entry after so many more seconds."""

@@ -34,7 +34,7 @@ _TASK_END = re.compile(r"^srun: error: \S+: tasks? [\d,-]+: (?P<end>.+)$", re.MU
 _FILES_FAILED = f": Exited with exit code {FILES_FAILED}\n"
 """Message of srun about a rank that could not read or write its own files."""
 
-_SLURM_COULD_NOT_START_IT = 53
+_SCRIPT_NOT_STARTED = 53
 """The `signal` of a batch script whose folder or log could not be opened on its node (ExitCode 0:53)."""
 
 
@@ -100,7 +100,7 @@ def _reason(job: JobSnapshot, log: str, cancelled: bool) -> FailureReason | None
         return FailureReason.CANCELLED_BY_SEARCH if cancelled else FailureReason.CANCELLED_BY_USER
     if job.state is not JobState.FAILED:
         return _REASONS.get(job.state)
-    if job.signal == _SLURM_COULD_NOT_START_IT:
+    if job.signal == _SCRIPT_NOT_STARTED:
         return FailureReason.LAUNCH_FAILURE
     if any(word in log for word in _MEMORY_WORDS):
         return FailureReason.HOST_OOM

@@ -48,8 +48,8 @@ class JobMonitor:
         if missing:
             self._read_accounting({tracked.request.key: tracked for tracked in missing})
         for tracked in known:
-            if tracked.twins or tracked.status.twin_node_s:
-                tracked.status = replace(tracked.status, twin_node_s=sum(tracked.twins.values()))
+            if tracked.duplicates or tracked.status.extra_node_s:
+                tracked.status = replace(tracked.status, extra_node_s=sum(tracked.duplicates.values()))
         self._cancel_strays()
 
     def _set_all_unknown(self) -> None:
@@ -59,7 +59,9 @@ class JobMonitor:
 
     def _cancel_strays(self) -> None:
         """Cancel live jobs of ended attempts: a duplicate that appeared late, or a job requeued after its end."""
-        ended = [tracked for tracked in self._submissions.named() if tracked.status.liveness is Liveness.ENDED]
+        ended = [
+            tracked for tracked in self._submissions.attempts_in_answer() if tracked.status.liveness is Liveness.ENDED
+        ]
         jobs = [job for job in self._submissions.jobs_of(ended) if not job.state.is_ended]
         if strays := [job for job in jobs if job.state not in (JobState.COMPLETING, JobState.UNKNOWN)]:
             self._submissions.cancel(strays)
@@ -74,11 +76,11 @@ class JobMonitor:
         if job is None:
             return False
         tracked.job_id, tracked.absent_since = job.job_id, None
-        tracked.twins = self._node_s_of_twins(tracked, job)
+        tracked.duplicates = self._node_s_of_duplicates(tracked, job)
         tracked.status = self._status_of(tracked, job)
         return True
 
-    def _node_s_of_twins(self, tracked: TrackedJob, elder: JobSnapshot) -> dict[str, float]:
+    def _node_s_of_duplicates(self, tracked: TrackedJob, current: JobSnapshot) -> dict[str, float]:
         """Return the node-seconds that the attempt's other jobs have held so far, by id, forgotten ones included."""
         most_s = self._known_s(tracked)
         held = {
@@ -86,7 +88,7 @@ class JobMonitor:
             for job in self._submissions.jobs_of([tracked])
             if job.started_at is not None
         }
-        return {job_id: node_s for job_id, node_s in (tracked.twins | held).items() if job_id != elder.job_id}
+        return {job_id: node_s for job_id, node_s in (tracked.duplicates | held).items() if job_id != current.job_id}
 
     def _status_of(self, tracked: TrackedJob, job: JobSnapshot) -> LaunchStatus:
         if job.state is JobState.UNKNOWN:
@@ -96,7 +98,7 @@ class JobMonitor:
             if described is None and job.state is JobState.FAILED:  # only the controller knows how it failed
                 detail = f"Slurm does not report how job {job.job_id} failed"
                 return LaunchStatus(Liveness.UNKNOWN, detail=detail, job_id=job.job_id)
-            return self._from_folder(tracked, partial(self._ended, tracked, described or job))
+            return self._from_folder(tracked, partial(self._ended_status, tracked, described or job))
         is_requeued = self._note_restart(tracked, job)
         return alive_status(job, tracked.restart, is_requeued)
 
@@ -120,7 +122,7 @@ class JobMonitor:
         tracked.started_at = None if is_requeued else started_at
         return is_requeued
 
-    def _ended(self, tracked: TrackedJob, job: JobSnapshot) -> LaunchStatus:
+    def _ended_status(self, tracked: TrackedJob, job: JobSnapshot) -> LaunchStatus:
         """Return the status of an ended job, with an excerpt of its logs where only the trial can know the reason."""
         log = log_tail(tracked.job.log)
         status = ended_status(job, log, tracked.cancelled)
@@ -162,12 +164,12 @@ class JobMonitor:
                 default=None,
             )
             if job is not None and job.state.is_ended and job.ended_at is not None:
-                tracked.status = self._from_folder(tracked, partial(self._ended, tracked, job))
+                tracked.status = self._from_folder(tracked, partial(self._ended_status, tracked, job))
             else:
                 grace_s = self._queries.absence_grace_s()
-                tracked.status = self._from_folder(tracked, partial(self._absent, tracked, grace_s))
+                tracked.status = self._from_folder(tracked, partial(self._absent_status, tracked, grace_s))
 
-    def _absent(self, tracked: TrackedJob, grace_s: float) -> LaunchStatus:
+    def _absent_status(self, tracked: TrackedJob, grace_s: float) -> LaunchStatus:
         """Return the status of an attempt that neither the controller nor accounting knows.
 
         It has ended if there is an outcome, or after the grace period without any activity.

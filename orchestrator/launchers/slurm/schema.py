@@ -180,7 +180,7 @@ class SlurmSection(Section):
         try:
             return restore(SlurmSection, self.model_dump(mode="json", by_alias=True) | values)
         except InputError as error:
-            raise InputError(*(_of_variable(problem, inherited) for problem in error.problems)) from None
+            raise InputError(*(_problem_at_variable(problem, inherited) for problem in error.problems)) from None
 
 
 def _is_of_gpus(name: str, value: str) -> bool:
@@ -196,7 +196,7 @@ def _typed(name: str, value: str) -> Any:
     return value
 
 
-def _of_variable(problem: Problem, inherited: Mapping[str, InheritedOption]) -> Problem:
+def _problem_at_variable(problem: Problem, inherited: Mapping[str, InheritedOption]) -> Problem:
     """Return the problem of an option from a variable, located at that variable instead of a file."""
     option = inherited.get(problem.key or "")
     if option is None:

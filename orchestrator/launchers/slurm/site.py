@@ -26,7 +26,7 @@ def with_site(section: SlurmSection) -> SlurmSection:
     """
     if section.site is None:
         return section
-    defaults = _given(section_of(profile_named(section.site)))
+    defaults = _given(section_from_profile(load_profile(section.site)))
     given = _given(section)
     if section.gpus_per_node is not None or requests_gpus(section.gres):
         defaults = {key: value for key, value in defaults.items() if key not in ("gpus_per_node", "gres", "gpus_as")}
@@ -36,10 +36,10 @@ def with_site(section: SlurmSection) -> SlurmSection:
     try:
         return restore(SlurmSection, merged)
     except InputError as error:
-        raise InputError(*(_of_both(problem, section.site) for problem in error.problems)) from None
+        raise InputError(*(_merged_problem(problem, section.site) for problem in error.problems)) from None
 
 
-def profile_named(site: str) -> SiteProfile:
+def load_profile(site: str) -> SiteProfile:
     """Return the profile of this name, or in the file at this path; InputError names the file and its key."""
     known = site_names()
     is_path = site.startswith("/")
@@ -70,7 +70,7 @@ def profile_named(site: str) -> SiteProfile:
         raise InputError(*found) from fault
 
 
-def section_of(profile: SiteProfile) -> SlurmSection:
+def section_from_profile(profile: SiteProfile) -> SlurmSection:
     """Return the section that a profile describes; InputError names the profile's file and key."""
     if "site" in profile.slurm:
         raise InputError.of(
@@ -107,7 +107,7 @@ def site_remarks(section: SlurmSection, num_nodes: int, time_limit_s: float, job
     """Return remarks on the site's profile to show before jobs are submitted, `jobs` of them at a time."""
     if section.site is None:
         return []
-    profile = profile_named(section.site)
+    profile = load_profile(section.site)
     names = [name for named in (section.partition, section.qos) if named for name in named.split(",")]
     days = {source.read for source in profile.sources}
     read = f", read {max(days)}" if days else ""
@@ -129,7 +129,7 @@ def _message(value: object) -> str:
     return "is missing" if value is None else f"is {format_value(value)}"
 
 
-def _of_both(problem: Problem, site: str) -> Problem:
+def _merged_problem(problem: Problem, site: str) -> Problem:
     """Return a problem of the merged section under the search file's key, whichever of the two caused it."""
     return replace(
         problem,

@@ -59,7 +59,7 @@ class TrackedJob:
 
     `unconfirmed_since` is set while it is unknown whether the job was submitted; `is_described` once the controller was
     queried for requeues before this driver came. `unaccounted_at` identifies the answer for which accounting did not
-    answer. `twins` are other jobs of its name, with the node-seconds they held.
+    answer. `duplicates` are other jobs of its name, with the node-seconds they held.
     """
 
     request: JobIntent
@@ -75,7 +75,7 @@ class TrackedJob:
     absent_since: float | None = None
     started_at: float | None = None
     restart: int = 0
-    twins: dict[str, float] = field(default_factory=dict)
+    duplicates: dict[str, float] = field(default_factory=dict)
     status: LaunchStatus = field(default_factory=lambda: LaunchStatus(Liveness.ALIVE))
 
 
@@ -116,7 +116,7 @@ class Submissions:
         if tracked.job_id is not None:
             raise ValueError(f"{request.key} was launched before")
         if tracked.unconfirmed_since is not None and (job_id := self._confirmed_job_id(tracked)) is not None:
-            return self._accepted(tracked, job_id)
+            return self._accept(tracked, job_id)
         tracked.unconfirmed_since = None  # there certainly is none, however long the queue stays full
         if self._queries.is_future(self._submit_again_at):
             raise LaunchPostponed(self._postponed)
@@ -170,7 +170,7 @@ class Submissions:
                     f"{tracked.request.label} may run on {compress(avoided)} again: too few other nodes are left"
                 )
         if submission.status is SubmitStatus.ACCEPTED and submission.job_id is not None:
-            return self._accepted(tracked, submission.job_id)
+            return self._accept(tracked, submission.job_id)
         if submission.status is SubmitStatus.REFUSED:
             raise LaunchRefused(f"Slurm refused {request.name}: {submission.message}")
         if submission.status is SubmitStatus.BUSY:
@@ -179,7 +179,7 @@ class Submissions:
         self._postpone(submission.message)  # further attempts would time out as well, for longer than a lease lasts
         raise LaunchPostponed(f"no answer from Slurm about {request.name}, searching for it: {submission.message}")
 
-    def _accepted(self, tracked: TrackedJob, job_id: str) -> str:
+    def _accept(self, tracked: TrackedJob, job_id: str) -> str:
         self._back_off_s = 0.0
         tracked.job_id = job_id
         tracked.accepted_at = self._slurm.monotonic()
@@ -200,16 +200,16 @@ class Submissions:
         """Take over attempts by their recorded ids; submissions without an answer are searched for by name."""
         remembered = self._handover.load()
         for key, request in requests.items():
-            self.tracked[key] = self._adopted(request, remembered.get(key))
+            self.tracked[key] = self._restored(request, remembered.get(key))
         if any(tracked.unconfirmed_since is not None for tracked in self.tracked.values()):
             self._queries.refresh(now=True)
         for tracked in self.tracked.values():
             found = self.job_of(tracked)
             if found is not None and tracked.job_id is None:
-                self._accepted(tracked, found.job_id)
+                self._accept(tracked, found.job_id)
         return {key: tracked.job_id for key, tracked in self.tracked.items() if tracked.job_id is not None}
 
-    def _adopted(self, request: JobIntent, known: HandoverEntry | None) -> TrackedJob:
+    def _restored(self, request: JobIntent, known: HandoverEntry | None) -> TrackedJob:
         """Restore the last driver's state; without it, an unanswered submission is unconfirmed from now on."""
         job, now = self._make(request, self._options), self._slurm.monotonic()
         tracked = TrackedJob(request, job, request.job_id, is_described=False, restart=request.restart)
@@ -220,7 +220,7 @@ class Submissions:
                 tracked.unconfirmed_since = now - known.unconfirmed_for_s
             tracked.cancelled, tracked.is_described = known.cancelled, known.is_described
             tracked.restart, tracked.started_at = max(request.restart, known.restart), known.started_at
-            tracked.twins = dict(known.twins)
+            tracked.duplicates = dict(known.duplicates)
         elif request.job_id is None and may_exist(job.script):
             tracked.unconfirmed_since = now
         return tracked
@@ -244,7 +244,7 @@ class Submissions:
             is_described=tracked.is_described,
             restart=tracked.restart,
             started_at=tracked.started_at,
-            twins=dict(tracked.twins),
+            duplicates=dict(tracked.duplicates),
         )
 
     # -- whose job it is
@@ -272,7 +272,7 @@ class Submissions:
         found = ((tracked, job) for tracked in attempts for job in answer.by_name.get(tracked.request.key, ()))
         return [job for tracked, job in found if self.is_job_of(tracked, job)]
 
-    def named(self) -> list[TrackedJob]:
+    def attempts_in_answer(self) -> list[TrackedJob]:
         """Return the attempts with a job of their name in the last answer."""
         answer = self._queries.answer
         return [] if answer is None else [self.tracked[name] for name in answer.by_name if name in self.tracked]

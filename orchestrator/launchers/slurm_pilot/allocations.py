@@ -33,7 +33,7 @@ from orchestrator.launchers.slurm_pilot.sizing import (
     IDLE_S,
     STARTUP_S,
     PilotRules,
-    WorkLeft,
+    RemainingWork,
     min_pilot_s,
     planned_pilot_s,
 )
@@ -67,7 +67,7 @@ class PilotPool:
         options: JobOptions,
         rules: PilotRules,
         queries: SlurmQueries,
-        work_left: Callable[[], WorkLeft],
+        remaining_work: Callable[[], RemainingWork],
         note: Callable[[str], None],
         handover: HandoverFile,
     ):
@@ -76,7 +76,7 @@ class PilotPool:
         self._options = options
         self._rules = rules
         self._queries = queries
-        self._work_left = work_left
+        self._remaining_work = remaining_work
         self._note = note
         self._search: SearchFolder | None = None
         self._releasing_since: float | None = None
@@ -225,7 +225,7 @@ class PilotPool:
 
     def _time_limit_s(self, request: LaunchRequest, folder: PilotFolder) -> float:
         """Return the planned time, or the longest half, quarter and so on of it that Slurm would accept."""
-        work = self._work_left()
+        work = self._remaining_work()
         if work.node_hours is not None:  # unbooked usage counts as spent
             work = replace(work, node_hours=max(0.0, work.node_hours - self.unbooked_node_s() / 3600))
         least, wanted = min_pilot_s(request.time_limit_s), planned_pilot_s(self._rules, work, request.time_limit_s)
@@ -262,7 +262,7 @@ class PilotPool:
 
         A pilot that ran nothing is paid for by the attempts that wait for it.
         """
-        booked = self._work_left().booked
+        booked = self._remaining_work().booked
         unbooked = [pilot for pilot in self.pilots if pilot.folder.name not in booked]
         over = sum(self.unpaid_node_s(pilot) for pilot in unbooked if pilot.is_ended and not pilot.lost_steps)
         return over + sum(pilot.tail_node_s for pilot in unbooked if not (pilot.is_ended or pilot.ran_nothing))
@@ -295,7 +295,7 @@ class PilotPool:
         return bool(pilot.shares) or self._is_booked(pilot)
 
     def _is_booked(self, pilot: Pilot) -> bool:
-        return pilot.folder.name in self._work_left().booked
+        return pilot.folder.name in self._remaining_work().booked
 
     def ended(self) -> list[EndedPilot]:
         """Return the ended pilots that held nodes; after the wait in `release` also those whose end was not seen."""

@@ -25,7 +25,7 @@ from orchestrator.launchers.slurm_pilot.sizing import (
     ROOM_S,
     SLOW_START_S,
     PilotRules,
-    WorkLeft,
+    RemainingWork,
     choose_nodes,
     max_share_s,
 )
@@ -48,14 +48,13 @@ from trials.pilot.files import StepFileKind, StepRequest, write
 from trials.trial import FailureReason
 
 _CANCEL_WAIT_S = 15.0
-_LOOK_S = 0.2
+_POLL_S = 0.2
 
 
 class SlurmPilotLauncher(Launcher):
     """Submits pilots of these `rules` to `slurm` with the user's `options`, and runs attempts in them.
 
-    `work_left` returns the search's remaining work, from which the next pilot's time is planned. The other arguments
-    are those of SlurmLauncher.
+    The next pilot's time is planned from `remaining_work`. The other arguments are those of SlurmLauncher.
     """
 
     name = "slurm_pilot"
@@ -67,7 +66,7 @@ class SlurmPilotLauncher(Launcher):
         rules: PilotRules,
         backoff: PollBackoff,
         jobs: Callable[[float], SqueueSnapshot],
-        work_left: Callable[[], WorkLeft],
+        remaining_work: Callable[[], RemainingWork],
         sleep: Callable[[float], None] = time.sleep,
         note: Callable[[str], None] = lambda text: None,
         handover: Path | None = None,
@@ -81,7 +80,7 @@ class SlurmPilotLauncher(Launcher):
         queries = SlurmQueries(slurm, backoff, jobs)
         self.iteration_interval_s = queries.iteration_interval_s(self.iteration_interval_s)
         handover_file = HandoverFile(handover, slurm.monotonic, slurm.now)
-        self._pool = PilotPool(slurm, options, rules, queries, work_left, note, handover_file)
+        self._pool = PilotPool(slurm, options, rules, queries, remaining_work, note, handover_file)
         self._steps: dict[str, Step] = {}
         self._monitor = StepMonitor(slurm, self._pool, rules, note)
 
@@ -108,7 +107,7 @@ class SlurmPilotLauncher(Launcher):
             step = self._steps[key] = Step(request, waits_for=waits_for)
             if submitted_to:
                 step.pilot = submitted_to[-1]
-                step.nodes = self._monitor.request_in(step.pilot, request.label).nodes
+                step.nodes = self._monitor.step_request(step.pilot, request.label).nodes
                 self._monitor.read(step)
             pilot = step.pilot or waits_for
             adopted[key] = step.status.job_id or (pilot and pilot.job_id) or request.job_id or ""
@@ -263,7 +262,7 @@ class SlurmPilotLauncher(Launcher):
     def _nodes_of_unknown_steps(self, pilot: Pilot) -> set[str]:
         """Return nodes of the pilot's steps that this driver does not know: an earlier one failed to end them."""
         known = {step.request.label for step in self._steps.values()}
-        return {node for label in pilot.live_steps - known for node in self._monitor.request_in(pilot, label).nodes}
+        return {node for label in pilot.live_steps - known for node in self._monitor.step_request(pilot, label).nodes}
 
     # -- watching
 
@@ -295,7 +294,7 @@ class SlurmPilotLauncher(Launcher):
             if self._slurm.monotonic() >= deadline:
                 break
             if any(not wanted[key].is_ended for key in left):
-                self._sleep(_LOOK_S)
+                self._sleep(_POLL_S)
         self._cancel_unresponsive([wanted[key] for key in left])
         return left
 
@@ -339,7 +338,7 @@ class SlurmPilotLauncher(Launcher):
                     self._pool.share_cost(pilot, [step.request.label for step in steps])
                     for step in steps:
                         share = pilot.shares[step.request.label]
-                        step.status = replace(never_started_status(pilot.job_id), twin_node_s=share)
+                        step.status = replace(never_started_status(pilot.job_id), extra_node_s=share)
 
     def _unstarted(self, pilot: Pilot | None) -> list[Step]:
         """Return cancelled attempts that wait for this pilot, or for none."""
@@ -403,7 +402,7 @@ class SlurmPilotLauncher(Launcher):
             if self._slurm.monotonic() >= deadline:
                 unreached |= self._pool.cancel(left)
                 break
-            self._sleep(_LOOK_S)
+            self._sleep(_POLL_S)
         if unreached:
             self._note(f"unneeded pilots may still be running: scancel {' '.join(sorted(unreached))}")
         return unreached

@@ -50,7 +50,7 @@ class PilotRules:
 
 
 @dataclass(frozen=True)
-class WorkLeft:
+class RemainingWork:
     """Remaining work of the search: attempts, how many at once, and limits (None: no limit).
 
     `booked` are the pilots whose end is in the search's record.
@@ -68,7 +68,7 @@ def pilot_nodes(wanted: int | None, cluster: Cluster, parallel_trials: int) -> i
     return wanted if wanted is not None else cluster.num_nodes * parallel_trials
 
 
-def planned_pilot_s(rules: PilotRules, work: WorkLeft, time_limit_s: float) -> float:
+def planned_pilot_s(rules: PilotRules, work: RemainingWork, time_limit_s: float) -> float:
     """Return the time to request: all remaining attempts at their limit and one retry, within the search's limits.
 
     Never less than one attempt needs.

@@ -71,10 +71,10 @@ class StepMonitor:
         """Restore the suspect nodes of an earlier driver, of a pilot that has not ended."""
         for label in () if pilot.is_ended else pilot.ended_steps:
             trial, _, attempt = label.partition(".")
-            nodes = self.request_in(pilot, label).nodes
+            nodes = self.step_request(pilot, label).nodes
             self.suspects |= {*suspect_nodes(search.attempt(trial, attempt), nodes, self._rules.tasks_per_node)}
 
-    def request_in(self, pilot: Pilot, label: str) -> StepRequest:
+    def step_request(self, pilot: Pilot, label: str) -> StepRequest:
         if StepFileKind.CLAIMED not in pilot.step_files[label]:
             with suppress(FileNotFoundError):  # its agent has claimed it meanwhile
                 return pilot.folder.request(label, StepFileKind.REQUESTED)

@@ -171,7 +171,7 @@ def unused_pilot_status(pilot: Pilot, share_node_s: float) -> LaunchStatus:
         detail=startup_timeout_reason(pilot) if pilot.startup_timed_out else detail,
         nodes=pilot.status.nodes,
         job_id=pilot.job_id,
-        twin_node_s=share_node_s,
+        extra_node_s=share_node_s,
     )
 
 
@@ -180,7 +180,7 @@ def _with_share(status: LaunchStatus, node_s: float) -> LaunchStatus:
     own = 0.0
     if status.started_at is not None and status.ended_at is not None:
         own = len(status.nodes) * (status.ended_at - status.started_at)
-    return replace(status, twin_node_s=max(0.0, node_s - own))
+    return replace(status, extra_node_s=max(0.0, node_s - own))
 
 
 def suspect_nodes(folder: AttemptFolder, nodes: tuple[str, ...], tasks_per_node: int) -> tuple[str, ...]:

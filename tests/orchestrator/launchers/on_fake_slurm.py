@@ -9,7 +9,7 @@ from pathlib import Path
 from orchestrator.launchers.base import LaunchRequest
 from orchestrator.launchers.slurm.launcher import SlurmLauncher
 from orchestrator.launchers.slurm_pilot.launcher import SlurmPilotLauncher
-from orchestrator.launchers.slurm_pilot.sizing import PilotRules, WorkLeft
+from orchestrator.launchers.slurm_pilot.sizing import PilotRules, RemainingWork
 from slurm.fake.client import FakeSlurm
 from slurm.fake.cluster import FAKE_SETTINGS, FakeCluster
 from slurm.fake.jobs import FakeJob, JobPlan, StartedJob
@@ -87,7 +87,7 @@ class PilotBench:
 
     def __init__(self, root: Path, attempts: int = 1):
         self.root = root
-        self.work = WorkLeft(attempts, parallel=1)
+        self.work = RemainingWork(attempts, parallel=1)
         self.plan = JobPlan()
         self.notes: list[str] = []
         self.cluster = four_nodes(lambda job: self.plan)

@@ -8,7 +8,7 @@ from orchestrator.launchers.base import LaunchRefused
 from orchestrator.launchers.factory import make_launcher
 from orchestrator.launchers.ray.runtime import RayRuntime, RayUnavailable
 from orchestrator.launchers.schema import LauncherSection
-from orchestrator.launchers.slurm_pilot.sizing import WorkLeft
+from orchestrator.launchers.slurm_pilot.sizing import RemainingWork
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.tables.measured_table import render_table
@@ -47,7 +47,7 @@ def test_a_single_run_needs_no_pilot(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setenv("PATH", str(tmp_path))  # no Slurm answers, and none has to
     pilots = section(kind="slurm_pilot")
     one, _ = make_launcher(pilots, parallel_trials=1, cluster=ONE_NODE)
-    search, _ = make_launcher(pilots, parallel_trials=1, cluster=ONE_NODE, work_left=lambda: WorkLeft(3, 1))
+    search, _ = make_launcher(pilots, parallel_trials=1, cluster=ONE_NODE, remaining_work=lambda: RemainingWork(3, 1))
     assert (one.name, search.name) == ("slurm", "slurm_pilot")
 
 

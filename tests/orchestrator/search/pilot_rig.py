@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.launchers.slurm_pilot.launcher import SlurmPilotLauncher
-from orchestrator.launchers.slurm_pilot.sizing import LONGEST_PILOT_S, PilotRules, WorkLeft
+from orchestrator.launchers.slurm_pilot.sizing import LONGEST_PILOT_S, PilotRules, RemainingWork
 from orchestrator.search.driver import Driver
 from orchestrator.search.stopping import remaining_layouts
 from slurm.fake.jobs import JobPlan, Run, StartedJob
@@ -162,11 +162,11 @@ class PilotRig(SlurmRig):
         driver = Rig.open_driver(self)
         return driver
 
-    def _work_left(self, search: SearchRecord) -> WorkLeft:
+    def _work_left(self, search: SearchRecord) -> RemainingWork:
         budget = self.limits.budget_node_hours
         left = None if budget is None else max(0.0, budget - search.node_hours_used)
         attempts = max(1, remaining_layouts(search.num_layouts, self.limits) + len(search.in_flight) + 2)
-        return WorkLeft(attempts, self.limits.parallel_trials, left, booked=search.pilots)
+        return RemainingWork(attempts, self.limits.parallel_trials, left, booked=search.pilots)
 
     def _start(self, job: StartedJob) -> JobPlan:
         if job.user != self.slurm.user:

@@ -195,7 +195,7 @@ def test_what_a_twin_held_before_it_was_cancelled_is_told_with_the_end(bench):
     bench.poll_for(200.0, request)
     status = poll_one(bench.launcher, request)
     assert status.liveness is Liveness.ENDED
-    assert status.twin_node_s == pytest.approx(held_s, abs=2)
+    assert status.extra_node_s == pytest.approx(held_s, abs=2)
     assert status.is_metered
     attempt = Attempt("t0001", "a1", "0" * 32, 1, 7200.0)
     assert node_hours_of(attempt, status, bench.slurm.now()) * 3600 == pytest.approx(200 + held_s, abs=2)

@@ -19,7 +19,7 @@ KNOWN = HandoverEntry(
     is_described=True,
     restart=1,
     started_at=5.0,
-    twins={"7": 3.0},
+    duplicates={"7": 3.0},
 )
 
 

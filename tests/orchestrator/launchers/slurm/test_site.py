@@ -16,7 +16,7 @@ import pytest
 from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
 from orchestrator.launchers.factory import job_options
-from orchestrator.launchers.slurm.site import profile_named, section_of, site_remarks, with_site
+from orchestrator.launchers.slurm.site import load_profile, section_from_profile, site_remarks, with_site
 from orchestrator.lifecycle.create import with_carried_options
 from search_spaces.errors import InputError, Problem
 from slurm.client import SlurmClient
@@ -226,12 +226,12 @@ def test_a_search_is_told_what_its_site_is_and_where_its_jobs_go_beyond_it(tmp_p
         "site lumi: dev-g allows 1 running jobs per user, 4 requested",
         "site lumi: dev-g allows 2 running and pending jobs per user, 4 requested",
     ]
-    assert others[3:] == [f"site lumi: {note}" for note in profile_named("lumi").notes]
+    assert others[3:] == [f"site lumi: {note}" for note in load_profile("lumi").notes]
 
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_what_a_profile_says_is_a_section(name):
-    assert section_of(profile_named(name)).site is None
+    assert section_from_profile(load_profile(name)).site is None
 
 
 # -- docs/sites.md
@@ -244,7 +244,7 @@ def test_the_page_shows_a_profile_and_containers_that_can_be_read(tmp_path):
     [text] = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "ada.toml").write_text(text)
     assert loaded(tmp_path, "site: ada.toml").launcher.slurm.launch.address == "{host}-ib"
-    assert profile_named(str(tmp_path / "ada.toml")).limits["gpu"].max_running == 4
+    assert load_profile(str(tmp_path / "ada.toml")).limits["gpu"].max_running == 4
     containers = re.findall(r"```yaml\n(container:.*?)\n```", PAGE, re.DOTALL)
     assert [loaded(tmp_path, found).launcher.slurm.container is not None for found in containers] == [True, True]
 
@@ -253,7 +253,7 @@ def test_the_pages_table_says_what_the_profiles_say():
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines() if line.startswith("| ")]
     table = {row[0]: row[1:] for row in rows}
     for place, name in enumerate(cell.strip("`") for cell in table[""]):
-        found = section_of(profile_named(name))
+        found = section_from_profile(load_profile(name))
         told = {title: cells[place] for title, cells in table.items() if len(cells) == len(MACHINES)}
         asked = [one for one in (found.partition, found.qos, found.constraint) if one is not None]
         assert told["partition, QOS, constraint"] == ", ".join(asked)

@@ -142,7 +142,7 @@ def test_a_pilot_whose_agent_hangs_at_its_start_is_cancelled_and_that_is_said(ri
     assert (status.liveness, status.reason) == (Liveness.ENDED, FailureReason.LAUNCH_FAILURE)
     assert "its agent did not start within 5 minutes: see " in (status.detail or "")
     assert len([note for note in rig.notes if "pilot p0001 is cancelled: its agent did not start" in note]) == 1
-    assert 2 * STARTUP_S <= status.twin_node_s == held_node_s(rig.job()) <= 2 * reserved_s
+    assert 2 * STARTUP_S <= status.extra_node_s == held_node_s(rig.job()) <= 2 * reserved_s
 
 
 def test_one_that_comes_to_life_late_is_not(rig):

@@ -9,7 +9,7 @@ import pytest
 from orchestrator.launchers.base import EndedPilot, LaunchPostponed
 from orchestrator.launchers.slurm.monitor import JobMonitor
 from orchestrator.launchers.slurm_pilot.allocations import PilotPool
-from orchestrator.launchers.slurm_pilot.sizing import TAIL_S, WorkLeft
+from orchestrator.launchers.slurm_pilot.sizing import TAIL_S, RemainingWork
 from slurm.fake.jobs import JobPlan
 from tests.orchestrator.launchers.on_fake_slurm import LIMIT_S, PilotBench, finish, held_node_s
 from trials.attempt_result import Liveness
@@ -29,7 +29,7 @@ def test_what_was_asked_of_a_pilot_that_ended_before_it_began_anything_is_tried_
     assert StepFileKind.WITHDRAWN in folder.step_files()["t0001.a1"]
     status = rig.status(first)
     assert (status.liveness, status.reason) == (Liveness.ENDED, FailureReason.INTERRUPTED)
-    assert status.twin_node_s == held_node_s(rig.job()) > 0.0
+    assert status.extra_node_s == held_node_s(rig.job()) > 0.0
     assert len(rig.cluster.jobs()) == 1
 
 
@@ -48,7 +48,7 @@ def test_a_claimed_step_ends_with_its_pilot_and_pays_what_nobody_else_did(rig):
     job = rig.job()
     assert job.ended_at is not None
     assert job.started_at is not None
-    assert status.twin_node_s == 2 * (job.ended_at - job.started_at) - 100.0
+    assert status.extra_node_s == 2 * (job.ended_at - job.started_at) - 100.0
 
 
 def test_what_a_pilot_holds_and_no_step_pays_is_reserved_until_its_end_is_booked(rig):
@@ -132,12 +132,12 @@ def test_attempts_that_waited_for_a_pilot_in_vain_share_what_it_held_once(rig):
     first, second = rig.launch(), rig.launch("t0002")
     rig.look(120.0)
     rig.look()
-    assert [rig.status(one).twin_node_s for one in (first, second)] == [100.0, 100.0]
+    assert [rig.status(one).extra_node_s for one in (first, second)] == [100.0, 100.0]
     assert held_node_s(rig.job()) == 200.0
     rig.launcher = rig.new_launcher()  # after one that was killed before it had written down how they ended
     again = [replace(first, job_id=None), replace(second, job_id=rig.job().job_id)]
     assert set(rig.launcher.adopt({one.key: one for one in again})) == {first.key, second.key}
-    assert [rig.status(one).twin_node_s for one in again] == [100.0, 100.0]
+    assert [rig.status(one).extra_node_s for one in again] == [100.0, 100.0]
 
 
 def test_shares_that_cannot_be_written_down_are_not_told_yet(rig, monkeypatch):
@@ -148,12 +148,12 @@ def test_shares_that_cannot_be_written_down_are_not_told_yet(rig, monkeypatch):
         rig.look(120.0)
         rig.look()
         assert (rig.status(first).liveness, rig.status(first).detail) == (Liveness.ALIVE, "disk full")
-    assert (rig.status(first).liveness, rig.status(first).twin_node_s) == (Liveness.ENDED, 200.0)
+    assert (rig.status(first).liveness, rig.status(first).extra_node_s) == (Liveness.ENDED, 200.0)
 
 
 def test_a_pilot_is_asked_for_no_longer_than_what_the_ones_before_it_left_of_the_budget(tmp_path):
     rig = PilotBench(tmp_path)
-    rig.work, rig.plan = WorkLeft(1000, 1, node_hours=4.0), JobPlan(5400.0, exit_code=1)
+    rig.work, rig.plan = RemainingWork(1000, 1, node_hours=4.0), JobPlan(5400.0, exit_code=1)
     rig.launch()
     assert rig.job().limit_s == 2 * 3600.0
     finish(rig.serve(), "t0001.a1", node_s=0.0)

@@ -11,7 +11,7 @@ from orchestrator.launchers.slurm_pilot.sizing import (
     STARTUP_S,
     TAIL_S,
     PilotRules,
-    WorkLeft,
+    RemainingWork,
     choose_nodes,
     max_share_s,
     min_pilot_s,
@@ -32,16 +32,16 @@ def test_a_pilot_has_room_for_all_trials_side_by_side_unless_the_file_says_other
 
 
 def test_it_is_asked_for_what_is_left_to_try_and_one_that_is_tried_again():
-    work = WorkLeft(attempts=5, parallel=2)
+    work = RemainingWork(attempts=5, parallel=2)
     assert planned_pilot_s(RULES, work, 600.0) == (3 + 1) * (600.0 + 15.0) + STARTUP_S + ROOM_S
 
 
 @pytest.mark.parametrize(
     ("work", "seconds"),
     [
-        (WorkLeft(1000, 1), LONGEST_PILOT_S),
-        (WorkLeft(1000, 1, node_hours=8.0), 2 * 3600.0),
-        (WorkLeft(1000, 1, wall_s=5000.0), 5000.0),
+        (RemainingWork(1000, 1), LONGEST_PILOT_S),
+        (RemainingWork(1000, 1, node_hours=8.0), 2 * 3600.0),
+        (RemainingWork(1000, 1, wall_s=5000.0), 5000.0),
     ],
 )
 def test_but_for_no_more_than_the_search_may_use(work, seconds):
@@ -49,7 +49,7 @@ def test_but_for_no_more_than_the_search_may_use(work, seconds):
 
 
 def test_and_for_no_less_than_one_attempt_needs():
-    work = WorkLeft(10, 1, node_hours=0.0, wall_s=0.0)
+    work = RemainingWork(10, 1, node_hours=0.0, wall_s=0.0)
     assert planned_pilot_s(RULES, work, 600.0) == min_pilot_s(600.0) > 600.0 + ROOM_S
 
 

@@ -39,7 +39,7 @@ def test_a_step_that_ended_well_is_known_by_job_and_step_and_pays_its_share(requ
     assert (found.liveness, found.started, found.failed, found.reason) == (Liveness.ENDED, True, False, None)
     assert (found.job_id, found.nodes, found.started_at, found.ended_at) == ("7.3", NODES, 1000.0, 1010.0)
     assert found.is_metered
-    assert found.twin_node_s == 50.0 - 2 * 10.0
+    assert found.extra_node_s == 50.0 - 2 * 10.0
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_the_words_of_a_failure_are_kept(request_):
 
 def test_a_step_that_never_got_its_nodes_has_not_started_and_pays_all_the_same(request_):
     found = status(request_, exit_code=1, step=None, reason=StepEndReason.CANCELLED)
-    assert (found.started, found.started_at, found.nodes, found.twin_node_s) == (False, None, (), 50.0)
+    assert (found.started, found.started_at, found.nodes, found.extra_node_s) == (False, None, (), 50.0)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_what_ended_with_its_pilot_is_tried_again_unless_it_was_its_own_node(req
     of_pilot = LaunchStatus(Liveness.ENDED, started=True, reason=pilot, started_at=900.0, ended_at=1020.0, job_id="7")
     found = lost_step_status(request_, NODES, START, of_pilot, cancelled=False, node_s=100.0)
     assert (found.reason, found.job_id, found.nodes, found.ended_at) == (reason, "7.3", NODES, 1020.0)
-    assert found.twin_node_s == 100.0 - 2 * (1020.0 - 1001.0)
+    assert found.extra_node_s == 100.0 - 2 * (1020.0 - 1001.0)
     asked_for = lost_step_status(request_, NODES, START, of_pilot, cancelled=True, node_s=100.0)
     assert asked_for.reason is FailureReason.CANCELLED_BY_SEARCH
 
