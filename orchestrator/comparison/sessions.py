@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
-from trials.measurement.protocol import percentile
+from trials.measurement.metrics import percentile
 from trials.measurement.run_variance import RunMeasurement, student_95, student_99
 from trials.trial import Flag
 

@@ -14,7 +14,7 @@ from search_spaces.tables.benchmark_problem import BenchmarkProblem, problem_for
 from search_spaces.tables.measured_table import Observation
 from trials.attempt_result import LaunchStatus, Liveness, expected_proof
 from trials.files.folders import AttemptFolder, read_json, write_json
-from trials.measurement.protocol import throughput_fields
+from trials.measurement.metrics import throughput_fields
 from trials.trial import (
     FailureReason,
     Outcome,

@@ -11,7 +11,8 @@ from trials.analysis.early_stopping import IncumbentWatcher, may_stop_early, pru
 from trials.attempt_result import outcome_fault
 from trials.external.checks import batch_fault, clock_fault, cross_checks, layout_proof
 from trials.files.folders import AttemptFolder
-from trials.measurement.protocol import Measurement, Stop, bound_fields, measured_fields, slows_down
+from trials.measurement.metrics import bound_fields, measured_fields
+from trials.measurement.protocol import Measurement, Stop, slows_down
 from trials.measurement.step_log import MetricsWriter, StepPhase, StepRecord
 from trials.ranks.environment import process_age_s
 from trials.ranks.failures import TrialFailure

@@ -11,7 +11,8 @@ from trials.analysis.early_stopping import IncumbentWatcher, may_stop_early, pru
 from trials.attempt_result import outcome_fault
 from trials.files.folders import AttemptFolder
 from trials.measurement.epochs import epoch_fields
-from trials.measurement.protocol import Stop, measured_fields, slow_ranks
+from trials.measurement.metrics import measured_fields
+from trials.measurement.protocol import Stop, slow_ranks
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.failures import TrialFailure
 from trials.ranks.report import Report

@@ -13,7 +13,7 @@ from trials.external.checks import batch_fault, clock_fault, cross_checks, layou
 from trials.external.endings import failure_of
 from trials.external.log_follower import trainer_environment, trainer_hang_limit_s
 from trials.external.rendezvous import Address
-from trials.measurement.protocol import throughput_fields
+from trials.measurement.metrics import throughput_fields
 from trials.ranks.environment import RankEnvironment
 from trials.trainers.invocation import Invocation
 from trials.trainers.log_lines import PROOF_NAMES, command_format

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from trials.analysis.early_stopping import IncumbentWatcher
 from trials.files.folders import AttemptFolder
-from trials.measurement.protocol import Measurement, StepPlan, Stop, TwoPointExtrapolation, bound_fields, slows_down
+from trials.measurement.metrics import bound_fields
+from trials.measurement.protocol import Measurement, StepPlan, Stop, TwoPointExtrapolation, slows_down
 from trials.measurement.step_log import MetricsWriter, StepPhase, StepRecord
 from trials.ranks.allocator import STEPS_A_TRIM, trim_heap
 from trials.ranks.environment import process_age_s

@@ -1,0 +1,141 @@
+"""Metrics of a measurement, by the contract's names under outcome.measured. Pure; standard library only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from search_spaces.hardware.cluster import ACCELERATORS
+from trials.measurement.protocol import Measurement, TwoPointExtrapolation, time_interval
+from trials.measurement.step_log import StepPhase, StepRecord
+from trials.measurement.trend import slope_of
+from trials.trial import TrialSpec
+
+LEAST_GROWTH_MIB = 0.25
+"""Growth per step and rank from which host memory leaks. A young process still grows by 0.06 MiB a step, and by 0.002
+after a thousand steps."""
+MIB_PER_GIB = 1024
+
+
+def measured_fields(
+    spec: TrialSpec,
+    records: Sequence[StepRecord],
+    extrapolation: TwoPointExtrapolation | None = None,
+    host_available_gib: float | None = None,
+) -> dict[str, Any]:
+    """The contract's outcome.measured, derived from the step records; unknown fields are absent.
+
+    ValueError without a measured step. Tokens are counted from the samples that the ranks counted. `extrapolation` is
+    given where short steps were measured and a full one is extrapolated. `host_available_gib` is the host memory still
+    available after the last step, on the node with the least.
+    """
+    measured = [r for r in records if r.phase is StepPhase.MEASURED]
+    if not measured:
+        raise ValueError("no measured step")
+    times_s = _full_times_s([r.step_time_s for r in measured], extrapolation)
+    step_time_s = median(times_s)
+    samples = measured[0].samples
+    if extrapolation is not None:
+        samples = samples // extrapolation.short * extrapolation.full
+    fields = {
+        "warmup_steps": len(records) - len(measured),
+        "measured_steps": len(measured),
+        "step_time_s": step_time_s,
+        "step_time_p95_s": percentile(times_s, 0.95),
+        "samples_per_sec": samples / step_time_s,
+        **_fastest_rank(measured, extrapolation),
+        **_losses(records),
+    }
+    tokens = samples * spec.model.seq_length
+    speed = throughput_fields(spec, tokens, step_time_s, time_interval(times_s))
+    return fields | speed | _data_wait(measured) | _host_memory(spec, records, host_available_gib)
+
+
+def bound_fields(spec: TrialSpec, measurement: Measurement) -> dict[str, float]:
+    """The contract's outcome.measured of a trial without enough steps: an upper bound of its tokens per second.
+
+    The bound is the rate of its fastest full step. Empty with fewer than two steps besides the first, which may have
+    compiled.
+    """
+    seen_s = [time_s for time_s in measurement.step_times_s[1:] if time_s > 0]
+    if len(seen_s) < 2:
+        return {}
+    return {"tokens_per_sec_high": spec.global_batch_size * spec.model.seq_length / min(seen_s)}
+
+
+def _fastest_rank(measured: Sequence[StepRecord], extrapolation: TwoPointExtrapolation | None) -> dict[str, float]:
+    times_s = [r.fastest_rank_step_time_s for r in measured if r.fastest_rank_step_time_s is not None]
+    return {"fastest_rank_step_time_s": median(_full_times_s(times_s, extrapolation))} if times_s else {}
+
+
+def _losses(records: Sequence[StepRecord]) -> dict[str, float]:
+    known = [r.loss for r in records if r.loss is not None]
+    return {"loss_first": known[0], "loss_last": known[-1]} if known else {}
+
+
+def _full_times_s(times_s: Sequence[float], extrapolation: TwoPointExtrapolation | None) -> list[float]:
+    """Times of full steps; of alternating short steps, one for each pair."""
+    if extrapolation is None:
+        return list(times_s)
+    return [extrapolation.full_time_s(*pair) for pair in zip(times_s[::2], times_s[1::2], strict=True)]
+
+
+def throughput_fields(
+    spec: TrialSpec, tokens: int, step_time_s: float, interval: tuple[float, float] | None
+) -> dict[str, Any]:
+    """Metrics derived from a step's tokens, its median time and the interval of that (None: unknown), in seconds."""
+    tokens_per_sec_per_gpu = tokens / step_time_s / spec.num_gpus
+    fields: dict[str, Any] = {
+        "tokens_per_sec": tokens / step_time_s,
+        "tokens_per_sec_per_gpu": tokens_per_sec_per_gpu,
+        "model_tflops_per_gpu": spec.model.model_flops_per_token * tokens_per_sec_per_gpu / 1e12,
+    }
+    if interval is not None:
+        low, high = interval
+        fields |= {
+            "step_time_low_s": low,
+            "step_time_high_s": high,
+            "tokens_per_sec_low": tokens / high,
+            "tokens_per_sec_high": tokens / low,
+        }
+    return fields | _utilisation(spec, tokens_per_sec_per_gpu)
+
+
+def _utilisation(spec: TrialSpec, tokens_per_sec_per_gpu: float) -> dict[str, float]:
+    """Model and hardware FLOP/s over the device's peak, absent where the peak is unknown."""
+    accelerator = ACCELERATORS.get(spec.accelerator)
+    peak = accelerator.peak_flops_for(spec.layout.precision) if accelerator else None
+    if peak is None:
+        return {}
+    hardware = spec.model.hardware_flops_per_token(spec.layout.activation_checkpointing)
+    return {
+        "mfu": spec.model.model_flops_per_token * tokens_per_sec_per_gpu / peak,
+        "mfu_causal": spec.model.causal_flops_per_token * tokens_per_sec_per_gpu / peak,
+        "hfu": hardware * tokens_per_sec_per_gpu / peak,
+    }
+
+
+def _data_wait(measured: Sequence[StepRecord]) -> dict[str, float]:
+    waits_s = [r.data_wait_s for r in measured if r.data_wait_s is not None]
+    return {"data_wait_s": median(waits_s)} if waits_s else {}
+
+
+def _host_memory(spec: TrialSpec, records: Sequence[StepRecord], available_gib: float | None) -> dict[str, float]:
+    """Peak, slope, and the step at which a node is full, where the memory grows and the rest is known."""
+    measured = [r for r in records if r.phase is StepPhase.MEASURED]
+    resident = [r.host_memory_gib for r in records if r.host_memory_gib is not None]
+    fields = {"peak_host_memory_gib": max(resident)} if resident else {}
+    slope = slope_of([(r.step, r.host_memory_gib) for r in measured if r.host_memory_gib is not None])
+    if slope is not None:
+        fields["host_memory_slope_mib_per_step"] = slope.value * MIB_PER_GIB
+    least_gib = LEAST_GROWTH_MIB / MIB_PER_GIB * min(spec.num_gpus, spec.gpus_per_node)
+    if slope is not None and slope.is_above(least_gib) and available_gib is not None:
+        fields["host_memory_full_at_step"] = records[-1].step + math.floor(available_gib / slope.value)
+    return fields
+
+
+def percentile(values: Sequence[float], fraction: float) -> float:
+    """The smallest value that at least this fraction of the values does not exceed (nearest rank)."""
+    return sorted(values)[max(0, math.ceil(fraction * len(values)) - 1)]
