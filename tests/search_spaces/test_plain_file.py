@@ -1,4 +1,4 @@
-"""Plain files are read; whatever would be waited for, has no end or leads elsewhere is refused at once."""
+"""Regular files are read; whatever would block, has no end or leads elsewhere is refused at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def link_to(target: str | Path) -> Callable[[Path], None]:
 
 @pytest.fixture
 def terminal() -> Iterator[str]:
-    """A terminal on which nobody types."""
+    """A terminal without input."""
     ends = os.openpty()
     yield os.ttyname(ends[1])
     for end in ends:

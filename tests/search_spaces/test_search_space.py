@@ -62,7 +62,7 @@ def rejections(space: SearchSpace) -> dict[str, list[RejectedLayout]]:
 
 
 def the_rejection(axes, **changes) -> RejectedLayout:
-    """The only layout of these axes that is refused; a layout that is always legal is added to the space."""
+    """The only rejected layout of these axes; a layout that is always feasible is added to the space."""
     work = workload(**changes)
     legal = Layout(data_parallel=4, micro_batch_size=work.global_batch_size // 4)
     with_legal = {name: [getattr(legal, name), *values] for name, values in axes.items()}

@@ -1,4 +1,4 @@
-"""Device memory against what was published and measured elsewhere, and the rules by which it is shared out."""
+"""Device memory compared with published measurements, and the sharding rules."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def gpt(num_layers: int, hidden: int, heads: int, vocab: int = 51200) -> ModelSh
 
 
 def memory(model: ModelShape, layout: Layout) -> StageMemory:
-    """Of every stage."""
+    """Memory of every stage."""
     return stage_memory(model, LayoutTable.of([layout]), StageTable.of_layout(model, layout))
 
 

@@ -1,4 +1,4 @@
-"""What trials teach the models: planted constants are found again, and nothing strange leads far astray."""
+"""Posteriors of the cost models: planted constants are recovered, and outliers move them little."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def posterior_after(rows: list[int], truth: np.ndarray, seed: int = 1, noise: fl
 
 
 def changed(**factors: float) -> np.ndarray:
-    """The typical constants but for these."""
+    """The typical constants with these changes."""
     return typical_constants() * np.array([factors.get(term, 1.0) for term in TERMS])
 
 
 def variance_of(posterior: StepTimePosterior, term: str) -> float:
-    """Of the logarithm of a constant, the factor on all of them included."""
+    """Variance of the logarithm of a constant, the overall factor included."""
     together = [TERMS.index(term), len(TERMS)]
     return float(posterior.summary.covariance[np.ix_(together, together)].sum())
 

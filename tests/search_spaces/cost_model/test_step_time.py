@@ -1,4 +1,4 @@
-"""Step times against published ones, and what each layout field must do to them."""
+"""Step times compared with published ones, and the effect of each layout field on them."""
 
 from __future__ import annotations
 

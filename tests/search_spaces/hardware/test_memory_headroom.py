@@ -1,4 +1,4 @@
-"""How much of a rank's memory there is, and whether a layout leaves as much free as was asked."""
+"""A rank's memory capacity, and the headroom that a layout leaves."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_no_other_split_has_a_faster_slowest_stage(model, stages):
 
 
 def dealt_one_by_one(model: ModelShape, stages: int) -> tuple[int, ...]:
-    """Each layer to the cheapest stage so far, of equally cheap ones to the latest."""
+    """Reference: each layer to the cheapest stage so far, the latest of equally cheap ones."""
     counts = [1 if model.num_layers >= stages else 0] * stages
     costs = [count * layer_flops_per_token(model) for count in counts]
     costs[0] += embedding_flops_per_token(model)
@@ -56,7 +56,7 @@ def dealt_one_by_one(model: ModelShape, stages: int) -> tuple[int, ...]:
 
 
 def filled_one_by_one(model: ModelShape, stages: int) -> tuple[tuple[int, ...], int]:
-    """nanotron's loop over the layers, in its own terms."""
+    """Reference: nanotron's loop over the layers."""
     layer = 4 * model.hidden_size**2 + 3 * model.ffn_hidden_size * model.hidden_size
     total = model.num_layers * layer + model.vocab_size * model.hidden_size
     counts, stage = [0] * stages, 0

@@ -38,7 +38,7 @@ def test_what_is_assumed_of_a_node_is_what_its_ready_made_cluster_says(name: str
 
 
 _OF_THEIR_OWN = {"a40-pair", "playbook-h100"}
-"""Clusters whose nodes are other than usual: bridged, and measured."""
+"""Clusters with unusual nodes: bridged, and measured."""
 
 
 @pytest.mark.parametrize(

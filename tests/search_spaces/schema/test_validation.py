@@ -1,4 +1,4 @@
-"""A section checked against its schema: pydantic's findings in our words."""
+"""Validation of a section: pydantic's findings with our rules and fixes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from search_spaces.schema.yaml_document import parse_document
 
 
 class Ship(Section):
-    """A section with a rule that we have no words of our own for."""
+    """A section with a rule that has no translation."""
 
     call_sign: str = Field(default="abc", pattern="^[a-z]{2,3}$")
     rig: Literal["sloop", "ketch"] = "sloop"

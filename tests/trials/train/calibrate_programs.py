@@ -1,4 +1,4 @@
-"""What the forked ranks of calibrate's tests run: everything that is measured, of tiny sizes."""
+"""Programs of the forked ranks in calibrate's tests: all benchmarks, with tiny sizes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TINY = BenchmarkBudget((16, 32), 2**20, 2**16, 2**14, seconds=0.005)
 
 
 def measure(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """This rank's answer: of so many nodes with so many ranks each."""
+    """This rank's result on these numbers of nodes and ranks per node."""
     benchmarks.CPU_BUDGET = TINY
     layout = Layout(num_nodes=arguments["num_nodes"], data_parallel=arguments["num_nodes"] * arguments["gpus_per_node"])
     spec = make_spec(layout, gpus_per_node=arguments["gpus_per_node"], trainer=trainer_of(["fp32", "bf16"]))

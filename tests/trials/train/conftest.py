@@ -17,7 +17,7 @@ def ranks() -> Iterator[WarmRanks]:
 
 @pytest.fixture
 def start(tmp_path, ranks):
-    """`start_trial` in this test's folder, of warm ranks unless told otherwise; none outlives the test."""
+    """`start_trial` in this test's folder, on warm ranks by default; no rank outlives the test."""
     trials: list[RunningTrial] = []
 
     def start_here(spec, **options) -> RunningTrial:

@@ -1,6 +1,6 @@
-"""What the forked ranks of the DeepSpeed engine's tests run. Arguments and answers are JSON.
+"""Programs of the forked ranks in the DeepSpeed engine's tests. Arguments and answers are JSON.
 
-As a program it is the trial program, which at its end writes down which modules it has imported.
+Run as a program it is the trial program, which at its end lists the modules it has imported.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ IMPORTED = "imported.json"
 
 
 def train_plainly(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The whole model on one rank under torch's own AdamW, in fp32. `micro_batches`: of each step and data rank."""
+    """Train the whole model on one rank with torch's AdamW, in fp32. `micro_batches`: of each step and data rank."""
     import torch
 
     from trials.train.data import SyntheticData
@@ -55,8 +55,8 @@ def train_plainly(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def train_layout(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The same by the DeepSpeed engine. `without` names what is switched off; `allows_fp16`: DeepSpeed believes that a
-    CPU has fp16; `loss_scale_power`: fp16's first scale; `extensions`: where torch would keep operators it compiles."""
+    """The same with the DeepSpeed engine. `without` names disabled guards; `allows_fp16`: DeepSpeed assumes that a CPU
+    supports fp16; `loss_scale_power`: fp16's first scale; `extensions`: folder of operators that torch compiles."""
     import torch
     import torch.distributed as dist
 
@@ -109,7 +109,7 @@ def _without_sequence_gradients(deepspeed_engine: Any) -> None:
 
 
 def _without_zero_1_for_half_precision(deepspeed_engine: Any) -> None:
-    """As most configurations for bf16 are written."""
+    """Replace ZeRO 1 by 0 in bf16, as most bf16 configurations have it."""
     written = deepspeed_engine.ds_config
 
     def ds_config(layout: Layout, *arguments: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PlannedClock:
-    """Stands in for the loop's `time`: it goes on by what a fault says, so that whatever disturbs the machine is in no
+    """Stand-in for the loop's `time`, advanced by the fault alone, so that other load on the machine affects no
     step."""
 
     def __init__(self) -> None:
@@ -56,12 +56,12 @@ def run_out_of_memory_while_rank_1_builds() -> None:
 
 
 def run_out_of_memory_in_the_ninth_step_of_rank_1() -> None:
-    """Rank 0 waits as in a collective on a GPU, which does not see that its peer is gone."""
+    """Rank 0 waits as in a collective on a GPU, which does not notice that its peer is gone."""
     _before_a_step(9, {0: lambda loop: _sleep_for_ever(), 1: lambda loop: _take_memory()})
 
 
 def sleep_in_the_third_step_of_rank_1() -> None:
-    """When all but five seconds of what a hang is given have passed, by the clocks of both ranks."""
+    """Sleep once all but five seconds of the hang limit have passed, by the clocks of both ranks."""
 
     def wait(loop: TrainingLoop) -> None:
         loop._report.last_progress -= hang_limit_s(loop._spec.measure) - 5.0
@@ -74,7 +74,7 @@ def sleep_in_the_third_step_of_rank_1() -> None:
 
 
 def get_slower_from_the_fourteenth_step_on() -> None:
-    """By its clock each step of rank 1 takes half a second then, fifty times what it did."""
+    """By its clock each step of rank 1 then takes half a second, fifty times as long."""
     from trials.train.engines.torch_engine import TorchEngine
 
     original, clock, steps = TorchEngine.train_step, _plan_the_clock(), count(1)
@@ -88,7 +88,7 @@ def get_slower_from_the_fourteenth_step_on() -> None:
 
 
 def be_at_the_time_limit_in_the_twentieth_step() -> None:
-    """By the age of its process."""
+    """Reach the time limit, by the age of the process."""
     from trials.train.measurement import loop
 
     age_s, asked = loop.process_age_s, count(1)
@@ -96,7 +96,7 @@ def be_at_the_time_limit_in_the_twentieth_step() -> None:
 
 
 def write_slowly_between_steps() -> None:
-    """As on a file system that takes its time; rank 0 alone writes."""
+    """Simulate a slow file system; rank 0 alone writes."""
     from trials.measurement.step_log import MetricsWriter
 
     original = MetricsWriter.write
@@ -104,7 +104,7 @@ def write_slowly_between_steps() -> None:
 
 
 def find_its_folder_stale_for_a_moment() -> None:
-    """As over NFS, when the fifth step is written."""
+    """Simulate a stale NFS handle when the fifth step is written."""
     import errno
 
     from trials.measurement.step_log import MetricsWriter
@@ -132,7 +132,7 @@ def use_a_gpu_that_somebody_else_uses() -> None:
 
 
 def _before_a_step(step: int, acts: Mapping[int, Callable[[TrainingLoop], None]]) -> None:
-    """What each rank does before it takes this step."""
+    """Call `work` on each rank before this step."""
     from trials.train.measurement.loop import TrainingLoop
 
     original, act = TrainingLoop._timed_step, acts.get(int(os.environ["RANK"]))
@@ -151,7 +151,7 @@ def _sleep_for_ever() -> None:
 
 
 def _take_memory() -> None:
-    """Eight GiB at once, beyond any limit of these tests; the allocator refuses and nothing is taken."""
+    """Allocate eight GiB at once, beyond any limit of these tests; the allocator refuses and nothing is taken."""
     import torch
 
     torch.empty(2**31, dtype=torch.float32)
@@ -197,7 +197,8 @@ def leak_four_mib_a_step() -> None:
 
 
 def take_every_step_for_a_long_one() -> None:
-    """By its clock a step is as long as it has micro-batches, but for a little that is another in each."""
+    """By its clock a step takes as long as its number of micro-batches, plus a little that differs from step to
+    step."""
     from trials.measurement import protocol
     from trials.train.measurement.loop import TrainingLoop
 
@@ -212,7 +213,7 @@ def take_every_step_for_a_long_one() -> None:
 
 
 def run_short_steps_in_full() -> None:
-    """As an engine would that goes by its layout alone."""
+    """Simulate an engine that takes the number of micro-batches from its layout."""
     from trials.train.measurement.loop import TrainingLoop
 
     take_every_step_for_a_long_one()
@@ -245,7 +246,7 @@ def lose_rank_1_while_it_is_profiled() -> None:
 
 
 def fail_in_rank_1_while_it_is_profiled() -> None:
-    """Which rank 0 would not be yet: it takes its time to write what was measured."""
+    """Rank 0 is not there yet, since writing the measurement takes time."""
     import torch.profiler
 
     from trials.ranks.report import Report

@@ -1,4 +1,4 @@
-"""Cases on warm ranks, beside the reference each is compared with."""
+"""Parity cases on warm ranks, each compared with its reference."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Parity:
         return [RankTraining.from_json(answer) for answer in self._answers(given, steps)]
 
     def train_without(self, given: Case, without: str, steps: int) -> list[RankTraining]:
-        """With a reduction or a guard switched off, which every rank was about to use."""
+        """Train with a reduction or a guard disabled that every rank would have used."""
         answers = self._answers(given, steps, without)
         assert all(answer.pop("switched_off") for answer in answers)
         return [RankTraining.from_json(answer) for answer in answers]

@@ -1,8 +1,8 @@
-"""Every case there is, as a table: `python -m tests.trials.train.parity_table [--covering]`.
+"""Table of all parity cases: `python -m tests.trials.train.parity_table [--covering]`.
 
-Trains all legal triples of tensor, pipeline, ZeRO stage and schedule on every model by every engine (with --covering
-the cases of `make test` only), prints a row as each is done, and puts the table into docs/parity.md. Leaves with 1 when
-a case differs by more than is tolerated.
+Trains all legal triples of tensor, pipeline, ZeRO stage and schedule on every model with every engine (with --covering
+only the cases of `make test`), prints a row as each is done, and writes the table into docs/parity.md. Exits with 1
+when a case differs by more than its tolerance.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BEGIN, END = "<!-- table -->", "<!-- end of table -->"
 
 @dataclass(frozen=True)
 class Row:
-    """A case and the largest difference; `words` instead where its ranks failed."""
+    """A case and its largest difference; `words` instead where its ranks failed."""
 
     case: Case
     difference: float | None
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def cases(only_covering: bool) -> list[Case]:
-    """torch.compile only where there is a compiler for it."""
+    """All cases; those of torch.compile only where a compiler is installed."""
     return (covering_cases() if only_covering else full_cases()) + (compiled_cases() if shutil.which("g++") else [])
 
 
@@ -82,7 +82,7 @@ def trained(parity: Parity, given: Sequence[Case]) -> Iterator[Row]:
 
 
 def with_table(page: str, lines: Sequence[str]) -> str:
-    """The page with this table in the place of the one it has."""
+    """The page with its table replaced."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return "\n".join([before + BEGIN, *lines, END + after])
@@ -110,7 +110,7 @@ def table(rows: Sequence[Row], command: str) -> list[str]:
 
 
 def left_out() -> dict[str, list[str]]:
-    """Rule -> pairs of axis values, in words."""
+    """Described pairs of axis values by the rule that excludes them."""
     chosen = covering_cases()
     by_rule: dict[str, list[str]] = {}
     for pair in pairs_left_out(chosen):

@@ -1,4 +1,4 @@
-"""What the forked ranks of the parity tests run. Arguments and answers are JSON."""
+"""Programs of the forked ranks in the parity tests. Arguments and answers are JSON."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def train_reference(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any
 
 
 def train_layout(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Some steps of a layout by its engine. `without` names a reduction or a guard that is switched off."""
+    """Some steps of a layout by its engine. `without` names a disabled reduction or guard."""
     case, env = Case.from_json(arguments["case"]), RankEnvironment.read(os.environ)
     used = switch_off(arguments["without"]) if arguments.get("without") else []
     spec = case_spec(case, "cpu", gpus_per_node=case.layout.num_gpus)
@@ -43,7 +43,8 @@ def train_layout(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def told_each_other(arguments: Mapping[str, Any], folder: Path) -> Any:
-    """What a rank knows of all others once each told its part of `told`; the words of a refusal."""
+    """Values that a rank gathered from all ranks, each of which sent its part of `told`; the error where that was
+    refused."""
     env = RankEnvironment.read(os.environ)
     store = torch.distributed.FileStore(str(folder / "store"), env.world_size)
     torch.distributed.init_process_group("gloo", store=store, rank=env.rank, world_size=env.world_size)
@@ -54,8 +55,8 @@ def told_each_other(arguments: Mapping[str, Any], folder: Path) -> Any:
 
 
 def held_parameters(arguments: Mapping[str, Any], folder: Path) -> int:
-    """What a rank counts as held after two steps. `gives_back`: whether FSDP gives weights back after each forward
-    pass, whatever the layout's stage says."""
+    """Parameters that a rank counts as held after two steps. `gives_back`: FSDP reshards after each forward pass,
+    whatever the layout's stage."""
     if "gives_back" in arguments:
         fully_shard = fsdp.fully_shard
         forced = {"reshard_after_forward": arguments["gives_back"]}
@@ -64,8 +65,8 @@ def held_parameters(arguments: Mapping[str, Any], folder: Path) -> int:
 
 
 def outputs_of_a_pipeline(arguments: Mapping[str, Any], folder: Path) -> dict[str, int]:
-    """One step of a layout with stages: how many micro-batches' logits torch kept until its end, and how many tensors
-    its schedule made of them."""
+    """One step of a pipeline: the number of micro-batches whose logits torch kept until its end, and the number of
+    tensors that its schedule concatenated them to."""
     from torch.distributed.pipelining import PipelineStage
     from torch.distributed.pipelining.schedules import _PipelineSchedule
 
@@ -79,7 +80,7 @@ def outputs_of_a_pipeline(arguments: Mapping[str, Any], folder: Path) -> dict[st
 
 
 def graphs_of_compiled_blocks(arguments: Mapping[str, Any], folder: Path) -> int:
-    """Into how many graphs torch's compiler takes the blocks of a model, forward; none is turned into code."""
+    """Number of graphs of each block's forward pass in torch's compiler; no code is generated."""
     compiled: list[Any] = []
 
     def count(graph: torch.fx.GraphModule, inputs: Any) -> Callable:
@@ -98,7 +99,7 @@ def graphs_of_compiled_blocks(arguments: Mapping[str, Any], folder: Path) -> int
 
 
 def switch_off(name: str) -> list[str]:
-    """Make the reduction or guard of this name do nothing; the list grows each time it would have been used."""
+    """Disable the reduction or guard of this name; the returned list grows with each suppressed use."""
     used: list[str] = []
     if name in _GUARDS:
         _GUARDS[name](lambda *_: used.append(name))
@@ -109,7 +110,7 @@ def switch_off(name: str) -> list[str]:
 
 
 def _passing(name: str, original: Callable, leave_out: Callable, used: list[str]) -> Callable:
-    """The same function, but for the one reduction."""
+    """The function, with the one reduction disabled."""
 
     def reduce(reduction, *arguments, **options):
         if reduction != name:
@@ -121,7 +122,7 @@ def _passing(name: str, original: Callable, leave_out: Callable, used: list[str]
 
 
 def _replace_everywhere(function: str, replacement: Callable[[Callable], Callable]) -> None:
-    """Under its name in every module of the trainer that imported it."""
+    """Replace the function in every module of the trainer that imported it."""
     original = getattr(collectives, function)
     for module in _trainer_modules():
         if getattr(module, function, None) is original:
@@ -133,7 +134,7 @@ def _trainer_modules() -> Iterator[ModuleType]:
 
 
 class _Done:
-    """A collective that has nothing to wait for."""
+    """A finished `dist.Work`."""
 
     def wait(self) -> None:
         pass
@@ -155,7 +156,7 @@ _LEFT_OUT: dict[str, Callable] = {
     "start_reduce_scatter": _keep_share,
     "reduce_scatter": _keep_share,
 }
-"""What each function that sums leaves behind when it does not."""
+"""Effect of each summing function when disabled."""
 
 
 def _without_parameter_marks(instead) -> None:
@@ -163,7 +164,7 @@ def _without_parameter_marks(instead) -> None:
 
 
 def _without_clipping(instead) -> None:
-    """The norm is taken and told, and nothing is scaled by it."""
+    """Compute and return the norm without scaling the gradients."""
     clip = deepspeed_engine.clip_gradients
 
     def take_norm(stage: Stage, max_norm: float, world: World) -> torch.Tensor:

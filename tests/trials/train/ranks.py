@@ -1,8 +1,9 @@
-"""Ranks for tests, forked from one process that has torch and DeepSpeed imported: a second instead of ten a case.
+"""Warm ranks for tests, forked from one process that has torch and DeepSpeed imported: a second instead of ten per
+case.
 
-The warm process reads one request a line and answers with one line. It is separate from pytest, whose other tests
-may leave threads behind that a fork would not survive. Ranks run a function of the tests, or a program; what
-Python itself does at a start and at an end is not among what such a rank shows.
+The warm process reads one request per line and answers with one line. It is separate from pytest, whose other tests may
+leave threads behind that a fork would not survive. Ranks run a function of the tests, or a program; Python's start-up
+and shutdown are not part of such a rank.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ IMPORTED_ONCE = (
     "trials.train.engines.deepspeed_engine",
     "trials.train.selftest.training",
 )
-"""Whatever some case may need."""
+"""Modules that some case may need."""
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "PARLAY_PARENT_PID": "",
@@ -47,7 +48,7 @@ ENVIRONMENT = {
 
 
 class RanksFailed(Exception):
-    """Some rank raised, died or was not done in time; the message has every rank's words."""
+    """A rank raised, died or exceeded the limit; the message has every rank's output."""
 
 
 class WarmRanks:
@@ -63,14 +64,14 @@ class WarmRanks:
         )
 
     def run(self, function: str, world_size: int, arguments: Mapping[str, Any], limit_s: float = 240.0) -> list[Any]:
-        """Each rank's answer, in rank order; RanksFailed when there is not one from each."""
+        """Each rank's answer, in rank order; RanksFailed when one is missing."""
         answer = self._ask(function=function, world_size=world_size, arguments=arguments, limit_s=limit_s)
         if answer["errors"]:
             raise RanksFailed("\n".join(answer["errors"]))
         return answer["results"]
 
     def start(self, module: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> WarmProcess:
-        """`python -m module arguments`, whose words go to `log`; its parent is the warm process."""
+        """Start `python -m module arguments`, with output to `log`; its parent is the warm process."""
         environment = {**environment, PARENT_VARIABLE: str(self._server.pid)}
         wanted = {"module": module, "arguments": list(arguments), "environment": environment, "log": str(log)}
         return WarmProcess(self, self._ask(**wanted))
@@ -89,7 +90,7 @@ class WarmRanks:
 
 
 class WarmProcess:
-    """What `WarmRanks.start` started, as a Popen."""
+    """Popen-like handle of a process started by `WarmRanks.start`."""
 
     def __init__(self, ranks: WarmRanks, pid: int):
         self._ranks = ranks
@@ -138,7 +139,7 @@ def _answer(request: Mapping[str, Any]) -> Any:
 
 
 def _become(request: Mapping[str, Any]) -> NoReturn:
-    """This process is from now on `python -m module arguments`."""
+    """Turn this process into `python -m module arguments`."""
     code = 1
     try:
         os.environ.clear()
@@ -159,13 +160,13 @@ def _become(request: Mapping[str, Any]) -> NoReturn:
 
 
 def _reap(pid: int) -> int | None:
-    """The exit code of a process that was started; None while it runs."""
+    """Exit code of a started process; None while it runs."""
     ended, status = os.waitpid(pid, os.WNOHANG)
     return os.waitstatus_to_exitcode(status) if ended else None
 
 
 def _refuse_pickles() -> None:
-    """No rank here unpickles what another sent, whether we or a library of ours would have it do so."""
+    """Fail on any unpickling of another rank's data, by us or by a library."""
     from torch.distributed import distributed_c10d
 
     def refuse(*_: Any) -> None:
@@ -176,7 +177,7 @@ def _refuse_pickles() -> None:
 
 
 def _ask_what_the_cpu_has() -> None:
-    """Once for all ranks that compile: torch starts a process for each kind of vector instructions."""
+    """Query the CPU's vector instructions once for all ranks that compile; torch starts a process for each kind."""
     from torch._inductor.cpu_vec_isa import pick_vec_isa
 
     pick_vec_isa()
@@ -204,7 +205,7 @@ def _fork(rank: int, request: Mapping[str, Any], folder: Path) -> int:
 
 
 def _wait(children: dict[int, int], deadline: float) -> set[int]:
-    """Reap all children, killing those still there at the deadline, whose ranks are returned."""
+    """Reap all children; kill those that are left at the deadline, and return their ranks."""
     living, late = dict(children), set()
     while living:
         for pid in list(living):

@@ -1,4 +1,4 @@
-"""All that is measured, on real ranks; also where some have nobody to talk with."""
+"""All benchmarks on real ranks, also where some ranks have no partner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A block is compiled whole: where the compiler breaks it apart, a layout is called compiled that hardly is."""
+"""A block compiles to one graph: with graph breaks a layout would be called compiled that hardly is."""
 
 from __future__ import annotations
 

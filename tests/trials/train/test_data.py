@@ -115,7 +115,7 @@ def test_the_largest_ids_are_no_negative_numbers(tmp_path):
 
 
 def test_a_step_is_read_while_the_one_before_it_trains(token_path, monkeypatch):
-    """What waits is the taking, and only until the reader is done."""
+    """Only taking the batch waits, and only until the reader is done."""
     data, read, go_on = token_data(token_path, Layout(), 0), [], threading.Semaphore(0)
     original = data._read
 

@@ -1,4 +1,4 @@
-"""What the trial program itself makes of faults: real ranks as a launcher starts them."""
+"""Faults in the trial program: real ranks as a launcher starts them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trial measures of itself and how it ends early: real ranks as a launcher starts them."""
+"""A trial's measurement and its early end: real ranks as a launcher starts them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PARTS = {"compute", "tensor", "pipeline", "data_parallel", "bubble", "optimizer"
 
 @pytest.fixture
 def search_folder(tmp_path: Path) -> SearchFolder:
-    """The search that the trials of a test belong to."""
+    """The search of a test's trials."""
     folder = SearchFolder(tmp_path / make_spec(ONE).search_id)
     folder.path.mkdir()
     return folder

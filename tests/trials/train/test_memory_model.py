@@ -1,4 +1,4 @@
-"""What the memory model says of a layer, against what the trainer really keeps for the backward pass."""
+"""The memory model of a layer compared with the tensors that the trainer stores for the backward pass."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KERNELS = {"math": SDPBackend.MATH, "flash": SDPBackend.FLASH_ATTENTION}
 
 
 def kept_bytes(model: ModelShape, layout: Layout) -> int:
-    """Of all tensors that autograd keeps of one micro-batch, each once, beside the weights."""
+    """Bytes of all tensors that autograd stores for one micro-batch, each once, without the weights."""
     execution = ChunkExecution(layout.activation_checkpointing)
     stage = Stage(model, StagePlan.of(model, 0, 1), TensorRanks(), WEIGHTS, execution).to(TYPES[layout.precision])
     weights = {parameter.untyped_storage().data_ptr() for parameter in stage.parameters()}

@@ -1,4 +1,4 @@
-"""Ten clipped steps of every kind of layout against a plain GPT that shares nothing with the trial program."""
+"""Ten clipped steps of every kind of layout compared with a plain GPT that shares no code with the trial program."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def test_the_reference_learns_and_every_step_of_it_is_clipped(parity, shape, pre
 
 
 def cases() -> list[ParameterSet]:
-    """All cases. No walks are one in bf16, and a few in fp32 that show every value of every axis under each engine but
-    for four tensor ranks, which take their time on two cores, as does a reference in bf16."""
+    """All cases. Without the mark `walks`: one in bf16, and a few in fp32 that cover every value of every axis under
+    each engine, except four tensor ranks, which take long on two cores, as does a reference in bf16."""
     given = covering_cases()
     quick = [case for case in given if case.layout.precision == "fp32" and case.layout.tensor_parallel < 4]
     shown = [[(case.layout.engine, *value) for value in axis_values(case).items()] for case in quick]
@@ -56,7 +56,7 @@ def test_ten_steps_of_a_layout_are_those_of_a_plain_gpt(parity, given, record_pr
 
 
 def test_no_step_in_fp16_is_lost_to_a_loss_scale_that_has_yet_to_settle(parity):
-    """Its third step overflows where the loss is scaled by 2**16, which is where trials begin."""
+    """Its third step overflows with a loss scale of 2**16, the first scale of trials."""
     fields = {"zero_stage": 3, "offload": "none", "micro_batch_size": 2, "precision": "fp16"}
     given = case_of("llama-tied", (1, 1, 4), ("1f1b", 1), engine="torch", **fields)
     difference = parity.difference(given, parity.train(given, steps=4))
@@ -64,7 +64,7 @@ def test_no_step_in_fp16_is_lost_to_a_loss_scale_that_has_yet_to_settle(parity):
 
 
 def compiled() -> list[ParameterSet]:
-    """The first alone is no walk."""
+    """The compiled cases; the first alone has no mark `walks`."""
     first, *others = compiled_cases()
     return [pytest.param(first, id=first.name), *(pytest.param(c, id=c.name, marks=pytest.mark.walks) for c in others)]
 
@@ -120,6 +120,6 @@ def test_every_reduction_has_a_test_that_switches_it_off():
 
 @pytest.mark.parametrize(("without", "given"), MUTATIONS, ids=[f"{name}-{given.name}" for name, given in MUTATIONS])
 def test_without_any_one_reduction_or_guard_the_training_is_another(parity, without, given):
-    """All ranks train to the end: what is caught is another training, not a failure of whatever kind."""
+    """All ranks train to the end: the difference in training is detected, not a failure."""
     trained = parity.train_without(given, without, steps=3)
     assert parity.difference(given, trained).value > CPU_TOLERANCES["fp32"]

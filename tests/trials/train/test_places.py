@@ -1,4 +1,4 @@
-"""Where the ranks ran, and what is made of a device that is slower than the others."""
+"""Hosts of the ranks, and flags for a device that is slower than the others."""
 
 from __future__ import annotations
 

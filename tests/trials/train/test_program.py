@@ -228,14 +228,14 @@ def _listening(pid: int) -> list[str]:
 
 
 def _open_files(pid: int) -> Iterator[str]:
-    """What is open now; a process that trains opens and closes files all the time."""
+    """Files that are open now; a process that trains opens and closes files all the time."""
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(FileNotFoundError):
             yield os.readlink(descriptor)
 
 
 def _launch_and_wait(work_dir: Path) -> None:
-    """A launcher of its own process, to be killed."""
+    """A launcher in its own process, to be killed."""
     trial = start_trial(work_dir, make_spec(TP2, measure=ENDLESS))
     (trial.folder.path / "pids").write_text(" ".join(str(rank.pid) for rank in trial.ranks))
     trial.wait(300)

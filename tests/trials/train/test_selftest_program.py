@@ -1,4 +1,4 @@
-"""Before the selftest forks: a device that was touched is of no use to any child."""
+"""Check before the self-test forks: after a device was used, no child can use it."""
 
 from __future__ import annotations
 

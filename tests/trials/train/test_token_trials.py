@@ -1,4 +1,4 @@
-"""Trials on a token file: real ranks, which train on the same tokens however they are laid out."""
+"""Trials on a token file: real ranks, which train on the same tokens whatever their layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Starts the real trial program, one process a rank, as a launcher would; or forked from a warm process, as quickly."""
+"""Starts the real trial program, one process per rank, as a launcher would; or forked from a warm process, which is
+faster."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ MODEL = ModelShape(2, 32, 2, 2, 64, False, 64, 16, False, "learned", "layernorm"
 RULES = MeasureRules(min_steps=8, max_steps=8, max_warmup_steps=6)
 ENDLESS = MeasureRules(min_steps=10**6, max_steps=10**6, max_warmup_steps=6)
 LIMIT_S = 120.0
-"""How long anything is waited for that takes seconds on a machine with nothing else to do."""
+"""Time limit for anything that takes seconds on an idle machine."""
 
 
 def make_spec(layout: Layout, **fields: Any) -> TrialSpec:
@@ -73,7 +74,7 @@ class RunningTrial:
         return classify(self.spec, self.outcome(), LaunchStatus(Liveness.ENDED))
 
     def wait_for_steps(self, count: int, limit_s: float = LIMIT_S) -> None:
-        """Until this many steps have been written."""
+        """Wait until this many steps have been written."""
         deadline = time.monotonic() + limit_s
         metrics = self.folder.metrics()
         while not metrics.exists() or metrics.read_bytes().count(b"\n") < count:
@@ -99,8 +100,8 @@ def start_trial(
     world_size: int | None = None,
     warm: WarmRanks | None = None,
 ) -> RunningTrial:
-    """The ranks of `spec` as children of this process, or of a warm one; `program` is the module that each runs, and
-    what comes before the spec's path."""
+    """Start the ranks of `spec` as children of this process, or of a warm one; `program` is the module that each runs,
+    with its arguments before the spec's path."""
     folder = SearchFolder(work_dir / spec.search_id).attempt(spec.trial, spec.attempt)
     folder.path.mkdir(parents=True)
     write_json(folder.spec, spec.to_json())

@@ -1,4 +1,4 @@
-"""The DeepSpeed engine where it is not as others: what it holds, how long its steps are, what it leaves uncompiled."""
+"""Particulars of the DeepSpeed engine: its counts, the length of its steps, and that it compiles nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOLERANCE, BF16_TOLERANCE = 1e-5, 1e-2
 MODEL = ModelShape(4, 64, 4, 4, 256, False, 32, 32, False, "learned", "layernorm")
 TIED = replace(MODEL, tied_embeddings=True)
 WIDE = replace(MODEL, num_layers=2, hidden_size=256, ffn_hidden_size=1024)
-"""Its matrices are larger than the 100,000 elements up to which DeepSpeed's ZeRO 3 keeps weights whole."""
+"""Matrices larger than the 100,000 elements up to which DeepSpeed's ZeRO 3 keeps weights whole."""
 TP2, PP2, DP2 = {"tensor_parallel": 2}, {"pipeline_parallel": 2}, {"data_parallel": 2}
 WHOLE_STEPS = (4, 4, 4)
 
@@ -33,7 +33,7 @@ def layout(**fields: Any) -> Layout:
 
 
 def name_of(value: Any) -> str:
-    """A layout by what is not usual in it, a model by what is."""
+    """Test id from the fields that differ from the default."""
     if isinstance(value, ModelShape):
         return "wide" if value == WIDE else "tied" if value == TIED else "untied"
     if not isinstance(value, Layout):
@@ -55,7 +55,7 @@ def train(ranks):
 
 @pytest.fixture
 def difference(ranks):
-    """Largest difference of any loss or norm to a plain training of the same batches."""
+    """Largest difference of any loss or norm from a plain training on the same batches."""
 
     def to_plain(trained, given: Layout, model: ModelShape = MODEL, micro_batches=WHOLE_STEPS) -> float:
         shapes = {"model": model.to_json(), "layout": given.to_json(), "micro_batches": micro_batches}

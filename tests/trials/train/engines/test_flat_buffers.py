@@ -1,4 +1,4 @@
-"""Flat buffers of one rank: where parameters lie, and which of them are reduced together. Several ranks: parity."""
+"""Flat buffers of one rank: offsets of parameters, and their buckets. For several ranks see the parity tests."""
 
 from __future__ import annotations
 

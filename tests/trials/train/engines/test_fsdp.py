@@ -1,4 +1,4 @@
-"""FSDP of a rank: what of the weights it holds is counted. What it trains is shown by parity."""
+"""FSDP's count of the weights that a rank holds. For the training see the parity tests."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_what_is_counted_is_what_is_there_whatever_the_layout_says(ranks: WarmRa
 
 
 def counted(ranks: WarmRanks, options: Mapping[str, Any] = MappingProxyType({}), **more: Any) -> tuple[Case, list[int]]:
-    """A layout of two data ranks, and what each rank counted."""
+    """A layout of two data ranks, and each rank's counts."""
     given = named_case("held", "gpt2-tied", data_parallel=2, **more)
     arguments = {"case": given.to_json(), **options}
     return given, ranks.run(f"{PROGRAMS}:held_parameters", given.layout.num_gpus, arguments)

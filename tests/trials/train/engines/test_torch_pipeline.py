@@ -1,4 +1,4 @@
-"""What a pipeline of torch holds besides the training itself. That it trains right: parity."""
+"""Memory that torch's pipeline holds in addition to the training. For the training see the parity tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loss scale of fp16, the norm, and what a step came to over all ranks; what they do to a training shows parity."""
+"""fp16's loss scale, the norm, and a step's record over all ranks. For the training see the parity tests."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from trials.train.measurement.profile import add_breakdown, part_of_group
 
 
 def seconds_of(*ranges: TimedRange, begin_s: float = 0.0, end_s: float = 10.0) -> dict[str, float]:
-    """The parts of a step, what took nothing left out; transfers as they were exposed."""
+    """The parts of a step that took time; transfers by their exposed time."""
     step = split_step(1, begin_s, end_s, ranges)
     found = {str(part): seconds for part, seconds in step.seconds.items() if seconds}
     return found | {transfer.kind: transfer.exposed_s for transfer in step.transfers}

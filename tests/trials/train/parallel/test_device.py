@@ -1,4 +1,4 @@
-"""A GPU that somebody else uses, and the probe that compares devices: with stand-ins for the CUDA calls."""
+"""A GPU in use by another process, and the probe that compares devices: with stand-ins for the CUDA calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TOTAL_GIB = 80.0
 
 
 class Clock:
-    """Stands in for the module `time`: it goes on only when somebody sleeps."""
+    """Stand-in for the module `time` that only `sleep` advances."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -50,7 +50,8 @@ def clock(monkeypatch) -> Clock:
 
 @pytest.fixture
 def gpu(monkeypatch, clock):
-    """Two GPUs of 80 GiB; `gpu(used)` says how many GiB of one are used, told the clock's time and its index."""
+    """Two GPUs of 80 GiB; `gpu(used)` sets a function of the time and the device's index that returns the GiB in
+    use."""
 
     def uses(used_gib) -> None:
         def mem_get_info(asked: torch.device) -> tuple[int, int]:
@@ -126,7 +127,7 @@ def test_ranks_on_a_cpu_are_not_probed():
 
 
 class Driver:
-    """Stands in for `torch.cuda.utilization`: a GPU of this utilisation in percent, or what is raised."""
+    """Stand-in for `torch.cuda.utilization`: returns a utilisation in percent, or raises."""
 
     def __init__(self, answer: int | Exception):
         self.answer = answer

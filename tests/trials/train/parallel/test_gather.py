@@ -1,4 +1,4 @@
-"""What ranks tell each other besides numbers: as JSON, so that nothing of it is unpickled."""
+"""JSON data that ranks share, so that nothing is unpickled."""
 
 from __future__ import annotations
 

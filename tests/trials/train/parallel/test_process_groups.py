@@ -1,4 +1,4 @@
-"""The port on which ranks meet: real sockets and real stores."""
+"""Rendezvous port of the ranks: real sockets and real stores."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def occupy(strangers: ExitStack, address: str, port: int) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of ours that nobody listens on just now."""
+    """Ports of the rendezvous range that are free now."""
     found: list[int] = []
     for port in PORTS[7::13]:
         with socket.socket() as probe:
@@ -52,7 +52,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def meet(folder: Path) -> tuple[int, bytes]:
-    """Both ranks of a trial open its store and tell each other the folder's name; the port and what rank 0 heard."""
+    """Both ranks of a trial open its store and share the folder's name; returns the port and what rank 0 received."""
     folder.mkdir(exist_ok=True)
     attempt = AttemptFolder(folder)
     with ThreadPoolExecutor(2) as pool:
@@ -66,7 +66,7 @@ def meet(folder: Path) -> tuple[int, bytes]:
 
 
 KEPT: list[tuple[object, object]] = []
-"""Stores hold their ports for as long as they live; so they do here, to the end of the test."""
+"""Stores, kept until the end of the test, since they hold their ports while they live."""
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ GIB = 2**30
 
 @pytest.fixture
 def proc(tmp_path: Path) -> Path:
-    """A /proc of a node that has 100 GiB left."""
+    """A /proc of a node with 100 GiB available."""
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/meminfo").write_text(f"MemTotal: {200 * 2**20} kB\nMemAvailable: {100 * 2**20} kB\n")
     return tmp_path / "proc"
