@@ -1,10 +1,10 @@
-"""How much each axis matters for the speed: exact Shapley values of a small surrogate. Pure; numpy.
+"""Importance of each axis for the speed: exact Shapley values of a surrogate. Pure; numpy.
 
-A kernel ridge regression of the logarithm of the speed stands in for the layouts that were not measured. Its kernel is
-a product over the axes, so the value of every coalition of axes, the others averaged over what was measured, is again
-a product, and the Shapley values follow from the coefficients of a polynomial instead of 2^axes evaluations (after
-Mohammadi et al., arXiv 2505.16516, whose absent axes are ones where ours are averages). How well it foretells a layout
-that it was not shown is known in closed form, and where that is poor nothing is said.
+A kernel ridge regression of the log speed stands in for layouts that were not measured. Its kernel is a product over
+the axes, so the value of every coalition of axes, with the others averaged over the measured layouts, is again a
+product, and the Shapley values follow from the coefficients of a polynomial instead of 2^axes evaluations (after
+Mohammadi et al., arXiv 2505.16516, whose absent axes are ones where ours are averages). The error on left-out layouts
+has a closed form; a surrogate with a large error is not shown.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ import numpy as np
 
 FEWEST_LAYOUTS = 10
 LEAST_EXPLAINED = 0.3
-_MOST_LAYOUTS = 300
-_MOST_AXES = 10
+_MAX_LAYOUTS = 300
+_MAX_AXES = 10
 _LENGTHS = (0.3, 0.6, 1.2)
-"""How far apart values of an axis may lie and still be alike, in parts of its range."""
+"""Length scales of the kernel, as fractions of an axis's range."""
 _NOISES = (0.003, 0.03, 0.3)
 
 
 @dataclass(frozen=True)
 class Importance:
-    """`effects`: by how much an axis moves the speed, up or down, on the average layout: 0.1 is 10 %; largest first.
+    """Mean absolute Shapley values by axis as relative changes of the speed (0.1 is 10 %), largest first.
 
-    They rest on `num_layouts`; `explained` is the share of the variance of the logarithm of the speed that the
-    surrogate foretells of layouts left out.
+    Based on `num_layouts`; `explained` is the share of the variance of log speed in left-out layouts that the surrogate
+    explains.
     """
 
     effects: Mapping[str, float]
@@ -44,11 +44,11 @@ class Importance:
 
 
 def axis_importance(layouts: Sequence[Mapping[str, Any]], speeds: Sequence[float]) -> Importance | None:
-    """Of these layouts, by field, and their speeds; None of fewer than ten, or where no field or no speed differs."""
+    """Importance by field of these layouts; None with fewer than ten, or where no field or no speed differs."""
     if len(layouts) < FEWEST_LAYOUTS:
         return None
-    if len(layouts) > _MOST_LAYOUTS:
-        rows = np.linspace(0, len(layouts) - 1, _MOST_LAYOUTS).astype(int).tolist()
+    if len(layouts) > _MAX_LAYOUTS:
+        rows = np.linspace(0, len(layouts) - 1, _MAX_LAYOUTS).astype(int).tolist()
         layouts, speeds = [layouts[row] for row in rows], [speeds[row] for row in rows]
     logs = np.log(np.asarray(speeds, dtype=float))
     distances = _distances(layouts)
@@ -62,17 +62,17 @@ def axis_importance(layouts: Sequence[Mapping[str, Any]], speeds: Sequence[float
 
 
 def _distances(layouts: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
-    """How far apart each two layouts are along each axis that differs, 0 to 1, of shape (layouts, layouts).
+    """Distances between layouts along each varying axis, 0 to 1, of shape (layouts, layouts).
 
-    Counts are doubled, not added, so their logarithms are taken; words are the same or are not.
+    Counts are compared by their logarithms, since they are doubled; names are equal or not.
     """
     found = {}
     for axis in layouts[0]:
         values = [layout[axis] for layout in layouts]
         if len(set(values)) > 1:
             found[axis] = _distance(values)
-    # Of more axes than can be told apart the ones with the most values stay.
-    kept = sorted(found, key=lambda axis: -len({layout[axis] for layout in layouts}))[:_MOST_AXES]
+    # Of too many axes those with the most values are kept.
+    kept = sorted(found, key=lambda axis: -len({layout[axis] for layout in layouts}))[:_MAX_AXES]
     return {axis: distance for axis, distance in found.items() if axis in kept}
 
 
@@ -95,7 +95,7 @@ class _Surrogate:
 
 
 def _fitted(distances: Mapping[str, np.ndarray], targets: np.ndarray) -> _Surrogate:
-    """The one of a few widths and noises that foretells left-out layouts best."""
+    """Surrogate with the length scale and noise that predict left-out layouts best."""
     stacked = np.stack(list(distances.values()))
     tried = (_ridge(np.exp(-0.5 * (stacked / length) ** 2), noise, targets) for length, noise in _GRID)
     return max(tried, key=lambda surrogate: surrogate.explained)
@@ -107,12 +107,12 @@ _GRID = tuple(product(_LENGTHS, _NOISES))
 def _ridge(kernels: np.ndarray, noise: float, targets: np.ndarray) -> _Surrogate:
     inverse = np.linalg.inv(kernels.prod(axis=0) + noise * np.eye(len(targets)))
     weights = inverse @ targets
-    left_out = weights / np.diag(inverse)  # what is wrong of each, foretold from all others
-    return _Surrogate(kernels, weights, float(1 - (left_out**2).sum() / (targets**2).sum()))
+    residuals = weights / np.diag(inverse)  # leave-one-out residuals
+    return _Surrogate(kernels, weights, float(1 - (residuals**2).sum() / (targets**2).sum()))
 
 
 def _shapley(surrogate: _Surrogate) -> np.ndarray:
-    """Of shape (axes, layouts): what each axis adds to the prediction of each layout, in logarithms."""
+    """Shapley values of shape (axes, layouts): contribution of each axis to each layout's predicted log speed."""
     kernels = surrogate.kernels
     averages = np.broadcast_to(kernels.mean(axis=1, keepdims=True), kernels.shape)
     axes = len(kernels)
@@ -127,8 +127,10 @@ def _shapley(surrogate: _Surrogate) -> np.ndarray:
 
 
 def _by_size(inside: np.ndarray, outside: np.ndarray) -> list[np.ndarray]:
-    """By the number of axes in a coalition: the sum over such coalitions of the product of `inside` of its axes and
-    `outside` of the others; the coefficients of the product over axes of (outside + inside x)."""
+    """Sum by coalition size of the product of `inside` over a coalition's axes and `outside` over the others.
+
+    These are the coefficients of the product over axes of (outside + inside x).
+    """
     terms = [np.ones(inside.shape[1:])]
     for one, other in zip(inside, outside, strict=True):
         shifted = [np.zeros_like(one), *(term * one for term in terms)]

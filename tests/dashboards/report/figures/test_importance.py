@@ -1,4 +1,4 @@
-"""Shapley values of the surrogate: against their definition, and against speeds whose causes are known."""
+"""Shapley values of the surrogate: against their definition, and on speeds with known causes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def grid():
     return layouts, speeds
 
 
-def test_what_moves_the_speed_comes_first_and_what_does_not_is_nothing():
+def test_axes_that_change_the_speed_come_first_and_others_are_near_zero():
     found = axis_importance(*grid())
     assert list(found.effects)[:2] == ["tensor", "recompute"]
     # Halved with each of three doublings, so off the geometric mean by 2^1.5, 2^0.5, 2^0.5, 2^1.5.
@@ -54,7 +54,7 @@ def test_the_values_are_those_of_the_definition():
     assert found.sum(axis=0) == pytest.approx(value({0, 1, 2, 3}) - value(set()))
 
 
-def test_what_is_left_out_is_foretold_as_by_a_fit_without_it():
+def test_left_out_residuals_are_those_of_a_fit_without_the_layout():
     """The closed form of the left-out residuals against fits that were made without each layout."""
     random = np.random.default_rng(3)
     places, targets = random.uniform(size=12), random.normal(size=12)
@@ -68,7 +68,7 @@ def test_what_is_left_out_is_foretold_as_by_a_fit_without_it():
     assert surrogate.explained == pytest.approx(1 - np.square(off).sum() / np.square(targets).sum())
 
 
-def test_noise_explains_nothing_and_is_not_telling():
+def test_noise_explains_nothing():
     random = np.random.default_rng(11)
     layouts, _ = grid()
     found = axis_importance(layouts, list(random.lognormal(size=len(layouts))))
@@ -81,7 +81,7 @@ def test_below_ten_layouts_nothing_is_said(count):
     assert axis_importance(layouts[:count], speeds[:count]) is None
 
 
-def test_one_speed_or_one_layout_has_no_causes():
+def test_there_is_none_of_one_speed_or_one_layout():
     layouts, speeds = grid()
     assert axis_importance(layouts, [1000.0] * len(layouts)) is None
     assert axis_importance([layouts[0]] * 12, speeds[:12]) is None
