@@ -65,13 +65,14 @@ class Bench(ABC):
 
     @abstractmethod
     def take_over(self) -> tuple[LaunchRequest, Launcher]:
-        """An attempt whose driver has vanished while it ran, and the launcher of the next driver.
+        """Return an attempt whose driver was killed while it ran, and the launcher of the next driver.
 
-        One that outlives its driver may wait for the file `go` in its folder.
+        An attempt that outlives its driver may wait for the file `go` in its folder.
         """
 
     def longest_s(self, time_limit_s: float) -> float:
-        """The most seconds that an attempt of this limit may take; launchers here have shorter graces than usual."""
+        """Return the most seconds that an attempt of this limit may take; grace periods are shorter than the
+        defaults."""
         return time_limit_s + ENDING_ALLOWANCE_S - (GracePeriods().after_term_s - GRACE_PERIODS.after_term_s)
 
     def has_processes(self, request: LaunchRequest) -> bool:
@@ -94,7 +95,7 @@ class ProcessBench(Bench):
         return self.request("hang"), self.launcher
 
 
-class RecordedBench(Bench):
+class SimulatedBench(Bench):
     """Behaviours are rows of a table: a layout that ran, one that failed, one that takes an hour."""
 
     outlives_its_driver = True

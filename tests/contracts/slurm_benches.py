@@ -62,7 +62,7 @@ class Bench(ABC):
         return request
 
     def submit(self, behaviour: str, num_nodes: int = 1, **changes: object) -> str:
-        """The name of a job that was accepted."""
+        """Submit a job and return its name."""
         request = self.request(behaviour, num_nodes, **changes)
         submission = self.slurm.submit(request)
         assert (submission.status, submission.message) == (SubmitStatus.ACCEPTED, "")
@@ -70,7 +70,7 @@ class Bench(ABC):
         return request.name
 
     def job(self, name: str) -> JobSnapshot:
-        """The one job of this name; fails unless there is exactly one."""
+        """Return the one job of this name; fail unless there is exactly one."""
         [job] = (job for job in self.slurm.jobs() if job.name == name)
         return job
 
@@ -91,7 +91,7 @@ class Bench(ABC):
         raise AssertionError(f"still {last}")
 
     def fill(self) -> str:
-        """A job that takes all nodes."""
+        """Submit a job that takes all nodes."""
         name = self.submit("hang", len(NODES), options=JobOptions(exclusive=True))
         self.until(name, JobState.RUNNING)
         return name
@@ -102,19 +102,19 @@ class Bench(ABC):
 
     @abstractmethod
     def let_time_pass(self) -> None:
-        """A moment, in which things happen."""
+        """Let a moment pass."""
 
     @abstractmethod
     def until_ready(self, name: str) -> None:
-        """Wait until the processes of a running job do what they are there for."""
+        """Wait until the processes of a running job are ready."""
 
     @abstractmethod
     def controller_down(self) -> AbstractContextManager[None]:
-        """Nobody answers."""
+        """Stop the controller for a while."""
 
     @abstractmethod
     def controller_hung(self) -> AbstractContextManager[None]:
-        """Requests are taken, and not answered before it is over."""
+        """Let the controller receive requests without answering them until the end."""
 
 
 class FakeBench(Bench):

@@ -18,7 +18,7 @@ from tests.contracts.launcher_benches import (
     Bench,
     FakeSlurmBench,
     ProcessBench,
-    RecordedBench,
+    SimulatedBench,
     SlurmBench,
     SlurmPilotBench,
 )
@@ -46,18 +46,18 @@ RAY, SLURM, PILOT = (
     pytest.param(name, marks=[*PROCESSES, pytest.mark.walks]) for name in ("ray", "slurm", "slurm_pilot")
 )
 IN_SECONDS = [*HERE, RAY, PILOT]
-"""All but a real Slurm, which needs more than a minute to end a job at its limit; a pilot ends its steps itself."""
+"""All but a real Slurm, which takes more than a minute to end a job at its limit; a pilot ends its steps itself."""
 EVERYWHERE = pytest.mark.parametrize(
     "bench", [*HERE, *(pytest.param(name, marks=PROCESSES) for name in ("ray", "slurm", "slurm_pilot"))], indirect=True
 )
-"""What shows that a launcher is wired to what it launches with; the rest is a walk where that is another system."""
+"""Cases that show that a launcher is connected to its backend; further ones are walks where that is another system."""
 
 
 @pytest.fixture(params=[*HERE, RAY, SLURM, PILOT])
 def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.setattr("slurm.client.CANCEL_TIMEOUT_S", 120.0)  # COMPLETING was seen to last 40 s
     if request.param == "simulated":
-        yield RecordedBench(tmp_path)
+        yield SimulatedBench(tmp_path)
     elif request.param == "fake_slurm":
         yield FakeSlurmBench(tmp_path)
     elif request.param == "slurm":

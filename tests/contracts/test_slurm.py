@@ -20,7 +20,7 @@ FAKE, REAL, REAL_WITHOUT_ACCOUNTING = (
     pytest.param("slurm_sandbox", marks=[pytest.mark.processes, pytest.mark.timeout(360)]),
 )
 REAL_IN_A_WALK = pytest.param(*REAL.values, marks=[*REAL.marks, pytest.mark.walks])
-"""Where Slurm takes its time: until it kills, or is back."""
+"""Cases for which a real Slurm needs long: until it kills, or restarts."""
 
 
 @pytest.fixture(params=[*FAKE, REAL])

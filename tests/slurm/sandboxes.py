@@ -1,4 +1,4 @@
-"""A real Slurm for tests: fixtures that start one sandbox a session, when the first test asks for it."""
+"""Fixtures of a real Slurm: one sandbox per session, started by the first test that needs it."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ QUICK = (
 
 @pytest.fixture(scope="session")
 def slurm_sandbox() -> Iterator[SlurmSandbox]:
-    """Four nodes of four CPUs and four GPUs that are not there, without accounting. Shared: leave it as it was found,
-    every daemon alive and no job waiting."""
+    """Four nodes of four CPUs and four simulated GPUs, without accounting. Shared: leave all daemons alive and no job
+    waiting."""
     with sandbox(accounting=False) as started:
         yield started
 
@@ -50,7 +50,7 @@ def slurm_sandbox_accounting() -> Iterator[SlurmSandbox]:
 
 @contextmanager
 def sandbox(accounting: bool, nodes: int = 4, extra: tuple[str, ...] = QUICK) -> Iterator[SlurmSandbox]:
-    """A sandbox of its own, stopped and removed at the end; skips the test where Slurm is not installed."""
+    """A sandbox for one test, removed at the end; skips the test where Slurm is not installed."""
     require_slurm(accounting)
     with short_folder() as folder:
         made = SlurmSandbox(folder, nodes, cpus_per_node=4, gpus_per_node=4, accounting=accounting, extra=extra)
@@ -69,7 +69,7 @@ def require_slurm(accounting: bool) -> None:
 
 @contextmanager
 def short_folder() -> Iterator[Path]:
-    """A folder whose path leaves room for a socket's, which pytest's own may not; other users may enter it."""
+    """A folder with a path short enough for sockets, unlike pytest's own; other users may enter it."""
     folder = Path(tempfile.mkdtemp(prefix="parlay-slurm-", dir="/tmp"))
     folder.chmod(0o755)
     try:
@@ -79,7 +79,7 @@ def short_folder() -> Iterator[Path]:
 
 
 def resume(cluster: SlurmSandbox, nodes: str) -> None:
-    """Take drained nodes back. Until they have answered once more Slurm says that they do not (`idle*`)."""
+    """Resume drained nodes; they are `idle*` until they respond."""
     cluster.ask("scontrol", "update", f"nodename={nodes}", "state=resume")
     deadline = time.monotonic() + 60.0
     while "*" in (states := cluster.ask("sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%T").stdout):

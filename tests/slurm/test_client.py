@@ -1,4 +1,4 @@
-"""SlurmClient against small commands of ours on PATH: what it asks, and what it makes of bad answers."""
+"""Slurm client against stub commands on PATH: their arguments, and bad answers."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ SUBMITTED = 1795262400.0
 
 
 class Commands:
-    """Slurm's commands, each a line of shell that is told where it lies ($HERE) and notes how it was called."""
+    """Stubs of Slurm's commands, each a line of shell with its folder as $HERE, which record their calls."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -60,7 +60,7 @@ class Commands:
 
 @pytest.fixture
 def commands(tmp_path, monkeypatch):
-    """A command's time limit has passed once it says that it hangs, and not before, however slow the machine is."""
+    """Stub commands; a timeout passes once a stub says that it hangs, however slow the machine is."""
     hangs = tmp_path / "bin" / "hangs"
 
     class Child(subprocess.Popen):
@@ -77,7 +77,7 @@ def commands(tmp_path, monkeypatch):
 
 @pytest.fixture
 def slept(monkeypatch) -> list[float]:
-    """The seconds that the client waited between its looks, which take no time."""
+    """Seconds that the client waited between queries, without real waiting."""
     seconds: list[float] = []
     quick = SimpleNamespace(**vars(time) | {"sleep": seconds.append, "monotonic": lambda: sum(seconds)})
     monkeypatch.setattr("slurm.client.time", quick)
@@ -144,7 +144,7 @@ def test_a_submission_that_is_killed_is_doubtful(commands, request_):
 
 
 def test_without_slurms_commands_nothing_was_submitted_nor_refused_and_it_is_said_plainly(tmp_path, request_):
-    """A search that is resumed on the wrong machine, or while the commands' file system is away, does not end."""
+    """A search that is resumed on the wrong machine, or without the commands' file system, does not end."""
     client = SlurmClient({"PATH": str(tmp_path)})
     submission = client.submit(request_)
     assert submission.status is SubmitStatus.BUSY

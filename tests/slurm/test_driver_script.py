@@ -1,4 +1,4 @@
-"""The job that a driver runs in, as the batch script that Slurm is given."""
+"""Batch script of the driver's job."""
 
 from __future__ import annotations
 

@@ -57,11 +57,11 @@ TEXT_OPTIONS = (
     *("network", "licenses", "comment", "signal", "exclusive"),
 )
 Case = tuple[dict[str, Any], str, object]
-"""What is set, and the one key and value that are refused of it."""
+"""Options, and the one key and value that are refused."""
 
 
 def not_refused(*cases: Case) -> list[Case]:
-    """Those of the cases that are not refused with just this key and value, a rule and a fix."""
+    """Return the cases that are not refused with just this key and value, a rule and a fix."""
     return [case for case in cases if _refused(case[0]) != [(case[1], case[2], True)]]
 
 

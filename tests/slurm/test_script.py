@@ -1,4 +1,4 @@
-"""The batch script, line by line. A change that is meant: PARLAY_UPDATE_STORED=1 pytest tests/slurm/test_script.py"""
+"""Batch scripts, line by line. To store an intended change: PARLAY_UPDATE_STORED=1 pytest tests/slurm/test_script.py"""
 
 import os
 import shlex
@@ -103,7 +103,7 @@ exit 7
 
 
 def run_script(tmp_path: Path, request: JobRequest, **environment: str) -> tuple[int, list[str], dict[str, str], str]:
-    """Exit code, srun's arguments, the environment it saw, and what the script printed; bash stops at unset names."""
+    """Return exit code, srun's arguments, its environment and the script's output; bash stops at unset names."""
     commands = tmp_path / "bin"
     commands.mkdir(exist_ok=True)
     (commands / "srun").write_text(SRUN)

@@ -1,4 +1,4 @@
-"""A site's profile as a file: what comes with Parlay, and what is wrong with one of the user's own."""
+"""Site profiles: those that come with Parlay, and errors in a user's own."""
 
 from __future__ import annotations
 

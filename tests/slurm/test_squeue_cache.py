@@ -17,7 +17,7 @@ ODD = JobSnapshot("8", "x", "me", JobState.UNKNOWN, "NEW_WORD", "a, b", (), None
 
 
 class CountingSlurm:
-    """Answers like squeue, and counts how often it was asked."""
+    """Slurm that counts its queries."""
 
     user = "me"
 
@@ -170,7 +170,7 @@ def test_no_answer_is_told_and_not_shared(tmp_path):
 
 
 class SlowSlurm:
-    """Leaves a mark each time it is asked, and answers only when all its askers have started."""
+    """Slurm that marks each query and answers only when all clients have started."""
 
     user = "me"
 

@@ -123,7 +123,7 @@ def test_a_word_with_a_variable_is_filled_in_by_the_script_and_all_others_are_no
 
 
 def run_rank(launch: Launch, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The rank command with `env` as the program, as srun would start it on a node."""
+    """Run the rank command with `env` as the program, as srun would on a node."""
     request = replace(REQUEST, argv=("/usr/bin/env",), options=JobOptions(launch=launch))
     ranks = {
         "PATH": os.environ["PATH"],

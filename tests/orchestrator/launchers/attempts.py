@@ -33,7 +33,7 @@ STAND_IN = Path(__file__).with_name("stand_in_trial.py")
 
 
 def stand_in_code(folder: Path) -> str:
-    """A folder for PYTHONPATH whose `trials.train` is the stand-in."""
+    """Return a folder for PYTHONPATH whose `trials.train` is the stand-in."""
     package = folder / "trials" / "train"
     package.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(STAND_IN, package / "__main__.py")
@@ -49,7 +49,7 @@ def attempt_request(
     python: str = sys.executable,
     **trainer: object,
 ) -> LaunchRequest:
-    """A request for two ranks of one node, as the driver leaves it: spec.json lies in the attempt's folder."""
+    """Return a request for two ranks of one node, with spec.json in the attempt's folder."""
     spec = TrialSpec(
         search_id="demo-abc234",
         trial=trial,
@@ -70,7 +70,7 @@ def attempt_request(
 
 
 def written(request: LaunchRequest) -> LaunchRequest:
-    """The same request after its spec.json was (re)written."""
+    """Return the request after its spec.json was (re)written."""
     request.folder.path.mkdir(parents=True, exist_ok=True)
     write_json(request.folder.spec, request.spec.to_json())
     return request

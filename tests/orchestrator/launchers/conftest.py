@@ -1,4 +1,4 @@
-"""Shared by the tests of the launchers."""
+"""Fixtures of the launchers' tests."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ LIMIT_S = 600.0
 
 
 def four_nodes(plan: Callable[[StartedJob], JobPlan] = lambda job: JobPlan(), **settings: object) -> FakeCluster:
-    """A cluster whose jobs go as planned, and run until they are ended without a plan."""
+    """Return a cluster whose jobs run as planned, or until they are ended."""
     return FakeCluster([FakeNode(f"n{i}") for i in range(1, 5)], plan, replace(FAKE_SETTINGS, **settings))
 
 
@@ -41,7 +41,7 @@ def asking(slurm: FakeSlurm) -> Callable[[float], SqueueSnapshot]:
 
 
 class SlurmBench:
-    """Four nodes, a launcher, and the moments (simulated seconds since the beginning) at which each was asked."""
+    """Four nodes, a launcher, and the times of its calls of Slurm (simulated seconds since the start)."""
 
     def __init__(self, root: Path, **settings: object):
         self.root = root
@@ -83,7 +83,7 @@ class SlurmBench:
 
 
 class PilotBench:
-    """Four nodes, and a launcher of pilots of two; `plan` is what a pilot's job does. The agent is the test's own."""
+    """Four nodes, and a launcher with pilots of two; `plan` is what a pilot's job does. The test acts as the agent."""
 
     def __init__(self, root: Path, attempts: int = 1):
         self.root = root
@@ -123,7 +123,7 @@ class PilotBench:
         return next(job for job in self.cluster.jobs() if job.request.name == f"demo-abc234.p{number:04d}")
 
     def serve(self, number: int = 1) -> PilotFolder:
-        """The pilot's agent comes to life and claims what it is asked for."""
+        """Write the agent's heartbeat and claim the requested steps."""
         folder = self.pilot(number)
         folder.heartbeat.write_text(str(self.cluster.time))
         self.look()

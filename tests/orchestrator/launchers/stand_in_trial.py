@@ -1,4 +1,4 @@
-"""A trial program without torch, run in place of trials.train: it does what `trainer.behaviour` in its spec says."""
+"""Trial program without torch, run in place of trials.train: it behaves as `trainer.behaviour` in its spec says."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def measure(spec: dict) -> None:
 
 
 def meet(spec: dict) -> None:
-    """Every rank reaches rank 0 over TCP at the address it publishes in the attempt's folder; then rank 0 measures."""
+    """Connect every rank to rank 0 by TCP at the address in the attempt's folder; then rank 0 measures."""
     if RANK == 0:
         with socket.create_server(("127.0.0.1", 0)) as server:
             Path("address.part").write_text(str(server.getsockname()[1]))
@@ -78,7 +78,7 @@ def hang(spec: dict) -> None:
 
 
 def wait_to_measure(spec: dict) -> None:
-    """Measures once somebody puts the file `go` into the attempt's folder."""
+    """Measure once the file `go` is in the attempt's folder."""
     Path(f"waiting-{RANK}").touch()
     while not Path("go").exists():
         time.sleep(0.02)

@@ -28,7 +28,7 @@ def test_local_is_plain_processes() -> None:
 @pytest.mark.processes
 @pytest.mark.timeout(120)
 def test_under_slurm_the_lease_is_kept_before_every_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that hangs takes its time limit, and a turn may ask for several things."""
+    """A hanging command takes its timeout, and one iteration may run several."""
     for command in ("scontrol", "squeue"):
         (tmp_path / command).write_text("#!/bin/sh\n")
         (tmp_path / command).chmod(0o755)
@@ -43,7 +43,7 @@ def test_under_slurm_the_lease_is_kept_before_every_command(tmp_path: Path, monk
 
 
 def test_a_single_run_needs_no_pilot(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Under slurm_pilot replay, selftest and calibrate run in a job of their own; a search says what is left to do."""
+    """Under slurm_pilot replay, selftest and calibrate run in a job of their own; only a search has remaining work."""
     monkeypatch.setenv("PATH", str(tmp_path))  # no Slurm answers, and none has to
     pilots = section(kind="slurm_pilot")
     one, _ = make_launcher(pilots, parallel_trials=1, cluster=ONE_NODE)

@@ -1,4 +1,4 @@
-"""A driver to be killed: launches the attempt at this root with this kind of launcher, then waits for its end."""
+"""Driver to be killed: launches the attempt at this root with this kind of launcher, then waits for its end."""
 
 from __future__ import annotations
 

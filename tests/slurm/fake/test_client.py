@@ -1,4 +1,4 @@
-"""The simulated Slurm: what it does when nothing goes wrong, and each thing that can."""
+"""Fake Slurm: normal operation, and each injected fault."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from slurm.request import JobOptions, JobRequest
 
 @dataclass
 class Rig:
-    """Two nodes of four CPUs; jobs go as planned by their name, and run until they are ended without a plan."""
+    """Two nodes of four CPUs; jobs run as planned by their name, or until they are ended."""
 
     root: Path
     plans: dict[str, JobPlan] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Rig:
         return submission.job_id
 
     def run(self, name: str, plan: JobPlan | None = None, **request: int | float) -> str:
-        """The id of a job that runs."""
+        """Submit a job that runs; return its id."""
         if plan:
             self.plans[name] = plan
         job_id = self.submit(name, **request)  # type: ignore[arg-type]
@@ -70,7 +70,7 @@ class Rig:
         return [job.name for job in self.slurm.jobs()]
 
     def row(self, name: str) -> JobSnapshot | None:
-        """Accounting's row of the only job of this name."""
+        """Return the accounting row of the only job of this name."""
         rows = self.slurm.accounted_jobs([name], self.began)
         assert rows is not None
         assert len(rows) <= 1

@@ -1,4 +1,4 @@
-"""Debian's packages: named by the programs that are missing, installed without a service of theirs."""
+"""Debian packages: named by the missing programs, installed without starting services."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ exit {code}
 
 @pytest.fixture
 def apt_get(tmp_path, monkeypatch):
-    """Puts an apt-get on the PATH that notes what it was asked, and whether services might start then."""
+    """Put an apt-get on the PATH that records its arguments, and whether services may start then."""
 
     def put(code: int = 0, words: str = "") -> None:
         program = tmp_path / "bin" / "apt-get"

@@ -1,4 +1,4 @@
-"""A real Slurm on this machine: started, hurt, restarted and stopped without a trace."""
+"""Sandbox: started, damaged, restarted and stopped without leftovers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def until(cluster: SlurmSandbox, job: str, *states: str) -> str:
 
 
 def processes_of(cluster: SlurmSandbox) -> set[str]:
-    """Command lines of what belongs to this sandbox: its path on their command line, or as their place."""
+    """Return command lines of processes with this sandbox's path in them, or as working directory."""
     found = set()
     for pid in running_pids():
         try:
@@ -195,7 +195,7 @@ class TestRefusals:
 @pytest.mark.processes
 @pytest.mark.timeout(180)
 class TestShared:
-    """On the session's sandbox, which each of these leaves as it found it."""
+    """Tests on the session's sandbox, which each leaves unchanged."""
 
     def test_a_job_runs_over_two_nodes_with_its_gpus(self, slurm_sandbox):
         task = "srun sh -c 'echo $SLURM_PROCID $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES'; exit 3"

@@ -1,4 +1,4 @@
-"""A rank that stands still under a launcher: the trial program's watchdog and the launcher end all ranks together."""
+"""Hanging ranks: the trial program's watchdog and the launcher end all ranks together."""
 
 from __future__ import annotations
 

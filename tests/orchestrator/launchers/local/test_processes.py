@@ -43,7 +43,7 @@ def plan_of(tmp_path: Path, code: str, ranks: int = 2, **changes: object) -> Gro
 
 
 class Group:
-    """A rank group under test, with what it told while it ran."""
+    """A rank group under test, with its callbacks recorded."""
 
     def __init__(self, plan: GroupPlan):
         self.ranks: tuple[RankProcess, ...] = ()
@@ -72,7 +72,7 @@ READY = "open(f'ready-{rank}', 'w').close()\nwhile True: time.sleep(1)"
 
 
 def report_of_ready_ranks(plan: GroupPlan) -> GroupReport:
-    """The last rank starts, and the time limit is looked at, when the others have said that they are ready."""
+    """Start the last rank, and check the time limit, only when the others are ready."""
     os.mkfifo(plan.logs[-1])  # holds back the start of the last rank until somebody reads
     group = Group(plan)
     while not all(Path(plan.directory, f"ready-{rank}").exists() for rank in range(len(plan.logs) - 1)):
@@ -206,8 +206,7 @@ class TestRankGroup:
 
 
 def wait_for_end(pid: int) -> None:
-    """The kernel ends a rank together with its supervisor; a moment may pass until it is seen. The test's own time
-    limit is what fails here."""
+    """Wait until the kernel has ended a rank with its supervisor. The test's own time limit fails it."""
     while is_running(pid):
         time.sleep(0.01)
 

@@ -1,4 +1,4 @@
-"""RayLauncher beyond the contract: several nodes, and what becomes of attempts when parts of Ray die."""
+"""Ray launcher beyond the contract: several nodes, and attempts when parts of Ray die."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
 
 def supervisor_of(request: LaunchRequest) -> int:
-    """The pid of the actor that started the attempt's ranks."""
+    """Return the pid of the actor that started the attempt's ranks."""
     stat = Path(f"/proc/{rank_pids(request.folder)[0]}/stat").read_text()
     return int(stat.rpartition(")")[2].split()[1])
 
 
 def sockets_of(process: psutil.Process) -> list[Any]:
-    """None of one that has ended since it was listed."""
+    """Return the sockets of a process, [] if it has ended since it was listed."""
     try:
         return process.net_connections("inet")
     except psutil.NoSuchProcess:
@@ -61,7 +61,7 @@ def sockets_of(process: psutil.Process) -> list[Any]:
 
 @pytest.fixture(scope="class")
 def loopback() -> Iterator[RayLauncher]:
-    """A launcher on a Ray of our own with room for four ranks."""
+    """A launcher on a private Ray with room for four ranks."""
     launcher = RayLauncher(partial(RayRuntime.start_loopback, 4, 0), GRACE_PERIODS)
     yield launcher
     launcher.close()
@@ -69,7 +69,7 @@ def loopback() -> Iterator[RayLauncher]:
 
 @pytest.fixture(scope="class")
 def cluster() -> Iterator[Any]:
-    """A cluster as a user names it by address: two Ray nodes on this machine."""
+    """A user's cluster, by its address: two Ray nodes on this machine."""
     from ray._private import ray_constants, utils
     from ray.cluster_utils import Cluster
 

@@ -1,4 +1,4 @@
-"""SlurmLauncher on a simulated cluster: how often it asks, how long it waits, and what it does when in doubt."""
+"""Slurm launcher on a simulated cluster: query rate, waiting times, and unconfirmed submissions."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ KNOWN = HandoverEntry(
 
 
 def left(path: Path, monotonic: float = 1000.0, utc: float = 5000.0) -> Path:
-    """A file that a driver left at this moment."""
+    """Write the file of a driver that ended at this time."""
     HandoverFile(path, lambda: monotonic, lambda: utc).save({KEY: KNOWN})
     return path
 
@@ -58,7 +58,7 @@ def test_a_clock_that_was_set_back_shortens_no_wait(path, monkeypatch):
 
 
 def test_whoever_takes_it_leaves_nothing_for_the_next_one(path):
-    """A driver that is killed leaves none, so that nobody believes what was seen before it looked."""
+    """A killed driver leaves no file, so that no later driver uses outdated state."""
     assert found(left(path), 1040.0, 5040.0)
     assert not path.exists()
     assert found(path, 1040.0, 5040.0) == {}

@@ -141,7 +141,7 @@ def test_a_job_cancelled_before_it_had_a_node_never_started(held):
 
 
 def test_every_ended_state_has_a_row_above():
-    """A state that Slurm ends jobs in and that this table does not know would be told as a broken script."""
+    """A final state that is missing in this table would be reported as a broken script."""
     rows = test_what_slurm_says_of_an_end.pytestmark[0].args[1]
     assert {job.state for job, *_ in rows} == {state for state in JobState if state.is_ended}
 
@@ -160,7 +160,7 @@ def test_slurms_words_stand_on_one_line(job, words):
 
 
 def row(state: str, reason: str = "None", nodes: str = "") -> JobSnapshot:
-    """A job as squeue tells it."""
+    """Return a job as squeue reports it."""
     started = "2026-11-21T12:00:10" if nodes else "N/A"
     [job] = parse_squeue(f"7|me|{state}|{reason}|{nodes}|2026-11-21T12:00:00|{started}|N/A|s.t0001.a1")
     return job

@@ -1,4 +1,4 @@
-"""SlurmLauncher on a simulated cluster: what it submits and cancels, how often it tries, and what is reserved."""
+"""Slurm launcher on a simulated cluster: submissions, cancellations, retries and reservations."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_what_is_refused_with_and_without_them_is_refused(bench):
 
 
 def test_the_record_that_a_refusal_left_is_not_taken_for_the_attempts_job(bench):
-    """The job without the excluded nodes was submitted too, but nobody heard whether it was accepted: it was not."""
+    """The job without the excluded nodes was submitted too, without an answer: it was not accepted."""
     request = bench.request(exclude=("n1", "n2", "n3", "n4"))
     submit, answers = bench.slurm.submit, []
 

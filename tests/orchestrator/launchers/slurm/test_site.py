@@ -1,6 +1,6 @@
-"""Sites: a profile under the user's keys, and the job that follows from it.
+"""Site profiles as defaults of the user's keys, and the job that results.
 
-A change of a script that is meant: PARLAY_UPDATE_STORED=1 pytest tests/orchestrator/launchers/slurm/test_site.py
+To store an intended change of a script: PARLAY_UPDATE_STORED=1 pytest tests/orchestrator/launchers/slurm/test_site.py
 """
 
 from __future__ import annotations

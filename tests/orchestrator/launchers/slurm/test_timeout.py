@@ -1,4 +1,4 @@
-"""A job that a real Slurm ends at its time limit. An operator who sets its end to now spares most of the minute."""
+"""A real Slurm ends a job at its time limit. Setting the limit to now, as an operator can, saves most of a minute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pilots of an earlier driver, and what a driver that leaves does with its own."""
+"""Pilots of an earlier driver, and pilots when a driver ends."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_pilots_that_nobody_needs_end_with_their_driver_and_others_stay(rig):
 
 @pytest.fixture
 def full(tmp_path: Path) -> PilotBench:
-    """A cluster on which no pilot starts just now."""
+    """A cluster on which no pilot can start."""
     rig = PilotBench(tmp_path)
     for node in ("n1", "n2", "n3"):
         rig.cluster.drain_node(node)

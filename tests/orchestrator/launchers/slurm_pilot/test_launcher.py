@@ -1,4 +1,4 @@
-"""Pilots on a simulated Slurm: which is asked for when, who runs where, and who waits for it."""
+"""Pilot launcher on a simulated Slurm: when pilots are submitted, and which attempts run in them."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 
 RULES = PilotRules(num_nodes=4, tasks_per_node=8)
 NODES = ("n3", "n1", "n4", "n2")
-"""In Slurm's own order."""
+"""In Slurm's order."""
 
 
 def test_a_pilot_has_room_for_all_trials_side_by_side_unless_the_file_says_otherwise():
