@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dashboards.trial_text import REASON_LABELS
 from orchestrator.cli.options import AsJson, LedgerUrl
 from orchestrator.cli.output import log, print_result
 from orchestrator.cli.replay import format_speed
@@ -133,7 +134,8 @@ def _pairs_table(result: CompareResult) -> Table:
 
 def _pair_cells(result: CompareResult, pair: LayoutPair) -> Iterable[str]:
     for side, found in ((result.a, pair.a), (result.b, pair.b)):
-        yield f"{side.tokens_per_sec(found.runs):,.0f}" if found.runs else str(found.reason or found.state)
+        failure = REASON_LABELS[found.reason] if found.reason else str(found.state)
+        yield f"{side.tokens_per_sec(found.runs):,.0f}" if found.runs else failure
 
 
 def _columns(*names: str) -> Table:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dashboards.terminal.headline import best_layout_line, describe_ending, headroom_lines
 from dashboards.terminal.live_table import console_for, results_table
 from dashboards.terminal.progress import format_node_hours
-from dashboards.trial_text import flag_lines, time_lines
+from dashboards.trial_text import REASON_LABELS, flag_lines, time_lines
 from orchestrator.cli.output import print_result
 from orchestrator.config.pilots import nodes_per_pilot
 from orchestrator.config.spec import SearchSpec
@@ -99,13 +99,13 @@ def _causes(search: SearchRecord, spec: SearchSpec) -> list[str]:
         return []
     reasons = Counter(t.reason for t in search.trials if t.reason is not None and not has_stopped_early(t))
     rows = [
-        f"  {reason:<16}{count:>4} of {len(search.trials)}  {what_to_try(reason, spec) or _WHAT_TO_READ}"
+        f"  {REASON_LABELS[reason]:<26}{count:>4} of {len(search.trials)}  {what_to_try(reason, spec) or _WHAT_TO_READ}"
         for reason, count in reasons.most_common()
     ]
     ranking = spec.ranking_of(search.trials)
     if too_full := [trial for trial in ranking.ordered if not ranking.has_headroom(trial)]:
         what = f"a smaller constraints.min_free_memory_gib, {_WHAT_TO_TRY[FailureReason.GPU_OOM]}"
-        rows.append(f"  {'too full':<16}{len(too_full):>4} of {len(search.trials)}  {what}")
+        rows.append(f"  {'too full':<26}{len(too_full):>4} of {len(search.trials)}  {what}")
     return ["why no layout was feasible, and what to relax:", *rows]
 
 

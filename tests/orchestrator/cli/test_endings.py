@@ -33,7 +33,7 @@ def test_when_every_layout_fails_the_answer_has_the_causes_in_a_table_and_what_t
     assert "no layout was measured: 3 trials failed, out of GPU memory" in out
     lines = out.splitlines()
     table = lines[lines.index("why no layout was feasible, and what to relax:") + 1]
-    assert table.split()[:4] == ["gpu_oom", "3", "of", "3"]
+    assert table.split()[:7] == ["out", "of", "GPU", "memory", "3", "of", "3"]
     assert "a smaller micro_batch_size" in table
     assert "Traceback" not in out + err
     assert run(["best"]) == 3
@@ -62,7 +62,7 @@ def test_a_memory_limit_of_the_users_own_is_among_what_to_relax(tmp_path, monkey
     assert "more nodes, a measure.memory_limit_gib above 0.25\n" in capfd.readouterr().out
     assert run(["logs", "t0001"]) == 0
     heading, advice, *_ = capfd.readouterr().out.splitlines()
-    assert heading == "t0001.a1: failed (gpu_oom)"
+    assert heading == "t0001.a1: failed (out of GPU memory)"
     assert advice.startswith("to try: a smaller micro_batch_size, ")
     assert advice.endswith("a measure.memory_limit_gib above 0.25")
 
@@ -80,9 +80,9 @@ def test_layouts_that_leave_too_little_memory_are_no_answer_and_what_to_relax_is
     assert out.count(f"{nearest} and leaves 17.7 GiB") == 1
     assert "! t0001, t0002 leave less memory free than required" in out
     table = out[out.index("why no layout was feasible") :].splitlines()
-    assert [line.split()[:5] for line in table[1:3]] == [
-        ["gpu_oom", "1", "of", "3", "a"],
-        ["too", "full", "2", "of", "3"],
+    assert [" ".join(line.split())[:25] for line in table[1:3]] == [
+        "out of GPU memory 1 of 3 a",
+        "too full 2 of 3 a smaller",
     ]
     assert run(["best"]) == 3
     assert nearest in capfd.readouterr().err
