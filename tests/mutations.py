@@ -35,8 +35,14 @@ ROOMS = (
     Room(
         "measurement",
         12,
-        ("trials/measurement/protocol.py", "trials/measurement/run_variance.py", "trials/measurement/trend.py"),
         (
+            "trials/measurement/metrics.py",
+            "trials/measurement/protocol.py",
+            "trials/measurement/run_variance.py",
+            "trials/measurement/trend.py",
+        ),
+        (
+            "tests/trials/measurement/test_metrics.py",
             "tests/trials/measurement/test_protocol.py",
             "tests/trials/measurement/test_run_variance.py",
             "tests/trials/measurement/test_trend.py",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trials.files.tracebacks import is_device_failure
+from trials.json_types import is_finite_number
 from trials.measurement.protocol import PROBE_SIZE, extrapolation_of
 from trials.trial import (
     Attempt,
@@ -20,7 +21,6 @@ from trials.trial import (
     Trial,
     TrialSpec,
     TrialState,
-    is_finite_number,
     utc_seconds,
 )
 

@@ -5,8 +5,7 @@ Standard library only: the trial program imports this on a compute node.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from enum import Enum
@@ -14,6 +13,7 @@ from typing import Any
 
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
+from trials.json_types import FieldTypes, is_integer, is_list_of, is_number, is_object, is_text, or_null, require_types
 
 SPEC_SCHEMA = "parlay.spec/1"
 OUTCOME_SCHEMA = "parlay.outcome/1"
@@ -271,7 +271,7 @@ class Outcome:
         """The inverse of `to_json`. ValueError for another schema, an unknown value, or a wrong set of fields or
         types."""
         require_schema(data, OUTCOME_SCHEMA)
-        _require_outcome_types(data)
+        require_types(data, _OUTCOME_TYPES, "the outcome's")
         values = {name: value for name, value in data.items() if name != "schema"}
         values["status"] = OutcomeStatus(data.get("status"))
         values["reason"] = None if data.get("reason") is None else FailureReason(data["reason"])
@@ -280,39 +280,17 @@ class Outcome:
         try:
             return cls(**values)
         except TypeError as error:
-            raise ValueError(f"an outcome with other fields: {error}") from error
+            raise ValueError(f"an outcome with missing or unknown fields: {error}") from error
 
 
-def _require_outcome_types(data: Mapping[str, Any]) -> None:
-    for kind, (names, fits) in _OUTCOME_TYPES.items():
-        for name in names:
-            if name in data and not fits(data[name]):
-                raise ValueError(f"an outcome whose {name} is {data[name]!r:.80}, not {kind}")
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_list_of(fits: Callable[[Any], bool], value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and all(map(fits, value))
-
-
-_OUTCOME_TYPES: dict[str, tuple[tuple[str, ...], Callable[[Any], bool]]] = {
-    "text": (("search_id", "trial", "attempt", "nonce"), _is_text),
-    "text or null": (("phase", "excerpt", "started_at", "ended_at"), lambda value: value is None or _is_text(value)),
-    "a whole number": (("restart",), _is_whole),
-    "a whole number or null": (("rank",), lambda value: value is None or _is_whole(value)),
-    "a list of texts": (("flags",), lambda value: _is_list_of(_is_text, value)),
-    "a list of numbers": (
-        ("step_times_s",),
-        lambda value: _is_list_of(lambda item: _is_whole(item) or isinstance(item, float), value),
-    ),
-    "an object": (("measured", "proof", "fingerprint"), lambda value: isinstance(value, Mapping)),
+_OUTCOME_TYPES: FieldTypes = {
+    "text": (("search_id", "trial", "attempt", "nonce"), is_text),
+    "text or null": (("phase", "excerpt", "started_at", "ended_at"), or_null(is_text)),
+    "a whole number": (("restart",), is_integer),
+    "a whole number or null": (("rank",), or_null(is_integer)),
+    "a list of texts": (("flags",), is_list_of(is_text)),
+    "a list of numbers": (("step_times_s",), is_list_of(is_number)),
+    "an object": (("measured", "proof", "fingerprint"), is_object),
 }
 
 
@@ -409,11 +387,6 @@ class Trial:
         """The trial with this attempt added, or replacing the one of its name."""
         kept = tuple(a for a in self.attempts if a.attempt != attempt.attempt)
         return replace(self, attempts=tuple(sorted((*kept, attempt), key=lambda a: int(a.attempt[1:]))))
-
-
-def is_finite_number(value: Any) -> bool:
-    """True for a finite number; integers too large for a float are none."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def require_schema(data: Mapping[str, Any], schema: str) -> None:

@@ -17,6 +17,7 @@ from search_spaces.plain_file import read_plain
 from trials.analysis.verdict import DisplayState, counts_of, display_state, ranking_of
 from trials.files.folders import SearchFolder
 from trials.files.text import tail
+from trials.json_types import is_finite_number
 from trials.ledger.events import SearchRecord
 from trials.measurement.node_metrics import MOST_NODES, read_samples
 from trials.measurement.step_log import StepRecord, read_metrics
@@ -27,7 +28,6 @@ from trials.trial import (
     Trial,
     TrialKind,
     TrialState,
-    is_finite_number,
     utc_seconds,
     utc_text,
 )

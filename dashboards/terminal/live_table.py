@@ -36,8 +36,9 @@ from dashboards.trial_text import (
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from trials.analysis.ranking import Objective, Ranking, rank, upper_bound_of
 from trials.analysis.verdict import counts_of, display_state, verdict_of
+from trials.json_types import is_finite_number
 from trials.ledger.events import Event, SearchRecord, SearchState
-from trials.trial import Trial, TrialKind, TrialState, is_finite_number
+from trials.trial import Trial, TrialKind, TrialState
 
 _WIDTH_WITHOUT_TERMINAL = 80
 _LINES_AROUND_TABLE = 5

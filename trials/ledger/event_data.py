@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from trials.trial import is_finite_number
+from trials.json_types import FieldTypes, is_finite_number, is_list_of, is_object, is_text, or_null, require_types
 
 _MOST_WHOLE = 2**63 - 1
 """Largest integer of the ledger's database."""
 
 
-def require_types(data: Any) -> None:
+def require_data_types(data: Any) -> None:
     """ValueError for data that is not an object, and for a value whose type does not fit its name."""
     if not isinstance(data, Mapping):
         raise ValueError(f"its data is {data!r:.80}, not an object")
-    for kind, (names, fits) in _TYPES.items():
-        for name in names:
-            if name in data and not fits(data[name]):
-                raise ValueError(f"its {name} is {data[name]!r:.80}, not {kind}")
+    require_types(data, _TYPES, "its")
 
 
 def require_rates(measured: Mapping[str, Any]) -> None:
@@ -40,33 +37,17 @@ def _is_amount(value: Any) -> bool:
     return is_finite_number(value) and value >= 0
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, Mapping)
-
-
-def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_text, value))
-
-
-def _or_null(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: value is None or fits(value)
-
-
-_TYPES: dict[str, tuple[tuple[str, ...], Callable[[Any], bool]]] = {
-    "text": (("code_hash", "state", "kind", "attempt", "nonce", "host", "pilot"), _is_text),
+_TYPES: FieldTypes = {
+    "text": (("code_hash", "state", "kind", "attempt", "nonce", "host", "pilot"), is_text),
     "text or null": (
         ("trial", "end_reason", "detail", "reason", "job_id", "excerpt", "waits_for"),
-        _or_null(_is_text),
+        or_null(is_text),
     ),
     "a whole number": (("num_nodes", "restart", "pid"), is_whole),
     "a number from 0 on": (("time_limit_s",), _is_amount),
-    "a number or null": (("reserved_s", "node_hours"), _or_null(is_finite_number)),  # a pilot may give hours back
-    "a time or null": (("started_at", "ended_at", "unknown_since"), _or_null(_is_text)),
-    "a list of texts": (("exclude", "nodes"), _are_texts),
-    "an object": (("spec", "layout"), _is_object),
-    "an object or null": (("prediction", "outcome"), _or_null(_is_object)),
+    "a number or null": (("reserved_s", "node_hours"), or_null(is_finite_number)),  # a pilot may give hours back
+    "a time or null": (("started_at", "ended_at", "unknown_since"), or_null(is_text)),
+    "a list of texts": (("exclude", "nodes"), is_list_of(is_text)),
+    "an object": (("spec", "layout"), is_object),
+    "an object or null": (("prediction", "outcome"), or_null(is_object)),
 }

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import fsum
 from typing import Any
 
-from trials.ledger.event_data import is_whole, require_types
+from trials.ledger.event_data import is_whole, require_data_types
 from trials.trial import (
     Attempt,
     LowerStrEnum,
@@ -145,7 +145,7 @@ class Event:
         """The inverse of `to_json`. ValueError for another schema, an unknown kind or a value of another type, KeyError
         for a missing field."""
         require_schema(data, EVENT_SCHEMA)
-        require_types(data["data"])
+        require_data_types(data["data"])
         if not (is_whole(data["seq"]) and is_whole(data["fencing"])):
             raise ValueError(f"its seq {data['seq']!r:.80} or fencing {data['fencing']!r:.80} is no whole number")
         kind, at = EventKind(data["kind"]), utc_seconds(data["at"])

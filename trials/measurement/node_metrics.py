@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from search_spaces.plain_file import read_plain
-from trials.trial import is_finite_number, utc_seconds
+from trials.json_types import is_finite_number
+from trials.trial import utc_seconds
 
 MOST_NODES = 16
 """Largest number of sampled nodes of a trial, the first ones: each has a file, and nobody reads hundreds of charts."""
