@@ -33,12 +33,12 @@ _INHERITED_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "PARLAY_HOME", "SLURM_CONF", 
 def advance(
     search: SearchId = None,
     every: Annotated[
-        bool, typer.Option("--all", help="All searches of the ledger whose jobs outlive a driver.")
+        bool, typer.Option("--all", help="Advance all searches of the ledger whose jobs run without a driver.")
     ] = False,
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Drive a search for one turn and leave: for cron and scrontab, where nothing may stay on a login node."""
+    """Drive a search for one turn and exit: for cron and scrontab, if no process may stay on a login node."""
     if every:
         _advance_all(ledger, as_json)
         return
@@ -62,7 +62,7 @@ def require_detached_jobs(launcher: LauncherSection, key: str) -> None:
         raise InputError.of(
             "advance",
             f"launcher.kind is {launcher.kind}",
-            rule="a driver that leaves after each turn needs trials that start and run without it",
+            rule="a driver that exits after each turn needs trials that run without it",
             fix="--launcher slurm, or `parlay submit` without --cron",
             key=key,
             value=launcher.kind,

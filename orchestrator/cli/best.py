@@ -9,7 +9,7 @@ from search_spaces.errors import Problem
 
 
 def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
-    """Print the best layout of a search and where its recipe lies."""
+    """Print the best layout of a search, and the path of its recipe."""
     from dashboards.trial_text import describe_flag, describe_step_time
     from orchestrator.records.lookup import find_search, missing_recipe_reason
     from orchestrator.records.summary import best_summary, result_line

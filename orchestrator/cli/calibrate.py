@@ -34,18 +34,20 @@ def calibrate(
     launcher: LauncherKind = None,
     nodes: Annotated[
         int | None,
-        typer.Option("--nodes", min=1, metavar="N", help="Measure so many; all that a trial may use if absent."),
+        typer.Option(
+            "--nodes", min=1, metavar="N", help="Number of nodes to measure; default: as many as a trial may use."
+        ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="The cluster file; NAME-cluster.yaml of the search's name if absent."),
+        typer.Option("--out", "-o", help="Cluster file to write; default: NAME-cluster.yaml, named after the search."),
     ] = None,
     work_dir: Annotated[
-        Path | None, typer.Option("--work-dir", help="Folder in which the measurements get their own.")
+        Path | None, typer.Option("--work-dir", help="Parent folder of the measurements' folder.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure how fast this search's cluster computes and talks, and write it down as a cluster file."""
+    """Measure compute, memory and links of this search's cluster, and write a cluster file."""
     from orchestrator.common.machine_load import busy_warning
     from orchestrator.diagnostics.calibrate import calibration_cluster
     from orchestrator.diagnostics.cluster_file import (
@@ -64,7 +66,7 @@ def calibrate(
     folder = SearchFolder(spec.work_dir / f"calibrate-{secrets.token_hex(3)}")
     runs_here = spec.launcher.kind in ("local", "ray") and spec.launcher.address is None
     if busy := busy_warning() if runs_here else None:
-        log(f"{busy}: what is measured now is slower than the machine is")
+        log(f"{busy}: measurements will be slower than the machine")
     found = _measured(spec, world, folder, path, as_json)
     cluster = calibrated_cluster(spec.cluster, found)
     text = cluster_file(cluster, found, CalibrationContext(spec.name, spec.launcher.kind, world, busy))
@@ -76,7 +78,7 @@ def calibrate(
         "cluster": cluster_fields(cluster),
         "measurements": _measurements_json(found),
     }
-    print_result(data, as_json, f"{text}\n{path} is written; give its path as cluster: in the search file")
+    print_result(data, as_json, f"{text}\n{path} is written; set cluster: {path} in the search file")
 
 
 def _measured(spec: SearchSpec, world: Cluster, folder: SearchFolder, path: Path, as_json: bool) -> Measurements:
@@ -105,10 +107,10 @@ def _require_place(path: Path) -> None:
 
     try:
         fault = (
-            None if not path.exists() or is_written_by_calibrate(path) else "exists, and calibrate has not written it"
+            None if not path.exists() or is_written_by_calibrate(path) else "exists and was not written by calibrate"
         )
         if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-            fault = "lies in no folder that may be written to"
+            fault = "is not in a writable folder"
     except OSError as error:
         fault = f"cannot be read: {error.strerror}"
     if fault is not None:

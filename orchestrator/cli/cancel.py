@@ -10,7 +10,7 @@ from trials.files.text import plural
 
 
 def cancel(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
-    """End a search and everything it has in flight."""
+    """End a search and its trials in flight."""
     from orchestrator.lifecycle.cancel import cancel_search
     from orchestrator.records.lookup import find_search
 
@@ -20,7 +20,7 @@ def cancel(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = 
     record, words = done.record, _format_cancelled(len(done.cancelled))
     print_result(done.to_json(), as_json, f"search {record.search_id} is {record.state}; {words}")
     if not done.is_complete:
-        log("not ended yet: " + (", ".join(done.unreached) or "its driver has not answered; try again"))
+        log("not ended yet: " + (", ".join(done.unreached) or "its driver has not responded; try again"))
         raise Exit(ExitCode.CANCEL_INCOMPLETE)
 
 

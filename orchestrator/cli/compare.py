@@ -26,9 +26,9 @@ _MOST_TEXT = 40
 
 def compare(
     a: Annotated[str, typer.Argument(metavar="A", help="A recipe's folder, a search's id or its folder.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="The other one, which is held against A.")],
-    margin: Annotated[float, typer.Option("--margin", help="Relative change that still counts as the same.")] = 0.05,
-    force: Annotated[bool, typer.Option("--force", help="Read a recipe that was edited all the same.")] = False,
+    b: Annotated[str, typer.Argument(metavar="B", help="The recipe or search to compare with A.")],
+    margin: Annotated[float, typer.Option("--margin", help="Relative difference that counts as equal.")] = 0.05,
+    force: Annotated[bool, typer.Option("--force", help="Accept a recipe that was edited.")] = False,
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -53,7 +53,7 @@ def _show(result: CompareResult) -> None:
     lines = [f"A  {_about(a)}", f"B  {_about(b)}"]
     print_result({}, False, "\n".join(lines))
     for heading, rows in (
-        ("what was asked", result.question),
+        ("configuration", result.question),
         ("layouts", _layout_rows(result)),
         ("software", result.software),
     ):
@@ -62,7 +62,7 @@ def _show(result: CompareResult) -> None:
             console.print(_table(heading, rows))
     if rows := _search_rows(a, b):
         console.print()
-        console.print(_table("what it took", rows, are_marked=False))
+        console.print(_table("search", rows, are_marked=False))
     if result.pairs:
         console.print()
         console.print(_pairs_table(result))
@@ -160,11 +160,11 @@ def _cell(value: Any) -> str:
 def _verdict_lines(result: CompareResult) -> list[str]:
     if result.found is not None:
         ratio, low, high = result.found.ratio, result.found.low, result.found.high
-        words = f"{result.verdict}: B is {ratio:.3f} times as fast as A (95 % between {low:.3f} and {high:.3f})"
+        words = f"{result.verdict}: B is {ratio:.3f}x as fast as A (95 % confidence interval {low:.3f}–{high:.3f})"
         return [words, *format_speed(result.found)]
     if result.obstacles:
         return [
-            f"not comparable: other {', '.join(result.obstacles)}",
-            "speeds are compared where model, global batch and hardware are the same",
+            f"not comparable: {', '.join(result.obstacles)} differ",
+            "speeds are compared only for the same model, global batch and hardware",
         ]
     return [f"not comparable: {result.detail}"]

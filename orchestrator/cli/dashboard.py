@@ -16,14 +16,16 @@ DASHBOARD_SCHEMA = "parlay.dashboard/1"
 
 
 def dashboard(
-    uri: Annotated[str | None, typer.Option("--mlflow-uri", help="Another tracking store than the default.")] = None,
-    port: Annotated[int | None, typer.Option("--port", min=1, max=65535, help="Port on loopback; a free one.")] = None,
+    uri: Annotated[str | None, typer.Option("--mlflow-uri", help="Tracking store; default: Parlay's own.")] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", min=1, max=65535, help="Port on loopback; default: a free one.")
+    ] = None,
     page: Annotated[
-        bool, typer.Option("--page", help="Print an address of a running dashboard's pages, which opens once; no more.")
+        bool, typer.Option("--page", help="Only print an address of the running dashboard, valid once.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Open MLflow's UI on what was recorded, on this machine's loopback, for you alone, until ctrl-C."""
+    """Serve MLflow's UI on loopback, for the current user only, until ctrl-C."""
     from dashboards.access.token import page_address
     from dashboards.mlflow.backend_store import tracking_uri
     from dashboards.mlflow.server import ServerFailed, show_dashboard

@@ -60,7 +60,7 @@ def with_launcher(
         with closing(launcher), stop.handling():
             return run(launcher, stop)
     except KeyboardInterrupt:
-        problem = Problem("interrupted", f"{verb} was stopped before its end", fix="run it again")
+        problem = Problem("interrupted", f"{verb} was interrupted", fix="run it again")
         exit_with_error(code_after(stop), problem, as_json)
 
 

@@ -37,15 +37,13 @@ _MARKS = {"ok": "ok     ", "note": "note   ", "warning": "WARNING", "error": "ER
 
 def doctor(
     search_file: Annotated[
-        Path | None, typer.Argument(metavar="[SEARCH.YAML]", help="The search that is to run here.")
+        Path | None, typer.Argument(metavar="[SEARCH.YAML]", help="The search file to check.")
     ] = None,
     sets: Overrides = None,
     launcher: LauncherKind = None,
     work_dir: WorkDir = None,
     ledger: LedgerUrl = None,
-    submit_test: Annotated[
-        bool, typer.Option("--submit-test", help="Run one real job on two nodes, whose ranks say what they see.")
-    ] = False,
+    submit_test: Annotated[bool, typer.Option("--submit-test", help="Also run a probe job on two nodes.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Find what would keep a search from running here or slow it down, and how to fix it."""
@@ -54,7 +52,7 @@ def doctor(
     from slurm.client import SlurmClient
 
     if submit_test and search_file is None:
-        rule, fix = "a job has the size and the options that a search file says", "parlay doctor SEARCH.YAML"
+        rule, fix = "the search file sets the job's size and options", "parlay doctor SEARCH.YAML"
         raise InputError.of("usage", "needs a search file", key="--submit-test", rule=rule, fix=fix)
     changes, spec, refused = to_overrides(sets, launcher, None, work_dir, ledger), None, None
     try:
@@ -94,7 +92,7 @@ def _format_counts(found: DoctorReport) -> str:
 
     errors, warnings = found.count(Level.ERROR), found.count(Level.WARNING)
     if not errors and not warnings:
-        return "all is well"
+        return "no problems found"
     names = ", ".join(dict.fromkeys(f.name for f in found.findings if f.level in (Level.ERROR, Level.WARNING)))
     return f"{plural(errors, 'error')}, {plural(warnings, 'warning')}: {names}"
 
@@ -120,7 +118,9 @@ def _submit_test_findings(spec: SearchSpec, found: DoctorReport, as_json: bool) 
 
     before = (Area.SEARCH, Area.SLURM, Area.JOBS, Area.FOLDERS)
     if any(f.level is Level.ERROR for area, findings in found.areas if area in before for f in findings):
-        return [note("job", "not submitted: it would fail for what was found above", "see the errors, and try again")]
+        return [
+            note("job", "not submitted: it would fail because of the errors above", "fix the errors, and try again")
+        ]
     if spec.launcher.kind == "simulated":
         return [note("job", "not submitted: launcher simulated runs nothing", "--launcher local, ray or slurm")]
     folder = SearchFolder(spec.work_dir / f"doctor-{secrets.token_hex(3)}")

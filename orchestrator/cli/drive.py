@@ -83,9 +83,9 @@ def _leave_unended(
     record: SearchRecord, folder: SearchFolder, signals: DriverSignals, chain: DriverChain | None
 ) -> NoReturn:
     if jobs := [f"{a.trial}.{a.attempt} ({a.job_id})" for a in record.in_flight if a.job_id is not None]:
-        log(f"left in flight, with what the launcher calls each: {', '.join(jobs)}")
+        log(f"left in flight, with the launcher's ids: {', '.join(jobs)}")
     if chain is not None and chain.has_next_link:
-        log("stopped; the job that waits behind this one goes on")
+        log("stopped; the next job of the chain continues the search")
         raise Exit(ExitCode.SUCCESS)
     log(f"stopped; nothing is lost: {resume_fix(folder)}")
     raise Exit(code_after(signals) if chain is None else ExitCode.STOPPED_EARLY)

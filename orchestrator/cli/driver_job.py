@@ -51,7 +51,7 @@ def submit_driver(folder: SearchFolder, spec: SearchSpec, ledger_url: str, job_t
     require_no_holder(folder, time.time())
     if spec.search.budget_node_hours is not None:
         hours = f"{job_time_s / 3600:.3g} hours"
-        log(f"the driver's own job, one task for up to {hours} at a time, is not in search.budget_node_hours")
+        log(f"search.budget_node_hours does not include the driver's job, one task for up to {hours} at a time")
     try:
         return submit_first_link(SlurmClient(), driver_job(folder, spec, ledger_url, job_time_s))
     except DriverAlreadyQueued as queued:

@@ -27,7 +27,7 @@ class DryRunOptions:
     def __post_init__(self) -> None:
         if self.scripts is not None and not self.enabled:
             fix, value = "add --dry-run, or leave --scripts out", str(self.scripts)
-            raise InputError.of("usage", "is given without --dry-run", key="--scripts", value=value, fix=fix)
+            raise InputError.of("usage", "needs --dry-run", key="--scripts", value=value, fix=fix)
 
 
 def print_dry_run(spec: SearchSpec, space: SearchSpace, scripts: Path | None, as_json: bool) -> None:
@@ -41,8 +41,8 @@ def print_dry_run(spec: SearchSpec, space: SearchSpace, scripts: Path | None, as
     num_layouts = len(space.feasible)
     trials, ranks = min(spec.search.max_trials, num_layouts), max(layout.num_gpus for layout in space.feasible)
     words = (
-        f"all is well: up to {trials} of {num_layouts} layouts would be tried on {ranks} ranks"
-        f" under launcher {spec.launcher.kind}; nothing was launched, no search was made"
+        f"valid: up to {trials} of {num_layouts} layouts would be tried on {ranks} ranks"
+        f" with launcher {spec.launcher.kind}; nothing was launched or written"
     )
     data = {"schema": DRY_RUN_SCHEMA, "num_layouts": num_layouts, "max_trials": trials, "spec": spec.to_json()}
     data |= {"setup_file": setup_json(spec), "scripts": [job.to_json() for job in jobs]}

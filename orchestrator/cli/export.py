@@ -36,14 +36,14 @@ def export(
         ExportFormat,
         typer.Option(
             "--format",
-            help="measured, the default: a table for `launcher: {kind: simulated}` and other searches, a row for each"
-            " trial that tells of its layout. csv, parquet: a row a trial, all that is known of it. deephyper:"
+            help="measured, the default: a table for `launcher: {kind: simulated}` and other searches, one row per"
+            " measured trial. csv, parquet: one row per trial with all its fields. deephyper:"
             " DeepHyper's results.csv. optuna: a study in an SQLite database.",
         ),
     ] = ExportFormat.MEASURED,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="A new file, or - for stdout; in the search's folder if absent."),
+        typer.Option("--out", "-o", help="A new file, or - for stdout; default: a file in the search's folder."),
     ] = None,
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
@@ -75,13 +75,13 @@ def export(
 def _require_output(wanted: ExportFormat, out: Path | None, as_json: bool) -> None:
     require_single_stdout(out, as_json)
     if out == STDOUT and not wanted.is_text:
-        message = f"takes text, and --format {wanted} is none"
-        raise InputError.of("usage", message, key="--out", value="-", fix="name a new file")
+        message = f"takes text, and --format {wanted} is binary"
+        raise InputError.of("usage", message, key="--out", value="-", fix="use a new file")
 
 
 def _fail_without_rows(folder: SearchFolder, left_out: Mapping[str, int], as_json: bool) -> NoReturn:
     said = f" ({_counts(left_out)})" if left_out else ""
-    message = f"no trial of search {folder.search_id} tells of its layout yet{said}"
+    message = f"search {folder.search_id} has no measured trial yet{said}"
     problem = Problem("no_measurement", message, fix=f"parlay status {folder.cli_name} shows what became of it")
     exit_with_error(ExitCode.NO_MEASUREMENT, problem, as_json)
 

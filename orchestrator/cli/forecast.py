@@ -34,28 +34,35 @@ class Scalings(StrEnum):
 def forecast(
     search: Annotated[
         str | None,
-        typer.Argument(metavar="[SEARCH|TABLE.CSV]", help="A search's id or folder, or a measured table; the newest."),
+        typer.Argument(
+            metavar="[SEARCH|TABLE.CSV]",
+            help="A search's id or folder, or a measured table; default: the newest search.",
+        ),
     ] = None,
     nodes: Annotated[
-        str | None, typer.Option("--nodes", metavar="N,N,...", help="Numbers of nodes; 2, 4 and 8 times those tried.")
+        str | None,
+        typer.Option("--nodes", metavar="N,N,...", help="Numbers of nodes; default: 2, 4 and 8 times those tried."),
     ] = None,
     scaling: Annotated[
-        Scalings, typer.Option("--scaling", help="Whether the global batch grows with the nodes or stays.")
+        Scalings, typer.Option("--scaling", help="weak: the global batch grows with the nodes; strong: it is constant.")
     ] = Scalings.BOTH,
     problem: Annotated[
-        list[str] | None, typer.Option("--problem", metavar="NAME", help="Of a table: only this one; may be repeated.")
+        list[str] | None,
+        typer.Option("--problem", metavar="NAME", help="For a table: only this problem; may be repeated."),
     ] = None,
     cluster: Annotated[
         str | None,
         typer.Option(
             "--cluster",
             metavar="NAME|FILE",
-            help="The cluster the trials ran on: of a table, or in place of the search's.",
+            help="Cluster of the trials: for a table, or to override the search's.",
         ),
     ] = None,
     top: Annotated[
         int | None,
-        typer.Option("--top", min=1, metavar="N", help="List N layouts that may be the best; 3 as text, all as JSON."),
+        typer.Option(
+            "--top", min=1, metavar="N", help="List N candidates for the best layout; default: 3 as text, all as JSON."
+        ),
     ] = None,
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
@@ -87,7 +94,7 @@ def _tried(
         return {"search_id": None, "table": given, "problems": _names(inputs)}, inputs
     if problems:
         fix = "leave it out, or name a measured table: TABLE.csv"
-        message = "is of a table, and this is a search"
+        message = "is for a table, and this is a search"
         raise InputError.of("contradiction", message, key="--problem", value=problems, fix=fix)
     from orchestrator.planning.prior_trials import load_prior_trials
     from orchestrator.records.lookup import find_search
@@ -182,7 +189,7 @@ def _own_chance(forecast: Forecast) -> str:
         return ""
     chance = next((contender.chance for contender in forecast.contenders if contender.layout == own), None)
     words = "none of them" if chance is None else f"the best with a chance of {chance:.0%}"
-    return f"; the plan's first, above, is {words}"
+    return f"; the plan's first, shown above, is {words}"
 
 
 def _remarks(forecast: Forecast, top: int, names: Mapping[str, str]) -> Iterator[str]:
@@ -194,4 +201,4 @@ def _remarks(forecast: Forecast, top: int, names: Mapping[str, str]) -> Iterator
         yield f"the best is one of {len(forecast.contenders)}: {listed}{_own_chance(forecast)}"
     for unseen in forecast.uncertain_terms:
         where = "over the fabric" if unseen.over_fabric else "inside a node"
-        yield f"mostly unknown: no trial tells of {unseen.term} {where}"
+        yield f"mostly unknown: no trial measured {unseen.term} {where}"

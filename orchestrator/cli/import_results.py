@@ -40,12 +40,16 @@ def import_results(
     out: Annotated[Path, typer.Option("--out", "-o", help="The measured table: a new file, or - for stdout.")],
     objective: Annotated[
         str | None,
-        typer.Option("--objective", help="What a results.csv's objective is: tokens_per_sec, step_time_s, ..."),
+        typer.Option(
+            "--objective", help="Metric in the objective column of a results.csv: tokens_per_sec, step_time_s, ..."
+        ),
     ] = None,
     names: Annotated[
         list[str] | None,
         typer.Option(
-            "--name", metavar="THEIRS=FIELD", help="What a results.csv's parameter is here; THEIRS= leaves it out."
+            "--name",
+            metavar="THEIRS=FIELD",
+            help="Layout field of a parameter in a results.csv; THEIRS= leaves it out.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -62,8 +66,8 @@ def import_results(
     spec = load_search_file(search_file)
     found = read_results(source, spec, objective, _names(names or ()))
     if not found.rows:
-        message = f"{source} holds no result that tells of a layout{_left_out(found)}"
-        fix = "name results that have ended, and a search file of the machine and the global batch that they are of"
+        message = f"{source} has no result with a layout{_left_out(found)}"
+        fix = "use finished results, and a search file with their machine and global batch"
         exit_with_error(ExitCode.NO_MEASUREMENT, Problem("no_measurement", message, fix=fix), as_json)
     table = table_text(found, source)
     if out == STDOUT:
@@ -85,7 +89,7 @@ def _names(given: Sequence[str]) -> dict[str, str]:
     for text in given:
         theirs, equals, ours = text.partition("=")
         if not equals or not theirs:
-            rule, fix = "THEIRS=FIELD, or THEIRS= for a parameter that is none", "--name TP=tensor_parallel"
+            rule, fix = "THEIRS=FIELD, or THEIRS= for a parameter to leave out", "--name TP=tensor_parallel"
             raise InputError.of("usage", f"is {text!r}", key="--name", value=text, rule=rule, fix=fix)
         names[theirs] = ours
     return names

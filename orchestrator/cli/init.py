@@ -25,12 +25,15 @@ def init(
         ),
     ] = None,
     site: Annotated[
-        str | None, typer.Option("--site", help="For jobs at this site: a name from docs/sites.md, or a TOML file.")
+        str | None,
+        typer.Option("--site", help="Site profile for Slurm jobs: a name from docs/sites.md, or a TOML file."),
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="A new file instead of stdout.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write to a new file instead of stdout.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a commented search file, as an example or from what you train with today."""
+    """Write a commented search file: an example, or converted from a training configuration."""
     from orchestrator.config.init import render_example, render_from
 
     if site is not None:

@@ -15,15 +15,15 @@ from orchestrator.cli.output import Exit, log, print_result
 LEDGER_SCHEMA = "parlay.ledger/1"
 
 
-commands = typer.Typer(name="ledger", help="Keep the ledger, the database of all searches.", no_args_is_help=True)
+commands = typer.Typer(name="ledger", help="Maintain the ledger, the database of all searches.", no_args_is_help=True)
 
 
 @commands.command()
 def rebuild(
     folders: Annotated[
-        list[Path] | None, typer.Argument(metavar="[FOLDER]...", help="Searches, or folders with searches below them.")
+        list[Path] | None, typer.Argument(metavar="[FOLDER]...", help="Folders of searches, or folders above them.")
     ] = None,
-    work_dir: Annotated[Path, typer.Option("--work-dir", help="Where searches lie, if no folder is named.")] = Path(
+    work_dir: Annotated[Path, typer.Option("--work-dir", help="Folder with searches, if none is given.")] = Path(
         "runs"
     ),
     ledger: LedgerUrl = None,
@@ -40,7 +40,7 @@ def rebuild(
     url = ledger_url(ledger)
     searches = find_search_folders(folders or [work_dir])
     if (aside := put_aside_damaged(url)) is not None:
-        log(f"the ledger was damaged: it is kept as {aside}, and made anew from these folders")
+        log(f"the ledger was damaged: it is kept as {aside}, and rebuilt from these folders")
     with closing(LedgerWriter(url)) as writer, closing(LedgerReader(url)) as reader:
         done = [rebuild_one(folder, writer, reader) for folder in searches]
     rows = [search.to_json() for search in done]

@@ -17,7 +17,7 @@ from trials.files.folders import links_outside
 def logs(
     trial: Annotated[str, typer.Argument(help="t0001 (its last attempt) or t0001.a1.")],
     search: Annotated[
-        str | None, typer.Option("--search", help="The search's id or folder; the newest if absent.")
+        str | None, typer.Option("--search", help="The search's id or folder; default: the newest search.")
     ] = None,
     rank: Annotated[int | None, typer.Option("--rank", min=0, help="Print the whole log of this rank.")] = None,
     ledger: LedgerUrl = None,
@@ -45,14 +45,14 @@ def logs(
 
 def _require_inside(folder: Path, search: Path) -> None:
     if links_outside(folder, search):
-        raise ExternalError(f"a link leads from {folder} out of the search's folder", "look where it leads, and why")
+        raise ExternalError(f"a link in {folder} leads out of the search's folder", "check where the link points")
 
 
 def _whole_log(path: Path) -> str:
     try:
         return read_plain(path).decode(errors="replace")
     except ValueError as error:
-        raise ExternalError(str(error), f"look at the file itself: {path}") from error
+        raise ExternalError(str(error), f"read the file directly: {path}") from error
     except FileNotFoundError:
-        message, fix = f"there is no log {path.name}", "leave --rank out: the logs that there are are listed then"
+        message, fix = f"there is no log {path.name}", "leave --rank out to list the logs"
         raise InputError.of("unknown_id", message, value=str(path), key="--rank", fix=fix) from None

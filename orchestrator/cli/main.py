@@ -11,7 +11,7 @@ import traceback
 if sys.version_info < (3, 11):  # noqa: UP036
     sys.stderr.write(
         f"parlay: Python {sys.version_info[0]}.{sys.version_info[1]} is too old: 3.11 or newer is needed\n"
-        "  fix: make the environment anew with a newer one; trials may run with another, trainer.python\n"
+        "  fix: create the environment with a newer Python; trials may use another one, trainer.python\n"
     )
     sys.exit(2)
 
@@ -46,7 +46,7 @@ def run(words: Sequence[str]) -> int:
         return _run(words, as_json)
     except Exception as bug:
         log(traceback.format_exc())
-        problem = Problem("bug", f"{type(bug).__name__}: {bug}", fix="please report it, with the lines above")
+        problem = Problem("bug", f"{type(bug).__name__}: {bug}", fix="report it with the lines above")
         return print_error(problem, ExitCode.INTERNAL_ERROR, as_json)
 
 

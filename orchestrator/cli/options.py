@@ -13,50 +13,48 @@ import typer
 
 from search_spaces.errors import InputError
 
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, everything else on stderr.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, everything else to stderr.")]
 SearchFilePath = Annotated[
     Path,
     typer.Argument(
         metavar="SEARCH.YAML",
-        help="The search file, or the name of one that comes with Parlay: quickstart.",
+        help="The search file, or the name of one included in Parlay: quickstart.",
     ),
 ]
 SearchId = Annotated[
     str | None,
     typer.Argument(
-        metavar="[SEARCH]", help="A search's id (it may be shortened while unique) or its folder; the newest if absent."
+        metavar="[SEARCH]", help="A search's id, a unique prefix of it, or its folder; default: the newest search."
     ),
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change one value of the file: --set search.max_trials=5."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a value of the file: --set search.max_trials=5."),
 ]
-WorkDir = Annotated[str | None, typer.Option("--work-dir", help="Folder in which the search gets its own.")]
-LedgerUrl = Annotated[str | None, typer.Option("--ledger", metavar="URL", help="The ledger's database.")]
+WorkDir = Annotated[str | None, typer.Option("--work-dir", help="Parent folder of the search's folder.")]
+LedgerUrl = Annotated[str | None, typer.Option("--ledger", metavar="URL", help="URL of the ledger's database.")]
 LauncherKind = Annotated[str | None, typer.Option("--launcher", help="ray, local, slurm, slurm_pilot or simulated.")]
 SamplerName = Annotated[
     str | None,
     typer.Option("--sampler", help="guided, deephyper, deephyper_filtered, cost_model, random or grid."),
 ]
-AsJob = Annotated[bool, typer.Option("--as-job", help="Drive in a Slurm job of its own, which resubmits itself.")]
+AsJob = Annotated[bool, typer.Option("--as-job", help="Run the driver as a Slurm job that resubmits itself.")]
 JobTime = Annotated[
-    str | None, typer.Option("--job-time", metavar="TIME", help="Time limit of that job; 8:00:00 if absent.")
+    str | None, typer.Option("--job-time", metavar="TIME", help="Time limit of the driver's job; default: 8:00:00.")
 ]
 ExecutorName = Annotated[
-    str, typer.Option("--executor", help="thread: drive in this process. ray: in a Ray actor, which it starts.")
+    str, typer.Option("--executor", help="thread: the driver runs in this process. ray: in a Ray actor.")
 ]
 ByCron = Annotated[
     bool,
-    typer.Option("--cron", help="Start no driver; print the lines with which cron or scrontab advances the search."),
+    typer.Option("--cron", help="Start no driver; print the crontab and scrontab lines that advance the search."),
 ]
-NoService = Annotated[
-    bool, typer.Option("--no-service", help="A driver of its own, although `parlay serve` runs and would drive it.")
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, write and launch nothing.")]
+NoService = Annotated[bool, typer.Option("--no-service", help="Start a driver process even if `parlay serve` runs.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Validate everything; write and launch nothing.")]
 Scripts = Annotated[
     Path | None,
     typer.Option(
-        "--scripts", metavar="FOLDER", help="With --dry-run: write there what Slurm would be given for the first jobs."
+        "--scripts", metavar="FOLDER", help="With --dry-run: write the batch scripts of the first jobs to this folder."
     ),
 ]
 

@@ -66,7 +66,7 @@ def write_new(path: Path, content: str | bytes, option: str) -> None:
             path.unlink(missing_ok=True)
         if not isinstance(error, OSError):
             raise
-        message, fix = f"{path}: {error.strerror}", "name a new file"
+        message, fix = f"{path}: {error.strerror}", "use a new file"
         raise InputError.of("output", message, key=option, value=str(path), fix=fix) from error
 
 
@@ -74,7 +74,7 @@ def require_single_stdout(out: Path | None, as_json: bool) -> None:
     """Raise InputError if --out - and --json both want stdout."""
     if out == STDOUT and as_json:
         fix = "leave one of them out"
-        raise InputError.of("usage", "and --json both answer on stdout", key="--out", value="-", fix=fix)
+        raise InputError.of("usage", "and --json both write to stdout", key="--out", value="-", fix=fix)
 
 
 def exit_with_error(code: ExitCode, problem: Problem, as_json: bool) -> NoReturn:

@@ -39,7 +39,8 @@ def plan(
     launcher: LauncherKind = None,
     sampler: SamplerName = None,
     top: Annotated[
-        int | None, typer.Option("--top", min=1, metavar="N", help="List the first N layouts; 20 as text, all as JSON.")
+        int | None,
+        typer.Option("--top", min=1, metavar="N", help="List the first N layouts; default: 20 as text, all as JSON."),
     ] = None,
     rejected: Annotated[bool, typer.Option("--rejected", help="List every rejected layout, with its rule.")] = False,
     as_json: AsJson = False,

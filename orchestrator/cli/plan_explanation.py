@@ -21,18 +21,18 @@ def explained_lines(plan: Plan, baseline: Layout | None) -> Iterator[str]:
 
 def _heading(plan: Plan, baseline: Layout | None) -> str:
     if baseline is None:
-        return "why it is the first:"
+        return "predicted for the first layout:"
     place = plan.layouts.index(baseline) + 1
     if place == 1:
-        return "why it is the first, which the baseline is:"
-    return f"why it is the first, and the baseline, {baseline.key}, number {place}:"
+        return "predicted for the first layout, which is the baseline:"
+    return f"predicted for the first layout and the baseline, {baseline.key}, number {place}:"
 
 
 def _time_lines(plan: Plan, rows: Sequence[LayoutExplanation], saved: Mapping[str, float] | None) -> Iterator[str]:
     names = [name for name, seconds in plan.estimates.time_s.items() if any(seconds[each.row] > 0 for each in rows)]
     known = plan.speed_is_known
     shares = "      MFU      HFU" if known and plan.mfu(0) is not None else ""
-    yield f"  {'seconds of a step' if known else 'parts of a step':{_NAME_WIDTH}}{_cells(names)}           all{shares}"
+    yield f"  {'seconds per step' if known else 'share of a step':{_NAME_WIDTH}}{_cells(names)}           all{shares}"
     for each in rows:
         whole = float(plan.estimates.step_time_s[each.row])
         unit = 1.0 if known else whole
@@ -53,7 +53,7 @@ def _memory_lines(plan: Plan, rows: Sequence[LayoutExplanation]) -> Iterator[str
         yield f"  {_name(each):{_NAME_WIDTH}}{parts}  {peak:12.4g}{each.fullest_stage:9d}{fits:>9}"
     if (fit := count_fits(plan)) is not None and plan.task.room_gib is not None:
         words = ", ".join(f"{word} {count}" for word, count in fit.items())
-        yield f"  of all layouts, whether they fit into {plan.task.room_gib:.4g} GiB: {words}"
+        yield f"  layouts by fit into {plan.task.room_gib:.4g} GiB: {words}"
 
 
 def _name(each: LayoutExplanation) -> str:

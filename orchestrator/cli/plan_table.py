@@ -61,7 +61,7 @@ def _layout_lines(plan: Plan, top: int) -> Iterator[str]:
     room_gib = plan.task.room_gib
     room = "" if room_gib is None else f" of {room_gib:.4g}"
     speeds = "  seconds/step      tokens/s     MFU" if plan.speed_is_known else ""
-    yield f"     #     time{speeds}    fits  peak GiB{room}  layout; where its time goes"
+    yield f"     #     time{speeds}    fits  peak GiB{room}  layout; time by component"
     for row, name in enumerate(names):
         yield f"{_numbers(plan, row, len(room))}  {name}; {_shares(plan, row)}"
     if len(shown) < count:
@@ -104,7 +104,7 @@ def _stage_lines(plan: Plan) -> Iterator[str]:
     parts = stage_memory(plan.task.model, plan.table.take(np.array([0])), stages)
     names = [name for name in StageMemory.__dataclass_fields__ if getattr(parts, name).any()]
     peaks = stage_memory_gib(plan.task, plan.table.take(np.array([0])))[0]
-    yield "GiB of a rank; the peak with what allocators add:"
+    yield "GiB per rank; the peak includes allocator overhead:"
     yield f"  stage  layers  {'  '.join(f'{name:>11}' for name in names)}        peak"
     shown = _shown_stages(stages.layers.shape[1])
     for before, index in pairwise([-1, *shown]):
@@ -121,12 +121,12 @@ def _shown_stages(count: int) -> list[int]:
 def _refused_lines(space: SearchSpace, list_rejected: bool) -> Iterator[str]:
     if not space.rejected_by_rule:
         return
-    yield f"{sum(space.rejected_by_rule.values())} cannot work:"
+    yield f"{sum(space.rejected_by_rule.values())} are rejected:"
     examples = space.examples()
     for rule, count in space.rejected_by_rule.items():
         yield f"  {count:6d}  {rule}, for example {examples[rule].problem.message}"
     if not list_rejected:
-        yield "  (--rejected lists each with its numbers)"
+        yield "  (--rejected lists them with their numbers)"
         return
     listed = list(islice(space.rejected(), MOST_REJECTED_LISTED))
     yield from (f"  {r.problem.code}: {r.text}" for r in listed)

@@ -28,24 +28,26 @@ MOST_SKIPPED_TOLD = 5
 
 
 def prepare(
-    inputs: Annotated[list[str], typer.Argument(metavar="INPUT...", help="Files of JSON lines; - is standard input.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The token file, a new one.")],
+    inputs: Annotated[list[str], typer.Argument(metavar="INPUT...", help="JSON Lines files; - is stdin.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Token file to create.")],
     tokenizer: Annotated[
-        str, typer.Option("--tokenizer", help="A Hugging Face tokenizer.json, or bytes: a token a byte.")
+        str, typer.Option("--tokenizer", help="A Hugging Face tokenizer.json, or `bytes`: one token per byte.")
     ],
     fields: Annotated[
         str,
-        typer.Option("--fields", help="What of each line becomes text, in this order: context,instruction,response."),
+        typer.Option("--fields", help="Fields of each line to join, in this order: context,instruction,response."),
     ] = "text",
-    separator: Annotated[str, typer.Option("--separator", help=r"Between fields; \n is a new line, \t a tab.")] = r"\n",
-    append_eos: Annotated[bool, typer.Option("--append-eos", help="End each text with the tokenizer's end token.")] = (
+    separator: Annotated[
+        str, typer.Option("--separator", help=r"Text between fields; \n is a newline, \t a tab.")
+    ] = r"\n",
+    append_eos: Annotated[bool, typer.Option("--append-eos", help="Append the tokenizer's end token to each text.")] = (
         False
     ),
     eos_token: Annotated[
-        str | None, typer.Option("--eos-token", help="That token, where it is none of the usual ones.")
+        str | None, typer.Option("--eos-token", help="End token, if it is not one of the usual ones.")
     ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Texts to take at most.")] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave bad lines out, and count them.")] = False,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Maximum number of texts.")] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip and count invalid lines.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Convert JSON lines to a token file for training."""
@@ -53,7 +55,7 @@ def prepare(
 
     if eos_token is not None and not append_eos:
         fix = "add --append-eos, or leave --eos-token out"
-        raise InputError.of("usage", "is given without --append-eos", key="--eos-token", value=eos_token, fix=fix)
+        raise InputError.of("usage", "needs --append-eos", key="--eos-token", value=eos_token, fix=fix)
     names = tuple(name.strip() for name in fields.split(","))
     between = separator.replace(r"\n", "\n").replace(r"\t", "\t")
     wanted = Preparation(tuple(inputs), names, between, append_eos, limit, skip_bad)
@@ -89,7 +91,7 @@ def _written(
 
 
 def _format_result(header: TokenHeader, done: Progress, out: Path) -> str:
-    skipped = f"; {done.num_skipped} bad lines were left out" if done.num_skipped else ""
+    skipped = f"; {done.num_skipped} invalid lines skipped" if done.num_skipped else ""
     return (
         f"{out}: {header.num_tokens} tokens of {done.num_documents} texts, vocabulary {header.vocab_size}{skipped}\n"
         f"in the search file: trainer: {{data: {{kind: tokens, path: {out}}}}}"
@@ -99,8 +101,8 @@ def _format_result(header: TokenHeader, done: Progress, out: Path) -> str:
 def _interrupted(out: Path) -> Problem:
     """Problem after an interrupt; the writer has removed a partial file."""
     if out.exists():  # it came after the rename, or `out` was there before
-        return Problem("interrupted", f"stopped; {out} is whole, nothing half written is left")
-    return Problem("interrupted", f"stopped; nothing of {out} is left", fix="run it again, it begins anew")
+        return Problem("interrupted", f"stopped; {out} is complete")
+    return Problem("interrupted", f"stopped; {out} was not written", fix="run it again; it starts over")
 
 
 class _SkippedLines:
@@ -112,9 +114,9 @@ class _SkippedLines:
     def tell(self, problem: Problem) -> None:
         self._count += 1
         if self._count <= MOST_SKIPPED_TOLD:
-            log(f"left out: {problem.file}:{problem.line}: {problem.message}")
+            log(f"skipped: {problem.file}:{problem.line}: {problem.message}")
         elif self._count == MOST_SKIPPED_TOLD + 1:
-            log("left out: and more")
+            log("skipped: further lines are not listed")
 
 
 @contextmanager

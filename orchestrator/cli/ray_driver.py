@@ -31,9 +31,9 @@ def wants_ray(executor: str) -> bool:
 def require_local_driver(as_job: bool, by_cron: bool) -> None:
     """Raise InputError if --executor is combined with a driver in a job or under cron."""
     if as_job or by_cron:
-        rule = "a driver in a job, or of one turn, is a process of its own"
+        rule = "a driver in a Slurm job or under cron starts no Ray"
         raise InputError.of(
-            "usage", "goes with a driver on this machine", rule=rule, fix="leave it out", key="--executor"
+            "usage", "is only for a driver on this machine", rule=rule, fix="leave it out", key="--executor"
         )
 
 

@@ -32,29 +32,27 @@ class ReplayLauncher(StrEnum):
 
 def replay(
     recipe: Annotated[
-        str | None, typer.Argument(help="A recipe's folder, or a search's id; the newest search if absent.")
+        str | None, typer.Argument(help="A recipe's folder, or a search's id; default: the newest search.")
     ] = None,
     launcher: Annotated[
-        ReplayLauncher | None, typer.Option("--launcher", help="What starts the ranks; what the search used if absent.")
+        ReplayLauncher | None, typer.Option("--launcher", help="Launcher of the ranks; default: the search's.")
     ] = None,
     trainer: Annotated[
         str | None,
-        typer.Option("--trainer", help="Another trainer's kind, told more by --set; the one that measured if absent."),
+        typer.Option("--trainer", help="Another trainer's kind, configured with --set; default: the search's trainer."),
     ] = None,
     sets: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Of that trainer: --set trainer.script=pretrain_gpt.py."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Configure that trainer: --set trainer.script=pretrain_gpt.py."
+        ),
     ] = None,
-    repeats: Annotated[int, typer.Option("--repeats", help="How often the layout is measured in a session.")] = 5,
-    sessions: Annotated[
-        int, typer.Option("--sessions", help="At how many it is measured at most, until there is a verdict.")
-    ] = 5,
+    repeats: Annotated[int, typer.Option("--repeats", help="Runs per session.")] = 5,
+    sessions: Annotated[int, typer.Option("--sessions", help="Maximum number of sessions until a verdict.")] = 5,
     session_interval: Annotated[str, typer.Option("--session-interval", help="Time between two sessions.")] = "5m",
-    margin: Annotated[float, typer.Option("--margin", help="Relative change that still counts as the same.")] = 0.05,
-    force: Annotated[bool, typer.Option("--force", help="Read a recipe that was edited all the same.")] = False,
-    work_dir: Annotated[Path, typer.Option("--work-dir", help="Folder in which the replay gets its own.")] = Path(
-        "runs"
-    ),
+    margin: Annotated[float, typer.Option("--margin", help="Relative difference that counts as equal.")] = 0.05,
+    force: Annotated[bool, typer.Option("--force", help="Accept a recipe that was edited.")] = False,
+    work_dir: Annotated[Path, typer.Option("--work-dir", help="Parent folder of the replay's folder.")] = Path("runs"),
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -120,7 +118,7 @@ def _format_replay(result: ReplayResult) -> str:
     if found is not None and result.measured_tokens_per_sec is not None:
         lines[0] += (
             f", now {result.measured_tokens_per_sec:,.0f}{_with_whom(result.trainer)}"
-            f" ({found.ratio:.3f} times as fast, 95 % between {found.low:.3f} and {found.high:.3f})"
+            f" ({found.ratio:.3f}x as fast, 95 % confidence interval {found.low:.3f}–{found.high:.3f})"
         )
     lines += [] if found is None else [*format_speed(found), *_format_sessions(found)]
     if result.detail:
@@ -134,14 +132,14 @@ def format_speed(found: Comparison) -> Iterator[str]:
     """Speed ratio of the fastest steps, if known."""
     if found.fast is not None:
         yield (
-            f"the fastest tenth of the steps: {found.fast.value:.3f} times as fast,"
-            f" 95 % between {found.fast.low:.3f} and {found.fast.high:.3f}"
+            f"the fastest tenth of the steps: {found.fast.value:.3f}x as fast,"
+            f" 95 % confidence interval {found.fast.low:.3f}–{found.fast.high:.3f}"
         )
 
 
 def _format_sessions(found: Comparison) -> Iterator[str]:
     if len(found.speed.by_session) > 1:
-        yield "in its sessions: " + ", ".join(f"{ratio:.3f}" for ratio in found.speed.by_session)
+        yield "by session: " + ", ".join(f"{ratio:.3f}" for ratio in found.speed.by_session)
 
 
 def _with_whom(trainer: str) -> str:

@@ -17,12 +17,12 @@ def report(
     search: SearchId = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="A new file; report.html in the search's folder, written anew, if absent."),
+        typer.Option("--output", "-o", help="A new file; default: report.html in the search's folder, overwritten."),
     ] = None,
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a search as one HTML file that opens in any browser, without a network."""
+    """Write a search as one HTML file, which needs no network."""
     import time
 
     from dashboards.report.write import report_text, write_report

@@ -31,9 +31,9 @@ _WHAT_TO_TRY = {
     FailureReason.HANG: "`parlay logs TRIAL --rank N` shows where each rank stood, `parlay selftest SEARCH.YAML`"
     " whether ranks can meet on these nodes at all (NCCL_SOCKET_IFNAME names the network between them); a longer"
     " measure.time_limit, up to 10m, where a start, a compilation or a micro-batch takes half of it",
-    FailureReason.INVALID_LAYOUT: "other values of the axes that the engine's words name",
+    FailureReason.INVALID_LAYOUT: "other values of the axes named in the engine's message",
 }
-_WHAT_TO_READ = "the layouts may be fine: the logs show what failed"
+_WHAT_TO_READ = "the layouts may be valid: see the logs"
 
 
 def describe_upper_limit(spec: SearchSpec, space: SearchSpace) -> str:
@@ -113,7 +113,7 @@ def _next_steps(search: SearchRecord, folder: SearchFolder) -> list[str]:
     """Commands for further steps, if there is something to see."""
     words = []
     if folder.recipe.exists():
-        words.append(f"recipe:  {folder.recipe} (README.md says what it is)")
+        words.append(f"recipe:  {folder.recipe} (see its README.md)")
         words.append(f"replay:  parlay replay {folder.cli_name}")
     if folder.mlflow.exists():
         words.append("MLflow:  parlay dashboard")
@@ -121,5 +121,5 @@ def _next_steps(search: SearchRecord, folder: SearchFolder) -> list[str]:
     if failed:
         words.append(f"failed:  parlay logs {failed[0]} --search {folder.cli_name}")
     if not search.state.is_ended:
-        words.append(f"go on:   parlay resume {folder.cli_name} (if no driver runs)")
+        words.append(f"resume:  parlay resume {folder.cli_name} (if no driver runs)")
     return words

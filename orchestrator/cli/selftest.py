@@ -34,12 +34,10 @@ def selftest(
     sets: Overrides = None,
     launcher: LauncherKind = None,
     names: Annotated[
-        list[str] | None, typer.Option("--case", metavar="NAME", help="Only this case; may be given again.")
+        list[str] | None, typer.Option("--case", metavar="NAME", help="Run only this case; may be repeated.")
     ] = None,
-    list_only: Annotated[bool, typer.Option("--list", help="Show the cases, launch nothing.")] = False,
-    work_dir: Annotated[
-        Path | None, typer.Option("--work-dir", help="Folder in which the selftest gets its own.")
-    ] = None,
+    list_only: Annotated[bool, typer.Option("--list", help="List the cases; launch nothing.")] = False,
+    work_dir: Annotated[Path | None, typer.Option("--work-dir", help="Parent folder of the selftest's folder.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train every kind of layout on this search's cluster and compare each with a plain GPT on one device."""
@@ -70,7 +68,7 @@ def selftest(
 
 def _require_own_trainer(spec: SearchSpec) -> None:
     if spec.trainer.kind != "parlay":
-        rule, fix = "a selftest is of Parlay's own trainer", "remove the trainer section, or --set trainer.kind=parlay"
+        rule, fix = "a selftest needs Parlay's trainer", "remove the trainer section, or --set trainer.kind=parlay"
         raise InputError.of("selftest", f"kind is {spec.trainer.kind}", key="trainer.kind", rule=rule, fix=fix)
 
 

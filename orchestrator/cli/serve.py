@@ -31,18 +31,20 @@ def serve(
     port: Annotated[
         int | None,
         typer.Option(
-            "--port", min=0, max=65535, help="Listen on this port of 127.0.0.1 (0: a free one), with a token."
+            "--port", min=0, max=65535, help="Listen on this port of 127.0.0.1 (0: a free one) and require a token."
         ),
     ] = None,
     executor: Annotated[
-        str, typer.Option("--executor", help="ray: each search is an actor of its own. thread: all in this process.")
+        str, typer.Option("--executor", help="ray: a Ray actor per search. thread: a thread per search.")
     ] = "ray",
     max_in_flight: Annotated[
         int | None,
-        typer.Option("--max-in-flight", min=1, metavar="N", help="Trials of all searches together, shared fairly."),
+        typer.Option(
+            "--max-in-flight", min=1, metavar="N", help="Limit on trials in flight of all searches, shared fairly."
+        ),
     ] = None,
     page: Annotated[
-        bool, typer.Option("--page", help="Print an address of the running service's pages, which opens once; no more.")
+        bool, typer.Option("--page", help="Only print an address of the running service's pages, valid once.")
     ] = False,
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
@@ -66,10 +68,12 @@ def serve(
     try:
         unended = serve_here(state_dir, ledger_url(ledger), wanted, log, tell)
     except ServiceAlreadyRunning as other:
-        problem = Problem("held", str(other), fix=f"use it, or end it first: kill {other.pid}" if other.pid else None)
+        problem = Problem("held", str(other), fix=f"use it, or stop it first: kill {other.pid}" if other.pid else None)
         exit_with_error(ExitCode.HELD_BY_ANOTHER, problem, as_json)
     if unended:
-        log(f"stopped with {plural(len(unended), 'search')} to go on with: parlay serve does, or parlay resume ID")
+        log(
+            f"stopped with {plural(len(unended), 'search')} unfinished; parlay serve or parlay resume ID continues them"
+        )
         raise Exit(ExitCode.STOPPED_EARLY)
 
 
@@ -94,12 +98,12 @@ def hand_over_to_service(folder: SearchFolder, spec: SearchSpec, url: str) -> in
         return None
     client, health = found
     if spec.launcher.uses_slurm and (other := _other_slurm(health["slurm"])):
-        log(f"the service (process {health['pid']}) has another {other}: the search gets a driver of its own")
+        log(f"the service (process {health['pid']}) has another {other}; a driver of its own drives the search")
         return None
     try:
         client.resume(folder.search_id, folder.path, url)
     except ExternalError as refused:
-        log(f"{refused}; the search gets a driver of its own")
+        log(f"{refused}; a driver of its own drives the search")
         return None
     return int(health["pid"])
 

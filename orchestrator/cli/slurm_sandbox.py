@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from slurm.sandbox.sandbox import SlurmSandbox
 
 SandboxFolder = Annotated[
-    Path | None, typer.Argument(metavar="[FOLDER]", help="Where all its files lie; in Parlay's home if absent.")
+    Path | None, typer.Argument(metavar="[FOLDER]", help="Folder of all its files; default: in Parlay's home.")
 ]
 
 _TRY_AGAIN = "parlay slurm-sandbox stop, then start again; its daemons' logs lie in log/ of its folder"
@@ -37,27 +37,29 @@ commands = typer.Typer(
 @commands.command()
 def start(
     folder: SandboxFolder = None,
-    nodes: Annotated[int | None, typer.Option("--nodes", help="Nodes; 2 in a new sandbox.")] = None,
+    nodes: Annotated[int | None, typer.Option("--nodes", help="Number of nodes; 2 in a new sandbox.")] = None,
     cpus_per_node: Annotated[
-        int | None, typer.Option("--cpus-per-node", help="CPUs of each node, there or not; 4 in a new sandbox.")
+        int | None,
+        typer.Option(
+            "--cpus-per-node", help="CPUs per node, more than the machine has if need be; 4 in a new sandbox."
+        ),
     ] = None,
     gpus_per_node: Annotated[
-        int | None, typer.Option("--gpus-per-node", help="GPUs of each node, which are not there; none.")
+        int | None, typer.Option("--gpus-per-node", help="Simulated GPUs per node; 0 in a new sandbox.")
     ] = None,
     accounting: Annotated[
-        bool | None, typer.Option("--accounting/--no-accounting", help="With slurmdbd, so that sacct answers; none.")
+        bool | None,
+        typer.Option("--accounting/--no-accounting", help="Run slurmdbd, so that sacct works; off in a new sandbox."),
     ] = None,
     like: Annotated[
         list[Path] | None,
         typer.Option(
             "--like",
             metavar="SEARCH.YAML",
-            help="A partition of that search's nodes, which are not there: for dry runs. May be given again.",
+            help="Add a partition of simulated nodes like that search's, for dry runs; may be repeated.",
         ),
     ] = None,
-    install: Annotated[
-        bool, typer.Option("--install", help="As root of a Debian: install the packages that are missing.")
-    ] = False,
+    install: Annotated[bool, typer.Option("--install", help="Install missing Debian packages; needs root.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Start a sandbox, with its earlier records if there are any, and print how to use it."""
@@ -86,7 +88,7 @@ def stop(folder: SandboxFolder = None, as_json: AsJson = False) -> None:
         sandbox = SlurmSandbox.found_in(place)
         if sandbox is None:
             raise InputError.of(
-                "slurm_sandbox", "no sandbox was ever started there", key="FOLDER", value=str(place), fix="name another"
+                "slurm_sandbox", "no sandbox has been started there", key="FOLDER", value=str(place), fix="name another"
             )
         sandbox.stop()
     print_result(sandbox.to_json(), as_json, f"the sandbox in {sandbox.paths.folder} is stopped")
@@ -163,7 +165,7 @@ def _explained(as_json: bool) -> Iterator[None]:
     except InputError:
         raise
     except ValueError as error:
-        raise InputError.of("slurm_sandbox", str(error), fix="change what is named there, or leave it out") from error
+        raise InputError.of("slurm_sandbox", str(error), fix="change the value, or leave it out") from error
     except (SandboxFailed, subprocess.TimeoutExpired) as error:
         exit_with_error(ExitCode.REFUSED, Problem("slurm_sandbox", str(error), fix=_TRY_AGAIN), as_json)
 
@@ -173,11 +175,11 @@ def _how_to_use(sandbox: SlurmSandbox, seconds: float) -> str:
     each = f"{shape.cpus_per_node} CPUs" + (f" and {shape.gpus_per_node} GPUs" if shape.gpus_per_node else "")
     return "\n".join(
         (
-            f"# Slurm is up after {seconds:.1f} s: {shape.nodes} nodes of {each}, all of them this machine. Use it:",
+            f"# Slurm is up after {seconds:.1f} s: {shape.nodes} nodes of {each}, all on this machine. Use it:",
             *(f"export {name}={shlex.quote(value)}" for name, value in sandbox.environment.items()),
             *map(_cloud_line, shape.cloud),
             "parlay run quickstart --launcher slurm",
-            f"# End it: parlay slurm-sandbox stop {place}",
+            f"# Stop it: parlay slurm-sandbox stop {place}",
         )
     )
 
@@ -185,6 +187,6 @@ def _how_to_use(sandbox: SlurmSandbox, seconds: float) -> str:
 def _cloud_line(cloud: CloudNodes) -> str:
     gpus = f" and {cloud.gpus_per_node} GPUs" if cloud.gpus_per_node else ""
     return (
-        f"# {plural(cloud.nodes, 'node')} of {cloud.cpus_per_node} CPUs{gpus} are not there, for dry runs:"
+        f"# {plural(cloud.nodes, 'node')} of {cloud.cpus_per_node} CPUs{gpus} are simulated, for dry runs:"
         f" --dry-run --set launcher.slurm.partition={cloud.partition}"
     )

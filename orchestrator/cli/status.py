@@ -14,7 +14,7 @@ from trials.files.text import plural
 
 def status(
     search: SearchId = None,
-    every: Annotated[bool, typer.Option("--all", help="One line for each search of the ledger.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="List all searches of the ledger, one per line.")] = False,
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:

@@ -91,7 +91,7 @@ def submit_driver_job(started: RunnableSearch, job_time_s: float, as_json: bool)
         submitted_json(folder, job_id=job_id),
         as_json,
         f"search {folder.search_id} is driven by Slurm job {job_id}; its log is {folder.driver_log}\n"
-        f"look: parlay status {folder.path}    end it: parlay cancel {folder.path}",
+        f"status: parlay status {folder.path}    cancel: parlay cancel {folder.path}",
     )
 
 
@@ -107,9 +107,9 @@ def _leave_to_cron(started: RunnableSearch, as_json: bool) -> None:
             [
                 f"search {folder.search_id} is waiting for cron. For `crontab -e`:",
                 crontab,
-                "or, where the site has it, for `scrontab -e`:",
+                "or, if the site has it, for `scrontab -e`:",
                 *scrontab,
-                f"its log is {folder.driver_log}; take the lines out once `parlay status {folder.cli_name}` says that"
+                f"its log is {folder.driver_log}; remove the lines once `parlay status {folder.cli_name}` says that"
                 " it has ended",
             ]
         ),
@@ -126,7 +126,7 @@ def _leave_to_process(started: RunnableSearch, executor: str, no_service: bool, 
         submitted_json(folder, pid=pid),
         as_json,
         f"search {folder.search_id} {words} {pid}; its log is {folder.driver_log}\n"
-        f"look: parlay status {folder.cli_name}    end it: parlay cancel {folder.cli_name}",
+        f"status: parlay status {folder.cli_name}    cancel: parlay cancel {folder.cli_name}",
     )
 
 
@@ -154,7 +154,7 @@ def _start_driver(folder: SearchFolder, url: str, executor: str, as_json: bool) 
             _fail_to_start(folder, f"the driver ended with status {child.returncode}", as_json)
         if time.monotonic() > deadline:
             child.terminate()
-            _fail_to_start(folder, f"the driver did not begin within {DRIVER_START_LIMIT_S:.0f} s", as_json)
+            _fail_to_start(folder, f"the driver did not start within {DRIVER_START_LIMIT_S:.0f} s", as_json)
         time.sleep(0.1)
     return child.pid
 

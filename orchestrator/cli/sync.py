@@ -21,22 +21,18 @@ def sync(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
     name = found.folder.search_id
     tracking = open_tracking(found.spec, log)
     if tracking is None:
-        fix = (
-            f"parlay report {found.folder.cli_name} shows it without MLflow; tracking.enabled: true is for a new search"
-        )
-        message = f"search {name} was not to be tracked"
+        fix = f"parlay report {found.folder.cli_name} shows it without MLflow; tracking.enabled is for new searches"
+        message = f"search {name} has tracking disabled"
         problem = Problem("tracking", message, fix=fix, key="tracking.enabled", value=False)
         exit_with_error(ExitCode.BAD_INPUT, problem, as_json)
     try:
         sent = resync(found.folder, tracking, log)
     except LeaseHeld as held:
-        problem = Problem("held", str(held), fix="its driver sends to MLflow itself; wait for its end")
+        problem = Problem("held", str(held), fix="its driver writes to MLflow itself; wait for its end")
         exit_with_error(ExitCode.HELD_BY_ANOTHER, problem, as_json)
     data = {"schema": SYNC_SCHEMA, "search_id": name, "uri": tracking.uri, "run_id": sent.run_id}
     counts = {"sent": sent.num_sent, "unsent": list(sent.unsent)}
-    print_result(
-        data | counts, as_json, f"{sent.num_sent} runs of search {name} are in MLflow as they are in its journal"
-    )
+    print_result(data | counts, as_json, f"{sent.num_sent} runs of search {name} are up to date in MLflow")
     if sent.unsent:
         log(f"not sent: {', '.join(sent.unsent)}; `parlay sync {found.folder.cli_name}` tries again")
         raise Exit(ExitCode.REFUSED)

@@ -41,7 +41,7 @@ from orchestrator.cli.output import print_result
 app = typer.Typer(
     name="parlay",
     help="Finds the fastest way to lay a GPT training out over a cluster.",
-    epilog="Begin with: parlay init > search.yaml; parlay plan search.yaml; parlay run search.yaml",
+    epilog="Start with: parlay init > search.yaml; parlay plan search.yaml; parlay run search.yaml",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -43,13 +43,13 @@ def watch(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = F
         with _terms_interrupt(), view:
             record = SearchFollower(folder, view, log, driver_status).follow()
     except KeyboardInterrupt:
-        fix = f"parlay watch {folder.cli_name} comes back to it, parlay cancel {folder.cli_name} ends it"
+        fix = f"parlay watch {folder.cli_name} resumes watching, parlay cancel {folder.cli_name} ends the search"
         exit_with_error(
-            ExitCode.INTERRUPTED, Problem("interrupted", "the search goes on without this view", fix=fix), as_json
+            ExitCode.INTERRUPTED, Problem("interrupted", "stopped watching; the search continues", fix=fix), as_json
         )
     print_search(record, folder, spec, as_json)
     if not record.state.is_ended:
-        log(f"left, since nobody drives the search; nothing is lost: {resume_fix(folder)}")
+        log(f"stopped watching: the search has no driver; nothing is lost: {resume_fix(folder)}")
         raise Exit(ExitCode.STOPPED_EARLY)
     if (code := exit_code_of(record)) is not ExitCode.SUCCESS:
         raise Exit(code)
@@ -175,9 +175,9 @@ def read_driver_status(folder: SearchFolder, status_of: Callable[[SearchFolder],
         return status_of(folder)
     except ExternalError as refused:
         fix = f"; {refused.fix}" if refused.fix else ""
-        return DriverStatus(f"who drives the search cannot be seen: {refused}{fix}")
+        return DriverStatus(f"the driver's status is unknown: {refused}{fix}")
     except (OSError, ValueError) as error:
-        return DriverStatus(f"who drives the search cannot be seen: {error}")
+        return DriverStatus(f"the driver's status is unknown: {error}")
 
 
 def driver_status(folder: SearchFolder) -> DriverStatus:
@@ -192,12 +192,12 @@ def driver_status(folder: SearchFolder) -> DriverStatus:
         return DriverStatus() if lease.is_fresh(now) else DriverStatus(str(LeaseHeld(lease, now)))
     if (in_service := _in_service(folder)) is not None:
         return in_service
-    nobody = "nobody drives the search" + ("" if lease is None else f" since {utc_text(lease.heartbeat_at)}")
+    nobody = "the search has no driver" + ("" if lease is None else f" since {utc_text(lease.heartbeat_at)}")
     if folder.cron_script.exists():
         return DriverStatus(f"{nobody}: {_next_turn(folder)}")
     if folder.driver_script.exists():
         return _next_job(folder, nobody)
-    return DriverStatus(f"{nobody}: {resume_fix(folder)} goes on with it", is_expected=False)
+    return DriverStatus(f"{nobody}: {resume_fix(folder)} starts one", is_expected=False)
 
 
 def _next_turn(folder: SearchFolder) -> str:
@@ -219,12 +219,12 @@ def _next_job(folder: SearchFolder, nobody: str) -> DriverStatus:
     try:
         words = driver_queue.driver_in_queue(folder.search_id, driver_queue.shared_jobs())
     except SlurmUnreachable as error:
-        fix = f"{resume_fix(folder)} goes on with it, too"
+        fix = f"{resume_fix(folder)} starts one now"
         return DriverStatus(
             f"{nobody}: it waits for its driver's next job, of which Slurm does not tell ({error}); {fix}"
         )
     if words is None:
-        fix = f"{resume_fix(folder)} --as-job goes on with it"
+        fix = f"{resume_fix(folder)} --as-job submits one"
         return DriverStatus(f"{nobody}, and no job of its driver is in Slurm's queue: {fix}", is_expected=False)
     return DriverStatus(f"{nobody}: {words}")
 
@@ -239,17 +239,17 @@ def _in_service(folder: SearchFolder) -> DriverStatus | None:
     if driver is None:
         return None
     if driver["state"] == "stopped":
-        words = f"the service drives it no more: {driver['detail']}; {resume_fix(folder)} goes on with it"
+        words = f"the service has stopped driving it: {driver['detail']}; {resume_fix(folder)} starts a driver"
         return DriverStatus(words, is_expected=False)
-    return DriverStatus("the search waits for the service to drive it")
+    return DriverStatus("the search is waiting for the service to drive it")
 
 
 def _unreachable_error(folder: SearchFolder) -> InputError:
     return InputError.of(
         "unknown_id",
-        f"{folder.journal} cannot be seen from here",
+        f"{folder.journal} is not visible from here",
         key="search",
         value=folder.search_id,
-        rule="a search is followed by its journal, which lies in its folder",
-        fix=f"on a machine that has the folder; from here, parlay status {folder.cli_name}",
+        rule="watching reads the journal in the search's folder",
+        fix=f"watch on a machine that sees the folder; from here, parlay status {folder.cli_name}",
     )

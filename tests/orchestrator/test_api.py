@@ -189,7 +189,7 @@ class TestBadInput:
 
     def test_a_report_goes_over_nothing(self, ended, tmp_path):
         (tmp_path / "there.html").write_text("mine")
-        with pytest.raises(api.InputError, match="name a new file"):
+        with pytest.raises(api.InputError, match="use a new file"):
             ended.report(tmp_path / "there.html")
         assert (tmp_path / "there.html").read_text() == "mine"
 

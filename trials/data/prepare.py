@@ -216,10 +216,10 @@ def _require_output(wanted: Preparation, out: Path) -> None:
         is_input = is_there and any(out.samefile(name) for name in wanted.inputs if Path(name).exists())
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        raise InputError.of("output", f"{out}: {why}", key="--out", value=str(out), fix="name a new file") from error
+        raise InputError.of("output", f"{out}: {why}", key="--out", value=str(out), fix="use a new file") from error
     if is_there or out.is_symlink():
         what = "is one of the inputs" if is_input else "exists"
-        raise InputError.of("output", f"{out} {what}", key="--out", value=str(out), fix="name a new file")
+        raise InputError.of("output", f"{out} {what}", key="--out", value=str(out), fix="use a new file")
 
 
 def _end_ids(wanted: Preparation, tokenizer: Tokenizer) -> tuple[int, ...]:

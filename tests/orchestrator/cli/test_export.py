@@ -76,7 +76,7 @@ def test_out_names_a_new_file_or_stdout(ended, tmp_path, capsys):
     assert capsys.readouterr().out == "mine.csv: 3 rows\n"
     assert (tmp_path / "mine.csv").read_text() == ended.measured.read_text()
     assert run(["export", "--out", "mine.csv"]) == 2
-    assert "name a new file" in capsys.readouterr().err
+    assert "use a new file" in capsys.readouterr().err
     assert run(["export", "--out", "-"]) == 0
     assert parse_table(capsys.readouterr().out, "-").require_valid() == read_table(ended.measured)
 
@@ -134,9 +134,9 @@ def test_a_file_that_could_not_be_written_whole_is_not_there(tmp_path, monkeypat
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (["export", "--format", "parquet", "--out", "-"], 2, "name a new file"),
+        (["export", "--format", "parquet", "--out", "-"], 2, "use a new file"),
         (["export", "--format", "excel"], 2, "'excel' is not one of"),
-        (["export", "--out", "-", "--json"], 2, "both answer on stdout"),
+        (["export", "--out", "-", "--json"], 2, "both write to stdout"),
         (["export", "nobody"], 4, "there is no search"),
         (["export", "--out", "no-such-folder/x.csv"], 2, "No such file"),
     ],
@@ -155,7 +155,7 @@ def test_a_search_that_saw_nothing_has_nothing_to_export(tmp_path, monkeypatch, 
     capsys.readouterr()
     assert run(["export"]) == 3
     refused = capsys.readouterr().err
-    assert "tells of its layout yet (1 launch_failure)" in refused
+    assert "has no measured trial yet (1 launch_failure)" in refused
     shows = refused.split("fix: parlay ")[1].split(" shows")[0].split()
     assert run(shows) == 0
     assert "launch_failure" in capsys.readouterr().out

@@ -69,21 +69,21 @@ def test_the_newest_search_in_words_with_nodes_and_scaling_of_ones_own(search_id
     assert "strong scaling" not in words
     rows = [line.split()[:2] for line in words.splitlines() if line.startswith("     ") and line.split()[0].isdigit()]
     assert rows == [["2", "512"], ["3", "768"]]
-    assert "mostly unknown: no trial tells of" in words
+    assert "mostly unknown: no trial measured" in words
 
 
 def test_a_cluster_that_is_described_takes_the_place_of_the_searches_own(search_id, capsys):
-    assert any("assumed" in note for note in asked(capsys, search_id)["notes"]) is False
+    assert any("the links" in note for note in asked(capsys, search_id)["notes"]) is False
     notes = asked(capsys, search_id, "--cluster", "playbook-h100", "--nodes", "128")["notes"]
-    assert any("measured with 64 nodes at most" in note for note in notes)
+    assert any("measured up to 64 nodes" in note for note in notes)
 
 
 def test_a_table_is_forecast_without_a_search(place, capsys):
     write_simulated_search(place, *ROWS)
     answer = asked(capsys, "table.csv", "--problem", "1B-8gpu", "--cluster", "playbook-h100", "--nodes", "128")
     assert (answer["search_id"], answer["table"], answer["problems"]) == (None, "table.csv", ["1B-8gpu"])
-    assert any("measured with 64 nodes at most" in note for note in answer["notes"])
-    assert not any("assumed" in note for note in answer["notes"])
+    assert any("measured up to 64 nodes" in note for note in answer["notes"])
+    assert not any("the links" in note for note in answer["notes"])
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_table_is_forecast_without_a_search(place, capsys):
         (["table.csv", "--nodes", "0"], "whole numbers from 1 to 100000"),
         (["table.csv", "--nodes", "9" * 5000], "whole numbers from 1 to 100000"),
         (["absent.csv"], "absent.csv: cannot be read"),
-        (["--problem", "1B"], "--problem: is of a table"),
+        (["--problem", "1B"], "--problem: is for a table"),
         (["--problem", "1B"], "fix: leave it out, or name a measured table"),
     ],
 )
@@ -131,9 +131,9 @@ def test_it_is_told_without_what_only_a_search_needs(place):
     ("place_in_list", "words"),
     [
         (0, "the best is one of 3: a (50%); b (30%)"),
-        (1, "the best is one of 3: a (50%); b (30%); the plan's first, above, is the best with a chance of 30%"),
-        (2, "the best is one of 3: a (50%); b (30%); the plan's first, above, is the best with a chance of 20%"),
-        (3, "the best is one of 3: a (50%); b (30%); the plan's first, above, is none of them"),
+        (1, "the best is one of 3: a (50%); b (30%); the plan's first, shown above, is the best with a chance of 30%"),
+        (2, "the best is one of 3: a (50%); b (30%); the plan's first, shown above, is the best with a chance of 20%"),
+        (3, "the best is one of 3: a (50%); b (30%); the plan's first, shown above, is none of them"),
     ],
 )
 def test_a_row_says_how_likely_its_own_layout_is_where_another_is_likelier(place_in_list, words):

@@ -53,7 +53,7 @@ def test_the_table_may_go_to_stdout(here, capsys):
     assert len(parse_table(shown.out, "-").require_valid().observations) == 2
     assert shown.err == "2 rows; left out: 1 cancelled\n"
     assert run(words("--objective", "tokens_per_sec", "--json", out="-")) == 2
-    assert "both answer on stdout" in capsys.readouterr().out
+    assert "both write to stdout" in capsys.readouterr().out
     assert not (here / "-").exists()
 
 
@@ -72,7 +72,7 @@ def test_a_measured_table_is_checked_and_its_other_machines_left_out(here, capsy
         (words("--objective", "tokens_per_sec", "--name", "tp"), 2, "--name TP=tensor_parallel"),
         (words(source="nobody.csv"), 2, "cannot be read"),
         (words(source="search.yaml"), 2, "has no known format of results"),
-        (words("--objective", "tokens_per_sec", out="results.csv"), 2, "name a new file"),
+        (words("--objective", "tokens_per_sec", out="results.csv"), 2, "use a new file"),
         (["import", "results.csv", "search.yaml"], 2, "--out"),
     ],
     ids=["objective", "name", "missing", "unknown", "exists", "no-out"],
@@ -97,6 +97,6 @@ def test_results_that_say_nothing_leave_with_no_measurement(here, capsys):
     (here / "results.csv").write_text("p:tp,objective,job_status\n1,F,CANCELLED\n")
     assert run(words("--objective", "tokens_per_sec")) == 3
     refused = capsys.readouterr().err
-    assert "holds no result that tells of a layout; left out: 1 cancelled" in refused
+    assert "has no result with a layout; left out: 1 cancelled" in refused
     assert "fix: name results that have ended" in refused
     assert not (here / "past.csv").exists()

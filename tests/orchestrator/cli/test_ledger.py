@@ -107,7 +107,7 @@ class TestRebuild:
         before = rows(url)
         code, answer, err = parlay("ledger", "rebuild", "backup")
         assert (code, results(answer)) == (0, {finished.search_id: "newer"})
-        assert f"knows {len(lines)} events of it, this folder 4" in err
+        assert f"has {len(lines)} events of the search, this folder 4" in err
         assert rows(url) == before
 
     def test_a_search_that_is_driven_is_left_and_the_others_are_done(self, finished, parlay, url, tmp_path):

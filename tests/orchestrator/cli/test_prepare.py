@@ -84,9 +84,9 @@ def test_bad_lines_that_are_left_out_are_named_up_to_a_few(tmp_path):
     words = ("--tokenizer", "bytes", "--fields", "response", "--out", "t.bin", "--skip-bad")
     answer = parlay_here("prepare", lines, *words, cwd=tmp_path)
     assert answer.code == 0
-    assert answer.err.count("left out: a.jsonl:") == 5
-    assert "left out: and more" in answer.err
-    assert "20 bad lines were left out" in answer.out
+    assert answer.err.count("skipped: a.jsonl:") == 5
+    assert "skipped: further lines are not listed" in answer.err
+    assert "20 invalid lines skipped" in answer.out
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_signal_ends_it_and_nothing_half_is_left(tmp_path, number):
         wait_until(lambda: any(path.stat().st_size for path in tmp_path.glob(".t.bin.*.part")))
         command.send_signal(number)
         assert command.wait(timeout=30) == 130
-        assert "parlay: stopped; nothing of t.bin is left" in command.stderr.read()
+        assert "parlay: stopped; t.bin was not written" in command.stderr.read()
     assert [path.name for path in tmp_path.iterdir()] == ["lines"]
 
 

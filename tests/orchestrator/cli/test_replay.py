@@ -98,7 +98,7 @@ def test_a_signal_between_sessions_leaves_what_was_measured_until_then(
     assert left["ratio"] == pytest.approx(0.1 / 0.115)
     assert [session["runs"] for session in left["sessions"]] == [2]
     assert f"the result so far is in {file}" in err
-    assert "0.870 times as fast" in err
+    assert "0.870x as fast" in err
 
 
 def test_a_replay_that_is_stopped_and_cannot_write_what_it_measured_is_stopped_all_the_same(

@@ -39,5 +39,5 @@ def test_it_goes_where_it_is_wanted_and_over_nothing(ended, tmp_path, capsys):
     assert run(["report", str(ended.path), "--output", str(wanted)]) == 0
     before = wanted.read_text()
     assert run(["report", str(ended.path), "--output", str(wanted)]) == 2
-    assert "name a new file" in capsys.readouterr().err
+    assert "use a new file" in capsys.readouterr().err
     assert wanted.read_text() == before

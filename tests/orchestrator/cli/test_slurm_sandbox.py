@@ -105,7 +105,7 @@ def test_a_file_in_its_place_is_bad_input(tmp_path):
 def test_stopping_what_never_was_is_bad_input(tmp_path):
     refused = parlay_here("slurm-sandbox", "stop", "nowhere", "--json", cwd=tmp_path)
     assert refused.code == 2
-    assert refused.json["error"]["message"] == "no sandbox was ever started there"
+    assert refused.json["error"]["message"] == "no sandbox has been started there"
 
 
 def test_without_slurm_it_says_what_to_install(tmp_path, monkeypatch):

@@ -38,7 +38,7 @@ from trials.ledger.events import Event, SearchRecord
 from trials.ledger.journal import Journal
 
 DRIVEN = DriverStatus()
-UNDRIVEN = DriverStatus("nobody drives it", is_expected=False)
+UNDRIVEN = DriverStatus("it has no driver", is_expected=False)
 
 
 class Theatre:
@@ -121,7 +121,7 @@ def test_a_search_without_a_driver_is_left_after_a_while_and_said_once(theatre, 
     theatre.standing = UNDRIVEN
     assert not theatre.watch().state.is_ended
     assert theatre.now == NO_DRIVER_LIMIT_S
-    assert theatre.said == ["nobody drives it"]
+    assert theatre.said == ["it has no driver"]
 
 
 def test_a_driver_that_comes_in_time_is_followed(theatre, story):
@@ -187,7 +187,7 @@ def test_a_line_that_its_writer_took_back_is_read_as_it_then_stands(theatre, sto
 
 
 def test_a_folder_that_is_not_here_is_refused_with_what_to_do(theatre):
-    with pytest.raises(InputError, match="cannot be seen from here") as refused:
+    with pytest.raises(InputError, match="is not visible from here") as refused:
         theatre.watch()
     assert "parlay status" in refused.value.problems[0].fix
 
@@ -243,7 +243,7 @@ class TestWhoDrives:
 
     def test_nobody_and_how_to_go_on(self, folder):
         standing = driver_status(folder)
-        assert standing.words == f"nobody drives the search: parlay resume {folder.search_id} goes on with it"
+        assert standing.words == f"the search has no driver: parlay resume {folder.search_id} starts one"
         assert not standing.is_expected
 
     @pytest.mark.parametrize(("script", "word"), [("cron_script", "cron"), ("driver_script", "next job")])
@@ -278,7 +278,7 @@ class TestWhoDrives:
         queue.submit("another-search.driver")
         standing = driver_status(folder)
         assert not standing.is_expected
-        assert standing.words.endswith(f"parlay resume {folder.search_id} --as-job goes on with it")
+        assert standing.words.endswith(f"parlay resume {folder.search_id} --as-job submits one")
         assert queue.asked == [MAX_AGE_S, MAX_AGE_IF_MISSING_S]
 
     def test_slurm_is_asked_nothing_while_somebody_drives(self, folder, queue):
@@ -340,7 +340,7 @@ class TestVerb:
         lines = ended.journal.read_bytes().splitlines(keepends=True)
         ended.journal.write_bytes(b"".join(lines[:-2]))
         monkeypatch.setattr("orchestrator.cli.watch.NO_DRIVER_LIMIT_S", 0.0)
-        assert f"parlay resume {ended.path} goes on with it" in parlay("status", str(ended.path))[2]
+        assert f"parlay resume {ended.path} starts one" in parlay("status", str(ended.path))[2]
         code, out, err = parlay("watch", str(ended.path), "--json")
         assert (code, json.loads(out)["state"]) == (75, "running")
         assert f"parlay resume {ended.path}" in err
@@ -357,7 +357,7 @@ class TestVerb:
         monkeypatch.setattr("orchestrator.cli.watch.driver_status", interrupt)
         code, _, err = parlay("watch", str(ended.path))
         assert code == 130
-        assert "the search goes on without this view" in err
+        assert "stopped watching; the search continues" in err
         assert ended.journal.read_bytes() == before
 
     def test_an_unknown_search_is_an_unknown_id(self, parlay):

@@ -193,7 +193,7 @@ class TestOfSearches:
 
         assert run(["compare", first.search_id, second.search_id]) == 0
         text = capfd.readouterr().out
-        assert "faster: B is 2.333 times as fast as A (95 % between" in text
+        assert "faster: B is 2.333x as fast as A (95 % confidence interval" in text
         assert "layouts that both tried" in text
 
     @pytest.mark.slow

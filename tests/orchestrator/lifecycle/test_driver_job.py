@@ -191,5 +191,5 @@ def test_who_sets_a_budget_is_told_that_the_drivers_own_job_is_not_in_it(
     folder = SearchFolder(tmp_path / "tiny-abc234")
     folder.path.mkdir()
     assert submit_driver(folder, spec, "sqlite:///x.db", 7200.0, as_json=False) == "4711"
-    words = "the driver's own job, one task for up to 2 hours at a time, is not in search.budget_node_hours"
+    words = "search.budget_node_hours does not include the driver's job, one task for up to 2 hours at a time"
     assert (words in capsys.readouterr().err) is is_told

@@ -64,7 +64,7 @@ def test_the_ranks_are_those_of_the_layouts_and_not_all_of_the_cluster(tmp_path,
     text = SEARCH.replace("num_nodes: 2}", "num_nodes: 4}").replace("space:\n", "space:\n  num_nodes: 2\n")
     half = load_search_file(write_search(tmp_path, text))
     print_dry_run(half, candidates_of(half), None, as_json=False)
-    assert " layouts would be tried on 16 ranks under launcher slurm" in capsys.readouterr().out
+    assert " layouts would be tried on 16 ranks with launcher slurm" in capsys.readouterr().out
 
 
 def test_what_is_the_same_layout_is_one_job(spec):
@@ -105,7 +105,7 @@ def test_what_is_there_stays_as_it_is(tmp_path, spec):
     ("words", "message"),
     [
         (["--dry-run", "--scripts", "out"], "the launcher is local"),
-        (["--scripts", "out"], "is given without --dry-run"),
+        (["--scripts", "out"], "needs --dry-run"),
     ],
 )
 def test_scripts_are_refused_where_there_are_none(tmp_path, words, message):

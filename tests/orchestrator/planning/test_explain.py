@@ -83,7 +83,7 @@ def test_a_baseline_that_is_the_first_is_told_once(spec):
     assert only.what == "first"
     assert set(time_saved_s(plan, plan.layouts[0]).values()) == {0.0}
     alone = dataclasses.replace(candidates_of(spec), baseline=plan.layouts[0])
-    assert "why it is the first, which the baseline is:" in plan_text(plan, spec, alone, 3, False)
+    assert "predicted for the first layout, which is the baseline:" in plan_text(plan, spec, alone, 3, False)
 
 
 def test_without_a_baseline_the_first_is_explained_alone(tmp_path):
@@ -93,7 +93,7 @@ def test_without_a_baseline_the_first_is_explained_alone(tmp_path):
     assert [each.what for each in explain_layouts(plan, None)] == ["first"]
     assert time_saved_s(plan, None) is None
     told = plan_text(plan, spec, space, 3, False)
-    assert "why it is the first:" in told
+    assert "predicted for the first layout:" in told
     assert "time saved" not in told
 
 
@@ -104,8 +104,8 @@ def test_of_an_unknown_accelerator_parts_are_told_and_no_seconds(tmp_path):
     assert count_fits(plan) is None
     assert {each.hfu for each in explain_layouts(plan, spec.baseline)} == {None}
     told = plan_text(plan, spec, candidates_of(spec), 3, False)
-    assert "parts of a step" in told
-    assert "seconds of a step" not in told
+    assert "share of a step" in told
+    assert "seconds per step" not in told
     assert "HFU" not in told
 
 

@@ -201,5 +201,5 @@ def test_the_text_tells_the_first_layouts_their_picture_and_the_cost(spec):
 def test_the_stages_of_a_long_pipeline_are_shortened(tmp_path):
     spec = searched(tmp_path, "space.pipeline_parallel=16", "space.tensor_parallel=1", "space.micro_batch_size=1")
     text = plan_text(planned(spec), spec, candidates_of(spec), None, False)
-    table = text.split("GiB of a rank")[1].split("\n\n")[0].splitlines()[2:]
+    table = text.split("GiB per rank")[1].split("\n\n")[0].splitlines()[2:]
     assert [line.split()[0] for line in table] == ["0", "1", "2", "...", "14", "15"]

@@ -184,7 +184,7 @@ def test_what_tells_the_services_slurm_from_this_shells_is_named(service, search
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
     spec = replace(spec, launcher=spec.launcher.model_copy(update={"table": None, "kind": "slurm"}))
     assert hand_over_to_service(search, spec, ledger_url()) is None
-    assert "has another SLURM_CLUSTERS: the search gets a driver of its own" in capsys.readouterr().err
+    assert "has another SLURM_CLUSTERS; a driver of its own drives the search" in capsys.readouterr().err
 
 
 def test_a_service_that_refuses_a_search_leaves_it_to_a_driver_of_its_own(service, search, spec, capsys):
