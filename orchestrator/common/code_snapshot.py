@@ -82,7 +82,7 @@ def code_hash(root: Path) -> str:
     and an added file changes it. A symlink or special file counts by its name; links are not followed.
     """
     digest = hashlib.sha256()
-    for path in sorted(_below(root)):
+    for path in sorted(_walk(root)):
         content = path.read_bytes() if path.is_file() and not path.is_symlink() else None
         size = "no file" if content is None else str(len(content))
         digest.update(os.fsencode(f"{path.relative_to(root).as_posix()}\0{size}\0"))
@@ -96,12 +96,12 @@ def remove_caches(root: Path) -> None:
         shutil.rmtree(cache, ignore_errors=True)
 
 
-def _below(path: Path) -> Iterator[Path]:
+def _walk(path: Path) -> Iterator[Path]:
     if path.is_symlink() or not path.is_dir():
         yield path
     elif path.name != _CACHE:
         for entry in path.iterdir():
-            yield from _below(entry)
+            yield from _walk(entry)
 
 
 def _copy_sources(destination: Path) -> None:

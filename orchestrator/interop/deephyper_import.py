@@ -110,7 +110,7 @@ def _require_once(header: list[str], where: Mapping[str, Any]) -> None:
     if twice:
         raise InputError(
             *(
-                Problem("duplicate_column", f"stands there {count} times", fix=fix, key=name, **where)
+                Problem("duplicate_column", f"appears {count} times", fix=fix, key=name, **where)
                 for name, count in twice
             )
         )
@@ -161,12 +161,12 @@ def _bad_objective(objective: str) -> InputError:
 
 def _row(cells: Cells, fields: Mapping[str, str], spec: SearchSpec, objective: str | None) -> Observation | str:
     """Convert a row to an observation, or to the reason for leaving it out; InputError for an invalid cell."""
-    told = {ours: _value(ours, cells[column]) for column, ours in fields.items() if ours != OBJECTIVE}
+    given = {ours: _value(ours, cells[column]) for column, ours in fields.items() if ours != OBJECTIVE}
     reached = cells[next(column for column, ours in fields.items() if ours == OBJECTIVE)]
     if cells.get("job_status") in ("CANCELLED", "CANCELLING"):
         return "cancelled"
     try:
-        layout = layout_of(spec, {name: value for name, value in told.items() if value is not None})
+        layout = layout_of(spec, {name: value for name, value in given.items() if value is not None})
     except InputError as error:
         if error.problems[0].code in (WORLD, BATCH):
             return error.problems[0].code

@@ -104,8 +104,8 @@ _TAKE_OUT = "move the experiment's folder out of the results"
 
 def _layout(spec: SearchSpec, found: ImportedConfig, gpus: int, nodes: int) -> Layout:
     """The experiment's layout: data ranks by its batch sizes, stages of the baseline, tensor ranks for the rest."""
-    told: dict[str, Any] = dict(found.layout) | {"num_nodes": nodes}
-    world, data = gpus * nodes, told.get("data_parallel")
+    given: dict[str, Any] = dict(found.layout) | {"num_nodes": nodes}
+    world, data = gpus * nodes, given.get("data_parallel")
     if data is None:
         raise InputError.of(
             "batch",
@@ -120,8 +120,8 @@ def _layout(spec: SearchSpec, found: ImportedConfig, gpus: int, nodes: int) -> L
         rule = "data ranks, and the stages of the search file's baseline, fill an experiment's GPUs with tensor ranks"
         fix = f"write the stages they ran with as baseline.pipeline_parallel, or {_TAKE_OUT}"
         raise InputError.of("world", message, rule=rule, fix=fix, key="train_batch_size", value=found.global_batch_size)
-    told |= {"pipeline_parallel": stages, "tensor_parallel": world // (data * stages)}
-    return layout_of(spec, told, world)
+    given |= {"pipeline_parallel": stages, "tensor_parallel": world // (data * stages)}
+    return layout_of(spec, given, world)
 
 
 def _moves_parameters(config: Mapping[str, Any]) -> bool:

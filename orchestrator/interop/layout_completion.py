@@ -19,26 +19,26 @@ _DERIVED = ("data_parallel", "grad_accum_steps")
 _SHORTEST_S, _LONGEST_S = 1e-9, 1e9
 
 
-def layout_of(spec: SearchSpec, told: Mapping[str, Any], num_gpus: int | None = None) -> Layout:
+def layout_of(spec: SearchSpec, given: Mapping[str, Any], num_gpus: int | None = None) -> Layout:
     """The canonical layout with these fields, the others taken from the search.
 
     A missing field is the baseline's, else the only value in the search's space, else Layout's default. Data
     parallelism fills `num_gpus`, or all ranks of the layout's nodes; accumulation fills the search's global batch
     unless it is given. InputError for a searched field that is given nowhere, or if a product does not match.
     """
-    Layout(**told)  # checks each field by itself
-    unsaid, searched = _unsaid(spec)
-    fields = unsaid | dict(told)
+    Layout(**given)  # checks each field by itself
+    defaults, searched = _defaults_and_missing(spec)
+    fields = defaults | dict(given)
     missing = [name for name in searched if name not in fields]
     if missing:
         raise InputError.of(
-            "unsaid",
+            "missing_field",
             f"neither the results nor the search file give {', '.join(missing)}",
             key=missing[0],
             rule="a field that the results lack is in the search's baseline, or has a single value in its space",
             fix="add it to the search file's baseline",
         )
-    if "pipeline_schedule" not in told and fields["pipeline_parallel"] > 1 and fields["pipeline_schedule"] == "none":
+    if "pipeline_schedule" not in given and fields["pipeline_parallel"] > 1 and fields["pipeline_schedule"] == "none":
         fields["pipeline_schedule"] = "1f1b"
     world = num_gpus or fields["num_nodes"] * spec.cluster.gpus_per_node
     _fill(fields, "data_parallel", world, ("tensor_parallel", "pipeline_parallel"), WORLD)
@@ -51,15 +51,15 @@ WORLD, BATCH = "world", "batch"
 _RULES = {WORLD: (WORLD_RULE, WORLD_FIX), BATCH: (BATCH_RULE, BATCH_FIX)}
 
 
-def _unsaid(spec: SearchSpec) -> tuple[dict[str, Any], list[str]]:
+def _defaults_and_missing(spec: SearchSpec) -> tuple[dict[str, Any], list[str]]:
     """Field values that the search file gives for every layout, and the searched fields without one value."""
     axes = {} if spec.candidates is not None else spec.space.given_axes()
     default: dict[str, Any] = Layout(num_nodes=spec.cluster.num_nodes).to_json()
     alone = {name: values[0] for name, values in axes.items() if len(values) == 1}
     said = alone | ({} if spec.baseline is None else spec.baseline.to_json())
     searched = [name for name in default if (name in _NEEDED or name in axes) and name not in (*said, *_DERIVED)]
-    unsaid = {name: value for name, value in (default | said).items() if name not in (*searched, *_DERIVED)}
-    return unsaid, searched
+    defaults = {name: value for name, value in (default | said).items() if name not in (*searched, *_DERIVED)}
+    return defaults, searched
 
 
 def _fill(

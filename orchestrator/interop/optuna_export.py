@@ -45,7 +45,7 @@ def optuna_study(
     study.set_user_attr("parlay.search_id", search.search_id)
     study.set_user_attr("parlay.state", str(search.state))
     for trial in ended:
-        study.add_trial(_frozen(search, trial, rows[trial.trial], objectives, distributions))
+        study.add_trial(_frozen_trial(search, trial, rows[trial.trial], objectives, distributions))
     content = storage.engine.raw_connection().driver_connection.serialize()
     storage.remove_session()
     storage.engine.dispose()
@@ -91,7 +91,7 @@ def _distribution(values: list[Any]) -> BaseDistribution:
     return CategoricalDistribution(values)
 
 
-def _frozen(
+def _frozen_trial(
     search: SearchRecord,
     trial: Trial,
     row: Mapping[str, Any],

@@ -105,12 +105,12 @@ def _row(search: SearchRecord, trial: Trial) -> Row:
         "node_hours_per_billion_tokens": objective_of(trial, Objective.NODE_HOURS_PER_BILLION_TOKENS),
         "predicted_step_time_s": _known("step_time_s", prediction),
         "predicted_peak_memory_gib": _known("peak_memory_gib", prediction),
-        **_of_attempts(trial.attempts),
+        **_attempt_columns(trial.attempts),
         "proposed_at": trial.proposed_at,
     }
 
 
-def _of_attempts(attempts: tuple[Attempt, ...]) -> Row:
+def _attempt_columns(attempts: tuple[Attempt, ...]) -> Row:
     last = attempts[-1] if attempts else None
     times = {name: None if last is None else getattr(last, name) for name in TIMES[1:]}
     known = [attempt.node_hours for attempt in attempts if attempt.node_hours is not None]

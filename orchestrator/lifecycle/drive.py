@@ -18,7 +18,7 @@ from orchestrator.launchers.factory import make_launcher
 from orchestrator.launchers.local.launcher import LocalLauncher
 from orchestrator.launchers.slurm_pilot.sizing import RemainingWork
 from orchestrator.lifecycle.lock import SearchLock, acquire_search
-from orchestrator.lifecycle.pilot_cleanup import end_pilots, has_unbooked
+from orchestrator.lifecycle.pilot_cleanup import end_pilots, has_unaccounted_pilots
 from orchestrator.lifecycle.shutdown import MLFLOW_FLUSH_TIMEOUT_S, MLFLOW_INTERRUPTED_FLUSH_TIMEOUT_S, flush_on_exit
 from orchestrator.planning.plan import predictor, task_of
 from orchestrator.planning.prior_trials import load_prior_trials
@@ -92,7 +92,7 @@ def drive(
     LeaseHeld while another driver holds the search, LeaseLost when another one took it over, InputError when its code
     or search.yaml has changed, ExternalError. The search can be resumed after any of these.
     """
-    watcher = _unbreakable(watcher)
+    watcher = _tolerating_write_errors(watcher)
     with ExitStack() as stack:
         lock = stack.enter_context(acquire_search(folder, ledger_url, watcher.note))
         history = stack.enter_context(lock.open_history())
@@ -143,7 +143,7 @@ def _run_driver(
         sampler = make_sampler(spec.search.sampler, candidates, task, spec.search.seed, note)
         callbacks = stack.enter_context(_callbacks(lock, spec, task, observers, cancelling))
         program = replace(attempt_factory_of(folder, spec), taken=lock.taken)
-        driver = Driver(history, program, sampler, launcher, _goal(spec), _limits(spec), callbacks)
+        driver = Driver(history, program, sampler, launcher, _objective(spec), _limits(spec), callbacks)
         with observers.watcher.driver_context(driver):
             return driver, go(driver)
 
@@ -183,7 +183,7 @@ def write_best_recipe(folder: SearchFolder, spec: SearchSpec, search: SearchReco
     return write_recipe(folder.recipe, RecipeSource(search, best, trial_spec, ranking, baseline), folder.code)
 
 
-def _unbreakable(watcher: SearchCallbacks) -> SearchCallbacks:
+def _tolerating_write_errors(watcher: SearchCallbacks) -> SearchCallbacks:
     """The same callbacks; after the first OSError neither `note` nor `on_event` is called again."""
     broken = False
 
@@ -233,7 +233,7 @@ def _launcher_for(
 
 def _needs_launcher(folder: SearchFolder, search: SearchRecord, cancelling: bool) -> bool:
     """False for a search that is to be cancelled and has no attempt or pilot that may still run."""
-    return not cancelling or bool(search.in_flight) or has_unbooked(folder, search)
+    return not cancelling or bool(search.in_flight) or has_unaccounted_pilots(folder, search)
 
 
 def _work_left(spec: SearchSpec, history: EventStore) -> RemainingWork:
@@ -290,7 +290,7 @@ def _callbacks(
         )
 
 
-def _goal(spec: SearchSpec) -> SearchObjective:
+def _objective(spec: SearchSpec) -> SearchObjective:
     first = () if spec.baseline is None else (spec.baseline,)
     return SearchObjective(spec.objective, spec.global_batch_size, first, spec.memory_headroom, spec.objectives[1:])
 

@@ -164,14 +164,14 @@ class DriverChain:
         A signal before the driver starts stops it when it does.
         """
         numbers = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
-        before = {number: signal.signal(number, self._hear) for number in numbers}
+        before = {number: signal.signal(number, self._on_signal) for number in numbers}
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _hear(self, number: int, frame: object) -> None:
+    def _on_signal(self, number: int, frame: object) -> None:
         self.is_stop_requested = True
         self._time_is_up |= number == signal.SIGUSR1
         if self._driver is not None:

@@ -85,7 +85,7 @@ def run_command(command: list[str], payload: bytes, limit_s: float = COMMAND_LIM
             except KeyboardInterrupt:
                 _kill(child)
                 return "was interrupted, and killed"
-            return None if status == 0 else f"ended with status {status}{_remark(said)}"
+            return None if status == 0 else f"ended with status {status}{_last_output(said)}"
     except (OSError, ValueError) as error:
         return f"cannot be started: {error}"
 
@@ -101,9 +101,9 @@ def post(address_file: Path, payload: bytes, limit_s: float = WEBHOOK_LIMIT_S) -
     except urllib.error.HTTPError as error:
         return f"was answered with status {error.code}"
     except urllib.error.URLError as error:
-        return f"cannot be reached: {_reason(error.reason)}"
+        return f"cannot be reached: {_failure_text(error.reason)}"
     except (OSError, http.client.HTTPException, ValueError) as error:
-        return f"cannot be reached: {_reason(error)}"
+        return f"cannot be reached: {_failure_text(error)}"
     except KeyboardInterrupt:
         return "was interrupted"
     return None
@@ -123,7 +123,7 @@ def _send(address: str, payload: bytes, limit_s: float) -> None:
         pass
 
 
-def _reason(error: Any) -> str:
+def _failure_text(error: Any) -> str:
     """The system's error message, else the error's type only: other messages may contain the address."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
@@ -138,7 +138,7 @@ def _kill(child: subprocess.Popen[bytes]) -> None:
     child.wait()
 
 
-def _remark(said: BinaryIO) -> str:
+def _last_output(said: BinaryIO) -> str:
     said.seek(max(0, said.seek(0, os.SEEK_END) - _LAST_BYTES))
     line = last_line(said.read().decode("utf-8", errors="replace"))
     return f": {printable(line[:_LONGEST_REMARK])}" if line else ""

@@ -18,7 +18,7 @@ def end_pilots(folder: SearchFolder, spec: SearchSpec, note: Callable[[str], Non
 
     Slurm is not queried if the folder shows that all have ended.
     """
-    left = _left(folder)
+    left = _open_pilots(folder)
     if not left or spec.launcher.kind != "slurm_pilot":
         return []
     launcher, _ = make_launcher(
@@ -37,13 +37,13 @@ def end_pilots(folder: SearchFolder, spec: SearchSpec, note: Callable[[str], Non
             return [f"{folder.search_id}.{pilot.name}" for pilot in left]
 
 
-def has_unbooked(folder: SearchFolder, search: SearchRecord) -> bool:
+def has_unaccounted_pilots(folder: SearchFolder, search: SearchRecord) -> bool:
     """True if a pilot may have used nodes that the search's record does not account for."""
     pilots = (PilotFolder(path) for path in folder.pilots.glob("p*"))
     return any(pilot.plan.exists() and pilot.name not in search.pilots for pilot in pilots)
 
 
-def _left(folder: SearchFolder) -> list[PilotFolder]:
+def _open_pilots(folder: SearchFolder) -> list[PilotFolder]:
     """Pilots that may hold nodes or wait for them, by the files in their folders."""
     pilots = [PilotFolder(path) for path in sorted(folder.pilots.glob("p*"))]
     return [p for p in pilots if p.plan.exists() and not (p.job_end.exists() or p.closed.exists())]

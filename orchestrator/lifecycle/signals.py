@@ -32,7 +32,7 @@ class DriverSignals:
             else:
                 driver.interrupt()
 
-        with _handled_by(handle):
+        with _handling(handle):
             yield
 
 
@@ -52,10 +52,10 @@ class CancelOnSignal:
     @contextmanager
     def handling(self) -> Iterator[None]:
         """Record signals within this block, then restore the previous handlers."""
-        with _handled_by(self._hear):
+        with _handling(self._on_signal):
             yield
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT and self._is_requested:
             raise KeyboardInterrupt
         self._is_requested = True
@@ -63,7 +63,7 @@ class CancelOnSignal:
 
 
 @contextmanager
-def _handled_by(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def _handling(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Handle SIGINT and SIGTERM with `handle` within this block.
 
     Python delivers signals to its main thread only; in any other thread nothing is changed.

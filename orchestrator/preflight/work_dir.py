@@ -44,7 +44,7 @@ def _require_work_dir(path: Path) -> None:
     except OSError as error:
         raise work_dir_error(path, error.strerror or str(error), WORK_DIR_FIX) from error
     if inside is not None:
-        raise work_dir_error(path, f"lies inside the search {inside.name}", "name a folder outside of any search")
+        raise work_dir_error(path, f"is inside the search {inside.name}", "name a folder outside of any search")
     if not stat.S_ISDIR(mode):
         raise work_dir_error(path, f"cannot be created: {nearest} is not a folder", WORK_DIR_FIX)
     if not os.access(nearest, os.W_OK | os.X_OK):

@@ -103,8 +103,8 @@ def build_recipe(source: RecipeSource, created_at: str, parlay_version: str, fil
         objective=source.ranking.objective.value,
         measured=_printable(outcome.measured),
         repeats=len(source.runs),
-        **_choice(source),
-        compared_with=tuple(_compared(source))[:MAX_COMPARED],
+        **_selection_fields(source),
+        compared_with=tuple(_comparisons(source))[:MAX_COMPARED],
         constraints=_printable(source.search.spec.get("constraints") or {}),
         trainer=_printable(spec.trainer),
         launcher=_printable(source.search.spec.get("launcher") or {}),
@@ -113,7 +113,7 @@ def build_recipe(source: RecipeSource, created_at: str, parlay_version: str, fil
         evidence={
             "code_hash": source.search.code_hash,
             "files": dict(files),
-            "runs": _printable([_run(*run) for run in source.runs]),
+            "runs": _printable([_run_json(*run) for run in source.runs]),
         },
         caveats=tuple(_caveats(source)),
     )
@@ -127,8 +127,8 @@ def evidence(source: RecipeSource) -> dict[str, Any]:
         "schema": EVIDENCE_SCHEMA,
         "search_id": source.search.search_id,
         "layout_key": source.trial.layout.key,
-        "runs": [_run(*run) | {"outcome": run[2].to_json()} for run in runs],
-        "others": [_ending(t) for t in source.search.trials if t.trial not in measured],
+        "runs": [_run_json(*run) | {"outcome": run[2].to_json()} for run in runs],
+        "others": [_trial_end_json(t) for t in source.search.trials if t.trial not in measured],
     }
 
 
@@ -147,7 +147,7 @@ def _is_best(source: RecipeSource) -> bool:
     return source.ranking.best is not None and source.ranking.best.trial == source.trial.trial
 
 
-def _choice(source: RecipeSource) -> dict[str, Any]:
+def _selection_fields(source: RecipeSource) -> dict[str, Any]:
     """Recipe fields about the choice of this layout: ties, verdict, reason, fastest layout and Pareto front."""
     if not _is_best(source):
         return {"ties": ()}
@@ -168,7 +168,7 @@ def _verdict(source: RecipeSource) -> SearchVerdict:
     return verdict_of(source.search, source.ranking, key)
 
 
-def _run(trial: Trial, attempt: Attempt, outcome: Outcome) -> dict[str, Any]:
+def _run_json(trial: Trial, attempt: Attempt, outcome: Outcome) -> dict[str, Any]:
     """One run: its trial, job and nodes, and its median step time with the 95 % interval, seconds."""
     measured = outcome.measured
     times = {name: measured.get(name) for name in ("step_time_s", "step_time_low_s", "step_time_high_s")}
@@ -182,7 +182,7 @@ def _run(trial: Trial, attempt: Attempt, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _ending(trial: Trial) -> dict[str, Any]:
+def _trial_end_json(trial: Trial) -> dict[str, Any]:
     measured = trial.measured or {}
     return {
         "trial": trial.trial,
@@ -194,7 +194,7 @@ def _ending(trial: Trial) -> dict[str, Any]:
     }
 
 
-def _compared(source: RecipeSource) -> Iterator[dict[str, Any]]:
+def _comparisons(source: RecipeSource) -> Iterator[dict[str, Any]]:
     for other in source.others:
         speedup = speedup_over(other, source.trial, source.ranking.objective)
         if speedup is not None and other.measured is not None:
@@ -217,7 +217,7 @@ def _caveats(source: RecipeSource) -> Iterator[str]:
     if _is_best(source) and source.ranking.ties:
         names = ", ".join(t.trial for t in source.ranking.ties)
         yield f"Statistically tied with {names}: the 95 % intervals overlap."
-    yield from _room(source)
+    yield from _memory_caveats(source)
     for flag in source.trial.flags:
         yield f"Flagged {describe_flag(flag)}."
     if source.spec.trainer["kind"] == "parlay":
@@ -229,7 +229,7 @@ def _caveats(source: RecipeSource) -> Iterator[str]:
         yield f"Host memory grows: at this rate a node is full at step {full_at}, and a longer training does not end."
 
 
-def _room(source: RecipeSource) -> Iterator[str]:
+def _memory_caveats(source: RecipeSource) -> Iterator[str]:
     """Memory that stays free, if headroom is required, and the layouts that were passed over for leaving less."""
     headroom, ranking = source.ranking.headroom, source.ranking
     if headroom is None:

@@ -94,7 +94,9 @@ class Export:
 def exports(spec: TrialSpec, python: str) -> list[Export]:
     """The layout for every trainer, first the one that measured it with the interpreter `python`."""
     made = [_export(name, trainer, spec) for name, trainer in _TRAINERS.items()]
-    return sorted([*made, *_commands(spec, python)], key=lambda export: export.status is not ExportStatus.MEASURED)
+    return sorted(
+        [*made, *_command_exports(spec, python)], key=lambda export: export.status is not ExportStatus.MEASURED
+    )
 
 
 def measured_trainer(spec: TrialSpec) -> str:
@@ -117,18 +119,18 @@ def _export(name: str, trainer: _Trainer, measured: TrialSpec) -> Export:
     layout = replace(measured.layout, engine=trainer.engine).canonical()
     problem = trainer.problem(layout, measured.model)
     if problem is not None:
-        return Export(name, ExportStatus.REFUSED, rule=problem.code, message=_why(problem))
+        return Export(name, ExportStatus.REFUSED, rule=problem.code, message=_problem_text(problem))
     spec = replace(measured, layout=layout)
     ran = measured_trainer(measured) == name
     status = ExportStatus.MEASURED if ran else ExportStatus.NOT_MEASURED
     start = _printable(trainer.start(spec))
     heading = _heading(name, status, start, measured)
     return Export(
-        name, status, {file: _headed(file, text, heading) for file, text in trainer.files(spec).items()}, start
+        name, status, {file: _with_heading(file, text, heading) for file, text in trainer.files(spec).items()}, start
     )
 
 
-def _why(problem: Problem) -> str:
+def _problem_text(problem: Problem) -> str:
     """The problem's message, followed by its rule unless the message contains it."""
     rule = problem.rule or ""
     return problem.message if rule in problem.message else f"{problem.message}; {rule}"
@@ -142,7 +144,7 @@ def _heading(name: str, status: ExportStatus, start: str, spec: TrialSpec) -> st
     )
 
 
-def _headed(file: str, text: str, heading: str) -> str:
+def _with_heading(file: str, text: str, heading: str) -> str:
     """Prepend the heading, except to JSON, which has no comments."""
     return text if file.endswith(".json") else heading + text
 
@@ -154,18 +156,18 @@ def _printable(text: str) -> str:
 # -- the search's own trainer
 
 
-def _commands(spec: TrialSpec, python: str) -> list[Export]:
+def _command_exports(spec: TrialSpec, python: str) -> list[Export]:
     """command.txt: the command line that started a rank, for a measured trainer that takes arguments."""
     kind = str(spec.trainer["kind"])
     if kind not in _TAKES_ARGUMENTS or any(engine_violations(spec.layout, spec.model, engines_of(kind))):
         return []
     words = invocation(replace(spec, layout=spec.layout.canonical()), python, ".").command
     # The other kinds have an export with the same arguments.
-    start = f"{_ranks_of_torchrun(spec)} --no-python sh recipe/{_COMMAND_FILE}" if kind == "command" else None
-    return [Export("command", ExportStatus.MEASURED, {_COMMAND_FILE: _shell_lines(words)}, start)]
+    start = f"{_torchrun_command(spec)} --no-python sh recipe/{_COMMAND_FILE}" if kind == "command" else None
+    return [Export("command", ExportStatus.MEASURED, {_COMMAND_FILE: _format_command(words)}, start)]
 
 
-def _shell_lines(words: Iterable[str]) -> str:
+def _format_command(words: Iterable[str]) -> str:
     """The arguments quoted for a shell, one option per line."""
     lines: list[list[str]] = []
     for word in words:
@@ -185,7 +187,7 @@ def _deepspeed_files(spec: TrialSpec) -> dict[str, str]:
 
 def _deepspeed_start(spec: TrialSpec) -> str:
     return (
-        f"deepspeed --num_nodes {spec.num_nodes} --num_gpus {_ranks_a_node(spec)} YOUR_SCRIPT"
+        f"deepspeed --num_nodes {spec.num_nodes} --num_gpus {_ranks_per_node(spec)} YOUR_SCRIPT"
         " --deepspeed --deepspeed_config recipe/ds_config.json"
     )
 
@@ -195,8 +197,8 @@ def _megatron_lm_files(spec: TrialSpec) -> dict[str, str]:
 
 
 def _megatron_lm_start(spec: TrialSpec) -> str:
-    script = _own(spec, "megatron-lm", "pretrain_gpt.py")
-    return f"{_torchrun(spec)} {script} {_words_of('megatron_args.txt')} {_own_arguments(spec, 'megatron-lm')}"
+    script = _script_or(spec, "megatron-lm", "pretrain_gpt.py")
+    return f"{_torchrun(spec)} {script} {_arguments_from('megatron_args.txt')} {_arguments(spec, 'megatron-lm')}"
 
 
 def _megatron_deepspeed_files(spec: TrialSpec) -> dict[str, str]:
@@ -207,10 +209,10 @@ def _megatron_deepspeed_files(spec: TrialSpec) -> dict[str, str]:
 
 
 def _megatron_deepspeed_start(spec: TrialSpec) -> str:
-    script = _own(spec, "megatron-deepspeed", "pretrain_gpt.py")
+    script = _script_or(spec, "megatron-deepspeed", "pretrain_gpt.py")
     return (
-        f"{_torchrun(spec)} {script} {_words_of('megatron_deepspeed_args.txt')}"
-        f" --deepspeed_config recipe/{MEGATRON_DEEPSPEED_CONFIG} {_own_arguments(spec, 'megatron-deepspeed')}"
+        f"{_torchrun(spec)} {script} {_arguments_from('megatron_deepspeed_args.txt')}"
+        f" --deepspeed_config recipe/{MEGATRON_DEEPSPEED_CONFIG} {_arguments(spec, 'megatron-deepspeed')}"
     )
 
 
@@ -221,48 +223,48 @@ def _bridge_files(spec: TrialSpec) -> dict[str, str]:
 def _bridge_start(spec: TrialSpec) -> str:
     return (
         f"{_torchrun(spec)} scripts/training/run_recipe.py --recipe YOUR_PRETRAIN_RECIPE"
-        f" {_words_of('nemo_overrides.txt')} YOUR_OVERRIDES"
+        f" {_arguments_from('nemo_overrides.txt')} YOUR_OVERRIDES"
     )
 
 
 def _neox_files(spec: TrialSpec) -> dict[str, str]:
-    return {"gpt_neox.yml": plain_yaml(neox_layout(spec, _own_template(spec, "gpt-neox")))}
+    return {"gpt_neox.yml": plain_yaml(neox_layout(spec, _template(spec, "gpt-neox")))}
 
 
 def _neox_start(spec: TrialSpec) -> str:
     """GPT-NeoX refuses a key that is in two files, so the user's file holds only the other keys."""
-    rest = "" if _own_template(spec, "gpt-neox") else " YOUR_OTHER_KEYS.yml"
-    return f"python deepy.py {_own(spec, 'gpt-neox', 'train.py')} recipe/gpt_neox.yml{rest}"
+    rest = "" if _template(spec, "gpt-neox") else " YOUR_OTHER_KEYS.yml"
+    return f"python deepy.py {_script_or(spec, 'gpt-neox', 'train.py')} recipe/gpt_neox.yml{rest}"
 
 
 def _nanotron_files(spec: TrialSpec) -> dict[str, str]:
-    return {"nanotron.yaml": plain_yaml(nanotron_layout(spec, _own_template(spec, "nanotron")))}
+    return {"nanotron.yaml": plain_yaml(nanotron_layout(spec, _template(spec, "nanotron")))}
 
 
 def _nanotron_start(spec: TrialSpec) -> str:
-    config = "recipe/nanotron.yaml" if _own_template(spec, "nanotron") else "YOUR_CONFIG_WITH_THESE_KEYS.yaml"
-    return f"{_torchrun(spec)} {_own(spec, 'nanotron', 'run_train.py')} --config-file {config}"
+    config = "recipe/nanotron.yaml" if _template(spec, "nanotron") else "YOUR_CONFIG_WITH_THESE_KEYS.yaml"
+    return f"{_torchrun(spec)} {_script_or(spec, 'nanotron', 'run_train.py')} --config-file {config}"
 
 
 def _torchrun(spec: TrialSpec) -> str:
     """torchrun's command line on every node, after the environment variables that Megatron core requires."""
     environment = "".join(f"{name}={value} " for name, value in environment_of(spec.layout).items())
-    return environment + _ranks_of_torchrun(spec)
+    return environment + _torchrun_command(spec)
 
 
-def _ranks_of_torchrun(spec: TrialSpec) -> str:
+def _torchrun_command(spec: TrialSpec) -> str:
     """torchrun's command line. It numbers ranks node by node, as trials do."""
     nodes = "--standalone"
     if spec.num_nodes > 1:
         nodes = f'--nnodes {spec.num_nodes} --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port 29500'
-    return f"torchrun {nodes} --nproc-per-node {_ranks_a_node(spec)}"
+    return f"torchrun {nodes} --nproc-per-node {_ranks_per_node(spec)}"
 
 
-def _ranks_a_node(spec: TrialSpec) -> int:
+def _ranks_per_node(spec: TrialSpec) -> int:
     return min(spec.num_gpus, spec.gpus_per_node)
 
 
-def _words_of(file: str) -> str:
+def _arguments_from(file: str) -> str:
     return f"$(grep -v '^#' recipe/{file})"
 
 
@@ -272,17 +274,17 @@ def _megatron_lines(options: Iterable[Option]) -> str:
     return "".join(" ".join(option) + "\n" for option in [*options, *without_dropout])
 
 
-def _own(spec: TrialSpec, kind: str, otherwise: str) -> str:
+def _script_or(spec: TrialSpec, kind: str, otherwise: str) -> str:
     """The search's script if it used this kind of trainer, else `otherwise`."""
     return shlex.quote(spec.trainer["script"]) if spec.trainer["kind"] == kind else otherwise
 
 
-def _own_arguments(spec: TrialSpec, kind: str) -> str:
+def _arguments(spec: TrialSpec, kind: str) -> str:
     is_own = spec.trainer["kind"] == kind
     return shlex.join([*spec.trainer.get("arguments", ()), "YOUR_OPTIONS"]) if is_own else "YOUR_OPTIONS"
 
 
-def _own_template(spec: TrialSpec, kind: str) -> Mapping[str, Any]:
+def _template(spec: TrialSpec, kind: str) -> Mapping[str, Any]:
     return spec.trainer["template"] if spec.trainer["kind"] == kind else {}
 
 
@@ -290,17 +292,20 @@ def _bridge_problem(layout: Layout, model: ModelShape) -> Problem | None:
     return next(bridge_violations(layout, model), None)
 
 
-def _of_engine(kind: str) -> Callable[[Layout, ModelShape], Problem | None]:
+def _engine_problem(kind: str) -> Callable[[Layout, ModelShape], Problem | None]:
     return lambda layout, model: next(engine_violations(layout, model, engines_of(kind)), None)
 
 
 _TRAINERS = {
     "deepspeed": _Trainer("deepspeed", deepspeed_problem, _deepspeed_files, _deepspeed_start),
-    "megatron-lm": _Trainer("megatron-lm", _of_engine("megatron-lm"), _megatron_lm_files, _megatron_lm_start),
+    "megatron-lm": _Trainer("megatron-lm", _engine_problem("megatron-lm"), _megatron_lm_files, _megatron_lm_start),
     "megatron-deepspeed": _Trainer(
-        "megatron-deepspeed", _of_engine("megatron-deepspeed"), _megatron_deepspeed_files, _megatron_deepspeed_start
+        "megatron-deepspeed",
+        _engine_problem("megatron-deepspeed"),
+        _megatron_deepspeed_files,
+        _megatron_deepspeed_start,
     ),
     "megatron-bridge": _Trainer("megatron-lm", _bridge_problem, _bridge_files, _bridge_start),
-    "gpt-neox": _Trainer("gpt-neox", _of_engine("gpt-neox"), _neox_files, _neox_start),
-    "nanotron": _Trainer("nanotron", _of_engine("nanotron"), _nanotron_files, _nanotron_start),
+    "gpt-neox": _Trainer("gpt-neox", _engine_problem("gpt-neox"), _neox_files, _neox_start),
+    "nanotron": _Trainer("nanotron", _engine_problem("nanotron"), _nanotron_files, _nanotron_start),
 }

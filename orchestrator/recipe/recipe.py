@@ -22,14 +22,14 @@ RECIPE_SCHEMA = "parlay.recipe/1"
 
 @dataclass(frozen=True)
 class Recipe:
-    """The contract's recipe.yaml. `measured` has the names of outcome.measured; throughputs are tokens per second.
+    """Content of recipe.yaml. Throughputs are tokens per second.
 
-    `measured` is over all measurements of this layout, `repeats` counts them and `evidence.runs` names each;
-    `compared_with` lists the other measured layouts with how many times faster this one is, the layout run today first
-    and marked `baseline`. `launcher` is the search file's section under which all was measured. `evidence.files` holds
-    the SHA-256 of the files beside recipe.yaml that numbers rest on. `exports` says of every trainer which files tell
-    it the layout, whether it ran the layout, or why it cannot. `selection_reason`, `rationale`, `fastest` and `pareto`
-    are those of the `best` object, and `verdict` is that of the search; None of a layout that is not the best.
+    `measured` has the fields of outcome.measured over all runs of the layout, `repeats` is their number, and
+    `evidence.runs` lists them. `compared_with` lists the other measured layouts with this one's speedup over them,
+    the `baseline` first. `launcher` is the search file's section. `evidence.files` has the SHA-256 of the files behind
+    the numbers. `exports` lists the files of each trainer, and whether it measured the layout or cannot run it.
+    `selection_reason`, `rationale`, `fastest` and `pareto` are those of the `best` object, `verdict` is the search's;
+    all are None or empty for a layout that is not the best.
     """
 
     created_at: str

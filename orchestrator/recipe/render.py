@@ -92,10 +92,10 @@ def readme(recipe: Recipe) -> str:
         f"# {recipe.search_id}: {_headline(recipe)}",
         "\n".join(_facts(recipe)),
         "## Against what\n\n" + "\n".join(_comparison(recipe)),
-        *_other_answers(recipe),
-        "## Confidence\n\n" + "\n".join(f"- {line}" for line in _certainty(recipe)),
+        *_pareto_front(recipe),
+        "## Confidence\n\n" + "\n".join(f"- {line}" for line in _confidence(recipe)),
         "## What would change it\n\n" + _WOULD_CHANGE,
-        "## Start your training\n\n" + "\n\n".join(_starts(recipe)),
+        "## Start your training\n\n" + "\n\n".join(_start_commands(recipe)),
         "## Files\n\n" + "\n".join(f"- {line}" for line in _files(recipe)),
     ]
     return "\n\n".join(sections) + "\n"
@@ -146,7 +146,7 @@ def _data(recipe: Recipe) -> str:
     return f"the {data['num_tokens']:,} tokens of {data['path']} ({data['checksum']}), including data loading"
 
 
-def _certainty(recipe: Recipe) -> Iterator[str]:
+def _confidence(recipe: Recipe) -> Iterator[str]:
     if recipe.rationale is not None:
         yield f"{recipe.trial} is {recipe.rationale}."
     low, high = recipe.measured.get("tokens_per_sec_low"), recipe.measured.get("tokens_per_sec_high")
@@ -173,7 +173,7 @@ def _comparison(recipe: Recipe) -> Iterator[str]:
         yield f"And {len(recipe.compared_with) - _SHOWN} more in recipe.yaml; every trial is in evidence.json."
 
 
-def _other_answers(recipe: Recipe) -> Iterator[str]:
+def _pareto_front(recipe: Recipe) -> Iterator[str]:
     """Section with the Pareto front, if it has several layouts."""
     if len(recipe.pareto) < 2:
         return
@@ -212,7 +212,7 @@ def _interval(other: Mapping[str, Any]) -> str | None:
     return None if low is None or high is None else f"{low:.2f}\N{EN DASH}{high:.2f}"
 
 
-def _starts(recipe: Recipe) -> Iterator[str]:
+def _start_commands(recipe: Recipe) -> Iterator[str]:
     """A paragraph for every trainer: its command line, or the rule that keeps it from running the layout."""
     where = "" if recipe.cluster.num_nodes == 1 else ", on every node, with NODE_RANK and MASTER_ADDR set"
     yield (
@@ -223,14 +223,14 @@ def _starts(recipe: Recipe) -> Iterator[str]:
     for export in recipe.exports:
         if export["start"] is not None:
             files = ", ".join(f"`{name}`" for name in export["files"])
-            status = STATUS_TEXT[ExportStatus(export["status"])] + _replayed(export)
+            status = STATUS_TEXT[ExportStatus(export["status"])] + _replay_result(export)
             yield f"**{TITLES[export['trainer']]}**, {status} ({files}):\n\n    {export['start']}"
     refused = [export for export in recipe.exports if export["status"] == ExportStatus.REFUSED]
     if refused:
         yield "No files, because the trainer cannot run the layout:\n\n" + "\n".join(map(_refusal, refused))
 
 
-def _replayed(export: Mapping[str, Any]) -> str:
+def _replay_result(export: Mapping[str, Any]) -> str:
     """Throughput of the trainer in a replay, if there was one."""
     found = export.get("replayed")
     if found is None:

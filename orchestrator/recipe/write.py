@@ -38,7 +38,7 @@ def write_recipe(folder: Path, source: RecipeSource, code: Path) -> Path:
     try:
         part.mkdir(parents=True, mode=0o700)
         shutil.copytree(code, part / "code", ignore=_CACHES)
-        files = recipe_files(source, utc_text(), tree_sha256(part / "code"), _setup_that_ran(source, code.parent))
+        files = recipe_files(source, utc_text(), tree_sha256(part / "code"), _measured_setup(source, code.parent))
         for name, text in files.items():
             (part / name).write_text(text, encoding="utf-8")
         (part / "launch.sh").chmod(0o700)
@@ -85,7 +85,7 @@ def recipe_files(source: RecipeSource, created_at: str, code_sha256: str, setup:
     return files | {"recipe.yaml": recipe_yaml(recipe), "README.md": readme(recipe)}
 
 
-def _setup_that_ran(source: RecipeSource, search: Path) -> str | None:
+def _measured_setup(source: RecipeSource, search: Path) -> str | None:
     """Setup script that the measured attempt's job sourced; None without one, or if its copy is gone."""
     spec = source.spec
     try:

@@ -27,7 +27,7 @@ def note_replay(recorded: LoadedRecipe, ran: LoadedRecipe, python: str, answer: 
     not verify the layout, or if the trainer has no export. OSError if the folder cannot be written.
     """
     found = None if recorded.banner else _export(ran, python, answer, at)
-    now = None if found is None else _as_it_is_now(recorded)
+    now = None if found is None else _read_again(recorded)
     if found is None or now is None:
         return False
     recipe = with_export(now, found)
@@ -36,7 +36,7 @@ def note_replay(recorded: LoadedRecipe, ran: LoadedRecipe, python: str, answer: 
     return True
 
 
-def _as_it_is_now(recorded: LoadedRecipe) -> Recipe | None:
+def _read_again(recorded: LoadedRecipe) -> Recipe | None:
     """The recipe with what other replays have recorded meanwhile; None if it was replaced or edited."""
     try:
         now = read_recipe(recorded.folder).recipe

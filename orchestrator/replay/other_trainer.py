@@ -37,7 +37,7 @@ def _for_the_command_line(problem: Problem) -> Problem:
     return replace(problem, fix=f"add --set {problem.key}=...") if problem.code == "missing_key" else problem
 
 
-def under_trainer(loaded: LoadedRecipe, section: TrainerSection) -> LoadedRecipe:
+def for_trainer(loaded: LoadedRecipe, section: TrainerSection) -> LoadedRecipe:
     """The recipe for that trainer, its layout on one of the trainer's engines.
 
     InputError for a script that does not exist on this machine, unless a container has it.

@@ -153,7 +153,7 @@ def replay(
     shutil.copytree(loaded.code, folder.code, ignore=shutil.ignore_patterns("__pycache__"))
     runs = ReplayRuns(_program(loaded, folder, python), launcher, watcher or ReplayCallbacks())
     try:
-        return _measured(loaded, recorded, runs, rules)
+        return _measure_sessions(loaded, recorded, runs, rules)
     except KeyboardInterrupt as interrupt:
         raise ReplayStopped(_result(loaded, recorded, runs.results, rules)) from interrupt
     except ExternalError as refusal:
@@ -163,7 +163,9 @@ def replay(
         return replace(result, verdict=ReplayVerdict.INCONCLUSIVE, detail=str(refusal))
 
 
-def _measured(loaded: LoadedRecipe, recorded: Sequence[Run], runs: ReplayRuns, rules: ReplayRules) -> ReplayResult:
+def _measure_sessions(
+    loaded: LoadedRecipe, recorded: Sequence[Run], runs: ReplayRuns, rules: ReplayRules
+) -> ReplayResult:
     """Measure session after session, until there is a verdict or the last session is over."""
     for number in range(1, rules.sessions + 1):
         with runs.session():
@@ -263,13 +265,13 @@ def _result(
     """Result of all runs so far. A failed run is the last one, and makes the others inconclusive."""
     outcomes = [v.outcome for v in results if v.state is TrialState.MEASURED and v.outcome is not None]
     failed = next((v for v in results if v.state is not TrialState.MEASURED), None)
-    found = _of_measured(loaded, recorded, outcomes, rules)
+    found = _compare_measured(loaded, recorded, outcomes, rules)
     if failed is None:
         return found
     return replace(found, verdict=_verdict_on_failure(failed), detail=f"{failed.reason}: {failed.excerpt}")
 
 
-def _of_measured(
+def _compare_measured(
     loaded: LoadedRecipe, recorded: Sequence[Run], outcomes: Sequence[Outcome], rules: ReplayRules
 ) -> ReplayResult:
     """Compare the measured runs with the recorded ones; inconclusive without any."""

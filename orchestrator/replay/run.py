@@ -20,7 +20,7 @@ from orchestrator.recipe.read import LoadedRecipe
 from orchestrator.recipe.recipe import Recipe
 from orchestrator.replay.machine_lock import MachineLock, NullLock, home_error
 from orchestrator.replay.note_in_recipe import note_replay
-from orchestrator.replay.other_trainer import trainer_section, under_trainer
+from orchestrator.replay.other_trainer import for_trainer, trainer_section
 from orchestrator.replay.replay import (
     ReplayResult,
     ReplayRules,
@@ -55,7 +55,7 @@ def with_trainer(
         fix = "name the trainer with --trainer, or leave --set out"
         raise InputError.of("usage", "sets options of another trainer", key="--set", value=sets[0], fix=fix)
     section = trainer_section(kind, sets, Path.cwd())
-    return under_trainer(loaded, section), section.python or python
+    return for_trainer(loaded, section), section.python or python
 
 
 def _python_of(recipe: Recipe, launcher: LauncherSection) -> str:

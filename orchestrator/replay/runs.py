@@ -52,7 +52,7 @@ class ReplayRuns:
         self._program = program
         self._launcher = launcher
         self._watcher = watcher
-        self._said: set[str] = set()
+        self._noted: set[str] = set()
         self.results: list[AttemptResult] = []
 
     @contextmanager
@@ -99,31 +99,31 @@ class ReplayRuns:
         """Launch the attempt and wait for its end."""
         key, job_id = request.spec.attempt_key, None
         try:
-            while (job_id := self._launched(request)) is None:
+            while (job_id := self._try_launch(request)) is None:
                 self._wait()
             while (status := self._launcher.poll([key])[key]).liveness is not Liveness.ENDED:
-                self._say_what_it_waits_for(request, status)
+                self._note_waiting_reason(request, status)
                 self._wait()
         except KeyboardInterrupt:
             self._cancel(key, job_id)
             raise
         return status
 
-    def _launched(self, request: LaunchRequest) -> str | None:
+    def _try_launch(self, request: LaunchRequest) -> str | None:
         try:
             return self._launcher.launch(request)
         except LaunchPostponed as postponed:
-            self._say_once(str(postponed))
+            self._note_once(str(postponed))
             return None
 
-    def _say_what_it_waits_for(self, request: LaunchRequest, status: LaunchStatus) -> None:
+    def _note_waiting_reason(self, request: LaunchRequest, status: LaunchStatus) -> None:
         name = f"{request.spec.trial}.{request.spec.attempt}"
         if status.liveness is Liveness.UNKNOWN and status.detail:
-            self._say_once(f"{name} is unreachable: {status.detail}")
-        elif status.started and any(words.startswith(name) for words in self._said):
-            self._say_once(f"{name} runs on {' '.join(status.nodes)}")
+            self._note_once(f"{name} is unreachable: {status.detail}")
+        elif status.started and any(words.startswith(name) for words in self._noted):
+            self._note_once(f"{name} runs on {' '.join(status.nodes)}")
         elif status.detail and not status.started:
-            self._say_once(f"{name} waits: {status.detail}")
+            self._note_once(f"{name} waits: {status.detail}")
 
     def _cancel(self, key: str, job_id: str | None) -> None:
         """Cancel the attempt; one that may still run is noted, even if a second interrupt comes."""
@@ -138,7 +138,7 @@ class ReplayRuns:
         self._watcher.raise_if_stopped()
         self._launcher.wait(POLL_INTERVAL_S)
 
-    def _say_once(self, words: str) -> None:
-        if words not in self._said:
-            self._said.add(words)
+    def _note_once(self, words: str) -> None:
+        if words not in self._noted:
+            self._noted.add(words)
             self._watcher.note(words)

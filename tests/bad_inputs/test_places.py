@@ -30,8 +30,8 @@ CANNOT_HOLD_SEARCHES = {
     "everybodys/deeper": "is world-writable",
     "file": "is not a folder",
     "file/below": "is not a folder",
-    "search": "lies inside the search",
-    "search/runs": "lies inside the search",
+    "search": "is inside the search",
+    "search/runs": "is inside the search",
     "x" * 300: "File name too long",
     "/" + "x/" * 1950: "at most 3800 fit",
 }

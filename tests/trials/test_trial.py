@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from tests.trials.examples import OUTCOME, SPEC
 from trials.trial import (
     Attempt,
     FailureReason,
+    Flag,
     Outcome,
     OutcomeStatus,
     Trial,
@@ -154,3 +156,10 @@ class TestSchemaAndTime:
     def test_another_way_to_write_a_time_is_refused(self, text):
         with pytest.raises(ValueError, match="does not match"):
             utc_seconds(text)
+
+
+def test_every_flag_is_set_where_trials_are_measured_or_judged():
+    """A documented flag that no module sets would never be seen."""
+    root = Path(__file__).resolve().parents[2] / "trials"
+    sources = [path.read_text() for path in root.rglob("*.py") if path.parent.name != "analysis"]
+    assert {flag for flag in Flag if not any(f"Flag.{flag.name}" in source for source in sources)} == set()

@@ -222,3 +222,10 @@ def test_the_readme_says_first_what_a_person_wants_to_know(tmp_path, code):
     lines = (tmp_path / "recipe" / "README.md").read_text().splitlines()
     assert lines[0] == "# quickstart-abc234: 2.00x faster than the baseline (1.92–2.08)"
     assert any(line.startswith("| t0001 (baseline) |") for line in lines)
+
+
+def test_exports_are_rendered_once(tmp_path, code, monkeypatch):
+    rendered = []
+    monkeypatch.setattr("orchestrator.recipe.build.exports", lambda *given: rendered.append(given) or [])
+    write_recipe(tmp_path / "recipe", source_of(measured_trial("t0001", LAYOUT, 0.1)), code)
+    assert len(rendered) == 1

@@ -11,7 +11,7 @@ import pytest
 from orchestrator.recipe.read import LoadedRecipe, read_recipe
 from orchestrator.recipe.write import write_recipe
 from orchestrator.replay.note_in_recipe import note_replay
-from orchestrator.replay.other_trainer import trainer_section, under_trainer
+from orchestrator.replay.other_trainer import for_trainer, trainer_section
 from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of
 
 AT = "2026-11-20T10:00:00Z"
@@ -46,7 +46,7 @@ def under(recipe: LoadedRecipe, trainer: str) -> LoadedRecipe:
     script = recipe.folder.parent / "pretrain_mine.py"
     script.write_text("")
     section = trainer_section(trainer, ["trainer.script=pretrain_mine.py"], script.parent)
-    return under_trainer(recipe, section)
+    return for_trainer(recipe, section)
 
 
 def export_of(recipe: LoadedRecipe, trainer: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 from orchestrator.comparison.speed_ratio import ReplayVerdict
 from orchestrator.recipe.read import LoadedRecipe, read_recipe
 from orchestrator.recipe.write import write_recipe
-from orchestrator.replay.other_trainer import trainer_section, under_trainer
+from orchestrator.replay.other_trainer import for_trainer, trainer_section
 from orchestrator.replay.replay import ReplayRules, impossible_result, replay
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
@@ -41,7 +41,7 @@ def replayed(recipe: LoadedRecipe, tmp_path, *endings):
 
 def test_the_other_trainer_runs_the_layout_as_its_own(tmp_path):
     section = megatron(tmp_path, "trainer.arguments=[--data-path, /data/c4]")
-    recipe = under_trainer(loaded(tmp_path, SHARDED), section)
+    recipe = for_trainer(loaded(tmp_path, SHARDED), section)
     result, launcher = replayed(recipe, tmp_path, 0.1, 0.101, 0.099)
     spec = launcher.requests[0].spec
     assert spec.trainer == {
@@ -63,7 +63,7 @@ def test_without_another_trainer_it_is_the_recipes_own(tmp_path):
 
 def test_a_layout_that_the_trainer_cannot_run_is_impossible_and_nothing_is_launched(tmp_path):
     gpipe = replace(LAYOUT, pipeline_schedule="gpipe")
-    result, launcher = replayed(under_trainer(loaded(tmp_path, gpipe), megatron(tmp_path)), tmp_path)
+    result, launcher = replayed(for_trainer(loaded(tmp_path, gpipe), megatron(tmp_path)), tmp_path)
     assert result.verdict is ReplayVerdict.IMPOSSIBLE
     assert "pipeline_schedule is gpipe" in str(result.detail)
     assert "(megatron-lm.pipeline_schedule)" in str(result.detail)
@@ -95,4 +95,4 @@ def test_what_is_missing_is_asked_for_as_an_option(tmp_path):
 def test_a_script_that_is_not_there_is_refused(tmp_path):
     section = trainer_section("megatron-lm", ["trainer.script=nowhere.py"], tmp_path)
     with pytest.raises(InputError, match=r"nowhere\.py is not a file on this machine"):
-        under_trainer(loaded(tmp_path, SHARDED), section)
+        for_trainer(loaded(tmp_path, SHARDED), section)
