@@ -28,7 +28,7 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.analysis.ranking import runs_that_count
 from trials.ledger.events import SearchRecord
-from trials.trial import LowerStrEnum, Trial, TrialState
+from trials.trial import FailureReason, LowerStrEnum, Trial, TrialState
 
 COMPARE_SCHEMA = "parlay.compare/1"
 
@@ -64,7 +64,7 @@ class ComparedLayout:
     trial: str
     layout: Layout
     state: TrialState
-    reason: str | None = None
+    reason: FailureReason | None = None
     runs: tuple[Run, ...] = ()
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
 
