@@ -191,7 +191,7 @@ def _variable_problems(options: JobOptions) -> Iterator[OptionProblem]:
 
 def _setup_file_problems(setup_file: str | None) -> Iterator[OptionProblem]:
     if setup_file is not None and (not setup_file.startswith("/") or _CONTROL.search(setup_file)):
-        rule = "setup_file is an absolute path: the job starts in a directory of its own"
+        rule = "setup_file is an absolute path: the job starts in its own directory"
         yield OptionProblem("setup_file", setup_file, rule, "give the whole path, as the compute nodes see it")
 
 
@@ -206,7 +206,7 @@ def _container_problems(container: Container | None) -> Iterator[OptionProblem]:
         yield OptionProblem("container.image", container.image, rule, "give it as the runtime takes it")
     for index, mount in enumerate(container.mounts):
         if not _MOUNT.fullmatch(mount) or any(_has_a_dotted_part(path) for path in mount.split(":")):
-            rule = "a mount is SRC:DST or SRC:DST:ro, of absolute paths without blanks, : , and parts that are .."
+            rule = "a mount is SRC:DST or SRC:DST:ro, of absolute paths without blanks, colons, commas and .."
             yield OptionProblem(f"container.mounts[{index}]", mount, rule, "one mount per entry: /data:/data:ro")
     if container.command:
         rule = "a container is a runtime with an image, or a command"
@@ -227,7 +227,7 @@ def _command_problems(words: tuple[str, ...]) -> Iterator[OptionProblem]:
         if not token or _CONTROL.search(token):
             rule = "a container's command is a list of texts without control characters"
             yield OptionProblem(
-                f"container[{index}]", token, rule, "one word per entry: [apptainer, exec, --nv, x.sif]"
+                f"container[{index}]", token, rule, "one argument per entry: [apptainer, exec, --nv, x.sif]"
             )
     if words and not _COMMAND.fullmatch(words[0]):
         rule = "a container's command begins with a program: its name or path"
@@ -247,7 +247,7 @@ def _launch_problems(launch: Launch) -> Iterator[OptionProblem]:
         if not _VARIABLE.fullmatch(name) or name in RANK_NAMES or name.startswith(_SCHEDULER_PREFIXES):
             yield OptionProblem(key, name, "a variable of the user's own", "rename it, or leave it out")
         elif not _NODE_FOLDER.fullmatch(below) or _has_a_dotted_part(below):
-            rule = "an absolute path without blanks and parts that are .., below which each node makes a folder"
+            rule = "an absolute path without blanks and .., in which each node creates a folder"
             yield OptionProblem(key, below, rule, "/tmp, or the node's own disk")
     if launch.address is not None and not _ADDRESS.fullmatch(launch.address):
         rule = "{host} (short name), {fqdn} or {ip}, with letters, digits, . and - around it"
@@ -283,7 +283,7 @@ def _directive_fault(key: str) -> tuple[str, str] | None:
     if any(own.startswith(key) for own in _OWN_KEYS):
         return f"--{key} is set by Parlay", "leave it out"
     if key == "gpus":
-        return "GPUs are asked for by the node; --gpus counts those of a whole job", "set gpus_per_node instead"
+        return "GPUs are requested per node; --gpus is the number for a whole job", "set gpus_per_node instead"
     option = next((option for option in _OPTION_KEYS if option.startswith(key)), None)
     if option is not None:
         return f"--{option} has its own key", f"set {option.replace('-', '_')} instead"

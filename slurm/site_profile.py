@@ -169,7 +169,7 @@ def _unknown(data: Mapping[str, Any], above: str, known: tuple[str, ...]) -> Ite
     for key in data:
         if key not in known:
             yield _fault(
-                f"{above}{key}", data[key], f"known here: {', '.join(known)}", "remove it, or correct its name"
+                f"{above}{key}", data[key], f"known keys: {', '.join(known)}", "remove it, or correct its name"
             )
 
 

@@ -57,7 +57,7 @@ def _on_the_node(launch: Launch) -> list[str]:
 
 
 _IS_OWN = '[ -d "$d" ] && [ ! -L "$d" ] && [ -O "$d" ]'
-_MAKE_OWN = f'mkdir -m 700 "$d" 2>/dev/null; {_IS_OWN} || {{ echo "$d is another\'s" >&2; exit 1; }}'
+_MAKE_OWN = f'mkdir -m 700 "$d" 2>/dev/null; {_IS_OWN} || {{ echo "$d belongs to another user" >&2; exit 1; }}'
 
 
 def _bases(launch: Launch) -> list[str]:

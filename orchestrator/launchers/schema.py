@@ -38,7 +38,7 @@ class LauncherSection(Section):
     kind: Literal["ray", "local", "slurm", "slurm_pilot", "simulated"] = Field(
         default="ray",
         description="ray: in a Ray placement group. local: plain processes on this machine. slurm: a batch job for each"
-        " trial. slurm_pilot: trials side by side as steps of one batch job. simulated: results from a measured table,"
+        " trial. slurm_pilot: trials as concurrent steps of one batch job. simulated: results from a measured table,"
         " on a simulated clock.",
     )
     address: Annotated[str, AfterValidator(_require_address)] | None = Field(
@@ -49,7 +49,7 @@ class LauncherSection(Section):
     )
     table: str | None = Field(default=None, min_length=1, description="simulated: the measured table (CSV).")
     queue_wait_s: float = Field(
-        default=0.0, ge=0, le=10**7, description="simulated: simulated seconds each trial waits in the queue."
+        default=0.0, ge=0, le=10**7, description="simulated: seconds that each trial waits in the simulated queue."
     )
     slurm: SlurmSection = SlurmSection()
 

@@ -156,7 +156,7 @@ class SlurmSandbox:
         """Send a signal to one daemon and wait for its end. Jobs live on under their slurmstepd."""
         self.send_signal(daemon, number)
         if not self._daemon(daemon).wait_for_end(_KILL_TIMEOUT_S):
-            raise SandboxFailed(f"{daemon} outlived {number.name} for {_KILL_TIMEOUT_S:.0f} s")
+            raise SandboxFailed(f"{daemon} has not ended {_KILL_TIMEOUT_S:.0f} s after {number.name}")
 
     def start_daemon(self, daemon: str) -> None:
         """Start one daemon that has ended and wait until it answers."""
@@ -173,7 +173,7 @@ class SlurmSandbox:
         paths, shape, user = self.paths, self.shape, _user_name()
         ports = choose_ports(paths.folder, shape.num_ports, port_is_free)
         if ports is None:
-            raise SandboxFailed(f"no {shape.num_ports} ports in a row are free on 127.0.0.1")
+            raise SandboxFailed(f"no {shape.num_ports} consecutive ports are free on 127.0.0.1")
         for name in ("state", "log", "run", "spool", "dev", *(f"spool/{node}" for node in shape.node_names)):
             (paths.folder / name).mkdir(exist_ok=True)
             (paths.folder / name).chmod(0o755)
@@ -217,7 +217,7 @@ class SlurmSandbox:
             timeout=_READY_TIMEOUT_S,
         )
         if done.returncode != 0:
-            raise SandboxFailed(f"MariaDB could not make its tables: {done.stderr.strip()}")
+            raise SandboxFailed(f"MariaDB could not create its tables: {done.stderr.strip()}")
         new.rename(self.paths.database)
 
     def _start(self, name: str) -> None:
@@ -259,7 +259,9 @@ class SlurmSandbox:
                 return
             if time.monotonic() >= deadline:
                 words = self._daemon(SLURMCTLD).log_tail()
-                raise SandboxFailed(f"nodes are not up: {states or answer.stderr.strip()}; slurmctld said: {words}")
+                raise SandboxFailed(
+                    f"nodes are not up: {states or answer.stderr.strip()}; end of slurmctld's log: {words}"
+                )
             time.sleep(_POLL_S)
 
     def _stop(self, keep_jobs: bool) -> None:

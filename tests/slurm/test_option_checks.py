@@ -166,7 +166,7 @@ def test_gpus_of_a_whole_job_are_refused_since_a_step_of_a_pilot_has_a_part_of_i
     [problem] = option_problems(JobOptions(directives=("--gpus=8",)))
     assert problem.key == "directives[0]"
     assert (problem.value, problem.fix) == ("--gpus=8", "set gpus_per_node instead")
-    assert problem.rule == "GPUs are asked for by the node; --gpus counts those of a whole job"
+    assert problem.rule == "GPUs are requested per node; --gpus is the number for a whole job"
 
 
 def test_a_setup_file_is_an_absolute_path():

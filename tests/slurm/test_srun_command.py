@@ -156,7 +156,7 @@ def test_a_folder_that_somebody_laid_there_before_ends_the_rank(tmp_path):
     (tmp_path / "parlay-77.0").symlink_to(tmp_path / "elsewhere")
     done = run_rank(Launch(node_folders={"TMPDIR": str(tmp_path)}))
     assert (done.returncode, done.stdout) == (1, "")
-    assert "is another's" in done.stderr
+    assert "belongs to another user" in done.stderr
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 

@@ -135,7 +135,7 @@ class SlurmSection(Section):
         raise InputError.of(
             "missing_key",
             "required, but missing",
-            rule="a container has a runtime and an image, or is a list of words",
+            rule="a container has a runtime and an image, or is a command as a list",
             fix="name pyxis, apptainer or shifter",
             key="container.runtime",
         )

@@ -235,7 +235,7 @@ def test_other_launchers_ask_no_slurm(tmp_path, slurm):
 
 
 def test_what_is_asked_is_what_would_be_submitted(tmp_path, slurm, monkeypatch):
-    """GPUs are asked for by the node, as the launcher does."""
+    """GPUs are requested per node, as by the launcher."""
     asked: list[JobRequest] = []
     monkeypatch.setattr(slurm, "test", lambda request: asked.append(request) or Submission(SubmitStatus.ACCEPTED))
     spec = loaded(tmp_path, "cluster.accelerator=a100-80gb")
