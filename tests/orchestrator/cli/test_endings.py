@@ -80,10 +80,9 @@ def test_layouts_that_leave_too_little_memory_are_no_answer_and_what_to_relax_is
     assert out.count(f"{nearest} and leaves 17.7 GiB") == 1
     assert "! t0001, t0002 leave less memory free than required" in out
     table = out[out.index("why no layout was feasible") :].splitlines()
-    assert [" ".join(line.split())[:25] for line in table[1:3]] == [
-        "out of GPU memory 1 of 3 a",
-        "too full 2 of 3 a smaller",
-    ]
+    rows = [" ".join(line.split()) for line in table[1:3]]
+    assert rows[0].startswith("out of GPU memory 1 of 3 ")
+    assert rows[1].startswith("too full 2 of 3 ")
     assert run(["best"]) == 3
     assert nearest in capfd.readouterr().err
 
