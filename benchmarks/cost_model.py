@@ -220,7 +220,7 @@ def _lines(tables: Iterable[Path], arguments: argparse.Namespace) -> Iterator[di
 
 def _cases(problems: Mapping[str, BenchmarkProblem]) -> Iterator[Case]:
     for name, problem in problems.items():
-        rows = list(problem.answers.values())
+        rows = list(problem.results.values())
         if any(row.step_time_s for row in rows):
             yield Case.of(name, rows, problem.rule_rows)
 

@@ -60,13 +60,13 @@ def lines_of(family: Family, base_nodes: int, rows: Sequence[Observation], seed:
         for found in forecast(tried, [*Scaling], [times * base_nodes]).forecasts:
             layout = found.speed.layout
             problem = _problem_on(family, layout.num_nodes, layout.global_batch_size)
-            if problem is not None and any(row.step_time_s is not None for row in problem.answers.values()):
+            if problem is not None and any(row.step_time_s is not None for row in problem.results.values()):
                 yield _head(first, base_nodes, times, rows, seed) | score(found, problem)
 
 
 def score(found: Forecast, problem: BenchmarkProblem) -> dict[str, Any]:
     """The forecast beside what was measured there, as the contract says it."""
-    ran = {key: row.step_time_s for key, row in problem.answers.items() if row.step_time_s is not None}
+    ran = {key: row.step_time_s for key, row in problem.results.items() if row.step_time_s is not None}
     best_key = min(ran, key=lambda key: ran[key])
     best_s, chosen_s = ran[best_key], ran.get(found.speed.layout.key)
     return {
@@ -142,13 +142,13 @@ def _lines(family: Family, trials: int, seeds: int) -> Iterator[dict[str, Any]]:
 def _known_rows(name: str, problem: BenchmarkProblem, trials: int, seed: int) -> list[Observation]:
     """The rows a guided search of the problem would try first, under the problem's name; all of them for 0."""
     if trials == 0:
-        return list(problem.answers.values())
-    task = TuningTask(problem.model, with_links(next(iter(problem.answers.values()))))
+        return list(problem.results.values())
+    task = TuningTask(problem.model, with_links(next(iter(problem.results.values()))))
     sampler = make_sampler("guided", problem.layouts, task, seed, never_replaced)
     rows: list[Observation] = []
     history: list[TrialFeedback] = []
-    while len(rows) < min(trials, len(problem.answers)):
-        rows.append(problem.answers[sampler.ask(1, history)[0].key])
+    while len(rows) < min(trials, len(problem.results)):
+        rows.append(problem.results[sampler.ask(1, history)[0].key])
         history.append(feedback_of(rows[-1]))
     return [replace(row, problem=name) for row in rows]
 

@@ -18,7 +18,7 @@ OTHERS_TRIALS = 60
 def others_of(name: str, problems: Mapping[str, BenchmarkProblem], seed: int) -> tuple[Observation, ...]:
     """Rows of the same source's other models on such a device, by chance, as many of each problem as of any other."""
     first = _first(problems[name])
-    others = [list(problem.answers.values()) for problem in problems.values() if _is_other(first, _first(problem))]
+    others = [list(problem.results.values()) for problem in problems.values() if _is_other(first, _first(problem))]
     chance = np.random.default_rng(seed)
     shuffled = [iter([rows[index] for index in chance.permutation(len(rows))]) for rows in others]
     drawn = [next(shuffled[turn % len(shuffled)], None) for turn in range(OTHERS_TRIALS if others else 0)]
@@ -26,7 +26,7 @@ def others_of(name: str, problems: Mapping[str, BenchmarkProblem], seed: int) ->
 
 
 def _first(problem: BenchmarkProblem) -> Observation:
-    return next(iter(problem.answers.values()))
+    return next(iter(problem.results.values()))
 
 
 def _is_other(one: Observation, other: Observation) -> bool:

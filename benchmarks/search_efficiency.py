@@ -71,16 +71,16 @@ def run(
     models, None where the search is cold; `noise` is that of the table, as `noise_of` tells.
     """
     task = TuningTask(
-        problem.model, with_links(next(iter(problem.answers.values()))), prior_trials=tuple(prior_trials or ())
+        problem.model, with_links(next(iter(problem.results.values()))), prior_trials=tuple(prior_trials or ())
     )
-    times = sorted(row.step_time_s for row in problem.answers.values() if row.step_time_s is not None)
+    times = sorted(row.step_time_s for row in problem.results.values() if row.step_time_s is not None)
     best_s = times[0]
     rows, stop_trials = _searched(problem, _sampler(sampler_name, problem.layouts, task, seed), best_s)
     near, nearly = (_first_within(rows, best_s, share) for share in (0.02, 0.05))
     return {
         "problem": name,
         "source": rows[0].source,
-        "candidates": len(problem.answers),
+        "candidates": len(problem.results),
         "sampler": sampler_name,
         "seed": seed,
         "mode": MODES[prior_trials is not None],
@@ -145,11 +145,11 @@ def _lines(tables: Iterable[Path], arguments: argparse.Namespace) -> Iterator[di
 
 
 def _is_wanted(name: str, problem: BenchmarkProblem, arguments: argparse.Namespace) -> bool:
-    return arguments.problem in name and len(problem.answers) >= arguments.candidates
+    return arguments.problem in name and len(problem.results) >= arguments.candidates
 
 
 def _has_a_best(problem: BenchmarkProblem) -> bool:
-    return any(row.step_time_s for row in problem.answers.values())
+    return any(row.step_time_s for row in problem.results.values())
 
 
 def _searched(problem: BenchmarkProblem, sampler: Sampler, best_s: float) -> tuple[list[Observation], int | None]:
@@ -164,7 +164,7 @@ def _searched(problem: BenchmarkProblem, sampler: Sampler, best_s: float) -> tup
         asked = sampler.ask(1, history)
         if not asked:
             return rows, len(rows)
-        rows.append(problem.answers[asked[0].key])
+        rows.append(problem.results[asked[0].key])
         history.append(feedback_of(rows[-1]))
     return rows, stop_trials
 

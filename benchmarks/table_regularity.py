@@ -48,7 +48,7 @@ def main() -> None:
 def lines_of(problems: Iterable[tuple[str, BenchmarkProblem]], seeds: int) -> Iterator[dict[str, Any]]:
     """Line per problem with at least two rows per fold: median prediction error over rows and seeds."""
     for name, problem in problems:
-        rows = [row for row in problem.answers.values() if row.step_time_s is not None]
+        rows = [row for row in problem.results.values() if row.step_time_s is not None]
         if len(rows) < _FEWEST_ROWS:
             continue
         case = Case.of(name, rows)

@@ -93,21 +93,21 @@ def choice_fix(word: Any, known: Iterable[str]) -> str:
 
 def format_value(value: Any) -> str:
     """A value as YAML and JSON write it: null, true, false; everything else as its repr."""
-    return _WORDS[value] if value is None or isinstance(value, bool) else repr(value)
+    return _LITERALS[value] if value is None or isinstance(value, bool) else repr(value)
 
 
-_WORDS = {None: "null", True: "true", False: "false"}
+_LITERALS = {None: "null", True: "true", False: "false"}
 
 
 def shorten(text: str) -> str:
     """The text with the middle cut out of very long words, and of a very long text."""
-    text = _LONG_WORD.sub(lambda word: _cut(word[0], _LONGEST_WORD), text)
-    return _cut(text, _LONGEST_TEXT)
+    text = _LONG_WORD.sub(lambda word: _cut(word[0], _MAX_WORD), text)
+    return _cut(text, _MAX_TEXT)
 
 
-_LONGEST_WORD, _LONGEST_TEXT, _MOST_VALUES = 500, 5000, 100
-_LONG_WORD = re.compile(rf"\S{{{_LONGEST_WORD + 1},}}")
-_MOST_BITS = 1024
+_MAX_WORD, _MAX_TEXT, _MAX_VALUES = 500, 5000, 100
+_LONG_WORD = re.compile(rf"\S{{{_MAX_WORD + 1},}}")
+_MAX_BITS = 1024
 
 
 def _cut(text: str, longest: int) -> str:
@@ -120,12 +120,12 @@ def _plain(value: Any) -> Any:
     """The value as finite JSON: lists and mappings recursively, anything else as its repr, long texts shortened."""
     if isinstance(value, str):
         return shorten(value)
-    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+    if isinstance(value, int) and value.bit_length() > _MAX_BITS:
         return f"a whole number of {value.bit_length()} bits"
     if value is None or isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     if isinstance(value, Mapping):
-        return {shorten(str(key)): _plain(inner) for key, inner in islice(value.items(), _MOST_VALUES)}
+        return {shorten(str(key)): _plain(inner) for key, inner in islice(value.items(), _MAX_VALUES)}
     if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value[:_MOST_VALUES]]
+        return [_plain(inner) for inner in value[:_MAX_VALUES]]
     return shorten(repr(value))

@@ -16,7 +16,7 @@ MAX_BYTES = 64 * 2**20
 """Default bound on the size of a file."""
 
 _OWN_DESCRIPTORS = ("/dev/fd", "/proc/self/fd")
-_NO_PLAIN_FILE = "not a regular file"
+_NOT_REGULAR = "not a regular file"
 
 
 def read_named(path: Path, most_bytes: int = MAX_BYTES) -> bytes:
@@ -42,7 +42,7 @@ def open_named(path: Path) -> BinaryIO:
     os.close(descriptor)
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    raise OSError(errno.EINVAL, _NO_PLAIN_FILE, str(path))
+    raise OSError(errno.EINVAL, _NOT_REGULAR, str(path))
 
 
 def read_plain(path: Path, most_bytes: int = MAX_BYTES) -> bytes:
@@ -81,5 +81,5 @@ def _opened(path: Path, flags: int = 0) -> int:
         raise OSError(errno.EINVAL, str(error), str(path)) from error
     except OSError as error:
         if error.errno == errno.ENXIO:  # a socket, or a device without a driver
-            raise OSError(errno.EINVAL, _NO_PLAIN_FILE, str(path)) from error
+            raise OSError(errno.EINVAL, _NOT_REGULAR, str(path)) from error
         raise

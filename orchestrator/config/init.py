@@ -40,7 +40,7 @@ _MAX_RANKS_LISTED = 64
 _KINDS = (
     "a Megatron launch script, a DeepSpeed config, a Hugging Face config.json, a grid of NeMo (.yaml), CloudAI (.toml)"
 )
-# Engines are asked about a layout's fields alone: this model breaks no rule of theirs.
+# Engines are asked about a layout's fields alone: this model violates none of their rules.
 _ANY_GPT = ModelShape(1024, 64, 1, 1, 64, False, 128, 128, True, "learned", "layernorm")
 
 

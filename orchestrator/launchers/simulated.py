@@ -96,11 +96,11 @@ class SimulatedLauncher(Launcher):
 
     def _row(self, spec: TrialSpec) -> Observation:
         problem = self._problem(spec)
-        row = problem.answer(spec.layout)
+        row = problem.result(spec.layout)
         if row is None:
             raise LaunchRefused(
                 f"the table has no row of {spec.layout.key}: set `space.candidates` to the same table to restrict the"
-                f" search to its {len(problem.answers)} layouts"
+                f" search to its {len(problem.results)} layouts"
             )
         return row
 

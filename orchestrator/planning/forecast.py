@@ -67,7 +67,7 @@ class ForecastInput:
     ) -> ForecastInput:
         """Each layout once, at the median of its runs; InputError if fewer than MIN_MEASURED of them ran."""
         problems = problems_in(rows).values()
-        once = tuple(row for problem in problems for row in problem.answers.values())
+        once = tuple(row for problem in problems for row in problem.results.values())
         if (measured := sum(row.step_time_s is not None for row in once)) < MIN_MEASURED:
             raise InputError.of(
                 "no_measurement",

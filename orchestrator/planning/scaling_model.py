@@ -157,7 +157,7 @@ def _reach(layouts: LayoutTable, gpus_per_node: int) -> dict[str, np.ndarray]:
     (`search_spaces/hardware/links.py`).
     """
     tensor, stages, data = (layouts[f"{kind}_parallel"] for kind in ("tensor", "pipeline", "data"))
-    data_is_inner, world = layouts.is_word("rank_order", "tp-dp-pp"), tensor * stages * data
+    data_is_inner, world = layouts.equals("rank_order", "tp-dp-pp"), tensor * stages * data
     blocks = {
         _OF_TENSOR: (tensor, tensor),
         _OF_STAGES: (stages, np.where(data_is_inner, world, tensor * stages)),

@@ -16,7 +16,7 @@ import numpy as np
 from orchestrator.samplers.base import Sampler, TrialFeedback, distinct
 from orchestrator.samplers.cost_model_posterior import CostModelPredictor, Prediction, TuningTask, acquisition_score
 from orchestrator.samplers.deephyper import most_promising
-from search_spaces.layouts.layout import WORDS, Layout
+from search_spaces.layouts.layout import CHOICES, Layout
 from search_spaces.layouts.table import LayoutTable
 
 
@@ -128,7 +128,7 @@ def _features(table: LayoutTable) -> np.ndarray:
     for name, column in table.columns.items():
         if len(np.unique(column)) < 2:
             continue
-        if name in WORDS:
+        if name in CHOICES:
             columns += [column == word for word in np.unique(column)[1:]]
         elif name in _COUNTS:
             columns.append(np.log2(np.maximum(column, 1)))

@@ -126,7 +126,7 @@ def stage_memory(model: ModelShape, layouts: LayoutTable, stages: StageTable | N
 def _state(layouts: LayoutTable, parameters: np.ndarray) -> dict[str, np.ndarray]:
     """Bytes of weights, gradients and optimizer on the device; with offload the optimizer is on the host."""
     zero, data = layouts["zero_stage"], layouts["data_parallel"]
-    is_here = ~layouts.is_word("offload", "optimizer")
+    is_here = ~layouts.equals("offload", "optimizer")
     shared_from_stage = {"weights": 3, "gradients": 2, "optimizer": 1, "update": 1}
     state = {}
     for name, stage in shared_from_stage.items():
@@ -166,8 +166,8 @@ class LayerActivations:
         scores = _score_bytes(model, layouts, width, masks)
         whole = around + gathered + attention + mlp + scores
         inputs = tokens * hidden * width / split
-        full = layouts.is_word("activation_checkpointing", "full")
-        selective = layouts.is_word("activation_checkpointing", "selective")
+        full = layouts.equals("activation_checkpointing", "full")
+        selective = layouts.equals("activation_checkpointing", "selective")
         return cls(
             whole=whole,
             kept=np.where(full, inputs, np.where(selective, whole - scores, whole)),
@@ -180,7 +180,7 @@ def _score_bytes(model: ModelShape, layouts: LayoutTable, width: np.ndarray, mas
     head."""
     heads = layouts["micro_batch_size"] * model.seq_length * model.num_attention_heads / layouts["tensor_parallel"]
     plain = heads * model.seq_length * (width + masks * (width + 1))
-    return np.where(layouts.is_word("attention_kernel", "flash"), 4 * heads, plain)
+    return np.where(layouts.equals("attention_kernel", "flash"), 4 * heads, plain)
 
 
 def _logit_bytes(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
@@ -201,20 +201,20 @@ def _buffers(model: ModelShape, layouts: LayoutTable, parameters: np.ndarray) ->
 
 def element_bytes(layouts: LayoutTable) -> np.ndarray:
     """Bytes of an activation or a weight in each layout's precision."""
-    return np.where(layouts.is_word("precision", "fp32"), 4, 2)
+    return np.where(layouts.equals("precision", "fp32"), 4, 2)
 
 
 def _by_trainer(layouts: LayoutTable, name: str) -> np.ndarray:
     """Bytes per parameter in each layout's precision, by its trainer's memory profile."""
     half = trainer_column(layouts, lambda trainer: getattr(MEMORY_PROFILES[trainer].half, name))
     full = trainer_column(layouts, lambda trainer: getattr(MEMORY_PROFILES[trainer].full, name))
-    return np.where(layouts.is_word("precision", "fp32"), full, half)
+    return np.where(layouts.equals("precision", "fp32"), full, half)
 
 
 def _fp32_sums(layouts: LayoutTable) -> np.ndarray:
     """Bytes per parameter of fp32 sums in addition to 16-bit gradients."""
     sums = trainer_column(layouts, lambda trainer: MEMORY_PROFILES[trainer].sums_bf16_in_fp32)
-    return 4 * (layouts.is_word("precision", "bf16") & (layouts["zero_stage"] > 0) & sums.astype(bool))
+    return 4 * (layouts.equals("precision", "bf16") & (layouts["zero_stage"] > 0) & sums.astype(bool))
 
 
 def trainer_column(layouts: LayoutTable, of_trainer: Callable[[str], float]) -> np.ndarray:

@@ -49,9 +49,9 @@ _TYPICAL = np.log([PRIORS[term].median for term in TERMS])
 KNOWN_SPEED, UNKNOWN_SPEED = 0.1, 2.0
 """Uncertainty of a machine's overall speed, with a data sheet and without: the standard deviation of the logarithm of
 one factor on all constants."""
-_GUESSED = 1.5
+_MIN_UNKNOWN_SD = 1.5
 """Least uncertainty of the host's and the links' constants on a machine without a data sheet."""
-_OF_HOSTS_AND_LINKS = frozenset(TERMS) - {"matmul", "memory_traffic", "optimizer", "offload", "step"}
+_HOST_AND_LINK_TERMS = frozenset(TERMS) - {"matmul", "memory_traffic", "optimizer", "offload", "step"}
 _TRANSFER_WIDENING = 0.5
 """Share of a constant's prior uncertainty that remains after trials of another model or batch."""
 
@@ -74,8 +74,8 @@ class TimePrior:
         """The prior of a machine without trials; `speed_is_known`: its data sheet or calibration is."""
         deviations = np.array([PRIORS[term].log_sd for term in TERMS])
         if not speed_is_known:
-            is_guessed = [term in _OF_HOSTS_AND_LINKS for term in TERMS]
-            deviations = np.where(is_guessed, np.maximum(deviations, _GUESSED), deviations)
+            is_guessed = [term in _HOST_AND_LINK_TERMS for term in TERMS]
+            deviations = np.where(is_guessed, np.maximum(deviations, _MIN_UNKNOWN_SD), deviations)
         whole = KNOWN_SPEED if speed_is_known else UNKNOWN_SPEED
         return cls(np.append(_TYPICAL, 0.0), np.diag(np.append(deviations, whole) ** 2))
 
@@ -107,7 +107,7 @@ MODEL_ERROR = 0.12
 """Residual error of the model with the best constants: the standard deviation of the logarithm."""
 _DEGREES_OF_FREEDOM = 4
 _DRAWS = 2000
-_FEWEST_EFFECTIVE = 0.1
+_MIN_EFFECTIVE_SHARE = 0.1
 _MOVES = (0.5, 0.3, 0.3, 0.15, 0.15, 0.1, 0.5, 0.2, 0.1, 0.05)
 """Widths of the random steps, in prior deviations: wide ones for unknown constants, narrow ones for known ones."""
 _MOVED_SHARE = 0.4
@@ -175,7 +175,7 @@ class StepTimePosterior:
         """Weight the draws by the newest of the first `count` measurements."""
         newest = self._measured.take(np.array([count - 1]))
         self._log_weights += self._log_likelihood(self._draws, newest, self._log_seconds[count - 1 : count])
-        if 1 / (self.weights**2).sum() < _FEWEST_EFFECTIVE * _DRAWS:
+        if 1 / (self.weights**2).sum() < _MIN_EFFECTIVE_SHARE * _DRAWS:
             self._resample(count)
 
     def _resample(self, count: int) -> None:
@@ -233,7 +233,7 @@ _MEMORY_TRANSFER_SD = 0.07
 _MEMORY_ERROR = 0.066
 """Error of the estimate with the best factor: the scale of the logarithm's logistic distribution, 12 % of deviation."""
 _PEAK_ERROR = 0.1
-_LEAST_LIKELY = 0.01
+_MIN_LIKELIHOOD = 0.01
 """Least likelihood of an outcome: a layout may fail, or run, for another reason."""
 
 
@@ -283,7 +283,7 @@ class MemoryPosterior:
         logs = np.zeros(len(_GRID))
         if self._capacity_gib is not None:
             fits = self._fits_by_factor(np.asarray(found.estimated_gib), self._capacity_gib)
-            logs = np.log(np.maximum(fits if found.ran else 1 - fits, _LEAST_LIKELY))
+            logs = np.log(np.maximum(fits if found.ran else 1 - fits, _MIN_LIKELIHOOD))
         if found.peak_gib is not None:
             logs = logs + _log_student_t((math.log(found.peak_gib / found.estimated_gib) - _GRID) / _PEAK_ERROR)
         return logs

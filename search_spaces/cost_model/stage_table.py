@@ -89,5 +89,5 @@ def _in_flight(layouts: LayoutTable, index: np.ndarray) -> np.ndarray:
     )
     interleaved = (2 * (stages - index - 1) + (chunks - 1) * stages + 1) / chunks
     one_f_one_b = np.where(chunks > 1, interleaved, stages - index)
-    held = np.where(layouts.is_word("pipeline_schedule", "gpipe")[:, None], steps, one_f_one_b)
+    held = np.where(layouts.equals("pipeline_schedule", "gpipe")[:, None], steps, one_f_one_b)
     return np.where(stages > 1, np.minimum(held, steps), 1)

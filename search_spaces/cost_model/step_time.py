@@ -34,11 +34,11 @@ _LAUNCHES, _SHARDED = len(ON_DEVICE), len(ON_DEVICE) + 1
 @dataclass(frozen=True)
 class StepTerms:
     """Seconds with every constant at 1. `micro_batch` is of one on the slowest stage, of shape (layouts, len(ON_DEVICE)
-    + 2), launches and sharded last; `rounds` counts the micro-batches of a step, `fill` those that the other stages
-    add; `per_step` is of a whole step, of shape (layouts, len(PER_STEP))."""
+    + 2), launches and sharded last; `micro_batches` counts those of a step, `fill` those that the other stages add;
+    `per_step` is of a whole step, of shape (layouts, len(PER_STEP))."""
 
     micro_batch: np.ndarray
-    rounds: np.ndarray
+    micro_batches: np.ndarray
     fill: np.ndarray
     per_step: np.ndarray
 
@@ -55,7 +55,7 @@ class StepTerms:
         sharded = _sharded_seconds(model, machine, layouts)
         return cls(
             np.concatenate([micro_batch, sharded[:, None]], axis=1),
-            rounds=layouts["grad_accum_steps"].astype(float),
+            micro_batches=layouts["grad_accum_steps"].astype(float),
             fill=_device(others) / _device(micro_batch) / layouts["virtual_pipeline_stages"],
             per_step=_per_step_seconds(model, machine, layouts, stages),
         )
@@ -66,16 +66,16 @@ class StepTerms:
         return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
     def __len__(self) -> int:
-        return len(self.rounds)
+        return len(self.micro_batches)
 
     def take(self, rows: np.ndarray) -> StepTerms:
         """The layouts of a mask or of indices, in that order."""
-        return StepTerms(self.micro_batch[rows], self.rounds[rows], self.fill[rows], self.per_step[rows])
+        return StepTerms(self.micro_batch[rows], self.micro_batches[rows], self.fill[rows], self.per_step[rows])
 
     def seconds(self, constants: np.ndarray) -> np.ndarray:
         """Step times: (layouts,) for constants of shape (len(TERMS),), (draws, layouts) for (draws, len(TERMS))."""
         micro_batch = _smooth_max(*self._concurrent_s(constants))
-        return micro_batch * (self.rounds + self.fill) + constants[..., _SHARDED + 1 :] @ self.per_step.T
+        return micro_batch * (self.micro_batches + self.fill) + constants[..., _SHARDED + 1 :] @ self.per_step.T
 
     def parts(self, constants: np.ndarray) -> dict[str, np.ndarray]:
         """Seconds of a step by part, the contract's `time_s`, each of shape (layouts,)."""
@@ -83,10 +83,10 @@ class StepTerms:
         tensor = self.micro_batch[:, 2:_LAUNCHES] @ constants[2:_LAUNCHES]
         alone, micro_batch = _smooth_max(device, host), _smooth_max(device, host, sharded)
         per_step = dict(zip(PER_STEP, (constants[_SHARDED + 1 :] * self.per_step).T, strict=True))
-        waited_for = (micro_batch - alone) * self.rounds
+        waited_for = (micro_batch - alone) * self.micro_batches
         return {
-            "compute": (alone - tensor) * self.rounds,
-            "tensor": tensor * self.rounds,
+            "compute": (alone - tensor) * self.micro_batches,
+            "tensor": tensor * self.micro_batches,
             "pipeline": per_step["pipeline"] + per_step["pipeline_latency"],
             "data_parallel": per_step["data_parallel"] + per_step["data_latency"] + waited_for,
             "bubble": micro_batch * self.fill,
@@ -164,7 +164,7 @@ class _Machine:
 
     def flops(self, layouts: LayoutTable) -> np.ndarray:
         precisions, rates = zip(*self.matmul_flops, strict=True)
-        return np.select([layouts.is_word("precision", precision) for precision in precisions], rates)
+        return np.select([layouts.equals("precision", precision) for precision in precisions], rates)
 
 
 def _matmul_flops(accelerator: Accelerator, measured: MeasuredSpeed) -> tuple[tuple[str, float], ...]:
@@ -198,7 +198,7 @@ def _host_links(ranks: int) -> Links:
 def _layer_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -> np.ndarray:
     """Forward and backward of a micro-batch through one layer: matmul, memory traffic, tensor, latency, launches."""
     tensor, tokens = layouts["tensor_parallel"], layouts["micro_batch_size"] * model.seq_length
-    is_full = layouts.is_word("activation_checkpointing", "full")
+    is_full = layouts.equals("activation_checkpointing", "full")
     passes = np.where(is_full, 4, 3)
     linear = 2 * tokens * model.layer_parameters * passes
     scores = 4 * tokens * model.seq_length * model.hidden_size * _score_passes(layouts, passes)
@@ -262,8 +262,8 @@ def _score_passes(layouts: LayoutTable, passes: np.ndarray) -> np.ndarray:
     A flash kernel skips the half that a causal mask hides, and recomputes the first product in its backward pass (Dao,
     arXiv 2307.08691).
     """
-    again = layouts.is_word("activation_checkpointing", "selective")
-    return np.where(layouts.is_word("attention_kernel", "flash"), (passes + 0.5) / 2, passes + again)
+    again = layouts.equals("activation_checkpointing", "selective")
+    return np.where(layouts.equals("attention_kernel", "flash"), (passes + 0.5) / 2, passes + again)
 
 
 def _head_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -> np.ndarray:
@@ -306,7 +306,7 @@ def _per_step_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable
     """Seconds once per step rather than per micro-batch, in the order of `PER_STEP`."""
     parameters = (stages.parameters / layouts["tensor_parallel"][:, None]).max(axis=1)
     share = np.where(layouts["zero_stage"] >= 1, layouts["data_parallel"], 1)
-    is_offloaded = layouts.is_word("offload", "optimizer")
+    is_offloaded = layouts.equals("offload", "optimizer")
     updated = parameters / share
     on_host = updated * (_OFFLOADED_BYTES / machine.host_bytes_per_s + _UPDATE_BYTES / (HOST_GB_PER_S * 1e9))
     return np.stack(
@@ -336,12 +336,12 @@ def _between_stages(model: ModelShape, machine: _Machine, layouts: LayoutTable) 
     (Narayanan et al., arXiv 2104.04473, section 4.1).
     """
     count, chunks = layouts["pipeline_parallel"], layouts["virtual_pipeline_stages"]
-    is_outer = layouts.is_word("rank_order", "tp-dp-pp")
+    is_outer = layouts.equals("rank_order", "tp-dp-pp")
     stride = layouts["tensor_parallel"] * np.where(is_outer, layouts["data_parallel"], 1)
     rate = machine.per_group(
         lambda ranks, apart: machine.links.p2p_gb_per_s(ranks, apart, machine.gpus_per_node), count, stride
     )
-    is_split = (layouts["sequence_parallel"] > 0) | layouts.is_word("engine", "megatron-lm")
+    is_split = (layouts["sequence_parallel"] > 0) | layouts.equals("engine", "megatron-lm")
     split = np.where(is_split, layouts["tensor_parallel"], 1)
     size = layouts["micro_batch_size"] * model.seq_length * model.hidden_size * element_bytes(layouts) / split
     each = trainer_column(layouts, lambda trainer: 4 if trainer in _BLOCKING_P2P_TRAINERS else 2)
@@ -363,12 +363,12 @@ def _between_data_ranks(
     ZeRO 2 reduces after each micro-batch, except in a pipeline. ZeRO 3's traffic is in `_sharded_seconds`.
     """
     count, zero, steps = layouts["data_parallel"], layouts["zero_stage"], layouts["grad_accum_steps"]
-    is_inner = layouts.is_word("rank_order", "tp-dp-pp")
+    is_inner = layouts.equals("rank_order", "tp-dp-pp")
     stride = layouts["tensor_parallel"] * np.where(is_inner, 1, layouts["pipeline_parallel"])
     reductions = np.where((zero == 2) & (layouts["pipeline_parallel"] == 1), steps, 1)
     gradients = reductions * parameters * trainer_column(layouts, lambda trainer: _REDUCED_BYTES[trainer])
     sent = (1 + (zero == 0)) * gradients + (zero >= 1) * parameters * element_bytes(layouts)
-    overlaps = (layouts["overlap_comm"] > 0) | (zero >= 2) | layouts.is_word("engine", "nanotron")
+    overlaps = (layouts["overlap_comm"] > 0) | (zero >= 2) | layouts.equals("engine", "nanotron")
     exposed = np.where(overlaps, OVERLAPPED, 1)
     volume = (zero < 3) * exposed * sent * (count - 1) / count / machine.bus_bytes_per_s(count, stride, zero >= 1)
     collectives = np.where(zero == 3, 3 * steps * model.num_layers, 1 + (zero > 0))

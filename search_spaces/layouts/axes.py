@@ -20,8 +20,8 @@ from search_spaces.layouts.layout import (
     Layout,
 )
 
-LARGEST_COUNT = 1_000_000
-MOST_VALUES = 10_000
+MAX_COUNT = 1_000_000
+MAX_VALUES = 10_000
 
 
 def axis_values(value: Any) -> tuple[Any, ...]:
@@ -36,8 +36,8 @@ def axis_values(value: Any) -> tuple[Any, ...]:
         return (value,)
     if not value:
         raise _bad("axis", "is an empty list", "an axis has at least one value", fix="remove the key, or give a value")
-    if len(value) > MOST_VALUES:
-        raise _bad("bounds", f"has {len(value)} values", f"at most {MOST_VALUES} values an axis")
+    if len(value) > MAX_VALUES:
+        raise _bad("bounds", f"has {len(value)} values", f"at most {MAX_VALUES} values an axis")
     _require_no_repeats(value)
     return tuple(value)
 
@@ -70,16 +70,16 @@ def _range(given: dict[str, Any]) -> tuple[int, ...]:
         raise _bad("range", f"has the keys {', '.join(given) or 'none'}", rule, fix=fix, value=given)
     for name, number in given.items():
         least = 2 if name == "factor" else 0 if name == "min" and "step" in given else 1
-        if type(number) is not int or not least <= number <= LARGEST_COUNT:
-            rule = f"{name} is a whole number from {least} to {LARGEST_COUNT}"
+        if type(number) is not int or not least <= number <= MAX_COUNT:
+            rule = f"{name} is a whole number from {least} to {MAX_COUNT}"
             fix = "for example {min: 1, max: 8, factor: 2}"
             raise _bad("range", f"{name} is {format_value(number)}", rule, key=name, value=number, fix=fix)
     if given["min"] > given["max"]:
         what = f"min {given['min']} is more than max {given['max']}"
         raise _bad("range", what, "min is at most max", fix="swap them", value=given)
     values = _stepped(**given) if "step" in given else _multiplied(**given)
-    if len(values) > MOST_VALUES:
-        raise _bad("bounds", f"has {len(values)} values", f"at most {MOST_VALUES} values an axis", fix="a larger step")
+    if len(values) > MAX_VALUES:
+        raise _bad("bounds", f"has {len(values)} values", f"at most {MAX_VALUES} values an axis", fix="a larger step")
     return tuple(values)
 
 
@@ -104,12 +104,12 @@ def _axis_schema(element: dict[str, Any], *, is_number: bool = False) -> WithJso
     return WithJsonSchema({"anyOf": forms + (_RANGES if is_number else [])})
 
 
-def _words_schema(words: tuple[str, ...]) -> WithJsonSchema:
+def _choice_schema(words: tuple[str, ...]) -> WithJsonSchema:
     return _axis_schema({"enum": list(words)})
 
 
 def _range_schema(by: str, least: int) -> dict[str, Any]:
-    number = {"type": "integer", "minimum": 0, "maximum": LARGEST_COUNT}
+    number = {"type": "integer", "minimum": 0, "maximum": MAX_COUNT}
     return {
         "type": "object",
         "properties": {"min": number, "max": number, by: number | {"minimum": least}},
@@ -119,9 +119,9 @@ def _range_schema(by: str, least: int) -> dict[str, Any]:
 
 
 _RANGES = [_range_schema("step", 1), _range_schema("factor", 2)]
-_COUNT_SCHEMA = {"type": "integer", "minimum": 1, "maximum": LARGEST_COUNT}
+_COUNT_SCHEMA = {"type": "integer", "minimum": 1, "maximum": MAX_COUNT}
 
-Count = Annotated[int, Field(ge=1, le=LARGEST_COUNT)]
+Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 ZeroStage = Annotated[int, Field(ge=0, le=3)]
 Offload = Literal["none", "optimizer"]
 ActivationCheckpointing = Literal["none", "selective", "full"]
@@ -145,12 +145,12 @@ ZeroStageAxis = Annotated[
     _axis_schema({"type": "integer", "minimum": 0, "maximum": 3}, is_number=True),
 ]
 SwitchAxis = Annotated[tuple[bool, ...] | None, _EXPANDED, _axis_schema({"type": "boolean"})]
-OffloadAxis = Annotated[tuple[Offload, ...] | None, _EXPANDED, _words_schema(OFFLOADS)]
+OffloadAxis = Annotated[tuple[Offload, ...] | None, _EXPANDED, _choice_schema(OFFLOADS)]
 CheckpointingAxis = Annotated[
-    tuple[ActivationCheckpointing, ...] | None, _EXPANDED, _words_schema(ACTIVATION_CHECKPOINTINGS)
+    tuple[ActivationCheckpointing, ...] | None, _EXPANDED, _choice_schema(ACTIVATION_CHECKPOINTINGS)
 ]
-ScheduleAxis = Annotated[tuple[PipelineSchedule, ...] | None, _EXPANDED, _words_schema(PIPELINE_SCHEDULES)]
-PrecisionAxis = Annotated[tuple[Precision, ...] | None, _EXPANDED, _words_schema(PRECISIONS)]
-KernelAxis = Annotated[tuple[AttentionKernel, ...] | None, _EXPANDED, _words_schema(ATTENTION_KERNELS)]
-EngineAxis = Annotated[tuple[Engine, ...] | None, _EXPANDED, _words_schema(ENGINES)]
-RankOrderAxis = Annotated[tuple[RankOrder, ...] | None, _EXPANDED, _words_schema(RANK_ORDERS)]
+ScheduleAxis = Annotated[tuple[PipelineSchedule, ...] | None, _EXPANDED, _choice_schema(PIPELINE_SCHEDULES)]
+PrecisionAxis = Annotated[tuple[Precision, ...] | None, _EXPANDED, _choice_schema(PRECISIONS)]
+KernelAxis = Annotated[tuple[AttentionKernel, ...] | None, _EXPANDED, _choice_schema(ATTENTION_KERNELS)]
+EngineAxis = Annotated[tuple[Engine, ...] | None, _EXPANDED, _choice_schema(ENGINES)]
+RankOrderAxis = Annotated[tuple[RankOrder, ...] | None, _EXPANDED, _choice_schema(RANK_ORDERS)]

@@ -12,13 +12,13 @@ def value_combinations(values: Mapping[str, Hashable], axes: Sequence[str], size
     return [tuple((axis, values[axis]) for axis in chosen) for chosen in combinations(axes, size)]
 
 
-def cover(shown: Sequence[Collection[Hashable]], costs: Sequence[float]) -> list[int]:
+def cover(covered: Sequence[Collection[Hashable]], costs: Sequence[float]) -> list[int]:
     """Indices of few and cheap members that together cover everything that any member covers.
 
     Greedy set cover (Chvatal, Mathematics of Operations Research 4, 1979): repeatedly the member that covers most new
     items per cost, the first of equals, so the result is deterministic. Redundant members are dropped at the end.
     """
-    masks = _masks(shown)
+    masks = _masks(covered)
     missing, chosen = _union(masks), []
     while missing:
         best = max(range(len(masks)), key=lambda i: (masks[i] & missing).bit_count() / costs[i])
@@ -37,11 +37,11 @@ def _drop_redundant(chosen: Sequence[int], masks: Sequence[int], costs: Sequence
     return left
 
 
-def _masks(shown: Sequence[Collection[Hashable]]) -> list[int]:
+def _masks(covered: Sequence[Collection[Hashable]]) -> list[int]:
     """Bit mask of the items each member covers, for fast set operations."""
     numbers: dict[Hashable, int] = {}
     masks = []
-    for things in shown:
+    for things in covered:
         mask = 0
         for thing in things:
             mask |= 1 << numbers.setdefault(thing, len(numbers))

@@ -71,8 +71,8 @@ class Layout:
             _require_count(name, getattr(self, name))
         for name in SWITCHES:
             _require_bool(name, getattr(self, name))
-        for name, known in WORDS.items():
-            _require_word(name, getattr(self, name), known)
+        for name, known in CHOICES.items():
+            _require_choice(name, getattr(self, name), known)
         if type(self.zero_stage) is not int or not 0 <= self.zero_stage <= 3:
             raise _bad("zero_stage", self.zero_stage, "a ZeRO stage is 0, 1, 2 or 3")
         if self.bucket_mib is not None:
@@ -169,7 +169,7 @@ _COUNTS = (
     "virtual_pipeline_stages",
 )
 SWITCHES = ("sequence_parallel", "torch_compile", "overlap_comm")
-WORDS: Mapping[str, tuple[str, ...]] = {
+CHOICES: Mapping[str, tuple[str, ...]] = {
     "offload": OFFLOADS,
     "activation_checkpointing": ACTIVATION_CHECKPOINTINGS,
     "pipeline_schedule": PIPELINE_SCHEDULES,
@@ -180,7 +180,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
 }
 """Choices of the enumerated fields."""
 
-_LARGEST_COUNT = 10**9
+_MAX_COUNT = 10**9
 
 
 def _canonical_schedule(layout: Layout) -> tuple[str, int]:
@@ -208,8 +208,8 @@ def _non_default_parts(layout: Layout) -> list[str]:
 
 
 def _require_count(name: str, value: Any) -> None:
-    if type(value) is not int or not 1 <= value <= _LARGEST_COUNT:
-        raise _bad(name, value, f"a whole number from 1 to {_LARGEST_COUNT}")
+    if type(value) is not int or not 1 <= value <= _MAX_COUNT:
+        raise _bad(name, value, f"a whole number from 1 to {_MAX_COUNT}")
 
 
 def _require_bool(name: str, value: Any) -> None:
@@ -217,7 +217,7 @@ def _require_bool(name: str, value: Any) -> None:
         raise _bad(name, value, "true or false")
 
 
-def _require_word(name: str, value: Any, known: tuple[str, ...]) -> None:
+def _require_choice(name: str, value: Any, known: tuple[str, ...]) -> None:
     if value not in known:
         raise _bad(name, value, "one of " + ", ".join(known))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from search_spaces.layouts.layout import LAYOUT_FIELDS, RANK_ORDERS, SWITCHES, WORDS, Layout
+from search_spaces.layouts.layout import CHOICES, LAYOUT_FIELDS, RANK_ORDERS, SWITCHES, Layout
 
 _NO_VALUE = 0
 """In a column of counts: not a whole number (data_parallel, grad_accum_steps), or the engine's default (bucket_mib)."""
@@ -17,7 +17,7 @@ _NO_VALUE = 0
 @dataclass(frozen=True)
 class LayoutTable:
     """One int64 column per layout field, all of one length. A derived field that is not whole is 0; an enumerated field
-    is its index in `WORDS`."""
+    is its index in `CHOICES`."""
 
     columns: Mapping[str, np.ndarray]
 
@@ -53,17 +53,17 @@ class LayoutTable:
         """The rows of a mask or of indices, in that order."""
         return LayoutTable({name: column[rows] for name, column in self.columns.items()})
 
-    def is_word(self, name: str, word: str) -> np.ndarray:
-        return self[name] == WORDS[name].index(word)
+    def equals(self, name: str, word: str) -> np.ndarray:
+        return self[name] == CHOICES[name].index(word)
 
     def canonical(self) -> LayoutTable:
         """Every row in canonical form, as `Layout.canonical`."""
         chunked = self["virtual_pipeline_stages"] > 1
         piped = self["pipeline_parallel"] > 1
-        loose = self.is_word("pipeline_schedule", "none") | self.is_word("pipeline_schedule", "interleaved_1f1b")
+        loose = self.equals("pipeline_schedule", "none") | self.equals("pipeline_schedule", "interleaved_1f1b")
         schedule = np.where(loose, code("pipeline_schedule", "1f1b"), self["pipeline_schedule"])
         schedule = np.where(chunked, code("pipeline_schedule", "interleaved_1f1b"), schedule)
-        needs_no_zero = self.is_word("offload", "none") | self.is_word("engine", "torch")
+        needs_no_zero = self.equals("offload", "none") | self.equals("engine", "torch")
         alone = (self["data_parallel"] == 1) & needs_no_zero
         ordered = piped & (self["data_parallel"] > 1)
         return self.with_columns(
@@ -114,15 +114,15 @@ def _coded(name: str, values: Sequence[Any]) -> np.ndarray:
 
 def code(name: str, value: Any) -> int:
     """The number that encodes a field's value in its column."""
-    if name in WORDS:
-        return WORDS[name].index(value)
+    if name in CHOICES:
+        return CHOICES[name].index(value)
     return _NO_VALUE if value is None else int(value)
 
 
 def value(name: str, number: int) -> Any:
     """The field's value that a number in its column encodes."""
-    if name in WORDS:
-        return WORDS[name][number]
+    if name in CHOICES:
+        return CHOICES[name][number]
     if name in SWITCHES:
         return bool(number)
     return None if number == _NO_VALUE and name != "zero_stage" else number

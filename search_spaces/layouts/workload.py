@@ -30,7 +30,7 @@ class Workload:
     max_nodes: int | None = None
     engines: tuple[str, ...] = OWN_ENGINES
 
-    def world(self, num_nodes: Any) -> Any:
+    def world_size(self, num_nodes: Any) -> Any:
         """World size on `num_nodes` nodes, a number or a column."""
         return num_nodes * self.cluster.gpus_per_node
 
@@ -49,11 +49,11 @@ def describe_world_size(f: Fields, w: Workload) -> str:
         return (
             f"tensor_parallel {f['tensor_parallel']} x pipeline_parallel {f['pipeline_parallel']}"
             f" x data_parallel {data} = {ranks * data} ranks, but the world size is"
-            f" num_nodes {nodes} x gpus_per_node {gpus} = {w.world(nodes)}"
+            f" num_nodes {nodes} x gpus_per_node {gpus} = {w.world_size(nodes)}"
         )
     return (
         f"tensor_parallel {f['tensor_parallel']} x pipeline_parallel {f['pipeline_parallel']} = {ranks}"
-        f" does not divide the world size num_nodes {nodes} x gpus_per_node {gpus} = {w.world(nodes)}"
+        f" does not divide the world size num_nodes {nodes} x gpus_per_node {gpus} = {w.world_size(nodes)}"
     )
 
 

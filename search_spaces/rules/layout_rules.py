@@ -37,7 +37,7 @@ class LayoutRule:
 def with_derived(table: LayoutTable, workload: Workload) -> LayoutTable:
     """The table with data_parallel, and grad_accum_steps unless it is an axis; 0 where the quotient is not whole."""
     model_parallel = table["tensor_parallel"] * table["pipeline_parallel"]
-    data_parallel = _exact_quotient(workload.world(table["num_nodes"]), model_parallel)
+    data_parallel = _exact_quotient(workload.world_size(table["num_nodes"]), model_parallel)
     table = table.with_columns(data_parallel=data_parallel)
     if workload.batch_is_free:
         return table
@@ -84,7 +84,7 @@ def _split_rule(code: str, name: str, what: str, fix: str) -> LayoutRule:
 
 def _fills_the_world(table: LayoutTable, workload: Workload) -> np.ndarray:
     ranks = table["tensor_parallel"] * table["pipeline_parallel"] * table["data_parallel"]
-    return (ranks == workload.world(table["num_nodes"])) & (table["num_nodes"] <= workload.cluster.num_nodes)
+    return (ranks == workload.world_size(table["num_nodes"])) & (table["num_nodes"] <= workload.cluster.num_nodes)
 
 
 def _stays_in_a_node(table: LayoutTable, workload: Workload) -> np.ndarray:
@@ -102,8 +102,8 @@ def _meets_the_batch(table: LayoutTable, workload: Workload) -> np.ndarray:
 
 def _can_compute(table: LayoutTable, workload: Workload) -> np.ndarray:
     accelerator = workload.cluster.accelerator
-    lacks_bf16 = table.is_word("precision", "bf16") & accelerator.lacks_bf16
-    is_deepspeed_fp16 = table.is_word("precision", "fp16") & table.is_word("engine", "deepspeed")
+    lacks_bf16 = table.equals("precision", "bf16") & accelerator.lacks_bf16
+    is_deepspeed_fp16 = table.equals("precision", "fp16") & table.equals("engine", "deepspeed")
     return ~(lacks_bf16 | (is_deepspeed_fp16 & (accelerator.name == "cpu")))
 
 

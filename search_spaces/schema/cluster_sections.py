@@ -112,7 +112,7 @@ class MeasuredSection(Section):
         return MeasuredSpeed(tuple(products.items()), self.memory_gb_per_s, self.host_gb_per_s)
 
 
-_MOST_GPUS = 1_000_000
+_MAX_GPUS = 1_000_000
 
 
 class ClusterSection(PresetSection):
@@ -144,11 +144,11 @@ class ClusterSection(PresetSection):
 
     @model_validator(mode="after")
     def _is_a_cluster(self) -> Self:
-        if (count := self.gpus_per_node * self.num_nodes) > _MOST_GPUS:
+        if (count := self.gpus_per_node * self.num_nodes) > _MAX_GPUS:
             raise InputError.of(
                 "bounds",
                 f"{self.num_nodes} nodes of {self.gpus_per_node} are {count} accelerators",
-                rule=f"at most {_MOST_GPUS} accelerators in all",
+                rule=f"at most {_MAX_GPUS} accelerators in all",
                 fix="write the nodes that the search may use",
                 key="num_nodes",
                 value=self.num_nodes,

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 from search_spaces.errors import InputError, format_value
 
 GRAMMAR = "minutes, mm:ss, hh:mm:ss, d-hh, d-hh:mm or d-hh:mm:ss as in Slurm, or a number with s, m, h or d"
-LONGEST_S = 366 * 86400
+MAX_DURATION_S = 366 * 86400
 JSON_FORMAT = "slurm-duration"
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -26,7 +26,7 @@ def parse_duration_s(value: Any) -> float:
     seconds = _in_minutes(value) if type(value) is int else _parsed(value) if isinstance(value, str) else None
     if seconds is None:
         raise _bad(value, f"a duration is {GRAMMAR}")
-    if not 0 < seconds <= LONGEST_S:
+    if not 0 < seconds <= MAX_DURATION_S:
         raise _bad(value, "a duration is longer than 0 and at most 366 days")
     return seconds
 

@@ -20,8 +20,8 @@ from search_spaces.schema.validation import Section
 _DERIVED_DATA_PARALLEL = {
     "data_parallel": "data_parallel is derived: num_nodes x GPUs a node / (tensor_parallel x pipeline_parallel)"
 }
-_LARGEST_SIZE = 10**9
-_MOST_LAYERS = 10_000
+_MAX_SIZE = 10**9
+_MAX_LAYERS = 10_000
 
 
 class PresetSection(Section):
@@ -42,23 +42,23 @@ class PresetSection(Section):
 class ModelSection(PresetSection):
     """The model to train: the name of a ready-made one, or these fields."""
 
-    num_layers: int = Field(ge=1, le=_MOST_LAYERS, description="Transformer layers.")
-    hidden_size: int = Field(ge=1, le=_LARGEST_SIZE, description="Width of the residual stream.")
-    num_attention_heads: int = Field(ge=1, le=_LARGEST_SIZE, description="Attention heads; divides hidden_size.")
+    num_layers: int = Field(ge=1, le=_MAX_LAYERS, description="Transformer layers.")
+    hidden_size: int = Field(ge=1, le=_MAX_SIZE, description="Width of the residual stream.")
+    num_attention_heads: int = Field(ge=1, le=_MAX_SIZE, description="Attention heads; divides hidden_size.")
     num_key_value_heads: int | None = Field(
-        default=None, ge=1, le=_LARGEST_SIZE, description="Key-value heads; as many as attention heads when not given."
+        default=None, ge=1, le=_MAX_SIZE, description="Key-value heads; as many as attention heads when not given."
     )
     ffn_hidden_size: int | None = Field(
         default=None,
         ge=1,
-        le=_LARGEST_SIZE,
+        le=_MAX_SIZE,
         description="Width of the MLP; 4 x hidden_size when not given. Required with gated_mlp.",
     )
     gated_mlp: bool = Field(default=False, description="A gated MLP (SwiGLU, three matrices) instead of GPT-2's two.")
     vocab_size: int = Field(
-        ge=1, le=_LARGEST_SIZE, description="Vocabulary, already padded: a multiple of every tensor_parallel tried."
+        ge=1, le=_MAX_SIZE, description="Vocabulary, already padded: a multiple of every tensor_parallel tried."
     )
-    seq_length: int = Field(ge=1, le=_LARGEST_SIZE, description="Tokens per sequence.")
+    seq_length: int = Field(ge=1, le=_MAX_SIZE, description="Tokens per sequence.")
     tied_embeddings: bool = Field(default=True, description="Use the token table as the output matrix, as in GPT-2.")
     position_embedding: Literal["learned", "rotary"] = Field(default="learned", description="Position embedding.")
     norm: Literal["layernorm", "rmsnorm"] = Field(
@@ -224,7 +224,7 @@ class BaselineSection(Section):
         fields = Layout(num_nodes=workload.cluster.num_nodes).to_json() | alone | self.model_dump(exclude_none=True)
         chunks = [fields["virtual_pipeline_stages"]]
         _require_chunks([fields["pipeline_schedule"]], chunks, "baseline.pipeline_schedule")
-        world, ranks = workload.world(fields["num_nodes"]), fields["tensor_parallel"] * fields["pipeline_parallel"]
+        world, ranks = workload.world_size(fields["num_nodes"]), fields["tensor_parallel"] * fields["pipeline_parallel"]
         if world % ranks or fields["num_nodes"] > workload.cluster.num_nodes:
             numbers = describe_world_size(fields | {"data_parallel": None}, workload)
             raise InputError.of("world", numbers, rule=WORLD_RULE, fix=WORLD_FIX)

@@ -44,7 +44,9 @@ def validate(section: type[S], document: Document) -> S:
         details = sorted(
             error.errors(), key=lambda detail: document.location(_path_in(document, detail["loc"])).line or 0
         )
-        problems = [_asked(p) for detail in details[:MAX_PROBLEMS] for p in _problems(detail, section, document)]
+        problems = [
+            _with_placeholder_fix(p) for detail in details[:MAX_PROBLEMS] for p in _problems(detail, section, document)
+        ]
         problems.sort(key=lambda p: (p.file or "", p.line or 0))
         raise InputError(*problems, *_more(len(details) - MAX_PROBLEMS, document)) from None
 
@@ -74,10 +76,10 @@ def _problems(detail: Any, section: type[Section], document: Document) -> Iterat
     elif detail["type"] == "extra_forbidden":
         yield _located(_unknown_key(path, section), (), document)
     else:
-        yield _located(_broken(detail), path, document)
+        yield _located(_pydantic_problem(detail), path, document)
 
 
-def _asked(problem: Problem) -> Problem:
+def _with_placeholder_fix(problem: Problem) -> Problem:
     """The problem itself; for the FILL_IN placeholder, with the rule as its fix."""
     return replace(problem, fix=f"fill this in: {problem.rule}") if problem.value == FILL_IN else problem
 
@@ -166,7 +168,7 @@ _TYPES = {
 }
 
 
-def _broken(detail: Any) -> Problem:
+def _pydantic_problem(detail: Any) -> Problem:
     """pydantic's error for a wrong type, size or choice as a problem with rule and fix."""
     value, context = detail["input"], detail.get("ctx", {})
     if detail["type"] not in _TYPES:  # pydantic's message may contain braces, so it is not formatted

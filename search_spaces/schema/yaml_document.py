@@ -90,7 +90,7 @@ def parse_document(raw: bytes, file: str, folder: Path) -> Document:
         what = "a list or a single value, where keys are expected"
         _refuse(what, SourceLocation(file, 1), rule=_KEYS, fix="write `key: value` lines")
     document = Document(data, builder.locations, file, folder, text)
-    _require_harmless(document)
+    _require_safe(document)
     return document
 
 
@@ -98,7 +98,7 @@ def with_overrides(document: Document, overrides: Iterable[str]) -> Document:
     """The document after each `a.b=value` of `--set`; the value is YAML, its location `--set`."""
     for override in overrides:
         document = _overridden(document, override)
-    _require_harmless(document)
+    _require_safe(document)
     return document
 
 
@@ -286,11 +286,11 @@ class _Builder:
 
 def _quotes_for(text: str, line: int | None) -> str | None:
     """Advice to quote the value in this line, counted from 1, that begins with a YAML indicator; None elsewhere."""
-    sign = None if line is None else _NO_TEXT.search("\n".join(text.split("\n")[line - 1 : line]))
+    sign = None if line is None else _YAML_INDICATOR.search("\n".join(text.split("\n")[line - 1 : line]))
     return None if sign is None else f"put the whole value in quotes: text does not begin with {sign[1]}"
 
 
-_NO_TEXT = re.compile(r":\s+([{\[@`%])")
+_YAML_INDICATOR = re.compile(r":\s+([{\[@`%])")
 
 
 def _scalar(event: yaml.ScalarEvent) -> Any:
@@ -367,26 +367,26 @@ _SECRET_VALUE = re.compile(
 )
 
 
-def _require_harmless(document: Document) -> None:
-    problems = list(_harmful(document, document.data, ()))
+def _require_safe(document: Document) -> None:
+    problems = list(_unsafe_values(document, document.data, ()))
     if problems:
         raise InputError(*problems)
 
 
-def _harmful(document: Document, value: Any, path: KeyPath) -> Iterator[Problem]:
+def _unsafe_values(document: Document, value: Any, path: KeyPath) -> Iterator[Problem]:
     """Values that look like a secret, without showing them, and text that a terminal would act on."""
     if isinstance(value, dict):
         for key, inner in value.items():
-            yield from _harmful_text(key, path, document.location((*path, key)))
-            yield from _harmful(document, inner, (*path, key))
+            yield from _unsafe_text(key, path, document.location((*path, key)))
+            yield from _unsafe_values(document, inner, (*path, key))
     elif isinstance(value, list):
         for index, inner in enumerate(value):
-            yield from _harmful(document, inner, (*path, index))
+            yield from _unsafe_values(document, inner, (*path, index))
     elif isinstance(value, str):
-        yield from _harmful_text(value, path, document.location(path))
+        yield from _unsafe_text(value, path, document.location(path))
 
 
-def _harmful_text(text: str, path: KeyPath, location: SourceLocation) -> Iterator[Problem]:
+def _unsafe_text(text: str, path: KeyPath, location: SourceLocation) -> Iterator[Problem]:
     where: dict[str, Any] = {"key": format_key_path(path) or None, **location._asdict()}
     if _looks_secret(text, path):
         yield _secret(**where)

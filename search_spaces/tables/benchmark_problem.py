@@ -26,24 +26,24 @@ _ENGINE_INDEPENDENT_RULES = (SPLIT_RULES["heads"], SPLIT_RULES["ffn"], LAYERS)
 class BenchmarkProblem:
     """The measured layouts of one model on one cluster with one global batch.
 
-    `answers` maps a layout's key to its result: the median of the rows that ran, or a failure where none did.
+    `results` maps a layout's key to its result: the median of the rows that ran, or a failure where none did.
     `rule_rows` counts the failed rows left out because they violate a rule of every engine.
     """
 
     model: ModelShape
     cluster: Cluster
     global_batch_size: int
-    answers: Mapping[str, Observation]
+    results: Mapping[str, Observation]
     rule_rows: int = 0
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
         """The closed set of candidates, in the table's order."""
-        return tuple(answer.layout for answer in self.answers.values())
+        return tuple(answer.layout for answer in self.results.values())
 
-    def answer(self, layout: Layout) -> Observation | None:
+    def result(self, layout: Layout) -> Observation | None:
         """The table's result for this layout; None where it has none."""
-        return self.answers.get(layout.key)
+        return self.results.get(layout.key)
 
 
 def problems_in(observations: Iterable[Observation]) -> dict[str, BenchmarkProblem]:
@@ -86,7 +86,7 @@ def problem_for(
             fix="make model, cluster and global_batch_size those of one of its problems: " + ", ".join([*names][:20]),
         )
     problem = _closed(rows)
-    if not problem.answers:
+    if not problem.results:
         raise InputError.of(
             "no_measurement",
             f"the table's {len(rows)} rows of this workload all failed, and violate a rule of every engine",
@@ -130,8 +130,8 @@ def _closed(rows: list[Observation]) -> BenchmarkProblem:
     by_key: dict[str, list[Observation]] = defaultdict(list)
     for row in kept:
         by_key[row.layout.key].append(row)
-    answers = {key: _answer(same) for key, same in by_key.items()}
-    return BenchmarkProblem(first.model, first.cluster, first.global_batch_size, answers, len(rows) - len(kept))
+    results = {key: _result(same) for key, same in by_key.items()}
+    return BenchmarkProblem(first.model, first.cluster, first.global_batch_size, results, len(rows) - len(kept))
 
 
 def _violates_every_engine(rows: list[Observation]) -> list[bool]:
@@ -147,7 +147,7 @@ def _violates_every_engine(rows: list[Observation]) -> list[bool]:
     return (broken & np.array([row.outcome != "ok" for row in rows])).tolist()
 
 
-def _answer(rows: list[Observation]) -> Observation:
+def _result(rows: list[Observation]) -> Observation:
     ran = [row for row in rows if row.outcome == "ok"]
     if not ran:
         return next((row for row in rows if row.outcome == "oom"), rows[0])

@@ -9,19 +9,19 @@ from collections.abc import Iterator
 
 from search_spaces.errors import InputError
 
-_ACTS_IN_A_SPREADSHEET = ("=", "+", "-", "@", "'")
+_FORMULA_PREFIXES = ("=", "+", "-", "@", "'")
 
 
 def escape_cell(text: str) -> str:
     """The text on one line, with a quote before what a spreadsheet would execute; `unescape_cell` removes it."""
     line = " ".join(text.split())
-    return f"'{line}" if line.startswith(_ACTS_IN_A_SPREADSHEET) else line
+    return f"'{line}" if line.startswith(_FORMULA_PREFIXES) else line
 
 
 def unescape_cell(cell: str) -> str:
     """The inverse of `escape_cell`, without surrounding blanks."""
     text = cell.strip()
-    return text[1:] if text[:1] == "'" and text[1:2] in _ACTS_IN_A_SPREADSHEET else text
+    return text[1:] if text[:1] == "'" and text[1:2] in _FORMULA_PREFIXES else text
 
 
 def csv_rows(text: str, file: str) -> Iterator[tuple[int, list[str]]]:
@@ -37,7 +37,7 @@ def csv_rows(text: str, file: str) -> Iterator[tuple[int, list[str]]]:
             if cells:
                 yield first + rows.line_num, cells
     except csv.Error as error:
-        raise _broken_line(error).at(file=file, line=first + rows.line_num) from error
+        raise _line_error(error).at(file=file, line=first + rows.line_num) from error
 
 
 def row_length_error(num_cells: int, num_columns: int) -> InputError:
@@ -50,7 +50,7 @@ def row_length_error(num_cells: int, num_columns: int) -> InputError:
     )
 
 
-def _broken_line(error: csv.Error) -> InputError:
+def _line_error(error: csv.Error) -> InputError:
     return InputError.of(
         "csv",
         str(error),

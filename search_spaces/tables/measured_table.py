@@ -13,7 +13,7 @@ from typing import Any
 
 from search_spaces.errors import InputError, Problem, did_you_mean
 from search_spaces.hardware.cluster import Cluster
-from search_spaces.layouts.layout import LAYOUT_FIELDS, SWITCHES, WORDS, Layout
+from search_spaces.layouts.layout import CHOICES, LAYOUT_FIELDS, SWITCHES, Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.plain_file import open_named
 from search_spaces.schema.presets import accelerator_named
@@ -177,7 +177,7 @@ COLUMNS = REQUIRED_COLUMNS + OPTIONAL_COLUMNS
 
 _TEXTS = {
     *("problem", "source", "model_name", "accelerator", "outcome", "cluster", "failure_reason", "search_id", "trial"),
-    *("kind", *WORDS),
+    *("kind", *CHOICES),
 }
 _SWITCHES = {"gated_mlp", "tied_embeddings", *SWITCHES}
 _NUMBERS = {"step_time_s", "peak_memory_gib", "step_time_p95_s", "duration_s", "queue_wait_s"}
@@ -377,7 +377,7 @@ def _layout(cells: Cells, cluster: Cluster) -> Layout:
     fields["attention_kernel"] = _SAME_ARITHMETIC.get(fields["attention_kernel"], fields["attention_kernel"])
     for name in ("precision", "engine"):
         if fields[name] is None:
-            fix = f"fill column {name} in: one of {', '.join(WORDS[name])}"
+            fix = f"fill column {name} in: one of {', '.join(CHOICES[name])}"
             raise InputError.of("missing_value", "is missing and cannot be derived", key=name, fix=fix)
     return Layout(**fields).canonical()
 

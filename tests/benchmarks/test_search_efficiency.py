@@ -72,7 +72,7 @@ def test_sources_weigh_the_same_and_small_problems_stand_apart():
 @pytest.mark.slow
 def test_repeats_of_a_layout_are_the_tables_noise_and_a_regret_within_it_is_none():
     found = problem(2.0, 1.0, 1.04)
-    slow, fast, near = found.answers.values()
+    slow, fast, near = found.results.values()
     again = [replace(fast, step_time_s=1.05), replace(slow, step_time_s=2.3)]
     assert noise_of([slow, fast, near]) is None
     assert noise_of([slow, fast, near, *again, replace(near, step_time_s=1.144)]) == pytest.approx(0.1)
@@ -83,18 +83,18 @@ def test_repeats_of_a_layout_are_the_tables_noise_and_a_regret_within_it_is_none
 
 
 def test_one_layout_that_was_once_far_slower_is_no_noise_of_a_table():
-    slow, fast, near = problem(2.0, 1.0, 1.04).answers.values()
+    slow, fast, near = problem(2.0, 1.0, 1.04).results.values()
     assert noise_of([slow, fast, near, replace(fast, step_time_s=4.7)]) is None
 
 
 @pytest.mark.slow
 def test_others_are_rows_of_other_models_on_the_same_device_and_teach_before_the_search():
     own, theirs = problem(2.0, 1.0), problem(2.0, 1.0, 1.04)
-    renamed = {key: replace(found, problem="q", model_name="n") for key, found in theirs.answers.items()}
-    elsewhere = {key: replace(found, problem="r", source="t", model_name="o") for key, found in theirs.answers.items()}
-    problems = {"p": own, "q": replace(theirs, answers=renamed), "r": replace(theirs, answers=elsewhere)}
+    renamed = {key: replace(found, problem="q", model_name="n") for key, found in theirs.results.items()}
+    elsewhere = {key: replace(found, problem="r", source="t", model_name="o") for key, found in theirs.results.items()}
+    problems = {"p": own, "q": replace(theirs, results=renamed), "r": replace(theirs, results=elsewhere)}
     found = others_of("p", problems, seed=0)
-    assert {(other.problem, other.layout.key) for other in found} == {("q", key) for key in theirs.answers}
+    assert {(other.problem, other.layout.key) for other in found} == {("q", key) for key in theirs.results}
     assert others_of("r", problems, seed=0) == ()
     assert run("p", own, "guided", 0, found)["mode"] == "leave_one_model_out"
     cold, taught = (

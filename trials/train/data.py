@@ -91,20 +91,20 @@ class TokenFileData(TrainingData):
         # Pinning memory uses the thread's current device; with none set it would open the first one.
         choose_device = partial(torch.cuda.set_device, device) if device.type == "cuda" else None
         self._reader = ThreadPoolExecutor(1, "data", choose_device)
-        self._ahead: tuple[int, Future[torch.Tensor]] | None = None
+        self._prefetched: tuple[int, Future[torch.Tensor]] | None = None
 
     def begin(self, step: int) -> Callable[[], Batch]:
-        if self._ahead is None or self._ahead[0] != step:
-            self._ahead = self._reading(step)
-        return partial(self._take, *self._ahead)
+        if self._prefetched is None or self._prefetched[0] != step:
+            self._prefetched = self._start_reading(step)
+        return partial(self._take, *self._prefetched)
 
     def _take(self, step: int, reading: Future[torch.Tensor]) -> Batch:
         ids = reading.result()
-        self._ahead = self._reading(step + 1)
+        self._prefetched = self._start_reading(step + 1)
         ids = ids.to(self._device, non_blocking=True)
         return Batch(ids[:, :-1].contiguous(), ids[:, 1:].contiguous())
 
-    def _reading(self, step: int) -> tuple[int, Future[torch.Tensor]]:
+    def _start_reading(self, step: int) -> tuple[int, Future[torch.Tensor]]:
         return step, self._reader.submit(self._read, step)
 
     def _read(self, step: int) -> torch.Tensor:

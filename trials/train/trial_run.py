@@ -41,7 +41,7 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
     startup.end_of("import")
     report.progress()
     world = join_world(spec, folder, env, device)
-    places = locate_ranks(spec, device)
+    rank_hosts = locate_ranks(spec, device)
     startup.end_of("rendezvous")
     report.enter("build")
     if spec.measure.memory_limit_gib is not None:
@@ -49,7 +49,7 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
     engine = build_engine(_training(spec, device), world)
     device.reset_peak()
     startup.end_of("build")
-    found = fingerprint(spec, device, places)
+    found = fingerprint(spec, device, rank_hosts)
     watcher = _incumbent_watcher(spec, folder, found) if env.rank == 0 else None
     data = training_data(spec, world.coordinates.data, device.torch_device)
     loop = TrainingLoop(spec, engine, data, device, report, watcher)
@@ -59,7 +59,7 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
     outcome = None
     if env.rank == 0:
         measured = _measured(spec, loop, counts) | peak_memory(counts, device) | startup.fields()
-        traits = {"flags": flags_of(loop, places, measured), "fingerprint": found}
+        traits = {"flags": flags_of(loop, rank_hosts, measured), "fingerprint": found}
         outcome = _verified(spec, loop, counts, _outcome(report, loop, watcher, measured=measured, **traits))
         report.measured(outcome)
     if spec.measure.profile and loop.measurement.stop is not Stop.PRUNED:
@@ -79,12 +79,12 @@ def peak_memory(counts: Sequence[RankCount], device: Device) -> dict[str, float]
 
 
 def flags_of(
-    loop: TrainingLoop, places: Sequence[RankHost], measured: Mapping[str, Any] = MappingProxyType({})
+    loop: TrainingLoop, rank_hosts: Sequence[RankHost], measured: Mapping[str, Any] = MappingProxyType({})
 ) -> tuple[str, ...]:
     """The loop's flags, plus a suspect node where a device was slow from the start, and host memory that grows."""
-    of_places = (Flag.SUSPECT_NODE,) if slow_ranks(probe_ms_by_rank(places)) else ()
+    of_hosts = (Flag.SUSPECT_NODE,) if slow_ranks(probe_ms_by_rank(rank_hosts)) else ()
     of_memory = (Flag.HOST_MEMORY_GROWTH,) if "host_memory_full_at_step" in measured else ()
-    return tuple(dict.fromkeys((*loop.flags, *of_places, *of_memory)))
+    return tuple(dict.fromkeys((*loop.flags, *of_hosts, *of_memory)))
 
 
 def _incumbent_watcher(

@@ -16,7 +16,7 @@ from trials.trial import TrialSpec
 
 
 def bridge_overrides(spec: TrialSpec) -> dict[str, Any]:
-    """The values by their dotted keys; None clears a recipe's value. The layout is canonical and breaks no rule.
+    """The values by their dotted keys; None clears a recipe's value. The layout is canonical and violates no rule.
 
     An activation function cannot be given as text: the recipe's own has to be SiLU for a gated MLP and GELU for any
     other.

@@ -219,21 +219,21 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path, content: bytes | Non
 def test_a_layouts_answer_is_the_median_of_the_rows_that_ran():
     rows = only(*({"step_time_s": t, "peak_memory_gib": m} for t, m in (("3", "40"), ("9", "50"), ("4", ""))), FAILED)
     (problem,) = problems_in(rows).values()
-    (answer,) = problem.answers.values()
+    (answer,) = problem.results.values()
     assert (answer.outcome, answer.step_time_s, answer.peak_memory_gib) == ("ok", 4, 50)
-    assert problem.answer(rows[0].layout) == answer
-    assert problem.answer(Layout()) is None
+    assert problem.result(rows[0].layout) == answer
+    assert problem.result(Layout()) is None
 
 
 def test_a_layout_failed_only_where_no_row_ran_and_oom_is_told_before_an_unknown_cause():
     (problem,) = problems_in(only(FAILED, FAILED | {"outcome": "oom"})).values()
-    assert [answer.outcome for answer in problem.answers.values()] == ["oom"]
+    assert [answer.outcome for answer in problem.results.values()] == ["oom"]
 
 
 def test_rows_equal_in_canonical_form_are_one_layout():
     alone = {"tensor_parallel": "8", "data_parallel": "1", "pipeline_parallel": "1", "grad_accum_steps": "64"}
     (problem,) = problems_in(only(alone | {"zero_stage": "0"}, alone | {"zero_stage": "1"})).values()
-    assert len(problem.answers) == 1
+    assert len(problem.results) == 1
 
 
 @pytest.mark.parametrize(
@@ -247,14 +247,14 @@ def test_rows_equal_in_canonical_form_are_one_layout():
 def test_rows_that_failed_and_break_a_rule_of_every_engine_are_dropped_and_counted(broken):
     (problem,) = problems_in(only(broken, broken | FAILED)).values()
     assert problem.rule_rows == 1
-    assert [answer.outcome for answer in problem.answers.values()] == ["ok"]
+    assert [answer.outcome for answer in problem.results.values()] == ["ok"]
 
 
 @pytest.mark.parametrize("broken", [{"data_parallel": "1"}, {"grad_accum_steps": "31"}])
 def test_rows_that_failed_on_another_world_or_batch_are_dropped_and_counted(broken):
     (problem,) = problems_in(only({}, broken | FAILED)).values()
     assert problem.rule_rows == 1
-    assert [answer.outcome for answer in problem.answers.values()] == ["ok"]
+    assert [answer.outcome for answer in problem.results.values()] == ["ok"]
 
 
 def test_a_table_whose_rows_could_only_fail_has_nothing_to_offer():

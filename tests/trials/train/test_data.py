@@ -131,7 +131,7 @@ def test_a_step_is_read_while_the_one_before_it_trains(token_path, monkeypatch):
     take()
     assert read == [0]
     go_on.release()
-    data._ahead[1].result(timeout=5)
+    data._prefetched[1].result(timeout=5)
     assert read == [0, 1]
     take = data.begin(1)
     take()

@@ -45,7 +45,7 @@ def measure(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report
     """Run all benchmarks on every rank of the world; the result is the same on all of them."""
     device = open_device(spec, env.local_rank)
     join_world(spec, folder, env, device)
-    places = locate_ranks(spec, device)
+    rank_hosts = locate_ranks(spec, device)
     report.enter("measured")
     budget = CPU_BUDGET if device.is_cpu else GPU_BUDGET
     runner = BenchmarkRunner(spec, env.rank, device, budget, Stopwatch(device, report, budget.seconds))
@@ -58,7 +58,7 @@ def measure(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report
         from_host_gb_per_s=from_host,
         groups=tuple(runner.group_times()),
         pairs=tuple(runner.pair_times()),
-        fingerprint=fingerprint(spec, device, places),
+        fingerprint=fingerprint(spec, device, rank_hosts),
         ended_at=utc_text(),
     )
 

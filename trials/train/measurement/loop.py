@@ -98,10 +98,10 @@ class TrainingLoop:
         """Add the step by rank 0's clock and its view of the incumbent, since ranks did not all start at the same
         moment."""
         self.elapsed_s = of_rank_0.elapsed_s
-        told = self.step_plan.add(step_time_s)
-        if told is None:
+        timed = self.step_plan.add(step_time_s)
+        if timed is None:
             return
-        full_s, cost_s = told
+        full_s, cost_s = timed
         target_step_time_s = None if math.isnan(of_rank_0.target_step_time_s) else of_rank_0.target_step_time_s
         self.measurement.add(full_s, of_rank_0.elapsed_s, cost_s, target_step_time_s)
 

@@ -174,7 +174,7 @@ def _named_collectives(layout: Layout) -> Iterator[None]:
     """Context in which every collective, and every wait for one, is a range that names its part and kind."""
     names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
-    def told(original: Callable[..., Any]) -> Callable[..., Any]:
+    def named_collective(original: Callable[..., Any]) -> Callable[..., Any]:
         def collective(group: dist.ProcessGroup, *arguments: Any, **options: Any) -> Any:
             part = part_of_group(layout, dist.get_process_group_ranks(group))
             if part is None:
@@ -188,7 +188,7 @@ def _named_collectives(layout: Layout) -> Iterator[None]:
 
         return collective
 
-    def waited(original: Callable[..., Any]) -> Callable[..., Any]:
+    def named_wait(original: Callable[..., Any]) -> Callable[..., Any]:
         def wait(work: dist.Work, *arguments: Any, **options: Any) -> Any:
             if work not in names:
                 return original(work, *arguments, **options)
@@ -200,8 +200,8 @@ def _named_collectives(layout: Layout) -> Iterator[None]:
     with ExitStack() as stack:
         for name in _COLLECTIVES:
             if name in vars(dist.ProcessGroup):
-                stack.enter_context(_patched(dist.ProcessGroup, name, told))
-        stack.enter_context(_patched(dist.Work, "wait", waited))
+                stack.enter_context(_patched(dist.ProcessGroup, name, named_collective))
+        stack.enter_context(_patched(dist.Work, "wait", named_wait))
         yield
 
 

@@ -18,8 +18,8 @@ from trials.train.parallel.gather import RankHost
 from trials.trial import TrialSpec
 
 
-def fingerprint(spec: TrialSpec, device: Device, places: Sequence[RankHost]) -> dict[str, Any]:
-    """The fingerprint of rank 0's node, and the hosts of all ranks (`places`, in rank order); absent where unknown."""
+def fingerprint(spec: TrialSpec, device: Device, rank_hosts: Sequence[RankHost]) -> dict[str, Any]:
+    """The fingerprint of rank 0's node, and all ranks' hosts (`rank_hosts`, in rank order); absent where unknown."""
     found = {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -34,19 +34,19 @@ def fingerprint(spec: TrialSpec, device: Device, places: Sequence[RankHost]) -> 
         "executable": sys.executable,
         "environment": speed_environment(os.environ),
         "job_id": os.environ.get("SLURM_JOB_ID"),
-        "hosts": _hosts(places),
-        "probe_ms_by_rank": probe_ms_by_rank(places) or None,
-        "slow_hosts": _hosts([places[rank] for rank in slow_ranks(probe_ms_by_rank(places))]) or None,
+        "hosts": _hosts(rank_hosts),
+        "probe_ms_by_rank": probe_ms_by_rank(rank_hosts) or None,
+        "slow_hosts": _hosts([rank_hosts[rank] for rank in slow_ranks(probe_ms_by_rank(rank_hosts))]) or None,
     }
     return {name: value for name, value in found.items() if value is not None}
 
 
-def probe_ms_by_rank(places: Sequence[RankHost]) -> list[float]:
+def probe_ms_by_rank(rank_hosts: Sequence[RankHost]) -> list[float]:
     """Probe times in rank order; empty unless every rank's device was probed."""
-    known = [place.probe_ms for place in places if place.probe_ms is not None]
-    return known if len(known) == len(places) else []
+    known = [rank.probe_ms for rank in rank_hosts if rank.probe_ms is not None]
+    return known if len(known) == len(rank_hosts) else []
 
 
-def _hosts(places: Sequence[RankHost]) -> list[str]:
+def _hosts(rank_hosts: Sequence[RankHost]) -> list[str]:
     """Distinct hosts, in rank order."""
-    return list(dict.fromkeys(place.host for place in places))
+    return list(dict.fromkeys(rank.host for rank in rank_hosts))

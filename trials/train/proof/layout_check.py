@@ -54,10 +54,10 @@ def locate_ranks(spec: TrialSpec, device: Device) -> list[RankHost]:
 
     Collective over the world.
     """
-    places = gather_hosts(RankHost(socket.gethostname(), device.probe_ms()), device.torch_device)
-    if (fault := placement_error(spec, [place.host for place in places])) is not None:
+    rank_hosts = gather_hosts(RankHost(socket.gethostname(), device.probe_ms()), device.torch_device)
+    if (fault := placement_error(spec, [rank.host for rank in rank_hosts])) is not None:
         raise TrialFailure(FailureReason.RESULT_INVALID, fault)
-    return places
+    return rank_hosts
 
 
 def placement_error(spec: TrialSpec, hosts: Sequence[str]) -> str | None:

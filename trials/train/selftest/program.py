@@ -121,36 +121,36 @@ class Supervisor:
 
     def _run_case(self, number: int, case: Case) -> bool:
         """Run one case; False where a rank was lost."""
-        place = self._folder / "cases" / f"{number:03d}"
-        place.mkdir(parents=True, exist_ok=True)
+        folder = self._folder / "cases" / f"{number:03d}"
+        folder.mkdir(parents=True, exist_ok=True)
         began, code = time.monotonic(), None
         if self._env.rank < case.layout.num_gpus:
-            code = _run_child(lambda: self._part(case, place), CASE_LIMIT_S)
-            write_json(place / _exit_file_name(self._env.rank), {"code": code, "host": socket.gethostname()})
+            code = _run_child(lambda: self._part(case, folder), CASE_LIMIT_S)
+            write_json(folder / _exit_file_name(self._env.rank), {"code": code, "host": socket.gethostname()})
         if self._env.rank > 0:
-            return _wait_for_files(place, ["result.json"], CASE_LIMIT_S + 3 * MAX_VISIBILITY_DELAY_S)
-        everybody = _wait_for_files(
-            place, [_exit_file_name(rank) for rank in range(case.layout.num_gpus)], MAX_VISIBILITY_DELAY_S
+            return _wait_for_files(folder, ["result.json"], CASE_LIMIT_S + 3 * MAX_VISIBILITY_DELAY_S)
+        all_ended = _wait_for_files(
+            folder, [_exit_file_name(rank) for rank in range(case.layout.num_gpus)], MAX_VISIBILITY_DELAY_S
         )
-        result = self._judge(case, place, time.monotonic() - began)
+        result = self._judge(case, folder, time.monotonic() - began)
         self._results = replace(self._results, results=(*self._results.results, result))
         self._results.write(self._folder)
-        write_json(place / "result.json", result.to_json())
-        return everybody
+        write_json(folder / "result.json", result.to_json())
+        return all_ended
 
-    def _part(self, case: Case, place: Path) -> bool:
+    def _part(self, case: Case, folder: Path) -> bool:
         """Run this rank's part of the case in the child; True for success."""
         from trials.train.selftest.part import run_part
 
         env = replace(self._env, world_size=case.layout.num_gpus, parent_pid=os.getppid())
-        return run_part(case, self._spec, AttemptFolder(place), env)
+        return run_part(case, self._spec, AttemptFolder(folder), env)
 
-    def _judge(self, case: Case, place: Path, seconds: float) -> CaseResult:
-        ended = [_read_exit(place, rank) for rank in range(case.layout.num_gpus)]
-        outcome = read_json(AttemptFolder(place).outcome())
+    def _judge(self, case: Case, folder: Path, seconds: float) -> CaseResult:
+        ended = [_read_exit(folder, rank) for rank in range(case.layout.num_gpus)]
+        outcome = read_json(AttemptFolder(folder).outcome())
         if case.expected is not ExpectedResult.AGREES:
             return judge_failure(case, [e.code if e else None for e in ended], outcome, seconds)
-        trained = [read_json(trained_path(place, rank)) for rank in range(case.layout.num_gpus)]
+        trained = [read_json(trained_path(folder, rank)) for rank in range(case.layout.num_gpus)]
         found = [RankTraining.from_json(data) for data in trained if data is not None]
         reference = self._reference(case) if len(found) == case.layout.num_gpus else None
         return judge_agreement(case, self._spec.accelerator, found, reference, outcome, seconds)
@@ -181,16 +181,16 @@ def _exit_file_name(rank: int) -> str:
     return f"ended-{rank:05d}.json"
 
 
-def _read_exit(place: Path, rank: int) -> PartExit | None:
-    data = read_json(place / _exit_file_name(rank))
+def _read_exit(folder: Path, rank: int) -> PartExit | None:
+    data = read_json(folder / _exit_file_name(rank))
     return None if data is None else PartExit(**data)
 
 
-def _wait_for_files(place: Path, names: Sequence[str], limit_s: float) -> bool:
+def _wait_for_files(folder: Path, names: Sequence[str], limit_s: float) -> bool:
     """Wait for files of these names; False after `limit_s`. Listing the folder makes a network file system ask its
     server."""
     deadline = time.monotonic() + limit_s
-    while not set(names) <= set(os.listdir(place)):
+    while not set(names) <= set(os.listdir(folder)):
         if time.monotonic() > deadline:
             return False
         time.sleep(POLL_INTERVAL_S)
