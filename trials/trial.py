@@ -250,8 +250,7 @@ class Outcome:
     rank: int | None = None
     """Rank that failed first."""
     excerpt: str | None = None
-    flags: tuple[str, ...] = ()
-    """`Flag` values."""
+    flags: tuple[Flag, ...] = ()
     measured: Mapping[str, Any] = field(default_factory=dict)
     """`MeasuredMetrics`."""
     proof: Mapping[str, Any] = field(default_factory=dict)
@@ -275,8 +274,8 @@ class Outcome:
         values = {name: value for name, value in data.items() if name != "schema"}
         values["status"] = OutcomeStatus(data.get("status"))
         values["reason"] = None if data.get("reason") is None else FailureReason(data["reason"])
-        for name in ("flags", "step_times_s"):
-            values[name] = tuple(data.get(name, ()))
+        values["flags"] = tuple(map(Flag, data.get("flags", ())))
+        values["step_times_s"] = tuple(data.get("step_times_s", ()))
         try:
             return cls(**values)
         except TypeError as error:
@@ -379,7 +378,7 @@ class Trial:
         return last.outcome.measured
 
     @property
-    def flags(self) -> tuple[str, ...]:
+    def flags(self) -> tuple[Flag, ...]:
         last = self.last_attempt
         return last.outcome.flags if last and last.outcome else ()
 
