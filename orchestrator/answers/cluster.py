@@ -14,7 +14,7 @@ class FindingAnswer(TypedDict):
     name: str
     """Short stable identifier."""
     level: Level
-    words: str
+    message: str
     """One sentence with the numbers."""
     fix: str | None
     """Null when ok."""
