@@ -83,7 +83,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "journal": ("append",),
     "ledger": ("apply", "pending_commands"),
     "launcher": ("launch", "poll", "cancel", "adopt"),
-    "files": ("with_spec_file", "verdict"),
+    "files": ("with_spec_file", "result"),
     "sampler": ("ask", "has_converged"),
 }
 """What a driver has others do, and by which calls; the rest is its own."""

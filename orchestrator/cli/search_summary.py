@@ -11,7 +11,6 @@ from dashboards.terminal.live_table import console_for, results_table
 from dashboards.terminal.progress import format_node_hours
 from dashboards.trial_text import REASON_LABELS, flag_lines, time_lines
 from orchestrator.cli.output import print_result
-from orchestrator.config.pilots import nodes_per_pilot
 from orchestrator.config.spec import SearchSpec
 from trials.analysis.pareto import trades
 from trials.analysis.verdict import DisplayState, SearchVerdict, VerdictKind, has_failed, has_stopped_early, verdict_of
@@ -48,7 +47,7 @@ def most_node_hours(spec: SearchSpec, space: SearchSpace) -> float:
     from orchestrator.search.node_hours import longest_attempt_s
 
     nodes = max(layout.num_nodes for layout in space.feasible)
-    longest_s = longest_attempt_s(spec.measure, spec.launcher, nodes, nodes_per_pilot(spec))
+    longest_s = longest_attempt_s(spec.measure, spec.launcher, nodes, spec.nodes_per_pilot)
     most = sum(_most_trials(spec, space)) * nodes * longest_s / 3600
     return min(most, spec.search.budget_node_hours or most)
 

@@ -31,7 +31,7 @@ def recorded_runs(loaded: LoadedRecipe) -> list[Run]:
         pass
     raise InputError.of(
         "recipe",
-        "evidence.runs has no run with a step time",
+        "has no run with a step time",
         key="evidence.runs",
         rule="a recipe is based on at least one run",
         fix=AS_WRITTEN,

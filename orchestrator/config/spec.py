@@ -10,6 +10,7 @@ from typing import Any
 from dashboards.schema import TrackingSection
 from orchestrator.config.schema import NotifySection, SearchSection
 from orchestrator.launchers.schema import LauncherSection
+from orchestrator.launchers.slurm_pilot.sizing import pilot_nodes
 from search_spaces.errors import InputError, Problem, format_value
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
@@ -72,6 +73,11 @@ class SearchSpec:
         if self.candidates is not None:
             return len({layout.num_nodes for layout in self.candidates})
         return len(self.space.given_axes()["num_nodes"])
+
+    @property
+    def nodes_per_pilot(self) -> int:
+        """Nodes of each pilot, if the launcher uses pilots."""
+        return pilot_nodes(self.launcher.slurm.pilot_nodes, self.cluster, self.search.parallel_trials)
 
     @property
     def memory_headroom(self) -> MemoryHeadroom | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from orchestrator.config.pilots import nodes_per_pilot
 from orchestrator.config.spec import SearchSpec, with_locations
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import engines_of
@@ -56,7 +55,7 @@ def require_affordable(spec: SearchSpec, space: SearchSpace) -> None:
 
     budget = spec.search.budget_node_hours
     num_nodes = min((layout.num_nodes for layout in space.feasible), default=1)
-    longest_s = longest_attempt_s(spec.measure, spec.launcher, num_nodes, nodes_per_pilot(spec))
+    longest_s = longest_attempt_s(spec.measure, spec.launcher, num_nodes, spec.nodes_per_pilot)
     cost = num_nodes * longest_s / 3600
     if budget is None or cost <= budget:
         return
@@ -75,14 +74,14 @@ def require_affordable(spec: SearchSpec, space: SearchSpace) -> None:
 def require_pilot_room(spec: SearchSpec, space: SearchSpace) -> None:
     """Raise InputError if a layout needs more nodes than a pilot has."""
     num_nodes = max((layout.num_nodes for layout in space.feasible), default=1)
-    if spec.launcher.kind != "slurm_pilot" or nodes_per_pilot(spec) >= num_nodes:
+    if spec.launcher.kind != "slurm_pilot" or spec.nodes_per_pilot >= num_nodes:
         return
     error = InputError.of(
         "pilot_nodes",
-        f"is {nodes_per_pilot(spec)}, but a layout needs num_nodes {num_nodes}",
+        f"is {spec.nodes_per_pilot}, but a layout needs num_nodes {num_nodes}",
         rule="each trial runs on nodes of one pilot",
         fix=f"at least {num_nodes}, or leave it out",
         key="launcher.slurm.pilot_nodes",
-        value=nodes_per_pilot(spec),
+        value=spec.nodes_per_pilot,
     )
     raise with_locations(error, spec)

@@ -306,7 +306,9 @@ def _notes(cluster: Cluster, tried_nodes: int, most_nodes: int) -> list[str]:
     if by_nodes and most_nodes > by_nodes[-1][0]:
         notes.append(f"the fabric was measured up to {by_nodes[-1][0]} nodes; it is assumed to be as fast with more")
     elif not by_nodes and most_nodes > 2:
-        notes.append("the fabric was measured for one number of nodes only: it is assumed to be as fast with more")
+        notes.append(
+            "the fabric was not measured by number of nodes: it is assumed to be as fast with many as with two"
+        )
     if most_nodes > tried_nodes:
         notes.append(
             f"nothing was measured on more than {plural(tried_nodes, 'node')}: traffic over the fabric becomes less"

@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Callable, Iterable
 
-from orchestrator.config.pilots import nodes_per_pilot
 from orchestrator.config.spec import SearchSpec, with_locations
 from orchestrator.launchers.factory import job_options
 from orchestrator.launchers.slurm.site import site_remarks
@@ -107,7 +106,7 @@ def smallest_and_largest(spec: SearchSpec, space: SearchSpace) -> Iterable[JobRe
     tasks = {layout.num_nodes: -(-layout.num_gpus // layout.num_nodes) for layout in space.feasible}
     limit_s = spec.measure.time_limit_s + LAUNCHER_GRACE_S
     if spec.launcher.kind == "slurm_pilot":
-        tasks, limit_s = {nodes_per_pilot(spec): spec.cluster.gpus_per_node}, min_pilot_s(limit_s)
+        tasks, limit_s = {spec.nodes_per_pilot: spec.cluster.gpus_per_node}, min_pilot_s(limit_s)
     for num_nodes in sorted({min(tasks), max(tasks)}):
         yield JobRequest(
             name=f"{spec.name}.check",

@@ -175,7 +175,7 @@ def test_a_fabric_is_said_to_stay_as_fast_beyond_what_was_measured():
         return "\n".join(forecast_from(measured(2, truth()), BOTH, cluster=replace(CLUSTER, given_links=links)).notes)
 
     assert "as fast with many as with two" in notes()
-    assert "measured with 8 nodes at most" in notes(by_nodes=((2, 45.0), (8, 40.0)))
+    assert "measured up to 8 nodes" in notes(by_nodes=((2, 45.0), (8, 40.0)))
     assert "at most" not in notes(by_nodes=((2, 45.0), (16, 40.0)))
     assumed = forecast(input_from_table(measured(2, truth()), []), BOTH).notes
     assert any("links are assumed" in note for note in assumed)
@@ -183,14 +183,14 @@ def test_a_fabric_is_said_to_stay_as_fast_beyond_what_was_measured():
 
 def test_links_without_a_fabric_are_refused():
     lone = Cluster(CLUSTER.accelerator, 8, 1, Links((NODE,)))
-    with pytest.raises(InputError, match="no fabric between 8 nodes"):
+    with pytest.raises(InputError, match="no fabric for 8 nodes"):
         forecast_from(measured(1, truth()), cluster=lone)
 
 
 def test_trials_on_more_nodes_than_are_asked_for_need_a_fabric_too():
     lone = Cluster(CLUSTER.accelerator, 8, 1, Links((NODE,)))
     assert forecast_from(measured(1, truth()), num_nodes=[1], cluster=lone).forecasts
-    with pytest.raises(InputError, match="no fabric between 2 nodes"):
+    with pytest.raises(InputError, match="no fabric for 2 nodes"):
         forecast_from(measured(1, truth()) + measured(2, truth()), num_nodes=[1], cluster=lone)
 
 
@@ -245,7 +245,7 @@ def test_the_same_trials_say_the_same():
 def test_too_few_measured_layouts_are_refused():
     rows = measured(2, truth())[: MIN_MEASURED - 1]
     rows += [*rows, *(row(r.layout) for r in measured(1, truth()))]
-    with pytest.raises(InputError, match="2 layouts of 14") as raised:
+    with pytest.raises(InputError, match="2 measured layouts of 14") as raised:
         forecast_from(rows)
     assert raised.value.problems[0].code == "no_measurement"
 
@@ -268,7 +268,7 @@ def test_a_table_is_asked_for_problems_of_one_model_that_are_there(problems, wor
 
 def test_a_cluster_of_other_nodes_is_refused():
     other = Cluster(ACCELERATORS["h100-80gb"], 8, 2)
-    with pytest.raises(InputError, match="nodes of 8 h100-80gb, the trials are from nodes of 8 a100-80gb"):
+    with pytest.raises(InputError, match="nodes of 8 h100-80gb, but the trials ran on nodes of 8 a100-80gb"):
         input_from_table(measured(1, truth()), [], other)
 
 
@@ -293,7 +293,7 @@ def test_a_search_is_forecast_in_its_own_space_also_beyond_its_nodes(tmp_path):
     assert {(layout.num_nodes, layout.num_gpus, layout.global_batch_size) for layout in found} == {(2, 4, 16)}
     assert {layout.micro_batch_size for layout in found} == {1, 2, 4, 8}
     assert input_from_search(past_searches.past(spec, *trials), spec, cluster=spec.cluster).task == tried.task
-    with pytest.raises(InputError, match="nodes of 8 a100-80gb, the trials are from nodes of 2 cpu"):
+    with pytest.raises(InputError, match="nodes of 8 a100-80gb, but the trials ran on nodes of 2 cpu"):
         input_from_search(past_searches.past(spec, *trials), spec, cluster=CLUSTER)
     report = forecast(tried, BOTH)
     assert (report.base.layout, report.trials) == (trials[0].layout, 7)

@@ -309,7 +309,7 @@ def test_this_machine_has_as_many_cpu_ranks_as_needed_and_only_the_gpus_it_shows
 def test_a_recipe_that_rests_on_no_run_is_refused(loaded, tmp_path, runs):
     evidence = dict(loaded.recipe.evidence) | {"runs": runs}
     bare = replace(loaded, recipe=replace(loaded.recipe, evidence=evidence))
-    with pytest.raises(InputError, match=r"evidence\.runs has no run"):
+    with pytest.raises(InputError, match=r"evidence\.runs: has no run"):
         replayed(bare, in_turn(), tmp_path)
 
 

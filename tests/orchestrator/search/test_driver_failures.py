@@ -135,14 +135,14 @@ def test_a_full_disk_is_said_once_and_stops_nothing(rig):
 @pytest.mark.slow
 @pytest.mark.fault(28)
 def test_a_folder_that_cannot_be_read_holds_up_only_its_own_trial(rig, monkeypatch):
-    verdict, unreadable = AttemptFactory.verdict, iter(range(4))
+    read_result, unreadable = AttemptFactory.result, iter(range(4))
 
-    def fails_for_the_first(self, trial, attempt, ending, now):
+    def fails_for_the_first(self, trial, attempt, status, now):
         if trial.trial == "t0001" and next(unreadable, None) is not None:
             raise PermissionError(13, "Permission denied")
-        return verdict(self, trial, attempt, ending, now)
+        return read_result(self, trial, attempt, status, now)
 
-    monkeypatch.setattr(AttemptFactory, "verdict", fails_for_the_first)
+    monkeypatch.setattr(AttemptFactory, "result", fails_for_the_first)
     search = rig.open_driver().run()
     assert [t.state for t in search.trials] == [TrialState.MEASURED] * 9
     assert all(len(t.attempts) == 1 for t in search.trials)
