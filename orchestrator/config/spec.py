@@ -82,8 +82,8 @@ class SearchSpec:
     @property
     def memory_headroom(self) -> MemoryHeadroom | None:
         """Memory that the best layout has to leave free; None without such a constraint."""
-        floor_gib = self.constraints.min_free_memory_gib
-        return MemoryHeadroom.of(self.cluster.accelerator, self.measure.memory_limit_gib, floor_gib)
+        min_free_gib = self.constraints.min_free_memory_gib
+        return MemoryHeadroom.of(self.cluster.accelerator, self.measure.memory_limit_gib, min_free_gib)
 
     def ranking_of(self, trials: Sequence[Trial]) -> Ranking:
         """Rank the measured layouts of these trials by the search's objective, batch and constraints."""

@@ -54,8 +54,8 @@ class MemoryHeadroom:
 
     def describe(self, peak_gib: float | None) -> str:
         """Sentence on the memory that a layout with this peak leaves free and the memory that it has to."""
-        leaves = "its peak is not known" if peak_gib is None else f"leaves {self.format_free(peak_gib)}"
-        return f"{leaves}, constraints.min_free_memory_gib asks {self.min_free_gib:g}"
+        left = "has an unknown peak" if peak_gib is None else f"leaves {self.format_free(peak_gib)} free"
+        return f"{left}, constraints.min_free_memory_gib is {self.min_free_gib:g}"
 
     def format_free(self, peak_gib: float) -> str:
         """The memory that this peak leaves free, with its unit."""

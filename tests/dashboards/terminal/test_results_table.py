@@ -133,7 +133,7 @@ def test_no_line_is_wider_than_eighty_columns_without_a_terminal(monkeypatch):
 
 def test_a_layout_that_leaves_too_little_memory_is_said_to_and_is_last_in_the_table():
     search = asking_for_room()
-    assert "leaves 1 GiB, constraints.min_free_memory_gib asks 4" in event_line(search.events[-2], search.record)
+    assert "leaves 1 GiB free, constraints.min_free_memory_gib is 4" in event_line(search.events[-2], search.record)
     search.measure(search.start(Layout(micro_batch_size=4, grad_accum_steps=4)), 80_000.0, peak_memory_gib=6.0)
     ranking = rank(search.record.trials, Objective.TOKENS_PER_SEC, BATCH, MemoryHeadroom.of_search(search.record.spec))
     _, kept, full = shown(results_table(search.record, ranking, None))

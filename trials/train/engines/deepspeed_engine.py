@@ -136,7 +136,7 @@ class _PlainEngine(_DeepSpeedEngine):
     """Engine of one stage: DeepSpeed's, with our tensor parallelism passed to it as Megatron's `mpu`."""
 
     def __init__(self, training: TrainingConfig, world: World):
-        axes = _Axes(world)
+        axes = _ModelParallelUnit(world)
         prepare = _part_preparer(training, axes)
         model, plan, ranks, weights, execution = training.stage_arguments(0, world)
         stage = Stage(model, plan, ranks, weights, execution, on_part=prepare)
@@ -188,9 +188,8 @@ class _StagePipeline(PipelineModule):
         )
 
 
-class _Axes:
-    """Our groups under the names by which DeepSpeed asks Megatron's `mpu` for them; a rank that is alone along an axis
-    has a group of its own."""
+class _ModelParallelUnit:
+    """Megatron's `mpu` interface over our groups; a rank alone on an axis gets a group of one."""
 
     def __init__(self, world: World):
         alone = dist.new_group([dist.get_rank()], use_local_synchronization=True)
@@ -227,7 +226,7 @@ def _topology(layout: Layout) -> ProcessTopology:
     return ProcessTopology(axes, [sizes[axis] for axis in axes])
 
 
-def _part_preparer(training: TrainingConfig, axes: _Axes | None) -> Callable[[nn.Module], None]:
+def _part_preparer(training: TrainingConfig, axes: _ModelParallelUnit | None) -> Callable[[nn.Module], None]:
     """Function applied to each part of the model once built, so that no rank ever holds all of it in fp32, nor with
     ZeRO 3 all of it at all."""
     weight_type = training.dtype

@@ -66,7 +66,7 @@ class RankHost:
 
 def gather_hosts(mine: RankHost, device: torch.device) -> list[RankHost]:
     """Every rank's host, in rank order. Collective over the world."""
-    return [RankHost(str(told["host"]), told["probe_ms"]) for told in gather_json(asdict(mine), device)]
+    return [RankHost(str(rank["host"]), rank["probe_ms"]) for rank in gather_json(asdict(mine), device)]
 
 
 def barrier(device: torch.device) -> None:
