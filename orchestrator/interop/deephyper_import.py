@@ -95,7 +95,7 @@ def _fields(header: list[str], names: Mapping[str, str], where: Mapping[str, Any
             problems.append(_unknown_parameter(theirs, ours, where))
         elif ours and ours in found.values():
             message = f"{PARAMETER}{theirs} is {ours}, and so is another column"
-            fix = f"--name {theirs}= leaves it out"
+            fix = f"ignore it with --name {theirs}="
             problems.append(Problem("duplicate_column", message, fix=fix, key=theirs, **where))
         elif ours:
             found[PARAMETER + theirs] = ours

@@ -117,9 +117,7 @@ def submit_first_link(slurm: Slurm, job: DriverJob) -> str:
     if submission.status is SubmitStatus.ACCEPTED and submission.job_id is not None:
         return submission.job_id
     if submission.status is SubmitStatus.UNCONFIRMED:
-        raise ExternalError(
-            f"no answer from Slurm: {submission.message}; perhaps {job.name} is in the queue all the same"
-        )
+        raise ExternalError(f"no answer from Slurm: {submission.message}; {job.name} may be in the queue nevertheless")
     raise ExternalError(f"Slurm did not take {job.name}: {submission.message}")
 
 

@@ -81,7 +81,7 @@ def run_command(command: list[str], payload: bytes, limit_s: float = COMMAND_LIM
                 status = child.wait(limit_s)
             except subprocess.TimeoutExpired:
                 _kill(child)
-                return f"was killed: it had not ended within {limit_s:g} s"
+                return f"was killed after {limit_s:g} s"
             except KeyboardInterrupt:
                 _kill(child)
                 return "was interrupted, and killed"

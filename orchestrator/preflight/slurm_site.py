@@ -42,19 +42,19 @@ _KEYS = (
 )
 """Pattern of Slurm's message -> key of the search file it is about, and the fix; the first match counts."""
 
-_ANY_KEY = ("launcher.slurm", "ask for what sinfo shows: nodes, CPUs, GPUs and memory of a partition that you may use")
+_ANY_KEY = ("launcher.slurm", "request nodes, CPUs, GPUs and memory that sinfo shows for a partition that you may use")
 
 
 _WITHOUT_COMMANDS = (
-    "run it where Slurm's commands are, on a login node for example; or have a Slurm on this machine: parlay"
-    " slurm-sandbox start; or --launcher local"
+    "run it where Slurm's commands are installed, for example on a login node; or start a Slurm on this machine with"
+    " parlay slurm-sandbox start; or use --launcher local"
 )
 _WITHOUT_CONFIGURATION = (
-    "set SLURM_CONF to your cluster's slurm.conf; parlay slurm-sandbox start says what to set for a sandbox"
+    "set SLURM_CONF to your cluster's slurm.conf; for a sandbox parlay slurm-sandbox start prints what to set"
 )
 _WITHOUT_ANSWER = (
-    "try again when scontrol ping answers; SLURM_CONF says which cluster is asked, and a sandbox that was stopped"
-    " comes back with parlay slurm-sandbox start"
+    "try again when scontrol ping answers; check that SLURM_CONF names the right cluster; a stopped sandbox is"
+    " restarted with parlay slurm-sandbox start"
 )
 
 
@@ -98,7 +98,7 @@ def slurm_unreachable_error(error: SlurmUnreachable) -> ExternalError:
     elif "configuration source" in words:
         fix = _WITHOUT_CONFIGURATION
     asked = "SLURM_CONF is not set" if configuration is None else f"SLURM_CONF is {configuration}"
-    return ExternalError(f"no Slurm: {words} ({asked})", fix)
+    return ExternalError(f"Slurm is not available: {words} ({asked})", fix)
 
 
 def smallest_and_largest(spec: SearchSpec, space: SearchSpace) -> Iterable[JobRequest]:

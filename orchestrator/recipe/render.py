@@ -91,7 +91,7 @@ def readme(recipe: Recipe) -> str:
     sections = [
         f"# {recipe.search_id}: {_headline(recipe)}",
         "\n".join(_facts(recipe)),
-        "## Against what\n\n" + "\n".join(_comparison(recipe)),
+        "## Comparison\n\n" + "\n".join(_comparison(recipe)),
         *_pareto_front(recipe),
         "## Confidence\n\n" + "\n".join(f"- {line}" for line in _confidence(recipe)),
         "## What would change it\n\n" + _WOULD_CHANGE,

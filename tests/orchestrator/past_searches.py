@@ -1,4 +1,4 @@
-"""Searches that have run, made up: their specs, and trials that ended as they are told to."""
+"""Synthetic finished searches for tests: specs, and trials that end as given."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def spec_in(folder: Path, *overrides: str, text: str = SEARCH) -> SearchSpec:
 
 
 def layouts() -> list[Layout]:
-    """Some that the search allows."""
+    """Layouts that the search allows."""
     return [
         Layout(tensor_parallel=tensor, data_parallel=2 // tensor, micro_batch_size=micro, grad_accum_steps=steps)
         for tensor, micro, steps in ((1, 1, 4), (1, 2, 2), (1, 4, 1), (2, 1, 8), (2, 2, 4), (2, 4, 2), (2, 8, 1))
@@ -54,7 +54,7 @@ def layouts() -> list[Layout]:
 def measured(
     name: str, layout: Layout, device: str | None = "a CPU", flags: tuple[str, ...] = (), **changes: Any
 ) -> Trial:
-    """A trial that ran for half a minute after 12 seconds in the queue."""
+    """A trial of 30 s after 12 s in the queue."""
     outcome = _outcome(name, OutcomeStatus.MEASURED, MEASURED | changes, device, flags)
     return _ended(name, layout, TrialState.MEASURED, None, outcome)
 
@@ -74,7 +74,7 @@ def past(spec: SearchSpec, *trials: Trial, search_id: str = "past-aaaaaa", at: f
 
 
 def write_ledger(url: str, *searches: SearchRecord) -> str:
-    """A ledger that knows these searches; its URL."""
+    """Create a ledger with these searches and return its URL."""
     engine = open_to_write(url)
     with Session(engine) as session, session.begin():
         for search in searches:

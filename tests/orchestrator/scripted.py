@@ -1,4 +1,4 @@
-"""The launcher of a simulated clock, whose attempts end as scripts say: for searches, replays and single jobs."""
+"""Launcher with a simulated clock and scripted attempts, for searches, replays and single jobs."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class ScriptedLauncher(Launcher):
         self.on_wait()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""
 
     def _next_change(self, job: Job) -> float:
         if self.clock < job.started_at:
@@ -156,7 +156,7 @@ class ScriptedLauncher(Launcher):
 def measured_outcome(
     spec: TrialSpec, tokens_per_sec: float, flags: tuple[str, ...] = (), peak_memory_gib: float | None = None
 ) -> Outcome:
-    """An outcome that classify believes, with a 1 % interval."""
+    """A plausible outcome with a 1 % interval."""
     tokens = spec.global_batch_size * spec.model.seq_length
     layout = spec.layout
     return Outcome(
@@ -232,7 +232,7 @@ def one_job(ending: LaunchStatus, leave: Callable[[LaunchRequest, int], object],
 
 
 def leave_words_of_a_rank(request: LaunchRequest, excerpt: str) -> None:
-    """The outcome of an attempt whose rank 1 has failed with these words."""
+    """Outcome of an attempt whose rank 1 failed with this message."""
     ids = (request.spec.search_id, request.spec.trial, request.spec.attempt, request.spec.nonce)
     outcome = Outcome(*ids, OutcomeStatus.FAILED, reason=FailureReason.SCRIPT_ERROR, rank=1, excerpt=excerpt)
     write_json(request.folder.outcome(), outcome.to_json())

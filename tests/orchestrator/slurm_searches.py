@@ -1,4 +1,4 @@
-"""Searches on a real Slurm whose trials take their step times from a table, as a user runs them."""
+"""User-level searches on a real Slurm, whose trials take their step times from a table."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Bench:
         return path
 
     def let_go(self, gate: str = ALL) -> None:
-        """Let the trials end that `write` holds, all those of its `free` or those of this name."""
+        """Let held trials of `write` end: all of them, or those of this name."""
         self._gate(gate).touch()
 
     def _gate(self, gate: str) -> Path:
@@ -96,7 +96,7 @@ class Bench:
         return environment() | self.cluster.environment | table | dict(self.variables)
 
     def parlay(self, *words: str | Path) -> Answer:
-        """Run one command to its end, in this process; its searches are tabled ones."""
+        """Run one command in this process; its searches are tabled ones."""
         with mock.patch.object(create, "snapshot_code", tabled_parlay.snapshot_tabled_code):
             return parlay_here(*words, cwd=self.place, variables=self.environment)
 
@@ -109,7 +109,7 @@ class Bench:
             )
 
     def the_search(self) -> SearchFolder:
-        """The one search that was begun here, once it can be resumed."""
+        """Wait until the only search here can be resumed and return it."""
         [path] = until(lambda: [f.parent for f in self.place.glob("runs/*/journal.jsonl") if f.stat().st_size], bool)
         return SearchFolder(path)
 
@@ -121,13 +121,13 @@ class Bench:
         return {job: state for job, state, job_name in rows if job_name.startswith(name)}
 
     def processes_of(self, job: str) -> list[int]:
-        """The processes of a job that carry its id: script, srun, ranks; not Slurm's own."""
+        """Processes of a job that have its id in their environment: script, srun and ranks."""
         wanted = (job, self.cluster.environment["SLURM_CONF"])
         of = {pid: _environment_of(pid) for pid in running_pids()}
         return [pid for pid, env in of.items() if (env.get("SLURM_JOB_ID"), env.get("SLURM_CONF")) == wanted]
 
     def steps_of(self, job: str) -> list[int]:
-        """The slurmstepds that still watch over a part of the job."""
+        """slurmstepd processes of the job."""
         return [pid for pid in running_pids() if _is_step_of(pid, job, self.cluster)]
 
     def environment_of(self, job: str) -> dict[str, str]:
@@ -136,7 +136,7 @@ class Bench:
 
 
 def record_of(folder: SearchFolder) -> SearchRecord:
-    """The search as its journal tells it now."""
+    """The search's current record, from its journal."""
     record = fold(folder.search_id, Journal(folder.journal).read())
     assert record is not None
     return record

@@ -1,4 +1,4 @@
-"""A trial program that trains nothing: its step times stand in a table. Copied over `trials/train/__main__.py`.
+"""Trial program that trains nothing and takes its step times from a table. Copied over `trials/train/__main__.py`.
 
 `table.json` beside it maps layout keys to rows (tests/orchestrator/tabled_parlay.py). Without torch a rank takes a
 tenth of a second.

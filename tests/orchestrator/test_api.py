@@ -1,4 +1,4 @@
-"""Parlay from Python: the same searches and answers as on the command line, as objects and data frames."""
+"""Public Python API: the same searches and results as on the command line."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ROWS = ({"step_time_s": "4.5"}, {"step_time_s": "3.5"}, OUT_OF_MEMORY)
 
 @pytest.fixture
 def question(tmp_path, monkeypatch) -> Path:
-    """A search over a table of three layouts, the second one the fastest; the working directory is its folder."""
+    """A search over a table of three layouts, the second of them the fastest, in the working directory."""
     monkeypatch.chdir(tmp_path)
     return write_simulated_search(tmp_path, *ROWS)
 
@@ -74,7 +74,7 @@ MAPPING = {
 
 
 def begun(question: Path, monkeypatch: pytest.MonkeyPatch) -> api.Search:
-    """A search whose driver left before it did anything."""
+    """A search whose driver exited before it did anything."""
     with monkeypatch.context() as patch:
         patch.setattr(Driver, "iterate", Driver.interrupt)
         with pytest.raises(KeyboardInterrupt):
@@ -430,7 +430,7 @@ class TestCancelling:
 
 
 class TestEnding:
-    """Ctrl-C, a notebook's interrupt, leaves a search in order; a SIGTERM does, and then ends the process."""
+    """Ctrl-C, which is a notebook's interrupt, shuts the driver down; SIGTERM does too, and then ends the process."""
 
     @pytest.mark.parametrize("times", [1, 2])
     def test_an_interrupt_raises_once_the_driver_has_left_and_the_search_goes_on(self, question, monkeypatch, times):

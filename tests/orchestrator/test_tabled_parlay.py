@@ -1,4 +1,4 @@
-"""The stand-in that tests drive searches with: a real driver, real jobs, and step times from a table."""
+"""The stand-in for searches in tests: a real driver, real jobs, and step times from a table."""
 
 from __future__ import annotations
 

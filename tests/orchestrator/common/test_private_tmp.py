@@ -71,7 +71,7 @@ def test_another_users_folder_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def unfinished(parent: Path, **changes: object) -> Path:
-    """The folder of a search that is being made, by this process or another owner."""
+    """A half-created folder of a search, owned by this process or another one."""
     folder = parent / ".tiny-abcdef.part"
     (folder / "code").mkdir(parents=True)
     write_owner(folder)

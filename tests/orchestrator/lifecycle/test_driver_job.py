@@ -1,4 +1,4 @@
-"""The chain of a driver's jobs against a simulated Slurm: one waits, whatever the submission met."""
+"""The chain of a driver's jobs on a simulated Slurm: one link waits, whatever happens to its submission."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NAME = "tiny-abc234.driver"
 
 @dataclass
 class ChainBench:
-    """One driver runs on the only node; what it submits waits. `now` is the chain's clock."""
+    """One driver runs on the only node, so its next link waits. `now` is the chain's clock."""
 
     folder: Path
     now: float = 1000.0
@@ -99,7 +99,7 @@ def test_a_controller_that_is_away_ends_no_driver(bench):
 
 
 def test_a_terminal_that_is_gone_keeps_no_link_from_being_submitted(bench):
-    """The view's failure is its last word (`session.drive`); the link is seen to in a turn of its own."""
+    """`on_event` is not called again after an OSError (`drive`), but the link is submitted by `on_iteration`."""
 
     def broken(search: object, event: object) -> None:
         raise OSError("the terminal is gone")

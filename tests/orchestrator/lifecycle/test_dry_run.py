@@ -79,7 +79,7 @@ def test_without_a_baseline_there_is_the_first(spec):
 
 @pytest.mark.slow
 def test_the_first_is_that_of_a_plan_which_earlier_trials_taught(tmp_path, spec):
-    """All of them took twice the memory that is expected of them."""
+    """Prior trials of all layouts, with twice the predicted memory."""
     untaught = plan_of(spec, candidates_of(spec))
     of_all = ("p", "us", "m", spec.model, spec.cluster, 64)
     rows = [

@@ -1,4 +1,4 @@
-"""The gallery's searches before a real Slurm that has as many nodes of their shape, none of which is there."""
+"""The gallery's searches checked by a real Slurm with as many nodes of their shape, all of them down."""
 
 from __future__ import annotations
 

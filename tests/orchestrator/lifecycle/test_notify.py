@@ -37,7 +37,7 @@ def no_proxy(monkeypatch) -> None:
 
 @contextmanager
 def receiver(status: int = 200, location: str | None = None, silent: threading.Event | None = None) -> Iterator[tuple]:
-    """A server on loopback: its port, and the path and body of every POST, as they come. A silent one answers once
+    """A loopback server: its port, and the path and body of every POST received so far. A silent one answers once
     `silent` is set."""
     posts: list[tuple[str, str, bytes]] = []
 
@@ -76,7 +76,7 @@ def private(path: Path, text: str) -> Path:
 
 @pytest.fixture
 def parlay(tmp_path, monkeypatch, capfd) -> Callable[..., tuple[int, dict, str]]:
-    """Runs one command in `tmp_path`: its exit code, its object and its remarks."""
+    """Run one command in `tmp_path`; returns its exit code, JSON object and log."""
     monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
 
@@ -199,7 +199,7 @@ class TestCommand:
         os.mkfifo(alive)
         reader = os.open(alive, os.O_RDONLY | os.O_NONBLOCK)
         words = run_command(["sh", "-c", f"sleep 600 > {alive} & wait"], b"{}", limit_s=1.0)
-        assert words == "was killed: it had not ended within 1 s"
+        assert words == "was killed after 1 s"
         os.set_blocking(reader, True)
         assert os.read(reader, 1) == b"", "nobody holds the other end any more"
         os.close(reader)

@@ -1,4 +1,4 @@
-"""Whole searches in pilots on a real Slurm: steps side by side, whatever becomes of driver and pilot."""
+"""Searches in pilots on a real Slurm: parallel steps, killed drivers and pilots."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ HELD = {4: "taken", 5: "taken"}
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[SlurmSandbox]:
-    """With accounting, so that what was booked is compared with what Slurm saw."""
+    """A Slurm with accounting, to compare recorded with accounted usage."""
     with sandbox(accounting=True, nodes=2) as started:
         yield started
 
 
 def running(folder: SearchFolder, count: int) -> list[Attempt]:
-    """The attempts that run, once there are so many."""
+    """Wait for this number of running attempts and return them."""
     look = lambda: [a for a in record_of(folder).in_flight if a.state is TrialState.RUNNING]  # noqa: E731
     return until(look, lambda found: len(found) >= count)
 
@@ -88,7 +88,7 @@ def test_a_search_goes_on_with_its_steps_after_its_driver_and_in_the_next_pilot_
 
 
 def assert_one_step_a_node(record: SearchRecord) -> None:
-    """Nodes are not shared, and more than one step ran at a time."""
+    """Check that no node is shared, and that several steps ran at the same time."""
     spans = [(a.started_at or 0.0, a.ended_at or 0.0, {*a.nodes}) for a in attempts_of(record)]
     overlapping = [
         (one, other) for one, other in itertools.combinations(spans, 2) if one[0] < other[1] and other[0] < one[1]

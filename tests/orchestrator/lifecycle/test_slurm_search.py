@@ -1,4 +1,4 @@
-"""Whole searches on a real Slurm, while what they stand on breaks: every trial once, every job accounted for."""
+"""Searches on a real Slurm under faults: every trial runs once, and every job is accounted for."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ SAVED_AFTER_S = 6.0
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[SlurmSandbox]:
-    """With accounting, and of its own: its daemons are killed."""
+    """A private Slurm with accounting, whose daemons are killed."""
     with sandbox(accounting=True) as started:
         yield started
 
 
 class DisturbedSearch:
-    """A search and its driver of the moment, which may be killed at any time."""
+    """A search and its current driver, which may be killed at any time."""
 
     def __init__(self, bench: Bench, search_file: Path):
         self.bench = bench
@@ -78,7 +78,7 @@ class DisturbedSearch:
         self.driver = self.bench.start("resume", self.folder.path)
 
     def is_at(self, ended: int) -> None:
-        """Returns when so many trials have ended."""
+        """Wait until this number of trials has ended."""
         until(lambda: num_ended(self.folder), lambda found: found >= ended, LONGEST_S)
 
     def running(self, number: int) -> Attempt:
@@ -96,7 +96,7 @@ class DisturbedSearch:
         return attempt
 
     def has_measured(self, attempt: Attempt) -> None:
-        """Returns when the trial program has written its outcome, whoever takes note of that."""
+        """Wait until the trial program has written its outcome."""
         until(self.folder.attempt(attempt.trial, attempt.attempt).outcome().exists, bool)
 
     def end(self) -> SearchRecord:
@@ -105,7 +105,7 @@ class DisturbedSearch:
 
 
 def kill_controller(search: DisturbedSearch) -> None:
-    """Jobs end while it is down, others live on, and the driver asks in vain."""
+    """Stop the controller: some jobs end meanwhile, others go on, and the driver gets no answers."""
     cluster = search.bench.cluster
     ending = [search.running(number) for number in END_WHILE_SLURMCTLD_IS_DOWN]
     for number in END_WHEN_SLURMCTLD_IS_BACK:
@@ -132,7 +132,7 @@ def kill_node(search: DisturbedSearch) -> str:
 
 
 def killed(look: Callable[[str], list[int]], job: str) -> list[int]:
-    """Those processes of the job that were found, and have been killed."""
+    """Kill the job's processes and return those that were found."""
     found = look(job)
     for pid in found:
         with suppress(ProcessLookupError):
@@ -216,7 +216,7 @@ def test_without_accounting_a_search_survives_a_restarted_controller_and_a_kille
 
 
 def run_undisturbed(bench: Bench) -> SearchRecord:
-    """The same search where nothing can happen to it: as plain processes of this machine."""
+    """The same search without faults, as plain processes of this machine."""
     bench.place.mkdir()
     driver = bench.start("run", bench.write(takes_s=0.0, text=CALM), tabled=True)
     assert driver.wait(240) == 0, (bench.place / "driver.out").read_text()[-2000:]
@@ -232,7 +232,7 @@ def best_of(record: SearchRecord) -> tuple[str | None, str, float]:
 
 
 def accounted_runs(bench: Bench, folder: SearchFolder) -> list[tuple[str, str]]:
-    """Id and name of every run of every job of the search that Slurm's accounting knows, requeued ones too."""
+    """Id and name of every run of the search's jobs in Slurm's accounting, requeued ones included."""
     columns = ("sacct", "--duplicates", "--allocations", "--noheader", "--parsable2", "--format=JobIDRaw,JobName")
     rows = [line.split("|") for line in bench.cluster.ask(*columns, "--starttime=now-1hour").stdout.splitlines()]
     return sorted((job, name) for job, name in rows if name.startswith(f"{folder.search_id}."))
@@ -266,7 +266,7 @@ def assert_number_is_its_own(folder: SearchFolder, trial: Trial) -> None:
 
 
 def assert_within_budget(folder: SearchFolder) -> None:
-    """After every single event what is used and what is reserved together fit."""
+    """Check after every event that used and reserved node-hours are within the budget."""
     events = Journal(folder.journal).read()
     for number in range(1, len(events) + 1):
         record = fold(folder.search_id, events[:number])

@@ -1,4 +1,4 @@
-"""Somebody else's trainer on a real Slurm: ranks of two nodes meet, and none stays when one fails."""
+"""Third-party trainers on a real Slurm: ranks of two nodes connect, and all end when one fails."""
 
 from __future__ import annotations
 

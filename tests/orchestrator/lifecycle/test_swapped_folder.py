@@ -1,4 +1,4 @@
-"""A folder that is put in the place of a search's while its driver runs: nothing is launched there, nothing is lost."""
+"""A search's folder replaced while its driver runs: nothing is launched from the other folder, nothing is lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.security("paths")]
 
 
 def swapped(path: Path) -> Path:
-    """Put a copy in the place of this folder; where the folder is now."""
+    """Replace this folder by a copy; returns the new path of the original."""
     aside = path.rename(path.with_name("aside"))
     shutil.copytree(aside, path)
     return aside

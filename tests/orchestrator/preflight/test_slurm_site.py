@@ -1,4 +1,4 @@
-"""A new search under launcher slurm is checked against the cluster before anything is written."""
+"""Checks of a new search against its Slurm cluster, before anything is written."""
 
 from __future__ import annotations
 
@@ -190,12 +190,16 @@ def test_no_controller_and_no_slurm_are_the_outsides_refusal_with_what_to_do(tmp
     spec = loaded(tmp_path)
     slurm.cluster.controller_down(3600.0)
     monkeypatch.setenv("SLURM_CONF", "/etc/big.conf")
-    with pytest.raises(ExternalError, match=r"no Slurm: Unable to contact slurm controller.*big\.conf") as caught:
+    with pytest.raises(
+        ExternalError, match=r"Slurm is not available: Unable to contact slurm controller.*big\.conf"
+    ) as caught:
         require_site(spec, candidates_of(spec), pytest.fail, slurm)
     assert "scontrol ping" in (caught.value.fix or "")
     monkeypatch.delenv("SLURM_CONF")
     nowhere = SlurmClient({"PATH": str(tmp_path)})
-    with pytest.raises(ExternalError, match=r"no Slurm: sbatch is not on PATH: .*SLURM_CONF is not set") as caught:
+    with pytest.raises(
+        ExternalError, match=r"Slurm is not available: sbatch is not on PATH: .*SLURM_CONF is not set"
+    ) as caught:
         require_site(spec, candidates_of(spec), pytest.fail, nowhere)
     assert "login node" in (caught.value.fix or "")
 
@@ -247,7 +251,7 @@ def test_what_is_asked_is_what_would_be_submitted(tmp_path, slurm, monkeypatch):
 
 
 def run(folder: Path, sandbox: SlurmSandbox, *words: str, **variables: str) -> Answer:
-    """One command against the sandbox; these variables stand in its environment."""
+    """Run one command against the sandbox, with these environment variables."""
     return parlay_here(*words, cwd=folder, variables=sandbox.environment | variables)
 
 

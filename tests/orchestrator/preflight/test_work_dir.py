@@ -1,4 +1,4 @@
-"""Folders that only some launchers can use."""
+"""Work directories that only some launchers can use."""
 
 from __future__ import annotations
 

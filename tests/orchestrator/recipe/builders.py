@@ -1,4 +1,4 @@
-"""Searches with measured trials, made by hand."""
+"""Synthetic searches with measured trials."""
 
 from __future__ import annotations
 

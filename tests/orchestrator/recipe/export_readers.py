@@ -1,4 +1,4 @@
-"""An export read back as its trainer would take it: first by the trainer's own list of options, then as a layout."""
+"""Reads exports back as their trainers would: by the trainer's list of options, then as a layout."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ Read = tuple[Layout, dict[str, Any]]
 
 
 def words_of(text: str) -> list[str]:
-    """A file of words as `$(grep -v '^#' FILE)` hands it over."""
+    """Arguments in a file, as `$(grep -v '^#' FILE)` passes them."""
     return [word for line in text.splitlines() if not line.startswith("#") for word in line.split()]
 
 
 def read_export(trainer: str, files: Mapping[str, str], spec: TrialSpec) -> Read:
-    """`spec` tells only what the line that starts it says: nodes and ranks a node."""
+    """`spec` gives only the number of nodes and of ranks per node, which are in the command line."""
     layout, model = _READERS[trainer](files, spec)
     return layout.canonical(), model
 

@@ -1,4 +1,4 @@
-"""Layouts of Parlay's own trainer, and what is exported of them."""
+"""Layouts of Parlay's own trainer, and their exports."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def test_megatron_deepspeeds_options_and_its_configuration_say_the_same_zero_sta
 def test_deepspeed_sums_bf16_gradients_in_fp32_where_it_can_as_the_memory_model_has_it(
     trainer, precision, zero_stage, is_fp32
 ):
-    """DeepSpeed refuses 16 bits that are summed in fp32 without ZeRO, and fp16 it adds up in fp16 by itself."""
+    """DeepSpeed refuses fp32 accumulation of 16-bit gradients without ZeRO, and accumulates fp16 in fp16 by default."""
     layout = half(data_parallel=2, grad_accum_steps=4, zero_stage=zero_stage, precision=precision)
     made = exported(our_spec(layout, GPT2))[trainer]
     config = yaml.safe_load(next(text for name, text in made.files.items() if "args" not in name))

@@ -1,4 +1,4 @@
-"""launch.sh: what it starts, and really run: bash, torchrun, two ranks."""
+"""launch.sh: its content, and a real run by bash and torchrun on two ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""launch.sbatch: as the trial's job was, and really run on a Slurm."""
+"""launch.sbatch: equal to the trial's job, and a real run on a Slurm."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_trials_that_were_no_jobs_have_none():
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Path:
-    """A recipe that was carried elsewhere, after its trial's job had sourced a setup file."""
+    """A recipe moved to another folder, whose trial's job sourced a setup file."""
     (tmp_path / "ours.toml").write_text(SITE.replace('modules = ["gcc/12", "cuda"]\n', ""))
     snapshot_code(tmp_path / "code")
     attempt = tmp_path / "trials" / "t0001" / "a1"

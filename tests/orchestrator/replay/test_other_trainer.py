@@ -1,4 +1,4 @@
-"""A recipe of Parlay's own trainer, replayed under somebody else's."""
+"""Replays of a recipe of Parlay's own trainer with a third-party trainer."""
 
 from __future__ import annotations
 

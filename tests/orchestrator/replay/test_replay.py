@@ -220,7 +220,7 @@ def test_an_interrupt_cancels_the_run_in_flight(loaded, tmp_path):
 
 
 def waiting(*seen: LaunchStatus) -> ScriptedLauncher:
-    """Takes no job at first, and has the one it took seen like this before it is measured."""
+    """A launcher that postpones its first launch, and then reports these statuses before the measurement."""
     launcher = in_turn(0.1, seen=seen)
     launcher.meets[:0] = [LaunchPostponed("Slurm accepts no more jobs at present")] * 3
     return launcher

@@ -1,4 +1,4 @@
-"""A search in other programs' forms, read by these programs."""
+"""Exports of a search, read by the programs that they are for."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def spec(tmp_path) -> SearchSpec:
 
 @pytest.fixture
 def search(spec) -> SearchRecord:
-    """Two that ran, a pruned one, two that failed and one that still waits."""
+    """Two measured trials, a pruned one, two failed ones and one that waits."""
     first, second, third, fourth, fifth, sixth = layouts()[:6]
     return past(
         spec,
