@@ -158,7 +158,7 @@ def test_a_search_that_saw_nothing_has_nothing_to_export(tmp_path, monkeypatch, 
     assert "has no measured trial yet (1 launch_failure)" in refused
     shows = refused.split("fix: parlay ")[1].split(" shows")[0].split()
     assert run(shows) == 0
-    assert "launch_failure" in capsys.readouterr().out
+    assert "launch failure" in capsys.readouterr().out
     assert not list(Path("runs").glob("*/measured.csv"))
 
 

@@ -98,5 +98,5 @@ def test_results_that_say_nothing_leave_with_no_measurement(here, capsys):
     assert run(words("--objective", "tokens_per_sec")) == 3
     refused = capsys.readouterr().err
     assert "has no result with a layout; left out: 1 cancelled" in refused
-    assert "fix: name results that have ended" in refused
+    assert "fix: use finished results" in refused
     assert not (here / "past.csv").exists()
