@@ -89,10 +89,10 @@ def inherited_options(environ: Mapping[str, str]) -> dict[str, InheritedOption]:
 
 def _with_gpus(gres: InheritedOption | None, gpus: InheritedOption) -> InheritedOption:
     """Add `v100:2,a100:1` to the generic resources asked for."""
-    asked = InheritedOption(gpus.variable, ",".join(f"gpu:{kind}" for kind in gpus.value.split(",")))
+    requested = InheritedOption(gpus.variable, ",".join(f"gpu:{kind}" for kind in gpus.value.split(",")))
     if gres is None:
-        return asked
-    return InheritedOption(f"{gres.variable} and {asked.variable}", f"{gres.value},{asked.value}")
+        return requested
+    return InheritedOption(f"{gres.variable} and {requested.variable}", f"{gres.value},{requested.value}")
 
 
 def cluster_key(environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -109,17 +109,19 @@ def shortages(request: JobRequest, nodes: Iterable[NodeSnapshot]) -> tuple[Short
     if len(allowed) < request.num_nodes:
         message = f"{_counted(request.num_nodes)} requested, there are {len(allowed)}"
         return (Shortage(Resource.NODES, message),)
-    wants: tuple[tuple[Resource, int, Callable[[NodeSnapshot], int | None]], ...] = (
+    requests: tuple[tuple[Resource, int, Callable[[NodeSnapshot], int | None]], ...] = (
         (Resource.CPUS, cpus_requested(request), lambda node: node.cpus),
         (Resource.MEMORY, memory_mib_requested(request), lambda node: node.memory_mib),
         (Resource.GPUS, gpus_requested(request), lambda node: node.gpus),
     )
     found = []
-    for resource, asked, of in wants:
+    for resource, requested, of in requests:
         having = [count for node in allowed if (count := of(node)) is not None]
-        too_few = [count for count in having if count < asked]
+        too_few = [count for count in having if count < requested]
         if len(allowed) - len(too_few) < request.num_nodes:
-            found.append(Shortage(resource, f"{asked} {resource} per node requested, the nodes have {_range(having)}"))
+            found.append(
+                Shortage(resource, f"{requested} {resource} per node requested, the nodes have {_range(having)}")
+            )
     return tuple(found)
 
 

@@ -124,10 +124,10 @@ _OPTION_KEYS = tuple(
 
 
 def _text_problems(options: JobOptions) -> Iterator[OptionProblem]:
-    for key, (pattern, words) in _PATTERNS.items():
+    for key, (pattern, description) in _PATTERNS.items():
         value = getattr(options, key)
         if isinstance(value, str) and not re.fullmatch(pattern, value):
-            yield OptionProblem(key, value, f"{key} is {words}", "write it as sbatch takes it, without quotes")
+            yield OptionProblem(key, value, f"{key} is {description}", "write it as sbatch takes it, without quotes")
 
 
 def _count_problems(options: JobOptions) -> Iterator[OptionProblem]:
@@ -222,16 +222,16 @@ def _has_a_dotted_part(path: str) -> bool:
     return ".." in path.split("/")
 
 
-def _command_problems(words: tuple[str, ...]) -> Iterator[OptionProblem]:
-    for index, token in enumerate(words):
+def _command_problems(arguments: tuple[str, ...]) -> Iterator[OptionProblem]:
+    for index, token in enumerate(arguments):
         if not token or _CONTROL.search(token):
             rule = "a container's command is a list of texts without control characters"
             yield OptionProblem(
                 f"container[{index}]", token, rule, "one argument per entry: [apptainer, exec, --nv, x.sif]"
             )
-    if words and not _COMMAND.fullmatch(words[0]):
+    if arguments and not _COMMAND.fullmatch(arguments[0]):
         rule = "a container's command begins with a program: its name or path"
-        yield OptionProblem("container[0]", words[0], rule, "begin with the program, for example apptainer")
+        yield OptionProblem("container[0]", arguments[0], rule, "begin with the program, for example apptainer")
 
 
 def _launch_problems(launch: Launch) -> Iterator[OptionProblem]:

@@ -140,10 +140,10 @@ def _unset(request: JobRequest) -> list[str]:
 
 def _launch_line(request: JobRequest) -> str:
     """Start srun with `exec`, so that its exit code is the script's and it receives Slurm's signals."""
-    words = [
+    srun = [
         *("srun", "--export=ALL", "--kill-on-bad-exit=1"),
         *(f"--nodes={request.num_nodes}", f"--ntasks={request.num_nodes * request.tasks_per_node}"),
         *(f"--output={RANK_LOG}", "--open-mode=append"),
         *srun_options(request),
     ]
-    return f"exec {command([*words, *rank_command(request)])}"
+    return f"exec {command([*srun, *rank_command(request)])}"

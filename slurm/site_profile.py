@@ -120,9 +120,9 @@ def _toml(path: Path) -> dict[str, Any]:
             )
         return tomllib.loads(raw.decode())
     except OSError as error:
-        words = f"cannot be read: {error.strerror or error}"
+        message = f"cannot be read: {error.strerror or error}"
         fix = f"name a file, or one of {', '.join(site_names())}"
-        raise SiteProfileError(str(path), _fault(None, str(path), words, fix)) from error
+        raise SiteProfileError(str(path), _fault(None, str(path), message, fix)) from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SiteProfileError(str(path), _fault(None, None, f"not TOML: {error}", "correct that line")) from error
 

@@ -78,8 +78,8 @@ class SqueueCache:
         return answer if answer is not None and 0 <= self._clock() - answer.asked_at <= max_age_s else None
 
     def _ask(self) -> SqueueSnapshot:
-        asked_at, begun = self._clock(), time.monotonic()
-        answer = SqueueSnapshot(self._slurm.jobs(), asked_at, time.monotonic() - begun)
+        asked_at, start = self._clock(), time.monotonic()
+        answer = SqueueSnapshot(self._slurm.jobs(), asked_at, time.monotonic() - start)
         with suppress(OSError):  # the cache only saves queries
             _write(self._file, self._key, answer)
         return answer

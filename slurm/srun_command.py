@@ -21,10 +21,10 @@ _OWN_FOLDER = "parlay-$SLURM_JOB_ID.$SLURM_STEP_ID"
 def srun_options(request: JobRequest) -> list[str]:
     """Return the options of srun for the site and the container."""
     container = request.options.container
-    words = list(request.options.launch.srun)
+    options = list(request.options.launch.srun)
     if container is not None and container.runtime is Runtime.PYXIS:
-        words += _pyxis(container, request)
-    return words
+        options += _pyxis(container, request)
+    return options
 
 
 def rank_command(request: JobRequest) -> list[str]:
@@ -123,6 +123,6 @@ def _variables(request: JobRequest) -> dict[str, str]:
     return {**request.options.env, **request.environment}
 
 
-def _with_commas(words: Iterable[str]) -> str:
-    first, *rest = words
+def _with_commas(options: Iterable[str]) -> str:
+    first, *rest = options
     return joined(first, *(part for word in rest for part in (",", word)))

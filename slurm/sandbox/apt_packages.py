@@ -61,12 +61,17 @@ def install_packages(packages: Sequence[str], policy: Path = _POLICY) -> None:
         raise InstallFailed(f"apt-get could not install {' '.join(packages)}: {fault}")
 
 
-def _apt_get(words: Sequence[str], timeout_s: float) -> str | None:
+def _apt_get(arguments: Sequence[str], timeout_s: float) -> str | None:
     """Run apt-get; return its error, or None on success."""
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     try:
         done = subprocess.run(
-            ("apt-get", *words), env=environment, capture_output=True, text=True, errors="replace", timeout=timeout_s
+            ("apt-get", *arguments),
+            env=environment,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
         )
     except subprocess.TimeoutExpired:
         return f"timed out after {timeout_s:g} s"

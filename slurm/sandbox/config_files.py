@@ -75,8 +75,8 @@ class Shape:
             ("gpus_per_node", self.gpus_per_node, 0, MAX_PER_NODE),
         )
         names = [each.partition for each in self.cloud]
-        if twice := [name for name in names if names.count(name) > 1]:
-            raise ValueError(f"partition {twice[0]} is given twice")
+        if repeated := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"partition {repeated[0]} is given twice")
 
     @property
     def arguments(self) -> dict[str, Any]:

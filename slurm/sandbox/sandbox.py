@@ -258,9 +258,9 @@ class SlurmSandbox:
             if len(states) == self.shape.nodes and not any(map(_is_down, states.values())):
                 return
             if time.monotonic() >= deadline:
-                words = self._daemon(SLURMCTLD).log_tail()
+                log_tail = self._daemon(SLURMCTLD).log_tail()
                 raise SandboxFailed(
-                    f"nodes are not up: {states or answer.stderr.strip()}; end of slurmctld's log: {words}"
+                    f"nodes are not up: {states or answer.stderr.strip()}; end of slurmctld's log: {log_tail}"
                 )
             time.sleep(_POLL_S)
 
@@ -320,13 +320,13 @@ class SlurmSandbox:
 
     def _clean_environment(self) -> dict[str, str]:
         """Return this process's environment without the variables of an outer Slurm."""
-        kept = {
+        inherited = {
             name: value
             for name, value in os.environ.items()
             if not name.startswith(("SLURM", "SBATCH_", "SQUEUE_", "SINFO_", "SACCT_", "SCANCEL_", "SRUN_"))
         }
         mariadb = {"MYSQL_UNIX_PORT": str(self.paths.mariadb_socket)}
-        return kept | self.environment | mariadb | {"PATH": program_path(os.environ)}
+        return inherited | self.environment | mariadb | {"PATH": program_path(os.environ)}
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

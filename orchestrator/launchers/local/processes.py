@@ -181,8 +181,8 @@ class RankGroup:
         """Return UTC seconds, counted by the monotonic clock from the first rank's start."""
         if self._first_start is None:
             return time.time()
-        started_at, begun = self._first_start
-        return started_at + time.monotonic() - begun
+        started_at, start = self._first_start
+        return started_at + time.monotonic() - start
 
     def _start_ranks(self) -> tuple[RankProcess, ...]:
         environment = rank_environment(os.environ, self._plan)
@@ -277,9 +277,9 @@ class RankGroup:
 
 def rank_environment(node: Mapping[str, str], plan: GroupPlan) -> dict[str, str]:
     """Return the environment of a node's ranks: the node's own without launchers' variables, then the plan's."""
-    kept = {n: v for n, v in node.items() if n not in _FOREIGN_NAMES and not n.startswith(_FOREIGN_PREFIXES)}
+    inherited = {n: v for n, v in node.items() if n not in _FOREIGN_NAMES and not n.startswith(_FOREIGN_PREFIXES)}
     return {
-        **kept,
+        **inherited,
         **plan.environment,
         "WORLD_SIZE": str(plan.world_size),
         "LOCAL_WORLD_SIZE": str(len(plan.logs)),
@@ -328,12 +328,12 @@ def _cgroup_memory_events() -> list[Path]:
 
 def _await_group_end(pid: int, timeout_s: float) -> float:
     """Poll until a killed process group is empty, since only children announce their end. Return the seconds waited."""
-    begun = time.monotonic()
+    start = time.monotonic()
     with suppress(ProcessLookupError):
-        while time.monotonic() < begun + timeout_s:
+        while time.monotonic() < start + timeout_s:
             os.killpg(pid, 0)
             time.sleep(0.005)
-    return time.monotonic() - begun
+    return time.monotonic() - start
 
 
 def _signal_group(pid: int, signum: signal.Signals) -> None:

@@ -68,9 +68,9 @@ def setup_text(path: str) -> str:
         raise _bad_setup(path, "is not text", "name a shell file") from error
 
 
-def _bad_setup(path: str, words: str, fix: str) -> InputError:
+def _bad_setup(path: str, message: str, fix: str) -> InputError:
     key = "launcher.slurm.setup_file"
-    return InputError.of("setup_file", f"{path} {words}", rule=_RULE, fix=fix, key=key, value=path)
+    return InputError.of("setup_file", f"{path} {message}", rule=_RULE, fix=fix, key=key, value=path)
 
 
 _RULE = "each job sources a copy of the setup file"

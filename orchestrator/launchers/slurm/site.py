@@ -91,11 +91,11 @@ def section_from_profile(profile: SiteProfile) -> SlurmSection:
 def cpu_problems(section: SlurmSection, cluster: Cluster) -> Iterator[Problem]:
     """Yield a problem where the ranks of a node request more CPUs than a node has for jobs: such a job never starts."""
     cpus = section.cpus_per_task or 1
-    asked = cpus * cluster.gpus_per_node
-    if section.usable_cpus is not None and asked > section.usable_cpus:
+    requested = cpus * cluster.gpus_per_node
+    if section.usable_cpus is not None and requested > section.usable_cpus:
         yield Problem(
             "usable_cpus",
-            f"is {cpus}: {cpus} x {cluster.gpus_per_node} ranks of a node = {asked} CPUs",
+            f"is {cpus}: {cpus} x {cluster.gpus_per_node} ranks of a node = {requested} CPUs",
             rule=f"jobs may use {section.usable_cpus} CPUs of a node{_site_suffix(section.site)}",
             fix=f"{section.usable_cpus // cluster.gpus_per_node or 1} at most, or correct usable_cpus",
             key=f"{_SECTION}.cpus_per_task",
@@ -111,10 +111,10 @@ def site_remarks(section: SlurmSection, num_nodes: int, time_limit_s: float, job
     names = [name for named in (section.partition, section.qos) if named for name in named.split(",")]
     days = {source.read for source in profile.sources}
     read = f", read {max(days)}" if days else ""
-    beyond = profile.limit_warnings(tuple(names), num_nodes, -(-int(time_limit_s) // 60), jobs)
+    warnings = profile.limit_warnings(tuple(names), num_nodes, -(-int(time_limit_s) // 60), jobs)
     return [
         f"site {profile.name}: {profile.title}: community profile{read}, not verified (docs/sites.md)",
-        *(f"site {profile.name}: {words}" for words in beyond),
+        *(f"site {profile.name}: {warning}" for warning in warnings),
         *(f"site {profile.name}: {note}" for note in profile.notes),
     ]
 

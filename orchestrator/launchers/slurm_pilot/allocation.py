@@ -161,8 +161,8 @@ def read_pilot_folder(folder: PilotFolder) -> tuple[dict[str, set[StepFileKind]]
 
 def status_to_json(status: LaunchStatus) -> dict[str, Any]:
     times = ("started_at", "ended_at", "is_metered", "restart", "nodes_were_silent")
-    kept = ("started", "failed", "detail", "nodes", "job_id", *times)
-    return {name: getattr(status, name) for name in kept} | {"reason": status.reason}
+    names = ("started", "failed", "detail", "nodes", "job_id", *times)
+    return {name: getattr(status, name) for name in names} | {"reason": status.reason}
 
 
 def status_from_json(data: dict[str, Any]) -> LaunchStatus:

@@ -183,15 +183,15 @@ class SlurmPilotLauncher(Launcher):
         The next attempt of their trials has a reservation of its own for the next pilot.
         """
         for pilot in self._pool.pilots:
-            if not (those := [step for step in steps if step.waits_for is pilot]):
+            if not (waiting := [step for step in steps if step.waits_for is pilot]):
                 continue
             try:
-                self._pool.share_cost(pilot, [step.request.label for step in those])
+                self._pool.share_cost(pilot, [step.request.label for step in waiting])
             except OSError as error:
-                for step in those:
+                for step in waiting:
                     step.status = LaunchStatus(Liveness.ALIVE, detail=str(error), job_id=pilot.job_id)
                 continue
-            for step in those:
+            for step in waiting:
                 step.status = unused_pilot_status(pilot, pilot.shares[step.request.label])
 
     def _was_unused(self, pilot: Pilot) -> bool:
@@ -244,7 +244,7 @@ class SlurmPilotLauncher(Launcher):
             return False
         script = number_script_path(pilot.folder).absolute()
         job = step_job(request, self._options, nodes, script)
-        asked = StepRequest(
+        step_request = StepRequest(
             directory=str(job.directory),
             script=job.script.name,
             num_nodes=len(nodes),
@@ -255,7 +255,9 @@ class SlurmPilotLauncher(Launcher):
         self._monitor.folders.call(str(request.folder.path), partial(write_job_files, job))
         step.pilot, step.nodes = pilot, nodes  # from here on it may run, even if the next line fails
         pilot.step_files.setdefault(label, set()).add(StepFileKind.REQUESTED)
-        self._monitor.with_timeout(pilot, partial(write, pilot.folder.step_file(label, StepFileKind.REQUESTED), asked))
+        self._monitor.with_timeout(
+            pilot, partial(write, pilot.folder.step_file(label, StepFileKind.REQUESTED), step_request)
+        )
         step.status = live_step_status(pilot.job_id, nodes, None)
         return True
 

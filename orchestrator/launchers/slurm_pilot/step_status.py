@@ -50,7 +50,7 @@ def step_job(request: LaunchRequest, options: JobOptions, nodes: tuple[str, ...]
     """
     job = job_request(request, options)
     takes_all = options.exclusive and options.cpus_per_task is None
-    words = (
+    srun_options = (
         *(() if takes_all else ("--exact",)),
         *(f"--nodelist={','.join(nodes)}", f"--ntasks-per-node={job.tasks_per_node}"),
         *(f"--job-name={job.name}", f"--prolog={number_script}"),
@@ -58,7 +58,7 @@ def step_job(request: LaunchRequest, options: JobOptions, nodes: tuple[str, ...]
         *(() if options.gres is None else (f"--gres={options.gres}",)),
         *(() if options.cpus_per_task is None else (f"--cpus-per-task={options.cpus_per_task}",)),
     )
-    launch = replace(options.launch, srun=(*words, *options.launch.srun))
+    launch = replace(options.launch, srun=(*srun_options, *options.launch.srun))
     return replace(job, options=replace(options, launch=launch))
 
 

@@ -6,8 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from orchestrator.launchers.base import LaunchRequest
-from orchestrator.launchers.local import launcher as local
-from orchestrator.launchers.local.launcher import LocalLauncher, local_slots, visible_devices
+from orchestrator.launchers.local.launcher import _END_TIMEOUT_S, LocalLauncher, local_slots, visible_devices
 from orchestrator.launchers.local.processes import RankGroup
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
@@ -84,11 +83,11 @@ class TestLocalLauncher:
             launcher.launch(request)
         waited: list[float] = []
         with monkeypatch.context() as patch:
-            patch.setattr(local, "time", SimpleNamespace(monotonic=lambda: sum(waited)))
+            patch.setattr("orchestrator.launchers.local.launcher.time", SimpleNamespace(monotonic=lambda: sum(waited)))
             patch.setattr(RankGroup, "kill", lambda group: None)
             patch.setattr(RankGroup, "wait", lambda group, timeout_s: waited.append(timeout_s))
             assert launcher.cancel(requests) == set(requests)
-        assert waited == [local._END_TIMEOUT_S, 0.0, 0.0, 0.0]
+        assert waited == [_END_TIMEOUT_S, 0.0, 0.0, 0.0]
         assert launcher.cancel(requests) == set()
 
     def test_no_rank_outlives_the_launcher(self, tmp_path: Path) -> None:

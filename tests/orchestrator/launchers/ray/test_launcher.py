@@ -20,8 +20,7 @@ from orchestrator.common.code_snapshot import snapshot_code
 from orchestrator.launchers.base import ENDING_ALLOWANCE_S, LaunchRefused, LaunchRequest
 from orchestrator.launchers.local.processes import GracePeriods
 from orchestrator.launchers.local.rank_groups import last_sign_of_life
-from orchestrator.launchers.ray import launcher as launchers_ray
-from orchestrator.launchers.ray.launcher import RayLauncher
+from orchestrator.launchers.ray.launcher import _END_TIMEOUT_S, RayLauncher
 from orchestrator.launchers.ray.node_actor import NodeSupervisor
 from orchestrator.launchers.ray.runtime import SENT_MODULES, RayRuntime, RayUnavailable
 from search_spaces.errors import ExternalError
@@ -154,7 +153,7 @@ class TestOnLoopback:
                 patch.setattr(RayRuntime, what, lambda runtime, job: None)
             patch.setattr(RayRuntime, "_await_reports", lambda runtime, nodes, timeout_s: waited.append(timeout_s))
             assert loopback.cancel(requests) == set(requests)
-        assert sum(waited) == launchers_ray._END_TIMEOUT_S
+        assert sum(waited) == _END_TIMEOUT_S
         assert loopback.cancel(requests) == set()
 
     @pytest.mark.walks
