@@ -256,7 +256,7 @@ def _order_fault(measured: Mapping[str, Any]) -> str | None:
     for name, low, high in _INTERVALS:
         value = measured[name]
         if not (measured.get(low) or value) <= value <= (measured.get(high) or value):
-            return f"{name} {value} lies outside its own interval {measured.get(low)} to {measured.get(high)}"
+            return f"{name} {value} is outside of its interval {measured.get(low)} to {measured.get(high)}"
     return None
 
 
@@ -272,7 +272,7 @@ def _peak_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
     computed = spec.model.causal_flops_per_token * outcome.measured["tokens_per_sec_per_gpu"]
     if computed <= BEYOND_PROBE * reached:
         return None
-    return f"{computed / 1e12:.0f} TFLOP/s a GPU, where its own matrix product reaches {reached / 1e12:.0f}"
+    return f"{computed / 1e12:.0f} TFLOP/s per GPU, but a plain matrix product there reaches {reached / 1e12:.0f}"
 
 
 def _proof_fault(spec: TrialSpec, outcome: Outcome) -> str | None:

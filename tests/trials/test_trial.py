@@ -89,7 +89,10 @@ class TestOutcome:
             {"status": None},
             {"reason": "bad_luck"},
             *({name: value} for name in ("measured", "proof", "fingerprint") for value in (None, [1], "torch")),
-            *({"flags": value} for value in (None, "time_limit", [{}], ["time_limit", 1], {"time_limit": 1})),
+            *(
+                {"flags": value}
+                for value in (None, "time_limit", [{}], ["time_limit", 1], {"time_limit": 1}, ["unheard_of"])
+            ),
             *({"step_times_s": value} for value in (None, 0.5, "0.5", [0.5, "0.5"], [None], [True], [[0.5]])),
             *({name: value} for name in ("phase", "excerpt", "started_at", "ended_at") for value in (1, ["x"], {})),
             *({name: value} for name in ("rank", "restart") for value in (0.5, "0", True, [0])),
@@ -99,7 +102,7 @@ class TestOutcome:
         ],
     )
     def test_what_is_not_an_outcome_is_refused(self, change):
-        with pytest.raises(ValueError, match=r"outcome|splendid|None|bad_luck"):
+        with pytest.raises(ValueError, match=r"outcome|splendid|None|bad_luck|unheard_of"):
             Outcome.from_json(OUTCOME.to_json() | change)
 
     @pytest.mark.parametrize("name", ["schema", "status", "nonce", "trial"])

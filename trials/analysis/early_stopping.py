@@ -77,8 +77,8 @@ def read_incumbent(spec: TrialSpec, path: Path, fingerprint: Mapping[str, Any]) 
 def pruned_detail(measured: Mapping[str, Any], incumbent: Incumbent) -> str:
     """The outcome's message about why a trial ended itself."""
     return (
-        f"{measured['tokens_per_sec']:,.0f} tokens/s: a step takes {measured['step_time_s']:.4g} s, and "
-        f"{incumbent.step_time_s:.4g} s would be as fast as {incumbent.trial} at least is, further apart than runs lie"
+        f"{measured['tokens_per_sec']:,.0f} tokens/s: a step takes {measured['step_time_s']:.4g} s; {incumbent.trial} "
+        f"would need at most {incumbent.step_time_s:.4g} s, and the gap exceeds the spread between runs"
     )
 
 

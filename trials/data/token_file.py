@@ -70,7 +70,7 @@ class TokenHeader:
         """The header as written; ValueError where `made` is too long."""
         made = json.dumps(self.made, ensure_ascii=False, separators=(",", ":")).encode()
         if len(made) > MADE_BYTES:
-            raise ValueError(f"{len(made)} bytes tell how it was made, {MADE_BYTES} are the most")
+            raise ValueError(f"the record of how it was made has {len(made)} bytes, at most {MADE_BYTES} are allowed")
         digest = bytes.fromhex(self.checksum.removeprefix("sha256:"))
         numbers = (VERSION, self.token_bytes, self.num_tokens, self.vocab_size)
         text = (_FIXED.pack(MAGIC, *numbers, digest, len(made)) + made).ljust(HEADER_BYTES - _CRC32.size, b"\0")
@@ -214,7 +214,7 @@ def _made_from(raw: bytes) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         made = None
     if not isinstance(made, dict):
-        raise ValueError("has a header that does not tell how the file was made")
+        raise ValueError("has a header without a record of how the file was made")
     return made
 
 

@@ -67,7 +67,7 @@ def open_tokenizer(given: str, end_token: str | None = None) -> Tokenizer:
     if end_token is not None:
         raise InputError.of(
             "tokenizer",
-            f"the tokenizer {BYTES} ends a text in its own way",
+            f"the tokenizer {BYTES} has its own end-of-text token",
             key="--eos-token",
             value=end_token,
             fix="leave --eos-token out",
@@ -97,7 +97,7 @@ def _loaded(path: Path) -> tuple[Any, bytes]:
             key="--tokenizer",
             value=str(path),
             rule=f"a Hugging Face tokenizer.json, or {BYTES}",
-            fix=f"name the tokenizer.json that lies beside the model's config.json, or take --tokenizer {BYTES}",
+            fix=f"name the tokenizer.json next to the model's config.json, or take --tokenizer {BYTES}",
         ) from error
     encoder.no_truncation()
     encoder.no_padding()

@@ -19,7 +19,7 @@ def failure_of(exit_code: int, words: OutputTail, num_steps: int, oom_kills: int
     how = f"the trainer {_words(exit_code)}"
     cause = words.cause()
     said = (cause or words.tail(_TAIL_LINES))[-EXCERPT_CHARACTERS:]
-    # Of a signal the log knows nothing: what killed the trainer stands where a table looks for the cause.
+    # The log does not show a signal; it goes last, where tables look for the cause.
     excerpt = f"{said}\n{how}" if exit_code < 0 and cause is None else f"{how}\n{said}"
     return TrialFailure(_reason(exit_code, words, cause, num_steps, oom_kills), excerpt)
 

@@ -71,7 +71,7 @@ class LogMeasurement:
         if self.is_done:
             return
         skipped, step = self._reader.skipped, self._reader.feed(line)
-        # Whatever is said before the first step (imports, data, compilation) is progress; then only iterations are.
+        # Before the first step any output (imports, data, compilation) is progress; afterwards only iterations are.
         if step is not None or not self._steps or self._reader.skipped > skipped:
             self._report.progress()
         if step is None:

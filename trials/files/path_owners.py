@@ -42,8 +42,8 @@ class UntrustedWriter:
 
 
 _OWNER_FIX = (
-    f"name a folder that only your own and root's lead to; or {TRUSTED_OWNERS}=NAME, if you trust that user with your "
-    "account"
+    f"name a folder below folders of yours or root's only; or set {TRUSTED_OWNERS}=NAME, if you trust that user with "
+    "your account"
 )
 
 

@@ -112,7 +112,7 @@ def checked_rows() -> Iterator[None]:
     except (LedgerBehind, FencedError):
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise LedgerDamaged(f"a row says what no search of ours writes: {error}") from error
+        raise LedgerDamaged(f"a row has values that no search writes: {error}") from error
 
 
 def put_aside_damaged(url: str) -> Path | None:
@@ -251,7 +251,7 @@ def _revision(connection: Connection) -> str | None:
             raise _unknown_schema(f"the ledger has schema {found}, this Parlay reads schema {REVISIONS[-1]}")
         return str(found)
     if taken := [name for name in Base.metadata.tables if tables.has_table(name)]:
-        raise _unknown_schema(f"the database has a table {taken[0]}, and none that says of which schema it is")
+        raise _unknown_schema(f"the database has a table {taken[0]}, but no table with the schema's version")
     return None
 
 

@@ -68,7 +68,7 @@ def ledger_to_read(given: str | None = None) -> str:
     if given is not None and existing_ledger_url(given) is None:
         path = Path(make_url(ledger_url(given)).database or "")
         meant = did_you_mean(path.name, (there.name for there in path.parent.glob("*.db")))
-        others = "leave it out for Parlay's own; parlay ledger rebuild FOLDER makes one of searches' folders"
+        others = "leave it out for the default ledger; parlay ledger rebuild FOLDER makes one from search folders"
         raise _refused(
             f"there is no database {path}",
             value=given,
@@ -191,7 +191,7 @@ def _checked_sqlite(given: str, url: URL, local: Path, mounts: str) -> str:
     kind = network_file_system(path, mounts)
     if kind is not None:
         raise _refused(
-            f"{path} lies on a network file system ({kind})",
+            f"{path} is on a network file system ({kind})",
             value=given,
             rule="SQLite's locks do not hold there; the journal in the search's folder is shared anyway",
             fix=f"use {_sqlite_url(local / 'ledger.db')}",

@@ -1,4 +1,4 @@
-"""`python -m trials.pilot FOLDER`: the agent of the pilot that lies there."""
+"""`python -m trials.pilot FOLDER`: the agent of the pilot in this folder."""
 
 import sys
 from pathlib import Path

@@ -56,7 +56,7 @@ class Watchdog(threading.Thread):
             if self._is_orphan():
                 self._end()
             failure = self._failure()
-            if failure is FailureReason.HANG:  # who waits for whom shows only where all stand
+            if failure is FailureReason.HANG:  # all ranks' stacks together show who waits for whom
                 print(f"no progress; this rank is at\n{self._standing()}", file=sys.stderr)
             if failure is not None:
                 self._end()

@@ -108,7 +108,7 @@ def _faults(template: str) -> Iterator[tuple[str, str, str]]:
             yield (
                 f"has a {part['stray']} outside of a placeholder, in {format_value(around)}",
                 "a placeholder is {name} or {name=value:TEXT}",
-                "write {{ and }} for braces of the command's own",
+                "write {{ and }} for literal braces",
             )
         elif part["name"] and part["name"] not in PLACEHOLDERS:
             yield _unknown_placeholder(part["name"])

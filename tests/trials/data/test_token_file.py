@@ -100,7 +100,7 @@ def test_a_header_that_does_not_tell_how_it_was_made_is_refused(made):
 
 
 def test_a_story_too_long_for_the_header_is_not_written():
-    with pytest.raises(ValueError, match="4000 are the most"):
+    with pytest.raises(ValueError, match="at most 4000 are allowed"):
         replace(HEADER, made={"separator": "x" * 4000}).to_bytes()
 
 

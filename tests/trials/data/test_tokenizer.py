@@ -78,7 +78,7 @@ def test_the_end_of_a_text_may_be_named(tmp_path):
     assert open_tokenizer(path, "stop").end_of_text == 7
     with pytest.raises(InputError, match="has no token 'halt'"):
         open_tokenizer(path, "halt")
-    with pytest.raises(InputError, match="ends a text in its own way"):
+    with pytest.raises(InputError, match="has its own end-of-text token"):
         open_tokenizer("bytes", "stop")
 
 

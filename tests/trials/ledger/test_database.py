@@ -181,7 +181,7 @@ def test_a_database_with_a_table_of_our_names_and_no_schema_is_refused_and_stays
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE trial (verdict TEXT)")
     before = path.read_bytes()
-    with pytest.raises(InputError, match="has a table trial, and none that says of which schema it is"):
+    with pytest.raises(InputError, match="has a table trial, but no table with the schema's version"):
         open_it(url)
     assert path.read_bytes() == before
 
@@ -273,7 +273,7 @@ def test_rows_that_say_nonsense_are_damage_and_can_be_replaced(path, url, story,
         connection.commit()
     asks = [lambda reader: reader.search(SEARCH_ID), LedgerReader.searches]
     for ask in asks if nonsense.startswith("search") else asks[:1]:
-        with pytest.raises(LedgerDamaged, match="a row says what no search of ours writes"):
+        with pytest.raises(LedgerDamaged, match="a row has values that no search writes"):
             ask(LedgerReader(url))
     LedgerWriter(url).replace(SEARCH_ID, story.events, "/somewhere")
     assert LedgerReader(url).search(SEARCH_ID).trials == story.search.trials
