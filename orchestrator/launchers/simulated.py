@@ -45,11 +45,11 @@ class _SimulatedAttempt:
 
 
 class SimulatedLauncher(Launcher):
-    """Every attempt starts `queue_wait_s` after its launch (or as its row says) and ends as its row did.
+    """Starts every attempt `queue_wait_s` after its launch (or as its row says) and ends it as its row did.
 
-    There is room for any number of attempts, and they outlive the driver. The clock stands still but in `wait`, which
-    goes straight to the next start or end. It begins at `now` (UTC seconds since the epoch; the real time without):
-    for a search that goes on, where its last driver had brought it.
+    Any number of attempts run at once, and they outlive the driver. Time advances only in `wait`, to the next start or
+    end. It begins at `now` (UTC seconds since the epoch; default: real time), which for a resumed search is its last
+    time.
     """
 
     name = "simulated"
