@@ -114,11 +114,8 @@ class SlurmPilotLauncher(Launcher):
         return adopted
 
     def _adopted_pilot(self, request: LaunchRequest) -> Pilot | None:
-        """Return the pilot whose cost this attempt has to share, by the record of an earlier driver.
-
-        Either the attempt is in its shares, or it was launched for it, or the pilot ran nothing and may have been
-        submitted for this attempt by a driver that could not record that.
-        """
+        """Return the pilot whose cost this attempt has to share: by the pilot's shares, by the attempt's job id, or a
+        pilot that ran nothing and may have been submitted for it by a driver that could not record that."""
         known = [pilot for pilot in self._pool.pilots if request.label in pilot.shares]
         if request.job_id is not None:
             known += [pilot for pilot in self._pool.pilots if pilot.job_id == request.job_id]
@@ -133,10 +130,8 @@ class SlurmPilotLauncher(Launcher):
                 self._monitor.adopt_suspects(pilot, search)
 
     def _pilot_for(self, request: LaunchRequest) -> Pilot | None:
-        """Return the first pilot in which it can run, now or later; drain running ones in which it cannot.
-
-        Attempts that follow are as large, and the next pilot runs them as well.
-        """
+        """Return the first pilot in which it can run, now or later; drain those in which it cannot, as later ones are
+        as large."""
         for pilot in self._pool.pilots:
             if pilot.is_ended or pilot.is_draining or pilot.job_id is None:
                 continue
@@ -178,10 +173,7 @@ class SlurmPilotLauncher(Launcher):
                 step.status = LaunchStatus(Liveness.ALIVE, detail=str(error))
 
     def _end_unused(self, steps: Collection[Step]) -> None:
-        """End attempts whose pilot ended before any step started in it; they pay what it held.
-
-        The next attempt of their trials has a reservation of its own for the next pilot.
-        """
+        """End attempts whose pilot ended before any step started in it; they pay what it held."""
         for pilot in self._pool.pilots:
             if not (waiting := [step for step in steps if step.waits_for is pilot]):
                 continue
@@ -208,10 +200,8 @@ class SlurmPilotLauncher(Launcher):
         return found or self._draining_pilot(step) or self._pool.submit(step.request)
 
     def _draining_pilot(self, step: Step) -> Pilot | None:
-        """Return the pilot it waits for while that is draining and has run nothing.
-
-        Its end determines its cost and is waited for before another pilot is submitted.
-        """
+        """Return the pilot it waits for while that drains and ran nothing: its end, and so its cost, comes before
+        another pilot."""
         pilot = step.waits_for
         if pilot is None or pilot.is_ended or pilot.job_id is None or not (pilot.is_draining and pilot.ran_nothing):
             return None
@@ -324,10 +314,8 @@ class SlurmPilotLauncher(Launcher):
                 self._drain_or_cancel(pilot)
 
     def _end_unstarted(self) -> None:
-        """End cancelled attempts that no agent has started.
-
-        Those that were the last to wait for a pilot end after it, and share what it held.
-        """
+        """End cancelled attempts that no agent has started. The last to wait for a pilot end after it, and share its
+        cost."""
         for step in self._unstarted(None):
             step.status = never_started_status(step.status.job_id)
         for pilot in self._pool.pilots:
