@@ -146,8 +146,8 @@ class GalleryLine(TypedDict):
     tokens_per_sec: float | None
     flags: list[str]
     """Of the best."""
-    times_faster: float | None
-    """Than the baseline; `times_faster_low` and `times_faster_high` are the ends of its interval."""
+    speedup: float | None
+    """Over the baseline; `speedup_low` and `speedup_high` are the ends of its interval."""
     recipe: str | None
     caveats: list[str]
     """Of the recipe."""
