@@ -53,7 +53,7 @@ _NEAR_THE_LIMIT = 0.9
 def main() -> None:
     arguments = _arguments()
     shown = _print_json if arguments.json else _print_text
-    measured, published = _sorted_out(arguments.tables)
+    measured, published = _split_by_kind(arguments.tables)
     lines = []
     for line in _lines(measured, arguments):
         lines.append(line)
@@ -101,7 +101,7 @@ class Posteriors:
         ran = [index for index in known if case.rows[index].step_time_s is not None]
         seconds = [case.rows[index].step_time_s or math.nan for index in ran]
         time = StepTimePosterior(case.terms.take(np.array(ran, dtype=int)), seconds, seed, case.task.priors.time)
-        evidence = [case.evidence(index) for index in known if _tells_of_memory(case.rows[index])]
+        evidence = [case.evidence(index) for index in known if _has_memory_evidence(case.rows[index])]
         return cls(time, memory_posterior(case.task, evidence))
 
 
@@ -191,7 +191,7 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _sorted_out(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
+def _split_by_kind(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
     """(measured tables, published figures); what is neither is said to be skipped."""
     measured, published = [], []
     for path in paths:
@@ -238,7 +238,7 @@ def _trials(case: Case, sampler_name: str, seed: int) -> list[int]:
     return chosen
 
 
-def _tells_of_memory(row: Observation) -> bool:
+def _has_memory_evidence(row: Observation) -> bool:
     """A failure of unknown cause tells nothing: our trials say what they died of."""
     return row.outcome in ("ok", "oom")
 
@@ -340,12 +340,12 @@ def _readable(line: dict[str, Any]) -> str:
     rank = "    -" if line["rank_correlation"] is None else f"{line['rank_correlation']:5.2f}"
     mode = f"{line['mode']} {line['sampler'] or ''}"
     text = f"{mode:20} {name:36} time off {time}  rank {rank}  memory off {memory}"
-    text += "".join(f"  {what} {share}" for what, share in zip(_SHARE_WORDS, shares, strict=True))
+    text += "".join(f"  {what} {share}" for what, share in zip(_SHARE_LABELS, shares, strict=True))
     rest = [f"{line[key]} {what}" for key, what in _COUNTED.items() if line.get(key)]
     return f"{text}  " + ", ".join(rest)
 
 
-_SHARE_WORDS = ("oom recalled", "foreseen", "ok refused")
+_SHARE_LABELS = ("oom recalled", "foreseen", "ok refused")
 
 
 _COUNTED = {

@@ -52,11 +52,11 @@ def lines(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
         return
     yield from service_lines(Load(arguments.searches, arguments.trials, arguments.in_flight))
     for in_flight in FEWER_IN_FLIGHT:
-        yield _whole_apart(Load(arguments.searches, 4, in_flight))
+        yield _totals_in_subprocess(Load(arguments.searches, 4, in_flight))
     if arguments.noop:
         with _sandbox() as environment:
             found = [driver_on_slurm.measured(what, arguments.noop, environment) for what in driver_on_slurm.PROGRAMS]
-        yield from beside_each_other(found)
+        yield from compare_drivers(found)
 
 
 def service_lines(load: Load) -> Iterator[dict[str, Any]]:
@@ -81,13 +81,13 @@ def service_lines(load: Load) -> Iterator[dict[str, Any]]:
     }
 
 
-def _whole_apart(load: Load) -> dict[str, Any]:
+def _totals_in_subprocess(load: Load) -> dict[str, Any]:
     """The line for all, of a process of its own, so that its memory is this load's and none's before it."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-        return process.submit(_whole, load).result()
+        return process.submit(_totals, load).result()
 
 
-def _whole(load: Load) -> dict[str, Any]:
+def _totals(load: Load) -> dict[str, Any]:
     *_, whole = service_lines(load)
     return whole
 
@@ -98,7 +98,7 @@ def _peak_rss_mib() -> float:
     return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
 
 
-def beside_each_other(found: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def compare_drivers(found: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """The lines of several drivers with milliseconds a trial, and over Parlay's."""
     own = next(line["cpu_s"] / line["trials"] for line in found if line["what"] == "parlay")
     for line in found:
@@ -123,7 +123,7 @@ def _growth(windows: Sequence[tuple[Sample, Sample]]) -> float | None:
     So like is compared with like: where none ends yet only submissions are paid for, and where none begins any more,
     ever fewer trials pay for drivers that wait for the last ones.
     """
-    whole = [window for window in windows if _begun(*window) and window[1].ended > window[0].ended]
+    whole = [window for window in windows if _num_submitted(*window) and window[1].ended > window[0].ended]
     if len(whole) < 2:
         return None
     first, last = ((w[1].cpu_s - w[0].cpu_s) / (w[1].trials - w[0].trials) for w in (whole[0], whole[-1]))
@@ -136,7 +136,7 @@ def _shares(first: Sample, last: Sample) -> dict[str, float]:
     return {part: round(seconds / whole, 2) for part, seconds in spent.most_common()}
 
 
-def _begun(before: Sample, after: Sample) -> int:
+def _num_submitted(before: Sample, after: Sample) -> int:
     return _count(["sbatch"], before, after)
 
 

@@ -42,11 +42,11 @@ def lines(folder: Path, environment: Mapping[str, str]) -> Iterator[dict[str, An
     env = {**os.environ, **environment, **own}
     settings = {"search.max_trials": TRIALS, "search.parallel_trials": IN_FLIGHT, "tracking.enabled": "true"}
     words = [str(search_file), *(word for name, value in settings.items() for word in ("--set", f"{name}={value}"))]
-    yield from _staying(folder / "stays", ["run", *words], env)
-    yield from _turns(folder / "turns", ["submit", *words, "--cron"], env)
+    yield from _resident_driver(folder / "stays", ["run", *words], env)
+    yield from _cron_driver(folder / "turns", ["submit", *words, "--cron"], env)
 
 
-def _staying(place: Path, words: Sequence[str], env: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+def _resident_driver(place: Path, words: Sequence[str], env: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """Phases: until the first job is in the queue, until the search has ended, until the command has."""
     place.mkdir()
     driver = psutil.Popen([*COMMAND, *words], cwd=place, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -96,7 +96,7 @@ class _Phase:
         }
 
 
-def _turns(place: Path, words: Sequence[str], env: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+def _cron_driver(place: Path, words: Sequence[str], env: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """The dearest of some turns, which chose layouts and submitted jobs, and the cheapest, which found nothing new."""
     place.mkdir()
     done = subprocess.run([*COMMAND, *words, "--json"], cwd=place, env=env, stdout=subprocess.PIPE, check=True)

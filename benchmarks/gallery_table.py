@@ -81,12 +81,12 @@ def gallery_lines(systems: Sequence[str] = tuple(SYSTEMS)) -> Iterator[Line]:
         plans = [_planned(system, recipe.settings) for recipe in SYSTEMS[system]]
         for recipe, (spec, plan) in zip(SYSTEMS[system], plans, strict=True):
             of_recipe = explain_layouts(plan, spec.baseline)[-1]
-            yield _line(system, recipe, plan, of_recipe) | {"off": off(recipe, plan, of_recipe)}
+            yield _line(system, recipe, plan, of_recipe) | {"off": relative_errors(recipe, plan, of_recipe)}
         _, plan = plans[0]
         yield _line(system, Recipe(CHOICE), plan, LayoutExplanation.of(plan, "first", 0)) | {"off": {}}
 
 
-def off(recipe: Recipe, plan: Plan, of_recipe: LayoutExplanation) -> dict[str, float]:
+def relative_errors(recipe: Recipe, plan: Plan, of_recipe: LayoutExplanation) -> dict[str, float]:
     """Relative errors of predictions against published values, by the name of the predicted quantity."""
     if recipe.published is None:
         return {}

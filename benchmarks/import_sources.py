@@ -25,7 +25,7 @@ class Source:
 
     files: tuple[str, ...]
     table: str
-    made_of: Callable[..., str]
+    build_table: Callable[..., str]
 
 
 def _table_text(columns: Sequence[str], rows: Iterable[Row], comments: Iterable[str]) -> str:

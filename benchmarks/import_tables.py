@@ -37,7 +37,7 @@ _SHOWN = 5
 
 def main() -> None:
     arguments = _arguments()
-    made = dict(made_of(source, arguments.download) for source in SOURCES if is_there(source, arguments.download))
+    made = dict(build_table(source, arguments.download) for source in SOURCES if is_there(source, arguments.download))
     if not made:
         sys.exit(f"{arguments.download} holds all files of no table: --help lists them")
     write_new(arguments.folder, made)
@@ -52,11 +52,11 @@ def is_there(source: Source, download: Path) -> bool:
     return all((download / name).exists() for name in source.files)
 
 
-def made_of(source: Source, download: Path) -> tuple[str, str]:
+def build_table(source: Source, download: Path) -> tuple[str, str]:
     """The table's name and text; InputError where a file is not what its authors publish."""
     try:
         texts = [(download / name).read_text(encoding="utf-8") for name in source.files]
-        table = source.made_of(*texts)
+        table = source.build_table(*texts)
         if len(rows_of(table)) < 2:
             raise ValueError("it has no row")
         return source.table, table

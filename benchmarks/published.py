@@ -139,7 +139,7 @@ class _Training:
         return flops / (tflops_per_gpu * 1e12 * self.layout.num_gpus)
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         x = self.layout
         shape = f"{self.model.parameters / 1e9:.1f}B on {x.num_gpus}: tp{x.tensor_parallel} pp{x.pipeline_parallel}"
         chunks = [f"v{x.virtual_pipeline_stages}"] * (x.virtual_pipeline_stages > 1)
@@ -174,7 +174,9 @@ def _of_papers(rows: Iterable[Row]) -> Iterator[Line]:
             continue
         published_s = _published_s(row, training, counting)
         if published_s is not None:
-            yield _line(f"{source} {row['table']}", training.words, "step_time_s", published_s, training.predicted_s)
+            yield _line(
+                f"{source} {row['table']}", training.description, "step_time_s", published_s, training.predicted_s
+            )
 
 
 # Trainer, and how the paper counts FLOPs where it gives a rate instead of a time. Not among them is the log of a 175B
@@ -239,12 +241,12 @@ def _of_systems(rows: Iterable[Row]) -> Iterator[Line]:
             continue
         source, predicted_s = f"{row['system']} {row['case']}", training.predicted_s
         if row["step_time_s"]:
-            yield _line(source, training.words, "step_time_s", float(row["step_time_s"]), predicted_s)
+            yield _line(source, training.description, "step_time_s", float(row["step_time_s"]), predicted_s)
             continue
         rate = float(row["tflops_per_gpu"] or float(row["pct_of_peak"]) / 100 * _peak_tflops(training))
         for reading in ("hardware", "model"):
             published_s = training.seconds_at(rate, reading)
-            yield _line(source, training.words, "step_time_s", published_s, predicted_s, reading)
+            yield _line(source, training.description, "step_time_s", published_s, predicted_s, reading)
 
 
 _SYSTEMS = {"frontier": ("megatron-deepspeed", "flash"), "yuan-1.0": ("megatron-lm", "math")}

@@ -11,7 +11,7 @@ def printable(text: str) -> str:
     return "".join(_visible(character) for character in text)
 
 
-def masked(uri: str) -> str:
+def mask_credentials(uri: str) -> str:
     """Address, or text with addresses, with user names and passwords masked."""
     return re.sub(r"://[^/@\s]+@", "://***@", uri)
 
@@ -19,7 +19,7 @@ def masked(uri: str) -> str:
 def one_line(error: Exception) -> str:
     """Type of the error and the first line of its message."""
     first = (str(error).splitlines() or [""])[0]
-    return masked(printable(f"{type(error).__name__}: {first[:300]}"))
+    return mask_credentials(printable(f"{type(error).__name__}: {first[:300]}"))
 
 
 def _visible(character: str) -> str:

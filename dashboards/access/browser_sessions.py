@@ -23,7 +23,7 @@ stopped."""
 
 def entry_address(port: int, token: str, now: float) -> str:
     """Sign-in address for one browser, valid once."""
-    key = _signed(token, "entry", f"{int(now) + ENTRY_S}.{secrets.token_urlsafe(16)}")
+    key = _sign(token, "entry", f"{int(now) + ENTRY_S}.{secrets.token_urlsafe(16)}")
     return f"http://127.0.0.1:{port}{ENTRY_PATH}?key={key}"
 
 
@@ -42,21 +42,23 @@ class Sessions:
     def enter(self, key: str) -> str | None:
         """Set-Cookie header in exchange for this key; None for an invalid, expired or used key."""
         now = self._clock()
-        until = _until(self._token, "entry", key, now)
+        until = _expiry(self._token, "entry", key, now)
         with self._lock:
             self._used = {used: end for used, end in self._used.items() if end >= now}
             if until is None or key in self._used:
                 return None
             self._used[key] = until
-        value = _signed(self._page_key, self._purpose, f"{int(now) + SESSION_S}.{secrets.token_urlsafe(16)}")
+        value = _sign(self._page_key, self._purpose, f"{int(now) + SESSION_S}.{secrets.token_urlsafe(16)}")
         return f"{self._name}={value}; Max-Age={SESSION_S}; Path=/; HttpOnly; SameSite=Strict"
 
     def is_signed_in(self, cookies: str) -> bool:
         """True if the Cookie header has a valid cookie of ours."""
         now = self._clock()
-        return any(_until(self._page_key, self._purpose, value, now) is not None for value in self._own(cookies))
+        return any(
+            _expiry(self._page_key, self._purpose, value, now) is not None for value in self._our_values(cookies)
+        )
 
-    def _own(self, cookies: str) -> Iterator[str]:
+    def _our_values(self, cookies: str) -> Iterator[str]:
         """Values of the cookies with our name. The header also has those of other programs on this host, some of which
         the standard library's parser cannot read."""
         for cookie in cookies.split(";"):
@@ -65,11 +67,11 @@ class Sessions:
                 yield value.strip()
 
 
-def _signed(key: str, purpose: str, text: str) -> str:
+def _sign(key: str, purpose: str, text: str) -> str:
     return f"{text}.{_signature(key, purpose, text)}"
 
 
-def _until(key: str, purpose: str, signed: str, now: float) -> int | None:
+def _expiry(key: str, purpose: str, signed: str, now: float) -> int | None:
     """Expiry of a signed text, UTC seconds since the epoch; None if expired or invalid."""
     text, _, signature = signed.rpartition(".")
     if not hmac.compare_digest(signature.encode(), _signature(key, purpose, text).encode()):

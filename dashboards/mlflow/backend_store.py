@@ -8,7 +8,7 @@ from pathlib import Path
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
-from dashboards.text import masked
+from dashboards.text import mask_credentials
 from search_spaces.errors import InputError
 from trials.files import sqlite_file
 
@@ -35,7 +35,7 @@ def require_usable_store(uri: str) -> None:
     """InputError for a database whose driver or file is unusable; nothing is asked of a server."""
     if not is_database(uri):
         return
-    url = _parsed(uri)
+    url = _parse(uri)
     try:
         url.get_dialect().import_dbapi()
     except NoSuchModuleError:
@@ -46,7 +46,7 @@ def require_usable_store(uri: str) -> None:
         _require_sqlite_file(uri, url)
 
 
-def _parsed(uri: str) -> URL:
+def _parse(uri: str) -> URL:
     try:
         return make_url(uri)
     except (ArgumentError, ValueError):
@@ -83,7 +83,7 @@ def _require_writable_folder(uri: str, nearest: Path) -> None:
 
 
 def _bad(uri: str, what: str, fix: str) -> InputError:
-    shown = masked(uri)
+    shown = mask_credentials(uri)
     return InputError.of(
         "mlflow_store",
         f"MLflow's store {shown} {what}",

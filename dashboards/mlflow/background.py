@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from dashboards.mlflow.sync import MlflowSync, SyncReport
-from dashboards.text import masked, one_line
+from dashboards.text import mask_credentials, one_line
 from trials.files.folders import SearchFolder
 from trials.ledger.events import SearchRecord
 
@@ -76,7 +76,7 @@ class MlflowWorker:
         try:
             self.report = self._sync.sync(search, self._folder)
         except Exception as error:  # no error of MLflow and its libraries stops the search
-            self._say_once("down", f"MLflow at {masked(self._sync.uri)} failed, retrying: {one_line(error)}")
+            self._say_once("down", f"MLflow at {mask_credentials(self._sync.uri)} failed, retrying: {one_line(error)}")
             return False
         if self.report.altered_names:
             self._say_once(

@@ -24,31 +24,31 @@ Link = Callable[[str], str | None]
 def search_description(data: ReportData, link: Link = lambda trial: None) -> str:
     """Description of a search's run."""
     parts = [
-        f"**{_plain(headline(data.verdict))}**",
-        _plain(sentence(data.verdict)),
+        f"**{_escape_markdown(headline(data.verdict))}**",
+        _escape_markdown(sentence(data.verdict)),
         *_winner(data, link),
-        _plain(" ".join([*sentences.describe_confidence(data), *sentences.describe_tradeoffs(data)])),
-        _plain(sentences.describe_state(data)),
-        _plain(sentences.describe_cost(data)),
+        _escape_markdown(" ".join([*sentences.describe_confidence(data), *sentences.describe_tradeoffs(data)])),
+        _escape_markdown(sentences.describe_state(data)),
+        _escape_markdown(sentences.describe_cost(data)),
         *_best_layouts(data, link),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _winner(data: ReportData, link: Link) -> Iterator[str]:
-    answer = data.answer
-    if answer is None:
+    best = data.best
+    if best is None:
         return
-    lines = [f"best layout: {_linked(answer.trial, link)}, {_shape(answer.layout, data)}"]
-    interval = format_range(answer.tokens_per_sec_low, answer.tokens_per_sec_high)
+    lines = [f"best layout: {_link_text(best.trial, link)}, {_shape(best.layout, data)}"]
+    interval = format_range(best.tokens_per_sec_low, best.tokens_per_sec_high)
     lines.append(
-        f"tokens per second: {format_number(answer.tokens_per_sec)}" + (f", 95 % {interval}" if interval else "")
+        f"tokens per second: {format_number(best.tokens_per_sec)}" + (f", 95 % {interval}" if interval else "")
     )
-    if answer.step_time_s is not None:
-        sequences = plural(answer.layout.global_batch_size, "sequence")
-        lines.append(f"step: {sentences.duration(answer.step_time_s)} for {sequences}")
-    if answer.peak_memory_gib is not None:
-        lines.append(f"peak memory: {format_number(answer.peak_memory_gib, 3)} GiB of the fullest rank")
+    if best.step_time_s is not None:
+        sequences = plural(best.layout.global_batch_size, "sequence")
+        lines.append(f"step: {sentences.duration(best.step_time_s)} for {sequences}")
+    if best.peak_memory_gib is not None:
+        lines.append(f"peak memory: {format_number(best.peak_memory_gib, 3)} GiB of the fullest rank")
     yield "\n".join(f"- {line}" for line in lines)
 
 
@@ -65,7 +65,7 @@ def _best_layouts(data: ReportData, link: Link) -> Iterator[str]:
 def _row(trial: TrialView, data: ReportData, link: Link) -> tuple[str, ...]:
     times = f"{trial.speed / data.baseline_speed:.2f}" if trial.speed and data.baseline_speed else UNKNOWN
     return (
-        _linked(trial.trial, link),
+        _link_text(trial.trial, link),
         format_number(trial.tokens_per_sec),
         format_range(trial.tokens_per_sec_low, trial.tokens_per_sec_high) or UNKNOWN,
         times,
@@ -75,7 +75,7 @@ def _row(trial: TrialView, data: ReportData, link: Link) -> tuple[str, ...]:
 
 
 def _shape(layout: Layout, data: ReportData, *remarks: str) -> str:
-    return _plain(
+    return _escape_markdown(
         ", ".join(
             [sentences.format_parallelism(layout), *sentences.format_other_fields(layout, data.varying), *remarks]
         )
@@ -89,11 +89,11 @@ def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def _linked(trial: str, link: Link) -> str:
+def _link_text(trial: str, link: Link) -> str:
     address = link(trial)
     return trial if address is None else f"[{trial}]({address})"
 
 
-def _plain(text: str) -> str:
+def _escape_markdown(text: str) -> str:
     """Text in one line, escaped for Markdown and HTML, since users and trials write parts of it."""
     return _SPECIAL.sub(r"\\\1", printable(text))

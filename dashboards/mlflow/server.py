@@ -72,7 +72,7 @@ class MlflowServer:
         try:
             self.token.write(self.port)
             self._process = self._start()
-            self._wait_until_it_answers()
+            self._wait_until_ready()
         except BaseException:
             self.stop()
             raise
@@ -137,9 +137,9 @@ class MlflowServer:
             TOKEN_VARIABLE: self.token.text,
         }
 
-    def _wait_until_it_answers(self) -> None:
+    def _wait_until_ready(self) -> None:
         until = time.monotonic() + _START_S
-        while not answers(self.port, self.token.text):
+        while not is_answering(self.port, self.token.text):
             if self._process is None or self._process.poll() is not None or time.monotonic() > until:
                 words = tail(self._log, _LOG_LINES)
                 raise ServerFailed(f"MLflow's server failed to start; the end of {self._log}:\n{words}")
@@ -181,7 +181,7 @@ def _host() -> str:
     return socket.gethostname() if "localhost" in name else name
 
 
-def answers(port: int, token: str) -> bool:
+def is_answering(port: int, token: str) -> bool:
     """True if our server answers on the port. The token is sent only to a listener of this user."""
     if not is_own_listener(port):
         return False

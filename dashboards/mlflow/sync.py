@@ -22,7 +22,7 @@ from dashboards.mlflow import runs
 from dashboards.mlflow.artifacts import SentPages, pending_pages
 from dashboards.mlflow.backend_store import SQLITE_FILE, is_database, require_usable_store, tracking_uri
 from dashboards.mlflow.runs import Point, RunStatus, RunView
-from dashboards.text import masked, one_line
+from dashboards.text import mask_credentials, one_line
 from search_spaces.errors import InputError
 from trials.files.folders import SearchFolder
 from trials.ledger.events import SearchRecord
@@ -96,7 +96,8 @@ class MlflowSync:
         except InputError as error:
             raise error.at(key="tracking.mlflow_uri") from error.__cause__
         except Exception as error:
-            return f"MLflow at {masked(self.uri)} is unreachable; the search continues without it ({one_line(error)})"
+            uri = mask_credentials(self.uri)
+            return f"MLflow at {uri} is unreachable; the search continues without it ({one_line(error)})"
         return None
 
     def sync(self, search: SearchRecord, folder: SearchFolder) -> SyncReport:
@@ -174,9 +175,9 @@ class MlflowSync:
         """Send the report and its figures where due; return the tags for them, and the errors."""
         parent = sent[None]
         is_last = search.state.is_ended and not parent.is_ended
-        held, tags = SentPages(parent.tags.get(runs.REPORT), parent.described_at), dict[str, str]()
+        sent_pages, tags = SentPages(parent.tags.get(runs.REPORT), parent.described_at), dict[str, str]()
         try:
-            pages = pending_pages(search, folder, held, is_last, lambda trial: self._store.link_to(sent[trial]))
+            pages = pending_pages(search, folder, sent_pages, is_last, lambda trial: self._store.link_to(sent[trial]))
             parent.described_at, tags = pages.described_at, dict(pages.tags)
             self._store.put_texts(parent, pages.texts)
         except Exception as error:
@@ -360,7 +361,7 @@ class _Store:
         return _RunState(run.info.run_id, ended, set(run.data.params), dict(run.data.tags), max(steps, default=0))
 
     def _bad_version(self, error: Exception) -> InputError:
-        uri = masked(self._uri)
+        uri = mask_credentials(self._uri)
         return InputError.of(
             "mlflow_store",
             f"MLflow's store {uri} was made by another version of MLflow: {one_line(error)}",
@@ -371,7 +372,7 @@ class _Store:
     def _bad(self, what: str, fix: str) -> InputError:
         return InputError.of(
             "mlflow_experiment",
-            f"the experiment {self._experiment!r} at {masked(self._uri)} {what}",
+            f"the experiment {self._experiment!r} at {mask_credentials(self._uri)} {what}",
             key="tracking.experiment",
             value=self._experiment,
             rule="the MLflow experiment of a search must be writable",

@@ -67,7 +67,7 @@ class TrialView:
 
 
 @dataclass(frozen=True)
-class Answer:
+class BestLayout:
     """Best layout, over all its runs.
 
     `points` are the Pareto-optimal trials, this one first, and `trades` the trade-off of each alternative as text; ()
@@ -119,7 +119,7 @@ class ReportData:
     is_simulated: bool
     gpus_per_node: int
     accelerator: str | None
-    answer: Answer | None
+    best: BestLayout | None
     baseline_speed: float | None
     progress: Progress
     trials: tuple[TrialView, ...]
@@ -153,7 +153,7 @@ def report_data(search: SearchRecord, at: float) -> ReportData:
         is_simulated=_section(spec, "launcher").get("kind") == "simulated",
         gpus_per_node=_gpus_per_node(cluster, search.trials),
         accelerator=_accelerator(cluster),
-        answer=_answer(ranking),
+        best=_best_layout(ranking),
         baseline_speed=value_of(baseline, objective) if baseline else None,
         progress=_progress(search, at),
         trials=_views(search, ranking),
@@ -179,12 +179,12 @@ def _accelerator(cluster: Mapping[str, Any]) -> str | None:
     return found.get("name") if isinstance(found, Mapping) else found
 
 
-def _answer(ranking: Ranking) -> Answer | None:
+def _best_layout(ranking: Ranking) -> BestLayout | None:
     best = ranking.best
     if best is None or best.measured is None:
         return None
-    numbers = {name: _number(best.measured.get(name)) for name in _ANSWERED}
-    return Answer(
+    numbers = {name: _number(best.measured.get(name)) for name in _BEST_FIELDS}
+    return BestLayout(
         trial=best.trial,
         layout=best.layout,
         num_runs=len(ranking.runs[best.layout.key]),
@@ -197,7 +197,7 @@ def _answer(ranking: Ranking) -> Answer | None:
     )
 
 
-_ANSWERED = ("tokens_per_sec_low", "tokens_per_sec_high", "step_time_s", "peak_memory_gib", "mfu")
+_BEST_FIELDS = ("tokens_per_sec_low", "tokens_per_sec_high", "step_time_s", "peak_memory_gib", "mfu")
 
 
 def _progress(search: SearchRecord, at: float) -> Progress:

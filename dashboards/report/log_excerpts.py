@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dashboards.text import masked, printable
+from dashboards.text import mask_credentials, printable
 from trials.files.text import without_escapes
 from trials.trial import Trial
 
@@ -36,16 +36,16 @@ class Excerpts:
     def shown(self, trial: Trial) -> str | None:
         """End of the log excerpt of the trial's last attempt; None without one."""
         text = _excerpt(trial)
-        return None if text is None else shown_excerpt(text, self.longest)
+        return None if text is None else format_excerpt(text, self.longest)
 
 
-def shown_excerpt(text: str, longest: int) -> str:
+def format_excerpt(text: str, longest: int) -> str:
     """Last `longest` characters of a text, with likely secrets masked."""
     # Cut before the search, since logs may be long, and after, since escaping lengthens the text. Where the first cut
     # splits a secret's name, its value lies in the part that the second cut removes.
     lines = without_escapes(text[-4 * longest :]).replace("\r\n", "\n").split("\n")
     clean = "\n".join(printable(line).rstrip() for line in lines).strip("\n")
-    clean = _SECRET.sub(r"\1\2***", masked(clean))
+    clean = _SECRET.sub(r"\1\2***", mask_credentials(clean))
     return clean if len(clean) <= longest and len(text) <= 4 * longest else f"...{clean[-longest:]}"
 
 

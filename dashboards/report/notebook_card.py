@@ -10,7 +10,7 @@ from dashboards.terminal.headline import headline
 
 def notebook_card(data: ReportData) -> str:
     """Headline, confidence, best layout and state; without scripts, in the notebook's own colours."""
-    return fragment("notebook_card.html.jinja", data=data, answer=headline(data.verdict), **_shown(data))
+    return fragment("notebook_card.html.jinja", data=data, headline=headline(data.verdict), **_shown(data))
 
 
 def _shown(data: ReportData) -> dict[str, object]:

@@ -80,25 +80,25 @@ def _page(data: ReportData, scripts: Sequence[str], renewed: str) -> Page:
 
 def first_screen(data: ReportData) -> dict[str, Any]:
     """Variables of the templates' first screen."""
-    answer, verdict = data.answer, data.verdict
+    best, verdict = data.best, data.verdict
     full = headline(verdict)
     clear = verdict.speedup if verdict.kind is VerdictKind.FASTER else None
     ratio = None if clear is None else f"{clear.ratio:.2f}"
     return {
-        "answer": full,
+        "headline": full,
         "ratio": ratio,
         "ratio_text": full.removeprefix(f"{ratio}x ") if ratio else None,
         "times": sentences.TIMES,
         "below": sentence(verdict),
-        "shape": sentences.format_parallelism(answer.layout) if answer else None,
-        "others": ", ".join(sentences.format_other_fields(answer.layout, data.varying)) if answer else None,
+        "shape": sentences.format_parallelism(best.layout) if best else None,
+        "others": ", ".join(sentences.format_other_fields(best.layout, data.varying)) if best else None,
         "tiles": _tiles(data),
         "sure": sentences.describe_confidence(data),
         "state": sentences.describe_state(data),
         "meters": _meters(data),
         "cost": sentences.describe_cost(data),
         "as_of": datetime.fromtimestamp(data.at, timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "placement": rank_placement(answer.layout, data.gpus_per_node) if answer else None,
+        "placement": rank_placement(best.layout, data.gpus_per_node) if best else None,
         "caption": f"{plural(len(data.trials), 'trial')} in launch order, a row a run; click a heading to sort",
         "footer": f"Parlay {version('parlay')}. Rules of measurement: docs/measuring.md."
         f" Written for {printable(data.name)}, search {data.search_id}.",
@@ -106,20 +106,20 @@ def first_screen(data: ReportData) -> dict[str, Any]:
 
 
 def _tiles(data: ReportData) -> list[Tile]:
-    answer = data.answer
-    if answer is None:
+    best = data.best
+    if best is None:
         return []
-    interval = format_range(answer.tokens_per_sec_low, answer.tokens_per_sec_high)
-    tiles = [Tile("Tokens a second", format_number(answer.tokens_per_sec), interval)]
-    if answer.step_time_s is not None:
-        batch = answer.layout.global_batch_size
-        tiles.append(Tile("Step", sentences.duration(answer.step_time_s), f"{batch} sequences"))
-    if answer.peak_memory_gib is not None:
-        tiles.append(Tile("Peak memory", f"{format_number(answer.peak_memory_gib, 3)} GiB", "of the fullest rank"))
-    if answer.mfu is not None:
-        tiles.append(Tile("MFU", sentences.percent(answer.mfu), "of the peak FLOP/s"))
-    ranks = plural(answer.layout.num_gpus, "rank")
-    on = f"{printable(data.accelerator or 'devices')} on {plural(answer.layout.num_nodes, 'node')}"
+    interval = format_range(best.tokens_per_sec_low, best.tokens_per_sec_high)
+    tiles = [Tile("Tokens a second", format_number(best.tokens_per_sec), interval)]
+    if best.step_time_s is not None:
+        batch = best.layout.global_batch_size
+        tiles.append(Tile("Step", sentences.duration(best.step_time_s), f"{batch} sequences"))
+    if best.peak_memory_gib is not None:
+        tiles.append(Tile("Peak memory", f"{format_number(best.peak_memory_gib, 3)} GiB", "of the fullest rank"))
+    if best.mfu is not None:
+        tiles.append(Tile("MFU", sentences.percent(best.mfu), "of the peak FLOP/s"))
+    ranks = plural(best.layout.num_gpus, "rank")
+    on = f"{printable(data.accelerator or 'devices')} on {plural(best.layout.num_nodes, 'node')}"
     return [*tiles, Tile("Machine", ranks, on)]
 
 

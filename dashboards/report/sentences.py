@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from dashboards.report.data import Answer, ReportData, TrialView
+from dashboards.report.data import BestLayout, ReportData, TrialView
 from dashboards.terminal.headline import describe_ending
 from dashboards.trial_text import REASON_LABELS, UNKNOWN, describe_flag, format_counts, format_range
 from search_spaces.layouts.layout import Layout
@@ -40,13 +40,13 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 
 def describe_confidence(data: ReportData) -> list[str]:
     """Sentences about the confidence in the result."""
-    answer = data.answer
-    return [] if answer is None else list(_confidence_sentences(answer, data))
+    best = data.best
+    return [] if best is None else list(_confidence_sentences(best, data))
 
 
 def describe_tradeoffs(data: ReportData) -> list[str]:
     """Sentence for each alternative to the best layout, where there are several objectives."""
-    return [] if data.answer is None else [f"Alternative: {trade}." for trade in data.answer.trades]
+    return [] if data.best is None else [f"Alternative: {trade}." for trade in data.best.trades]
 
 
 def describe_state(data: ReportData) -> str:
@@ -134,16 +134,16 @@ def format_hours(hours: float) -> str:
     return f"{hours:.3g} node-hours" if hours >= 0.001 or not hours else "below 0.001 node-hours"
 
 
-def _confidence_sentences(answer: Answer, data: ReportData) -> Iterator[str]:
-    speedup, interval = data.verdict.speedup, format_range(answer.tokens_per_sec_low, answer.tokens_per_sec_high)
+def _confidence_sentences(best: BestLayout, data: ReportData) -> Iterator[str]:
+    speedup, interval = data.verdict.speedup, format_range(best.tokens_per_sec_low, best.tokens_per_sec_high)
     if speedup is not None and speedup.low is not None and speedup.high is not None:
         yield f"95 % confidence interval {speedup.low:.2f}\N{EN DASH}{speedup.high:.2f}x."
     elif interval is not None:
         yield f"95 % confidence interval {interval} tokens/s."
     else:
         yield "No confidence interval: a run had too few steps."
-    only = ": the interval covers the steps of that run, not the spread between runs" if answer.num_runs == 1 else ""
-    yield f"Based on {plural(answer.num_runs, 'run')}{only}."
+    only = ": the interval covers the steps of that run, not the spread between runs" if best.num_runs == 1 else ""
+    yield f"Based on {plural(best.num_runs, 'run')}{only}."
     if not data.state.is_ended:
         yield "It may be measured again before the search ends."
-    yield from (f"Flag {describe_flag(flag)}." for flag in answer.flags)
+    yield from (f"Flag {describe_flag(flag)}." for flag in best.flags)

@@ -78,7 +78,7 @@ def _row(trial: TrialView, fields: Sequence[str], data: ReportData) -> Row:
         _number(trial.queue_wait_s, duration(trial.queue_wait_s)),
         _number(trial.node_hours, f"{trial.node_hours:.3g}"),
     ]
-    is_best = data.answer is not None and trial.layout.key == data.answer.layout.key
+    is_best = data.best is not None and trial.layout.key == data.best.layout.key
     remark = None if trial.remark is None else printable(trial.remark)
     return Row(tuple(cells), _marks(trial, data, is_best), is_best, _row_state(trial), remark, trial.excerpt)
 
@@ -104,9 +104,9 @@ def _at_most(trial: TrialView, data: ReportData) -> Cell:
 
 
 def _marks(trial: TrialView, data: ReportData, is_best: bool) -> tuple[str, ...]:
-    is_tie = data.answer is not None and trial.trial in data.answer.ties
+    is_tie = data.best is not None and trial.trial in data.best.ties
     holds = {
-        "best": is_best and data.answer is not None and trial.trial == data.answer.trial,
+        "best": is_best and data.best is not None and trial.trial == data.best.trial,
         "tie": is_tie,
         "repeat": trial.kind is TrialKind.FINALIST,
         "flag": bool(trial.flags) and trial.tokens_per_sec is not None,

@@ -28,8 +28,8 @@ _ATTEMPT_EVENTS = (
 
 def event_line(event: Event, search: SearchRecord) -> str | None:
     """Event as one line with its UTC time; None for events without a line. `search` is the record after it."""
-    words = _describe_event(event, search)
-    return None if words is None else f"{utc_text(event.at)[11:19]} {printable(words)}"
+    text = _describe_event(event, search)
+    return None if text is None else f"{utc_text(event.at)[11:19]} {printable(text)}"
 
 
 def _describe_event(event: Event, search: SearchRecord) -> str | None:
@@ -90,12 +90,12 @@ def _describe_attempt_end(attempt: Attempt, search: SearchRecord) -> str:
     if attempt.state is TrialState.MEASURED and attempt.outcome is not None:
         measured = attempt.outcome.measured
         memory, flags = measured.get("peak_memory_gib"), attempt.outcome.flags
-        words = [f"{format_throughput(measured)} tokens/s", f"{measured['step_time_s']:.4g} s a step"]
-        words += [] if memory is None else [f"{memory:.4g} GiB"]
+        parts = [f"{format_throughput(measured)} tokens/s", f"{measured['step_time_s']:.4g} s a step"]
+        parts += [] if memory is None else [f"{memory:.4g} GiB"]
         headroom = MemoryHeadroom.of_search(search.spec)
         if headroom is not None and not headroom.is_satisfied(memory):
-            words[-1] += f"; {headroom.describe(memory)}"
-        return "measured: " + ", ".join(words) + (f"; flagged {', '.join(flags)}" if flags else "")
+            parts[-1] += f"; {headroom.describe(memory)}"
+        return "measured: " + ", ".join(parts) + (f"; flagged {', '.join(flags)}" if flags else "")
     limit_gib = (search.spec.get("measure") or {}).get("memory_limit_gib")
     return _describe_failed_state(attempt) + _remark(describe_failure(attempt, limit_gib) or attempt.excerpt)
 

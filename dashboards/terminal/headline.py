@@ -65,9 +65,9 @@ def sentence(verdict: SearchVerdict) -> str:
     if verdict.kind is VerdictKind.ONLY_BASELINE:
         return "There is nothing to compare it with" + ("." if verdict.is_ended else " yet.")
     if best is not None:
-        words = f"{best.trial} is {describe_choice(verdict.ranking)}"
+        text = f"{best.trial} is {describe_choice(verdict.ranking)}"
         others = [tie.trial for tie in verdict.ranking.ties if tie is not verdict.ranking.fastest]
-        return f"{words}; statistically tied with {join_names(others)}." if others else f"{words}."
+        return f"{text}; statistically tied with {join_names(others)}." if others else f"{text}."
     if verdict.kind is VerdictKind.NONE_ALLOWED:
         reason = describe_no_best(verdict.ranking) or ""
         return f"{reason[0].upper()}{reason[1:]}."
@@ -80,14 +80,14 @@ def sentence(verdict: SearchVerdict) -> str:
 
 def best_layout_line(verdict: SearchVerdict) -> str:
     """Best layout, its throughput and speed-up in one line; the headline where there is none."""
-    best, words = verdict.best, headline(verdict)
+    best, text = verdict.best, headline(verdict)
     if best is None:
-        return describe_no_best(verdict.ranking) or _lower(words)
+        return describe_no_best(verdict.ranking) or _lower_first(text)
     if verdict.kind is VerdictKind.NO_COMPARISON:
-        words = _describe_missing_comparison(verdict)
+        text = _describe_missing_comparison(verdict)
     parts = [
         f"best: {best.trial}, {best.layout.key}, {format_throughput(best.measured or {})} tokens/s",
-        _lower(words),
+        _lower_first(text),
     ]
     if best is not verdict.ranking.fastest:
         parts.append(describe_choice(verdict.ranking) or "")
@@ -107,11 +107,11 @@ def describe_ending(verdict: SearchVerdict) -> str:
     if reason is None:
         return ""
     if reason is EndReason.CANCELLED_BY_USER:
-        return _lower(_describe_cancellation(verdict))
+        return _lower_first(_describe_cancellation(verdict))
     if reason is EndReason.MAX_TRIALS and verdict.max_layouts is not None:
         return f"reached the limit of {plural(verdict.max_layouts, 'layout')}"
     if reason is EndReason.SUBMISSION_REJECTED:
-        return _lower(_describe_rejection(verdict))
+        return _lower_first(_describe_rejection(verdict))
     return describe_end_reason(reason)
 
 
@@ -160,10 +160,10 @@ def _no_winner(verdict: SearchVerdict) -> str:
 
 def _baseline_best(verdict: SearchVerdict) -> str:
     better = "faster" if verdict.ranking.objective is Objective.TOKENS_PER_SEC else "better"
-    return f"No measured layout{_that_leaves(verdict.ranking)} is {better} than the baseline"
+    return f"No measured layout{_headroom_clause(verdict.ranking)} is {better} than the baseline"
 
 
-def _that_leaves(ranking: Ranking) -> str:
+def _headroom_clause(ranking: Ranking) -> str:
     return describe_memory_room(ranking).replace("leave ", "leaves ")
 
 
@@ -189,10 +189,10 @@ def _missing_baseline_reason(verdict: SearchVerdict) -> str:
         return "the baseline was not tried" if verdict.is_ended else "the baseline has not been measured yet"
     if baseline.measured is not None:
         return f"the baseline ({baseline.trial}) was measured with another global batch size"
-    return f"the baseline ({baseline.trial}) {_ending_of(baseline, verdict)}"
+    return f"the baseline ({baseline.trial}) {_describe_baseline_end(baseline, verdict)}"
 
 
-def _ending_of(baseline: Trial, verdict: SearchVerdict) -> str:
+def _describe_baseline_end(baseline: Trial, verdict: SearchVerdict) -> str:
     if baseline.state is not TrialState.CANCELLED:
         return "failed" + (f": {REASON_LABELS[baseline.reason]}" if baseline.reason else "")
     by_search = (
@@ -215,12 +215,12 @@ def _describe_rejection(verdict: SearchVerdict) -> str:
 def _all_failed(verdict: SearchVerdict) -> str:
     assert verdict.most_common_failure is not None, "some trial failed"
     (reason, count), failed = verdict.most_common_failure, verdict.counts.failed
-    words = f"No layout was measured: {plural(failed, 'trial')} failed, "
-    return words + (REASON_LABELS[reason] if count == failed else f"{count} of them: {REASON_LABELS[reason]}")
+    text = f"No layout was measured: {plural(failed, 'trial')} failed, "
+    return text + (REASON_LABELS[reason] if count == failed else f"{count} of them: {REASON_LABELS[reason]}")
 
 
-def _lower(words: str) -> str:
-    return words[0].lower() + words[1:]
+def _lower_first(text: str) -> str:
+    return text[0].lower() + text[1:]
 
 
 def _tie_names(verdict: SearchVerdict) -> str:

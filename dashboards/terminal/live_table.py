@@ -126,9 +126,9 @@ class LiveView:
             return
         new_flags = [flag for flag in outcome.flags if flag not in self._described_flags]
         self._described_flags.update(new_flags)
-        for words in (describe_step_time(outcome.measured), *map(describe_flag, new_flags)):
-            if words is not None:
-                self._print(f"  {printable(words)}")
+        for text in (describe_step_time(outcome.measured), *map(describe_flag, new_flags)):
+            if text is not None:
+                self._print(f"  {printable(text)}")
 
     def _print(self, line: str) -> None:
         self._console.print(Text(line), soft_wrap=True)
@@ -194,13 +194,13 @@ def results_table(search: SearchRecord, ranking: Ranking, baseline_key: str | No
 
 def progress_line(search: SearchRecord, ranking: Ranking) -> str:
     """State of the search in one line short enough for 80 columns; zero counts are omitted."""
-    words = list(format_counts(counts_of(search.trials)))
+    parts = list(format_counts(counts_of(search.trials)))
     if ranking.best is not None:
-        words.append(f"best {ranking.best.trial}")
-    words.append(format_node_hours(search))
+        parts.append(f"best {ranking.best.trial}")
+    parts.append(format_node_hours(search))
     state = display_state(search.state, search.end_reason)
     name = search.search_id if search.state is SearchState.RUNNING else f"{search.search_id} {state}"
-    return f"{name}: {', '.join(words)}"
+    return f"{name}: {', '.join(parts)}"
 
 
 def _limit_bars(search: SearchRecord, now: float) -> Table:

@@ -38,7 +38,7 @@ def _limit_usages(search: SearchRecord, now: float) -> Iterator[LimitUsage]:
         yield LimitUsage("node-hours", used, budget, f"{used:.3f} of {budget:g}{more}")
     if (wall := limits.get("max_wall_time")) is not None and not is_simulated(search):
         passed, most_s = now - search.created_at, parse_duration_s(wall)
-        yield LimitUsage("time", passed, most_s, f"{clock_text(passed)} of {clock_text(most_s)}")
+        yield LimitUsage("time", passed, most_s, f"{format_clock(passed)} of {format_clock(most_s)}")
 
 
 def describe_time_remaining(search: SearchRecord, now: float) -> str | None:
@@ -55,24 +55,24 @@ def describe_time_remaining(search: SearchRecord, now: float) -> str | None:
     if len(ended) < _MIN_TRIALS_FOR_ESTIMATE or left <= 0 or _layouts_tried(search) < len(search.trials):
         return None
     seconds = _busy_s(search, now) / len(ended) * left
-    return f"up to {clock_text(seconds)} remaining"
+    return f"up to {format_clock(seconds)} remaining"
 
 
 def describe_in_flight(attempt: Attempt, now: float, is_simulated: bool = False) -> str:
     """Attempt in flight in one line: state, duration, nodes."""
     since = attempt.started_at if attempt.state is TrialState.RUNNING else attempt.submitted_at
-    words = f"{attempt.trial}.{attempt.attempt} {attempt.state}"
+    text = f"{attempt.trial}.{attempt.attempt} {attempt.state}"
     if attempt.waits_for is not None:
-        words += f" ({attempt.waits_for})"
+        text += f" ({attempt.waits_for})"
     if since is not None and not is_simulated:
-        words += f" for {clock_text(now - since)}"
+        text += f" for {format_clock(now - since)}"
     if attempt.nodes:
-        words += " on " + _node_names(attempt.nodes)
+        text += " on " + _join_nodes(attempt.nodes)
     elif attempt.job_id is not None:
-        words += f" as {attempt.job_id}"
+        text += f" as {attempt.job_id}"
     if attempt.unknown_since is not None and not is_simulated:
-        words += f", unreachable for {clock_text(now - attempt.unknown_since)}"
-    return words
+        text += f", unreachable for {format_clock(now - attempt.unknown_since)}"
+    return text
 
 
 def format_node_hours(search: SearchRecord) -> str:
@@ -83,7 +83,7 @@ def format_node_hours(search: SearchRecord) -> str:
     return f"{search.node_hours_used:.3f}{reserved}{of_limit} node-hours"
 
 
-def clock_text(seconds: float) -> str:
+def format_clock(seconds: float) -> str:
     """`0:07`, `12:30`, `3:05:00`."""
     minutes, rest = divmod(max(0, int(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
@@ -112,6 +112,6 @@ def _layouts_tried(search: SearchRecord) -> int:
 _MAX_NODES_NAMED = 4
 
 
-def _node_names(nodes: Sequence[str]) -> str:
+def _join_nodes(nodes: Sequence[str]) -> str:
     more = len(nodes) - _MAX_NODES_NAMED
     return " ".join(nodes[:_MAX_NODES_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -105,13 +105,13 @@ def _side_by_side(boxes: Sequence[list[str]]) -> Iterator[str]:
     row: list[list[str]] = []
     for box in boxes:
         if row and sum(len(other[0]) + 2 for other in (*row, box)) > _WIDTH:
-            yield from _joined(row)
+            yield from _join_boxes(row)
             row = []
         row.append(box)
-    yield from _joined(row)
+    yield from _join_boxes(row)
 
 
-def _joined(boxes: Sequence[list[str]]) -> Iterator[str]:
+def _join_boxes(boxes: Sequence[list[str]]) -> Iterator[str]:
     widths = [len(box[0]) for box in boxes]
     for lines in zip_longest(*boxes, fillvalue=""):
         yield "  ".join(f"{line:<{width}}" for line, width in zip(lines, widths, strict=True)).rstrip()

@@ -95,7 +95,7 @@ def _search_rows(a: ComparisonSide, b: ComparisonSide) -> list[Mapping[str, Any]
 
 
 def _told(search: Mapping[str, Any]) -> dict[str, Any]:
-    from dashboards.terminal.progress import clock_text
+    from dashboards.terminal.progress import format_clock
 
     to_best = search["to_best"]
     ended = f" ({search['end_reason']})" if search["end_reason"] else ""
@@ -106,7 +106,7 @@ def _told(search: Mapping[str, Any]) -> dict[str, Any]:
     if to_best is not None:
         told["to the best: trials"] = to_best["trials"]
         told["  node-hours"] = f"{to_best['node_hours']:.3f}"
-        told["  time"] = clock_text(to_best["seconds"])
+        told["  time"] = format_clock(to_best["seconds"])
     return told
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from dashboards.mlflow.sync import MlflowSync
-from dashboards.text import masked, one_line
+from dashboards.text import mask_credentials, one_line
 from orchestrator.common.timeouts import submit_to_thread
 from orchestrator.lifecycle.shutdown import mlflow_json
 from orchestrator.records.lookup import MOVED_SEARCH_FIX, not_a_search
@@ -50,7 +50,7 @@ def resync(folder: SearchFolder, tracking: MlflowSync, note: Callable[[str], Non
         try:
             report = sending.result()
         except Exception as error:  # MLflow and its libraries raise many types
-            note(f"MLflow at {masked(tracking.uri)} fails: {one_line(error)}")
+            note(f"MLflow at {mask_credentials(tracking.uri)} fails: {one_line(error)}")
             return ResyncResult(None, 0, unsent)
         write_json(folder.mlflow, mlflow_json(report))
         return ResyncResult(report.run_id, report.num_runs - len(unsent), unsent)

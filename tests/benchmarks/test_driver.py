@@ -30,7 +30,7 @@ def test_others_are_told_beside_parlays_own():
         {"what": "parlay", "trials": 10, "cpu_s": 0.5, "commands_cpu_s": 0.2, "started_cpu_s": 1.0},
         {"what": "other", "trials": 10, "cpu_s": 2.5, "commands_cpu_s": 0.0, "started_cpu_s": 1.0},
     ]
-    own, other = driver.beside_each_other(found)
+    own, other = driver.compare_drivers(found)
     assert (own["cpu_ms_per_trial"], own["commands_ms_per_trial"], own["over_parlay"]) == (50.0, 20.0, 1.0)
     assert (other["cpu_ms_per_trial"], other["over_parlay"]) == (250.0, 5.0)
 

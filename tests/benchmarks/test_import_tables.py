@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.import_sources import SOURCES, Source
-from benchmarks.import_tables import differences, is_there, made_of, main, rows_of
+from benchmarks.import_tables import build_table, differences, is_there, main, rows_of
 from search_spaces.errors import InputError
 from search_spaces.tables.measured_table import Observation, parse_table
 
@@ -104,7 +104,7 @@ def download(tmp_path) -> Path:
 
 def made(download: Path, table: str) -> str:
     source = next(source for source in SOURCES if source.table == table)
-    return made_of(source, download)[1]
+    return build_table(source, download)[1]
 
 
 def measured(download: Path, table: str) -> tuple[Observation, ...]:
@@ -214,7 +214,7 @@ def test_a_file_that_is_not_what_is_published_is_refused(download, file, text):
     for source in SOURCES:
         if file in source.files:
             with pytest.raises(InputError, match="is not what is published") as refused:
-                made_of(source, download)
+                build_table(source, download)
             assert refused.value.problems[0].file == str(download / source.files[0])
 
 
@@ -227,4 +227,4 @@ def test_the_real_downloads_make_the_tables_as_they_are(source: Source):
     download = Path(os.environ.get(DOWNLOADS, "no downloads"))
     if not is_there(source, download):
         pytest.skip(f"no downloads: {DOWNLOADS} names no folder with {source.files[0]}")
-    assert differences(made_of(source, download)[1], known.read_text(encoding="utf-8")) == []
+    assert differences(build_table(source, download)[1], known.read_text(encoding="utf-8")) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dashboards.text import masked, one_line, printable
+from dashboards.text import mask_credentials, one_line, printable
 
 
 @pytest.mark.bad_input(50)
@@ -24,8 +24,8 @@ def test_what_could_steer_a_terminal_is_spelled_out(text, shown):
 
 
 def test_a_password_in_an_address_is_not_shown():
-    assert masked("postgresql://me:secret@db/mlflow") == "postgresql://***@db/mlflow"
-    assert masked("http://host:5000/a@b") == "http://host:5000/a@b"
+    assert mask_credentials("postgresql://me:secret@db/mlflow") == "postgresql://***@db/mlflow"
+    assert mask_credentials("http://host:5000/a@b") == "http://host:5000/a@b"
 
 
 @pytest.mark.security("secrets")

@@ -67,7 +67,7 @@ def reason_color(reason: FailureReason | None) -> str:
     return OTHER_REASON if reason is None else REASON_COLORS.get(reason, OTHER_REASON)
 
 
-def dots(x: Sequence[Any], y: Sequence[Any], text: Sequence[str], name: str, color: str, **marker: Any) -> dict:
+def scatter(x: Sequence[Any], y: Sequence[Any], text: Sequence[str], name: str, color: str, **marker: Any) -> dict:
     """Scatter trace with a tooltip for each point."""
     return {
         "type": "scatter",

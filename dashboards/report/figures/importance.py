@@ -39,7 +39,7 @@ class Importance:
     explained: float
 
     @property
-    def is_telling(self) -> bool:
+    def is_reliable(self) -> bool:
         return self.explained >= LEAST_EXPLAINED
 
 
@@ -54,7 +54,7 @@ def axis_importance(layouts: Sequence[Mapping[str, Any]], speeds: Sequence[float
     distances = _distances(layouts)
     if not distances or not logs.std() > 0:
         return None
-    surrogate = _fitted(distances, logs - logs.mean())
+    surrogate = _fit(distances, logs - logs.mean())
     values = _shapley(surrogate)
     effects = {axis: math.expm1(float(np.abs(v).mean())) for axis, v in zip(distances, values, strict=True)}
     ordered = dict(sorted(effects.items(), key=lambda item: -item[1]))
@@ -94,7 +94,7 @@ class _Surrogate:
     explained: float
 
 
-def _fitted(distances: Mapping[str, np.ndarray], targets: np.ndarray) -> _Surrogate:
+def _fit(distances: Mapping[str, np.ndarray], targets: np.ndarray) -> _Surrogate:
     """Surrogate with the length scale and noise that predict left-out layouts best."""
     stacked = np.stack(list(distances.values()))
     tried = (_ridge(np.exp(-0.5 * (stacked / length) ** 2), noise, targets) for length, noise in _GRID)
@@ -120,13 +120,13 @@ def _shapley(surrogate: _Surrogate) -> np.ndarray:
     found = []
     for axis in range(axes):
         others = [other for other in range(axes) if other != axis]
-        by_size = _by_size(kernels[others], averages[others])
+        by_size = _sums_by_size(kernels[others], averages[others])
         joined = sum(weight * terms for weight, terms in zip(sizes, by_size, strict=True))
         found.append(((kernels[axis] - averages[axis]) * joined) @ surrogate.weights)
     return np.stack(found)
 
 
-def _by_size(inside: np.ndarray, outside: np.ndarray) -> list[np.ndarray]:
+def _sums_by_size(inside: np.ndarray, outside: np.ndarray) -> list[np.ndarray]:
     """Sum by coalition size of the product of `inside` over a coalition's axes and `outside` over the others.
 
     These are the coefficients of the product over axes of (outside + inside x).

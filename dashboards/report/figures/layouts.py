@@ -56,7 +56,7 @@ def _heat(data: ReportData) -> Figure:
         return Figure("heat", title, describe_empty(data))
     (best_stages, best_tensor), best = max(found.items(), key=lambda item: item[1])
     texts = [[cells[p, t][1] for t in tensors] for p in stages]
-    failed = [(p, t) for (p, t), (speed, words) in cells.items() if speed is None and words]
+    failed = [(p, t) for (p, t), (speed, texts) in cells.items() if speed is None and texts]
     marks = [
         {"x": tensors.index(t), "y": stages.index(p), "text": cells[p, t][1], "showarrow": False, "font": _QUIET}
         for p, t in failed
@@ -78,14 +78,14 @@ def _heat(data: ReportData) -> Figure:
     )
 
 
-def _heat_map(values: Sequence[Sequence[float | None]], words: Sequence[Sequence[str]], unit: str) -> dict[str, Any]:
+def _heat_map(values: Sequence[Sequence[float | None]], texts: Sequence[Sequence[str]], unit: str) -> dict[str, Any]:
     """Heat map trace with one row per number of stages."""
     return {
         "type": "heatmap",
         "x": list(range(len(values[0]))),
         "y": list(range(len(values))),
         "z": values,
-        "text": words,
+        "text": texts,
         "texttemplate": "%{text}",
         "colorscale": SEQUENTIAL,
         "xgap": 3,
@@ -107,14 +107,14 @@ def _sizes_axis(title: str, sizes: Sequence[int]) -> dict[str, Any]:
 
 
 def _cell(data: ReportData, stages: int, tensor: int) -> tuple[float | None, str]:
-    speeds = [t.speed for t in data.layouts if t.speed is not None and _is_of(t, stages, tensor)]
+    speeds = [t.speed for t in data.layouts if t.speed is not None and _has_sizes(t, stages, tensor)]
     if speeds:
         return max(speeds), _thousands(max(speeds))
-    here = [t for t in data.trials if _is_of(t, stages, tensor)]
+    here = [t for t in data.trials if _has_sizes(t, stages, tensor)]
     return None, TIMES if here and all(t.has_failed for t in here) else ""
 
 
-def _is_of(trial: TrialView, stages: int, tensor: int) -> bool:
+def _has_sizes(trial: TrialView, stages: int, tensor: int) -> bool:
     return (trial.layout.pipeline_parallel, trial.layout.tensor_parallel) == (stages, tensor)
 
 
@@ -132,7 +132,7 @@ def _parallel(data: ReportData) -> Figure:
     Drawn as plain lines: plotly's parallel coordinates need WebGL and eval, which the page's policy forbids.
     """
     unit, title = UNITS[data.objective], "Parallel coordinates of all measured layouts"
-    fields = [name for name in data.varying if _takes_values(name, data)][:_MAX_FIELDS]
+    fields = [name for name in data.varying if _varies(name, data)][:_MAX_FIELDS]
     if len(data.layouts) < 2 or not fields:
         return Figure("parallel", title, "Needs at least two measured layouts that differ.")
     places = {name: _positions([t.layout.canonical().to_json()[name] for t in data.layouts]) for name in fields}
@@ -151,7 +151,7 @@ def _parallel(data: ReportData) -> Figure:
         "parallel",
         title,
         f"{plural(len(data.layouts), 'layout')} over {plural(len(fields), 'field')}: {', '.join(names[:-1])}."
-        f" The fastest 20 % {_common(data, fields, shades)}.",
+        f" The fastest 20 % {_shared_settings(data, fields, shades)}.",
         plot(
             traces,
             **_upright_axes(names),
@@ -181,7 +181,7 @@ def _upright_axes(names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _takes_values(name: str, data: ReportData) -> bool:
+def _varies(name: str, data: ReportData) -> bool:
     return len({t.layout.canonical().to_json()[name] for t in data.layouts}) > 1
 
 
@@ -215,7 +215,7 @@ def _label(x: float, y: float, text: str) -> dict[str, Any]:
     return {"text": text, "showarrow": False, "bgcolor": "@paper", "borderpad": 1, "font": {"size": 11}} | place
 
 
-def _common(data: ReportData, fields: Sequence[str], shades: np.ndarray) -> str:
+def _shared_settings(data: ReportData, fields: Sequence[str], shades: np.ndarray) -> str:
     """Settings that all of the fastest layouts share."""
     fastest = [t for t, shade in zip(data.layouts, shades.tolist(), strict=True) if shade == _SHADES - 1]
     values = {name: {t.layout.canonical().to_json()[name] for t in fastest} for name in fields}
@@ -230,9 +230,9 @@ def _importance(data: ReportData) -> Figure:
         return Figure("importance", title, f"Needs at least {FEWEST_LAYOUTS} measured layouts that differ in speed.")
     explained = f"explains {percent(max(0.0, found.explained))} of the variance in held-out layouts"
     basis = f"{found.num_layouts} measured layouts; the model {explained}"
-    if not found.is_telling:
-        words = f"Not shown: it would be based on {basis}, less than {percent(LEAST_EXPLAINED)}."
-        return Figure("importance", title, words)
+    if not found.is_reliable:
+        texts = f"Not shown: it would be based on {basis}, less than {percent(LEAST_EXPLAINED)}."
+        return Figure("importance", title, texts)
     first = next(iter(found.effects))
     return Figure(
         "importance",
@@ -269,8 +269,8 @@ def _time(data: ReportData) -> Figure:
     """Time breakdown of a step."""
     title = "Step time breakdown"
     if not data.time_breakdowns:
-        words = "Unknown: no layout was profiled (measure.profile), and the cost model does not know this accelerator."
-        return Figure("time", title, words if data.answer else describe_empty(data))
+        texts = "Unknown: no layout was profiled (measure.profile), and the cost model does not know this accelerator."
+        return Figure("time", title, texts if data.best else describe_empty(data))
     shown = [name for name in _PART_COLORS if any(p.shares.get(name, 0) >= _MIN_SHARE for p in data.time_breakdowns)]
     sentences = [_shares_sentence(p.label, p.shares, p.is_profiled) for p in data.time_breakdowns]
     return Figure(
@@ -298,7 +298,7 @@ def _part_bars(name: str, layouts: Sequence[TimeBreakdown]) -> dict[str, Any]:
         "name": name.replace("_", " "),
         "y": [_time_label(parts.label, parts.is_profiled) for parts in layouts][::-1],
         "x": [parts.shares.get(name, 0.0) for parts in layouts][::-1],
-        "text": [_inside(parts.shares.get(name, 0.0)) for parts in layouts][::-1],
+        "text": [_bar_label(parts.shares.get(name, 0.0)) for parts in layouts][::-1],
         "textposition": "inside",
         "textangle": 0,
         "insidetextanchor": "middle",
@@ -312,7 +312,7 @@ def _time_label(label: str, is_profiled: bool) -> str:
     return f"{name}<br>{'profiled' if is_profiled else 'estimated'}"
 
 
-def _inside(share: float) -> str:
+def _bar_label(share: float) -> str:
     return percent(share) if share >= 0.06 else ""
 
 
@@ -326,9 +326,9 @@ def _shares_sentence(label: str, shares: Any, is_profiled: bool) -> str:
 def _timeline(data: ReportData) -> Figure:
     """Timeline of the best layout's pipeline stages."""
     title = "Pipeline of the best layout"
-    if data.answer is None:
+    if data.best is None:
         return Figure("timeline", title, describe_empty(data))
-    layout = data.answer.layout.canonical()
+    layout = data.best.layout.canonical()
     found = pipeline_timeline(layout)
     if found is None:
         return Figure("timeline", title, "The best layout has no pipeline stages.")
@@ -368,11 +368,11 @@ def _boxes(timeline: Timeline) -> list[dict]:
         for chunk in range(chunks):
             boxes = [b for b in timeline.boxes if (b.is_forward, b.chunk) == (is_forward, chunk)]
             label = name if chunks == 1 else f"{name}, chunk {chunk + 1}"
-            traces.append(_filled(boxes, label, color, 1 - 0.6 * chunk / chunks))
+            traces.append(_box_trace(boxes, label, color, 1 - 0.6 * chunk / chunks))
     return traces
 
 
-def _filled(boxes: Sequence[Box], name: str, color: str, opacity: float) -> dict:
+def _box_trace(boxes: Sequence[Box], name: str, color: str, opacity: float) -> dict:
     x: list[float | None] = []
     y: list[float | None] = []
     for box in boxes:

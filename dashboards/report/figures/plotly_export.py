@@ -27,10 +27,10 @@ def graph_figures(data: ReportData, is_dark: bool = False) -> dict[str, go.Figur
 
 def _graph_figure(figure: Figure, colors: Mapping[str, str]) -> go.Figure:
     drawn = figure.plot or {}
-    return go.Figure(_colored({"data": drawn["data"], "layout": _themed(figure, drawn["layout"])}, colors))
+    return go.Figure(_resolve_colors({"data": drawn["data"], "layout": _theme(figure, drawn["layout"])}, colors))
 
 
-def _themed(figure: Figure, layout: Mapping[str, Any]) -> dict[str, Any]:
+def _theme(figure: Figure, layout: Mapping[str, Any]) -> dict[str, Any]:
     """Layout with the theme that page.js applies, and the figure's title."""
     has_legend = "legend" in layout or layout.get("showlegend", False)
     margin = _MARGIN | ({"t": _MARGIN_ABOVE_LEGEND} if has_legend else {})
@@ -54,13 +54,13 @@ def _axis(axis: Mapping[str, Any]) -> dict[str, Any]:
     return {**lines, "automargin": True, "tickfont": {"color": "@muted"}, **axis, "title": title}
 
 
-def _colored(value: Any, colors: Mapping[str, str]) -> Any:
+def _resolve_colors(value: Any, colors: Mapping[str, str]) -> Any:
     """Copy with every "@name" replaced by its colour."""
     if isinstance(value, str):
         return colors[value[1:]] if value.startswith("@") else value
     if isinstance(value, Mapping):
-        return {name: _colored(inner, colors) for name, inner in value.items()}
-    return [_colored(inner, colors) for inner in value] if isinstance(value, (list, tuple)) else value
+        return {name: _resolve_colors(inner, colors) for name, inner in value.items()}
+    return [_resolve_colors(inner, colors) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
 @cache

@@ -6,7 +6,7 @@ from dashboards.report.data import ReportData
 from dashboards.report.figures.figure import Figure
 from dashboards.report.figures.layouts import layout_figures
 from dashboards.report.figures.search import search_figures
-from dashboards.report.figures.tradeoffs import trade_figures
+from dashboards.report.figures.tradeoffs import tradeoff_figures
 
 SECTIONS = (
     ("search", "Progress", ("progress", "failures", "importance")),
@@ -21,5 +21,5 @@ SECTIONS = (
 def report_figures(data: ReportData) -> dict[str, Figure]:
     """Figures by key, in the order of the page."""
     order = [key for _, _, keys in SECTIONS for key in keys]
-    drawn = (*search_figures(data), *trade_figures(data), *layout_figures(data))
+    drawn = (*search_figures(data), *tradeoff_figures(data), *layout_figures(data))
     return {figure.key: figure for figure in sorted(drawn, key=lambda figure: order.index(figure.key))}

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from dashboards.report.data import ReportData, TrialView
-from dashboards.report.figures.figure import Figure, axis, dots, line, logarithmic, plot, reason_color
+from dashboards.report.figures.figure import Figure, axis, line, logarithmic, plot, reason_color, scatter
 from dashboards.report.sentences import describe_empty, duration, format_hours, format_reason, format_trial, percent
 from dashboards.terminal.headline import UNITS
 from dashboards.trial_text import REASON_LABELS, format_number
@@ -34,12 +34,12 @@ def _progress(data: ReportData) -> Figure:
     if not measured:
         return Figure("progress", title, describe_empty(data))
     scale, hour_word = _time_scale(data)
-    ended = sorted((t for t in data.trials if t.best_so_far is not None and t.ended_h is not None), key=_when)
+    ended = sorted((t for t in data.trials if t.best_so_far is not None and t.ended_h is not None), key=_ended_h)
     best = ended[-1].best_so_far if ended else None
     summary = f"{plural(len(measured), 'run')} measured"
     summary += "" if best is None else f"; the best layout reached {format_number(best)} {unit} over all its runs"
     if (first := _first_near(ended)) is not None:
-        summary += f", and after {duration(_when(first) * 3600)} the search was within 2 % of that"
+        summary += f", and after {duration(_ended_h(first) * 3600)} the search was within 2 % of that"
     return Figure(
         "progress",
         title,
@@ -59,18 +59,18 @@ def _progress_traces(
     data: ReportData, measured: Sequence[TrialView], ended: Sequence[TrialView], scale: float
 ) -> Iterator[dict]:
     """Traces of measured runs, the best so far, failures and the baseline."""
-    words = [f"{format_trial(t)}<br>{format_number(t.speed)} {UNITS[data.objective]}" for t in measured]
-    x = [_when(t) * scale for t in measured]
-    yield dots(x, [t.speed for t in measured], words, "measured", "@c1", opacity=0.55)
-    best = line([_when(t) * scale for t in ended], [t.best_so_far for t in ended], "best so far", "@accent")
+    texts = [f"{format_trial(t)}<br>{format_number(t.speed)} {UNITS[data.objective]}" for t in measured]
+    x = [_ended_h(t) * scale for t in measured]
+    yield scatter(x, [t.speed for t in measured], texts, "measured", "@c1", opacity=0.55)
+    best = line([_ended_h(t) * scale for t in ended], [t.best_so_far for t in ended], "best so far", "@accent")
     yield best | {"line": {"shape": "hv", "width": 3, "color": "@accent"}}
-    yield from _failed_below(data, scale)
+    yield from _failure_crosses(data, scale)
     if data.baseline_speed is not None and ended:
-        ends = [0.0, _when(ended[-1]) * scale]
+        ends = [0.0, _ended_h(ended[-1]) * scale]
         yield line(ends, [data.baseline_speed] * 2, "baseline", "@ink", line={"dash": "dot", "width": 1.5})
 
 
-def _when(trial: TrialView) -> float:
+def _ended_h(trial: TrialView) -> float:
     return trial.ended_h or 0.0
 
 
@@ -81,13 +81,13 @@ def _first_near(ended: Sequence[TrialView]) -> TrialView | None:
     return next(near, None)
 
 
-def _failed_below(data: ReportData, scale: float) -> Iterator[dict]:
+def _failure_crosses(data: ReportData, scale: float) -> Iterator[dict]:
     failed = [t for t in data.trials if t.has_failed and t.ended_h is not None]
     if failed:
-        words = [f"{format_trial(t)}<br>{format_reason(t)}" for t in failed]
-        x = [_when(t) * scale for t in failed]
+        texts = [f"{format_trial(t)}<br>{format_reason(t)}" for t in failed]
+        x = [_ended_h(t) * scale for t in failed]
         cross = {"size": 7, "symbol": "x-thin", "line": {"width": 1.5, "color": "@c2"}}
-        yield dots(x, [0] * len(failed), words, "failed", "@muted", **cross) | {"cliponaxis": False}
+        yield scatter(x, [0] * len(failed), texts, "failed", "@muted", **cross) | {"cliponaxis": False}
 
 
 def _failures(data: ReportData) -> Figure:
@@ -99,11 +99,11 @@ def _failures(data: ReportData) -> Figure:
     if not failed:
         return Figure("failures", title, f"No trial has failed.{stopped}")
     scale, hour_word = _time_scale(data)
-    last = max(data.progress.elapsed_h, *map(_when, data.trials)) * scale
+    last = max(data.progress.elapsed_h, *map(_ended_h, data.trials)) * scale
     width = _round(last / min(_MOST_BARS, max(_FEWEST_BARS, len(failed))))
     by_reason: dict[FailureReason | None, Counter[int]] = defaultdict(Counter)
     for trial in failed:
-        by_reason[trial.reason][int(_when(trial) * scale / width)] += 1
+        by_reason[trial.reason][int(_ended_h(trial) * scale / width)] += 1
     ordered = sorted(by_reason, key=lambda reason: -by_reason[reason].total())
     counts = ", ".join(f"{by_reason[r].total()} {_reason(r)}" for r in ordered)
     return Figure(
@@ -168,7 +168,7 @@ def _cost(data: ReportData) -> Figure:
         title,
         _cost_summary(data, spent, [t.queue_wait_s or 0.0 for t in waited]),
         plot(
-            [_spent_bars(spent), _wait_dots(waited)],
+            [_node_hours_bars(spent), _queue_points(waited)],
             grid={"rows": 1, "columns": 2, "pattern": "independent", "xgap": 0.22},
             xaxis=axis("node-hours", range=[0, 1.18 * max(spent.values(), default=1.0)]),
             yaxis={"automargin": True},
@@ -179,7 +179,7 @@ def _cost(data: ReportData) -> Figure:
     )
 
 
-def _spent_bars(spent: Mapping[str, float]) -> dict[str, Any]:
+def _node_hours_bars(spent: Mapping[str, float]) -> dict[str, Any]:
     """Bars of node-hours by outcome, the largest on top."""
     ordered = sorted(spent, key=lambda what: spent[what])
     return {
@@ -196,9 +196,9 @@ def _spent_bars(spent: Mapping[str, float]) -> dict[str, Any]:
     }
 
 
-def _wait_dots(waited: Sequence[TrialView]) -> dict[str, Any]:
+def _queue_points(waited: Sequence[TrialView]) -> dict[str, Any]:
     """Points of each trial's seconds in the queue."""
-    waits = dots(
+    waits = scatter(
         [place for place, _ in enumerate(waited, 1)],
         [t.queue_wait_s for t in waited],
         [f"{format_trial(t)}<br>waited {duration(t.queue_wait_s)}" for t in waited],
@@ -228,8 +228,8 @@ def _predictions(data: ReportData) -> Figure:
     times = [(t, t.predicted_step_time_s, t.step_time_s) for t in data.trials]
     peaks = [(t, t.predicted_peak_memory_gib, t.peak_memory_gib) for t in data.trials]
     both = (
-        _Predicted(1, "time", "step time", "s", "@c1", [(t, p, m) for t, p, m in times if p and m]),
-        _Predicted(2, "memory", "peak memory", "GiB", "@c3", [(t, p, m) for t, p, m in peaks if p and m]),
+        _PredictionPanel(1, "time", "step time", "s", "@c1", [(t, p, m) for t, p, m in times if p and m]),
+        _PredictionPanel(2, "memory", "peak memory", "GiB", "@c3", [(t, p, m) for t, p, m in peaks if p and m]),
     )
     known = [panel for panel in both if panel.rows]
     if not known:
@@ -249,7 +249,7 @@ def _predictions(data: ReportData) -> Figure:
 
 
 @dataclass(frozen=True)
-class _Predicted:
+class _PredictionPanel:
     """Panel of the figure, left (1) or right (2): trials with predicted and measured values."""
 
     place: int
@@ -271,7 +271,7 @@ class _Predicted:
         yield line([low, high], [low, high], "equal", "@muted", line={"dash": "dot", "width": 1.5}) | which
         text = [self._tooltip(*row) for row in self.rows]
         predicted, measured = [p for _, p, _ in self.rows], [m for _, _, m in self.rows]
-        yield dots(measured, predicted, text, self.what, self.color, opacity=0.8) | which
+        yield scatter(measured, predicted, text, self.what, self.color, opacity=0.8) | which
 
     def _tooltip(self, trial: TrialView, predicted: float, measured: float) -> str:
         values = f"predicted {format_number(predicted)} {self.unit}, measured {format_number(measured)} {self.unit}"

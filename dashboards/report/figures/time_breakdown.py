@@ -29,13 +29,13 @@ def time_breakdowns(best: Trial | None, baseline: Trial | None, spec: Mapping[st
     wanted = {} if best is None else {"best": best}
     if baseline is not None and (best is None or baseline.layout.key != best.layout.key):
         wanted["baseline"] = baseline
-    found = (_of(label, trial, spec) for label, trial in wanted.items())
+    found = (_breakdown(label, trial, spec) for label, trial in wanted.items())
     return tuple(parts for parts in found if parts is not None)
 
 
-def _of(label: str, trial: Trial, spec: Mapping[str, Any]) -> TimeBreakdown | None:
+def _breakdown(label: str, trial: Trial, spec: Mapping[str, Any]) -> TimeBreakdown | None:
     profiled = (trial.measured or {}).get("time_s")
-    seconds = profiled or _estimated(trial.layout, spec)
+    seconds = profiled or _estimate(trial.layout, spec)
     total = sum((seconds or {}).values())
     if not seconds or not total > 0:
         return None
@@ -43,7 +43,7 @@ def _of(label: str, trial: Trial, spec: Mapping[str, Any]) -> TimeBreakdown | No
     return TimeBreakdown(label, trial.trial, shares, bool(profiled))
 
 
-def _estimated(layout: Layout, spec: Mapping[str, Any]) -> dict[str, float] | None:
+def _estimate(layout: Layout, spec: Mapping[str, Any]) -> dict[str, float] | None:
     """Breakdown by the cost model; None for an unknown accelerator or an incomplete model or cluster section."""
     from search_spaces.cost_model.posterior import typical_constants
     from search_spaces.cost_model.step_time import StepTerms

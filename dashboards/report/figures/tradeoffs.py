@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dashboards.report.data import ReportData, TrialView
-from dashboards.report.figures.figure import Figure, axis, dots, line, logarithmic, plot
+from dashboards.report.figures.figure import Figure, axis, line, logarithmic, plot, scatter
 from dashboards.report.sentences import format_trial
 from dashboards.terminal.headline import UNITS
 from dashboards.trial_text import format_number
 from trials.files.text import plural
 
 
-def trade_figures(data: ReportData) -> list[Figure]:
+def tradeoff_figures(data: ReportData) -> list[Figure]:
     """Figures of trade-offs; nodes are omitted where all layouts have the same number of nodes."""
     known = [layout for layout in data.layouts if layout.tokens_per_sec]
     counts = sorted({trial.layout.num_nodes for trial in known})
@@ -24,7 +24,7 @@ def _nodes(data: ReportData, known: Sequence[TrialView], counts: Sequence[int]) 
     """Speed against nodes, with the Pareto-optimal layouts and linear scaling from the fewest nodes."""
     points = _pareto_points(data, known)
     text = [f"{format_trial(t)}<br>{format_number(t.tokens_per_sec)} tokens/s on {_nodes_of(t)}" for t in known]
-    traces = [dots(_x(known), _y(known), text, "measured", "@c1", opacity=0.55)]
+    traces = [scatter(_x(known), _y(known), text, "measured", "@c1", opacity=0.55)]
     if points:
         first, ends = points[0], [points[0].layout.num_nodes, counts[-1]]
         traces += [
@@ -32,9 +32,9 @@ def _nodes(data: ReportData, known: Sequence[TrialView], counts: Sequence[int]) 
             line(_x(points), _y(points), "Pareto front", "@accent")
             | {"mode": "lines+markers", "marker": {"size": 9, "color": "@accent"}},
         ]
-        best = [point for point in points if data.answer is not None and point.trial == data.answer.trial]
+        best = [point for point in points if data.best is not None and point.trial == data.best.trial]
         star = {"symbol": "star", "size": 17, "line": {"width": 1.5, "color": "@paper"}}
-        traces.append(dots(_x(best), _y(best), [format_trial(t) for t in best], "best layout", "@c2", **star))
+        traces.append(scatter(_x(best), _y(best), [format_trial(t) for t in best], "best layout", "@c2", **star))
     return Figure(
         "nodes",
         "Throughput against nodes",
@@ -52,7 +52,7 @@ def _nodes(data: ReportData, known: Sequence[TrialView], counts: Sequence[int]) 
 
 def _pareto_points(data: ReportData, known: Sequence[TrialView]) -> list[TrialView]:
     """Pareto-optimal layouts by number of nodes."""
-    names = data.answer.points if data.answer is not None else ()
+    names = data.best.points if data.best is not None else ()
     return sorted((t for t in known if t.trial in names), key=lambda t: t.layout.num_nodes)
 
 
@@ -98,15 +98,15 @@ def _memory(data: ReportData) -> Figure:
         for t in known
     ]
     traces = [
-        dots([t.peak_memory_gib for t in known], [t.speed for t in known], text, "measured", "@c1", opacity=0.55),
+        scatter([t.peak_memory_gib for t in known], [t.speed for t in known], text, "measured", "@c1", opacity=0.55),
         line([t.peak_memory_gib for t in front], [t.speed for t in front], "Pareto front", "@accent")
         | {"mode": "lines+markers", "marker": {"size": 9, "color": "@accent"}, "line": {"shape": "hv", "width": 2}},
     ]
-    best = [t for t in known if data.answer is not None and t.layout.key == data.answer.layout.key]
+    best = [t for t in known if data.best is not None and t.layout.key == data.best.layout.key]
     if best:
         star = {"symbol": "star", "size": 17, "line": {"width": 1.5, "color": "@paper"}}
         shown = [f"the best layout<br>{format_trial(t)}" for t in best[:1]]
-        traces.append(dots([best[0].peak_memory_gib], [best[0].speed], shown, "best layout", "@c2", **star))
+        traces.append(scatter([best[0].peak_memory_gib], [best[0].speed], shown, "best layout", "@c2", **star))
     return Figure(
         "memory",
         title,

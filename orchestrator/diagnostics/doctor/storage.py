@@ -10,7 +10,7 @@ from pathlib import Path
 from dashboards.mlflow.backend_store import tracking_uri
 from dashboards.mlflow.sync import MlflowSync
 from dashboards.schema import TrackingSection
-from dashboards.text import masked
+from dashboards.text import mask_credentials
 from orchestrator.diagnostics.doctor.finding import Finding, error, note, ok, problem_findings, warning
 from orchestrator.diagnostics.doctor.folders import write_access_findings
 from search_spaces.errors import ExternalError, InputError
@@ -60,9 +60,9 @@ def check_ledger(given: str | None) -> Iterator[Finding]:
             count = len(reader.searches())
     except ExternalError as refused:
         fix = refused.fix or "check that the database runs and accepts connections from here; PGPASSWORD or ~/.pgpass"
-        yield error("ledger", f"{masked(url)}: {refused}", fix)
+        yield error("ledger", f"{mask_credentials(url)}: {refused}", fix)
         return
-    yield ok("ledger", f"{masked(url)} responds; it has {count} searches")
+    yield ok("ledger", f"{mask_credentials(url)} responds; it has {count} searches")
 
 
 def check_mlflow(tracking: TrackingSection) -> Iterator[Finding]:
@@ -86,4 +86,4 @@ def check_mlflow(tracking: TrackingSection) -> Iterator[Finding]:
         fix = "start it, or set another tracking.mlflow_uri; parlay sync sends missing runs later"
         yield warning("mlflow", remark, fix)
     else:
-        yield ok("mlflow", f"{masked(uri)} has the writable experiment {tracking.experiment}")
+        yield ok("mlflow", f"{mask_credentials(uri)} has the writable experiment {tracking.experiment}")

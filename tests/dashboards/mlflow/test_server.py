@@ -19,11 +19,11 @@ from sqlalchemy import create_engine, make_url, text
 
 from dashboards.access.ports import reserve_port
 from dashboards.access.token import page_address
-from dashboards.mlflow.server import MlflowServer, ServerFailed, answers, show_dashboard, tunnel_command
+from dashboards.mlflow.server import MlflowServer, ServerFailed, is_answering, show_dashboard, tunnel_command
 from dashboards.mlflow.sync import MlflowSync
 from orchestrator.lifecycle.mlflow_resync import resync
 from search_spaces.errors import ExternalError, InputError
-from tests.dashboards.mlflow_held import everything, without_ids
+from tests.dashboards.mlflow_content import everything, without_ids
 from tests.dashboards.searches import SearchUnderTest, ended_search, search_folder
 from tests.strangers import STRANGER, needs_a_stranger
 from trials.files.folders import SearchFolder
@@ -198,7 +198,7 @@ def test_another_user_who_takes_the_port_first_is_not_told_the_token():
     finally:
         os.seteuid(0)
     with listening:
-        assert not answers(listening.getsockname()[1], "the token")
+        assert not is_answering(listening.getsockname()[1], "the token")
         listening.setblocking(False)
         with pytest.raises(BlockingIOError):  # nobody has connected
             listening.accept()

@@ -48,7 +48,7 @@ def _slower() -> Any:
             yield layout, 900.0 / tensor
 
 
-def a_told_search() -> SearchUnderTest:
+def a_full_search() -> SearchUnderTest:
     """An ended search that has something for every part of the report: predictions, a profile, failures with logs, one
     that was pruned, a tie, and finalists; its name and a log are hostile."""
     search = SearchUnderTest(spec(name=HOSTILE))

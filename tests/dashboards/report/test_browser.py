@@ -10,7 +10,7 @@ import pytest
 
 from dashboards.report.data import report_data
 from dashboards.report.page import report_page
-from tests.dashboards.report.searches import a_told_search
+from tests.dashboards.report.searches import a_full_search
 from tests.dashboards.searches import START
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
@@ -27,7 +27,7 @@ TALL = 9000
 @pytest.fixture(scope="module")
 def address(tmp_path_factory) -> str:
     file = tmp_path_factory.mktemp("report") / "report.html"
-    file.write_text(report_page(report_data(a_told_search().record, START + 3600)), encoding="utf-8")
+    file.write_text(report_page(report_data(a_full_search().record, START + 3600)), encoding="utf-8")
     return file.as_uri()
 
 

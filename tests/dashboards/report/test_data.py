@@ -55,7 +55,7 @@ def test_where_the_best_was_chosen_for_its_memory_it_is_not_called_the_fastest()
     assert answer_below(data) == (
         "t0002 is statistically tied with t0001, the fastest, and needs 33 % less memory: 2 GiB, not 3."
     )
-    assert data.answer.ties == ("t0001",)
+    assert data.best.ties == ("t0001",)
     assert answer_below(data_of(a_search())) == "t0003 is the fastest of the layouts measured."
 
 
@@ -66,17 +66,17 @@ def test_several_objectives_have_several_answers_and_each_is_said():
     search.measure(search.start(few), 900.0)
     search.measure(search.start(many), 1500.0)
     data = data_of(search)
-    assert (data.objective.value, data.answer.trial) == ("tokens_per_sec", "t0002")
-    assert data.answer.points == ("t0002", "t0001")
+    assert (data.objective.value, data.best.trial) == ("tokens_per_sec", "t0002")
+    assert data.best.points == ("t0002", "t0001")
     other = "t0001 on 1 node has 60 % of its tokens/s at 83 % of its node-hours a token"
-    assert data.answer.trades == (other,)
+    assert data.best.trades == (other,)
     assert describe_tradeoffs(data) == [f"Alternative: {other}."]
 
 
 def test_where_no_layout_leaves_the_memory_asked_for_there_is_no_answer_and_the_search_says_why():
     asked = {"constraints": {"min_free_memory_gib": 4.0}, "measure": {"memory_limit_gib": 5.0}}
     search = a_search(**asked, cluster=Cluster(ACCELERATORS["cpu"], 4, 2).to_json())
-    assert data_of(search).answer is None
+    assert data_of(search).best is None
     search.event(EventKind.SEARCH_STATE, state="failed", end_reason="no_feasible_layout", detail="t0001 comes nearest")
     data = data_of(search)
     assert headline_of(data) == "No measured layout qualifies as the best"
@@ -117,7 +117,7 @@ def test_a_search_without_a_measurement_says_so(ends, answer):
     if ends:
         search.end("failed", "script_error")
     data = data_of(search)
-    assert (headline_of(data), data.answer, data.measured) == (answer, None, ())
+    assert (headline_of(data), data.best, data.measured) == (answer, None, ())
 
 
 def test_an_objective_that_is_minimised_is_told_as_what_grows():
@@ -129,7 +129,7 @@ def test_trials_of_another_batch_do_not_compete():
     search = a_search()
     search.measure(search.start(Layout(grad_accum_steps=64)), 9000.0)
     data = data_of(search)
-    assert data.answer.layout == FASTEST
+    assert data.best.layout == FASTEST
     assert data.trials[-1].speed is None
     assert data.trials[-1].tokens_per_sec == 9000.0
 
@@ -142,7 +142,7 @@ def test_the_best_so_far_is_that_of_whole_layouts_and_never_falls():
     data = data_of(search)
     pooled = pytest.approx(math.sqrt(3e6))
     assert [t.best_so_far for t in data.trials] == [1000.0, pooled, pooled]
-    assert data.answer.tokens_per_sec == pooled, "the line ends at the number of the answer"
+    assert data.best.tokens_per_sec == pooled, "the line ends at the number of the answer"
 
 
 def test_what_looks_faster_than_the_best_and_is_not_lifts_no_line():
@@ -152,8 +152,8 @@ def test_what_looks_faster_than_the_best_and_is_not_lifts_no_line():
     for kind in ("search", "finalist", "finalist"):
         search.measure(search.start(FASTEST, kind), 1500.0)
     data = data_of(search)
-    assert data.answer.layout == FASTEST
-    assert {t.best_so_far for t in data.trials} == {data.answer.tokens_per_sec}
+    assert data.best.layout == FASTEST
+    assert {t.best_so_far for t in data.trials} == {data.best.tokens_per_sec}
 
 
 def test_numbers_that_are_none_are_left_out():
@@ -161,7 +161,7 @@ def test_numbers_that_are_none_are_left_out():
     search.measure(search.start(BASELINE), 1000.0, peak_memory_gib="much", mfu=True)
     data = data_of(search)
     assert data.trials[0].peak_memory_gib is None
-    assert data.answer.mfu is None
+    assert data.best.mfu is None
 
 
 def test_a_simulated_clock_may_be_ahead_of_ours():

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from dashboards.report.log_excerpts import Excerpts, shown_excerpt
+from dashboards.report.log_excerpts import Excerpts, format_excerpt
 from tests.dashboards.report.searches import BASELINE, spec
 from tests.dashboards.searches import SearchUnderTest
 from trials.trial import FailureReason
 
 
 def test_the_end_of_a_long_text_is_kept():
-    shown = shown_excerpt("begin\n" + "x" * 5_000_000 + "\nRuntimeError: the end", 200)
+    shown = format_excerpt("begin\n" + "x" * 5_000_000 + "\nRuntimeError: the end", 200)
     assert shown.startswith("...")
     assert shown.endswith("RuntimeError: the end")
     assert len(shown) == 203
@@ -19,7 +19,7 @@ def test_the_end_of_a_long_text_is_kept():
 
 def test_colours_go_and_other_control_characters_are_spelled_out():
     text = "\x1b[31mred\x1b[0m\x00 \u202egnol\r\nnext"
-    assert shown_excerpt(text, 200) == "red\\x00 \\u202egnol\nnext"
+    assert format_excerpt(text, 200) == "red\\x00 \\u202egnol\nnext"
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_colours_go_and_other_control_characters_are_spelled_out():
     ],
 )
 def test_what_may_be_a_secret_is_masked(text, shown):
-    assert shown_excerpt(text, 200) == shown
+    assert format_excerpt(text, 200) == shown
 
 
 def test_all_excerpts_together_stay_small():

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dashboards.terminal.progress import clock_text, describe_in_flight, describe_time_remaining, limit_usages
+from dashboards.terminal.progress import describe_in_flight, describe_time_remaining, format_clock, limit_usages
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.searches import START, SearchUnderTest
 from trials.ledger.events import EventKind
@@ -55,7 +55,7 @@ class TestTimeRemaining:
         record = searched(4).record
         now = record.trials[-1].last_attempt.ended_at
         busy_s = sum(t.last_attempt.ended_at - t.last_attempt.submitted_at for t in record.trials)
-        words = f"up to {clock_text(busy_s / 4 * 6)} remaining"
+        words = f"up to {format_clock(busy_s / 4 * 6)} remaining"
         assert describe_time_remaining(record, now) == words
         assert describe_time_remaining(record, now + 86_400) == words, "a day without a driver does not count"
 
@@ -66,7 +66,7 @@ class TestTimeRemaining:
             search.measure(name, 1000.0)
         attempts = [trial.last_attempt for trial in search.record.trials]
         busy_s = attempts[-1].ended_at - attempts[0].submitted_at
-        assert clock_text(busy_s / 3 * 7) in describe_time_remaining(search.record, 0.0)
+        assert format_clock(busy_s / 3 * 7) in describe_time_remaining(search.record, 0.0)
 
     @pytest.mark.parametrize(
         "spec", [{"search": {}}, {"search": LIMITS, "launcher": {"kind": "simulated"}}, {"search": {"max_trials": 4}}]
@@ -124,4 +124,4 @@ class TestInFlight:
     ("seconds", "text"), [(-3, "0:00"), (0.9, "0:00"), (61, "1:01"), (3600, "1:00:00"), (90061, "25:01:01")]
 )
 def test_a_span_of_time_is_written_as_a_clock_shows_it(seconds, text):
-    assert clock_text(seconds) == text
+    assert format_clock(seconds) == text

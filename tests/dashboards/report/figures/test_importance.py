@@ -72,7 +72,7 @@ def test_noise_explains_nothing():
     random = np.random.default_rng(11)
     layouts, _ = grid()
     found = axis_importance(layouts, list(random.lognormal(size=len(layouts))))
-    assert not found.is_telling
+    assert not found.is_reliable
 
 
 @pytest.mark.parametrize("count", [0, 9])

@@ -11,14 +11,14 @@ from dashboards.report.data import report_data
 from dashboards.report.figures.plotly_export import graph_figures
 from dashboards.report.figures.registry import report_figures
 from dashboards.report.notebook_card import notebook_card
-from tests.dashboards.report.searches import a_told_search
+from tests.dashboards.report.searches import a_full_search
 from tests.dashboards.report.test_page import Page
 from tests.dashboards.searches import START, SearchUnderTest
 
 
 @pytest.fixture(scope="module")
 def data():
-    return report_data(a_told_search().record, START)
+    return report_data(a_full_search().record, START)
 
 
 def words_in(value: Any) -> list[str]:

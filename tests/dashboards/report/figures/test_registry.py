@@ -14,7 +14,7 @@ from dashboards.report.figures import registry
 from dashboards.report.figures.tradeoffs import memory_front
 from dashboards.report.page import report_without_scripts
 from search_spaces.layouts.layout import Layout
-from tests.dashboards.report.searches import BASELINE, a_search, a_told_search, spec
+from tests.dashboards.report.searches import BASELINE, a_full_search, a_search, spec
 from tests.dashboards.searches import START, SearchUnderTest
 from trials.trial import FailureReason
 
@@ -49,7 +49,7 @@ def test_every_figure_has_words_and_only_finite_numbers(search):
 
 
 def test_figures_are_in_the_order_of_the_page():
-    data = report_data(a_told_search().record, START + 3600)
+    data = report_data(a_full_search().record, START + 3600)
     drawn = [key for key, figure in registry.report_figures(data).items() if figure.plot]
     page = report_without_scripts(data).text
     assert drawn == re.findall(r'data-figure="(\w+)"', page)
@@ -81,7 +81,7 @@ def test_the_heat_map_has_the_best_of_each_cell_and_a_cross_where_all_failed():
 
 
 def test_the_heat_map_does_not_speak_of_sizes_that_failed_where_none_did():
-    assert report_figures(a_told_search())["heat"].summary.endswith("5 combinations measured.")
+    assert report_figures(a_full_search())["heat"].summary.endswith("5 combinations measured.")
 
 
 def test_the_fastest_fifth_of_the_layouts_is_drawn_strongest_and_says_what_it_has_in_common():
@@ -114,15 +114,15 @@ def test_predictions_are_those_of_the_proposal():
     trials = tuple(replace(t, prediction={"step_time_s": 1.1, "peak_memory_gib": 1.5}) for t in search.record.trials)
     search.records[-1] = replace(search.record, trials=trials)
     figure = report_figures(search)["predictions"]
-    dots = [trace for trace in figure.plot["data"] if trace["mode"] == "markers"]
-    assert dots[0]["x"] == [1.0, pytest.approx(1000 / 1500)]
-    assert dots[0]["y"] == [1.1, 1.1]
+    scatter = [trace for trace in figure.plot["data"] if trace["mode"] == "markers"]
+    assert scatter[0]["x"] == [1.0, pytest.approx(1000 / 1500)]
+    assert scatter[0]["y"] == [1.1, 1.1]
     assert "in time (2 trials)" in figure.summary
     assert "in memory (2 trials)" in figure.summary
 
 
 def test_the_ticks_of_a_logarithmic_axis_say_their_whole_value():
-    axis = report_figures(a_told_search())["predictions"].plot["layout"]["xaxis"]
+    axis = report_figures(a_full_search())["predictions"].plot["layout"]["xaxis"]
     assert axis["type"] == "log"
     ticks = dict(zip(axis["ticktext"], axis["tickvals"], strict=True))
     assert ticks.items() >= {"0.5": 0.5, "1": 1.0, "5": 5.0, "10": 10.0}.items()
