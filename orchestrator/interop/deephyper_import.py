@@ -94,7 +94,7 @@ def _fields(header: list[str], names: Mapping[str, str], where: Mapping[str, Any
         if ours is None or (ours and ours not in LAYOUT_FIELDS):
             problems.append(_unknown_parameter(theirs, ours, where))
         elif ours and ours in found.values():
-            message = f"{PARAMETER}{theirs} is {ours}, and so is another column"
+            message = f"{PARAMETER}{theirs} and another column both mean {ours}"
             fix = f"ignore it with --name {theirs}="
             problems.append(Problem("duplicate_column", message, fix=fix, key=theirs, **where))
         elif ours:
@@ -106,7 +106,7 @@ def _fields(header: list[str], names: Mapping[str, str], where: Mapping[str, Any
 
 def _require_once(header: list[str], where: Mapping[str, Any]) -> None:
     twice = [(name, count) for name, count in Counter(header).items() if name and count > 1]
-    fix = "take out all but one of them"
+    fix = "remove all but one of them"
     if twice:
         raise InputError(
             *(
@@ -209,7 +209,7 @@ def _step_time_s(spec: SearchSpec, layout: Layout, cells: Cells, reached: str, o
     return _SECONDS[objective](spec, layout, value)
 
 
-_TAKE_OUT = f"write {FAILED} as the objective of a row that failed, or take the row out"
+_TAKE_OUT = f"write {FAILED} as the objective of a failed row, or remove the row"
 
 
 def _tokens(spec: SearchSpec, layout: Layout) -> int:

@@ -66,7 +66,7 @@ def _experiments(folder: Path) -> Iterator[Path]:
         message, fix = f"cannot be read: {error.strerror or error}", "name a folder that you may read"
         raise InputError.of("file", message, file=str(folder), fix=fix) from error
     if len(below) > _MOST_EXPERIMENTS:
-        message, fix = f"holds over {_MOST_EXPERIMENTS} experiments", "import them from several folders"
+        message, fix = f"has more than {_MOST_EXPERIMENTS} experiments", "import them from several folders"
         raise InputError.of("file", message, file=str(folder), fix=fix)
     yield from (path for path in below if path.name != "profile_model_info")
 
@@ -111,14 +111,14 @@ def _layout(spec: SearchSpec, found: ImportedConfig, gpus: int, nodes: int) -> L
             "batch",
             "lacks one of the three batch sizes",
             key="train_batch_size",
-            rule="an experiment's configuration has train_batch_size, micro batch and accumulation as numbers",
+            rule="an experiment's configuration gives train_batch_size, micro batch and accumulation as numbers",
             fix=_TAKE_OUT,
         )
     stages = 1 if spec.baseline is None else spec.baseline.pipeline_parallel
     if world % (data * stages):
         message = f"{data} data ranks x {stages} stages do not divide {nodes} nodes x {gpus} GPUs"
         rule = "data ranks, and the stages of the search file's baseline, fill an experiment's GPUs with tensor ranks"
-        fix = f"write the stages they ran with as baseline.pipeline_parallel, or {_TAKE_OUT}"
+        fix = f"set baseline.pipeline_parallel to the stages that the experiments used, or {_TAKE_OUT}"
         raise InputError.of("world", message, rule=rule, fix=fix, key="train_batch_size", value=found.global_batch_size)
     given |= {"pipeline_parallel": stages, "tensor_parallel": world // (data * stages)}
     return layout_of(spec, given, world)

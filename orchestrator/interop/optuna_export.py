@@ -62,7 +62,7 @@ def _optuna() -> Any:
             "the package optuna is not installed",
             key="--format",
             value="optuna",
-            fix="pip install 'parlay[optuna]', or take another format",
+            fix="pip install 'parlay[optuna]', or use another format",
         ) from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna

@@ -118,7 +118,7 @@ def submit_first_link(slurm: Slurm, job: DriverJob) -> str:
         return submission.job_id
     if submission.status is SubmitStatus.UNCONFIRMED:
         raise ExternalError(f"no answer from Slurm: {submission.message}; {job.name} may be in the queue nevertheless")
-    raise ExternalError(f"Slurm did not take {job.name}: {submission.message}")
+    raise ExternalError(f"Slurm rejected {job.name}: {submission.message}")
 
 
 def cancel_driver_jobs(slurm: Slurm, search_id: str) -> set[str]:

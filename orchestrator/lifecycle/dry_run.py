@@ -54,7 +54,7 @@ def write_first_jobs(spec: SearchSpec, space: SearchSpace, place: Path) -> list[
             for number, (what, layout) in enumerate(layouts.items(), start=1)
         ]
     except OSError as error:
-        message, fix = f"{folder.path}: {error.strerror or error}", "name a folder that does not hold it yet"
+        message, fix = f"{folder.path}: {error.strerror or error}", "name a folder without it"
         raise InputError.of("output", message, fix=fix, key="--scripts", value=str(place)) from error
 
 

@@ -57,7 +57,7 @@ def _flush_mlflow(
     except KeyboardInterrupt:
         unsent = worker.finish(0.0)
     if unsent:
-        note(f"MLflow did not take {len(unsent)} runs; `parlay sync {folder.cli_name}` sends them again")
+        note(f"{len(unsent)} runs could not be sent to MLflow; `parlay sync {folder.cli_name}` sends them again")
     if worker.report is not None:
         write_json(folder.mlflow, mlflow_json(worker.report))
 

@@ -122,7 +122,7 @@ def smallest_and_largest(spec: SearchSpec, space: SearchSpace) -> Iterable[JobRe
 def refusal_problem(request: JobRequest, words: str, spec: SearchSpec) -> Problem:
     """Problem with Slurm's message about this job, the key of the search file that it is about, and the fix."""
     key, fix = next(((k, f) for pattern, k, f in _KEYS if re.search(pattern, words, re.IGNORECASE)), _ANY_KEY)
-    rule = "every job of a search must be one that this cluster would run"
+    rule = "the cluster must accept every job of the search"
     if spec.launcher.kind == "slurm_pilot" and key == "measure.time_limit":
         rule = f"{rule}; {describe_shortest_pilot(spec.measure.time_limit_s)}"
         fix = f"{fix}; or launcher.kind slurm, whose jobs are as long as one trial"

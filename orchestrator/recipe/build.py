@@ -47,7 +47,7 @@ class RecipeSource:
         """Outcome of the trial's last attempt; ValueError without a measurement."""
         last = self.trial.last_attempt
         if self.trial.measured is None or last is None or last.outcome is None:
-            raise ValueError(f"trial {self.trial.trial} is {self.trial.state}: there is nothing to make a recipe of")
+            raise ValueError(f"trial {self.trial.trial} is {self.trial.state}: a recipe needs a measurement")
         return last.outcome
 
     @cached_property
@@ -226,7 +226,7 @@ def _caveats(source: RecipeSource) -> Iterator[str]:
         yield f"The baseline ({source.baseline.trial}) was not measured: {format_trial_end(source.baseline)}."
     full_at = source.outcome.measured.get("host_memory_full_at_step")
     if full_at is not None:
-        yield f"Host memory grows: at this rate a node is full at step {full_at}, and a longer training does not end."
+        yield f"Host memory grows: at this rate a node is full at step {full_at}, and a longer training fails there."
 
 
 def _memory_caveats(source: RecipeSource) -> Iterator[str]:
@@ -237,4 +237,4 @@ def _memory_caveats(source: RecipeSource) -> Iterator[str]:
     yield f"Of a rank's {headroom.capacity_gib:.4g} GiB it {headroom.describe(peak_memory_gib(source.trial))}."
     too_full = [trial.trial for trial in ranking.ordered if not ranking.has_headroom(trial)]
     if too_full:
-        yield f"Leave less, whatever their speed: {', '.join(too_full)}."
+        yield f"Not chosen, because they leave less: {', '.join(too_full)}."

@@ -144,7 +144,7 @@ class TestFaults:
         assert fault == "host memory grows in t0001, and no leak was planted"
 
     def test_a_planted_leak_that_is_not_seen(self):
-        caveat = "Host memory grows: at this rate a node is full at step 900, and a longer training does not end."
+        caveat = "Host memory grows: at this rate a node is full at step 900, and a longer training fails there."
         told = LINE | {"caveats": [caveat]}
         assert list(faults_of(self.LEAKING, told)) == ["the planted leak was not seen in t0001"]
         assert list(faults_of(self.LEAKING, told | {"grows": {"t0001": 900}})) == []

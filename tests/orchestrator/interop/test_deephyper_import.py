@@ -139,7 +139,7 @@ def test_a_parameter_that_is_no_layout_field_is_named_or_left_out(spec):
         ("p:engine,objective\n=cmd|x,3\n", "engine"),
         ("p:tp,objective\n1,3,4\n", "results.csv:2: 3 cells where the header has 2"),
         ('p:tp,objective\n"1,3\n', "results.csv:2: "),
-        ("p:tp,p:TP,objective\n1,2,3\n", "p:TP is tensor_parallel, and so is another column"),
+        ("p:tp,p:TP,objective\n1,2,3\n", "p:TP and another column both mean tensor_parallel"),
         ("p:tp,p:tp,objective\n1,2,3\n", "results.csv:1: p:tp: appears 2 times"),
         ("p:tp,objective,objective\n1,3,4\n", "results.csv:1: objective: appears 2 times"),
         ("p:tp,score\n1,3\n", "results.csv:1: objective: column objective is missing"),

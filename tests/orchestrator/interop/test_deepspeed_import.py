@@ -120,7 +120,7 @@ def test_stages_that_do_not_fit_are_answered_with_the_key_that_says_them(tmp_pat
     write_experiment(tmp_path / "r", "a", METRICS)
     with pytest.raises(InputError, match="4 data ranks x 2 stages do not divide") as refused:
         read_autotuning(tmp_path / "r", spec_in(tmp_path, text=two_stages))
-    assert "write the stages they ran with as baseline.pipeline_parallel" in (refused.value.problems[0].fix or "")
+    assert "set baseline.pipeline_parallel to the stages" in (refused.value.problems[0].fix or "")
     assert len(read_autotuning(tmp_path / "r", spec_in(tmp_path, text=GPUS)).rows) == 1
 
 

@@ -150,7 +150,7 @@ def test_flags_and_growing_host_memory_are_caveats_and_the_page_says_where_the_t
     )
     recipe = built(source_of(replace(trial, attempts=(replace(attempt, outcome=outcome),))))
     assert any(caveat.startswith("Flagged time_limit: time limit reached before ") for caveat in recipe.caveats)
-    words = "Host memory grows: at this rate a node is full at step 1200, and a longer training does not end."
+    words = "Host memory grows: at this rate a node is full at step 1200, and a longer training fails there."
     assert words in recipe.caveats
     assert "\n- step time: compute 90 %, bubble 10 %\n" in readme(recipe)
 
