@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from orchestrator.search.driver import Driver
-from tests.orchestrator.search.doors import DOORS, Door, watched
+from tests.orchestrator.search.kill_points import KILL_POINTS, KillPoint, counting
 from tests.orchestrator.search.rig import Killed
-from tests.orchestrator.search.slurm_rig import SlurmRig, take_turns
+from tests.orchestrator.search.slurm_rig import SlurmRig, iterate_times
 
 MANY = settings(
     deadline=None,
@@ -29,7 +29,7 @@ MANY = settings(
 class DisturbedSearch(RuleBasedStateMachine):
     """The driver's iterations and kills. Subclasses add faults and invariants."""
 
-    doors: ClassVar[Mapping[str, tuple]] = DOORS
+    kill_points: ClassVar[Mapping[str, tuple]] = KILL_POINTS
 
     def __init__(self, make_rig: Callable[[Path], SlurmRig]) -> None:
         super().__init__()
@@ -41,12 +41,12 @@ class DisturbedSearch(RuleBasedStateMachine):
 
     @rule(turns=st.integers(1, 30))
     def goes_on(self, turns: int) -> None:
-        take_turns(self.the_driver(), self.rig.launcher, turns)
+        iterate_times(self.the_driver(), self.rig.launcher, turns)
 
-    @rule(door=st.integers(0, 11), number=st.integers(1, 12), after=st.booleans())
-    def is_killed(self, door: int, number: int, after: bool) -> None:
-        name = sorted(self.doors)[door % len(self.doors)]
-        with watched(name, Door(number, after), self.doors):
+    @rule(kill_point=st.integers(0, 11), number=st.integers(1, 12), after=st.booleans())
+    def is_killed(self, kill_point: int, number: int, after: bool) -> None:
+        name = sorted(self.kill_points)[kill_point % len(self.kill_points)]
+        with counting(name, KillPoint(number, after), self.kill_points):
             try:
                 self.goes_on(20)
             except Killed:

@@ -99,7 +99,7 @@ class SlurmRig(Rig):
             assert search.node_hours_used <= self.limits.budget_node_hours + 1e-9
 
 
-def take_turns(driver: Driver, launcher: Launcher, turns: int) -> None:
+def iterate_times(driver: Driver, launcher: Launcher, turns: int) -> None:
     """Run this many iterations with the launcher's waits between them, or fewer if the search ends."""
     for _ in range(turns):
         if driver.search.state.is_ended:

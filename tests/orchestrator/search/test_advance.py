@@ -9,11 +9,11 @@ from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.stopping import Limits
 from tests.orchestrator.launchers.on_fake_slurm import POLL_S
 from tests.orchestrator.scripted import Script
-from tests.orchestrator.search.doors import (
-    DOORS,
-    Door,
+from tests.orchestrator.search.kill_points import (
+    KILL_POINTS,
+    KillPoint,
     eventful,
-    killed_and_resumed,
+    kill_and_resume,
     one_call,
     story,
     undisturbed,
@@ -151,15 +151,15 @@ def every_sixth_call(calls: int) -> range:
 def calls_of_turns(tmp_path_factory) -> dict[str, int]:
     rig = eventful(tmp_path_factory.mktemp("undisturbed") / "rig")
     calls = undisturbed(lambda: advance_to_the_end(rig))[1]
-    assert min(calls[name] for name in DOORS if name != "scancel") > 3, "a walk goes through each door"
+    assert min(calls[name] for name in KILL_POINTS if name != "scancel") > 3, "each kill point is reached"
     return calls
 
 
-@walks([name for name in DOORS if name != "scancel"], every_sixth_call, one_call)
+@walks([name for name in KILL_POINTS if name != "scancel"], every_sixth_call, one_call)
 def test_a_tick_that_is_killed_at_any_call_costs_nothing(tmp_path, calls_of_turns, name, after, killed_at):
     """The kill points of `test_crashes`, with a driver for every step."""
     for number in killed_at(calls_of_turns[name]):
         rig = eventful(tmp_path / str(number))
-        search = killed_and_resumed(rig, name, Door(number, after), drive=advance_to_the_end)
+        search = kill_and_resume(rig, name, KillPoint(number, after), drive=advance_to_the_end)
         rig.check(search)
         assert len(search.trials) == 5, f"call {number} of {calls_of_turns[name]}"

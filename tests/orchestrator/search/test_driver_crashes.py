@@ -11,7 +11,7 @@ import pytest
 from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.stopping import Limits
 from tests.orchestrator.scripted import Script, ScriptedLauncher
-from tests.orchestrator.search.doors import Door, walks, watched
+from tests.orchestrator.search.kill_points import KillPoint, counting, walks
 from tests.orchestrator.search.rig import LAYOUTS, Killed, Rig, every_event, raise_killed, the_last_of_each_kind
 from trials.ledger.database import LedgerFull
 from trials.ledger.events import Event, EventKind, SearchState
@@ -73,7 +73,7 @@ def test_killed_at_any_event_and_resumed_the_search_ends_with_the_same_trials(tm
     undisturbed_story, events = wanted
     for event in killed_at(events):
         rig = disturbed(tmp_path / str(event.seq))
-        with watched(name, Door(event.seq, after)), pytest.raises(Killed):
+        with counting(name, KillPoint(event.seq, after)), pytest.raises(Killed):
             rig.open_driver().run()
         assert story(rig.open_driver().run()) == undisturbed_story, f"killed at event {event.seq}, {event.kind}"
         assert len(set(rig.launcher.launched)) == len(rig.launcher.launched)

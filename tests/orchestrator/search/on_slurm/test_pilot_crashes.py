@@ -11,16 +11,16 @@ from orchestrator.search import attempt_factory
 from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.stopping import Limits
 from slurm.fake.client import FakeSlurm
-from tests.orchestrator.search.doors import (
-    Door,
+from tests.orchestrator.search.kill_points import (
+    KillPoint,
+    counting,
     every_call,
-    killed_and_resumed,
+    kill_and_resume,
     one_call,
     one_does_not_fit,
     story,
     undisturbed,
     walks,
-    watched,
 )
 from tests.orchestrator.search.pilot_rig import PilotRig, pilot_rig
 from tests.orchestrator.search.rig import Killed
@@ -30,7 +30,7 @@ from trials.trial import FailureReason, TrialState
 
 pytestmark = pytest.mark.slow
 
-DOORS: dict[str, tuple[object, str, int]] = {
+KILL_POINTS: dict[str, tuple[object, str, int]] = {
     "an event into the journal": (Journal, "append", 17),
     "an event into the ledger": (LedgerWriter, "apply", 19),
     "spec.json": (attempt_factory, "write_json", 2),
@@ -44,7 +44,7 @@ DOORS: dict[str, tuple[object, str, int]] = {
     "squeue": (FakeSlurm, "jobs", 7),
     "scontrol": (FakeSlurm, "describe", 1),
 }
-"""The driver's doors, and the calls at which it is killed: every one, or a sample of frequent ones."""
+"""The driver's kill points, and the calls killed: every one, or a sample of frequent ones."""
 
 
 def eventful(path: Path) -> PilotRig:
@@ -66,22 +66,22 @@ def _cancel_the_last(rig: PilotRig) -> None:
 
 @pytest.fixture(scope="module")
 def wanted(tmp_path_factory) -> tuple[list[tuple], dict[str, int]]:
-    """Story of the search without a kill, and the number of calls through each door."""
+    """Story of the search without a kill, and the number of calls at each kill point."""
     rig = eventful(tmp_path_factory.mktemp("undisturbed") / "rig")
-    search, calls = undisturbed(rig.open_driver().run, DOORS)
+    search, calls = undisturbed(rig.open_driver().run, KILL_POINTS)
     rig.check_pilots(search)
     assert len(search.trials) == 5
     assert {job.request.name for job in rig.cluster.jobs()} == {"rig-aaaaaa.p0001", "rig-aaaaaa.p0002"}
-    assert min(calls.values()) > 1, "a walk goes through each door"
+    assert min(calls.values()) > 1, "each kill point is reached"
     return story(search), calls
 
 
-@walks(DOORS, every_call, one_call)
+@walks(KILL_POINTS, every_call, one_call)
 def test_killed_at_a_call_and_resumed_the_search_in_pilots_is_the_same(tmp_path, wanted, name, after, killed_at):
     undisturbed_story, calls = wanted
-    for number in killed_at(calls[name])[:: DOORS[name][2]]:
+    for number in killed_at(calls[name])[:: KILL_POINTS[name][2]]:
         rig = eventful(tmp_path / str(number))
-        search = killed_and_resumed(rig, name, Door(number, after), DOORS)
+        search = kill_and_resume(rig, name, KillPoint(number, after), KILL_POINTS)
         rig.check_pilots(search)
         assert story(search) == undisturbed_story, f"call {number} of {calls[name]}"
 
@@ -118,8 +118,8 @@ def test_what_a_pilot_held_that_nobody_waits_for_any_more_is_booked(tmp_path, st
 def test_what_a_pilot_held_of_which_its_driver_could_not_tell_any_more_is_booked(tmp_path, after_s, reason):
     """Kill the driver before the pilot's id is recorded, then cancel the search: no step starts in the pilot."""
     rig = eventful(tmp_path / "rig")
-    rig.startup_s, door = 50.0, Door(1, after=False)
-    with watched("job.json and job_end.json", door, DOORS), pytest.raises(Killed):
+    rig.startup_s, kill_point = 50.0, KillPoint(1, after=False)
+    with counting("job.json and job_end.json", kill_point, KILL_POINTS), pytest.raises(Killed):
         rig.open_driver().run()
     rig.cluster.advance(after_s)
     rig.callbacks = DriverCallbacks(cancel_requested=lambda: True)
@@ -133,7 +133,7 @@ def test_what_a_pilot_held_that_was_let_go_before_anything_began_in_it_is_booked
     """Kill the driver and leave the next one too little of the pilot's time: the last pilot follows."""
     rig = pilot_rig(tmp_path)
     rig.startup_s, rig.longest_s, rig.limits = 280.0, 1.0, Limits(1, 1)
-    with watched("squeue", Door(3, after=True), DOORS), pytest.raises(Killed):
+    with counting("squeue", KillPoint(3, after=True), KILL_POINTS), pytest.raises(Killed):
         rig.open_driver().run()
     rig.cluster.advance(320.0)
     search = rig.open_driver().run()
@@ -153,7 +153,7 @@ def waiting(tmp_path, monkeypatch) -> PilotRig:
     began = rig.cluster.time
     rig.callbacks = DriverCallbacks(cancel_requested=lambda: rig.cluster.time > began + 30)
     with monkeypatch.context() as patched:
-        patched.setattr(FakeSlurm, "cancel", Door(1, after=False).guard(FakeSlurm.cancel))
+        patched.setattr(FakeSlurm, "cancel", KillPoint(1, after=False).guard(FakeSlurm.cancel))
         with pytest.raises(Killed):
             rig.open_driver().run()
     return rig

@@ -13,7 +13,7 @@ from orchestrator.search.stopping import Limits
 from slurm.fake.jobs import FakeJob
 from tests.orchestrator.scripted import Script
 from tests.orchestrator.search.machine import MANY, DisturbedSearch
-from tests.orchestrator.search.on_slurm.test_pilot_crashes import DOORS
+from tests.orchestrator.search.on_slurm.test_pilot_crashes import KILL_POINTS
 from tests.orchestrator.search.pilot_rig import PilotRig, pilot_rig
 from tests.orchestrator.search.slurm_rig import speed_of
 from trials.trial import FailureReason
@@ -26,7 +26,7 @@ SECONDS = st.sampled_from([1.0, 7.0, 20.0, 60.0, 300.0])
 class SearchInPilots(DisturbedSearch):
     """Search with attempts as steps of pilots."""
 
-    doors = DOORS
+    kill_points = KILL_POINTS
     rig: PilotRig
 
     def __init__(self) -> None:

@@ -1,5 +1,4 @@
-"""Kill points of a driver on a simulated Slurm: every call to the outside ("door"), and an eventful search to kill it
-in."""
+"""Kill points of a driver on a simulated Slurm, which are all its calls to the outside, and an eventful search."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from trials.ledger.journal import Journal
 from trials.ledger.writer import LedgerWriter
 from trials.trial import FailureReason
 
-DOORS: dict[str, tuple[object, str]] = {
+KILL_POINTS: dict[str, tuple[object, str]] = {
     "an event into the journal": (Journal, "append"),
     "an event into the ledger": (LedgerWriter, "apply"),
     "spec.json": (attempt_factory, "write_json"),
@@ -31,10 +30,10 @@ DOORS: dict[str, tuple[object, str]] = {
     "scontrol": (FakeSlurm, "describe"),
     "scancel": (FakeSlurm, "cancel"),
 }
-"""Every call by which the driver changes or queries anything outside of itself."""
+"""Kill points: the calls by which the driver changes or queries anything outside of itself."""
 
-ASKING = {"squeue", "scontrol", "sbatch --test-only"}
-"""Doors without effect: a kill after such a call leaves the same state as a kill before it."""
+READ_ONLY = {"squeue", "scontrol", "sbatch --test-only"}
+"""Kill points without effect: a kill after such a call leaves the same state as a kill before it."""
 
 
 def every_call(calls: int) -> Sequence[int]:
@@ -50,8 +49,8 @@ def one_call(calls: int) -> Sequence[int]:
 
 
 @dataclass
-class Door:
-    """Counts the calls through a door and kills the driver before or after one of them; 0 kills at none."""
+class KillPoint:
+    """Counts calls and kills the driver before or after one of them; 0 kills at none."""
 
     kill_at: int = 0
     after: bool = False
@@ -71,58 +70,58 @@ class Door:
 
 
 def walks(names: Iterable[str], every: Callable, some: Callable) -> pytest.MarkDecorator:
-    """Parametrize over kills at these doors: name, whether after the call, and the numbers of the calls killed.
+    """Parametrize over kills: name of the kill point, whether after the call, and the numbers of the calls killed.
 
     With the mark `walks`, all kill points at `every` call; a kill before the ledger's write leaves the same as one
-    after the journal's, and is left out. Without the mark, each door at `some` calls: before those that only query,
-    after those that change something.
+    after the journal's, and is left out. Without the mark, each kill point at `some` calls: before those that only
+    query, after those that change something.
     """
-    every_moment = [(name, after) for name in names for after in (False, True) if not (after and name in ASKING)]
+    all_cases = [(name, after) for name in names for after in (False, True) if not (after and name in READ_ONLY)]
     marks = [pytest.mark.walks, pytest.mark.timeout(240)]
     cases = [
-        pytest.param(*moment, every, id=f"{_words(*moment)}, {every.__name__}", marks=marks)
-        for moment in every_moment
+        pytest.param(*moment, every, id=f"{_case_name(*moment)}, {every.__name__}", marks=marks)
+        for moment in all_cases
         if moment != ("an event into the ledger", False)
     ]
-    few = [(name, after) for name, after in every_moment if after or name in ASKING]
-    cases += [pytest.param(*moment, some, id=f"{_words(*moment)}, {some.__name__}") for moment in few]
+    few = [(name, after) for name, after in all_cases if after or name in READ_ONLY]
+    cases += [pytest.param(*moment, some, id=f"{_case_name(*moment)}, {some.__name__}") for moment in few]
     return pytest.mark.parametrize(("name", "after", "killed_at"), cases)
 
 
-def _words(name: str, after: bool) -> str:
+def _case_name(name: str, after: bool) -> str:
     return f"{'after' if after else 'before'} {name}"
 
 
 @contextmanager
-def watched(name: str, door: Door, doors: Mapping[str, tuple] = DOORS) -> Iterator[None]:
-    owner, attribute = doors[name][:2]
+def counting(name: str, kill_point: KillPoint, kill_points: Mapping[str, tuple] = KILL_POINTS) -> Iterator[None]:
+    owner, attribute = kill_points[name][:2]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(owner, attribute, door.guard(getattr(owner, attribute)))
+        patch.setattr(owner, attribute, kill_point.guard(getattr(owner, attribute)))
         yield
 
 
 def undisturbed(
-    drive: Callable[[], SearchRecord], doors: Mapping[str, tuple] = DOORS
+    drive: Callable[[], SearchRecord], kill_points: Mapping[str, tuple] = KILL_POINTS
 ) -> tuple[SearchRecord, dict[str, int]]:
-    """The same search without a kill, and the number of calls through each door."""
-    counters = {name: Door() for name in doors}
-    with ExitStack() as all_doors:
+    """The same search without a kill, and the number of calls at each kill point."""
+    counters = {name: KillPoint() for name in kill_points}
+    with ExitStack() as all_kill_points:
         for name, counter in counters.items():
-            all_doors.enter_context(watched(name, counter, doors))
+            all_kill_points.enter_context(counting(name, counter, kill_points))
         search = drive()
     return search, {name: counter.calls for name, counter in counters.items()}
 
 
-def killed_and_resumed(
+def kill_and_resume(
     rig: SlurmRig,
     name: str,
-    door: Door,
-    doors: Mapping[str, tuple] = DOORS,
+    kill_point: KillPoint,
+    kill_points: Mapping[str, tuple] = KILL_POINTS,
     away_s: float = 7.0,
     drive: Callable[[SlurmRig], SearchRecord] = lambda rig: rig.open_driver().run(),
 ) -> SearchRecord:
-    """The search as finished by the next driver, `away_s` after the first was killed at this door."""
-    with watched(name, door, doors), pytest.raises(Killed):
+    """The search as finished by the next driver, `away_s` after the first was killed."""
+    with counting(name, kill_point, kill_points), pytest.raises(Killed):
         drive(rig)
     rig.cluster.advance(away_s)
     return drive(rig)
