@@ -226,16 +226,16 @@ def _require_fit(links: Links, gpus_per_node: int, num_nodes: int) -> None:
     if described != gpus_per_node:
         raise InputError.of(
             "links",
-            f"the outermost domain has {described} of {gpus_per_node} GPUs a node",
+            f"the outermost domain has {described} ranks, but gpus_per_node is {gpus_per_node}",
             key="links.domains",
             value=described,
-            rule="the last domain is a whole node; a node of one GPU has none",
-            fix="describe a domain of gpus_per_node ranks last",
+            rule="the last domain is a whole node; a node of one GPU has no domain",
+            fix="add a last domain of gpus_per_node ranks",
         )
     if num_nodes > 1 and links.fabric is None:
         raise InputError.of(
             "links",
-            f"has no fabric between {num_nodes} nodes",
+            f"has no fabric, but num_nodes is {num_nodes}",
             key="links.fabric",
             rule="links of more than one node include a fabric",
             fix="add fabric with nic_gb_per_s and latency_us",

@@ -105,7 +105,7 @@ class Links:
             if outer.num_ranks % inner.num_ranks or outer.num_ranks == inner.num_ranks:
                 raise InputError.of(
                     "links",
-                    f"{outer.name} has {outer.num_ranks} ranks, {inner.name} inside it {inner.num_ranks}",
+                    f"{outer.name} has {outer.num_ranks} ranks, but {inner.name} inside it has {inner.num_ranks}",
                     key=f"domains[{index}].num_ranks",
                     value=outer.num_ranks,
                     rule="domains go from inner to outer, each a multiple of the one before",
@@ -183,7 +183,7 @@ class Links:
 
     def _fabric_for(self, num_ranks: int, stride: int) -> Fabric:
         if self.fabric is None:
-            raise ValueError(f"{num_ranks} ranks {stride} apart reach across nodes, and no fabric is described")
+            raise ValueError(f"{num_ranks} ranks {stride} apart span nodes, but no fabric is described")
         return self.fabric
 
 
@@ -208,10 +208,10 @@ def _require_rising(name: str, curve: Sequence[tuple[int, float]]) -> None:
     if sorted(set(counts)) != counts:
         raise InputError.of(
             "links",
-            f"has its nodes in the order {', '.join(map(str, counts))}",
+            f"has the numbers of nodes {', '.join(map(str, counts))}",
             key=name,
             value=counts,
-            rule="each number of nodes once, rising",
+            rule="each number of nodes once, in rising order",
         )
 
 

@@ -35,7 +35,7 @@ def axis_values(value: Any) -> tuple[Any, ...]:
     if not isinstance(value, (list, tuple)):
         return (value,)
     if not value:
-        raise _bad("axis", "is an empty list", "an axis has at least one value", fix="remove the key, or give a value")
+        raise _bad("axis", "is an empty list", "an axis has at least one value", fix="add a value, or remove the key")
     if len(value) > MAX_VALUES:
         raise _bad("bounds", f"has {len(value)} values", f"at most {MAX_VALUES} values an axis")
     _require_no_repeats(value)
@@ -58,9 +58,7 @@ def _require_no_repeats(values: list[Any] | tuple[Any, ...]) -> None:
         # With the type, since 1 == True in Python.
         if (type(value), repr(value)) in seen:
             details = {"fix": "give each value once", "value": value}
-            raise _bad(
-                "repeat", f"has {format_value(value)} twice", "the values of an axis are all different", **details
-            )
+            raise _bad("repeat", f"has {format_value(value)} twice", "the values of an axis are distinct", **details)
         seen.add((type(value), repr(value)))
 
 
@@ -79,7 +77,9 @@ def _range(given: dict[str, Any]) -> tuple[int, ...]:
         raise _bad("range", what, "min is at most max", fix="swap them", value=given)
     values = _stepped(**given) if "step" in given else _multiplied(**given)
     if len(values) > MAX_VALUES:
-        raise _bad("bounds", f"has {len(values)} values", f"at most {MAX_VALUES} values an axis", fix="a larger step")
+        raise _bad(
+            "bounds", f"has {len(values)} values", f"at most {MAX_VALUES} values an axis", fix="use a larger step"
+        )
     return tuple(values)
 
 

@@ -18,14 +18,14 @@ from search_spaces.schema.yaml_document import read_document
 class LinkDomainSection(Section):
     """Ranks connected by one kind of link."""
 
-    name: str = Field(min_length=1, max_length=40, description="What to call it: die-pair, quad, node.")
-    num_ranks: int = Field(ge=2, le=100_000, description="Consecutive ranks in it.")
+    name: str = Field(min_length=1, max_length=40, description="Name of the domain, for example die-pair, quad, node.")
+    num_ranks: int = Field(ge=2, le=100_000, description="Number of consecutive ranks in the domain.")
     bus_gb_per_s: float = Field(
-        gt=0, description="Bus bandwidth of an all-reduce over all of them, on each rank, as NCCL's tests print it."
+        gt=0, description="Bus bandwidth of an all-reduce over all of them, per rank, as nccl-tests prints it."
     )
-    latency_us: float = Field(ge=0, description="Time of an all-reduce that has next to nothing to carry.")
+    latency_us: float = Field(ge=0, description="Time of an all-reduce of a few bytes.")
     p2p_gb_per_s: float | None = Field(
-        default=None, gt=0, description="Most that two of its ranks reach with each other. Default: bus_gb_per_s."
+        default=None, gt=0, description="Highest bandwidth between two of its ranks. Default: bus_gb_per_s."
     )
     gather_gb_per_s: float | None = Field(
         default=None, gt=0, description="Bus bandwidth of an all-gather or a reduce-scatter. Default: bus_gb_per_s."
@@ -35,8 +35,8 @@ class LinkDomainSection(Section):
 class BandwidthSection(Section):
     """Bandwidth that a number of nodes reach together."""
 
-    num_nodes: int = Field(ge=2, le=100_000, description="Whole nodes.")
-    bus_gb_per_s: float = Field(gt=0, description="Bus bandwidth of an all-reduce over all their ranks, on each rank.")
+    num_nodes: int = Field(ge=2, le=100_000, description="Number of whole nodes.")
+    bus_gb_per_s: float = Field(gt=0, description="Bus bandwidth of an all-reduce over all their ranks, per rank.")
     gather_gb_per_s: float | None = Field(
         default=None, gt=0, description="Bus bandwidth of an all-gather or a reduce-scatter. Default: bus_gb_per_s."
     )
@@ -45,15 +45,17 @@ class BandwidthSection(Section):
 class FabricSection(Section):
     """Network between the nodes."""
 
-    nic_gb_per_s: float = Field(gt=0, description="All NICs of a node together, one direction.")
-    latency_us: float = Field(ge=0, description="Time of one small message from node to node.")
+    nic_gb_per_s: float = Field(gt=0, description="Bandwidth of all NICs of a node together, one direction.")
+    latency_us: float = Field(ge=0, description="Time of one small message between nodes.")
     by_nodes: list[BandwidthSection] = Field(
         default=[],
-        description="What whole nodes reach together where it was measured, by their number, rising. Default:"
-        f" {NIC_EFFICIENCY} of nic_gb_per_s, whatever their number.",
+        description="Measured bandwidth by number of nodes, in rising order. Default:"
+        f" {NIC_EFFICIENCY} of nic_gb_per_s, for any number.",
     )
     p2p_gb_per_s: float | None = Field(
-        default=None, gt=0, description="Most that one pair of ranks reaches between nodes. Default: what the NICs do."
+        default=None,
+        gt=0,
+        description="Highest bandwidth of one pair of ranks between nodes. Default: that of the NICs.",
     )
 
     @model_validator(mode="after")
@@ -73,9 +75,11 @@ class LinksSection(Section):
     """Bandwidths and latencies between ranks; docs/clusters.md says how to measure them."""
 
     domains: list[LinkDomainSection] = Field(
-        default=[], description="From inner to outer, each a multiple of the one before, the last of them a node."
+        default=[], description="From inner to outer, each a multiple of the one before, the last one a whole node."
     )
-    fabric: FabricSection | None = Field(default=None, description="What joins the nodes; required with several.")
+    fabric: FabricSection | None = Field(
+        default=None, description="Network between the nodes; required with more than one node."
+    )
 
     @model_validator(mode="after")
     def _are_links(self) -> Self:
@@ -91,9 +95,9 @@ class LinksSection(Section):
 class MatmulSection(Section):
     """TFLOP/s (1e12) of large matrix products, by precision."""
 
-    fp32: float | None = Field(default=None, gt=0, description="Of 32-bit products, without TF32.")
-    bf16: float | None = Field(default=None, gt=0, description="Of bf16 products.")
-    fp16: float | None = Field(default=None, gt=0, description="Of fp16 products.")
+    fp32: float | None = Field(default=None, gt=0, description="fp32 products, without TF32.")
+    bf16: float | None = Field(default=None, gt=0, description="bf16 products.")
+    fp16: float | None = Field(default=None, gt=0, description="fp16 products.")
 
 
 class MeasuredSection(Section):
@@ -119,16 +123,17 @@ class ClusterSection(PresetSection):
     """The machine: the name of a ready-made one, the path of a YAML file with these fields, or the fields."""
 
     schema_version: Literal["parlay.cluster/1"] = Field(
-        default="parlay.cluster/1", alias="schema", description="Which version of this format a file is written in."
+        default="parlay.cluster/1", alias="schema", description="Version of the file format."
     )
-    accelerator: str = Field(description="What one rank computes on, for example h100-80gb; cpu for plain processes.")
+    accelerator: str = Field(description="Accelerator of a rank, for example h100-80gb; cpu for plain processes.")
     gpus_per_node: int = Field(ge=1, le=100_000, description="Accelerators per node; on cpu, ranks per node.")
     num_nodes: int = Field(ge=1, le=100_000, description="Nodes the search may use.")
     links: LinksSection | None = Field(
-        default=None, description="How fast ranks talk. Default: the links of the accelerator's usual node, if any."
+        default=None,
+        description="Bandwidths and latencies. Default: the links of the accelerator's usual node, if any.",
     )
     measured: MeasuredSection | None = Field(
-        default=None, description="What each rank reached. Default: the accelerator's data sheet, if any."
+        default=None, description="Measured speed of a rank. Default: the accelerator's data sheet, if any."
     )
 
     @model_validator(mode="before")
@@ -147,9 +152,9 @@ class ClusterSection(PresetSection):
         if (count := self.gpus_per_node * self.num_nodes) > _MAX_GPUS:
             raise InputError.of(
                 "bounds",
-                f"{self.num_nodes} nodes of {self.gpus_per_node} are {count} accelerators",
-                rule=f"at most {_MAX_GPUS} accelerators in all",
-                fix="write the nodes that the search may use",
+                f"num_nodes {self.num_nodes} x gpus_per_node {self.gpus_per_node} = {count} accelerators",
+                rule=f"at most {_MAX_GPUS} accelerators in total",
+                fix="set num_nodes to the nodes that the search may use",
                 key="num_nodes",
                 value=self.num_nodes,
             )

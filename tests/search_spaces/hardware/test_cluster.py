@@ -117,12 +117,12 @@ def test_a_cluster_file_says_what_ranks_reached():
         (HEAD + NODE + FABRIC + MEASURED.replace("bf16", "fp8"), "measured.matmul_tflops.fp8", 7, "known keys: fp32"),
         ("schema: parlay.cluster/2\n" + HEAD + NODE + FABRIC, "schema", 1, "one of parlay.cluster/1"),
         (HEAD + NODE, "links.fabric", 4, "links of more than one node include a fabric"),
-        (HEAD + FABRIC, "links.domains", 4, "the last domain is a whole node; a node of one GPU has none"),
+        (HEAD + FABRIC, "links.domains", 4, "the last domain is a whole node; a node of one GPU has no domain"),
         (
             HEAD + NODE.replace("num_ranks: 8", "num_ranks: 4") + FABRIC,
             "links.domains",
             5,
-            "the last domain is a whole node; a node of one GPU has none",
+            "the last domain is a whole node; a node of one GPU has no domain",
         ),
         (HEAD + NODE.replace("100", "0") + FABRIC, "links.domains[0].bus_gb_per_s", 5, "more than 0"),
         (HEAD + NODE.replace("9", "-9") + FABRIC, "links.domains[0].latency_us", 5, "at least 0"),
@@ -134,7 +134,7 @@ def test_a_cluster_file_says_what_ranks_reached():
             HEAD + NODE + FABRIC.replace("}]", "}, {num_nodes: 2, bus_gb_per_s: 30}]"),
             "links.fabric.by_nodes",
             6,
-            "each number of nodes once, rising",
+            "each number of nodes once, in rising order",
         ),
         (
             HEAD + NODE.replace("[", "[{name: triple, num_ranks: 3, bus_gb_per_s: 9, latency_us: 9}, ") + FABRIC,

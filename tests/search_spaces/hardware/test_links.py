@@ -143,7 +143,7 @@ def test_domains_that_do_not_nest_are_refused():
 
 @pytest.mark.parametrize("by_nodes", [((4, 10.0), (2, 20.0)), ((2, 10.0), (2, 20.0))])
 def test_numbers_of_nodes_rise(by_nodes: tuple[tuple[int, float], ...]):
-    with pytest.raises(InputError, match="each number of nodes once, rising"):
+    with pytest.raises(InputError, match="each number of nodes once, in rising order"):
         Fabric(nic_gb_per_s=10, latency_us=1, by_nodes=by_nodes)
 
 
