@@ -146,7 +146,10 @@ def test_a_parameter_that_is_no_layout_field_is_named_or_left_out(spec):
         ("p:overlap_comm,objective\nmaybe,3\n", "results.csv:2: overlap_comm: is 'maybe'"),
         ("# of ours\n\np:tp,score\n1,3\n", "results.csv:3: objective: column objective is missing"),
         ("# of ours\np:tp,p:tp,objective\n1,2,3\n", "results.csv:2: p:tp: appears 2 times"),
-        ("# of ours\np:tp,p:TP,objective\n1,2,3\n", "results.csv:2: TP: p:TP is tensor_parallel"),
+        (
+            "# of ours\np:tp,p:TP,objective\n1,2,3\n",
+            "results.csv:2: TP: p:TP and another column both mean tensor_parallel",
+        ),
         ("# of ours\np:shards,objective\n1,3\n", "results.csv:2: shards: p:shards is not a layout field"),
         ("# of ours\np:tp,objective\n1,fast\n", "results.csv:3: objective: is 'fast'"),
     ],
@@ -160,7 +163,7 @@ def test_a_cell_that_cannot_be_is_refused_with_its_line(spec, text, told):
 
 
 def test_a_row_that_ran_for_nothing_may_say_that_it_failed(spec):
-    with pytest.raises(InputError, match="write F as the objective of a row that failed"):
+    with pytest.raises(InputError, match="write F as the objective of a failed row"):
         parse("p:tp,objective\n1,0\n", spec)
     assert parse("p:tp,objective\n1,F\n", spec).rows[0].outcome == "failed"
 
