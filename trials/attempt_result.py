@@ -278,12 +278,12 @@ def _peak_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
 def _proof_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
     proof, expected = outcome.proof, expected_proof(spec)
     if spec.trainer["kind"] != "parlay":
-        return _told_fault(proof, expected | {"global_batch_size": spec.global_batch_size})
+        return _log_proof_fault(proof, expected | {"global_batch_size": spec.global_batch_size})
     if Flag.EXTRAPOLATED in outcome.flags and (extrapolation := extrapolation_of(spec)) is not None:
         expected["micro_batches_per_step"] = [extrapolation.short, extrapolation.long]
     for name, value in expected.items():
         if proof.get(name) != value:
-            return _not_the_spec(name, proof.get(name), value)
+            return _mismatch(name, proof.get(name), value)
     return _samples_fault(spec, proof.get("samples_per_data_rank"))
 
 
@@ -306,15 +306,15 @@ def expected_proof(spec: TrialSpec) -> dict[str, Any]:
     return of_all | own
 
 
-def _told_fault(proof: Mapping[str, Any], expected: Mapping[str, Any]) -> str | None:
+def _log_proof_fault(proof: Mapping[str, Any], expected: Mapping[str, Any]) -> str | None:
     """Compare with the spec only what a third-party trainer's log shows."""
     for name, value in expected.items():
         if name in proof and proof[name] != value:
-            return _not_the_spec(name, proof[name], value)
+            return _mismatch(name, proof[name], value)
     return None
 
 
-def _not_the_spec(name: str, found: Any, expected: Any) -> str:
+def _mismatch(name: str, found: Any, expected: Any) -> str:
     return f"the layout did not take effect: {name} is {found!r}, the spec says {expected}"
 
 

@@ -50,15 +50,15 @@ class MeasuredMetrics(TypedDict, total=False):
     mfu: float
     """Model FLOPs over the accelerator's peak, a fraction; docs/measuring.md."""
     mfu_causal: float
-    """As `mfu`, with half the attention FLOPs."""
+    """`mfu` with half the attention FLOPs."""
     hfu: float
-    """As `mfu`, with recomputed FLOPs."""
+    """`mfu` with recomputed FLOPs."""
     peak_memory_gib: float
     """Largest over the ranks: reserved on a GPU, resident on a CPU."""
     peak_memory_allocated_gib: float
     """Largest over the ranks, on a GPU."""
     peak_host_memory_gib: float
-    """Of a node."""
+    """Largest sum over the ranks of a node."""
     host_memory_slope_mib_per_step: float
     """Absent unless it grows."""
     host_memory_full_at_step: int
@@ -108,7 +108,7 @@ class LayoutProof(TypedDict, total=False):
     optimizer_parameters_sum: int
     """Parameters with optimizer state, summed over the ranks: each data rank holds all, from ZeRO 1 on a share."""
     micro_batches_per_step: int | list[int]
-    """Of the measured steps; the two numbers that ran, ascending, where the step time is extrapolated."""
+    """Micro-batches of a measured step; both numbers, ascending, where the step time is extrapolated."""
     samples_per_data_rank: list[int]
     global_batch_size: int
     """Third-party trainers only."""
@@ -130,17 +130,17 @@ class Fingerprint(TypedDict, total=False):
     cpus: int
     kernel: str
     host: str
-    """Of rank 0."""
+    """Host name of rank 0."""
     executable: str
     """Python interpreter of rank 0."""
     nccl: str | None
     gpu_driver: str | None
     environment: dict[str, str]
-    """Of rank 0: variables that configure libraries and transports, without secrets."""
+    """Variables of rank 0 that configure libraries and transports, without secrets."""
     job_id: str | None
     """SLURM_JOB_ID."""
     hosts: list[str]
-    """Of all ranks, each once, in rank order."""
+    """Host names of all ranks, without duplicates, in rank order."""
     probe_ms_by_rank: list[float]
     """Time of one matrix product of fixed size before training, on GPUs."""
     slow_hosts: list[str]

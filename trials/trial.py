@@ -180,7 +180,7 @@ class TrialSpec:
     """The `trainer` section of search.json."""
     seed: int = 1234
     rendezvous: Rendezvous = Rendezvous()
-    """How the ranks find each other."""
+    """Rendezvous of the ranks."""
 
     @property
     def attempt_key(self) -> str:
@@ -246,7 +246,7 @@ class Outcome:
     """Number of the run: SLURM_RESTART_COUNT or 0."""
     reason: FailureReason | None = None
     phase: str | None = None
-    """Where it failed: `start`, `build`, `warmup` or `measured`."""
+    """Phase of the failure: `start`, `build`, `warmup` or `measured`."""
     rank: int | None = None
     """Rank that failed first."""
     excerpt: str | None = None
@@ -258,7 +258,7 @@ class Outcome:
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
     """`Fingerprint`."""
     step_times_s: tuple[float, ...] = ()
-    """Of the measured steps."""
+    """Times of the measured steps."""
     started_at: str | None = None
     ended_at: str | None = None
 

@@ -20,9 +20,9 @@ ROUNDED_BY = 0.05
 """Rounding error of a number printed with one decimal, as Megatron prints TFLOP/s."""
 
 
-def layout_proof(spec: TrialSpec, said: Mapping[str, float]) -> dict[str, Any]:
+def layout_proof(spec: TrialSpec, reported: Mapping[str, float]) -> dict[str, Any]:
     """The contract's outcome.proof by what a log shows; `unproven` names what it does not show."""
-    found = {name: _whole(value) for name, value in said.items()}
+    found = {name: _whole(value) for name, value in reported.items()}
     return found | {"unproven": sorted(set(expected_proof(spec)) - set(found))}
 
 

@@ -45,10 +45,10 @@ class Child:
     Start it from the main thread: the kernel ties its life to the thread that started it.
     """
 
-    def __init__(self, words: Sequence[str], directory: Path, environment: Mapping[str, str]):
+    def __init__(self, command: Sequence[str], directory: Path, environment: Mapping[str, str]):
         adopt_orphans()
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *words],
+            [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command],
             cwd=directory,
             env=dict(environment),
             stdin=subprocess.DEVNULL,

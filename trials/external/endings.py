@@ -16,11 +16,11 @@ _TAIL_LINES = 20
 def failure_of(exit_code: int, words: OutputTail, num_steps: int, oom_kills: int) -> TrialFailure:
     """The failure behind a bad exit code. `num_steps` were seen in the log; `oom_kills` is how often the kernel killed
     for memory meanwhile."""
-    how = f"the trainer {_words(exit_code)}"
+    how = f"the trainer {_describe_exit(exit_code)}"
     cause = words.cause()
-    said = (cause or words.tail(_TAIL_LINES))[-EXCERPT_CHARACTERS:]
+    output = (cause or words.tail(_TAIL_LINES))[-EXCERPT_CHARACTERS:]
     # The log does not show a signal; it goes last, where tables look for the cause.
-    excerpt = f"{said}\n{how}" if exit_code < 0 and cause is None else f"{how}\n{said}"
+    excerpt = f"{output}\n{how}" if exit_code < 0 and cause is None else f"{how}\n{output}"
     return TrialFailure(_reason(exit_code, words, cause, num_steps, oom_kills), excerpt)
 
 
@@ -34,5 +34,5 @@ def _reason(exit_code: int, words: OutputTail, cause: str | None, num_steps: int
     return reason_of_output(last_line(cause) if cause else words.tail(_TAIL_LINES))
 
 
-def _words(exit_code: int) -> str:
+def _describe_exit(exit_code: int) -> str:
     return f"was killed by signal {-exit_code}" if exit_code < 0 else f"exited with code {exit_code}"

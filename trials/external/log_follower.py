@@ -60,14 +60,14 @@ def follow(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report:
     child = Child(made.command, folder.path, trainer_environment(spec, env, made, address))
     report.enter("build")
     rank = _Rank(spec, report, words, measurement)
-    if rank.is_done_after(child):
+    if rank.follow_until_measured(child):
         return
     exit_code = child.exit_code()
     if exit_code != 0 and not (measurement is not None and measurement.is_done):
         steps = 0 if measurement is None else measurement.num_steps
         raise failure_of(exit_code, words, steps, count_oom_kills() - oom_kills)
     if measurement is not None:
-        rank.conclude_after_its_end(measurement)
+        rank.conclude(measurement)
 
 
 def trainer_hang_limit_s(rules: MeasureRules) -> float:
@@ -122,34 +122,34 @@ class _Rank:
         self._reported_at: float | None = None
         self._next_look = 0.0
 
-    def is_done_after(self, child: Child) -> bool:
+    def follow_until_measured(self, child: Child) -> bool:
         """Follow the trainer; True if the trial was measured before the trainer ended."""
         for data in child.output(TICK_S):
             self._copy(data)
             for line in self._splitter.feed(data):
                 self._take(line)
             if self._reported_at is None:
-                self._look_around()
+                self._check_for_end()
             elif time.monotonic() - self._reported_at >= self._notice_s:
                 return True
         self._take(self._splitter.last(), is_whole=False)
         return self._reported_at is not None
 
-    def conclude_after_its_end(self, measurement: LogMeasurement) -> None:
+    def conclude(self, measurement: LogMeasurement) -> None:
         """Report the outcome of a trainer that ended by itself; TrialFailure without enough steps."""
         if measurement.num_steps == measurement.num_skipped == 0:
-            said = self._words.tail(_TAIL_LINES)
+            output = self._words.tail(_TAIL_LINES)
             raise TrialFailure(
-                FailureReason.SCRIPT_ERROR, f"the trainer's log ends\n{said}\nno line of its log reports a step"
+                FailureReason.SCRIPT_ERROR, f"the trainer's log ends\n{output}\nno line of its log reports a step"
             )
         measurement.require_enough(FailureReason.RESULT_INVALID, "until the trainer ended by itself")
         self._report.measured(measurement.outcome())
 
-    def _look_around(self) -> None:
+    def _check_for_end(self) -> None:
         """Check for an end: the measurement is done, time is up, or another rank has an outcome."""
         measurement = self._measurement
         if measurement is None:
-            self._look_for_an_outcome()
+            self._check_for_outcome()
             return
         if not measurement.is_done:
             if process_age_s() + END_MARGIN_S < self._rules.time_limit_s:
@@ -159,7 +159,7 @@ class _Rank:
         self._report.measured(measurement.outcome())
         self._reported_at = time.monotonic()
 
-    def _look_for_an_outcome(self) -> None:
+    def _check_for_outcome(self) -> None:
         """Check for another rank's outcome, not for every chunk of output, since all nodes may share the folder."""
         now = time.monotonic()
         if now < self._next_look:

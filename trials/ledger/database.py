@@ -145,26 +145,26 @@ def retry_while_busy(transaction: Callable[[], T], patience_s: float = PATIENCE_
             return transaction()
         except (OperationalError, sqlite3.OperationalError) as error:
             if _is_full(error):
-                raise LedgerFull(f"the ledger's database has no room: {_words(error)}") from error
+                raise LedgerFull(f"the ledger's database has no room: {_message(error)}") from error
             if not _may_pass(error) or time.monotonic() >= deadline:
-                raise LedgerUnavailable(f"the ledger's database refused: {_words(error)}") from error
+                raise LedgerUnavailable(f"the ledger's database refused: {_message(error)}") from error
         except (DatabaseError, sqlite3.DatabaseError) as error:
             if not sqlite_file.is_damaged(_cause(error)):
-                raise LedgerUnavailable(f"the ledger's database refused: {_words(error)}") from error
-            raise LedgerDamaged(_words(error)) from error
+                raise LedgerUnavailable(f"the ledger's database refused: {_message(error)}") from error
+            raise LedgerDamaged(_message(error)) from error
         time.sleep(random.uniform(0.02, 0.2))
 
 
 def _may_pass(error: Exception) -> bool:
     lost = isinstance(error, OperationalError) and error.connection_invalidated
-    return lost or any(word in _words(error).lower() for word in _PASSING)
+    return lost or any(word in _message(error).lower() for word in _PASSING)
 
 
 def _is_full(error: Exception) -> bool:
-    return any(word in _words(error).lower() for word in _NO_ROOM)
+    return any(word in _message(error).lower() for word in _NO_ROOM)
 
 
-def _words(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return str(_cause(error))
 
 
@@ -234,10 +234,10 @@ def _bring_to_newest(engine: Engine) -> None:
         if found == REVISIONS[-1]:
             return
         if found is None:
-            _make(connection)
+            _create_tables(connection)
             return
         if engine.dialect.name == "sqlite":
-            _keep_copy(Path(engine.url.database or ""), found)
+            _back_up(Path(engine.url.database or ""), found)
         _upgrade(connection)
 
 
@@ -265,7 +265,7 @@ def _unknown_schema(words: str) -> InputError:
     )
 
 
-def _make(connection: Connection) -> None:
+def _create_tables(connection: Connection) -> None:
     """Create the tables of a new ledger at once; alembic would take a quarter of a second."""
     Base.metadata.create_all(connection, checkfirst=False)
     key = f"CONSTRAINT {VERSION_TABLE}_pkc PRIMARY KEY (version_num)"
@@ -273,7 +273,7 @@ def _make(connection: Connection) -> None:
     connection.execute(text(f"INSERT INTO {VERSION_TABLE} VALUES (:revision)"), {"revision": REVISIONS[-1]})
 
 
-def _keep_copy(path: Path, revision: str) -> None:
+def _back_up(path: Path, revision: str) -> None:
     """`ledger.db.schema-1`: the ledger as it was before it was migrated."""
     sqlite_file.copy(path, path.with_name(f"{path.name}.schema-{revision}"))
 

@@ -27,7 +27,7 @@ from trials.ledger.fold import apply_event
 MOST_JOURNAL_BYTES = 4 * 2**30
 """Size limit, far above any search's."""
 
-_SEAL = ',"crc32":"00000000"}'
+_CHECKSUM_FIELD = ',"crc32":"00000000"}'
 
 
 class JournalDamaged(ExternalError):
@@ -51,9 +51,9 @@ class Journal:
     def __init__(self, path: Path):
         self.path = path
         self._descriptor: int | None = None
-        self._known = _NOTHING
-        self._told = _NOTHING
-        self._last_told = b""
+        self._contents = _NOTHING
+        self._returned = _NOTHING
+        self._last_returned_line = b""
 
     def read(self) -> list[Event]:
         """All events that count, oldest first; [] without a journal. Raises JournalDamaged."""
@@ -69,15 +69,15 @@ class Journal:
         reached the disk, and write another in its place. A new Journal then reads the truth.
         """
         try:
-            data = self._bytes(self._told.size - len(self._last_told))
+            data = self._bytes(self._returned.size - len(self._last_returned_line))
         except FileNotFoundError:
             return []
-        if not data.startswith(self._last_told):
-            raise JournalDamaged(f"{self.path}:{self._told.lines}: the line has changed since it was read")
-        self._told = _parse(self.path, data[len(self._last_told) :], self._told)
+        if not data.startswith(self._last_returned_line):
+            raise JournalDamaged(f"{self.path}:{self._returned.lines}: the line has changed since it was read")
+        self._returned = _parse(self.path, data[len(self._last_returned_line) :], self._returned)
         whole = data[: data.rfind(b"\n") + 1]
-        self._last_told = whole[whole.rfind(b"\n", 0, -1) + 1 :]
-        return list(self._told.events)
+        self._last_returned_line = whole[whole.rfind(b"\n", 0, -1) + 1 :]
+        return list(self._returned.events)
 
     def append(self, event: Event) -> None:
         """Write `event` to disk as the next line; on return it is durable.
@@ -87,14 +87,14 @@ class Journal:
         """
         descriptor = self._open()
         size = os.fstat(descriptor).st_size
-        if size != self._known.size:
-            self._known = self._whole()
+        if size != self._contents.size:
+            self._contents = self._whole()
         self._require_next(event)
-        if size > self._known.size:
-            os.ftruncate(descriptor, self._known.size)  # a line that a killed writer left unfinished
+        if size > self._contents.size:
+            os.ftruncate(descriptor, self._contents.size)  # a line that a killed writer left unfinished
         line = _line(event)
         self._write(descriptor, line)
-        self._known = self._with_written(descriptor, event, self._known.size + len(line))
+        self._contents = self._with_written(descriptor, event, self._contents.size + len(line))
 
     def close(self) -> None:
         """Close the file; the next append opens it again."""
@@ -126,12 +126,12 @@ class Journal:
         return self._descriptor
 
     def _require_next(self, event: Event) -> None:
-        if event.fencing < self._known.fencing:
+        if event.fencing < self._contents.fencing:
             raise FencedError(
-                f"{self.path}: the search is driven under lease {self._known.fencing}, not {event.fencing}"
+                f"{self.path}: the search is driven under lease {self._contents.fencing}, not {event.fencing}"
             )
-        if event.seq != self._known.due:
-            raise ConcurrentAppend(f"{self.path}: event {event.seq} where {self._known.due} is due")
+        if event.seq != self._contents.due:
+            raise ConcurrentAppend(f"{self.path}: event {event.seq} where {self._contents.due} is due")
 
     def _write(self, descriptor: int, line: bytes) -> None:
         try:
@@ -139,19 +139,19 @@ class Journal:
             os.fsync(descriptor)
         except OSError:
             # Only our own line is taken back, never one that another driver wrote after it.
-            if line.startswith(self._bytes(self._known.size)):
-                os.ftruncate(descriptor, self._known.size)
+            if line.startswith(self._bytes(self._contents.size)):
+                os.ftruncate(descriptor, self._contents.size)
             raise
 
     def _with_written(self, descriptor: int, event: Event, size: int) -> _Contents:
         """The journal's contents after `event` was written, which should have made it `size` bytes long."""
         if os.fstat(descriptor).st_size == size:
             return _Contents((event,), event.fencing, size, event.seq + 1)
-        self._known = self._whole()
-        if event not in self._known.events:
+        self._contents = self._whole()
+        if event not in self._contents.events:
             self._require_next(event)
             raise JournalDamaged(f"{self.path}: event {event.seq} was written and is missing")
-        return self._known
+        return self._contents
 
 
 def search_of(
@@ -228,8 +228,8 @@ def _parse(path: Path, data: bytes, before: _Contents = _NOTHING) -> _Contents:
 
 
 def _event(line: bytes) -> Event:
-    body, seal = line[: -len(_SEAL)], line[-len(_SEAL) :]
-    if seal != f',"crc32":"{zlib.crc32(body):08x}"}}'.encode():
+    body, checksum = line[: -len(_CHECKSUM_FIELD)], line[-len(_CHECKSUM_FIELD) :]
+    if checksum != f',"crc32":"{zlib.crc32(body):08x}"}}'.encode():
         raise ValueError("the line does not match its checksum")
     fields = json.loads(line)
     if not isinstance(fields, dict):

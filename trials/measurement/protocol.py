@@ -182,18 +182,18 @@ class StepPlan:
         self._times_s.append(step_time_s)
         if len(self._times_s) == 1:
             # Nothing is warm yet, and a fixed part is counted as often as there are short steps in a full one.
-            self._go_on_in_full_below(step_time_s * shorts.full / shorts.short)
+            self._use_full_steps_below(step_time_s * shorts.full / shorts.short)
             return None
         if len(self._times_s) % 2 == 0:
             return None
         short_s = self._times_s[-2]
         full_s = shorts.full_time_s(short_s, step_time_s)
         if not self.is_extrapolated:
-            self._go_on_in_full_below(full_s)
+            self._use_full_steps_below(full_s)
         self.is_extrapolated = self.extrapolation is not None
         return (full_s, short_s + step_time_s) if self.is_extrapolated else None
 
-    def _go_on_in_full_below(self, full_s: float) -> None:
+    def _use_full_steps_below(self, full_s: float) -> None:
         if full_s <= LONGEST_STEP_S:
             self.extrapolation = None
 

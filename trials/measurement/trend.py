@@ -14,7 +14,7 @@ from itertools import combinations
 from statistics import median
 
 FEWEST_POINTS = 8
-"""Of fewer points even steady growth is too likely to be chance."""
+"""Fewest points for an interval: with fewer even steady growth is too likely to be chance."""
 _NORMAL_99 = 2.576
 _MOST_POINTS = 200
 """Limit of points, since pairs grow with their square."""

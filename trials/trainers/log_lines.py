@@ -34,14 +34,14 @@ NAMES = (
     "parameters",
     "local_parameters_sum",
 )
-"""What a pattern may find. `tflops` are TFLOP/s of one GPU, `memory_gib` the peak that one rank's allocator reserved;
-`skipped` and `nan` count iterations. The last seven prove the layout."""
+"""Metrics that a pattern may extract. `tflops` are TFLOP/s of one GPU, `memory_gib` the peak that one rank's allocator
+reserved; `skipped` and `nan` count iterations. The last seven prove the layout."""
 
 STEP_NAMES = ("step_time_s", "step_time_ms", "samples_per_sec", "tokens_per_sec")
-"""What a step's time can be taken from, the most direct first: one is needed."""
+"""Metrics that give the step time, the most direct first: one is needed."""
 PROOF_NAMES = NAMES[NAMES.index("world_size") :]
 LONGEST_LINE = 64 * 1024
-"""Characters of a line that are looked at: what comes after is no report of a step."""
+"""Characters of a line that are searched: longer lines are no report of a step."""
 
 MIB_PER_GIB = 1024
 _SCALES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15}

@@ -43,14 +43,14 @@ def megatron_lm_options(spec: TrialSpec, arguments: Sequence[str]) -> list[str]:
         ["--distributed-timeout-minutes", "10"],
         *_lm_data(spec.model, given),
     ]
-    return _words(options, given) + list(arguments)
+    return _flatten(options, given) + list(arguments)
 
 
 def megatron_deepspeed_options(spec: TrialSpec, config_file: str, arguments: Sequence[str]) -> list[str]:
     """All options of Megatron-DeepSpeed's script, whose DeepSpeed configuration is `config_file`."""
     options = [*megatron_deepspeed_layout(spec), ["--deepspeed_config", config_file], *_trial(spec)]
     given = option_names(arguments)
-    return _words(options, given) + list(arguments)
+    return _flatten(options, given) + list(arguments)
 
 
 def megatron_lm_layout(spec: TrialSpec) -> list[Option]:
@@ -79,7 +79,8 @@ def environment_of(layout: Layout) -> dict[str, str]:
     return {} if layout.zero_stage > 1 else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
 
-def _words(options: Sequence[Option], given: frozenset[str]) -> list[str]:
+def _flatten(options: Sequence[Option], given: frozenset[str]) -> list[str]:
+    """The options' words, with our defaults for options that are not given."""
     defaults = [["--" + name, value] for name, value in _DEFAULTS.items() if name not in given]
     return [word for option in [*options, *defaults] for word in option]
 

@@ -37,7 +37,7 @@ agent.serve(Path(sys.argv[1]))
 """An agent that keeps a step that failed back for longer than a test takes to go on."""
 
 NUMBERED = 'echo 4 > "$PARLAY_STEP_FILE"\n'
-"""What srun has its prolog do."""
+"""The prolog's part of srun."""
 
 
 class Pilot:
