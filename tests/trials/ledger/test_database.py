@@ -106,7 +106,7 @@ def test_a_file_that_is_still_being_made_is_an_empty_ledger(path, url):
     assert LedgerReader(url).searches() == []
 
 
-MAKERS = pytest.mark.parametrize("make", [database._make, database._upgrade])
+MAKERS = pytest.mark.parametrize("make", [database._create_tables, database._upgrade])
 
 
 @MAKERS
