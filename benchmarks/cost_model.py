@@ -43,11 +43,11 @@ from search_spaces.tables.measured_table import Observation, read_table
 MODES = ("cold", "calibrated", "leave_one_model_out")
 NUM_TRIALS = 5
 _FEWEST_CALIBRATED = 2 * NUM_TRIALS
-# Ranks of fewer step times say nothing.
+# A rank correlation needs more step times.
 _FEWEST_RANKED = 5
 _REFUSED_BELOW = 0.5
 _NEAR_THE_LIMIT = 0.9
-"""Of the device's memory: the next larger micro batch runs out for sure."""
+"""Share of the device's memory above which the next larger micro-batch must run out."""
 
 
 def main() -> None:
@@ -66,7 +66,7 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """A problem with what the models say of each of its rows before any trial."""
+    """Problem with the models' cold predictions for each of its rows."""
 
     name: str
     task: TuningTask
@@ -97,7 +97,7 @@ class Posteriors:
 
     @classmethod
     def after(cls, case: Case, known: Sequence[int], seed: int) -> Posteriors:
-        """After these of its rows, in this order."""
+        """Posteriors after these rows, in this order."""
         ran = [index for index in known if case.rows[index].step_time_s is not None]
         seconds = [case.rows[index].step_time_s or math.nan for index in ran]
         time = StepTimePosterior(case.terms.take(np.array(ran, dtype=int)), seconds, seed, case.task.priors.time)
@@ -108,7 +108,7 @@ class Posteriors:
 def line_of(
     case: Case, mode: str, seed: int, others: Sequence[Observation] = (), sampler: str | None = None
 ) -> dict[str, Any] | None:
-    """The contract's line; None for a problem that is too small to be calibrated, or has no other model beside it."""
+    """Contract's line; None for a problem that is too small to be calibrated, or without other models."""
     known: list[int] = []
     if mode == "calibrated" and len(case.rows) >= _FEWEST_CALIBRATED:
         known = _trials(case, sampler or "random", seed)
@@ -157,10 +157,10 @@ def score(case: Case, posteriors: Posteriors, known: Iterable[int] = ()) -> dict
 
 
 def summaries(lines: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """A line a mode, sampler, size of machine and source, and one that averages over the sources.
+    """Line per mode, sampler, machine size and source, and one averaged over the sources.
 
-    Errors are the median of the problems', rank correlations their mean; shares are of all rows together, and rows are
-    counted as they are for one seed.
+    Errors are medians over problems, rank correlations means; shares are of all rows together, and rows are counted
+    once for all seeds.
     """
     for mode, sampler in dict.fromkeys((line["mode"], line["sampler"]) for line in lines):
         for nodes in ("one", "many"):
@@ -192,7 +192,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _split_by_kind(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
-    """(measured tables, published figures); what is neither is said to be skipped."""
+    """Measured tables and published figures among the files; others are reported as skipped."""
     measured, published = [], []
     for path in paths:
         if not path.is_file():
@@ -226,7 +226,7 @@ def _cases(problems: Mapping[str, BenchmarkProblem]) -> Iterator[Case]:
 
 
 def _trials(case: Case, sampler_name: str, seed: int) -> list[int]:
-    """The rows that a search would try first, one after the other."""
+    """First rows that a search would try, in order."""
     layouts = [row.layout for row in case.rows]
     sampler = make_sampler(sampler_name, layouts, case.task, seed, never_replaced)
     index = {layout.key: number for number, layout in enumerate(layouts)}
@@ -239,7 +239,7 @@ def _trials(case: Case, sampler_name: str, seed: int) -> list[int]:
 
 
 def _has_memory_evidence(row: Observation) -> bool:
-    """A failure of unknown cause tells nothing: our trials say what they died of."""
+    """Evidence of memory use: a failure of unknown cause has none, since our trials report their reason."""
     return row.outcome in ("ok", "oom")
 
 

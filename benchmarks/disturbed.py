@@ -94,7 +94,7 @@ class Stage:
     # -- what goes on
 
     def keep_going(self) -> None:
-        """Begin a search where one has ended."""
+        """Start a search where one has ended."""
         if self.driver is None or self.driver.poll() is not None:
             self._begin_in_terminal()
         if len([search for search in self._served() if not self._is_over(search)]) < self.plan.served:
@@ -104,7 +104,7 @@ class Stage:
         before = self._folders()
         driver = self.driver = self._start("run", self._search_file())
         begun = until(lambda: self._folders() - before or driver.poll() is not None, bool, 300.0)
-        if isinstance(begun, bool):  # it was refused, as while the controller is away: the next turn tries again
+        if isinstance(begun, bool):  # rejected, for example without a controller: retried in the next turn
             self.happened["refused_run"] += 1
             return
         [path] = begun
@@ -198,7 +198,7 @@ class Stage:
         self.bench.cluster.ask("scontrol", *words)  # refused where the job has just ended
 
     def check_files(self) -> None:
-        """RuntimeError where SQLite finds a file of its own damaged."""
+        """RuntimeError where SQLite finds a damaged file."""
         for name in ("ledger.db", "mlflow.db"):
             path = self.home / name
             if path.exists() and (found := sqlite_file.damage(path)) is not None:
@@ -208,7 +208,7 @@ class Stage:
     # -- its end
 
     def end(self) -> None:
-        """Returns when every search has ended and nobody drives one any more."""
+        """Return when every search has ended and has no driver any more."""
         until(
             lambda: [s.search_id for s in self.searches if not self._is_over(s)], lambda left: not left, LONGEST_END_S
         )
@@ -224,7 +224,7 @@ class Stage:
 
 
 def run(plan: Plan, note: Callable[[str], None]) -> dict[str, Any]:
-    """Do all that is planned; what happened, what was compared, and every contradiction."""
+    """Run the plan; return counts of disturbances and comparisons, and every contradiction."""
     with tempfile.TemporaryDirectory(prefix="parlay-disturbed-") as folder, sandbox(accounting=True) as cluster:
         stage = _stage(plan, Path(folder), cluster)
         with _reader(stage.home / "ledger.db") as reader:
@@ -312,7 +312,7 @@ def _with_ledger(stage: Stage, records: Mapping[str, SearchRecord]) -> list[str]
 
 
 def _with_slurm(stage: Stage, records: Mapping[str, SearchRecord]) -> list[str]:
-    """Every job that Slurm accounted is one attempt's, and every attempt that was launched has its job."""
+    """Check that every accounted job belongs to one attempt, and every launched attempt has its job."""
     recorded = {
         (attempt.job_id, f"{search_id}.{trial.trial}.{attempt.attempt}")
         for search_id, record in records.items()

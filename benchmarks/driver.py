@@ -28,10 +28,10 @@ from benchmarks.driver_on_fake import Load, Sample, Service
 from slurm.sandbox.sandbox import SlurmSandbox
 
 FEWER_IN_FLIGHT = (20, 100)
-"""Beside what is asked for: whether Slurm is asked more because more is in flight."""
+"""Loads measured in addition, to see whether more trials in flight cost more Slurm commands."""
 
 QUESTIONS = ("squeue", "sacct")
-"""What is asked again and again; sbatch, and scontrol of a job that has ended, are once a trial."""
+"""Polling commands; sbatch, and scontrol of an ended job, run once per trial."""
 
 
 def main() -> None:
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def lines(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """One at a time, as they are measured."""
+    """Measurements, as they become available."""
     if arguments.login:
         with _sandbox() as environment, tempfile.TemporaryDirectory(prefix="parlay-login-") as folder:
             yield from driver_on_login.lines(Path(folder), environment)
@@ -60,7 +60,7 @@ def lines(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def service_lines(load: Load) -> Iterator[dict[str, Any]]:
-    """A line for the first hundred trials, and for each three hundred that follow; then one for all."""
+    """Line for the first hundred trials and for each further three hundred; then one for all."""
     with tempfile.TemporaryDirectory(prefix="parlay-scale-") as folder:
         samples = list(Service(Path(folder), load).run())
     windows = [window for window in pairwise(samples) if window[1].trials > window[0].trials]
@@ -82,7 +82,7 @@ def service_lines(load: Load) -> Iterator[dict[str, Any]]:
 
 
 def _totals_in_subprocess(load: Load) -> dict[str, Any]:
-    """The line for all, of a process of its own, so that its memory is this load's and none's before it."""
+    """Line for all trials, from a separate process, so that its memory is that of this load only."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
         return process.submit(_totals, load).result()
 
@@ -93,13 +93,13 @@ def _totals(load: Load) -> dict[str, Any]:
 
 
 def _peak_rss_mib() -> float:
-    """The most that this process has had; getrusage tells a child of what its parent had before it."""
+    """Peak memory of this process; getrusage would include the parent's before the fork."""
     status = Path("/proc/self/status").read_text()
     return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
 
 
 def compare_drivers(found: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The lines of several drivers with milliseconds a trial, and over Parlay's."""
+    """Lines of several drivers with milliseconds per trial, and relative to Parlay's."""
     own = next(line["cpu_s"] / line["trials"] for line in found if line["what"] == "parlay")
     for line in found:
         each, commands = (line[name] / line["trials"] for name in ("cpu_s", "commands_cpu_s"))
@@ -117,11 +117,10 @@ def _per_trial(before: Sample, after: Sample) -> dict[str, Any]:
 
 
 def _growth(windows: Sequence[tuple[Sample, Sample]]) -> float | None:
-    """CPU a trial of the last window over that of the first, of those in which trials both begin and end; None where
-    these are one.
+    """CPU per trial of the last window over the first, among windows in which trials both begin and end.
 
-    So like is compared with like: where none ends yet only submissions are paid for, and where none begins any more,
-    ever fewer trials pay for drivers that wait for the last ones.
+    None where these are the same window. Other windows are not comparable: the first have submissions only, the last
+    fewer and fewer trials.
     """
     whole = [window for window in windows if _num_submitted(*window) and window[1].ended > window[0].ended]
     if len(whole) < 2:
@@ -146,7 +145,7 @@ def _count(commands: Sequence[str] | set[str], before: Sample, after: Sample) ->
 
 @contextmanager
 def _sandbox(nodes: int = 4, cpus_per_node: int = 16) -> Iterator[Mapping[str, str]]:
-    """A Slurm with accounting, for as long as it is needed: what names it to Slurm's commands."""
+    """Slurm with accounting as a context; yields the environment of its commands."""
     with tempfile.TemporaryDirectory(prefix="pl-", dir="/tmp") as folder:
         cluster = SlurmSandbox(Path(folder) / "s", nodes, cpus_per_node, accounting=True)
         cluster.start()

@@ -24,20 +24,20 @@ from orchestrator.config.loader import load_search_file
 from orchestrator.planning.candidates import candidates_of
 
 ACTOR = "ray::Worker"
-"""How the process of a search's driver calls itself; see orchestrator/launchers/ray/runtime.py."""
+"""Process title of a search's driver; see orchestrator/launchers/ray/runtime.py."""
 
 TRIAL_S = 3600.0
 SETTLE_S = 15.0
-"""How long the last driver that has submitted its first job may go on to take memory."""
+"""Seconds for the last driver to reach its memory use after its first job."""
 
 START_LIMIT_S = 180.0
-"""For the service and its Ray, and again for each search."""
+"""Time limit for the service with its Ray, and for each search."""
 
 LOOK_S = 0.5
 
 
 def lines(folder: Path, environment: Mapping[str, str], searches: int) -> Iterator[dict[str, Any]]:
-    """A line for each kind of process, and one for all. `folder` is empty yet."""
+    """Line for each kind of process, and one for all. `folder` is empty."""
     search_file, env = _written(folder, environment)
     with _service(folder, env) as service:
         for number in range(1, searches + 1):
@@ -65,7 +65,7 @@ def memory_lines(processes: Mapping[str, Sequence[psutil.Process]]) -> Iterator[
 
 
 def _written(folder: Path, environment: Mapping[str, str]) -> tuple[Path, dict[str, str]]:
-    """The search file, and the environment in which its trials take TRIAL_S."""
+    """Search file, and environment in which its trials take TRIAL_S."""
     table, search_file = folder / "table.json", folder / "search.yaml"
     text = SEARCH.replace("sampler: random", "sampler: guided, max_trials: 4, parallel_trials: 1")
     search_file.write_text(text.replace("1s}", "30s}"))
@@ -77,7 +77,7 @@ def _written(folder: Path, environment: Mapping[str, str]) -> tuple[Path, dict[s
 
 @contextmanager
 def _service(folder: Path, env: Mapping[str, str]) -> Iterator[psutil.Popen]:
-    """`parlay serve`, once it answers, for as long as it is needed."""
+    """Running `parlay serve` as a context."""
     with open(folder / "serve.json", "wb") as out:
         serve = [*COMMAND, "serve", "--executor", "ray", "--json"]
         service = psutil.Popen(serve, cwd=folder, env=env, stdout=out, stderr=subprocess.DEVNULL)
@@ -94,7 +94,7 @@ def _actors(service: psutil.Popen) -> list[psutil.Process]:
 
 
 def _servers(service: psutil.Popen) -> list[psutil.Process]:
-    """Everything else that the service has started: Ray's own processes, idle workers among them."""
+    """Other processes of the service: Ray's own, including idle workers."""
     return [process for process in service.children(recursive=True) if not _is_actor(process)]
 
 
@@ -114,5 +114,5 @@ def _await(service: psutil.Popen, holds: Callable[[], bool]) -> None:
     deadline = time.monotonic() + START_LIMIT_S
     while not holds():
         if service.poll() is not None or time.monotonic() >= deadline:
-            raise RuntimeError(f"nothing has come of it for {START_LIMIT_S:g} s, or the service has ended")
+            raise RuntimeError(f"the service ended, or did not get there within {START_LIMIT_S:g} s")
         time.sleep(LOOK_S)

@@ -46,7 +46,7 @@ POLL_S = 30.0
 FIRST, EVERY = 100, 300
 
 ANSWER_S = 0.02
-"""Simulated seconds of a command, so that what is submitted after a question is younger than its answer."""
+"""Simulated seconds of a command, so that later submissions are newer than earlier answers."""
 
 COMMANDS = {
     "settings": "scontrol config",
@@ -56,7 +56,7 @@ COMMANDS = {
     "accounted_jobs": "sacct",
     "cancel": "scancel",
 }
-"""What a driver asks of Slurm, and the command that this would be."""
+"""Calls of the Slurm client, and the commands that they stand for."""
 
 CPUS_PER_NODE = 64
 
@@ -86,14 +86,14 @@ PARTS: dict[str, tuple[str, ...]] = {
     "files": ("with_spec_file", "result"),
     "sampler": ("ask", "has_converged"),
 }
-"""What a driver has others do, and by which calls; the rest is its own."""
+"""Parts of a driver's work by their calls; the rest is `loop`."""
 
 APART = ("slurm", "sampler")
-"""What is no driver's: the simulation, and what the search file chose."""
+"""Parts that are not a driver's: the simulation and the sampler."""
 
 
 class Meter:
-    """CPU seconds of this process by part, each without those that it has others spend; `calls` of Slurm's commands."""
+    """Exclusive CPU seconds of this process by part; `calls` counts Slurm commands."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
@@ -115,7 +115,7 @@ class Meter:
 
 
 class Metered:
-    """Somebody whose calls are measured as those of one part."""
+    """Proxy that measures calls as those of one part."""
 
     def __init__(self, whole: Any, part: str, meter: Meter):
         self._whole, self._part, self._meter = whole, part, meter
@@ -160,7 +160,7 @@ class Sample:
 
 
 class Service:
-    """The drivers of a `load`, in turns, in this folder."""
+    """Drivers of a `load`, run in turn, in this folder."""
 
     def __init__(self, folder: Path, load: Load, seed: int = 1):
         self.folder = folder
@@ -180,7 +180,8 @@ class Service:
         self._answer = SqueueCache(self.slurm, folder / "slurm", ["scale"], clock=self.slurm.now)
 
     def run(self) -> Iterator[Sample]:
-        """A sample before the first trial, after the first hundred, after every three hundred more, after the last."""
+        """Samples before the first trial, after the first hundred, after every further three hundred, and after the
+        last."""
         with ExitStack() as stack:
             drivers = [self._opened(stack) for _ in range(self.load.searches)]
             for driver in drivers:
@@ -199,14 +200,14 @@ class Service:
 
     @property
     def _trials(self) -> int:
-        """Begun or ended, each a half: what is in flight has cost its beginning only."""
+        """Number of trials, with half for each begin and each end."""
         return (self.meter.calls["sbatch"] + self.ended) // 2
 
     def _metered(self, whole: Any, part: str) -> Any:
         return Metered(whole, part, self.meter)
 
     def _opened(self, stack: ExitStack) -> Driver:
-        """One search and its driver, as `session.drive` puts them together."""
+        """Search and its driver, built as by `lifecycle.drive`."""
         path = self.folder / "search.yaml"
         path.write_text(SEARCH)
         settings = [f"search.max_trials={self.load.trials}", f"work_dir={self.folder / 'runs'}"]

@@ -33,7 +33,7 @@ COMMAND = (sys.executable, "-P", "-m", "tests.orchestrator.tabled_parlay")
 
 
 def lines(folder: Path, environment: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """A line a phase of the driver that stays, and two for turns. `folder` is empty yet."""
+    """Line per phase of the resident driver, and two for cron turns. `folder` is empty."""
     table, search_file = folder / "table.json", folder / "search.yaml"
     search_file.write_text(SEARCH.replace("sampler: random", "sampler: guided").replace("1s}", "30s}"))
     layouts = candidates_of(load_search_file(search_file)).feasible
@@ -97,7 +97,7 @@ class _Phase:
 
 
 def _cron_driver(place: Path, words: Sequence[str], env: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """The dearest of some turns, which chose layouts and submitted jobs, and the cheapest, which found nothing new."""
+    """Most expensive turn, which chose layouts and submitted jobs, and cheapest, which found nothing new."""
     place.mkdir()
     done = subprocess.run([*COMMAND, *words, "--json"], cwd=place, env=env, stdout=subprocess.PIPE, check=True)
     folder = json.loads(done.stdout)["folder"]
@@ -108,7 +108,7 @@ def _cron_driver(place: Path, words: Sequence[str], env: Mapping[str, str]) -> I
         _, status, usage = os.wait4(turn.pid, 0)
         turn.returncode = os.waitstatus_to_exitcode(status)
         if turn.returncode != 0:
-            raise RuntimeError(f"a turn left with {turn.returncode}")
+            raise RuntimeError(f"a turn exited with {turn.returncode}")
         used.append((usage.ru_utime + usage.ru_stime, time.monotonic() - began, usage.ru_maxrss / 1024))
     subprocess.run([*COMMAND, "cancel", folder], cwd=place, env=env, stdout=subprocess.DEVNULL, check=True)
     for name, (cpu_s, seconds, peak_mib) in (("turn", max(used)), ("idle_turn", min(used))):
@@ -132,7 +132,7 @@ def _phase(place: Path) -> str:
 
 
 def memory_mib(process: psutil.Process) -> float:
-    """Pages it shares with others count by halves: a child just forked has all of its parent's."""
+    """Proportional set size in MiB, since a child just forked shares its parent's pages."""
     try:
         return process.memory_full_info().pss / 2**20
     except psutil.NoSuchProcess:

@@ -45,7 +45,7 @@ launcher: {kind: slurm, slurm: {poll_interval: 1s}}
 
 
 def measured(what: str, trials: int, environment: Mapping[str, str]) -> dict[str, Any]:
-    """The line of one of them, run in a process of its own."""
+    """Line of one driver, run in a separate process."""
     with tempfile.TemporaryDirectory(prefix="parlay-driver-") as folder:
         own = {"PARLAY_HOME": str(Path(folder) / "home"), "PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-m", "benchmarks.driver_on_slurm", what, folder, str(trials)]
@@ -54,7 +54,7 @@ def measured(what: str, trials: int, environment: Mapping[str, str]) -> dict[str
 
 
 def run(what: str, folder: Path, trials: int) -> dict[str, Any]:
-    """Run so many trials and tell what this process spent on them."""
+    """Run the trials and print the CPU time of this process."""
     steps = PROGRAMS[what](folder, trials)
     next(steps)  # everything is imported and ready
     own, commands = _cpu_s(resource.RUSAGE_SELF), _cpu_s(resource.RUSAGE_CHILDREN)
@@ -67,7 +67,7 @@ def run(what: str, folder: Path, trials: int) -> dict[str, Any]:
 
 
 def parlay(folder: Path, trials: int) -> Iterator[None]:
-    """A search whose trials leave what a table says, at once."""
+    """Search whose trials write a table's results at once."""
     from orchestrator.config.loader import load_search_file
     from orchestrator.lifecycle import create, drive
     from orchestrator.planning.candidates import candidates_of
@@ -90,7 +90,7 @@ def parlay(folder: Path, trials: int) -> Iterator[None]:
 
 
 def submitit(folder: Path, trials: int) -> Iterator[None]:
-    """One job after the other, as a search submits them, each looked for until it has ended."""
+    """Submit jobs one by one, as a search does, and poll each until it has ended."""
     import submitit as library
 
     executor = library.AutoExecutor(folder=folder, cluster="slurm")
@@ -110,7 +110,7 @@ def submitit(folder: Path, trials: int) -> Iterator[None]:
 
 
 def ray_tune(folder: Path, trials: int) -> Iterator[None]:
-    """A random search over one number."""
+    """Random search over one number."""
     import ray
     from ray import tune
 
@@ -128,7 +128,7 @@ def ray_tune(folder: Path, trials: int) -> Iterator[None]:
 
 
 def nothing() -> float:
-    """A trial."""
+    """Trial that does nothing."""
     return 1.0
 
 

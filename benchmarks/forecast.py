@@ -31,7 +31,7 @@ from search_spaces.tables.benchmark_problem import BenchmarkProblem, problems_in
 from search_spaces.tables.measured_table import Observation, read_table
 
 Family = Mapping[str, BenchmarkProblem]
-"""The problems of one model on one kind of node, by name."""
+"""Problems of one model and node type, by name."""
 
 
 def main() -> None:
@@ -50,8 +50,8 @@ def main() -> None:
 
 
 def lines_of(family: Family, base_nodes: int, rows: Sequence[Observation], seed: int) -> Iterator[dict[str, Any]]:
-    """The contract's line for each scaling and multiple of the nodes that the family has measured; none where too few
-    of the rows, which are on at most `base_nodes` nodes, ran."""
+    """Contract's line for each scaling and multiple of the nodes that the family has measured; none where too few of
+    the rows on at most `base_nodes` nodes ran."""
     if sum(row.step_time_s is not None for row in rows) < MIN_MEASURED:
         return
     first = rows[0]
@@ -65,7 +65,7 @@ def lines_of(family: Family, base_nodes: int, rows: Sequence[Observation], seed:
 
 
 def score(found: Forecast, problem: BenchmarkProblem) -> dict[str, Any]:
-    """The forecast beside what was measured there, as the contract says it."""
+    """Contract's line: a forecast against the measurements."""
     ran = {key: row.step_time_s for key, row in problem.results.items() if row.step_time_s is not None}
     best_key = min(ran, key=lambda key: ran[key])
     best_s, chosen_s = ran[best_key], ran.get(found.speed.layout.key)
@@ -85,7 +85,7 @@ def score(found: Forecast, problem: BenchmarkProblem) -> dict[str, Any]:
 
 
 def summaries(lines: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """A line for each multiple of the nodes."""
+    """Line for each multiple of the nodes."""
     by_times: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for line in lines:
         by_times[line["times"]].append(line)
@@ -117,7 +117,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _families(problems: Mapping[str, BenchmarkProblem]) -> list[Family]:
-    """Those that have more than one number of nodes."""
+    """Families with more than one number of nodes."""
     found: dict[Any, dict[str, BenchmarkProblem]] = defaultdict(dict)
     for name, problem in problems.items():
         kind = (problem.model, problem.cluster.accelerator.name, problem.cluster.gpus_per_node)
@@ -140,7 +140,7 @@ def _lines(family: Family, trials: int, seeds: int) -> Iterator[dict[str, Any]]:
 
 
 def _known_rows(name: str, problem: BenchmarkProblem, trials: int, seed: int) -> list[Observation]:
-    """The rows a guided search of the problem would try first, under the problem's name; all of them for 0."""
+    """First rows that a guided search of the problem would try, under the problem's name; all of them for 0."""
     if trials == 0:
         return list(problem.results.values())
     task = TuningTask(problem.model, with_links(next(iter(problem.results.values()))))
@@ -184,7 +184,7 @@ def _share(hits: Iterable[bool]) -> float | None:
 
 
 def _half_width(line: Mapping[str, Any]) -> float:
-    """The factor from the middle of the interval to its ends."""
+    """Factor from the centre of the interval to its ends."""
     return (line["step_time_high_s"] / line["step_time_low_s"]) ** 0.5
 
 

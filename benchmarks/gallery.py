@@ -32,9 +32,9 @@ SOURCES = Path(presets.__file__).parents[2]
 TWINS_FOLDER = SOURCES / "search_spaces" / presets.TWINS
 PACKAGES = ("dashboards", "orchestrator", "search_spaces", "slurm", "trials")
 ENGINE = Path("trials/train/engines/deepspeed_engine.py")
-"""Where in Parlay's sources a step of DeepSpeed's ends."""
+"""File in Parlay's sources in which a DeepSpeed step ends."""
 LEAK_MIB = 4
-"""That the planted leak keeps, a step and rank."""
+"""Memory of the planted leak per step and rank."""
 EPOCH_TOKENS = 32 * 16 * 64 + 1
 """An epoch of 32 steps of the ZeRO project's twin, and the token after the last one."""
 _END_OF_STEP = "        return StepResult(total / len(micro_batches), self._grad_norm())\n"
@@ -46,7 +46,7 @@ _COLLECTED = ("tokens_per_sec", "epoch_s", "peak_memory_gib", "peak_host_memory_
 
 @dataclass(frozen=True)
 class Twin:
-    """One search: the file it is in, what is set otherwise, and by which program and data it runs."""
+    """Twin of a system: its search file, overrides, program and data."""
 
     name: str
     file: str
@@ -84,7 +84,7 @@ def main() -> None:
 
 
 def run_twin(twin: Twin, work_dir: Path, replay: bool = False, settings: Sequence[str] = ()) -> dict[str, Any]:
-    """Search, to its end, and what it says of itself; `settings` are KEY=VALUE on top of the twin's own."""
+    """Run the search to its end and return its line; `settings` are KEY=VALUE on top of the twin's own."""
     work_dir = work_dir.resolve()
     work_dir.mkdir(parents=True, exist_ok=True)
     given = [*twin.settings, *settings, "tracking.enabled=false", "search.warm_start=none"]
@@ -158,9 +158,9 @@ def faults_of(twin: Twin, line: Mapping[str, Any]) -> Iterator[str]:
 
 
 def leaking_copy(copy: Path) -> Path:
-    """`copy`, a folder with Parlay's sources, whose DeepSpeed steps keep memory where the optimizer is on the host.
+    """Copy of Parlay's sources whose DeepSpeed steps leak memory where the optimizer is on the host.
 
-    ValueError where that engine ends a step otherwise than this benchmark knows it.
+    ValueError where the engine's source has changed from what this benchmark patches.
     """
     for package in PACKAGES:
         shutil.copytree(
@@ -185,7 +185,7 @@ def page_parts(lines: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def filled(page: str, parts: Mapping[str, str]) -> str:
-    """The page with each part between its marks, `<!-- NAME -->` and `<!-- / -->`; a part without marks is left out."""
+    """Page with each part between its marks, `<!-- NAME -->` and `<!-- / -->`; parts without marks are ignored."""
     for name, text in parts.items():
         mark = f"<!-- {name} -->"
         page = re.sub(re.escape(mark) + ".*?<!-- / -->", lambda _, new=f"{mark}{text}<!-- / -->": new, page, flags=re.S)
@@ -193,7 +193,7 @@ def filled(page: str, parts: Mapping[str, str]) -> str:
 
 
 def cell_of(line: Mapping[str, Any]) -> str:
-    """A twin in a few words: best layout, how much faster than its baseline, how many trials, in what time."""
+    """Summary of a twin: best layout, speed-up over its baseline, trials, time."""
     if line["layout_key"] is None:
         return "; ".join(line["faults"])
     counted = f"{len(line['trials'])} trials in {line['seconds']:.0f} s"
@@ -203,7 +203,7 @@ def cell_of(line: Mapping[str, Any]) -> str:
 
 
 def runs_table(line: Mapping[str, Any]) -> str:
-    """The ZeRO project's columns, its five runs first by its own order, those it did not have behind them."""
+    """Table with the ZeRO project's columns: its five runs in its order, then the others."""
     rows = [
         "| ZeRO | optimizer on | tokens/s, all ranks | s an epoch | GPU memory | host memory | loss after 0, 1 epoch |",
         "|---|---|---|---|---|---|---|",
@@ -229,11 +229,11 @@ def accumulation_table(line: Mapping[str, Any]) -> str:
 
 
 TABLES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {"mt-nlg-530b": accumulation_table, "zero-mini": runs_table}
-"""Of the twins whose runs stand for themselves."""
+"""Tables of runs, by twin."""
 
 
 def readable(line: Mapping[str, Any]) -> str:
-    """A line of the terminal, and below it the table of its runs where the twin is about them."""
+    """Line for the terminal, with the table of runs where the twin has one."""
     replayed = f"; replay: {line['replay']}" if "replay" in line else ""
     result = f"{line['twin']}: {cell_of(line)}{replayed}; recipe: {line['recipe']}"
     return f"{result}\n{TABLES[line['twin']](line)}" if line["twin"] in TABLES else result
@@ -270,7 +270,7 @@ def _parlay(words: Sequence[str], work_dir: Path, sources: Path = SOURCES) -> di
 
 
 def _tokens(work_dir: Path) -> Path:
-    """A token file of an epoch of the ZeRO project's twin: the beginning of Parlay's pages, a byte a token."""
+    """Token file of one epoch of the ZeRO project's twin: the start of Parlay's pages, one byte per token."""
     tokens, lines = work_dir / "tokens.bin", work_dir / "tokens.jsonl"
     if not tokens.exists():
         pages = "\n".join(page.read_text() for page in sorted((SOURCES / "docs").glob("*.md")))

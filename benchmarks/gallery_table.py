@@ -26,8 +26,8 @@ from search_spaces.schema import presets
 Line = dict[str, Any]
 
 STEP_TIME, TOKENS, SHARE = "step_time_s", "tokens_per_sec", "share_of_peak"
-"""What was published of a recipe: seconds of a step, tokens a second, or the share of the peak, a fraction of which
-nobody says whether what is computed again counts."""
+"""Published quantities of a recipe: seconds per step, tokens per second, or the share of peak, for which it may be open
+whether recomputation counts."""
 CHOICE = "Parlay's choice"
 _PARTS = ("compute", "tensor", "pipeline", "data_parallel", "bubble", "optimizer", "offload")
 
@@ -62,7 +62,7 @@ SYSTEMS: Mapping[str, tuple[Recipe, ...]] = {
     "frontier-1t": (Recipe("their script's", SHARE, 0.3196),),
     "zero-mini": (_zero(0), _zero(1), _zero(2), _zero(3), _zero(3, "optimizer")),
 }
-"""The recipes that the gallery's systems are known for; what is not stated of them, their search files say."""
+"""Published recipes of the gallery's systems; what they do not state is taken from their search files."""
 
 
 def main() -> None:
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def gallery_lines(systems: Sequence[str] = tuple(SYSTEMS)) -> Iterator[Line]:
-    """Every recipe of these systems, and after a system's the choice that its search would begin with."""
+    """Lines of every recipe of these systems, each system followed by the layout that its search would try first."""
     for system in systems:
         plans = [_planned(system, recipe.settings) for recipe in SYSTEMS[system]]
         for recipe, (spec, plan) in zip(SYSTEMS[system], plans, strict=True):
@@ -107,7 +107,7 @@ def page_parts(lines: Sequence[Line]) -> dict[str, str]:
 
 
 def readable(line: Line) -> str:
-    """A line of the terminal."""
+    """Line for the terminal."""
     return f"{line['system']}: {line['recipe']}: {_published(line)}; predicted {_numbers(line)}; {line['layout_key']}"
 
 
@@ -157,7 +157,7 @@ def _choice_cell(line: Line, baseline: Line) -> str:
 
 
 def _table(rows: Sequence[Line]) -> str:
-    """A row a recipe, and what a step's seconds go to, in columns that say something."""
+    """Table with a row per recipe and the seconds of a step's parts, without empty columns."""
     parts = [name for name in _PARTS if any(row["time_s"][name] >= 0.005 * row["step_time_s"] for row in rows)]
     named = [name.replace("_", " ") for name in parts]
     heads = ["", "place", "published", "s a step", *named, "MFU", "HFU", "GiB", "fits"]

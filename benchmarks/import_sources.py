@@ -18,9 +18,9 @@ Row = dict[str, object]
 
 @dataclass(frozen=True)
 class Source:
-    """Files of a download, the table that is made of them, and how: from their texts to the table's.
+    """Files of a download, and the table built from their texts.
 
-    What makes it raises LookupError, TypeError or ValueError where a text is not what is published.
+    `build_table` raises LookupError, TypeError or ValueError where a text is not as published.
     """
 
     files: tuple[str, ...]
@@ -38,7 +38,7 @@ def _table_text(columns: Sequence[str], rows: Iterable[Row], comments: Iterable[
 
 
 def _measured_table(rows: Iterable[Row], comments: Iterable[str]) -> str:
-    """A measured table of the columns that every one has; InputError where a row of it could not be read again."""
+    """Measured table with the mandatory columns; InputError where a row could not be read again."""
     text = _table_text(REQUIRED_COLUMNS, rows, comments)
     parse_table(text, "the table").require_valid()
     return text
@@ -175,9 +175,9 @@ _NUMBERS = {
 
 
 def playbook(text: str) -> str:
-    """benchmarks_interactive.html: the configurations of each model and number of nodes, in the figure's order.
+    """benchmarks_interactive.html: configurations of each model and number of nodes, in the figure's order.
 
-    What is no layout of its ranks and batch (a run with other settings than it says) is left out.
+    Rows whose layout contradicts their ranks and batch (runs with other settings than stated) are omitted.
     """
     return _measured_table(_playbook_rows(text), _PLAYBOOK_COMMENTS)
 
@@ -194,14 +194,14 @@ def _playbook_rows(text: str) -> Iterator[Row]:
 
 
 def _traces(text: str) -> list[dict[str, Any]]:
-    """The first argument but one of Plotly.newPlot: a JSON array."""
+    """Second argument of Plotly.newPlot: a JSON array."""
     begin = text.index("[", text.index("Plotly.newPlot("))
     traces, _ = json.JSONDecoder().raw_decode(text, begin)
     return traces
 
 
 def _numbers_in(mark: str) -> dict[str, float | None]:
-    """The numbers of a configuration by our names; None for what was not measured."""
+    """Numbers of a configuration by our names; None for what was not measured."""
     lines = html.unescape(re.sub(r"<[^>]*>", "\n", mark))
     found = {name: re.search(pattern, lines) for name, pattern in _NUMBERS.items()}
     missing = [name for name, match in found.items() if match is None]
@@ -232,7 +232,7 @@ _COUNTS = set(_NUMBERS) - {"tokens_per_sec_per_gpu", "peak_memory_gib"}
 
 
 def _seconds(value: float) -> str:
-    """Six digits, as the tables have them."""
+    """Number with six digits, as in the tables."""
     return f"{value:.6g}"
 
 

@@ -53,7 +53,7 @@ def is_there(source: Source, download: Path) -> bool:
 
 
 def build_table(source: Source, download: Path) -> tuple[str, str]:
-    """The table's name and text; InputError where a file is not what its authors publish."""
+    """Name and text of a table; InputError where a file is not as published."""
     try:
         texts = [(download / name).read_text(encoding="utf-8") for name in source.files]
         table = source.build_table(*texts)
@@ -71,7 +71,7 @@ def build_table(source: Source, download: Path) -> tuple[str, str]:
 
 
 def write_new(folder: Path, tables: Mapping[str, str]) -> None:
-    """All tables, or none where one of them is there already."""
+    """Write all tables; none where one of them exists already."""
     folder.mkdir(parents=True, exist_ok=True)
     there = [name for name in tables if (folder / name).exists()]
     if there:

@@ -127,8 +127,8 @@ class ReplayBenchmarkLine(TypedDict):
     slower: float
     """Share by which steps were made longer; 0 as recorded."""
     verdict: str
-    ratio_by_occasion: list[float]
-    """Also `fast_ratio_by_occasion`, of the fastest tenth of the steps."""
+    ratio_by_session: list[float]
+    """Also `fast_ratio_by_session`, of the fastest tenth of the steps."""
 
 
 class GalleryLine(TypedDict):

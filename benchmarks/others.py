@@ -12,11 +12,11 @@ from search_spaces.tables.benchmark_problem import BenchmarkProblem
 from search_spaces.tables.measured_table import Observation
 
 OTHERS_TRIALS = 60
-"""As many as a few searches leave behind."""
+"""Number of prior trials, as of a few searches."""
 
 
 def others_of(name: str, problems: Mapping[str, BenchmarkProblem], seed: int) -> tuple[Observation, ...]:
-    """Rows of the same source's other models on such a device, by chance, as many of each problem as of any other."""
+    """Random rows of the same source's other models on such a device, equally many of each problem."""
     first = _first(problems[name])
     others = [list(problem.results.values()) for problem in problems.values() if _is_other(first, _first(problem))]
     chance = np.random.default_rng(seed)

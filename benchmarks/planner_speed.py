@@ -82,7 +82,7 @@ def _spec() -> SearchSpec:
 
 
 def _thinned(space: SearchSpace, most: int) -> SearchSpace:
-    """At most so many of the layouts, from everywhere in the space."""
+    """Subset of the layouts of limited size, spread over the space."""
     total = len(space.feasible)
     rows = np.linspace(0, total - 1, min(most, total)).astype(int)
     return replace(space, feasible=tuple(space.feasible[row] for row in rows))

@@ -87,7 +87,7 @@ def _summaries(source: str, lines: list[Line]) -> Iterator[Line]:
 
 @dataclass(frozen=True)
 class _Training:
-    """A layout of a model on a machine, as it was published."""
+    """Published layout of a model on a machine."""
 
     model: ModelShape
     cluster: Cluster
@@ -128,7 +128,7 @@ class _Training:
         return float(terms.seconds(typical_constants())[0])
 
     def seconds_at(self, tflops_per_gpu: float, counting: str) -> float:
-        """The step time at this rate, FLOPs counted with the recomputation (hardware) or without (model).
+        """Step time at this rate, with FLOPs counted with recomputation (hardware) or without (model).
 
         Narayanan et al., arXiv 2104.04473, eq. 3; Korthikanti et al., arXiv 2205.05198, eq. 7.
         """
@@ -149,10 +149,10 @@ class _Training:
 
 
 _MACHINES = {"a100-80gb": "selene", "mi250x-gcd-64gb": "frontier"}
-"""What is published of these is of these machines."""
+"""Machine of the published figures, by accelerator."""
 
 _PADDED_VOCABULARY = "51200"
-"""Where none is stated: GPT-2's 50257, padded. It is some thousandths of the work."""
+"""Vocabulary where none is stated: GPT-2's 50257, padded; a few thousandths of the work."""
 
 
 def _gpt(row: Row, hidden: int) -> ModelShape:
@@ -190,7 +190,7 @@ _PAPERS = {
 
 
 _ZERO_3 = "megatron-deepspeed"
-"""Who ran the rows with ZeRO 3 that Megatron-LM was compared with."""
+"""Trainer of the ZeRO 3 rows that Megatron-LM was compared with."""
 
 
 def _published_s(row: Row, training: _Training, counting: str | None) -> float | None:
@@ -208,7 +208,7 @@ def _peak_tflops(training: _Training) -> float:
 
 
 def _renamed(row: Row) -> dict[str, str]:
-    """A paper's row with the names of the other table."""
+    """Row of a paper with the names of the other table."""
     return {_NAMES.get(name, name): cell for name, cell in row.items()}
 
 
@@ -232,7 +232,7 @@ _NAMES = {
 
 
 def _of_systems(rows: Iterable[Row]) -> Iterator[Line]:
-    """Step times where they are stated, else a rate in both readings."""
+    """Published step times, else those of a rate in both readings."""
     for row in rows:
         engine, kernel = _SYSTEMS.get(row["system"], ("megatron-deepspeed", "math"))
         try:
@@ -256,7 +256,7 @@ _SYSTEMS = {"frontier": ("megatron-deepspeed", "flash"), "yuan-1.0": ("megatron-
 
 
 def _of_figures(rows: Iterable[Row]) -> Iterator[Line]:
-    """GiB by what they are for: figure 1 of Korthikanti et al., whose layouts are those of their table 3."""
+    """Memory by purpose in GiB: figure 1 of Korthikanti et al., with the layouts of their table 3."""
     for row in rows:
         if row["figure"] == "fig1":
             model, layout = _FIGURE_1[row["model"]]
@@ -308,7 +308,7 @@ def _memory(model: ModelShape, layout: Layout) -> StageMemory:
 
 
 def _of_log(rows: Iterable[Row]) -> Iterator[Line]:
-    """GiB of each stage in the backward pass: fp16 passes its first step over, so there was no update yet."""
+    """Memory of each stage in the backward pass in GiB; fp16 skips its first step, so there was no update yet."""
     model = ModelShape(96, 12288, 96, 96, 4 * 12288, False, 50688, 2048, True, "learned", "layernorm")
     logged_mib = {int(row["pp_stage"]): float(row["max_allocated_mb"]) for row in rows}
     found = stage_memory(model, LayoutTable.of([FRONTIER_LOGGED]), StageTable.of_layout(model, FRONTIER_LOGGED))

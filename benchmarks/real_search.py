@@ -39,7 +39,7 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class Run:
-    """One search: its trials in the order in which they were proposed, those of the finals left out."""
+    """Search with its trials in launch order, without finalists."""
 
     sampler: str
     seed: int
@@ -79,7 +79,7 @@ def line_of(run: Run, step_s: Mapping[str, float]) -> dict[str, Any]:
 
 
 def summaries(lines: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """A line a sampler; a search that was never near the best counts with all that it took."""
+    """Line per sampler; a search that was never near the best counts with its whole cost."""
     for sampler in dict.fromkeys(line["sampler"] for line in lines):
         found = [line for line in lines if line["sampler"] == sampler]
         summary: dict[str, Any] = {"summary": True, "sampler": sampler, "searches": len(found)}
@@ -110,7 +110,7 @@ def _arguments() -> argparse.Namespace:
 def _runs(arguments: argparse.Namespace, folder: Path) -> Iterator[Run]:
     samplers = arguments.sampler.split(",")
     for seed in range(1, arguments.seeds + 1):
-        # Who is first alternates, so that a machine that becomes slower is nobody's.
+        # The first sampler alternates, so that a machine that slows down affects all alike.
         for sampler in samplers if seed % 2 else reversed(samplers):
             yield _run(arguments, folder / f"{sampler}-{seed}", sampler, seed)
 

@@ -24,7 +24,7 @@ from statistics import median
 from typing import Any
 
 LOOP = Path("code/trials/train/measurement/loop.py")
-"""Where in a recipe its program times a step."""
+"""File in a recipe's folder that times a step."""
 _VALUES = ("verdict", "detail", "ratio", "ratio_low", "ratio_high", "fast_ratio", "fast_ratio_low", "fast_ratio_high")
 _END_OF_STEP = "        step_time_s = time.perf_counter() - started\n"
 
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def slowed_copy(recipe: Path, copy: Path, share: float) -> Path:
-    """`copy`, a new folder: the recipe with steps that take `share` longer. ValueError where its program is unknown."""
+    """Copy of the recipe whose steps take `share` longer. ValueError for an unknown program."""
     shutil.copytree(recipe, copy)
     loop = copy / LOOP
     before, *after = loop.read_text().split(_END_OF_STEP)
@@ -53,7 +53,7 @@ def slowed_copy(recipe: Path, copy: Path, share: float) -> Path:
 
 
 def summaries(lines: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """A line for each slow-down: how often each verdict was given, and the ratios of those that nothing cut short."""
+    """Line for each slow-down: counts of verdicts, and the ratios of complete replays."""
     for slower in dict.fromkeys(line["slower"] for line in lines):
         found = [line for line in lines if line["slower"] == slower]
         ratios = sorted(line["ratio"] for line in found if line["ratio"] is not None and line["detail"] is None)
@@ -97,7 +97,7 @@ def _lines(arguments: argparse.Namespace, folder: Path) -> Iterator[dict[str, An
             }
             yield {"replay": number, "slower": share, **{name: result[name] for name in _VALUES}, **by_session}
     finally:
-        pool.shutdown(cancel_futures=True)  # none is begun any more where one has failed, or by ctrl-C
+        pool.shutdown(cancel_futures=True)  # no new replay after a failure or ctrl-C
 
 
 def _replayed(recipe: Path, arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:

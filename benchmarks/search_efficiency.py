@@ -33,7 +33,7 @@ from search_spaces.tables.benchmark_problem import BenchmarkProblem, problems_in
 from search_spaces.tables.measured_table import Observation, read_table
 from trials.trial import FailureReason
 
-# A few candidates are found by anybody: such problems are summarised apart.
+# Problems with few candidates are easy for any sampler, and summarised separately.
 _FEWEST_CANDIDATES = 20
 _MANY_CANDIDATES = 50
 _LONE_OUTLIER = 1.25
@@ -65,10 +65,10 @@ def run(
     prior_trials: Sequence[Observation] | None = None,
     noise: float | None = None,
 ) -> dict[str, Any]:
-    """One search of one problem until it is within 2 % of the best, and on until it stops itself: the contract's line.
+    """Contract's line of one search of one problem: until it is within 2 % of the best, and on until it stops.
 
-    One that never stops itself has no `stop_trials` and is left once it is near the best. `earlier` are trials of other
-    models, None where the search is cold; `noise` is that of the table, as `noise_of` tells.
+    One that never stops has no `stop_trials` and ends once it is near the best. `earlier` are trials of other models,
+    None where the search is cold; `noise` is the table's, by `noise_of`.
     """
     task = TuningTask(
         problem.model, with_links(next(iter(problem.results.values()))), prior_trials=tuple(prior_trials or ())
@@ -96,7 +96,7 @@ def run(
 
 
 def summaries(lines: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Trials to 2 %: a line a sampler, mode and source, and one averaged over the sources; small problems apart."""
+    """Trials to 2 %: line per sampler, mode and source, and one averaged over sources; small problems separately."""
     for candidates, belongs in _SIZES.items():
         chosen = [line for line in lines if belongs(line["candidates"])]
         for sampler, mode in dict.fromkeys((line["sampler"], line["mode"]) for line in chosen):
@@ -153,7 +153,7 @@ def _has_a_best(problem: BenchmarkProblem) -> bool:
 
 
 def _searched(problem: BenchmarkProblem, sampler: Sampler, best_s: float) -> tuple[list[Observation], int | None]:
-    """The trials in their order, and after how many the search would have stopped itself."""
+    """Trials in order, and the number after which the search would have stopped."""
     history: list[TrialFeedback] = []
     rows: list[Observation] = []
     stop_trials: int | None = None

@@ -76,7 +76,7 @@ def median_error(features: np.ndarray, log_measured: np.ndarray, seeds: int) -> 
 
 
 def summaries(lines: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """A line a source and size of machine: the median over its problems."""
+    """Line per source and machine size: medians over its problems."""
     kinds: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for line in lines:
         kinds[line["source"], "many" if line["num_nodes"] > 1 else "one"].append(line)

@@ -73,7 +73,7 @@ def startup_ratios(device: str, rounds: int) -> dict[str, float]:
 
 
 def _step_contenders(device: str, folder: Path) -> dict[str, Callable[[], object]]:
-    """One optimizer step of each, in this process, which is the whole world of both engines and meets in `folder`."""
+    """Functions that take one optimizer step of each contender, in this process as the whole world."""
     os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
     spec = _spec(STEPS_MODEL, STEPS_LAYOUT, device)
     from trials.ranks.environment import RankEnvironment, prepare_process
