@@ -70,13 +70,13 @@ class InputError(ValueError):
 
 
 class ExternalError(Exception):
-    """A failure outside of Parlay: another system refused, is unreachable, or its data is damaged; in its own words.
+    """Failure of another system: it refused, is unreachable, or its data is damaged. The message is the system's own.
 
-    `fix` is the remedy, None where only those words can tell.
+    `fix` is the remedy, None where only the message can tell.
     """
 
-    def __init__(self, words: str, fix: str | None = None):
-        super().__init__(words)
+    def __init__(self, message: str, fix: str | None = None):
+        super().__init__(message)
         self.fix = fix
 
 
@@ -100,7 +100,7 @@ _LITERALS = {None: "null", True: "true", False: "false"}
 
 
 def shorten(text: str) -> str:
-    """The text with the middle cut out of very long words, and of a very long text."""
+    """The text with the middle cut out of very long words and texts."""
     text = _LONG_WORD.sub(lambda word: _cut(word[0], _MAX_WORD), text)
     return _cut(text, _MAX_TEXT)
 

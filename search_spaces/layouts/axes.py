@@ -104,8 +104,8 @@ def _axis_schema(element: dict[str, Any], *, is_number: bool = False) -> WithJso
     return WithJsonSchema({"anyOf": forms + (_RANGES if is_number else [])})
 
 
-def _choice_schema(words: tuple[str, ...]) -> WithJsonSchema:
-    return _axis_schema({"enum": list(words)})
+def _choice_schema(choices: tuple[str, ...]) -> WithJsonSchema:
+    return _axis_schema({"enum": list(choices)})
 
 
 def _range_schema(by: str, least: int) -> dict[str, Any]:

@@ -155,7 +155,7 @@ def test_too_few_steps_before_the_time_limit_are_no_measurement_but_a_bound(star
     assert trial.wait() == [1]
     outcome, spec = trial.outcome(), trial.spec
     assert outcome.reason is FailureReason.TIME_LIMIT
-    assert "steps are required" in outcome.excerpt
+    assert "are required" in outcome.excerpt
     fastest_s = min(record.step_time_s for record in read_metrics(trial.folder.metrics())[1:])
     at_most = spec.global_batch_size * spec.model.seq_length / fastest_s
     assert outcome.measured == {"tokens_per_sec_high": pytest.approx(at_most)}
