@@ -51,9 +51,9 @@ def _memory_lines(plan: Plan, rows: Sequence[LayoutExplanation]) -> Iterator[str
         peak, fits = float(plan.estimates.peak_memory_gib[each.row]), plan.fits(each.row) or "-"
         parts = _numbers([each.parts_gib[name] for name in names])
         yield f"  {_name(each):{_NAME_WIDTH}}{parts}  {peak:12.4g}{each.fullest_stage:9d}{fits:>9}"
-    if (fit := count_fits(plan)) is not None and plan.task.room_gib is not None:
+    if (fit := count_fits(plan)) is not None and plan.task.usable_gib is not None:
         words = ", ".join(f"{word} {count}" for word, count in fit.items())
-        yield f"  layouts by fit into {plan.task.room_gib:.4g} GiB: {words}"
+        yield f"  layouts by fit into {plan.task.usable_gib:.4g} GiB: {words}"
 
 
 def _name(each: LayoutExplanation) -> str:

@@ -58,8 +58,8 @@ def _layout_lines(plan: Plan, top: int) -> Iterator[str]:
     common, names = told_apart(shown)
     if common:
         yield f"  all have {common}"
-    room_gib = plan.task.room_gib
-    room = "" if room_gib is None else f" of {room_gib:.4g}"
+    usable_gib = plan.task.usable_gib
+    room = "" if usable_gib is None else f" of {usable_gib:.4g}"
     speeds = "  seconds/step      tokens/s     MFU" if plan.speed_is_known else ""
     yield f"     #     time{speeds}    fits  peak GiB{room}  layout; time by component"
     for row, name in enumerate(names):

@@ -32,7 +32,7 @@ from trials.trial import FailureReason, LowerStrEnum, Trial, TrialState
 
 COMPARE_SCHEMA = "parlay.compare/1"
 
-_HARDWARE_SEEN = "device"
+_HARDWARE_FIELD = "device"
 """The hardware in a fingerprint; its other fields are software, or differ from node to node."""
 
 
@@ -194,8 +194,8 @@ def compare_sides(a: ComparisonSide, b: ComparisonSide, margin: float) -> Compar
     """Compare B with A. Speeds are compared if model, global batch and hardware agree."""
     question = tuple(_differences(a.question, b.question))
     seen = () if a.best is None or b.best is None else _fingerprints(a.best, b.best)
-    software = tuple(row for row in seen if row["field"] != _HARDWARE_SEEN)
-    devices = [row for row in seen if row["field"] == _HARDWARE_SEEN and None not in (row["a"], row["b"])]
+    software = tuple(row for row in seen if row["field"] != _HARDWARE_FIELD)
+    devices = [row for row in seen if row["field"] == _HARDWARE_FIELD and None not in (row["a"], row["b"])]
     obstacles = tuple(row["field"] for row in (*question, *devices) if _is_obstacle(row["field"]))
     found: Comparison | None = None
     detail: str | None = None
@@ -204,7 +204,7 @@ def compare_sides(a: ComparisonSide, b: ComparisonSide, margin: float) -> Compar
         detail = " and ".join(f"{side.name} has found no best layout" for side in (a, b) if side.best is None)
     else:
         layout = tuple(_differences(a.best.layout.to_json(), b.best.layout.to_json()))
-        found = None if obstacles else _compared(a.best, b.best, margin)
+        found = None if obstacles else _speed_ratio(a.best, b.best, margin)
     pairs = () if obstacles else tuple(_pairs(a, b, margin))
     return CompareResult(a, b, (*question, *devices), layout, software, obstacles, detail, found, pairs)
 
@@ -224,7 +224,7 @@ def _question(
 
 def _is_obstacle(name: str) -> bool:
     """True if speeds are not comparable where this differs: model, batch or hardware."""
-    return name.startswith(("model.", "cluster.")) or name in ("global_batch_size", _HARDWARE_SEEN)
+    return name.startswith(("model.", "cluster.")) or name in ("global_batch_size", _HARDWARE_FIELD)
 
 
 def _differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -244,10 +244,10 @@ def _pairs(a: ComparisonSide, b: ComparisonSide, margin: float) -> Iterator[Layo
         other = b.layouts.get(key)
         if other is not None:
             both = one.runs and other.runs
-            yield LayoutPair(key, one, other, _compared(one, other, margin) if both else None)
+            yield LayoutPair(key, one, other, _speed_ratio(one, other, margin) if both else None)
 
 
-def _compared(a: ComparedLayout, b: ComparedLayout, margin: float) -> Comparison:
+def _speed_ratio(a: ComparedLayout, b: ComparedLayout, margin: float) -> Comparison:
     return compare(a.runs, b.runs, margin, Confidence.ASKED_ONCE)
 
 

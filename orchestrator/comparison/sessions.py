@@ -103,7 +103,7 @@ def by_session(runs: Sequence[Run]) -> tuple[MeasurementSession, ...]:
 
 def step_time_of(sessions: Sequence[MeasurementSession]) -> float:
     """Step time in seconds: the geometric mean over sessions of the geometric mean over each one's runs."""
-    return math.exp(_level(sessions))
+    return math.exp(_mean_log_step_time(sessions))
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,11 @@ def log_change(before: Sequence[MeasurementSession], after: Sequence[Measurement
     variance += _run_variance(sides) * sum(_share_of_runs(side) for side in sides)
     variance += sum(map(_steps_variance, sides))
     error = math.sqrt(variance)
-    return LogChange(_level(before) - _level(after), student_95(freedom) * error, student_99(freedom) * error)
+    return LogChange(
+        _mean_log_step_time(before) - _mean_log_step_time(after),
+        student_95(freedom) * error,
+        student_99(freedom) * error,
+    )
 
 
 def _fast_step_time_s(measured: Mapping[str, Any], step_times_s: Sequence[float], are_by_turns: bool) -> float | None:
@@ -151,12 +155,12 @@ def _by_start(runs: Sequence[Run]) -> list[Run]:
     return list(runs) if None in starts else sorted(runs, key=lambda run: run.started_s or 0.0)
 
 
-def _level(sessions: Sequence[MeasurementSession]) -> float:
+def _mean_log_step_time(sessions: Sequence[MeasurementSession]) -> float:
     return fmean(session.log_step_time for session in sessions)
 
 
 def _squares_between(side: Sequence[MeasurementSession]) -> float:
-    centre = _level(side)
+    centre = _mean_log_step_time(side)
     return sum((session.log_step_time - centre) ** 2 for session in side)
 
 

@@ -14,7 +14,7 @@ from trials.trial import LowerStrEnum
 EQUIVALENCE_MARGINS = 3
 """`reproduced` requires that a change of this many margins is excluded."""
 
-_OF_ONE_JOB = ("job_id", "probe_ms_by_rank")
+_JOB_SPECIFIC = ("job_id", "probe_ms_by_rank")
 _ENVIRONMENT = "environment"
 
 
@@ -153,7 +153,7 @@ def fingerprint_differences(recorded: Mapping[str, Any], here: Mapping[str, Any]
 
 
 def _fields(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fingerprint.items() if name not in (*_OF_ONE_JOB, _ENVIRONMENT)}
+    return {name: value for name, value in fingerprint.items() if name not in (*_JOB_SPECIFIC, _ENVIRONMENT)}
 
 
 def _variables(fingerprint: Mapping[str, Any]) -> dict[str, Any]:

@@ -114,7 +114,7 @@ def _draft(imported: ImportedConfig, path: Path) -> Draft:
         missing = ", ".join(name for name, value in model.items() if value == FILL_IN)
         notes.append(f"Fill in what the file lacks about the model: {missing}.")
     cluster = _cluster(imported, notes)
-    layout = _runnable(imported, notes)
+    layout = _runnable_layout(imported, notes)
     notes += _unsupported_model_notes(model, str(layout.get("engine", "torch")))
     batch = imported.global_batch_size
     if batch is None:
@@ -147,7 +147,7 @@ def _cluster(imported: ImportedConfig, notes: list[str]) -> dict[str, Any]:
     return cluster_section(FILL_IN, gpus, nodes, notes)
 
 
-def _runnable(imported: ImportedConfig, notes: list[str]) -> dict[str, Any]:
+def _runnable_layout(imported: ImportedConfig, notes: list[str]) -> dict[str, Any]:
     """The present layout, with settings that Parlay's own trainer lacks replaced, each with a note."""
     if not imported.has_layout:
         return dict(imported.layout)

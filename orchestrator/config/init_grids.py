@@ -38,7 +38,7 @@ _AXES = {
     **dict.fromkeys(("micro_batch_sizes", "micro_batch_size", "mb"), "micro_batch_size"),
     **dict.fromkeys(("virtual_pipeline_model_parallel_size", "vp"), "virtual_pipeline_stages"),
 }
-_OTHER_DEGREES = {
+_UNSUPPORTED_DEGREES = {
     **dict.fromkeys(("context_parallel_sizes", "context_parallel_size", "cp"), "context parallelism"),
     **dict.fromkeys(("expert_parallel_sizes", "expert_model_parallel_size", "ep", "et"), "expert parallelism"),
 }
@@ -63,11 +63,11 @@ def grid_draft(path: Path) -> Draft:
     notes: list[str] = []
     cluster = _cluster(keys, notes)
     model = _model(keys, notes)
-    batch = _one_of(keys, _GLOBAL_BATCHES, "global batch", notes)
+    batch = _single_integer(keys, _GLOBAL_BATCHES, "global batch", notes)
     if batch is None:
         notes.append("The global batch is not in the file: fill it in.")
     space = _space(keys, cluster, notes)
-    notes += _left_out(keys)
+    notes += _ignored_key_notes(keys)
     notes.append("Trials run Parlay's own trainer; to measure with Megatron-LM, see trainer in docs/trainers.md.")
     return Draft(
         title=draft_title(path, source),
@@ -144,22 +144,22 @@ def _test_of(entry: Any) -> Keys | None:
     if not isinstance(arguments, Mapping):
         return None
     nodes = entry.get("num_nodes")
-    return dict(_flat(arguments)) | ({} if nodes is None else {"num_nodes": nodes})
+    return dict(_flatten(arguments)) | ({} if nodes is None else {"num_nodes": nodes})
 
 
-def _flat(section: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _flatten(section: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Keys of all nested sections by their last names, which are unique."""
     for name, value in section.items():
         if isinstance(value, Mapping):
-            yield from _flat(value)
+            yield from _flatten(value)
         else:
             yield name, value
 
 
 def _cluster(keys: Keys, notes: list[str]) -> dict[str, Any]:
-    gpus = _one_of(keys, ("gpus_per_node",), "number of GPUs per node", notes)
-    nodes = _one_of(keys, ("num_nodes",), "number of nodes", notes)
-    world = _one_of(keys, ("num_gpus",), "number of GPUs", notes)
+    gpus = _single_integer(keys, ("gpus_per_node",), "number of GPUs per node", notes)
+    nodes = _single_integer(keys, ("num_nodes",), "number of nodes", notes)
+    world = _single_integer(keys, ("num_gpus",), "number of GPUs", notes)
     if nodes is None and world is not None and gpus is not None and world % gpus == 0:
         nodes = world // gpus
     accelerator = _accelerator(keys, notes)
@@ -181,7 +181,7 @@ def _accelerator(keys: Keys, notes: list[str]) -> str:
 
 def _model(keys: Keys, notes: list[str]) -> dict[str, Any]:
     model_keys = {name: keys[name] for name in MODEL_FIELDS if type(keys.get(name)) in (int, bool)}
-    sequence = _one_of(keys, _SEQUENCES, "sequence length", notes)
+    sequence = _single_integer(keys, _SEQUENCES, "sequence length", notes)
     if sequence is not None:
         model_keys["seq_length"] = sequence
     model = {name: model_keys.get(name, FILL_IN) for name in MODEL_FIELDS}
@@ -198,7 +198,7 @@ def _model(keys: Keys, notes: list[str]) -> dict[str, Any]:
 def _space(keys: Keys, cluster: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
     """Axes of the grid; powers of two that may fit where it leaves the value to its program."""
     gpus, nodes = size_of(cluster)
-    given = {ours: _counts(theirs, keys[theirs]) for theirs, ours in _AXES.items() if theirs in keys}
+    given = {ours: _integers(theirs, keys[theirs]) for theirs, ours in _AXES.items() if theirs in keys}
     if not given:
         rule = "a grid has parallel degrees or micro-batches, such as " + ", ".join([*_AXES][:3])
         raise InputError.of("file", "does not describe a layout", rule=rule, fix="give a file with a grid")
@@ -219,7 +219,7 @@ def _checkpointing(keys: Keys, notes: list[str]) -> list[str]:
     if layers in _AUTO:
         notes.append("The file leaves recomputation of activations open: with and without are both tried.")
         return ["none", "full"]
-    counts = _counts("act_ckpt_layers", layers, least=0) or []
+    counts = _integers("act_ckpt_layers", layers, least=0) or []
     if any(counts):
         notes.append("Parlay recomputes the activations of all layers or of none: the numbers of layers are ignored.")
     return [word for word, is_tried in (("none", 0 in counts), ("full", any(counts))) if is_tried]
@@ -239,9 +239,9 @@ def _precision(keys: Keys, notes: list[str]) -> str | list[str]:
     return taken[0] if len(taken) == 1 else taken
 
 
-def _left_out(keys: Keys) -> Iterator[str]:
-    for theirs, what in _OTHER_DEGREES.items():
-        others = [count for count in _counts(theirs, keys.get(theirs)) or [] if count != 1]
+def _ignored_key_notes(keys: Keys) -> Iterator[str]:
+    for theirs, what in _UNSUPPORTED_DEGREES.items():
+        others = [count for count in _integers(theirs, keys.get(theirs)) or [] if count != 1]
         if others:
             yield f"Only {theirs} 1 is tried: {what} is not an axis of a search."
     for name in ("min_model_parallel_size", "max_model_parallel_size"):
@@ -249,10 +249,10 @@ def _left_out(keys: Keys) -> Iterator[str]:
             yield f"{name} is ignored: a search has no rule for the product of tensor and pipeline degree."
 
 
-def _one_of(keys: Keys, names: tuple[str, ...], what: str, notes: list[str]) -> int | None:
+def _single_integer(keys: Keys, names: tuple[str, ...], what: str, notes: list[str]) -> int | None:
     """The integer with one of these names; the first of several, with a note."""
     for name in names:
-        counts = _counts(name, keys.get(name))
+        counts = _integers(name, keys.get(name))
         if counts:
             if len(counts) > 1:
                 notes.append(f"A search has one {what}: the first of {name} {counts} is used.")
@@ -260,11 +260,11 @@ def _one_of(keys: Keys, names: tuple[str, ...], what: str, notes: list[str]) -> 
     return None
 
 
-def _counts(name: str, given: Any, least: int = 1) -> list[int] | None:
+def _integers(name: str, given: Any, least: int = 1) -> list[int] | None:
     """Distinct integers of a value or list; None for `auto`."""
     if given in _AUTO:
         return None
-    counts = [_whole(value) for value in _values(given)]
+    counts = [_integer(value) for value in _values(given)]
     if not counts or any(count is None or not least <= count <= _MAX_COUNT for count in counts):
         raise InputError.of(
             "grid",
@@ -281,7 +281,7 @@ def _values(given: Any) -> list[Any]:
     return given if isinstance(given, list) else [given]
 
 
-def _whole(value: Any) -> int | None:
+def _integer(value: Any) -> int | None:
     """The integer; CloudAI also writes integers as text."""
     if type(value) is int:
         return value

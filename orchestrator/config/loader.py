@@ -32,13 +32,13 @@ def load_search_file(path: Path, overrides: Iterable[str] = ()) -> SearchSpec:
     """
     found = path if os.path.lexists(path) else preset_search_path(str(path)) or path
     document = with_overrides(read_document(found), overrides)
-    return _resolved(validate(SearchFile, document), document, Path.cwd())
+    return _resolve_spec(validate(SearchFile, document), document, Path.cwd())
 
 
 def load_search_text(text: str, folder: Path, overrides: Iterable[str] = ()) -> SearchSpec:
     """Load the search in this text. Its relative paths, `work_dir` included, start in `folder`. InputError as above."""
     document = with_overrides(parse_document(text.encode("utf-8", "surrogatepass"), "search.yaml", folder), overrides)
-    return _resolved(validate(SearchFile, document), document, folder)
+    return _resolve_spec(validate(SearchFile, document), document, folder)
 
 
 def json_schema() -> dict[str, Any]:
@@ -46,7 +46,7 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | SearchFile.model_json_schema()
 
 
-def _resolved(file: SearchFile, document: Document, here: Path) -> SearchSpec:
+def _resolve_spec(file: SearchFile, document: Document, here: Path) -> SearchSpec:
     cluster, space = file.cluster.cluster(), _complete_space(file)
     locations = {format_key_path(path): location for path, location in document.locations.items()}
     problems = [with_location(problem, locations) for problem in consistency_problems(file)]

@@ -45,19 +45,23 @@ def webhook_address(path: Path) -> str:
             _require_private(path, os.fstat(stream.fileno()))
             words = stream.read(_MAX_BYTES + 1).split()
     except OSError as error:
-        raise _bad(path, f"cannot be read: {error.strerror}", "write the address into it, and chmod 600") from None
+        raise _webhook_error(
+            path, f"cannot be read: {error.strerror}", "write the address into it, and chmod 600"
+        ) from None
     address = b" ".join(words).decode("ascii", errors="replace")
     if len(address) > _MAX_BYTES or _ADDRESS.fullmatch(address) is None or not _has_host(address):
-        raise _bad(path, "has no http or https address", "write one line, for example https://example.org/hook")
+        raise _webhook_error(
+            path, "has no http or https address", "write one line, for example https://example.org/hook"
+        )
     return address
 
 
 def _require_private(path: Path, found: os.stat_result) -> None:
     mode = stat.S_IMODE(found.st_mode)
     if found.st_uid != _own_uid(path.parent):
-        raise _bad(path, "is not a regular file that you own", "use a file with one line, the address")
+        raise _webhook_error(path, "is not a regular file that you own", "use a file with one line, the address")
     if mode & 0o077:
-        raise _bad(path, f"has mode {mode:04o}: others can read or write it", "chmod 600")
+        raise _webhook_error(path, f"has mode {mode:04o}: others can read or write it", "chmod 600")
 
 
 def _own_uid(folder: Path) -> int:
@@ -76,5 +80,5 @@ def _has_host(address: str) -> bool:
         return False
 
 
-def _bad(path: Path, why: str, fix: str) -> InputError:
+def _webhook_error(path: Path, why: str, fix: str) -> InputError:
     return InputError.of("webhook", f"{path} {why}", rule=_RULE, fix=fix, value=str(path))

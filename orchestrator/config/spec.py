@@ -113,20 +113,20 @@ class SearchSpec:
         The search's record holds the same data and, in addition, its folder.
         """
         if not isinstance(data, Mapping):
-            raise _damaged("it is not a JSON object")
+            raise _invalid_record("it is not a JSON object")
         try:
             require_schema(data, SEARCH_SCHEMA)
         except ValueError as error:
             fix = "continue a search with the version of Parlay that started it"
             raise InputError.of("schema", str(error), key="schema", value=data.get("schema"), fix=fix) from None
         try:
-            return cls(**_restored_fields(data))
+            return cls(**_fields_from_json(data))
         except InputError:
             raise
         except KeyError as error:
-            raise _damaged(f"{error.args[0]} is missing") from None
+            raise _invalid_record(f"{error.args[0]} is missing") from None
         except (AttributeError, TypeError, ValueError) as error:
-            raise _damaged(str(error)) from None
+            raise _invalid_record(str(error)) from None
 
 
 def with_locations(error: InputError, spec: SearchSpec) -> InputError:
@@ -157,30 +157,30 @@ _SECTIONS: Mapping[str, type[Section]] = {
 """Sections kept as they are; the others are resolved."""
 
 
-def _restored_fields(data: Mapping[str, Any]) -> dict[str, Any]:
+def _fields_from_json(data: Mapping[str, Any]) -> dict[str, Any]:
     candidates = data["candidates"]
     sections = {name: restore(kind, data[name]) for name, kind in _SECTIONS.items()}
     return {
-        "name": _typed(data, "name", str),
+        "name": _require_type(data, "name", str),
         "model": ModelShape.from_json(data["model"]),
         "cluster": Cluster.from_json(data["cluster"]),
-        "global_batch_size": _typed(data, "global_batch_size", int),
+        "global_batch_size": _require_type(data, "global_batch_size", int),
         "baseline": None if data["baseline"] is None else Layout.from_json(data["baseline"]),
         "candidates": None if candidates is None else tuple(Layout.from_json(layout) for layout in candidates),
         "objectives": objectives_of(data["objective"]),
         "measure": MeasureRules(**data["measure"]),
-        "work_dir": Path(_typed(data, "work_dir", str)),
+        "work_dir": Path(_require_type(data, "work_dir", str)),
         **sections,
     }
 
 
-def _typed(data: Mapping[str, Any], key: str, kind: type) -> Any:
+def _require_type(data: Mapping[str, Any], key: str, kind: type) -> Any:
     if type(data[key]) is not kind:
         raise TypeError(f"{key} is {format_value(data[key])}")
     return data[key]
 
 
-def _damaged(why: str) -> InputError:
+def _invalid_record(why: str) -> InputError:
     return InputError.of(
         "search_json",
         f"is not a valid search record: {why}",

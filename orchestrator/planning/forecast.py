@@ -192,7 +192,7 @@ def forecast(
 
     InputError if the described links have no fabric, or if nothing of the global batch was measured.
     """
-    base = _base(inputs)
+    base = _base_layout(inputs)
     asked = num_nodes or [times * base.layout.num_nodes for times in NODE_MULTIPLES]
     most = max(*asked, inputs.task.cluster.num_nodes, *(row.layout.num_nodes for row in inputs.rows))
     task = replace(inputs.task, cluster=_with_nodes(inputs.task.cluster, most))
@@ -251,7 +251,7 @@ def _most_likely(chances: np.ndarray) -> list[int]:
     return order[: 1 + int(np.searchsorted(np.cumsum(chances[order]), _NEARLY_ALL))].tolist()
 
 
-def _base(inputs: ForecastInput) -> LayoutSpeed:
+def _base_layout(inputs: ForecastInput) -> LayoutSpeed:
     speeds = [
         LayoutSpeed(row.layout, row.step_time_s, inputs.task.model.seq_length)
         for row in inputs.measured

@@ -42,7 +42,7 @@ def input_from_search(
 
     def layouts_on(num_nodes: int, batch: int) -> Sequence[Layout]:
         if spec.candidates is not None:
-            return _combined(model, spec.cluster, spec.candidates, num_nodes, batch)
+            return _combinations(model, spec.cluster, spec.candidates, num_nodes, batch)
         found = candidates_of(_at_scale(spec, num_nodes, batch)).feasible
         return [layout for layout in found if layout.global_batch_size == batch]
 
@@ -58,12 +58,12 @@ def input_from_table(
     The space is every combination of the rows' values. InputError for an unknown problem, for rows of several models or
     kinds of node, and for a cluster of other nodes.
     """
-    chosen = _chosen(rows, problems)
+    chosen = _select_rows(rows, problems)
     machine = chosen[0].cluster if cluster is None else _matching_cluster(cluster, chosen[0].cluster)
     model = chosen[0].model
 
     def layouts_on(num_nodes: int, batch: int) -> Sequence[Layout]:
-        return _combined(model, machine, [row.layout for row in chosen], num_nodes, batch)
+        return _combinations(model, machine, [row.layout for row in chosen], num_nodes, batch)
 
     return ForecastInput.of(TuningTask(model, machine), chosen, layouts_on)
 
@@ -80,7 +80,7 @@ def _at_scale(spec: SearchSpec, num_nodes: int, batch: int) -> SearchSpec:
     )
 
 
-def _combined(
+def _combinations(
     model: ModelShape, cluster: Cluster, layouts: Sequence[Layout], num_nodes: int, batch: int
 ) -> Sequence[Layout]:
     """Every legal combination of these layouts' values on `num_nodes` nodes."""
@@ -99,7 +99,7 @@ def _combined(
     return search_space(workload, axes | {"num_nodes": (num_nodes,)}, sample_seed=0).feasible
 
 
-def _chosen(rows: Sequence[Observation], problems: Sequence[str]) -> list[Observation]:
+def _select_rows(rows: Sequence[Observation], problems: Sequence[str]) -> list[Observation]:
     names = list(dict.fromkeys(row.problem for row in rows))
     for problem in problems:
         if problem not in names:

@@ -130,13 +130,13 @@ def _of_table(spec: SearchSpec, table: Path) -> PriorTrials:
     from search_spaces.tables.benchmark_problem import measured_on
 
     rows = measured_on(read_table(table).require_valid().observations, spec.cluster)
-    chosen, useless = _chosen(_evenly(rows))
+    chosen, useless = _select(_spread_evenly(rows))
     return PriorTrials(
         chosen, (f"warm start without {plural(useless, 'invalid row')} of {table.name}",) if useless else ()
     )
 
 
-def _evenly(rows: Sequence[Observation]) -> list[Observation]:
+def _spread_evenly(rows: Sequence[Observation]) -> list[Observation]:
     """Reorder rows so that every prefix is spread evenly over the table: in a sorted one, neighbours are alike."""
     return [rows[index] for index in sorted(range(len(rows)), key=lambda index: index * _GOLDEN_RATIO % 1)]
 
@@ -148,7 +148,7 @@ def _of_ledger(spec: SearchSpec, ledger_url: str) -> PriorTrials:
         seen = list(islice(_trials_by_search(spec, reader), _MAX_SEARCHES))
     rows = [(row, device) for one in seen for row, device in one.rows]
     ours = _device_here(spec) or next((device for _, device in rows if device is not None), None)
-    chosen, useless = _chosen(row for row, device in rows if device is None or ours is None or device == ours)
+    chosen, useless = _select(row for row, device in rows if device is None or ours is None or device == ours)
     damaged = sum(one.damaged for one in seen) + useless
     remark = f"warm start without {plural(damaged, 'damaged record')} of the ledger"
     return PriorTrials(chosen, (remark,) if damaged else ())
@@ -217,7 +217,7 @@ def _is_legal(row: Observation) -> bool:
     return bool(is_named) and chunks <= model.num_layers and layout.tensor_parallel <= model.num_attention_heads
 
 
-def _chosen(rows: Iterable[Observation]) -> tuple[tuple[Observation, ...], int]:
+def _select(rows: Iterable[Observation]) -> tuple[tuple[Observation, ...], int]:
     """Up to MAX_PRIOR_TRIALS rows that ran or ran out of memory, and the number of unusable rows skipped.
 
     Every problem contributes equally, its first rows first; each layout is taken once.

@@ -95,7 +95,9 @@ class ScalingPosterior:
         kinds, kind_of = np.unique(np.column_stack([layouts["num_nodes"], between]), axis=0, return_inverse=True)
         for kind, (num_nodes, *is_between) in enumerate(kinds.tolist()):
             rows = np.flatnonzero(kind_of.ravel() == kind)
-            logs[:, rows] = np.log(terms.take(rows).seconds(np.exp(self._widened(num_nodes, np.array(is_between)))))
+            logs[:, rows] = np.log(
+                terms.take(rows).seconds(np.exp(self._log_constants_at(num_nodes, np.array(is_between))))
+            )
         return logs
 
     def shared_residual(self, layout: Layout, step_time_s: float) -> float:
@@ -118,7 +120,7 @@ class ScalingPosterior:
     def unmeasured_terms(self, layout: LayoutTable) -> list[UnmeasuredTerm]:
         """Terms without a measurement that dominate the uncertainty of this layout's step time, the largest first."""
         between = self._between_nodes(layout)[0]
-        widened, terms = self._widened(int(layout["num_nodes"][0]), between), self._terms(layout)
+        widened, terms = self._log_constants_at(int(layout["num_nodes"][0]), between), self._terms(layout)
         typical = np.median(widened, axis=0)
         variances = np.empty(len(TERMS))
         for term in range(len(TERMS)):
@@ -129,7 +131,7 @@ class ScalingPosterior:
         unseen = ~np.where(between > 0, self._measured_between, self._measured_inside) & (shares >= _MIN_SHARE)
         return [UnmeasuredTerm(TERMS[term], bool(between[term])) for term in np.argsort(-shares) if unseen[term]]
 
-    def _widened(self, num_nodes: int, between: np.ndarray) -> np.ndarray:
+    def _log_constants_at(self, num_nodes: int, between: np.ndarray) -> np.ndarray:
         """Draws of the log constants on `num_nodes` nodes, for layouts with these terms over the fabric."""
         doublings = max(0.0, math.log2(num_nodes / self._widest))
         return self._log_constants + between * (self._unmeasured_log + doublings * self._fabric)
@@ -145,12 +147,12 @@ class ScalingPosterior:
 
     def _between_nodes(self, layouts: LayoutTable) -> np.ndarray:
         """1 where a layout has a term's traffic over the fabric, of shape (layouts, len(TERMS))."""
-        reach = _reach(layouts, self._task.cluster.gpus_per_node)
+        reach = _crosses_nodes(layouts, self._task.cluster.gpus_per_node)
         nothing = np.zeros(len(layouts), dtype=bool)
         return np.column_stack([reach.get(term, nothing) for term in TERMS]).astype(float)
 
 
-def _reach(layouts: LayoutTable, gpus_per_node: int) -> dict[str, np.ndarray]:
+def _crosses_nodes(layouts: LayoutTable, gpus_per_node: int) -> dict[str, np.ndarray]:
     """Masks of layouts whose groups cross nodes, by the terms of their traffic.
 
     A group crosses nodes if no node holds its block of ranks, from the first to the last

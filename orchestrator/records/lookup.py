@@ -113,7 +113,7 @@ def _folder_named(given: str) -> SearchFolder | None:
     try:
         path = Path(os.path.realpath(given))
         if path.is_file():
-            raise _is_a_file(given)
+            raise _file_error(given)
         folder = SearchFolder(path, named=given)
         return folder if "/" in given or folder.exists else None
     except OSError as error:
@@ -134,7 +134,7 @@ def _from_folder(folder: SearchFolder, ledger: str | None) -> LocatedSearch:
     return LocatedSearch(record, folder, ledger_url(url))
 
 
-def _is_a_file(given: str) -> InputError:
+def _file_error(given: str) -> InputError:
     return InputError.of(
         "unknown_id",
         f"{given} is a file, not a search",

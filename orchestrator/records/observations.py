@@ -102,7 +102,7 @@ def _row_or_exclusion(search: SearchRecord, spec: SearchSpec, trial: Trial) -> O
         "recorded_duration_s": seconds_between(attempt.started_at, attempt.ended_at),
         "queue_wait_s": seconds_between(attempt.submitted_at, attempt.started_at),
     }
-    if not _are_possible(numbers, ran) or not _fills_nodes(spec, trial):
+    if not _are_plausible(numbers, ran) or not _fills_nodes(spec, trial):
         return INVALID
     return _row(search, spec, trial, "ok" if ran else _outcome(spec, trial), numbers)
 
@@ -118,7 +118,7 @@ def seconds_between(begin: float | None, end: float | None) -> float | None:
     return None if begin is None or end is None else max(0.0, end - begin)
 
 
-def _are_possible(numbers: Mapping[str, Any], ran: bool) -> bool:
+def _are_plausible(numbers: Mapping[str, Any], ran: bool) -> bool:
     known = [value for value in numbers.values() if value is not None]
     if not all(type(value) in (int, float) and (value == 0 or _MIN_VALUE <= value < _MAX_VALUE) for value in known):
         return False
@@ -157,13 +157,13 @@ def _row(search: SearchRecord, spec: SearchSpec, trial: Trial, outcome: str, num
 
 def model_name(model: ModelShape) -> str:
     """Name of a ready-made model; for any other its layers, width and a hash, equal in every search."""
-    if model in _ready_made():
-        return _ready_made()[model]
+    if model in _preset_names():
+        return _preset_names()[model]
     sizes = json.dumps(model.to_json(), sort_keys=True)
     return f"gpt-{model.num_layers}x{model.hidden_size}-{hashlib.sha256(sizes.encode()).hexdigest()[:6]}"
 
 
 @cache
-def _ready_made() -> dict[ModelShape, str]:
+def _preset_names() -> dict[ModelShape, str]:
     names = presets.preset_names(presets.MODELS)
     return {validate(ModelSection, presets.preset(presets.MODELS, name)).shape(): name for name in names}

@@ -51,7 +51,7 @@ class TuningTask:
         return rank_memory_gib(self.cluster.accelerator, self.memory_limit_gib)
 
     @property
-    def room_gib(self) -> float | None:
+    def usable_gib(self) -> float | None:
         """GiB that a rank of the resulting layout may allocate; None if unknown."""
         return None if self.capacity_gib is None else self.capacity_gib - self.min_free_memory_gib
 
@@ -100,18 +100,18 @@ def _terms_of(row: Observation, like: Cluster) -> StepTerms:
 def memory_evidence(row: Observation) -> MemoryEvidence:
     """Memory evidence of a row that ran, or that ran out of memory."""
     estimated_gib = float(stage_memory(row.model, LayoutTable.of([row.layout])).peak[0])
-    peak_gib = row.peak_memory_gib if _is_of_tensors(row.cluster) else None
+    peak_gib = row.peak_memory_gib if _measures_tensors(row.cluster) else None
     return MemoryEvidence(estimated_gib, row.outcome == "ok", peak_gib)
 
 
-def _is_of_tensors(cluster: Cluster) -> bool:
+def _measures_tensors(cluster: Cluster) -> bool:
     """True if measured peaks are of tensors. On a CPU they are of whole processes."""
     return cluster.accelerator.memory_gib is not None
 
 
 def memory_posterior(task: TuningTask, evidence: Sequence[MemoryEvidence] = ()) -> MemoryPosterior:
     """Memory posterior after these trials of the search."""
-    return MemoryPosterior(task.capacity_gib, evidence, task.priors.memory, task.room_gib)
+    return MemoryPosterior(task.capacity_gib, evidence, task.priors.memory, task.usable_gib)
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class CostModelPredictor:
     def _evidence(self, row: int, feedback: TrialFeedback) -> MemoryEvidence | None:
         estimated = float(self._memory_gib[row])
         if feedback.observed_value is not None:
-            peak_gib = feedback.peak_memory_gib if _is_of_tensors(self._task.cluster) else None
+            peak_gib = feedback.peak_memory_gib if _measures_tensors(self._task.cluster) else None
             return MemoryEvidence(estimated, ran=True, peak_gib=peak_gib)
         if feedback.reason is FailureReason.GPU_OOM:
             return MemoryEvidence(estimated, ran=False)

@@ -35,22 +35,22 @@ class FallbackSampler(Sampler):
         self._time_limit_s = time_limit_s
 
     def ask(self, count: int, history: Sequence[TrialFeedback]) -> list[Layout]:
-        return self._answer(lambda sampler: sampler.ask(count, history))
+        return self._call(lambda sampler: sampler.ask(count, history))
 
     def has_converged(self, history: Sequence[TrialFeedback]) -> bool:
-        return self._answer(lambda sampler: sampler.has_converged(history))
+        return self._call(lambda sampler: sampler.has_converged(history))
 
-    def _answer(self, question: Callable[[Sampler], _T]) -> _T:
+    def _call(self, question: Callable[[Sampler], _T]) -> _T:
         if self._first is not None:
             try:
-                return self._in_time(partial(question, self._first))
+                return self._with_timeout(partial(question, self._first))
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}"
                 self._note(f"sampler {self.name} failed ({reason}); continuing with {self._second.name}")
                 self._first = None
         return question(self._second)
 
-    def _in_time(self, answer: Callable[[], _T]) -> _T:
+    def _with_timeout(self, answer: Callable[[], _T]) -> _T:
         """The answer of a thread that is abandoned after the time limit."""
         return result_with_timeout(submit_to_thread(partial(_on_one_core, answer), "sampler"), self._time_limit_s, "")
 

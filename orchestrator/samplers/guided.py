@@ -51,12 +51,12 @@ class GuidedSampler(Sampler):
     def ask(self, count: int, history: Sequence[TrialFeedback]) -> list[Layout]:
         """Choose one after the other; layouts in flight count as measured at their predicted value."""
         prediction = self._predictor.predict(history)
-        tried = self._tried(history)
+        tried = self._tried_rows(history)
         values = self._log_values(history)
-        values |= {row: float(prediction.log_value[row]) for row in self._in_flight(history)}
+        values |= {row: float(prediction.log_value[row]) for row in self._in_flight_rows(history)}
         chosen: list[Layout] = []
         while len(chosen) < count and len(tried) < len(self._candidates):
-            row = self._next(prediction, values, self._rated(prediction, tried))
+            row = self._next(prediction, values, self._remaining_rows(prediction, tried))
             tried.add(row)
             values[row] = float(prediction.log_value[row])
             chosen.append(self._candidates[row])
@@ -66,12 +66,12 @@ class GuidedSampler(Sampler):
         """True if no remaining candidate has an expected gain that is worth a trial."""
         values = self._log_values(history)
         prediction = self._predictor.predict(history)
-        left = self._rated(prediction, self._tried(history))
+        left = self._remaining_rows(prediction, self._tried_rows(history))
         if len(values) < _MIN_MEASURED or not left:
             return False
         surrogate = self._surrogate(prediction).fit([*values], [-v for v in values.values()])
         gains = surrogate.expected_improvement(left)
-        ended = self._tried([feedback for feedback in history if feedback.is_ended])
+        ended = self._tried_rows([feedback for feedback in history if feedback.is_ended])
         return bool(gains.max() < (MIN_GAIN if len(ended) < MANY_TRIALS else LARGE_GAIN))
 
     def _log_values(self, history: Sequence[TrialFeedback]) -> dict[int, float]:
@@ -84,11 +84,11 @@ class GuidedSampler(Sampler):
             if feedback.value_or_bound is not None
         }
 
-    def _tried(self, history: Sequence[TrialFeedback]) -> set[int]:
+    def _tried_rows(self, history: Sequence[TrialFeedback]) -> set[int]:
         return {row for feedback in history if (row := self._predictor.row(feedback.layout)) is not None}
 
-    def _in_flight(self, history: Sequence[TrialFeedback]) -> set[int]:
-        return self._tried([feedback for feedback in history if not feedback.is_ended])
+    def _in_flight_rows(self, history: Sequence[TrialFeedback]) -> set[int]:
+        return self._tried_rows([feedback for feedback in history if not feedback.is_ended])
 
     def _next(self, prediction: Prediction, values: dict[int, float], left: Sequence[int]) -> int:
         if not values:
@@ -96,7 +96,7 @@ class GuidedSampler(Sampler):
             return max(left, key=lambda row: scores[row])
         return most_promising(self._surrogate(prediction), values, left, self._seed)
 
-    def _rated(self, prediction: Prediction, tried: set[int]) -> list[int]:
+    def _remaining_rows(self, prediction: Prediction, tried: set[int]) -> list[int]:
         """Remaining candidates; of very many, those with the highest optimistic score."""
         left = np.setdiff1d(np.arange(len(self._candidates)), list(tried))
         if len(left) > _MAX_RATED:

@@ -51,7 +51,7 @@ class Surrogate(RegressorMixin, BaseEstimator):
         rows = _rows(points)
         mean = self.cost[rows] + self._kernel(rows, self.rows_) @ self.weights_
         deviation = self.deviation[rows]
-        mean = _with_chance(mean, deviation, self.fits[rows], self.best_)
+        mean = _mean_with_fit_probability(mean, deviation, self.fits[rows], self.best_)
         return (mean, deviation) if return_std else mean
 
     def expected_improvement(self, points: Any) -> np.ndarray:
@@ -69,7 +69,7 @@ def _rows(points: Any) -> np.ndarray:
     return np.asarray(points, dtype=float).reshape(len(points), -1)[:, 0].astype(int)
 
 
-def _with_chance(mean: np.ndarray, deviation: np.ndarray, chance: np.ndarray, best: float) -> np.ndarray:
+def _mean_with_fit_probability(mean: np.ndarray, deviation: np.ndarray, chance: np.ndarray, best: float) -> np.ndarray:
     """Mean at which the expected improvement on `best` is `chance` times that at `mean`."""
     wanted = np.log(np.maximum(chance, 1e-9)) + np.interp((best - mean) / deviation, _STEPS, _LOG_IMPROVEMENT)
     return best - deviation * np.interp(wanted, _LOG_IMPROVEMENT, _STEPS)

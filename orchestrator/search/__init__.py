@@ -1,1 +1,1 @@
-"""Search loop: proposes, launches, monitors and settles trials, event by event, under a lease."""
+"""Search loop: proposes, submits, monitors and finalizes trials, event by event, under a lease."""

@@ -11,10 +11,9 @@ from orchestrator.samplers.base import Sampler
 from orchestrator.search.attempt_factory import AttemptFactory
 from orchestrator.search.context import NO_CALLBACKS, DriverCallbacks, SearchContext, SearchObjective
 from orchestrator.search.event_store import EventStore
-from orchestrator.search.launch import AttemptSubmitter
+from orchestrator.search.finalize import TrialFinalizer
 from orchestrator.search.monitor import AttemptMonitor
 from orchestrator.search.propose import TrialProposer
-from orchestrator.search.settle import TrialFinalizer
 from orchestrator.search.stopping import (
     Limits,
     attempts_over_budget,
@@ -23,6 +22,7 @@ from orchestrator.search.stopping import (
     repeated_failure_excerpt,
     wall_time_exceeded,
 )
+from orchestrator.search.submit import AttemptSubmitter
 from trials.analysis.best_layout import no_room_detail
 from trials.ledger.events import EndReason, SearchRecord, SearchState
 
@@ -107,14 +107,14 @@ class Driver:
         self._context.flush_ledger()
         if self.search.state.is_ended:
             return
-        self._monitor.watch()
+        self._monitor.poll()
         self._apply_stop_conditions()
         try:
-            self._finalizer.settle()
+            self._finalizer.finalize()
             self._stop_if_broken()
             self._proposer.propose()
             self._finalizer.create_attempts()
-            self._submitter.launch()
+            self._submitter.submit()
             self._end_if_done()
         except LaunchPostponed as postponed:
             self._context.say_once(str(postponed))

@@ -86,7 +86,7 @@ class SearchIndex:
         if search.trials is before:
             return
         self._trials, self._in_flight, self._ranking, self._is_split = search.trials, None, None, False
-        for position in _changed(before, search.trials):
+        for position in _changed_positions(before, search.trials):
             self._apply(position, before[position] if position < len(before) else None, search.trials[position])
 
     # -- in flight
@@ -277,7 +277,7 @@ class SearchIndex:
             self._suspects.append(position)
 
 
-def _changed(before: tuple[Trial, ...], after: tuple[Trial, ...]) -> Iterator[int]:
+def _changed_positions(before: tuple[Trial, ...], after: tuple[Trial, ...]) -> Iterator[int]:
     """Positions of changed and new trials."""
     yield from compress(count(), map(is_not, before, after))
     yield from range(len(before), len(after))

@@ -46,7 +46,7 @@ class AttemptMonitor:
                 )
                 self._end(attempt, lost)
 
-    def watch(self) -> None:
+    def poll(self) -> None:
         """Poll everything that was launched."""
         launched = {
             self._context.key(a): a for a in self._context.index.in_flight if a.state is not TrialState.SUBMITTED
@@ -96,7 +96,7 @@ class AttemptMonitor:
                 self._context.say_once(f"{_name(attempt)} is unreachable: {status.detail}")
             return
         if status.restart > attempt.restart:
-            attempt = self._requeued(attempt, status)
+            attempt = self._record_requeue(attempt, status)
         if status.liveness is Liveness.ENDED:
             self._end(self._with_job_id(attempt, status), status)
             return
@@ -128,7 +128,7 @@ class AttemptMonitor:
         since = attempt.submitted_at
         return since is not None and self._context.launcher.now() - since > _LONG_WAIT_S
 
-    def _requeued(self, attempt: Attempt, status: LaunchStatus) -> Attempt:
+    def _record_requeue(self, attempt: Attempt, status: LaunchStatus) -> Attempt:
         """Record a requeued job: the node-hours used so far count, and the attempt continues as its next restart."""
         node_hours = node_hours_until_requeue(attempt, status, self._context.launcher.now())
         self._context.record(EventKind.ATTEMPT_REQUEUED, attempt, restart=status.restart, node_hours=node_hours)
@@ -144,10 +144,10 @@ class AttemptMonitor:
             self._context.say_once(f"{_name(attempt)} has ended, but its folder cannot be read: {error}")
             self._advance(attempt, LaunchStatus(Liveness.UNKNOWN))
             return
-        result = self._flagged(result)
+        result = self._with_fingerprint_flag(result)
         self._context.record(EventKind.ATTEMPT_ENDED, attempt, **self._ended_data(attempt, status, result))
 
-    def _flagged(self, result: AttemptResult) -> AttemptResult:
+    def _with_fingerprint_flag(self, result: AttemptResult) -> AttemptResult:
         """Flag a measurement whose software or hardware differs from that of the search's first one: it is not
         comparable."""
         first = self._context.index.first_measured

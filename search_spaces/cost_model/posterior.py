@@ -239,17 +239,17 @@ _MIN_LIKELIHOOD = 0.01
 
 class MemoryPosterior:
     """Posterior of the ratio of memory to its estimate, given trials on devices of `capacity_gib` and the factor's
-    `prior`. A layout fits if it takes at most `room_gib`, by default the capacity."""
+    `prior`. A layout fits if it takes at most `usable_gib`, by default the capacity."""
 
     def __init__(
         self,
         capacity_gib: float | None,
         evidence: Sequence[MemoryEvidence] = (),
         prior: Prior = MEMORY_FACTOR,
-        room_gib: float | None = None,
+        usable_gib: float | None = None,
     ):
         self._capacity_gib = capacity_gib
-        self._room_gib = capacity_gib if room_gib is None else room_gib
+        self._usable_gib = capacity_gib if usable_gib is None else usable_gib
         logs = -0.5 * ((_GRID - math.log(prior.median)) / prior.log_sd) ** 2
         for found in evidence:
             logs = logs + self._log_likelihood(found)
@@ -269,10 +269,10 @@ class MemoryPosterior:
 
     def fits(self, estimated_gib: np.ndarray) -> np.ndarray:
         """Probability that a layout with this estimate fits; 1 where the device's memory is unknown."""
-        if self._room_gib is None:
+        if self._usable_gib is None:
             return np.ones_like(estimated_gib)
         different, which = np.unique(estimated_gib, return_inverse=True)
-        return (self._weights @ self._fits_by_factor(different, self._room_gib))[which]
+        return (self._weights @ self._fits_by_factor(different, self._usable_gib))[which]
 
     def _fits_by_factor(self, estimated_gib: np.ndarray, limit_gib: float) -> np.ndarray:
         room = math.log(limit_gib) - np.log(estimated_gib)

@@ -140,7 +140,7 @@ def test_memory_that_has_to_stay_free_is_room_that_layouts_have_not():
     assert (narrow.fits <= wide.fits).all()
     between = (estimates > 60) & (estimates < 75)
     assert wide.fits[between].min() > 0.3 > narrow.fits[between].max()
-    assert replace(TASK, min_free_memory_gib=20).room_gib == pytest.approx(TASK.capacity_gib - 20)
+    assert replace(TASK, min_free_memory_gib=20).usable_gib == pytest.approx(TASK.capacity_gib - 20)
 
 
 def test_a_failure_of_the_machine_teaches_nothing():

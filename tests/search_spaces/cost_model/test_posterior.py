@@ -158,7 +158,7 @@ def test_measured_peaks_tell_how_far_the_estimate_is_off():
 
 def test_what_has_to_stay_free_changes_what_fits_and_not_what_trials_told():
     found = [evidence(60, ran=True), evidence(70, ran=False)]
-    whole, part = MemoryPosterior(CAPACITY_GIB, found), MemoryPosterior(CAPACITY_GIB, found, room_gib=40.0)
+    whole, part = MemoryPosterior(CAPACITY_GIB, found), MemoryPosterior(CAPACITY_GIB, found, usable_gib=40.0)
     assert part.factor == whole.factor
     (much, little) = (float(posterior.fits(np.array([45.0]))[0]) for posterior in (whole, part))
     assert much > 0.9 > 0.5 > little

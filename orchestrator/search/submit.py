@@ -15,14 +15,14 @@ class AttemptSubmitter:
         self._context = context
         self._launched: dict[str, str | None] = {}  # launched but not recorded: the disk may be full
 
-    def launch(self) -> None:
+    def submit(self) -> None:
         """Launch every attempt that is recorded as submitted."""
         for attempt in self._context.index.in_flight:
             if attempt.state is TrialState.SUBMITTED and self._context.search.state is not SearchState.STOPPING:
                 self._context.callbacks.renew_lease()  # many launches may together outlast the lease
-                self._launch(attempt)
+                self._submit(attempt)
 
-    def _launch(self, attempt: Attempt) -> None:
+    def _submit(self, attempt: Attempt) -> None:
         key = self._context.key(attempt)
         try:
             if key not in self._launched:

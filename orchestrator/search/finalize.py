@@ -25,7 +25,7 @@ class TrialFinalizer:
         self._is_best_recorded = False
         self._recorded_best: Mapping[str, Any] | None = {}  # not None: an earlier driver's file is unknown
 
-    def settle(self) -> None:
+    def finalize(self) -> None:
         """Retry or end every trial whose last attempt has ended. When stopping, end those never tried as well."""
         for trial in self._context.index.unended:
             last = trial.last_attempt
