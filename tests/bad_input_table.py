@@ -16,14 +16,13 @@ from tests.sources import ROOT, MarkedTest, all_tests
 
 PAGE = ROOT / "docs" / "bad_inputs.md"
 _BEGINNING = """\
-# Bad input, and what it is answered with
+# Refused inputs
 
-Every refusal names the field, the value, the rule and what to do instead; with `--json` they are `key`, `value`, `rule`
-and `fix` of the error object. It comes before anything is launched or written, with exit code 2 where nothing else is
-said. How a search keeps secrets, files and jobs safe is told in [security.md](security.md).
+Look up which inputs are refused, and the tests of each. An error names the field, the value, the rule and the fix (`key`,
+`value`, `rule` and `fix` with `--json`). It comes before anything is launched or written, with exit code 2 unless stated
+otherwise. [security.md](security.md) has the rules on secrets, files and jobs.
 
-Each line was seen to hold by the tests beside it. Both tables are made from the tests' marks by
-`python -m tests.bad_input_table --write`.
+Both tables are generated from the tests' marks by `python -m tests.bad_input_table --write`.
 """
 
 
@@ -38,13 +37,13 @@ def page(tests: Iterable[MarkedTest]) -> str:
     for test in tests:
         for line in lines_of(test):
             of_line[line].append(test)
-    inputs = _table(("#", "what comes in", "what happens"), BAD_INPUTS, of_line)
+    inputs = _table(("#", "input", "result"), BAD_INPUTS, of_line)
     security = _table(("mark", "what", "how"), SECURITY, of_line)
     return "\n".join([_BEGINNING, *inputs, "", "## Security", "", *security]) + "\n"
 
 
 def _table(head: tuple[str, ...], lines: Mapping, of_line: Mapping[int | str, list[MarkedTest]]) -> Iterator[str]:
-    yield f"| {' | '.join(head)} | shown by |"
+    yield f"| {' | '.join(head)} | tests |"
     yield "|---" * (len(head) + 1) + "|"
     for key, line in lines.items():
         yield f"| {key} | {line.what} | {line.rule} | {_shown_by(line, of_line[key])} |"

@@ -16,8 +16,8 @@ from tests.sources import ROOT, MarkedTest, all_tests
 PAGE = ROOT / "docs" / "lifecycle.md"
 _HEADING = "## Faults"
 _INTRODUCTION = """\
-What can go wrong around a search, what Parlay makes of it, and the tests that bring it about. The table is made from
-the tests' marks by `python -m tests.fault_table --write`.
+Faults around a search, how Parlay handles them, and the tests that inject them. Generated from the tests' marks by
+`python -m tests.fault_table --write`.
 """
 
 
@@ -28,7 +28,7 @@ def section(tests: Iterable[MarkedTest]) -> str:
         for number in test.marked("fault"):
             files_of[number].add(test.file)
     rows = [_row(number, files_of[number]) for number in FAULTS]
-    table = ["| # | fault | what happens | shown by |", "|---|---|---|---|", *rows]
+    table = ["| # | fault | what happens | tests |", "|---|---|---|---|", *rows]
     return "\n".join([_HEADING, "", _INTRODUCTION, *table]) + "\n"
 
 

@@ -35,14 +35,14 @@ LIMIT_S = 600.0
 _BEGINNING = """\
 # Mutants
 
-How much do the tests notice? One small fault after the other is put into the code: `<` for `<=`, `and` for `or`, a
-condition turned round, a number one higher, a call left out. Then the tests of the room run, without those that start
-processes and without the walks over every crash point. A mutant is killed if one of them fails, and survives if none
-does. Which faults are made follows from a fixed seed (`tests/mutants.py`)."""
+See how many small faults the tests find. Faults are injected one at a time: `<` for `<=`, `and` for `or`, a negated
+condition, a number one higher, a call removed. Then the tests of the package run, without those that start processes and
+without exhaustive ones. A mutant is killed if a test fails, and survives otherwise. A fixed seed selects the faults
+(`tests/mutants.py`)."""
 _SURVIVORS = """\
-Some change nothing that anybody could see: a bound that is never met exactly, a short cut that is only quicker. Others
-are noticed by tests of another room, or by those that start processes. A mutant meets the tests during which its
-function was called; one that is called by a fixture for many tests meets the first of them alone."""
+Some have no visible effect: a bound that is never reached exactly, or a shortcut that only saves time. Others are found by
+tests of another package, or by those that start processes. A mutant runs the tests that call its function; of tests that
+share a fixture which calls it, only the first."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def table(seen: Iterable[Seen]) -> str:
         killed[one.mutant.room] += one.noticed is not None
     rows = [(room, made[room], killed[room]) for room in made] + [("all", made.total(), killed.total())]
     lines = [f"| {room} | {of} | {dead} | {of - dead} |" for room, of, dead in rows]
-    return "\n".join(["| room | mutants | killed | survived |", "|---|---|---|---|", *lines])
+    return "\n".join(["| package | mutants | killed | survived |", "|---|---|---|---|", *lines])
 
 
 def page(seen: list[Seen]) -> str:
