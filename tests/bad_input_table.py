@@ -18,9 +18,9 @@ PAGE = ROOT / "docs" / "bad_inputs.md"
 _BEGINNING = """\
 # Refused inputs
 
-Look up which inputs are refused, and the tests of each. An error names the field, the value, the rule and the fix (`key`,
-`value`, `rule` and `fix` with `--json`). It comes before anything is launched or written, with exit code 2 unless stated
-otherwise. [security.md](security.md) has the rules on secrets, files and jobs.
+Look up which inputs are refused, and the tests of each. An error names the field, the value, the rule and the fix
+(`key`, `value`, `rule` and `fix` with `--json`). It comes before anything is launched or written, with exit code 2
+unless stated otherwise. [security.md](security.md) has the rules on secrets, files and jobs.
 
 Both tables are generated from the tests' marks by `python -m tests.bad_input_table --write`.
 """

@@ -36,13 +36,13 @@ _BEGINNING = """\
 # Mutants
 
 See how many small faults the tests find. Faults are injected one at a time: `<` for `<=`, `and` for `or`, a negated
-condition, a number one higher, a call removed. Then the tests of the package run, without those that start processes and
-without exhaustive ones. A mutant is killed if a test fails, and survives otherwise. A fixed seed selects the faults
+condition, a number one higher, a call removed. Then the tests of the package run, without those that start processes
+and without exhaustive ones. A mutant is killed if a test fails, and survives otherwise. A fixed seed selects the faults
 (`tests/mutants.py`)."""
 _SURVIVORS = """\
-Some have no visible effect: a bound that is never reached exactly, or a shortcut that only saves time. Others are found by
-tests of another package, or by those that start processes. A mutant runs the tests that call its function; of tests that
-share a fixture which calls it, only the first."""
+Some have no visible effect: a bound that is never reached exactly, or a shortcut that only saves time. Others are found
+by tests of another package, or by those that start processes. A mutant runs the tests that call its function; of tests
+that share a fixture which calls it, only the first."""
 
 
 @dataclass(frozen=True)
