@@ -121,7 +121,7 @@ class Search:
         return f"<Search {self.search_id}, {self.state}: {self._headline}>"
 
     def _repr_html_(self) -> str:
-        from dashboards.report.notebook_card import notebook_card
+        from dashboards.report.page import notebook_card
 
         return notebook_card(self._report_data)
 

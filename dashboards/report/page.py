@@ -12,7 +12,7 @@ from dashboards.report import sentences
 from dashboards.report.data import ReportData
 from dashboards.report.figures.figure import Figure
 from dashboards.report.figures.registry import SECTIONS, report_figures
-from dashboards.report.html import Page, embedded_json, html_page, package_file, plotly
+from dashboards.report.html import Page, embedded_json, fragment, html_page, package_file, plotly
 from dashboards.report.rank_placement import rank_placement
 from dashboards.report.table import table_columns, table_rows
 from dashboards.terminal.headline import headline, sentence
@@ -74,11 +74,18 @@ def _page(data: ReportData, scripts: Sequence[str], renewed: str) -> Page:
         wide=_WIDE,
         columns=table_columns(data),
         rows=table_rows(data),
-        **first_screen(data),
+        **_first_screen(data),
     )
 
 
-def first_screen(data: ReportData) -> dict[str, Any]:
+def notebook_card(data: ReportData) -> str:
+    """First screen in a few lines of HTML for a notebook's cell; without scripts, in the notebook's own colours."""
+    screen = _first_screen(data)
+    shown = {name: screen[name] for name in ("headline", "below", "shape", "others", "tiles", "sure", "state")}
+    return fragment("notebook_card.html.jinja", data=data, **shown)
+
+
+def _first_screen(data: ReportData) -> dict[str, Any]:
     """Variables of the templates' first screen."""
     best, verdict = data.best, data.verdict
     full = headline(verdict)

@@ -16,9 +16,9 @@ from dashboards.report import page as pages
 from dashboards.report.data import report_data
 from dashboards.report.figures.registry import report_figures
 from dashboards.report.html import embedded_json, plotly
-from dashboards.report.page import report_page
+from dashboards.report.page import notebook_card, report_page
 from search_spaces.layouts.layout import Layout
-from tests.dashboards.report.searches import BASELINE, FASTEST, HOSTILE, a_search, spec
+from tests.dashboards.report.searches import BASELINE, FASTEST, HOSTILE, a_full_search, a_search, spec
 from tests.dashboards.searches import START, SearchUnderTest
 from trials.ledger.events import EventKind
 from trials.trial import FailureReason
@@ -227,3 +227,18 @@ def test_a_thousand_trials_make_a_light_page():
     record = search.record
     many = replace(record, trials=tuple(replace(record.trials[0], trial=f"t{i:04d}") for i in range(1, 1001)))
     assert len(report_page(report_data(many, START + 3600))) - one < 2_000_000
+
+
+def test_a_notebook_card_has_the_result_and_keeps_hostile_names_text():
+    text = notebook_card(report_data(a_full_search().record, START))
+    assert "1.49x faster than the baseline" in text
+    assert "tensor 2" in text
+    page = Page(text)
+    assert page.scripts == []
+    assert not any(tag == "img" for tag, _ in page.elements)
+
+
+def test_a_notebook_card_of_a_new_search_says_that_nothing_was_measured():
+    text = notebook_card(report_data(SearchUnderTest().record, START))
+    assert "No layout has been measured yet" in text
+    assert "running" in text

@@ -10,9 +10,7 @@ import pytest
 from dashboards.report.data import report_data
 from dashboards.report.figures.plotly_export import graph_figures
 from dashboards.report.figures.registry import report_figures
-from dashboards.report.notebook_card import notebook_card
 from tests.dashboards.report.searches import a_full_search
-from tests.dashboards.report.test_page import Page
 from tests.dashboards.searches import START, SearchUnderTest
 
 
@@ -52,18 +50,3 @@ def test_no_colour_is_left_a_word_of_ours_and_dark_ones_differ(data):
 
 def test_without_a_measurement_there_is_nothing_to_draw():
     assert graph_figures(report_data(SearchUnderTest().record, START)) == {}
-
-
-def test_a_card_says_the_answer_and_keeps_hostile_names_text(data):
-    text = notebook_card(data)
-    assert "1.49x faster than the baseline" in text
-    assert "tensor 2" in text
-    page = Page(text)
-    assert page.scripts == []
-    assert not any(tag == "img" for tag, _ in page.elements)
-
-
-def test_a_card_of_a_search_that_has_just_begun_says_so():
-    text = notebook_card(report_data(SearchUnderTest().record, START))
-    assert "No layout has been measured yet" in text
-    assert "running" in text
