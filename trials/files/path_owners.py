@@ -34,11 +34,11 @@ class WriterKind(enum.StrEnum):
 
 @dataclass(frozen=True)
 class UntrustedWriter:
-    """A user or group besides us and root who may rename at `path`; `words` name them."""
+    """A user or group besides us and root who may rename at `path`."""
 
     path: Path
-    who: WriterKind
-    words: str
+    kind: WriterKind
+    name: str
 
 
 _OWNER_FIX = (
@@ -52,14 +52,14 @@ def require_trusted_path(path: Path, code: str, key: str) -> None:
 
     Groups are accepted: whether to trust one is the user's decision (docs/security.md), and `parlay doctor` names it.
     """
-    swapper = next((found for found in untrusted_writers(path) if found.who is not WriterKind.GROUP), None)
-    if swapper is None:
+    writer = next((found for found in untrusted_writers(path) if found.kind is not WriterKind.GROUP), None)
+    if writer is None:
         return
-    if swapper.who is WriterKind.EVERYBODY:
-        words, fix = f"is world-writable at {swapper.path}", f"chmod o-w {swapper.path}"
+    if writer.kind is WriterKind.EVERYBODY:
+        words, fix = f"is world-writable at {writer.path}", f"chmod o-w {writer.path}"
     else:
-        at = "" if swapper.path == path else f"is reached by {swapper.path}, which "
-        words, fix = f"{at}belongs to {swapper.words}", _OWNER_FIX
+        at = "" if writer.path == path else f"is reached by {writer.path}, which "
+        words, fix = f"{at}belongs to {writer.name}", _OWNER_FIX
     rule = "every folder and link on the path belongs to you or root and is not world-writable"
     raise InputError.of(code, f"{path} {words}", key=key, value=str(path), rule=rule, fix=fix)
 

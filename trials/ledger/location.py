@@ -134,13 +134,13 @@ def flock_description(path: Path) -> str:
     kind, options = _mount_of(path, _mounts())
     if kind in ("nfs", "nfs4"):
         if {"nolock", "local_lock=all", "local_lock=flock"} & options:
-            return f"{kind}, mounted so that it holds flock on this machine alone"
-        return f"{kind}, which makes of flock a lock at the server, lost when either of them is gone for long"
+            return f"{kind}, mounted with flock local to this machine"
+        return f"{kind}, where flock is a lock on the server, lost when client or server is down for long"
     if kind == "lustre":
         if "localflock" in options:
-            return "lustre, mounted so that it holds flock on this machine alone"
-        return "lustre, which holds flock between machines" if "flock" in options else "lustre, which refuses flock"
-    return f"{kind}, which may hold flock on this machine alone"
+            return "lustre, mounted with flock local to this machine"
+        return "lustre, with flock across machines" if "flock" in options else "lustre, mounted without flock"
+    return f"{kind}, where flock may be local to this machine"
 
 
 def _mount_of(path: Path, mounts: str) -> tuple[str | None, set[str]]:
@@ -199,7 +199,7 @@ def _checked_sqlite(given: str, url: URL, local: Path, mounts: str) -> str:
     try:
         require_trusted_path(Path(url.database).expanduser(), "ledger_url", "ledger.url")
     except OSError as error:
-        raise _refused(f"{path} cannot be seen: {error.strerror}", value=given) from error
+        raise _refused(f"{path} cannot be accessed: {error.strerror}", value=given) from error
     return _sqlite_url(path)
 
 
@@ -215,7 +215,7 @@ def _make_private(folder: Path, by: Path) -> None:
         require_trusted_path(by, "ledger_url", "ledger.url")  # where it was made, others may have been quicker
     except OSError as error:
         raise _refused(
-            f"{folder} cannot be made: {error.strerror}", fix="set PARLAY_HOME to a folder of yours on local disk"
+            f"{folder} cannot be created: {error.strerror}", fix="set PARLAY_HOME to a folder of yours on local disk"
         ) from error
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:

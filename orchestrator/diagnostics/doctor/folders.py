@@ -51,10 +51,10 @@ def sharing_finding(path: Path, kind: str | None, runs_on_nodes: bool, is_sandbo
 def write_access_findings(path: Path) -> Iterator[Finding]:
     """Findings for the deepest folder on the path in which a group may rename files. Wider access is refused
     earlier."""
-    for swapper in [*untrusted_writers(path)][-1:]:
-        words = f"{swapper.words} can write to {swapper.path} and could replace your folder with theirs"
-        if swapper.path.stat().st_uid == os.geteuid():
-            yield warning("others_write", words, f"chmod g-w,o-w {swapper.path}; or {_OTHER_FOLDER}")
+    for writer in [*untrusted_writers(path)][-1:]:
+        words = f"{writer.name} can write to {writer.path} and could replace your folder with theirs"
+        if writer.path.stat().st_uid == os.geteuid():
+            yield warning("others_write", words, f"chmod g-w,o-w {writer.path}; or {_OTHER_FOLDER}")
         else:
             yield note("others_write", words, f"accept it if you trust them with your jobs; or {_OTHER_FOLDER}")
 

@@ -23,7 +23,7 @@ def way(tmp_path) -> Path:
 
 
 def found(path: Path) -> list[tuple[Path, WriterKind]]:
-    return [(swapper.path, swapper.who) for swapper in untrusted_writers(path)]
+    return [(writer.path, writer.kind) for writer in untrusted_writers(path)]
 
 
 def test_on_a_way_of_ones_own_nobody_may(way):
@@ -85,10 +85,10 @@ def test_everybody_may_in_a_folder_that_all_may_write_unless_it_is_sticky(way, m
 def test_a_group_may_unless_it_is_ones_own(way, monkeypatch):
     monkeypatch.setattr(path_owners.grp, "getgrgid", lambda gid: SimpleNamespace(gr_name="physics", gr_mem=["ada"]))
     way.parents[1].chmod(0o2775)
-    [swapper] = untrusted_writers(way)
-    assert (swapper.path, swapper.who, swapper.words) == (way.parents[1], WriterKind.GROUP, "group physics")
+    [writer] = untrusted_writers(way)
+    assert (writer.path, writer.kind, writer.name) == (way.parents[1], WriterKind.GROUP, "group physics")
     monkeypatch.setattr(path_owners.grp, "getgrgid", unnamed)
-    assert [found.words for found in untrusted_writers(way)] == [f"group {way.parents[1].stat().st_gid}"]
+    assert [found.name for found in untrusted_writers(way)] == [f"group {way.parents[1].stat().st_gid}"]
     monkeypatch.setattr(path_owners.pwd, "getpwuid", lambda uid: SimpleNamespace(pw_name="physics"))
     monkeypatch.setattr(path_owners.grp, "getgrgid", lambda gid: SimpleNamespace(gr_name="physics", gr_mem=[]))
     assert found(way) == []

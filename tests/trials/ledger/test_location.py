@@ -80,7 +80,7 @@ def test_the_default_ledgers_folder_is_the_users_alone(own_home, monkeypatch):
 def test_a_folder_that_cannot_be_made_is_named(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "file" / "parlay"))
-    with pytest.raises(InputError, match=r"file/parlay cannot be made"):
+    with pytest.raises(InputError, match=r"file/parlay cannot be created"):
         ledger_url()
 
 

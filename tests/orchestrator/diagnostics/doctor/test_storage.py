@@ -28,13 +28,13 @@ def test_home_is_told_and_made(own_home):
 @pytest.mark.parametrize(
     ("mount", "words"),
     [
-        ("nfs4 rw,local_lock=none", "of flock a lock at the server"),
-        ("nfs rw,nolock", "flock on this machine alone"),
-        ("nfs4 rw,local_lock=flock", "flock on this machine alone"),
-        ("lustre rw,flock", "flock between machines"),
-        ("lustre rw,localflock", "flock on this machine alone"),
-        ("lustre rw", "refuses flock"),
-        ("gpfs rw", "may hold flock on this machine alone"),
+        ("nfs4 rw,local_lock=none", "flock is a lock on the server"),
+        ("nfs rw,nolock", "with flock local to this machine"),
+        ("nfs4 rw,local_lock=flock", "with flock local to this machine"),
+        ("lustre rw,flock", "with flock across machines"),
+        ("lustre rw,localflock", "with flock local to this machine"),
+        ("lustre rw", "without flock"),
+        ("gpfs rw", "flock may be local to this machine"),
     ],
 )
 def test_a_home_on_a_network_file_system_is_not_used_and_what_flock_is_there_is_said(mount, words, monkeypatch):
