@@ -248,7 +248,7 @@ def _pairs(a: ComparisonSide, b: ComparisonSide, margin: float) -> Iterator[Layo
 
 
 def _speed_ratio(a: ComparedLayout, b: ComparedLayout, margin: float) -> Comparison:
-    return compare(a.runs, b.runs, margin, Confidence.ASKED_ONCE)
+    return compare(a.runs, b.runs, margin, Confidence.SINGLE_TEST)
 
 
 def _by_layout(search: SearchRecord) -> Iterator[tuple[str, list[Trial]]]:

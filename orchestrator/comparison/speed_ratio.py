@@ -37,12 +37,12 @@ class Confidence(IntEnum):
     Higher if the question is asked repeatedly, since chance alone answers more often then.
     """
 
-    ASKED_ONCE = 95
-    ASKED_AGAIN = 99
+    SINGLE_TEST = 95
+    REPEATED_TEST = 99
 
 
 @dataclass(frozen=True)
-class Ratio:
+class SpeedRatio:
     """Speed ratio of the later runs to the earlier ones, with its 95 % and 99 % intervals, and that of each later
     session."""
 
@@ -55,7 +55,7 @@ class Ratio:
 
     def interval(self, confidence: Confidence) -> tuple[float, float]:
         """The ends of the interval."""
-        return (self.low, self.high) if confidence is Confidence.ASKED_ONCE else (self.low_99, self.high_99)
+        return (self.low, self.high) if confidence is Confidence.SINGLE_TEST else (self.low_99, self.high_99)
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ class Comparison:
     """
 
     verdict: ReplayVerdict
-    speed: Ratio
-    fast: Ratio | None
+    speed: SpeedRatio
+    fast: SpeedRatio | None
 
     @property
     def ratio(self) -> float:
@@ -93,7 +93,7 @@ def compare(
     recorded: Sequence[Run],
     measured: Sequence[Run],
     margin: float,
-    confidence: Confidence = Confidence.ASKED_AGAIN,
+    confidence: Confidence = Confidence.REPEATED_TEST,
 ) -> Comparison:
     """Compare two sets of runs, each with at least one. The intervals are based on the spread between sessions."""
     speed, fast = _ratio(recorded, measured), None
@@ -103,16 +103,16 @@ def compare(
     return Comparison(_verdict(speed, fast or speed, margin, confidence), speed, fast)
 
 
-def _ratio(recorded: Sequence[Run], measured: Sequence[Run]) -> Ratio:
+def _ratio(recorded: Sequence[Run], measured: Sequence[Run]) -> SpeedRatio:
     before, after = by_session(recorded), by_session(measured)
     found = log_change(before, after)
     low, high = (math.exp(found.change + sign * found.half_width_95) for sign in (-1, 1))
     low_99, high_99 = (math.exp(found.change + sign * found.half_width_99) for sign in (-1, 1))
     alone = tuple(math.exp(log_change(before, [session]).change) for session in after)
-    return Ratio(math.exp(found.change), low, high, low_99, high_99, alone)
+    return SpeedRatio(math.exp(found.change), low, high, low_99, high_99, alone)
 
 
-def _verdict(speed: Ratio, sure: Ratio, margin: float, confidence: Confidence) -> ReplayVerdict:
+def _verdict(speed: SpeedRatio, precise: SpeedRatio, margin: float, confidence: Confidence) -> ReplayVerdict:
     """The verdict, by the median steps and by the fast ones.
 
     Other work on a machine slows many steps of a run, but a slower machine, library or layout slows all of them, the
@@ -120,19 +120,19 @@ def _verdict(speed: Ratio, sure: Ratio, margin: float, confidence: Confidence) -
     and no session that contradicts: a machine that was as fast as before even once is not slower. Everything else is
     inconclusive.
     """
-    low, high = sure.interval(confidence)
-    if max(speed.value, sure.value) < 1 - margin and max(high, *sure.by_session) < 1:
+    low, high = precise.interval(confidence)
+    if max(speed.value, precise.value) < 1 - margin and max(high, *precise.by_session) < 1:
         return ReplayVerdict.SLOWER
-    if min(speed.value, sure.value) > 1 + margin and min(low, *sure.by_session) > 1:
+    if min(speed.value, precise.value) > 1 + margin and min(low, *precise.by_session) > 1:
         return ReplayVerdict.FASTER
     wide = EQUIVALENCE_MARGINS * margin
-    is_near = max(abs(ratio.value - 1) for ratio in (speed, sure)) <= margin
-    if is_near and sure.low > 1 - wide and sure.high < 1 + wide:
+    is_near = max(abs(ratio.value - 1) for ratio in (speed, precise)) <= margin
+    if is_near and precise.low > 1 - wide and precise.high < 1 + wide:
         return ReplayVerdict.REPRODUCED
     return ReplayVerdict.INCONCLUSIVE
 
 
-def _ratio_fields(name: str, ratio: Ratio | None) -> dict[str, float | None]:
+def _ratio_fields(name: str, ratio: SpeedRatio | None) -> dict[str, float | None]:
     values = (None, None, None) if ratio is None else (ratio.value, ratio.low, ratio.high)
     return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
 

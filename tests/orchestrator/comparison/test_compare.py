@@ -76,7 +76,7 @@ class TestVerdict:
         a, b = side("a", found(FAST, 1.0, 1.0, 1.0)), side("b", found(SLOW, *step_times_s))
         result = compare_sides(a, b, 0.05)
         assert result.verdict is verdict
-        assert result.found == compare(a.best.runs, b.best.runs, 0.05, Confidence.ASKED_ONCE)
+        assert result.found == compare(a.best.runs, b.best.runs, 0.05, Confidence.SINGLE_TEST)
         ratio = b.tokens_per_sec(b.best.runs) / a.tokens_per_sec(a.best.runs)
         assert math.isclose(result.found.ratio, ratio)
 

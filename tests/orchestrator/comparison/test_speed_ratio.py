@@ -123,9 +123,9 @@ def test_who_asks_once_is_answered_by_an_interval_that_is_too_narrow_for_who_ask
     """13 % in one session on either side: between the 11 % of a 95 % interval and the 16 % of a 99 % one."""
     then, now = [at(0, 1.0)] * 3, [at(5, factor)] * 3
     found = {confidence: compare(then, now, MARGIN, confidence) for confidence in Confidence}
-    assert found[Confidence.ASKED_ONCE].verdict is verdict
-    assert found[Confidence.ASKED_AGAIN].verdict is compare(then, now, MARGIN).verdict is ReplayVerdict.INCONCLUSIVE
-    assert found[Confidence.ASKED_ONCE].speed == found[Confidence.ASKED_AGAIN].speed
+    assert found[Confidence.SINGLE_TEST].verdict is verdict
+    assert found[Confidence.REPEATED_TEST].verdict is compare(then, now, MARGIN).verdict is ReplayVerdict.INCONCLUSIVE
+    assert found[Confidence.SINGLE_TEST].speed == found[Confidence.REPEATED_TEST].speed
 
 
 def test_a_session_is_as_many_minutes_from_its_first_run_in_whatever_order_the_runs_come():
