@@ -12,14 +12,14 @@ from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, write_simulated_
 
 @pytest.fixture
 def desk(tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Desk:
-    """A desk of its own, in whose folder commands are typed."""
+    """An empty desk to run commands in."""
     monkeypatch.chdir(tmp_path)
     return Desk(tmp_path, own_home, capsys)
 
 
 @pytest.fixture(scope="session")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which a search of three trials was typed; it has ended, its recipe in it."""
+    """Folder of a finished search of three trials, with its recipe."""
     folder = tmp_path_factory.mktemp("searched")
     write_simulated_search(folder, OK, OUT_OF_MEMORY, OK)
     with pytest.MonkeyPatch.context() as patch:
@@ -31,7 +31,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def ended(desk: Desk, searched: Path) -> Path:
-    """A copy of that search's folder, below the desk's. Name it by its path: its journal tells where the first lies."""
+    """A copy of that search's folder below the desk's. Refer to it by path: its journal names the original."""
     shutil.copytree(searched, desk.folder, dirs_exist_ok=True)
     [journal] = desk.folder.glob("runs/*/journal.jsonl")
     desk.capsys.readouterr()

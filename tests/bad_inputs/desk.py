@@ -1,4 +1,4 @@
-"""A person at a desk who gets something wrong: the command in this process, and what is there before and after it."""
+"""A user's mistakes: commands run in this process, with the files before and after them."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ space:
 launcher: {kind: local}
 tracking: {enabled: false}
 """
-"""A search with nothing wrong."""
+"""A valid search file."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """What a command that refused has said: its exit code, the error object, and its words beside it."""
+    """Refusal of a command: exit code, error object and messages."""
 
     code: int
     error: dict[str, Any]
@@ -40,7 +40,7 @@ class Refusal:
         return [self.error, *self.error.get("others", [])]
 
     def about(self, key: str) -> dict[str, Any]:
-        """The problem of this key, and nothing of it is missing: the rule it broke, and what to do."""
+        """The problem of this key, complete with rule and fix."""
         [problem] = [p for p in self.problems if p["key"] == key]
         assert problem["message"]
         assert problem["rule"]
@@ -50,14 +50,14 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Desk:
-    """`folder` is where the person types, and `home` Parlay's."""
+    """Desk with the working directory `folder` and Parlay's home `home`."""
 
     folder: Path
     home: Path
     capsys: pytest.CaptureFixture[str]
 
     def write(self, old: str = "", new: str = "", more: str = "") -> Path:
-        """search.yaml with `new` in the place of `old`, and `more` at its end."""
+        """Write search.yaml with `old` replaced by `new`, and `more` appended."""
         assert old in SEARCH
         return self.write_bytes((SEARCH.replace(old, new, 1) if old else SEARCH) + more)
 
@@ -67,7 +67,7 @@ class Desk:
         return path
 
     def refused(self, *words: str | Path, code: int = 2) -> Refusal:
-        """What this command says, which is refused with this exit code and leaves everything as it was."""
+        """Refusal of this command, with this exit code; checks that no file has changed."""
         before = self._all_files()
         got = run([*map(str, words), "--json"])
         said = self.capsys.readouterr()
@@ -75,12 +75,12 @@ class Desk:
         return Refusal(code, json.loads(said.out)["error"], said.err)
 
     def refused_run(self, *sets: str) -> Refusal:
-        """What is said to search.yaml with each `key=value` of `--set`."""
+        """Refusal of search.yaml with each `key=value` as `--set`."""
         if not (self.folder / "search.yaml").exists():
             self.write()
         return self.refused("run", "search.yaml", *(word for text in sets for word in ("--set", text)))
 
     def _all_files(self) -> dict[Path, bytes | None]:
-        """Each path below the two folders, and what stands in it."""
+        """Content of every path below both folders."""
         found = [path for root in (self.folder, self.home) for path in root.rglob("*")]
         return {path: path.read_bytes() if path.is_file() else None for path in found}

@@ -1,4 +1,4 @@
-"""Line 41, and what else may lie in an attempt's folder that no trial of ours put there."""
+"""Line 41, and other files in an attempt's folder that no trial of ours wrote."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ NAMES = st.sampled_from(
 
 @pytest.fixture
 def search(tmp_path: Path) -> SearchFolder:
-    """A search's folder with that of one attempt."""
+    """Folder of a search with one attempt."""
     folder = SearchFolder(tmp_path / SPEC.search_id)
     folder.attempt(SPEC.trial, SPEC.attempt).path.mkdir(parents=True)
     return folder
 
 
 def result(search: SearchFolder) -> AttemptResult:
-    """How the attempt ended, from what lies in its folder."""
+    """Result of the attempt, from its folder."""
     cluster = Cluster(ACCELERATORS["cpu"], SPEC.gpus_per_node, 1)
     program = AttemptFactory(search, SPEC.model, cluster, SPEC.measure, sys.executable)
     return program.result(TRIAL, ATTEMPT, ENDED)
@@ -62,7 +62,7 @@ def test_the_outcome_that_these_tests_spoil_is_a_good_one(search):
 
 
 def elsewhere(search: SearchFolder) -> Path:
-    """A good outcome outside of the search's folder."""
+    """A valid outcome outside of the search's folder."""
     path = search.path.parent / "elsewhere" / outcome_path(search).name
     path.parent.mkdir()
     write_json(path, OUTCOME.to_json())
@@ -104,7 +104,7 @@ def test_an_outcome_that_is_no_plain_file_of_the_attempt_is_not_believed(search,
 @pytest.mark.bad_input(41)
 @pytest.mark.security("paths")
 def test_another_users_outcome_is_not_believed(search, monkeypatch):
-    """Who may put a file into the folder without owning it: root, or whoever an access list lets."""
+    """Writers of a folder other than its owner: root, and users on an access list."""
     write_json(outcome_path(search), OUTCOME.to_json())
     owner = os.stat(outcome_path(search)).st_uid
     monkeypatch.setattr(folders.os, "fstat", lambda descriptor: _of_another(os.stat(descriptor), owner + 1))
@@ -148,7 +148,7 @@ def test_what_is_no_outcome_is_not_believed(search):
 @settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(sorted(OUTCOME.to_json())), JSON))
 def test_whatever_an_outcomes_fields_hold_it_is_an_outcome_or_none(change):
-    """ValueError is what `result` takes for an invalid result."""
+    """`result` treats a ValueError as an invalid outcome."""
     try:
         outcome = Outcome.from_json(OUTCOME.to_json() | change)
     except ValueError:
@@ -202,7 +202,7 @@ def test_nothing_is_written_through_a_link_that_leads_out_of_the_search(search):
 
 @pytest.mark.security("paths")
 def test_a_json_of_ours_is_read_where_a_folder_above_is_a_link(tmp_path):
-    """As a home on a cluster often is."""
+    """The folder is reached through a link, like many home directories."""
     (tmp_path / "real").mkdir()
     (tmp_path / "home").symlink_to(tmp_path / "real")
     write_json(tmp_path / "home" / "x.json", {"a": 1})

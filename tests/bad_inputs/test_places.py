@@ -1,4 +1,4 @@
-"""Lines 31 to 36, 45 and 50: names of searches, places for them, ids, and what is shown of them."""
+"""Lines 31 to 36, 45 and 50: names of searches, folders for them, ids, and their display."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_ledger_in_sqlite_on_a_shared_file_system_is_refused_with_a_local_path
 
 @pytest.mark.bad_input(34)
 def test_a_ledger_of_an_unknown_kind_is_refused(desk: Desk):
-    """tests/trials/ledger/test_location.py has more of them."""
+    """One case; tests/trials/ledger/test_location.py has more."""
     desk.write()
     for url in ("mysql://db/l", "sqlite:///:memory:"):
         assert desk.refused("run", "search.yaml", "--ledger", url).about("ledger.url")["value"] == url
@@ -158,7 +158,7 @@ def test_what_was_typed_steers_no_terminal(desk: Desk, words):
 @pytest.mark.bad_input(50)
 @pytest.mark.parametrize("key", ["tracking.experiment", "launcher.slurm.comment", "trainer.python"])
 def test_a_sign_that_steers_a_terminal_is_refused_in_a_file(desk: Desk, key):
-    """tests/search_spaces/schema/test_yaml_document.py has more of such signs."""
+    """One case; tests/search_spaces/schema/test_yaml_document.py has more such characters."""
     *above, last = key.split(".")
     inner = f"{{{last}: {json.dumps('a' + CLEAR + 'b')}}}"
     for part in reversed(above[1:]):

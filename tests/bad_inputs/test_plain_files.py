@@ -1,4 +1,4 @@
-"""Line 51: what is named where a file is due, and what lies in a search's folder in the place of its journal."""
+"""Line 51: paths that are not regular files, given as files or in place of a journal."""
 
 from __future__ import annotations
 
@@ -120,9 +120,9 @@ OWN_READERS = {
     "trials/train/proof/host_memory.py": "the kernel's counters of memory",
     "orchestrator/common/private_tmp.py": "opens as the opener does, within a folder that it holds open",
 }
-"""Which files read by themselves, and what."""
+"""Modules that open files directly, and the files they read."""
 KERNELS = ("/proc", "/sys", "_proc", "proc /", "groups", "version_file", "EPHEMERAL_PORTS")
-"""What names a file of the kernel's in a call."""
+"""Path prefixes of kernel files."""
 
 
 @pytest.mark.security("paths")

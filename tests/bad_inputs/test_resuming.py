@@ -1,4 +1,4 @@
-"""Line 44: a search goes on as it was begun. Line 42: so does a recipe."""
+"""Line 44: a search continues with its original file. Line 42: so does a recipe."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trials.ledger.journal import Journal
 
 @pytest.fixture
 def begun(ended: Path) -> Path:
-    """The folder of a search that has one trial behind it and two before it."""
+    """Folder of a search with one trial done and two to go."""
     _cut_after_the_first_trial(ended / "journal.jsonl")
     for path in (ended / "trials" / "t0002", ended / "trials" / "t0003", ended / "recipe"):
         shutil.rmtree(path)
@@ -32,7 +32,7 @@ def _cut_after_the_first_trial(journal: Path) -> None:
 
 
 def trials_of(folder: Path) -> list[str]:
-    """What the journal tells of trials."""
+    """Trials in the journal."""
     return [line for line in (folder / "journal.jsonl").read_text().splitlines() if '"trial"' in line]
 
 
@@ -92,7 +92,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def with_another_name(journal: Path, old: str, new: str) -> None:
-    """The journal with this name in the place of the other, its checksums right."""
+    """Replace a name in the journal, with valid checksums."""
     lines = [
         line.partition(',"crc32":')[0].replace(f'"{old}"', f'"{new}"') for line in journal.read_text().splitlines()
     ]
@@ -102,7 +102,7 @@ def with_another_name(journal: Path, old: str, new: str) -> None:
 @pytest.mark.bad_input(45)
 @pytest.mark.security("paths")
 def test_a_journal_whose_names_lead_elsewhere_is_not_believed(desk: Desk, begun: Path):
-    """tests/trials/ledger/test_events.py has more of such names."""
+    """One case; tests/trials/ledger/test_events.py has more such names."""
     with_another_name(begun / "journal.jsonl", "t0001", "../../../../x")
     for verb in ("status", "resume", "cancel"):
         error = desk.refused(verb, str(begun), code=6).error
@@ -147,7 +147,7 @@ READERS = ("status", "resume", "cancel", "watch", "best", "report", "sync", "exp
 def test_a_journal_whose_checksums_are_right_and_whose_values_are_not_is_said_to_be_damaged(
     desk: Desk, begun: Path, kind, path, value
 ):
-    """tests/trials/ledger/test_journal.py has more of such values."""
+    """One case; tests/trials/ledger/test_journal.py has more such values."""
     journal = begun / "journal.jsonl"
     journal.write_text(with_a_value(journal.read_text(), kind, path, value))
     for verb in READERS:

@@ -1,4 +1,4 @@
-"""Secrets that are planted, and then searched for in everything a real search leaves or shows."""
+"""Planted secrets, searched for in everything that a real search writes or prints."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ SECRETS = {
     "PARLAY_TEST_WEBHOOK": "https://hooks.example/hunter2-webhook",
 }
 MARK = "hunter2"
-"""Stands in every one of them, and nowhere else."""
+"""Part of every planted secret, and of nothing else."""
 
 
 @dataclass
 class CommandLines:
-    """The command lines of all processes that were seen, ours and others'."""
+    """Collects the command lines of all processes, ours and others'."""
 
     seen: set[bytes] = field(default_factory=set)
 
     def look(self) -> set[bytes]:
-        """All that were seen until now."""
+        """Command lines seen so far."""
         self.seen |= {_command_line(pid) for pid in running_pids()}
         return self.seen
 
     def look_until_the_end_of(self, process: subprocess.Popen[bytes]) -> int:
-        """Its exit code."""
+        """Look until the process has ended, and return its exit code."""
         while True:
             self.look()
             with suppress(subprocess.TimeoutExpired):
@@ -66,7 +66,7 @@ def with_secrets(*roots: Path) -> list[Path]:
 
 
 def open_to_others(*roots: Path) -> list[Path]:
-    """What anybody but its owner may read, write or enter; links and sockets have no mode of their own."""
+    """Paths that anyone but their owner can read, write or enter; links and sockets have no mode of their own."""
     found = (path for path in files_below(*roots) if stat.S_IFMT(path.lstat().st_mode) in (stat.S_IFREG, stat.S_IFDIR))
     return [path for path in found if path.stat().st_mode & 0o077]
 
@@ -76,7 +76,7 @@ def open_to_others(*roots: Path) -> list[Path]:
 @pytest.mark.bad_input(47)
 @pytest.mark.security("secrets", "private_files")
 def test_a_real_search_keeps_no_secret_and_shows_its_files_to_nobody(tmp_path: Path, own_home: Path):
-    """Trained for real, with MLflow, by a user whose umask is careless and whose environment is full of secrets."""
+    """A real training with MLflow, by a user with a permissive umask and an environment full of secrets."""
     path = write_search(tmp_path, TINY_SEARCH.replace("max_trials: 3", "max_trials: 1"))
     lines = CommandLines()
     command = ["sh", "-c", 'umask 000; exec "$@"', "sh", *COMMAND, "run", str(path)]

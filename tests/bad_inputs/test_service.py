@@ -1,4 +1,4 @@
-"""The same search files through the service: refused in the same words, and nothing is made of them."""
+"""The same search files through the service: refused with the same messages, without side effects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def service(desk: Desk):
 
 
 def refused(service: Served, text: str, *sets: str) -> dict:
-    """The error object that a search file of this text is answered with."""
+    """Error object of the answer to a search file with this text."""
     body = {"yaml": text, "directory": str(service.folder), "set": list(sets)}
     answer = service.client.post("/v1/searches", json=body)
     assert answer.status_code == 400, answer.text

@@ -1,4 +1,4 @@
-"""Lines 23 to 30 and 48: what a user may tell Slurm of a job, as the command says it."""
+"""Lines 23 to 30 and 48: Slurm options, as refused by the command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.bad_inputs.desk import Desk, Refusal
 
 
 def refused(desk: Desk, **section: Any) -> Refusal:
-    """What is said to this section launcher.slurm."""
+    """Refusal of this section launcher.slurm."""
     changes = [f"launcher.slurm.{key}={json.dumps(value)}" for key, value in section.items()]
     return desk.refused_run("launcher.kind=slurm", *changes)
 
@@ -24,7 +24,7 @@ def refused(desk: Desk, **section: Any) -> Refusal:
 @pytest.mark.bad_input(23, 24, 25, 26, 28, 29, 30)
 @pytest.mark.security("no_shell", "directive_values")
 def test_what_slurm_must_not_be_told_is_refused_in_the_words_of_its_rule(desk: Desk):
-    """tests/slurm/test_option_checks.py has the whole table."""
+    """One case; tests/slurm/test_option_checks.py has the whole table."""
     given = {"account": "a b", "nodelist": ["n[1-"], "modules": ["gcc", "$(id)"], "env": {"2ND": "x", "RANK": "0"}}
     given |= {"directives": ["--nice=5", "--job-name=x", "--uid=0"]}
     container, launch = {"runtime": "pyxis", "image": "/x.sif; id"}, {"srun": ["--ntasks=2"]}

@@ -1,4 +1,4 @@
-"""Rules of security that hold for every line of source: what is never called, and what nothing is given to."""
+"""Security rules for all source code: calls that never occur, and arguments that are never passed."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ OBJECT_COLLECTIVES = {
     "send_object_list",
     "recv_object_list",
 }
-"""Of torch.distributed, which unpickle what any process sent that reached a rank's port."""
+"""Calls of torch.distributed that unpickle whatever a process sent to a rank's port."""
 MADE_OF_CHECKED_WORDS = {"slurm/srun_command.py"}
-"""Whose script for `sh -c` is made of words that option_checks.py let through: tests/slurm/test_option_checks.py."""
+"""Modules whose script for `sh -c` has words that option_checks.py accepted: tests/slurm/test_option_checks.py."""
 
 
 def faults(module: Module) -> Iterator[str]:
@@ -92,7 +92,7 @@ def test_each_of_them_would_be_found(tmp_path: Path, line: str):
 
 @pytest.mark.security("no_shell")
 def test_a_shell_is_started_for_scripts_of_ours_alone():
-    """Wherever `sh -c` or `bash -c` stands, the script after it is a constant, and whatever else its arguments."""
+    """The script after `sh -c` or `bash -c` is a constant; everything else is an argument of it."""
     assert {module for module in modules() if _starts_made_up_scripts(module)} == MADE_OF_CHECKED_WORDS
 
 
@@ -122,7 +122,7 @@ def _starts_made_up_scripts(module: Module) -> bool:
 
 
 def _shell_scripts(node: ast.List | ast.Tuple) -> Iterator[ast.expr]:
-    """What a shell would run of these words: what follows on a -c of its, also within -lc or -ec."""
+    """Script that a shell would run: the word after its -c, also within -lc or -ec."""
     words = [str(item.value) if isinstance(item, ast.Constant) else "" for item in node.elts]
     for place, word in enumerate(words[:-1]):
         if re.fullmatch("-[a-z]*c", word) and any(before.rpartition("/")[2] in NAMES for before in words[:place]):
@@ -130,7 +130,7 @@ def _shell_scripts(node: ast.List | ast.Tuple) -> Iterator[ast.expr]:
 
 
 def _is_constant(script: ast.expr, module: Module) -> bool:
-    """Text as it stands, or the name of such a text: whatever is assigned to that name in the file is one."""
+    """True for a string literal, or a name that is only assigned string literals in the file."""
     if not isinstance(script, ast.Name):
         return isinstance(script, ast.Constant)
     file, *nodes = parsed(module)
@@ -142,7 +142,7 @@ def _is_constant(script: ast.expr, module: Module) -> bool:
 
 @pytest.mark.security("ray")
 def test_ray_stop_is_never_called():
-    """It would end every Ray of this user, and on a machine that root shares everybody's."""
+    """The command ends every Ray of this user, and as root those of all users."""
     words = [node for module in modules() for node in _texts(module)]
     assert [text for text in words if "ray stop" in text and "never" not in text] == []
     assert [m for m in modules() if "'ray', 'stop'" in (ROOT / m).read_text().replace('"', "'")] == []

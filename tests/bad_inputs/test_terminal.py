@@ -1,4 +1,4 @@
-"""Line 50: no text of a search's record, of a file or of an error steers the terminal that shows it."""
+"""Line 50: no text of a record, a file or an error can control the terminal that shows it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.sources import Module, calls, modules
 CLIPBOARD, CLEAR, TURNED = "\x1b]52;c;aGk=\x07", "\x1b[2J", "\u202e"
 STEERING = f"{CLIPBOARD}{CLEAR}\x9b2J{TURNED}\u2028"
 SPELLED = r"\u001b]52;c;aGk=\u0007\u001b[2J\u009b2J\u202e\u2028"
-"""The same as JSON has it."""
+"""The same, as encoded in JSON."""
 
 
 def with_steering_texts(journal: Path) -> None:
-    """What a driver that believes its trials would have written: such a detail, and such an excerpt of each trial."""
+    """Put control sequences into the journal, as the search's detail and in every trial's excerpt."""
     lines = []
     for line in journal.read_text().splitlines():
         body = line.partition(',"crc32":')[0]
@@ -90,7 +90,7 @@ def test_a_table_on_a_terminal_is_spelled_out_and_in_a_pipe_as_it_is(desk: Desk,
 
 
 DOORS = {"orchestrator/cli/output.py", "orchestrator/cli/main.py"}
-"""main.py has words of its own for a Python that is too old to import anything."""
+"""main.py prints a message of its own for a Python that is too old to import anything."""
 
 
 @pytest.mark.bad_input(50)

@@ -1,4 +1,4 @@
-"""Lines 38 to 40: a trainer that cannot be started, or that is told something else than what is searched."""
+"""Lines 38 to 40: a trainer that cannot be started, or that gets settings other than those searched."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ AXES = "--tp {tensor_parallel} --pp {pipeline_parallel} --mbs {micro_batch_size}
 
 
 def command(template: str) -> str:
-    """`--set` for a trainer that is this command line."""
+    """`--set` options for a trainer with this command line."""
     return f"trainer={{kind: command, patterns: megatron-lm, template: {json.dumps(template)}}}"
 
 
@@ -51,7 +51,7 @@ def test_a_program_that_cannot_be_started_is_refused(desk: Desk, content, mode, 
 @pytest.mark.bad_input(38)
 @pytest.mark.parametrize("word", ["/bin/sh", "sh", "{python}"])
 def test_a_program_that_can_be_started_is_not_refused(desk: Desk, word):
-    """What is refused is the search's length, and nothing else."""
+    """Only the search's length is refused."""
     refusal = desk.refused_run(command(f"{word} {AXES}"), "search.budget_node_hours=0.000001")
     assert [p["key"] for p in refusal.problems] == ["search.budget_node_hours"]
 

@@ -1,4 +1,4 @@
-"""Lines 1 to 6 and 49: what a search file and `--set` may look like, as the command says it."""
+"""Lines 1 to 6 and 49: the syntax of a search file and of `--set`, as refused by the command."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_tag_makes_no_object(desk: Desk):
     ids=["aliases", "a mebibyte", "brackets", "tabs", "utf-16", "nothing"],
 )
 def test_what_is_not_plain_yaml_is_told_with_its_line(desk: Desk, content, line, words):
-    """tests/search_spaces/schema/test_yaml_document.py has the whole table."""
+    """One case; tests/search_spaces/schema/test_yaml_document.py has the whole table."""
     desk.write_bytes(content)
     error = desk.refused_run().error
     assert (error["file"], error["line"], words in error["message"]) == ("search.yaml", line, True)
