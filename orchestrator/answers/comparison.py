@@ -23,7 +23,7 @@ class Ratios(TypedDict):
     fast_ratio_high: float | None
 
 
-class OccasionAnswer(TypedDict):
+class SessionAnswer(TypedDict):
     """One measurement session."""
 
     started_at: str | None
@@ -51,7 +51,7 @@ class ReplayAnswer(Ratios):
     """Recorded tokens/s."""
     measured: float | None
     """Tokens/s of the new runs."""
-    occasions: list[OccasionAnswer]
+    sessions: list[SessionAnswer]
     differences: list[Difference]
     flags: list[str]
     """`Flag` values of the new runs."""
