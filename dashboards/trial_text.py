@@ -10,7 +10,7 @@ from typing import Any
 from trials.analysis.verdict import TrialCounts
 from trials.trial import Attempt, FailureReason, Flag, Trial
 
-FLAG_DESCRIPTIONS: Mapping[str, str] = {
+FLAG_DESCRIPTIONS: Mapping[Flag, str] = {
     Flag.EXTRAPOLATED: "step time extrapolated from shorter steps with fewer micro-batches; repeats run full steps",
     Flag.TIME_LIMIT: "time limit reached before the interval was narrow enough; enough steps were measured to count",
     Flag.WIDE_INTERVAL: "step times still varied at measure.max_steps: the interval is wider than ci_relative_width",
@@ -86,14 +86,14 @@ def format_throughput_interval(measured: Mapping[str, Any]) -> str | None:
     return format_range(measured.get("tokens_per_sec_low"), measured.get("tokens_per_sec_high"))
 
 
-def describe_flag(flag: str) -> str:
+def describe_flag(flag: Flag) -> str:
     """Flag and its meaning in one line."""
-    return f"{flag}: {FLAG_DESCRIPTIONS.get(flag, 'unknown flag, from another version of Parlay')}"
+    return f"{flag}: {FLAG_DESCRIPTIONS[flag]}"
 
 
 def flag_lines(trials: Sequence[Trial]) -> list[str]:
     """Line for each flag of the measured trials, with the trials' names."""
-    flagged: dict[str, list[str]] = {}
+    flagged: dict[Flag, list[str]] = {}
     for trial in trials:
         for flag in trial.flags if trial.measured else ():
             flagged.setdefault(flag, []).append(trial.trial)

@@ -24,7 +24,7 @@ from trials.analysis.verdict import (
     verdict_of,
 )
 from trials.ledger.events import SearchRecord, SearchState
-from trials.trial import FailureReason, Trial, TrialKind, TrialState
+from trials.trial import FailureReason, Flag, Trial, TrialKind, TrialState
 
 _SECONDS_PER_HOUR = 3600
 _DERIVED = ("data_parallel", "grad_accum_steps")
@@ -61,7 +61,7 @@ class TrialView:
     predicted_peak_memory_gib: float | None
     queue_wait_s: float | None
     node_hours: float
-    flags: tuple[str, ...]
+    flags: tuple[Flag, ...]
     remark: str | None
     excerpt: str | None
 
@@ -80,7 +80,7 @@ class BestLayout:
     points: tuple[str, ...]
     trades: tuple[str, ...]
     ties: tuple[str, ...]
-    flags: tuple[str, ...]
+    flags: tuple[Flag, ...]
     tokens_per_sec: float
     tokens_per_sec_low: float | None
     tokens_per_sec_high: float | None

@@ -28,7 +28,7 @@ from trials.data.token_file import require_tokens
 from trials.files.folders import SearchFolder
 from trials.files.path_owners import FolderIdentity
 from trials.files.text import plural
-from trials.trial import FailureReason, Outcome, Trial, TrialKind, TrialSpec, TrialState, utc_text
+from trials.trial import FailureReason, Flag, Outcome, Trial, TrialKind, TrialSpec, TrialState, utc_text
 
 REPLAY_SCHEMA = "parlay.replay/1"
 
@@ -78,7 +78,7 @@ class ReplayResult:
     measured_tokens_per_sec: float | None = None
     comparison: Comparison | None = None
     differences: tuple[Mapping[str, Any], ...] = ()
-    flags: tuple[str, ...] = ()
+    flags: tuple[Flag, ...] = ()
     detail: str | None = None
     runs: tuple[Run, ...] = ()
 

@@ -121,7 +121,7 @@ def test_no_text_ends_the_block_of_figures():
 @pytest.mark.security("reports")
 def test_a_hostile_name_or_detail_stays_text():
     search = SearchUnderTest(spec(name=HOSTILE, cluster={"gpus_per_node": 4, "accelerator": HOSTILE}))
-    search.measure(search.start(BASELINE), 1000.0, flags=(HOSTILE,))
+    search.measure(search.start(BASELINE), 1000.0)
     page = Page(page_of(search))
     assert not page.all("img")
     assert len(page.scripts) == 3
