@@ -93,7 +93,7 @@ def cron_lines(folder: SearchFolder, spec: SearchSpec) -> tuple[str, list[str]]:
 
 def _advance(found: LocatedSearch) -> SearchRecord:
     """Drive the search for one turn and return its record. A search that has ended is only finished, once."""
-    from orchestrator.lifecycle.create import prepare
+    from orchestrator.lifecycle.create import validate_space
     from orchestrator.lifecycle.drive import SearchCallbacks, drive, make_tracking
     from orchestrator.lifecycle.notify import is_notification_due
     from orchestrator.lifecycle.signals import DriverSignals
@@ -102,7 +102,7 @@ def _advance(found: LocatedSearch) -> SearchRecord:
     is_in_order = found.folder.measured.exists() and not is_notification_due(found.folder, found.spec)
     if found.record.state.is_ended and is_in_order:
         return found.record
-    candidates = () if found.record.state.is_ended else prepare(found.spec).feasible
+    candidates = () if found.record.state.is_ended else validate_space(found.spec).feasible
     watcher = SearchCallbacks(log, driver_context=DriverSignals().handling)
     return drive(
         found.folder, found.spec, candidates, make_tracking(found.spec), found.ledger_url, watcher, go=Driver.advance

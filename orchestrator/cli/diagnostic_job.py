@@ -50,9 +50,9 @@ def with_launcher(
 ) -> T:
     """Return the result of `run` with the search's launcher; exits with an error if interrupted."""
     from orchestrator.launchers.factory import make_launcher
-    from orchestrator.lifecycle.create import with_carried_options
+    from orchestrator.lifecycle.create import with_environment_options
 
-    spec, stop = with_carried_options(spec, os.environ, log), CancelOnSignal()
+    spec, stop = with_environment_options(spec, os.environ, log), CancelOnSignal()
     try:
         launcher, remark = make_launcher(spec.launcher, parallel_trials=1, cluster=world)
         if remark is not None:

@@ -100,13 +100,13 @@ def _format_counts(found: DoctorReport) -> str:
 def _load(search_file: Path | None, changes: Sequence[Change]) -> SearchSpec | None:
     """The search with this shell's options for sbatch; None without a file."""
     from orchestrator.config.loader import load_search_file
-    from orchestrator.lifecycle.create import with_carried_options
+    from orchestrator.lifecycle.create import with_environment_options
 
     if search_file is None:
         return None
     with naming_options(changes):
         spec = load_search_file(search_file, [change.text for change in changes])
-        return with_carried_options(spec, os.environ, log)
+        return with_environment_options(spec, os.environ, log)
 
 
 def _submit_test_findings(spec: SearchSpec, found: DoctorReport, as_json: bool) -> list[Finding]:

@@ -63,9 +63,9 @@ def validate_search(
 
     `default_ledger` is the URL for a search that names none; without it Parlay's default.
     """
-    spec = with_carried_options(spec, os.environ, note)
+    spec = with_environment_options(spec, os.environ, note)
     url = default_ledger if spec.ledger.url is None and default_ledger is not None else ledger_url(spec.ledger.url)
-    space = prepare(spec)
+    space = validate_space(spec)
     require_site(spec, space, note)
     return ValidatedSearch(spec, space, url)
 
@@ -82,11 +82,11 @@ def create_runnable_search(search: ValidatedSearch, note: Callable[[str], None])
 
 def reopen_search(found: LocatedSearch, note: Callable[[str], None]) -> RunnableSearch:
     """Prepare a recorded search for its next driver. One that has ended gets no candidates."""
-    candidates = () if found.record.state.is_ended else prepare(found.spec).feasible
+    candidates = () if found.record.state.is_ended else validate_space(found.spec).feasible
     return RunnableSearch(found.folder, found.spec, candidates, open_tracking(found.spec, note), found.ledger_url)
 
 
-def with_carried_options(spec: SearchSpec, environ: Mapping[str, str], note: Callable[[str], None]) -> SearchSpec:
+def with_environment_options(spec: SearchSpec, environ: Mapping[str, str], note: Callable[[str], None]) -> SearchSpec:
     """Take account, partition and similar options from sbatch's environment variables where the file sets none.
 
     Jobs are submitted without these variables, because they override a job's script. So they are noted and stored in
@@ -106,7 +106,7 @@ def with_carried_options(spec: SearchSpec, environ: Mapping[str, str], note: Cal
     return replace(spec, launcher=launcher, locations={**spec.locations, **locations})
 
 
-def prepare(spec: SearchSpec) -> SearchSpace:
+def validate_space(spec: SearchSpec) -> SearchSpace:
     """Run all checks that write and launch nothing, and return the search space. InputError with the location."""
     try:
         require_directories(spec)

@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from orchestrator.config.spec import SearchSpec
-from orchestrator.lifecycle.create import prepare
+from orchestrator.lifecycle.create import validate_space
 from orchestrator.lifecycle.drive import SearchCallbacks, drive, open_tracking
 from orchestrator.records.lookup import MOVED_SEARCH_FIX, not_a_search
 from orchestrator.search.driver import Driver
@@ -86,7 +86,7 @@ class DriverSession:
         if search is None:
             raise not_a_search(str(self._folder.path), "it has no journal.jsonl", MOVED_SEARCH_FIX)
         spec, cancelling = self._spec(search), self._cancel_requested()
-        candidates = () if cancelling or search.state.is_ended else prepare(spec).feasible
+        candidates = () if cancelling or search.state.is_ended else validate_space(spec).feasible
         tracking = open_tracking(spec, self._note)
         watcher = SearchCallbacks(note=self._note, driver_context=self._track_driver, grant_slots=self._grant_slots)
         return drive(self._folder, spec, candidates, tracking, self._ledger_url, watcher, cancelling)

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.cli.main import run
 from orchestrator.cli.output import write_new
 from orchestrator.config.loader import load_search_file
-from orchestrator.lifecycle.create import create_search, prepare
+from orchestrator.lifecycle.create import create_search, validate_space
 from orchestrator.lifecycle.drive import SearchCallbacks, drive
 from orchestrator.records.observations import write_measured_table
 from orchestrator.samplers.factory import SAMPLERS
@@ -51,7 +51,7 @@ def test_what_was_exported_while_it_ran_is_written_over_at_its_end(tmp_path, mon
         if event.kind is EventKind.TRIAL_ENDED and len(search.trials) == 1:
             write_measured_table(folder, spec, search, pytest.fail)
 
-    drive(folder, spec, prepare(spec).feasible, None, ledger_url(), SearchCallbacks(on_event=export))
+    drive(folder, spec, validate_space(spec).feasible, None, ledger_url(), SearchCallbacks(on_event=export))
     assert len(read_table(folder.measured).require_valid().observations) == 3
 
 

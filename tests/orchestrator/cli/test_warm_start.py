@@ -14,7 +14,7 @@ import pytest
 from orchestrator.cli.main import run
 from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
-from orchestrator.lifecycle.create import create_search, prepare
+from orchestrator.lifecycle.create import create_search, validate_space
 from orchestrator.lifecycle.drive import SearchCallbacks, drive
 from orchestrator.planning.prior_trials import collect_prior_trials
 from orchestrator.search.driver import Driver
@@ -97,7 +97,7 @@ def interrupted_search() -> SearchFolder:
 
     watcher = SearchCallbacks(on_event=after_one, driver_context=driver_context)
     written = SearchSpec.from_json(json.loads(folder.json.read_text()))
-    record = drive(folder, written, prepare(spec).feasible, None, ledger_url(), watcher)
+    record = drive(folder, written, validate_space(spec).feasible, None, ledger_url(), watcher)
     assert (len(record.trials), record.state.is_ended) == (1, False)
     return folder
 

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
 from orchestrator.launchers.factory import job_options
-from orchestrator.lifecycle.create import prepare
+from orchestrator.lifecycle.create import validate_space
 from orchestrator.lifecycle.drive import attempt_factory_of
 from search_spaces.errors import InputError, Problem
 from slurm.request import Container, Runtime
@@ -42,7 +42,7 @@ def loaded(folder: Path, container: str, accelerator: str = "cpu", **changes: st
 
 def problem_of(folder: Path, container: str) -> Problem:
     with pytest.raises(InputError) as caught:
-        prepare(loaded(folder, container))
+        validate_space(loaded(folder, container))
     [problem] = caught.value.problems
     assert problem.line == LINE
     assert problem.rule
@@ -134,8 +134,8 @@ def test_an_image_or_mount_that_is_not_there_is_refused_before_anything_is_launc
 
 def test_an_image_that_is_there_or_that_only_the_runtime_knows_is_taken(tmp_path):
     (tmp_path / "torch.sif").touch()
-    assert prepare(loaded(tmp_path, "{runtime: apptainer, image: torch.sif, mounts: ['/tmp:/data']}")).feasible
-    assert prepare(loaded(tmp_path, "{runtime: pyxis, image: 'nvcr.io#nvidia/pytorch:24.01'}")).feasible
+    assert validate_space(loaded(tmp_path, "{runtime: apptainer, image: torch.sif, mounts: ['/tmp:/data']}")).feasible
+    assert validate_space(loaded(tmp_path, "{runtime: pyxis, image: 'nvcr.io#nvidia/pytorch:24.01'}")).feasible
 
 
 @pytest.mark.bad_input(30, 32)
@@ -143,7 +143,7 @@ def test_an_image_that_is_there_or_that_only_the_runtime_knows_is_taken(tmp_path
 def test_a_work_dir_that_would_end_a_mount_is_refused(tmp_path, name):
     changes = {f"work_dir: {tmp_path}/runs": f'work_dir: "{tmp_path}/{name}"'}
     with pytest.raises(InputError) as caught:
-        prepare(loaded(tmp_path, "{runtime: pyxis, image: x}", **changes))
+        validate_space(loaded(tmp_path, "{runtime: pyxis, image: x}", **changes))
     [problem] = caught.value.problems
     assert (problem.code, problem.key) == ("work_dir", "work_dir")
-    assert prepare(loaded(tmp_path, "[enroot, x]", **changes)).feasible
+    assert validate_space(loaded(tmp_path, "[enroot, x]", **changes)).feasible

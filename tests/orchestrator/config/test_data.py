@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
-from orchestrator.lifecycle.create import prepare
+from orchestrator.lifecycle.create import validate_space
 from orchestrator.lifecycle.drive import attempt_factory_of
 from search_spaces.errors import InputError
 from tests.orchestrator.cli.parlay import TINY_SEARCH, write_search
@@ -97,13 +97,13 @@ def test_keys_that_make_no_sense_are_refused(folder, data, key, words):
 
 def test_a_file_that_changed_or_went_since_then_keeps_a_search_from_going_on(folder):
     spec = SearchSpec.from_json(searching(folder, TOKENS).to_json())
-    prepare(spec)
+    validate_space(spec)
     write_tokens(folder / "tokens.bin", [(i + 1) % 64 for i in range(200)])
     with pytest.raises(InputError, match="is another file than it was: its checksum"):
-        prepare(spec)
+        validate_space(spec)
     os.unlink(folder / "tokens.bin")
     with pytest.raises(InputError, match="No such file"):
-        prepare(spec)
+        validate_space(spec)
 
 
 def test_a_search_that_was_written_down_can_be_looked_at_without_its_tokens(folder):

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
-from orchestrator.lifecycle.create import prepare, with_carried_options
+from orchestrator.lifecycle.create import validate_space, with_environment_options
 from search_spaces.errors import InputError, Problem
 from slurm.client import SlurmClient
 from slurm.interface import SubmitStatus
@@ -121,7 +121,7 @@ CARRIED = {"SBATCH_ACCOUNT": "mine", "SBATCH_PARTITION": "main", "SBATCH_EXCLUSI
 
 def test_options_of_the_environment_are_said_and_written_into_the_search(tmp_path):
     said: list[str] = []
-    spec = with_carried_options(loaded(tmp_path, "partition: gpu"), CARRIED | {"SBATCH_QOS": "debug"}, said.append)
+    spec = with_environment_options(loaded(tmp_path, "partition: gpu"), CARRIED | {"SBATCH_QOS": "debug"}, said.append)
     section = spec.launcher.slurm
     assert (section.account, section.partition, section.qos, section.gpus_per_node) == ("mine", "gpu", "debug", 2)
     assert section.exclusive is True
@@ -146,7 +146,7 @@ def test_an_option_of_the_environment_that_may_not_stand_in_a_script_is_the_vari
     tmp_path, variable, value, key
 ):
     with pytest.raises(InputError) as caught:
-        with_carried_options(loaded(tmp_path, "comment: x"), {variable: value}, lambda text: None)
+        with_environment_options(loaded(tmp_path, "comment: x"), {variable: value}, lambda text: None)
     [problem] = caught.value.problems
     assert (problem.file, problem.line, problem.key) == (variable, None, f"launcher.slurm.{key}")
     assert problem.fix == f"correct or unset {variable}, or set launcher.slurm.{key} in the search file"
@@ -154,7 +154,7 @@ def test_an_option_of_the_environment_that_may_not_stand_in_a_script_is_the_vari
 
 def test_whom_nodes_are_shared_with_and_gpus_of_a_kind_reach_the_script(tmp_path):
     environ = {"SBATCH_EXCLUSIVE": "user", "SBATCH_GPUS_PER_NODE": "v100:2"}
-    section = with_carried_options(loaded(tmp_path, "comment: x"), environ, lambda text: None).launcher.slurm
+    section = with_environment_options(loaded(tmp_path, "comment: x"), environ, lambda text: None).launcher.slurm
     script = render_script(JobRequest("a.t0001.a1", tmp_path, 1, 1, 60.0, ("true",), options=section.job_options()))
     assert "#SBATCH --exclusive=user\n" in script
     assert "#SBATCH --gres=gpu:v100:2\n" in script
@@ -165,7 +165,7 @@ def test_whom_nodes_are_shared_with_and_gpus_of_a_kind_reach_the_script(tmp_path
 def test_a_file_that_asks_for_gpus_is_not_contradicted_by_the_environment(tmp_path, line):
     environ = {"SBATCH_GPUS_PER_NODE": "2", "SBATCH_GRES": "gpu:2"}
     spec = loaded(tmp_path, line)
-    assert with_carried_options(spec, environ, pytest.fail) == spec
+    assert with_environment_options(spec, environ, pytest.fail) == spec
 
 
 def test_whom_nodes_are_shared_with_may_stand_in_the_file(tmp_path):
@@ -187,18 +187,18 @@ def test_what_is_no_list_or_too_small_comes_with_a_fix(tmp_path, line, key):
 
 def test_a_setup_file_that_is_not_there_is_told_before_anything_is_launched(tmp_path):
     with pytest.raises(InputError) as caught:
-        prepare(loaded(tmp_path, "comment: x", "setup_file: nosuch.sh"))
+        validate_space(loaded(tmp_path, "comment: x", "setup_file: nosuch.sh"))
     [problem] = caught.value.problems
     assert (problem.code, problem.key, problem.line) == ("setup_file", "launcher.slurm.setup_file", FIRST_LINE + 1)
     assert problem.value == str(tmp_path / "nosuch.sh")
     assert problem.fix
     (tmp_path / "nosuch.sh").write_text("module purge\n")
-    assert prepare(loaded(tmp_path, "comment: x", "setup_file: nosuch.sh")).feasible
+    assert validate_space(loaded(tmp_path, "comment: x", "setup_file: nosuch.sh")).feasible
 
 
 def test_other_launchers_carry_nothing(tmp_path):
     spec = loaded(tmp_path, section=SEARCH.replace("kind: slurm\n  slurm:\n", "kind: local\n"))
-    assert with_carried_options(spec, CARRIED, pytest.fail) == spec
+    assert with_environment_options(spec, CARRIED, pytest.fail) == spec
 
 
 @pytest.mark.processes

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
-from orchestrator.lifecycle.create import prepare
+from orchestrator.lifecycle.create import validate_space
 from orchestrator.lifecycle.drive import attempt_factory_of
 from orchestrator.planning.candidates import candidates_of
 from search_spaces.errors import InputError, Problem
@@ -231,15 +231,15 @@ def test_a_placeholder_without_a_value_in_some_layout_is_refused_before_anything
     buckets = "space.bucket_mib=[1, 25]"
     command = COMMAND.replace("train --tp", "{python} --bucket-mb {bucket_mib} --tp")
     with pytest.raises(InputError) as caught:
-        prepare(loaded(folder, BASE + command, buckets, "space.tensor_parallel=[2, 4]"))
+        validate_space(loaded(folder, BASE + command, buckets, "space.tensor_parallel=[2, 4]"))
     [problem] = caught.value.problems
     assert (problem.code, problem.key, problem.line) == ("template", "trainer.template", 12)
     assert "has {bucket_mib}, which has no value in n1.tp4.pp1.dp1" in problem.message
     assert problem.message.endswith("and 1 more of 6 layouts")
     assert problem.fix == "write {bucket_mib=1:TEXT}{bucket_mib=25:TEXT} in its place"
-    assert prepare(loaded(folder, BASE + command, buckets)).feasible
+    assert validate_space(loaded(folder, BASE + command, buckets)).feasible
     by_value = command.replace("--bucket-mb {bucket_mib}", "{bucket_mib=1:--mb 1}{bucket_mib=25:--mb 25}")
-    assert prepare(loaded(folder, BASE + by_value, buckets, "space.tensor_parallel=[2, 4]")).feasible
+    assert validate_space(loaded(folder, BASE + by_value, buckets, "space.tensor_parallel=[2, 4]")).feasible
 
 
 def test_a_memory_limit_is_our_own_trainers(folder):
@@ -250,10 +250,10 @@ def test_a_memory_limit_is_our_own_trainers(folder):
 @pytest.mark.bad_input(38)
 def test_a_script_that_is_not_there_is_refused_before_anything_runs(folder):
     spec = loaded(folder, BASE + MEGATRON)
-    assert prepare(spec).feasible
+    assert validate_space(spec).feasible
     (folder / "pretrain_gpt.py").unlink()
     with pytest.raises(InputError, match="is not a file on this machine") as caught:
-        prepare(spec)
+        validate_space(spec)
     assert (caught.value.problems[0].key, caught.value.problems[0].line) == ("trainer.script", 10)
 
 
@@ -263,7 +263,7 @@ def test_a_program_that_a_command_cannot_start_is_refused_before_anything_runs(f
     (folder / "train.sh").write_text("#!/bin/sh\n")
     (folder / "train.sh").chmod(0o755)
     with pytest.raises(InputError, match=f"{program} is not found") as caught:
-        prepare(loaded(folder, BASE + COMMAND.replace("train --tp", f"{program} --tp")))
+        validate_space(loaded(folder, BASE + COMMAND.replace("train --tp", f"{program} --tp")))
     assert (caught.value.problems[0].key, caught.value.problems[0].line) == ("trainer.template", 12)
     for found in ("{python}", "env", str(folder / "train.sh")):
-        assert prepare(loaded(folder, BASE + COMMAND.replace("train --tp", f"{found} --tp"))).feasible
+        assert validate_space(loaded(folder, BASE + COMMAND.replace("train --tp", f"{found} --tp"))).feasible

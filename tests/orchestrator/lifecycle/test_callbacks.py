@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from orchestrator.config.loader import load_search_file
-from orchestrator.lifecycle.create import create_search, prepare
+from orchestrator.lifecycle.create import create_search, validate_space
 from orchestrator.lifecycle.drive import SearchCallbacks, drive
 from tests.orchestrator.cli.simulated import OK, write_simulated_search
 from trials.ledger.commands import request_cancel
@@ -26,7 +26,7 @@ def test_a_command_that_a_driver_killed_at_the_very_end_left_pending_is_settled_
     request_cancel(ledger_url(), folder.search_id, 1000.0)
     with monkeypatch.context() as killed:
         killed.setattr("orchestrator.lifecycle.drive._settle_commands", lambda lock, search: None)
-        assert drive(folder, spec, prepare(spec).feasible, None, ledger_url(), SearchCallbacks()).state.is_ended
+        assert drive(folder, spec, validate_space(spec).feasible, None, ledger_url(), SearchCallbacks()).state.is_ended
     with closing(LedgerReader(ledger_url())) as reader:
         assert len(reader.pending_commands(folder.search_id)) == 1
         drive(folder, spec, (), None, ledger_url(), SearchCallbacks())
@@ -44,7 +44,7 @@ def test_a_view_that_breaks_ends_neither_the_search_nor_what_is_kept_in_its_turn
         raise OSError("the terminal is gone")
 
     watcher = SearchCallbacks(on_event=breaks, on_iteration=lambda: kept.append(len(seen)))
-    record = drive(folder, spec, prepare(spec).feasible, None, ledger_url(), watcher)
+    record = drive(folder, spec, validate_space(spec).feasible, None, ledger_url(), watcher)
     assert record.state is SearchState.COMPLETED
     assert len(seen) == 1
     assert kept.count(1) >= 2, "in every turn, also after the view's last word"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.config.loader import load_search_file
-from orchestrator.lifecycle.create import prepare
+from orchestrator.lifecycle.create import validate_space
 from search_spaces.errors import InputError
 from tests.orchestrator.cli.parlay import write_search
 
@@ -15,9 +15,9 @@ from tests.orchestrator.cli.parlay import write_search
 def test_under_slurm_a_work_dir_that_slurm_would_read_as_a_pattern_is_refused(tmp_path, name):
     path = write_search(tmp_path)
     changes = [f'work_dir="{tmp_path}/{name}"']
-    assert prepare(load_search_file(path, changes)).feasible
+    assert validate_space(load_search_file(path, changes)).feasible
     with pytest.raises(InputError) as caught:
-        prepare(load_search_file(path, [*changes, "launcher.kind=slurm"]))
+        validate_space(load_search_file(path, [*changes, "launcher.kind=slurm"]))
     [problem] = caught.value.problems
     assert (problem.code, problem.key, problem.file) == ("work_dir", "work_dir", "--set")
     assert "Slurm" in problem.message
@@ -26,4 +26,4 @@ def test_under_slurm_a_work_dir_that_slurm_would_read_as_a_pattern_is_refused(tm
 
 def test_under_slurm_a_work_dir_may_have_blanks_and_quotes(tmp_path):
     changes = [f'work_dir="{tmp_path}/a b\'c"', "launcher.kind=slurm"]
-    assert prepare(load_search_file(write_search(tmp_path), changes)).feasible
+    assert validate_space(load_search_file(write_search(tmp_path), changes)).feasible

@@ -17,7 +17,7 @@ from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
 from orchestrator.launchers.factory import job_options
 from orchestrator.launchers.slurm.site import load_profile, section_from_profile, site_remarks, with_site
-from orchestrator.lifecycle.create import with_carried_options
+from orchestrator.lifecycle.create import with_environment_options
 from search_spaces.errors import InputError, Problem
 from slurm.client import SlurmClient
 from slurm.interface import SubmitStatus
@@ -147,7 +147,7 @@ def test_a_search_that_was_written_down_keeps_what_the_profile_said_then(tmp_pat
 def test_the_shells_own_variables_go_before_the_profile_and_after_the_file(tmp_path):
     spec = loaded(tmp_path, "site: lumi", "account: mine")
     environ = {"SBATCH_PARTITION": "dev-g", "SBATCH_ACCOUNT": "other"}
-    slurm = with_carried_options(spec, environ, lambda text: None).launcher.slurm
+    slurm = with_environment_options(spec, environ, lambda text: None).launcher.slurm
     assert (slurm.partition, slurm.account) == ("dev-g", "mine")
 
 
