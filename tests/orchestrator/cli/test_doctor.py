@@ -66,8 +66,8 @@ def test_three_planted_faults_are_found_each_with_what_to_do(tmp_path, slurm):
     assert answer.code == told.code == 8, answer.err
     errors = of_level(answer.json, "error")
     assert set(errors) == {"time_limit", "nodes_up", "ledger"}
-    assert "partition hour is 60 minutes" in errors["time_limit"]["words"]
-    assert "n2 of the 2 nodes that could run it: drained" in errors["nodes_up"]["words"]
+    assert "partition hour is 60 minutes" in errors["time_limit"]["message"]
+    assert "n2 of the 2 nodes that could run it: drained" in errors["nodes_up"]["message"]
     assert answer.json["errors"] == 3
     assert told.out.count("  ERROR    ") == 3
     assert told.out.count("-> ") == sum(f["level"] != "ok" for f in answer.json["findings"])
@@ -80,9 +80,9 @@ def test_a_job_on_two_nodes_tells_what_its_ranks_see(tmp_path, slurm):
     assert answer.code == 0, answer.err + answer.out
     job = {f["name"]: f for f in answer.json["findings"] if f["area"] == "a job that ran"}
     assert set(job) == {"job", "ranks_python", "shared", "clocks", "cores", "transport", "bandwidth", "selftest"}
-    assert job["job"]["words"].startswith("2 ranks on n1, n2 met and answered")
-    assert "gloo" in job["transport"]["words"]
-    assert "torch" in job["ranks_python"]["words"]
+    assert job["job"]["message"].startswith("2 ranks on n1, n2 met and answered")
+    assert "gloo" in job["transport"]["message"]
+    assert "torch" in job["ranks_python"]["message"]
     assert {f["level"] for f in job.values()} <= {"ok", "note"}
     assert len(slurm.ask("squeue", "--noheader", "--states=all").stdout.splitlines()) == 1
 
@@ -105,7 +105,7 @@ def test_a_bad_search_file_is_an_error_among_others(tmp_path):
     assert answer.code == 8
     [error] = of_level(answer.json, "error").values()
     assert error["area"] == "search file"
-    assert "global_batch_size" in error["words"]
+    assert "global_batch_size" in error["message"]
     assert "ledger" in of_level(answer.json, "ok")
 
 

@@ -56,7 +56,7 @@ def test_a_library_that_sums_nothing_is_found_out(tmp_path):
     )
     assert answer.code == 3, answer.err
     assert not any(results_of(answer).values())
-    assert "differs by" in answer.json["results"][0]["words"]
+    assert "differs by" in answer.json["results"][0]["message"]
     assert "FAILED" in answer.err
 
 
