@@ -91,7 +91,7 @@ class TrialCountsAnswer(TypedDict):
 
     measured: int
     stopped_early: int
-    """Ended with reason `dominated`; not counted as failed."""
+    """Ended with reason `pruned`; not counted as failed."""
     failed: int
     cancelled: int
     in_flight: int

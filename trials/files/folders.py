@@ -24,6 +24,7 @@ class AttemptFolder:
 
     @property
     def spec(self) -> Path:
+        """TrialSpec."""
         return self.path / "spec.json"
 
     @property
@@ -33,6 +34,7 @@ class AttemptFolder:
 
     @property
     def heartbeat(self) -> Path:
+        """Touched by rank 0 while it makes progress."""
         return self.path / "heartbeat"
 
     @property
@@ -42,6 +44,7 @@ class AttemptFolder:
 
     @property
     def rendezvous(self) -> Path:
+        """Address of rank 0, where the ranks meet."""
         return self.path / "rendezvous"
 
     def rank_log(self, rank: int) -> Path:
@@ -94,22 +97,27 @@ class SearchFolder:
 
     @property
     def yaml(self) -> Path:
+        """The search file as given."""
         return self.path / "search.yaml"
 
     @property
     def json(self) -> Path:
+        """The search with everything resolved."""
         return self.path / "search.json"
 
     @property
     def journal(self) -> Path:
+        """The events, one a line; the ledger can be rebuilt from it."""
         return self.path / "journal.jsonl"
 
     @property
     def lease(self) -> Path:
+        """Lease of the driver; the ledger has a copy."""
         return self.path / "lease.json"
 
     @property
     def best(self) -> Path:
+        """The fastest layouts, for early stopping."""
         return self.path / "best.json"
 
     @property
@@ -119,6 +127,7 @@ class SearchFolder:
 
     @property
     def driver_log(self) -> Path:
+        """Log of a driver in the background."""
         return self.path / "driver.log"
 
     @property
@@ -138,6 +147,7 @@ class SearchFolder:
 
     @property
     def recipe(self) -> Path:
+        """The recipe."""
         return self.path / "recipe"
 
     @property

@@ -112,6 +112,7 @@ class PilotFolder:
 
     @property
     def plan(self) -> Path:
+        """PilotPlan."""
         return self.path / "pilot.json"
 
     @property
@@ -131,6 +132,7 @@ class PilotFolder:
 
     @property
     def heartbeat(self) -> Path:
+        """Rewritten by the agent while it runs."""
         return self.path / "heartbeat"
 
     @property
@@ -145,6 +147,7 @@ class PilotFolder:
 
     @property
     def steps(self) -> Path:
+        """Files of the steps."""
         return self.path / "steps"
 
     def step_file(self, name: str, kind: StepFileKind) -> Path:
