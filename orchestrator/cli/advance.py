@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 ADVANCE_SCHEMA = "parlay.advance/1"
 
 _DETACHED_LAUNCHERS = ("slurm",)
-"""Not slurm_pilot: its nodes would be held idle from turn to turn, and a pilot that is idle soon ends."""
+"""Not slurm_pilot: its nodes would be idle between turns, and an idle pilot soon ends."""
 
 _INHERITED_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "PARLAY_HOME", "SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS")
-"""What says which programs, which ledger and which cluster are meant; trials' jobs inherit it, too."""
+"""Variables that select programs, ledger and cluster; the trials' jobs inherit them."""
 
 
 def advance(
@@ -99,13 +99,13 @@ def _advance(found: LocatedSearch) -> SearchRecord:
     from orchestrator.lifecycle.signals import DriverSignals
     from orchestrator.search.driver import Driver
 
-    is_in_order = found.folder.measured.exists() and not is_notification_due(found.folder, found.spec)
-    if found.record.state.is_ended and is_in_order:
+    is_finished = found.folder.measured.exists() and not is_notification_due(found.folder, found.spec)
+    if found.record.state.is_ended and is_finished:
         return found.record
     candidates = () if found.record.state.is_ended else validate_space(found.spec).feasible
-    watcher = SearchCallbacks(log, driver_context=DriverSignals().handling)
+    callbacks = SearchCallbacks(log, driver_context=DriverSignals().handling)
     return drive(
-        found.folder, found.spec, candidates, make_tracking(found.spec), found.ledger_url, watcher, go=Driver.advance
+        found.folder, found.spec, candidates, make_tracking(found.spec), found.ledger_url, callbacks, go=Driver.advance
     )
 
 
@@ -130,7 +130,7 @@ def _advance_all(ledger: str | None, as_json: bool) -> None:
     url = ledger_to_read(ledger)
     with closing(LedgerReader(url)) as reader:
         ids = [summary.search_id for summary in reader.searches() if not summary.state.is_ended]
-    told: list[dict[str, Any]] = []
+    advanced: list[dict[str, Any]] = []
     held: list[str] = []
     refused: list[dict[str, str]] = []
     for search_id in ids:
@@ -146,8 +146,8 @@ def _advance_all(ledger: str | None, as_json: bool) -> None:
             refused.append({"search_id": search_id, "message": str(error)})
             log(f"{search_id}: {error}")
         else:
-            told.append(search_summary(record, found.spec, found.folder))
+            advanced.append(search_summary(record, found.spec, found.folder))
             log(_format_record(record))
-    print_result({"schema": ADVANCE_SCHEMA, "searches": told, "held": held, "refused": refused}, as_json)
+    print_result({"schema": ADVANCE_SCHEMA, "searches": advanced, "held": held, "refused": refused}, as_json)
     if refused or held:
         raise Exit(ExitCode.REFUSED if refused else ExitCode.HELD_BY_ANOTHER)

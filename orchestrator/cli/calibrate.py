@@ -67,7 +67,7 @@ def calibrate(
     runs_here = spec.launcher.kind in ("local", "ray") and spec.launcher.address is None
     if busy := busy_warning() if runs_here else None:
         log(f"{busy}: measurements will be slower than the machine")
-    found = _measured(spec, world, folder, path, as_json)
+    found = _measure_or_exit(spec, world, folder, path, as_json)
     cluster = calibrated_cluster(spec.cluster, found)
     text = cluster_file(cluster, found, CalibrationContext(spec.name, spec.launcher.kind, world, busy))
     write_text(path.absolute(), text)
@@ -81,7 +81,7 @@ def calibrate(
     print_result(data, as_json, f"{text}\n{path} is written; set cluster: {path} in the search file")
 
 
-def _measured(spec: SearchSpec, world: Cluster, folder: SearchFolder, path: Path, as_json: bool) -> Measurements:
+def _measure_or_exit(spec: SearchSpec, world: Cluster, folder: SearchFolder, path: Path, as_json: bool) -> Measurements:
     """Return the measurements. If there are none, exit with an error and leave `path` unwritten."""
     from orchestrator.diagnostics.calibrate import CalibrationFailed, precisions_of
     from orchestrator.diagnostics.calibrate import calibrate as measure

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from orchestrator.comparison.compare import CompareResult, ComparisonSide, LayoutPair
 
-_MOST_PAIRS = 20
-_MOST_TEXT = 40
+_MAX_PAIRS = 20
+_MAX_CELL = 40
 
 
 def compare(
@@ -41,16 +41,16 @@ def compare(
     result = compare_sides(find_side(a, ledger, force, log), find_side(b, ledger, force, log), rules.margin)
     print_result(result.to_json(), as_json)
     if not as_json:
-        _show(result)
+        _print_comparison(result)
 
 
-def _show(result: CompareResult) -> None:
+def _print_comparison(result: CompareResult) -> None:
     """Print the whole comparison, the result last."""
     from dashboards.terminal.live_table import console_for
 
     console = console_for(sys.stdout)
     a, b = result.a, result.b
-    lines = [f"A  {_about(a)}", f"B  {_about(b)}"]
+    lines = [f"A  {_describe_side(a)}", f"B  {_describe_side(b)}"]
     print_result({}, False, "\n".join(lines))
     for heading, rows in (
         ("configuration", result.question),
@@ -62,14 +62,14 @@ def _show(result: CompareResult) -> None:
             console.print(_table(heading, rows))
     if rows := _search_rows(a, b):
         console.print()
-        console.print(_table("search", rows, are_marked=False))
+        console.print(_table("search", rows, mark_differences=False))
     if result.pairs:
         console.print()
         console.print(_pairs_table(result))
     print_result({}, False, "\n" + "\n".join(_verdict_lines(result)))
 
 
-def _about(side: ComparisonSide) -> str:
+def _describe_side(side: ComparisonSide) -> str:
     best = side.best
     found = "no layout measured" if best is None else f"{best.trial}, {best.layout.key}"
     speed = "" if best is None else f", {side.tokens_per_sec(best.runs):,.0f} tokens/s"
@@ -90,45 +90,45 @@ def _search_rows(a: ComparisonSide, b: ComparisonSide) -> list[Mapping[str, Any]
     """State, trials and cost of both searches; empty unless both sides are searches."""
     if a.search is None or b.search is None:
         return []
-    one, other = _told(a.search), _told(b.search)
+    one, other = _search_facts(a.search), _search_facts(b.search)
     return [{"field": name, "a": one.get(name), "b": other.get(name)} for name in {**one, **other}]
 
 
-def _told(search: Mapping[str, Any]) -> dict[str, Any]:
+def _search_facts(search: Mapping[str, Any]) -> dict[str, Any]:
     from dashboards.terminal.progress import format_clock
 
     to_best = search["to_best"]
     ended = f" ({search['end_reason']})" if search["end_reason"] else ""
-    told = {"state": f"{search['state']}{ended}", "trials": search["num_trials"]}
-    told |= {f"  {name}": count for name, count in search["trials"].items() if count}
-    told |= {f"  {name}": count for name, count in search["reasons"].items()}
-    told["node-hours"] = f"{search['node_hours']:.3f}"
+    facts = {"state": f"{search['state']}{ended}", "trials": search["num_trials"]}
+    facts |= {f"  {name}": count for name, count in search["trials"].items() if count}
+    facts |= {f"  {name}": count for name, count in search["reasons"].items()}
+    facts["node-hours"] = f"{search['node_hours']:.3f}"
     if to_best is not None:
-        told["to the best: trials"] = to_best["trials"]
-        told["  node-hours"] = f"{to_best['node_hours']:.3f}"
-        told["  time"] = format_clock(to_best["seconds"])
-    return told
+        facts["to the best: trials"] = to_best["trials"]
+        facts["  node-hours"] = f"{to_best['node_hours']:.3f}"
+        facts["  time"] = format_clock(to_best["seconds"])
+    return facts
 
 
-def _table(heading: str, rows: Sequence[Mapping[str, Any]], are_marked: bool = True) -> Table:
-    """A row per field; rows that differ are bold and marked if `are_marked`."""
+def _table(heading: str, rows: Sequence[Mapping[str, Any]], mark_differences: bool = True) -> Table:
+    """A row per field; rows that differ are bold and marked if `mark_differences`."""
     table = _columns(heading, "A", "B", "")
     for row in rows:
-        differs = are_marked and row["a"] != row["b"]
+        differs = mark_differences and row["a"] != row["b"]
         cells = (row["field"], _cell(row["a"]), _cell(row["b"]), "differs" if differs else "")
         table.add_row(*cells, style="bold" if differs else None)
     return table
 
 
 def _pairs_table(result: CompareResult) -> Table:
-    """Layouts that both sides tried, in order of their trials, at most _MOST_PAIRS."""
+    """Layouts that both sides tried, in order of their trials, at most _MAX_PAIRS."""
     table = _columns("layouts that both tried", "A", "B", "B over A")
-    for pair in result.pairs[:_MOST_PAIRS]:
+    for pair in result.pairs[:_MAX_PAIRS]:
         found = pair.found
         ratio = "" if found is None else f"{found.ratio:.3f} ({found.low:.3f} to {found.high:.3f})"
         table.add_row(pair.layout_key, *_pair_cells(result, pair), ratio)
-    if len(result.pairs) > _MOST_PAIRS:
-        table.add_row(f"and {len(result.pairs) - _MOST_PAIRS} more, with --json", "", "", "")
+    if len(result.pairs) > _MAX_PAIRS:
+        table.add_row(f"and {len(result.pairs) - _MAX_PAIRS} more, with --json", "", "", "")
     return table
 
 
@@ -148,13 +148,13 @@ def _columns(*names: str) -> Table:
 
 
 def _cell(value: Any) -> str:
-    """A value as in a YAML file, cut to _MOST_TEXT characters."""
+    """A value as in a YAML file, cut to _MAX_CELL characters."""
     from dashboards.text import printable
 
     if value is None:
         return "-"
     text = printable(value if isinstance(value, str) else format_value(value))
-    return text if len(text) <= _MOST_TEXT else text[: _MOST_TEXT - 1] + "…"
+    return text if len(text) <= _MAX_CELL else text[: _MAX_CELL - 1] + "…"
 
 
 def _verdict_lines(result: CompareResult) -> list[str]:

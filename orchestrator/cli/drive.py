@@ -64,22 +64,22 @@ def drive_here(started: RunnableSearch, as_json: bool, chain: DriverChain | None
     spec, folder = started.spec, started.folder
     signals = DriverSignals()
     view = LiveView(spec.objective, spec.global_batch_size, spec.baseline_key, sys.stderr)
-    watcher = SearchCallbacks(log, view.update, signals.handling)
+    callbacks = SearchCallbacks(log, view.update, signals.handling)
     with exit_on_driver_errors(folder, as_json), nullcontext() if chain is None else chain.handling_signals(), view:
         if chain is not None:
             chain.wait_for_lease(folder)
-            watcher = chain.attach_to(watcher)
-        record = drive(folder, spec, started.candidates, started.tracking, started.ledger_url, watcher)
+            callbacks = chain.attach_to(callbacks)
+        record = drive(folder, spec, started.candidates, started.tracking, started.ledger_url, callbacks)
         if chain is not None:
             chain.finish(record.state.is_ended)
     print_search(record, folder, spec, as_json)
     if not record.state.is_ended:
-        _leave_unended(record, folder, signals, chain)
+        _exit_unended(record, folder, signals, chain)
     if (code := exit_code_of(record)) is not ExitCode.SUCCESS:
         raise Exit(code)
 
 
-def _leave_unended(
+def _exit_unended(
     record: SearchRecord, folder: SearchFolder, signals: DriverSignals, chain: DriverChain | None
 ) -> NoReturn:
     if jobs := [f"{a.trial}.{a.attempt} ({a.job_id})" for a in record.in_flight if a.job_id is not None]:

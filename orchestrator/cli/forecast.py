@@ -70,8 +70,8 @@ def forecast(
     """Forecast step time and best layout on more nodes than were tried, from a search or a measured table."""
     from orchestrator.planning.forecast import forecast as forecast_of
 
-    counts = None if nodes is None else _counts(nodes)
-    origin, inputs = _tried(search, problem or [], cluster, ledger)
+    counts = None if nodes is None else _parse_nodes(nodes)
+    origin, inputs = _load_inputs(search, problem or [], cluster, ledger)
     report = forecast_of(inputs, _scalings(scaling), counts)
     if as_json:
         print_result({"schema": FORECAST_SCHEMA} | origin | report.to_json(top), True)
@@ -79,19 +79,19 @@ def forecast(
         print_result({}, False, "\n".join(_lines(report, top or _CONTENDERS_LISTED)))
 
 
-def _tried(
+def _load_inputs(
     given: str | None, problems: list[str], cluster: str | None, ledger: str | None
 ) -> tuple[dict[str, Any], ForecastInput]:
     """Return the origin of the trials, with the contract's keys, and the trials."""
     from orchestrator.planning.forecast_inputs import input_from_search, input_from_table
 
-    described = None if cluster is None else _described(cluster)
+    described = None if cluster is None else _load_cluster(cluster)
     if given is not None and given.endswith(".csv"):
         from search_spaces.tables.measured_table import read_table
 
         rows = read_table(Path(given)).require_valid().observations
         inputs = input_from_table(rows, problems, described)
-        return {"search_id": None, "table": given, "problems": _names(inputs)}, inputs
+        return {"search_id": None, "table": given, "problems": _problem_names(inputs)}, inputs
     if problems:
         fix = "leave it out, or name a measured table: TABLE.csv"
         message = "is for a table, and this is a search"
@@ -101,14 +101,14 @@ def _tried(
 
     found = find_search(given, ledger)
     inputs = input_from_search(found.record, found.spec, load_prior_trials(found.folder), described)
-    return {"search_id": found.record.search_id, "table": None, "problems": _names(inputs)}, inputs
+    return {"search_id": found.record.search_id, "table": None, "problems": _problem_names(inputs)}, inputs
 
 
-def _names(inputs: ForecastInput) -> list[str]:
+def _problem_names(inputs: ForecastInput) -> list[str]:
     return list(dict.fromkeys(row.problem for row in inputs.rows))
 
 
-def _described(cluster: str) -> Cluster:
+def _load_cluster(cluster: str) -> Cluster:
     """Return the ready-made cluster of this name, or the one in this file."""
     from search_spaces.schema.cluster_sections import ClusterSection
     from search_spaces.schema.validation import restore
@@ -119,16 +119,16 @@ def _described(cluster: str) -> Cluster:
         raise error.at(key="--cluster") from None
 
 
-def _counts(text: str) -> list[int]:
+def _parse_nodes(text: str) -> list[int]:
     """Parse numbers of nodes: sorted, without duplicates."""
     words = [word.strip() for word in text.split(",")]
-    if not all(re.fullmatch("[0-9]{1,6}", word) and 1 <= int(word) <= _MOST_NODES for word in words):
-        rule = f"whole numbers from 1 to {_MOST_NODES} with commas between them"
+    if not all(re.fullmatch("[0-9]{1,6}", word) and 1 <= int(word) <= _MAX_NODES for word in words):
+        rule = f"whole numbers from 1 to {_MAX_NODES} with commas between them"
         raise InputError.of("nodes", f"is {text!r}", key="--nodes", value=text, rule=rule, fix="--nodes 2,4,8")
     return sorted({int(word) for word in words})
 
 
-_MOST_NODES = 100_000
+_MAX_NODES = 100_000
 
 
 def _scalings(scaling: Scalings) -> list[Scaling]:
@@ -143,14 +143,14 @@ def _lines(report: ForecastReport, top: int) -> Iterator[str]:
         f"from {plural(report.trials, 'measured layout')}; the best on {plural(base.layout.num_nodes, 'node')}:"
         f" {base.step_time_s:.4g} s, {base.tokens_per_sec:,.0f} tokens/s, {base.layout.key}"
     )
-    names = _names_of(report, top)
+    names = _distinct_names(report, top)
     if common := names.pop(""):
         yield f"all layouts below have {common}"
-    told = None
+    current = None
     for forecast in report.forecasts:
-        if forecast.scaling is not told:
-            told = forecast.scaling
-            yield f"{told} scaling, the global batch {_GROWS[told.value]}:"
+        if forecast.scaling is not current:
+            current = forecast.scaling
+            yield f"{current} scaling, the global batch {_BATCH_CHANGE[current.value]}:"
             yield _HEAD
         yield f"{_numbers(forecast)}  {names[forecast.speed.layout.key]}"
         yield from (f"         {line}" for line in _remarks(forecast, top, names))
@@ -158,16 +158,16 @@ def _lines(report: ForecastReport, top: int) -> Iterator[str]:
 
 
 _HEAD = "  nodes    batch  seconds/step       95 % between      tokens/s   per GPU  efficiency    fits  layout"
-_GROWS = {"weak": "grows with the nodes", "strong": "stays"}
+_BATCH_CHANGE = {"weak": "grows with the nodes", "strong": "stays"}
 
 
-def _names_of(report: ForecastReport, top: int) -> dict[str, str]:
+def _distinct_names(report: ForecastReport, top: int) -> dict[str, str]:
     """Distinguishing parts of the listed layouts' keys; "" maps to their common part."""
-    from orchestrator.cli.plan_table import told_apart
+    from orchestrator.cli.plan_table import split_common_parts
 
     listed = [forecast.speed.layout for forecast in report.forecasts]
     listed += [contender.layout for forecast in report.forecasts for contender in forecast.contenders[:top]]
-    common, names = told_apart(listed) if listed else ("", [])
+    common, names = split_common_parts(listed) if listed else ("", [])
     return {"": common} | {layout.key: name for layout, name in zip(listed, names, strict=True)}
 
 
@@ -181,7 +181,7 @@ def _numbers(forecast: Forecast) -> str:
     )
 
 
-def _own_chance(forecast: Forecast) -> str:
+def _planned_chance(forecast: Forecast) -> str:
     """Chance of the row's layout, if another one is likelier. Rows come from the corrected models, chances from
     draws."""
     own, (likeliest, *_) = forecast.speed.layout, forecast.contenders
@@ -198,7 +198,7 @@ def _remarks(forecast: Forecast, top: int, names: Mapping[str, str]) -> Iterator
         listed = "; ".join(
             f"{names[contender.layout.key]} ({contender.chance:.0%})" for contender in forecast.contenders[:top]
         )
-        yield f"the best is one of {len(forecast.contenders)}: {listed}{_own_chance(forecast)}"
+        yield f"the best is one of {len(forecast.contenders)}: {listed}{_planned_chance(forecast)}"
     for unseen in forecast.uncertain_terms:
         where = "over the fabric" if unseen.over_fabric else "inside a node"
         yield f"mostly unknown: no trial measured {unseen.term} {where}"

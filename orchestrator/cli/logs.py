@@ -25,7 +25,7 @@ def logs(
 ) -> None:
     """Show the output of a trial's ranks, and the first real error in it."""
     from dashboards.trial_text import REASON_LABELS, describe_failure
-    from orchestrator.cli.search_summary import what_to_try
+    from orchestrator.cli.search_summary import advice_for
     from orchestrator.records.lookup import find_attempt, find_search
     from orchestrator.records.summary import logs_summary
 
@@ -33,12 +33,12 @@ def logs(
     which, attempt = find_attempt(found.record, trial)
     folder = found.folder.attempt(which.trial, attempt.attempt)
     _require_inside(folder.path, found.folder.path)
-    data = logs_summary(attempt, folder, None if rank is None else _whole_log(folder.rank_log(rank)))
+    data = logs_summary(attempt, folder, None if rank is None else _read_log(folder.rank_log(rank)))
     reason = f" ({REASON_LABELS[attempt.reason]})" if attempt.reason else ""
     heading = [f"{which.trial}.{attempt.attempt}: {attempt.state}{reason}"]
     if words := describe_failure(attempt, found.spec.measure.memory_limit_gib):
         heading.append(words)
-    if advice := what_to_try(attempt.reason, found.spec):
+    if advice := advice_for(attempt.reason, found.spec):
         heading.append(f"to try: {advice}")
     print_result(data, as_json, "\n".join([*heading, *data["files"], "", data["excerpt"] or "(nothing was written)"]))
 
@@ -48,7 +48,7 @@ def _require_inside(folder: Path, search: Path) -> None:
         raise ExternalError(f"a link in {folder} leads out of the search's folder", "check where the link points")
 
 
-def _whole_log(path: Path) -> str:
+def _read_log(path: Path) -> str:
     try:
         return read_plain(path).decode(errors="replace")
     except ValueError as error:

@@ -7,7 +7,7 @@ import os
 import sys
 import traceback
 
-# Before the imports below, at which an older one fails with other words.
+# Before the imports below, which fail on an older Python with an unclear error.
 if sys.version_info < (3, 11):  # noqa: UP036
     sys.stderr.write(
         f"parlay: Python {sys.version_info[0]}.{sys.version_info[1]} is too old: 3.11 or newer is needed\n"
@@ -29,10 +29,10 @@ from search_spaces.errors import ExternalError, InputError, Problem
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit with its code."""
-    os.umask(0o077)  # what a search writes is its user's own, also on a machine with a careless default
+    os.umask(0o077)  # files of a search are private, whatever the machine's default
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show "±" is no reason to fail
+            stream.reconfigure(errors="backslashreplace")  # a terminal without "±" must not make a command fail
     code = run(list(sys.argv[1:] if arguments is None else arguments))
     for stream in (sys.stdout, sys.stderr):
         _discard_output(stream)

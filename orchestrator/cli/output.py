@@ -14,7 +14,7 @@ from orchestrator.cli.exit_codes import ExitCode
 from search_spaces.errors import InputError, Problem
 
 STDOUT = Path("-")
-"""What --out names where a table is to go to stdout."""
+"""Value of --out for stdout."""
 
 
 class Exit(Exception):

@@ -68,7 +68,7 @@ def plan(
 def _plan_json(
     plan: Plan, spec: SearchSpec, space: SearchSpace, top: int | None, list_rejected: bool
 ) -> dict[str, Any]:
-    from orchestrator.cli.plan_table import MOST_REJECTED_LISTED
+    from orchestrator.cli.plan_table import MAX_REJECTED_LISTED
     from orchestrator.cli.search_summary import most_node_hours
     from orchestrator.planning.explain import count_fits, explain_layouts, time_saved_s
 
@@ -89,6 +89,6 @@ def _plan_json(
     if list_rejected:
         data["rejected_layouts"] = [
             {"layout": dict(r.fields), "rule": r.problem.code, "message": r.problem.message}
-            for r in islice(space.rejected(), MOST_REJECTED_LISTED)
+            for r in islice(space.rejected(), MAX_REJECTED_LISTED)
         ]
     return data

@@ -11,7 +11,7 @@ from search_spaces.layouts.layout import Layout
 _NAME_WIDTH = 26
 
 
-def explained_lines(plan: Plan, baseline: Layout | None) -> Iterator[str]:
+def explanation_lines(plan: Plan, baseline: Layout | None) -> Iterator[str]:
     """Two tables, each with a row per layout."""
     rows = explain_layouts(plan, baseline)
     yield _heading(plan, baseline)
@@ -37,8 +37,8 @@ def _time_lines(plan: Plan, rows: Sequence[LayoutExplanation], saved: Mapping[st
         whole = float(plan.estimates.step_time_s[each.row])
         unit = 1.0 if known else whole
         parts = [float(plan.estimates.time_s[name][each.row]) / unit for name in names]
-        told = f"{_share(plan.mfu(each.row))}{_share(each.hfu)}" if shares else ""
-        yield f"  {_name(each):{_NAME_WIDTH}}{_numbers(parts)}  {whole / unit:12.4g}{told}"
+        utilization = f"{_share(plan.mfu(each.row))}{_share(each.hfu)}" if shares else ""
+        yield f"  {_name(each):{_NAME_WIDTH}}{_numbers(parts)}  {whole / unit:12.4g}{utilization}"
     if saved is not None:
         cells = "".join(f"  {saved[name]:+13.4g}" for name in names)
         yield f"  {'time saved per step':{_NAME_WIDTH}}{cells}  {sum(saved.values()):+12.4g}"

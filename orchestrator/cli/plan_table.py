@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dashboards.terminal.rank_diagram import rank_diagram
-from orchestrator.cli.plan_explanation import explained_lines
+from orchestrator.cli.plan_explanation import explanation_lines
 from orchestrator.cli.search_summary import describe_upper_limit
 from orchestrator.planning.plan import ExpectedHours, Plan, stage_memory_gib
 from search_spaces.cost_model.memory import StageMemory, stage_memory
@@ -22,28 +22,28 @@ if TYPE_CHECKING:
     from orchestrator.config.spec import SearchSpec
     from search_spaces.search_space import SearchSpace
 
-MOST_REJECTED_LISTED = 10_000
-MOST_LISTED = 20
-"""Layouts listed where nobody says how many."""
-_MOST_STAGES = 8
-_LEAST_SHARE = 0.005
+MAX_REJECTED_LISTED = 10_000
+DEFAULT_LISTED = 20
+"""Layouts listed without --top."""
+_MAX_STAGES = 8
+_MIN_SHARE = 0.005
 _FIXED_PARTS = 16
-"""Parts that every layout key has; younger fields are appended only where they say something."""
+"""Parts of every layout key; newer fields are appended only if they differ from their default."""
 
 
 def plan_text(plan: Plan, spec: SearchSpec, space: SearchSpace, top: int | None, list_rejected: bool) -> str:
     """Full text of `parlay plan`, with `top` layouts."""
     lines = [
-        *_layout_lines(plan, MOST_LISTED if top is None else top),
+        *_layout_lines(plan, DEFAULT_LISTED if top is None else top),
         *(f"note: {note}" for note in plan.notes()),
         "",
         f"the first of them, {plan.layouts[0].key}:",
         *(f"  {line}" for line in rank_diagram(plan.layouts[0], spec.cluster.gpus_per_node)),
         *(f"  {line}" for line in _stage_lines(plan)),
         "",
-        *explained_lines(plan, space.baseline),
+        *explanation_lines(plan, space.baseline),
         "",
-        *_refused_lines(space, list_rejected),
+        *_rejected_lines(space, list_rejected),
         _format_hours(plan.expected),
         describe_upper_limit(spec, space),
     ]
@@ -55,7 +55,7 @@ def _layout_lines(plan: Plan, top: int) -> Iterator[str]:
     ranks = max(layout.num_gpus for layout in plan.layouts)
     yield f"{plural(count, 'layout')} can be tried on {plural(ranks, 'rank')}, by expected speed and chance to fit:"
     shown = plan.layouts[:top]
-    common, names = told_apart(shown)
+    common, names = split_common_parts(shown)
     if common:
         yield f"  all have {common}"
     usable_gib = plan.task.usable_gib
@@ -72,21 +72,21 @@ def _numbers(plan: Plan, row: int, padding: int) -> str:
     speeds = ""
     if plan.speed_is_known:
         mfu = plan.mfu(row)
-        told = "" if mfu is None else f"{mfu:.1%}"
-        speeds = f"  {plan.estimates.step_time_s[row]:12.4g}  {plan.tokens_per_sec[row]:12.0f}  {told:>6}"
+        mfu_text = "" if mfu is None else f"{mfu:.1%}"
+        speeds = f"  {plan.estimates.step_time_s[row]:12.4g}  {plan.tokens_per_sec[row]:12.0f}  {mfu_text:>6}"
     fits = plan.fits(row) or "-"
     gib = f"{plan.estimates.peak_memory_gib[row]:.4g}"
     return f"{row + 1:6d}  {plan.relative_step_time[row]:6.3f}x{speeds}  {fits:>6}  {gib:>8}{'':{padding}}"
 
 
-def told_apart(layouts: Sequence[Layout]) -> tuple[str, list[str]]:
+def split_common_parts(layouts: Sequence[Layout]) -> tuple[str, list[str]]:
     """Split the layouts' keys into their common part and the rest of each."""
     keys = [layout.key.split(".") for layout in layouts]
-    alike = [len({key[part] for key in keys}) == 1 for part in range(_FIXED_PARTS)]
-    if all(alike):
+    is_common = [len({key[part] for key in keys}) == 1 for part in range(_FIXED_PARTS)]
+    if all(is_common):
         return "", [".".join(key) for key in keys]
-    common = [part for part, same in zip(keys[0], alike, strict=False) if same]
-    own = [[part for part, same in zip(key, alike, strict=False) if not same] + key[_FIXED_PARTS:] for key in keys]
+    common = [part for part, same in zip(keys[0], is_common, strict=False) if same]
+    own = [[part for part, same in zip(key, is_common, strict=False) if not same] + key[_FIXED_PARTS:] for key in keys]
     return " ".join(common), [" ".join(parts) for parts in own]
 
 
@@ -94,8 +94,8 @@ def _shares(plan: Plan, row: int) -> str:
     """Time shares of a layout, largest first."""
     whole = plan.estimates.step_time_s[row]
     shares = {name: float(seconds[row] / whole) for name, seconds in plan.estimates.time_s.items()}
-    told = sorted((share, name) for name, share in shares.items() if share >= _LEAST_SHARE)
-    return ", ".join(f"{name} {share:.0%}" for share, name in reversed(told))
+    largest = sorted((share, name) for name, share in shares.items() if share >= _MIN_SHARE)
+    return ", ".join(f"{name} {share:.0%}" for share, name in reversed(largest))
 
 
 def _stage_lines(plan: Plan) -> Iterator[str]:
@@ -115,10 +115,10 @@ def _stage_lines(plan: Plan) -> Iterator[str]:
 
 
 def _shown_stages(count: int) -> list[int]:
-    return list(range(count)) if count <= _MOST_STAGES else [0, 1, 2, count - 2, count - 1]
+    return list(range(count)) if count <= _MAX_STAGES else [0, 1, 2, count - 2, count - 1]
 
 
-def _refused_lines(space: SearchSpace, list_rejected: bool) -> Iterator[str]:
+def _rejected_lines(space: SearchSpace, list_rejected: bool) -> Iterator[str]:
     if not space.rejected_by_rule:
         return
     yield f"{sum(space.rejected_by_rule.values())} are rejected:"
@@ -128,7 +128,7 @@ def _refused_lines(space: SearchSpace, list_rejected: bool) -> Iterator[str]:
     if not list_rejected:
         yield "  (--rejected lists them with their numbers)"
         return
-    listed = list(islice(space.rejected(), MOST_REJECTED_LISTED))
+    listed = list(islice(space.rejected(), MAX_REJECTED_LISTED))
     yield from (f"  {r.problem.code}: {r.text}" for r in listed)
     left_out = sum(space.rejected_by_rule.values()) - len(listed)
     if left_out:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from trials.data.token_file import TokenHeader
 
 PREPARE_SCHEMA = "parlay.prepare/1"
-LINE_EVERY_S = 10.0
-MOST_SKIPPED_TOLD = 5
+LINE_INTERVAL_S = 10.0
+MAX_SKIPPED_LISTED = 5
 
 
 def prepare(
@@ -58,8 +58,8 @@ def prepare(
         raise InputError.of("usage", "needs --append-eos", key="--eos-token", value=eos_token, fix=fix)
     names = tuple(name.strip() for name in fields.split(","))
     between = separator.replace(r"\n", "\n").replace(r"\t", "\t")
-    wanted = Preparation(tuple(inputs), names, between, append_eos, limit, skip_bad)
-    header, done = _written(wanted, tokenizer, eos_token, out, as_json)
+    preparation = Preparation(tuple(inputs), names, between, append_eos, limit, skip_bad)
+    header, done = _write(preparation, tokenizer, eos_token, out, as_json)
     data = {
         "schema": PREPARE_SCHEMA,
         "out": str(out),
@@ -72,20 +72,20 @@ def prepare(
     print_result(data, as_json, _format_result(header, done, out))
 
 
-def _written(
-    wanted: Preparation, tokenizer: str, eos_token: str | None, out: Path, as_json: bool
+def _write(
+    preparation: Preparation, tokenizer: str, eos_token: str | None, out: Path, as_json: bool
 ) -> tuple[TokenHeader, Progress]:
     """Write the file and show progress; exits with an error if interrupted."""
     from trials.data.prepare import ProgressListener
     from trials.data.prepare import prepare as write_tokens
     from trials.data.tokenizer import open_tokenizer
 
-    # A batch job that is ended must not leave half a file either.
+    # A batch job that is terminated must not leave a partial file either.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         chosen = open_tokenizer(tokenizer, eos_token)
-        with _shown_progress(None if wanted.limit else _total_bytes(wanted.inputs)) as on_progress:
-            return write_tokens(wanted, chosen, out, ProgressListener(on_progress, _SkippedLines().tell))
+        with _progress_display(None if preparation.limit else _total_bytes(preparation.inputs)) as on_progress:
+            return write_tokens(preparation, chosen, out, ProgressListener(on_progress, _SkippedLines().report))
     except KeyboardInterrupt:
         exit_with_error(ExitCode.INTERRUPTED, _interrupted(out), as_json)
 
@@ -100,33 +100,33 @@ def _format_result(header: TokenHeader, done: Progress, out: Path) -> str:
 
 def _interrupted(out: Path) -> Problem:
     """Problem after an interrupt; the writer has removed a partial file."""
-    if out.exists():  # it came after the rename, or `out` was there before
+    if out.exists():  # the interrupt came after the rename, or `out` existed before
         return Problem("interrupted", f"stopped; {out} is complete")
     return Problem("interrupted", f"stopped; {out} was not written", fix="run it again; it starts over")
 
 
 class _SkippedLines:
-    """Reports the first skipped lines, up to MOST_SKIPPED_TOLD."""
+    """Reports the first skipped lines, up to MAX_SKIPPED_LISTED."""
 
     def __init__(self) -> None:
         self._count = 0
 
-    def tell(self, problem: Problem) -> None:
+    def report(self, problem: Problem) -> None:
         self._count += 1
-        if self._count <= MOST_SKIPPED_TOLD:
+        if self._count <= MAX_SKIPPED_LISTED:
             log(f"skipped: {problem.file}:{problem.line}: {problem.message}")
-        elif self._count == MOST_SKIPPED_TOLD + 1:
+        elif self._count == MAX_SKIPPED_LISTED + 1:
             log("skipped: further lines are not listed")
 
 
 @contextmanager
-def _shown_progress(total_bytes: int | None) -> Iterator[Callable[[Progress], None]]:
+def _progress_display(total_bytes: int | None) -> Iterator[Callable[[Progress], None]]:
     """Progress callback for this block: a bar on a terminal, else a line from time to time."""
     from dashboards.terminal.live_table import console_for
 
     console = console_for(sys.stderr)
     if not console.is_terminal or console.is_dumb_terminal:
-        yield _ProgressLines(total_bytes).tell
+        yield _ProgressLines(total_bytes).report
         return
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
@@ -140,12 +140,12 @@ def _shown_progress(total_bytes: int | None) -> Iterator[Callable[[Progress], No
 class _ProgressLines:
     def __init__(self, total_bytes: int | None) -> None:
         self._total_bytes = total_bytes
-        self._told_at = time.monotonic()
+        self._printed_at = time.monotonic()
 
-    def tell(self, progress: Progress) -> None:
-        if time.monotonic() - self._told_at < LINE_EVERY_S:
+    def report(self, progress: Progress) -> None:
+        if time.monotonic() - self._printed_at < LINE_INTERVAL_S:
             return
-        self._told_at = time.monotonic()
+        self._printed_at = time.monotonic()
         share = f"{progress.bytes_read / self._total_bytes:.0%}, " if self._total_bytes else ""
         log(share + _format_progress(progress))
 

@@ -22,7 +22,7 @@ _LOOK_S = 0.2
 def wants_ray(executor: str) -> bool:
     """True if `--executor` is ray. Raises InputError for an unknown executor."""
     if executor == "thread":
-        return False  # known without what brings Ray
+        return False  # without importing Ray
     from orchestrator.service.executors import ExecutorKind, executor_named
 
     return executor_named(executor) is ExecutorKind.RAY
@@ -65,7 +65,7 @@ def _run_session(started: RunnableSearch, stop: CancelOnSignal) -> DriverResult:
     with stop.handling(), closing(make_executor(ExecutorKind.RAY, log)) as executor:
         running = executor.start(DriverSession(started.folder.path.absolute(), started.ledger_url))
         has_asked = False
-        while executor.is_alive:  # anything asked of a dead Ray ends this process
+        while executor.is_alive:  # any call to a dead Ray would end this process
             if (result := executor.result(running)) is not None:
                 return result
             if stop.is_requested() and not has_asked:

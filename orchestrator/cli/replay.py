@@ -67,9 +67,9 @@ def replay(
         log(loaded.banner)
     rules = ReplayRules(repeats, margin, sessions, _session_interval_s(session_interval))
     kind = None if launcher is None else launcher.value
-    told, python = with_trainer(loaded, trainer, sets or (), kind)
-    result = _replayed(told, python, kind, rules, work_dir, as_json)
-    note_in_recipe(loaded, told, python, result, log)
+    configured, python = with_trainer(loaded, trainer, sets or (), kind)
+    result = _run(configured, python, kind, rules, work_dir, as_json)
+    note_in_recipe(loaded, configured, python, result, log)
     print_result(result.to_json(), as_json, None if as_json else _format_replay(result))
     if (code := _REPLAY_EXITS[result.verdict.value]) is not ExitCode.SUCCESS:
         raise Exit(code)
@@ -91,7 +91,7 @@ def _session_interval_s(text: str) -> float:
         raise error.at(key="--session-interval") from error
 
 
-def _replayed(
+def _run(
     loaded: LoadedRecipe, python: str, kind: str | None, rules: ReplayRules, work_dir: Path, as_json: bool
 ) -> ReplayResult:
     from orchestrator.replay.replay import ReplayStopped
@@ -117,7 +117,7 @@ def _format_replay(result: ReplayResult) -> str:
     found = result.comparison
     if found is not None and result.measured_tokens_per_sec is not None:
         lines[0] += (
-            f", now {result.measured_tokens_per_sec:,.0f}{_with_whom(result.trainer)}"
+            f", now {result.measured_tokens_per_sec:,.0f}{_trainer_suffix(result.trainer)}"
             f" ({found.ratio:.3f}x as fast, 95 % confidence interval {found.low:.3f}–{found.high:.3f})"
         )
     lines += [] if found is None else [*format_speed(found), *_format_sessions(found)]
@@ -142,5 +142,5 @@ def _format_sessions(found: Comparison) -> Iterator[str]:
         yield "by session: " + ", ".join(f"{ratio:.3f}" for ratio in found.speed.by_session)
 
 
-def _with_whom(trainer: str) -> str:
+def _trainer_suffix(trainer: str) -> str:
     return "" if trainer == "parlay" else f" with {trainer}"

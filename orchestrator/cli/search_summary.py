@@ -22,7 +22,7 @@ from trials.trial import FailureReason
 if TYPE_CHECKING:
     from search_spaces.search_space import SearchSpace
 
-_WHAT_TO_TRY = {
+_ADVICE = {
     FailureReason.GPU_OOM: "a smaller micro_batch_size, more activation_checkpointing, a higher zero_stage, more"
     " tensor_parallel or pipeline_parallel, more nodes",
     FailureReason.HOST_OOM: "offload: none, more nodes",
@@ -32,7 +32,7 @@ _WHAT_TO_TRY = {
     " measure.time_limit, up to 10m, where a start, a compilation or a micro-batch takes half of it",
     FailureReason.INVALID_LAYOUT: "other values of the axes named in the engine's message",
 }
-_WHAT_TO_READ = "the layouts may be valid: see the logs"
+_NO_ADVICE = "the layouts may be valid: see the logs"
 
 
 def describe_upper_limit(spec: SearchSpec, space: SearchSpace) -> str:
@@ -56,10 +56,10 @@ def _most_trials(spec: SearchSpec, space: SearchSpace) -> tuple[int, int]:
     """Upper limits: layouts to try, and repeats of the finalists and the baseline."""
     trials = min(spec.search.max_trials, len(space.feasible))
     finalists = min(spec.search.finalists, trials)
-    if finalists:  # each number of nodes may be spoken for
+    if finalists:  # each number of nodes may have its own finalist
         finalists = min(finalists + len({layout.num_nodes for layout in space.feasible}) - 1, trials)
-    today = 1 if finalists and finalists < trials and spec.baseline is not None else 0
-    return trials, (finalists + today) * spec.search.finalist_repeats
+    baselines = 1 if finalists and finalists < trials and spec.baseline is not None else 0
+    return trials, (finalists + baselines) * spec.search.finalist_repeats
 
 
 def print_search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) -> None:
@@ -67,18 +67,18 @@ def print_search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchF
     ranking = spec.ranking_of(search.trials)
     if search.trials:
         console_for(sys.stdout).print(results_table(search, ranking, spec.baseline_key))
-    told = (*time_lines(ranking.ordered), *flag_lines(search.trials), *headroom_lines(ranking))
+    notes = (*time_lines(ranking.ordered), *flag_lines(search.trials), *headroom_lines(ranking))
     verdict = verdict_of(search, ranking, spec.baseline_key)
     best = best_layout_line(verdict)
-    is_said = best == search.detail or verdict.kind in (VerdictKind.REFUSED, VerdictKind.CANCELLED)
-    lines = [*told, _format_state(search, verdict), *([] if is_said else [best]), *trades(ranking)]
+    is_redundant = best == search.detail or verdict.kind in (VerdictKind.REFUSED, VerdictKind.CANCELLED)
+    lines = [*notes, _format_state(search, verdict), *([] if is_redundant else [best]), *trades(ranking)]
     lines += [*_causes(search, spec), *_next_steps(search, folder)]
     print_result({}, False, "\n".join(lines))
 
 
-def what_to_try(reason: FailureReason | None, spec: SearchSpec) -> str | None:
+def advice_for(reason: FailureReason | None, spec: SearchSpec) -> str | None:
     """Return advice for trials that ended for this reason; None if only their logs help."""
-    words = None if reason is None else _WHAT_TO_TRY.get(reason)
+    words = None if reason is None else _ADVICE.get(reason)
     limit_gib = spec.measure.memory_limit_gib
     if reason is not FailureReason.GPU_OOM or limit_gib is None:
         return words
@@ -88,8 +88,8 @@ def what_to_try(reason: FailureReason | None, spec: SearchSpec) -> str | None:
 def _format_state(search: SearchRecord, verdict: SearchVerdict) -> str:
     why = f" ({ending})" if (ending := describe_ending(verdict)) else ""
     words = f"search {search.search_id} is {verdict.state}{why}; used: {format_node_hours(search)}"
-    is_said = verdict.state is DisplayState.REFUSED
-    return words + (f"\n{search.detail}" if search.detail and not is_said else "")
+    is_redundant = verdict.state is DisplayState.REFUSED
+    return words + (f"\n{search.detail}" if search.detail and not is_redundant else "")
 
 
 def _causes(search: SearchRecord, spec: SearchSpec) -> list[str]:
@@ -98,12 +98,12 @@ def _causes(search: SearchRecord, spec: SearchSpec) -> list[str]:
         return []
     reasons = Counter(t.reason for t in search.trials if t.reason is not None and not has_stopped_early(t))
     rows = [
-        f"  {REASON_LABELS[reason]:<26}{count:>4} of {len(search.trials)}  {what_to_try(reason, spec) or _WHAT_TO_READ}"
+        f"  {REASON_LABELS[reason]:<26}{count:>4} of {len(search.trials)}  {advice_for(reason, spec) or _NO_ADVICE}"
         for reason, count in reasons.most_common()
     ]
     ranking = spec.ranking_of(search.trials)
     if too_full := [trial for trial in ranking.ordered if not ranking.has_headroom(trial)]:
-        what = f"a smaller constraints.min_free_memory_gib, {_WHAT_TO_TRY[FailureReason.GPU_OOM]}"
+        what = f"a smaller constraints.min_free_memory_gib, {_ADVICE[FailureReason.GPU_OOM]}"
         rows.append(f"  {'too full':<26}{len(too_full):>4} of {len(search.trials)}  {what}")
     return ["why no layout was feasible, and what to relax:", *rows]
 

@@ -27,7 +27,7 @@ SandboxFolder = Annotated[
     Path | None, typer.Argument(metavar="[FOLDER]", help="Folder of all its files; default: in Parlay's home.")
 ]
 
-_TRY_AGAIN = "parlay slurm-sandbox stop, then start again; its daemons' logs lie in log/ of its folder"
+_RESTART_FIX = "parlay slurm-sandbox stop, then start again; its daemons' logs lie in log/ of its folder"
 
 commands = typer.Typer(
     name="slurm-sandbox", help="A real Slurm on this machine, to try Parlay on.", no_args_is_help=True
@@ -70,12 +70,12 @@ def start(
         "accounting": accounting,
         "cloud": cloud_like(like) if like else None,
     }
-    with _explained(as_json):
-        sandbox = _sandbox(_place(folder), {name: value for name, value in wanted.items() if value is not None})
+    with _sandbox_errors(as_json):
+        sandbox = _sandbox(_folder_of(folder), {name: value for name, value in wanted.items() if value is not None})
         _provide_packages(sandbox.shape.accounting, install, as_json)
         began = time.monotonic()
         sandbox.start()
-    print_result(sandbox.to_json(), as_json, _how_to_use(sandbox, time.monotonic() - began))
+    print_result(sandbox.to_json(), as_json, _usage_text(sandbox, time.monotonic() - began))
 
 
 @commands.command()
@@ -83,8 +83,8 @@ def stop(folder: SandboxFolder = None, as_json: AsJson = False) -> None:
     """Stop a sandbox and its jobs; its records are kept for the next start."""
     from slurm.sandbox.sandbox import SlurmSandbox
 
-    place = _place(folder)
-    with _explained(as_json):
+    place = _folder_of(folder)
+    with _sandbox_errors(as_json):
         sandbox = SlurmSandbox.found_in(place)
         if sandbox is None:
             raise InputError.of(
@@ -115,7 +115,7 @@ def cloud_of(spec: SearchSpec) -> CloudNodes:
     return CloudNodes(wanted.partition or spec.name, cluster.num_nodes, gpus, cpus)
 
 
-def _place(given: Path | None) -> Path:
+def _folder_of(given: Path | None) -> Path:
     from trials.ledger.location import home_folder
 
     return home_folder() / "slurm-sandbox" if given is None else given
@@ -141,7 +141,7 @@ def _provide_packages(accounting: bool, install: bool, as_json: bool) -> None:
     try:
         install_packages(missing)
     except InstallFailed as error:
-        exit_with_error(ExitCode.REFUSED, Problem("slurm_sandbox", str(error), fix=_TRY_AGAIN), as_json)
+        exit_with_error(ExitCode.REFUSED, Problem("slurm_sandbox", str(error), fix=_RESTART_FIX), as_json)
 
 
 def _missing(packages: Sequence[str], can_install: bool) -> Problem:
@@ -156,7 +156,7 @@ def _missing(packages: Sequence[str], can_install: bool) -> Problem:
 
 
 @contextmanager
-def _explained(as_json: bool) -> Iterator[None]:
+def _sandbox_errors(as_json: bool) -> Iterator[None]:
     """Within this block an unusable argument becomes an InputError, and a Slurm that does not start a refusal."""
     from slurm.sandbox.sandbox import SandboxFailed
 
@@ -167,10 +167,10 @@ def _explained(as_json: bool) -> Iterator[None]:
     except ValueError as error:
         raise InputError.of("slurm_sandbox", str(error), fix="change the value, or leave it out") from error
     except (SandboxFailed, subprocess.TimeoutExpired) as error:
-        exit_with_error(ExitCode.REFUSED, Problem("slurm_sandbox", str(error), fix=_TRY_AGAIN), as_json)
+        exit_with_error(ExitCode.REFUSED, Problem("slurm_sandbox", str(error), fix=_RESTART_FIX), as_json)
 
 
-def _how_to_use(sandbox: SlurmSandbox, seconds: float) -> str:
+def _usage_text(sandbox: SlurmSandbox, seconds: float) -> str:
     shape, place = sandbox.shape, shlex.quote(str(sandbox.paths.folder))
     each = f"{shape.cpus_per_node} CPUs" + (f" and {shape.gpus_per_node} GPUs" if shape.gpus_per_node else "")
     return "\n".join(

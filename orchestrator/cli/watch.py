@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from trials.ledger.events import Event, SearchRecord
 
 JOURNAL_POLL_S = 1.0
-"""Between two looks at a search's journal."""
+"""Seconds between two reads of a search's journal."""
 DRIVER_POLL_S = 5.0
-"""Between two looks at who drives it."""
+"""Seconds between two checks of its driver."""
 NO_DRIVER_LIMIT_S = 10.0
-"""How long a search may be without a driver, and without anybody who would bring one, until it is left."""
+"""Seconds without a driver, and without one to be expected, until watching ends."""
 DRIVER_END_LIMIT_S = 60.0
-"""How long the end of a driver that has ended its search is waited for."""
+"""Limit on waiting for the driver's exit after the search has ended."""
 
 
 def watch(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
@@ -133,7 +133,7 @@ class SearchFollower:
             except JournalDamaged:
                 if search is None:
                     raise
-                journal, search = Journal(self._folder.journal), None  # its writer may have taken a line back
+                journal, search = Journal(self._folder.journal), None  # its writer may have replaced a line
                 continue
             except OSError as error:
                 self._note_once(f"{self._folder.journal}: {error.strerror}; retrying")
@@ -192,12 +192,12 @@ def driver_status(folder: SearchFolder) -> DriverStatus:
         return DriverStatus() if lease.is_fresh(now) else DriverStatus(str(LeaseHeld(lease, now)))
     if (in_service := _in_service(folder)) is not None:
         return in_service
-    nobody = "the search has no driver" + ("" if lease is None else f" since {utc_text(lease.heartbeat_at)}")
+    no_driver = "the search has no driver" + ("" if lease is None else f" since {utc_text(lease.heartbeat_at)}")
     if folder.cron_script.exists():
-        return DriverStatus(f"{nobody}: {_next_turn(folder)}")
+        return DriverStatus(f"{no_driver}: {_next_turn(folder)}")
     if folder.driver_script.exists():
-        return _next_job(folder, nobody)
-    return DriverStatus(f"{nobody}: {resume_fix(folder)} starts one", is_expected=False)
+        return _next_job(folder, no_driver)
+    return DriverStatus(f"{no_driver}: {resume_fix(folder)} starts one", is_expected=False)
 
 
 def _next_turn(folder: SearchFolder) -> str:
@@ -211,7 +211,7 @@ def _next_turn(folder: SearchFolder) -> str:
     return "it waits for its next turn, which cron starts"
 
 
-def _next_job(folder: SearchFolder, nobody: str) -> DriverStatus:
+def _next_job(folder: SearchFolder, no_driver: str) -> DriverStatus:
     """Status of the driver's next job; while Slurm does not answer there may be one."""
     from orchestrator.lifecycle import driver_queue
     from slurm.interface import SlurmUnreachable
@@ -221,12 +221,12 @@ def _next_job(folder: SearchFolder, nobody: str) -> DriverStatus:
     except SlurmUnreachable as error:
         fix = f"{resume_fix(folder)} starts one now"
         return DriverStatus(
-            f"{nobody}: it waits for its driver's next job, of which Slurm does not tell ({error}); {fix}"
+            f"{no_driver}: it is waiting for its driver's next job, whose state Slurm does not report ({error}); {fix}"
         )
     if words is None:
         fix = f"{resume_fix(folder)} --as-job submits one"
-        return DriverStatus(f"{nobody}, and no job of its driver is in Slurm's queue: {fix}", is_expected=False)
-    return DriverStatus(f"{nobody}: {words}")
+        return DriverStatus(f"{no_driver}, and no job of its driver is in Slurm's queue: {fix}", is_expected=False)
+    return DriverStatus(f"{no_driver}: {words}")
 
 
 def _in_service(folder: SearchFolder) -> DriverStatus | None:

@@ -26,7 +26,7 @@ from trials.protocols.calibration import Measurements, trainer_of
 
 START_S = 300.0
 MEASURING_S = 300.0
-"""What all measurements may take together, with room for large clusters: two cores take half a minute."""
+"""Limit on all measurements, generous for large clusters; two cores take half a minute."""
 
 
 class CalibrationFailed(Exception):
@@ -91,7 +91,7 @@ def _nodes_of_a_trial(spec: SearchSpec) -> int:
 
 def _not_measured(status: LaunchStatus, folder: AttemptFolder) -> CalibrationFailed:
     """Error in the words of the failed rank, else of the launcher."""
-    if (told := rank_failure(folder, status)) is None:
+    if (failure := rank_failure(folder, status)) is None:
         return CalibrationFailed(launcher_reason(status, "its ranks left no measurements"), folder.path)
-    rank, words = told
+    rank, words = failure
     return CalibrationFailed(words, folder.rank_log(rank))

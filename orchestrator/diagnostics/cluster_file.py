@@ -23,7 +23,7 @@ from trials.protocols.calibration import SMALL_BYTES, Collective, GroupTime, Mea
 CLUSTER_SCHEMA = "parlay.cluster/1"
 FIRST_LINE = "# Written by parlay calibrate, which overwrites it at the next run."
 MIN_RELATIVE_DIFFERENCE = 0.15
-"""By how much a domain's bandwidth differs at least from the next outer one's; nearer ones are told as one."""
+"""Minimum relative difference in bandwidth between a domain and the next outer one; closer ones are merged."""
 
 _NAMES = {2: "pair", 4: "quad"}
 _VERSIONS = ("torch", "cuda", "python")
@@ -60,11 +60,11 @@ def cluster_fields(cluster: Cluster) -> dict[str, Any]:
         "num_nodes": cluster.num_nodes,
     }
     if links is not None:
-        fields["links"] = _known({"domains": [_known(domain) for domain in links.to_json()["domains"]]})
+        fields["links"] = _drop_unknown({"domains": [_drop_unknown(domain) for domain in links.to_json()["domains"]]})
         if links.fabric is not None:
             fields["links"]["fabric"] = _fabric_fields(links.fabric)
     if measured is not None:
-        fields["measured"] = _known(measured.to_json())
+        fields["measured"] = _drop_unknown(measured.to_json())
     return fields
 
 
@@ -76,13 +76,13 @@ def is_written_by_calibrate(path: Path) -> bool:
 
 def _fabric_fields(fabric: Fabric) -> dict[str, Any]:
     gathered = dict(fabric.gather_by_nodes)
-    return _known(
+    return _drop_unknown(
         {
             "nic_gb_per_s": fabric.nic_gb_per_s,
             "latency_us": fabric.latency_us,
             "p2p_gb_per_s": fabric.p2p_gb_per_s,
             "by_nodes": [
-                _known({"num_nodes": nodes, "bus_gb_per_s": rate, "gather_gb_per_s": gathered.get(nodes)})
+                _drop_unknown({"num_nodes": nodes, "bus_gb_per_s": rate, "gather_gb_per_s": gathered.get(nodes)})
                 for nodes, rate in fabric.by_nodes
             ],
         }
@@ -183,7 +183,7 @@ def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _known(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_unknown(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value not in (None, [], {})}
 
 

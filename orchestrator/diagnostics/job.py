@@ -18,7 +18,7 @@ from trials.trial import MeasureRules, Rendezvous, TrialKind, TrialSpec
 
 POLL_INTERVAL_S = 0.5
 RESULTS_GRACE_S = 90.0
-"""As for an outcome: NFS may show what another machine wrote a minute late."""
+"""NFS may show another machine's files a minute late, as for outcomes."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ SELFTEST_SCHEMA = "parlay.selftest/1"
 RECORD_SCHEMA = "parlay.selftest_record/1"
 START_S = 300.0
 CASE_S = 20.0
-"""What a case takes at most on average; a single one may take longer."""
+"""Limit per case on average; a single case may take longer."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def selftest_cluster(cluster: Cluster) -> Cluster:
 def cases_for(world: Cluster, names: Sequence[str] = ()) -> list[Case]:
     """Return the cases that fit, or those with the given names. Raises InputError for an unknown name."""
     name, ranks = world.accelerator.name, world.num_gpus
-    # On a CPU each compiled case takes minutes, and a C++ compiler.
+    # On a CPU each compiled case takes minutes and needs a C++ compiler.
     compiled = [] if name == "cpu" else [c for c in compiled_cases(name) if c.layout.num_gpus <= ranks]
     every = [*covering_cases(name, ranks), *compiled, *failing_cases(ranks)]
     unknown = set(names) - {case.name for case in every}

@@ -17,7 +17,7 @@ from search_spaces.errors import Problem
 
 MAX_BODY_BYTES = 2**20
 MAX_LOGGED_REJECTIONS, REJECTIONS_WINDOW_S = 20, 60.0
-"""Of requests that are not let in, so many have a line of the log in so many seconds."""
+"""Logged rejections per window of seconds; further ones are only counted."""
 _MAX_LOGGED_PATH = 200
 
 
@@ -33,9 +33,9 @@ class AuthMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begun, status, is_unauthenticated = time.monotonic(), 0, True
+        started, status, is_unauthenticated = time.monotonic(), 0, True
 
-        async def noted(message: Message) -> None:
+        async def send_and_record(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -46,12 +46,12 @@ class AuthMiddleware:
             is_unauthenticated = scope["path"] == ENTRY_PATH  # anybody may try a key
             body = await _whole_body(Headers(scope=scope), receive)
             _require_json(scope["method"], Headers(scope=scope), body)
-            await self._app(scope, _replay_body(body, receive), noted)
+            await self._app(scope, _replay_body(body, receive), send_and_record)
         except RequestRejected as refused:
-            await _refusal(refused, scope["path"])(scope, receive, noted)
+            await _refusal(refused, scope["path"])(scope, receive, send_and_record)
         finally:
             path = printable(scope["path"])[:_MAX_LOGGED_PATH]  # without the query, and never a header
-            line = f"{scope['method']} {path} {status} {1000 * (time.monotonic() - begun):.0f} ms"
+            line = f"{scope['method']} {path} {status} {1000 * (time.monotonic() - started):.0f} ms"
             self._lines.write(line, is_unauthenticated, time.monotonic())
 
 
@@ -75,8 +75,8 @@ class _RequestLog:
 
 def error_response(status: int, first: Problem, headers: Mapping[str, str] | None, *others: Problem) -> JSONResponse:
     """The contract's error object."""
-    beside = {"others": [problem.to_json() for problem in others]} if others else {}
-    return JSONResponse({"error": first.to_json() | beside}, status, dict(headers or {}))
+    others_json = {"others": [problem.to_json() for problem in others]} if others else {}
+    return JSONResponse({"error": first.to_json() | others_json}, status, dict(headers or {}))
 
 
 def _is_readable_page(scope: Scope) -> bool:
@@ -123,13 +123,13 @@ def _require_json(method: str, headers: Headers, body: bytes) -> None:
 
 def _replay_body(body: bytes, receive: Receive) -> Receive:
     """Receive the body as one message, then further messages such as a disconnect."""
-    told = False
+    is_sent = False
 
     async def next_message() -> Message:
-        nonlocal told
-        if told:
+        nonlocal is_sent
+        if is_sent:
             return await receive()
-        told = True
+        is_sent = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return next_message

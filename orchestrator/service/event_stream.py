@@ -16,9 +16,9 @@ from trials.ledger.journal import Journal, JournalDamaged, search_of
 T = TypeVar("T")
 
 POLL_S = 0.25
-"""Between two looks at a journal."""
+"""Seconds between two reads of a journal."""
 SILENCE_S = 15.0
-"""After which a comment says that the line still stands."""
+"""Seconds of silence until a keepalive comment."""
 
 
 class JournalFollower:
@@ -67,18 +67,18 @@ async def _stream(
     follower: JournalFollower, size: int, news: list[Event], seq: int, is_stopping: Callable[[], bool]
 ) -> AsyncIterator[str]:
     """The stream after a first read that found `news` in a journal of at least `size` bytes."""
-    told_at = time.monotonic()
+    sent_at = time.monotonic()
     yield "retry: 1000\n\n"
     while not is_stopping():
         for event in news:
             if event.seq > seq:
                 yield sse(event)
-                seq, told_at = event.seq, time.monotonic()
-        if follower.has_ended:  # by what was told just now: an end that is written meanwhile is told next time
+                seq, sent_at = event.seq, time.monotonic()
+        if follower.has_ended:  # according to the events just sent; a later end is sent next time
             return
-        if time.monotonic() - told_at > SILENCE_S:
+        if time.monotonic() - sent_at > SILENCE_S:
             yield ": nothing new\n\n"
-            told_at = time.monotonic()
+            sent_at = time.monotonic()
         await asyncio.sleep(POLL_S)
         found = await run_in_thread(follower.size)
         news = await run_in_thread(follower.read_new) if found != size else []  # a journal only grows

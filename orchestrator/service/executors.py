@@ -88,10 +88,10 @@ class RayExecutor(Executor):
 
     def result(self, running: _Actor) -> DriverResult | None:
         if running.result is None and self._runtime.done([running.work]):
-            running.result = self._found(running.work)
+            running.result = self._outcome(running.work)
         return running.result
 
-    def _found(self, work: RayWork) -> DriverResult:
+    def _outcome(self, work: RayWork) -> DriverResult:
         try:
             return self._runtime.result(work)
         except WorkLost as lost:

@@ -20,12 +20,12 @@ from search_spaces.errors import InputError
 from trials.ledger.events import SearchRecord
 
 POLL_S = 0.5
-"""Between two looks at a search."""
+"""Seconds between two reads of a search."""
 MIN_PAUSE_S = 3.0
 MAX_CPU_SHARE = 0.1
-"""Of a processor's time, spent on one search's report: after a long rendering the pause is longer."""
+"""Share of a CPU's time spent on one search's report; a long rendering is followed by a longer pause."""
 KEEPALIVE_S = 5.0
-"""After which a page is told that the line still stands."""
+"""Seconds of silence until a keepalive event."""
 _MAX_CACHED = 16
 
 
@@ -107,16 +107,16 @@ async def report_events(
 
     Both give the reason from `stop_reason` if the service has stopped driving the search.
     """
-    told, told_at = 0, time.monotonic()
+    sent_seq, sent_at = 0, time.monotonic()
     yield "retry: 1000\n\n"
     while not is_stopping():
         newest = await run_in_thread(report.newest)
-        is_new = newest.seq != told
-        if is_new or time.monotonic() - told_at > KEEPALIVE_S:
+        is_new = newest.seq != sent_seq
+        if is_new or time.monotonic() - sent_at > KEEPALIVE_S:
             stopped = await run_in_thread(stop_reason)
             data = {"seq": newest.seq, "is_ended": newest.is_ended, "stopped": stopped}
             yield f"event: {'report' if is_new else 'alive'}\ndata: {json.dumps(data)}\n\n"
-            told, told_at = newest.seq, time.monotonic()
+            sent_seq, sent_at = newest.seq, time.monotonic()
         if newest.is_ended:
             return
         await asyncio.sleep(POLL_S)

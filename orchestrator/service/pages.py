@@ -87,7 +87,7 @@ class _Pages:
     @_with_error_page
     def searches(self, request: Request) -> Response:
         stopped = self._handlers.stopped_searches()
-        return _html(searches_page([_line(row, stopped) for row in self._handlers.searches()["searches"]]))
+        return _html(searches_page([_search_row(row, stopped) for row in self._handlers.searches()["searches"]]))
 
     @_with_error_page
     def search(self, request: Request) -> Response:
@@ -100,9 +100,9 @@ class _Pages:
     @_with_error_page
     def events(self, request: Request) -> Response:
         search, report = self._report(request)
-        report.newest()  # what is wrong with it is an answer, and not a stream that breaks
-        told = report_events(report, lambda: self._handlers.stopped_searches().get(search), self._is_stopping)
-        return StreamingResponse(told, media_type="text/event-stream", headers=_HEADERS)
+        report.newest()  # an error becomes a response instead of a broken stream
+        events = report_events(report, lambda: self._handlers.stopped_searches().get(search), self._is_stopping)
+        return StreamingResponse(events, media_type="text/event-stream", headers=_HEADERS)
 
     def _report(self, request: Request) -> tuple[str, LiveReport]:
         """Full id of the requested search, and its report."""
@@ -114,7 +114,7 @@ class _Pages:
         return journal.parent.name, self._reports.of(journal)
 
 
-def _line(row: dict[str, Any], stopped: Mapping[str, str]) -> SearchListRow:
+def _search_row(row: dict[str, Any], stopped: Mapping[str, str]) -> SearchListRow:
     names = ("search_id", "state", "end_reason", "num_trials", "best_trial")
     return SearchListRow(**{name: row[name] for name in names}, stopped=stopped.get(row["search_id"]))
 

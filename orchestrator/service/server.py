@@ -23,7 +23,7 @@ from orchestrator.service.supervisor import DriverSupervisor
 from slurm.environment import cluster_variables
 
 _STREAMS_END_S = 5
-"""Seconds that a client who follows a search is given to hang up."""
+"""Seconds that clients of event streams have to disconnect at shutdown."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class ServiceOptions:
 def serve(
     state_dir: ServiceStateDir,
     ledger_url: str,
-    wanted: ServiceOptions,
+    options: ServiceOptions,
     note: Callable[[str], None],
     on_ready: Callable[[Mapping[str, Any]], None],
 ) -> list[str]:
@@ -47,11 +47,11 @@ def serve(
     `on_ready` gets the address (as in service.json) once the service listens. Raises ServiceAlreadyRunning,
     ExternalError.
     """
-    with state_dir.lock(), _listening(state_dir, wanted.port) as (listening, where, policy):
-        executor = make_executor(wanted.executor, note)
+    with state_dir.lock(), _listening(state_dir, options.port) as (listening, where, policy):
+        executor = make_executor(options.executor, note)
         try:
-            supervisor = DriverSupervisor(state_dir, executor, wanted.max_in_flight, note)
-            about = {"executor": executor.kind, "max_in_flight": wanted.max_in_flight}
+            supervisor = DriverSupervisor(state_dir, executor, options.max_in_flight, note)
+            about = {"executor": executor.kind, "max_in_flight": options.max_in_flight}
             handlers = RequestHandlers(supervisor, ledger_url, about | {"slurm": cluster_variables(os.environ)})
             _run(
                 supervisor,
@@ -79,24 +79,24 @@ def _run(
     config = uvicorn.Config(
         app,
         http=BoundedProtocol,
-        ws="none",  # an upgrade would pass the guard by
+        ws="none",  # a WebSocket upgrade would bypass the middleware
         backlog=BACKLOG,
         log_config=None,
-        log_level="error",  # a stranger's nonsense is worth no line
+        log_level="error",  # malformed requests are not logged
         access_log=False,
         server_header=False,
         lifespan="off",
         timeout_graceful_shutdown=_STREAMS_END_S,
     )
     server = _Server(config, on_ready)
-    keeping = threading.Thread(target=supervisor.run, name="supervisor", daemon=True)
-    keeping.start()
+    supervising = threading.Thread(target=supervisor.run, name="supervisor", daemon=True)
+    supervising.start()
     try:
         with _without_resent_signals():
             server.run(sockets=[listening])
     finally:
         supervisor.stop()
-        keeping.join()
+        supervising.join()
 
 
 class _Server(uvicorn.Server):

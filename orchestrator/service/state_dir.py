@@ -24,7 +24,7 @@ from trials.files.folders import read_json
 SERVICE_SCHEMA = "parlay.service/1"
 SEARCHES_SCHEMA = "parlay.service_searches/1"
 MAX_SOCKET_PATH_BYTES = 107
-"""Bytes of a unix socket's path that the kernel allows."""
+"""Maximum length in bytes of a unix socket's path."""
 _KEY_BYTES = 32
 
 
@@ -116,7 +116,7 @@ class ServiceStateDir:
         """Signing key of browsers' cookies. It survives a restart; removing the file logs all browsers out."""
         path = self.folder / "page_key"
         key = read_plain(path).decode(errors="replace").strip() if path.exists() else ""
-        if len(key) < _KEY_BYTES:  # emptied, or cut: one that somebody could guess
+        if len(key) < _KEY_BYTES:  # emptied or truncated, and so guessable
             key = secrets.token_urlsafe(_KEY_BYTES)
             _write_private(path, key)
         return key
@@ -144,7 +144,7 @@ def unix_socket(state_dir: ServiceStateDir) -> Iterator[tuple[socket.socket, Pat
     if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
         remove_abandoned()
         path = make_private_folder() / "parlay.sock"
-    path.unlink(missing_ok=True)  # we hold the lock: whoever made it is gone
+    path.unlink(missing_ok=True)  # we hold the lock, so its owner has gone
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
         before = os.umask(0o177)
         try:

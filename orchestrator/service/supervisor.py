@@ -20,14 +20,14 @@ from trials.ledger.events import SearchRecord
 from trials.ledger.journal import Journal, search_of
 
 MAX_FAILURES = 5
-"""Turns that may fail or be lost one after the other before a search is left stopped."""
+"""Consecutive failed or lost sessions before a search is given up."""
 BACKOFF_S = 1.0
-"""Before the first new turn; twice as long before each one after it."""
+"""Seconds before the first restart; doubled before each further one."""
 HELD_RETRY_S = 5.0
 HEALTHY_S = 600.0
-"""A turn that lasted as long has made up for the failures before it."""
+"""A session of at least this length resets the count of failures."""
 STOPPED_CHECK_S = 60.0
-"""Between two looks at the stopped searches, which others may drive."""
+"""Seconds between two checks of stopped searches, which others may drive."""
 STOP_LIMIT_S = 30.0
 _POLL_S = 0.5
 
@@ -216,7 +216,7 @@ def _record_of(search: ServiceSearch) -> SearchRecord | None:
     try:
         with closing(Journal(SearchFolder(search.folder).journal)) as journal:
             return search_of(journal.path, search.search_id, journal.read())
-    except Exception:  # a damaged journal is told by the turn that reads it
+    except Exception:  # the session that reads a damaged journal reports it
         return None
 
 

@@ -35,7 +35,7 @@ _FIXES = {
     Resource.GPUS: "see what sinfo --format=%G shows: cluster.gpus_per_node, launcher.slurm.gres, another partition",
 }
 _FAMILIES = ("v100", "t4", "a40", "a100", "h100", "h200", "mi250")
-"""Of accelerators, as sites name their GPUs, too."""
+"""Accelerator families, which also occur in sites' GPU names."""
 
 
 _WALL, _NODES, _GPUS = attrgetter("max_wall_s"), attrgetter("max_nodes"), attrgetter("max_gpus")
@@ -77,13 +77,13 @@ def check_jobs(slurm: Slurm, spec: SearchSpec, space: SearchSpace) -> Iterator[F
     entered = named_partitions(_in_open_partitions(requests[0], cluster), cluster.partitions)
     yield from account_findings(options, cluster)
     yield from gpu_kind_findings(spec.cluster.accelerator.name, requests[0], cluster)
-    if not any(finding.level is Level.ERROR for finding in partitions):  # of which Slurm would only speak again
+    if not any(finding.level is Level.ERROR for finding in partitions):  # Slurm would only repeat them
         for request in requests:
             may_run = _in_open_partitions(request, cluster)
             yield from job_findings(may_run, cluster, is_smallest=request is requests[0])
             faults = list(_limit_errors(may_run, cluster))
             yield from faults or test_findings(slurm, request, spec)
-    if spec.launcher.kind == "slurm":  # trials of a pilot are no jobs of their own
+    if spec.launcher.kind == "slurm":  # a pilot's trials are not jobs
         yield from parallel_findings(jobs, options, entered, cluster)
     for risk in option_warnings(options):
         yield warning("environment", describe_option(risk), risk.fix)

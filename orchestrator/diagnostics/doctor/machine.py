@@ -17,10 +17,10 @@ from orchestrator.common.machine_load import busy_warning
 from orchestrator.diagnostics.doctor.finding import Finding, error, note, ok, warning
 
 MIN_OPEN_FILES = 1024
-"""Open at once: a driver with many trials in flight needs some hundreds, MLflow and Ray their own."""
+"""Open files: a driver with many trials in flight needs some hundreds, MLflow and Ray further ones."""
 MIN_PROCESSES = 256
 MIN_LOCKED_GIB = 1.0
-"""What a job's ranks may need to lock for a fabric's cards: sbatch hands the shell's limits on."""
+"""Locked memory that ranks may need for InfiniBand or RoCE; sbatch propagates the shell's limits."""
 
 _REINSTALL = "install Parlay again with its constraints: pip install -c constraints.txt -e ."
 _LIMITS = {

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 SOCKET = "Socket"
-"""NCCL's word for TCP."""
+"""NCCL's name for TCP."""
 _LIBFABRIC = "Libfabric"
 _OVER_TCP = ("tcp", "sockets", "udp")
-"""How libfabric's providers begin that no fabric's cards are needed for (tcp;ofi_rxm)."""
+"""Prefixes of libfabric providers that need no fabric hardware (tcp;ofi_rxm)."""
 
 _VERSION = re.compile(r"(?:NCCL|RCCL) version[ :]+(\S+)")
 _NETWORK = re.compile(r"NCCL INFO .*?Using network (.+?)\s*$", re.MULTILINE)

@@ -14,7 +14,7 @@ from trials.protocols.node_probe import NodeProbeReport, RankProbe
 
 CLOCK_SLACK_S = 5.0
 OK_SHARE, ERROR_SHARE = 0.7, 0.4
-"""Shares of the links' bandwidth: what counts as reached, and below what something is wrong for certain."""
+"""Shares of the links' expected bandwidth: at least OK_SHARE is fine, below ERROR_SHARE is an error."""
 
 _NETWORK_FIX = (
     "see that the container or module brings the fabric's libraries (libibverbs; on Slingshot and EFA the libfabric"
@@ -151,7 +151,7 @@ def transport_finding(nccl: NcclLog, world: Cluster, reached: float | None, want
 def _bandwidth_findings(
     name: str, num_ranks: int, reached: float | None, wanted: float | None, world: Cluster
 ) -> Iterator[Finding]:
-    if reached is None:  # a world of one rank exchanges nothing
+    if reached is None:  # a single rank communicates with nobody
         return
     words = f"all-reduce over {num_ranks} ranks: {reached:.3g} GB/s bus bandwidth"
     if wanted is None:

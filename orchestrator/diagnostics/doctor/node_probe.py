@@ -60,7 +60,7 @@ def submit_test(
     words = f"{plural(len(probe.ranks), 'rank')} on {', '.join(nodes)} responded; logs in {place}"
     yield ok("job", words)
     yield from probe_findings(probe, world, nccl_log(request), JobTimestamps(submitted, launcher.now()))
-    if not ranks_run_here(spec):  # else this machine's own interpreter was asked
+    if not ranks_run_here(spec):  # else check_ranks has probed this machine's interpreter
         first = probe.ranks[0]
         if spec.trainer.kind == "parlay" and (old := old_torch_finding(first.torch, first.executable)):
             yield old
@@ -81,8 +81,8 @@ def _read(log: Path) -> str:
 def _failure(status: LaunchStatus, request: LaunchRequest) -> Finding:
     """Error in the words of the failed rank, else of the launcher."""
     fix = f"see the logs in {request.folder.path}"
-    if (told := rank_failure(request.folder, status)) is not None:
-        return error("job", told[1], fix)
+    if (failure := rank_failure(request.folder, status)) is not None:
+        return error("job", failure[1], fix)
     words = launcher_reason(status, "its ranks left no report")
     hint = "; a rank that finds no spec.json is on a node that does not share the work directory"
     return error("job", f"the job ended without a report: {words}", fix + hint)

@@ -13,7 +13,7 @@ from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable
 
 COMMANDS = ("sbatch", "squeue", "scontrol", "sinfo", "scancel")
 OLDEST_VERSION = (20, 11)
-"""The first with srun --exact."""
+"""First version with srun --exact."""
 
 _MUNGE = "munge"
 
@@ -71,7 +71,7 @@ def unreachable_finding(unreachable: SlurmUnreachable) -> Finding:
 def setting_findings(settings: SlurmSettings, interval_s: float) -> Iterator[Finding]:
     """Settings of the cluster that affect a search."""
     yield from _version_findings(settings.version)
-    yield _memory_of_jobs_finding(settings, interval_s)
+    yield _min_job_age_finding(settings, interval_s)
     if settings.enforces_limits:
         yield ok("partition_limits", "sbatch rejects jobs beyond their partition's limits")
     else:
@@ -102,7 +102,7 @@ def _version_findings(text: str) -> Iterator[Finding]:
         )
 
 
-def _memory_of_jobs_finding(settings: SlurmSettings, interval_s: float) -> Finding:
+def _min_job_age_finding(settings: SlurmSettings, interval_s: float) -> Finding:
     """Compare MinJobAge with the polling interval. If the controller forgets a job between two polls, its end is known
     only from its outcome file or from sacct."""
     age_s, name = settings.min_job_age_s, "min_job_age"
