@@ -82,17 +82,17 @@ RETRIES: Mapping[FailureReason, float] = {
 }
 """Number of retries after each reason; other reasons are final."""
 
-RETRIES_OF_THE_REFERENCE = {**RETRIES, FailureReason.CANCELLED_BY_USER: 1}
+BASELINE_RETRIES = {**RETRIES, FailureReason.CANCELLED_BY_USER: 1}
 """Retries of the baseline, without which nothing can be compared."""
 
 COMPARABLE = ("python", "torch", "deepspeed", "cuda", "device")
 """Fingerprint fields that must be equal for two measurements to be compared."""
 
-BEYOND_PROBE = 1.25
+MAX_PROBE_RATIO = 1.25
 """Largest plausible ratio of a training's FLOP/s to the probe's; larger products are faster by a tenth or two."""
 
 _CANCELLED = (FailureReason.CANCELLED_BY_USER, FailureReason.CANCELLED_BY_SEARCH)
-_KNOWN_BY_THE_RANK = (
+_RANK_REASONS = (
     FailureReason.INVALID_LAYOUT,
     FailureReason.GPU_OOM,
     FailureReason.HOST_OOM,
@@ -151,7 +151,7 @@ def may_retry(trial: Trial, attempt: Attempt, is_reference: bool = False) -> boo
     if attempt.reason is None:
         return False
     alike = sum(a.reason is attempt.reason for a in trial.attempts)
-    retries = RETRIES_OF_THE_REFERENCE if is_reference else RETRIES
+    retries = BASELINE_RETRIES if is_reference else RETRIES
     return alike <= retries.get(attempt.reason, 0)
 
 
@@ -172,7 +172,7 @@ def _from_outcome(spec: TrialSpec, outcome: Outcome, status: LaunchStatus) -> At
 
 def _reason(spec: TrialSpec, outcome: Outcome, status: LaunchStatus) -> FailureReason:
     """The failure reason. A launcher that cancelled or saw the node die overrides a rank that saw its peers vanish."""
-    if outcome.reason in _KNOWN_BY_THE_RANK:
+    if outcome.reason in _RANK_REASONS:
         return outcome.reason
     reason = status.reason or outcome.reason or FailureReason.SCRIPT_ERROR
     return _reason_of_output(spec, outcome.excerpt) if reason is FailureReason.SCRIPT_ERROR else reason
@@ -270,7 +270,7 @@ def _peak_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
         return None
     reached = 2 * PROBE_SIZE**3 / (min(probes_ms) / 1e3)
     computed = spec.model.causal_flops_per_token * outcome.measured["tokens_per_sec_per_gpu"]
-    if computed <= BEYOND_PROBE * reached:
+    if computed <= MAX_PROBE_RATIO * reached:
         return None
     return f"{computed / 1e12:.0f} TFLOP/s per GPU, but a plain matrix product there reaches {reached / 1e12:.0f}"
 

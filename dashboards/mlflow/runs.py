@@ -19,7 +19,7 @@ from trials.files.folders import SearchFolder
 from trials.files.text import tail
 from trials.json_types import is_finite_number
 from trials.ledger.events import SearchRecord
-from trials.measurement.node_metrics import MOST_NODES, read_samples
+from trials.measurement.node_metrics import MAX_NODES, read_samples
 from trials.measurement.step_log import StepRecord, read_metrics
 from trials.trial import (
     Attempt,
@@ -267,7 +267,7 @@ def system_points(trial: Trial, folder: SearchFolder) -> list[Point]:
         return []
     attempt_folder = folder.attempt(trial.trial, last.attempt)
     points: list[Point] = []
-    for node in range(min(last.num_nodes, MOST_NODES)):
+    for node in range(min(last.num_nodes, MAX_NODES)):
         prefix = f"system/node_{node}/" if last.num_nodes > 1 else "system/"
         for step, sample in enumerate(read_samples(attempt_folder.system(node, _restart(last)))):
             time_ms = _ms(utc_seconds(sample.time))

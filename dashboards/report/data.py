@@ -12,7 +12,7 @@ from dashboards.report.figures.time_breakdown import TimeBreakdown, time_breakdo
 from dashboards.report.log_excerpts import Excerpts
 from dashboards.trial_text import describe_failure
 from search_spaces.layouts.layout import Layout
-from trials.analysis.pareto import pareto, trades
+from trials.analysis.pareto import pareto, trade_offs
 from trials.analysis.ranking import Objective, Ranking, is_suspect, upper_bound_of, value_of
 from trials.analysis.verdict import (
     SearchVerdict,
@@ -189,7 +189,7 @@ def _best_layout(ranking: Ranking) -> BestLayout | None:
         layout=best.layout,
         num_runs=len(ranking.runs[best.layout.key]),
         points=tuple(point.trial for point in pareto(ranking)),
-        trades=tuple(trades(ranking)),
+        trades=tuple(trade_offs(ranking)),
         ties=tuple(tie.trial for tie in ranking.ties),
         flags=best.flags,
         tokens_per_sec=best.measured["tokens_per_sec"],

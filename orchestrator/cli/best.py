@@ -13,7 +13,7 @@ def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
     from dashboards.trial_text import describe_flag, describe_step_time
     from orchestrator.records.lookup import find_search, missing_recipe_reason
     from orchestrator.records.summary import best_summary, result_line
-    from trials.analysis.pareto import trades
+    from trials.analysis.pareto import trade_offs
 
     found = find_search(search, ledger)
     spec = found.spec
@@ -24,7 +24,7 @@ def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
         fix = f"parlay status {found.folder.cli_name} shows what became of it"
         problem = Problem("no_measurement", f"search {name}: {why}", fix=fix)
         exit_with_error(ExitCode.NO_MEASUREMENT, problem, as_json)
-    lines = [result_line(found.record, spec), *trades(ranking), describe_step_time(data)]
+    lines = [result_line(found.record, spec), *trade_offs(ranking), describe_step_time(data)]
     lines += map(describe_flag, data["flags"])
     lines.append(f"recipe: {data['recipe'] or missing_recipe_reason(found)}")
     print_result(data, as_json, "\n".join(filter(None, lines)))

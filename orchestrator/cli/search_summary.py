@@ -12,7 +12,7 @@ from dashboards.terminal.progress import format_node_hours
 from dashboards.trial_text import REASON_LABELS, flag_lines, time_lines
 from orchestrator.cli.output import print_result
 from orchestrator.config.spec import SearchSpec
-from trials.analysis.pareto import trades
+from trials.analysis.pareto import trade_offs
 from trials.analysis.verdict import DisplayState, SearchVerdict, VerdictKind, has_failed, has_stopped_early, verdict_of
 from trials.files.folders import SearchFolder
 from trials.files.text import plural
@@ -71,7 +71,7 @@ def print_search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchF
     verdict = verdict_of(search, ranking, spec.baseline_key)
     best = best_layout_line(verdict)
     is_redundant = best == search.detail or verdict.kind in (VerdictKind.REFUSED, VerdictKind.CANCELLED)
-    lines = [*notes, _format_state(search, verdict), *([] if is_redundant else [best]), *trades(ranking)]
+    lines = [*notes, _format_state(search, verdict), *([] if is_redundant else [best]), *trade_offs(ranking)]
     lines += [*_causes(search, spec), *_next_steps(search, folder)]
     print_result({}, False, "\n".join(lines))
 

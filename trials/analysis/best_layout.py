@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trials.analysis.pareto import pareto_json, trades
+from trials.analysis.pareto import pareto_json, trade_offs
 from trials.analysis.ranking import Objective, Ranking, in_objective_unit, peak_memory_gib, repeat_candidates, value_of
 from trials.trial import LowerStrEnum, Trial, TrialKind
 
@@ -65,7 +65,7 @@ def rationale(ranking: Ranking) -> str | None:
     The text continues a sentence that begins with the layout's name. None without a best.
     """
     chosen = describe_choice(ranking)
-    return None if chosen is None else "; ".join([chosen, *trades(ranking)])
+    return None if chosen is None else "; ".join([chosen, *trade_offs(ranking)])
 
 
 def describe_choice(ranking: Ranking) -> str | None:

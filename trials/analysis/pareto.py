@@ -24,11 +24,15 @@ def pareto(ranking: Ranking) -> tuple[Trial, ...]:
     several numbers of nodes were measured. Left out are suspect layouts, those with too little free memory, and those
     of which a repeat failed for a reason of the layout's own.
     """
-    best, firsts = ranking.best, _firsts(ranking)
-    if best is None or (not ranking.others and len(firsts) == 1):
+    best, first_by_nodes = ranking.best, _first_by_nodes(ranking)
+    if best is None or (not ranking.others and len(first_by_nodes) == 1):
         return ()
     goals = _goals(ranking)
-    points = {nodes: trial for nodes, trial in firsts.items() if trial is best or _stands(trial, firsts, goals)}
+    points = {
+        nodes: trial
+        for nodes, trial in first_by_nodes.items()
+        if trial is best or _is_undominated(trial, first_by_nodes, goals)
+    }
     return best, *(trial for trial in points.values() if trial is not best)
 
 
@@ -46,13 +50,13 @@ def pareto_json(ranking: Ranking) -> list[dict[str, Any]]:
     ]
 
 
-def trades(ranking: Ranking) -> list[str]:
+def trade_offs(ranking: Ranking) -> list[str]:
     """The trade-off of each Pareto point besides the best, a clause each."""
     best, *others = pareto(ranking) or (None,)
-    return [] if best is None else [_trade(best, other) for other in others]
+    return [] if best is None else [_describe_trade_off(best, other) for other in others]
 
 
-def _firsts(ranking: Ranking) -> Mapping[int, Trial]:
+def _first_by_nodes(ranking: Ranking) -> Mapping[int, Trial]:
     """The first layout of each number of nodes in the ranking's order; the best represents its own number."""
     counts = {} if ranking.best is None else {ranking.best.layout.num_nodes: ranking.best}
     for trial in ranking.ordered:
@@ -70,12 +74,12 @@ def _by(objective: Objective) -> Beats:
     return lambda one, other: is_faster(one, other, objective)
 
 
-def _stands(trial: Trial, firsts: Mapping[int, Trial], goals: list[Beats]) -> bool:
-    others = (other for other in firsts.values() if other is not trial)
+def _is_undominated(trial: Trial, first_by_nodes: Mapping[int, Trial], goals: list[Beats]) -> bool:
+    others = (other for other in first_by_nodes.values() if other is not trial)
     return all(any(beats(trial, other) for beats in goals) for other in others)
 
 
-def _trade(best: Trial, other: Trial) -> str:
+def _describe_trade_off(best: Trial, other: Trial) -> str:
     speed, nodes = _tokens_per_sec(other) / _tokens_per_sec(best), other.layout.num_nodes / best.layout.num_nodes
     where = f"{other.trial} on {plural(other.layout.num_nodes, 'node')}"
     return f"{where} has {100 * speed:.0f} % of its tokens/s at {100 * nodes / speed:.0f} % of its node-hours a token"

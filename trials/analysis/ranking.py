@@ -35,7 +35,7 @@ _EARLIEST = ("host_memory_full_at_step",)
 _TOKENS_PER_BILLION = 1e9
 _SECONDS_PER_HOUR = 3600
 
-MUCH_LESS_MEMORY = 0.1
+MIN_MEMORY_SAVING = 0.1
 """Relative memory saving for which a finalist is preferred to the fastest one it is tied with. Peaks of one layout's
 runs differ by a few percent; smaller savings are not useful."""
 
@@ -253,7 +253,7 @@ def merged(runs: Sequence[Trial]) -> Trial:
     if len(runs) == 1 or last is None or last.outcome is None:
         return first
     flags = tuple(dict.fromkeys(flag for run in runs for flag in run.flags))
-    outcome = replace(last.outcome, measured=_over_all([run.measured or {} for run in runs]), flags=flags)
+    outcome = replace(last.outcome, measured=_merge_measurements([run.measured or {} for run in runs]), flags=flags)
     return first.with_attempt(replace(last, outcome=outcome))
 
 
@@ -350,12 +350,12 @@ def _with_memory_to_spare(alike: Sequence[Trial]) -> Trial:
     limit_gib, nodes = peak_memory_gib(fastest), fastest.layout.num_nodes
     known = {t.trial: gib for t in alike if t.layout.num_nodes <= nodes and (gib := peak_memory_gib(t)) is not None}
     leanest = min((t for t in alike if t.trial in known), key=lambda t: known[t.trial], default=fastest)
-    if limit_gib is None or known[leanest.trial] > (1 - MUCH_LESS_MEMORY) * limit_gib:
+    if limit_gib is None or known[leanest.trial] > (1 - MIN_MEMORY_SAVING) * limit_gib:
         return fastest
     return leanest
 
 
-def _over_all(measurements: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _merge_measurements(measurements: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     names = (*_SPEEDS, *_TIMES, *_PEAKS, *_EARLIEST)
     known = {name: [m[name] for m in measurements if m.get(name) is not None] for name in names}
     found = {name: geometric_median(known[name]) for name in (*_SPEEDS, *_TIMES) if known[name]}

@@ -37,7 +37,7 @@ _FIXED = struct.Struct("<8sIIQQ32sI")
 _CRC32 = struct.Struct("<I")
 _RULE = "a token file as `parlay prepare` writes it"
 _FIX = "make it with parlay prepare"
-_FOREIGN = (
+_OTHER_FORMATS = (
     (b"MMIDIDX", "the index of a Megatron-LM dataset"),
     (b"\x93NUMPY", "a NumPy array"),
     (b"\x1f\x8b", "a gzip archive"),
@@ -80,7 +80,7 @@ class TokenHeader:
     def from_bytes(cls, raw: bytes) -> TokenHeader:
         """The inverse of `to_bytes`; ValueError for anything else, in words that follow the file's name."""
         if not raw.startswith(MAGIC):
-            raise ValueError(f"is not a token file{_guess(raw)}")
+            raise ValueError(f"is not a token file{_describe_format(raw)}")
         if len(raw) < HEADER_BYTES:
             raise ValueError(f"ends within its header, after {len(raw)} of {HEADER_BYTES} bytes")
         _, version, token_bytes, num_tokens, vocab_size, digest, made_bytes = _FIXED.unpack_from(raw)
@@ -218,8 +218,8 @@ def _made_from(raw: bytes) -> Mapping[str, Any]:
     return made
 
 
-def _guess(raw: bytes) -> str:
-    return next((f": it seems to be {what}" for magic, what in _FOREIGN if raw.startswith(magic)), "")
+def _describe_format(raw: bytes) -> str:
+    return next((f": it seems to be {what}" for magic, what in _OTHER_FORMATS if raw.startswith(magic)), "")
 
 
 def _cut_short(size: int, header: TokenHeader) -> str:

@@ -14,9 +14,9 @@ from trials.attempt_result import expected_proof
 from trials.trainers.trainer_log import TrainerStep
 from trials.trial import TrialSpec
 
-AGREES_WITHIN = 0.10
+RATE_TOLERANCE = 0.10
 """Relative tolerance between a printed number and ours. Definitions of FLOPs differ by less."""
-ROUNDED_BY = 0.05
+ROUNDING_ERROR = 0.05
 """Rounding error of a number printed with one decimal, as Megatron prints TFLOP/s."""
 
 
@@ -56,7 +56,7 @@ def batch_fault(spec: TrialSpec, checks: Sequence[Mapping[str, Any]]) -> str | N
         return None
     for check in checks:
         ratio = check["printed"] / check["ours"] if check["name"] in _RATES_OF_BATCH else 1.0
-        if not 1 / OTHER_BATCH < ratio < OTHER_BATCH:
+        if not 1 / OTHER_BATCH_RATIO < ratio < OTHER_BATCH_RATIO:
             batch = spec.global_batch_size
             return (
                 f"the log's {check['name']} {check['printed']:g} is that of {ratio:.2g} times the global batch {batch}"
@@ -69,29 +69,29 @@ def clock_fault(steps: Sequence[TrainerStep], seen_s: Sequence[float], has_itera
 
     `seen_s` are the arrival times (seconds, of any clock) of each step's line. Lines that were buffered arrive late, so
     that the time between them only shrinks: only too long a time is evidence. The longest gap is left out, in which a
-    trainer may have evaluated, and `LINE_S` of every other.
+    trainer may have evaluated, and `LINE_OVERHEAD_S` of every other.
     """
-    if (longest_s := max((step.step_time_s for step in steps), default=LEAST_STEP_S)) < LEAST_STEP_S:
-        return f"the log reports steps of {longest_s:g} s; none takes less than {LEAST_STEP_S:g} s"
+    if (longest_s := max((step.step_time_s for step in steps), default=MIN_STEP_S)) < MIN_STEP_S:
+        return f"the log reports steps of {longest_s:g} s; none takes less than {MIN_STEP_S:g} s"
     reported_s = sum(step.step_time_s * (step.iteration - before.iteration) for before, step in pairwise(steps))
     gaps_s = sorted(after - before for before, after in pairwise(seen_s))[:-1]
-    took_s = sum(gaps_s) - LINE_S * len(gaps_s)
-    if took_s <= (SLOWER if has_iterations else SLOWER_UNCOUNTED) * reported_s:
+    took_s = sum(gaps_s) - LINE_OVERHEAD_S * len(gaps_s)
+    if took_s <= (MAX_CLOCK_RATIO if has_iterations else MAX_UNNUMBERED_CLOCK_RATIO) * reported_s:
         return None
     return f"the log reports {reported_s:.3g} s for {len(steps)} steps, but their lines arrived over {took_s:.3g} s"
 
 
-LEAST_STEP_S = 1e-5
+MIN_STEP_S = 1e-5
 """Shortest plausible step in seconds: the launch of a single kernel takes as long."""
-LINE_S = 0.1
+LINE_OVERHEAD_S = 0.1
 """Seconds per line for work that a trainer does not count as the step: loading data, writing to a slow disk."""
-SLOWER = 10.0
+MAX_CLOCK_RATIO = 10.0
 """Largest plausible ratio of the time between lines to the time reported."""
-SLOWER_UNCOUNTED = 1000.0
+MAX_UNNUMBERED_CLOCK_RATIO = 1000.0
 """The ratio where a log numbers no iterations: it may have a line for every hundred."""
 
 _RATES_OF_BATCH = ("samples_per_sec", "tokens_per_sec")
-OTHER_BATCH = 1.5
+OTHER_BATCH_RATIO = 1.5
 """Smallest ratio of rates taken for another global batch."""
 
 
@@ -106,7 +106,7 @@ def _check(name: str, printed: Sequence[float | None], candidates: Sequence[floa
         return None
     found = median(known)
     closest = min(candidates, key=lambda ours: abs(found - ours))
-    agrees = abs(found - closest) <= max(AGREES_WITHIN * closest, ROUNDED_BY)
+    agrees = abs(found - closest) <= max(RATE_TOLERANCE * closest, ROUNDING_ERROR)
     return {"name": name, "printed": found, "ours": closest, "agrees": agrees}
 
 

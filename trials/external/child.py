@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-END_WITHIN_S = 5.0
+KILL_TIMEOUT_S = 5.0
 """Time limit for killed processes to disappear."""
 _LAST_OUTPUT_S = 1.0
 """Time limit for output of processes that an ended trainer left running."""
@@ -96,7 +96,7 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def end_descendants(timeout_s: float = END_WITHIN_S) -> list[int]:
+def end_descendants(timeout_s: float = KILL_TIMEOUT_S) -> list[int]:
     """Kill all descendants of this process; returns those that still run after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while (alive := descendants(os.getpid())) and time.monotonic() < deadline:

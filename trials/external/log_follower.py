@@ -25,10 +25,10 @@ from trials.trainers.trainer_log import LineSplitter, OutputTail
 from trials.trial import FailureReason, MeasureRules, TrialSpec
 
 TICK_S = 0.25
-PEERS_NOTICE_S = 1.5
+PEER_GRACE_S = 1.5
 """Seconds for which the trainer goes on after the outcome is written: other ranks look for one every tick, and a rank
 that sees its peers vanish first would report a failure."""
-MOST_COPIED_BYTES = 64 * 2**20
+MAX_COPIED_BYTES = 64 * 2**20
 """Limit of one rank's copied output, so that a verbose trainer does not fill the disk."""
 END_MARGIN_S = 2.0
 """Seconds reserved for writing an outcome before the time limit."""
@@ -113,7 +113,7 @@ class _Rank:
 
     def __init__(self, spec: TrialSpec, report: Report, words: OutputTail, measurement: LogMeasurement | None):
         self._rules = spec.measure
-        self._notice_s = PEERS_NOTICE_S if spec.num_gpus > 1 else 0.0
+        self._notice_s = PEER_GRACE_S if spec.num_gpus > 1 else 0.0
         self._report = report
         self._words = words
         self._measurement = measurement
@@ -177,7 +177,7 @@ class _Rank:
 
     def _copy(self, data: bytes) -> None:
         """Copy output into the rank's log, up to a limit."""
-        room = MOST_COPIED_BYTES - self._copied
+        room = MAX_COPIED_BYTES - self._copied
         self._copied += len(data)
         sys.stdout.buffer.write(data[:room] if room > 0 else b"")
         if 0 < room < len(data):

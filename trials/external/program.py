@@ -16,7 +16,7 @@ from typing import NoReturn
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import engines_of
 from search_spaces.rules.check import engine_violations
-from trials.external.child import END_WITHIN_S, end_descendants
+from trials.external.child import KILL_TIMEOUT_S, end_descendants
 from trials.external.log_follower import follow
 from trials.files.folders import AttemptFolder
 from trials.ranks.environment import RankEnvironment, process_age_s
@@ -75,5 +75,5 @@ def _report_failure(error: BaseException, report: Report) -> bool:
 
 def _leave(code: int) -> NoReturn:
     for pid in end_descendants():
-        print(f"process {pid} still runs {END_WITHIN_S:.0f} s after SIGKILL", file=sys.stderr)
+        print(f"process {pid} still runs {KILL_TIMEOUT_S:.0f} s after SIGKILL", file=sys.stderr)
     exit_at_once(code)

@@ -116,7 +116,7 @@ def _locked(folder: Path) -> Iterator[None]:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     deadline = time.monotonic() + LOCK_PATIENCE_S
     try:
-        while not _takes(descriptor):
+        while not _try_lock(descriptor):
             if time.monotonic() >= deadline:
                 raise BlockingIOError(errno.EWOULDBLOCK, "locked by another process", str(folder))
             time.sleep(0.05)
@@ -125,7 +125,7 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _takes(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     with suppress(BlockingIOError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True

@@ -39,15 +39,15 @@ PATIENCE_S = 60.0
 
 _OPENING_PATIENCE_S = 10.0
 _BUSY_TIMEOUT_MS = 100
-_PASSING = ("locked", "busy", "connection refused", "the database system is ", "closed the connection")
+_TRANSIENT_ERRORS = ("locked", "busy", "connection refused", "the database system is ", "closed the connection")
 """Messages of transient errors. Postgres may be starting up, shutting down, in recovery mode, or not accepting
 connections."""
 
-_ANEW = "parlay ledger rebuild FOLDER, with the folder that holds your searches, makes it anew"
-REBUILD = "parlay ledger rebuild FOLDER, with the folder that holds your searches, puts it aside and makes it anew"
+_REBUILD_HINT = "parlay ledger rebuild FOLDER, with the folder that holds your searches, recreates it"
+REBUILD = "parlay ledger rebuild FOLDER, with the folder that holds your searches, sets it aside and recreates it"
 """Fix for a damaged ledger: the journals in the search folders hold everything."""
 
-_NO_ROOM = ("disk is full", "no space left", "quota exceeded")
+_DISK_FULL_ERRORS = ("disk is full", "no space left", "quota exceeded")
 _ADVISORY_LOCK = 0x7061726C6179  # "parlay": held by whoever migrates a Postgres ledger
 
 T = TypeVar("T")
@@ -130,7 +130,7 @@ def put_aside_damaged(url: str) -> Path | None:
         return sqlite_file.put_aside(path, found)
     except OSError as error:
         words = f"{path} cannot be put aside: {error.filename}: {error.strerror}"
-        raise LedgerUnavailable(words, f"move it and its -wal and -shm away, then {_ANEW}") from error
+        raise LedgerUnavailable(words, f"move it and its -wal and -shm away, then {_REBUILD_HINT}") from error
 
 
 def retry_while_busy(transaction: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
@@ -157,11 +157,11 @@ def retry_while_busy(transaction: Callable[[], T], patience_s: float = PATIENCE_
 
 def _may_pass(error: Exception) -> bool:
     lost = isinstance(error, OperationalError) and error.connection_invalidated
-    return lost or any(word in _message(error).lower() for word in _PASSING)
+    return lost or any(word in _message(error).lower() for word in _TRANSIENT_ERRORS)
 
 
 def _is_full(error: Exception) -> bool:
-    return any(word in _message(error).lower() for word in _NO_ROOM)
+    return any(word in _message(error).lower() for word in _DISK_FULL_ERRORS)
 
 
 def _message(error: Exception) -> str:
@@ -261,7 +261,7 @@ def _unknown_schema(words: str) -> InputError:
         words,
         key="ledger.url",
         rule="a ledger is read by the Parlay that wrote it, or a newer one; those of before the first release are not",
-        fix=f"update Parlay if a newer one wrote it; else move it away, or name another ledger, and {_ANEW}",
+        fix=f"update Parlay if a newer one wrote it; else move it away, or name another ledger, and {_REBUILD_HINT}",
     )
 
 

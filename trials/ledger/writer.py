@@ -20,9 +20,9 @@ T = TypeVar("T")
 
 # Statements are made once, and rows written without objects for them: a search writes seven events a trial.
 _SEARCH, _TRIAL, _ATTEMPT = SearchRow.__table__, TrialRow.__table__, AttemptRow.__table__
-_NEVER_CHANGES = ("spec", "code_hash", "lease")
+_CONSTANT_COLUMNS = ("spec", "code_hash", "lease")
 _STORED_SEARCH = (
-    select(*(column for column in _SEARCH.c if column.name not in _NEVER_CHANGES))
+    select(*(column for column in _SEARCH.c if column.name not in _CONSTANT_COLUMNS))
     .where(_SEARCH.c.search_id == bindparam("of"))
     .with_for_update()
 )

@@ -16,9 +16,9 @@ from search_spaces.plain_file import read_plain
 from trials.json_types import is_finite_number
 from trials.trial import utc_seconds
 
-MOST_NODES = 16
+MAX_NODES = 16
 """Largest number of sampled nodes of a trial, the first ones: each has a file, and nobody reads hundreds of charts."""
-MOST_BYTES = 4 * 2**20
+MAX_BYTES = 4 * 2**20
 """Size limit of one node's file; eight GPUs for a week make a third of it."""
 
 _NAME = re.compile(
@@ -63,10 +63,10 @@ def sample_line(sample: NodeSample) -> bytes:
 def read_samples(path: Path) -> list[NodeSample]:
     """The samples written so far; a last line still being written is left out, a missing file is empty.
 
-    ValueError for a whole line that is no sample, and for what is not a regular file of at most `MOST_BYTES`.
+    ValueError for a whole line that is no sample, and for what is not a regular file of at most `MAX_BYTES`.
     """
     try:
-        written = read_plain(path, MOST_BYTES)
+        written = read_plain(path, MAX_BYTES)
     except FileNotFoundError:
         return []
     whole_lines = written[: written.rfind(b"\n") + 1].splitlines()

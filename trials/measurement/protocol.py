@@ -35,7 +35,7 @@ STABILITY_TOLERANCE = 0.10
 CONFIDENCE = 0.95
 SUSPECT_SLOWDOWN = 0.15
 """Slowdown from which a device is suspect. Devices of one model differ by 8 % on average (docs/measuring.md)."""
-STEPS_THAT_TELL_A_DRIFT = 15
+MIN_DRIFT_STEPS = 15
 """Fewest steps for a drift test: five a third. Fewer look like a drift by chance too often."""
 LONGEST_STEP_S = 30.0
 """Longer steps are extrapolated from shorter ones: eight full steps of a large model may be tens of node-hours."""
@@ -249,7 +249,7 @@ def slows_down(measured_times_s: Sequence[float]) -> bool:
     The median of the last third lies at least 15 % above that of the first, and their spreads do not overlap; stray
     steps, the slowest tenth of the first third and the fastest tenth of the last, are left out of the spreads.
     """
-    if len(measured_times_s) < STEPS_THAT_TELL_A_DRIFT:
+    if len(measured_times_s) < MIN_DRIFT_STEPS:
         return False
     third = len(measured_times_s) // 3
     strays = third // 10

@@ -15,7 +15,7 @@ from trials.pilot.files import StepEnd, StepEndReason, StepRequest, StepStart
 NUMBER_FILE = "PARLAY_STEP_FILE"
 """Environment variable: the file into which `number_script` writes the step's number."""
 
-GIVE_UP_S = 10.0
+CANCEL_AFTER_S = 10.0
 """Seconds that srun has to end its ranks before scancel is called, and between two calls."""
 
 
@@ -58,7 +58,7 @@ class Step:
             self._over = now if self._over is None else self._over
         elif self._terminated_at is None and now - self.began >= self.request.time_limit_s:
             self.stop(StepEndReason.TIME_LIMIT)
-        elif self._terminated_at is not None and now - self._terminated_at >= GIVE_UP_S:
+        elif self._terminated_at is not None and now - self._terminated_at >= CANCEL_AFTER_S:
             self._terminated_at = now
             self._cancel_in_slurm()
 

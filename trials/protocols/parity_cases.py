@@ -28,7 +28,7 @@ Pair = tuple[tuple[str, Hashable], tuple[str, Hashable]]
 
 GLOBAL_BATCH_SIZE = 8
 MOST_RANKS = 8
-FILLS = 4
+DRAWS_PER_COMBINATION = 4
 """Draws of the independent axes for each combination of the dependent ones."""
 
 _GPT2 = ModelShape(
@@ -62,7 +62,7 @@ SHAPES = {
 """Smallest models that show everything: six layers are not a multiple of four stages, eight are two chunks on each of
 four; an untied one has more than one bucket of 1 MiB; `llama` shares each key-value head between two heads."""
 
-IN_PRECISION: Mapping[str, Mapping[str, Any]] = {
+SHAPE_CHANGES_BY_PRECISION: Mapping[str, Mapping[str, Any]] = {
     "fp32": {},
     "bf16": {"num_layers": 4, "hidden_size": 32, "ffn_hidden_size": 128, "vocab_size": 128, "seq_length": 256},
     "fp16": {"num_layers": 4},
@@ -71,7 +71,7 @@ IN_PRECISION: Mapping[str, Mapping[str, Any]] = {
 rounds to 8 bits: bf16 weights and autocast differ by that much. With four narrow layers, a large vocabulary and many
 tokens the norm is 0.5, and they differ by half of 1e-3. fp16 is slow on a CPU."""
 
-TIED: Mapping[str, tuple[Any, ...]] = {
+DEPENDENT_AXES: Mapping[str, tuple[Any, ...]] = {
     "ranks": tuple(r for r in product((1, 2, 4), repeat=3) if r[0] * r[1] * r[2] <= MOST_RANKS),
     "zero_stage": (0, 1, 2, 3),
     "offload": ("none", "optimizer"),
@@ -82,7 +82,7 @@ TIED: Mapping[str, tuple[Any, ...]] = {
 }
 """Axes that the engines' rules relate to each other: every combination is tried."""
 
-LOOSE: Mapping[str, tuple[Any, ...]] = {
+INDEPENDENT_AXES: Mapping[str, tuple[Any, ...]] = {
     "activation_checkpointing": ("none", "selective", "full"),
     "sequence_parallel": (False, True),
     "attention_kernel": ("math", "flash"),
@@ -97,20 +97,20 @@ VALUES: Mapping[str, tuple[Hashable, ...]] = {
     "tensor_parallel": (1, 2, 4),
     "pipeline_parallel": (1, 2, 4),
     "data_parallel": (1, 2, 4),
-    "micro_batch_size": TIED["micro_batch_size"],
-    "zero_stage": TIED["zero_stage"],
-    "offload": TIED["offload"],
+    "micro_batch_size": DEPENDENT_AXES["micro_batch_size"],
+    "zero_stage": DEPENDENT_AXES["zero_stage"],
+    "offload": DEPENDENT_AXES["offload"],
     "virtual_pipeline_stages": (1, 2),
     "pipeline_schedule": ("none", "gpipe", "1f1b", "interleaved_1f1b"),
-    "engine": TIED["engine"],
-    "precision": TIED["precision"],
-    **LOOSE,
+    "engine": DEPENDENT_AXES["engine"],
+    "precision": DEPENDENT_AXES["precision"],
+    **INDEPENDENT_AXES,
 }
 """Every axis as in a canonical layout; all pairs are covered. Accumulation follows from micro-batch and data ranks."""
 
 AXES = tuple(axis for axis in VALUES if axis != "precision")
 
-TRIPLED = ("tensor_parallel", "pipeline_parallel", "zero_stage", "pipeline_schedule")
+TRIPLE_AXES = ("tensor_parallel", "pipeline_parallel", "zero_stage", "pipeline_schedule")
 
 TP2, PP2, DP2 = {"tensor_parallel": 2}, {"pipeline_parallel": 2}, {"data_parallel": 2}
 SILENT_ERRORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -179,11 +179,11 @@ def legal_cases(accelerator: str) -> list[Case]:
     """Every legal combination of the dependent axes, each with a few draws of the independent ones, without
     duplicates."""
     draw = random.Random(0)
-    offered = {axis: [v for v in values if _is_ever_offered(axis, v)] for axis, values in LOOSE.items()}
+    offered = {axis: [v for v in values if _is_ever_offered(axis, v)] for axis, values in INDEPENDENT_AXES.items()}
     drawn = [
-        case_of(**tied, **{axis: draw.choice(values) for axis, values in offered.items()})
-        for tied in _combinations(TIED)
-        for _ in range(FILLS)
+        case_of(**dependent, **{axis: draw.choice(values) for axis, values in offered.items()})
+        for dependent in _combinations(DEPENDENT_AXES)
+        for _ in range(DRAWS_PER_COMBINATION)
     ]
     distinct = {case.name: case for case in drawn}
     return _legal(list(distinct.values()), accelerator)
@@ -217,7 +217,7 @@ def _case(shape: str, layout: Layout) -> Case:
 
 
 def model_of(shape: str, precision: str) -> ModelShape:
-    return replace(SHAPES[shape], **IN_PRECISION[precision])
+    return replace(SHAPES[shape], **SHAPE_CHANGES_BY_PRECISION[precision])
 
 
 def case_name(shape: str, layout: Layout) -> str:
@@ -309,8 +309,8 @@ def _keeping_layout_rules(cases: Sequence[Case], accelerator: str) -> list[Case]
 def _is_ever_offered(axis: str, value: Any) -> bool:
     """True if some engine supports this value at all; draws of other values would all be rejected."""
     fixed = {"ranks": ((2, 2, 2),), "precision": ("fp32",)}
-    neutral = {loose: values[0] for loose, values in LOOSE.items()} | {axis: value}
-    cases = (case_of(**tied, **neutral) for tied in _combinations({**TIED, **fixed}))
+    neutral = {loose: values[0] for loose, values in INDEPENDENT_AXES.items()} | {axis: value}
+    cases = (case_of(**dependent, **neutral) for dependent in _combinations({**DEPENDENT_AXES, **fixed}))
     return any(not any(engine_violations(case.layout, case.model)) for case in cases)
 
 
@@ -334,13 +334,13 @@ def _shown(case: Case) -> list[Hashable]:
     of_precision: list[Hashable] = [(("precision", case.layout.precision), (axis, values[axis])) for axis in AXES]
     if case.layout.precision != "fp32":
         return of_precision
-    return [*of_precision, *value_combinations(values, AXES, 2), *value_combinations(values, TRIPLED, 3)]
+    return [*of_precision, *value_combinations(values, AXES, 2), *value_combinations(values, TRIPLE_AXES, 3)]
 
 
 def _shown_by_shape(case: Case) -> list[Hashable]:
     """The coverage of `_shown`, with the triples of each engine and shape separate."""
     values = axis_values(case)
-    triples = [] if case.layout.precision != "fp32" else value_combinations(values, TRIPLED, 3)
+    triples = [] if case.layout.precision != "fp32" else value_combinations(values, TRIPLE_AXES, 3)
     return _shown(case) + [(case.layout.engine, case.shape, triple) for triple in triples]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 LARGE_BUFFER_BYTES = 2**20
 """Threshold for separate mappings. A smaller one would leave no holes, but cost small models most of a step."""
-STEPS_A_TRIM = 4
+STEPS_PER_TRIM = 4
 """Steps between two trims. The step after a trim maps pages anew; a median over steps does not see that while most
 steps follow no trim."""
 

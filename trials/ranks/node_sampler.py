@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trials.files.folders import AttemptFolder
-from trials.measurement.node_metrics import MOST_NODES, NodeSample, sample_line
+from trials.measurement.node_metrics import MAX_NODES, NodeSample, sample_line
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.nvml import Nvml
 from trials.trial import TrialSpec, utc_text
@@ -31,7 +31,7 @@ _IDLE, _IO_WAIT = 3, 4
 def sample_node(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment) -> None:
     """Sample this rank's node until its process ends; only the first rank of a node does."""
     node, place = divmod(env.rank, spec.gpus_per_node)
-    if place == 0 and node < MOST_NODES:
+    if place == 0 and node < MAX_NODES:
         with suppress(RuntimeError):  # its user may have no more threads just now
             NodeSampler(folder.system(node, env.restart), has_gpus=spec.accelerator != "cpu").start()
 

@@ -16,21 +16,21 @@ from trials.ranks.report import Report
 from trials.trial import FailureReason, MeasureRules
 
 INTERVAL_S = 0.5
-LONGEST_HANG_S = 300.0
+MAX_HANG_S = 300.0
 """Limit of any hang: no import, build or single step of a trial takes longer."""
-LEAST_HANG_S = 8.0
+MIN_HANG_S = 8.0
 """Least limit of a hang: importing torch takes 2 to 4 s, and longer for several ranks on few cores."""
 
 
 def hang_limit_s(rules: MeasureRules) -> float:
     """Seconds without progress after which a trial hangs: half its time limit where that is short, so that it reports
     the hang before its launcher ends it, but never less than a start needs."""
-    return min(LONGEST_HANG_S, max(LEAST_HANG_S, rules.time_limit_s / 2))
+    return min(MAX_HANG_S, max(MIN_HANG_S, rules.time_limit_s / 2))
 
 
 def silence_reason(rules: MeasureRules) -> FailureReason:
     """The reason for a trial that hung: where the time limit was over before, that rather than a hang."""
-    return FailureReason.HANG if rules.time_limit_s > LEAST_HANG_S else FailureReason.TIME_LIMIT
+    return FailureReason.HANG if rules.time_limit_s > MIN_HANG_S else FailureReason.TIME_LIMIT
 
 
 class Watchdog(threading.Thread):

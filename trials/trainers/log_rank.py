@@ -9,11 +9,11 @@ def log_rank_of(spec: TrialSpec) -> int:
     """The rank that the search file names, else the one on which this trainer logs."""
     wanted, last = spec.trainer.get("log_rank"), spec.num_gpus - 1
     if wanted is None:
-        return _usual(spec, last)
+        return _default_log_rank(spec, last)
     return {"first": 0, "last": last}.get(wanted, wanted)
 
 
-def _usual(spec: TrialSpec, last: int) -> int:
+def _default_log_rank(spec: TrialSpec, last: int) -> int:
     """The trainer's default. Megatron logs on the last rank, nanotron on the first rank of the last stage, DeepSpeed on
     the first rank."""
     layout = spec.layout

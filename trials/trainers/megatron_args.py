@@ -17,7 +17,7 @@ from trials.trainers.shell_script import Script, read_script
 MEGATRON_LM, MEGATRON_DEEPSPEED = "megatron-lm", "megatron-deepspeed"
 GPT2_VOCAB_SIZE = 50257
 
-_MARKS = ("num-layers", "hidden-size", "tensor-model-parallel-size", "micro-batch-size")
+_CHARACTERISTIC_OPTIONS = ("num-layers", "hidden-size", "tensor-model-parallel-size", "micro-batch-size")
 _DEEPSPEED_MARKS = ("deepspeed", "deepspeed-config", "zero-stage", "no-pipeline-parallel")
 _FLAGS = (
     "bf16",
@@ -63,8 +63,8 @@ def read_megatron_script(text: str) -> ImportedConfig:
 
 def _training_command(script: Script) -> list[str]:
     """The command with most of Megatron's characteristic options, the first of equals."""
-    best = max(script.commands, key=_marks_in, default=[])
-    if _marks_in(best) < 2:
+    best = max(script.commands, key=_num_characteristic_options, default=[])
+    if _num_characteristic_options(best) < 2:
         raise InputError.of(
             "megatron_script",
             "no command with Megatron's options was found",
@@ -74,8 +74,8 @@ def _training_command(script: Script) -> list[str]:
     return best
 
 
-def _marks_in(words: list[str]) -> int:
-    return sum(option_name(word) in _MARKS for word in words)
+def _num_characteristic_options(words: list[str]) -> int:
+    return sum(option_name(word) in _CHARACTERISTIC_OPTIONS for word in words)
 
 
 class _Options:

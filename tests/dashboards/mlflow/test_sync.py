@@ -14,7 +14,7 @@ from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
 from tests.dashboards.compared import compared_search
 from tests.dashboards.mlflow_content import runs_by_name
 from tests.dashboards.searches import SEARCH_ID, START, SearchUnderTest, ended_search, search_folder, steps
-from trials.measurement.node_metrics import MOST_NODES
+from trials.measurement.node_metrics import MAX_NODES
 from trials.trial import FailureReason
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]  # the first use of a fresh MLflow database takes seconds
@@ -143,8 +143,8 @@ def test_of_several_nodes_each_has_its_number_in_the_order_of_the_ranks(tmp_path
     assert last is not None
     place = folder.attempt("t0002", "a2")
     place.system(2).write_bytes(place.system(0).read_bytes())
-    on_many = trial.with_attempt(replace(last, num_nodes=MOST_NODES + 1))
-    place.system(MOST_NODES).write_text("is not looked for\n")
+    on_many = trial.with_attempt(replace(last, num_nodes=MAX_NODES + 1))
+    place.system(MAX_NODES).write_text("is not looked for\n")
     keys = {point.key for point in system_points(on_many, folder)}
     assert keys == {f"system/node_{node}/cpu_utilization_percentage" for node in (0, 2)}
 

@@ -77,7 +77,7 @@ def test_one_on_fewer_nodes_asks_to_be_beaten_in_the_objective(path):
         assert among(path, 4, [share], on_1=200.0, on_2=300.0) == Incumbent("on_1", TOKENS / 800.0)
 
 
-def test_with_several_objectives_a_rival_is_better_in_all_of_them(path):
+def test_with_several_objectives_an_incumbent_is_better_in_all_of_them(path):
     both = [Objective.NODE_HOURS_PER_BILLION_TOKENS, Objective.TOKENS_PER_SEC]
     assert among(path, 4, both, on_2=300.0) == Incumbent("on_2", TOKENS / 300.0)
     assert among(path, 1, both, on_2=300.0) == Incumbent("on_2", TOKENS / 150.0)

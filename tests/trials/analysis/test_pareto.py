@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from tests.trials.analysis.test_ranking import NODE_HOURS, SPEED, names, trial
 from trials.analysis.best_layout import best_json, rationale
-from trials.analysis.pareto import pareto, pareto_json, trades
+from trials.analysis.pareto import pareto, pareto_json, trade_offs
 from trials.analysis.ranking import Objective, Ranking, rank
 from trials.trial import FailureReason, Trial, TrialKind, TrialState
 
@@ -122,7 +122,7 @@ class TestWords:
         assert values["node_hours_per_billion_tokens"] == pytest.approx(1e9 / 186.0 / 3600)
 
     def test_the_sentence_says_what_another_point_gives_for_what(self):
-        (trade,) = trades(self.RANKING)
+        (trade,) = trade_offs(self.RANKING)
         assert trade == "t0002 on 1 node has 62 % of its tokens/s at 81 % of its node-hours a token"
         best = best_json(self.RANKING)
         assert best["rationale"] == rationale(self.RANKING) == f"the fastest of the layouts measured; {trade}"
@@ -130,4 +130,4 @@ class TestWords:
 
     def test_with_one_goal_there_is_nothing_to_say(self):
         lone = ranked(on(2, 1, 300.0))
-        assert (pareto_json(lone), trades(lone), best_json(lone)["pareto"]) == ([], [], [])
+        assert (pareto_json(lone), trade_offs(lone), best_json(lone)["pareto"]) == ([], [], [])

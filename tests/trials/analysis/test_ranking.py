@@ -15,7 +15,7 @@ from tests.trials.examples import OUTCOME
 from trials.analysis.best_layout import best_json
 from trials.analysis.early_stopping import best_file
 from trials.analysis.ranking import (
-    MUCH_LESS_MEMORY,
+    MIN_MEMORY_SAVING,
     Objective,
     Ranking,
     Speedup,
@@ -225,7 +225,7 @@ class TestMemoryToSpare:
         assert self.chosen((300.0, 10.0), (299.0, 7.0), (298.0, 6.0)) == ["t0003", "t0001", "t0002"]
 
     def test_a_little_less_is_no_reason(self):
-        almost = 10.0 * (1 - MUCH_LESS_MEMORY)
+        almost = 10.0 * (1 - MIN_MEMORY_SAVING)
         assert self.chosen((300.0, 10.0), (299.0, almost + 0.01)) == ["t0001", "t0002"]
         assert self.chosen((300.0, 10.0), (299.0, almost)) == ["t0002", "t0001"]
 
@@ -397,7 +397,7 @@ class TestBestFile:
         alone = self.threshold(trial(1, 300.0), objective=Objective.TOKENS_PER_SEC_PER_GPU)
         assert alone == pytest.approx(self.threshold(trial(1, 300.0)) / 8)
 
-    def test_each_number_of_nodes_has_a_rival_of_its_own_in_tokens_per_second(self):
+    def test_each_number_of_nodes_has_an_incumbent_in_tokens_per_second(self):
         slow, fast = trial(1, 100.0, num_nodes=1), trial(2, 300.0, num_nodes=2)
         by_nodes = [
             rank(trials, NODE_HOURS, 8)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from trials.measurement.node_metrics import MOST_BYTES, NodeSample, read_samples, sample_line
+from trials.measurement.node_metrics import MAX_BYTES, NodeSample, read_samples, sample_line
 
 TIME = "2026-11-20T12:00:00.000000Z"
 VALUES = {
@@ -73,6 +73,6 @@ def test_a_file_without_an_end_and_a_link_are_not_read(path, tmp_path):
         read_samples(path)
     path.unlink()
     with path.open("wb") as stream:
-        stream.truncate(MOST_BYTES + 1)
+        stream.truncate(MAX_BYTES + 1)
     with pytest.raises(ValueError, match="more than"):
         read_samples(path)

@@ -9,7 +9,7 @@ from trials.protocols.parity_cases import (
     AXES,
     COMPILED,
     SILENT_ERRORS,
-    TRIPLED,
+    TRIPLE_AXES,
     axis_values,
     covering_cases,
     exclusion_reasons,
@@ -63,7 +63,7 @@ def test_every_axis_value_is_trained_in_every_precision_that_may_have_it(legal, 
 
 
 def test_all_triples_of_tensor_pipeline_zero_and_schedule_are_trained_in_fp32(legal, chosen):
-    assert shown(in_fp32(chosen), TRIPLED, 3) >= shown(in_fp32(legal), TRIPLED, 3)
+    assert shown(in_fp32(chosen), TRIPLE_AXES, 3) >= shown(in_fp32(legal), TRIPLE_AXES, 3)
 
 
 def test_what_a_legal_layout_may_have_is_more_than_enough_to_choose_from(legal, chosen):
@@ -107,7 +107,7 @@ def test_in_full_every_shape_and_engine_has_every_triple_it_may_have(legal):
         return {
             (case.layout.engine, case.shape, triple)
             for case in in_fp32(cases)
-            for triple in value_combinations(axis_values(case), TRIPLED, 3)
+            for triple in value_combinations(axis_values(case), TRIPLE_AXES, 3)
         }
 
     assert by_shape(full_cases("cpu")) >= by_shape(legal)

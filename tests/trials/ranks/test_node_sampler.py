@@ -9,7 +9,7 @@ import pytest
 from search_spaces.layouts.layout import Layout
 from tests.trials.train.trial_processes import make_spec
 from trials.files.folders import AttemptFolder
-from trials.measurement.node_metrics import MOST_BYTES, MOST_NODES, NodeSample, read_samples, sample_line
+from trials.measurement.node_metrics import MAX_BYTES, MAX_NODES, NodeSample, read_samples, sample_line
 from trials.ranks import node_sampler
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.node_sampler import Node, NodeSampler, pause_after, sample_node
@@ -87,7 +87,7 @@ def test_a_week_of_samples_of_eight_gpus_can_be_read():
         age_s += pause_after(age_s)
         lines += 1
     assert lines < 1000
-    assert lines * line < MOST_BYTES / 2
+    assert lines * line < MAX_BYTES / 2
 
 
 def test_what_fails_ends_the_sampling_and_nothing_else(tmp_path):
@@ -102,8 +102,8 @@ def test_what_fails_ends_the_sampling_and_nothing_else(tmp_path):
         (0, 0, ["system.n0.r0.jsonl"]),
         (3, 0, []),
         (4, 2, ["system.n1.r2.jsonl"]),
-        (4 * (MOST_NODES - 1), 0, ["system.n15.r0.jsonl"]),
-        (4 * MOST_NODES, 0, []),
+        (4 * (MAX_NODES - 1), 0, ["system.n15.r0.jsonl"]),
+        (4 * MAX_NODES, 0, []),
     ],
 )
 def test_the_first_rank_of_each_of_the_first_nodes_samples(monkeypatch, tmp_path, rank, restart, expected):

@@ -9,7 +9,7 @@ from tests.trials.train.trial_processes import make_spec
 from trials.files.folders import AttemptFolder
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.report import Report
-from trials.ranks.watchdog import LEAST_HANG_S, LONGEST_HANG_S, Watchdog, hang_limit_s, silence_reason
+from trials.ranks.watchdog import MAX_HANG_S, MIN_HANG_S, Watchdog, hang_limit_s, silence_reason
 from trials.trial import FailureReason, MeasureRules
 
 SPEC = make_spec(Layout())
@@ -48,11 +48,11 @@ def watched(
 
 def test_half_a_short_time_limit_and_never_more_than_the_longest_hang():
     assert hang_limit_s(MeasureRules(time_limit_s=40.0)) == 20.0
-    assert hang_limit_s(MeasureRules(time_limit_s=36_000.0)) == LONGEST_HANG_S
+    assert hang_limit_s(MeasureRules(time_limit_s=36_000.0)) == MAX_HANG_S
 
 
 def test_no_start_is_stuck_before_it_can_have_ended():
-    assert hang_limit_s(MeasureRules(time_limit_s=3.0)) == LEAST_HANG_S
+    assert hang_limit_s(MeasureRules(time_limit_s=3.0)) == MIN_HANG_S
 
 
 def test_silence_beyond_a_time_limit_so_short_tells_of_the_limit(tmp_path):

@@ -11,7 +11,7 @@ from trials.files.folders import AttemptFolder
 from trials.measurement.metrics import bound_fields
 from trials.measurement.protocol import Measurement, StepPlan, Stop, TwoPointExtrapolation, slows_down
 from trials.measurement.step_log import MetricsWriter, StepPhase, StepRecord
-from trials.ranks.allocator import STEPS_A_TRIM, trim_heap
+from trials.ranks.allocator import STEPS_PER_TRIM, trim_heap
 from trials.ranks.environment import process_age_s
 from trials.ranks.failures import TrialFailure
 from trials.ranks.report import Report
@@ -70,7 +70,7 @@ class TrainingLoop:
                 writer.write(record)
             self._report.progress()
             self._note_end_of_warmup()
-            if self._device.is_cpu and len(self.records) % STEPS_A_TRIM == 0:
+            if self._device.is_cpu and len(self.records) % STEPS_PER_TRIM == 0:
                 trim_heap()
         if self.measurement.stop is Stop.TIME_LIMIT and not self.measurement.has_enough_steps:
             seen = bound_fields(self._spec, self.measurement)
