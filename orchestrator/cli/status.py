@@ -35,7 +35,7 @@ def status(
         print_search_summary(found.record, spec, found.folder)
     if found.record.state.is_ended or not found.folder.exists:
         return
-    if (words := read_driver_status(found.folder, driver_status).words) is not None:
+    if (words := read_driver_status(found.folder, driver_status).description) is not None:
         log(words)
 
 

@@ -67,10 +67,10 @@ def _terms_interrupt() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class DriverStatus:
-    """Status of a search's driver: `words` describe it, None if a driver is at work. `is_expected`: one is at work, or
-    will start by itself."""
+    """Status of a search's driver. `description` is None if a driver is at work. `is_expected`: one is at work, or will
+    start by itself."""
 
-    words: str | None = None
+    description: str | None = None
     is_expected: bool = True
 
 
@@ -149,7 +149,7 @@ class SearchFollower:
             return False
         self._driver_polled_at = now
         found = read_driver_status(self._folder, self._driver_status)
-        self._note_once(found.words)
+        self._note_once(found.description)
         if found.is_expected:
             self._undriven_since = None
             return False
@@ -159,7 +159,7 @@ class SearchFollower:
     def _wait_for_driver_end(self) -> None:
         """Wait until the driver has finished recipe and MLflow, after the last event."""
         deadline = self._clock() + DRIVER_END_LIMIT_S
-        while self._clock() < deadline and read_driver_status(self._folder, self._driver_status).words is None:
+        while self._clock() < deadline and read_driver_status(self._folder, self._driver_status).description is None:
             self._wait(JOURNAL_POLL_S)
 
     def _note_once(self, words: str | None) -> None:

@@ -183,7 +183,7 @@ def _wanted_gb_per_s(world: Cluster, num_ranks: int) -> float | None:
 
 
 def _assumed(world: Cluster) -> str:
-    return " (the accelerator's usual node's: this cluster's own links are not described)" * world.links_are_assumed
+    return " (assumed: this cluster's links are not described)" * world.links_are_assumed
 
 
 def _listed(numbers: set[int]) -> str:

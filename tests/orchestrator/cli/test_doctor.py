@@ -66,7 +66,7 @@ def test_three_planted_faults_are_found_each_with_what_to_do(tmp_path, slurm):
     assert answer.code == told.code == 8, answer.err
     errors = of_level(answer.json, "error")
     assert set(errors) == {"time_limit", "nodes_up", "ledger"}
-    assert "partition hour is 60 minutes" in errors["time_limit"]["message"]
+    assert "partition hour allows at most 60 minutes" in errors["time_limit"]["message"]
     assert "n2 of the 2 nodes that could run it: drained" in errors["nodes_up"]["message"]
     assert answer.json["errors"] == 3
     assert told.out.count("  ERROR    ") == 3
@@ -80,7 +80,7 @@ def test_a_job_on_two_nodes_tells_what_its_ranks_see(tmp_path, slurm):
     assert answer.code == 0, answer.err + answer.out
     job = {f["name"]: f for f in answer.json["findings"] if f["area"] == "a job that ran"}
     assert set(job) == {"job", "ranks_python", "shared", "clocks", "cores", "transport", "bandwidth", "selftest"}
-    assert job["job"]["message"].startswith("2 ranks on n1, n2 met and answered")
+    assert job["job"]["message"].startswith("2 ranks on n1, n2 responded")
     assert "gloo" in job["transport"]["message"]
     assert "torch" in job["ranks_python"]["message"]
     assert {f["level"] for f in job.values()} <= {"ok", "note"}

@@ -239,11 +239,11 @@ class TestWhoDrives:
         acquire_lease(folder, time.time() - 3 * LEASE_DURATION_S)
         standing = driver_status(folder)
         assert standing.is_expected
-        assert f"kill -CONT {os.getpid()}" in standing.words
+        assert f"kill -CONT {os.getpid()}" in standing.description
 
     def test_nobody_and_how_to_go_on(self, folder):
         standing = driver_status(folder)
-        assert standing.words == f"the search has no driver: parlay resume {folder.search_id} starts one"
+        assert standing.description == f"the search has no driver: parlay resume {folder.search_id} starts one"
         assert not standing.is_expected
 
     @pytest.mark.parametrize(("script", "word"), [("cron_script", "cron"), ("driver_script", "next job")])
@@ -252,7 +252,7 @@ class TestWhoDrives:
         queue.slurm.cluster.controller_down(for_s=60.0)
         standing = driver_status(folder)
         assert standing.is_expected
-        assert word in standing.words
+        assert word in standing.description
 
     @pytest.mark.parametrize(("script", "what"), [("cron_script", "next turn"), ("driver_script", "driver's job")])
     def test_a_job_that_waits_to_drive_is_named_with_slurms_reason(self, folder, queue, script, what):
@@ -260,25 +260,25 @@ class TestWhoDrives:
         job_id = queue.submit(f"{folder.search_id}.{script.partition('_')[0]}")
         standing = driver_status(folder)
         assert standing.is_expected
-        assert what in standing.words
-        assert standing.words.endswith(f"job {job_id} waits in the queue: Resources")
+        assert what in standing.description
+        assert standing.description.endswith(f"job {job_id} waits in the queue: Resources")
 
     def test_a_drivers_job_that_was_put_back_or_has_just_started_is_waited_for(self, folder, queue):
         folder.driver_script.touch()
         job_id = queue.submit(f"{folder.search_id}.driver")
         queue.others_end()
-        assert driver_status(folder).words.endswith(f"job {job_id} runs on n1 and does not hold the search yet")
+        assert driver_status(folder).description.endswith(f"job {job_id} runs on n1 and does not hold the search yet")
         queue.slurm.cluster.requeue(job_id)
         standing = driver_status(folder)
         assert standing.is_expected
-        assert f"job {job_id} waits in the queue: " in standing.words
+        assert f"job {job_id} waits in the queue: " in standing.description
 
     def test_without_a_job_in_the_queue_nobody_is_expected_to_drive(self, folder, queue):
         folder.driver_script.touch()
         queue.submit("another-search.driver")
         standing = driver_status(folder)
         assert not standing.is_expected
-        assert standing.words.endswith(f"parlay resume {folder.search_id} --as-job submits one")
+        assert standing.description.endswith(f"parlay resume {folder.search_id} --as-job submits one")
         assert queue.asked == [MAX_AGE_S, MAX_AGE_IF_MISSING_S]
 
     def test_slurm_is_asked_nothing_while_somebody_drives(self, folder, queue):
@@ -303,7 +303,7 @@ class TestWhoDrives:
 
         monkeypatch.setattr("orchestrator.service.client.running_service", lambda home: (Service(), {}))
         assert driver_status(folder).is_expected == is_expected
-        assert ("disk full" in driver_status(folder).words) == (driver is not None and not is_expected)
+        assert ("disk full" in driver_status(folder).description) == (driver is not None and not is_expected)
 
 
 class TestVerb:
@@ -388,7 +388,7 @@ def test_on_a_terminal_a_search_is_drawn_in_place_until_it_is_told_to_end(tmp_pa
     seen += _read_until(terminal, "1 measured")
     assert "\x1b[" in seen, "drawn in place"
     watching.terminate()
-    seen += _read_until(terminal, "goes on without this view")
+    seen += _read_until(terminal, "stopped watching")
     assert watching.wait() == 130
     assert "\x1b[?25h" in seen, "the cursor is back"
     os.close(terminal)

@@ -39,7 +39,7 @@ class CountingSlurm:
 @pytest.fixture
 def asked_in_an_hour(tmp_path, monkeypatch):
     def count(drivers: int) -> int:
-        """How often so many drivers, each with its own turns of half a second, ask in an hour."""
+        """squeue calls in an hour of this many drivers, each with turns of half a second."""
         slurm, rng, folder = CountingSlurm(), random.Random(drivers), Path(tmp_path) / str(drivers)
         folder.mkdir()
         monkeypatch.setattr("slurm.squeue_cache.time.time", slurm.now)
