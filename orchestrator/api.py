@@ -255,13 +255,13 @@ def _drive_here(runnable: RunnableSearch, quiet: bool) -> Search:
 
     spec, signals = runnable.spec, DriverSignals()
     view = LiveView(spec.objective, spec.global_batch_size, spec.baseline_key, sys.stderr)
-    watcher = (
+    callbacks = (
         SearchCallbacks(driver_context=signals.handling)
         if quiet
         else SearchCallbacks(log, view.update, signals.handling)
     )
     with private_umask(), nullcontext() if quiet else view:
-        record = drive(runnable.folder, spec, runnable.candidates, runnable.tracking, runnable.ledger_url, watcher)
+        record = drive(runnable.folder, spec, runnable.candidates, runnable.tracking, runnable.ledger_url, callbacks)
     if signals.is_terminated:
         signal.raise_signal(signal.SIGTERM)  # the driver only shut down; the process has to end
     if not record.state.is_ended:

@@ -105,7 +105,13 @@ def _advance(found: LocatedSearch) -> SearchRecord:
     candidates = () if found.record.state.is_ended else validate_space(found.spec).feasible
     callbacks = SearchCallbacks(log, driver_context=DriverSignals().handling)
     return drive(
-        found.folder, found.spec, candidates, make_tracking(found.spec), found.ledger_url, callbacks, go=Driver.advance
+        found.folder,
+        found.spec,
+        candidates,
+        make_tracking(found.spec),
+        found.ledger_url,
+        callbacks,
+        run_loop=Driver.advance,
     )
 
 

@@ -116,8 +116,9 @@ def _request_cancel(found: LocatedSearch, note: Callable[[str], None]) -> None:
 
 def _take_over_and_end(found: LocatedSearch, note: Callable[[str], None]) -> SearchRecord:
     """Become the driver of a search without one, only to end it within the time limit."""
-    tracking, watcher = open_tracking(found.spec, note), SearchCallbacks(note=note, driver_context=_stop_after_timeout)
-    return drive(found.folder, found.spec, (), tracking, found.ledger_url, watcher, cancelling=True)
+    tracking = open_tracking(found.spec, note)
+    callbacks = SearchCallbacks(note=note, driver_context=_stop_after_timeout)
+    return drive(found.folder, found.spec, (), tracking, found.ledger_url, callbacks, cancelling=True)
 
 
 @contextmanager

@@ -82,37 +82,37 @@ def drive(
     candidates: Sequence[Layout],
     tracking: MlflowSync | None,
     ledger_url: str,
-    watcher: SearchCallbacks,
+    callbacks: SearchCallbacks,
     cancelling: bool = False,
-    go: Callable[[Driver], SearchRecord] = Driver.run,
+    run_loop: Callable[[Driver], SearchRecord] = Driver.run,
 ) -> SearchRecord:
     """Run the search to its end, or until it is interrupted; of a search that has ended only write what is missing.
 
-    `cancelling` ends the search instead. `go` runs the loop: Driver.run, or Driver.advance for one iteration. Raises
+    `cancelling` ends the search instead. `run_loop` is Driver.run, or Driver.advance, which never waits. Raises
     LeaseHeld while another driver holds the search, LeaseLost when another one took it over, InputError when its code
     or search.yaml has changed, ExternalError. The search can be resumed after any of these.
     """
-    watcher = _tolerating_write_errors(watcher)
+    callbacks = _tolerating_write_errors(callbacks)
     with ExitStack() as stack:
-        lock = stack.enter_context(acquire_search(folder, ledger_url, watcher.note))
+        lock = stack.enter_context(acquire_search(folder, ledger_url, callbacks.note))
         history = stack.enter_context(lock.open_history())
-        worker = MlflowWorker(tracking, folder, watcher.note) if tracking else None
-        observers = _Observers(watcher, ReportWorker(folder, watcher.note), worker)
+        worker = MlflowWorker(tracking, folder, callbacks.note) if tracking else None
+        observers = _Observers(callbacks, ReportWorker(folder, callbacks.note), worker)
         stack.callback(observers.report.stop)
-        search, patience_s = history.search, MLFLOW_FLUSH_TIMEOUT_S
+        search, flush_timeout_s = history.search, MLFLOW_FLUSH_TIMEOUT_S
         needs_launcher = not search.state.is_ended and _needs_launcher(folder, search, cancelling)
         if not search.state.is_ended:
             if not cancelling:
                 require_unchanged_files(folder, search)
                 require_current_journal(folder, search)
-            driver, search = _run_driver(lock, spec, candidates, history, observers, cancelling, go)
+            driver, search = _run_driver(lock, spec, candidates, history, observers, cancelling, run_loop)
             if driver.is_interrupted and not search.state.is_ended:
-                patience_s = MLFLOW_INTERRUPTED_FLUSH_TIMEOUT_S
+                flush_timeout_s = MLFLOW_INTERRUPTED_FLUSH_TIMEOUT_S
         if search.state.is_ended:
             if not needs_launcher:  # else its launcher has released them
-                end_pilots(folder, spec, watcher.note)
-            _finalize(lock, spec, search, watcher.note)
-        flush_on_exit(lock, spec, search, observers.report, observers.mlflow, patience_s, watcher.note)
+                end_pilots(folder, spec, callbacks.note)
+            _finalize(lock, spec, search, callbacks.note)
+        flush_on_exit(lock, spec, search, observers.report, observers.mlflow, flush_timeout_s, callbacks.note)
         return search
 
 
@@ -120,7 +120,7 @@ def drive(
 class _Observers:
     """Observers of a search: the caller's callbacks, the report, and MLflow unless tracking is disabled."""
 
-    watcher: SearchCallbacks
+    callbacks: SearchCallbacks
     report: ReportWorker
     mlflow: MlflowWorker | None
 
@@ -132,20 +132,20 @@ def _run_driver(
     history: EventStore,
     observers: _Observers,
     cancelling: bool,
-    go: Callable[[Driver], SearchRecord],
+    run_loop: Callable[[Driver], SearchRecord],
 ) -> tuple[Driver, SearchRecord]:
     """Build launcher, sampler and driver, and run the loop."""
-    folder, note = lock.folder, observers.watcher.note
+    folder, note = lock.folder, observers.callbacks.note
     with ExitStack() as stack:
         launcher = stack.enter_context(_launcher_for(folder, spec, history, cancelling, note, lock.heartbeat))
         history.clock = launcher.now
         task = task_of(spec, () if cancelling else load_prior_trials(folder))
         sampler = make_sampler(spec.search.sampler, candidates, task, spec.search.seed, note)
-        callbacks = stack.enter_context(_callbacks(lock, spec, task, observers, cancelling))
+        driver_callbacks = stack.enter_context(_driver_callbacks(lock, spec, task, observers, cancelling))
         program = replace(attempt_factory_of(folder, spec), taken=lock.taken)
-        driver = Driver(history, program, sampler, launcher, _objective(spec), _limits(spec), callbacks)
-        with observers.watcher.driver_context(driver):
-            return driver, go(driver)
+        driver = Driver(history, program, sampler, launcher, _objective(spec), _limits(spec), driver_callbacks)
+        with observers.callbacks.driver_context(driver):
+            return driver, run_loop(driver)
 
 
 def _finalize(lock: SearchLock, spec: SearchSpec, search: SearchRecord, note: Callable[[str], None]) -> None:
@@ -183,7 +183,7 @@ def write_best_recipe(folder: SearchFolder, spec: SearchSpec, search: SearchReco
     return write_recipe(folder.recipe, RecipeSource(search, best, trial_spec, ranking, baseline), folder.code)
 
 
-def _tolerating_write_errors(watcher: SearchCallbacks) -> SearchCallbacks:
+def _tolerating_write_errors(callbacks: SearchCallbacks) -> SearchCallbacks:
     """The same callbacks; after the first OSError neither `note` nor `on_event` is called again."""
     broken = False
 
@@ -198,7 +198,7 @@ def _tolerating_write_errors(watcher: SearchCallbacks) -> SearchCallbacks:
 
         return call
 
-    return replace(watcher, note=guarded(watcher.note), on_event=guarded(watcher.on_event))
+    return replace(callbacks, note=guarded(callbacks.note), on_event=guarded(callbacks.on_event))
 
 
 @contextmanager
@@ -259,7 +259,7 @@ def _latest_timestamp(search: SearchRecord) -> float:
 
 
 @contextmanager
-def _callbacks(
+def _driver_callbacks(
     lock: SearchLock,
     spec: SearchSpec,
     task: TuningTask,
@@ -276,17 +276,22 @@ def _callbacks(
             elif observers.mlflow:  # the end is sent by `flush_on_exit`, with the finished report
                 observers.mlflow.submit(search)
             observers.report.submit(search)
-            observers.watcher.on_event(search, event)
+            observers.callbacks.on_event(search, event)
 
         def cancel_requested() -> bool:
             return cancelling or bool(reader.pending_commands(lock.folder.search_id))
 
-        def keep() -> None:
+        def on_iteration() -> None:
             lock.heartbeat()
-            observers.watcher.on_iteration()
+            observers.callbacks.on_iteration()
 
         yield DriverCallbacks(
-            on_event, cancel_requested, keep, observers.watcher.note, predictor(task), observers.watcher.grant_slots
+            on_event,
+            cancel_requested,
+            on_iteration,
+            observers.callbacks.note,
+            predictor(task),
+            observers.callbacks.grant_slots,
         )
 
 

@@ -203,9 +203,9 @@ class DriverChain:
         finally:
             self._driver = None
 
-    def attach_to(self, watcher: SearchCallbacks) -> SearchCallbacks:
+    def attach_to(self, callbacks: SearchCallbacks) -> SearchCallbacks:
         """Add this chain's callbacks to those of the search."""
-        return replace(watcher, on_iteration=self.ensure_next_link, driver_context=self.driver_context)
+        return replace(callbacks, on_iteration=self.ensure_next_link, driver_context=self.driver_context)
 
     def ensure_next_link(self) -> None:
         """Submit the next link unless one waits; a failed submission is retried, at most every RETRY_S."""

@@ -32,14 +32,14 @@ def flush_on_exit(
     search: SearchRecord,
     report: ReportWorker,
     worker: MlflowWorker | None,
-    patience_s: float,
+    flush_timeout_s: float,
     note: Callable[[str], None],
 ) -> None:
-    """Flush the report and MLflow, each within `patience_s`, and send the notifications of a search that has ended."""
+    """Flush the report and MLflow, each within `flush_timeout_s`, and send notifications if the search has ended."""
     with suppress(KeyboardInterrupt):  # stop waiting for the report, and do the rest
-        report.finish(min(REPORT_FLUSH_TIMEOUT_S, patience_s))
+        report.finish(min(REPORT_FLUSH_TIMEOUT_S, flush_timeout_s))
     if worker and (worker.has_record or search.state.is_ended):  # else nothing is new
-        _flush_mlflow(worker, search, lock.folder, patience_s, note)
+        _flush_mlflow(worker, search, lock.folder, flush_timeout_s, note)
     if search.state.is_ended and is_notification_due(lock.folder, spec):
         _send_notifications(lock, spec, search, note)
 
@@ -48,12 +48,12 @@ def _flush_mlflow(
     worker: MlflowWorker,
     search: SearchRecord,
     folder: SearchFolder,
-    patience_s: float,
+    flush_timeout_s: float,
     note: Callable[[str], None],
 ) -> None:
     worker.submit(search)
     try:
-        unsent = worker.finish(patience_s)
+        unsent = worker.finish(flush_timeout_s)
     except KeyboardInterrupt:
         unsent = worker.finish(0.0)
     if unsent:

@@ -139,19 +139,19 @@ def replay(
     *,
     python: str,
     rules: ReplayRules = ReplayRules(),
-    watcher: ReplayCallbacks | None = None,
+    callbacks: ReplayCallbacks | None = None,
 ) -> ReplayResult:
     """Measure the recipe's layout again and compare; repeat in further sessions until the result is clear.
 
     Call it only where `impossible_result` returns None. `folder` is new; its name is the id the attempts run under. A
     run that cannot be launched or measured ends the replay with the runs before it; without any the launcher's
-    ExternalError is raised. On an interrupt, or when `watcher` requests a stop, the run in flight is cancelled, one
+    ExternalError is raised. On an interrupt, or when `callbacks` request a stop, the run in flight is cancelled, one
     that may still run is noted, and ReplayStopped is raised.
     """
     recorded = recorded_runs(loaded)
     folder.path.mkdir(parents=True, mode=0o700)
     shutil.copytree(loaded.code, folder.code, ignore=shutil.ignore_patterns("__pycache__"))
-    runs = ReplayRuns(_program(loaded, folder, python), launcher, watcher or ReplayCallbacks())
+    runs = ReplayRuns(_program(loaded, folder, python), launcher, callbacks or ReplayCallbacks())
     try:
         return _measure_sessions(loaded, recorded, runs, rules)
     except KeyboardInterrupt as interrupt:

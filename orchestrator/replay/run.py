@@ -91,16 +91,16 @@ def run_replay(
         return answer
     require_trusted_path(work_dir, "work_dir", "work_dir")
     folder = SearchFolder(work_dir.absolute() / f"replay-{secrets.token_hex(3)}")
-    watcher = ReplayCallbacks(note, stop.is_requested, MachineLock(home_folder()) if is_here else NullLock())
+    callbacks = ReplayCallbacks(note, stop.is_requested, MachineLock(home_folder()) if is_here else NullLock())
     with ExitStack() as stack:
         stack.enter_context(stop.handling())
-        stack.callback(watcher.lock.release)
-        watcher.acquire_lock(time.sleep)  # before Ray starts, which would disturb a measurement
+        stack.callback(callbacks.lock.release)
+        callbacks.acquire_lock(time.sleep)  # before Ray starts, which would disturb a measurement
         launcher, remark = _launcher(section, here or loaded.recipe.cluster)
         stack.enter_context(closing(launcher))
         note(remark or f"measuring {plural(rules.repeats, 'time')} in {folder.path}")
         try:
-            result = replay(loaded, launcher, folder, python=python, rules=rules, watcher=watcher)
+            result = replay(loaded, launcher, folder, python=python, rules=rules, callbacks=callbacks)
         except ReplayStopped as stopped:
             _write_interrupted_result(folder, stopped.result, note)
             raise

@@ -45,28 +45,28 @@ class ReplayCallbacks:
 class ReplayRuns:
     """Measures runs of `program` on `launcher`, one after another; `results` are those of the runs so far.
 
-    Raises KeyboardInterrupt when the watcher requests a stop.
+    Raises KeyboardInterrupt when a stop is requested.
     """
 
-    def __init__(self, program: AttemptFactory, launcher: Launcher, watcher: ReplayCallbacks):
+    def __init__(self, program: AttemptFactory, launcher: Launcher, callbacks: ReplayCallbacks):
         self._program = program
         self._launcher = launcher
-        self._watcher = watcher
+        self._callbacks = callbacks
         self._noted: set[str] = set()
         self.results: list[AttemptResult] = []
 
     @contextmanager
     def session(self) -> Iterator[None]:
         """Hold the machine's lock within this block, after waiting for it."""
-        self._watcher.acquire_lock(self._launcher.wait)
+        self._callbacks.acquire_lock(self._launcher.wait)
         try:
             yield
         finally:
-            self._watcher.lock.release()
+            self._callbacks.lock.release()
 
     def pause(self, seconds: float, why: str) -> None:
         """Note the reason and wait."""
-        self._watcher.note(why)
+        self._callbacks.note(why)
         until = self._launcher.now() + seconds
         while self._launcher.now() < until:
             self._wait()
@@ -84,7 +84,7 @@ class ReplayRuns:
 
     def _result(self, trial: Trial, attempt: Attempt) -> AttemptResult:
         """Run the attempt to its end and return its result, waiting OUTCOME_GRACE_S for its outcome file."""
-        self._watcher.raise_if_stopped()
+        self._callbacks.raise_if_stopped()
         status = self._status(self._program.with_spec_file(self._program.request(trial, attempt)))
         ended = replace(attempt, unknown_since=self._launcher.now())
         while True:
@@ -132,13 +132,13 @@ class ReplayRuns:
             left = self._launcher.cancel([key])
         finally:
             if left:
-                self._watcher.note(f"may still be running: {key}" + (f" ({job_id})" if job_id else ""))
+                self._callbacks.note(f"may still be running: {key}" + (f" ({job_id})" if job_id else ""))
 
     def _wait(self) -> None:
-        self._watcher.raise_if_stopped()
+        self._callbacks.raise_if_stopped()
         self._launcher.wait(POLL_INTERVAL_S)
 
     def _note_once(self, words: str) -> None:
         if words not in self._noted:
             self._noted.add(words)
-            self._watcher.note(words)
+            self._callbacks.note(words)

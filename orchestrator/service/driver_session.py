@@ -88,8 +88,8 @@ class DriverSession:
         spec, cancelling = self._spec(search), self._cancel_requested()
         candidates = () if cancelling or search.state.is_ended else validate_space(spec).feasible
         tracking = open_tracking(spec, self._note)
-        watcher = SearchCallbacks(note=self._note, driver_context=self._track_driver, grant_slots=self._grant_slots)
-        return drive(self._folder, spec, candidates, tracking, self._ledger_url, watcher, cancelling)
+        callbacks = SearchCallbacks(note=self._note, driver_context=self._track_driver, grant_slots=self._grant_slots)
+        return drive(self._folder, spec, candidates, tracking, self._ledger_url, callbacks, cancelling)
 
     def _cancel_requested(self) -> bool:
         """True if a cancel is pending. It needs neither the search's code nor its files, which may have changed or

@@ -95,9 +95,9 @@ def interrupted_search() -> SearchFolder:
         if event.kind is EventKind.TRIAL_ENDED:
             drivers[0].interrupt()
 
-    watcher = SearchCallbacks(on_event=after_one, driver_context=driver_context)
+    callbacks = SearchCallbacks(on_event=after_one, driver_context=driver_context)
     written = SearchSpec.from_json(json.loads(folder.json.read_text()))
-    record = drive(folder, written, validate_space(spec).feasible, None, ledger_url(), watcher)
+    record = drive(folder, written, validate_space(spec).feasible, None, ledger_url(), callbacks)
     assert (len(record.trials), record.state.is_ended) == (1, False)
     return folder
 

@@ -43,8 +43,8 @@ def test_a_view_that_breaks_ends_neither_the_search_nor_what_is_kept_in_its_turn
         seen.append(event.kind)
         raise OSError("the terminal is gone")
 
-    watcher = SearchCallbacks(on_event=breaks, on_iteration=lambda: kept.append(len(seen)))
-    record = drive(folder, spec, validate_space(spec).feasible, None, ledger_url(), watcher)
+    callbacks = SearchCallbacks(on_event=breaks, on_iteration=lambda: kept.append(len(seen)))
+    record = drive(folder, spec, validate_space(spec).feasible, None, ledger_url(), callbacks)
     assert record.state is SearchState.COMPLETED
     assert len(seen) == 1
     assert kept.count(1) >= 2, "in every turn, also after the view's last word"

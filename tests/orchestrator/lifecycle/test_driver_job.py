@@ -106,13 +106,13 @@ def test_a_terminal_that_is_gone_keeps_no_link_from_being_submitted(bench):
 
     bench.slurm.submissions_busy(times=1)
     chain = bench.chain()
-    watcher = chain.attach_to(SearchCallbacks(on_event=broken))
-    watcher.on_iteration()
+    callbacks = chain.attach_to(SearchCallbacks(on_event=broken))
+    callbacks.on_iteration()
     assert not chain.has_next_link
     with pytest.raises(OSError, match="the terminal is gone"):
-        watcher.on_event(None, None)  # type: ignore[arg-type]
+        callbacks.on_event(None, None)  # type: ignore[arg-type]
     bench.now += RETRY_S
-    watcher.on_iteration()
+    callbacks.on_iteration()
     assert (chain.has_next_link, len(bench.waiting)) == (True, 1)
 
 

@@ -48,10 +48,10 @@ def loaded(tmp_path):
     )
 
 
-def replayed(loaded, launcher, tmp_path, rules=None, here=None, watcher=None):
+def replayed(loaded, launcher, tmp_path, rules=None, here=None, callbacks=None):
     folder, rules = SearchFolder(tmp_path / "quickstart-replay"), rules or ReplayRules(repeats=3)
     known = impossible_result(loaded, here)
-    return known or replay(loaded, launcher, folder, python="python3", rules=rules, watcher=watcher)
+    return known or replay(loaded, launcher, folder, python="python3", rules=rules, callbacks=callbacks)
 
 
 def test_the_same_speed_is_reproduced_and_what_differs_is_named(loaded, tmp_path):
@@ -67,7 +67,7 @@ def test_the_same_speed_is_reproduced_and_what_differs_is_named(loaded, tmp_path
 @pytest.mark.parametrize(("step_time_s", "verdict"), [(0.115, ReplayVerdict.SLOWER), (0.085, ReplayVerdict.FASTER)])
 def test_another_speed_is_said_once_every_session_agrees(loaded, tmp_path, step_time_s, verdict):
     launcher, notes = in_turn(*[step_time_s] * 9), []
-    result = replayed(loaded, launcher, tmp_path, watcher=ReplayCallbacks(notes.append))
+    result = replayed(loaded, launcher, tmp_path, callbacks=ReplayCallbacks(notes.append))
     assert result.verdict is verdict
     assert [note.partition(", which")[2] for note in notes] == [
         " may be a temporary effect: measuring again in 300s"
@@ -103,7 +103,7 @@ def test_a_replay_that_is_reproduced_asks_for_no_other_session(loaded, tmp_path)
 def test_a_replay_that_is_told_to_stop_between_sessions_stops_with_what_it_has_measured(loaded, tmp_path):
     launcher, notes = in_turn(*[0.115] * 9), []
     with pytest.raises(KeyboardInterrupt) as stopped:
-        replayed(loaded, launcher, tmp_path, watcher=ReplayCallbacks(notes.append, lambda: bool(notes)))
+        replayed(loaded, launcher, tmp_path, callbacks=ReplayCallbacks(notes.append, lambda: bool(notes)))
     assert len(launcher.requests) == 3
     data = stopped.value.result.to_json()
     assert (data["verdict"], data["detail"]) == ("inconclusive", "stopped before it had a verdict")
@@ -132,7 +132,7 @@ def test_replays_of_one_machine_take_turns_and_let_others_in_between_sessions(lo
 
     assert second.try_acquire()
     launcher = in_turn(*[0.115] * 3, *[0.1] * 3)
-    replayed(loaded, launcher, tmp_path, ReplayRules(3, sessions=2), watcher=ReplayCallbacks(note, lock=first))
+    replayed(loaded, launcher, tmp_path, ReplayRules(3, sessions=2), callbacks=ReplayCallbacks(note, lock=first))
     assert len(launcher.requests) == 6
     assert second.try_acquire()
 
@@ -234,7 +234,7 @@ def test_what_a_run_waits_for_is_said_once(loaded, tmp_path):
         *[LaunchStatus(Liveness.ALIVE, started=True, nodes=("n1", "n2"))] * 2,
     ]
     notes: list[str] = []
-    result = replayed(loaded, waiting(*seen), tmp_path, ReplayRules(repeats=1), watcher=ReplayCallbacks(notes.append))
+    result = replayed(loaded, waiting(*seen), tmp_path, ReplayRules(repeats=1), callbacks=ReplayCallbacks(notes.append))
     assert result.verdict is ReplayVerdict.REPRODUCED
     assert notes == [
         "Slurm accepts no more jobs at present",
@@ -250,9 +250,9 @@ def test_a_replay_that_is_told_to_stop_cancels_its_run_and_names_what_may_live_o
     launcher = waiting(*[LaunchStatus(Liveness.ALIVE, detail="Resources")] * 9)
     launcher.on_cancel = lambda keys: keys if unreached else set()
     notes: list[str] = []
-    watcher = ReplayCallbacks(notes.append, lambda: any(job.looks > 3 for job in launcher.jobs.values()))
+    callbacks = ReplayCallbacks(notes.append, lambda: any(job.looks > 3 for job in launcher.jobs.values()))
     with pytest.raises(KeyboardInterrupt):
-        replayed(loaded, launcher, tmp_path, watcher=watcher)
+        replayed(loaded, launcher, tmp_path, callbacks=callbacks)
     assert launcher.cancelled == ["quickstart-replay.t0001.a1"]
     assert ("may still be running: quickstart-replay.t0001.a1 (job-1)" in notes) is unreached
 
@@ -264,14 +264,14 @@ def test_a_cancel_that_is_interrupted_names_what_may_live_on(loaded, tmp_path):
     launcher, notes = waiting(), []
     launcher.on_cancel = interrupted
     with pytest.raises(KeyboardInterrupt):
-        replayed(loaded, launcher, tmp_path, watcher=ReplayCallbacks(notes.append, lambda: bool(notes)))
+        replayed(loaded, launcher, tmp_path, callbacks=ReplayCallbacks(notes.append, lambda: bool(notes)))
     assert notes[-1] == "may still be running: quickstart-replay.t0001.a1"
 
 
 def test_a_replay_that_is_told_to_stop_before_it_begins_launches_nothing(loaded, tmp_path):
     launcher = in_turn(0.1)
     with pytest.raises(KeyboardInterrupt):
-        replayed(loaded, launcher, tmp_path, watcher=ReplayCallbacks(is_stop_requested=lambda: True))
+        replayed(loaded, launcher, tmp_path, callbacks=ReplayCallbacks(is_stop_requested=lambda: True))
     assert (launcher.requests, launcher.cancelled) == ([], [])
 
 
