@@ -109,7 +109,7 @@ def test_slurm_is_shown_no_secret(tmp_path: Path, own_home: Path, slurm_sandbox:
     until(lines.look, lambda seen: any(b"srun" in line for line in seen))
     shown = slurm_sandbox.ask("scontrol", "show", "job", job).stdout
     listed = slurm_sandbox.ask("squeue", "--noheader", "--format=%all", f"--jobs={job}").stdout
-    bench.let_go()
+    bench.open_gate()
     assert lines.look_until_the_end_of(driver) == 0, (tmp_path / "driver.out").read_text()
     assert "JobName=tabled-" in shown
     assert MARK not in shown + listed

@@ -62,9 +62,9 @@ class Bench:
     ) -> Path:
         """A search file, and a table in which every one of its layouts has a step time of its own.
 
-        A trial takes `takes_s` seconds. Those after the first `free` do not end before `let_go`: however long a test
+        A trial takes `takes_s` seconds. Those after the first `free` do not end before `open_gate`: however long a test
         takes, its search is not over meanwhile. `held` are numbers of layouts, as the grid has them, whose trials do
-        not end before the `let_go` of this name.
+        not end before the `open_gate` of this name.
         """
         path = write_search(self.place, text)
         self._table.write_text("{}")
@@ -79,12 +79,12 @@ class Bench:
         self._table.write_text(json.dumps(dict(zip(layouts, rows, strict=True))))
         return path
 
-    def let_go(self, gate: str = ALL) -> None:
+    def open_gate(self, gate: str = ALL) -> None:
         """Let held trials of `write` end: all of them, or those of this name."""
         self._gate(gate).touch()
 
     def _gate(self, gate: str) -> Path:
-        return self.place / f"let_go-{gate}"
+        return self.place / f"open_gate-{gate}"
 
     @property
     def _table(self) -> Path:

@@ -45,9 +45,9 @@ class JobCanceller:
             return
         for tracked in due.values():
             tracked.cancelled_at = self._slurm.monotonic()
-            doubt = tracked.unconfirmed_since
-            settled = doubt is not None and self._queries.asked_at >= doubt + CONFIRM_WINDOW_S
-            if settled and self._submissions.job_of(tracked) is None:
+            since = tracked.unconfirmed_since
+            window_is_over = since is not None and self._queries.asked_at >= since + CONFIRM_WINDOW_S
+            if window_is_over and self._submissions.job_of(tracked) is None:
                 tracked.unconfirmed_since = None
         if alive := [job for job in self._submissions.jobs_of(due.values()) if not job.state.is_ended]:
             self._submissions.cancel(alive)

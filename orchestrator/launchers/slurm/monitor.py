@@ -153,7 +153,7 @@ class JobMonitor:
         except OSError as error:
             return LaunchStatus(Liveness.UNKNOWN, detail=f"its folder cannot be read: {error}")
 
-    # -- jobs the controller has forgotten
+    # -- jobs unknown to the controller
 
     def _read_accounting(self, missing: Mapping[str, TrackedJob]) -> None:
         accounted_jobs = (self._submissions.accounted_jobs(missing) if self._queries.accounting_is_due else None) or ()

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
-from orchestrator.launchers.slurm.start_schema import ContainerSection, LaunchSection, Word
+from orchestrator.launchers.slurm.start_schema import ContainerSection, LaunchSection, NonEmptyText
 from search_spaces.errors import InputError, Problem, format_value
 from search_spaces.schema.durations import Duration
 from search_spaces.schema.sections import resolved_path
@@ -45,15 +45,15 @@ Sharing = Annotated[
 class SlurmSection(Section):
     """Options of each trial's job. Everything is optional; see `sbatch --help` of your site."""
 
-    site: Word | None = Field(
+    site: NonEmptyText | None = Field(
         default=None,
         description="Site profile with defaults for this section: a name from docs/sites.md, or a TOML file's path.",
     )
-    account: Word | None = Field(default=None, description="Account (project) that pays.")
-    partition: Word | None = Field(default=None, description="Partition, or several with commas.")
-    qos: Word | None = Field(default=None, description="Quality of service.")
-    reservation: Word | None = Field(default=None, description="Reservation to run in.")
-    constraint: Word | None = Field(default=None, description="Features the nodes must have.")
+    account: NonEmptyText | None = Field(default=None, description="Account (project) that pays.")
+    partition: NonEmptyText | None = Field(default=None, description="Partition, or several with commas.")
+    qos: NonEmptyText | None = Field(default=None, description="Quality of service.")
+    reservation: NonEmptyText | None = Field(default=None, description="Reservation to run in.")
+    constraint: NonEmptyText | None = Field(default=None, description="Features the nodes must have.")
     gpus_per_node: int | None = Field(
         default=None,
         ge=1,
@@ -64,7 +64,7 @@ class SlurmSection(Section):
         default="gpus_per_node",
         description="Option that requests the GPUs where neither gpus_per_node nor gres is given.",
     )
-    gres: Word | None = Field(default=None, description="Generic resources, for example gpu:4.")
+    gres: NonEmptyText | None = Field(default=None, description="Generic resources, for example gpu:4.")
     cpus_per_task: int | None = Field(default=None, ge=1, le=4096, description="CPU cores of each rank.")
     threads_per_core: int | None = Field(
         default=None, ge=1, le=8, description="Hardware threads used per core, 1 for no hyper-threads."
@@ -75,26 +75,30 @@ class SlurmSection(Section):
         le=4096,
         description="CPUs of a node that jobs may use, as Slurm counts them: some sites reserve a few.",
     )
-    mem: Word | None = Field(default=None, description="Memory of each node, 0 for all of it.")
+    mem: NonEmptyText | None = Field(default=None, description="Memory of each node, 0 for all of it.")
     exclusive: Sharing = Field(
         default=False,
         description="Whole nodes, for steadier measurements; user: shared with your own jobs only.",
     )
-    exclude: list[Word] = Field(default=[], description="Nodes to avoid.")
-    nodelist: list[Word] = Field(default=[], description="Nodes to run on.")
-    network: Word | None = Field(default=None, description="Network options of the site (Frontier).")
-    licenses: Word | None = Field(default=None, description="Licenses; file systems on some sites.")
-    comment: Word | None = Field(default=None, description="Comment, used by some sites for accounting or routing.")
-    signal: Word | None = Field(default=None, description="Signal before the time limit, as in sbatch --signal.")
-    modules: list[Word] = Field(default=[], description="Modules loaded before the ranks start.")
+    exclude: list[NonEmptyText] = Field(default=[], description="Nodes to avoid.")
+    nodelist: list[NonEmptyText] = Field(default=[], description="Nodes to run on.")
+    network: NonEmptyText | None = Field(default=None, description="Network options of the site (Frontier).")
+    licenses: NonEmptyText | None = Field(default=None, description="Licenses; file systems on some sites.")
+    comment: NonEmptyText | None = Field(
+        default=None, description="Comment, used by some sites for accounting or routing."
+    )
+    signal: NonEmptyText | None = Field(
+        default=None, description="Signal before the time limit, as in sbatch --signal."
+    )
+    modules: list[NonEmptyText] = Field(default=[], description="Modules loaded before the ranks start.")
     env: dict[str, str] = Field(default={}, description="Environment variables of the ranks.")
-    setup_file: Word | None = Field(
+    setup_file: NonEmptyText | None = Field(
         default=None,
         description="Shell file that is sourced after the modules and before the ranks; each trial keeps a copy.",
     )
     container: Annotated[ContainerSection | None, BeforeValidator(lambda given: None if given == [] else given)] = None
     launch: LaunchSection = LaunchSection()
-    directives: list[Word] = Field(default=[], description="More #SBATCH options, each as --key=value.")
+    directives: list[NonEmptyText] = Field(default=[], description="More #SBATCH options, each as --key=value.")
     poll_interval_s: Duration | None = Field(
         default=None,
         alias="poll_interval",

@@ -12,7 +12,7 @@ from search_spaces.schema.validation import Section, folder_from_context
 from slurm.option_checks import VISIBLE_DEVICES
 from slurm.request import Container, Launch, Runtime
 
-Word = Annotated[str, Field(min_length=1, max_length=4096)]
+NonEmptyText = Annotated[str, Field(min_length=1, max_length=4096)]
 
 _IMAGE_FILES = (".sif", ".sqsh", ".img")
 
@@ -20,8 +20,8 @@ _IMAGE_FILES = (".sif", ".sqsh", ".img")
 class LaunchSection(Section):
     """Options of srun, which starts the ranks as one task per GPU."""
 
-    srun: list[Word] = Field(default=[], description="Options of srun that bind tasks: [--cpu-bind=cores].")
-    visible_devices: Word | None = Field(
+    srun: list[NonEmptyText] = Field(default=[], description="Options of srun that bind tasks: [--cpu-bind=cores].")
+    visible_devices: NonEmptyText | None = Field(
         default=None,
         description=f"Variable that restricts each rank to its own GPU: {', '.join(VISIBLE_DEVICES)}.",
     )
@@ -29,7 +29,7 @@ class LaunchSection(Section):
         default={},
         description="Variables to set to a private folder on each node, with its parent: {TMPDIR: /tmp}.",
     )
-    address: Word | None = Field(
+    address: NonEmptyText | None = Field(
         default=None,
         description="Address of rank 0's node for the others, with {host}, {fqdn} or {ip}. Default: {fqdn}.",
     )
@@ -43,8 +43,8 @@ class ContainerSection(Section):
     """The image that the ranks run in, or a command before their own as a list: [apptainer, exec, --nv, x.sif]."""
 
     runtime: Runtime | None = Field(default=None, strict=False, description="Container runtime.")
-    image: Word | None = Field(default=None, description="Image: a path, or a name as the runtime takes it.")
-    mounts: list[Word] = Field(
+    image: NonEmptyText | None = Field(default=None, description="Image: a path, or a name as the runtime takes it.")
+    mounts: list[NonEmptyText] = Field(
         default=[], description="SRC:DST or SRC:DST:ro; the search's own folder is always mounted."
     )
     writable: bool = Field(
@@ -53,7 +53,9 @@ class ContainerSection(Section):
     gpus: Literal["nv", "rocm"] | None = Field(
         default=None, description="apptainer: driver to bind, nv or rocm. Default: the accelerator's."
     )
-    command: list[Word] = Field(default=[], description="Command before the ranks' own, in place of all other keys.")
+    command: list[NonEmptyText] = Field(
+        default=[], description="Command before the ranks' own, in place of all other keys."
+    )
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:

@@ -337,8 +337,8 @@ class PilotPool:
     def _may_live(self, pilot: Pilot) -> bool:
         """True if it has not ended, as far as is known, and may have been submitted."""
         tracked = self._submissions.tracked.get(pilot.key)
-        is_in_doubt = tracked is not None and tracked.unconfirmed_since is not None
-        return not pilot.is_ended and (pilot.job_id is not None or is_in_doubt)
+        is_unconfirmed = tracked is not None and tracked.unconfirmed_since is not None
+        return not pilot.is_ended and (pilot.job_id is not None or is_unconfirmed)
 
     def cancel(self, pilots: Iterable[Pilot]) -> set[str]:
         """Cancel their jobs with all steps; return ids of those that may still be alive."""

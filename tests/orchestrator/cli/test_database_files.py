@@ -17,7 +17,7 @@ from typer.main import get_command
 from orchestrator.cli.verbs import app
 from tests.orchestrator.cli.parlay import environment, parlay, start, write_search
 from tests.orchestrator.cli.simulated import OK, TABLE_SEARCH, write_simulated_search
-from tests.orchestrator.service.services import SEARCH, ask, hold, let_go, serving, until
+from tests.orchestrator.service.services import SEARCH, ask, hold, open_gate, serving, until
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
@@ -116,7 +116,7 @@ def test_a_service_with_threads_that_is_asked_from_outside(tmp_path, own_home, o
         until(lambda: ask(about, "GET", f"/v1/searches/{folders[0]}")[1]["num_trials"] > 0)
         assert parlay("status", "--all", cwd=tmp_path).code == 0
         assert parlay("cancel", folders[0], cwd=tmp_path).code == 0
-        let_go(tmp_path)
+        open_gate(tmp_path)
         until(lambda: ask(about, "GET", f"/v1/searches/{folders[1]}")[1]["state"] == "completed")
     assert violations(opened) == []
     assert parlay("ledger", "rebuild", "--json", cwd=tmp_path).json["put_aside"] is None

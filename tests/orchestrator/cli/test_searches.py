@@ -15,7 +15,7 @@ import pytest
 from search_spaces.layouts.layout import LAYOUT_FIELDS
 from search_spaces.tables.measured_table import read_table
 from tests.orchestrator.cli.parlay import Answer, parlay, parlay_here, start, write_search
-from tests.orchestrator.service.services import SEARCH, hold, let_go
+from tests.orchestrator.service.services import SEARCH, hold, open_gate
 from tests.orchestrator.slurm_searches import record_of
 from tests.orchestrator.tabled_parlay import COMMAND as TABLED
 from trials.files.folders import SearchFolder
@@ -194,7 +194,7 @@ def alive_ranks(folder: Path) -> list[int]:
 
 @pytest.fixture
 def place(tmp_path, monkeypatch) -> Path:
-    """Folder with a search file whose baseline's trial ends at once, and the others only after `let_go`."""
+    """Folder with a search file whose baseline's trial ends at once, and the others only after `open_gate`."""
     hold(tmp_path, monkeypatch)
     return tmp_path
 
@@ -224,7 +224,7 @@ def test_killed_in_the_middle_and_resumed_the_search_has_the_same_trials_none_tw
     folder = only_search(place)
     before = events(folder)
     wait_for(lambda: not alive_ranks(folder))
-    let_go(place)
+    open_gate(place)
     answer = parlay("resume", folder.name, "--json", cwd=place)
     assert answer.code == 0, answer.err
     after = events(folder)
@@ -292,7 +292,7 @@ def test_ctrl_c_lets_the_running_trial_finish_and_resume_goes_on(place):
     driver = begun(place)
     driver.send_signal(signal.SIGINT)
     wait_for(lambda: "ctrl-C again" in driver.stderr.readline())
-    let_go(place)
+    open_gate(place)
     _, err = driver.communicate(timeout=150)
     assert driver.returncode == 130
     assert "parlay resume" in err
@@ -330,7 +330,7 @@ def test_a_search_nobody_drives_can_be_cancelled(place):
 @pytest.mark.fault(33)
 def test_an_mlflow_that_is_down_changes_nothing(place):
     write_search(place, SEARCH.replace("{enabled: false}", '{mlflow_uri: "http://127.0.0.1:9"}'))
-    let_go(place)
+    open_gate(place)
     driver = start("run", "search.yaml", "--json", cwd=place, command=TABLED)
     out, err = driver.communicate(timeout=240)
     assert driver.returncode == 0, err

@@ -66,7 +66,7 @@ def test_a_search_goes_on_with_its_steps_after_its_driver_and_in_the_next_pilot_
     assert {node for attempt in before for node in attempt.nodes} == {"n1", "n2"}
     cluster.ask("scancel", pilot)
     until(lambda: bench.jobs(f"{folder.search_id}.p0001", "RUNNING", "COMPLETING"), lambda left: not left)
-    bench.let_go("taken")
+    bench.open_gate("taken")
     assert driver.wait(180) == 0, (tmp_path / "driver.out").read_text()[-3000:]
 
     record = record_of(folder)

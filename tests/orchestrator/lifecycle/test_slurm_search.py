@@ -112,12 +112,12 @@ def kill_controller(search: DisturbedSearch) -> None:
         search.running(number)
     time.sleep(SAVED_AFTER_S)  # not for anything to happen, but for what is to be lost not to be
     cluster.kill(SLURMCTLD)
-    search.bench.let_go(DOWN)
+    search.bench.open_gate(DOWN)
     for attempt in ending:
         search.has_measured(attempt)
     until(lambda: [a.unknown_since for a in record_of(search.folder).in_flight], any)
     cluster.start_daemon(SLURMCTLD)
-    search.bench.let_go(BACK)
+    search.bench.open_gate(BACK)
 
 
 def kill_node(search: DisturbedSearch) -> str:
@@ -149,7 +149,7 @@ def requeue(search: DisturbedSearch) -> None:
         assert done.returncode == 0, done.stderr
     waits = ("squeue", "--noheader", f"--jobs={job}", "--format=%T|%r")
     until(lambda: bench.cluster.ask(*waits).stdout.strip(), lambda words: words == "PENDING|BeginTime")
-    bench.let_go(AGAIN)
+    bench.open_gate(AGAIN)
     # The two minutes are there for this: the node revoked every credential of the job up to the second of the requeue,
     # and a run that starts in that same second is refused there, which Slurm records as FAILED with exit code 1.
     bench.cluster.ask("scontrol", "update", f"JobId={job}", "StartTime=now+1")
@@ -171,7 +171,7 @@ def test_a_search_of_thirty_trials_survives_what_happens_to_slurm_and_to_its_dri
     search.kill_driver()
     search.resume()
     until(lambda: record_of(search.folder).trials[ON_A_NODE_THAT_DIES].attempts[0].state.is_ended, bool, LONGEST_S)
-    bench.let_go(DEAD)
+    bench.open_gate(DEAD)
     requeue(search)
     search.kill_driver()
     search.resume()
@@ -201,10 +201,10 @@ def test_without_accounting_a_search_survives_a_restarted_controller_and_a_kille
     slurm_sandbox.kill(SLURMCTLD, signal.SIGTERM)
     search.kill_driver()
     search.resume()
-    bench.let_go(DOWN)
+    bench.open_gate(DOWN)
     search.has_measured(attempt)  # it ended while there was no controller to say so
     slurm_sandbox.start_daemon(SLURMCTLD)
-    bench.let_go(BACK)
+    bench.open_gate(BACK)
     record = search.end()
     assert [trial.state for trial in record.trials] == [TrialState.MEASURED] * 8
     assert [len(trial.attempts) for trial in record.trials] == [1] * 8

@@ -24,17 +24,17 @@ SEARCH = TINY_SEARCH.replace("max_trials: 3", "max_trials: 4") + "tracking: {ena
 
 
 def hold(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep all trials of a search in this folder from ending before `let_go`, except the baseline's."""
+    """Keep all trials of a search in this folder from ending before `open_gate`, except the baseline's."""
     spec = load_search_file(write_search(folder, SEARCH))
     assert spec.baseline is not None
     held = {layout.key for layout in candidates_of(spec).feasible} - {spec.baseline.key}
     table = folder / "table.json"
-    table.write_text(json.dumps({key: {"waits_for": str(folder / "let_go")} for key in held}))
+    table.write_text(json.dumps({key: {"waits_for": str(folder / "open_gate")} for key in held}))
     monkeypatch.setenv("PARLAY_TEST_TABLE", str(table))
 
 
-def let_go(folder: Path) -> None:
-    (folder / "let_go").touch()
+def open_gate(folder: Path) -> None:
+    (folder / "open_gate").touch()
 
 
 @contextmanager

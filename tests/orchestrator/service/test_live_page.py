@@ -14,7 +14,7 @@ from dashboards.access.ports import reserve_port
 from orchestrator.service.client import page_address
 from tests.chromium import Tab
 from tests.orchestrator.cli.parlay import write_search
-from tests.orchestrator.service.services import SEARCH, ask, hold, let_go, serving
+from tests.orchestrator.service.services import SEARCH, ask, hold, open_gate, serving
 from trials.files.folders import SearchFolder
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
@@ -71,7 +71,7 @@ def test_a_page_follows_its_search_over_a_restart_of_the_service_and_its_reader_
     assert "service lost" in tab.ask("document.getElementById('line').textContent")
     with serving(tmp_path, "--port", str(port), "--executor", "thread"):
         tab.until(f"{LINE} === 'live'")
-        let_go(tmp_path)
+        open_gate(tmp_path)
         tab.until(f"{LINE} === 'ended' && {count('measured')} === 4")
         assert tab.ask("document.querySelector('.state').textContent") == "completed"
         assert tab.ask("document.title").startswith("tiny: ")

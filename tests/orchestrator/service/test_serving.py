@@ -19,7 +19,7 @@ import pytest
 from orchestrator.search.lease import current_lease
 from orchestrator.service.client import running_service
 from tests.orchestrator.cli.parlay import environment, parlay, write_search
-from tests.orchestrator.service.services import SEARCH, ask, hold, let_go, serving, until
+from tests.orchestrator.service.services import SEARCH, ask, hold, open_gate, serving, until
 from tests.orchestrator.tabled_parlay import COMMAND
 from trials.files.folders import SearchFolder
 from trials.ledger.events import EndReason, SearchRecord
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
 @pytest.fixture
 def home(own_home, tmp_path, monkeypatch) -> Path:
-    """Parlay's home, with searches that do not end before `let_go`."""
+    """Parlay's home, with searches that do not end before `open_gate`."""
     hold(tmp_path, monkeypatch)
     return own_home
 
@@ -93,7 +93,7 @@ def test_a_killed_driver_and_a_killed_service_lose_no_search_and_repeat_no_trial
         killed = driver_status(searches[1])
         os.kill(killed, signal.SIGKILL)
         until(lambda: driver_status(searches[1]) not in (0, killed))
-        let_go(tmp_path)
+        open_gate(tmp_path)
         until(lambda: all(record(search).state.is_ended for search in searches))
         service.send_signal(signal.SIGTERM)
         assert service.wait(90) in (0, 75)

@@ -129,7 +129,7 @@ def test_what_a_pilot_held_of_which_its_driver_could_not_tell_any_more_is_booked
     assert search.trials[0].attempts[0].reason is reason
 
 
-def test_what_a_pilot_held_that_was_let_go_before_anything_began_in_it_is_booked(tmp_path):
+def test_what_a_pilot_held_that_was_drained_before_anything_began_in_it_is_booked(tmp_path):
     """Kill the driver and leave the next one too little of the pilot's time: the last pilot follows."""
     rig = pilot_rig(tmp_path)
     rig.startup_s, rig.longest_s, rig.limits = 280.0, 1.0, Limits(1, 1)
