@@ -23,7 +23,7 @@ from dashboards.mlflow.server import MlflowServer, ServerFailed, is_answering, s
 from dashboards.mlflow.sync import MlflowSync
 from orchestrator.lifecycle.mlflow_resync import resync
 from search_spaces.errors import ExternalError, InputError
-from tests.dashboards.mlflow_content import everything, without_ids
+from tests.dashboards.mlflow.mlflow_content import everything, without_ids
 from tests.dashboards.searches import SearchUnderTest, ended_search, search_folder
 from tests.strangers import STRANGER, needs_a_stranger
 from trials.files.folders import SearchFolder

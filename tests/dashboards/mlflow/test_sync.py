@@ -12,7 +12,7 @@ import pytest
 from dashboards.mlflow.runs import NOTE, RunStatus, parent_view, search_points, system_points, trial_points
 from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
 from tests.dashboards.compared import compared_search
-from tests.dashboards.mlflow_content import runs_by_name
+from tests.dashboards.mlflow.mlflow_content import runs_by_name
 from tests.dashboards.searches import SEARCH_ID, START, SearchUnderTest, ended_search, search_folder, steps
 from trials.measurement.node_metrics import MAX_NODES
 from trials.trial import FailureReason

@@ -9,7 +9,7 @@ import pytest
 from dashboards.mlflow.runs import NOTE
 from dashboards.mlflow.sync import MlflowSync
 from search_spaces.layouts.layout import Layout
-from tests.dashboards.mlflow_content import everything, runs_by_name, without_ids
+from tests.dashboards.mlflow.mlflow_content import everything, runs_by_name, without_ids
 from tests.dashboards.searches import SEARCH_ID, SearchUnderTest, ended_search, search_folder
 from trials.trial import FailureReason
 

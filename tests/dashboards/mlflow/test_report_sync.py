@@ -10,7 +10,7 @@ import pytest
 from dashboards.mlflow.runs import NOTE
 from dashboards.mlflow.sync import MlflowSync
 from search_spaces.layouts.layout import Layout
-from tests.dashboards.mlflow_content import runs_by_name
+from tests.dashboards.mlflow.mlflow_content import runs_by_name
 from tests.dashboards.searches import SEARCH_ID, START, SearchUnderTest, ended_search, search_folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]  # the first use of a fresh MLflow database takes seconds
