@@ -74,8 +74,8 @@ def create_runnable_search(search: ValidatedSearch, note: Callable[[str], None])
     """Create the new search, with the prior trials it starts from. InputError as `create_search`."""
     tracking = open_tracking(search.spec, note)
     prior_trials = collect_prior_trials(search.spec, search.ledger_url)
-    for words in prior_trials.messages:
-        note(words)
+    for message in prior_trials.messages:
+        note(message)
     folder = create_search(search.spec, search.ledger_url, prior_trials, note)
     return RunnableSearch(folder, search.spec, search.space.feasible, tracking, search.ledger_url)
 
@@ -99,8 +99,8 @@ def with_environment_options(spec: SearchSpec, environ: Mapping[str, str], note:
     if not inherited:
         return spec
     section = spec.launcher.slurm.with_inherited(inherited)
-    words = [f"launcher.slurm.{name} {getattr(section, name)} ({o.variable})" for name, o in inherited.items()]
-    note(f"from the environment: {', '.join(words)}")
+    taken = [f"launcher.slurm.{name} {getattr(section, name)} ({o.variable})" for name, o in inherited.items()]
+    note(f"from the environment: {', '.join(taken)}")
     locations = {f"launcher.slurm.{name}": SourceLocation(option.variable, None) for name, option in inherited.items()}
     launcher = spec.launcher.model_copy(update={"slurm": section})
     return replace(spec, launcher=launcher, locations={**spec.locations, **locations})

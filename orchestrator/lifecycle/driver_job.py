@@ -44,10 +44,10 @@ RETRY_S = 60.0
 """Pause between two attempts to submit the next link; an unanswered submission has this long to appear in squeue."""
 
 
-def parlay_command(*words: str) -> tuple[str, ...]:
+def parlay_command(*arguments: str) -> tuple[str, ...]:
     """Command line of this Parlay installation, with this process's interpreter, for any working directory."""
     # -P: no file in the working directory may shadow a module.
-    return (sys.executable, "-P", "-m", "orchestrator.cli.main", *words)
+    return (sys.executable, "-P", "-m", "orchestrator.cli.main", *arguments)
 
 
 def job_name(search_id: str) -> str:
@@ -111,8 +111,8 @@ def submit_first_link(slurm: Slurm, job: DriverJob) -> str:
     except SlurmUnreachable as error:
         raise slurm_unreachable_error(error) from error
     if found:
-        words = "waits" if found[0].state.waits else f"runs on {','.join(found[0].nodes)}"
-        raise DriverAlreadyQueued(f"job {found[0].job_id} is this search's driver, and {words}")
+        state = "waits" if found[0].state.waits else f"runs on {','.join(found[0].nodes)}"
+        raise DriverAlreadyQueued(f"job {found[0].job_id} is this search's driver, and {state}")
     submission = _submit(slurm, job)
     if submission.status is SubmitStatus.ACCEPTED and submission.job_id is not None:
         return submission.job_id
@@ -213,11 +213,11 @@ class DriverChain:
             return
         self._retry_at = self._clock() + RETRY_S
         try:
-            words = self._submit_next(self._waiting())
+            message = self._submit_next(self._waiting())
         except (SlurmUnreachable, OSError) as error:  # for example a full disk
-            words = str(error)
+            message = str(error)
         if not self.has_next_link:
-            self._note(f"the job of the next driver could not be submitted yet: {words}")
+            self._note(f"the job of the next driver could not be submitted yet: {message}")
 
     def _submit_next(self, waiting: Sequence[JobSnapshot]) -> str:
         """Submit the link unless one waits, and return Slurm's message. Of several waiting the oldest is kept."""

@@ -77,8 +77,8 @@ def require_site(spec: SearchSpec, space: SearchSpace, note: Callable[[str], Non
     for warning in option_warnings(tested[-1][0].options):
         note(f"{describe_option(warning)}: {warning.fix}")
     jobs = 1 if spec.launcher.kind == "slurm_pilot" else spec.search.parallel_trials
-    for words in site_remarks(spec.launcher.slurm, tested[-1][0].num_nodes, tested[-1][0].time_limit_s, jobs):
-        note(words)
+    for message in site_remarks(spec.launcher.slurm, tested[-1][0].num_nodes, tested[-1][0].time_limit_s, jobs):
+        note(message)
     for request, submission in tested:
         if submission.status is SubmitStatus.BUSY:
             note(f"{describe_job(request)} would have to wait: {submission.message}")
@@ -91,14 +91,14 @@ def describe_option(warning: OptionProblem) -> str:
 
 def slurm_unreachable_error(error: SlurmUnreachable) -> ExternalError:
     """Error for a Slurm that does not answer, with SLURM_CONF and the fix."""
-    words, configuration = str(error), os.environ.get("SLURM_CONF")
+    message, configuration = str(error), os.environ.get("SLURM_CONF")
     fix = _WITHOUT_ANSWER
-    if "not on PATH" in words:
+    if "not on PATH" in message:
         fix = _WITHOUT_COMMANDS
-    elif "configuration source" in words:
+    elif "configuration source" in message:
         fix = _WITHOUT_CONFIGURATION
     asked = "SLURM_CONF is not set" if configuration is None else f"SLURM_CONF is {configuration}"
-    return ExternalError(f"Slurm is not available: {words} ({asked})", fix)
+    return ExternalError(f"Slurm is not available: {message} ({asked})", fix)
 
 
 def smallest_and_largest(spec: SearchSpec, space: SearchSpace) -> Iterable[JobRequest]:
@@ -119,16 +119,16 @@ def smallest_and_largest(spec: SearchSpec, space: SearchSpace) -> Iterable[JobRe
         )
 
 
-def refusal_problem(request: JobRequest, words: str, spec: SearchSpec) -> Problem:
+def refusal_problem(request: JobRequest, message: str, spec: SearchSpec) -> Problem:
     """Problem with Slurm's message about this job, the key of the search file that it is about, and the fix."""
-    key, fix = next(((k, f) for pattern, k, f in _KEYS if re.search(pattern, words, re.IGNORECASE)), _ANY_KEY)
+    key, fix = next(((k, f) for pattern, k, f in _KEYS if re.search(pattern, message, re.IGNORECASE)), _ANY_KEY)
     rule = "the cluster must accept every job of the search"
     if spec.launcher.kind == "slurm_pilot" and key == "measure.time_limit":
         rule = f"{rule}; {describe_shortest_pilot(spec.measure.time_limit_s)}"
         fix = f"{fix}; or launcher.kind slurm, whose jobs are as long as one trial"
     return Problem(
         "submission_rejected",
-        f"Slurm refuses {describe_job(request)}: {words}",
+        f"Slurm refuses {describe_job(request)}: {message}",
         rule=rule,
         fix=fix,
         key=key,

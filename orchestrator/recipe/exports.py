@@ -161,19 +161,19 @@ def _command_exports(spec: TrialSpec, python: str) -> list[Export]:
     kind = str(spec.trainer["kind"])
     if kind not in _TAKES_ARGUMENTS or any(engine_violations(spec.layout, spec.model, engines_of(kind))):
         return []
-    words = invocation(replace(spec, layout=spec.layout.canonical()), python, ".").command
+    arguments = invocation(replace(spec, layout=spec.layout.canonical()), python, ".").command
     # The other kinds have an export with the same arguments.
     start = f"{_torchrun_command(spec)} --no-python sh recipe/{_COMMAND_FILE}" if kind == "command" else None
-    return [Export("command", ExportStatus.MEASURED, {_COMMAND_FILE: _format_command(words)}, start)]
+    return [Export("command", ExportStatus.MEASURED, {_COMMAND_FILE: _format_command(arguments)}, start)]
 
 
-def _format_command(words: Iterable[str]) -> str:
+def _format_command(arguments: Iterable[str]) -> str:
     """The arguments quoted for a shell, one option per line."""
     lines: list[list[str]] = []
-    for word in words:
-        if word.startswith("--") or not lines:
+    for argument in arguments:
+        if argument.startswith("--") or not lines:
             lines.append([])
-        lines[-1].append(word)
+        lines[-1].append(argument)
     return " \\\n    ".join(shlex.join(line) for line in lines) + "\n"
 
 

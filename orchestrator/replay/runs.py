@@ -120,7 +120,7 @@ class ReplayRuns:
         name = f"{request.spec.trial}.{request.spec.attempt}"
         if status.liveness is Liveness.UNKNOWN and status.detail:
             self._note_once(f"{name} is unreachable: {status.detail}")
-        elif status.started and any(words.startswith(name) for words in self._noted):
+        elif status.started and any(message.startswith(name) for message in self._noted):
             self._note_once(f"{name} runs on {' '.join(status.nodes)}")
         elif status.detail and not status.started:
             self._note_once(f"{name} waits: {status.detail}")
@@ -138,7 +138,7 @@ class ReplayRuns:
         self._callbacks.raise_if_stopped()
         self._launcher.wait(POLL_INTERVAL_S)
 
-    def _note_once(self, words: str) -> None:
-        if words not in self._noted:
-            self._noted.add(words)
-            self._callbacks.note(words)
+    def _note_once(self, message: str) -> None:
+        if message not in self._noted:
+            self._noted.add(message)
+            self._callbacks.note(message)
