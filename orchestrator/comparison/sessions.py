@@ -93,8 +93,10 @@ def by_session(runs: Sequence[Run]) -> tuple[MeasurementSession, ...]:
     before it."""
     groups: list[list[Run]] = []
     for run in _by_start(runs):
-        begun = groups[-1][0].started_s if groups else None
-        is_new = begun is not None and run.started_s is not None and run.started_s - begun >= SESSION_S
+        session_start_s = groups[-1][0].started_s if groups else None
+        is_new = (
+            session_start_s is not None and run.started_s is not None and run.started_s - session_start_s >= SESSION_S
+        )
         if is_new or not groups:
             groups.append([])
         groups[-1].append(run)

@@ -47,7 +47,7 @@ class ForecastInput:
 
     `rows` are of the task's model and kind of node. `layouts_on(num_nodes, global_batch_size)` returns the possible
     layouts, all of that batch (sequences per step); InputError if there are none. Rows of a batch other than
-    `global_batch_size` teach, but are no base; None is the batch of the fastest row.
+    `global_batch_size` teach, but cannot be the base; None is the batch of the fastest row.
     """
 
     task: TuningTask
