@@ -38,8 +38,8 @@ class TokenWriter:
         try:
             self._stream = _opened(self._part, self._path)
             self._stream.seek(HEADER_BYTES)
-        except BaseException:  # a signal may come as soon as the file is there
-            with suppress(OSError, ValueError):  # there is none, nor can be
+        except BaseException:  # a signal may arrive as soon as the file exists
+            with suppress(OSError, ValueError):  # it does not exist, or its name is invalid
                 self._part.unlink()
             raise
         return self
@@ -77,7 +77,7 @@ class TokenWriter:
         try:
             self._stream.close()
         except OSError:
-            pass  # what was still to be written found no room: nothing of it is kept
+            pass  # no room for buffered data; the file is deleted anyway
         finally:
             self._part.unlink(missing_ok=True)
 

@@ -83,7 +83,7 @@ def trainer_environment(spec: TrialSpec, env: RankEnvironment, made: Invocation,
     ranks = {
         "RANK": str(env.rank),
         "WORLD_SIZE": str(env.world_size),
-        "LOCAL_RANK": str(device_number(env.local_rank, os.environ)),  # which trainers take for their device's
+        "LOCAL_RANK": str(device_number(env.local_rank, os.environ)),  # trainers use it as their device's index
         "LOCAL_WORLD_SIZE": str(min(spec.gpus_per_node, env.world_size)),
         "MASTER_ADDR": address.host,
         "MASTER_PORT": str(address.port),

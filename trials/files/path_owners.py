@@ -21,7 +21,7 @@ TRUSTED_OWNERS = "PARLAY_TRUSTED_OWNERS"
 
 OVERFLOW_UID = 65534
 """The kernel's uid for users without a number in this user namespace."""
-_MOST_LINKS = 40  # as the kernel
+_MOST_LINKS = 40  # the kernel's limit
 
 
 class WriterKind(enum.StrEnum):

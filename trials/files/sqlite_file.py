@@ -67,7 +67,7 @@ def is_database(path: Path) -> bool:
     try:
         with closing(connect(path)) as connection:
             connection.execute("PRAGMA schema_version")
-    except sqlite3.OperationalError:  # busy: then it is one
+    except sqlite3.OperationalError:  # busy, so it is a database
         return True
     except sqlite3.DatabaseError as error:
         return not is_damaged(error)
@@ -104,7 +104,7 @@ def put_aside(path: Path, found: tuple[int, int] | None) -> Path | None:
         if found is None or identity(path) != found:
             return None
         aside = path.with_name(f"{path.name}.damaged-{datetime.now(timezone.utc):%Y%m%dT%H%M%S.%fZ}")
-        # The log goes first: SQLite would play one that is left behind into the next database of that name.
+        # The log goes first: SQLite would replay a leftover one into the next database of that name.
         for end in (*_SIDE_FILES, ""):
             with suppress(FileNotFoundError):
                 os.rename(f"{path}{end}", f"{aside}{end}")

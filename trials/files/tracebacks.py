@@ -10,14 +10,14 @@ from collections.abc import Iterable
 
 TRACEBACK = "Traceback (most recent call last):"
 
-# Matched on names and words because the same fault has other types in other versions and back ends of torch.
+# Matched by name and text because the same fault has other types in other versions and backends of torch.
 PEER_TYPES = ("DistBackendError", "DistNetworkError", "DistStoreError", "QueueEmptyError")
 PEER_WORDS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "gloo/transport", "NCCL error")
 """Messages of a rank that lost another one: a consequence, not a cause."""
 
-# The texts of cudaErrorECCUncorrectable, cudaErrorNvlinkUncorrectable and HIP's alike; NVML's; the driver's Xids in the
-# kernel's words: https://docs.nvidia.com/deploy/xid-errors. What a broken program brings about as well (an illegal
-# address, a launch that failed) is not among them.
+# Messages of cudaErrorECCUncorrectable and cudaErrorNvlinkUncorrectable, HIP's equivalents, NVML's, and the driver's
+# Xids in the kernel log: https://docs.nvidia.com/deploy/xid-errors. Errors that broken programs also cause (an illegal
+# address, a failed launch) are not among them.
 _DEAD_DEVICE = re.compile(
     r"uncorrectable (?:ECC|NVLink) error|GPU has fallen off the bus|GPU is lost"
     r"|\bXid\b(?: \([^)]*\))?:? (?:48|63|64|79|94|95)\b",

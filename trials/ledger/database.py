@@ -191,7 +191,7 @@ def _engine(target: URL, begin: str) -> Engine:
         engine = create_engine(target, creator=partial(sqlite_file.connect, path), **options)
         sqlalchemy.event.listen(engine, "connect", partial(_set_up_sqlite, path))
         sqlalchemy.event.listen(engine, "checkout", partial(_require_same_file, path))
-        # Python's sqlite3 would begin late and without the lock, so that two writers meet in the middle.
+        # Python's sqlite3 would begin late and without the lock, so that two writers could collide.
         sqlalchemy.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
         return engine
     isolation = "REPEATABLE READ" if begin == "BEGIN" else "READ COMMITTED"
@@ -221,7 +221,7 @@ def _require_same_file(path: Path, _connection: Any, record: Any, _proxy: Any) -
 
 def _migrate(engine: Engine) -> None:
     _bring_to_newest(engine)
-    if engine.dialect.name == "sqlite":  # only now: a database that was refused stays as it is
+    if engine.dialect.name == "sqlite":  # only now, so that a rejected database stays unchanged
         with closing(engine.raw_connection()) as raw:
             raw.cursor().execute("PRAGMA journal_mode = WAL")
 
@@ -279,7 +279,7 @@ def _back_up(path: Path, revision: str) -> None:
 
 
 def _upgrade(connection: Connection) -> None:
-    # Imported here: alembic is needed when a ledger is older than this Parlay, a command line starts often.
+    # Imported here, since alembic is slow to import and only needed for older ledgers.
     from alembic import command
     from alembic.config import Config
 

@@ -138,7 +138,7 @@ class Journal:
             _write_all(descriptor, line)
             os.fsync(descriptor)
         except OSError:
-            # Only our own line is taken back, never one that another driver wrote after it.
+            # Only our own line is removed, never one that another driver wrote after it.
             if line.startswith(self._bytes(self._contents.size)):
                 os.ftruncate(descriptor, self._contents.size)
             raise

@@ -149,7 +149,7 @@ def _mount_of(path: Path, mounts: str) -> tuple[str | None, set[str]]:
     for line in mounts.splitlines():
         _, point, name, flags = line.split()[:4]
         mount_point = Path(_OCTAL.sub(lambda code: chr(int(code[1], 8)), point))
-        # The deepest mount point counts, and of several on one point the last.
+        # The deepest mount point counts; of several mounts on it, the last.
         if len(mount_point.parts) >= depth and path.is_relative_to(mount_point):
             kind, options, depth = name.removeprefix("fuse."), flags, len(mount_point.parts)
     return kind, set(options.split(","))
@@ -176,7 +176,7 @@ def _parsed(given: str) -> URL:
     try:
         url = make_url(given)
     except (ArgumentError, ValueError):
-        # Not shown: what cannot be parsed may hold a password all the same.
+        # The URL is not shown: it may hold a password even if it cannot be parsed.
         raise _refused("not a database URL", fix="write sqlite:////absolute/path/ledger.db") from None
     if url.drivername not in DRIVERS:
         raise _refused(f"unknown driver {url.drivername!r}", rule="known drivers: " + ", ".join(DRIVERS))
@@ -212,7 +212,7 @@ def _make_private(folder: Path, by: Path) -> None:
     try:
         require_trusted_path(by, "ledger_url", "ledger.url")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        require_trusted_path(by, "ledger_url", "ledger.url")  # where it was made, others may have been quicker
+        require_trusted_path(by, "ledger_url", "ledger.url")  # again, since another user may have created it first
     except OSError as error:
         raise _refused(
             f"{folder} cannot be created: {error.strerror}", fix="set PARLAY_HOME to a folder of yours on local disk"

@@ -77,7 +77,7 @@ def search_record(row: SearchRow | Row[Any], trials: Iterable[Trial] = ()) -> Se
     """The record of a search's row. Given only the columns that change, its spec is empty."""
     return SearchRecord(
         search_id=row.search_id,
-        spec={**getattr(row, "spec", {})},  # TypeError for what is no mapping
+        spec={**getattr(row, "spec", {})},  # TypeError unless it is a mapping
         code_hash=getattr(row, "code_hash", ""),
         created_at=row.created_at,
         state=SearchState(row.state),

@@ -18,7 +18,7 @@ from trials.trial import Trial
 
 T = TypeVar("T")
 
-# Statements are made once, and rows written without objects for them: a search writes seven events a trial.
+# Statements are built once, and rows written without ORM objects, for speed: a trial has seven events.
 _SEARCH, _TRIAL, _ATTEMPT = SearchRow.__table__, TrialRow.__table__, AttemptRow.__table__
 _CONSTANT_COLUMNS = ("spec", "code_hash", "lease")
 _STORED_SEARCH = (

@@ -181,7 +181,7 @@ class StepPlan:
         shorts = self.extrapolation
         self._times_s.append(step_time_s)
         if len(self._times_s) == 1:
-            # Nothing is warm yet, and a fixed part is counted as often as there are short steps in a full one.
+            # An upper bound: nothing is warm yet, and the fixed part of a step is multiplied, too.
             self._use_full_steps_below(step_time_s * shorts.full / shorts.short)
             return None
         if len(self._times_s) % 2 == 0:

@@ -74,7 +74,7 @@ class Agent:
 
     def _turn(self) -> None:
         for step in self._steps.values():
-            step.poll()  # first of all: limits hold, whatever cannot be read or written just now
+            step.poll()  # first, so that limits hold even if files cannot be read or written
         self._beat()
         for name, seen in sorted(self._folder.step_files().items()):
             if StepFileKind.REQUESTED in seen and self._folder.take(name, StepFileKind.CLAIMED):

@@ -70,7 +70,7 @@ class Step:
     def stop(self, reason: StepEndReason) -> None:
         """Begin to end it: srun kills the ranks on SIGTERM. The first reason counts."""
         if reason is StepEndReason.INTERRUPTED and self._process.returncode != 0 and self._terminated_at is None:
-            self._reason = reason  # also of one that is over: what ended it is what ends the pilot
+            self._reason = reason  # also for an ended one: the pilot's end has ended it
         if self._terminated_at is None and self._process.poll() is None:
             self._reason, self._terminated_at = reason, time.monotonic()
             self._signal(signal.SIGTERM)

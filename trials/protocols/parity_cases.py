@@ -127,7 +127,7 @@ SILENT_ERRORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "tied-tensor-pipeline": ("llama-tied", {**TP2, **PP2}),
     "tied-zero1-tensor": ("llama-tied", {"engine": "deepspeed", "zero_stage": 1, **TP2, **DP2}),
     "tied-zero3": ("llama-tied", {"zero_stage": 3, **DP2}),
-    # Sharding replaces the parameters' objects, and with them what was noted on them: sums are then left out.
+    # Sharding replaces the parameters' objects and loses their attributes: reductions are then skipped.
     "attributes-zero3-sequence": ("gpt2", {"zero_stage": 3, "sequence_parallel": True, **TP2, **DP2}),
     "attributes-zero3-deepspeed": (
         "gpt2",

@@ -70,14 +70,14 @@ def _number(environ: Mapping[str, str], name: str, slurm_name: str) -> int:
 def prepare_process(spec: TrialSpec, environ: MutableMapping[str, str]) -> None:
     """Apply settings that only count before torch and DeepSpeed are imported."""
     if spec.accelerator == "cpu":
-        # Ranks share the cores: one thread each, or they fight.
+        # Ranks share the cores, so each gets one thread.
         environ.setdefault("OMP_NUM_THREADS", "1")
         environ["DS_ACCELERATOR"] = "cpu"
         map_large_buffers()
     if spec.num_nodes == 1:
         environ["GLOO_SOCKET_IFNAME"] = "lo"
     if spec.layout.engine == "deepspeed":
-        # DeepSpeed's autotuner imports mlflow where installed: a second and 110 MB a rank for nothing.
+        # DeepSpeed's autotuner imports mlflow where installed: a second and 110 MB a rank without use.
         sys.modules["mlflow"] = None  # type: ignore[assignment]
     if spec.layout.torch_compile and "TORCHINDUCTOR_CACHE_DIR" not in environ:
         environ["TORCHINDUCTOR_CACHE_DIR"] = str(compile_cache_folder(Path(tempfile.gettempdir())))

@@ -17,7 +17,7 @@ from trials.trial import FailureReason
 
 EXCERPT_CHARACTERS = 4000
 
-# Matched on names and words because the same fault has other types in other versions and back ends of torch.
+# Matched by name and text because the same fault has other types in other versions and backends of torch.
 _MEMORY_TYPES = ("OutOfMemoryError", "MemoryError")
 _MEMORY_WORDS = (
     "DefaultCPUAllocator",

@@ -32,7 +32,7 @@ def sample_node(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment) ->
     """Sample this rank's node until its process ends; only the first rank of a node does."""
     node, place = divmod(env.rank, spec.gpus_per_node)
     if place == 0 and node < MAX_NODES:
-        with suppress(RuntimeError):  # its user may have no more threads just now
+        with suppress(RuntimeError):  # the user's limit of threads may be reached
             NodeSampler(folder.system(node, env.restart), has_gpus=spec.accelerator != "cpu").start()
 
 

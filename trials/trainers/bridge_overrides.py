@@ -24,11 +24,11 @@ def bridge_overrides(spec: TrialSpec) -> dict[str, Any]:
     layout = spec.layout
     return {
         **{f"model.{name}": value for name, value in (*_stages(layout).items(), *_model(spec.model).items())},
-        "dataset.seq_length": spec.model.seq_length,  # which it copies over `sequence_length`
+        "dataset.seq_length": spec.model.seq_length,  # the recipe copies it to `sequence_length`
         "train.micro_batch_size": layout.micro_batch_size,
         "train.global_batch_size": spec.global_batch_size,
         "mixed_precision": "bf16_mixed",
-        "comm_overlap": None,  # else it overlaps and buckets as it thinks best, whatever the keys below say
+        "comm_overlap": None,  # otherwise it overrides the keys below
         **{f"ddp.{name}": value for name, value in _data_parallel(layout).items()},
         **{f"optimizer.{name}": value for name, value in _optimizer(layout).items()},
         "dist.use_tp_pp_dp_mapping": layout.rank_order == "tp-pp-dp",

@@ -42,11 +42,11 @@ def ds_config(
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
         "wall_clock_breakdown": False,  # DeepSpeed 0.19's pipeline engine crashes on its own timers when it is on
-        "timers": {"throughput": {"synchronized": False}},  # else it waits for the device around every micro-batch
+        "timers": {"throughput": {"synchronized": False}},  # otherwise it synchronizes around every micro-batch
     }
     if layout.precision != "fp32":
         config[layout.precision] = {"enabled": True}
-        # Else gradients are summed in half precision, and what many small micro-batches add is lost.
+        # Otherwise gradients are summed in half precision, which loses the contribution of many small micro-batches.
         config["data_types"] = {"grad_accum_dtype": "fp32"}
     if layout.pipeline_parallel > 1:
         config["pipeline"] = _pipeline_section(layout)
@@ -91,7 +91,7 @@ def _zero_section(layout: Layout, model: ModelShape | None) -> dict[str, Any]:
         elements = layout.bucket_mib * 2**20 // GRADIENT_BYTES[layout.precision]
         section |= {"reduce_bucket_size": elements, "allgather_bucket_size": elements}
     elif model is not None and section["stage"] > 0:
-        # It is reserved whole, 2 GB in fp32 and twice that with overlap, however little a rank has to reduce.
+        # DeepSpeed allocates the whole bucket, 2 GB in fp32 and twice that with overlap, even for small models.
         section["reduce_bucket_size"] = min(DEFAULT_BUCKET_ELEMENTS, largest_part(model, layout))
     return section
 

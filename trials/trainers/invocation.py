@@ -58,7 +58,7 @@ def megatron_deepspeed_config(spec: TrialSpec) -> dict[str, Any]:
 
 def _gpt_neox(spec: TrialSpec, python: str, folder: str) -> Invocation:
     config = neox_config(spec, spec.trainer["template"])
-    # The file is for people: train.py takes the configuration from its words.
+    # The file is only informative: train.py gets the configuration as an argument.
     files = {"gpt_neox.yml": plain_yaml(config)}
     return Invocation((python, spec.trainer["script"], *neox_arguments(config), *_arguments(spec)), files)
 

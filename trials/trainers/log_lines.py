@@ -171,7 +171,7 @@ _NANOTRON = LogFormat(
         "step_time_ms": (_finding(r"\belapsed_time_per_iteration_ms:", _PREFIXED),),
         "loss": (_finding(r"\blm_loss:", _PREFIXED),),
         "grad_norm": (_finding(r"\bgrad_norm:", _PREFIXED),),
-        # Three digits are left of a larger one, such as 1.02K: that would be another batch.
+        # Only whole numbers: a larger batch is rounded to three digits, such as 1.02K.
         "global_batch_size": (_finding(r"\bglobal_batch_size:", r"(\d+)"),),
         "tokens_per_sec": (_finding(r"\btokens_per_sec:", _PREFIXED),),
         "tokens_per_sec_per_gpu": (_finding(r"\btokens_per_sec_per_gpu:", _PREFIXED),),

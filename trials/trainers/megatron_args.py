@@ -176,7 +176,7 @@ def _vocab_size(options: _Options) -> int | None:
         options.notes.append("vocab_size is not in the script: the tokenizer decides it.")
         return None
     if options.text("tokenizer-type") == "NullTokenizer":
-        size += 1  # its end of document
+        size += 1  # its end-of-document token
     multiple = (options.count("make-vocab-size-divisible-by") or 128) * (_degree(options, "tensor") or 1)
     return -(-size // multiple) * multiple
 

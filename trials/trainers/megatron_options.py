@@ -188,7 +188,7 @@ def _lm_data(model: ModelShape, given: frozenset[str]) -> list[Option]:
         *_if(
             given.isdisjoint(_TOKENIZER),
             ["--tokenizer-type", "NullTokenizer"],
-            ["--vocab-size", str(model.vocab_size - 1)],  # the tokenizer adds its end of document
+            ["--vocab-size", str(model.vocab_size - 1)],  # the tokenizer adds its end-of-document token
             ["--make-vocab-size-divisible-by", "1"],
         ),
     ]

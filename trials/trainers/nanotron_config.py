@@ -43,7 +43,7 @@ def nanotron_layout(spec: TrialSpec, template: Mapping[str, Any]) -> dict[str, A
     }
     merged = _merged(template, ours)
     if not layout.sequence_parallel:
-        merged["parallelism"]["tp_linear_async_communication"] = False  # it overlaps what only reduce_scatter has
+        merged["parallelism"]["tp_linear_async_communication"] = False  # it requires reduce_scatter
     return merged
 
 

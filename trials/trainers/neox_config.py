@@ -57,7 +57,7 @@ def _model(model: ModelShape) -> dict[str, Any]:
             if model.num_key_value_heads != model.num_attention_heads
             else {}
         ),
-        # Of a gated MLP it takes two thirds, half of that for the gate, and rounds up (megatron/model/transformer.py).
+        # A gated MLP gets two thirds, half of it for the gate, rounded up (megatron/model/transformer.py).
         "intermediate_size": model.ffn_hidden_size * (3 if model.gated_mlp else 1),
         "mlp_multiple_of": 1,
         "seq_length": model.seq_length,
@@ -80,7 +80,7 @@ def _layout(spec: TrialSpec, base: Mapping[str, Any]) -> dict[str, Any]:
     recompute = layout.activation_checkpointing == "full"
     kernel = "flash" if layout.attention_kernel == "flash" else "global"
     return {
-        # 0 takes the model out of DeepSpeed's pipeline, with which ZeRO 2 and 3 do not run.
+        # 0 disables DeepSpeed's pipeline, which does not support ZeRO 2 and 3.
         "pipe_parallel_size": 0 if layout.zero_stage > 1 else layout.pipeline_parallel,
         "model_parallel_size": layout.tensor_parallel,
         "sequence_parallel": layout.sequence_parallel,

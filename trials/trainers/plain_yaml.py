@@ -14,7 +14,7 @@ def plain_yaml(data: Any) -> str:
     )
 
 
-# A string literal is matched first, and left as it is; then a number that has an exponent and no point.
+# A string literal is matched first and left unchanged; then a number with an exponent and without a point.
 _EXPONENT_WITHOUT_POINT = re.compile(r'("(?:[^"\\]|\\.)*")|(-?\d+e[-+]\d+)')
 
 
