@@ -147,7 +147,7 @@ class Event:
         require_schema(data, EVENT_SCHEMA)
         require_data_types(data["data"])
         if not (is_whole(data["seq"]) and is_whole(data["fencing"])):
-            raise ValueError(f"its seq {data['seq']!r:.80} or fencing {data['fencing']!r:.80} is no whole number")
+            raise ValueError(f"its seq {data['seq']!r:.80} or fencing {data['fencing']!r:.80} is not a whole number")
         kind, at = EventKind(data["kind"]), utc_seconds(data["at"])
         return cls(data["seq"], data["fencing"], at, kind, _with_times(data["data"], utc_seconds))
 

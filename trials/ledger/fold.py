@@ -179,7 +179,7 @@ def _ending(event: Event) -> tuple[TrialState, FailureReason | None]:
     """State and reason of an ended attempt or trial: a measured one has no reason, all others have one."""
     state, word = TrialState(event.data["state"]), event.data["reason"]
     if not state.is_ended:
-        raise ValueError(f"{event.kind} with state {state}, which is no ending")
+        raise ValueError(f"{event.kind} with state {state}, which is not an ending")
     if (state is TrialState.MEASURED) != (word is None):
         raise ValueError(f"{event.kind} with state {state} and reason {word}")
     return state, None if word is None else FailureReason(word)
@@ -201,7 +201,7 @@ def _best_changed(search: SearchRecord, event: Event) -> SearchRecord:
 
 def _driver_took_over(search: SearchRecord, event: Event) -> SearchRecord:
     if event.fencing == search.fencing:
-        raise ValueError(f"a driver took the search over under lease {event.fencing}, which is no new one")
+        raise ValueError(f"a driver took the search over under lease {event.fencing}, which is not a new one")
     return search
 
 

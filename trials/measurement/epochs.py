@@ -12,7 +12,7 @@ from trials.trial import TrialSpec
 def steps_per_epoch(spec: TrialSpec) -> int | None:
     """Steps until every sequence of the token file has been trained on once (docs/data.md); None without such a file.
 
-    The last of them may begin the file again, where the epoch is no multiple of the global batch.
+    The last of them may begin the file again, where the epoch is not a multiple of the global batch.
     """
     num_tokens = spec.trainer.get("data", {}).get("num_tokens") if spec.reads_tokens else None
     if num_tokens is None:

@@ -51,7 +51,7 @@ class NodeSample:
         utc_seconds(data["time"])
         values = {name: value for name, value in data.items() if name != "time"}
         if not all(_NAME.fullmatch(name) and is_finite_number(value) for name, value in values.items()):
-            raise ValueError(f"a node's sample with another name, or with what is no number: {data!r:.80}")
+            raise ValueError(f"a node's sample with an unknown name or a value that is not a number: {data!r:.80}")
         return cls(data["time"], values)
 
 
@@ -63,7 +63,7 @@ def sample_line(sample: NodeSample) -> bytes:
 def read_samples(path: Path) -> list[NodeSample]:
     """The samples written so far; a last line still being written is left out, a missing file is empty.
 
-    ValueError for a whole line that is no sample, and for what is not a regular file of at most `MAX_BYTES`.
+    ValueError for a complete line that is not a sample, and for what is not a regular file of at most `MAX_BYTES`.
     """
     try:
         written = read_plain(path, MAX_BYTES)

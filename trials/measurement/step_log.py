@@ -62,7 +62,7 @@ class MetricsWriter:
         self._stream: TextIO = path.open("a", encoding="utf-8")
 
     def write(self, record: StepRecord) -> None:
-        """ValueError for not-a-number: such a step is no measurement."""
+        """ValueError for not-a-number: such a step is not a measurement."""
         self._stream.write(json.dumps(record.to_json(), allow_nan=False) + "\n")
         self._stream.flush()
 
@@ -73,7 +73,7 @@ class MetricsWriter:
 def read_metrics(path: Path) -> list[StepRecord]:
     """The records written so far; a last line still being written is left out, a missing file is empty.
 
-    ValueError for a whole line that is no record, and for what is not a regular file.
+    ValueError for a complete line that is not a record, and for what is not a regular file.
     """
     try:
         text = read_plain(path).decode("utf-8")

@@ -239,7 +239,7 @@ def test_a_driver_that_takes_over_changes_nothing_but_whose_word_counts(story):
 
 
 def test_a_search_is_taken_over_under_a_new_lease_only(story):
-    with pytest.raises(ValueError, match="no new one"):
+    with pytest.raises(ValueError, match="not a new one"):
         story.take_over()
 
 
