@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from orchestrator.cli.output import write_new
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from dashboards.report.data import ReportData
+    from orchestrator.answers.searches import BestLayout, StatusAnswer
     from orchestrator.config.spec import SearchSpec
     from orchestrator.recipe.recipe import Recipe
     from orchestrator.records.lookup import LocatedSearch
@@ -55,15 +56,15 @@ class Search:
         return self._located.spec
 
     @cached_property
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> StatusAnswer:
         """The object of `parlay status --json`: trial counts, failure reasons, node-hours, recipe and MLflow."""
         from orchestrator.records.summary import search_summary
 
-        return search_summary(self._located.record, self.spec, self._located.folder)
+        return cast("StatusAnswer", search_summary(self._located.record, self.spec, self._located.folder))
 
     @property
-    def best(self) -> dict[str, Any] | None:
-        """The contract's `best` object: trial, layout, tokens/s with its 95 % interval, ties; None without one."""
+    def best(self) -> BestLayout | None:
+        """The best layout: trial, layout, tokens/s with its 95 % interval, ties; None without one."""
         return self.summary["best"]
 
     @cached_property
