@@ -73,7 +73,7 @@ class Driver:
             self.recover()
         while not (self._is_over or self._stopped):
             if self._context.is_interrupted and self._context.index.in_flight:
-                self._context.say_once("interrupted: waiting for the attempts in flight (Ctrl-C again stops now)")
+                self._context.say_once("interrupted: waiting for the attempts in flight (ctrl-C again stops now)")
             try:
                 self._context.callbacks.renew_lease()
                 self.iterate()
