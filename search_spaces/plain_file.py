@@ -33,7 +33,7 @@ def read_named(path: Path, most_bytes: int = MAX_BYTES) -> bytes:
 
 def open_named(path: Path) -> BinaryIO:
     """The file opened for reading; also a pipe that the shell opened for us, as with `<(...)`."""
-    descriptor = _opened(path)
+    descriptor = _open_nonblocking(path)
     found = os.fstat(descriptor)
     is_shells_pipe = stat.S_ISFIFO(found.st_mode) and str(path.parent) in _OWN_DESCRIPTORS
     if stat.S_ISREG(found.st_mode) or is_shells_pipe:
@@ -61,7 +61,7 @@ def read_plain(path: Path, most_bytes: int = MAX_BYTES) -> bytes:
 def open_plain(path: Path) -> BinaryIO:
     """The file opened for reading, with the checks of `read_plain`."""
     try:
-        descriptor = _opened(path, os.O_NOFOLLOW)
+        descriptor = _open_nonblocking(path, os.O_NOFOLLOW)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EINVAL):
             raise ValueError(f"{path} is not a regular file") from error
@@ -73,7 +73,7 @@ def open_plain(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
-def _opened(path: Path, flags: int = 0) -> int:
+def _open_nonblocking(path: Path, flags: int = 0) -> int:
     """A non-blocking descriptor of whatever is at `path`."""
     try:
         return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | flags)

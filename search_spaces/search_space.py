@@ -212,7 +212,7 @@ def _require_feasible(space: SearchSpace) -> None:
     if any(layout.global_batch_size == space.workload.global_batch_size for layout in space.feasible):
         return
     if space.feasible:
-        raise _no_competitor(space)
+        raise _no_competitor_error(space)
     removed = space.rejected_by_rule
     listed = ", ".join(f"{code} rejected {count}" for code, count in sorted(removed.items(), key=lambda item: -item[1]))
     raise InputError.of(
@@ -224,7 +224,7 @@ def _require_feasible(space: SearchSpace) -> None:
     )
 
 
-def _no_competitor(space: SearchSpace) -> InputError:
+def _no_competitor_error(space: SearchSpace) -> InputError:
     batches = sorted({layout.global_batch_size for layout in space.feasible})
     return InputError.of(
         "space_empty",

@@ -8,7 +8,7 @@ import numpy as np
 
 from search_spaces.layouts.layout import ENGINES, Layout
 from search_spaces.layouts.pipeline_split import greedy_stage_layers, stage_layers
-from search_spaces.layouts.table import LayoutTable, value
+from search_spaces.layouts.table import LayoutTable, decode
 from search_spaces.model_shape import ModelShape
 
 
@@ -59,7 +59,7 @@ def _layers_and_head(model: ModelShape, layouts: LayoutTable, index: np.ndarray)
     first = np.zeros(len(groups), dtype=int)
     first[group] = np.arange(len(layouts))
     dealt = [
-        _split_layers(model, int(stages[row]), int(chunks[row]), value("engine", int(engine[row]))) for row in first
+        _split_layers(model, int(stages[row]), int(chunks[row]), decode("engine", int(engine[row]))) for row in first
     ]
     counts = np.concatenate([counts for counts, _ in dealt]) if dealt else np.empty(0)
     offsets = np.cumsum([0, *(len(counts) for counts, _ in dealt)])[:-1]

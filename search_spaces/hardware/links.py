@@ -120,7 +120,7 @@ class Links:
             return math.inf
         domain = self._domain_around(num_ranks * stride)
         if domain is not None:
-            together = _reached(domain, gathers) / self._sharing(domain, stride)
+            together = _bus_gb_per_s(domain, gathers) / self._groups_per_link(domain, stride)
             return together if num_ranks > 2 else min(together, domain.p2p_gb_per_s or math.inf)
         # Large groups are slowed by the length of their rings, so the curve is looked up by the number of ranks.
         as_many_nodes = max(2, -(-num_ranks // gpus_per_node))
@@ -133,7 +133,7 @@ class Links:
             return math.inf
         domain = self._domain_around(num_ranks * stride)
         if domain is not None:
-            return self._pair_share_of(domain, stride)
+            return self._pair_gb_per_s(domain, stride)
         fabric = self._fabric_for(num_ranks, stride)
         share = fabric.nic_gb_per_s * NIC_EFFICIENCY / min(stride, gpus_per_node)
         return min(share, self._node_gb_per_s(), fabric.p2p_gb_per_s or math.inf)
@@ -169,17 +169,17 @@ class Links:
         """The innermost domain that contains every block of `span` ranks; None where blocks span nodes."""
         return next((domain for domain in self.domains if domain.num_ranks % span == 0), None)
 
-    def _sharing(self, domain: LinkDomain, stride: int) -> int:
+    def _groups_per_link(self, domain: LinkDomain, stride: int) -> int:
         """Groups that share the links out of the next inner domain."""
         inside = self.domains.index(domain) - 1
         return min(stride, self.domains[inside].num_ranks if inside >= 0 else 1)
 
-    def _pair_share_of(self, domain: LinkDomain, stride: int) -> float:
+    def _pair_gb_per_s(self, domain: LinkDomain, stride: int) -> float:
         """Bandwidth of a single pair of ranks."""
-        return min(domain.bus_gb_per_s / self._sharing(domain, stride), domain.p2p_gb_per_s or math.inf)
+        return min(domain.bus_gb_per_s / self._groups_per_link(domain, stride), domain.p2p_gb_per_s or math.inf)
 
     def _node_gb_per_s(self, gathers: bool = False) -> float:
-        return _reached(self.domains[-1], gathers) if self.domains else math.inf
+        return _bus_gb_per_s(self.domains[-1], gathers) if self.domains else math.inf
 
     def _fabric_for(self, num_ranks: int, stride: int) -> Fabric:
         if self.fabric is None:
@@ -187,7 +187,7 @@ class Links:
         return self.fabric
 
 
-def _reached(domain: LinkDomain, gathers: bool) -> float:
+def _bus_gb_per_s(domain: LinkDomain, gathers: bool) -> float:
     return (gathers and domain.gather_gb_per_s) or domain.bus_gb_per_s
 
 

@@ -31,7 +31,7 @@ class LayoutTable:
     def of(cls, layouts: Iterable[Layout]) -> LayoutTable:
         """A table with one row per layout."""
         rows = list(layouts)
-        return cls({name: _coded(name, [getattr(row, name) for row in rows]) for name in LAYOUT_FIELDS})
+        return cls({name: _encode_column(name, [getattr(row, name) for row in rows]) for name in LAYOUT_FIELDS})
 
     @classmethod
     def from_indices(cls, axes: Mapping[str, Sequence[Any]], picks: Iterable[np.ndarray]) -> LayoutTable:
@@ -43,7 +43,7 @@ class LayoutTable:
         rows = len(next(iter(indices.values())))
         columns = {name: np.zeros(rows, dtype=np.int64) for name in LAYOUT_FIELDS}
         for name, values in axes.items():
-            columns[name] = _coded(name, values)[indices[name]]
+            columns[name] = _encode_column(name, values)[indices[name]]
         return cls(columns)
 
     def with_columns(self, **columns: np.ndarray) -> LayoutTable:
@@ -61,17 +61,17 @@ class LayoutTable:
         chunked = self["virtual_pipeline_stages"] > 1
         piped = self["pipeline_parallel"] > 1
         loose = self.equals("pipeline_schedule", "none") | self.equals("pipeline_schedule", "interleaved_1f1b")
-        schedule = np.where(loose, code("pipeline_schedule", "1f1b"), self["pipeline_schedule"])
-        schedule = np.where(chunked, code("pipeline_schedule", "interleaved_1f1b"), schedule)
+        schedule = np.where(loose, encode("pipeline_schedule", "1f1b"), self["pipeline_schedule"])
+        schedule = np.where(chunked, encode("pipeline_schedule", "interleaved_1f1b"), schedule)
         needs_no_zero = self.equals("offload", "none") | self.equals("engine", "torch")
         alone = (self["data_parallel"] == 1) & needs_no_zero
         ordered = piped & (self["data_parallel"] > 1)
         return self.with_columns(
-            pipeline_schedule=np.where(piped, schedule, code("pipeline_schedule", "none")),
+            pipeline_schedule=np.where(piped, schedule, encode("pipeline_schedule", "none")),
             virtual_pipeline_stages=np.where(piped, self["virtual_pipeline_stages"], 1),
             sequence_parallel=np.where(self["tensor_parallel"] > 1, self["sequence_parallel"], 0),
             zero_stage=np.where(alone, 0, self["zero_stage"]),
-            rank_order=np.where(ordered, self["rank_order"], code("rank_order", RANK_ORDERS[0])),
+            rank_order=np.where(ordered, self["rank_order"], encode("rank_order", RANK_ORDERS[0])),
             overlap_comm=np.where(alone, 0, self["overlap_comm"]),
             bucket_mib=np.where(alone, _NO_VALUE, self["bucket_mib"]),
         )
@@ -90,36 +90,36 @@ class LayoutTable:
 
     def rows(self) -> list[dict[str, Any]]:
         """Every row as field -> value; None where there is no value."""
-        return [dict(zip(LAYOUT_FIELDS, row, strict=True)) for row in self._decoded()]
+        return [dict(zip(LAYOUT_FIELDS, row, strict=True)) for row in self._decode_rows()]
 
     def layouts(self) -> list[Layout]:
         """Every row as a Layout; only for rows whose derived fields are whole numbers."""
-        return [Layout(*row) for row in self._decoded()]
+        return [Layout(*row) for row in self._decode_rows()]
 
-    def _decoded(self) -> Iterator[tuple[Any, ...]]:
+    def _decode_rows(self) -> Iterator[tuple[Any, ...]]:
         """The values of every row, in the order of the layout fields; each distinct number is decoded once."""
         columns = []
         for name in LAYOUT_FIELDS:
             numbers = self[name].tolist()
-            meant = {number: value(name, number) for number in set(numbers)}
+            meant = {number: decode(name, number) for number in set(numbers)}
             columns.append([meant[number] for number in numbers])
         return zip(*columns, strict=True)
 
 
-def _coded(name: str, values: Sequence[Any]) -> np.ndarray:
+def _encode_column(name: str, values: Sequence[Any]) -> np.ndarray:
     """A column of these values; each distinct value is encoded once."""
-    codes = {value: code(name, value) for value in set(values)}
+    codes = {value: encode(name, value) for value in set(values)}
     return np.array([codes[value] for value in values], dtype=np.int64)
 
 
-def code(name: str, value: Any) -> int:
+def encode(name: str, value: Any) -> int:
     """The number that encodes a field's value in its column."""
     if name in CHOICES:
         return CHOICES[name].index(value)
     return _NO_VALUE if value is None else int(value)
 
 
-def value(name: str, number: int) -> Any:
+def decode(name: str, number: int) -> Any:
     """The field's value that a number in its column encodes."""
     if name in CHOICES:
         return CHOICES[name][number]

@@ -38,15 +38,15 @@ def allows_only(
             for name, values in choices.items():
                 value = getattr(record, name)
                 if value not in values:
-                    allowed = " or ".join(_word(v) for v in values)
+                    allowed = " or ".join(_format(v) for v in values)
                     sentence = f"{owner or layout.engine} supports {name} {allowed}"
-                    message = f"{name} is {_word(value)}; {sentence}"
+                    message = f"{name} is {_format(value)}; {sentence}"
                     yield RuleViolation(name, message, sentence, f"set {name} to {allowed}")
 
     return rule
 
 
-def _word(value: object) -> str:
+def _format(value: object) -> str:
     return "null" if value is None else str(value).lower()
 
 

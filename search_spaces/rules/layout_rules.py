@@ -82,25 +82,25 @@ def _split_rule(code: str, name: str, what: str, fix: str) -> LayoutRule:
     )
 
 
-def _fills_the_world(table: LayoutTable, workload: Workload) -> np.ndarray:
+def _matches_world_size(table: LayoutTable, workload: Workload) -> np.ndarray:
     ranks = table["tensor_parallel"] * table["pipeline_parallel"] * table["data_parallel"]
     return (ranks == workload.world_size(table["num_nodes"])) & (table["num_nodes"] <= workload.cluster.num_nodes)
 
 
-def _stays_in_a_node(table: LayoutTable, workload: Workload) -> np.ndarray:
+def _keeps_tensor_groups_in_nodes(table: LayoutTable, workload: Workload) -> np.ndarray:
     # Groups are contiguous ranks: a size that does not divide the node's ranks makes some group span two nodes.
     fits = workload.cluster.gpus_per_node % table["tensor_parallel"] == 0
     return fits | (table["num_nodes"] == 1) | workload.allow_tensor_parallel_across_nodes
 
 
-def _meets_the_batch(table: LayoutTable, workload: Workload) -> np.ndarray:
+def _matches_batch(table: LayoutTable, workload: Workload) -> np.ndarray:
     if workload.batch_is_free:
         return table["grad_accum_steps"] > 0
     batch = table["micro_batch_size"] * table["grad_accum_steps"] * table["data_parallel"]
     return batch == workload.global_batch_size
 
 
-def _can_compute(table: LayoutTable, workload: Workload) -> np.ndarray:
+def _supports_precision(table: LayoutTable, workload: Workload) -> np.ndarray:
     accelerator = workload.cluster.accelerator
     lacks_bf16 = table.equals("precision", "bf16") & accelerator.lacks_bf16
     is_deepspeed_fp16 = table.equals("precision", "fp16") & table.equals("engine", "deepspeed")
@@ -115,7 +115,7 @@ WORLD = LayoutRule(
     "world",
     WORLD_RULE,
     WORLD_FIX,
-    _fills_the_world,
+    _matches_world_size,
     describe_world_size,
 )
 MAX_NODES = LayoutRule(
@@ -129,7 +129,7 @@ TP_ACROSS_NODES = LayoutRule(
     "tp_across_nodes",
     "a tensor-parallel group does not span nodes",
     "use a tensor_parallel that divides gpus_per_node, or set space.allow_tensor_parallel_across_nodes",
-    _stays_in_a_node,
+    _keeps_tensor_groups_in_nodes,
     lambda f, w: (
         f"tensor_parallel {f['tensor_parallel']} does not divide gpus_per_node {w.cluster.gpus_per_node}, so a"
         f" tensor-parallel group would span some of the {f['num_nodes']} nodes"
@@ -139,7 +139,7 @@ BATCH = LayoutRule(
     "batch",
     BATCH_RULE,
     BATCH_FIX,
-    _meets_the_batch,
+    _matches_batch,
     describe_batch_size,
 )
 LAYERS = LayoutRule(
@@ -163,7 +163,7 @@ PRECISION = LayoutRule(
     "precision",
     "the accelerator, and the engine on it, support the precision",
     "use fp32",
-    _can_compute,
+    _supports_precision,
     lambda f, w: (
         f"DeepSpeed does not support fp16 on {w.cluster.accelerator.name}"
         if f["precision"] == "fp16"

@@ -59,7 +59,7 @@ class FabricSection(Section):
     )
 
     @model_validator(mode="after")
-    def _is_a_fabric(self) -> Self:
+    def _validate_fabric(self) -> Self:
         self.fabric()
         return self
 
@@ -82,7 +82,7 @@ class LinksSection(Section):
     )
 
     @model_validator(mode="after")
-    def _are_links(self) -> Self:
+    def _validate_links(self) -> Self:
         self.links()
         return self
 
@@ -148,7 +148,7 @@ class ClusterSection(PresetSection):
         return document.data
 
     @model_validator(mode="after")
-    def _is_a_cluster(self) -> Self:
+    def _validate_cluster(self) -> Self:
         if (count := self.gpus_per_node * self.num_nodes) > _MAX_GPUS:
             raise InputError.of(
                 "bounds",

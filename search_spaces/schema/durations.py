@@ -23,7 +23,7 @@ def parse_duration_s(value: Any) -> float:
 
     InputError for anything else, for 0 and for more than a year.
     """
-    seconds = _in_minutes(value) if type(value) is int else _parsed(value) if isinstance(value, str) else None
+    seconds = _in_minutes(value) if type(value) is int else _parse(value) if isinstance(value, str) else None
     if seconds is None:
         raise _bad(value, f"a duration is {GRAMMAR}")
     if not 0 < seconds <= MAX_DURATION_S:
@@ -49,7 +49,7 @@ def _in_minutes(value: int) -> float:
     return 60.0 * value
 
 
-def _parsed(text: str) -> float | None:
+def _parse(text: str) -> float | None:
     if match := _WITH_UNIT.fullmatch(text):
         return float(match[1]) * _UNITS_S[match[2]]
     if match := _SLURM.fullmatch(text):

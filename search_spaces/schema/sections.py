@@ -71,7 +71,7 @@ class ModelSection(PresetSection):
         return presets.preset(presets.MODELS, data).data if isinstance(data, str) else data
 
     @model_validator(mode="after")
-    def _is_a_shape(self) -> Self:
+    def _validate_shape(self) -> Self:
         if self.gated_mlp and self.ffn_hidden_size is None:
             raise InputError.of(
                 "missing_key",
@@ -159,7 +159,7 @@ class SpaceSection(Section):
     )
 
     @model_validator(mode="after")
-    def _is_closed_or_open(self) -> Self:
+    def _validate_candidates(self) -> Self:
         conflicting = sorted(self.given_axes())
         if self.candidates is not None and conflicting:
             raise InputError.of(

@@ -83,7 +83,7 @@ def read_document(path: Path) -> Document:
 
 def parse_document(raw: bytes, file: str, folder: Path) -> Document:
     """The mapping in `raw`; `file` is its name in errors."""
-    text = _decoded(raw, file)
+    text = _decode(raw, file)
     builder = _Builder(file)
     data = builder.root(text)
     if not isinstance(data, dict):
@@ -97,7 +97,7 @@ def parse_document(raw: bytes, file: str, folder: Path) -> Document:
 def with_overrides(document: Document, overrides: Iterable[str]) -> Document:
     """The document after each `a.b=value` of `--set`; the value is YAML, its location `--set`."""
     for override in overrides:
-        document = _overridden(document, override)
+        document = _apply_override(document, override)
     _require_safe(document)
     return document
 
@@ -121,7 +121,7 @@ def is_printable(text: str) -> bool:
 
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]{0,30})")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_WORDS = {
+_SCALARS = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
@@ -135,7 +135,7 @@ _PLAIN = "a file is plain UTF-8"
 _PRINTABLE = "text has only printable characters"
 
 
-def _decoded(raw: bytes, file: str) -> str:
+def _decode(raw: bytes, file: str) -> str:
     if len(raw) > MAX_BYTES:
         _refuse(
             f"larger than the limit of {MAX_BYTES} bytes",
@@ -298,14 +298,14 @@ def _scalar(event: yaml.ScalarEvent) -> Any:
     text = event.value
     if not event.implicit[0]:
         return text
-    if text in _WORDS:
-        return _WORDS[text]
+    if text in _SCALARS:
+        return _SCALARS[text]
     if _INTEGER.fullmatch(text):
         return int(text)
     return float(text) if _FLOAT.fullmatch(text) else text
 
 
-def _overridden(document: Document, override: str) -> Document:
+def _apply_override(document: Document, override: str) -> Document:
     name, equals, text = override.partition("=")
     path = tuple(name.split("."))
     if not equals or len(path) > MAX_DEPTH or not all(re.fullmatch(r"[A-Za-z0-9_-]+", part) for part in path):
@@ -325,14 +325,14 @@ def _overridden(document: Document, override: str) -> Document:
         value = builder.root(text) if text.strip() else None
     except InputError as error:
         quoted = f"if it is text, quote it: --set {shlex.quote(f'{name}={json.dumps(text)}')}"
-        raise InputError(*(_of_override(problem, name, text, quoted) for problem in error.problems)) from None
+        raise InputError(*(_override_problem(problem, name, text, quoted) for problem in error.problems)) from None
     locations = {key: location for key, location in document.locations.items() if key[: len(path)] != path}
     locations |= {path[:depth]: document.locations.get(path[:depth], _FROM_SET) for depth in range(1, len(path))}
     locations |= {path: _FROM_SET} | {path + inner: _FROM_SET for inner in builder.locations}
     return replace(document, data=_with_value(document.data, path, value, name), locations=locations)
 
 
-def _of_override(problem: Problem, name: str, text: str, quoted: str) -> Problem:
+def _override_problem(problem: Problem, name: str, text: str, quoted: str) -> Problem:
     """The problem of a value of `--set`; invalid YAML may be text without its quotes."""
     fix = quoted if problem.rule == _YAML else problem.fix
     return Problem("override", problem.message, problem.rule, fix, key=name, value=text, file="--set")

@@ -61,7 +61,7 @@ def problems_in(observations: Iterable[Observation]) -> dict[str, BenchmarkProbl
                 key="problem",
                 value=name,
             )
-    return {name: _closed(rows) for name, rows in by_name.items()}
+    return {name: _problem_of(rows) for name, rows in by_name.items()}
 
 
 def problem_for(
@@ -85,7 +85,7 @@ def problem_for(
             f" {cluster.accelerator.name} with global batch {global_batch_size}",
             fix="make model, cluster and global_batch_size those of one of its problems: " + ", ".join([*names][:20]),
         )
-    problem = _closed(rows)
+    problem = _problem_of(rows)
     if not problem.results:
         raise InputError.of(
             "no_measurement",
@@ -122,7 +122,7 @@ def _sizes(model: ModelShape) -> ModelShape:
     return replace(model, position_embedding="learned", norm="layernorm")
 
 
-def _closed(rows: list[Observation]) -> BenchmarkProblem:
+def _problem_of(rows: list[Observation]) -> BenchmarkProblem:
     first = rows[0]
     kept = [
         row for row, is_bound_to_fail in zip(rows, _violates_every_engine(rows), strict=True) if not is_bound_to_fail

@@ -304,11 +304,11 @@ def _observation(cells: Cells) -> Observation:
         peak_memory_gib=cells["peak_memory_gib"],
         cluster_name=cells["cluster"],
         recorded_duration_s=cells["duration_s"],
-        **{name: cells[name] for name in _AS_THEY_ARE},
+        **{name: cells[name] for name in _COPIED_COLUMNS},
     )
 
 
-_AS_THEY_ARE = ("failure_reason", "step_time_p95_s", "queue_wait_s", "search_id", "trial", "kind")
+_COPIED_COLUMNS = ("failure_reason", "step_time_p95_s", "queue_wait_s", "search_id", "trial", "kind")
 
 
 def _require_outcome(cells: Cells) -> None:

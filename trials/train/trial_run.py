@@ -46,7 +46,7 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
     report.enter("build")
     if spec.measure.memory_limit_gib is not None:
         device.limit_memory(spec.measure.memory_limit_gib)
-    engine = build_engine(_training(spec, device), world)
+    engine = build_engine(_training_config(spec, device), world)
     device.reset_peak()
     startup.end_of("build")
     found = fingerprint(spec, device, rank_hosts)
@@ -55,10 +55,10 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
     loop = TrainingLoop(spec, engine, data, device, report, watcher)
     loop.run(open_metrics(folder, env.rank, env.restart))
     startup.end_of("warmup", loop.warmed_up_at_s)
-    counts = gather_counts(_count(engine, device), device.torch_device)
+    counts = gather_counts(_rank_count(engine, device), device.torch_device)
     outcome = None
     if env.rank == 0:
-        measured = _measured(spec, loop, counts) | peak_memory(counts, device) | startup.fields()
+        measured = _measured_fields(spec, loop, counts) | peak_memory(counts, device) | startup.fields()
         traits = {"flags": flags_of(loop, rank_hosts, measured), "fingerprint": found}
         outcome = _verified(spec, loop, counts, _outcome(report, loop, watcher, measured=measured, **traits))
         report.measured(outcome)
@@ -96,12 +96,12 @@ def _incumbent_watcher(
     return IncumbentWatcher(spec, folder.best, fingerprint)
 
 
-def _training(spec: TrialSpec, device: Device) -> TrainingConfig:
+def _training_config(spec: TrialSpec, device: Device) -> TrainingConfig:
     weights = WeightSource(spec.seed, device.torch_device)
     return TrainingConfig(spec.model, spec.layout, weights, OptimizerConfig())
 
 
-def _count(engine: Engine, device: Device) -> RankCount:
+def _rank_count(engine: Engine, device: Device) -> RankCount:
     sizes, counts = engine.group_sizes(), engine.counts()
     return RankCount(
         tensor_parallel=sizes.tensor_parallel,
@@ -117,7 +117,7 @@ def _count(engine: Engine, device: Device) -> RankCount:
     )
 
 
-def _measured(spec: TrialSpec, loop: TrainingLoop, counts: Sequence[RankCount]) -> dict[str, Any]:
+def _measured_fields(spec: TrialSpec, loop: TrainingLoop, counts: Sequence[RankCount]) -> dict[str, Any]:
     available_gib = min(c.host_available_gib for c in counts)
     fields = measured_fields(spec, loop.records, loop.extrapolation, available_gib)
     return fields | epoch_fields(spec, loop.records)

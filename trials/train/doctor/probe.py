@@ -64,7 +64,7 @@ def missing_marks(folder: Path, spec: TrialSpec) -> tuple[int, ...]:
     """Ranks whose marks are missing, or another attempt's, after the longest delay of a shared folder."""
     deadline = time.monotonic() + MARKS_SEEN_WITHIN_S
     unseen = tuple(range(spec.num_gpus))
-    while (unseen := tuple(rank for rank in unseen if not _is_there(marker_path(folder, rank), spec.nonce))) and (
+    while (unseen := tuple(rank for rank in unseen if not _is_marked(marker_path(folder, rank), spec.nonce))) and (
         time.monotonic() < deadline
     ):
         os.listdir(folder)  # makes NFS ask its server again
@@ -72,7 +72,7 @@ def missing_marks(folder: Path, spec: TrialSpec) -> tuple[int, ...]:
     return unseen
 
 
-def _is_there(mark: Path, nonce: str) -> bool:
+def _is_marked(mark: Path, nonce: str) -> bool:
     try:
         return read_plain(mark) == nonce.encode()
     except (OSError, ValueError):

@@ -202,7 +202,7 @@ def make_buckets(members: list[tuple[nn.Parameter, ParamTraits]], most: int | No
     """Buckets of at most `most` elements, or of one parameter, each a multiple of `ranks` long; tied ones alone."""
     groups: list[list[tuple[nn.Parameter, ParamTraits]]] = []
     for member in members:
-        if groups and not _begins_a_bucket(groups[-1], member, most):
+        if groups and not _starts_bucket(groups[-1], member, most):
             groups[-1].append(member)
         else:
             groups.append([member])
@@ -215,7 +215,7 @@ def make_buckets(members: list[tuple[nn.Parameter, ParamTraits]], most: int | No
     return buckets
 
 
-def _begins_a_bucket(group: list[tuple[nn.Parameter, ParamTraits]], member: tuple, most: int | None) -> bool:
+def _starts_bucket(group: list[tuple[nn.Parameter, ParamTraits]], member: tuple, most: int | None) -> bool:
     parameter, traits = member
     if traits.is_tied:
         return True

@@ -47,7 +47,7 @@ class FsdpSharding(Sharding):
         self._known: list[tuple[nn.Parameter, ParamTraits]] = []
         self.stages = tuple(self._build(training, world, chunk) for chunk in chunks)
         with torch.no_grad():
-            self.weights = self.masters = [_local(parameter) for parameter, _ in self._known]
+            self.weights = self.masters = [_local_shard(parameter) for parameter, _ in self._known]
 
     def _build(self, training: TrainingConfig, world: World, chunk: int) -> Stage:
         in_blocks: list[ParamTraits] = []
@@ -73,7 +73,7 @@ class FsdpSharding(Sharding):
         def count(*_: Any) -> None:
             first_only.remove()
             present = zip(stage.parameters(), traits, strict=True)
-            self._held += sum(_present(parameter) for parameter, known in present if known.is_counted)
+            self._held += sum(_present_elements(parameter) for parameter, known in present if known.is_counted)
 
         first_only = stage.register_forward_hook(count)
 
@@ -100,7 +100,7 @@ class FsdpSharding(Sharding):
 
     @torch.no_grad()
     def updated_parameters(self) -> int:
-        return sum(_local(parameter).numel() for parameter, traits in self._known if traits.is_counted)
+        return sum(_local_shard(parameter).numel() for parameter, traits in self._known if traits.is_counted)
 
 
 def _traits_in_block(block: nn.Module, world: World) -> Iterator[ParamTraits]:
@@ -110,12 +110,12 @@ def _traits_in_block(block: nn.Module, world: World) -> Iterator[ParamTraits]:
         )
 
 
-def _local(parameter: nn.Parameter) -> torch.Tensor:
+def _local_shard(parameter: nn.Parameter) -> torch.Tensor:
     """This rank's shard, as stored."""
     return cast(DTensor, parameter).to_local()
 
 
-def _present(parameter: nn.Parameter) -> int:
+def _present_elements(parameter: nn.Parameter) -> int:
     """Number of the parameter's elements on this rank now: its shard, or all while gathered."""
     return (parameter.to_local() if isinstance(parameter, DTensor) else parameter).numel()
 

@@ -16,7 +16,7 @@ class TorchEngine(Engine):
     def __init__(self, training: TrainingConfig, world: World):
         self._training = training
         self._world = world
-        self._sharding, self.stages = _sharded(training, world)
+        self._sharding, self.stages = _shard_chunks(training, world)
         self._update = Update(
             self._sharding,
             world,
@@ -62,7 +62,7 @@ class TorchEngine(Engine):
         return total / micro_batches
 
 
-def _sharded(training: TrainingConfig, world: World) -> tuple[Sharding, tuple[Stage, ...]]:
+def _shard_chunks(training: TrainingConfig, world: World) -> tuple[Sharding, tuple[Stage, ...]]:
     """The weights of this rank's chunks, sharded by the ZeRO stage, and the chunks."""
     layout = training.layout
     chunks = range(world.coordinates.stage, training.num_chunks, layout.pipeline_parallel)

@@ -32,8 +32,10 @@ def layout_proof(
         "pipeline_parallel": _first_mismatch((c.pipeline_parallel for c in counts), layout.pipeline_parallel),
         "data_parallel": _first_mismatch((c.data_parallel for c in counts), layout.data_parallel),
         "parameters": spec.model.parameters,
-        "local_parameters_sum": _sum(spec, [c.parameters for c in counts], layout.zero_stage == 3),
-        "optimizer_parameters_sum": _sum(spec, [c.optimizer_parameters for c in counts], layout.zero_stage >= 1),
+        "local_parameters_sum": _parameter_sum(spec, [c.parameters for c in counts], layout.zero_stage == 3),
+        "optimizer_parameters_sum": _parameter_sum(
+            spec, [c.optimizer_parameters for c in counts], layout.zero_stage >= 1
+        ),
         "micro_batches_per_step": _micro_batches_per_step(spec, counts, planned, extrapolation),
         "samples_per_data_rank": _samples_per_data_rank(spec, counts, planned),
     }
@@ -41,7 +43,7 @@ def layout_proof(
 
 def samples_error(spec: TrialSpec, proof: dict[str, Any], planned: Sequence[int]) -> str | None:
     """Error in the counted samples, or None."""
-    expected = _samples_of_a_data_rank(spec, planned)
+    expected = _expected_samples(spec, planned)
     for rank, samples in enumerate(proof["samples_per_data_rank"]):
         if samples != expected:
             return f"data rank {rank} trained {samples} samples in {len(planned)} steps, the spec says {expected}"
@@ -80,7 +82,7 @@ def _micro_batches_per_step(
     return spec.layout.grad_accum_steps if extrapolation is None else [extrapolation.short, extrapolation.long]
 
 
-def _sum(spec: TrialSpec, held: Sequence[float], is_shared: bool) -> float:
+def _parameter_sum(spec: TrialSpec, held: Sequence[float], is_shared: bool) -> float:
     """Sum of the counts that should hold every parameter once: over all ranks where data ranks share, else per data
     rank."""
     model = spec.model.parameters
@@ -90,12 +92,12 @@ def _sum(spec: TrialSpec, held: Sequence[float], is_shared: bool) -> float:
 
 
 def _samples_per_data_rank(spec: TrialSpec, counts: Sequence[RankCount], planned: Sequence[int]) -> list[float]:
-    expected = _samples_of_a_data_rank(spec, planned)
+    expected = _expected_samples(spec, planned)
     samples = [c.samples for c in counts]
     return [_first_mismatch(members, expected) for members in _by_data_rank(spec, samples)]
 
 
-def _samples_of_a_data_rank(spec: TrialSpec, planned: Sequence[int]) -> int:
+def _expected_samples(spec: TrialSpec, planned: Sequence[int]) -> int:
     return spec.layout.micro_batch_size * sum(planned)
 
 
