@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from search_spaces.layouts.layout import Layout
+from tests.contract.outcomes import assert_outcome_as_declared
 from tests.trials.examples import SPEC, TINY
 from trials.files.folders import AttemptFolder, read_json, write_json
 from trials.trial import MeasureRules, Outcome, TrialSpec
@@ -56,6 +57,7 @@ class Ranks:
     def outcome(self) -> Outcome:
         data = read_json(self.folder.outcome())
         assert data is not None, self.logs()
+        assert_outcome_as_declared(data)
         return Outcome.from_json(data)
 
     def logs(self) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
+from tests.contract.outcomes import assert_outcome_as_declared
 from tests.trials.train.ranks import WarmProcess, WarmRanks
 from trials.attempt_result import AttemptResult, LaunchStatus, Liveness, classify
 from trials.files.folders import AttemptFolder, SearchFolder, read_json, write_json
@@ -68,6 +69,7 @@ class RunningTrial:
     def outcome(self) -> Outcome:
         data = read_json(self.folder.outcome())
         assert data is not None, self.logs()
+        assert_outcome_as_declared(data)
         return Outcome.from_json(data)
 
     def result(self) -> AttemptResult:
