@@ -31,7 +31,7 @@ DRIVER_END_LIMIT_S = 60.0
 
 
 def watch(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
-    """Follow a search until it ends, whoever drives it; ctrl-C leaves it running."""
+    """Follow a search until it ends, whatever drives it; ctrl-C leaves it running."""
     from dashboards.terminal.live_table import LiveView
     from orchestrator.records.lookup import find_search
 
