@@ -11,6 +11,11 @@ def printable(text: str) -> str:
     return "".join(_visible(character) for character in text)
 
 
+def printable_lines(text: str) -> str:
+    """Text as whole lines, with control characters escaped: no file name or trial output can control the terminal."""
+    return "".join(f"{printable(line)}\n" for line in text.rstrip("\n").split("\n"))
+
+
 def mask_credentials(uri: str) -> str:
     """Address, or text with addresses, with user names and passwords masked."""
     return re.sub(r"://[^/@\s]+@", "://***@", uri)

@@ -12,6 +12,7 @@ are imported by the functions that need them, so that importing this one is fast
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -20,7 +21,7 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli.output import log
+from orchestrator.common.logs import TerminalSink, sending_to
 from orchestrator.common.umask import private_umask
 from orchestrator.loaded_search import Search
 from orchestrator.search.lease import LeaseHeld
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from orchestrator.lifecycle.cancel import CancelResult
     from orchestrator.lifecycle.create import RunnableSearch
     from orchestrator.replay.replay import ReplayResult
+
+_log = logging.getLogger(__name__)
+
 
 __all__ = [
     "ExternalError",
@@ -89,11 +93,11 @@ def run(search_file: SearchFile, /, *, quiet: bool = False, **changes: Any) -> S
     from orchestrator.config.overrides import load_search, without_set_location
     from orchestrator.lifecycle.create import create_runnable_search, validate_search
 
-    note = _silent if quiet else log
-    with private_umask(), without_set_location():
-        runnable = create_runnable_search(validate_search(load_search(search_file, changes), note), note)
-    note(f"search {runnable.folder.search_id} in {runnable.folder.path}")
-    return _drive_here(runnable, quiet)
+    with sending_to(_sink(quiet)):
+        with private_umask(), without_set_location():
+            runnable = create_runnable_search(validate_search(load_search(search_file, changes)))
+        _log.info(f"search {runnable.folder.search_id} in {runnable.folder.path}")
+        return _drive_here(runnable, quiet)
 
 
 def resume(search: Search | Path | str | None = None, /, *, ledger: str | None = None, quiet: bool = False) -> Search:
@@ -104,9 +108,10 @@ def resume(search: Search | Path | str | None = None, /, *, ledger: str | None =
     from orchestrator.lifecycle.create import reopen_search
     from orchestrator.records.lookup import find_search
 
-    with private_umask():
-        runnable = reopen_search(find_search(_name_of(search), ledger), _silent if quiet else log)
-    return _drive_here(runnable, quiet)
+    with sending_to(_sink(quiet)):
+        with private_umask():
+            runnable = reopen_search(find_search(_name_of(search), ledger))
+        return _drive_here(runnable, quiet)
 
 
 def load(search: Search | Path | str | None = None, /, *, ledger: str | None = None) -> Search:
@@ -131,8 +136,8 @@ def cancel(
     from orchestrator.lifecycle.cancel import cancel_search
     from orchestrator.records.lookup import find_search
 
-    with private_umask():
-        return cancel_search(find_search(_name_of(search), ledger), _silent if quiet else log)
+    with sending_to(_sink(quiet)), private_umask():
+        return cancel_search(find_search(_name_of(search), ledger))
 
 
 def searches(*, ledger: str | None = None) -> pandas.DataFrame:
@@ -166,8 +171,9 @@ def compare(
     from orchestrator.comparison.lookup import find_side
     from orchestrator.replay.replay import ReplayRules
 
-    one, other = (find_side(str(_name_of(given)), ledger, force, log) for given in (a, b))
-    return compare_sides(one, other, ReplayRules(margin=margin).margin)
+    with sending_to(TerminalSink()):
+        one, other = (find_side(str(_name_of(given)), ledger, force) for given in (a, b))
+        return compare_sides(one, other, ReplayRules(margin=margin).margin)
 
 
 def replay(
@@ -200,21 +206,21 @@ def replay(
     from orchestrator.replay.replay import ReplayRules
     from orchestrator.replay.run import LAUNCHERS, note_in_recipe, run_replay, with_trainer
 
-    note, stop = _silent if quiet else log, CancelOnSignal()
+    stop = CancelOnSignal()
     rules = ReplayRules(repeats, margin, sessions, _seconds("session_interval", session_interval))
     if launcher is not None:
         _require_one_of("launcher", launcher, LAUNCHERS)
-    with private_umask(), without_set_location():
+    with sending_to(_sink(quiet)), private_umask(), without_set_location():
         loaded = read_recipe(find_recipe(_name_of(recipe), ledger), force)
         if loaded.banner:
-            note(loaded.banner)
+            _log.info(loaded.banner)
         rendered, python = with_trainer(loaded, *_other_trainer(trainer), launcher)
         try:
-            result = run_replay(rendered, python, launcher, rules, Path(work_dir), note, stop)
+            result = run_replay(rendered, python, launcher, rules, Path(work_dir), stop)
         finally:
             if stop.is_terminated:
                 signal.raise_signal(signal.SIGTERM)  # the driver only shut down; the process has to end
-        note_in_recipe(loaded, rendered, python, result, note)
+        note_in_recipe(loaded, rendered, python, result)
     return result
 
 
@@ -256,9 +262,7 @@ def _drive_here(runnable: RunnableSearch, quiet: bool) -> Search:
     spec, signals = runnable.spec, DriverSignals()
     view = LiveView(spec.objective, spec.global_batch_size, spec.baseline_key, sys.stderr)
     callbacks = (
-        SearchCallbacks(driver_context=signals.handling)
-        if quiet
-        else SearchCallbacks(log, view.update, signals.handling)
+        SearchCallbacks(driver_context=signals.handling) if quiet else SearchCallbacks(view.update, signals.handling)
     )
     with private_umask(), nullcontext() if quiet else view:
         record = drive(runnable.folder, spec, runnable.candidates, runnable.tracking, runnable.ledger_url, callbacks)
@@ -313,5 +317,5 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 1
 
 
-def _silent(text: str) -> None:
-    pass
+def _sink(quiet: bool) -> TerminalSink | None:
+    return None if quiet else TerminalSink()

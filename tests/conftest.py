@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from orchestrator.common.logs import ListSink, sending_to
+
 pytest_plugins = ("tests.slurm.sandboxes", "tests.postgres", "tests.chromium")
 
 MEMORY = Path("/dev/shm")
@@ -44,6 +46,14 @@ def own_home(homes, monkeypatch):
     monkeypatch.setenv("PARLAY_HOME", str(home))
     yield home
     shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture
+def logged() -> Iterator[list[str]]:
+    """Messages that Parlay logs during the test."""
+    sink = ListSink()
+    with sending_to(sink):
+        yield sink.messages
 
 
 def pytest_configure() -> None:

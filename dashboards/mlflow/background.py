@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextvars
+import logging
 import threading
-from collections.abc import Callable
 
+from dashboards.log_once import LogOnce
 from dashboards.mlflow.sync import MlflowSync, SyncReport
 from dashboards.text import mask_credentials, one_line
 from trials.files.folders import SearchFolder
 from trials.ledger.events import SearchRecord
+
+_log = logging.getLogger(__name__)
+
 
 _PAUSE_S = 1.0  # between two sends, which batches changes
 _FIRST_RETRY_S = 2.0
@@ -18,20 +23,20 @@ _LONGEST_RETRY_S = 60.0
 class MlflowWorker:
     """Sends the newest submitted record to MLflow, in a thread of its own.
 
-    `submit` and `finish` are called by the driver from one thread. `note` is called from the worker's thread, once when
-    MLflow fails, which is retried with growing pauses, and once for altered names or missing files.
+    `submit` and `finish` are called by the driver from one thread. A failure of MLflow is logged once and retried with
+    growing pauses; altered names and missing files are logged once, too.
     """
 
-    def __init__(self, sync: MlflowSync, folder: SearchFolder, note: Callable[[str], None]):
+    def __init__(self, sync: MlflowSync, folder: SearchFolder):
         self._sync = sync
         self._folder = folder
-        self._note = note
         self._changed = threading.Condition()
         self._newest: SearchRecord | None = None
         self._closing = False
-        self._said: set[str] = set()
+        self._log_once = LogOnce(_log)
         self.report: SyncReport | None = None
-        self._thread = threading.Thread(target=self._run, name="mlflow", daemon=True)
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(target=context.run, args=(self._run,), name="mlflow", daemon=True)
         self._thread.start()
 
     def submit(self, search: SearchRecord) -> None:
@@ -76,17 +81,13 @@ class MlflowWorker:
         try:
             self.report = self._sync.sync(search, self._folder)
         except Exception as error:  # no error of MLflow and its libraries stops the search
-            self._say_once("down", f"MLflow at {mask_credentials(self._sync.uri)} failed, retrying: {one_line(error)}")
+            self._log_once.warning(
+                f"MLflow at {mask_credentials(self._sync.uri)} failed, retrying: {one_line(error)}", "down"
+            )
             return False
         if self.report.altered_names:
-            self._say_once(
-                "names", "names that MLflow does not accept were altered: " + ", ".join(self.report.altered_names)
-            )
+            altered = ", ".join(self.report.altered_names)
+            self._log_once.warning(f"names that MLflow does not accept were altered: {altered}", "names")
         if self.report.unread:
-            self._say_once("unread", "not sent to MLflow: " + "; ".join(self.report.unread))
+            self._log_once.warning("not sent to MLflow: " + "; ".join(self.report.unread), "unread")
         return True
-
-    def _say_once(self, what: str, words: str) -> None:
-        if what not in self._said:
-            self._said.add(what)
-            self._note(words)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextvars
+import logging
 import threading
 import time
-from collections.abc import Callable
 
+from dashboards.log_once import LogOnce
 from dashboards.text import one_line
 from trials.files.folders import SearchFolder
 from trials.ledger.events import SearchRecord
+
+_log = logging.getLogger(__name__)
+
 
 _FIRST_PAUSE_S = 15.0  # a search that is over by then has one report, at its end
 _LEAST_PAUSE_S = 60.0
@@ -20,17 +25,16 @@ class ReportWorker:
     """Writes report.html from the newest submitted record, in a thread that starts with the first one.
 
     `submit`, `finish` and `stop` are called by the driver from one thread. The first report is written after 15 s,
-    later ones at least a minute apart, in at most 1 % of the time. `note` is called once when the
-    report cannot be written, usually from the worker's thread; writing is retried.
+    later ones at least a minute apart, in at most 1 % of the time. A report that
+    cannot be written is logged once and retried.
     """
 
-    def __init__(self, folder: SearchFolder, note: Callable[[str], None]):
+    def __init__(self, folder: SearchFolder):
         self._folder = folder
-        self._note = note
         self._changed = threading.Condition()
         self._newest: SearchRecord | None = None
         self._closing = False
-        self._has_failed = False
+        self._log_once = LogOnce(_log)
         self._thread: threading.Thread | None = None
 
     def submit(self, search: SearchRecord) -> None:
@@ -56,11 +60,11 @@ class ReportWorker:
             self._changed.notify()
 
     def _start(self) -> None:
-        thread = threading.Thread(target=self._run, name="report", daemon=True)
+        thread = threading.Thread(target=contextvars.copy_context().run, args=(self._run,), name="report", daemon=True)
         try:
             thread.start()
         except RuntimeError as error:  # the user may have reached a limit of threads
-            self._say_once(error)
+            self._log_failure(error)
         else:
             self._thread = thread
 
@@ -89,10 +93,8 @@ class ReportWorker:
 
             write_report(search, self._folder, time.time())
         except Exception as error:  # no error of the report stops the search
-            self._say_once(error)
+            self._log_failure(error)
         return time.monotonic() - began
 
-    def _say_once(self, error: Exception) -> None:
-        if not self._has_failed:
-            self._has_failed = True
-            self._note(f"report.html cannot be written, retrying: {one_line(error)}")
+    def _log_failure(self, error: Exception) -> None:
+        self._log_once.warning(f"report.html cannot be written, retrying: {one_line(error)}", "report")

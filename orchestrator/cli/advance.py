@@ -103,7 +103,7 @@ def _advance(found: LocatedSearch) -> SearchRecord:
     if found.record.state.is_ended and is_finished:
         return found.record
     candidates = () if found.record.state.is_ended else validate_space(found.spec).feasible
-    callbacks = SearchCallbacks(log, driver_context=DriverSignals().handling)
+    callbacks = SearchCallbacks(driver_context=DriverSignals().handling)
     return drive(
         found.folder,
         found.spec,

@@ -92,7 +92,7 @@ def _measure_or_exit(spec: SearchSpec, world: Cluster, folder: SearchFolder, pat
 
     def run(launcher: Launcher, stop: CancelOnSignal) -> Measurements:
         log(f"measuring {format_cluster(world)}, in {folder.path}")
-        return measure(launcher, folder, world, spec.model, precisions, python, JobCallbacks(log, stop.is_requested))
+        return measure(launcher, folder, world, spec.model, precisions, python, JobCallbacks(stop.is_requested))
 
     try:
         return with_launcher(spec, world, run, "calibrate", as_json)

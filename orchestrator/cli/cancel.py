@@ -16,7 +16,7 @@ def cancel(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = 
 
     found = find_search(search, ledger)
     with exit_on_driver_errors(found.folder, as_json):
-        done = cancel_search(found, log)
+        done = cancel_search(found)
     record, words = done.record, _format_cancelled(len(done.cancelled))
     print_result(done.to_json(), as_json, f"search {record.search_id} is {record.state}; {words}")
     if not done.is_complete:

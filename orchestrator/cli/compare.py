@@ -10,7 +10,7 @@ import typer
 
 from dashboards.trial_text import REASON_LABELS
 from orchestrator.cli.options import AsJson, LedgerUrl
-from orchestrator.cli.output import log, print_result
+from orchestrator.cli.output import print_result
 from orchestrator.cli.replay import format_speed
 from search_spaces.errors import format_value
 from trials.files.text import plural
@@ -38,7 +38,7 @@ def compare(
     from orchestrator.replay.replay import ReplayRules
 
     rules = ReplayRules(margin=margin)
-    result = compare_sides(find_side(a, ledger, force, log), find_side(b, ledger, force, log), rules.margin)
+    result = compare_sides(find_side(a, ledger, force), find_side(b, ledger, force), rules.margin)
     print_result(result.to_json(), as_json)
     if not as_json:
         _print_comparison(result)

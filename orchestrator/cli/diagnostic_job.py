@@ -52,7 +52,7 @@ def with_launcher(
     from orchestrator.launchers.factory import make_launcher
     from orchestrator.lifecycle.create import with_environment_options
 
-    spec, stop = with_environment_options(spec, os.environ, log), CancelOnSignal()
+    spec, stop = with_environment_options(spec, os.environ), CancelOnSignal()
     try:
         launcher, remark = make_launcher(spec.launcher, parallel_trials=1, cluster=world)
         if remark is not None:

@@ -106,7 +106,7 @@ def _load(search_file: Path | None, changes: Sequence[Change]) -> SearchSpec | N
         return None
     with naming_options(changes):
         spec = load_search_file(search_file, [change.text for change in changes])
-        return with_environment_options(spec, os.environ, log)
+        return with_environment_options(spec, os.environ)
 
 
 def _submit_test_findings(spec: SearchSpec, found: DoctorReport, as_json: bool) -> list[Finding]:
@@ -127,7 +127,7 @@ def _submit_test_findings(spec: SearchSpec, found: DoctorReport, as_json: bool) 
 
     def run(launcher: Launcher, stop: CancelOnSignal) -> list[Finding]:
         log(f"a job on {plural(probe_cluster(spec.cluster).num_nodes, 'node')}, in {folder.path}")
-        return list(submit_test(launcher, folder, spec, JobCallbacks(log, stop.is_requested)))
+        return list(submit_test(launcher, folder, spec, JobCallbacks(stop.is_requested)))
 
     try:
         return with_launcher(spec, probe_cluster(spec.cluster), run, "doctor", as_json)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -14,6 +15,7 @@ from orchestrator.cli.dry_run import DryRunOptions, print_dry_run
 from orchestrator.cli.exit_codes import ExitCode, code_after
 from orchestrator.cli.options import naming_options
 from orchestrator.cli.output import Exit, log
+from orchestrator.common.logs import is_quiet
 
 if TYPE_CHECKING:
     from orchestrator.cli.options import Change
@@ -44,12 +46,12 @@ def create_from_file(
             require_slurm(spec)
         if by_cron:
             require_detached_jobs(spec.launcher, "--cron")
-        search = validate_search(spec, log)
+        search = validate_search(spec)
         if dry_run.enabled:
             print_dry_run(search.spec, search.space, dry_run.scripts, as_json)
             return None
         log(describe_upper_limit(search.spec, search.space))
-        return create_runnable_search(search, log)
+        return create_runnable_search(search)
 
 
 def drive_here(started: RunnableSearch, as_json: bool, chain: DriverChain | None = None) -> None:
@@ -64,8 +66,14 @@ def drive_here(started: RunnableSearch, as_json: bool, chain: DriverChain | None
     spec, folder = started.spec, started.folder
     signals = DriverSignals()
     view = LiveView(spec.objective, spec.global_batch_size, spec.baseline_key, sys.stderr)
-    callbacks = SearchCallbacks(log, view.update, signals.handling)
-    with exit_on_driver_errors(folder, as_json), nullcontext() if chain is None else chain.handling_signals(), view:
+    callbacks = SearchCallbacks(driver_context=signals.handling)
+    if not is_quiet():
+        callbacks = replace(callbacks, on_event=view.update)
+    with (
+        exit_on_driver_errors(folder, as_json),
+        nullcontext() if chain is None else chain.handling_signals(),
+        nullcontext() if is_quiet() else view,
+    ):
         if chain is not None:
             chain.wait_for_lease(folder)
             callbacks = chain.attach_to(callbacks)

@@ -38,7 +38,7 @@ def current_chain(folder: SearchFolder, spec: SearchSpec, ledger_url: str, job_t
     if own_id is None:
         return None
     link = driver_job(folder, spec, ledger_url, job_time_s)
-    return DriverChain(SlurmClient(), replace(link, after=own_id), log)
+    return DriverChain(SlurmClient(), replace(link, after=own_id))
 
 
 def submit_driver(folder: SearchFolder, spec: SearchSpec, ledger_url: str, job_time_s: float, as_json: bool) -> str:

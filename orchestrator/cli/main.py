@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import sys
 import traceback
@@ -22,9 +23,12 @@ from typing import Any, TextIO
 import typer
 
 from orchestrator.cli.exit_codes import ExitCode
-from orchestrator.cli.output import Exit, log, print_error, print_input_error
+from orchestrator.cli.output import Exit, print_error, print_input_error
 from orchestrator.cli.verbs import app
+from orchestrator.common.logs import TerminalSink, sending_to
 from search_spaces.errors import ExternalError, InputError, Problem
+
+_log = logging.getLogger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -42,12 +46,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(words: Sequence[str]) -> int:
     """Run one command and return its exit code. A bug prints its traceback, and with --json an object too."""
     as_json = "--json" in words
-    try:
-        return _run(words, as_json)
-    except Exception as bug:
-        log(traceback.format_exc())
-        problem = Problem("bug", f"{type(bug).__name__}: {bug}", fix="report it with the lines above")
-        return print_error(problem, ExitCode.INTERNAL_ERROR, as_json)
+    with sending_to(TerminalSink()):
+        try:
+            return _run(words, as_json)
+        except Exception as bug:
+            _log.error(traceback.format_exc())
+            problem = Problem("bug", f"{type(bug).__name__}: {bug}", fix="report it with the lines above")
+            return print_error(problem, ExitCode.INTERNAL_ERROR, as_json)
 
 
 def _run(words: Sequence[str], as_json: bool) -> int:

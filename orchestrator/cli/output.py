@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from dashboards.text import printable
+from dashboards.text import printable_lines
 from orchestrator.cli.exit_codes import ExitCode
 from search_spaces.errors import InputError, Problem
+
+_log = logging.getLogger(__name__)
 
 STDOUT = Path("-")
 """Value of --out for stdout."""
@@ -30,26 +32,19 @@ def print_result(data: Mapping[str, Any], as_json: bool, text: str | None = None
     if as_json:
         sys.stdout.write(json.dumps(data, indent=2, allow_nan=False) + "\n")
     elif text is not None:
-        sys.stdout.write(_shown(text))
+        sys.stdout.write(printable_lines(text))
     sys.stdout.flush()
 
 
 def print_table(text: str) -> None:
     """Print a table as the result: unchanged to a pipe or a file, escaped on a terminal."""
-    sys.stdout.write(_shown(text.replace("\r\n", "\n")) if sys.stdout.isatty() else text)
+    sys.stdout.write(printable_lines(text.replace("\r\n", "\n")) if sys.stdout.isatty() else text)
     sys.stdout.flush()
 
 
 def log(text: str) -> None:
-    """Print a remark to stderr. A closed stderr is ignored."""
-    with suppress(OSError):
-        sys.stderr.write(_shown(text))
-        sys.stderr.flush()
-
-
-def _shown(text: str) -> str:
-    """Text with control characters escaped: neither a file name nor a trial's output can control the terminal."""
-    return "\n".join(printable(line) for line in text.rstrip("\n").split("\n")) + "\n"
+    """Log a remark beside the result."""
+    _log.info(text)
 
 
 def write_new(path: Path, content: str | bytes, option: str) -> None:
@@ -87,7 +82,7 @@ def print_error(problem: Problem, code: ExitCode, as_json: bool) -> ExitCode:
     if as_json:
         print_result({"error": problem.to_json()}, True)
     else:
-        log(f"parlay: {problem}")
+        _log.error("parlay: %s", problem)
     return code
 
 
@@ -99,6 +94,6 @@ def print_input_error(error: InputError, as_json: bool) -> ExitCode:
         print_result({"error": problems[0].to_json() | others}, True)
     else:
         for problem in problems:
-            log(f"parlay: {problem}")
+            _log.error("parlay: %s", problem)
     unknown = problems[0].code in ("unknown_id", "ambiguous_id")
     return ExitCode.UNKNOWN_ID if unknown else ExitCode.BAD_INPUT

@@ -62,7 +62,7 @@ def _run_session(started: RunnableSearch, stop: CancelOnSignal) -> DriverResult:
     from orchestrator.service.driver_session import DriverExit, DriverResult, DriverSession
     from orchestrator.service.executors import ExecutorKind, make_executor
 
-    with stop.handling(), closing(make_executor(ExecutorKind.RAY, log)) as executor:
+    with stop.handling(), closing(make_executor(ExecutorKind.RAY)) as executor:
         running = executor.start(DriverSession(started.folder.path.absolute(), started.ledger_url))
         has_asked = False
         while executor.is_alive:  # any call to a dead Ray would end this process

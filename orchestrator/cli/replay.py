@@ -69,7 +69,7 @@ def replay(
     kind = None if launcher is None else launcher.value
     configured, python = with_trainer(loaded, trainer, sets or (), kind)
     result = _run(configured, python, kind, rules, work_dir, as_json)
-    note_in_recipe(loaded, configured, python, result, log)
+    note_in_recipe(loaded, configured, python, result)
     print_result(result.to_json(), as_json, None if as_json else _format_replay(result))
     if (code := _REPLAY_EXITS[result.verdict.value]) is not ExitCode.SUCCESS:
         raise Exit(code)
@@ -99,7 +99,7 @@ def _run(
 
     stop = CancelOnSignal()
     try:
-        return run_replay(loaded, python, kind, rules, work_dir, log, stop)
+        return run_replay(loaded, python, kind, rules, work_dir, stop)
     except KeyboardInterrupt as interrupt:
         if isinstance(interrupt, ReplayStopped) and interrupt.result.comparison is not None:
             log(_format_replay(interrupt.result))

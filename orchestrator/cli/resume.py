@@ -6,7 +6,6 @@ from orchestrator.cli.drive import drive_here
 from orchestrator.cli.driver_errors import print_search
 from orchestrator.cli.driver_job import current_chain, driver_job_time_s
 from orchestrator.cli.options import AsJob, AsJson, ExecutorName, JobTime, LedgerUrl, SearchId
-from orchestrator.cli.output import log
 from orchestrator.cli.ray_driver import drive_in_ray, require_local_driver, wants_ray
 from orchestrator.cli.submit import submit_driver_job
 
@@ -27,7 +26,7 @@ def resume(
     if in_ray := wants_ray(executor):
         require_local_driver(as_job, by_cron=False)
     found = find_search(search, ledger)
-    started = reopen_search(found, log)
+    started = reopen_search(found)
     if in_ray and not found.record.state.is_ended:
         drive_in_ray(started, as_json)
     elif job_time_s is None:

@@ -60,7 +60,7 @@ def selftest(
     report = _run(spec, world, cases, folder, as_json)
     write_json(folder.path / "selftest.json", report.to_json())
     if not names:
-        record_result(report, spec.launcher.kind, world, home_folder(), log)
+        record_result(report, spec.launcher.kind, world, home_folder())
     print_result(report.to_json(), as_json, _verdict(report, world))
     if not report.passed:
         raise Exit(ExitCode.NO_MEASUREMENT)
@@ -81,7 +81,7 @@ def _run(
 
     def run(launcher: Launcher, stop: CancelOnSignal) -> SelftestReport:
         log(f"{len(cases)} cases on {format_cluster(world)}, in {folder.path}")
-        callbacks = SelftestCallbacks(log, stop.is_requested, lambda result: log(row(result)))
+        callbacks = SelftestCallbacks(stop.is_requested, lambda result: log(row(result)))
         return run_cases(launcher, folder, world, cases, python_of(spec), callbacks)
 
     return with_launcher(spec, world, run, "selftest", as_json)

@@ -66,7 +66,7 @@ def serve(
         print_result(about, as_json, _where(about, state_dir))
 
     try:
-        unended = serve_here(state_dir, ledger_url(ledger), wanted, log, tell)
+        unended = serve_here(state_dir, ledger_url(ledger), wanted, tell)
     except ServiceAlreadyRunning as other:
         problem = Problem("held", str(other), fix=f"use it, or stop it first: kill {other.pid}" if other.pid else None)
         exit_with_error(ExitCode.HELD_BY_ANOTHER, problem, as_json)

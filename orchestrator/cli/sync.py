@@ -19,14 +19,14 @@ def sync(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
 
     found = find_search(search, ledger)
     name = found.folder.search_id
-    tracking = open_tracking(found.spec, log)
+    tracking = open_tracking(found.spec)
     if tracking is None:
         fix = f"parlay report {found.folder.cli_name} shows it without MLflow; tracking.enabled is for new searches"
         message = f"search {name} has tracking disabled"
         problem = Problem("tracking", message, fix=fix, key="tracking.enabled", value=False)
         exit_with_error(ExitCode.BAD_INPUT, problem, as_json)
     try:
-        sent = resync(found.folder, tracking, log)
+        sent = resync(found.folder, tracking)
     except LeaseHeld as held:
         problem = Problem("held", str(held), fix="its driver writes to MLflow itself; wait for its end")
         exit_with_error(ExitCode.HELD_BY_ANOTHER, problem, as_json)

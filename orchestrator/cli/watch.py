@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 import time
@@ -19,6 +20,9 @@ from search_spaces.errors import ExternalError, InputError, Problem
 if TYPE_CHECKING:
     from trials.files.folders import SearchFolder
     from trials.ledger.events import Event, SearchRecord
+
+_log = logging.getLogger(__name__)
+
 
 JOURNAL_POLL_S = 1.0
 """Seconds between two reads of a search's journal."""
@@ -41,7 +45,7 @@ def watch(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = F
     view = LiveView(spec.objective, spec.global_batch_size, spec.baseline_key, stream)
     try:
         with _terms_interrupt(), view:
-            record = SearchFollower(folder, view, log, driver_status).follow()
+            record = SearchFollower(folder, view, driver_status).follow()
     except KeyboardInterrupt:
         fix = f"parlay watch {folder.cli_name} resumes watching, parlay cancel {folder.cli_name} ends the search"
         exit_with_error(
@@ -89,14 +93,12 @@ class SearchFollower:
         self,
         folder: SearchFolder,
         view: SearchView,
-        note: Callable[[str], None],
         status_of: Callable[[SearchFolder], DriverStatus],
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
     ):
         self._folder = folder
         self._view = view
-        self._note = note
         self._driver_status = status_of
         self._clock = clock
         self._wait = wait
@@ -165,7 +167,7 @@ class SearchFollower:
     def _note_once(self, words: str | None) -> None:
         """Note each remark once, until another one follows."""
         if words is not None and words != self._last_note:
-            self._note(words)
+            _log.info(words)
         self._last_note = words
 
 

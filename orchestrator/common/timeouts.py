@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -17,7 +18,8 @@ def submit_to_thread(work: Callable[[], T], name: str) -> Future[T]:
     """Start `work` in a daemon thread, which does not delay the process's exit. A call that hangs cannot be ended."""
     answer: Future[T] = Future()
     answer.set_running_or_notify_cancel()  # a caller may stop waiting; the thread still sets its result
-    threading.Thread(target=_answer, args=(answer, work), name=name, daemon=True).start()
+    context = contextvars.copy_context()
+    threading.Thread(target=context.run, args=(_answer, answer, work), name=name, daemon=True).start()
     return answer
 
 

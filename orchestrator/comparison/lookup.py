@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +11,10 @@ from orchestrator.records.lookup import find_search, is_path_without_search
 if TYPE_CHECKING:
     from orchestrator.comparison.compare import ComparisonSide
 
+_log = logging.getLogger(__name__)
 
-def find_side(given: str, ledger: str | None, force: bool, note: Callable[[str], None]) -> ComparisonSide:
+
+def find_side(given: str, ledger: str | None, force: bool) -> ComparisonSide:
     """Find one side: a search by id or folder, else a recipe by folder or file.
 
     With `force`, an edited recipe is read too.
@@ -25,5 +27,5 @@ def find_side(given: str, ledger: str | None, force: bool, note: Callable[[str],
         return side_of_search(found.record, found.spec, str(found.folder.path))
     loaded = read_recipe(Path(given), force)
     if loaded.banner:
-        note(loaded.banner)
+        _log.info(loaded.banner)
     return side_of_recipe(loaded)

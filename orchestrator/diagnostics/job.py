@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,9 @@ from trials.files.folders import AttemptFolder, SearchFolder, read_json, write_j
 from trials.files.path_owners import FolderIdentity
 from trials.trial import MeasureRules, Rendezvous, TrialKind, TrialSpec
 
+_log = logging.getLogger(__name__)
+
+
 POLL_INTERVAL_S = 0.5
 RESULTS_GRACE_S = 90.0
 """NFS may show another machine's files a minute late, as for outcomes."""
@@ -25,7 +29,6 @@ RESULTS_GRACE_S = 90.0
 class JobCallbacks:
     """Callbacks while a job runs: `note` takes remarks, `stop_requested` is polled."""
 
-    note: Callable[[str], None] = lambda text: None
     stop_requested: Callable[[], bool] = lambda: False
 
 
@@ -83,7 +86,7 @@ def run_to_completion(
             _wait(launcher, callbacks)
     except KeyboardInterrupt:
         if launcher.cancel([key]):
-            callbacks.note(f"{key} could not be cancelled and may still run")
+            _log.warning(f"{key} could not be cancelled and may still run")
         raise
     return status
 
@@ -113,7 +116,7 @@ def _is_launched(launcher: Launcher, request: LaunchRequest, callbacks: JobCallb
     try:
         return launcher.launch(request) is not None
     except LaunchPostponed as postponed:
-        callbacks.note(str(postponed))
+        _log.info(str(postponed))
         return False
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,9 @@ from trials.files.folders import SearchFolder, read_json, write_json
 from trials.protocols.parity_cases import MOST_RANKS, SHAPES, compiled_cases, covering_cases, failing_cases
 from trials.protocols.selftest import Case, CaseResult, Results, write_cases
 from trials.trial import utc_text
+
+_log = logging.getLogger(__name__)
+
 
 SELFTEST_SCHEMA = "parlay.selftest/1"
 RECORD_SCHEMA = "parlay.selftest_record/1"
@@ -115,7 +119,6 @@ def record_result(
     launcher: str,
     world: Cluster,
     home: Path,
-    note: Callable[[str], None] = lambda text: None,
 ) -> None:
     """Write date and result of the selftest of this kind of machine to selftest.json in Parlay's home.
 
@@ -134,21 +137,21 @@ def record_result(
         "detail": report.detail,
     }
     try:
-        known = _read_entries(path, note)
+        known = _read_entries(path)
         write_json(path, {"schema": RECORD_SCHEMA, "selftests": {**known, world.accelerator.name: entry}})
     except OSError as error:
-        note(f"{path} has no record of this selftest: {error}")
+        _log.warning(f"{path} has no record of this selftest: {error}")
 
 
-def _read_entries(path: Path, note: Callable[[str], None]) -> Mapping[str, Any]:
+def _read_entries(path: Path) -> Mapping[str, Any]:
     """Last selftests by accelerator; empty if the file is damaged."""
     try:
         known = (read_json(path) or {}).get("selftests", {})
         if isinstance(known, dict):
             return known
-        note(f"{path}: selftests is {type(known).__name__}, not an object: overwritten with this selftest only")
+        _log.warning(f"{path}: selftests is {type(known).__name__}, not an object: overwritten with this selftest only")
     except ValueError as damage:
-        note(f"{damage}: overwritten with this selftest only")
+        _log.warning(f"{damage}: overwritten with this selftest only")
     return {}
 
 

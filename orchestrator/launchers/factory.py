@@ -49,7 +49,6 @@ def make_launcher(
     parallel_trials: int,
     cluster: Cluster,
     not_before: float | None = None,
-    note: Callable[[str], None] = lambda text: None,
     before_command: Callable[[], None] = lambda: None,
     handover: Path | None = None,
     remaining_work: Callable[[], RemainingWork] | None = None,
@@ -67,7 +66,7 @@ def make_launcher(
     """
     if section.uses_slurm:
         rules = None if section.kind == "slurm" else pilot_rules(section, cluster, parallel_trials)
-        return _slurm_of(section, cluster, note, before_command, handover, rules, remaining_work)
+        return _slurm_of(section, cluster, before_command, handover, rules, remaining_work)
     if section.table_path is not None:
         observations = read_table(section.table_path).require_valid().observations
         return SimulatedLauncher(observations, section.queue_wait_s, not_before), None
@@ -103,7 +102,6 @@ def longest_s(section: LauncherSection, time_limit_s: float, num_nodes: int = 1,
 def _slurm_of(
     section: LauncherSection,
     cluster: Cluster,
-    note: Callable[[str], None],
     before_command: Callable[[], None],
     handover: Path | None,
     rules: PilotRules | None,
@@ -122,11 +120,9 @@ def _slurm_of(
     shared = SqueueCache(client, folder, cluster_key(os.environ))
     options, backoff = job_options(section, cluster), PollBackoff(floor_s)
     if rules is not None and remaining_work is not None:
-        pilots = SlurmPilotLauncher(
-            client, options, rules, backoff, shared.jobs, remaining_work, note=note, handover=handover
-        )
+        pilots = SlurmPilotLauncher(client, options, rules, backoff, shared.jobs, remaining_work, handover=handover)
         return pilots, remark
-    return SlurmLauncher(client, options, backoff, shared.jobs, note=note, handover=handover), remark
+    return SlurmLauncher(client, options, backoff, shared.jobs, handover=handover), remark
 
 
 def pilot_rules(section: LauncherSection, cluster: Cluster, parallel_trials: int) -> PilotRules:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,9 @@ from trials.trial import TrialState
 
 if TYPE_CHECKING:
     from orchestrator.search.driver import Driver
+
+_log = logging.getLogger(__name__)
+
 
 CANCEL_SCHEMA = "parlay.cancel/1"
 CANCEL_TIMEOUT_S = 120.0
@@ -59,24 +63,24 @@ class CancelResult:
         }
 
 
-def cancel_search(found: LocatedSearch, note: Callable[[str], None]) -> CancelResult:
+def cancel_search(found: LocatedSearch) -> CancelResult:
     """End the search: ask its driver and wait up to `CANCEL_TIMEOUT_S`; without a driver cancel its attempts directly.
 
     Raises LeaseHeld where another driver takes it over meanwhile, ExternalError and OSError as `drive`.
     """
-    jobs = _end_driver_jobs(found.folder, note)
+    jobs = _end_driver_jobs(found.folder)
     record = found.record
     if record.state.is_ended:
-        note(f"search {record.search_id} has already ended: {record.state}")
+        _log.info(f"search {record.search_id} has already ended: {record.state}")
     else:
-        record = _end_search(found, note)
+        record = _end_search(found)
     if record.state.is_ended:
-        jobs += end_pilots(found.folder, found.spec, note)
+        jobs += end_pilots(found.folder, found.spec)
     attempts = [f"{record.search_id}.{attempt.trial}.{attempt.attempt}" for attempt in record.in_flight]
     return CancelResult(record, _cancelled_since(found.record, record), (*attempts, *jobs))
 
 
-def _end_driver_jobs(folder: SearchFolder, note: Callable[[str], None]) -> list[str]:
+def _end_driver_jobs(folder: SearchFolder) -> list[str]:
     """Cancel the jobs of a driver in Slurm, running and waiting; returns the job name if one may still be there.
 
     A driver in a cancelled job stops at its next safe point and releases the search's lease.
@@ -87,37 +91,37 @@ def _end_driver_jobs(folder: SearchFolder, note: Callable[[str], None]) -> list[
     try:
         return [name] if cancel_driver_jobs(SlurmClient(), folder.search_id) else []
     except SlurmUnreachable as error:
-        note(str(error))
+        _log.info(str(error))
         return [name]
 
 
-def _end_search(found: LocatedSearch, note: Callable[[str], None]) -> SearchRecord:
+def _end_search(found: LocatedSearch) -> SearchRecord:
     """Ask the driver to end the search, or end it here once it has no driver; returns the new record."""
     asked, deadline = False, time.monotonic() + CANCEL_TIMEOUT_S
     with closing(LedgerReader(found.ledger_url)) as reader:
         record = found.record
         while not record.state.is_ended and time.monotonic() < deadline:
             if lease_holder(found.folder, time.time()) is None:
-                return _take_over_and_end(found, note)
+                return _take_over_and_end(found)
             if not asked:
-                _request_cancel(found, note)
+                _request_cancel(found)
                 asked = True
             time.sleep(0.2)
             record = reader.search(record.search_id)
     return record
 
 
-def _request_cancel(found: LocatedSearch, note: Callable[[str], None]) -> None:
+def _request_cancel(found: LocatedSearch) -> None:
     """Write the cancel command into the ledger, after repairing it and adding the search if that is missing."""
-    with closing(open_or_renew_ledger(found.ledger_url, note)) as ledger:
+    with closing(open_or_renew_ledger(found.ledger_url)) as ledger:
         restore_rows(found.folder, Journal(found.folder.journal).read(), ledger)
     request_cancel(found.ledger_url, found.record.search_id, time.time())
 
 
-def _take_over_and_end(found: LocatedSearch, note: Callable[[str], None]) -> SearchRecord:
+def _take_over_and_end(found: LocatedSearch) -> SearchRecord:
     """Become the driver of a search without one, only to end it within the time limit."""
-    tracking = open_tracking(found.spec, note)
-    callbacks = SearchCallbacks(note=note, driver_context=_stop_after_timeout)
+    tracking = open_tracking(found.spec)
+    callbacks = SearchCallbacks(driver_context=_stop_after_timeout)
     return drive(found.folder, found.spec, (), tracking, found.ledger_url, callbacks, cancelling=True)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 
@@ -33,6 +34,9 @@ from trials.ledger.events import EventKind
 from trials.ledger.location import ledger_url
 from trials.ledger.writer import LedgerWriter
 
+_log = logging.getLogger(__name__)
+
+
 _ID_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
 
 
@@ -56,37 +60,35 @@ class RunnableSearch:
     ledger_url: str
 
 
-def validate_search(
-    spec: SearchSpec, note: Callable[[str], None], default_ledger: str | None = None
-) -> ValidatedSearch:
+def validate_search(spec: SearchSpec, default_ledger: str | None = None) -> ValidatedSearch:
     """Check a new search before anything is written or launched. Raises InputError or ExternalError.
 
     `default_ledger` is the URL for a search that names none; without it Parlay's default.
     """
-    spec = with_environment_options(spec, os.environ, note)
+    spec = with_environment_options(spec, os.environ)
     url = default_ledger if spec.ledger.url is None and default_ledger is not None else ledger_url(spec.ledger.url)
     space = validate_space(spec)
-    require_site(spec, space, note)
+    require_site(spec, space)
     return ValidatedSearch(spec, space, url)
 
 
-def create_runnable_search(search: ValidatedSearch, note: Callable[[str], None]) -> RunnableSearch:
+def create_runnable_search(search: ValidatedSearch) -> RunnableSearch:
     """Create the new search, with the prior trials it starts from. InputError as `create_search`."""
-    tracking = open_tracking(search.spec, note)
+    tracking = open_tracking(search.spec)
     prior_trials = collect_prior_trials(search.spec, search.ledger_url)
     for message in prior_trials.messages:
-        note(message)
-    folder = create_search(search.spec, search.ledger_url, prior_trials, note)
+        _log.info(message)
+    folder = create_search(search.spec, search.ledger_url, prior_trials)
     return RunnableSearch(folder, search.spec, search.space.feasible, tracking, search.ledger_url)
 
 
-def reopen_search(found: LocatedSearch, note: Callable[[str], None]) -> RunnableSearch:
+def reopen_search(found: LocatedSearch) -> RunnableSearch:
     """Prepare a recorded search for its next driver. One that has ended gets no candidates."""
     candidates = () if found.record.state.is_ended else validate_space(found.spec).feasible
-    return RunnableSearch(found.folder, found.spec, candidates, open_tracking(found.spec, note), found.ledger_url)
+    return RunnableSearch(found.folder, found.spec, candidates, open_tracking(found.spec), found.ledger_url)
 
 
-def with_environment_options(spec: SearchSpec, environ: Mapping[str, str], note: Callable[[str], None]) -> SearchSpec:
+def with_environment_options(spec: SearchSpec, environ: Mapping[str, str]) -> SearchSpec:
     """Take account, partition and similar options from sbatch's environment variables where the file sets none.
 
     Jobs are submitted without these variables, because they override a job's script. So they are noted and stored in
@@ -100,7 +102,7 @@ def with_environment_options(spec: SearchSpec, environ: Mapping[str, str], note:
         return spec
     section = spec.launcher.slurm.with_inherited(inherited)
     taken = [f"launcher.slurm.{name} {getattr(section, name)} ({o.variable})" for name, o in inherited.items()]
-    note(f"from the environment: {', '.join(taken)}")
+    _log.info(f"from the environment: {', '.join(taken)}")
     locations = {f"launcher.slurm.{name}": SourceLocation(option.variable, None) for name, option in inherited.items()}
     launcher = spec.launcher.model_copy(update={"slurm": section})
     return replace(spec, launcher=launcher, locations={**spec.locations, **locations})
@@ -127,7 +129,6 @@ def create_search(
     spec: SearchSpec,
     ledger_url: str,
     prior_trials: PriorTrials = NO_PRIOR_TRIALS,
-    note: Callable[[str], None] = lambda text: None,
 ) -> SearchFolder:
     """Create a search: its folder with a snapshot of the code and the prior trials, its journal and its ledger row.
 
@@ -155,7 +156,7 @@ def create_search(
     finally:
         shutil.rmtree(part.path, ignore_errors=True)
     try:
-        with acquire_search(folder, ledger_url, note) as lock, lock.open_history() as history:
+        with acquire_search(folder, ledger_url) as lock, lock.open_history() as history:
             row = spec.to_json() | {"folder": str(folder.path), YAML_SHA256: yaml_sha256(spec.yaml_text)}
             history.record(EventKind.SEARCH_CREATED, spec=row, code_hash=code)
     except BaseException:

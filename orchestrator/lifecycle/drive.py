@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from dashboards.mlflow.background import MlflowWorker
 from dashboards.mlflow.sync import MlflowSync
@@ -40,32 +40,32 @@ from trials.ledger.events import Event, SearchRecord
 from trials.ledger.location import home_folder
 from trials.ledger.reader import LedgerReader
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class SearchCallbacks:
     """Callbacks of a running search.
 
-    `note` gets messages for the user, `on_event` every recorded event. `driver_context` is entered around the loop,
-    `on_iteration` is called in each iteration, and `grant_slots` limits the new trials (as in DriverCallbacks). After
-    the first OSError from `note` or `on_event` (a closed terminal, a full disk) neither is called again; the search
-    goes on.
+    `on_event` gets every recorded event; after its first OSError (a closed terminal, a full disk) it is not called
+    again and the search goes on. `driver_context` is entered around the loop, `on_iteration` is called in each
+    iteration, and `grant_slots` limits the new trials (as in DriverCallbacks).
     """
 
-    note: Callable[[str], None] = lambda text: None
     on_event: Callable[[SearchRecord, Event], None] = lambda search, event: None
     driver_context: Callable[[Driver], AbstractContextManager[None]] = lambda driver: nullcontext()
     on_iteration: Callable[[], None] = lambda: None
     grant_slots: Callable[[int, int], int] = lambda held, more: more
 
 
-def open_tracking(spec: SearchSpec, note: Callable[[str], None]) -> MlflowSync | None:
+def open_tracking(spec: SearchSpec) -> MlflowSync | None:
     """Connect to MLflow and look up its experiment; None where the search file disables tracking.
 
     InputError for a setting the user has to change; an unreachable store is only noted.
     """
     sync = make_tracking(spec)
     if sync is not None and (remark := sync.check()) is not None:
-        note(remark)
+        _log.info(remark)
     return sync
 
 
@@ -94,10 +94,10 @@ def drive(
     """
     callbacks = _tolerating_write_errors(callbacks)
     with ExitStack() as stack:
-        lock = stack.enter_context(acquire_search(folder, ledger_url, callbacks.note))
+        lock = stack.enter_context(acquire_search(folder, ledger_url))
         history = stack.enter_context(lock.open_history())
-        worker = MlflowWorker(tracking, folder, callbacks.note) if tracking else None
-        observers = _Observers(callbacks, ReportWorker(folder, callbacks.note), worker)
+        worker = MlflowWorker(tracking, folder) if tracking else None
+        observers = _Observers(callbacks, ReportWorker(folder), worker)
         stack.callback(observers.report.stop)
         search, flush_timeout_s = history.search, MLFLOW_FLUSH_TIMEOUT_S
         needs_launcher = not search.state.is_ended and _needs_launcher(folder, search, cancelling)
@@ -110,9 +110,9 @@ def drive(
                 flush_timeout_s = MLFLOW_INTERRUPTED_FLUSH_TIMEOUT_S
         if search.state.is_ended:
             if not needs_launcher:  # else its launcher has released them
-                end_pilots(folder, spec, callbacks.note)
-            _finalize(lock, spec, search, callbacks.note)
-        flush_on_exit(lock, spec, search, observers.report, observers.mlflow, flush_timeout_s, callbacks.note)
+                end_pilots(folder, spec)
+            _finalize(lock, spec, search)
+        flush_on_exit(lock, spec, search, observers.report, observers.mlflow, flush_timeout_s)
         return search
 
 
@@ -135,12 +135,12 @@ def _run_driver(
     run_loop: Callable[[Driver], SearchRecord],
 ) -> tuple[Driver, SearchRecord]:
     """Build launcher, sampler and driver, and run the loop."""
-    folder, note = lock.folder, observers.callbacks.note
+    folder = lock.folder
     with ExitStack() as stack:
-        launcher = stack.enter_context(_launcher_for(folder, spec, history, cancelling, note, lock.heartbeat))
+        launcher = stack.enter_context(_launcher_for(folder, spec, history, cancelling, lock.heartbeat))
         history.clock = launcher.now
         task = task_of(spec, () if cancelling else load_prior_trials(folder))
-        sampler = make_sampler(spec.search.sampler, candidates, task, spec.search.seed, note)
+        sampler = make_sampler(spec.search.sampler, candidates, task, spec.search.seed)
         driver_callbacks = stack.enter_context(_driver_callbacks(lock, spec, task, observers, cancelling))
         program = replace(attempt_factory_of(folder, spec), taken=lock.taken)
         driver = Driver(history, program, sampler, launcher, _objective(spec), _limits(spec), driver_callbacks)
@@ -148,12 +148,12 @@ def _run_driver(
             return driver, run_loop(driver)
 
 
-def _finalize(lock: SearchLock, spec: SearchSpec, search: SearchRecord, note: Callable[[str], None]) -> None:
+def _finalize(lock: SearchLock, spec: SearchSpec, search: SearchRecord) -> None:
     """Settle commands and write recipe and measured.csv of an ended search, which a killed driver may have left out."""
     _settle_commands(lock, search)
     if not lock.folder.recipe.exists():
         write_best_recipe(lock.folder, spec, search)
-    write_measured_table(lock.folder, spec, search, note)  # replaces an export from while it ran
+    write_measured_table(lock.folder, spec, search)  # replaces an export from while it ran
 
 
 def attempt_factory_of(folder: SearchFolder, spec: SearchSpec) -> AttemptFactory:
@@ -184,21 +184,18 @@ def write_best_recipe(folder: SearchFolder, spec: SearchSpec, search: SearchReco
 
 
 def _tolerating_write_errors(callbacks: SearchCallbacks) -> SearchCallbacks:
-    """The same callbacks; after the first OSError neither `note` nor `on_event` is called again."""
-    broken = False
+    """The same callbacks; after the first OSError `on_event` is not called again."""
+    is_broken = False
 
-    def guarded(callback: Callable[..., None]) -> Callable[..., None]:
-        def call(*arguments: Any) -> None:
-            nonlocal broken
-            try:
-                if not broken:
-                    callback(*arguments)
-            except OSError:
-                broken = True
+    def on_event(search: SearchRecord, event: Event) -> None:
+        nonlocal is_broken
+        try:
+            if not is_broken:
+                callbacks.on_event(search, event)
+        except OSError:
+            is_broken = True
 
-        return call
-
-    return replace(callbacks, note=guarded(callbacks.note), on_event=guarded(callbacks.on_event))
+    return replace(callbacks, on_event=on_event)
 
 
 @contextmanager
@@ -207,7 +204,6 @@ def _launcher_for(
     spec: SearchSpec,
     history: EventStore,
     cancelling: bool,
-    note: Callable[[str], None],
     keep: Callable[[], None],
 ) -> Iterator[Launcher]:
     """The search's launcher; a local one without slots where the search has only to be marked as ended."""
@@ -220,13 +216,12 @@ def _launcher_for(
             parallel_trials=parallel,
             cluster=spec.cluster,
             not_before=_latest_timestamp(history.search),
-            note=note,
             before_command=keep,
             handover=folder.launcher,
             remaining_work=lambda: _work_left(spec, history),
         )
         if remark:
-            note(remark)
+            _log.info(remark)
     with closing(launcher):
         yield launcher
 
@@ -289,7 +284,6 @@ def _driver_callbacks(
             on_event,
             cancel_requested,
             on_iteration,
-            observers.callbacks.note,
             predictor(task),
             observers.callbacks.grant_slots,
         )

@@ -7,6 +7,7 @@ too late. The waiting link is cancelled when the search ends.
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 import time
@@ -29,6 +30,9 @@ from trials.ledger.events import FencedError
 if TYPE_CHECKING:
     from orchestrator.lifecycle.drive import SearchCallbacks
     from orchestrator.search.driver import Driver
+
+_log = logging.getLogger(__name__)
+
 
 DEFAULT_JOB_TIME_S = 8 * 3600.0
 """Default time limit of a driver's job: most partitions allow it, and it covers a night."""
@@ -141,13 +145,10 @@ def _submit(slurm: Slurm, job: DriverJob) -> Submission:
 class DriverChain:
     """Chain of driver's jobs, seen from the running one: handles its signals and keeps the next link in the queue."""
 
-    def __init__(
-        self, slurm: Slurm, link: DriverJob, note: Callable[[str], None], clock: Callable[[], float] = time.monotonic
-    ):
+    def __init__(self, slurm: Slurm, link: DriverJob, clock: Callable[[], float] = time.monotonic):
         """`link` is the next job, which depends on the end of this driver's job."""
         self._slurm = slurm
         self._link = link
-        self._note = note
         self._clock = clock
         self._retry_at = 0.0
         self._driver: Driver | None = None
@@ -217,7 +218,7 @@ class DriverChain:
         except (SlurmUnreachable, OSError) as error:  # for example a full disk
             message = str(error)
         if not self.has_next_link:
-            self._note(f"the job of the next driver could not be submitted yet: {message}")
+            _log.warning(f"the job of the next driver could not be submitted yet: {message}")
 
     def _submit_next(self, waiting: Sequence[JobSnapshot]) -> str:
         """Submit the link unless one waits, and return Slurm's message. Of several waiting the oldest is kept."""
@@ -243,7 +244,7 @@ class DriverChain:
         try:
             left = self._slurm.cancel(self._waiting())
         except SlurmUnreachable as error:
-            self._note(f"the waiting job of the next driver may be left in the queue; it would exit at once: {error}")
+            _log.info(f"the waiting job of the next driver may be left in the queue; it would exit at once: {error}")
             return
         self.has_next_link = bool(left)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ from trials.ledger.database import LedgerDamaged, put_aside_damaged
 from trials.ledger.journal import Journal
 from trials.ledger.writer import LedgerWriter
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass
 class SearchLock:
@@ -25,7 +28,6 @@ class SearchLock:
     ledger_url: str
     ledger: LedgerWriter
     lease: Lease
-    note: Callable[[str], None]
     taken: FolderIdentity
 
     @contextmanager
@@ -48,7 +50,7 @@ class SearchLock:
 
     def _renew_ledger(self, journal: Journal) -> None:
         self.ledger.close()
-        self.ledger = renew_ledger(self.ledger_url, self.note)
+        self.ledger = renew_ledger(self.ledger_url)
         if events := journal.read():
             self.ledger.replace(self.folder.search_id, events, str(self.folder.path))
 
@@ -63,9 +65,7 @@ class SearchLock:
 
 
 @contextmanager
-def acquire_search(
-    folder: SearchFolder, ledger_url: str, note: Callable[[str], None] = lambda text: None
-) -> Iterator[SearchLock]:
+def acquire_search(folder: SearchFolder, ledger_url: str) -> Iterator[SearchLock]:
     """Hold the search's lease within this block.
 
     A damaged ledger is moved aside and noted. Raises LeaseHeld when another driver holds the search, InputError when
@@ -74,7 +74,7 @@ def acquire_search(
     taken = require_owned_folder(folder)
     lease = acquire_lease(folder, time.time())
     try:
-        lock = SearchLock(folder, ledger_url, open_or_renew_ledger(ledger_url, note), lease, note, taken)
+        lock = SearchLock(folder, ledger_url, open_or_renew_ledger(ledger_url), lease, taken)
         try:
             yield lock
         finally:
@@ -84,7 +84,7 @@ def acquire_search(
             release_lease(folder, lease, time.time())
 
 
-def open_or_renew_ledger(ledger_url: str, note: Callable[[str], None]) -> LedgerWriter:
+def open_or_renew_ledger(ledger_url: str) -> LedgerWriter:
     """Open the ledger for writing; a damaged one is moved aside and created anew.
 
     Raises LedgerUnavailable, and InputError as LedgerWriter.
@@ -92,12 +92,12 @@ def open_or_renew_ledger(ledger_url: str, note: Callable[[str], None]) -> Ledger
     try:
         return LedgerWriter(ledger_url)
     except LedgerDamaged:
-        return renew_ledger(ledger_url, note)
+        return renew_ledger(ledger_url)
 
 
-def renew_ledger(ledger_url: str, note: Callable[[str], None]) -> LedgerWriter:
+def renew_ledger(ledger_url: str) -> LedgerWriter:
     """Open the ledger for writing, after moving a damaged file aside, which is noted. Raises as above."""
     if (aside := put_aside_damaged(ledger_url)) is not None:
         others = "parlay ledger rebuild FOLDER, with the folder that holds your searches, restores the other searches"
-        note(f"the ledger was damaged: it is kept as {aside}, and a new one is created; {others}")
+        _log.warning(f"the ledger was damaged: it is kept as {aside}, and a new one is created; {others}")
     return LedgerWriter(ledger_url)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable
 from concurrent.futures import wait
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +19,8 @@ from trials.files.folders import SearchFolder, write_json
 from trials.ledger.events import SearchRecord
 from trials.ledger.journal import Journal, search_of
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class ResyncResult:
@@ -32,7 +34,7 @@ class ResyncResult:
     unsent: tuple[str, ...] = ()
 
 
-def resync(folder: SearchFolder, tracking: MlflowSync, note: Callable[[str], None]) -> ResyncResult:
+def resync(folder: SearchFolder, tracking: MlflowSync) -> ResyncResult:
     """Send the missing runs, once. `note` gets the reason if some could not be sent.
 
     The search's lease is held meanwhile, since two processes could create the same run twice. Raises LeaseHeld while
@@ -50,7 +52,7 @@ def resync(folder: SearchFolder, tracking: MlflowSync, note: Callable[[str], Non
         try:
             report = sending.result()
         except Exception as error:  # MLflow and its libraries raise many types
-            note(f"MLflow at {mask_credentials(tracking.uri)} fails: {one_line(error)}")
+            _log.warning(f"MLflow at {mask_credentials(tracking.uri)} fails: {one_line(error)}")
             return ResyncResult(None, 0, unsent)
         write_json(folder.mlflow, mlflow_json(report))
         return ResyncResult(report.run_id, report.num_runs - len(unsent), unsent)

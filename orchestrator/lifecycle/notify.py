@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
 import os
 import signal
 import ssl
@@ -16,7 +17,6 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,9 @@ from trials.files.text import last_line
 from trials.ledger.events import SearchRecord
 from trials.trial import utc_text
 
+_log = logging.getLogger(__name__)
+
+
 NOTIFIED_SCHEMA = "parlay.notified/1"
 COMMAND_LIMIT_S = 30.0
 WEBHOOK_LIMIT_S = 10.0
@@ -47,9 +50,7 @@ def is_notification_due(folder: SearchFolder, spec: SearchSpec) -> bool:
     return bool(wanted) and not folder.notified.exists()
 
 
-def send_end_notifications(
-    folder: SearchFolder, spec: SearchSpec, search: SearchRecord, note: Callable[[str], None]
-) -> None:
+def send_end_notifications(folder: SearchFolder, spec: SearchSpec, search: SearchRecord) -> None:
     """Notify the command and the webhook of `notify` that the search has ended; failures are noted.
 
     Only for the holder of the search's lease, if `is_notification_due`.
@@ -58,12 +59,12 @@ def send_end_notifications(
         payload = json.dumps(search_summary(search, spec, folder), allow_nan=False).encode()
         write_json(folder.notified, {"schema": NOTIFIED_SCHEMA, "at": utc_text(time.time())})
     except OSError as error:
-        note(f"no notification of the search's end was sent, since its folder cannot be used: {error}")
+        _log.warning(f"no notification of the search's end was sent, since its folder cannot be used: {error}")
         return
     if spec.notify.command and (failure := run_command(spec.notify.command, payload)) is not None:
-        note(f"notify.command {spec.notify.command[0]}: {failure}")
+        _log.warning(f"notify.command {spec.notify.command[0]}: {failure}")
     if spec.notify.webhook and (failure := post(Path(spec.notify.webhook), payload)) is not None:
-        note(f"notify.webhook {spec.notify.webhook}: {failure}")
+        _log.warning(f"notify.webhook {spec.notify.webhook}: {failure}")
 
 
 def run_command(command: list[str], payload: bytes, limit_s: float = COMMAND_LIMIT_S) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
 from contextlib import closing
 
 from orchestrator.config.spec import SearchSpec
@@ -12,8 +12,10 @@ from trials.files.folders import SearchFolder
 from trials.ledger.events import SearchRecord
 from trials.pilot.files import PilotFolder
 
+_log = logging.getLogger(__name__)
 
-def end_pilots(folder: SearchFolder, spec: SearchSpec, note: Callable[[str], None]) -> list[str]:
+
+def end_pilots(folder: SearchFolder, spec: SearchSpec) -> list[str]:
     """End the pilots of a search that has ended; returns names of jobs that may still run.
 
     Slurm is not queried if the folder shows that all have ended.
@@ -25,7 +27,6 @@ def end_pilots(folder: SearchFolder, spec: SearchSpec, note: Callable[[str], Non
         spec.launcher,
         parallel_trials=spec.search.parallel_trials,
         cluster=spec.cluster,
-        note=note,
         handover=folder.launcher,
         remaining_work=lambda: RemainingWork(1, 1),  # submits no more pilots
     )
@@ -33,7 +34,7 @@ def end_pilots(folder: SearchFolder, spec: SearchSpec, note: Callable[[str], Non
         try:
             return launcher.cancel_leftovers()
         except OSError as error:
-            note(f"{folder.pilots} does not answer: {error}")
+            _log.warning(f"{folder.pilots} does not answer: {error}")
             return [f"{folder.search_id}.{pilot.name}" for pilot in left]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
 from contextlib import suppress
 
 from dashboards.mlflow.background import MlflowWorker
@@ -15,6 +15,9 @@ from orchestrator.search.lease import LeaseLost
 from search_spaces.errors import ExternalError
 from trials.files.folders import SearchFolder, write_json
 from trials.ledger.events import SearchRecord
+
+_log = logging.getLogger(__name__)
+
 
 MLFLOW_SCHEMA = "parlay.mlflow/1"
 MLFLOW_FLUSH_TIMEOUT_S = 30.0
@@ -33,15 +36,14 @@ def flush_on_exit(
     report: ReportWorker,
     worker: MlflowWorker | None,
     flush_timeout_s: float,
-    note: Callable[[str], None],
 ) -> None:
     """Flush the report and MLflow, each within `flush_timeout_s`, and send notifications if the search has ended."""
     with suppress(KeyboardInterrupt):  # stop waiting for the report, and do the rest
         report.finish(min(REPORT_FLUSH_TIMEOUT_S, flush_timeout_s))
     if worker and (worker.has_record or search.state.is_ended):  # else nothing is new
-        _flush_mlflow(worker, search, lock.folder, flush_timeout_s, note)
+        _flush_mlflow(worker, search, lock.folder, flush_timeout_s)
     if search.state.is_ended and is_notification_due(lock.folder, spec):
-        _send_notifications(lock, spec, search, note)
+        _send_notifications(lock, spec, search)
 
 
 def _flush_mlflow(
@@ -49,7 +51,6 @@ def _flush_mlflow(
     search: SearchRecord,
     folder: SearchFolder,
     flush_timeout_s: float,
-    note: Callable[[str], None],
 ) -> None:
     worker.submit(search)
     try:
@@ -57,19 +58,19 @@ def _flush_mlflow(
     except KeyboardInterrupt:
         unsent = worker.finish(0.0)
     if unsent:
-        note(f"{len(unsent)} runs could not be sent to MLflow; `parlay sync {folder.cli_name}` sends them again")
+        _log.info(f"{len(unsent)} runs could not be sent to MLflow; `parlay sync {folder.cli_name}` sends them again")
     if worker.report is not None:
         write_json(folder.mlflow, mlflow_json(worker.report))
 
 
-def _send_notifications(lock: SearchLock, spec: SearchSpec, search: SearchRecord, note: Callable[[str], None]) -> None:
+def _send_notifications(lock: SearchLock, spec: SearchSpec, search: SearchRecord) -> None:
     """Send the notifications if the lease is still held: flushing MLflow may have taken longer than it lasts."""
     try:
         lock.heartbeat()
     except (LeaseLost, ExternalError, OSError) as error:
-        note(f"no notification of the search's end was sent: {error}")
+        _log.warning(f"no notification of the search's end was sent: {error}")
         return
-    send_end_notifications(lock.folder, spec, search, note)
+    send_end_notifications(lock.folder, spec, search)
 
 
 def mlflow_json(report: SyncReport) -> dict[str, str]:

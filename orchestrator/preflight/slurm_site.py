@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from orchestrator.config.spec import SearchSpec, with_locations
 from orchestrator.launchers.factory import job_options
@@ -18,6 +19,9 @@ from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
 from slurm.option_checks import OptionProblem, option_warnings
 from slurm.request import JobRequest
 from trials.files.text import plural
+
+_log = logging.getLogger(__name__)
+
 
 _KEYS = (
     (
@@ -58,7 +62,7 @@ _WITHOUT_ANSWER = (
 )
 
 
-def require_site(spec: SearchSpec, space: SearchSpace, note: Callable[[str], None], slurm: Slurm | None = None) -> None:
+def require_site(spec: SearchSpec, space: SearchSpace, slurm: Slurm | None = None) -> None:
     """InputError with Slurm's message if it would never run the search's smallest or largest jobs.
 
     `note` gets what those jobs would wait for besides other jobs. ExternalError if Slurm does not answer. Both sizes
@@ -75,13 +79,13 @@ def require_site(spec: SearchSpec, space: SearchSpace, note: Callable[[str], Non
     if problems:
         raise with_locations(InputError(*problems), spec)
     for warning in option_warnings(tested[-1][0].options):
-        note(f"{describe_option(warning)}: {warning.fix}")
+        _log.info(f"{describe_option(warning)}: {warning.fix}")
     jobs = 1 if spec.launcher.kind == "slurm_pilot" else spec.search.parallel_trials
     for message in site_remarks(spec.launcher.slurm, tested[-1][0].num_nodes, tested[-1][0].time_limit_s, jobs):
-        note(message)
+        _log.info(message)
     for request, submission in tested:
         if submission.status is SubmitStatus.BUSY:
-            note(f"{describe_job(request)} would have to wait: {submission.message}")
+            _log.info(f"{describe_job(request)} would have to wait: {submission.message}")
 
 
 def describe_option(warning: OptionProblem) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -21,6 +22,9 @@ from trials.analysis.ranking import runs_that_count
 from trials.files.folders import SearchFolder, write_text
 from trials.ledger.events import SearchRecord
 from trials.trial import FailureReason, Trial, TrialState
+
+_log = logging.getLogger(__name__)
+
 
 SOURCE = "parlay"
 IN_FLIGHT, SUSPECT, INVALID = "in_flight", "suspect", "invalid"
@@ -64,9 +68,7 @@ def measured_table(observed: ObservedTrials, search: SearchRecord) -> str:
     return render_table(observed.rows, [*comments, *([f"left out: {left_out}"] if left_out else [])])
 
 
-def write_measured_table(
-    folder: SearchFolder, spec: SearchSpec, search: SearchRecord, note: Callable[[str], None]
-) -> None:
+def write_measured_table(folder: SearchFolder, spec: SearchSpec, search: SearchRecord) -> None:
     """Write measured.csv of an ended search that has rows. A folder that cannot be written is only noted."""
     observed = observed_trials(search, spec)
     try:
@@ -74,7 +76,7 @@ def write_measured_table(
             write_text(folder.measured, measured_table(observed, search))
     except OSError as error:
         again = f"retry with `parlay export {folder.cli_name}`"
-        note(f"{folder.measured.name} was not written: {error}; {again}")
+        _log.warning(f"{folder.measured.name} was not written: {error}; {again}")
 
 
 def _superseded(search: SearchRecord) -> frozenset[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -39,6 +40,9 @@ from trials.files.path_owners import require_trusted_path
 from trials.files.text import plural
 from trials.ledger.location import home_folder
 from trials.trial import utc_text
+
+_log = logging.getLogger(__name__)
+
 
 LAUNCHERS = ("local", "ray", "slurm")
 """Launchers that can start a replay's ranks."""
@@ -75,7 +79,6 @@ def run_replay(
     launcher_kind: str | None,
     rules: ReplayRules,
     work_dir: Path,
-    note: Callable[[str], None],
     stop: CancelOnSignal,
 ) -> ReplayResult:
     """Measure in a new folder of `work_dir`, with the launcher of this kind or the one of the search.
@@ -91,18 +94,18 @@ def run_replay(
         return answer
     require_trusted_path(work_dir, "work_dir", "work_dir")
     folder = SearchFolder(work_dir.absolute() / f"replay-{secrets.token_hex(3)}")
-    callbacks = ReplayCallbacks(note, stop.is_requested, MachineLock(home_folder()) if is_here else NullLock())
+    callbacks = ReplayCallbacks(stop.is_requested, MachineLock(home_folder()) if is_here else NullLock())
     with ExitStack() as stack:
         stack.enter_context(stop.handling())
         stack.callback(callbacks.lock.release)
         callbacks.acquire_lock(time.sleep)  # before Ray starts, which would disturb a measurement
         launcher, remark = _launcher(section, here or loaded.recipe.cluster)
         stack.enter_context(closing(launcher))
-        note(remark or f"measuring {plural(rules.repeats, 'time')} in {folder.path}")
+        _log.info(remark or f"measuring {plural(rules.repeats, 'time')} in {folder.path}")
         try:
             result = replay(loaded, launcher, folder, python=python, rules=rules, callbacks=callbacks)
         except ReplayStopped as stopped:
-            _write_interrupted_result(folder, stopped.result, note)
+            _write_interrupted_result(folder, stopped.result)
             raise
         _write_result(folder, result)
         return result
@@ -115,12 +118,12 @@ def _launcher(section: LauncherSection, cluster: Cluster) -> tuple[Launcher, str
         raise home_error(home_folder(), error) from error
 
 
-def _write_interrupted_result(folder: SearchFolder, result: ReplayResult, note: Callable[[str], None]) -> None:
+def _write_interrupted_result(folder: SearchFolder, result: ReplayResult) -> None:
     """Write the result so far of an interrupted replay; a failure to write is only noted."""
     try:
-        note(f"the result so far is in {_write_result(folder, result)}")
+        _log.info(f"the result so far is in {_write_result(folder, result)}")
     except OSError as error:
-        note(f"the result so far could not be written: {error}")
+        _log.warning(f"the result so far could not be written: {error}")
 
 
 def _write_result(folder: SearchFolder, result: ReplayResult) -> Path:
@@ -129,12 +132,10 @@ def _write_result(folder: SearchFolder, result: ReplayResult) -> Path:
     return file
 
 
-def note_in_recipe(
-    recorded: LoadedRecipe, ran: LoadedRecipe, python: str, result: ReplayResult, note: Callable[[str], None]
-) -> None:
+def note_in_recipe(recorded: LoadedRecipe, ran: LoadedRecipe, python: str, result: ReplayResult) -> None:
     """Record the result of another trainer in the recipe; a failure to write is only noted."""
     try:
         if note_replay(recorded, ran, python, result.to_json(), utc_text()):
-            note(f"{recorded.folder} now records the throughput of the layout with {result.trainer}")
+            _log.info(f"{recorded.folder} now records the throughput of the layout with {result.trainer}")
     except OSError as error:
-        note(f"the throughput with {result.trainer} could not be recorded in the recipe: {error}")
+        _log.warning(f"the throughput with {result.trainer} could not be recorded in the recipe: {error}")

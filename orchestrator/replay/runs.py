@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from dashboards.log_once import LogOnce
 from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRequest
 from orchestrator.replay.machine_lock import MeasurementLock, NullLock
 from orchestrator.search.attempt_factory import OUTCOME_GRACE_S, AttemptFactory, next_attempt
 from trials.attempt_result import AttemptResult, LaunchStatus, Liveness, may_retry
 from trials.trial import Attempt, Trial
+
+_log = logging.getLogger(__name__)
+
 
 POLL_INTERVAL_S = 0.5
 
@@ -23,7 +28,6 @@ class ReplayCallbacks:
     `lock` is held while a session's runs are measured.
     """
 
-    note: Callable[[str], None] = lambda text: None
     is_stop_requested: Callable[[], bool] = lambda: False
     lock: MeasurementLock = field(default_factory=NullLock)
 
@@ -31,7 +35,7 @@ class ReplayCallbacks:
         """Take the lock, and note if that means waiting. KeyboardInterrupt as below."""
         if self.lock.try_acquire():
             return
-        self.note("waiting for another replay on this machine to finish")
+        _log.info("waiting for another replay on this machine to finish")
         while not self.lock.try_acquire():
             self.raise_if_stopped()
             wait(POLL_INTERVAL_S)
@@ -52,7 +56,7 @@ class ReplayRuns:
         self._program = program
         self._launcher = launcher
         self._callbacks = callbacks
-        self._noted: set[str] = set()
+        self._log_once = LogOnce(_log)
         self.results: list[AttemptResult] = []
 
     @contextmanager
@@ -66,7 +70,7 @@ class ReplayRuns:
 
     def pause(self, seconds: float, why: str) -> None:
         """Note the reason and wait."""
-        self._callbacks.note(why)
+        _log.info(why)
         until = self._launcher.now() + seconds
         while self._launcher.now() < until:
             self._wait()
@@ -113,17 +117,17 @@ class ReplayRuns:
         try:
             return self._launcher.launch(request)
         except LaunchPostponed as postponed:
-            self._note_once(str(postponed))
+            self._log_once.warning(str(postponed))
             return None
 
     def _note_waiting_reason(self, request: LaunchRequest, status: LaunchStatus) -> None:
         name = f"{request.spec.trial}.{request.spec.attempt}"
         if status.liveness is Liveness.UNKNOWN and status.detail:
-            self._note_once(f"{name} is unreachable: {status.detail}")
-        elif status.started and any(message.startswith(name) for message in self._noted):
-            self._note_once(f"{name} runs on {' '.join(status.nodes)}")
+            self._log_once.warning(f"{name} is unreachable: {status.detail}")
+        elif status.started and any(message.startswith(name) for message in self._log_once.keys):
+            self._log_once.info(f"{name} runs on {' '.join(status.nodes)}")
         elif status.detail and not status.started:
-            self._note_once(f"{name} waits: {status.detail}")
+            self._log_once.info(f"{name} waits: {status.detail}")
 
     def _cancel(self, key: str, job_id: str | None) -> None:
         """Cancel the attempt; one that may still run is noted, even if a second interrupt comes."""
@@ -132,13 +136,8 @@ class ReplayRuns:
             left = self._launcher.cancel([key])
         finally:
             if left:
-                self._callbacks.note(f"may still be running: {key}" + (f" ({job_id})" if job_id else ""))
+                _log.warning(f"may still be running: {key}" + (f" ({job_id})" if job_id else ""))
 
     def _wait(self) -> None:
         self._callbacks.raise_if_stopped()
         self._launcher.wait(POLL_INTERVAL_S)
-
-    def _note_once(self, message: str) -> None:
-        if message not in self._noted:
-            self._noted.add(message)
-            self._callbacks.note(message)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from orchestrator.samplers.base import Sampler
@@ -22,9 +22,7 @@ SAMPLERS = ("guided", "deephyper", "deephyper_filtered", "cost_model", "random",
 _log = logging.getLogger(__name__)
 
 
-def make_sampler(
-    name: str, candidates: Sequence[Layout], task: TuningTask, seed: int, note: Callable[[str], None] = _log.warning
-) -> Sampler:
+def make_sampler(name: str, candidates: Sequence[Layout], task: TuningTask, seed: int) -> Sampler:
     """The sampler of this name over `candidates`, seeded by `seed`; InputError for an unknown name.
 
     `task` is for samplers with a cost model. `note` gets one message when a sampler failed or hung and was replaced by
@@ -37,12 +35,12 @@ def make_sampler(
     if name == "cost_model":
         return CostModelSampler(candidates, seed, task)
     if name == "guided":
-        return FallbackSampler(GuidedSampler(candidates, seed, task), CostModelSampler(candidates, seed, task), note)
+        return FallbackSampler(GuidedSampler(candidates, seed, task), CostModelSampler(candidates, seed, task))
     if name == "deephyper":
-        return FallbackSampler(DeepHyperSampler(candidates, seed), RandomSampler(candidates, seed), note)
+        return FallbackSampler(DeepHyperSampler(candidates, seed), RandomSampler(candidates, seed))
     if name == "deephyper_filtered":
         untaught = replace(task, prior_trials=())  # to show what the filter alone contributes
-        return FallbackSampler(FilteredSampler(candidates, seed, untaught), RandomSampler(candidates, seed), note)
+        return FallbackSampler(FilteredSampler(candidates, seed, untaught), RandomSampler(candidates, seed))
     raise _unknown(name)
 
 

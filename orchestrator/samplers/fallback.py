@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
@@ -11,6 +12,9 @@ from threadpoolctl import threadpool_limits
 from orchestrator.common.timeouts import result_with_timeout, submit_to_thread
 from orchestrator.samplers.base import Sampler, TrialFeedback
 from search_spaces.layouts.layout import Layout
+
+_log = logging.getLogger(__name__)
+
 
 _T = TypeVar("_T")
 
@@ -25,13 +29,10 @@ class FallbackSampler(Sampler):
     `note` gets one message about it. A resumed driver starts with `first` again.
     """
 
-    def __init__(
-        self, first: Sampler, second: Sampler, note: Callable[[str], None], time_limit_s: float = _TIME_LIMIT_S
-    ):
+    def __init__(self, first: Sampler, second: Sampler, time_limit_s: float = _TIME_LIMIT_S):
         self.name = first.name
         self._first: Sampler | None = first
         self._second = second
-        self._note = note
         self._time_limit_s = time_limit_s
 
     def ask(self, count: int, history: Sequence[TrialFeedback]) -> list[Layout]:
@@ -46,7 +47,7 @@ class FallbackSampler(Sampler):
                 return self._with_timeout(partial(question, self._first))
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}"
-                self._note(f"sampler {self.name} failed ({reason}); continuing with {self._second.name}")
+                _log.warning(f"sampler {self.name} failed ({reason}); continuing with {self._second.name}")
                 self._first = None
         return question(self._second)
 

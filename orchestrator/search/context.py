@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dashboards.log_once import LogOnce
 from orchestrator.launchers.base import Launcher, LaunchRequest
 from orchestrator.search.attempt_factory import AttemptFactory
 from orchestrator.search.event_store import EventStore
@@ -16,6 +18,8 @@ from search_spaces.layouts.layout import Layout
 from trials.analysis.ranking import Objective
 from trials.ledger.events import EndReason, Event, EventKind, SearchRecord, SearchState
 from trials.trial import Attempt, FailureReason, Trial
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -41,16 +45,14 @@ class SearchObjective:
 class DriverCallbacks:
     """Callbacks of the search loop.
 
-    `on_event` runs after every recorded event, `renew_lease` in every iteration and before every launch. `note` takes a
-    message for the user. `predict` returns the cost model's prediction for a layout, None without one. `grant_slots` is
-    called in every iteration with the number of trials that have not ended and of those to start, and returns how many
-    of the latter may start.
+    `on_event` runs after every recorded event, `renew_lease` in every iteration and before every launch. `predict`
+    returns the cost model's prediction for a layout, None without one. `grant_slots` is called in every iteration with
+    the number of trials that have not ended and of those to start, and returns how many of the latter may start.
     """
 
     on_event: Callable[[SearchRecord, Event], None] = lambda search, event: None
     cancel_requested: Callable[[], bool] = lambda: False
     renew_lease: Callable[[], None] = lambda: None
-    note: Callable[[str], None] = lambda text: None
     predict: Callable[[Layout], Mapping[str, Any] | None] = lambda layout: None
     grant_slots: Callable[[int, int], int] = lambda active, requested: requested
 
@@ -86,7 +88,7 @@ class SearchContext:
         self._index = SearchIndex(
             event_store.search, goal.objective, goal.global_batch_size, goal.headroom, goal.others
         )
-        self._noted: set[str] = set()
+        self.log_once = LogOnce(_log)
 
     @property
     def search(self) -> SearchRecord:
@@ -150,9 +152,3 @@ class SearchContext:
         self.event_store.flush_ledger()
         for event in refused:
             self.callbacks.on_event(self.search, event)
-
-    def say_once(self, words: str) -> None:
-        """Pass a message to the user, each text once."""
-        if words not in self._noted:
-            self._noted.add(words)
-            self.callbacks.note(words)

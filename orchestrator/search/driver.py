@@ -73,12 +73,12 @@ class Driver:
             self.recover()
         while not (self._is_over or self._stopped):
             if self._context.is_interrupted and self._context.index.in_flight:
-                self._context.say_once("interrupted: waiting for the attempts in flight (ctrl-C again stops now)")
+                self._context.log_once.info("interrupted: waiting for the attempts in flight (ctrl-C again stops now)")
             try:
                 self._context.callbacks.renew_lease()
                 self.iterate()
             except OSError as error:
-                self._context.say_once(f"retrying: {error}")
+                self._context.log_once.warning(f"retrying: {error}")
             if self._is_over or self._is_drained:
                 break
             self._context.launcher.wait(self._context.launcher.iteration_interval_s)
@@ -117,7 +117,7 @@ class Driver:
             self._submitter.submit()
             self._end_if_done()
         except LaunchPostponed as postponed:
-            self._context.say_once(str(postponed))
+            self._context.log_once.info(str(postponed))
 
     def recover(self) -> None:
         """Take over the attempts of an earlier driver, if there was one."""
@@ -141,7 +141,7 @@ class Driver:
     def _cancel_in_flight(self) -> None:
         unreached = self._monitor.cancel(self._context.index.in_flight)
         if unreached:
-            self._context.say_once(f"unreachable, retrying: {', '.join(sorted(unreached))}")
+            self._context.log_once.warning(f"unreachable, retrying: {', '.join(sorted(unreached))}")
 
     def _cancel_over_budget(self) -> None:
         """Cancel waiting attempts that the budget no longer covers: a job that Slurm requeued costs more than its
@@ -149,7 +149,7 @@ class Driver:
         over = attempts_over_budget(self._context.index, self._context.limits)
         if over:
             names = ", ".join(f"{a.trial}.{a.attempt}" for a in over)
-            self._context.say_once(f"budget reached, cancelled while waiting: {names}")
+            self._context.log_once.info(f"budget reached, cancelled while waiting: {names}")
             self._monitor.cancel(over)
 
     def _stop_if_broken(self) -> None:

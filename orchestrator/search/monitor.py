@@ -93,7 +93,7 @@ class AttemptMonitor:
             if attempt.unknown_since is None:
                 self._context.record(EventKind.ATTEMPT_UNKNOWN, attempt, unknown_since=self._context.launcher.now())
             if status.detail:
-                self._context.say_once(f"{_name(attempt)} is unreachable: {status.detail}")
+                self._context.log_once.warning(f"{_name(attempt)} is unreachable: {status.detail}")
             return
         if status.restart > attempt.restart:
             attempt = self._record_requeue(attempt, status)
@@ -111,7 +111,7 @@ class AttemptMonitor:
             started_at = status.started_at or self._context.launcher.now()
             self._context.record(EventKind.ATTEMPT_RUNNING, attempt, started_at=started_at, nodes=list(status.nodes))
         elif status.detail not in _USUAL_WAITS and self._has_waited_long(attempt):
-            self._context.say_once(f"{_name(attempt)} waits: {status.detail}")
+            self._context.log_once.info(f"{_name(attempt)} waits: {status.detail}")
         waits_for = None if status.detail in _NOT_RECORDED else status.detail
         if waits_for != attempt.waits_for:
             self._context.record(EventKind.ATTEMPT_WAITS, attempt, waits_for=waits_for)
@@ -141,7 +141,7 @@ class AttemptMonitor:
         try:
             result = self._context.factory.result(trial, attempt, status, now)
         except OSError as error:
-            self._context.say_once(f"{_name(attempt)} has ended, but its folder cannot be read: {error}")
+            self._context.log_once.warning(f"{_name(attempt)} has ended, but its folder cannot be read: {error}")
             self._advance(attempt, LaunchStatus(Liveness.UNKNOWN))
             return
         result = self._with_fingerprint_flag(result)

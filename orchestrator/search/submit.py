@@ -29,13 +29,13 @@ class AttemptSubmitter:
                 request = self._context.factory.with_spec_file(self._context.request(attempt))
                 self._launched[key] = self._context.launcher.launch(request)
         except LaunchPostponed as postponed:
-            self._context.say_once(str(postponed))
+            self._context.log_once.info(str(postponed))
             return
         except LaunchRefused as refusal:
             self._context.stop(EndReason.SUBMISSION_REJECTED, str(refusal))
             return
         except OSError as error:  # this folder cannot be written; others may be
-            self._context.say_once(f"retrying: {error}")
+            self._context.log_once.warning(f"retrying: {error}")
             return
         if (job_id := self._launched[key]) is not None:
             self._context.record(EventKind.ATTEMPT_LAUNCHED, attempt, job_id=job_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import traceback
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -20,6 +21,8 @@ from orchestrator.service.handlers import VERSION, NotReady, RequestHandlers
 from orchestrator.service.pages import page_routes
 from search_spaces.errors import ExternalError, InputError, Problem
 from trials.ledger.events import EventKind
+
+_log = logging.getLogger(__name__)
 
 _SearchId = Annotated[models.SearchIdText, Path(description="A search's id, or a unique prefix of it.")]
 _Trial = Annotated[models.TrialText, Path(description="t0001 (its last attempt) or t0001.a1.")]
@@ -58,19 +61,18 @@ _EVENT = {
 def make_app(
     handlers: RequestHandlers,
     policy: AuthPolicy,
-    log: Callable[[str], None] = lambda line: None,
     is_stopping: Callable[[], bool] = lambda: False,
 ) -> AuthMiddleware:
-    """Return the ASGI application with its authentication. `log` takes one line per request, and tracebacks of bugs."""
+    """Return the ASGI application with its authentication."""
     app = FastAPI(title="Parlay", version=VERSION, docs_url=None, redoc_url=None, responses=_ERRORS)
     _add_searches(app, handlers)
     _add_findings(app, handlers)
     _add_stream(app, handlers, is_stopping)
-    _add_refusals(app, log)
+    _add_refusals(app)
     if policy.sessions is not None:
         app.router.routes.extend(page_routes(handlers, policy.sessions, is_stopping))
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
-    return AuthMiddleware(app, policy, log)
+    return AuthMiddleware(app, policy)
 
 
 def _add_searches(app: FastAPI, handlers: RequestHandlers) -> None:
@@ -136,7 +138,7 @@ def _add_stream(app: FastAPI, handlers: RequestHandlers, is_stopping: Callable[[
         return StreamingResponse(lines, media_type="text/event-stream", headers={"cache-control": "no-store"})
 
 
-def _add_refusals(app: FastAPI, log: Callable[[str], None]) -> None:
+def _add_refusals(app: FastAPI) -> None:
     @app.exception_handler(InputError)
     def refused(request: Request, error: InputError) -> JSONResponse:
         status = {"unknown_id": 404, "ambiguous_id": 409}.get(error.problems[0].code, 400)
@@ -171,7 +173,7 @@ def _add_refusals(app: FastAPI, log: Callable[[str], None]) -> None:
 
     @app.exception_handler(Exception)
     def bug(request: Request, error: Exception) -> JSONResponse:
-        log("".join(traceback.format_exception(error)).rstrip())
+        _log.error("".join(traceback.format_exception(error)).rstrip())
         problem = Problem("bug", "internal error of the service", fix="report it with the traceback in its log")
         return error_response(500, problem, None)
 

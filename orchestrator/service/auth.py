@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
@@ -15,6 +16,8 @@ from dashboards.text import printable
 from orchestrator.service.pages import is_page, refusal_page
 from search_spaces.errors import Problem
 
+_log = logging.getLogger(__name__)
+
 MAX_BODY_BYTES = 2**20
 MAX_LOGGED_REJECTIONS, REJECTIONS_WINDOW_S = 20, 60.0
 """Logged rejections per window of seconds; further ones are only counted."""
@@ -24,10 +27,10 @@ _MAX_LOGGED_PATH = 200
 class AuthMiddleware:
     """ASGI middleware: rejects requests before anything reads them, and passes complete bodies on."""
 
-    def __init__(self, app: ASGIApp, policy: AuthPolicy, log: Callable[[str], None]):
+    def __init__(self, app: ASGIApp, policy: AuthPolicy):
         self._app = app
         self._auth_policy = policy
-        self._lines = _RequestLog(log)
+        self._lines = _RequestLog()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -58,19 +61,18 @@ class AuthMiddleware:
 class _RequestLog:
     """One line per request; of unauthenticated requests a limited number per minute, then their count."""
 
-    def __init__(self, log: Callable[[str], None]):
-        self._log = log
+    def __init__(self) -> None:
         self._since = 0.0
         self._num_rejected = 0
 
     def write(self, line: str, is_unauthenticated: bool, now: float) -> None:
         if now - self._since >= REJECTIONS_WINDOW_S:
             if self._num_rejected > MAX_LOGGED_REJECTIONS:
-                self._log(f"{self._num_rejected - MAX_LOGGED_REJECTIONS} more requests were rejected")
+                _log.info(f"{self._num_rejected - MAX_LOGGED_REJECTIONS} more requests were rejected")
             self._since, self._num_rejected = now, 0
         self._num_rejected += is_unauthenticated
         if not is_unauthenticated or self._num_rejected <= MAX_LOGGED_REJECTIONS:
-            self._log(line)
+            _log.info(line)
 
 
 def error_response(status: int, first: Problem, headers: Mapping[str, str] | None, *others: Problem) -> JSONResponse:

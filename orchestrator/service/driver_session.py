@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
+from orchestrator.common.logs import FileSink, sending_to
 from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.create import validate_space
 from orchestrator.lifecycle.drive import SearchCallbacks, drive, open_tracking
@@ -21,6 +23,9 @@ from trials.files.folders import SearchFolder
 from trials.ledger.events import FencedError, SearchRecord
 from trials.ledger.journal import Journal, search_of
 from trials.ledger.reader import LedgerReader
+
+_log = logging.getLogger(__name__)
+
 
 _LAUNCHER_REMARK = (
     "launcher ray: its ranks run as local processes, since the service's drivers already share a Ray or a process"
@@ -62,6 +67,10 @@ class DriverSession:
 
     def run(self) -> DriverResult:
         """Drive the search; errors become the result and a line in driver.log."""
+        with sending_to(FileSink(self._folder.driver_log)):
+            return self._run()
+
+    def _run(self) -> DriverResult:
         try:
             search = self._drive()
         except LeaseHeld as held:
@@ -87,8 +96,8 @@ class DriverSession:
             raise not_a_search(str(self._folder.path), "it has no journal.jsonl", MOVED_SEARCH_FIX)
         spec, cancelling = self._spec(search), self._cancel_requested()
         candidates = () if cancelling or search.state.is_ended else validate_space(spec).feasible
-        tracking = open_tracking(spec, self._note)
-        callbacks = SearchCallbacks(note=self._note, driver_context=self._track_driver, grant_slots=self._grant_slots)
+        tracking = open_tracking(spec)
+        callbacks = SearchCallbacks(driver_context=self._track_driver, grant_slots=self._grant_slots)
         return drive(self._folder, spec, candidates, tracking, self._ledger_url, callbacks, cancelling)
 
     def _cancel_requested(self) -> bool:
@@ -103,7 +112,7 @@ class DriverSession:
         spec = replace(SearchSpec.from_json(search.spec), work_dir=self._folder.path.parent)
         if spec.launcher.kind != "ray":
             return spec
-        self._note(_LAUNCHER_REMARK)
+        _log.info(_LAUNCHER_REMARK)
         return replace(spec, launcher=spec.launcher.model_copy(update={"kind": "local"}))
 
     @contextmanager
@@ -120,13 +129,8 @@ class DriverSession:
         return requested if self._quota is None else self._quota.grant(self._folder.search_id, active, requested)
 
     def _failed(self, end: DriverExit, detail: str) -> DriverResult:
-        self._note(f"the driver ended: {detail}")
+        _log.error(f"the driver ended: {detail}")
         return DriverResult(end, detail)
-
-    def _note(self, text: str) -> None:
-        """Append to driver.log; a log that cannot be written is ignored."""
-        with suppress(OSError), self._folder.driver_log.open("a", encoding="utf-8") as log:
-            log.write(text + "\n")
 
 
 class DriverThread(threading.Thread):

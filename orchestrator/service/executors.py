@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -13,6 +14,8 @@ from typing import Any
 from orchestrator.launchers.ray.runtime import RayRuntime, RayUnavailable, RayWork, WorkLost
 from orchestrator.service.driver_session import DriverExit, DriverResult, DriverSession, DriverThread
 from search_spaces.errors import InputError, choice_fix
+
+_log = logging.getLogger(__name__)
 
 
 class ExecutorKind(StrEnum):
@@ -110,7 +113,7 @@ class RayExecutor(Executor):
         self._runtime.close()
 
 
-def make_executor(kind: ExecutorKind, note: Callable[[str], None]) -> Executor:
+def make_executor(kind: ExecutorKind) -> Executor:
     """Return an executor of this kind; threads, with a note, if Ray cannot start. For the main thread."""
     if kind is ExecutorKind.THREAD:
         return ThreadExecutor()
@@ -118,7 +121,7 @@ def make_executor(kind: ExecutorKind, note: Callable[[str], None]) -> Executor:
     try:
         return RayExecutor(RayRuntime.start_loopback(rank_slots=0, num_gpus=0), environment)
     except RayUnavailable as error:
-        note(f"Ray cannot start, so drivers run as threads of this process: {error}")
+        _log.warning(f"Ray cannot start, so drivers run as threads of this process: {error}")
         return ThreadExecutor()
 
 

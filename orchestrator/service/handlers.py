@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from orchestrator.common.logs import ListSink, sending_to
 from orchestrator.config.loader import load_search_text
 from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.create import create_runnable_search, validate_search
@@ -57,13 +58,14 @@ class RequestHandlers:
 
     def submit(self, yaml: str, directory: str, changes: list[str]) -> dict[str, Any]:
         """Validate as `parlay submit` does, create the search and drive it."""
-        notes: list[str] = []
+        notes = ListSink()
         spec = load_search_text(yaml, Path(directory), changes)
         _require_no_other_ray(spec)
-        started = create_runnable_search(validate_search(spec, notes.append, self._url), notes.append)
+        with sending_to(notes):
+            started = create_runnable_search(validate_search(spec, self._url))
         folder = started.folder
         self._supervisor.supervise(ServiceSearch(folder.search_id, folder.path, started.ledger_url))
-        return _submitted(folder, notes)
+        return _submitted(folder, notes.messages)
 
     def searches(self) -> dict[str, Any]:
         with closing(LedgerReader(self._url)) as reader:

@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +40,6 @@ def serve(
     state_dir: ServiceStateDir,
     ledger_url: str,
     options: ServiceOptions,
-    note: Callable[[str], None],
     on_ready: Callable[[Mapping[str, Any]], None],
 ) -> list[str]:
     """Serve until SIGINT or SIGTERM; return the ids of unfinished searches. For the main thread.
@@ -48,9 +48,9 @@ def serve(
     ExternalError.
     """
     with state_dir.lock(), _listening(state_dir, options.port) as (listening, where, policy):
-        executor = make_executor(options.executor, note)
+        executor = make_executor(options.executor)
         try:
-            supervisor = DriverSupervisor(state_dir, executor, options.max_in_flight, note)
+            supervisor = DriverSupervisor(state_dir, executor, options.max_in_flight)
             about = {"executor": executor.kind, "max_in_flight": options.max_in_flight}
             handlers = RequestHandlers(supervisor, ledger_url, about | {"slurm": cluster_variables(os.environ)})
             _run(
@@ -58,7 +58,6 @@ def serve(
                 handlers,
                 listening,
                 policy,
-                note,
                 lambda: on_ready(state_dir.write_about(**where, executor=executor.kind)),
             )
         finally:
@@ -71,11 +70,10 @@ def _run(
     handlers: RequestHandlers,
     listening: socket.socket,
     policy: AuthPolicy,
-    note: Callable[[str], None],
     on_ready: Callable[[], None],
 ) -> None:
     server: _Server | None = None
-    app = make_app(handlers, policy, note, lambda: server is None or server.should_exit)
+    app = make_app(handlers, policy, lambda: server is None or server.should_exit)
     config = uvicorn.Config(
         app,
         http=BoundedProtocol,
@@ -89,7 +87,7 @@ def _run(
         timeout_graceful_shutdown=_STREAMS_END_S,
     )
     server = _Server(config, on_ready)
-    supervising = threading.Thread(target=supervisor.run, name="supervisor", daemon=True)
+    supervising = threading.Thread(target=copy_context().run, args=(supervisor.run,), name="supervisor", daemon=True)
     supervising.start()
     try:
         with _without_resent_signals():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from dashboards.log_once import LogOnce
 from orchestrator.search.lease import retry_releases
 from orchestrator.service.driver_session import DriverExit, DriverResult, DriverSession
 from orchestrator.service.executors import Executor, ThreadExecutor
@@ -18,6 +20,9 @@ from orchestrator.service.state_dir import ServiceSearch, ServiceStateDir
 from trials.files.folders import SearchFolder
 from trials.ledger.events import SearchRecord
 from trials.ledger.journal import Journal, search_of
+
+_log = logging.getLogger(__name__)
+
 
 MAX_FAILURES = 5
 """Consecutive failed or lost sessions before a search is given up."""
@@ -62,15 +67,13 @@ class DriverSupervisor:
         state_dir: ServiceStateDir,
         executor: Executor,
         max_in_flight: int | None,
-        note: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ):
         self._state_dir = state_dir
         self._executor = executor
         self._quota = None if max_in_flight is None else QuotaFile(state_dir.quota, max_in_flight)
-        self._note = note
         self._clock = clock
-        self._said: set[str] = set()
+        self._log_once = LogOnce(_log)
         self._next_check_at = clock() + STOPPED_CHECK_S
         self._lock = threading.Lock()
         self._entries = {search.search_id: SupervisedSearch(search) for search in state_dir.read_searches().values()}
@@ -103,7 +106,7 @@ class DriverSupervisor:
             try:
                 self.iterate()
             except Exception as error:
-                self._say_once(f"retrying: {type(error).__name__}: {error}")
+                self._log_once.warning(f"retrying: {type(error).__name__}: {error}")
             self._wake.wait(_POLL_S)
             self._wake.clear()
         self._stop_drivers()
@@ -149,11 +152,11 @@ class DriverSupervisor:
             return
         next_start_at = now + BACKOFF_S * 2 ** (failures - 1)
         again = SupervisedSearch(entry.search, failures=failures, detail=detail, next_start_at=next_start_at)
-        self._note(f"{entry.search.search_id}: {detail}; restarting its driver in {next_start_at - now:.0f} s")
+        _log.warning(f"{entry.search.search_id}: {detail}; restarting its driver in {next_start_at - now:.0f} s")
         self._set(again)
 
     def _give_up(self, entry: SupervisedSearch, detail: str) -> None:
-        self._note(f"{entry.search.search_id} has no driver any more: {detail}")
+        _log.warning(f"{entry.search.search_id} has no driver any more: {detail}")
         self._set(replace(entry, state=DriverState.STOPPED, detail=detail, driver=None))
 
     def _check_stopped(self) -> None:
@@ -168,7 +171,7 @@ class DriverSupervisor:
 
     def _switch_to_threads(self) -> None:
         """Any call to a dead Ray would end this process. Its actors have died, or soon will, with their sessions."""
-        self._note("Ray has died; drivers now run as threads of this process")
+        _log.warning("Ray has died; drivers now run as threads of this process")
         dead, self._executor = self._executor, ThreadExecutor()
         for entry in self.searches().values():
             if entry.state is DriverState.DRIVING:
@@ -189,12 +192,9 @@ class DriverSupervisor:
                     running.remove(entry)
             time.sleep(0.05)
         for entry in running:
-            self._note(f"{entry.search.search_id}: its driver did not stop in time and is terminated; nothing is lost")
-
-    def _say_once(self, words: str) -> None:
-        if words not in self._said:
-            self._said.add(words)
-            self._note(words)
+            _log.warning(
+                f"{entry.search.search_id}: its driver did not stop in time and is terminated; nothing is lost"
+            )
 
     def _set(self, entry: SupervisedSearch) -> None:
         with self._lock:

@@ -46,7 +46,6 @@ class SlurmLauncher(Launcher):
         backoff: PollBackoff,
         jobs: Callable[[float], SqueueSnapshot],
         sleep: Callable[[float], None] = time.sleep,
-        note: Callable[[str], None] = lambda text: None,
         handover: Path | None = None,
     ):
         self._slurm = slurm
@@ -55,7 +54,7 @@ class SlurmLauncher(Launcher):
         self._queries = SlurmQueries(slurm, backoff, jobs)
         self.iteration_interval_s = self._queries.iteration_interval_s(self.iteration_interval_s)
         self._submissions = Submissions(
-            slurm, options, self._queries, note, HandoverFile(handover, slurm.monotonic, slurm.now)
+            slurm, options, self._queries, HandoverFile(handover, slurm.monotonic, slurm.now)
         )
         self._monitor = JobMonitor(slurm, self._queries, self._submissions)
         self._canceller = JobCanceller(slurm, self._queries, self._submissions, self._monitor)

@@ -7,6 +7,7 @@ CONFIRM_WINDOW_S. A job that is absent from an answer, and a Slurm that does not
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -22,6 +23,9 @@ from slurm.job_state import JobSnapshot, JobState
 from slurm.request import JobOptions, JobRequest
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import AttemptFolder
+
+_log = logging.getLogger(__name__)
+
 
 CONFIRM_WINDOW_S = 60.0
 """Seconds for which a possibly accepted job is searched for before it is submitted again: one appeared after 35 s."""
@@ -91,7 +95,6 @@ class Submissions:
         slurm: Slurm,
         options: JobOptions,
         queries: SlurmQueries,
-        note: Callable[[str], None],
         handover: HandoverFile,
         make: Callable[[Any, JobOptions], JobRequest] = job_request,
         write: Callable[[JobRequest], None] = write_job_files,
@@ -100,7 +103,6 @@ class Submissions:
         self._slurm = slurm
         self._options = options
         self._queries = queries
-        self._note = note
         self._handover = handover
         self._make = make
         self._write = write
@@ -166,9 +168,7 @@ class Submissions:
             self._write(request)
             submission = self._slurm.submit(request)
             if submission.status in (SubmitStatus.ACCEPTED, SubmitStatus.UNCONFIRMED):
-                self._note(
-                    f"{tracked.request.label} may run on {compress(avoided)} again: too few other nodes are left"
-                )
+                _log.info(f"{tracked.request.label} may run on {compress(avoided)} again: too few other nodes are left")
         if submission.status is SubmitStatus.ACCEPTED and submission.job_id is not None:
             return self._accept(tracked, submission.job_id)
         if submission.status is SubmitStatus.REFUSED:

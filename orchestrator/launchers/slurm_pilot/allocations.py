@@ -6,6 +6,7 @@ finds all pilots, and their cost that no step has paid yet.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -44,6 +45,9 @@ from trials.files.folders import SearchFolder, write_json
 from trials.files.text import plural
 from trials.pilot.files import PILOT_SCHEMA, PilotFolder, PilotPlan, read, write
 
+_log = logging.getLogger(__name__)
+
+
 SILENT_S = 60.0
 """An agent without a heartbeat for so long counts as unresponsive."""
 
@@ -68,7 +72,6 @@ class PilotPool:
         rules: PilotRules,
         queries: SlurmQueries,
         remaining_work: Callable[[], RemainingWork],
-        note: Callable[[str], None],
         handover: HandoverFile,
     ):
         self.pilots: list[Pilot] = []
@@ -77,14 +80,11 @@ class PilotPool:
         self._rules = rules
         self._queries = queries
         self._remaining_work = remaining_work
-        self._note = note
         self._search: SearchFolder | None = None
         self._releasing_since: float | None = None
         self._was_cancelled = self._has_given_up = False
         self._folders = HangGuard(FOLDER_TIMEOUT_S)
-        self._submissions = Submissions(
-            slurm, options, queries, note, handover, make=pilot_job, write=write_pilot_files
-        )
+        self._submissions = Submissions(slurm, options, queries, handover, make=pilot_job, write=write_pilot_files)
         self._monitor = JobMonitor(slurm, queries, self._submissions)
 
     # -- those of an earlier driver
@@ -174,13 +174,13 @@ class PilotPool:
             return
         if not self.cancel([pilot]):  # else it is retried at the next refresh
             pilot.startup_timed_out = True
-            self._note(f"pilot {pilot.folder.name} is cancelled: {startup_timeout_reason(pilot)}")
+            _log.info(f"pilot {pilot.folder.name} is cancelled: {startup_timeout_reason(pilot)}")
 
     def _record_end(self, pilot: Pilot) -> None:
         with suppress(OSError):
             write_json(pilot.folder.job_end, {"schema": PILOT_SCHEMA, **status_to_json(pilot.status)})
         if pilot.status.failed and not (pilot.is_draining or pilot.startup_timed_out):
-            self._note(f"pilot {pilot.folder.name} has ended: {pilot.status.detail}")
+            _log.info(f"pilot {pilot.folder.name} has ended: {pilot.status.detail}")
 
     def is_unresponsive(self, pilot: Pilot) -> bool:
         """True if its agent has not had a heartbeat for long, although its job runs."""
@@ -200,7 +200,7 @@ class PilotPool:
             raise
         self._save_job_id(pilot)
         size = f"{plural(pilot.plan.num_nodes, 'node')} for {plural(limit_min(pilot.plan.time_limit_s), 'minute')}"
-        self._note(f"pilot {pilot.folder.name} is Slurm job {pilot.job_id}: {size}")
+        _log.info(f"pilot {pilot.folder.name} is Slurm job {pilot.job_id}: {size}")
         return pilot
 
     def _create(self, request: LaunchRequest) -> Pilot:

@@ -7,6 +7,7 @@ allocation, which goes on without a driver, is trials/pilot.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
@@ -47,6 +48,9 @@ from trials.pilot.agent import number_script_path
 from trials.pilot.files import StepFileKind, StepRequest, write
 from trials.trial import FailureReason
 
+_log = logging.getLogger(__name__)
+
+
 _CANCEL_WAIT_S = 15.0
 _POLL_S = 0.2
 
@@ -68,21 +72,19 @@ class SlurmPilotLauncher(Launcher):
         jobs: Callable[[float], SqueueSnapshot],
         remaining_work: Callable[[], RemainingWork],
         sleep: Callable[[float], None] = time.sleep,
-        note: Callable[[str], None] = lambda text: None,
         handover: Path | None = None,
     ):
         self._slurm = slurm
         self._options = options
         self._rules = rules
         self._sleep = sleep
-        self._note = note
         self._search = None if handover is None else SearchFolder(handover.parent)
         queries = SlurmQueries(slurm, backoff, jobs)
         self.iteration_interval_s = queries.iteration_interval_s(self.iteration_interval_s)
         handover_file = HandoverFile(handover, slurm.monotonic, slurm.now)
-        self._pool = PilotPool(slurm, options, rules, queries, remaining_work, note, handover_file)
+        self._pool = PilotPool(slurm, options, rules, queries, remaining_work, handover_file)
         self._steps: dict[str, Step] = {}
-        self._monitor = StepMonitor(slurm, self._pool, rules, note)
+        self._monitor = StepMonitor(slurm, self._pool, rules)
 
     # -- launching
 
@@ -394,7 +396,7 @@ class SlurmPilotLauncher(Launcher):
                 break
             self._sleep(_POLL_S)
         if unreached:
-            self._note(f"unneeded pilots may still be running: scancel {' '.join(sorted(unreached))}")
+            _log.warning(f"unneeded pilots may still be running: scancel {' '.join(sorted(unreached))}")
         return unreached
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,6 +24,9 @@ from slurm.interface import Slurm
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import SearchFolder
 from trials.pilot.files import StepEndReason, StepFileKind, StepRequest, StepStart
+
+_log = logging.getLogger(__name__)
+
 
 T = TypeVar("T")
 
@@ -59,13 +63,12 @@ class Step:
 class StepMonitor:
     """Reads the folders of pilots, each with a timeout. `suspects` are the nodes that are chosen last from now on."""
 
-    def __init__(self, slurm: Slurm, pilots: PilotPool, rules: PilotRules, note: Callable[[str], None]):
+    def __init__(self, slurm: Slurm, pilots: PilotPool, rules: PilotRules):
         self.suspects: set[str] = set()
         self.folders = HangGuard(FOLDER_TIMEOUT_S)
         self._slurm = slurm
         self._pool = pilots
         self._rules = rules
-        self._note = note
 
     def adopt_suspects(self, pilot: Pilot, search: SearchFolder) -> None:
         """Restore the suspect nodes of an earlier driver, of a pilot that has not ended."""
@@ -132,7 +135,7 @@ class StepMonitor:
             sick = suspect_nodes(step.request.folder, step.nodes, self._rules.tasks_per_node)
             if new := {*sick} - self.suspects:
                 self.suspects |= new
-                self._note(f"{', '.join(sorted(new))}: chosen last from now on, after {step.request.label}")
+                _log.info(f"{', '.join(sorted(new))}: chosen last from now on, after {step.request.label}")
 
     def with_timeout(self, pilot: Pilot, work: Callable[[], T]) -> T:
         return self.folders.call(str(pilot.folder.path), work)

@@ -49,14 +49,14 @@ def _no_pauses(monkeypatch):
         monkeypatch.setattr(background, name, 0.0)
 
 
-def test_the_last_record_is_sent_before_finish_returns():
-    sync, notes = FakeSync(), []
-    worker = MlflowWorker(sync, FOLDER, notes.append)
+def test_the_last_record_is_sent_before_finish_returns(logged):
+    sync = FakeSync()
+    worker = MlflowWorker(sync, FOLDER)
     for record in RECORDS:
         worker.submit(record)
     assert worker.finish(5) == []
     assert sync.sent[-1] == RECORDS[-1].last_seq
-    assert notes == []
+    assert logged == []
     assert worker.report is not None
 
 
@@ -75,16 +75,16 @@ def test_of_the_records_handed_over_meanwhile_only_the_newest_is_sent():
 
 @pytest.mark.security("secrets")
 @pytest.mark.fault(33)
-def test_a_store_that_fails_is_noted_once_without_its_secrets_and_tried_again():
-    sync, notes = FakeSync(failures=3), []
-    worker = MlflowWorker(sync, FOLDER, notes.append)
+def test_a_store_that_fails_is_noted_once_without_its_secrets_and_tried_again(logged):
+    sync = FakeSync(failures=3)
+    worker = MlflowWorker(sync, FOLDER)
     worker.submit(RECORDS[-1])
     while not sync.sent:
         sync.entered.wait()
     assert worker.finish(5) == []
-    assert len(notes) == 1
-    assert "connection refused" in notes[0]
-    assert "secret" not in notes[0]
+    assert len(logged) == 1
+    assert "connection refused" in logged[0]
+    assert "secret" not in logged[0]
 
 
 @pytest.mark.fault(33)
@@ -99,19 +99,18 @@ def test_a_store_that_never_answers_costs_the_search_its_timeout_and_names_what_
 
 def test_the_last_call_fails_once_and_is_not_repeated():
     sync = FakeSync(failures=10**9)
-    worker = MlflowWorker(sync, FOLDER, lambda words: None)
+    worker = MlflowWorker(sync, FOLDER)
     worker.submit(RECORDS[-1])
     assert worker.finish(5) == [SEARCH_ID]
 
 
-def test_what_was_changed_or_left_out_is_said_once():
-    notes: list[str] = []
+def test_what_was_changed_or_left_out_is_said_once(logged):
     report = SyncReport("sqlite:///x", "r", 1, altered_names=("a/b",), unread=("t0001: no such file",))
-    worker = MlflowWorker(FakeSync(report=report), FOLDER, notes.append)
+    worker = MlflowWorker(FakeSync(report=report), FOLDER)
     for record in RECORDS:
         worker.submit(record)
     worker.finish(5)
-    assert sorted(notes) == [
+    assert sorted(logged) == [
         "names that MLflow does not accept were altered: a/b",
         "not sent to MLflow: t0001: no such file",
     ]

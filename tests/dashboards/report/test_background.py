@@ -69,13 +69,12 @@ def test_what_is_written_already_is_not_written_again(written, tmp_path):
     assert found == [RECORDS[0].last_seq]
 
 
-def test_a_report_that_cannot_be_written_is_a_remark(tmp_path):
-    notes = []
-    reporter = ReportWorker(SearchFolder(tmp_path / "gone" / SEARCH_ID), notes.append)
+def test_a_report_that_cannot_be_written_is_a_remark(tmp_path, logged):
+    reporter = ReportWorker(SearchFolder(tmp_path / "gone" / SEARCH_ID))
     reporter.submit(RECORDS[-1])
     reporter.finish(5)
-    assert len(notes) == 1
-    assert notes[0].startswith("report.html cannot be written, retrying: FileNotFoundError")
+    assert len(logged) == 1
+    assert logged[0].startswith("report.html cannot be written, retrying: FileNotFoundError")
 
 
 def test_once_stopped_it_writes_nothing(written, tmp_path, monkeypatch):
@@ -96,10 +95,9 @@ def test_where_nothing_was_handed_nothing_is_done(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_where_no_thread_can_be_started_that_is_a_remark_and_tried_again(written, tmp_path, monkeypatch):
+def test_where_no_thread_can_be_started_that_is_a_remark_and_tried_again(written, tmp_path, monkeypatch, logged):
     found, _ = written
-    notes = []
-    reporter = ReportWorker(SearchFolder(tmp_path), notes.append)
+    reporter = ReportWorker(SearchFolder(tmp_path))
 
     def refuse(thread):
         raise RuntimeError("can't start new thread")
@@ -109,7 +107,7 @@ def test_where_no_thread_can_be_started_that_is_a_remark_and_tried_again(written
         reporter.submit(RECORDS[0])
         reporter.submit(RECORDS[1])
         reporter.finish(0)
-    assert notes == ["report.html cannot be written, retrying: RuntimeError: can't start new thread"]
+    assert logged == ["report.html cannot be written, retrying: RuntimeError: can't start new thread"]
     reporter.submit(RECORDS[-1])
     reporter.finish(5)
     assert found == [RECORDS[-1].last_seq]

@@ -217,7 +217,7 @@ class TestSync:
         blocker.mkdir()
         path = write_simulated_search(tmp_path, OK, OUT_OF_MEMORY, text=text)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("orchestrator.lifecycle.create.open_tracking", lambda spec, note: None)
+            patch.setattr("orchestrator.lifecycle.create.open_tracking", lambda spec: None)
             code, answer, err = parlay("run", path)
         assert code == 0, err
         return SearchFolder(tmp_path / "runs" / answer["search_id"])

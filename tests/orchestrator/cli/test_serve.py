@@ -22,7 +22,7 @@ class Terminal(io.StringIO):
 def listening(monkeypatch):
     """`serve` with a service that only reports that it listens."""
 
-    def serve_here(place, url, wanted, note, on_ready):
+    def serve_here(place, url, wanted, on_ready):
         place.folder.mkdir(parents=True, exist_ok=True)
         place.token.write_text("s3cret")
         on_ready({"pid": 7, "socket": None, "port": wanted.port, "executor": "thread"})

@@ -21,6 +21,7 @@ from orchestrator.cli.watch import (
     SearchFollower,
     driver_status,
 )
+from orchestrator.common.logs import ListSink, sending_to
 from orchestrator.lifecycle.driver_job import submit_first_link
 from orchestrator.lifecycle.driver_queue import MAX_AGE_IF_MISSING_S, MAX_AGE_S
 from orchestrator.search.lease import LEASE_DURATION_S, acquire_lease, release_lease
@@ -62,7 +63,10 @@ class Theatre:
         journal.close()
 
     def watch(self) -> SearchRecord:
-        return SearchFollower(self.folder, self, self.said.append, self._stands, lambda: self.now, self._wait).follow()
+        sink = ListSink()
+        self.said = sink.messages
+        with sending_to(sink):
+            return SearchFollower(self.folder, self, self._stands, lambda: self.now, self._wait).follow()
 
     def begin(self, search: SearchRecord) -> None:
         self.began.append(search)

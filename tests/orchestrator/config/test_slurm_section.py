@@ -119,13 +119,12 @@ def test_what_follows_from_the_search_has_no_key_here(tmp_path, key):
 CARRIED = {"SBATCH_ACCOUNT": "mine", "SBATCH_PARTITION": "main", "SBATCH_EXCLUSIVE": "", "SBATCH_GPUS_PER_NODE": "2"}
 
 
-def test_options_of_the_environment_are_said_and_written_into_the_search(tmp_path):
-    said: list[str] = []
-    spec = with_environment_options(loaded(tmp_path, "partition: gpu"), CARRIED | {"SBATCH_QOS": "debug"}, said.append)
+def test_options_of_the_environment_are_said_and_written_into_the_search(tmp_path, logged):
+    spec = with_environment_options(loaded(tmp_path, "partition: gpu"), CARRIED | {"SBATCH_QOS": "debug"})
     section = spec.launcher.slurm
     assert (section.account, section.partition, section.qos, section.gpus_per_node) == ("mine", "gpu", "debug", 2)
     assert section.exclusive is True
-    [line] = said
+    [line] = logged
     assert "launcher.slurm.account mine (SBATCH_ACCOUNT)" in line
     assert "partition" not in line
     written = json.loads(json.dumps(spec.to_json()))
@@ -146,7 +145,7 @@ def test_an_option_of_the_environment_that_may_not_stand_in_a_script_is_the_vari
     tmp_path, variable, value, key
 ):
     with pytest.raises(InputError) as caught:
-        with_environment_options(loaded(tmp_path, "comment: x"), {variable: value}, lambda text: None)
+        with_environment_options(loaded(tmp_path, "comment: x"), {variable: value})
     [problem] = caught.value.problems
     assert (problem.file, problem.line, problem.key) == (variable, None, f"launcher.slurm.{key}")
     assert problem.fix == f"correct or unset {variable}, or set launcher.slurm.{key} in the search file"
@@ -154,7 +153,7 @@ def test_an_option_of_the_environment_that_may_not_stand_in_a_script_is_the_vari
 
 def test_whom_nodes_are_shared_with_and_gpus_of_a_kind_reach_the_script(tmp_path):
     environ = {"SBATCH_EXCLUSIVE": "user", "SBATCH_GPUS_PER_NODE": "v100:2"}
-    section = with_environment_options(loaded(tmp_path, "comment: x"), environ, lambda text: None).launcher.slurm
+    section = with_environment_options(loaded(tmp_path, "comment: x"), environ).launcher.slurm
     script = render_script(JobRequest("a.t0001.a1", tmp_path, 1, 1, 60.0, ("true",), options=section.job_options()))
     assert "#SBATCH --exclusive=user\n" in script
     assert "#SBATCH --gres=gpu:v100:2\n" in script
@@ -165,7 +164,7 @@ def test_whom_nodes_are_shared_with_and_gpus_of_a_kind_reach_the_script(tmp_path
 def test_a_file_that_asks_for_gpus_is_not_contradicted_by_the_environment(tmp_path, line):
     environ = {"SBATCH_GPUS_PER_NODE": "2", "SBATCH_GRES": "gpu:2"}
     spec = loaded(tmp_path, line)
-    assert with_environment_options(spec, environ, pytest.fail) == spec
+    assert with_environment_options(spec, environ) == spec
 
 
 def test_whom_nodes_are_shared_with_may_stand_in_the_file(tmp_path):
@@ -198,7 +197,7 @@ def test_a_setup_file_that_is_not_there_is_told_before_anything_is_launched(tmp_
 
 def test_other_launchers_carry_nothing(tmp_path):
     spec = loaded(tmp_path, section=SEARCH.replace("kind: slurm\n  slurm:\n", "kind: local\n"))
-    assert with_environment_options(spec, CARRIED, pytest.fail) == spec
+    assert with_environment_options(spec, CARRIED) == spec
 
 
 @pytest.mark.processes

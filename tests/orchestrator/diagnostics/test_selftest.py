@@ -87,11 +87,10 @@ def test_the_attempt_finds_its_cases_and_runs_the_selftests_program(tmp_path):
     assert (request.spec.num_gpus, request.spec.num_nodes) == (2, 1)
 
 
-def test_each_result_is_told_once_as_it_comes_and_so_is_what_is_waited_for(tmp_path):
-    told: list[str] = []
+def test_each_result_is_told_once_as_it_comes_and_so_is_what_is_waited_for(tmp_path, logged):
     launcher = launcher_of(GOOD, LaunchStatus(Liveness.ENDED, started=True))
-    run(tmp_path, launcher, result=lambda result: told.append(result.name), note=told.append)
-    assert told == ["the queue is full", "one", "two"]
+    run(tmp_path, launcher, result=lambda result: logged.append(result.name))
+    assert logged == ["the queue is full", "one", "two"]
 
 
 def test_one_case_that_failed_fails_the_selftest(tmp_path):
@@ -145,21 +144,17 @@ def test_the_last_selftest_of_each_accelerator_is_kept(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"), [("{", "Expecting property name"), ("[]", "not a JSON object"), ('{"selftests": 7}', "is int")]
 )
-def test_a_damaged_record_is_told_and_replaced_and_the_result_is_not_lost(tmp_path, text, words):
-    notes: list[str] = []
+def test_a_damaged_record_is_told_and_replaced_and_the_result_is_not_lost(tmp_path, text, words, logged):
     (tmp_path / "selftest.json").write_text(text)
-    record_result(SelftestReport(tuple(CASES), Results(tuple(GOOD), {})), "local", PAIR, tmp_path, notes.append)
+    record_result(SelftestReport(tuple(CASES), Results(tuple(GOOD), {})), "local", PAIR, tmp_path)
     assert (read_json(tmp_path / "selftest.json") or {})["selftests"]["cpu"]["passed"]
-    [note] = notes
+    [note] = logged
     assert words in note
     assert str(tmp_path / "selftest.json") in note
 
 
-def test_a_record_that_cannot_be_written_is_told(tmp_path):
-    notes: list[str] = []
+def test_a_record_that_cannot_be_written_is_told(tmp_path, logged):
     (tmp_path / "home").touch()
-    record_result(
-        SelftestReport(tuple(CASES), Results(tuple(GOOD), {})), "local", PAIR, tmp_path / "home", notes.append
-    )
-    [note] = notes
+    record_result(SelftestReport(tuple(CASES), Results(tuple(GOOD), {})), "local", PAIR, tmp_path / "home")
+    [note] = logged
     assert "has no record of this selftest" in note

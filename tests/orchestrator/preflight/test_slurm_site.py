@@ -52,7 +52,7 @@ def loaded(folder: Path, *overrides: str) -> SearchSpec:
 
 def refused(slurm: FakeSlurm, spec: SearchSpec) -> tuple[Problem, ...]:
     with pytest.raises(InputError) as caught:
-        require_site(spec, candidates_of(spec), pytest.fail, slurm)
+        require_site(spec, candidates_of(spec), slurm)
     return caught.value.problems
 
 
@@ -60,7 +60,7 @@ def test_a_search_that_the_cluster_can_run_is_asked_for_twice_and_submits_nothin
     test, asked = slurm.test, []
     monkeypatch.setattr(slurm, "test", lambda request: asked.append(request) or test(request))
     spec = loaded(tmp_path, "launcher.slurm.cpus_per_task=1", "launcher.slurm.comment=mine")
-    require_site(spec, candidates_of(spec), pytest.fail, slurm)
+    require_site(spec, candidates_of(spec), slurm)
     assert [(request.num_nodes, request.tasks_per_node) for request in asked] == [(1, 4), (4, 4)]
     assert {request.time_limit_min for request in asked} == {11}  # with the launcher's grace, in whole minutes
     assert {(r.options.partition, r.options.cpus_per_task, r.options.comment) for r in asked} == {("main", 1, "mine")}
@@ -69,10 +69,10 @@ def test_a_search_that_the_cluster_can_run_is_asked_for_twice_and_submits_nothin
 
 
 @pytest.mark.bad_input(26)
-def test_a_variable_that_decides_what_every_rank_runs_is_said(tmp_path, slurm):
-    spec, said = loaded(tmp_path, "launcher.slurm.env={LD_PRELOAD: /secret.so}"), []
-    require_site(spec, candidates_of(spec), said.append, slurm)
-    [words] = said
+def test_a_variable_that_decides_what_every_rank_runs_is_said(tmp_path, slurm, logged):
+    spec = loaded(tmp_path, "launcher.slurm.env={LD_PRELOAD: /secret.so}")
+    require_site(spec, candidates_of(spec), slurm)
+    [words] = logged
     assert words.startswith("launcher.slurm.env.LD_PRELOAD replaces what the modules and the setup file have set")
     assert words.endswith("extend it in setup_file instead, if the rest of it is still needed")
 
@@ -81,7 +81,7 @@ def test_of_pilots_the_shortest_that_a_trial_can_run_in_is_asked_for(tmp_path, s
     test, asked = slurm.test, []
     monkeypatch.setattr(slurm, "test", lambda request: asked.append(request) or test(request))
     spec = loaded(tmp_path, "launcher.kind=slurm_pilot", "search.parallel_trials=1")
-    require_site(spec, candidates_of(spec), pytest.fail, slurm)
+    require_site(spec, candidates_of(spec), slurm)
     assert [(job.num_nodes, job.tasks_per_node, job.time_limit_s) for job in asked] == [(4, 4, min_pilot_s(630.0))]
     too_large = loaded(tmp_path, "launcher.kind=slurm_pilot", "search.parallel_trials=2")
     assert [problem.code for problem in refused(slurm, too_large)] == ["submission_rejected"]
@@ -93,7 +93,7 @@ def test_on_a_partition_of_half_an_hour_there_are_pilots_for_short_trials_and_ot
     slurm.partition_limits["main"] = PartitionSnapshot("main", is_default=True, max_time_s=1800.0, num_nodes=4)
     pilot = ("launcher.kind=slurm_pilot", "search.parallel_trials=1")
     short = loaded(tmp_path, *pilot, "measure.time_limit=23m")
-    require_site(short, candidates_of(short), pytest.fail, slurm)
+    require_site(short, candidates_of(short), slurm)
     [problem] = refused(slurm, loaded(tmp_path, *pilot, "measure.time_limit=24m"))
     assert (problem.key, problem.value) == ("measure.time_limit", 1440.0)
     assert "for 31 minutes: PartitionTimeLimit" in problem.message
@@ -183,7 +183,7 @@ def test_slurms_words_name_the_key_they_are_about(tmp_path, slurm, words, key, l
 def test_a_limit_of_the_queue_is_no_refusal(tmp_path, slurm):
     slurm.submissions_busy()
     spec = loaded(tmp_path)
-    require_site(spec, candidates_of(spec), pytest.fail, slurm)
+    require_site(spec, candidates_of(spec), slurm)
 
 
 def test_no_controller_and_no_slurm_are_the_outsides_refusal_with_what_to_do(tmp_path, slurm, monkeypatch):
@@ -193,14 +193,14 @@ def test_no_controller_and_no_slurm_are_the_outsides_refusal_with_what_to_do(tmp
     with pytest.raises(
         ExternalError, match=r"Slurm is not available: Unable to contact slurm controller.*big\.conf"
     ) as caught:
-        require_site(spec, candidates_of(spec), pytest.fail, slurm)
+        require_site(spec, candidates_of(spec), slurm)
     assert "scontrol ping" in (caught.value.fix or "")
     monkeypatch.delenv("SLURM_CONF")
     nowhere = SlurmClient({"PATH": str(tmp_path)})
     with pytest.raises(
         ExternalError, match=r"Slurm is not available: sbatch is not on PATH: .*SLURM_CONF is not set"
     ) as caught:
-        require_site(spec, candidates_of(spec), pytest.fail, nowhere)
+        require_site(spec, candidates_of(spec), nowhere)
     assert "login node" in (caught.value.fix or "")
 
 
@@ -209,20 +209,19 @@ def test_a_slurm_that_finds_no_configuration_is_told_about_slurm_conf():
     assert "set SLURM_CONF" in (slurm_unreachable_error(SlurmUnreachable(fatal)).fix or "")
 
 
-def test_nodes_that_are_away_are_waited_for_and_said(tmp_path, slurm):
+def test_nodes_that_are_away_are_waited_for_and_said(tmp_path, slurm, logged):
     """A job that has to wait is accepted, as by sbatch."""
-    notes: list[str] = []
     for name in ("n1", "n2"):
         slurm.cluster.drain_node(name)
     spec = loaded(tmp_path)
-    require_site(spec, candidates_of(spec), notes.append, slurm)
-    [note] = notes
+    require_site(spec, candidates_of(spec), slurm)
+    [note] = logged
     assert "a job of 4 nodes x 4 ranks for 11 minutes would have to wait: " in note
     assert "n[1-2] of the 4 nodes that could run it: drained" in note
     slurm.cluster.drain_node("n3")
     slurm.cluster.drain_node("n4")
-    require_site(spec, candidates_of(spec), notes.append, slurm)
-    assert "a job of 1 node x 4 ranks" in notes[1]
+    require_site(spec, candidates_of(spec), slurm)
+    assert "a job of 1 node x 4 ranks" in logged[1]
 
 
 def test_nodes_that_are_away_excuse_no_job_that_none_could_run(tmp_path, slurm):
@@ -235,7 +234,7 @@ def test_other_launchers_ask_no_slurm(tmp_path, slurm):
     slurm.cluster.controller_down(3600.0)
     for kind in ("local", "ray"):
         spec = loaded(tmp_path, f"launcher.kind={kind}")
-        require_site(spec, candidates_of(spec), pytest.fail, slurm)
+        require_site(spec, candidates_of(spec), slurm)
 
 
 def test_what_is_asked_is_what_would_be_submitted(tmp_path, slurm, monkeypatch):
@@ -243,7 +242,7 @@ def test_what_is_asked_is_what_would_be_submitted(tmp_path, slurm, monkeypatch):
     asked: list[JobRequest] = []
     monkeypatch.setattr(slurm, "test", lambda request: asked.append(request) or Submission(SubmitStatus.ACCEPTED))
     spec = loaded(tmp_path, "cluster.accelerator=a100-80gb")
-    require_site(spec, candidates_of(spec), pytest.fail, slurm)
+    require_site(spec, candidates_of(spec), slurm)
     assert {request.options.gpus_per_node for request in asked} == {4}
 
 

@@ -152,11 +152,10 @@ def test_a_model_has_the_same_name_in_every_search(tmp_path, spec):
     assert model_name(spec.model) == model_name(replace(spec.model)) != model_name(replace(spec.model, vocab_size=65))
 
 
-def test_a_folder_that_cannot_take_the_table_ends_no_search(spec, tmp_path):
-    notes: list[str] = []
+def test_a_folder_that_cannot_take_the_table_ends_no_search(spec, tmp_path, logged):
     search = past(spec, measured("t0001", layouts()[0]))
-    write_measured_table(SearchFolder(Path("/proc/past-aaaaaa")), spec, search, notes.append)
-    assert "parlay export past-aaaaaa" in notes[0]
-    write_measured_table(SearchFolder(tmp_path), spec, search, notes.append)
-    assert len(notes) == 1
+    write_measured_table(SearchFolder(Path("/proc/past-aaaaaa")), spec, search)
+    assert "parlay export past-aaaaaa" in logged[0]
+    write_measured_table(SearchFolder(tmp_path), spec, search)
+    assert len(logged) == 1
     assert (tmp_path / "measured.csv").read_text() == measured_table(observed_trials(search, spec), search)

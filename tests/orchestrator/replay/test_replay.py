@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from dataclasses import replace
 from itertools import pairwise
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from orchestrator.common.code_snapshot import snapshot_code
+from orchestrator.common.logs import ListSink, sending_to
 from orchestrator.comparison.recorded_runs import recorded_runs
 from orchestrator.comparison.speed_ratio import ReplayVerdict
 from orchestrator.launchers.base import LaunchPostponed, LaunchRefused
@@ -65,11 +67,11 @@ def test_the_same_speed_is_reproduced_and_what_differs_is_named(loaded, tmp_path
 
 
 @pytest.mark.parametrize(("step_time_s", "verdict"), [(0.115, ReplayVerdict.SLOWER), (0.085, ReplayVerdict.FASTER)])
-def test_another_speed_is_said_once_every_session_agrees(loaded, tmp_path, step_time_s, verdict):
-    launcher, notes = in_turn(*[step_time_s] * 9), []
-    result = replayed(loaded, launcher, tmp_path, callbacks=ReplayCallbacks(notes.append))
+def test_another_speed_is_said_once_every_session_agrees(loaded, tmp_path, step_time_s, verdict, logged):
+    launcher = in_turn(*[step_time_s] * 9)
+    result = replayed(loaded, launcher, tmp_path, callbacks=ReplayCallbacks())
     assert result.verdict is verdict
-    assert [note.partition(", which")[2] for note in notes] == [
+    assert [note.partition(", which")[2] for note in logged] == [
         " may be a temporary effect: measuring again in 300s"
     ] * 2
     sessions = result.to_json()["sessions"]
@@ -100,10 +102,10 @@ def test_a_replay_that_is_reproduced_asks_for_no_other_session(loaded, tmp_path)
     assert len(launcher.requests) == 3
 
 
-def test_a_replay_that_is_told_to_stop_between_sessions_stops_with_what_it_has_measured(loaded, tmp_path):
-    launcher, notes = in_turn(*[0.115] * 9), []
+def test_a_replay_that_is_told_to_stop_between_sessions_stops_with_what_it_has_measured(loaded, tmp_path, logged):
+    launcher = in_turn(*[0.115] * 9)
     with pytest.raises(KeyboardInterrupt) as stopped:
-        replayed(loaded, launcher, tmp_path, callbacks=ReplayCallbacks(notes.append, lambda: bool(notes)))
+        replayed(loaded, launcher, tmp_path, callbacks=ReplayCallbacks(lambda: bool(logged)))
     assert len(launcher.requests) == 3
     data = stopped.value.result.to_json()
     assert (data["verdict"], data["detail"]) == ("inconclusive", "stopped before it had a verdict")
@@ -120,19 +122,19 @@ def test_runs_that_would_be_reproduced_decide_nothing_where_the_replay_was_stopp
 
 def test_replays_of_one_machine_take_turns_and_let_others_in_between_sessions(loaded, tmp_path):
     first, second = MachineLock(tmp_path), MachineLock(tmp_path)
-    seen: list[str] = []
 
-    def note(words: str) -> None:
-        seen.append(words)
-        if "another replay" in words:
-            second.release()  # the other one has come to its end
-        else:
-            assert second.try_acquire()  # between two sessions another may measure
+    class Replacing(ListSink):
+        """Ends the other replay when this one waits for it, and measures between two sessions of this one."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            if "another replay" not in record.getMessage():
+                assert second.try_acquire()
             second.release()
 
     assert second.try_acquire()
     launcher = in_turn(*[0.115] * 3, *[0.1] * 3)
-    replayed(loaded, launcher, tmp_path, ReplayRules(3, sessions=2), callbacks=ReplayCallbacks(note, lock=first))
+    with sending_to(Replacing()):
+        replayed(loaded, launcher, tmp_path, ReplayRules(3, sessions=2), callbacks=ReplayCallbacks(lock=first))
     assert len(launcher.requests) == 6
     assert second.try_acquire()
 
@@ -226,17 +228,16 @@ def waiting(*seen: LaunchStatus) -> ScriptedLauncher:
     return launcher
 
 
-def test_what_a_run_waits_for_is_said_once(loaded, tmp_path):
+def test_what_a_run_waits_for_is_said_once(loaded, tmp_path, logged):
     seen = [
         *[LaunchStatus(Liveness.ALIVE, detail="Resources")] * 3,
         LaunchStatus(Liveness.ALIVE, detail="PartitionDown"),
         *[LaunchStatus(Liveness.UNKNOWN, detail="Slurm does not answer")] * 2,
         *[LaunchStatus(Liveness.ALIVE, started=True, nodes=("n1", "n2"))] * 2,
     ]
-    notes: list[str] = []
-    result = replayed(loaded, waiting(*seen), tmp_path, ReplayRules(repeats=1), callbacks=ReplayCallbacks(notes.append))
+    result = replayed(loaded, waiting(*seen), tmp_path, ReplayRules(repeats=1), callbacks=ReplayCallbacks())
     assert result.verdict is ReplayVerdict.REPRODUCED
-    assert notes == [
+    assert logged == [
         "Slurm accepts no more jobs at present",
         "t0001.a1 waits: Resources",
         "t0001.a1 waits: PartitionDown",
@@ -246,26 +247,25 @@ def test_what_a_run_waits_for_is_said_once(loaded, tmp_path):
 
 
 @pytest.mark.parametrize("unreached", [False, True])
-def test_a_replay_that_is_told_to_stop_cancels_its_run_and_names_what_may_live_on(loaded, tmp_path, unreached):
+def test_a_replay_that_is_told_to_stop_cancels_its_run_and_names_what_may_live_on(loaded, tmp_path, unreached, logged):
     launcher = waiting(*[LaunchStatus(Liveness.ALIVE, detail="Resources")] * 9)
     launcher.on_cancel = lambda keys: keys if unreached else set()
-    notes: list[str] = []
-    callbacks = ReplayCallbacks(notes.append, lambda: any(job.looks > 3 for job in launcher.jobs.values()))
+    callbacks = ReplayCallbacks(lambda: any(job.looks > 3 for job in launcher.jobs.values()))
     with pytest.raises(KeyboardInterrupt):
         replayed(loaded, launcher, tmp_path, callbacks=callbacks)
     assert launcher.cancelled == ["quickstart-replay.t0001.a1"]
-    assert ("may still be running: quickstart-replay.t0001.a1 (job-1)" in notes) is unreached
+    assert ("may still be running: quickstart-replay.t0001.a1 (job-1)" in logged) is unreached
 
 
-def test_a_cancel_that_is_interrupted_names_what_may_live_on(loaded, tmp_path):
+def test_a_cancel_that_is_interrupted_names_what_may_live_on(loaded, tmp_path, logged):
     def interrupted(keys: set[str]) -> set[str]:
         raise KeyboardInterrupt
 
-    launcher, notes = waiting(), []
+    launcher = waiting()
     launcher.on_cancel = interrupted
     with pytest.raises(KeyboardInterrupt):
-        replayed(loaded, launcher, tmp_path, callbacks=ReplayCallbacks(notes.append, lambda: bool(notes)))
-    assert notes[-1] == "may still be running: quickstart-replay.t0001.a1"
+        replayed(loaded, launcher, tmp_path, callbacks=ReplayCallbacks(lambda: bool(logged)))
+    assert logged[-1] == "may still be running: quickstart-replay.t0001.a1"
 
 
 def test_a_replay_that_is_told_to_stop_before_it_begins_launches_nothing(loaded, tmp_path):

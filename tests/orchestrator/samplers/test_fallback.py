@@ -49,28 +49,26 @@ class Hanging(Sampler):
         return []
 
 
-def test_a_sampler_that_works_is_not_replaced():
-    notes: list[str] = []
-    sampler = FallbackSampler(GridSampler(CANDIDATES), Breaking(1), notes.append)
+def test_a_sampler_that_works_is_not_replaced(logged):
+    sampler = FallbackSampler(GridSampler(CANDIDATES), Breaking(1))
     assert sampler.ask(2, []) == CANDIDATES[:2]
     assert sampler.name == "grid"
-    assert notes == []
+    assert logged == []
 
 
 @pytest.mark.fault(44)
-def test_one_that_raises_is_replaced_from_then_on_and_that_is_said_once():
-    notes: list[str] = []
+def test_one_that_raises_is_replaced_from_then_on_and_that_is_said_once(logged):
     breaking = Breaking(broken_at=2)
-    sampler = FallbackSampler(breaking, GridSampler(CANDIDATES[::-1]), notes.append)
+    sampler = FallbackSampler(breaking, GridSampler(CANDIDATES[::-1]))
     assert sampler.ask(1, []) == CANDIDATES[:1]
     assert sampler.ask(1, []) == CANDIDATES[-1:]
     assert sampler.ask(1, []) == CANDIDATES[-1:]
     assert breaking.asks == 2
-    assert notes == ["sampler breaking failed (ArithmeticError: no surrogate); continuing with grid"]
+    assert logged == ["sampler breaking failed (ArithmeticError: no surrogate); continuing with grid"]
 
 
 @pytest.mark.fault(44)
-def test_one_that_fails_when_asked_whether_to_stop_is_replaced_as_well():
+def test_one_that_fails_when_asked_whether_to_stop_is_replaced_as_well(logged):
     class Undecided(GridSampler):
         def has_converged(self, history):
             raise ArithmeticError("no surrogate")
@@ -79,30 +77,28 @@ def test_one_that_fails_when_asked_whether_to_stop_is_replaced_as_well():
         def has_converged(self, history):
             return True
 
-    notes: list[str] = []
-    sampler = FallbackSampler(Undecided(CANDIDATES), Content(CANDIDATES[::-1]), notes.append)
+    sampler = FallbackSampler(Undecided(CANDIDATES), Content(CANDIDATES[::-1]))
     assert sampler.has_converged([])
     assert sampler.ask(1, []) == CANDIDATES[-1:]
-    assert notes == ["sampler grid failed (ArithmeticError: no surrogate); continuing with grid"]
+    assert logged == ["sampler grid failed (ArithmeticError: no surrogate); continuing with grid"]
 
 
 def test_when_the_second_raises_too_there_is_nothing_left_to_hide_it():
-    sampler = FallbackSampler(Breaking(1), Breaking(1), lambda words: None)
+    sampler = FallbackSampler(Breaking(1), Breaking(1))
     with pytest.raises(ArithmeticError):
         sampler.ask(1, [])
 
 
 @pytest.mark.fault(44)
-def test_one_that_hangs_is_left_behind_for_good_and_that_is_said_once():
-    notes: list[str] = []
+def test_one_that_hangs_is_left_behind_for_good_and_that_is_said_once(logged):
     hanging = Hanging()
-    sampler = FallbackSampler(hanging, GridSampler(CANDIDATES), notes.append, time_limit_s=0.0)
+    sampler = FallbackSampler(hanging, GridSampler(CANDIDATES), time_limit_s=0.0)
     assert sampler.ask(1, []) == CANDIDATES[:1]
     assert hanging.asked.wait(5.0)
     hanging.released.set()
     assert sampler.ask(1, []) == CANDIDATES[:1]
     assert hanging.asks == 1
-    assert notes == ["sampler hanging failed (TimeoutError: no answer within 0 s); continuing with grid"]
+    assert logged == ["sampler hanging failed (TimeoutError: no answer within 0 s); continuing with grid"]
 
 
 def test_the_first_is_asked_in_a_thread_that_holds_up_no_exit():
@@ -113,7 +109,7 @@ def test_the_first_is_asked_in_a_thread_that_holds_up_no_exit():
             asked_in.append(threading.current_thread())
             return super().ask(count, history)
 
-    FallbackSampler(Noting(CANDIDATES), Breaking(1), lambda words: None).ask(1, [])
+    FallbackSampler(Noting(CANDIDATES), Breaking(1)).ask(1, [])
     assert asked_in[0].daemon
 
 

@@ -164,17 +164,16 @@ def test_a_folder_that_hangs_when_it_is_read_holds_up_only_its_own_trial(rig, qu
 
 
 @pytest.mark.fault(28)
-def test_a_folder_that_cannot_be_written_holds_up_only_its_own_trial(rig):
+def test_a_folder_that_cannot_be_written_holds_up_only_its_own_trial(rig, logged):
     folder = rig.path / "runs" / "rig-aaaaaa" / "trials" / "t0001"
     folder.mkdir(parents=True)
-    notes: list[str] = []
     with ReadOnly(folder) as read_only:
-        rig.callbacks = DriverCallbacks(on_event=when_all_others_ended(rig, read_only.end), note=notes.append)
+        rig.callbacks = DriverCallbacks(on_event=when_all_others_ended(rig, read_only.end))
         search = rig.open_driver().run()
     assert search.state is SearchState.COMPLETED
     assert [(t.state, len(t.attempts)) for t in search.trials] == [(TrialState.MEASURED, 1)] * 9
-    assert len(notes) == 1
-    assert str(folder) in notes[0]
+    assert len(logged) == 1
+    assert str(folder) in logged[0]
 
 
 class ReadOnly:

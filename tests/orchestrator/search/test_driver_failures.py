@@ -115,9 +115,9 @@ class Broken:
 
 
 @pytest.mark.fault(27)
-def test_a_full_disk_is_said_once_and_stops_nothing(rig):
+def test_a_full_disk_is_said_once_and_stops_nothing(rig, logged):
     rig.limits = replace(rig.limits, max_trials=2)
-    notes, launch, failures = [], rig.launcher.launch, iter([True, True, True, False, False])
+    launch, failures = rig.launcher.launch, iter([True, True, True, False, False])
 
     def full_at_first(request):
         if next(failures):
@@ -125,11 +125,11 @@ def test_a_full_disk_is_said_once_and_stops_nothing(rig):
         return launch(request)
 
     rig.launcher.launch = full_at_first
-    rig.callbacks = DriverCallbacks(note=notes.append)
+    rig.callbacks = DriverCallbacks()
     search = rig.open_driver().run()
     assert [t.state for t in search.trials] == [TrialState.MEASURED] * 2
-    assert len(notes) == 1
-    assert "No space left" in notes[0]
+    assert len(logged) == 1
+    assert "No space left" in logged[0]
 
 
 @pytest.mark.slow

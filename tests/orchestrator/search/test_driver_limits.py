@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 import pytest
 
+from orchestrator.common.logs import sending_to
 from orchestrator.launchers.base import ENDING_ALLOWANCE_S
 from orchestrator.samplers.baselines import GridSampler
 from orchestrator.search import stopping
@@ -53,8 +55,10 @@ def test_what_a_job_waits_for_is_said_once_it_has_lasted_a_minute(rig):
     held = LaunchStatus(Liveness.ALIVE, detail="PartitionDown")
     rig.launcher.script = lambda spec: Script(look=lambda request, number: held if number <= 200 else None)
     rig.limits, said = Limits(max_trials=1, parallel_trials=1), []
-    rig.callbacks = DriverCallbacks(note=lambda words: said.append((words, rig.launcher.now())))
-    [attempt] = rig.open_driver().run().trials[0].attempts
+    sink = logging.Handler()
+    sink.emit = lambda record: said.append((record.getMessage(), rig.launcher.now()))
+    with sending_to(sink):
+        [attempt] = rig.open_driver().run().trials[0].attempts
     assert said == [("t0001.a1 waits: PartitionDown", pytest.approx(attempt.submitted_at + 60.0, abs=1.0))]
 
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from starlette.testclient import TestClient
 
 from dashboards.access.auth import AuthPolicy
+from orchestrator.common.logs import ListSink, sending_to
 from orchestrator.service.api import make_app
 from orchestrator.service.auth import AuthMiddleware
 from orchestrator.service.executors import ThreadExecutor
@@ -55,17 +57,19 @@ def served(
     home: Path, folder: Path, policy: AuthPolicy | None = None, max_in_flight: int | None = None
 ) -> Iterator[Served]:
     """A service over this home's ledger; searches are written into `folder`."""
-    state_dir, log = ServiceStateDir.of(home), []
-    with state_dir.lock():
-        supervisor = DriverSupervisor(state_dir, ThreadExecutor(), max_in_flight, log.append)
+    state_dir, sink = ServiceStateDir.of(home), ListSink()
+    with state_dir.lock(), sending_to(sink):
+        supervisor = DriverSupervisor(state_dir, ThreadExecutor(), max_in_flight)
         handlers = RequestHandlers(
             supervisor, ledger_url(), {"executor": "thread", "max_in_flight": max_in_flight, "slurm": {}}
         )
-        app = make_app(handlers, policy or AuthPolicy(), log.append)
-        thread = threading.Thread(target=supervisor.run)
+        app = make_app(handlers, policy or AuthPolicy())
+        thread = threading.Thread(target=copy_context().run, args=(supervisor.run,))
         thread.start()
         try:
-            yield Served(app, TestClient(app, raise_server_exceptions=False), supervisor, state_dir, folder, log)
+            yield Served(
+                app, TestClient(app, raise_server_exceptions=False), supervisor, state_dir, folder, sink.messages
+            )
         finally:
             supervisor.stop()
             thread.join()

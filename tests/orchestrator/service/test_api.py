@@ -299,24 +299,23 @@ def test_the_log_has_a_line_a_request_without_its_query_and_without_control_char
 
 @pytest.mark.security("service")
 @pytest.mark.parametrize(("path", "status"), [("/v1/health", 401), ("/enter?key=none", 200)])
-def test_a_stranger_fills_no_log_and_asks_once_a_connection(path, status):
+def test_a_stranger_fills_no_log_and_asks_once_a_connection(path, status, logged):
     async def nothing(scope, receive, send) -> None:
         await JSONResponse({})(scope, receive, send)
 
-    log: list[str] = []
     client = TestClient(
-        AuthMiddleware(nothing, AuthPolicy.on_port("token", 7000, "key"), log.append), base_url="http://127.0.0.1:7000"
+        AuthMiddleware(nothing, AuthPolicy.on_port("token", 7000, "key")), base_url="http://127.0.0.1:7000"
     )
     for _ in range(10 * MAX_LOGGED_REJECTIONS):
         answer = client.get(path)
         assert (answer.status_code, answer.headers.get("connection")) == (status, "close")
-    assert len(log) == MAX_LOGGED_REJECTIONS
+    assert len(logged) == MAX_LOGGED_REJECTIONS
     assert "connection" not in client.get("/v1/health", headers={"authorization": "Bearer token"}).headers
-    assert " 200 " in log[-1], "the owner's have a line each"
-    lines = _RequestLog(log.append)
+    assert " 200 " in logged[-1], "the owner's have a line each"
+    lines = _RequestLog(logged.append)
     for now in (*[0.0] * (MAX_LOGGED_REJECTIONS + 7), *[61.0] * MAX_LOGGED_REJECTIONS, 122.0):
         lines.write("refused", True, now + 1e6)
-    assert log[-MAX_LOGGED_REJECTIONS - 2 :] == [
+    assert logged[-MAX_LOGGED_REJECTIONS - 2 :] == [
         "7 more requests were rejected",
         *["refused"] * (MAX_LOGGED_REJECTIONS + 1),
     ]

@@ -147,7 +147,7 @@ def test_a_search_that_was_written_down_keeps_what_the_profile_said_then(tmp_pat
 def test_the_shells_own_variables_go_before_the_profile_and_after_the_file(tmp_path):
     spec = loaded(tmp_path, "site: lumi", "account: mine")
     environ = {"SBATCH_PARTITION": "dev-g", "SBATCH_ACCOUNT": "other"}
-    slurm = with_environment_options(spec, environ, lambda text: None).launcher.slurm
+    slurm = with_environment_options(spec, environ).launcher.slurm
     assert (slurm.partition, slurm.account) == ("dev-g", "mine")
 
 

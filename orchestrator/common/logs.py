@@ -1,0 +1,128 @@
+"""Log messages of Parlay's packages, each sent to the sink of the context that it is logged in.
+
+Several searches may be driven in one process, each with a log of its own. So a sink belongs to a context
+(`contextvars`), not to the process: `sending_to` sets it, and threads that work for a search are started in a copy of
+its context. Without a sink a message is dropped, unless the program that uses Parlay has configured `logging` itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+
+from dashboards.text import printable_lines
+
+PACKAGES = ("search_spaces", "slurm", "trials", "dashboards", "orchestrator")
+
+_sink: ContextVar[logging.Handler | None] = ContextVar("sink", default=None)
+
+
+class TerminalSink(logging.Handler):
+    """Writes messages to standard error: alone, or with time and level where standard error is a file.
+
+    With `is_verbose` debug messages are shown too, and the logger of each. A terminal that is gone, or a full disk, is
+    not an error: from then on nothing is written.
+    """
+
+    def __init__(self, level: int = logging.INFO, is_verbose: bool = False):
+        super().__init__(level)
+        self.is_verbose = is_verbose
+        self._is_broken = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._is_broken:
+            return
+        try:
+            sys.stderr.write(printable_lines(self._text(record)))
+            sys.stderr.flush()
+        except OSError:
+            self._is_broken = True
+
+    def _text(self, record: logging.LogRecord) -> str:
+        message = record.getMessage()
+        if self.is_verbose:
+            message = f"{record.name}: {message}"
+        return f"{_time_and_level(record)} {message}" if self.is_verbose or _stderr_is_file() else message
+
+
+class FileSink(logging.Handler):
+    """Appends messages to a file, with time and level. A file that cannot be written is not an error."""
+
+    def __init__(self, path: Path):
+        super().__init__(logging.INFO)
+        self._path = path
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            with self._path.open("a", encoding="utf-8") as log:
+                log.write(printable_lines(f"{_time_and_level(record)} {record.getMessage()}"))
+        except OSError:
+            return
+
+
+class ListSink(logging.Handler):
+    """Collects messages."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+
+
+@contextmanager
+def sending_to(sink: logging.Handler | None) -> Iterator[None]:
+    """Send what is logged within this block to `sink`; drop it if None."""
+    token = _sink.set(sink)
+    try:
+        yield
+    finally:
+        _sink.reset(token)
+
+
+def current_sink() -> logging.Handler | None:
+    """Return the sink of this context."""
+    return _sink.get()
+
+
+def is_quiet() -> bool:
+    """True if informational messages are not shown in this context."""
+    sink = _sink.get()
+    return sink is None or sink.level > logging.INFO
+
+
+class _Router(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        sink = _sink.get()
+        if sink is not None and record.levelno >= sink.level:
+            sink.handle(record)
+
+
+def _time_and_level(record: logging.LogRecord) -> str:
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(record.created))} {record.levelname:<7}"
+
+
+def _stderr_is_file() -> bool:
+    try:
+        return stat.S_ISREG(os.fstat(sys.stderr.fileno()).st_mode)
+    except (OSError, ValueError):  # not backed by a descriptor, as in a notebook
+        return False
+
+
+def _install_router() -> None:
+    router = _Router()
+    for package in PACKAGES:
+        logger = logging.getLogger(package)
+        logger.addHandler(router)
+        logger.setLevel(logging.DEBUG)
+
+
+_install_router()
