@@ -28,10 +28,10 @@ from scipy.stats import spearmanr
 from benchmarks.machines import with_links
 from benchmarks.others import others_of
 from benchmarks.published import columns_of, is_published, published_lines, readable_published
-from benchmarks.search_efficiency import feedback_of, never_replaced
+from benchmarks.search_efficiency import feedback_of, strict_sampler
 from orchestrator.samplers.base import TrialFeedback
 from orchestrator.samplers.cost_model_posterior import TuningTask, memory_posterior
-from orchestrator.samplers.factory import SAMPLERS, make_sampler
+from orchestrator.samplers.factory import SAMPLERS
 from search_spaces.cost_model.memory import stage_memory
 from search_spaces.cost_model.posterior import MemoryEvidence, MemoryPosterior, StepTimePosterior
 from search_spaces.cost_model.step_time import StepTerms
@@ -228,7 +228,7 @@ def _cases(problems: Mapping[str, BenchmarkProblem]) -> Iterator[Case]:
 def _trials(case: Case, sampler_name: str, seed: int) -> list[int]:
     """First rows that a search would try, in order."""
     layouts = [row.layout for row in case.rows]
-    sampler = make_sampler(sampler_name, layouts, case.task, seed, never_replaced)
+    sampler = strict_sampler(sampler_name, layouts, case.task, seed)
     index = {layout.key: number for number, layout in enumerate(layouts)}
     chosen: list[int] = []
     history: list[TrialFeedback] = []

@@ -20,11 +20,10 @@ from statistics import median
 from typing import Any
 
 from benchmarks.machines import with_links
-from benchmarks.search_efficiency import feedback_of, never_replaced
+from benchmarks.search_efficiency import feedback_of, strict_sampler
 from orchestrator.planning.forecast import MIN_MEASURED, NODE_MULTIPLES, Forecast, ForecastInput, Scaling, forecast
 from orchestrator.samplers.base import TrialFeedback
 from orchestrator.samplers.cost_model_posterior import TuningTask
-from orchestrator.samplers.factory import make_sampler
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
 from search_spaces.tables.benchmark_problem import BenchmarkProblem, problems_in
@@ -144,7 +143,7 @@ def _known_rows(name: str, problem: BenchmarkProblem, trials: int, seed: int) ->
     if trials == 0:
         return list(problem.results.values())
     task = TuningTask(problem.model, with_links(next(iter(problem.results.values()))))
-    sampler = make_sampler("guided", problem.layouts, task, seed, never_replaced)
+    sampler = strict_sampler("guided", problem.layouts, task, seed)
     rows: list[Observation] = []
     history: list[TrialFeedback] = []
     while len(rows) < min(trials, len(problem.results)):

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from statistics import fmean, geometric_mean, median
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from orchestrator.samplers.base import Sampler, TrialFeedback
 from orchestrator.samplers.cost_model_posterior import TuningTask
 from orchestrator.samplers.deephyper import TUNED, DeepHyperSampler
 from orchestrator.samplers.factory import SAMPLERS, make_sampler
+from orchestrator.samplers.fallback import FallbackSampler
 from search_spaces.layouts.layout import Layout
 from search_spaces.tables.benchmark_problem import BenchmarkProblem, problems_in
 from search_spaces.tables.measured_table import Observation, read_table
@@ -172,11 +173,13 @@ def _searched(problem: BenchmarkProblem, sampler: Sampler, best_s: float) -> tup
 def _sampler(name: str, layouts: Sequence[Layout], task: TuningTask, seed: int) -> Sampler:
     if name == "deephyper_tuned":
         return DeepHyperSampler(layouts, seed, TUNED)
-    return make_sampler(name, layouts, task, seed, never_replaced)
+    return strict_sampler(name, layouts, task, seed)
 
 
-def never_replaced(words: str) -> NoReturn:
-    raise RuntimeError(words)
+def strict_sampler(name: str, layouts: Sequence[Layout], task: TuningTask, seed: int) -> Sampler:
+    """Make a sampler whose failure is raised; a search would go on with its fallback."""
+    sampler = make_sampler(name, layouts, task, seed)
+    return sampler.first if isinstance(sampler, FallbackSampler) else sampler
 
 
 def _is_within(rows: Iterable[Observation], best_s: float, share: float) -> bool:

@@ -56,6 +56,13 @@ def logged() -> Iterator[list[str]]:
         yield sink.messages
 
 
+@pytest.fixture
+def silent(logged) -> Iterator[None]:
+    """Fails the test if Parlay logs anything."""
+    yield
+    assert logged == []
+
+
 def pytest_configure() -> None:
     # A shell starts what it runs in the background with ctrl-C ignored, and so would be every command tested here.
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -31,7 +31,7 @@ class FallbackSampler(Sampler):
 
     def __init__(self, first: Sampler, second: Sampler, time_limit_s: float = _TIME_LIMIT_S):
         self.name = first.name
-        self._first: Sampler | None = first
+        self.first: Sampler | None = first
         self._second = second
         self._time_limit_s = time_limit_s
 
@@ -42,13 +42,13 @@ class FallbackSampler(Sampler):
         return self._call(lambda sampler: sampler.has_converged(history))
 
     def _call(self, question: Callable[[Sampler], _T]) -> _T:
-        if self._first is not None:
+        if self.first is not None:
             try:
-                return self._with_timeout(partial(question, self._first))
+                return self._with_timeout(partial(question, self.first))
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}"
                 _log.warning(f"sampler {self.name} failed ({reason}); continuing with {self._second.name}")
-                self._first = None
+                self.first = None
         return question(self._second)
 
     def _with_timeout(self, answer: Callable[[], _T]) -> _T:

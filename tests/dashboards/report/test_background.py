@@ -28,9 +28,10 @@ def written(monkeypatch):
     return found, again
 
 
+@pytest.mark.usefixtures("silent")
 def test_after_the_first_report_the_next_is_the_last_where_the_search_ends_soon(written, tmp_path):
     found, again = written
-    reporter = ReportWorker(SearchFolder(tmp_path), pytest.fail)
+    reporter = ReportWorker(SearchFolder(tmp_path))
     reporter.submit(RECORDS[0])
     assert again.acquire(timeout=5)
     for record in RECORDS[1:]:
@@ -39,10 +40,11 @@ def test_after_the_first_report_the_next_is_the_last_where_the_search_ends_soon(
     assert found == [RECORDS[0].last_seq, RECORDS[-1].last_seq]
 
 
+@pytest.mark.usefixtures("silent")
 def test_after_the_pause_the_newest_is_written_while_the_search_runs(written, tmp_path, monkeypatch):
     found, again = written
     monkeypatch.setattr(background, "_LEAST_PAUSE_S", 0.0)
-    reporter = ReportWorker(SearchFolder(tmp_path), pytest.fail)
+    reporter = ReportWorker(SearchFolder(tmp_path))
     for record in (RECORDS[0], RECORDS[-1]):
         reporter.submit(record)
         assert again.acquire(timeout=5)
@@ -50,19 +52,21 @@ def test_after_the_pause_the_newest_is_written_while_the_search_runs(written, tm
     reporter.finish(5)
 
 
+@pytest.mark.usefixtures("silent")
 def test_a_search_that_is_over_at_once_has_one_report(written, tmp_path, monkeypatch):
     found, _ = written
     monkeypatch.setattr(background, "_FIRST_PAUSE_S", 3600.0)
-    reporter = ReportWorker(SearchFolder(tmp_path), pytest.fail)
+    reporter = ReportWorker(SearchFolder(tmp_path))
     for record in RECORDS:
         reporter.submit(record)
     reporter.finish(5)
     assert found == [RECORDS[-1].last_seq]
 
 
+@pytest.mark.usefixtures("silent")
 def test_what_is_written_already_is_not_written_again(written, tmp_path):
     found, again = written
-    reporter = ReportWorker(SearchFolder(tmp_path), pytest.fail)
+    reporter = ReportWorker(SearchFolder(tmp_path))
     reporter.submit(RECORDS[0])
     assert again.acquire(timeout=5)
     reporter.finish(5)
@@ -77,10 +81,11 @@ def test_a_report_that_cannot_be_written_is_a_remark(tmp_path, logged):
     assert logged[0].startswith("report.html cannot be written, retrying: FileNotFoundError")
 
 
+@pytest.mark.usefixtures("silent")
 def test_once_stopped_it_writes_nothing(written, tmp_path, monkeypatch):
     found, _ = written
     monkeypatch.setattr(background, "_FIRST_PAUSE_S", 3600.0)
-    reporter = ReportWorker(SearchFolder(tmp_path), pytest.fail)
+    reporter = ReportWorker(SearchFolder(tmp_path))
     reporter.submit(RECORDS[0])
     reporter.stop()
     reporter.finish(5)
@@ -88,8 +93,9 @@ def test_once_stopped_it_writes_nothing(written, tmp_path, monkeypatch):
     assert not reporter._thread.is_alive()
 
 
+@pytest.mark.usefixtures("silent")
 def test_where_nothing_was_handed_nothing_is_done(tmp_path):
-    reporter = ReportWorker(SearchFolder(tmp_path), pytest.fail)
+    reporter = ReportWorker(SearchFolder(tmp_path))
     assert reporter._thread is None
     reporter.finish(5)
     assert not list(tmp_path.iterdir())

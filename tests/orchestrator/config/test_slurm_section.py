@@ -160,6 +160,7 @@ def test_whom_nodes_are_shared_with_and_gpus_of_a_kind_reach_the_script(tmp_path
     assert "gpus-per-node" not in script
 
 
+@pytest.mark.usefixtures("silent")
 @pytest.mark.parametrize("line", ["gres: 'gpu:4'", "gpus_per_node: 4"])
 def test_a_file_that_asks_for_gpus_is_not_contradicted_by_the_environment(tmp_path, line):
     environ = {"SBATCH_GPUS_PER_NODE": "2", "SBATCH_GRES": "gpu:2"}
@@ -195,6 +196,7 @@ def test_a_setup_file_that_is_not_there_is_told_before_anything_is_launched(tmp_
     assert validate_space(loaded(tmp_path, "comment: x", "setup_file: nosuch.sh")).feasible
 
 
+@pytest.mark.usefixtures("silent")
 def test_other_launchers_carry_nothing(tmp_path):
     spec = loaded(tmp_path, section=SEARCH.replace("kind: slurm\n  slurm:\n", "kind: local\n"))
     assert with_environment_options(spec, CARRIED) == spec

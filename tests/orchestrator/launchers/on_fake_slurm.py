@@ -51,7 +51,6 @@ class SlurmBench:
         self.asked: dict[str, list[float]] = {"submit": [], "jobs": [], "cancel": [], "accounted_jobs": []}
         for name in self.asked:
             setattr(self.slurm, name, self._noting(name, getattr(self.slurm, name)))
-        self.notes: list[str] = []
         self.launcher = self.new_launcher()
 
     def _noting(self, name: str, method: Callable[..., object]) -> Callable[..., object]:
@@ -63,7 +62,7 @@ class SlurmBench:
 
     def new_launcher(self) -> SlurmLauncher:
         backoff, advance = PollBackoff(POLL_S), self.cluster.advance
-        return SlurmLauncher(self.slurm, JobOptions(), backoff, asking(self.slurm), advance, self.notes.append)
+        return SlurmLauncher(self.slurm, JobOptions(), backoff, asking(self.slurm), advance)
 
     def request(self, trial: str = "t0001", **changes: object) -> LaunchRequest:
         request = replace(attempt_request(self.root, "hang", trial=trial), submitted_at=self.cluster.time)
@@ -89,7 +88,6 @@ class PilotBench:
         self.root = root
         self.work = RemainingWork(attempts, parallel=1)
         self.plan = JobPlan()
-        self.notes: list[str] = []
         self.cluster = four_nodes(lambda job: self.plan)
         self.slurm = FakeSlurm(self.cluster)
         self.launcher = self.new_launcher()
@@ -104,7 +102,6 @@ class PilotBench:
             asking(self.slurm),
             lambda: self.work,
             self.cluster.advance,
-            self.notes.append,
             self.root / "searches" / "demo-abc234" / "launcher.json",
         )
 

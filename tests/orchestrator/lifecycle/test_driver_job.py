@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -36,7 +36,6 @@ class ChainBench:
 
     folder: Path
     now: float = 1000.0
-    notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.cluster = FakeCluster([FakeNode("n1", cpus=1)])
@@ -46,7 +45,7 @@ class ChainBench:
         self.cluster.advance(1.0)
 
     def chain(self) -> DriverChain:
-        return DriverChain(self.slurm, replace(self.job, after=self.own_id), self.notes.append, lambda: self.now)
+        return DriverChain(self.slurm, replace(self.job, after=self.own_id), lambda: self.now)
 
     @property
     def waiting(self) -> list[str]:
@@ -67,12 +66,12 @@ def test_one_link_waits_however_often_it_is_asked_for(bench):
     assert "afterany:" + bench.own_id in bench.job.script.read_text()
 
 
-def test_a_queue_that_takes_no_more_jobs_is_asked_again_a_minute_later(bench):
+def test_a_queue_that_takes_no_more_jobs_is_asked_again_a_minute_later(bench, logged):
     bench.slurm.submissions_busy(times=1)
     chain = bench.chain()
     chain.ensure_next_link()
     chain.ensure_next_link()
-    assert (chain.has_next_link, len(bench.notes)) == (False, 1)
+    assert (chain.has_next_link, len(logged)) == (False, 1)
     bench.now += RETRY_S
     chain.ensure_next_link()
     assert (chain.has_next_link, len(bench.waiting)) == (True, 1)
@@ -90,12 +89,12 @@ def test_a_submission_without_an_answer_is_found_by_its_name_and_of_twins_the_el
     assert (chain.has_next_link, bench.waiting) == (True, [elder])
 
 
-def test_a_controller_that_is_away_ends_no_driver(bench):
+def test_a_controller_that_is_away_ends_no_driver(bench, logged):
     bench.cluster.controller_down(for_s=3600.0)
     chain = bench.chain()
     with chain.driver_context(object()):  # type: ignore[arg-type]
         assert not chain.has_next_link
-    assert "Unable to contact slurm controller" in bench.notes[0]
+    assert "Unable to contact slurm controller" in logged[0]
 
 
 def test_a_terminal_that_is_gone_keeps_no_link_from_being_submitted(bench):
@@ -116,13 +115,13 @@ def test_a_terminal_that_is_gone_keeps_no_link_from_being_submitted(bench):
     assert (chain.has_next_link, len(bench.waiting)) == (True, 1)
 
 
-def test_a_disk_that_is_full_is_said_and_the_link_submitted_later(bench, monkeypatch):
+def test_a_disk_that_is_full_is_said_and_the_link_submitted_later(bench, monkeypatch, logged):
     chain = bench.chain()
     with monkeypatch.context() as patch:
         patch.setattr(driver_job, "write_text", _full_disk)
         chain.ensure_next_link()
-    assert (chain.has_next_link, len(bench.notes)) == (False, 1)
-    assert "No space left" in bench.notes[0]
+    assert (chain.has_next_link, len(logged)) == (False, 1)
+    assert "No space left" in logged[0]
     bench.now += RETRY_S
     chain.ensure_next_link()
     assert (chain.has_next_link, len(bench.waiting)) == (True, 1)

@@ -56,6 +56,7 @@ def refused(slurm: FakeSlurm, spec: SearchSpec) -> tuple[Problem, ...]:
     return caught.value.problems
 
 
+@pytest.mark.usefixtures("silent")
 def test_a_search_that_the_cluster_can_run_is_asked_for_twice_and_submits_nothing(tmp_path, slurm, monkeypatch):
     test, asked = slurm.test, []
     monkeypatch.setattr(slurm, "test", lambda request: asked.append(request) or test(request))
@@ -77,6 +78,7 @@ def test_a_variable_that_decides_what_every_rank_runs_is_said(tmp_path, slurm, l
     assert words.endswith("extend it in setup_file instead, if the rest of it is still needed")
 
 
+@pytest.mark.usefixtures("silent")
 def test_of_pilots_the_shortest_that_a_trial_can_run_in_is_asked_for(tmp_path, slurm, monkeypatch):
     test, asked = slurm.test, []
     monkeypatch.setattr(slurm, "test", lambda request: asked.append(request) or test(request))
@@ -87,6 +89,7 @@ def test_of_pilots_the_shortest_that_a_trial_can_run_in_is_asked_for(tmp_path, s
     assert [problem.code for problem in refused(slurm, too_large)] == ["submission_rejected"]
 
 
+@pytest.mark.usefixtures("silent")
 def test_on_a_partition_of_half_an_hour_there_are_pilots_for_short_trials_and_others_are_refused_with_the_numbers(
     tmp_path, slurm
 ):
@@ -180,12 +183,14 @@ def test_slurms_words_name_the_key_they_are_about(tmp_path, slurm, words, key, l
     assert problem.fix
 
 
+@pytest.mark.usefixtures("silent")
 def test_a_limit_of_the_queue_is_no_refusal(tmp_path, slurm):
     slurm.submissions_busy()
     spec = loaded(tmp_path)
     require_site(spec, candidates_of(spec), slurm)
 
 
+@pytest.mark.usefixtures("silent")
 def test_no_controller_and_no_slurm_are_the_outsides_refusal_with_what_to_do(tmp_path, slurm, monkeypatch):
     spec = loaded(tmp_path)
     slurm.cluster.controller_down(3600.0)
@@ -230,6 +235,7 @@ def test_nodes_that_are_away_excuse_no_job_that_none_could_run(tmp_path, slurm):
     assert {p.code for p in problems} == {"submission_rejected"}
 
 
+@pytest.mark.usefixtures("silent")
 def test_other_launchers_ask_no_slurm(tmp_path, slurm):
     slurm.cluster.controller_down(3600.0)
     for kind in ("local", "ray"):
@@ -237,6 +243,7 @@ def test_other_launchers_ask_no_slurm(tmp_path, slurm):
         require_site(spec, candidates_of(spec), slurm)
 
 
+@pytest.mark.usefixtures("silent")
 def test_what_is_asked_is_what_would_be_submitted(tmp_path, slurm, monkeypatch):
     """GPUs are requested per node, as by the launcher."""
     asked: list[JobRequest] = []

@@ -156,7 +156,6 @@ class PilotRig(SlurmRig):
             asking(self.slurm),
             lambda: self._work_left(driver.search),
             self.cluster.advance,
-            self.notes.append,
             handover,
         )
         driver = Rig.open_driver(self)

@@ -38,12 +38,10 @@ class SlurmRig(Rig):
     script: Callable[[TrialSpec, int], Script] = lambda spec, restart: Script(tokens_per_sec=speed_of(spec))
     options: JobOptions = field(default_factory=JobOptions)
     slurm: FakeSlurm = field(init=False)
-    notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.slurm = FakeSlurm(self.cluster)
         self.cluster.on_start = self._start
-        self.callbacks = replace(self.callbacks, note=self.notes.append)
 
     def open_driver(self) -> Driver:
         handover = self.path / "runs" / "rig-aaaaaa" / "launcher.json"

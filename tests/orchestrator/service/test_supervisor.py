@@ -58,10 +58,8 @@ class SupervisorRig:
     def __init__(self, home: Path, max_in_flight: int | None = None):
         self.state_dir = ServiceStateDir.of(home)
         self.state_dir.folder.mkdir(parents=True, exist_ok=True)
-        self.executor, self.now, self.notes = ScriptedExecutor(), 0.0, []
-        self.supervisor = DriverSupervisor(
-            self.state_dir, self.executor, max_in_flight, self.notes.append, lambda: self.now
-        )
+        self.executor, self.now = ScriptedExecutor(), 0.0
+        self.supervisor = DriverSupervisor(self.state_dir, self.executor, max_in_flight, lambda: self.now)
 
     def take(self, *names: str) -> None:
         for name in names:
@@ -96,7 +94,7 @@ def test_a_search_is_driven_at_once_and_forgotten_when_it_has_ended(rig):
     assert set(rig.state_dir.read_searches()) == set(rig.supervisor.searches()) == {"a"}
 
 
-def test_a_driver_that_died_is_replaced_later_and_later_and_at_last_no_more(rig):
+def test_a_driver_that_died_is_replaced_later_and_later_and_at_last_no_more(rig, logged):
     rig.take("a")
     waits = defaultdict(float)
     for turns in range(1, MAX_FAILURES + 1):
@@ -109,7 +107,7 @@ def test_a_driver_that_died_is_replaced_later_and_later_and_at_last_no_more(rig)
     assert rig.entry().state is DriverState.STOPPED
     assert rig.entry().detail == "its driver failed 6 times in a row, last error: no disk"
     assert rig.after(10_000) == MAX_FAILURES + 1
-    assert "has no driver any more" in rig.notes[-1]
+    assert "has no driver any more" in logged[-1]
 
 
 def test_a_long_turn_makes_up_for_the_failures_before_it(rig):
@@ -217,7 +215,7 @@ def test_what_was_lost_with_a_dead_ray_goes_on_in_threads(rig):
     assert (rig.entry().state, rig.entry().failures) == (DriverState.WAITING, 1)
 
 
-def test_what_keeps_it_from_a_turn_ends_it_not_and_is_told_once(rig, monkeypatch):
+def test_what_keeps_it_from_a_turn_ends_it_not_and_is_told_once(rig, monkeypatch, logged):
     turns = []
 
     def turn():
@@ -229,7 +227,7 @@ def test_what_keeps_it_from_a_turn_ends_it_not_and_is_told_once(rig, monkeypatch
 
     monkeypatch.setattr(rig.supervisor, "iterate", turn)
     rig.supervisor.run()
-    assert rig.notes == ["retrying: OSError: No space left on device"]
+    assert logged == ["retrying: OSError: No space left on device"]
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", '{"searches": [{"search_id": "a"}]}'])

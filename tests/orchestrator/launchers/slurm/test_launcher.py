@@ -78,7 +78,7 @@ def test_after_a_success_the_next_refusal_is_waited_for_from_the_beginning(bench
     assert bench.launcher.launch(second)
 
 
-def test_nodes_to_keep_away_from_are_used_all_the_same_where_too_few_are_left(bench):
+def test_nodes_to_keep_away_from_are_used_all_the_same_where_too_few_are_left(bench, logged):
     request = bench.request(exclude=("n1", "n2", "n3", "n4"))
     job_id = bench.launcher.launch(request)
     bench.cluster.advance(POLL_S)
@@ -86,14 +86,14 @@ def test_nodes_to_keep_away_from_are_used_all_the_same_where_too_few_are_left(be
     refused, accepted = bench.cluster.jobs()
     assert (refused.reason, accepted.job_id, accepted.state) == ("BadConstraints", job_id, JobState.RUNNING)
     assert "--exclude" not in (request.folder.path / "job.sh").read_text()
-    assert bench.notes == ["t0001.a1 may run on n[1-4] again: too few other nodes are left"]
+    assert logged == ["t0001.a1 may run on n[1-4] again: too few other nodes are left"]
 
 
-def test_nodes_to_keep_away_from_are_kept_away_from_where_enough_are_left(bench):
+def test_nodes_to_keep_away_from_are_kept_away_from_where_enough_are_left(bench, logged):
     request = bench.launched(exclude=("n1", "n2", "n3"))
     assert poll_one(bench.launcher, request).nodes == ("n4",)
     assert len(bench.asked["submit"]) == 1
-    assert bench.notes == []
+    assert logged == []
 
 
 def test_what_is_refused_with_and_without_them_is_refused(bench):

@@ -87,14 +87,14 @@ def test_a_pilot_that_no_answer_of_slurm_has_shown_yet_ends_with_the_search(full
     assert full.job().state is JobState.CANCELLED
 
 
-def test_a_pilot_whose_end_slurm_does_not_confirm_is_told_of(full):
+def test_a_pilot_whose_end_slurm_does_not_confirm_is_told_of(full, logged):
     first = full.launch()
     full.look()
     full.cluster.controller_down(for_s=3600.0)
     full.look(30.0)
     assert full.launcher.cancel([first.key]) == {first.key}
     full.launcher.close()
-    assert full.notes[-1] == f"unneeded pilots may still be running: scancel {full.job().job_id}"
+    assert logged[-1] == f"unneeded pilots may still be running: scancel {full.job().job_id}"
     assert full.pilot().drain.exists()  # so that its agent ends as soon as it starts
 
 

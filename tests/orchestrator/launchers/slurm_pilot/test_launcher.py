@@ -130,7 +130,7 @@ def test_a_pilot_that_runs_and_does_not_serve_is_said(rig):
     assert "p0001 runs, but its agent has not started" in (rig.status(first).detail or "")
 
 
-def test_a_pilot_whose_agent_hangs_at_its_start_is_cancelled_and_that_is_said(rig):
+def test_a_pilot_whose_agent_hangs_at_its_start_is_cancelled_and_that_is_said(rig, logged):
     first = rig.launch()
     reserved_s = rig.launcher.longest_s(LIMIT_S, 2)
     rig.look(STARTUP_S - 30.0)
@@ -141,7 +141,7 @@ def test_a_pilot_whose_agent_hangs_at_its_start_is_cancelled_and_that_is_said(ri
     status = rig.status(first)
     assert (status.liveness, status.reason) == (Liveness.ENDED, FailureReason.LAUNCH_FAILURE)
     assert "its agent did not start within 5 minutes: see " in (status.detail or "")
-    assert len([note for note in rig.notes if "pilot p0001 is cancelled: its agent did not start" in note]) == 1
+    assert len([note for note in logged if "pilot p0001 is cancelled: its agent did not start" in note]) == 1
     assert 2 * STARTUP_S <= status.extra_node_s == held_node_s(rig.job()) <= 2 * reserved_s
 
 

@@ -67,12 +67,12 @@ def test_a_job_accepted_before_the_driver_was_killed_is_adopted_by_its_name(rig,
 
 
 @pytest.mark.fault(3)
-def test_a_submission_that_timed_out_and_was_accepted_is_adopted(rig):
+def test_a_submission_that_timed_out_and_was_accepted_is_adopted(rig, logged):
     rig.slurm.submissions_time_out(times=1, appears_after_s=0.0)
     search = rig.open_driver().run()
     rig.check(search)
     assert len(search.trials) == 3
-    assert any("no answer from Slurm" in note for note in rig.notes)
+    assert any("no answer from Slurm" in note for note in logged)
 
 
 @pytest.mark.fault(3)
@@ -138,12 +138,12 @@ def test_an_id_with_a_warning_is_an_accepted_job(rig):
 
 @pytest.mark.slow
 @pytest.mark.fault(6)
-def test_a_full_queue_is_waited_for_and_costs_no_attempt(rig):
+def test_a_full_queue_is_waited_for_and_costs_no_attempt(rig, logged):
     rig.slurm.submissions_busy(for_s=900.0)
     search = rig.open_driver().run()
     rig.check(search)
     assert [len(trial.attempts) for trial in search.trials] == [1, 1, 1]
-    assert any("job submit limit" in note for note in rig.notes)
+    assert any("job submit limit" in note for note in logged)
 
 
 @pytest.mark.slow
@@ -170,7 +170,7 @@ def test_what_slurm_refuses_for_good_ends_the_search_with_its_words(rig):
 
 
 @pytest.mark.fault(8)
-def test_an_hour_without_an_answer_freezes_the_states_and_slows_the_questions(rig, monkeypatch):
+def test_an_hour_without_an_answer_freezes_the_states_and_slows_the_questions(rig, monkeypatch, logged):
     jobs, asked = rig.slurm.jobs, []
     monkeypatch.setattr(rig.slurm, "jobs", lambda: asked.append(rig.cluster.time) or jobs())
     rig.cluster.at(rig.cluster.time + 40, lambda: rig.cluster.controller_hung(3600.0))
@@ -179,7 +179,7 @@ def test_an_hour_without_an_answer_freezes_the_states_and_slows_the_questions(ri
     assert [len(trial.attempts) for trial in search.trials] == [1, 1, 1]
     assert all(trial.state is TrialState.MEASURED for trial in search.trials)
     assert len(asked) < 50, "an hour at the usual pace is 120 questions"
-    assert any("does not answer" in note for note in rig.notes)
+    assert any("does not answer" in note for note in logged)
 
 
 @pytest.mark.fault(9)
@@ -296,15 +296,15 @@ def test_a_job_that_came_and_went_while_no_driver_was_there_is_not_submitted_aga
 
 @pytest.mark.fault(17)
 @pytest.mark.parametrize("hang", [False, True])
-def test_a_cancel_that_fails_is_repeated_until_nothing_runs(rig, hang):
+def test_a_cancel_that_fails_is_repeated_until_nothing_runs(rig, hang, logged):
     rig.script = lambda spec, restart: Script(duration_s=None)
     rig.slurm.failing_cancels, rig.slurm.cancels_hang = 3, hang
     asked = iter([False] * 20)
-    rig.callbacks = type(rig.callbacks)(cancel_requested=lambda: next(asked, True), note=rig.notes.append)
+    rig.callbacks = type(rig.callbacks)(cancel_requested=lambda: next(asked, True))
     search = rig.open_driver().run()
     rig.check(search)
     assert search.state is SearchState.CANCELLED
-    assert any("unreachable" in note for note in rig.notes)
+    assert any("unreachable" in note for note in logged)
     assert {t.reason for t in search.trials} == {FailureReason.CANCELLED_BY_USER}
 
 
