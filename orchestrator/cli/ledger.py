@@ -11,6 +11,7 @@ import typer
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl
 from orchestrator.cli.output import Exit, log, print_result
+from orchestrator.cli.verbosity import with_verbosity
 
 LEDGER_SCHEMA = "parlay.ledger/1"
 
@@ -19,6 +20,7 @@ commands = typer.Typer(name="ledger", help="Maintain the ledger, the database of
 
 
 @commands.command()
+@with_verbosity
 def rebuild(
     folders: Annotated[
         list[Path] | None, typer.Argument(metavar="[FOLDER]...", help="Folders of searches, or folders above them.")

@@ -15,6 +15,7 @@ import typer
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson
 from orchestrator.cli.output import exit_with_error, log, print_result
+from orchestrator.cli.verbosity import with_verbosity
 from search_spaces.errors import InputError, Problem
 from trials.files.text import plural
 
@@ -35,6 +36,7 @@ commands = typer.Typer(
 
 
 @commands.command()
+@with_verbosity
 def start(
     folder: SandboxFolder = None,
     nodes: Annotated[int | None, typer.Option("--nodes", help="Number of nodes; 2 in a new sandbox.")] = None,
@@ -79,6 +81,7 @@ def start(
 
 
 @commands.command()
+@with_verbosity
 def stop(folder: SandboxFolder = None, as_json: AsJson = False) -> None:
     """Stop a sandbox and its jobs; its records are kept for the next start."""
     from slurm.sandbox.sandbox import SlurmSandbox

@@ -13,7 +13,7 @@ import typer
 from orchestrator.common.logs import TerminalSink, current_sink
 from search_spaces.errors import InputError
 
-_OPTIONS = {
+VERBOSITY = {
     "verbose": Annotated[bool, typer.Option("--verbose", help="Log debug messages too, with time and logger.")],
     "quiet": Annotated[bool, typer.Option("--quiet", help="Log warnings and errors only.")],
 }
@@ -37,7 +37,7 @@ def with_verbosity(verb: Callable[..., None]) -> Callable[..., None]:
     own = inspect.signature(verb, eval_str=True)
     added = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
-        for name, annotation in _OPTIONS.items()
+        for name, annotation in VERBOSITY.items()
     ]
     run.__signature__ = own.replace(parameters=[*own.parameters.values(), *added])  # type: ignore[attr-defined]
     return run

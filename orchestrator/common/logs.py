@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import logging
 import os
-import stat
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 
@@ -25,15 +24,14 @@ _sink: ContextVar[logging.Handler | None] = ContextVar("sink", default=None)
 
 
 class TerminalSink(logging.Handler):
-    """Writes messages to standard error: alone, or with time and level where standard error is a file.
-
-    With `is_verbose` debug messages are shown too, and the logger of each. A terminal that is gone, or a full disk, is
-    not an error: from then on nothing is written.
+    """Writes messages to standard error: the text alone, with `has_times` time and level before it, with `is_verbose`
+    the logger too. A terminal that is gone, or a full disk, is not an error: from then on nothing is written.
     """
 
     def __init__(self, level: int = logging.INFO, is_verbose: bool = False):
         super().__init__(level)
         self.is_verbose = is_verbose
+        self.has_times = False
         self._is_broken = False
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -49,7 +47,7 @@ class TerminalSink(logging.Handler):
         message = record.getMessage()
         if self.is_verbose:
             message = f"{record.name}: {message}"
-        return f"{_time_and_level(record)} {message}" if self.is_verbose or _stderr_is_file() else message
+        return f"{_time_and_level(record)} {message}" if self.is_verbose or self.has_times else message
 
 
 class FileSink(logging.Handler):
@@ -93,6 +91,14 @@ def current_sink() -> logging.Handler | None:
     return _sink.get()
 
 
+def use_times_in(log: Path) -> None:
+    """Write messages with time and level if standard error is this file, the log of a driver in the background."""
+    sink = _sink.get()
+    with suppress(OSError, ValueError):  # no such file, or a stream without a descriptor
+        if isinstance(sink, TerminalSink) and os.path.samestat(os.fstat(sys.stderr.fileno()), log.stat()):
+            sink.has_times = True
+
+
 def is_quiet() -> bool:
     """True if informational messages are not shown in this context."""
     sink = _sink.get()
@@ -108,13 +114,6 @@ class _Router(logging.Handler):
 
 def _time_and_level(record: logging.LogRecord) -> str:
     return f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(record.created))} {record.levelname:<7}"
-
-
-def _stderr_is_file() -> bool:
-    try:
-        return stat.S_ISREG(os.fstat(sys.stderr.fileno()).st_mode)
-    except (OSError, ValueError):  # not backed by a descriptor, as in a notebook
-        return False
 
 
 def _install_router() -> None:

@@ -24,6 +24,7 @@ from pydantic import BaseModel
 from starlette.testclient import TestClient
 
 from dashboards.access.auth import AuthPolicy
+from orchestrator.cli.verbosity import VERBOSITY
 from orchestrator.cli.verbs import app
 from orchestrator.service.api import make_app
 from search_spaces.rules.layout_rules import LAYOUT_RULES
@@ -157,12 +158,14 @@ def _commands() -> Iterator[str]:
     for name, command in sorted(typer.main.get_command(app).commands.items()):
         inner = {f"{name} {part}": verb for part, verb in getattr(command, "commands", {}).items()}
         for title, verb in (inner or {name: command}).items():
-            yield f"### parlay {title}\n\n{_filled(_one_line(verb.help))}\n\n" + _options(verb.params)
+            yield f"### parlay {title}\n\n{_filled(_one_line(verb.help))}\n\n" + _options(
+                [p for p in verb.params if p.name not in VERBOSITY]
+            )
 
 
 def _options(parameters: Sequence[Any]) -> str:
     rows = []
-    for parameter in parameters:
+    for parameter in (p for p in parameters if p.name not in VERBOSITY):
         names = [*parameter.opts, *parameter.secondary_opts]
         shown = ", ".join(names) if names[0].startswith("-") else (parameter.metavar or names[0].upper())
         rows.append((f"`{shown}`", _one_line(getattr(parameter, "help", ""))))

@@ -63,7 +63,7 @@ def test_the_last_record_is_sent_before_finish_returns(logged):
 def test_of_the_records_handed_over_meanwhile_only_the_newest_is_sent():
     sync = FakeSync()
     sync.gate.clear()
-    worker = MlflowWorker(sync, FOLDER, print)
+    worker = MlflowWorker(sync, FOLDER)
     worker.submit(RECORDS[0])
     sync.entered.wait()
     for record in RECORDS[1:]:
@@ -91,7 +91,7 @@ def test_a_store_that_fails_is_noted_once_without_its_secrets_and_tried_again(lo
 def test_a_store_that_never_answers_costs_the_search_its_timeout_and_names_what_is_missing():
     sync = FakeSync()
     sync.gate.clear()
-    worker = MlflowWorker(sync, FOLDER, print)
+    worker = MlflowWorker(sync, FOLDER)
     worker.submit(RECORDS[-1])
     assert worker.finish(0.05) == [SEARCH_ID]
     sync.gate.set()
@@ -117,4 +117,4 @@ def test_what_was_changed_or_left_out_is_said_once(logged):
 
 
 def test_without_a_record_there_is_nothing_to_finish():
-    assert MlflowWorker(FakeSync(), FOLDER, print).finish(5) == []
+    assert MlflowWorker(FakeSync(), FOLDER).finish(5) == []

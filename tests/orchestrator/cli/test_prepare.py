@@ -124,13 +124,13 @@ def test_a_terminal_shows_how_far_it_is_and_the_answer_stays_clean(tmp_path):
         assert json.load(running.stdout)["num_tokens"] == 4000
 
 
-def test_elsewhere_a_line_now_and_then_says_how_far_it_is(monkeypatch, capsys):
+def test_elsewhere_a_line_now_and_then_says_how_far_it_is(monkeypatch, logged):
     now = 0.0
     monkeypatch.setattr(prepare.time, "monotonic", lambda: now)
     lines = prepare._ProgressLines(total_bytes=200)
     for now in (1.0, 9.0, 10.5, 12.0, 21.0):
         lines.report(Progress(num_documents=int(now), num_tokens=100, bytes_read=50))
-    assert capsys.readouterr().err == "25%, 10 texts, 100 tokens\n25%, 21 texts, 100 tokens\n"
+    assert logged == ["25%, 10 texts, 100 tokens", "25%, 21 texts, 100 tokens"]
 
 
 @pytest.mark.processes

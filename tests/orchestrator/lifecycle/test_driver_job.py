@@ -183,7 +183,7 @@ def test_only_the_job_of_this_search_is_its_own():
 
 @pytest.mark.parametrize(("budget", "is_told"), [("search.budget_node_hours=2", True), ("search.seed=1", False)])
 def test_who_sets_a_budget_is_told_that_the_drivers_own_job_is_not_in_it(
-    tmp_path, monkeypatch, capsys, budget, is_told
+    tmp_path, monkeypatch, logged, budget, is_told
 ):
     monkeypatch.setattr(driver_job, "submit_first_link", lambda *_: "4711")
     spec = loaded(tmp_path, MINIMAL, "launcher.kind=slurm", budget)
@@ -191,4 +191,4 @@ def test_who_sets_a_budget_is_told_that_the_drivers_own_job_is_not_in_it(
     folder.path.mkdir()
     assert submit_driver(folder, spec, "sqlite:///x.db", 7200.0, as_json=False) == "4711"
     words = "search.budget_node_hours does not include the driver's job, one task for up to 2 hours at a time"
-    assert (words in capsys.readouterr().err) is is_told
+    assert (words in "".join(logged)) is is_told

@@ -123,6 +123,6 @@ def test_a_sampler_takes_one_core():
             seen.extend(pool["num_threads"] for pool in threadpool_info())
             return []
 
-    FallbackSampler(Looks(), GridSampler(CANDIDATES), print).ask(1, [])
+    FallbackSampler(Looks(), GridSampler(CANDIDATES)).ask(1, [])
     assert seen
     assert set(seen) == {1}

@@ -312,7 +312,7 @@ def test_a_stranger_fills_no_log_and_asks_once_a_connection(path, status, logged
     assert len(logged) == MAX_LOGGED_REJECTIONS
     assert "connection" not in client.get("/v1/health", headers={"authorization": "Bearer token"}).headers
     assert " 200 " in logged[-1], "the owner's have a line each"
-    lines = _RequestLog(logged.append)
+    lines = _RequestLog()
     for now in (*[0.0] * (MAX_LOGGED_REJECTIONS + 7), *[61.0] * MAX_LOGGED_REJECTIONS, 122.0):
         lines.write("refused", True, now + 1e6)
     assert logged[-MAX_LOGGED_REJECTIONS - 2 :] == [

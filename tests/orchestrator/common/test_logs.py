@@ -1,0 +1,105 @@
+"""Log messages reach the sink of their context, in its format and from its level."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from contextvars import copy_context
+
+import pytest
+
+from orchestrator.cli import main
+from orchestrator.common.logs import FileSink, ListSink, TerminalSink, is_quiet, sending_to, use_times_in
+from orchestrator.common.timeouts import result_with_timeout, submit_to_thread
+
+LOG = logging.getLogger("orchestrator.search.driver")
+TIMED = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ "
+
+
+def test_each_context_has_a_sink_of_its_own():
+    first, second = ListSink(), ListSink()
+    with sending_to(first):
+        LOG.info("one")
+        with sending_to(second):
+            LOG.warning("two")
+        with sending_to(None):
+            LOG.error("nobody's")
+        LOG.info("three")
+    LOG.info("after")
+    assert (first.messages, second.messages) == (["one", "three"], ["two"])
+
+
+def test_a_thread_logs_where_its_starter_does_if_it_is_started_in_a_copy_of_the_context():
+    sink = ListSink()
+    with sending_to(sink):
+        for target in (LOG.info, copy_context().run):
+            thread = threading.Thread(target=target, args=("alone",) if target == LOG.info else (LOG.info, "with it"))
+            thread.start()
+            thread.join()
+        result_with_timeout(submit_to_thread(lambda: LOG.info("in time"), "test"), 5.0, "")
+    assert sink.messages == ["with it", "in time"]
+
+
+@pytest.mark.parametrize(("level", "shown"), [(logging.INFO, ["I", "W"]), (logging.WARNING, ["W"])])
+def test_a_terminal_shows_messages_from_its_level_on(capsys, level, shown):
+    with sending_to(TerminalSink(level)):
+        assert is_quiet() == (level > logging.INFO)
+        for say, text in ((LOG.debug, "D"), (LOG.info, "I"), (LOG.warning, "W")):
+            say(text)
+    assert capsys.readouterr().err.split() == shown
+
+
+def test_a_verbose_terminal_names_time_level_and_logger(capsys):
+    with sending_to(TerminalSink(logging.DEBUG, is_verbose=True)):
+        LOG.debug("asked Slurm")
+    assert re.fullmatch(TIMED + r"DEBUG   orchestrator\.search\.driver: asked Slurm\n", capsys.readouterr().err)
+
+
+def test_no_message_controls_the_terminal(capsys):
+    with sending_to(TerminalSink()):
+        LOG.info("%s", "\x1b[2Jname\nnext")
+    assert capsys.readouterr().err == "\\x1b[2Jname\nnext\n"
+
+
+def test_a_terminal_that_is_gone_ends_nothing(monkeypatch):
+    class Gone:
+        writes = 0
+
+        def write(self, text: str) -> None:
+            self.writes += 1
+            raise BrokenPipeError
+
+    gone = Gone()
+    monkeypatch.setattr("sys.stderr", gone)
+    with sending_to(TerminalSink()):
+        LOG.info("one")
+        LOG.info("two")
+    assert gone.writes == 1
+
+
+def test_a_file_has_times_and_levels_and_may_be_impossible_to_write(tmp_path):
+    with sending_to(FileSink(tmp_path / "driver.log")):
+        LOG.info("begun")
+        LOG.error("failed")
+    begun, failed = (tmp_path / "driver.log").read_text().splitlines()
+    assert re.fullmatch(TIMED + "INFO    begun", begun)
+    assert re.fullmatch(TIMED + "ERROR   failed", failed)
+    with sending_to(FileSink(tmp_path / "gone" / "driver.log")):
+        LOG.info("nowhere")
+
+
+def test_a_driver_whose_standard_error_is_its_log_writes_times(tmp_path, monkeypatch):
+    for name, is_timed in (("driver.log", True), ("other.log", False)):
+        with (tmp_path / name).open("w") as stream, monkeypatch.context() as patch:
+            patch.setattr("sys.stderr", stream)
+            with sending_to(TerminalSink()):
+                use_times_in(tmp_path / "driver.log")
+                LOG.info("begun")
+        assert bool(re.match(TIMED, (tmp_path / name).read_text())) is is_timed
+
+
+def test_every_verb_is_quiet_or_verbose_but_not_both(capsys):
+    assert main.run(["plan", "quickstart", "--quiet", "--verbose"]) == 2
+    assert "--quiet: goes without --verbose" in capsys.readouterr().err
+    assert main.run(["status", "--all", "--quiet"]) == 0
