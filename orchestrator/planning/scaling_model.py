@@ -146,7 +146,7 @@ class ScalingPosterior:
         return np.any(is_felt & ~between, axis=0), np.any(is_felt & between, axis=0)
 
     def _between_nodes(self, layouts: LayoutTable) -> np.ndarray:
-        """1 where a layout has a term's traffic over the fabric, of shape (layouts, len(TERMS))."""
+        """Mask of the terms whose traffic crosses the fabric, 0 or 1, of shape (layouts, len(TERMS))."""
         reach = _crosses_nodes(layouts, self._task.cluster.gpus_per_node)
         nothing = np.zeros(len(layouts), dtype=bool)
         return np.column_stack([reach.get(term, nothing) for term in TERMS]).astype(float)

@@ -32,7 +32,7 @@ def _hints(kind: type) -> Mapping[str, Any]:
 
 
 def differences(value: Any, hint: Any, where: str) -> Iterator[str]:
-    """What keeps a JSON value from being of this type, each with where it is."""
+    """Reasons why a JSON value is not of this type, each with its place."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is NotRequired:
         yield from differences(value, parts[0], where)
