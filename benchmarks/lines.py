@@ -70,7 +70,7 @@ class PublishedFigureLine(TypedDict):
     case: str
     quantity: str
     reading: Literal["hardware", "model"] | None
-    """How FLOPs are counted, where the source leaves it open."""
+    """Definition of FLOPs used where the source leaves it open."""
     published: float
     predicted: float
     error: float
@@ -100,7 +100,7 @@ class ForecastBenchmarkLine(TypedDict):
     contenders: int
     best_is_contender: bool
     regret: float | None
-    """Of the chosen layout; null where it failed."""
+    """Value of the chosen layout; null where it failed."""
     chosen_is_covered: bool | None
 
 
@@ -145,18 +145,18 @@ class GalleryLine(TypedDict):
     layout_key: str | None
     tokens_per_sec: float | None
     flags: list[str]
-    """Of the best."""
+    """Key of the best layout."""
     speedup: float | None
     """Over the baseline; `speedup_low` and `speedup_high` are the ends of its interval."""
     recipe: str | None
     caveats: list[str]
-    """Of the recipe."""
+    """Value of the recipe."""
     grows: dict[str, int]
     """Step at which host memory would be full, by trial."""
     runs: list[dict[str, Any]]
     """Layout, throughput, memory and losses of each measured trial."""
     faults: list[str]
-    """What the twin should have shown and did not."""
+    """Expectations that the twin did not meet."""
     seconds: float
     replay: str
     """Verdict of the replay, with --replay."""
@@ -198,7 +198,7 @@ class DriverLine(TypedDict, total=False):
     growth: float | None
     """CPU a trial of the last window over the first, of windows in which trials both begin and end."""
     shares: dict[str, float]
-    """Of the CPU time, by part."""
+    """CPU time by part."""
     questions_per_minute: float
     """squeue and sacct calls, on the simulated clock."""
     commands_per_trial: float

@@ -30,7 +30,7 @@ from types import MappingProxyType
 from tests.mutations import ROOMS, ROOT, Mutant, Room, drawn_mutants, globbed
 
 LIMIT_S = 600.0
-"""Of one mutant's tests together; a mutant that makes them run longer was noticed."""
+"""Time limit of one mutant's tests; a mutant that makes them run longer was noticed."""
 
 _BEGINNING = """\
 # Mutants

@@ -19,10 +19,10 @@ OTHERS = tuple(
 
 
 def questions(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """First line of every docstring that begins with a question word."""
+    """First line of every docstring, also of a constant or a field, that begins with a question word."""
     for node in nodes:
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            first_line = (ast.get_docstring(node) or "").partition("\n")[0]
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            first_line = node.value.value.partition("\n")[0]
             if QUESTION_WORD.match(first_line):
                 yield first_line
 
@@ -38,6 +38,7 @@ def test_no_docstring_begins_with_a_question_word():
         ('"""Whether it holds."""', 1),
         ('def f():\n    "Of all trials."', 1),
         ('class C:\n    """`what` of a case, for people."""', 1),
+        ('LIMIT_S = 5.0\n"""Of one call."""', 1),
         ('async def f():\n    """True if it holds."""', 0),
         ('"What is no docstring" + ""', 0),
         ("def f(): ...", 0),

@@ -40,7 +40,7 @@ class SelftestAnswer(TypedDict):
     fingerprint: dict[str, Any]
     """A `Fingerprint`."""
     detail: str | None
-    """Why not all cases were run."""
+    """Reason why not all cases were run."""
 
 
 class SelftestCase(TypedDict):

@@ -18,7 +18,7 @@ class Ratios(TypedDict):
     ratio_low: float | None
     ratio_high: float | None
     fast_ratio: float | None
-    """Of the fastest tenth of the steps."""
+    """The same for the fastest tenth of the steps."""
     fast_ratio_low: float | None
     fast_ratio_high: float | None
 
@@ -56,7 +56,7 @@ class ReplayAnswer(Ratios):
     flags: list[str]
     """`Flag` values of the new runs."""
     detail: str | None
-    """Why it is impossible or ended early."""
+    """Reason why it is impossible or ended early."""
 
 
 class ToBest(TypedDict):

@@ -16,7 +16,7 @@ class InitAnswer(TypedDict):
     """The file written with --output."""
     yaml: str
     notes: list[str]
-    """What was assumed or left out of the given configuration."""
+    """Assumptions, and parts of the given configuration that were left out."""
 
 
 class SetupFileAnswer(TypedDict):
@@ -54,7 +54,7 @@ class ExplainedLayout(PlannedLayout):
     place: int
     """Position among the layouts, from 1."""
     hfu: float | None
-    """As `mfu`, with recomputed operations."""
+    """The same as `mfu`, with recomputed operations."""
     fullest_stage: int
     """Pipeline stage with the highest peak."""
     parts_gib: dict[str, float]

@@ -77,7 +77,7 @@ class BestLayout(TypedDict):
     """`memory`: of finalists tied with the fastest, the one that needs least."""
     fastest: FastestAnswer
     rationale: str
-    """Why it was chosen, as a clause that follows its name."""
+    """Reason why it was chosen, as a clause that follows its name."""
     pareto: list[ParetoPoint]
     """The best first. Of several objectives; of one, against the number of nodes, where several were measured."""
     flags: list[str]
@@ -236,7 +236,7 @@ class LedgerAnswer(TypedDict):
     schema: Literal["parlay.ledger/1"]
     url: str
     put_aside: str | None
-    """Where a damaged ledger was moved to."""
+    """Path that a damaged ledger was moved to."""
     searches: list[RebuiltRow]
 
 
@@ -293,7 +293,7 @@ class ProblemAnswer(TypedDict):
     """One mistake in the input, or one refusal."""
 
     code: str
-    """What is wrong, such as `unknown_key`; of a refusal `refused`, `held`, `lease_lost`, `interrupted` or `bug`."""
+    """Kind of error, such as `unknown_key`; of a refusal `refused`, `held`, `lease_lost`, `interrupted` or `bug`."""
     message: str
     file: NotRequired[str | None]
     line: NotRequired[int | None]

@@ -55,7 +55,7 @@ class Bench(ABC):
 
     launcher: Launcher
     outlives_its_driver = False
-    """Whether an attempt goes on when its driver has vanished, and ends as if nothing had been."""
+    """True if an attempt goes on without its driver and ends normally."""
 
     def __init__(self, root: Path):
         self.root = root

@@ -39,7 +39,7 @@ Sharing = Annotated[
     BeforeValidator(_require_sharing),
     WithJsonSchema({"anyOf": [{"type": "boolean"}, {"enum": ["user", "mcs"]}]}),
 ]
-"""Whether nodes are exclusive, or with whom they are shared."""
+"""Exclusive nodes, or the users they may be shared with."""
 
 
 class SlurmSection(Section):

@@ -43,7 +43,7 @@ OTHER_VALUES = {
     "rank_order": "tp-pp-dp",
     "overlap_comm": True,
 }
-"""Of each field that can be chosen, another value than a layout has that says nothing of it."""
+"""For each field that can be chosen, another value than a layout has that says nothing of it."""
 
 
 def test_the_table_has_the_best_first_marked_and_what_failed_last_with_its_reason():

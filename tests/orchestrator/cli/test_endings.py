@@ -68,7 +68,7 @@ def test_a_memory_limit_of_the_users_own_is_among_what_to_relax(tmp_path, monkey
 
 
 ASKING = ("--set", "constraints.min_free_memory_gib=30")
-"""Of ranks on an H100, whose allocations may take 77.65 GiB."""
+"""Memory limit of ranks on an H100, whose allocations may take 77.65 GiB."""
 
 
 def test_layouts_that_leave_too_little_memory_are_no_answer_and_what_to_relax_is_said(tmp_path, monkeypatch, capfd):

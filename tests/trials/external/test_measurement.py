@@ -26,7 +26,7 @@ from trials.trial import FailureReason, MeasureRules, TrialSpec, TrialState
 
 GPT3_175B = ModelShape(96, 12288, 96, 96, 49152, False, 51200, 2048, True, "learned", "layernorm")
 STEP_TIMES_MS = (344656.1, 347319.2, 345333.7, 346430.5, 347071.6, 344835.7)
-"""Of the training that printed `MEGATRON_DEEPSPEED`, iterations 5 to 10."""
+"""Log of the training that printed `MEGATRON_DEEPSPEED`, iterations 5 to 10."""
 RULES = MeasureRules(min_steps=5, max_steps=20, max_warmup_steps=1, time_limit_s=10**6)
 
 
