@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
@@ -12,7 +10,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from orchestrator.service.quota import Quota, QuotaRequest
-from trials.files.folders import read_json
+from trials.files.folders import read_json, write_json
 
 QUOTA_SCHEMA = "parlay.quota/1"
 
@@ -58,10 +56,7 @@ class QuotaFile:
 
     def _write(self, requests: Mapping[str, QuotaRequest]) -> None:
         rows = [{"search_id": search, **asdict(request)} for search, request in requests.items()]
-        part = self._path.with_name(f".{self._path.name}.part")
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
-            json.dump({"schema": QUOTA_SCHEMA, "searches": rows}, stream)
-        os.replace(part, self._path)
+        write_json(self._path, {"schema": QUOTA_SCHEMA, "searches": rows})
 
     def _locked(self) -> FileLock:
         return FileLock(self._path.with_name(f"{self._path.name}.lock"), mode=0o600, fallback_to_soft=False)

@@ -19,7 +19,7 @@ from orchestrator.common.private_tmp import make_private_folder, remove_abandone
 from orchestrator.common.process_identity import boot_id, start_ticks
 from search_spaces.errors import ExternalError
 from search_spaces.plain_file import read_plain
-from trials.files.folders import read_json
+from trials.files.folders import read_json, write_text
 
 SERVICE_SCHEMA = "parlay.service/1"
 SEARCHES_SCHEMA = "parlay.service_searches/1"
@@ -104,12 +104,12 @@ class ServiceStateDir:
             "port": port,
             "executor": executor,
         }
-        _write_private(self.about, json.dumps(about))
+        write_text(self.about, json.dumps(about))
         return about
 
     def new_token(self) -> str:
         token = secrets.token_urlsafe(_KEY_BYTES)
-        _write_private(self.token, token)
+        write_text(self.token, token)
         return token
 
     def page_key(self) -> str:
@@ -118,7 +118,7 @@ class ServiceStateDir:
         key = read_plain(path).decode(errors="replace").strip() if path.exists() else ""
         if len(key) < _KEY_BYTES:  # emptied or truncated, and so guessable
             key = secrets.token_urlsafe(_KEY_BYTES)
-            _write_private(path, key)
+            write_text(path, key)
         return key
 
     def read_searches(self) -> dict[str, ServiceSearch]:
@@ -134,7 +134,7 @@ class ServiceStateDir:
         rows = [
             {"search_id": s.search_id, "folder": str(s.folder), "ledger_url": s.ledger_url} for s in searches.values()
         ]
-        _write_private(self.searches, json.dumps({"schema": SEARCHES_SCHEMA, "searches": rows}))
+        write_text(self.searches, json.dumps({"schema": SEARCHES_SCHEMA, "searches": rows}))
 
 
 @contextmanager
@@ -171,12 +171,3 @@ def loopback_socket(port: int) -> Iterator[tuple[socket.socket, int]]:
             raise ExternalError(f"port {port} of 127.0.0.1: {error.strerror}", fix) from error
         listening.listen(128)
         yield listening, listening.getsockname()[1]
-
-
-def _write_private(path: Path, text: str) -> None:
-    part = path.with_name(f".{path.name}.part")
-    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(part, path)
