@@ -13,18 +13,18 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from dashboards.access.auth import AuthPolicy, RequestRejected, last_answer
 from dashboards.access.browser_sessions import ENTRY_PATH
 from dashboards.access.http_protocol import BoundedProtocol
-from dashboards.access.token import PORT_VARIABLE, TOKEN_VARIABLE
+from dashboards.access.mlflow_token import PORT_VARIABLE, TOKEN_VARIABLE
 from dashboards.report.live_page import message_page
 
 ANOTHER_ADDRESS = "parlay dashboard --page prints an address that is valid once, within ten minutes"
 
 
-class FrontProtocol(BoundedProtocol):
-    """HTTP protocol that passes requests to MLflow's application through `Front`."""
+class MlflowProtocol(BoundedProtocol):
+    """HTTP protocol that passes requests to MLflow's application through `MlflowAuthMiddleware`."""
 
     def __init__(self, *given: Any, **named: Any):
         super().__init__(*given, **named)
-        self.app = Front(self.app, _auth_policy())
+        self.app = MlflowAuthMiddleware(self.app, _auth_policy())
 
 
 @functools.cache
@@ -33,7 +33,7 @@ def _auth_policy() -> AuthPolicy:
     return AuthPolicy.on_port(token, int(os.environ[PORT_VARIABLE]), page_key=token)
 
 
-class Front:
+class MlflowAuthMiddleware:
     """ASGI middleware: exchanges the key of a sign-in address for a cookie and rejects all other unauthorised requests.
 
     A cookie has the rights of the token, since MLflow's pages read by POST.

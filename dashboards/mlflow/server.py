@@ -14,14 +14,14 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
+from dashboards.access.mlflow_token import PORT_VARIABLE, TOKEN_VARIABLE, MlflowTokenFile, page_address
 from dashboards.access.ports import is_own_listener, reserve_port
-from dashboards.access.token import PORT_VARIABLE, TOKEN_VARIABLE, Token, page_address
 from dashboards.mlflow.backend_store import require_usable_store
 from dashboards.schema import require_tracking_uri
 from trials.files.text import tail
 
 _LOOPBACK = "127.0.0.1"
-_FRONT = "dashboards.mlflow.front:FrontProtocol"
+_FRONT = "dashboards.mlflow.front:MlflowProtocol"
 _START_S = 300.0
 """Time limit of the start: from a cold shared disk MLflow takes a minute to load. An exit is noticed at once."""
 _LOG_LINES = 15
@@ -57,7 +57,7 @@ class MlflowServer:
         self._reserved: socket.socket | None = None
         self.port = port or 0
         self._log = home / "dashboard.log"
-        self.token = Token(home)
+        self.token = MlflowTokenFile(home)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

@@ -102,7 +102,7 @@ def describe_end_reason(reason: EndReason) -> str:
 
 
 def describe_ending(verdict: SearchVerdict) -> str:
-    """Reason reason this search ended, without a full stop; "" while it runs."""
+    """Reason for the end of the search, without a full stop; "" while it runs."""
     reason = verdict.end_reason
     if reason is None:
         return ""
@@ -154,8 +154,8 @@ def _measured_speedup(verdict: SearchVerdict) -> str:
 
 def _no_winner(verdict: SearchVerdict) -> str:
     if verdict.speedup is None:
-        return f"No clear winner yet: the baseline is statistically tied with {_tie_names(verdict)}"
-    return f"No clear winner yet: {verdict.speedup.ratio:.2f}x{format_interval(verdict.speedup)}"
+        return f"No clear winner: the baseline is statistically tied with {_tie_names(verdict)}"
+    return f"No clear winner: {verdict.speedup.ratio:.2f}x{format_interval(verdict.speedup)}"
 
 
 def _baseline_best(verdict: SearchVerdict) -> str:

@@ -115,7 +115,7 @@ class MlflowAnswer(TypedDict):
 
 
 class StatusAnswer(TypedDict):
-    """Printed by run, resume, status, watch and turn; given to `notify` on its standard input or by POST."""
+    """Printed by run, resume, status, watch and advance; given to `notify` on its standard input or by POST."""
 
     schema: Literal["parlay.status/1"]
     search_id: str
@@ -192,21 +192,21 @@ class SubmitAnswer(TypedDict):
     """Lines for scrontab, of --cron."""
 
 
-class RefusedTurn(TypedDict):
-    """A search whose turn failed."""
+class FailedAdvance(TypedDict):
+    """A search that could not be advanced."""
 
     search_id: str
     message: str
 
 
-class TickAnswer(TypedDict):
-    """Printed by turn --all."""
+class AdvanceAllAnswer(TypedDict):
+    """Printed by advance --all."""
 
     schema: Literal["parlay.advance/1"]
     searches: list[StatusAnswer]
     held: list[str]
     """Ids of searches that another driver holds."""
-    refused: list[RefusedTurn]
+    refused: list[FailedAdvance]
 
 
 class CancelAnswer(TypedDict):

@@ -26,7 +26,7 @@ def dashboard(
     as_json: AsJson = False,
 ) -> None:
     """Serve MLflow's UI on loopback, for the current user only, until ctrl-C."""
-    from dashboards.access.token import page_address
+    from dashboards.access.mlflow_token import page_address
     from dashboards.mlflow.backend_store import tracking_uri
     from dashboards.mlflow.server import ServerFailed, show_dashboard
     from orchestrator.cli.serve import PAGE_SCHEMA

@@ -42,7 +42,7 @@ def load_for_job(search_file: Path, sets: list[str] | None, launcher: str | None
 def require_launching(spec: SearchSpec, verb: str) -> None:
     if spec.launcher.kind == "simulated":
         rule, fix = f"{verb} runs for real", "--launcher local, ray or slurm"
-        raise InputError.of(verb, "kind is recorded", key="launcher.kind", rule=rule, fix=fix)
+        raise InputError.of(verb, "kind is simulated", key="launcher.kind", rule=rule, fix=fix)
 
 
 def with_launcher(

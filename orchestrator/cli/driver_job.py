@@ -23,7 +23,7 @@ def driver_job_time_s(as_job: bool, job_time: str | None) -> float | None:
         return None
     if not as_job:
         rule = "it is the time limit of the driver's job"
-        raise InputError.of("usage", "goes with --as-job", rule=rule, fix="add --as-job", key="--job-time")
+        raise InputError.of("usage", "requires --as-job", rule=rule, fix="add --as-job", key="--job-time")
     from orchestrator.lifecycle.driver_job import job_time_s
 
     return job_time_s(job_time)

@@ -98,12 +98,12 @@ def hand_over_to_service(folder: SearchFolder, spec: SearchSpec, url: str) -> in
         return None
     client, health = found
     if spec.launcher.uses_slurm and (other := _other_slurm(health["slurm"])):
-        log(f"the service (process {health['pid']}) has another {other}; a driver of its own drives the search")
+        log(f"the service (process {health['pid']}) has another {other}; starting a separate driver process")
         return None
     try:
         client.resume(folder.search_id, folder.path, url)
     except ExternalError as refused:
-        log(f"{refused}; a driver of its own drives the search")
+        log(f"{refused}; starting a separate driver process")
         return None
     return int(health["pid"])
 

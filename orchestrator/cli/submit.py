@@ -69,7 +69,9 @@ def submit(
         require_local_driver(as_job, by_cron)
     if by_cron and as_job:
         rule = "a search has one kind of driver"
-        raise InputError.of("usage", "goes without --as-job", rule=rule, fix="leave out one of them", key="--cron")
+        raise InputError.of(
+            "usage", "cannot be combined with --as-job", rule=rule, fix="leave out one of them", key="--cron"
+        )
     if (
         started := create_from_file(search_file, changes, DryRunOptions(dry_run, scripts), as_json, as_job, by_cron)
     ) is None:

@@ -27,7 +27,7 @@ def with_verbosity(verb: Callable[..., None]) -> Callable[..., None]:
         if verbose and quiet:
             rule = "a command is verbose or quiet"
             raise InputError.of(
-                "usage", "goes without --verbose", key="--quiet", rule=rule, fix="leave out one of them"
+                "usage", "cannot be combined with --verbose", key="--quiet", rule=rule, fix="leave out one of them"
             )
         if isinstance(sink := current_sink(), TerminalSink):
             sink.is_verbose = verbose

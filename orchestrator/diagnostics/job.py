@@ -27,7 +27,7 @@ RESULTS_GRACE_S = 90.0
 
 @dataclass(frozen=True)
 class JobCallbacks:
-    """Callbacks while a job runs: `note` takes remarks, `stop_requested` is polled."""
+    """Callbacks while a job runs: `stop_requested` is polled."""
 
     stop_requested: Callable[[], bool] = lambda: False
 

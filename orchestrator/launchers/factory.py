@@ -56,7 +56,7 @@ def make_launcher(
     """Return the launcher, and a remark on the choice to show once.
 
     `not_before` is the latest time in the search's record (UTC seconds since the epoch), at which a simulated clock
-    starts. `note` receives messages about launches. `before_command` is called before each command that may take long,
+    starts. `before_command` is called before each command that may take long,
     so that a lease is renewed even when several hang; its exceptions propagate. `handover` is the file in which a
     driver on Slurm leaves the state of uncertain jobs to the next one. `remaining_work` is the basis for planning
     pilots; without it, as for a single run, every attempt is a job of its own.

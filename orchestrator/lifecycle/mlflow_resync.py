@@ -35,7 +35,7 @@ class ResyncResult:
 
 
 def resync(folder: SearchFolder, tracking: MlflowSync) -> ResyncResult:
-    """Send the missing runs, once. `note` gets the reason if some could not be sent.
+    """Send the missing runs, once. The reason is logged if some could not be sent.
 
     The search's lease is held meanwhile, since two processes could create the same run twice. Raises LeaseHeld while
     another process holds it, InputError for a folder without a search, LeaseLost, JournalDamaged and OSError.

@@ -15,7 +15,7 @@ import numpy as np
 
 from orchestrator.planning.plan import UNLIKELY, Fits, assumed_links_note
 from orchestrator.planning.scaling_model import ScalingPosterior, UnmeasuredTerm
-from orchestrator.samplers.cost_model_posterior import TuningTask, acquisition_score
+from orchestrator.samplers.cost_model_posterior import TuningTask, prior_score
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import Layout
@@ -216,13 +216,13 @@ def best_of(
     """Forecast of the first layout in the plan's order; the layouts agree in batch and nodes."""
     table = LayoutTable.of(layouts)
     fits = posterior.fits(table)
-    scores = acquisition_score(-np.log(posterior.step_time_s(table)), fits)
+    scores = prior_score(-np.log(posterior.step_time_s(table)), fits)
     order = np.lexsort((-scores, fits <= UNLIKELY))[:_MAX_COMPARED]
     compared, fits = table.take(order), fits[order]
     logs = posterior.log_seconds(compared) + posterior.shared_residual(base.layout, base.step_time_s)
     low, median, high = np.exp(np.quantile(logs[:, 0] + posterior.error(), (0.025, 0.5, 0.975))).tolist()
     speed = LayoutSpeed(layouts[order[0]], median, task.model.seq_length)
-    chances = _chances(acquisition_score(-(logs + posterior.layout_residual(len(order))), fits))
+    chances = _chances(prior_score(-(logs + posterior.layout_residual(len(order))), fits))
     seconds = np.exp(np.median(logs, axis=0))
     contenders = [
         Contender(layouts[order[row]], float(chances[row]), float(seconds[row]), Fits.of(task, float(fits[row])))

@@ -16,7 +16,7 @@ import numpy as np
 
 from orchestrator.config.spec import SearchSpec
 from orchestrator.planning.prior_trials import NO_PRIOR_TRIALS, PriorTrials
-from orchestrator.samplers.cost_model_posterior import TuningTask, acquisition_score, memory_posterior
+from orchestrator.samplers.cost_model_posterior import TuningTask, memory_posterior, prior_score
 from orchestrator.samplers.guided import MANY_TRIALS
 from search_spaces.cost_model import memory
 from search_spaces.cost_model.stage_table import StageTable
@@ -285,7 +285,7 @@ def _order(task: TuningTask, space: SearchSpace, table: LayoutTable, estimates: 
     batch = table["micro_batch_size"] * table["grad_accum_steps"] * table["data_parallel"]
     sharers = np.array([throughput_divisor(layout, task.objective) for layout in space.feasible])
     speed = np.log(_tokens(task, table) / sharers / estimates.step_time_s)
-    scores = acquisition_score(speed, estimates.chance_to_fit)
+    scores = prior_score(speed, estimates.chance_to_fit)
     return np.lexsort((-scores, estimates.chance_to_fit <= UNLIKELY, batch != space.workload.global_batch_size))
 
 

@@ -65,7 +65,7 @@ _WITHOUT_ANSWER = (
 def require_site(spec: SearchSpec, space: SearchSpace, slurm: Slurm | None = None) -> None:
     """InputError with Slurm's message if it would never run the search's smallest or largest jobs.
 
-    `note` gets what those jobs would wait for besides other jobs. ExternalError if Slurm does not answer. Both sizes
+    What those jobs would wait for besides other jobs is logged. ExternalError if Slurm does not answer. Both sizes
     are tested, since a limit may lie between them; nothing is submitted.
     """
     if not spec.launcher.uses_slurm:

@@ -23,7 +23,7 @@ POLL_INTERVAL_S = 0.5
 
 @dataclass(frozen=True)
 class ReplayCallbacks:
-    """Callbacks of a replay: `note` gets messages, `is_stop_requested` is polled before and during each run.
+    """Callbacks of a replay: `is_stop_requested` is polled before and during each run.
 
     `lock` is held while a session's runs are measured.
     """
@@ -130,7 +130,7 @@ class ReplayRuns:
             self._log_once.info(f"{name} waits: {status.detail}")
 
     def _cancel(self, key: str, job_id: str | None) -> None:
-        """Cancel the attempt; one that may still run is noted, even if a second interrupt comes."""
+        """Cancel the attempt; one that may still run is logged, even if a second interrupt comes."""
         left = {key}
         try:
             left = self._launcher.cancel([key])

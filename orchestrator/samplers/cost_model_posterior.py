@@ -128,7 +128,7 @@ class Prediction:
     unexplained: float
 
 
-def acquisition_score(log_value: np.ndarray, fits: np.ndarray) -> np.ndarray:
+def prior_score(log_value: np.ndarray, fits: np.ndarray) -> np.ndarray:
     """Order of candidates before any measurement: the log objective, with a penalty for a low probability to fit."""
     return log_value + 0.5 * np.log(fits + 1e-9)
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from orchestrator.samplers.base import Sampler
-from orchestrator.samplers.baselines import GridSampler, RandomSampler
 from orchestrator.samplers.cost_model_posterior import TuningTask
 from orchestrator.samplers.deephyper import DeepHyperSampler
 from orchestrator.samplers.fallback import FallbackSampler
 from orchestrator.samplers.feasibility_filter import FilteredSampler
 from orchestrator.samplers.guided import CostModelSampler, GuidedSampler
+from orchestrator.samplers.model_free import GridSampler, RandomSampler
 from search_spaces.errors import InputError, choice_fix
 from search_spaces.layouts.layout import Layout
 
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 def make_sampler(name: str, candidates: Sequence[Layout], task: TuningTask, seed: int) -> Sampler:
     """The sampler of this name over `candidates`, seeded by `seed`; InputError for an unknown name.
 
-    `task` is for samplers with a cost model. `note` gets one message when a sampler failed or hung and was replaced by
+    `task` is for samplers with a cost model. It is logged once when a sampler failed or hung and was replaced by
     a simpler one.
     """
     if name == "grid":
@@ -39,8 +39,8 @@ def make_sampler(name: str, candidates: Sequence[Layout], task: TuningTask, seed
     if name == "deephyper":
         return FallbackSampler(DeepHyperSampler(candidates, seed), RandomSampler(candidates, seed))
     if name == "deephyper_filtered":
-        untaught = replace(task, prior_trials=())  # to show what the filter alone contributes
-        return FallbackSampler(FilteredSampler(candidates, seed, untaught), RandomSampler(candidates, seed))
+        without_priors = replace(task, prior_trials=())  # to show what the filter alone contributes
+        return FallbackSampler(FilteredSampler(candidates, seed, without_priors), RandomSampler(candidates, seed))
     raise _unknown(name)
 
 

@@ -26,7 +26,7 @@ _TIME_LIMIT_S = 50.0
 class FallbackSampler(Sampler):
     """Asks `first` until it raises or takes longer than `time_limit_s`, then `second`.
 
-    `note` gets one message about it. A resumed driver starts with `first` again.
+    That is logged once. A resumed driver starts with `first` again.
     """
 
     def __init__(self, first: Sampler, second: Sampler, time_limit_s: float = _TIME_LIMIT_S):

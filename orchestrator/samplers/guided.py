@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.samplers.base import Sampler, TrialFeedback, distinct
-from orchestrator.samplers.cost_model_posterior import CostModelPredictor, Prediction, TuningTask, acquisition_score
+from orchestrator.samplers.cost_model_posterior import CostModelPredictor, Prediction, TuningTask, prior_score
 from orchestrator.samplers.deephyper import most_promising
 from search_spaces.layouts.layout import CHOICES, Layout
 from search_spaces.layouts.table import LayoutTable
@@ -29,7 +29,7 @@ class CostModelSampler(Sampler):
         self._candidates = list(distinct(candidates).values())
         predictor = CostModelPredictor(task, self._candidates, seed)
         prediction = predictor.predict([])
-        self._order = np.argsort(-acquisition_score(prediction.log_value, prediction.fits), kind="stable")
+        self._order = np.argsort(-prior_score(prediction.log_value, prediction.fits), kind="stable")
 
     def ask(self, count: int, history: Sequence[TrialFeedback]) -> list[Layout]:
         tried = {feedback.layout.key for feedback in history}
@@ -92,7 +92,7 @@ class GuidedSampler(Sampler):
 
     def _next(self, prediction: Prediction, values: dict[int, float], left: Sequence[int]) -> int:
         if not values:
-            scores = acquisition_score(prediction.log_value, prediction.fits)
+            scores = prior_score(prediction.log_value, prediction.fits)
             return max(left, key=lambda row: scores[row])
         return most_promising(self._surrogate(prediction), values, left, self._seed)
 
@@ -100,7 +100,7 @@ class GuidedSampler(Sampler):
         """Remaining candidates; of very many, those with the highest optimistic score."""
         left = np.setdiff1d(np.arange(len(self._candidates)), list(tried))
         if len(left) > _MAX_RATED:
-            optimistic = acquisition_score(prediction.log_value, prediction.fits)[left] + 2 * prediction.deviation[left]
+            optimistic = prior_score(prediction.log_value, prediction.fits)[left] + 2 * prediction.deviation[left]
             left = np.sort(left[np.argsort(-optimistic, kind="stable")[:_MAX_RATED]])
         return left.tolist()
 

@@ -15,12 +15,12 @@ from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
 from trials.analysis.ranking import (
     Objective,
-    Order,
     Ranking,
+    RankingKey,
     needs_repeat,
     order_of,
     rank,
-    repeat_candidates,
+    suspect_reruns,
     upper_bound_of,
     value_of,
 )
@@ -73,7 +73,7 @@ class SearchIndex:
         self._suspects: list[int] = []
         self._runs: dict[str, list[int]] = {}
         self._feedback: dict[str, TrialFeedback | None] = {}
-        self._orders: dict[str, Order | None] = {}
+        self._orders: dict[str, RankingKey | None] = {}
         self._stale: set[str] = set()
         self._ranking: Ranking | None = None
         self._before_repeats = self
@@ -147,7 +147,7 @@ class SearchIndex:
     def repeats(self) -> list[Trial]:
         """Repeats of the finalists, without second looks."""
         again = self.measured_again
-        second = repeat_candidates([*self.suspects, *again])
+        second = suspect_reruns([*self.suspects, *again])
         return [trial for trial in again if trial.trial not in second]
 
     @property
@@ -194,13 +194,13 @@ class SearchIndex:
     def leaders_by_nodes(self) -> list[Ranking]:
         """`leader` for each number of nodes separately."""
         self._refresh()
-        by_nodes: dict[int, dict[str, Order]] = {}
+        by_nodes: dict[int, dict[str, RankingKey]] = {}
         for key, order in self._orders.items():
             if order is not None:
                 by_nodes.setdefault(self._trials[self._runs[key][0]].layout.num_nodes, {})[key] = order
         return [self._leader(ranked) for ranked in by_nodes.values()]
 
-    def _leader(self, ranked: Mapping[str, Order]) -> Ranking:
+    def _leader(self, ranked: Mapping[str, RankingKey]) -> Ranking:
         keys = [min(ranked, key=lambda key: ranked[key])] if ranked else []
         if keys and not (first := ranked[keys[0]]).is_no_finalist:
             keys = [key for key, order in ranked.items() if order.may_tie_with(first)]

@@ -26,7 +26,7 @@ def longest_attempt_s(
 
 
 def node_hours_of(attempt: Attempt, status: LaunchStatus, now: float) -> float:
-    """Node-hours of an ended attempt, including runs before a requeue and a cancelled twin.
+    """Node-hours of an ended attempt, including runs before a requeue and a cancelled duplicate job.
 
     Start and end reported by the cluster are used as they are, whatever was reserved: a controller that was down ends
     no job in time. Other launchers end every attempt in time, so a longer span means a clock that jumped or an absent

@@ -16,8 +16,8 @@ from starlette.exceptions import HTTPException
 from dashboards.access.auth import AuthPolicy
 from orchestrator.search.lease import HELD_FIX, LeaseHeld
 from orchestrator.service import event_stream, models
-from orchestrator.service.auth import AuthMiddleware, error_response
 from orchestrator.service.handlers import VERSION, NotReady, RequestHandlers
+from orchestrator.service.middleware import AuthMiddleware, error_response
 from orchestrator.service.pages import page_routes
 from search_spaces.errors import ExternalError, InputError, Problem
 from trials.ledger.events import EventKind

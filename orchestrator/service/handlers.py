@@ -179,7 +179,7 @@ def _require_no_other_ray(spec: SearchSpec) -> None:
             key="launcher.address",
             value=spec.launcher.address,
             rule="a process can connect to one Ray only, and the service has its own",
-            fix="parlay submit --no-service gives the search a driver of its own",
+            fix="parlay submit --no-service starts a separate driver process",
         )
 
 

@@ -127,9 +127,9 @@ def _state(layouts: LayoutTable, parameters: np.ndarray) -> dict[str, np.ndarray
     """Bytes of weights, gradients and optimizer on the device; with offload the optimizer is on the host."""
     zero, data = layouts["zero_stage"], layouts["data_parallel"]
     is_here = ~layouts.equals("offload", "optimizer")
-    shared_from_stage = {"weights": 3, "gradients": 2, "optimizer": 1, "update": 1}
+    sharded_from_zero_stage = {"weights": 3, "gradients": 2, "optimizer": 1, "update": 1}
     state = {}
-    for name, stage in shared_from_stage.items():
+    for name, stage in sharded_from_zero_stage.items():
         held = _by_trainer(layouts, name) + (_fp32_sums(layouts) if name == "gradients" else 0)
         per_parameter = held * (is_here if stage == 1 else 1)
         state[name] = parameters * _column(per_parameter / np.where(zero >= stage, data, 1))

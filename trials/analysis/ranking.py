@@ -112,7 +112,7 @@ class _Speed:
         return low <= other_high and other_low <= high
 
 
-class Order(NamedTuple):
+class RankingKey(NamedTuple):
     """Sort key of a layout: too little memory, suspect, cannot be the best, not a finalist; then the higher score."""
 
     is_unfit: bool
@@ -121,7 +121,7 @@ class Order(NamedTuple):
     is_no_finalist: bool
     negative_score: float
 
-    def may_tie_with(self, first: Order) -> bool:
+    def may_tie_with(self, first: RankingKey) -> bool:
         """True if the layout competes with the first one on equal terms, as finalists do with each other."""
         return self[:-1] == first[:-1]
 
@@ -160,14 +160,14 @@ class _Contender:
 
     @property
     def _repeats(self) -> list[Trial]:
-        second = repeat_candidates(self.trials)
+        second = suspect_reruns(self.trials)
         return [t for t in self.trials if t.kind is TrialKind.FINALIST and t.trial not in second]
 
-    def order(self, objective: Objective, headroom: MemoryHeadroom | None) -> Order:
+    def order(self, objective: Objective, headroom: MemoryHeadroom | None) -> RankingKey:
         """Sort key; the better layout has the smaller one."""
         is_unfit = headroom is not None and not headroom.is_satisfied(highest_peak_gib(self.counted))
         cannot_be_best = is_unfit or not self.may_be_best
-        return Order(is_unfit, self.is_suspect, cannot_be_best, not self.is_finalist, -self.score(objective))
+        return RankingKey(is_unfit, self.is_suspect, cannot_be_best, not self.is_finalist, -self.score(objective))
 
     def score(self, objective: Objective) -> float:
         """The speed; for a finalist the lower bound of its interval, so that one good run among bad ones does not
@@ -184,7 +184,7 @@ def rank(
     headroom: MemoryHeadroom | None = None,
     others: tuple[Objective, ...] = (),
 ) -> Ranking:
-    """Order the measured layouts of this global batch (sequences per step): finalists by the lower bounds of their
+    """RankingKey the measured layouts of this global batch (sequences per step): finalists by the lower bounds of their
     95 % intervals, then the others by their point estimates; last those that leave too little memory free."""
     contenders = _contenders(trials, global_batch_size)
     placed = sorted(((c.order(objective, headroom), c) for c in contenders), key=lambda found: found[0])
@@ -204,7 +204,7 @@ def rank(
 
 def order_of(
     trials: Sequence[Trial], objective: Objective, global_batch_size: int, headroom: MemoryHeadroom | None = None
-) -> Order | None:
+) -> RankingKey | None:
     """The sort key that `rank` gives one layout, of which `trials` are all trials; None where it is not ranked."""
     contender = next(_contenders(trials, global_batch_size), None)
     return None if contender is None else contender.order(objective, headroom)
@@ -220,7 +220,7 @@ def needs_repeat(trial: Trial) -> bool:
     return trial.kind is TrialKind.SEARCH and _is_measured(trial) and Flag.SUSPECT_NODE in trial.flags
 
 
-def repeat_candidates(trials: Sequence[Trial]) -> frozenset[str]:
+def suspect_reruns(trials: Sequence[Trial]) -> frozenset[str]:
     """Names of the repeats that replace a run on a suspect node: the first repeat of each such layout.
 
     They do not make their layouts finalists: these compete with all others.

@@ -12,7 +12,7 @@ from trials.attempt_result import outcome_fault
 from trials.external.checks import batch_fault, clock_fault, cross_checks, layout_proof
 from trials.files.folders import AttemptFolder
 from trials.measurement.metrics import bound_fields, measured_fields
-from trials.measurement.protocol import Measurement, Stop, slows_down
+from trials.measurement.protocol import Measurement, StopReason, slows_down
 from trials.measurement.step_log import MetricsWriter, StepPhase, StepRecord
 from trials.ranks.environment import process_age_s
 from trials.ranks.failures import TrialFailure
@@ -83,12 +83,12 @@ class LogMeasurement:
 
     def end_for_time(self) -> None:
         """End the measurement at the time limit; TrialFailure unless there are enough steps."""
-        self.measurement.stop = Stop.TIME_LIMIT
+        self.measurement.stop = StopReason.TIME_LIMIT
         self.require_enough(FailureReason.TIME_LIMIT, "when the time limit came near")
 
     def require_enough(self, reason: FailureReason, when: str) -> None:
         """TrialFailure unless there are enough measured steps, or the trial was pruned."""
-        if self.measurement.has_enough_steps or self.measurement.stop is Stop.PRUNED:
+        if self.measurement.has_enough_steps or self.measurement.stop is StopReason.PRUNED:
             return
         done, least = len(self.measurement.measured_times_s), self._spec.measure.min_steps
         skipped = f", {self._reader.skipped} skipped" if self._reader.skipped else ""
@@ -113,7 +113,7 @@ class LogMeasurement:
             "flags": self._flags(proof),
         }
         incumbent = None if self._watcher is None else self._watcher.incumbent
-        if self.measurement.stop is Stop.PRUNED and incumbent is not None:
+        if self.measurement.stop is StopReason.PRUNED and incumbent is not None:
             outcome = self._report.pruned(pruned_detail(measured, incumbent), **fields)
         else:
             outcome = self._report.outcome(**fields)
@@ -158,7 +158,7 @@ class LogMeasurement:
 
     def _flags(self, proof: Mapping[str, Any]) -> tuple[str, ...]:
         found = {
-            Flag.TIME_LIMIT: self.measurement.stop is Stop.TIME_LIMIT,
+            Flag.TIME_LIMIT: self.measurement.stop is StopReason.TIME_LIMIT,
             Flag.WIDE_INTERVAL: self.measurement.is_wide,
             Flag.SUSPECT_NODE: slows_down(self.measurement.measured_times_s),
             Flag.LAYOUT_UNVERIFIED: bool(proof["unproven"]),

@@ -44,7 +44,7 @@ PROBE_SIZE = 4096
 slowest."""
 
 
-class Stop(LowerStrEnum):
+class StopReason(LowerStrEnum):
     """Reason why measuring ended."""
 
     PRECISE = "precise"
@@ -63,7 +63,7 @@ class Measurement:
     rules: MeasureRules
     least_s: float = 0.0
     step_times_s: list[float] = field(default_factory=list)
-    stop: Stop | None = None
+    stop: StopReason | None = None
     _costs_s: list[float] = field(default_factory=list)
 
     @property
@@ -100,19 +100,19 @@ class Measurement:
     @property
     def is_wide(self) -> bool:
         """True if the interval was still wider than asked after the most steps; too few steps have no interval."""
-        return self.stop is Stop.MAX_STEPS and median_interval(self.measured_times_s) is not None
+        return self.stop is StopReason.MAX_STEPS and median_interval(self.measured_times_s) is not None
 
-    def _stop(self, elapsed_s: float, target_step_time_s: float | None) -> Stop | None:
+    def _stop(self, elapsed_s: float, target_step_time_s: float | None) -> StopReason | None:
         measured = self.measured_times_s
         if sum(measured) >= self.least_s:
             if self.has_enough_steps and _is_precise(measured, self.rules.ci_relative_width):
-                return Stop.PRECISE
+                return StopReason.PRECISE
             if len(measured) >= self.rules.max_steps:
-                return Stop.MAX_STEPS
+                return StopReason.MAX_STEPS
         if elapsed_s + self._time_needed_to_end_s() > self.rules.time_limit_s:
-            return Stop.TIME_LIMIT
+            return StopReason.TIME_LIMIT
         is_beaten = target_step_time_s is not None and is_slower_than(target_step_time_s, measured)
-        return Stop.PRUNED if is_beaten else None
+        return StopReason.PRUNED if is_beaten else None
 
     def _time_needed_to_end_s(self) -> float:
         """Seconds reserved for one more step, twice as slow as the slowest recent one, and for writing the outcome.

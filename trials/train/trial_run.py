@@ -12,7 +12,7 @@ from trials.attempt_result import outcome_fault
 from trials.files.folders import AttemptFolder
 from trials.measurement.epochs import epoch_fields
 from trials.measurement.metrics import measured_fields
-from trials.measurement.protocol import Stop, slow_ranks
+from trials.measurement.protocol import StopReason, slow_ranks
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.failures import TrialFailure
 from trials.ranks.report import Report
@@ -62,7 +62,7 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
         traits = {"flags": flags_of(loop, rank_hosts, measured), "fingerprint": found}
         outcome = _verified(spec, loop, counts, _outcome(report, loop, watcher, measured=measured, **traits))
         report.measured(outcome)
-    if spec.measure.profile and loop.measurement.stop is not Stop.PRUNED:
+    if spec.measure.profile and loop.measurement.stop is not StopReason.PRUNED:
         barrier(device.torch_device)
         device.synchronize()  # completes the barrier on a GPU: from here on the outcome is written
         from trials.train.measurement.profile import add_breakdown
@@ -127,7 +127,7 @@ def _outcome(report: Report, loop: TrainingLoop, watcher: IncumbentWatcher | Non
     """The outcome of the measurement, without its proof."""
     fields["step_times_s"] = tuple(record.step_time_s for record in loop.records)
     incumbent = None if watcher is None else watcher.incumbent
-    if loop.measurement.stop is Stop.PRUNED and incumbent is not None:
+    if loop.measurement.stop is StopReason.PRUNED and incumbent is not None:
         return report.pruned(pruned_detail(fields["measured"], incumbent), **fields)
     return report.outcome(**fields)
 

@@ -1,7 +1,7 @@
 """Handover file: how long jobs have been unconfirmed or absent, left by one driver for the next.
 
-A driver that runs for one iteration (`parlay step`) would otherwise restart every wait, and never finish one. The next
-driver removes the file when it reads it, since its content holds only while no other driver polls. A killed driver
+A driver that runs for one iteration (`parlay advance`) would otherwise restart every wait, and never finish one. The
+next driver removes the file when it reads it, since its content holds only while no other driver polls. A killed driver
 leaves none, so its successor restarts the waits, which is always safe.
 """
 
@@ -36,10 +36,7 @@ class HandoverEntry:
     def aged_by(self, seconds: float) -> HandoverEntry:
         """Return the entry after so many more seconds."""
         ages = {name: getattr(self, name) for name in ("submitted_for_s", "unconfirmed_for_s", "absent_for_s")}
-        grown = {
-            name: None if submission_order is None else submission_order + seconds
-            for name, submission_order in ages.items()
-        }
+        grown = {name: None if age_s is None else age_s + seconds for name, age_s in ages.items()}
         return HandoverEntry(**{**asdict(self), **grown})
 
 

@@ -29,8 +29,7 @@ _NEVER_ENDED_S = 365 * 86400.0  # for OverTimeLimit=UNLIMITED: the journal canno
 
 
 class SlurmLauncher(Launcher):
-    """Submits to `slurm` with the user's `options`. `sleep` waits on its clock, `note` receives messages about
-    launches.
+    """Submits to `slurm` with the user's `options`. `sleep` waits on its clock.
 
     `jobs` returns all the user's jobs from a query of at most the given age: one query for all attempts of all
     searches, no more often than `backoff` allows, valid until the next one. `handover` is the file in the search's

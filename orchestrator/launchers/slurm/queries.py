@@ -89,12 +89,12 @@ class SlurmQueries:
         if not self._describes:
             return None
         try:
-            describe = self._slurm.describe(job.job_id)
+            described = self._slurm.describe(job.job_id)
         except SlurmUnreachable:
             self._describes = False
             return None
-        is_same = describe is not None and (describe.name, describe.user) == (job.name, job.user)
-        return describe if describe is not None and is_same else job
+        is_same = described is not None and (described.name, described.user) == (job.name, job.user)
+        return described if described is not None and is_same else job
 
     def accounted_jobs(self, names: Iterable[str], since: float) -> tuple[JobSnapshot, ...] | None:
         """Return accounting records, () without accounting; None where it does not answer (`accounting_error`)."""

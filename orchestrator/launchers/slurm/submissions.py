@@ -86,7 +86,7 @@ class TrackedJob:
 class Submissions:
     """Submits attempts to `slurm` with the user's `options`, and identifies their jobs.
 
-    `tracked` are the attempts launched or adopted, by key; `note` receives messages about launches; `handover` passes
+    `tracked` are the attempts launched or adopted, by key; `handover` passes
     state between drivers. `make` and `write` turn an intent into a job and its files.
     """
 

@@ -61,7 +61,7 @@ class Step:
 
 
 class StepMonitor:
-    """Reads the folders of pilots, each with a timeout. `suspects` are the nodes that are chosen last from now on."""
+    """Reads the folders of pilots, each with a timeout. `suspects` are the nodes that are used only if no other is free."""
 
     def __init__(self, slurm: Slurm, pilots: PilotPool, rules: PilotRules):
         self.suspects: set[str] = set()
@@ -135,7 +135,9 @@ class StepMonitor:
             sick = suspect_nodes(step.request.folder, step.nodes, self._rules.tasks_per_node)
             if new := {*sick} - self.suspects:
                 self.suspects |= new
-                _log.info(f"{', '.join(sorted(new))}: chosen last from now on, after {step.request.label}")
+                _log.info(
+                    f"suspect after {step.request.label}: {', '.join(sorted(new))}; used only if no other node is free"
+                )
 
     def with_timeout(self, pilot: Pilot, work: Callable[[], T]) -> T:
         return self.folders.call(str(pilot.folder.path), work)

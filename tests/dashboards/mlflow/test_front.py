@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from dashboards.access.auth import AuthPolicy
 from dashboards.access.browser_sessions import entry_address
-from dashboards.mlflow.front import Front
+from dashboards.mlflow.front import MlflowAuthMiddleware
 
 pytestmark = pytest.mark.security("service")
 TOKEN = {"authorization": "Bearer the token"}
@@ -26,7 +26,9 @@ def client() -> TestClient:
 
     methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
     app = Starlette(routes=[Route("/{path:path}", answer, methods=methods)])
-    return TestClient(Front(app, AuthPolicy.on_port("the token", 5000, "the token")), base_url="http://127.0.0.1:5000")
+    return TestClient(
+        MlflowAuthMiddleware(app, AuthPolicy.on_port("the token", 5000, "the token")), base_url="http://127.0.0.1:5000"
+    )
 
 
 def address() -> str:

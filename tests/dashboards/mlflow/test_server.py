@@ -17,8 +17,8 @@ import pytest
 import requests
 from sqlalchemy import create_engine, make_url, text
 
+from dashboards.access.mlflow_token import page_address
 from dashboards.access.ports import reserve_port
-from dashboards.access.token import page_address
 from dashboards.mlflow.server import MlflowServer, ServerFailed, is_answering, show_dashboard, tunnel_command
 from dashboards.mlflow.sync import MlflowSync
 from orchestrator.lifecycle.mlflow_resync import resync

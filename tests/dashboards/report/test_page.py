@@ -168,7 +168,7 @@ def test_a_tie_is_no_win_in_large_type():
         search.measure(search.start(layout), speed, tokens_per_sec_low=0.7 * speed, tokens_per_sec_high=1.3 * speed)
     page = Page(page_of(search))
     assert not page.all("span", **{"class": "ratio"})
-    assert "No clear winner yet: 1.08x (0.58–2.01)" in page.text
+    assert "No clear winner: 1.08x (0.58–2.01)" in page.text
 
 
 def test_a_search_that_the_cluster_refused_says_so_with_the_reason():

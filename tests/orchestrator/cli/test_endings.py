@@ -13,7 +13,7 @@ import yaml
 from orchestrator.cli.main import run
 from orchestrator.cli.search_summary import print_search_summary
 from orchestrator.config.loader import load_search_file
-from orchestrator.samplers.baselines import GridSampler
+from orchestrator.samplers.model_free import GridSampler
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.searches import SearchUnderTest
 from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, write_simulated_search

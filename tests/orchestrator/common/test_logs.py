@@ -101,5 +101,5 @@ def test_a_driver_whose_standard_error_is_its_log_writes_times(tmp_path, monkeyp
 
 def test_every_verb_is_quiet_or_verbose_but_not_both(capsys):
     assert main.run(["plan", "quickstart", "--quiet", "--verbose"]) == 2
-    assert "--quiet: goes without --verbose" in capsys.readouterr().err
+    assert "--quiet: cannot be combined with --verbose" in capsys.readouterr().err
     assert main.run(["status", "--all", "--quiet"]) == 0

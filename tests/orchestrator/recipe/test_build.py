@@ -50,10 +50,10 @@ def test_a_layout_chosen_for_its_memory_says_so_and_its_numbers_are_its_own():
     assert recipe.fastest == {"trial": "t0001", "value": pytest.approx(2560.0), "peak_memory_gib": 3.0}
     assert recipe.baseline["speedup"] == pytest.approx(0.1 / 0.101)
     page = readme(recipe)
-    assert "No clear winner yet: 0.99x (0.92–1.07)" in page.splitlines()[0]
+    assert "No clear winner: 0.99x (0.92–1.07)" in page.splitlines()[0]
     assert "t0002 is statistically tied with t0001, the fastest, and needs 33 % less memory" in page
     assert "| t0001 (baseline, fastest, tie) |" in page
-    tied = "No clear winner yet: the baseline is statistically tied with t0001"
+    tied = "No clear winner: the baseline is statistically tied with t0001"
     assert tied in readme(built(source_of(*trials, baseline=chosen))).splitlines()[0]
 
 
@@ -62,7 +62,7 @@ def test_a_tie_with_the_baseline_is_no_win_in_the_headline():
     recipe = built(source_of(*trials, baseline=trials[1]))
     assert recipe.verdict["kind"] == "no_winner"
     assert readme(recipe).splitlines()[0] == f"# quickstart-abc234: {recipe.verdict['headline']}"
-    assert "No clear winner yet: 1.08x (0.58–2.01)" in recipe.verdict["headline"]
+    assert "No clear winner: 1.08x (0.58–2.01)" in recipe.verdict["headline"]
 
 
 def test_a_layout_that_is_slower_is_not_said_to_be_faster():
@@ -174,7 +174,7 @@ def test_runs_of_too_few_steps_for_an_interval_are_told_without_one():
     trials = [measured_trial("t0001", LAYOUT, 0.1), measured_trial("t0002", SLOWER_LAYOUT, 0.2)]
     trials = [without_interval(trial) for trial in trials]
     page = readme(built(source_of(*trials, baseline=trials[1])))
-    assert "No clear winner yet: 2.00x (interval unknown)" in page
+    assert "No clear winner: 2.00x (interval unknown)" in page
     assert "| 2.00x |" in page
     assert "95 %" not in page
 

@@ -11,8 +11,8 @@ import pytest
 from deephyper import hpo
 
 from orchestrator.samplers.base import TrialFeedback
-from orchestrator.samplers.baselines import RandomSampler
 from orchestrator.samplers.deephyper import DEFAULTS, TUNED, DeepHyperSampler
+from orchestrator.samplers.model_free import RandomSampler
 from search_spaces.layouts.layout import Layout
 from trials.trial import FailureReason
 

@@ -9,8 +9,8 @@ import pytest
 from threadpoolctl import threadpool_info
 
 from orchestrator.samplers.base import Sampler
-from orchestrator.samplers.baselines import GridSampler
 from orchestrator.samplers.fallback import FallbackSampler
+from orchestrator.samplers.model_free import GridSampler
 from search_spaces.layouts.layout import Layout
 
 CANDIDATES = [Layout(micro_batch_size=size) for size in (1, 2, 4)]

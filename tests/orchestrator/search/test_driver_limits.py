@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.common.logs import sending_to
 from orchestrator.launchers.base import ENDING_ALLOWANCE_S
-from orchestrator.samplers.baselines import GridSampler
+from orchestrator.samplers.model_free import GridSampler
 from orchestrator.search import stopping
 from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.node_hours import longest_attempt_s

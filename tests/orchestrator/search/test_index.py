@@ -15,7 +15,7 @@ from tests.orchestrator.scripted import Script
 from tests.orchestrator.search.rig import LAYOUTS, Rig
 from tests.trials.analysis.test_pareto import on
 from tests.trials.ledger.stories import Story, stories
-from trials.analysis.ranking import Objective, needs_repeat, rank, repeat_candidates, upper_bound_of, value_of
+from trials.analysis.ranking import Objective, needs_repeat, rank, suspect_reruns, upper_bound_of, value_of
 from trials.attempt_result import may_retry
 from trials.ledger.events import EventKind, SearchRecord
 from trials.ledger.fold import apply_event
@@ -52,7 +52,7 @@ def assert_true_to(index: SearchIndex, search: SearchRecord, headroom: MemoryHea
     assert index.first_measured == next((trial for trial in trials if trial.measured is not None), None)
     assert index.suspects == [trial for trial in trials if needs_repeat(trial)]
     assert index.measured_again == [trial for trial in trials if trial.kind is TrialKind.FINALIST]
-    second = repeat_candidates(trials)
+    second = suspect_reruns(trials)
     assert index.repeats == [t for t in trials if t.kind is TrialKind.FINALIST and t.trial not in second]
     assert all(index.was_tried(trial.layout) for trial in trials)
     assert all(trial in index.runs_of(trial.layout) for trial in trials)

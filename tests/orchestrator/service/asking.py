@@ -16,9 +16,9 @@ from starlette.testclient import TestClient
 from dashboards.access.auth import AuthPolicy
 from orchestrator.common.logs import ListSink, sending_to
 from orchestrator.service.api import make_app
-from orchestrator.service.auth import AuthMiddleware
 from orchestrator.service.executors import ThreadExecutor
 from orchestrator.service.handlers import RequestHandlers
+from orchestrator.service.middleware import AuthMiddleware
 from orchestrator.service.state_dir import ServiceStateDir
 from orchestrator.service.supervisor import DriverSupervisor
 from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, write_simulated_search

@@ -184,13 +184,13 @@ def test_what_tells_the_services_slurm_from_this_shells_is_named(service, search
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
     spec = replace(spec, launcher=spec.launcher.model_copy(update={"table": None, "kind": "slurm"}))
     assert hand_over_to_service(search, spec, ledger_url()) is None
-    assert "has another SLURM_CLUSTERS; a driver of its own drives the search" in logged[0]
+    assert "has another SLURM_CLUSTERS; starting a separate driver process" in logged[0]
 
 
 def test_a_service_that_refuses_a_search_leaves_it_to_a_driver_of_its_own(service, search, spec, logged):
     service.refusal = ExternalError("the service does not answer: timed out")
     assert hand_over_to_service(search, spec, ledger_url()) is None
-    assert "a driver of its own" in logged[0]
+    assert "a separate driver process" in logged[0]
 
 
 def test_without_a_service_a_search_is_handed_to_nobody(search, spec):

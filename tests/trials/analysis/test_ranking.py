@@ -21,8 +21,8 @@ from trials.analysis.ranking import (
     Speedup,
     needs_repeat,
     rank,
-    repeat_candidates,
     speedup_over,
+    suspect_reruns,
     upper_bound_of,
     value_of,
 )
@@ -318,7 +318,7 @@ class TestSuspects:
     @pytest.mark.fault(38)
     def test_a_second_look_makes_no_finalist(self):
         trials = [trial(1, 100.0, flags=self.FLAG), again(2, 1, 120.0), trial(3, 300.0)]
-        assert repeat_candidates(trials) == {"t0002"}
+        assert suspect_reruns(trials) == {"t0002"}
         assert names(rank(trials, SPEED, 8).ordered) == ["t0003", "t0002"]
 
     @pytest.mark.fault(38)
@@ -329,7 +329,7 @@ class TestSuspects:
     @pytest.mark.fault(38)
     def test_other_suspicions_are_not_cleared_by_another_node(self):
         assert not needs_repeat(trial(1, 100.0, flags=("fingerprint_changed",)))
-        assert repeat_candidates([trial(1, 100.0, flags=("fingerprint_changed",)), again(2, 1, 120.0)]) == frozenset()
+        assert suspect_reruns([trial(1, 100.0, flags=("fingerprint_changed",)), again(2, 1, 120.0)]) == frozenset()
 
 
 class TestObjectives:

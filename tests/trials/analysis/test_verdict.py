@@ -114,14 +114,14 @@ REFUSED = ("failed", "submission_rejected", "sbatch: error: Invalid account")
     [
         (faster, MAX, "faster", "1.60x faster than the baseline (1.54–1.67)"),
         (faster, None, "faster", "1.60x faster than the baseline (1.54–1.67)"),
-        (tied, MAX, "no_winner", "No clear winner yet: 1.08x (0.58–2.01)"),
-        (without_an_interval, MAX, "no_winner", "No clear winner yet: 1.60x (interval unknown)"),
+        (tied, MAX, "no_winner", "No clear winner: 1.08x (0.58–2.01)"),
+        (without_an_interval, MAX, "no_winner", "No clear winner: 1.60x (interval unknown)"),
         (baseline_first, MAX, "baseline_best", "No measured layout is faster than the baseline"),
         (
             baseline_tied_first,
             MAX,
             "no_winner",
-            "No clear winner yet: the baseline is statistically tied with t0002",
+            "No clear winner: the baseline is statistically tied with t0002",
         ),
         (only_the_baseline, MAX, "only_baseline", "Only the baseline was measured"),
         (only_the_baseline, None, "only_baseline", "Only the baseline has been measured so far"),

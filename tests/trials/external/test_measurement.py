@@ -18,7 +18,7 @@ from trials.analysis.early_stopping import INCUMBENTS_SCHEMA
 from trials.attempt_result import LaunchStatus, Liveness, classify
 from trials.external.measurement import LogMeasurement
 from trials.files.folders import AttemptFolder, write_json
-from trials.measurement.protocol import Stop
+from trials.measurement.protocol import StopReason
 from trials.measurement.step_log import MetricsWriter, read_metrics
 from trials.ranks.failures import TrialFailure
 from trials.ranks.report import Report
@@ -229,7 +229,7 @@ def test_a_layout_that_cannot_be_the_best_ends_itself(tmp_path):
     write_json(attempt.best, best)
     lines = [recorded_lines()[0].replace("5/", f"{number}/", 1) for number in range(1, 20)]
     measurement = follow(tmp_path, spec, lines)
-    assert measurement.measurement.stop is Stop.PRUNED
+    assert measurement.measurement.stop is StopReason.PRUNED
     outcome = measurement.outcome()
     assert outcome.reason is FailureReason.PRUNED
     assert "t0009" in (outcome.excerpt or "")

@@ -11,7 +11,7 @@ from trials.measurement.protocol import (
     LONGEST_STEP_S,
     Measurement,
     StepPlan,
-    Stop,
+    StopReason,
     TwoPointExtrapolation,
     median_interval,
     slow_ranks,
@@ -37,7 +37,7 @@ def run(times: list[float], rules: MeasureRules = RULES, seconds_a_step: float =
     return measurement
 
 
-def feed(measurement: Measurement, step_time_s: float) -> Stop | None:
+def feed(measurement: Measurement, step_time_s: float) -> StopReason | None:
     """The reason to stop after one more step, on a clock that only the steps advance."""
     measurement.add(step_time_s, elapsed_s=sum(measurement.step_times_s) + step_time_s)
     return measurement.stop
@@ -75,29 +75,29 @@ class TestWarmup:
 class TestMeasurement:
     def test_stops_at_the_fewest_steps_when_they_agree(self):
         measurement = run([1.0] * 40)
-        assert (measurement.stop, measurement.warmup_steps) == (Stop.PRECISE, 6)
+        assert (measurement.stop, measurement.warmup_steps) == (StopReason.PRECISE, 6)
         assert len(measurement.measured_times_s) == RULES.min_steps
 
     def test_goes_on_to_the_most_steps_when_they_do_not(self):
         measurement = run([1.0] * 6 + [1.0, 2.0] * 20)
-        assert (measurement.stop, measurement.is_wide) == (Stop.MAX_STEPS, True)
+        assert (measurement.stop, measurement.is_wide) == (StopReason.MAX_STEPS, True)
         assert len(measurement.measured_times_s) == RULES.max_steps
 
     def test_the_most_steps_that_agree_are_precise(self):
         measurement = Measurement(replace(RULES, min_steps=20, max_steps=20))
         while feed(measurement, 1.0) is None:
             pass
-        assert (measurement.stop, measurement.is_wide) == (Stop.PRECISE, False)
+        assert (measurement.stop, measurement.is_wide) == (StopReason.PRECISE, False)
 
     def test_stops_before_the_time_limit_with_enough_steps(self):
         measurement = run([1.0] * 6 + [1.0, 2.0] * 20, replace(RULES, time_limit_s=20))
-        assert measurement.stop is Stop.TIME_LIMIT
+        assert measurement.stop is StopReason.TIME_LIMIT
         assert measurement.has_enough_steps
         assert len(measurement.step_times_s) < 20
 
     def test_stops_before_the_time_limit_with_too_few_steps(self):
         measurement = run([1.0] * 40, replace(RULES, time_limit_s=10))
-        assert measurement.stop is Stop.TIME_LIMIT
+        assert measurement.stop is StopReason.TIME_LIMIT
         assert not measurement.has_enough_steps
 
     def test_a_first_step_that_compiled_is_not_taken_for_how_long_steps_take(self):
@@ -106,7 +106,7 @@ class TestMeasurement:
         assert feed(measurement, compiling_s) is None
         while feed(measurement, 0.5) is None:
             assert len(measurement.step_times_s) < 20
-        assert measurement.stop is Stop.PRECISE
+        assert measurement.stop is StopReason.PRECISE
 
     def test_a_step_is_of_the_phase_that_was_known_before_it(self):
         measurement = Measurement(RULES)
@@ -122,17 +122,17 @@ class TestFinalists:
 
     def test_are_not_done_when_their_speed_is_known(self):
         measurement = Measurement(RULES, least_s=15.0)
-        assert [feed(measurement, 1.0) for _ in range(21)] == [None] * 20 + [Stop.PRECISE]
+        assert [feed(measurement, 1.0) for _ in range(21)] == [None] * 20 + [StopReason.PRECISE]
 
     def test_go_on_beyond_the_most_steps(self):
         measurement = Measurement(replace(RULES, ci_relative_width=0.0), least_s=30.0)
-        assert [feed(measurement, 1.0) for _ in range(36)] == [None] * 35 + [Stop.PRECISE]
+        assert [feed(measurement, 1.0) for _ in range(36)] == [None] * 35 + [StopReason.PRECISE]
 
     def test_end_at_the_time_limit(self):
         measurement = Measurement(replace(RULES, time_limit_s=20.0), least_s=60.0)
         while feed(measurement, 1.0) is None:
             assert len(measurement.step_times_s) < 20
-        assert measurement.stop is Stop.TIME_LIMIT
+        assert measurement.stop is StopReason.TIME_LIMIT
 
 
 class TestPruned:
@@ -140,7 +140,7 @@ class TestPruned:
 
     WARM = (1.0,) * 6
 
-    def stop_after(self, times: tuple[float, ...], target_step_time_s: float | None) -> tuple[int, Stop | None]:
+    def stop_after(self, times: tuple[float, ...], target_step_time_s: float | None) -> tuple[int, StopReason | None]:
         measurement = Measurement(replace(RULES, min_steps=20))
         for time in (*self.WARM, *times):
             measurement.add(time, elapsed_s=1.0, target_step_time_s=target_step_time_s)
@@ -149,12 +149,12 @@ class TestPruned:
         return len(measurement.measured_times_s), measurement.stop
 
     def test_stops_as_soon_as_there_is_an_interval(self):
-        assert self.stop_after((1.0,) * 12, target_step_time_s=0.8) == (6, Stop.PRUNED)
+        assert self.stop_after((1.0,) * 12, target_step_time_s=0.8) == (6, StopReason.PRUNED)
 
     def test_is_not_what_could_be_as_fast_on_another_day(self):
         # One run tells a speed to within 8 %: 3 % between runs, Student's t with four degrees of freedom.
         assert self.stop_after((1.0,) * 12, target_step_time_s=0.93) == (12, None)
-        assert self.stop_after((1.0,) * 12, target_step_time_s=0.91) == (6, Stop.PRUNED)
+        assert self.stop_after((1.0,) * 12, target_step_time_s=0.91) == (6, StopReason.PRUNED)
 
     def test_waits_while_the_steps_vary(self):
         assert self.stop_after((1.0, 1.0, 1.0, 1.0, 1.0, -1.0), target_step_time_s=0.1) == (6, None)
@@ -177,7 +177,7 @@ class TestPruned:
             measurement.add(
                 time, elapsed_s=1.0, target_step_time_s=0.8 if len(measurement.step_times_s) == 13 else None
             )
-        assert measurement.stop is Stop.PRECISE
+        assert measurement.stop is StopReason.PRECISE
 
 
 class TestTwoPointExtrapolation:

@@ -20,7 +20,7 @@ from torch import nn
 
 from search_spaces.layouts.layout import Layout
 from trials.train.data import Batch
-from trials.train.engines.deepspeed_guards import fast_initialize, group_timeouts, init_deepspeed
+from trials.train.engines.deepspeed_patches import fast_initialize, group_timeouts, init_deepspeed
 from trials.train.engines.engine import Engine, EngineCounts, GroupSizes, StepResult, TrainingConfig
 from trials.train.engines.gradients import clip_gradients
 from trials.train.engines.optimizer import build_adamw

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from trials.analysis.early_stopping import IncumbentWatcher
 from trials.files.folders import AttemptFolder
 from trials.measurement.metrics import bound_fields
-from trials.measurement.protocol import Measurement, StepPlan, Stop, TwoPointExtrapolation, slows_down
+from trials.measurement.protocol import Measurement, StepPlan, StopReason, TwoPointExtrapolation, slows_down
 from trials.measurement.step_log import MetricsWriter, StepPhase, StepRecord
 from trials.ranks.allocator import STEPS_PER_TRIM, trim_heap
 from trials.ranks.environment import process_age_s
@@ -72,7 +72,7 @@ class TrainingLoop:
             self._note_end_of_warmup()
             if self._device.is_cpu and len(self.records) % STEPS_PER_TRIM == 0:
                 trim_heap()
-        if self.measurement.stop is Stop.TIME_LIMIT and not self.measurement.has_enough_steps:
+        if self.measurement.stop is StopReason.TIME_LIMIT and not self.measurement.has_enough_steps:
             seen = bound_fields(self._spec, self.measurement)
             raise TrialFailure(FailureReason.TIME_LIMIT, self._too_few_steps(), seen)
         if (found := skipped_steps_error(self.records)) is not None:
@@ -172,7 +172,7 @@ class TrainingLoop:
     def flags(self) -> tuple[str, ...]:
         """Flags of a measurement that was cut short or made in short steps, or whose node may be degraded."""
         found = {
-            Flag.TIME_LIMIT: self.measurement.stop is Stop.TIME_LIMIT,
+            Flag.TIME_LIMIT: self.measurement.stop is StopReason.TIME_LIMIT,
             Flag.WIDE_INTERVAL: self.measurement.is_wide,
             Flag.EXTRAPOLATED: self.step_plan.is_extrapolated,
             Flag.SUSPECT_NODE: slows_down(self.measurement.measured_times_s),

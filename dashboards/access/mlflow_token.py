@@ -19,7 +19,7 @@ TOKEN_VARIABLE = "PARLAY_DASHBOARD_TOKEN"
 _NAME = "dashboard-{}.token"
 
 
-class Token:
+class MlflowTokenFile:
     """New token for the pages on a port. Its file is locked while they are served, so that the file of a killed command
     is recognised."""
 

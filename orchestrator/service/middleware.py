@@ -114,7 +114,9 @@ async def _whole_body(headers: Headers, receive: Receive) -> bytes:
 
 
 def _too_large() -> RequestRejected:
-    return RequestRejected(413, "too_large", f"the body is larger than {MAX_BODY_BYTES} bytes", "name files, send none")
+    return RequestRejected(
+        413, "too_large", f"the body is larger than {MAX_BODY_BYTES} bytes", "send paths of files, not their content"
+    )
 
 
 def _require_json(method: str, headers: Headers, body: bytes) -> None:
