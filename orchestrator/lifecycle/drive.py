@@ -281,11 +281,11 @@ def _driver_callbacks(
             observers.callbacks.on_iteration()
 
         yield DriverCallbacks(
-            on_event,
-            cancel_requested,
-            on_iteration,
-            predictor(task),
-            observers.callbacks.grant_slots,
+            on_event=on_event,
+            cancel_requested=cancel_requested,
+            renew_lease=on_iteration,
+            predict=predictor(task),
+            grant_slots=observers.callbacks.grant_slots,
         )
 
 

@@ -61,7 +61,7 @@ class Step:
 
 
 class StepMonitor:
-    """Reads the folders of pilots, each with a timeout. `suspects` are the nodes that are used only if no other is free."""
+    """Reads the folders of pilots, each with a timeout. `suspects` are nodes that are used only if no other is free."""
 
     def __init__(self, slurm: Slurm, pilots: PilotPool, rules: PilotRules):
         self.suspects: set[str] = set()
