@@ -30,6 +30,7 @@ from typing import Any
 from dashboards.mlflow.runs import child_view, parent_view, trial_points
 from dashboards.mlflow.sync import MlflowSync
 from dashboards.schema import TrackingSection
+from orchestrator.common.logs import ListSink, sending_to
 from orchestrator.lifecycle.mlflow_resync import resync
 from slurm.sandbox.sandbox import SLURMCTLD, SlurmSandbox
 from tests.orchestrator.service.services import ask
@@ -339,12 +340,14 @@ def _with_mlflow(stage: Stage, records: Mapping[str, SearchRecord]) -> list[str]
     `parlay sync`."""
     from mlflow.tracking import MlflowClient
 
-    wrong, uri = [], f"sqlite:///{stage.home / 'mlflow.db'}"
+    wrong, uri, sink = [], f"sqlite:///{stage.home / 'mlflow.db'}", ListSink()
     client, tracking = MlflowClient(uri), MlflowSync(uri, TrackingSection().experiment, stage.home)
     [experiment] = [e.experiment_id for e in client.search_experiments() if e.name != "Default"]
     for search in stage.searches:
         record, name = records[search.search_id], search.search_id
-        if unsent := resync(search, tracking, wrong.append).unsent:
+        with sending_to(sink):
+            unsent = resync(search, tracking).unsent
+        if unsent:
             wrong.append(f"mlflow: {name}: not sent: {', '.join(unsent)}")
         runs = client.search_runs([experiment], f"tags.`parlay.search_id` = '{name}'", max_results=1000)
         views = [parent_view(record), *(child_view(record, trial) for trial in record.trials)]
@@ -359,7 +362,7 @@ def _with_mlflow(stage: Stage, records: Mapping[str, SearchRecord]) -> list[str]
             for point in trial_points(trial)
             if numbers.get(trial.trial, {}).get(point.key) != point.value
         ]
-    return wrong
+    return wrong + sink.messages
 
 
 def main() -> int:

@@ -241,7 +241,7 @@ def test_a_job_that_its_partition_never_starts_is_refused(commands, request_, mi
     tested = commands.client().test(replace(request_, time_limit_s=minutes * 60.0, options=options))
     assert tested.status is (SubmitStatus.REFUSED if is_refused else SubmitStatus.ACCEPTED)
     assert ("PartitionTimeLimit" in tested.message) is is_refused
-    assert ("partition short is 10 minutes" in tested.message) is is_refused
+    assert ("partition short allows at most 10 minutes" in tested.message) is is_refused
 
 
 # -- asking
@@ -272,7 +272,7 @@ def test_no_jobs_is_an_answer(commands, line):
         ("echo 'slurm_load_jobs error: odd' >&2", "odd"),  # exits 0 all the same
         ("exit 3", "exit code 3"),
         ("echo 'down for maintenance'", "maintenance"),
-        ("head -c 100000 /dev/urandom", "no list of jobs"),
+        ("head -c 100000 /dev/urandom", "other than a list of jobs"),
         (f"echo '{row('12')}'; kill -9 $$", "squeue"),
     ],
 )

@@ -116,7 +116,7 @@ def test_a_server_killed_in_the_middle_and_started_again_has_everything_once(tmp
     with ServerWithPasswords(store, home, port) as server:
         sync.sync(search.record, folder)
         for _ in range(2):
-            late = resync(folder, MlflowSync(server.address, "killed", home), pytest.fail)
+            late = resync(folder, MlflowSync(server.address, "killed", home))
             assert (late.num_sent, late.unsent) == (5, ())
         MlflowSync(server.address, "undisturbed", home).sync(search.record, folder)
         client = MlflowClient(server.address)

@@ -88,7 +88,7 @@ def test_a_search_with_megatron_ends_in_a_recipe_of_its_layouts(finished):
 def test_what_its_flags_mean_is_said_beside_the_best_and_below_the_table(in_its_home):
     place, answer = in_its_home
     assert answer["best"]["flags"] == ["layout_unverified"]
-    assert "\nlayout_unproven: the trainer's log does not prove" in parlay_here("best", cwd=place).out
+    assert "\nlayout_unverified: the trainer's log does not verify" in parlay_here("best", cwd=place).out
     assert "\n! t0001, t0002, t0003, t0004 layout_unverified: the trainer's log" in parlay_here("status", cwd=place).out
 
 

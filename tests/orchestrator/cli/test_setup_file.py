@@ -34,5 +34,5 @@ def test_a_dry_run_shows_it_too(tmp_path, monkeypatch, slurm_sandbox: SlurmSandb
     shown = parlay_here("run", path, "--dry-run", "--set", "launcher.slurm.site=plain", cwd=tmp_path)
     assert shown.code == 0, shown.err
     assert shown.out.endswith(f"{SHOWN}\n")
-    assert "site plain: A plain cluster; what users report" in shown.err
+    assert "site plain: A plain cluster: community profile" in shown.err
     assert {entry.name for entry in tmp_path.iterdir()} == {"search.yaml", "my setup.sh"}
