@@ -46,7 +46,7 @@ def test_the_headline_says_of_a_layout_chosen_for_its_memory_why_and_how_much():
             search.measure(search.start(layout, kind), rate, peak_memory_gib=peak_gib)
     words = headline(search.record, ranking_of(search.record), BASELINE.key)
     assert words.startswith("best: t0002, ")
-    assert "; no clear winner yet: 1.00x (0.93–1.08); " in words
+    assert "; no clear winner: 1.00x (0.93–1.08); " in words
     assert words.endswith("; statistically tied with t0001, the fastest, and needs 33 % less memory: 2 GiB, not 3")
     rows = shown(results_table(search.record, ranking_of(search.record), BASELINE.key))[1:]
     assert [row.split()[:2] for row in rows] == [["t0001", "=b"], ["t0002", "*"]]
