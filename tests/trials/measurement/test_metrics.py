@@ -7,27 +7,10 @@ from statistics import median
 
 import pytest
 
-from search_spaces.layouts.layout import Layout
-from search_spaces.model_shape import ModelShape
+from tests.trials.measurement.test_protocol import LAYOUT, MODEL, SPEC, run
 from trials.measurement.metrics import bound_fields, measured_fields, percentile
-from trials.measurement.protocol import Measurement, TwoPointExtrapolation
+from trials.measurement.protocol import TwoPointExtrapolation
 from trials.measurement.step_log import StepPhase, StepRecord
-from trials.trial import MeasureRules, TrialKind, TrialSpec
-
-RULES = MeasureRules(min_steps=8, max_steps=20, max_warmup_steps=12, ci_relative_width=0.05, time_limit_s=600)
-MODEL = ModelShape(4, 64, 4, 4, 256, False, 256, 64, False, "learned", "layernorm")
-LAYOUT = Layout(data_parallel=2, micro_batch_size=2, grad_accum_steps=4)
-SPEC = TrialSpec("s-aaaaaa", "t0001", "a1", "0" * 32, TrialKind.SEARCH, LAYOUT, MODEL, 16, 2, 2, "cpu", RULES)
-
-
-def run(times: list[float], rules: MeasureRules = RULES, seconds_a_step: float = 1.0) -> Measurement:
-    """A measurement fed with these step times until it stops or they end."""
-    measurement = Measurement(rules)
-    for number, time in enumerate(times, 1):
-        if measurement.stop is not None:
-            break
-        measurement.add(time, elapsed_s=number * seconds_a_step)
-    return measurement
 
 
 def test_too_few_steps_still_bound_what_the_layout_reaches():
