@@ -42,6 +42,7 @@ def test_a_search_that_has_ended_left_its_table_beside_the_recipe(ended):
     assert ended.measured.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.usefixtures("silent")
 def test_what_was_exported_while_it_ran_is_written_over_at_its_end(tmp_path, monkeypatch):
     monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
     spec = load_search_file(write_simulated_search(tmp_path, *ROWS), [f"work_dir={tmp_path}"])

@@ -22,7 +22,7 @@ from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
 from trials.trial import FailureReason
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("silent")]  # no sampler is replaced
 
 MODEL = ModelShape(32, 4096, 32, 32, 16384, False, 51200, 2048, False, "learned", "layernorm")
 CLUSTER = Cluster(ACCELERATORS["a100-80gb"], 8, 4)
