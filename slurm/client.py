@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pwd
+import shlex
 import shutil
 import signal
 import subprocess
@@ -38,6 +40,8 @@ from slurm.partitions import (
 )
 from slurm.request import JobRequest
 from slurm.script import render_script
+
+_log = logging.getLogger(__name__)
 
 COMMAND_TIMEOUT_S = 30.0
 CANCEL_TIMEOUT_S = 15.0
@@ -243,6 +247,7 @@ class SlurmClient(Slurm):
         `given` is written to its standard input.
         """
         self._before_command()
+        _log.debug("%s", shlex.join(argv))
         if self._is_missing(argv[0]):
             raise SlurmUnreachable(f"{argv[0]} is not on PATH: Slurm's commands are not installed on this machine")
         try:

@@ -1,5 +1,6 @@
 """Slurm client against stub commands on PATH: their arguments, and bad answers."""
 
+import logging
 import os
 import signal
 import subprocess
@@ -245,6 +246,13 @@ def test_a_job_that_its_partition_never_starts_is_refused(commands, request_, mi
 
 
 # -- asking
+
+
+def test_each_command_is_logged_for_who_looks_for_a_fault(commands, caplog):
+    commands.write(squeue="")
+    with caplog.at_level(logging.DEBUG, "slurm.client"):
+        commands.client().jobs()
+    assert [record.message.split()[0] for record in caplog.records] == ["squeue"]
 
 
 def test_one_question_for_all_jobs_of_the_user(commands):
