@@ -213,7 +213,7 @@ def replay(
     with sending_to(_sink(quiet)), private_umask(), without_set_location():
         loaded = read_recipe(find_recipe(_name_of(recipe), ledger), force)
         if loaded.banner:
-            _log.info(loaded.banner)
+            _log.warning(loaded.banner)
         rendered, python = with_trainer(loaded, *_other_trainer(trainer), launcher)
         try:
             result = run_replay(rendered, python, launcher, rules, Path(work_dir), stop)

@@ -11,7 +11,8 @@ import typer
 from orchestrator.cli.driver_errors import exit_code_of, exit_on_driver_errors, print_search
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
-from orchestrator.cli.output import Exit, log, print_result
+from orchestrator.cli.output import Exit, log, print_result, warn
+from orchestrator.common.logs import use_times_in
 from search_spaces.errors import ExternalError, InputError
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def advance(
 
     found = find_search(search, ledger)
     require_detached_jobs(found.spec.launcher, "launcher.kind")
+    use_times_in(found.folder.driver_log)
     with exit_on_driver_errors(found.folder, as_json):
         record = _advance(found)
     if as_json:
@@ -147,10 +149,10 @@ def _advance_all(ledger: str | None, as_json: bool) -> None:
             record = _advance(found)
         except LeaseHeld as error:
             held.append(search_id)
-            log(str(error))
+            warn(str(error))
         except (InputError, ExternalError, OSError, LeaseLost, FencedError) as error:
             refused.append({"search_id": search_id, "message": str(error)})
-            log(f"{search_id}: {error}")
+            warn(f"{search_id}: {error}")
         else:
             advanced.append(search_summary(record, found.spec, found.folder))
             log(_format_record(record))

@@ -13,7 +13,7 @@ import typer
 from orchestrator.cli.diagnostic_job import format_cluster, load_for_job, require_launching, with_launcher
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LauncherKind, Overrides, SearchFilePath
-from orchestrator.cli.output import exit_with_error, log, print_result
+from orchestrator.cli.output import exit_with_error, log, print_result, warn
 from orchestrator.lifecycle.signals import CancelOnSignal
 from search_spaces.errors import InputError, Problem
 from trials.files.folders import SearchFolder, write_text
@@ -66,7 +66,7 @@ def calibrate(
     folder = SearchFolder(spec.work_dir / f"calibrate-{secrets.token_hex(3)}")
     runs_here = spec.launcher.kind in ("local", "ray") and spec.launcher.address is None
     if busy := busy_warning() if runs_here else None:
-        log(f"{busy}: measurements will be slower than the machine")
+        warn(f"{busy}: measurements will be slower than the machine")
     found = _measure_or_exit(spec, world, folder, path, as_json)
     cluster = calibrated_cluster(spec.cluster, found)
     text = cluster_file(cluster, found, CalibrationContext(spec.name, spec.launcher.kind, world, busy))

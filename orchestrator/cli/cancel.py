@@ -5,7 +5,7 @@ from __future__ import annotations
 from orchestrator.cli.driver_errors import exit_on_driver_errors
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
-from orchestrator.cli.output import Exit, log, print_result
+from orchestrator.cli.output import Exit, print_result, warn
 from trials.files.text import plural
 
 
@@ -20,7 +20,7 @@ def cancel(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = 
     record, words = done.record, _format_cancelled(len(done.cancelled))
     print_result(done.to_json(), as_json, f"search {record.search_id} is {record.state}; {words}")
     if not done.is_complete:
-        log("not ended yet: " + (", ".join(done.unreached) or "its driver has not responded; try again"))
+        warn("not ended yet: " + (", ".join(done.unreached) or "its driver has not responded; try again"))
         raise Exit(ExitCode.CANCEL_INCOMPLETE)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from orchestrator.cli.exit_codes import code_after
 from orchestrator.cli.options import naming_options, to_overrides
-from orchestrator.cli.output import exit_with_error, log
+from orchestrator.cli.output import exit_with_error, warn
 from orchestrator.lifecycle.signals import CancelOnSignal
 from search_spaces.errors import InputError, Problem
 from trials.files.text import plural
@@ -56,7 +56,7 @@ def with_launcher(
     try:
         launcher, remark = make_launcher(spec.launcher, parallel_trials=1, cluster=world)
         if remark is not None:
-            log(remark)
+            warn(remark)
         with closing(launcher), stop.handling():
             return run(launcher, stop)
     except KeyboardInterrupt:

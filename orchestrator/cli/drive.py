@@ -14,8 +14,8 @@ from orchestrator.cli.driver_errors import exit_code_of, exit_on_driver_errors, 
 from orchestrator.cli.dry_run import DryRunOptions, print_dry_run
 from orchestrator.cli.exit_codes import ExitCode, code_after
 from orchestrator.cli.options import naming_options
-from orchestrator.cli.output import Exit, log
-from orchestrator.common.logs import is_quiet
+from orchestrator.cli.output import Exit, log, warn
+from orchestrator.common.logs import is_quiet, use_times_in
 
 if TYPE_CHECKING:
     from orchestrator.cli.options import Change
@@ -64,6 +64,7 @@ def drive_here(started: RunnableSearch, as_json: bool, chain: DriverChain | None
     from orchestrator.lifecycle.signals import DriverSignals
 
     spec, folder = started.spec, started.folder
+    use_times_in(folder.driver_log)
     signals = DriverSignals()
     view = LiveView(spec.objective, spec.global_batch_size, spec.baseline_key, sys.stderr)
     callbacks = SearchCallbacks(driver_context=signals.handling)
@@ -91,9 +92,9 @@ def _exit_unended(
     record: SearchRecord, folder: SearchFolder, signals: DriverSignals, chain: DriverChain | None
 ) -> NoReturn:
     if jobs := [f"{a.trial}.{a.attempt} ({a.job_id})" for a in record.in_flight if a.job_id is not None]:
-        log(f"left in flight, with the launcher's ids: {', '.join(jobs)}")
+        warn(f"left in flight, with the launcher's ids: {', '.join(jobs)}")
     if chain is not None and chain.has_next_link:
         log("stopped; the next job of the chain continues the search")
         raise Exit(ExitCode.SUCCESS)
-    log(f"stopped; nothing is lost: {resume_fix(folder)}")
+    warn(f"stopped; nothing is lost: {resume_fix(folder)}")
     raise Exit(code_after(signals) if chain is None else ExitCode.STOPPED_EARLY)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.output import exit_with_error, print_result
-from orchestrator.common.logs import use_times_in
 from search_spaces.errors import ExternalError, Problem
 
 if TYPE_CHECKING:
@@ -20,12 +19,11 @@ if TYPE_CHECKING:
 
 @contextmanager
 def exit_on_driver_errors(folder: SearchFolder, as_json: bool) -> Iterator[None]:
-    """Within this block an error that ends the driver becomes an exit code and a fix, and driver.log has times."""
+    """Within this block an error that ends the driver becomes an exit code and a fix."""
     from orchestrator.search.lease import HELD_FIX, LeaseHeld, LeaseLost
     from trials.ledger.database import LedgerDamaged
     from trials.ledger.events import FencedError
 
-    use_times_in(folder.driver_log)
     try:
         yield
     except LeaseHeld as held:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.exit_codes import ExitCode
-from orchestrator.cli.output import exit_with_error, log
+from orchestrator.cli.output import exit_with_error, warn
 from search_spaces.errors import InputError, Problem
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def submit_driver(folder: SearchFolder, spec: SearchSpec, ledger_url: str, job_t
     require_no_holder(folder, time.time())
     if spec.search.budget_node_hours is not None:
         hours = f"{job_time_s / 3600:.3g} hours"
-        log(f"search.budget_node_hours does not include the driver's job, one task for up to {hours} at a time")
+        warn(f"search.budget_node_hours does not include the driver's job, one task for up to {hours} at a time")
     try:
         return submit_first_link(SlurmClient(), driver_job(folder, spec, ledger_url, job_time_s))
     except DriverAlreadyQueued as queued:

@@ -10,7 +10,7 @@ import typer
 
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl
-from orchestrator.cli.output import Exit, log, print_result
+from orchestrator.cli.output import Exit, print_result, warn
 from orchestrator.cli.verbosity import with_verbosity
 
 LEDGER_SCHEMA = "parlay.ledger/1"
@@ -42,7 +42,7 @@ def rebuild(
     url = ledger_url(ledger)
     searches = find_search_folders(folders or [work_dir])
     if (aside := put_aside_damaged(url)) is not None:
-        log(f"the ledger was damaged: it is kept as {aside}, and rebuilt from these folders")
+        warn(f"the ledger was damaged: it is kept as {aside}, and rebuilt from these folders")
     with closing(LedgerWriter(url)) as writer, closing(LedgerReader(url)) as reader:
         done = [rebuild_one(folder, writer, reader) for folder in searches]
     rows = [search.to_json() for search in done]
@@ -51,7 +51,7 @@ def rebuild(
     print_result({"schema": LEDGER_SCHEMA, "url": url, "put_aside": kept, "searches": rows}, as_json, "\n".join(lines))
     for search in done:
         if search.message is not None:
-            log(search.message)
+            warn(search.message)
     results = {search.result.value for search in done}
     if "damaged" in results:
         raise Exit(ExitCode.REFUSED)

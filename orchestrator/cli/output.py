@@ -47,6 +47,11 @@ def log(text: str) -> None:
     _log.info(text)
 
 
+def warn(text: str) -> None:
+    """Log what the user should look at, also with --quiet."""
+    _log.warning(text)
+
+
 def write_new(path: Path, content: str | bytes, option: str) -> None:
     """Write a new file, named by `option`: completely or not at all. Raises InputError if it exists or cannot be
     written."""

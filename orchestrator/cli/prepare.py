@@ -15,7 +15,7 @@ import typer
 
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson
-from orchestrator.cli.output import exit_with_error, log, print_result
+from orchestrator.cli.output import exit_with_error, log, print_result, warn
 from search_spaces.errors import InputError, Problem
 
 if TYPE_CHECKING:
@@ -114,9 +114,9 @@ class _SkippedLines:
     def report(self, problem: Problem) -> None:
         self._count += 1
         if self._count <= MAX_SKIPPED_LISTED:
-            log(f"skipped: {problem.file}:{problem.line}: {problem.message}")
+            warn(f"skipped: {problem.file}:{problem.line}: {problem.message}")
         elif self._count == MAX_SKIPPED_LISTED + 1:
-            log("skipped: further lines are not listed")
+            warn("skipped: further lines are not listed")
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from orchestrator.cli.driver_errors import exit_code_of, print_search, resume_fix
 from orchestrator.cli.exit_codes import ExitCode, code_after
-from orchestrator.cli.output import Exit, exit_with_error, log
+from orchestrator.cli.output import Exit, exit_with_error, log, warn
 from orchestrator.lifecycle.signals import CancelOnSignal
 from search_spaces.errors import InputError, Problem
 
@@ -52,7 +52,7 @@ def drive_in_ray(started: RunnableSearch, as_json: bool) -> None:
         _fail(result, started, as_json)
     print_search(record, started.folder, started.spec, as_json)
     if not record.state.is_ended:
-        log(f"stopped; nothing is lost: {resume_fix(started.folder)}")
+        warn(f"stopped; nothing is lost: {resume_fix(started.folder)}")
         raise Exit(code_after(stop))
     if (code := exit_code_of(record)) is not ExitCode.SUCCESS:
         raise Exit(code)

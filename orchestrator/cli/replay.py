@@ -11,7 +11,7 @@ import typer
 
 from orchestrator.cli.exit_codes import ExitCode, code_after
 from orchestrator.cli.options import AsJson, LedgerUrl
-from orchestrator.cli.output import Exit, exit_with_error, log, print_result
+from orchestrator.cli.output import Exit, exit_with_error, log, print_result, warn
 from orchestrator.lifecycle.signals import CancelOnSignal
 from search_spaces.errors import InputError, Problem
 from search_spaces.schema.durations import parse_duration_s
@@ -64,7 +64,7 @@ def replay(
 
     loaded = read_recipe(find_recipe(recipe, ledger), force)
     if loaded.banner:
-        log(loaded.banner)
+        warn(loaded.banner)
     rules = ReplayRules(repeats, margin, sessions, _session_interval_s(session_interval))
     kind = None if launcher is None else launcher.value
     configured, python = with_trainer(loaded, trainer, sets or (), kind)

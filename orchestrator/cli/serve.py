@@ -11,7 +11,7 @@ import typer
 
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl
-from orchestrator.cli.output import Exit, exit_with_error, log, print_result
+from orchestrator.cli.output import Exit, exit_with_error, print_result, warn
 from search_spaces.errors import ExternalError, Problem
 from slurm.environment import cluster_variables
 from trials.files.text import plural
@@ -71,7 +71,7 @@ def serve(
         problem = Problem("held", str(other), fix=f"use it, or stop it first: kill {other.pid}" if other.pid else None)
         exit_with_error(ExitCode.HELD_BY_ANOTHER, problem, as_json)
     if unended:
-        log(
+        warn(
             f"stopped with {plural(len(unended), 'search')} unfinished; parlay serve or parlay resume ID continues them"
         )
         raise Exit(ExitCode.STOPPED_EARLY)
@@ -98,12 +98,12 @@ def hand_over_to_service(folder: SearchFolder, spec: SearchSpec, url: str) -> in
         return None
     client, health = found
     if spec.launcher.uses_slurm and (other := _other_slurm(health["slurm"])):
-        log(f"the service (process {health['pid']}) has another {other}; starting a separate driver process")
+        warn(f"the service (process {health['pid']}) has another {other}; starting a separate driver process")
         return None
     try:
         client.resume(folder.search_id, folder.path, url)
     except ExternalError as refused:
-        log(f"{refused}; starting a separate driver process")
+        warn(f"{refused}; starting a separate driver process")
         return None
     return int(health["pid"])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
-from orchestrator.cli.output import Exit, exit_with_error, log, print_result
+from orchestrator.cli.output import Exit, exit_with_error, print_result, warn
 from search_spaces.errors import Problem
 
 SYNC_SCHEMA = "parlay.sync/1"
@@ -34,5 +34,5 @@ def sync(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
     counts = {"sent": sent.num_sent, "unsent": list(sent.unsent)}
     print_result(data | counts, as_json, f"{sent.num_sent} runs of search {name} are up to date in MLflow")
     if sent.unsent:
-        log(f"not sent: {', '.join(sent.unsent)}; `parlay sync {found.folder.cli_name}` tries again")
+        warn(f"not sent: {', '.join(sent.unsent)}; `parlay sync {found.folder.cli_name}` tries again")
         raise Exit(ExitCode.REFUSED)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from orchestrator.cli.driver_errors import exit_code_of, print_search, resume_fix
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
-from orchestrator.cli.output import Exit, exit_with_error, log
+from orchestrator.cli.output import Exit, exit_with_error, warn
 from search_spaces.errors import ExternalError, InputError, Problem
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def watch(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = F
         )
     print_search(record, folder, spec, as_json)
     if not record.state.is_ended:
-        log(f"stopped watching: the search has no driver; nothing is lost: {resume_fix(folder)}")
+        warn(f"stopped watching: the search has no driver; nothing is lost: {resume_fix(folder)}")
         raise Exit(ExitCode.STOPPED_EARLY)
     if (code := exit_code_of(record)) is not ExitCode.SUCCESS:
         raise Exit(code)

@@ -27,5 +27,5 @@ def find_side(given: str, ledger: str | None, force: bool) -> ComparisonSide:
         return side_of_search(found.record, found.spec, str(found.folder.path))
     loaded = read_recipe(Path(given), force)
     if loaded.banner:
-        _log.info(loaded.banner)
+        _log.warning(loaded.banner)
     return side_of_recipe(loaded)

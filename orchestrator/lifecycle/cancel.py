@@ -91,7 +91,7 @@ def _end_driver_jobs(folder: SearchFolder) -> list[str]:
     try:
         return [name] if cancel_driver_jobs(SlurmClient(), folder.search_id) else []
     except SlurmUnreachable as error:
-        _log.info(str(error))
+        _log.warning(str(error))
         return [name]
 
 

@@ -65,7 +65,7 @@ def open_tracking(spec: SearchSpec) -> MlflowSync | None:
     """
     sync = make_tracking(spec)
     if sync is not None and (remark := sync.check()) is not None:
-        _log.info(remark)
+        _log.warning(remark)
     return sync
 
 
@@ -221,7 +221,7 @@ def _launcher_for(
             remaining_work=lambda: _work_left(spec, history),
         )
         if remark:
-            _log.info(remark)
+            _log.warning(remark)
     with closing(launcher):
         yield launcher
 

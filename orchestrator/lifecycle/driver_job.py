@@ -244,7 +244,7 @@ class DriverChain:
         try:
             left = self._slurm.cancel(self._waiting())
         except SlurmUnreachable as error:
-            _log.info(f"the waiting job of the next driver may be left in the queue; it would exit at once: {error}")
+            _log.warning(f"the waiting job of the next driver may be left in the queue; it would exit at once: {error}")
             return
         self.has_next_link = bool(left)
 

@@ -58,7 +58,9 @@ def _flush_mlflow(
     except KeyboardInterrupt:
         unsent = worker.finish(0.0)
     if unsent:
-        _log.info(f"{len(unsent)} runs could not be sent to MLflow; `parlay sync {folder.cli_name}` sends them again")
+        _log.warning(
+            f"{len(unsent)} runs could not be sent to MLflow; `parlay sync {folder.cli_name}` sends them again"
+        )
     if worker.report is not None:
         write_json(folder.mlflow, mlflow_json(worker.report))
 

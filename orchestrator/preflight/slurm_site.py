@@ -79,13 +79,13 @@ def require_site(spec: SearchSpec, space: SearchSpace, slurm: Slurm | None = Non
     if problems:
         raise with_locations(InputError(*problems), spec)
     for warning in option_warnings(tested[-1][0].options):
-        _log.info(f"{describe_option(warning)}: {warning.fix}")
+        _log.warning(f"{describe_option(warning)}: {warning.fix}")
     jobs = 1 if spec.launcher.kind == "slurm_pilot" else spec.search.parallel_trials
     for message in site_remarks(spec.launcher.slurm, tested[-1][0].num_nodes, tested[-1][0].time_limit_s, jobs):
-        _log.info(message)
+        _log.warning(message)
     for request, submission in tested:
         if submission.status is SubmitStatus.BUSY:
-            _log.info(f"{describe_job(request)} would have to wait: {submission.message}")
+            _log.warning(f"{describe_job(request)} would have to wait: {submission.message}")
 
 
 def describe_option(warning: OptionProblem) -> str:

@@ -168,7 +168,9 @@ class Submissions:
             self._write(request)
             submission = self._slurm.submit(request)
             if submission.status in (SubmitStatus.ACCEPTED, SubmitStatus.UNCONFIRMED):
-                _log.info(f"{tracked.request.label} may run on {compress(avoided)} again: too few other nodes are left")
+                _log.warning(
+                    f"{tracked.request.label} may run on {compress(avoided)} again: too few other nodes are left"
+                )
         if submission.status is SubmitStatus.ACCEPTED and submission.job_id is not None:
             return self._accept(tracked, submission.job_id)
         if submission.status is SubmitStatus.REFUSED:

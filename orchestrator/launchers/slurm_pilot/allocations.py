@@ -174,7 +174,7 @@ class PilotPool:
             return
         if not self.cancel([pilot]):  # else it is retried at the next refresh
             pilot.startup_timed_out = True
-            _log.info(f"pilot {pilot.folder.name} is cancelled: {startup_timeout_reason(pilot)}")
+            _log.warning(f"pilot {pilot.folder.name} is cancelled: {startup_timeout_reason(pilot)}")
 
     def _record_end(self, pilot: Pilot) -> None:
         with suppress(OSError):

@@ -135,7 +135,7 @@ class StepMonitor:
             sick = suspect_nodes(step.request.folder, step.nodes, self._rules.tasks_per_node)
             if new := {*sick} - self.suspects:
                 self.suspects |= new
-                _log.info(
+                _log.warning(
                     f"suspect after {step.request.label}: {', '.join(sorted(new))}; used only if no other node is free"
                 )
 

@@ -12,6 +12,7 @@ import pytest
 from orchestrator.cli import main
 from orchestrator.common.logs import FileSink, ListSink, TerminalSink, is_quiet, sending_to, use_times_in
 from orchestrator.common.timeouts import result_with_timeout, submit_to_thread
+from tests.orchestrator.cli.simulated import OK, write_simulated_search
 
 LOG = logging.getLogger("orchestrator.search.driver")
 TIMED = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ "
@@ -99,7 +100,15 @@ def test_a_driver_whose_standard_error_is_its_log_writes_times(tmp_path, monkeyp
         assert bool(re.match(TIMED, (tmp_path / name).read_text())) is is_timed
 
 
-def test_every_verb_is_quiet_or_verbose_but_not_both(capsys):
-    assert main.run(["plan", "quickstart", "--quiet", "--verbose"]) == 2
+def test_a_verb_is_quiet_or_verbose_but_not_both(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    search = str(write_simulated_search(tmp_path, OK, OK))
+    seen = {}
+    for option in ("--json", "--quiet", "--verbose"):
+        assert main.run(["run", search, option]) == 0
+        seen[option] = capsys.readouterr().err
+    assert "proposed" in seen["--json"]
+    assert seen["--quiet"] == ""
+    assert re.search(TIMED + r"INFO    orchestrator\.cli\.output: search table-", seen["--verbose"])
+    assert main.run(["run", search, "--quiet", "--verbose"]) == 2
     assert "--quiet: cannot be combined with --verbose" in capsys.readouterr().err
-    assert main.run(["status", "--all", "--quiet"]) == 0
