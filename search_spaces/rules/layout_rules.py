@@ -165,7 +165,7 @@ PRECISION = LayoutRule(
     "use fp32",
     _supports_precision,
     lambda f, w: (
-        f"DeepSpeed does not support fp16 on {w.cluster.accelerator.name}"
+        "DeepSpeed supports fp16 only on CPUs with fp16 instructions"
         if f["precision"] == "fp16"
         else f"{w.cluster.accelerator.name} does not support {f['precision']}"
     ),
