@@ -85,14 +85,15 @@ def _measure_or_exit(spec: SearchSpec, world: Cluster, folder: SearchFolder, pat
     """Return the measurements. If there are none, exit with an error and leave `path` unwritten."""
     from orchestrator.diagnostics.calibrate import CalibrationFailed, precisions_of
     from orchestrator.diagnostics.calibrate import calibrate as measure
-    from orchestrator.diagnostics.job import JobCallbacks
+    from orchestrator.launchers.attempt_runner import AttemptRunner
     from orchestrator.preflight.trainer import python_of
 
     precisions, python = precisions_of(spec), python_of(spec)
 
     def run(launcher: Launcher, stop: CancelOnSignal) -> Measurements:
         log(f"measuring {format_cluster(world)}, in {folder.path}")
-        return measure(launcher, folder, world, spec.model, precisions, python, JobCallbacks(stop.is_requested))
+        runner = AttemptRunner(launcher, stop.is_requested)
+        return measure(runner, folder, world, spec.model, precisions, python)
 
     try:
         return with_launcher(spec, world, run, "calibrate", as_json)

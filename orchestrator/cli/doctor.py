@@ -113,7 +113,7 @@ def _submit_test_findings(spec: SearchSpec, found: DoctorReport, as_json: bool) 
     """Findings of the probe job; a note if earlier errors would make it fail."""
     from orchestrator.diagnostics.doctor.finding import Area, Level, error, note
     from orchestrator.diagnostics.doctor.node_probe import probe_cluster, submit_test
-    from orchestrator.diagnostics.job import JobCallbacks
+    from orchestrator.launchers.attempt_runner import AttemptRunner
     from trials.files.folders import SearchFolder
 
     before = (Area.SEARCH, Area.SLURM, Area.JOBS, Area.FOLDERS)
@@ -127,7 +127,7 @@ def _submit_test_findings(spec: SearchSpec, found: DoctorReport, as_json: bool) 
 
     def run(launcher: Launcher, stop: CancelOnSignal) -> list[Finding]:
         log(f"a job on {plural(probe_cluster(spec.cluster).num_nodes, 'node')}, in {folder.path}")
-        return list(submit_test(launcher, folder, spec, JobCallbacks(stop.is_requested)))
+        return list(submit_test(AttemptRunner(launcher, stop.is_requested), folder, spec))
 
     try:
         return with_launcher(spec, probe_cluster(spec.cluster), run, "doctor", as_json)

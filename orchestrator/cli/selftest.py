@@ -75,14 +75,14 @@ def _require_own_trainer(spec: SearchSpec) -> None:
 def _run(
     spec: SearchSpec, world: Cluster, cases: Sequence[Case], folder: SearchFolder, as_json: bool
 ) -> SelftestReport:
-    from orchestrator.diagnostics.selftest import SelftestCallbacks
     from orchestrator.diagnostics.selftest import selftest as run_cases
+    from orchestrator.launchers.attempt_runner import AttemptRunner
     from orchestrator.preflight.trainer import python_of
 
     def run(launcher: Launcher, stop: CancelOnSignal) -> SelftestReport:
         log(f"{len(cases)} cases on {format_cluster(world)}, in {folder.path}")
-        callbacks = SelftestCallbacks(stop.is_requested, lambda result: log(row(result)))
-        return run_cases(launcher, folder, world, cases, python_of(spec), callbacks)
+        runner = AttemptRunner(launcher, stop.is_requested)
+        return run_cases(runner, folder, world, cases, python_of(spec), lambda result: log(row(result)))
 
     return with_launcher(spec, world, run, "selftest", as_json)
 

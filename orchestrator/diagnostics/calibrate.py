@@ -7,15 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.config.spec import SearchSpec
-from orchestrator.diagnostics.job import (
-    JobCallbacks,
-    launcher_reason,
-    new_job,
-    rank_failure,
-    run_to_completion,
-    wait_for_results,
-)
-from orchestrator.launchers.base import Launcher
+from orchestrator.diagnostics.job import RESULTS_GRACE_S, launcher_reason, new_job, rank_failure
+from orchestrator.launchers.attempt_runner import AttemptRunner
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import PRECISIONS
@@ -59,13 +52,12 @@ def precisions_of(spec: SearchSpec) -> list[str]:
 
 
 def calibrate(
-    launcher: Launcher,
+    runner: AttemptRunner,
     folder: SearchFolder,
     world: Cluster,
     model: ModelShape,
     precisions: Sequence[str],
     python: str,
-    callbacks: JobCallbacks,
 ) -> Measurements:
     """Measure all ranks of `world` as one attempt. `folder` is new; its name is the search id of the attempt.
 
@@ -73,10 +65,10 @@ def calibrate(
     stop, with the attempt cancelled.
     """
     request = new_job(folder, world, model, trainer_of(precisions), python, START_S + MEASURING_S)
-    status = run_to_completion(launcher, request, callbacks)
+    status = runner.run(request)
     place = request.folder.path
     if not status.failed:
-        wait_for_results(launcher, lambda: Measurements.read(place) is not None)
+        runner.wait_until(lambda: Measurements.read(place) is not None, RESULTS_GRACE_S)
     found = Measurements.read(place)
     if status.failed or found is None:
         raise _not_measured(status, request.folder)

@@ -1,35 +1,22 @@
-"""Runs one of Parlay's programs as a single attempt of a launcher: for selftest, calibrate and doctor."""
+"""Job of one of Parlay's programs, as a single attempt of a launcher: for selftest, calibrate and doctor."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.common.code_snapshot import snapshot_code
-from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRequest
+from orchestrator.launchers.base import LaunchRequest
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from trials.attempt_result import LaunchStatus, Liveness
+from trials.attempt_result import LaunchStatus
 from trials.files.folders import AttemptFolder, SearchFolder, read_json, write_json
 from trials.files.path_owners import FolderIdentity
 from trials.trial import MeasureRules, Rendezvous, TrialKind, TrialSpec
 
-_log = logging.getLogger(__name__)
-
-
-POLL_INTERVAL_S = 0.5
 RESULTS_GRACE_S = 90.0
 """NFS may show another machine's files a minute late, as for outcomes."""
-
-
-@dataclass(frozen=True)
-class JobCallbacks:
-    """Callbacks while a job runs: `stop_requested` is polled."""
-
-    stop_requested: Callable[[], bool] = lambda: False
 
 
 def new_job(
@@ -70,34 +57,6 @@ def new_job(
     return request
 
 
-def run_to_completion(
-    launcher: Launcher, request: LaunchRequest, callbacks: JobCallbacks, look: Callable[[], object] = lambda: None
-) -> LaunchStatus:
-    """Launch the attempt and wait for its end; `look` is called at every poll.
-
-    Raises LaunchRefused, and KeyboardInterrupt after a requested stop, with the attempt cancelled.
-    """
-    key = request.spec.attempt_key
-    try:
-        while not _is_launched(launcher, request, callbacks):
-            _wait(launcher, callbacks)
-        while (status := launcher.poll([key])[key]).liveness is not Liveness.ENDED:
-            look()
-            _wait(launcher, callbacks)
-    except KeyboardInterrupt:
-        if launcher.cancel([key]):
-            _log.warning(f"{key} could not be cancelled and may still run")
-        raise
-    return status
-
-
-def wait_for_results(launcher: Launcher, are_there: Callable[[], bool]) -> None:
-    """Wait until the results are visible, at most RESULTS_GRACE_S."""
-    since = launcher.now()
-    while not are_there() and launcher.now() - since < RESULTS_GRACE_S:
-        launcher.wait(POLL_INTERVAL_S)
-
-
 def rank_failure(folder: AttemptFolder, status: LaunchStatus) -> tuple[int, str] | None:
     """Return the failed rank and its reason, or None if no rank wrote an outcome."""
     outcome = read_json(folder.outcome(status.restart))
@@ -110,17 +69,3 @@ def rank_failure(folder: AttemptFolder, status: LaunchStatus) -> tuple[int, str]
 def launcher_reason(status: LaunchStatus, otherwise: str) -> str:
     """Return the launcher's reason for the end of an attempt, or `otherwise`."""
     return status.detail or (str(status.reason) if status.reason else otherwise)
-
-
-def _is_launched(launcher: Launcher, request: LaunchRequest, callbacks: JobCallbacks) -> bool:
-    try:
-        return launcher.launch(request) is not None
-    except LaunchPostponed as postponed:
-        _log.info(str(postponed))
-        return False
-
-
-def _wait(launcher: Launcher, callbacks: JobCallbacks) -> None:
-    if callbacks.stop_requested():
-        raise KeyboardInterrupt
-    launcher.wait(POLL_INTERVAL_S)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.diagnostics.job import JobCallbacks, launcher_reason, new_job, run_to_completion, wait_for_results
-from orchestrator.launchers.base import Launcher
+from orchestrator.diagnostics.job import RESULTS_GRACE_S, launcher_reason, new_job
+from orchestrator.launchers.attempt_runner import AttemptRunner
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
 from trials.attempt_result import LaunchStatus
@@ -56,13 +56,6 @@ class SelftestReport:
         }
 
 
-@dataclass(frozen=True)
-class SelftestCallbacks(JobCallbacks):
-    """JobCallbacks, and `result`, called once per finished case."""
-
-    result: Callable[[CaseResult], None] = lambda result: None
-
-
 def selftest_cluster(cluster: Cluster) -> Cluster:
     """Return the part of the cluster to test: up to eight ranks, on at least two nodes if there are several."""
     ranks = min(MOST_RANKS, cluster.num_gpus)
@@ -90,25 +83,26 @@ def cases_for(world: Cluster, names: Sequence[str] = ()) -> list[Case]:
 
 
 def selftest(
-    launcher: Launcher,
+    runner: AttemptRunner,
     folder: SearchFolder,
     world: Cluster,
     cases: Sequence[Case],
     python: str,
-    callbacks: SelftestCallbacks = SelftestCallbacks(),
+    on_result: Callable[[CaseResult], None] = lambda result: None,
 ) -> SelftestReport:
-    """Run the cases as one attempt. `folder` is new; its name is the search id of the attempt.
+    """Run the cases as one attempt. `folder` is new; its name is the search id of the attempt. `on_result` is called
+    once for each finished case.
 
     Raises LaunchRefused, and KeyboardInterrupt after a requested stop, with the attempt cancelled.
     """
     time_limit_s = START_S + CASE_S * len(cases)
     request = new_job(folder, world, SHAPES["gpt2"], {"kind": "selftest"}, python, time_limit_s)
     write_cases(request.folder.path, cases)
-    reader = _ResultReader(request.folder.path, callbacks)
-    status = run_to_completion(launcher, request, callbacks, reader.read_new)
+    reader = _ResultReader(request.folder.path, on_result)
+    status = runner.run(request, on_poll=reader.read_new)
     reader.read_new()
     if not status.failed:
-        wait_for_results(launcher, lambda: reader.read_new() >= len(cases))
+        runner.wait_until(lambda: reader.read_new() >= len(cases), RESULTS_GRACE_S)
     found = reader.results
     detail = None if len(found.results) == len(cases) else _unfinished_reason(status, found, len(cases))
     return SelftestReport(tuple(cases), found, detail)
@@ -158,16 +152,16 @@ def _read_entries(path: Path) -> Mapping[str, Any]:
 class _ResultReader:
     """Results so far; each is reported once."""
 
-    def __init__(self, folder: Path, callbacks: SelftestCallbacks):
+    def __init__(self, folder: Path, on_result: Callable[[CaseResult], None]):
         self.results = Results()
         self._folder = folder
-        self._callbacks = callbacks
+        self._on_result = on_result
 
     def read_new(self) -> int:
         """Report new results; return the number of all results."""
         found = Results.read(self._folder)
         for result in found.results[len(self.results.results) :]:
-            self._callbacks.result(result)
+            self._on_result(result)
         self.results = found
         return len(found.results)
 

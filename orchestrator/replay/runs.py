@@ -8,17 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from dashboards.log_once import LogOnce
-from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRequest
+from orchestrator.launchers.attempt_runner import POLL_INTERVAL_S, AttemptRunner
+from orchestrator.launchers.base import Launcher
 from orchestrator.replay.machine_lock import MeasurementLock, NullLock
 from orchestrator.search.attempt_factory import OUTCOME_GRACE_S, AttemptFactory, next_attempt
-from trials.attempt_result import AttemptResult, LaunchStatus, Liveness, may_retry
+from trials.attempt_result import AttemptResult, may_retry
 from trials.trial import Attempt, Trial
 
 _log = logging.getLogger(__name__)
-
-
-POLL_INTERVAL_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,7 @@ class ReplayRuns:
         self._program = program
         self._launcher = launcher
         self._callbacks = callbacks
-        self._log_once = LogOnce(_log)
+        self._runner = AttemptRunner(launcher, callbacks.is_stop_requested)
         self.results: list[AttemptResult] = []
 
     @contextmanager
@@ -73,7 +70,7 @@ class ReplayRuns:
         _log.info(why)
         until = self._launcher.now() + seconds
         while self._launcher.now() < until:
-            self._wait()
+            self._runner.wait()
 
     def measure(self, trial: Trial) -> AttemptResult:
         """Measure one run, with retries as in a search."""
@@ -88,8 +85,7 @@ class ReplayRuns:
 
     def _result(self, trial: Trial, attempt: Attempt) -> AttemptResult:
         """Run the attempt to its end and return its result, waiting OUTCOME_GRACE_S for its outcome file."""
-        self._callbacks.raise_if_stopped()
-        status = self._status(self._program.with_spec_file(self._program.request(trial, attempt)))
+        status = self._runner.run(self._program.with_spec_file(self._program.request(trial, attempt)))
         ended = replace(attempt, unknown_since=self._launcher.now())
         while True:
             try:
@@ -97,47 +93,4 @@ class ReplayRuns:
             except OSError:
                 if self._launcher.now() - (ended.unknown_since or 0.0) > OUTCOME_GRACE_S:
                     raise
-                self._wait()
-
-    def _status(self, request: LaunchRequest) -> LaunchStatus:
-        """Launch the attempt and wait for its end."""
-        key, job_id = request.spec.attempt_key, None
-        try:
-            while (job_id := self._try_launch(request)) is None:
-                self._wait()
-            while (status := self._launcher.poll([key])[key]).liveness is not Liveness.ENDED:
-                self._note_waiting_reason(request, status)
-                self._wait()
-        except KeyboardInterrupt:
-            self._cancel(key, job_id)
-            raise
-        return status
-
-    def _try_launch(self, request: LaunchRequest) -> str | None:
-        try:
-            return self._launcher.launch(request)
-        except LaunchPostponed as postponed:
-            self._log_once.warning(str(postponed))
-            return None
-
-    def _note_waiting_reason(self, request: LaunchRequest, status: LaunchStatus) -> None:
-        name = f"{request.spec.trial}.{request.spec.attempt}"
-        if status.liveness is Liveness.UNKNOWN and status.detail:
-            self._log_once.warning(f"{name} is unreachable: {status.detail}")
-        elif status.started and any(message.startswith(name) for message in self._log_once.keys):
-            self._log_once.info(f"{name} runs on {' '.join(status.nodes)}")
-        elif status.detail and not status.started:
-            self._log_once.info(f"{name} waits: {status.detail}")
-
-    def _cancel(self, key: str, job_id: str | None) -> None:
-        """Cancel the attempt; one that may still run is logged, even if a second interrupt comes."""
-        left = {key}
-        try:
-            left = self._launcher.cancel([key])
-        finally:
-            if left:
-                _log.warning(f"may still be running: {key}" + (f" ({job_id})" if job_id else ""))
-
-    def _wait(self) -> None:
-        self._callbacks.raise_if_stopped()
-        self._launcher.wait(POLL_INTERVAL_S)
+                self._runner.wait()

@@ -11,15 +11,9 @@ from orchestrator.diagnostics.doctor.finding import Finding, error, ok
 from orchestrator.diagnostics.doctor.nccl_log import NcclLog, merge_logs, parse_nccl_log
 from orchestrator.diagnostics.doctor.node_findings import JobTimestamps, probe_findings
 from orchestrator.diagnostics.doctor.ranks import old_torch_finding, selftest_findings
-from orchestrator.diagnostics.job import (
-    JobCallbacks,
-    launcher_reason,
-    new_job,
-    rank_failure,
-    run_to_completion,
-    wait_for_results,
-)
-from orchestrator.launchers.base import Launcher, LaunchRequest
+from orchestrator.diagnostics.job import RESULTS_GRACE_S, launcher_reason, new_job, rank_failure
+from orchestrator.launchers.attempt_runner import AttemptRunner
+from orchestrator.launchers.base import LaunchRequest
 from orchestrator.preflight.trainer import python_of, ranks_run_here
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.plain_file import open_plain
@@ -38,20 +32,18 @@ def probe_cluster(cluster: Cluster) -> Cluster:
     return replace(cluster, num_nodes=min(2, cluster.num_nodes))
 
 
-def submit_test(
-    launcher: Launcher, folder: SearchFolder, spec: SearchSpec, callbacks: JobCallbacks
-) -> Iterator[Finding]:
+def submit_test(runner: AttemptRunner, folder: SearchFolder, spec: SearchSpec) -> Iterator[Finding]:
     """Run the probe job and yield findings. `folder` is new; its name is the search id of the job.
 
     Raises LaunchRefused, and KeyboardInterrupt after a requested stop.
     """
     world = probe_cluster(spec.cluster)
     request = new_job(folder, world, spec.model, {"kind": "doctor"}, python_of(spec), TIME_LIMIT_S)
-    submitted = launcher.now()
-    status = run_to_completion(launcher, request, callbacks)
+    submitted = runner.launcher.now()
+    status = runner.run(request)
     place = request.folder.path
     if not status.failed:
-        wait_for_results(launcher, lambda: NodeProbeReport.read(place) is not None)
+        runner.wait_until(lambda: NodeProbeReport.read(place) is not None, RESULTS_GRACE_S)
     probe = NodeProbeReport.read(place)
     if status.failed or probe is None:
         yield _failure(status, request)
@@ -59,7 +51,7 @@ def submit_test(
     nodes = list(dict.fromkeys(rank.node for rank in probe.ranks))
     words = f"{plural(len(probe.ranks), 'rank')} on {', '.join(nodes)} responded; logs in {place}"
     yield ok("job", words)
-    yield from probe_findings(probe, world, nccl_log(request), JobTimestamps(submitted, launcher.now()))
+    yield from probe_findings(probe, world, nccl_log(request), JobTimestamps(submitted, runner.launcher.now()))
     if not ranks_run_here(spec):  # else check_ranks has probed this machine's interpreter
         first = probe.ranks[0]
         if spec.trainer.kind == "parlay" and (old := old_torch_finding(first.torch, first.executable)):

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
 from orchestrator.diagnostics.calibrate import CalibrationFailed, calibrate, calibration_cluster, precisions_of
-from orchestrator.diagnostics.job import JobCallbacks
+from orchestrator.launchers.attempt_runner import AttemptRunner
 from orchestrator.launchers.base import LaunchRequest
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
@@ -51,12 +51,10 @@ def launcher_of(
     return one_job(status, leave)
 
 
-def run(tmp_path: Path, launcher: ScriptedLauncher, **watching) -> Measurements:
+def run(tmp_path: Path, launcher: ScriptedLauncher) -> Measurements:
     world = Cluster(ACCELERATORS["cpu"], 2, 1)
     folder = SearchFolder(tmp_path / "calibrate-abc123")
-    return calibrate(
-        launcher, folder, world, SHAPES["gpt2"], ["fp32", "bf16"], sys.executable, JobCallbacks(**watching)
-    )
+    return calibrate(AttemptRunner(launcher), folder, world, SHAPES["gpt2"], ["fp32", "bf16"], sys.executable)
 
 
 @pytest.mark.parametrize(
@@ -133,10 +131,3 @@ def test_numbers_that_another_machine_wrote_are_waited_for(tmp_path):
     with pytest.raises(CalibrationFailed, match="left no measurements"):
         run(tmp_path, launcher)
     assert launcher.clock > 90.0
-
-
-def test_measuring_that_is_told_to_stop_is_cancelled(tmp_path):
-    launcher = launcher_of(LaunchStatus(Liveness.ALIVE))
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, launcher, stop_requested=lambda: bool(launcher.requests))
-    assert launcher.cancelled == ["calibrate-abc123.t0001.a1"]

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from orchestrator.diagnostics.selftest import (
-    SelftestCallbacks,
     SelftestReport,
     cases_for,
     record_result,
     selftest,
     selftest_cluster,
 )
+from orchestrator.launchers.attempt_runner import AttemptRunner
 from orchestrator.launchers.base import Launcher, LaunchRequest
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
@@ -39,9 +39,9 @@ def launcher_of(results: list[CaseResult], status: LaunchStatus) -> ScriptedLaun
     return one_job(status, leave, lasts=len(results))
 
 
-def run(tmp_path: Path, launcher: Launcher, **watching) -> SelftestReport:
+def run(tmp_path: Path, launcher: Launcher, on_result=lambda result: None) -> SelftestReport:
     folder = SearchFolder(tmp_path / "selftest-abc123")
-    return selftest(launcher, folder, PAIR, CASES, sys.executable, SelftestCallbacks(**watching))
+    return selftest(AttemptRunner(launcher), folder, PAIR, CASES, sys.executable, on_result)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_the_attempt_finds_its_cases_and_runs_the_selftests_program(tmp_path):
 
 def test_each_result_is_told_once_as_it_comes_and_so_is_what_is_waited_for(tmp_path, logged):
     launcher = launcher_of(GOOD, LaunchStatus(Liveness.ENDED, started=True))
-    run(tmp_path, launcher, result=lambda result: logged.append(result.name))
+    run(tmp_path, launcher, on_result=lambda result: logged.append(result.name))
     assert logged == ["the queue is full", "one", "two"]
 
 
@@ -116,13 +116,6 @@ def test_results_that_another_machine_wrote_are_waited_for(tmp_path):
     report = run(tmp_path, launcher)
     assert report.detail == "1 of 2 cases were run: see the ranks' logs"
     assert launcher.clock > 90.0
-
-
-def test_a_selftest_that_is_told_to_stop_is_cancelled(tmp_path):
-    launcher = launcher_of(GOOD, LaunchStatus(Liveness.ENDED))
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, launcher, stop_requested=lambda: bool(launcher.requests))
-    assert launcher.cancelled == ["selftest-abc123.t0001.a1"]
 
 
 def test_the_last_selftest_of_each_accelerator_is_kept(tmp_path):

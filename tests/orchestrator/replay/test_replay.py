@@ -14,7 +14,7 @@ from orchestrator.common.code_snapshot import snapshot_code
 from orchestrator.common.logs import ListSink, sending_to
 from orchestrator.comparison.recorded_runs import recorded_runs
 from orchestrator.comparison.speed_ratio import ReplayVerdict
-from orchestrator.launchers.base import LaunchPostponed, LaunchRefused
+from orchestrator.launchers.base import LaunchRefused
 from orchestrator.launchers.local.launcher import LocalLauncher
 from orchestrator.recipe.read import read_recipe
 from orchestrator.recipe.write import write_recipe
@@ -32,8 +32,7 @@ from search_spaces.errors import ExternalError, InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.layout import Layout
 from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of
-from tests.orchestrator.scripted import ScriptedLauncher, in_turn
-from trials.attempt_result import LaunchStatus, Liveness
+from tests.orchestrator.scripted import in_turn
 from trials.files.folders import SearchFolder
 from trials.trial import FailureReason, utc_seconds
 
@@ -219,60 +218,6 @@ def test_an_interrupt_cancels_the_run_in_flight(loaded, tmp_path):
         replayed(loaded, launcher, tmp_path)
     assert launcher.cancelled == ["quickstart-replay.t0001.a1"]
     assert stopped.value.result.comparison is None
-
-
-def waiting(*seen: LaunchStatus) -> ScriptedLauncher:
-    """A launcher that postpones its first launch, and then reports these statuses before the measurement."""
-    launcher = in_turn(0.1, seen=seen)
-    launcher.meets[:0] = [LaunchPostponed("Slurm accepts no more jobs at present")] * 3
-    return launcher
-
-
-def test_what_a_run_waits_for_is_said_once(loaded, tmp_path, logged):
-    seen = [
-        *[LaunchStatus(Liveness.ALIVE, detail="Resources")] * 3,
-        LaunchStatus(Liveness.ALIVE, detail="PartitionDown"),
-        *[LaunchStatus(Liveness.UNKNOWN, detail="Slurm does not answer")] * 2,
-        *[LaunchStatus(Liveness.ALIVE, started=True, nodes=("n1", "n2"))] * 2,
-    ]
-    result = replayed(loaded, waiting(*seen), tmp_path, ReplayRules(repeats=1), callbacks=ReplayCallbacks())
-    assert result.verdict is ReplayVerdict.REPRODUCED
-    assert logged == [
-        "Slurm accepts no more jobs at present",
-        "t0001.a1 waits: Resources",
-        "t0001.a1 waits: PartitionDown",
-        "t0001.a1 is unreachable: Slurm does not answer",
-        "t0001.a1 runs on n1 n2",
-    ]
-
-
-@pytest.mark.parametrize("unreached", [False, True])
-def test_a_replay_that_is_told_to_stop_cancels_its_run_and_names_what_may_live_on(loaded, tmp_path, unreached, logged):
-    launcher = waiting(*[LaunchStatus(Liveness.ALIVE, detail="Resources")] * 9)
-    launcher.on_cancel = lambda keys: keys if unreached else set()
-    callbacks = ReplayCallbacks(lambda: any(job.looks > 3 for job in launcher.jobs.values()))
-    with pytest.raises(KeyboardInterrupt):
-        replayed(loaded, launcher, tmp_path, callbacks=callbacks)
-    assert launcher.cancelled == ["quickstart-replay.t0001.a1"]
-    assert ("may still be running: quickstart-replay.t0001.a1 (job-1)" in logged) is unreached
-
-
-def test_a_cancel_that_is_interrupted_names_what_may_live_on(loaded, tmp_path, logged):
-    def interrupted(keys: set[str]) -> set[str]:
-        raise KeyboardInterrupt
-
-    launcher = waiting()
-    launcher.on_cancel = interrupted
-    with pytest.raises(KeyboardInterrupt):
-        replayed(loaded, launcher, tmp_path, callbacks=ReplayCallbacks(lambda: bool(logged)))
-    assert logged[-1] == "may still be running: quickstart-replay.t0001.a1"
-
-
-def test_a_replay_that_is_told_to_stop_before_it_begins_launches_nothing(loaded, tmp_path):
-    launcher = in_turn(0.1)
-    with pytest.raises(KeyboardInterrupt):
-        replayed(loaded, launcher, tmp_path, callbacks=ReplayCallbacks(is_stop_requested=lambda: True))
-    assert (launcher.requests, launcher.cancelled) == ([], [])
 
 
 @pytest.mark.bad_input(42)

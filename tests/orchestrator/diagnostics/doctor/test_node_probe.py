@@ -9,7 +9,7 @@ import pytest
 from orchestrator.config.loader import load_search_file
 from orchestrator.diagnostics.doctor.finding import Finding, Level
 from orchestrator.diagnostics.doctor.node_probe import probe_cluster, submit_test
-from orchestrator.diagnostics.job import JobCallbacks
+from orchestrator.launchers.attempt_runner import AttemptRunner
 from orchestrator.launchers.base import LaunchRequest
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from tests.orchestrator.cli.parlay import TINY_SEARCH, write_search
@@ -39,11 +39,11 @@ def launcher_of(
     return one_job(status, leave)
 
 
-def run(folder: Path, launcher: ScriptedLauncher, *changes: str, **watching) -> list[Finding]:
+def run(folder: Path, launcher: ScriptedLauncher, *changes: str) -> list[Finding]:
     (folder / "runs").mkdir()
     spec = load_search_file(write_search(folder, TINY_SEARCH), ["launcher.kind=slurm", *changes])
     job = SearchFolder(folder / "runs" / "doctor-abc123")
-    return list(submit_test(launcher, job, spec, JobCallbacks(**watching)))
+    return list(submit_test(AttemptRunner(launcher), job, spec))
 
 
 @pytest.mark.parametrize(("nodes", "tested"), [(1, 1), (2, 2), (16, 2)])
@@ -90,10 +90,3 @@ def test_ranks_that_find_no_spec_are_told_of_the_folder_they_do_not_share(tmp_pa
     [finding] = run(tmp_path, launcher_of(FAILED))
     assert finding.message == "the job ended without a report: rank 1 ended with 2"
     assert "does not share the work directory" in (finding.fix or "")
-
-
-def test_a_job_that_is_told_to_stop_is_cancelled(tmp_path):
-    launcher = launcher_of(LaunchStatus(Liveness.ALIVE))
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, launcher, stop_requested=lambda: bool(launcher.requests))
-    assert launcher.cancelled == ["doctor-abc123.t0001.a1"]
