@@ -69,7 +69,7 @@ def _written(folder: Path, environment: Mapping[str, str]) -> tuple[Path, dict[s
     table, search_file = folder / "table.json", folder / "search.yaml"
     text = SEARCH.replace("sampler: random", "sampler: guided, max_trials: 4, parallel_trials: 1")
     search_file.write_text(text.replace("1s}", "30s}"))
-    layouts = candidates_of(load_search_file(search_file)).feasible
+    layouts = candidates_of(load_search_file(search_file)).layouts
     table.write_text(json.dumps({layout.key: {"takes_s": TRIAL_S} for layout in layouts}))
     own = {"PARLAY_HOME": str(folder / "home"), "PYTHONPATH": os.getcwd(), "PARLAY_TEST_TABLE": str(table)}
     return search_file, {**os.environ, **environment, **own}

@@ -226,7 +226,7 @@ class Service:
             handover=folder.launcher,
         )
         self._iteration_interval_s = launcher.iteration_interval_s
-        sampler = make_sampler(spec.search.sampler, candidates_of(spec).feasible, task, spec.search.seed)
+        sampler = make_sampler(spec.search.sampler, candidates_of(spec).layouts, task, spec.search.seed)
         asked = self._metered(reader, "ledger")
         callbacks = DriverCallbacks(
             cancel_requested=lambda: bool(asked.pending_commands(folder.search_id)),

@@ -36,7 +36,7 @@ def lines(folder: Path, environment: Mapping[str, str]) -> Iterator[dict[str, An
     """Line per phase of the resident driver, and two for cron turns. `folder` is empty."""
     table, search_file = folder / "table.json", folder / "search.yaml"
     search_file.write_text(SEARCH.replace("sampler: random", "sampler: guided").replace("1s}", "30s}"))
-    layouts = candidates_of(load_search_file(search_file)).feasible
+    layouts = candidates_of(load_search_file(search_file)).layouts
     table.write_text(json.dumps({layout.key: {"takes_s": TRIAL_S} for layout in layouts}))
     own = {"PARLAY_HOME": str(folder / "home"), "PYTHONPATH": os.getcwd(), "PARLAY_TEST_TABLE": str(table)}
     env = {**os.environ, **environment, **own}

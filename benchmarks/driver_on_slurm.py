@@ -81,7 +81,7 @@ def parlay(folder: Path, trials: int) -> Iterator[None]:
     create.snapshot_code = snapshot_tabled_code
     settings = [f"search.max_trials={trials}", f"search.parallel_trials={IN_FLIGHT}", f"work_dir={folder / 'runs'}"]
     spec = load_search_file(path, settings)
-    candidates, url = candidates_of(spec).feasible, ledger_url()
+    candidates, url = candidates_of(spec).layouts, ledger_url()
     yield
     search = drive.drive(create.create_search(spec, url), spec, candidates, None, url, drive.SearchCallbacks())
     if len(search.trials) != trials or search.best_trial is None:

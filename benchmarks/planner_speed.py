@@ -59,12 +59,12 @@ def lines(most_layouts: int, repeats: int = 1) -> Iterator[dict[str, Any]]:
     spec = _spec()
     begun = time.perf_counter()
     whole = candidates_of(spec)
-    yield _line("enumerate", len(whole.feasible), time.perf_counter() - begun)
+    yield _line("enumerate", len(whole.layouts), time.perf_counter() - begun)
     space = _thinned(whole, most_layouts)
-    count, table = len(space.feasible), LayoutTable.of(space.feasible)
+    count, table = len(space.layouts), LayoutTable.of(space.layouts)
     plan = plan_of(spec, space)
     parts: dict[str, Callable[[], Any]] = {
-        "columns": lambda: LayoutTable.of(space.feasible),
+        "columns": lambda: LayoutTable.of(space.layouts),
         "estimate": lambda: Estimates.of(task_of(spec), table),
         "plan": lambda: plan_of(spec, space),
         "plan_json_top_20": lambda: plan.to_json(20),
@@ -83,9 +83,9 @@ def _spec() -> SearchSpec:
 
 def _thinned(space: SearchSpace, most: int) -> SearchSpace:
     """Subset of the layouts of limited size, spread over the space."""
-    total = len(space.feasible)
+    total = len(space.layouts)
     rows = np.linspace(0, total - 1, min(most, total)).astype(int)
-    return replace(space, feasible=tuple(space.feasible[row] for row in rows))
+    return replace(space, layouts=tuple(space.layouts[row] for row in rows))
 
 
 def _line(what: str, layouts: int, seconds: float) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def plan_frame(plan: Plan, space: SearchSpace, top: int | None = None) -> pandas
     rows = [_flat(row | {"time_s": row["time_s"] or unknown}) for row in plan.to_json(top)]
     frame = _typed(pandas.DataFrame(rows))
     frame.attrs = {
-        "num_layouts": len(space.feasible),
+        "num_layouts": len(space.layouts),
         "rejected": dict(space.rejected_by_rule),
         "expected_node_hours": asdict(plan.expected),
         "notes": plan.notes(),

@@ -1,4 +1,4 @@
-"""SearchSpace: all feasible layouts of the axes, and every rejected one with its rule and numbers."""
+"""SearchSpace: all valid layouts of the axes, and every rejected one with its rule and numbers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class SearchSpace:
     """
 
     workload: Workload
-    feasible: tuple[Layout, ...]
+    layouts: tuple[Layout, ...]
     rejected_by_rule: Mapping[str, int]
     num_points: int
     baseline: Layout | None = None
@@ -88,26 +88,26 @@ class SearchSpace:
 def search_space(
     workload: Workload, axes: Axes, baseline: Layout | None = None, *, sample_seed: int | None = None
 ) -> SearchSpace:
-    """All feasible layouts of these axes; fields without an axis keep their default.
+    """All valid layouts of these axes; fields without an axis keep their default.
 
     With `sample_seed`, more than `MAX_POINTS` combinations are allowed and `SAMPLED_POINTS` are drawn, the same for the
-    same seed. InputError when there are too many, when none is legal, or when the baseline violates a rule.
+    same seed. InputError when there are too many, when none is valid, or when the baseline violates a rule.
     """
     if baseline is not None:
-        require_legal(baseline, workload)
+        require_valid(baseline, workload)
     axes = complete_axes(axes, workload.cluster.num_nodes)
     total = prod(len(values) for values in axes.values())
     table = LayoutTable.from_indices(axes, _axis_indices(axes, total, sample_seed))
     space = _filter(workload, with_derived(table, workload).canonical().distinct(), list(axes), total)
-    _require_feasible(space)
+    _require_candidates(space)
     return space if baseline is None else _with_baseline(space, baseline.canonical())
 
 
 def closed_space(workload: Workload, candidates: Sequence[Layout], baseline: Layout | None = None) -> SearchSpace:
     """The candidates of a measured table as they are; no rule is checked, since they were run."""
-    feasible = tuple({layout.key: layout.canonical() for layout in candidates}.values())
-    canonical = _require_listed(baseline, feasible)
-    return SearchSpace(workload, feasible, {}, len(candidates), canonical)
+    layouts = tuple({layout.key: layout.canonical() for layout in candidates}.values())
+    canonical = _require_listed(baseline, layouts)
+    return SearchSpace(workload, layouts, {}, len(candidates), canonical)
 
 
 def runnable_space(workload: Workload, candidates: Sequence[Layout], baseline: Layout | None = None) -> SearchSpace:
@@ -118,13 +118,13 @@ def runnable_space(workload: Workload, candidates: Sequence[Layout], baseline: L
     listed = tuple({layout.key: layout.canonical() for layout in candidates}.values())
     canonical = _require_listed(baseline, listed)
     if canonical is not None:
-        require_legal(canonical, workload)
+        require_valid(canonical, workload)
     space = _filter(workload, LayoutTable.of(listed), LAYOUT_FIELDS, len(candidates))
-    _require_feasible(space)
+    _require_candidates(space)
     return replace(space, baseline=canonical)
 
 
-def require_legal(baseline: Layout, workload: Workload) -> None:
+def require_valid(baseline: Layout, workload: Workload) -> None:
     """InputError with every rule that the baseline violates.
 
     It has to train the search's global batch even where that is free, else it cannot be compared.
@@ -173,12 +173,12 @@ def _filter(workload: Workload, table: LayoutTable, given: Sequence[str], total:
     first = first_violation(table, workload, LAYOUT_RULES)
     kept = first == len(LAYOUT_RULES)
     varying = tuple(name for name in given if len(table) and table[name].min() != table[name].max())
-    feasible, unable = _split_runnable(table.take(kept).layouts(), workload, varying)
+    runnable, unable = _split_runnable(table.take(kept).layouts(), workload, varying)
     counts = {rule.code: int((first == index).sum()) for index, rule in enumerate(LAYOUT_RULES)}
     counts |= Counter(rejected.problem.code for rejected in unable)
     return SearchSpace(
         workload,
-        feasible=tuple(feasible),
+        layouts=tuple(runnable),
         rejected_by_rule={code: count for code, count in counts.items() if count},
         num_points=total,
         is_sampled=total > MAX_POINTS,
@@ -192,40 +192,40 @@ def _split_runnable(
     layouts: Sequence[Layout], workload: Workload, varying: tuple[str, ...]
 ) -> tuple[list[Layout], list[RejectedLayout]]:
     """The layouts that their engine can run, and the others with the first rule they violate."""
-    feasible, unable = [], []
+    runnable, unable = [], []
     for layout in layouts:
         problem = next(iter(engine_violations(layout, workload.model, workload.engines)), None)
         if problem is None:
-            feasible.append(layout)
+            runnable.append(layout)
         else:
             unable.append(RejectedLayout(layout.to_json(), problem, varying))
-    return feasible, unable
+    return runnable, unable
 
 
 def _with_baseline(space: SearchSpace, baseline: Layout) -> SearchSpace:
     """The space with the baseline as a candidate, also where the axes do not contain it."""
-    candidates = space.feasible if baseline in set(space.feasible) else (*space.feasible, baseline)
-    return replace(space, feasible=candidates, baseline=baseline)
+    candidates = space.layouts if baseline in set(space.layouts) else (*space.layouts, baseline)
+    return replace(space, layouts=candidates, baseline=baseline)
 
 
-def _require_feasible(space: SearchSpace) -> None:
-    if any(layout.global_batch_size == space.workload.global_batch_size for layout in space.feasible):
+def _require_candidates(space: SearchSpace) -> None:
+    if any(layout.global_batch_size == space.workload.global_batch_size for layout in space.layouts):
         return
-    if space.feasible:
+    if space.layouts:
         raise _no_competitor_error(space)
     removed = space.rejected_by_rule
     listed = ", ".join(f"{code} rejected {count}" for code, count in sorted(removed.items(), key=lambda item: -item[1]))
     raise InputError.of(
         "space_empty",
-        f"none of {space.num_points} layouts is feasible: {listed}",
-        rule="a search space has at least one feasible layout besides the baseline",
+        f"none of {space.num_points} layouts is valid: {listed}",
+        rule="a search space has at least one valid layout besides the baseline",
         fix=_relaxation_advice(space),
         key="space",
     )
 
 
 def _no_competitor_error(space: SearchSpace) -> InputError:
-    batches = sorted({layout.global_batch_size for layout in space.feasible})
+    batches = sorted({layout.global_batch_size for layout in space.layouts})
     return InputError.of(
         "space_empty",
         f"no layout has the global batch {space.workload.global_batch_size}; they have {batches[:10]}",

@@ -25,7 +25,7 @@ BAD_INPUTS = {
     8: Line("heads, key-value heads, hidden, feed-forward or vocabulary that tensor cannot split", "a layout rule"),
     9: Line(
         "layers that an engine cannot split over stages and chunks",
-        "the engine's rule; uneven stages are legal where the engine can",
+        "the engine's rule; uneven stages are valid where the engine can",
     ),
     10: Line("global batch is not micro batch x accumulation x data", "refused, with all numbers"),
     11: Line("tensor wider than a node, where the search does not allow it", "refused, with the key that allows it"),

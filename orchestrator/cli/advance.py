@@ -104,7 +104,7 @@ def _advance(found: LocatedSearch) -> SearchRecord:
     is_finished = found.folder.measured.exists() and not is_notification_due(found.folder, found.spec)
     if found.record.state.is_ended and is_finished:
         return found.record
-    candidates = () if found.record.state.is_ended else validate_space(found.spec).feasible
+    candidates = () if found.record.state.is_ended else validate_space(found.spec).layouts
     callbacks = SearchCallbacks(driver_context=DriverSignals().handling)
     return drive(
         found.folder,

@@ -38,8 +38,8 @@ def print_dry_run(spec: SearchSpec, space: SearchSpace, scripts: Path | None, as
 
         jobs = write_first_jobs(spec, space, scripts)
         lines = format_dry_jobs(jobs)
-    num_layouts = len(space.feasible)
-    trials, ranks = min(spec.search.max_trials, num_layouts), max(layout.num_gpus for layout in space.feasible)
+    num_layouts = len(space.layouts)
+    trials, ranks = min(spec.search.max_trials, num_layouts), max(layout.num_gpus for layout in space.layouts)
     words = (
         f"valid: up to {trials} of {num_layouts} layouts would be tried on {ranks} ranks"
         f" with launcher {spec.launcher.kind}; nothing was launched or written"

@@ -74,7 +74,7 @@ def _plan_json(
 
     data: dict[str, Any] = {
         "schema": PLAN_SCHEMA,
-        "num_layouts": len(space.feasible),
+        "num_layouts": len(space.layouts),
         "rejected": dict(space.rejected_by_rule),
         "rejected_examples": {rule: found.problem.message for rule, found in space.examples().items()},
         "fits": count_fits(plan),

@@ -46,7 +46,7 @@ def most_node_hours(spec: SearchSpec, space: SearchSpace) -> float:
     """Node-hours if every trial ran to its time limit on the largest number of nodes; the budget if that is less."""
     from orchestrator.search.node_hours import longest_attempt_s
 
-    nodes = max(layout.num_nodes for layout in space.feasible)
+    nodes = max(layout.num_nodes for layout in space.layouts)
     longest_s = longest_attempt_s(spec.measure, spec.launcher, nodes, spec.nodes_per_pilot)
     most = sum(_most_trials(spec, space)) * nodes * longest_s / 3600
     return min(most, spec.search.budget_node_hours or most)
@@ -54,10 +54,10 @@ def most_node_hours(spec: SearchSpec, space: SearchSpace) -> float:
 
 def _most_trials(spec: SearchSpec, space: SearchSpace) -> tuple[int, int]:
     """Upper limits: layouts to try, and repeats of the finalists and the baseline."""
-    trials = min(spec.search.max_trials, len(space.feasible))
+    trials = min(spec.search.max_trials, len(space.layouts))
     finalists = min(spec.search.finalists, trials)
     if finalists:  # each number of nodes may have its own finalist
-        finalists = min(finalists + len({layout.num_nodes for layout in space.feasible}) - 1, trials)
+        finalists = min(finalists + len({layout.num_nodes for layout in space.layouts}) - 1, trials)
     baselines = 1 if finalists and finalists < trials and spec.baseline is not None else 0
     return trials, (finalists + baselines) * spec.search.finalist_repeats
 

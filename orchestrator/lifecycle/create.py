@@ -79,12 +79,12 @@ def create_runnable_search(search: ValidatedSearch) -> RunnableSearch:
     for message in prior_trials.messages:
         _log.info(message)
     folder = create_search(search.spec, search.ledger_url, prior_trials)
-    return RunnableSearch(folder, search.spec, search.space.feasible, tracking, search.ledger_url)
+    return RunnableSearch(folder, search.spec, search.space.layouts, tracking, search.ledger_url)
 
 
 def reopen_search(found: LocatedSearch) -> RunnableSearch:
     """Prepare a recorded search for its next driver. One that has ended gets no candidates."""
-    candidates = () if found.record.state.is_ended else validate_space(found.spec).feasible
+    candidates = () if found.record.state.is_ended else validate_space(found.spec).layouts
     return RunnableSearch(found.folder, found.spec, candidates, open_tracking(found.spec), found.ledger_url)
 
 

@@ -42,7 +42,7 @@ def candidates_of(spec: SearchSpec) -> SearchSpace:
         else:
             space = search_space(workload, axes, spec.baseline, sample_seed=seed)
         if spec.trainer.kind == "command" and spec.launcher.kind != "simulated":
-            launched = [*space.feasible, *([] if space.baseline is None else [space.baseline])]
+            launched = [*space.layouts, *([] if space.baseline is None else [space.baseline])]
             require_values(spec.trainer.command_template, launched)
         return space
     except InputError as error:
@@ -54,7 +54,7 @@ def require_affordable(spec: SearchSpec, space: SearchSpace) -> None:
     from orchestrator.search.node_hours import longest_attempt_s
 
     budget = spec.search.budget_node_hours
-    num_nodes = min((layout.num_nodes for layout in space.feasible), default=1)
+    num_nodes = min((layout.num_nodes for layout in space.layouts), default=1)
     longest_s = longest_attempt_s(spec.measure, spec.launcher, num_nodes, spec.nodes_per_pilot)
     cost = num_nodes * longest_s / 3600
     if budget is None or cost <= budget:
@@ -73,7 +73,7 @@ def require_affordable(spec: SearchSpec, space: SearchSpace) -> None:
 
 def require_pilot_room(spec: SearchSpec, space: SearchSpace) -> None:
     """Raise InputError if a layout needs more nodes than a pilot has."""
-    num_nodes = max((layout.num_nodes for layout in space.feasible), default=1)
+    num_nodes = max((layout.num_nodes for layout in space.layouts), default=1)
     if spec.launcher.kind != "slurm_pilot" or spec.nodes_per_pilot >= num_nodes:
         return
     error = InputError.of(

@@ -43,7 +43,7 @@ def input_from_search(
     def layouts_on(num_nodes: int, batch: int) -> Sequence[Layout]:
         if spec.candidates is not None:
             return _combinations(model, spec.cluster, spec.candidates, num_nodes, batch)
-        found = candidates_of(_at_scale(spec, num_nodes, batch)).feasible
+        found = candidates_of(_at_scale(spec, num_nodes, batch)).layouts
         return [layout for layout in found if layout.global_batch_size == batch]
 
     rows = observed_trials(record, spec).rows
@@ -83,7 +83,7 @@ def _at_scale(spec: SearchSpec, num_nodes: int, batch: int) -> SearchSpec:
 def _combinations(
     model: ModelShape, cluster: Cluster, layouts: Sequence[Layout], num_nodes: int, batch: int
 ) -> Sequence[Layout]:
-    """Every legal combination of these layouts' values on `num_nodes` nodes."""
+    """Every valid combination of these layouts' values on `num_nodes` nodes."""
     axes: dict[str, tuple[Any, ...]] = {
         name: tuple(dict.fromkeys(getattr(layout, name) for layout in layouts))
         for name in LAYOUT_FIELDS
@@ -96,7 +96,7 @@ def _combinations(
         allow_tensor_parallel_across_nodes=max(axes["tensor_parallel"]) > cluster.gpus_per_node,
         engines=axes["engine"],
     )
-    return search_space(workload, axes | {"num_nodes": (num_nodes,)}, sample_seed=0).feasible
+    return search_space(workload, axes | {"num_nodes": (num_nodes,)}, sample_seed=0).layouts
 
 
 def _select_rows(rows: Sequence[Observation], problems: Sequence[str]) -> list[Observation]:

@@ -186,10 +186,10 @@ class Plan:
 
 def plan_of(spec: SearchSpec, space: SearchSpace, prior_trials: PriorTrials = NO_PRIOR_TRIALS) -> Plan:
     """The plan of a search, after these trials of other searches."""
-    task, table = task_of(spec, prior_trials.observations), LayoutTable.of(space.feasible)
+    task, table = task_of(spec, prior_trials.observations), LayoutTable.of(space.layouts)
     estimates = Estimates.of(task, table)
     order = _order(task, space, table, estimates)
-    layouts = tuple(space.feasible[row] for row in order)
+    layouts = tuple(space.layouts[row] for row in order)
     table, estimates = table.take(order), estimates.take(order)
     return Plan(task, layouts, table, estimates, _expected_hours(spec, task, layouts, estimates), prior_trials)
 
@@ -283,7 +283,7 @@ def _finalist_rows(spec: SearchSpec, layouts: Sequence[Layout], trials: int) -> 
 
 def _order(task: TuningTask, space: SearchSpace, table: LayoutTable, estimates: Estimates) -> np.ndarray:
     batch = table["micro_batch_size"] * table["grad_accum_steps"] * table["data_parallel"]
-    sharers = np.array([throughput_divisor(layout, task.objective) for layout in space.feasible])
+    sharers = np.array([throughput_divisor(layout, task.objective) for layout in space.layouts])
     speed = np.log(_tokens(task, table) / sharers / estimates.step_time_s)
     scores = prior_score(speed, estimates.chance_to_fit)
     return np.lexsort((-scores, estimates.chance_to_fit <= UNLIKELY, batch != space.workload.global_batch_size))

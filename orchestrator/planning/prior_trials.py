@@ -189,9 +189,9 @@ def _trials_of(search: SearchRecord, spec: SearchSpec) -> _SearchTrials:
     devices = {trial.trial: device for trial in search.trials if (device := _device_of(trial)) is not None}
     usual = next(iter(devices.values()), None)
     messages = [row for row in reversed(observed.rows) if row.outcome in ("ok", "oom")]
-    legal = [row for row in messages if _is_legal(row)]
-    rows = tuple((row, devices.get(row.trial or "", usual)) for row in legal)
-    return _SearchTrials(rows, observed.left_out.get(INVALID, 0) + len(messages) - len(legal))
+    valid = [row for row in messages if _is_valid(row)]
+    rows = tuple((row, devices.get(row.trial or "", usual)) for row in valid)
+    return _SearchTrials(rows, observed.left_out.get(INVALID, 0) + len(messages) - len(valid))
 
 
 def _device_of(trial: Trial) -> str | None:
@@ -209,7 +209,7 @@ def _device_here(spec: SearchSpec) -> str | None:
     return None
 
 
-def _is_legal(row: Observation) -> bool:
+def _is_valid(row: Observation) -> bool:
     """True if a search of ours may have tried the row's layout."""
     layout, model = row.layout, row.model
     is_named = re.fullmatch(_SEARCH_ID, row.search_id or "") and re.fullmatch(_TRIAL, row.trial or "")

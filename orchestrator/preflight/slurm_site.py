@@ -107,7 +107,7 @@ def slurm_unreachable_error(error: SlurmUnreachable) -> ExternalError:
 
 def smallest_and_largest(spec: SearchSpec, space: SearchSpace) -> Iterable[JobRequest]:
     """Yield a job of the smallest and one of the largest layouts; for pilots the shortest one that fits a trial."""
-    tasks = {layout.num_nodes: -(-layout.num_gpus // layout.num_nodes) for layout in space.feasible}
+    tasks = {layout.num_nodes: -(-layout.num_gpus // layout.num_nodes) for layout in space.layouts}
     limit_s = spec.measure.time_limit_s + LAUNCHER_GRACE_S
     if spec.launcher.kind == "slurm_pilot":
         tasks, limit_s = {spec.nodes_per_pilot: spec.cluster.gpus_per_node}, min_pilot_s(limit_s)

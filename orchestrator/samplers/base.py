@@ -1,4 +1,4 @@
-"""Interface of samplers. Candidates come from our own enumeration, so that no illegal layout can be proposed."""
+"""Interface of samplers. Candidates come from our own enumeration, so that no invalid layout can be proposed."""
 
 from __future__ import annotations
 

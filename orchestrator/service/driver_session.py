@@ -95,7 +95,7 @@ class DriverSession:
         if search is None:
             raise not_a_search(str(self._folder.path), "it has no journal.jsonl", MOVED_SEARCH_FIX)
         spec, cancelling = self._spec(search), self._cancel_requested()
-        candidates = () if cancelling or search.state.is_ended else validate_space(spec).feasible
+        candidates = () if cancelling or search.state.is_ended else validate_space(spec).layouts
         tracking = open_tracking(spec)
         callbacks = SearchCallbacks(driver_context=self._track_driver, grant_slots=self._grant_slots)
         return drive(self._folder, spec, candidates, tracking, self._ledger_url, callbacks, cancelling)

@@ -62,16 +62,16 @@ def rejections(space: SearchSpace) -> dict[str, list[RejectedLayout]]:
 
 
 def the_rejection(axes, **changes) -> RejectedLayout:
-    """The only rejected layout of these axes; a layout that is always feasible is added to the space."""
+    """The only rejected layout of these axes; a layout that is always valid is added to the space."""
     work = workload(**changes)
-    legal = Layout(data_parallel=4, micro_batch_size=work.global_batch_size // 4)
-    with_legal = {name: [getattr(legal, name), *values] for name, values in axes.items()}
-    space = search_space(work, with_legal)
+    valid = Layout(data_parallel=4, micro_batch_size=work.global_batch_size // 4)
+    with_valid = {name: [getattr(valid, name), *values] for name, values in axes.items()}
+    space = search_space(work, with_valid)
     (rejected,) = [r for r in space.rejected() if all(r.fields[name] == values[0] for name, values in axes.items())]
     return rejected
 
 
-def test_a_space_is_every_legal_layout_once_in_canonical_form():
+def test_a_space_is_every_valid_layout_once_in_canonical_form():
     axes = {
         "tensor_parallel": [4, 1, 2],
         "pipeline_parallel": [1, 2],
@@ -85,12 +85,12 @@ def test_a_space_is_every_legal_layout_once_in_canonical_form():
         if dp and 16 % (mb * dp) == 0:
             layout = Layout(1, tp, pp, dp, mb, 16 // (mb * dp), pipeline_schedule=schedule)
             expected.add(layout.canonical())
-    assert set(space.feasible) == expected
-    assert len(space.feasible) == len({layout.key for layout in space.feasible})
-    assert all(layout == layout.canonical() for layout in space.feasible)
+    assert set(space.layouts) == expected
+    assert len(space.layouts) == len({layout.key for layout in space.layouts})
+    assert all(layout == layout.canonical() for layout in space.layouts)
 
 
-def test_every_combination_is_either_feasible_or_rejected_with_its_rule():
+def test_every_combination_is_either_valid_or_rejected_with_its_rule():
     axes = {
         "tensor_parallel": [1, 2, 3, 4],
         "pipeline_parallel": [1, 2, 4],
@@ -103,7 +103,7 @@ def test_every_combination_is_either_feasible_or_rejected_with_its_rule():
     assert space.rejected_by_rule == {code: len(rows) for code, rows in rejections(space).items()}
     assert all(r.problem.message and r.problem.rule and r.problem.fix for r in rejected)
     seen = {tuple(r.fields[name] for name in axes) for r in rejected}
-    seen |= {tuple(getattr(layout, name) for name in axes) for layout in space.feasible}
+    seen |= {tuple(getattr(layout, name) for name in axes) for layout in space.layouts}
     assert {(tp, pp, mb) for tp, pp, mb, *_ in seen} == set(itertools.product(*list(axes.values())[:3]))
     assert space.num_points == 4 * 3 * 3 * 2 * 2
 
@@ -111,18 +111,18 @@ def test_every_combination_is_either_feasible_or_rejected_with_its_rule():
 def test_the_order_of_a_space_does_not_depend_on_how_its_axes_are_written():
     one = search_space(workload(), {"tensor_parallel": [1, 2, 4], "micro_batch_size": [1, 2]})
     other = search_space(workload(), {"micro_batch_size": [2, 1], "tensor_parallel": [4, 2, 1]})
-    assert one.feasible == other.feasible
+    assert one.layouts == other.layouts
 
 
 def test_accumulation_follows_from_the_global_batch():
     space = search_space(workload(global_batch_size=24), {"micro_batch_size": [1, 2, 3]})
-    assert [(x.micro_batch_size, x.grad_accum_steps) for x in space.feasible] == [(1, 6), (2, 3), (3, 2)]
-    assert {x.global_batch_size for x in space.feasible} == {24}
+    assert [(x.micro_batch_size, x.grad_accum_steps) for x in space.layouts] == [(1, 6), (2, 3), (3, 2)]
+    assert {x.global_batch_size for x in space.layouts} == {24}
 
 
 def test_with_accumulation_as_an_axis_the_global_batch_varies():
     space = search_space(workload(batch_is_free=True), {"micro_batch_size": [1, 3], "grad_accum_steps": [1, 4]})
-    assert {x.global_batch_size for x in space.feasible} == {4, 16, 12, 48}
+    assert {x.global_batch_size for x in space.layouts} == {4, 16, 12, 48}
     assert not space.rejected_by_rule
 
 
@@ -133,7 +133,7 @@ def test_with_accumulation_as_an_axis_some_layout_must_have_the_global_batch():
 
 def test_several_numbers_of_nodes_are_several_worlds():
     space = search_space(workload(num_nodes=4), {"num_nodes": [1, 2, 4]})
-    assert [(x.num_nodes, x.data_parallel, x.grad_accum_steps) for x in space.feasible] == [
+    assert [(x.num_nodes, x.data_parallel, x.grad_accum_steps) for x in space.layouts] == [
         (1, 4, 4),
         (2, 8, 2),
         (4, 16, 1),
@@ -181,7 +181,7 @@ def test_a_stage_without_a_layer_is_rejected_and_uneven_stages_are_not():
     rejected = the_rejection({"pipeline_parallel": [4]}, num_layers=3)
     assert rejected.problem.code == "layers"
     assert "pipeline_parallel 4 is more than the model's 3 layers" in rejected.problem.message
-    assert search_space(workload(num_layers=7), {"pipeline_parallel": [4]}).feasible
+    assert search_space(workload(num_layers=7), {"pipeline_parallel": [4]}).layouts
 
 
 @pytest.mark.bad_input(9)
@@ -218,7 +218,7 @@ def test_a_tensor_group_wider_than_a_node_is_rejected_and_the_switch_named():
     allowed = workload(
         **two_nodes, allow_tensor_parallel_across_nodes=True, num_attention_heads=8, num_key_value_heads=8
     )
-    assert [x.tensor_parallel for x in search_space(allowed, {"tensor_parallel": [4, 8]}).feasible] == [4, 8]
+    assert [x.tensor_parallel for x in search_space(allowed, {"tensor_parallel": [4, 8]}).layouts] == [4, 8]
 
 
 @pytest.mark.bad_input(11)
@@ -255,14 +255,14 @@ def test_over_a_million_points_need_the_sampling_switch():
 
 @pytest.mark.slow
 @pytest.mark.bad_input(15)
-def test_a_sample_is_the_same_for_the_same_seed_and_holds_legal_layouts_only():
+def test_a_sample_is_the_same_for_the_same_seed_and_holds_valid_layouts_only():
     many = {name: list(range(1, 102)) for name in ("tensor_parallel", "pipeline_parallel", "micro_batch_size")}
     one, again, other = (search_space(workload(), many, sample_seed=seed) for seed in (1, 1, 2))
     assert one.is_sampled
-    assert one.feasible == again.feasible
+    assert one.layouts == again.layouts
     assert one.rejected_by_rule != other.rejected_by_rule
-    assert len(one.feasible) + sum(one.rejected_by_rule.values()) <= SAMPLED_POINTS
-    assert all(layout.num_gpus == 4 and layout.global_batch_size == 16 for layout in one.feasible)
+    assert len(one.layouts) + sum(one.rejected_by_rule.values()) <= SAMPLED_POINTS
+    assert all(layout.num_gpus == 4 and layout.global_batch_size == 16 for layout in one.layouts)
 
 
 def test_constraints_on_nodes_reject_larger_trials():
@@ -292,11 +292,11 @@ def test_the_baseline_joins_the_candidates_wherever_it_lies():
     inside = Layout(data_parallel=4, micro_batch_size=1, grad_accum_steps=4)
     outside = Layout(tensor_parallel=2, data_parallel=2, micro_batch_size=4, grad_accum_steps=2)
     axes = {"micro_batch_size": [1, 2]}
-    assert len(search_space(workload(), axes, inside).feasible) == 2
+    assert len(search_space(workload(), axes, inside).layouts) == 2
     space = search_space(workload(), axes, outside)
     assert space.baseline == outside
-    assert space.feasible[-1] == outside
-    assert len(space.feasible) == 3
+    assert space.layouts[-1] == outside
+    assert len(space.layouts) == 3
 
 
 def test_a_baseline_that_breaks_rules_is_refused_with_all_of_them():
@@ -321,14 +321,14 @@ def test_a_baseline_that_breaks_rules_is_refused_with_all_of_them():
 
 
 def test_a_baseline_does_not_save_an_empty_space():
-    with pytest.raises(InputError, match="none of 1 layouts is feasible"):
+    with pytest.raises(InputError, match="none of 1 layouts is valid"):
         search_space(workload(), {"micro_batch_size": [32]}, Layout(data_parallel=4, grad_accum_steps=4))
 
 
 def test_a_closed_space_is_the_table_and_asks_no_rule():
     layouts = [Layout(tensor_parallel=7, engine="nanotron"), Layout(tensor_parallel=7, engine="nanotron", zero_stage=1)]
     space = closed_space(workload(), layouts, layouts[0])
-    assert space.feasible == (layouts[0],)
+    assert space.layouts == (layouts[0],)
     assert space.baseline == layouts[0]
     with pytest.raises(InputError, match="is not a layout of the table"):
         closed_space(workload(), layouts, Layout())
@@ -344,14 +344,14 @@ def test_of_a_table_that_is_to_be_run_every_layout_that_cannot_be_is_rejected_by
         "nanotron.engine_mismatch": replace(runs, engine="nanotron"),
     }
     space = runnable_space(workload(num_nodes=2), [*bad.values(), runs, runs], runs)
-    assert (space.feasible, space.baseline) == ((runs,), runs)
+    assert (space.layouts, space.baseline) == ((runs,), runs)
     assert space.rejected_by_rule == dict.fromkeys(bad, 1)
     assert {r.problem.code: r.fields for r in space.rejected()} == {c: x.to_json() for c, x in bad.items()}
 
 
 def test_a_table_to_be_run_keeps_its_order():
     layouts = [Layout(data_parallel=4, micro_batch_size=mb, grad_accum_steps=4 // mb) for mb in (4, 1, 2)]
-    assert runnable_space(workload(), layouts).feasible == tuple(layouts)
+    assert runnable_space(workload(), layouts).layouts == tuple(layouts)
 
 
 def test_a_table_of_which_nothing_can_be_run_is_refused():
@@ -360,7 +360,7 @@ def test_a_table_of_which_nothing_can_be_run_is_refused():
     assert "launcher.kind to simulated" in caught.value.problems[0].fix
 
 
-def test_a_baseline_in_a_table_to_be_run_is_legal_and_of_the_table():
+def test_a_baseline_in_a_table_to_be_run_is_valid_and_of_the_table():
     runs, other = Layout(data_parallel=4, grad_accum_steps=4), Layout(tensor_parallel=7)
     with pytest.raises(InputError, match="is not a layout of the table"):
         runnable_space(workload(), [runs], other)
@@ -434,4 +434,4 @@ def test_a_million_points_are_sifted():
     }
     space = search_space(workload(global_batch_size=64), axes)
     assert space.num_points == 1_000_000
-    assert len(space.feasible) + sum(space.rejected_by_rule.values()) == 1_000_000
+    assert len(space.layouts) + sum(space.rejected_by_rule.values()) == 1_000_000

@@ -1,7 +1,7 @@
 """Layouts that are trained to show parity with a plain GPT: a covering array over the axes.
 
-Every pair of axis values that occurs in a legal layout is covered by a case, in fp32 wherever that is legal; so is
-every triple of tensor, pipeline, ZeRO stage and schedule. Legality is decided by the engines' rules, so that the cases
+Every pair of axis values that occurs in a valid layout is covered by a case, in fp32 wherever that is valid; so is
+every triple of tensor, pipeline, ZeRO stage and schedule. Validity is decided by the engines' rules, so that the cases
 grow with the engines. The only randomness is a seeded draw: the same rules give the same cases.
 """
 
@@ -151,19 +151,19 @@ COMPILED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 def covering_cases(accelerator: str = "cpu", most_ranks: int = MOST_RANKS) -> list[Case]:
     """Few cases, cheapest first, that cover all pairs and triples, and the known silent errors."""
-    legal = [case for case in legal_cases(accelerator) if case.layout.num_gpus <= most_ranks]
-    return _with_named(_chosen(legal, _shown), accelerator, most_ranks)
+    valid = [case for case in valid_cases(accelerator) if case.layout.num_gpus <= most_ranks]
+    return _with_named(_chosen(valid, _shown), accelerator, most_ranks)
 
 
 def full_cases(accelerator: str = "cpu", most_ranks: int = MOST_RANKS) -> list[Case]:
     """Cases that cover every triple on every shape, by every engine, besides those of `covering_cases`."""
-    legal = [case for case in legal_cases(accelerator) if case.layout.num_gpus <= most_ranks]
-    return _with_named(_chosen(legal, _shown_by_shape), accelerator, most_ranks)
+    valid = [case for case in valid_cases(accelerator) if case.layout.num_gpus <= most_ranks]
+    return _with_named(_chosen(valid, _shown_by_shape), accelerator, most_ranks)
 
 
 def compiled_cases(accelerator: str = "cpu") -> list[Case]:
     """Cases with torch.compile; on a CPU they need a C++ compiler."""
-    return _legal_named(COMPILED, accelerator)
+    return _valid_named(COMPILED, accelerator)
 
 
 def failing_cases(most_ranks: int = MOST_RANKS) -> list[Case]:
@@ -175,8 +175,8 @@ def failing_cases(most_ranks: int = MOST_RANKS) -> list[Case]:
 
 
 @cache
-def legal_cases(accelerator: str) -> list[Case]:
-    """Every legal combination of the dependent axes, each with a few draws of the independent ones, without
+def valid_cases(accelerator: str) -> list[Case]:
+    """Every valid combination of the dependent axes, each with a few draws of the independent ones, without
     duplicates."""
     draw = random.Random(0)
     offered = {axis: [v for v in values if _is_ever_offered(axis, v)] for axis, values in INDEPENDENT_AXES.items()}
@@ -186,11 +186,11 @@ def legal_cases(accelerator: str) -> list[Case]:
         for _ in range(DRAWS_PER_COMBINATION)
     ]
     distinct = {case.name: case for case in drawn}
-    return _legal(list(distinct.values()), accelerator)
+    return _valid(list(distinct.values()), accelerator)
 
 
 def named_case(name: str, shape: str = "gpt2", **fields: Any) -> Case:
-    """A case with these layout fields, legal or not; micro-batches of two."""
+    """A case with these layout fields, valid or not; micro-batches of two."""
     accumulation = GLOBAL_BATCH_SIZE // 2 // fields.get("data_parallel", 1)
     layout = Layout(micro_batch_size=2, grad_accum_steps=accumulation, **fields).canonical()
     return Case(name, shape, model_of(shape, layout.precision), layout)
@@ -291,7 +291,7 @@ def _combinations(axes: Mapping[str, Iterable[Any]]) -> Iterator[dict[str, Any]]
     return (dict(zip(axes, values, strict=True)) for values in product(*axes.values()))
 
 
-def _legal(cases: Sequence[Case], accelerator: str) -> list[Case]:
+def _valid(cases: Sequence[Case], accelerator: str) -> list[Case]:
     by_model: dict[ModelShape, list[Case]] = {}
     for case in cases:
         by_model.setdefault(case.model, []).append(case)
@@ -314,9 +314,9 @@ def _is_ever_offered(axis: str, value: Any) -> bool:
     return any(not any(engine_violations(case.layout, case.model)) for case in cases)
 
 
-def _chosen(legal: Sequence[Case], shown: Callable[[Case], list[Hashable]]) -> list[Case]:
-    indices = cover([shown(case) for case in legal], [_cost(case) for case in legal])
-    return sorted((legal[index] for index in indices), key=_cost)
+def _chosen(valid: Sequence[Case], shown: Callable[[Case], list[Hashable]]) -> list[Case]:
+    indices = cover([shown(case) for case in valid], [_cost(case) for case in valid])
+    return sorted((valid[index] for index in indices), key=_cost)
 
 
 def _cost(case: Case) -> float:
@@ -345,11 +345,11 @@ def _shown_by_shape(case: Case) -> list[Hashable]:
 
 
 def _with_named(cases: list[Case], accelerator: str, most_ranks: int) -> list[Case]:
-    named = [c for c in _legal_named(SILENT_ERRORS, accelerator) if c.layout.num_gpus <= most_ranks]
+    named = [c for c in _valid_named(SILENT_ERRORS, accelerator) if c.layout.num_gpus <= most_ranks]
     return cases + named
 
 
-def _legal_named(named: Mapping[str, tuple[str, Mapping[str, Any]]], accelerator: str) -> list[Case]:
+def _valid_named(named: Mapping[str, tuple[str, Mapping[str, Any]]], accelerator: str) -> list[Case]:
     cases = (named_case(name, shape, **fields) for name, (shape, fields) in named.items())
     return [case for case in cases if not violated_rules(case, accelerator)]
 

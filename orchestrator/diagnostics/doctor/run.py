@@ -97,7 +97,7 @@ def check_search(spec: SearchSpec) -> Iterator[Finding]:
     space = candidates_of(spec)
     cluster = spec.cluster
     size = f"{cluster.num_nodes} x {cluster.gpus_per_node} {cluster.accelerator.name}"
-    yield ok("search_file", f"{spec.name}: {len(space.feasible)} layouts on {size} with launcher {spec.launcher.kind}")
+    yield ok("search_file", f"{spec.name}: {len(space.layouts)} layouts on {size} with launcher {spec.launcher.kind}")
     require_affordable(spec, space)
     require_trainer(spec)
     if ranks_run_here(spec):

@@ -25,7 +25,7 @@ def search_with_a_job(folder: Path) -> SearchFolder:
     """A search without a driver; one of its trials has a job in Slurm."""
     path = write_search(folder, TINY_SEARCH + "tracking: {enabled: false}\n")
     spec = load_search_file(path, ["launcher.kind=slurm", f"work_dir={folder / 'runs'}"])
-    search, [layout, *_] = create_search(spec, ledger_url()), validate_space(spec).feasible
+    search, [layout, *_] = create_search(spec, ledger_url()), validate_space(spec).layouts
     attempt = {"trial": "t0001", "attempt": "a1"}
     intent = {"nonce": "0" * 32, "num_nodes": 1, "time_limit_s": 630.0, "reserved_s": 722.0, "exclude": []}
     with acquire_search(search, ledger_url()) as lock, lock.open_history() as history:

@@ -52,7 +52,7 @@ def test_what_was_exported_while_it_ran_is_written_over_at_its_end(tmp_path, mon
         if event.kind is EventKind.TRIAL_ENDED and len(search.trials) == 1:
             write_measured_table(folder, spec, search)
 
-    drive(folder, spec, validate_space(spec).feasible, None, ledger_url(), SearchCallbacks(on_event=export))
+    drive(folder, spec, validate_space(spec).layouts, None, ledger_url(), SearchCallbacks(on_event=export))
     assert len(read_table(folder.measured).require_valid().observations) == 3
 
 

@@ -97,7 +97,7 @@ def interrupted_search() -> SearchFolder:
 
     callbacks = SearchCallbacks(on_event=after_one, driver_context=driver_context)
     written = SearchSpec.from_json(json.loads(folder.json.read_text()))
-    record = drive(folder, written, validate_space(spec).feasible, None, ledger_url(), callbacks)
+    record = drive(folder, written, validate_space(spec).layouts, None, ledger_url(), callbacks)
     assert (len(record.trials), record.state.is_ended) == (1, False)
     return folder
 

@@ -134,8 +134,8 @@ def test_an_image_or_mount_that_is_not_there_is_refused_before_anything_is_launc
 
 def test_an_image_that_is_there_or_that_only_the_runtime_knows_is_taken(tmp_path):
     (tmp_path / "torch.sif").touch()
-    assert validate_space(loaded(tmp_path, "{runtime: apptainer, image: torch.sif, mounts: ['/tmp:/data']}")).feasible
-    assert validate_space(loaded(tmp_path, "{runtime: pyxis, image: 'nvcr.io#nvidia/pytorch:24.01'}")).feasible
+    assert validate_space(loaded(tmp_path, "{runtime: apptainer, image: torch.sif, mounts: ['/tmp:/data']}")).layouts
+    assert validate_space(loaded(tmp_path, "{runtime: pyxis, image: 'nvcr.io#nvidia/pytorch:24.01'}")).layouts
 
 
 @pytest.mark.bad_input(30, 32)
@@ -146,4 +146,4 @@ def test_a_work_dir_that_would_end_a_mount_is_refused(tmp_path, name):
         validate_space(loaded(tmp_path, "{runtime: pyxis, image: x}", **changes))
     [problem] = caught.value.problems
     assert (problem.code, problem.key) == ("work_dir", "work_dir")
-    assert validate_space(loaded(tmp_path, "[enroot, x]", **changes)).feasible
+    assert validate_space(loaded(tmp_path, "[enroot, x]", **changes)).layouts

@@ -41,7 +41,7 @@ def test_the_accelerator_is_asked_for_and_never_guessed(tmp_path):
 def test_the_example_is_valid_as_it_is_and_has_layouts_to_try(tmp_path):
     spec = loaded(tmp_path, render_example())
     space = candidates_of(spec)
-    assert len(space.feasible) > 12
+    assert len(space.layouts) > 12
     assert space.baseline is not None
     assert spec.baseline.tensor_parallel == 4
 
@@ -72,8 +72,8 @@ def test_a_megatron_lm_script_becomes_a_search_around_the_layout_it_runs(tmp_pat
         engine="torch",
     )
     space = candidates_of(spec)
-    assert spec.baseline in space.feasible
-    assert len(space.feasible) > 20
+    assert spec.baseline in space.layouts
+    assert len(space.layouts) > 20
     assert "To measure with that trainer, set trainer: {kind: megatron-lm, script: ...}; docs/trainers.md." in notes
     assert not [note for note in notes if "is not supported by" in note]
     assert "# - To measure with that trainer, set trainer" in text
@@ -82,7 +82,7 @@ def test_a_megatron_lm_script_becomes_a_search_around_the_layout_it_runs(tmp_pat
 def test_a_megatron_deepspeed_script_keeps_its_engine_and_zero_stage(tmp_path):
     spec, _, _ = started_from(tmp_path, "ds_pretrain.sh", MEGATRON_DEEPSPEED)
     assert (spec.baseline.engine, spec.baseline.zero_stage, spec.baseline.data_parallel) == ("deepspeed", 1, 4)
-    assert spec.baseline in candidates_of(spec).feasible
+    assert spec.baseline in candidates_of(spec).layouts
 
 
 def test_a_deepspeed_config_alone_asks_for_the_model_and_loads_once_it_is_there(tmp_path):
@@ -94,7 +94,7 @@ def test_a_deepspeed_config_alone_asks_for_the_model_and_loads_once_it_is_there(
     head, _, rest = text.partition("model:\n")
     spec = loaded(tmp_path, head + "model: gpt2-tiny\n" + rest[rest.index("\n\n") :])
     assert (spec.global_batch_size, spec.baseline.zero_stage, spec.baseline.data_parallel) == (16, 1, 2)
-    assert spec.baseline in candidates_of(spec).feasible
+    assert spec.baseline in candidates_of(spec).layouts
 
 
 def test_what_is_run_today_is_among_the_values_of_every_axis(tmp_path):
@@ -116,7 +116,7 @@ def test_a_hugging_face_gpt2_config_becomes_a_search_without_a_baseline(tmp_path
     spec, notes, _ = started_from(tmp_path, "config.json", HF_GPT2)
     assert spec.model.num_layers == 12
     assert spec.baseline is None
-    assert candidates_of(spec).feasible
+    assert candidates_of(spec).layouts
     assert any("four CPU ranks are assumed" in note for note in notes)
 
 
@@ -124,7 +124,7 @@ def test_a_llama_like_model_is_one_that_our_engines_run(tmp_path):
     spec, notes, text = started_from(tmp_path, "config.json", HF_LLAMA)
     assert spec.model.position_embedding == "rotary"
     assert not [note for note in notes if "cannot run" in note]
-    assert {layout.precision for layout in candidates_of(spec).feasible} == {"bf16"}
+    assert {layout.precision for layout in candidates_of(spec).layouts} == {"bf16"}
     assert "  precision: bf16\n" in text
     assert (spec.baseline, spec.cluster.accelerator.name, spec.global_batch_size) == (None, "cpu", 32)
     assert any("four CPU ranks are assumed" in note for note in notes)

@@ -104,7 +104,7 @@ def test_a_grid_of_nemo_becomes_the_axes_of_a_search(tmp_path):
     assert axes["activation_checkpointing"] == ("none", "full")
     assert (spec.cluster.num_nodes, spec.cluster.gpus_per_node, spec.name) == (2, 8, "5b")
     assert (spec.model.vocab_size, spec.model.seq_length) == (51200, 2048)
-    assert candidates_of(spec).feasible
+    assert candidates_of(spec).layouts
     told = " ".join(notes)
     assert "a model of 5 billion parameters: num_layers, hidden_size" in told
     assert "fill in the GPU, which has 80 GB" in told

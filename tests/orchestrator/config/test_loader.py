@@ -33,13 +33,13 @@ def test_a_few_lines_are_a_search_and_the_rest_is_default(tmp_path: Path):
     assert spec.measure.time_limit_s == 600
     assert spec.work_dir == Path.cwd() / "runs"
     assert spec.baseline is None
-    assert len(candidates_of(spec).feasible) == 2
+    assert len(candidates_of(spec).layouts) == 2
 
 
 def test_the_quickstart_has_many_layouts_and_a_legal_baseline_among_them():
     path = Path(presets.__file__).parents[1] / "searches" / "quickstart.yaml"
     spec = load_search_file(path)
-    layouts = candidates_of(spec).feasible
+    layouts = candidates_of(spec).layouts
     assert spec.baseline in layouts
     assert len(layouts) > spec.search.max_trials >= 8
     assert {layout.global_batch_size for layout in layouts} == {spec.global_batch_size}
@@ -138,7 +138,7 @@ def test_a_baseline_of_another_global_batch_is_refused(tmp_path: Path):
 
 
 def test_accumulation_as_an_axis_frees_the_global_batch(tmp_path: Path):
-    layouts = candidates_of(loaded(tmp_path, MINIMAL + "  grad_accum_steps: [4, 8]\n")).feasible
+    layouts = candidates_of(loaded(tmp_path, MINIMAL + "  grad_accum_steps: [4, 8]\n")).layouts
     assert {layout.global_batch_size for layout in layouts} == {8, 16, 32}
 
 

@@ -41,7 +41,7 @@ def test_a_measured_table_is_a_closed_set_that_no_longer_depends_on_the_file(tmp
     assert spec.launcher.table == str(tmp_path / "table.csv")
     (tmp_path / "table.csv").unlink()
     again = SearchSpec.from_json(json.loads(json.dumps(spec.to_json())))
-    assert candidates_of(again).feasible == spec.candidates
+    assert candidates_of(again).layouts == spec.candidates
 
 
 def test_a_table_without_a_row_for_this_search_is_refused(tmp_path: Path):
@@ -60,7 +60,7 @@ def test_a_table_that_is_to_be_run_holds_to_every_rule(tmp_path: Path):
     few = {"engine": "torch", "pipeline_parallel": "4", "data_parallel": "1", "micro_batch_size": "256"}
     (tmp_path / "table.csv").write_text(render_table(only({}, few | {"grad_accum_steps": "1"})))
     spec = loaded(tmp_path, TABLE_SEARCH, "launcher={kind: local}")
-    with pytest.raises(InputError, match="none of 2 layouts is feasible") as caught:
+    with pytest.raises(InputError, match="none of 2 layouts is valid") as caught:
         candidates_of(spec)
     (problem,) = caught.value.problems
     assert "nanotron.engine_mismatch rejected 1" in problem.message

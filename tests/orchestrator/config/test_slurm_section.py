@@ -193,7 +193,7 @@ def test_a_setup_file_that_is_not_there_is_told_before_anything_is_launched(tmp_
     assert problem.value == str(tmp_path / "nosuch.sh")
     assert problem.fix
     (tmp_path / "nosuch.sh").write_text("module purge\n")
-    assert validate_space(loaded(tmp_path, "comment: x", "setup_file: nosuch.sh")).feasible
+    assert validate_space(loaded(tmp_path, "comment: x", "setup_file: nosuch.sh")).layouts
 
 
 @pytest.mark.usefixtures("silent")

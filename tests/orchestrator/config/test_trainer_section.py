@@ -63,8 +63,8 @@ def test_an_interpreter_that_is_a_path_starts_from_the_files_folder_and_not_from
 
 def test_the_engine_of_every_layout_is_the_trainer(folder):
     spec = loaded(folder, BASE + MEGATRON)
-    assert {layout.engine for layout in candidates_of(spec).feasible} == {"megatron-lm"}
-    assert {layout.engine for layout in candidates_of(loaded(folder, BASE)).feasible} == {"torch"}
+    assert {layout.engine for layout in candidates_of(spec).layouts} == {"megatron-lm"}
+    assert {layout.engine for layout in candidates_of(loaded(folder, BASE)).layouts} == {"torch"}
 
 
 def test_trials_are_told_the_trainer_and_nothing_of_ours(folder):
@@ -237,9 +237,9 @@ def test_a_placeholder_without_a_value_in_some_layout_is_refused_before_anything
     assert "has {bucket_mib}, which has no value in n1.tp4.pp1.dp1" in problem.message
     assert problem.message.endswith("and 1 more of 6 layouts")
     assert problem.fix == "write {bucket_mib=1:TEXT}{bucket_mib=25:TEXT} in its place"
-    assert validate_space(loaded(folder, BASE + command, buckets)).feasible
+    assert validate_space(loaded(folder, BASE + command, buckets)).layouts
     by_value = command.replace("--bucket-mb {bucket_mib}", "{bucket_mib=1:--mb 1}{bucket_mib=25:--mb 25}")
-    assert validate_space(loaded(folder, BASE + by_value, buckets, "space.tensor_parallel=[2, 4]")).feasible
+    assert validate_space(loaded(folder, BASE + by_value, buckets, "space.tensor_parallel=[2, 4]")).layouts
 
 
 def test_a_memory_limit_is_our_own_trainers(folder):
@@ -250,7 +250,7 @@ def test_a_memory_limit_is_our_own_trainers(folder):
 @pytest.mark.bad_input(38)
 def test_a_script_that_is_not_there_is_refused_before_anything_runs(folder):
     spec = loaded(folder, BASE + MEGATRON)
-    assert validate_space(spec).feasible
+    assert validate_space(spec).layouts
     (folder / "pretrain_gpt.py").unlink()
     with pytest.raises(InputError, match="is not a file on this machine") as caught:
         validate_space(spec)
@@ -266,4 +266,4 @@ def test_a_program_that_a_command_cannot_start_is_refused_before_anything_runs(f
         validate_space(loaded(folder, BASE + COMMAND.replace("train --tp", f"{program} --tp")))
     assert (caught.value.problems[0].key, caught.value.problems[0].line) == ("trainer.template", 12)
     for found in ("{python}", "env", str(folder / "train.sh")):
-        assert validate_space(loaded(folder, BASE + COMMAND.replace("train --tp", f"{found} --tp"))).feasible
+        assert validate_space(loaded(folder, BASE + COMMAND.replace("train --tp", f"{found} --tp"))).layouts

@@ -26,7 +26,7 @@ def test_a_command_that_a_driver_killed_at_the_very_end_left_pending_is_settled_
     request_cancel(ledger_url(), folder.search_id, 1000.0)
     with monkeypatch.context() as killed:
         killed.setattr("orchestrator.lifecycle.drive._settle_commands", lambda lock, search: None)
-        assert drive(folder, spec, validate_space(spec).feasible, None, ledger_url(), SearchCallbacks()).state.is_ended
+        assert drive(folder, spec, validate_space(spec).layouts, None, ledger_url(), SearchCallbacks()).state.is_ended
     with closing(LedgerReader(ledger_url())) as reader:
         assert len(reader.pending_commands(folder.search_id)) == 1
         drive(folder, spec, (), None, ledger_url(), SearchCallbacks())
@@ -44,7 +44,7 @@ def test_a_view_that_breaks_ends_neither_the_search_nor_what_is_kept_in_its_turn
         raise OSError("the terminal is gone")
 
     callbacks = SearchCallbacks(on_event=breaks, on_iteration=lambda: kept.append(len(seen)))
-    record = drive(folder, spec, validate_space(spec).feasible, None, ledger_url(), callbacks)
+    record = drive(folder, spec, validate_space(spec).layouts, None, ledger_url(), callbacks)
     assert record.state is SearchState.COMPLETED
     assert len(seen) == 1
     assert kept.count(1) >= 2, "in every turn, also after the view's last word"

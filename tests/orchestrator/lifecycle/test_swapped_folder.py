@@ -38,7 +38,7 @@ def test_a_search_launches_nothing_there_and_goes_on_when_its_own_is_back(tmp_pa
             swapped(folder.path)
 
     with pytest.raises(InputError) as caught:
-        drive(folder, spec, validate_space(spec).feasible, None, ledger_url(), SearchCallbacks(on_event=swaps))
+        drive(folder, spec, validate_space(spec).layouts, None, ledger_url(), SearchCallbacks(on_event=swaps))
     [problem] = caught.value.problems
     assert (problem.code, problem.value) == ("folder_swapped", str(folder.path))
     assert launched == ["t0001"]
@@ -47,7 +47,5 @@ def test_a_search_launches_nothing_there_and_goes_on_when_its_own_is_back(tmp_pa
     folder.lease.replace(aside.lease)  # given back there; the process that had it would be gone
     shutil.rmtree(folder.path)
     aside.path.rename(folder.path)
-    record = drive(
-        SearchFolder(folder.path), spec, validate_space(spec).feasible, None, ledger_url(), SearchCallbacks()
-    )
+    record = drive(SearchFolder(folder.path), spec, validate_space(spec).layouts, None, ledger_url(), SearchCallbacks())
     assert (record.state, record.num_layouts) == (SearchState.COMPLETED, 3)

@@ -112,7 +112,7 @@ def test_of_an_unknown_accelerator_parts_are_told_and_no_seconds(tmp_path):
 def test_a_precision_that_the_data_sheet_does_not_know_has_no_share_of_the_peak(tmp_path):
     """A layout of a table may break rules: measured rows are not checked."""
     spec = searched(tmp_path, SEARCH.replace("a100-40gb", "v100-32gb").replace("bf16", "fp16"))
-    known = candidates_of(spec).feasible[0]
+    known = candidates_of(spec).layouts[0]
     other = dataclasses.replace(known, precision="bf16")
     space = closed_space(Workload(spec.model, spec.cluster, 64), [known, other], other)
     told = plan_text(plan_of(spec, space), spec, space, 3, False)

@@ -62,7 +62,7 @@ def planned(spec: SearchSpec) -> Plan:
 
 def test_the_layouts_that_may_fit_come_first_and_the_fast_ones_of_them(spec):
     plan = planned(spec)
-    assert set(plan.layouts) == set(candidates_of(spec).feasible)
+    assert set(plan.layouts) == set(candidates_of(spec).layouts)
     fits = [plan.fits(row) for row in range(len(plan.layouts))]
     assert {Fits.YES, Fits.NO, Fits.UNSURE} == set(fits)
     assert sorted(fits, key=lambda fit: fit is Fits.NO) == fits
@@ -188,8 +188,8 @@ def test_the_text_tells_the_first_layouts_their_picture_and_the_cost(spec):
     plan, space = planned(spec), candidates_of(spec)
     text = plan_text(plan, spec, space, 3, False)
     lines = text.splitlines()
-    assert lines[0] == f"{len(space.feasible)} layouts can be tried on 16 ranks, by expected speed and chance to fit:"
-    assert f"  and {len(space.feasible) - 3} more (--top N lists N, --json all)" in lines
+    assert lines[0] == f"{len(space.layouts)} layouts can be tried on 16 ranks, by expected speed and chance to fit:"
+    assert f"  and {len(space.layouts) - 3} more (--top N lists N, --json all)" in lines
     assert f"the first of them, {plan.layouts[0].key}:" in lines
     assert "+ node 0 -" in text
     assert "expected:" in text

@@ -289,7 +289,7 @@ def test_nothing_earlier_leaves_no_file(tmp_path):
 @pytest.mark.parametrize("sampler", ["deephyper_filtered", "random", "grid"])
 def test_samplers_that_are_there_to_compare_with_learn_nothing(spec, sampler):
     rows = observed_trials(past(spec, *three_trials()), spec).rows
-    candidates = candidates_of(spec).feasible
+    candidates = candidates_of(spec).layouts
     asked = [make_sampler(sampler, candidates, task_of(spec, each), 7).ask(4, []) for each in ((), rows)]
     assert asked[0] == asked[1]
 
@@ -300,7 +300,7 @@ def test_a_sampler_of_the_models_asks_the_same_after_a_restart(spec, sampler, tm
     rows = observed_trials(past(spec, *three_trials()), spec).rows
     folder = SearchFolder(tmp_path)
     save_prior_trials(folder, PriorTrials(rows))
-    candidates = candidates_of(spec).feasible
+    candidates = candidates_of(spec).layouts
     asked = [
         make_sampler(sampler, candidates, task_of(spec, load_prior_trials(folder)), 7).ask(4, []) for _ in range(2)
     ]
@@ -323,7 +323,7 @@ def test_a_plan_says_from_how_many_trials_of_whom_it_learnt(spec, url, tmp_path)
 def test_predictions_of_other_constants_have_another_hash(tmp_path):
     spec = spec_in(tmp_path, ON_SLURM, "cluster.accelerator=a100-40gb", "space.precision=bf16")
     rows = observed_trials(past(spec, *three_trials()), spec).rows
-    layout = candidates_of(spec).feasible[0]
+    layout = candidates_of(spec).layouts[0]
     cold, taught, again = (predictor(task_of(spec, each))(layout) for each in ((), rows, rows))
     assert cold["model_hash"] != taught["model_hash"]
     assert cold["step_time_s"] != taught["step_time_s"]

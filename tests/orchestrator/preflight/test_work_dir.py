@@ -15,7 +15,7 @@ from tests.orchestrator.cli.parlay import write_search
 def test_under_slurm_a_work_dir_that_slurm_would_read_as_a_pattern_is_refused(tmp_path, name):
     path = write_search(tmp_path)
     changes = [f'work_dir="{tmp_path}/{name}"']
-    assert validate_space(load_search_file(path, changes)).feasible
+    assert validate_space(load_search_file(path, changes)).layouts
     with pytest.raises(InputError) as caught:
         validate_space(load_search_file(path, [*changes, "launcher.kind=slurm"]))
     [problem] = caught.value.problems
@@ -26,4 +26,4 @@ def test_under_slurm_a_work_dir_that_slurm_would_read_as_a_pattern_is_refused(tm
 
 def test_under_slurm_a_work_dir_may_have_blanks_and_quotes(tmp_path):
     changes = [f'work_dir="{tmp_path}/a b\'c"', "launcher.kind=slurm"]
-    assert validate_space(load_search_file(write_search(tmp_path), changes)).feasible
+    assert validate_space(load_search_file(write_search(tmp_path), changes)).layouts

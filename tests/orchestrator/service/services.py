@@ -27,7 +27,7 @@ def hold(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep all trials of a search in this folder from ending before `open_gate`, except the baseline's."""
     spec = load_search_file(write_search(folder, SEARCH))
     assert spec.baseline is not None
-    held = {layout.key for layout in candidates_of(spec).feasible} - {spec.baseline.key}
+    held = {layout.key for layout in candidates_of(spec).layouts} - {spec.baseline.key}
     table = folder / "table.json"
     table.write_text(json.dumps({key: {"waits_for": str(folder / "open_gate")} for key in held}))
     monkeypatch.setenv("PARLAY_TEST_TABLE", str(table))

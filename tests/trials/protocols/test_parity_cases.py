@@ -15,9 +15,9 @@ from trials.protocols.parity_cases import (
     exclusion_reasons,
     failing_cases,
     full_cases,
-    legal_cases,
     named_case,
     pairs_left_out,
+    valid_cases,
     violated_rules,
 )
 from trials.protocols.selftest import Case, ExpectedResult
@@ -26,8 +26,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def legal() -> list[Case]:
-    return legal_cases("cpu")
+def valid() -> list[Case]:
+    return valid_cases("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -53,21 +53,21 @@ def test_no_two_cases_have_a_name_or_a_training_in_common(chosen):
     assert len({(case.shape, case.layout.key) for case in once}) == len(once)
 
 
-def test_all_pairs_of_axis_values_that_are_legal_in_fp32_are_trained_in_fp32(legal, chosen):
-    assert shown(in_fp32(chosen), AXES, 2) >= shown(in_fp32(legal), AXES, 2)
+def test_all_pairs_of_axis_values_that_are_valid_in_fp32_are_trained_in_fp32(valid, chosen):
+    assert shown(in_fp32(chosen), AXES, 2) >= shown(in_fp32(valid), AXES, 2)
 
 
-def test_every_axis_value_is_trained_in_every_precision_that_may_have_it(legal, chosen):
-    pairs = {pair for pair in shown(legal, (*AXES, "precision"), 2) if pair[1][0] == "precision"}
+def test_every_axis_value_is_trained_in_every_precision_that_may_have_it(valid, chosen):
+    pairs = {pair for pair in shown(valid, (*AXES, "precision"), 2) if pair[1][0] == "precision"}
     assert shown(chosen, (*AXES, "precision"), 2) >= pairs
 
 
-def test_all_triples_of_tensor_pipeline_zero_and_schedule_are_trained_in_fp32(legal, chosen):
-    assert shown(in_fp32(chosen), TRIPLE_AXES, 3) >= shown(in_fp32(legal), TRIPLE_AXES, 3)
+def test_all_triples_of_tensor_pipeline_zero_and_schedule_are_trained_in_fp32(valid, chosen):
+    assert shown(in_fp32(chosen), TRIPLE_AXES, 3) >= shown(in_fp32(valid), TRIPLE_AXES, 3)
 
 
-def test_what_a_legal_layout_may_have_is_more_than_enough_to_choose_from(legal, chosen):
-    assert len(legal) > 20 * len(chosen)
+def test_what_a_valid_layout_may_have_is_more_than_enough_to_choose_from(valid, chosen):
+    assert len(valid) > 20 * len(chosen)
 
 
 def test_pairs_that_no_case_has_are_refused_by_a_rule(chosen):
@@ -95,14 +95,14 @@ def test_deepspeeds_bf16_without_zero_is_refused_and_its_pipeline_is_not():
     assert not violated_rules(named_case("x", engine="deepspeed", precision="bf16", pipeline_parallel=2), "cpu")
 
 
-def test_on_fewer_ranks_the_cases_that_fit_cover_what_fits(legal):
-    fitting = [case for case in legal if case.layout.num_gpus <= 2]
+def test_on_fewer_ranks_the_cases_that_fit_cover_what_fits(valid):
+    fitting = [case for case in valid if case.layout.num_gpus <= 2]
     chosen = covering_cases("cpu", most_ranks=2)
     assert max(case.layout.num_gpus for case in chosen) == 2
     assert shown(in_fp32(chosen), AXES, 2) == shown(in_fp32(fitting), AXES, 2)
 
 
-def test_in_full_every_shape_and_engine_has_every_triple_it_may_have(legal):
+def test_in_full_every_shape_and_engine_has_every_triple_it_may_have(valid):
     def by_shape(cases: list[Case]) -> set:
         return {
             (case.layout.engine, case.shape, triple)
@@ -110,7 +110,7 @@ def test_in_full_every_shape_and_engine_has_every_triple_it_may_have(legal):
             for triple in value_combinations(axis_values(case), TRIPLE_AXES, 3)
         }
 
-    assert by_shape(full_cases("cpu")) >= by_shape(legal)
+    assert by_shape(full_cases("cpu")) >= by_shape(valid)
 
 
 def test_accelerators_without_bf16_have_no_bf16_cases():

@@ -1,6 +1,6 @@
 """Table of all parity cases: `python -m tests.trials.train.parity_table [--covering]`.
 
-Trains all legal triples of tensor, pipeline, ZeRO stage and schedule on every model with every engine (with --covering
+Trains all valid triples of tensor, pipeline, ZeRO stage and schedule on every model with every engine (with --covering
 only the cases of `make test`), prints a row as each is done, and writes the table into docs/parity.md. Exits with 1
 when a case differs by more than its tolerance.
 """
