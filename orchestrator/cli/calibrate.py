@@ -60,28 +60,30 @@ def calibrate(
 
     spec = load_for_job(search_file, sets, launcher, work_dir)
     require_launching(spec, "calibrate")
-    world, path = calibration_cluster(spec, nodes), out or Path(f"{spec.name}-cluster.yaml")
+    cluster, path = calibration_cluster(spec, nodes), out or Path(f"{spec.name}-cluster.yaml")
     _require_place(path)
     require_torch(spec)
     folder = SearchFolder(spec.work_dir / f"calibrate-{secrets.token_hex(3)}")
     runs_here = spec.launcher.kind in ("local", "ray") and spec.launcher.address is None
     if busy := busy_warning() if runs_here else None:
         warn(f"{busy}: measurements will be slower than the machine")
-    found = _measure_or_exit(spec, world, folder, path, as_json)
-    cluster = calibrated_cluster(spec.cluster, found)
-    text = cluster_file(cluster, found, CalibrationContext(spec.name, spec.launcher.kind, world, busy))
+    found = _measure_or_exit(spec, cluster, folder, path, as_json)
+    calibrated = calibrated_cluster(spec.cluster, found)
+    text = cluster_file(calibrated, found, CalibrationContext(spec.name, spec.launcher.kind, cluster, busy))
     write_text(path.absolute(), text)
     data = {
         "schema": CALIBRATE_SCHEMA,
         "file": str(path),
         "folder": str(folder.path),
-        "cluster": cluster_fields(cluster),
+        "cluster": cluster_fields(calibrated),
         "measurements": _measurements_json(found),
     }
     print_result(data, as_json, f"{text}\n{path} is written; set cluster: {path} in the search file")
 
 
-def _measure_or_exit(spec: SearchSpec, world: Cluster, folder: SearchFolder, path: Path, as_json: bool) -> Measurements:
+def _measure_or_exit(
+    spec: SearchSpec, cluster: Cluster, folder: SearchFolder, path: Path, as_json: bool
+) -> Measurements:
     """Return the measurements. If there are none, exit with an error and leave `path` unwritten."""
     from orchestrator.diagnostics.calibrate import CalibrationFailed, precisions_of
     from orchestrator.diagnostics.calibrate import calibrate as measure
@@ -91,12 +93,12 @@ def _measure_or_exit(spec: SearchSpec, world: Cluster, folder: SearchFolder, pat
     precisions, python = precisions_of(spec), python_of(spec)
 
     def run(launcher: Launcher, stop: CancelOnSignal) -> Measurements:
-        log(f"measuring {format_cluster(world)}, in {folder.path}")
+        log(f"measuring {format_cluster(cluster)}, in {folder.path}")
         runner = AttemptRunner(launcher, stop.is_requested)
-        return measure(runner, folder, world, spec.model, precisions, python)
+        return measure(runner, folder, cluster, spec.model, precisions, python)
 
     try:
-        return with_launcher(spec, world, run, "calibrate", as_json)
+        return with_launcher(spec, cluster, run, "calibrate", as_json)
     except CalibrationFailed as failed:
         problem = Problem("not_measured", f"{path} is not written: {failed}", fix=f"see {failed.log}")
         exit_with_error(ExitCode.NO_MEASUREMENT, problem, as_json)

@@ -46,7 +46,7 @@ def require_launching(spec: SearchSpec, verb: str) -> None:
 
 
 def with_launcher(
-    spec: SearchSpec, world: Cluster, run: Callable[[Launcher, CancelOnSignal], T], verb: str, as_json: bool
+    spec: SearchSpec, cluster: Cluster, run: Callable[[Launcher, CancelOnSignal], T], verb: str, as_json: bool
 ) -> T:
     """Return the result of `run` with the search's launcher; exits with an error if interrupted."""
     from orchestrator.launchers.factory import make_launcher
@@ -54,7 +54,7 @@ def with_launcher(
 
     spec, stop = with_environment_options(spec, os.environ), CancelOnSignal()
     try:
-        launcher, remark = make_launcher(spec.launcher, parallel_trials=1, cluster=world)
+        launcher, remark = make_launcher(spec.launcher, parallel_trials=1, cluster=cluster)
         if remark is not None:
             warn(remark)
         with closing(launcher), stop.handling():
@@ -64,5 +64,5 @@ def with_launcher(
         exit_with_error(code_after(stop), problem, as_json)
 
 
-def format_cluster(world: Cluster) -> str:
-    return f"{plural(world.num_nodes, 'node')} x {world.gpus_per_node} {world.accelerator.name}"
+def format_cluster(cluster: Cluster) -> str:
+    return f"{plural(cluster.num_nodes, 'node')} x {cluster.gpus_per_node} {cluster.accelerator.name}"

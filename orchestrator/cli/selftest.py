@@ -48,8 +48,8 @@ def selftest(
     spec = load_for_job(search_file, sets, launcher, work_dir)
     _require_own_trainer(spec)
     require_launching(spec, "selftest")
-    world = selftest_cluster(spec.cluster)
-    cases = cases_for(world, names or ())
+    cluster = selftest_cluster(spec.cluster)
+    cases = cases_for(cluster, names or ())
     if list_only:
         listed = [{"name": case.name, "ranks": case.layout.num_gpus} for case in cases]
         data = {"schema": CASES_SCHEMA, "cases": listed}
@@ -57,11 +57,11 @@ def selftest(
         return
     require_torch(spec)
     folder = SearchFolder(spec.work_dir / f"selftest-{secrets.token_hex(3)}")
-    report = _run(spec, world, cases, folder, as_json)
+    report = _run(spec, cluster, cases, folder, as_json)
     write_json(folder.path / "selftest.json", report.to_json())
     if not names:
-        record_result(report, spec.launcher.kind, world, home_folder())
-    print_result(report.to_json(), as_json, _verdict(report, world))
+        record_result(report, spec.launcher.kind, cluster, home_folder())
+    print_result(report.to_json(), as_json, _verdict(report, cluster))
     if not report.passed:
         raise Exit(ExitCode.NO_MEASUREMENT)
 
@@ -73,18 +73,18 @@ def _require_own_trainer(spec: SearchSpec) -> None:
 
 
 def _run(
-    spec: SearchSpec, world: Cluster, cases: Sequence[Case], folder: SearchFolder, as_json: bool
+    spec: SearchSpec, cluster: Cluster, cases: Sequence[Case], folder: SearchFolder, as_json: bool
 ) -> SelftestReport:
     from orchestrator.diagnostics.selftest import selftest as run_cases
     from orchestrator.launchers.attempt_runner import AttemptRunner
     from orchestrator.preflight.trainer import python_of
 
     def run(launcher: Launcher, stop: CancelOnSignal) -> SelftestReport:
-        log(f"{len(cases)} cases on {format_cluster(world)}, in {folder.path}")
+        log(f"{len(cases)} cases on {format_cluster(cluster)}, in {folder.path}")
         runner = AttemptRunner(launcher, stop.is_requested)
-        return run_cases(runner, folder, world, cases, python_of(spec), lambda result: log(row(result)))
+        return run_cases(runner, folder, cluster, cases, python_of(spec), lambda result: log(row(result)))
 
-    return with_launcher(spec, world, run, "selftest", as_json)
+    return with_launcher(spec, cluster, run, "selftest", as_json)
 
 
 def row(result: CaseResult) -> str:
@@ -95,13 +95,13 @@ def row(result: CaseResult) -> str:
     return f"{state}  {difference}  {result.ranks} ranks  {result.seconds:5.1f} s  {result.name}{words}"
 
 
-def _verdict(report: SelftestReport, world: Cluster) -> str:
+def _verdict(report: SelftestReport, cluster: Cluster) -> str:
     found = report.found
     lines = [row(result) for result in report.failed]
     known = found.fingerprint
     versions = ", ".join(f"{name} {known[name]}" for name in ("torch", "deepspeed", "cuda") if name in known)
     lines.append(
-        f"on {format_cluster(world)} ({known.get('device', 'unknown device')}; {versions or 'versions unknown'})"
+        f"on {format_cluster(cluster)} ({known.get('device', 'unknown device')}; {versions or 'versions unknown'})"
     )
     if report.detail is not None:
         lines.append(report.detail)

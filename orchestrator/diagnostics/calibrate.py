@@ -54,17 +54,17 @@ def precisions_of(spec: SearchSpec) -> list[str]:
 def calibrate(
     runner: AttemptRunner,
     folder: SearchFolder,
-    world: Cluster,
+    cluster: Cluster,
     model: ModelShape,
     precisions: Sequence[str],
     python: str,
 ) -> Measurements:
-    """Measure all ranks of `world` as one attempt. `folder` is new; its name is the search id of the attempt.
+    """Measure all ranks of `cluster` as one attempt. `folder` is new; its name is the search id of the attempt.
 
     Raises CalibrationFailed if the attempt left no measurements, LaunchRefused, and KeyboardInterrupt after a requested
     stop, with the attempt cancelled.
     """
-    request = new_job(folder, world, model, trainer_of(precisions), python, START_S + MEASURING_S)
+    request = new_job(folder, cluster, model, trainer_of(precisions), python, START_S + MEASURING_S)
     status = runner.run(request)
     place = request.folder.path
     if not status.failed:

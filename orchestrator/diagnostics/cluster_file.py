@@ -35,7 +35,7 @@ class CalibrationContext:
 
     search: str
     launcher: str
-    world: Cluster
+    measured: Cluster
     busy: str | None = None
 
 
@@ -189,12 +189,13 @@ def _drop_unknown(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _heading(found: Measurements, context: CalibrationContext) -> Iterator[str]:
     """Comment lines: date, hosts, versions, and measurements that have no key below."""
-    world, known = context.world, found.fingerprint
+    measured, known = context.measured, found.fingerprint
+    nodes = plural(measured.num_nodes, "node")
     hosts, versions = known.get("hosts", []), [f"{name} {known[name]}" for name in _VERSIONS if name in known]
     yield FIRST_LINE
     yield "#"
     yield f"# Measured {found.ended_at} for the search {context.search}, by its launcher {context.launcher}:"
-    yield f"# {plural(world.num_nodes, 'node')} x {world.gpus_per_node} {world.accelerator.name}: {' '.join(hosts)}"
+    yield f"# {nodes} x {measured.gpus_per_node} {measured.accelerator.name}: {' '.join(hosts)}"
     yield f"# {known.get('device', 'unknown device')}; {', '.join(versions)}"
     if context.busy is not None:
         yield f"# NOTE: {context.busy}"

@@ -21,19 +21,19 @@ RESULTS_GRACE_S = 90.0
 
 def new_job(
     folder: SearchFolder,
-    world: Cluster,
+    cluster: Cluster,
     model: ModelShape,
     trainer: Mapping[str, Any],
     python: str,
     time_limit_s: float,
 ) -> LaunchRequest:
-    """Return an attempt on all ranks of `world`, with its spec and code written to `folder`.
+    """Return an attempt on all ranks of `cluster`, with its spec and code written to `folder`.
 
     `folder` is new; its name is the search id. `trainer` selects the program.
     """
     folder.path.mkdir(parents=True, mode=0o700)
     snapshot_code(folder.code)
-    layout = Layout(num_nodes=world.num_nodes, data_parallel=world.num_gpus)
+    layout = Layout(num_nodes=cluster.num_nodes, data_parallel=cluster.num_gpus)
     spec = TrialSpec(
         search_id=folder.search_id,
         trial="t0001",
@@ -43,12 +43,12 @@ def new_job(
         layout=layout,
         model=model,
         global_batch_size=layout.global_batch_size,
-        num_gpus=world.num_gpus,
-        gpus_per_node=world.gpus_per_node,
-        accelerator=world.accelerator.name,
+        num_gpus=cluster.num_gpus,
+        gpus_per_node=cluster.gpus_per_node,
+        accelerator=cluster.accelerator.name,
         measure=MeasureRules(time_limit_s=time_limit_s),
         trainer=trainer,
-        rendezvous=Rendezvous("file" if world.num_nodes == 1 else "tcp"),
+        rendezvous=Rendezvous("file" if cluster.num_nodes == 1 else "tcp"),
     )
     taken, attempt = FolderIdentity.at(folder.path), folder.attempt("t0001", "a1")
     request = LaunchRequest(spec, attempt, python, str(folder.code), time_limit_s, taken=taken)

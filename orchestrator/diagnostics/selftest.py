@@ -63,9 +63,9 @@ def selftest_cluster(cluster: Cluster) -> Cluster:
     return Cluster(cluster.accelerator, ranks // nodes, nodes)
 
 
-def cases_for(world: Cluster, names: Sequence[str] = ()) -> list[Case]:
+def cases_for(cluster: Cluster, names: Sequence[str] = ()) -> list[Case]:
     """Return the cases that fit, or those with the given names. Raises InputError for an unknown name."""
-    name, ranks = world.accelerator.name, world.num_gpus
+    name, ranks = cluster.accelerator.name, cluster.num_gpus
     # On a CPU each compiled case takes minutes and needs a C++ compiler.
     compiled = [] if name == "cpu" else [c for c in compiled_cases(name) if c.layout.num_gpus <= ranks]
     every = [*covering_cases(name, ranks), *compiled, *failing_cases(ranks)]
@@ -76,7 +76,7 @@ def cases_for(world: Cluster, names: Sequence[str] = ()) -> list[Case]:
             f"no case is named {min(unknown)!r}",
             key="--case",
             value=min(unknown),
-            rule=f"one of the {len(every)} cases for {world.num_gpus} ranks",
+            rule=f"one of the {len(every)} cases for {cluster.num_gpus} ranks",
             fix="parlay selftest SEARCH.YAML --list shows them",
         )
     return [case for case in every if not names or case.name in names]
@@ -85,7 +85,7 @@ def cases_for(world: Cluster, names: Sequence[str] = ()) -> list[Case]:
 def selftest(
     runner: AttemptRunner,
     folder: SearchFolder,
-    world: Cluster,
+    cluster: Cluster,
     cases: Sequence[Case],
     python: str,
     on_result: Callable[[CaseResult], None] = lambda result: None,
@@ -96,7 +96,7 @@ def selftest(
     Raises LaunchRefused, and KeyboardInterrupt after a requested stop, with the attempt cancelled.
     """
     time_limit_s = START_S + CASE_S * len(cases)
-    request = new_job(folder, world, SHAPES["gpt2"], {"kind": "selftest"}, python, time_limit_s)
+    request = new_job(folder, cluster, SHAPES["gpt2"], {"kind": "selftest"}, python, time_limit_s)
     write_cases(request.folder.path, cases)
     reader = _ResultReader(request.folder.path, on_result)
     status = runner.run(request, on_poll=reader.read_new)
@@ -111,7 +111,7 @@ def selftest(
 def record_result(
     report: SelftestReport,
     launcher: str,
-    world: Cluster,
+    cluster: Cluster,
     home: Path,
 ) -> None:
     """Write date and result of the selftest of this kind of machine to selftest.json in Parlay's home.
@@ -125,14 +125,14 @@ def record_result(
         "num_cases": len(report.cases),
         "failed": [result.name for result in report.failed],
         "launcher": launcher,
-        "num_nodes": world.num_nodes,
-        "gpus_per_node": world.gpus_per_node,
+        "num_nodes": cluster.num_nodes,
+        "gpus_per_node": cluster.gpus_per_node,
         "fingerprint": dict(report.found.fingerprint),
         "detail": report.detail,
     }
     try:
         known = _read_entries(path)
-        write_json(path, {"schema": RECORD_SCHEMA, "selftests": {**known, world.accelerator.name: entry}})
+        write_json(path, {"schema": RECORD_SCHEMA, "selftests": {**known, cluster.accelerator.name: entry}})
     except OSError as error:
         _log.warning(f"{path} has no record of this selftest: {error}")
 

@@ -32,16 +32,16 @@ class JobTimestamps:
 
 
 def probe_findings(
-    probe: NodeProbeReport, world: Cluster, nccl: NcclLog, timestamps: JobTimestamps
+    probe: NodeProbeReport, cluster: Cluster, nccl: NcclLog, timestamps: JobTimestamps
 ) -> Iterator[Finding]:
-    """All findings from the probe of the ranks of `world`; `nccl` is the merged log of all ranks."""
+    """All findings from the probe of the ranks of `cluster`; `nccl` is the merged log of all ranks."""
     yield software_finding(probe.ranks)
     yield sharing_finding(probe.ranks)
     yield clock_finding(probe.ranks, timestamps)
-    if world.accelerator.name != "cpu":
+    if cluster.accelerator.name != "cpu":
         yield gpus_finding(probe.ranks)
     yield cores_finding(probe.ranks)
-    yield from communication_findings(probe, world, nccl)
+    yield from communication_findings(probe, cluster, nccl)
 
 
 def software_finding(ranks: Sequence[RankProbe]) -> Finding:
@@ -113,24 +113,24 @@ def cores_finding(ranks: Sequence[RankProbe]) -> Finding:
     return ok("cores", f"each rank may run on {' or '.join(map(str, counts))} cores")
 
 
-def communication_findings(probe: NodeProbeReport, world: Cluster, nccl: NcclLog) -> Iterator[Finding]:
+def communication_findings(probe: NodeProbeReport, cluster: Cluster, nccl: NcclLog) -> Iterator[Finding]:
     """Transport and bandwidth, within a node and over all ranks."""
-    whole = _reached_gb_per_s(probe, world.num_gpus)
-    wanted = _wanted_gb_per_s(world, world.num_gpus)
-    if world.accelerator.name == "cpu":
+    whole = _reached_gb_per_s(probe, cluster.num_gpus)
+    wanted = _wanted_gb_per_s(cluster, cluster.num_gpus)
+    if cluster.accelerator.name == "cpu":
         yield ok("transport", "gloo over TCP, as expected on CPUs")
-    elif world.num_nodes > 1:
-        yield transport_finding(nccl, world, whole, wanted)
+    elif cluster.num_nodes > 1:
+        yield transport_finding(nccl, cluster, whole, wanted)
     elif nccl.in_node:
         yield ok("transport", f"in the node {', '.join(sorted(nccl.in_node))}")
-    if world.num_nodes > 1 and world.gpus_per_node > 1:
-        in_node = _reached_gb_per_s(probe, world.gpus_per_node)
-        expected = _wanted_gb_per_s(world, world.gpus_per_node)
-        yield from _bandwidth_findings("bandwidth_in_node", world.gpus_per_node, in_node, expected, world)
-    yield from _bandwidth_findings("bandwidth", world.num_gpus, whole, wanted, world)
+    if cluster.num_nodes > 1 and cluster.gpus_per_node > 1:
+        in_node = _reached_gb_per_s(probe, cluster.gpus_per_node)
+        expected = _wanted_gb_per_s(cluster, cluster.gpus_per_node)
+        yield from _bandwidth_findings("bandwidth_in_node", cluster.gpus_per_node, in_node, expected, cluster)
+    yield from _bandwidth_findings("bandwidth", cluster.num_gpus, whole, wanted, cluster)
 
 
-def transport_finding(nccl: NcclLog, world: Cluster, reached: float | None, wanted: float | None) -> Finding:
+def transport_finding(nccl: NcclLog, cluster: Cluster, reached: float | None, wanted: float | None) -> Finding:
     """Transport between nodes; TCP is an error if there is a fabric, unless it is as fast."""
     if not nccl.name:
         words = "the ranks' logs do not show NCCL's transport"
@@ -142,14 +142,14 @@ def transport_finding(nccl: NcclLog, world: Cluster, reached: float | None, want
         return note("transport", f"between nodes TCP ({nccl.name}), at the bandwidth of the links", "nothing")
     why = f"; NCCL says: {'; '.join(nccl.reasons[:4])}" if nccl.reasons else ""
     words = f"between nodes TCP ({nccl.name}){in_node}{why}"
-    if world.links is None or world.links.fabric is None:
+    if cluster.links is None or cluster.links.fabric is None:
         return warning("transport", f"{words}; no fabric is configured", _NETWORK_FIX)
-    fabric = f"the fabric carries {world.links.fabric.nic_gb_per_s:g} GB/s a node"
-    return error("transport", f"{words}; {fabric}{_assumed(world)}", _NETWORK_FIX)
+    fabric = f"the fabric carries {cluster.links.fabric.nic_gb_per_s:g} GB/s a node"
+    return error("transport", f"{words}; {fabric}{_assumed(cluster)}", _NETWORK_FIX)
 
 
 def _bandwidth_findings(
-    name: str, num_ranks: int, reached: float | None, wanted: float | None, world: Cluster
+    name: str, num_ranks: int, reached: float | None, wanted: float | None, cluster: Cluster
 ) -> Iterator[Finding]:
     if reached is None:  # a single rank communicates with nobody
         return
@@ -157,13 +157,13 @@ def _bandwidth_findings(
     if wanted is None:
         yield ok(name, f"{words}; the links are unknown, so there is no reference")
         return
-    words = f"{words}, {reached / wanted:.0%} of {wanted:.3g}{_assumed(world)}"
+    words = f"{words}, {reached / wanted:.0%} of {wanted:.3g}{_assumed(cluster)}"
     if reached >= OK_SHARE * wanted:
         yield ok(name, words)
         return
     fix = "check the transport above and other jobs on the nodes; parlay calibrate records the measured bandwidth"
-    tell = error if reached < ERROR_SHARE * wanted and not world.links_are_assumed else warning
-    yield tell(name, words, fix)
+    severity = error if reached < ERROR_SHARE * wanted and not cluster.links_are_assumed else warning
+    yield severity(name, words, fix)
 
 
 def _reached_gb_per_s(probe: NodeProbeReport, num_ranks: int) -> float | None:
@@ -176,14 +176,14 @@ def _reached_gb_per_s(probe: NodeProbeReport, num_ranks: int) -> float | None:
     return found[-1] if found else None
 
 
-def _wanted_gb_per_s(world: Cluster, num_ranks: int) -> float | None:
-    if world.links is None or num_ranks == 1:
+def _wanted_gb_per_s(cluster: Cluster, num_ranks: int) -> float | None:
+    if cluster.links is None or num_ranks == 1:
         return None
-    return world.links.collective_gb_per_s(num_ranks, 1, world.gpus_per_node)
+    return cluster.links.collective_gb_per_s(num_ranks, 1, cluster.gpus_per_node)
 
 
-def _assumed(world: Cluster) -> str:
-    return " (assumed: this cluster's links are not described)" * world.links_are_assumed
+def _assumed(cluster: Cluster) -> str:
+    return " (assumed: this cluster's links are not described)" * cluster.links_are_assumed
 
 
 def _listed(numbers: set[int]) -> str:

@@ -37,8 +37,8 @@ def submit_test(runner: AttemptRunner, folder: SearchFolder, spec: SearchSpec) -
 
     Raises LaunchRefused, and KeyboardInterrupt after a requested stop.
     """
-    world = probe_cluster(spec.cluster)
-    request = new_job(folder, world, spec.model, {"kind": "doctor"}, python_of(spec), TIME_LIMIT_S)
+    cluster = probe_cluster(spec.cluster)
+    request = new_job(folder, cluster, spec.model, {"kind": "doctor"}, python_of(spec), TIME_LIMIT_S)
     submitted = runner.launcher.now()
     status = runner.run(request)
     place = request.folder.path
@@ -51,7 +51,7 @@ def submit_test(runner: AttemptRunner, folder: SearchFolder, spec: SearchSpec) -
     nodes = list(dict.fromkeys(rank.node for rank in probe.ranks))
     words = f"{plural(len(probe.ranks), 'rank')} on {', '.join(nodes)} responded; logs in {place}"
     yield ok("job", words)
-    yield from probe_findings(probe, world, nccl_log(request), JobTimestamps(submitted, runner.launcher.now()))
+    yield from probe_findings(probe, cluster, nccl_log(request), JobTimestamps(submitted, runner.launcher.now()))
     if not ranks_run_here(spec):  # else check_ranks has probed this machine's interpreter
         first = probe.ranks[0]
         if spec.trainer.kind == "parlay" and (old := old_torch_finding(first.torch, first.executable)):

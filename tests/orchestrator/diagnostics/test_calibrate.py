@@ -52,9 +52,9 @@ def launcher_of(
 
 
 def run(tmp_path: Path, launcher: ScriptedLauncher) -> Measurements:
-    world = Cluster(ACCELERATORS["cpu"], 2, 1)
+    cluster = Cluster(ACCELERATORS["cpu"], 2, 1)
     folder = SearchFolder(tmp_path / "calibrate-abc123")
-    return calibrate(AttemptRunner(launcher), folder, world, SHAPES["gpt2"], ["fp32", "bf16"], sys.executable)
+    return calibrate(AttemptRunner(launcher), folder, cluster, SHAPES["gpt2"], ["fp32", "bf16"], sys.executable)
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,8 @@ def run(tmp_path: Path, launcher: ScriptedLauncher) -> Measurements:
     ],
 )
 def test_what_a_trial_may_use_is_measured_and_two_nodes_where_there_are(tmp_path, nodes, sets, measured):
-    world = calibration_cluster(spec_of(tmp_path, *sets, nodes=nodes))
-    assert (world.num_nodes, world.gpus_per_node) == (measured, 4)
+    cluster = calibration_cluster(spec_of(tmp_path, *sets, nodes=nodes))
+    assert (cluster.num_nodes, cluster.gpus_per_node) == (measured, 4)
 
 
 def test_fewer_nodes_are_measured_where_it_is_said(tmp_path):

@@ -49,8 +49,8 @@ def run(tmp_path: Path, launcher: Launcher, on_result=lambda result: None) -> Se
     [(8, 1, 8, 1), (16, 1, 8, 1), (4, 1, 4, 1), (8, 16, 4, 2), (4, 2, 4, 2), (2, 8, 2, 4), (1, 3, 1, 3), (1, 1, 1, 1)],
 )
 def test_a_selftest_takes_up_to_eight_ranks_and_two_nodes_where_there_are(gpus_per_node, num_nodes, per_node, nodes):
-    world = selftest_cluster(Cluster(H100, gpus_per_node, num_nodes))
-    assert (world.gpus_per_node, world.num_nodes) == (per_node, nodes)
+    cluster = selftest_cluster(Cluster(H100, gpus_per_node, num_nodes))
+    assert (cluster.gpus_per_node, cluster.num_nodes) == (per_node, nodes)
 
 
 @pytest.mark.slow

@@ -21,14 +21,14 @@ HANG_RULES = MeasureRules(min_steps=10_000, max_steps=10_000, ci_relative_width=
 """Rules under which only the watchdog ends the case, after half of the limit."""
 
 
-def run_part(case: Case, world: TrialSpec, folder: AttemptFolder, env: RankEnvironment) -> bool:
+def run_part(case: Case, job_spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment) -> bool:
     """Run this rank's part; False where it failed, as a case that is meant to fail does."""
     if case.expected is ExpectedResult.AGREES:
-        return run_rank(case_spec(case, world.accelerator, world.gpus_per_node), folder, env, _train)
+        return run_rank(case_spec(case, job_spec.accelerator, job_spec.gpus_per_node), folder, env, _train)
     rules = HANG_RULES if case.expected is ExpectedResult.HANG else MeasureRules(memory_limit_gib=MEMORY_LIMIT_GIB)
     if case.expected is ExpectedResult.HANG and env.rank == env.world_size - 1:
         _hang_in_third_step()
-    return run_rank(case_spec(case, world.accelerator, world.gpus_per_node, rules), folder, env)
+    return run_rank(case_spec(case, job_spec.accelerator, job_spec.gpus_per_node, rules), folder, env)
 
 
 def _train(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report: Report) -> None:

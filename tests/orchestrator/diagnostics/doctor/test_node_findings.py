@@ -17,7 +17,7 @@ from trials.protocols.node_probe import NodeProbeReport, RankProbe
 
 A100 = ACCELERATORS["a100-80gb"]
 LINKS = Links((LinkDomain("node", 4, 200.0, 8.0),), Fabric(100.0, 5.0, ((2, 90.0),)))
-WORLD = Cluster(A100, 4, 2, LINKS)
+CLUSTER = Cluster(A100, 4, 2, LINKS)
 NOW = 1_800_000_000.0
 MOMENTS = JobTimestamps(NOW - 60, NOW + 10)
 INFINIBAND = parse_nccl_log(ROCE)
@@ -54,8 +54,8 @@ def one_changed(found: NodeProbeReport, rank: int, **changes) -> NodeProbeReport
     return replace(found, ranks=tuple(replace(r, **changes) if r.rank == rank else r for r in found.ranks))
 
 
-def judged(found: NodeProbeReport, nccl: NcclLog = INFINIBAND, world: Cluster = WORLD) -> dict[str, Finding]:
-    return {finding.name: finding for finding in probe_findings(found, world, nccl, MOMENTS)}
+def judged(found: NodeProbeReport, nccl: NcclLog = INFINIBAND, cluster: Cluster = CLUSTER) -> dict[str, Finding]:
+    return {finding.name: finding for finding in probe_findings(found, cluster, nccl, MOMENTS)}
 
 
 def test_a_healthy_job_names_its_transport_and_what_it_reaches():
@@ -84,7 +84,7 @@ def test_tcp_that_is_as_fast_as_the_links_is_a_note():
 
 
 def test_tcp_where_no_fabric_is_known_is_a_warning_and_a_log_without_words_too():
-    unknown = replace(WORLD, accelerator=replace(A100, name="other"), given_links=None)
+    unknown = replace(CLUSTER, accelerator=replace(A100, name="other"), given_links=None)
     assert judged(probe(), parse_nccl_log(TCP), unknown)["transport"].level is Level.WARNING
     assert judged(probe(), NcclLog())["transport"].level is Level.WARNING
 
@@ -99,7 +99,7 @@ def test_tcp_where_no_fabric_is_known_is_a_warning_and_a_log_without_words_too()
     ],
 )
 def test_bandwidth_is_held_against_the_links(whole, links, level):
-    finding = judged(probe(whole), world=replace(WORLD, given_links=links))["bandwidth"]
+    finding = judged(probe(whole), cluster=replace(CLUSTER, given_links=links))["bandwidth"]
     assert finding.level is level
     assert ("are not described" in finding.message) is (links is None)
 

@@ -48,8 +48,8 @@ def run(folder: Path, launcher: ScriptedLauncher, *changes: str) -> list[Finding
 
 @pytest.mark.parametrize(("nodes", "tested"), [(1, 1), (2, 2), (16, 2)])
 def test_two_whole_nodes_are_tested_where_there_are_two(nodes, tested):
-    world = probe_cluster(Cluster(ACCELERATORS["a100-80gb"], 8, nodes))
-    assert (world.num_nodes, world.gpus_per_node) == (tested, 8)
+    cluster = probe_cluster(Cluster(ACCELERATORS["a100-80gb"], 8, nodes))
+    assert (cluster.num_nodes, cluster.gpus_per_node) == (tested, 8)
 
 
 def test_the_job_runs_the_doctors_program_and_its_logs_are_read(tmp_path):
