@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +16,7 @@ import uvicorn
 
 from dashboards.access.auth import AuthPolicy
 from dashboards.access.http_protocol import BACKLOG, BoundedProtocol
+from orchestrator.common.logs import ServiceLogSink, current_sink, sending_to
 from orchestrator.service.api import make_app
 from orchestrator.service.executors import ExecutorKind, make_executor
 from orchestrator.service.handlers import RequestHandlers
@@ -47,7 +48,12 @@ def serve(
     `on_ready` gets the address (as in service.json) once the service listens. Raises ServiceAlreadyRunning,
     ExternalError.
     """
-    with state_dir.lock(), _listening(state_dir, options.port) as (listening, where, policy):
+    with (
+        state_dir.lock(),
+        closing(ServiceLogSink(state_dir.log, current_sink())) as sink,
+        sending_to(sink),
+        _listening(state_dir, options.port) as (listening, where, policy),
+    ):
         executor = make_executor(options.executor)
         try:
             supervisor = DriverSupervisor(state_dir, executor, options.max_in_flight)

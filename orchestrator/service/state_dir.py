@@ -73,6 +73,11 @@ class ServiceStateDir:
         return self.folder / "searches.json"
 
     @property
+    def log(self) -> Path:
+        """The service's messages, with time and level."""
+        return self.folder / "service.log"
+
+    @property
     def quota(self) -> Path:
         return self.folder / "quota.json"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import resource
 import signal
 import socket
@@ -144,7 +145,7 @@ def test_on_a_port_the_token_lies_in_a_file_and_a_stopped_service_leaves_its_sea
     assert driver_status(search) == 0
     assert not record(search).state.is_ended
     assert not (home / "service" / "token").exists()
-    log = (tmp_path / "serve.log").read_text()
-    assert "GET /v1/health 401" in log
+    log = (home / "service" / "service.log").read_text()
+    assert re.search(r"^\S+Z INFO    GET /v1/health 401", log, re.MULTILINE)
     assert token not in log
     assert parlay("cancel", search.search_id, "--json", cwd=tmp_path).code == 0
