@@ -14,6 +14,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import partial
+from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
@@ -89,6 +91,9 @@ class ServiceLogSink(RotatingFileHandler):
 
     def format(self, record: logging.LogRecord) -> str:
         return _line(record)
+
+    def _open(self) -> TextIOWrapper:
+        return open(self.baseFilename, "a", encoding="utf-8", opener=partial(os.open, mode=0o600))
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Drop the message."""

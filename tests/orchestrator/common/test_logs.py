@@ -141,5 +141,6 @@ def test_a_services_log_is_rotated_and_one_that_cannot_be_written_ends_nothing(t
             LOG.info("line %d", number)
     with closing(ServiceLogSink(tmp_path / "absent" / "service.log", None)) as sink, sending_to(sink):
         LOG.info("dropped")
+    assert path.stat().st_mode & 0o777 == 0o600
     assert (path.read_text()[-7:], path.with_name("service.log.1").read_text()[-7:]) == ("line 2\n", "line 1\n")
     assert capsys.readouterr().err == ""
