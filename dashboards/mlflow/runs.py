@@ -29,8 +29,8 @@ from trials.trial import (
     TrialKind,
     TrialState,
     utc_seconds,
-    utc_text,
 )
+from trials.trial_json import attempt_json, trial_json, with_times
 
 NOTE = "mlflow.note.content"
 """Tag of the description, which people edit too."""
@@ -174,11 +174,8 @@ def _child_tags(search: SearchRecord, trial: Trial) -> dict[str, str]:
     tags = _tags(
         {
             "parlay.search_id": search.search_id,
-            "parlay.trial": trial.trial,
+            **{f"parlay.{name}": word for name, word in trial_json(trial, "trial", "kind", "state", "reason").items()},
             "parlay.attempt": last.attempt if last else None,
-            "parlay.kind": trial.kind.value,
-            "parlay.state": trial.state.value,
-            "parlay.reason": trial.reason and trial.reason.value,
             "parlay.flags": ",".join(trial.flags),
             "parlay.job_id": last.job_id if last else None,
             "parlay.nodes": ",".join(last.nodes) if last else None,
@@ -311,7 +308,8 @@ def trial_texts(trial: Trial, folder: SearchFolder) -> dict[str, str]:
     if last is None:
         return {}
     attempt_folder = folder.attempt(trial.trial, last.attempt)
-    texts = {"attempts.json": _json([_attempt_json(attempt) for attempt in trial.attempts])}
+    attempts = [with_times(attempt_json(attempt, *_ATTEMPT_FIELDS)) for attempt in trial.attempts]
+    texts = {"attempts.json": _json(attempts)}
     if last.outcome is not None:
         texts[f"outcome.r{last.outcome.restart}.json"] = _json(last.outcome.to_json())
     with suppress(OSError, ValueError):
@@ -321,17 +319,10 @@ def trial_texts(trial: Trial, folder: SearchFolder) -> dict[str, str]:
     return texts
 
 
-def _attempt_json(attempt: Attempt) -> dict[str, Any]:
-    times = {name: getattr(attempt, name) for name in ("submitted_at", "started_at", "ended_at")}
-    return {
-        "attempt": attempt.attempt,
-        "state": attempt.state.value,
-        "reason": attempt.reason and attempt.reason.value,
-        "job_id": attempt.job_id,
-        "nodes": list(attempt.nodes),
-        "node_hours": attempt.node_hours,
-        "excerpt": attempt.excerpt,
-    } | {name: None if time is None else utc_text(time) for name, time in times.items()}
+_ATTEMPT_FIELDS = (
+    *("attempt", "state", "reason", "job_id", "nodes", "node_hours", "excerpt"),
+    *("submitted_at", "started_at", "ended_at"),
+)
 
 
 def _restart(attempt: Attempt) -> int:

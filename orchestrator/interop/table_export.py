@@ -18,6 +18,7 @@ from search_spaces.tables.csv_rows import escape_cell
 from trials.analysis.ranking import Objective, in_objective_unit, value_of
 from trials.ledger.events import SearchRecord
 from trials.trial import Attempt, Trial, TrialState, utc_text
+from trials.trial_json import trial_json
 
 Row = dict[str, Any]
 
@@ -92,12 +93,8 @@ def _row(search: SearchRecord, trial: Trial) -> Row:
     prediction = trial.prediction or {}
     return {
         "search_id": search.search_id,
-        "trial": trial.trial,
-        "kind": str(trial.kind),
-        "state": str(trial.state),
-        "reason": None if trial.reason is None else str(trial.reason),
+        **trial_json(trial, "trial", "kind", "state", "reason", "layout_key", "proposed_at"),
         "flags": " ".join(trial.flags) or None,
-        "layout_key": layout.key,
         **layout.to_json(),
         "global_batch_size": layout.global_batch_size,
         "num_gpus": layout.num_gpus,
@@ -106,7 +103,6 @@ def _row(search: SearchRecord, trial: Trial) -> Row:
         "predicted_step_time_s": _known("step_time_s", prediction),
         "predicted_peak_memory_gib": _known("peak_memory_gib", prediction),
         **_attempt_columns(trial.attempts),
-        "proposed_at": trial.proposed_at,
     }
 
 

@@ -19,7 +19,8 @@ from trials.analysis.pareto import pareto_json
 from trials.analysis.ranking import Ranking, peak_memory_gib, speedup_over
 from trials.analysis.verdict import SearchVerdict, baseline_key_of, verdict_of
 from trials.ledger.events import SearchRecord
-from trials.trial import Attempt, Outcome, Trial, TrialKind, TrialSpec, TrialState, utc_text
+from trials.trial import Attempt, Outcome, Trial, TrialKind, TrialSpec, TrialState
+from trials.trial_json import attempt_json, trial_json, with_times
 
 EVIDENCE_SCHEMA = "parlay.evidence/1"
 PARLAY_TRAINER_ONLY = "Measured with Parlay's own training program; not measured with another trainer."
@@ -61,16 +62,10 @@ class RecipeSource:
         return self.outcome.fingerprint.get("executable", "python3")
 
     @property
-    def runs(self) -> list[tuple[Trial, Attempt, Outcome]]:
+    def runs(self) -> list[Attempt]:
         """Every measurement of the trial's layout, in the order it was proposed."""
-        return [
-            (trial, trial.last_attempt, trial.last_attempt.outcome)
-            for trial in self.search.trials
-            if trial.state is TrialState.MEASURED
-            and trial.layout.key == self.trial.layout.key
-            and trial.last_attempt is not None
-            and trial.last_attempt.outcome is not None
-        ]
+        trials = (trial for trial in self.search.trials if trial.layout.key == self.trial.layout.key)
+        return [trial.last_attempt for trial in trials if trial.measured is not None and trial.last_attempt is not None]
 
     @property
     def failed_repeats(self) -> list[Trial]:
@@ -113,7 +108,7 @@ def build_recipe(source: RecipeSource, created_at: str, parlay_version: str, fil
         evidence={
             "code_hash": source.search.code_hash,
             "files": dict(files),
-            "runs": _printable([_run_json(*run) for run in source.runs]),
+            "runs": _printable([_run_json(attempt) for attempt in source.runs]),
         },
         caveats=tuple(_caveats(source)),
     )
@@ -122,12 +117,12 @@ def build_recipe(source: RecipeSource, created_at: str, parlay_version: str, fil
 def evidence(source: RecipeSource) -> dict[str, Any]:
     """Content of evidence.json: every run of the layout with its raw step times, and the end of every other trial."""
     runs = source.runs
-    measured = {trial.trial for trial, _, _ in runs}
+    measured = {attempt.trial for attempt in runs}
     return {
         "schema": EVIDENCE_SCHEMA,
         "search_id": source.search.search_id,
         "layout_key": source.trial.layout.key,
-        "runs": [_run_json(*run) | {"outcome": run[2].to_json()} for run in runs],
+        "runs": [_run_json(attempt) | attempt_json(attempt, "outcome") for attempt in runs],
         "others": [_trial_end_json(t) for t in source.search.trials if t.trial not in measured],
     }
 
@@ -168,27 +163,17 @@ def _verdict(source: RecipeSource) -> SearchVerdict:
     return verdict_of(source.search, source.ranking, key)
 
 
-def _run_json(trial: Trial, attempt: Attempt, outcome: Outcome) -> dict[str, Any]:
+def _run_json(attempt: Attempt) -> dict[str, Any]:
     """One run: its trial, job and nodes, and its median step time with the 95 % interval, seconds."""
-    measured = outcome.measured
+    measured = attempt.outcome.measured if attempt.outcome else {}
     times = {name: measured.get(name) for name in ("step_time_s", "step_time_low_s", "step_time_high_s")}
-    return {
-        "trial": trial.trial,
-        "attempt": attempt.attempt,
-        "job_id": attempt.job_id,
-        "nodes": list(attempt.nodes),
-        "started_at": None if attempt.started_at is None else utc_text(attempt.started_at),
-        **times,
-    }
+    return with_times(attempt_json(attempt, "trial", "attempt", "job_id", "nodes", "started_at")) | times
 
 
 def _trial_end_json(trial: Trial) -> dict[str, Any]:
     measured = trial.measured or {}
     return {
-        "trial": trial.trial,
-        "layout_key": trial.layout.key,
-        "state": trial.state.value,
-        "reason": None if trial.reason is None else trial.reason.value,
+        **trial_json(trial, "trial", "layout_key", "state", "reason"),
         "tokens_per_sec": measured.get("tokens_per_sec"),
         "flags": list(trial.flags),
     }

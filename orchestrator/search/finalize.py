@@ -13,8 +13,9 @@ from orchestrator.search.stopping import time_limit_s
 from trials.analysis.early_stopping import best_file
 from trials.attempt_result import may_retry
 from trials.files.folders import write_json
-from trials.ledger.events import EventKind, SearchState
+from trials.ledger.events import INTENT, EventKind, SearchState
 from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState
+from trials.trial_json import attempt_json
 
 
 class TrialFinalizer:
@@ -73,16 +74,7 @@ class TrialFinalizer:
         index, num_nodes = self._context.index, self._context.factory.cluster.num_nodes
         avoided = nodes_to_avoid(trial, index.bad_nodes, index.runs_of(trial.layout), num_nodes)
         attempt = next_attempt(trial, secrets.token_hex(16), limit_s, reserved_s, avoided)
-        self._context.event(
-            EventKind.ATTEMPT_SUBMITTED,
-            trial=attempt.trial,
-            attempt=attempt.attempt,
-            nonce=attempt.nonce,
-            num_nodes=attempt.num_nodes,
-            time_limit_s=attempt.time_limit_s,
-            reserved_s=attempt.reserved_s,
-            exclude=list(attempt.exclude),
-        )
+        self._context.event(EventKind.ATTEMPT_SUBMITTED, **attempt_json(attempt, *INTENT))
 
     def _end_trial(self, trial: Trial, state: TrialState, reason: FailureReason | None) -> None:
         self._is_best_recorded = False

@@ -10,8 +10,9 @@ from orchestrator.search.context import SearchContext
 from orchestrator.search.index import SearchIndex
 from orchestrator.search.stopping import remaining_layouts
 from search_spaces.layouts.layout import Layout
-from trials.ledger.events import EndReason, EventKind
-from trials.trial import TrialKind, TrialState
+from trials.ledger.events import PROPOSAL, EndReason, EventKind
+from trials.trial import Trial, TrialKind, TrialState
+from trials.trial_json import trial_json
 
 
 class TrialProposer:
@@ -77,13 +78,8 @@ class TrialProposer:
 
     def _propose_trial(self, layout: Layout, kind: TrialKind) -> None:
         name = f"t{len(self._context.search.trials) + 1:04d}"
-        self._context.event(
-            EventKind.TRIAL_PROPOSED,
-            trial=name,
-            layout=layout.to_json(),
-            kind=kind.value,
-            prediction=self._context.callbacks.predict(layout),
-        )
+        trial = Trial(name, layout, kind, prediction=self._context.callbacks.predict(layout))
+        self._context.event(EventKind.TRIAL_PROPOSED, **trial_json(trial, *PROPOSAL))
 
     def _next_layouts(self, free: int) -> list[Layout]:
         """The baseline first, then the sampler's layouts."""

@@ -29,7 +29,8 @@ from trials.ledger.events import SearchRecord
 from trials.ledger.journal import Journal, search_of
 from trials.ledger.location import ledger_url
 from trials.ledger.reader import LedgerReader
-from trials.trial import Attempt, Trial, utc_text
+from trials.trial import Trial
+from trials.trial_json import attempt_json, trial_json, with_times
 
 VERSION = version("parlay")
 _LOG_LINES = 10_000
@@ -192,30 +193,16 @@ def _accepted(record: SearchRecord) -> dict[str, Any]:
 
 
 def _trial_json(trial: Trial) -> dict[str, Any]:
-    outcome = None if trial.last_attempt is None else trial.last_attempt.outcome
     return {
-        "trial": trial.trial,
-        "kind": trial.kind,
-        "state": trial.state,
-        "reason": trial.reason,
-        "layout": trial.layout.to_json(),
-        "layout_key": trial.layout.key,
-        "prediction": None if trial.prediction is None else dict(trial.prediction),
+        **trial_json(trial, *_TRIAL_FIELDS),
         "measured": None if trial.measured is None else dict(trial.measured),
-        "flags": [] if outcome is None else list(outcome.flags),
-        "attempts": [_attempt_json(attempt) for attempt in trial.attempts],
+        "flags": list(trial.flags),
+        "attempts": [with_times(attempt_json(attempt, *_ATTEMPT_FIELDS)) for attempt in trial.attempts],
     }
 
 
-def _attempt_json(attempt: Attempt) -> dict[str, Any]:
-    times = {name: getattr(attempt, name) for name in ("submitted_at", "started_at", "ended_at")}
-    return {
-        "attempt": attempt.attempt,
-        "state": attempt.state,
-        "reason": attempt.reason,
-        "waits_for": attempt.waits_for,
-        "job_id": attempt.job_id,
-        "nodes": list(attempt.nodes),
-        **{name: None if moment is None else utc_text(moment) for name, moment in times.items()},
-        "node_hours": attempt.node_hours,
-    }
+_TRIAL_FIELDS = ("trial", "kind", "state", "reason", "layout", "layout_key", "prediction")
+_ATTEMPT_FIELDS = (
+    *("attempt", "state", "reason", "waits_for", "job_id", "nodes", "submitted_at", "started_at", "ended_at"),
+    "node_hours",
+)

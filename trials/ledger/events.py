@@ -7,7 +7,7 @@ The driver records an event in the journal first and then applies it to the data
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import fsum
 from typing import Any
@@ -22,8 +22,14 @@ from trials.trial import (
     utc_seconds,
     utc_text,
 )
+from trials.trial_json import with_times
 
 EVENT_SCHEMA = "parlay.event/1"
+
+PROPOSAL = ("trial", "layout", "kind", "prediction")
+"""Fields of a trial in its `trial_proposed`."""
+INTENT = ("trial", "attempt", "nonce", "num_nodes", "time_limit_s", "reserved_s", "exclude")
+"""Fields of an attempt in its `attempt_submitted`."""
 
 
 class SearchState(LowerStrEnum):
@@ -127,7 +133,7 @@ class Event:
     def __post_init__(self) -> None:
         plain = json.loads(json.dumps(self.data, allow_nan=False))
         object.__setattr__(self, "at", round(self.at, 6))
-        object.__setattr__(self, "data", _with_times(plain, lambda seconds: round(seconds, 6)))
+        object.__setattr__(self, "data", with_times(plain, lambda seconds: round(seconds, 6)))
 
     def to_json(self) -> dict[str, Any]:
         """The journal's form: times as RFC 3339 text."""
@@ -137,7 +143,7 @@ class Event:
             "fencing": self.fencing,
             "at": utc_text(self.at),
             "kind": self.kind.value,
-            "data": _with_times(self.data, utc_text),
+            "data": with_times(self.data),
         }
 
     @classmethod
@@ -149,14 +155,7 @@ class Event:
         if not (is_whole(data["seq"]) and is_whole(data["fencing"])):
             raise ValueError(f"its seq {data['seq']!r:.80} or fencing {data['fencing']!r:.80} is not a whole number")
         kind, at = EventKind(data["kind"]), utc_seconds(data["at"])
-        return cls(data["seq"], data["fencing"], at, kind, _with_times(data["data"], utc_seconds))
-
-
-_TIMES = ("started_at", "ended_at", "unknown_since")
-
-
-def _with_times(data: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-    return {name: change(v) if name in _TIMES and v is not None else v for name, v in data.items()}
+        return cls(data["seq"], data["fencing"], at, kind, with_times(data["data"], utc_seconds))
 
 
 @dataclass(frozen=True)

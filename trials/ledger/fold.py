@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from search_spaces.layouts.layout import Layout
 from trials.ledger.event_data import require_rates
-from trials.ledger.events import EndReason, Event, EventKind, FencedError, SearchRecord, SearchState
-from trials.trial import Attempt, FailureReason, Outcome, Trial, TrialKind, TrialState
+from trials.ledger.events import INTENT, PROPOSAL, EndReason, Event, EventKind, FencedError, SearchRecord, SearchState
+from trials.trial import Attempt, FailureReason, Outcome, Trial, TrialState
+from trials.trial_json import attempt_of, trial_of
 
 
 def apply_event(search: SearchRecord | None, search_id: str, event: Event) -> SearchRecord:
@@ -61,13 +61,7 @@ def _trial_proposed(search: SearchRecord, event: Event) -> SearchRecord:
     if any(t.trial == data["trial"] for t in search.trials):
         raise ValueError(f"trial {data['trial']} was proposed twice")
     _require_name(data["trial"], "t")
-    trial = Trial(
-        trial=data["trial"],
-        layout=Layout.from_json(data["layout"]),
-        kind=TrialKind(data["kind"]),
-        prediction=data["prediction"],
-        proposed_at=event.at,
-    )
+    trial = trial_of({name: data[name] for name in PROPOSAL} | {"proposed_at": event.at})
     return replace(search, trials=(*search.trials, trial))
 
 
@@ -77,16 +71,7 @@ def _attempt_submitted(search: SearchRecord, event: Event) -> SearchRecord:
     if any(a.attempt == data["attempt"] or not a.state.is_ended for a in trial.attempts):
         raise ValueError(f"{data['trial']}.{data['attempt']} was submitted while another attempt is there")
     _require_name(data["attempt"], "a")
-    attempt = Attempt(
-        trial=data["trial"],
-        attempt=data["attempt"],
-        nonce=data["nonce"],
-        num_nodes=data["num_nodes"],
-        time_limit_s=data["time_limit_s"],
-        reserved_s=data["reserved_s"],
-        exclude=tuple(data["exclude"]),
-        submitted_at=event.at,
-    )
+    attempt = attempt_of({name: data[name] for name in INTENT} | {"submitted_at": event.at})
     return _with_trial(search, replace(trial.with_attempt(attempt), state=TrialState.SUBMITTED))
 
 
