@@ -118,8 +118,8 @@ class Flag(LowerStrEnum):
 class TrialKind(LowerStrEnum):
     SEARCH = "search"
     """A layout that the sampler chose, or the baseline."""
-    FINALIST = "finalist"
-    """A repeat: of a finalist, the baseline, or a run on a suspect node."""
+    REPEAT = "repeat"
+    """A layout measured again: a finalist, the baseline, or after a run on a suspect node."""
     REPLAY = "replay"
     """A run of a recipe's layout."""
 

@@ -287,7 +287,7 @@ def search_points(search: SearchRecord, after_step: int = 0) -> list[Point]:
 
 
 def _may_change_the_best(trial: Trial) -> bool:
-    return trial.state is TrialState.MEASURED or trial.kind is TrialKind.FINALIST
+    return trial.state is TrialState.MEASURED or trial.kind is TrialKind.REPEAT
 
 
 def _totals(ended: list[Trial], best: Trial | None) -> dict[str, float | None]:

@@ -108,7 +108,7 @@ def _marks(trial: TrialView, data: ReportData, is_best: bool) -> tuple[str, ...]
     holds = {
         "best": is_best and data.best is not None and trial.trial == data.best.trial,
         "tie": is_tie,
-        "repeat": trial.kind is TrialKind.FINALIST,
+        "repeat": trial.kind is TrialKind.REPEAT,
         "flag": bool(trial.flags) and trial.tokens_per_sec is not None,
     }
     return tuple(mark for mark, is_so in holds.items() if is_so)

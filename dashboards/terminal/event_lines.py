@@ -46,7 +46,7 @@ def _describe_event(event: Event, search: SearchRecord) -> str | None:
         return f"process {data['pid']} on {data['host']} is now the driver"
     if event.kind is EventKind.TRIAL_PROPOSED:
         trial = search.trial(data["trial"])
-        kind = " as a repeat" if trial.kind is TrialKind.FINALIST else ""
+        kind = " as a repeat" if trial.kind is TrialKind.REPEAT else ""
         return f"{trial.trial} proposed{kind}: {trial.layout.key}"
     if event.kind in _ATTEMPT_EVENTS:
         text = _describe_attempt_event(event, search)

@@ -256,7 +256,7 @@ def _table(trials: Sequence[Trial], ranking: Ranking, baseline_key: str | None) 
 
 def _marks(trial: Trial, ranking: Ranking, baseline_key: str | None) -> str:
     rank_mark = "*" if trial is ranking.best else "=" if trial in ranking.ties else ""
-    is_repeat = trial.kind is TrialKind.FINALIST and trial not in ranking.ordered
+    is_repeat = trial.kind is TrialKind.REPEAT and trial not in ranking.ordered
     is_flagged = trial.measured is not None and bool(trial.flags)
     marks = {"b": trial.layout.key == baseline_key, "r": is_repeat, "!": is_flagged}
     return rank_mark + "".join(mark for mark, holds in marks.items() if holds)

@@ -71,7 +71,7 @@ class RecipeSource:
     def failed_repeats(self) -> list[Trial]:
         """Repeats of the trial's layout that ended without a measurement."""
         ended = [t for t in self.search.trials if t.state.is_ended and t.state is not TrialState.MEASURED]
-        return [t for t in ended if t.kind is TrialKind.FINALIST and t.layout.key == self.trial.layout.key]
+        return [t for t in ended if t.kind is TrialKind.REPEAT and t.layout.key == self.trial.layout.key]
 
     @property
     def others(self) -> list[Trial]:

@@ -11,7 +11,7 @@ from trials.analysis.pareto import pareto
 from trials.trial import Trial, TrialState
 
 
-def pending_second_looks(index: SearchIndex, affordable: Callable[[Layout], bool]) -> list[Layout]:
+def pending_reruns(index: SearchIndex, affordable: Callable[[Layout], bool]) -> list[Layout]:
     """Layouts whose only run was on a suspect node, in the order of these runs. Each is measured once more."""
     again = {trial.layout.key for trial in index.measured_again}
     suspects = (trial.layout for trial in index.suspects if trial.layout.key not in again)

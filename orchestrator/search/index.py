@@ -140,19 +140,19 @@ class SearchIndex:
 
     @property
     def measured_again(self) -> list[Trial]:
-        """Trials of layouts measured before, second looks at suspect runs included."""
+        """Trials of layouts measured before, reruns after a suspect run included."""
         return [self._trials[position] for position in self._measured_again]
 
     @property
     def repeats(self) -> list[Trial]:
-        """Repeats of the finalists, without second looks."""
+        """Repeats of the finalists, without reruns after a suspect run."""
         again = self.measured_again
         second = suspect_reruns([*self.suspects, *again])
         return [trial for trial in again if trial.trial not in second]
 
     @property
     def before_repeats(self) -> SearchIndex:
-        """Index of the search before the first repeat of a finalist, second looks included.
+        """Index of the search before the first repeat of a finalist, reruns after a suspect run included.
 
         The reason why no more layouts are proposed follows from this state alone.
         """
@@ -247,7 +247,7 @@ class SearchIndex:
 
     def _apply_new(self, position: int, trial: Trial) -> None:
         self.num_layouts += trial.kind is TrialKind.SEARCH
-        if trial.kind is TrialKind.FINALIST:
+        if trial.kind is TrialKind.REPEAT:
             self._measured_again.append(position)
         key = trial.layout.key
         self._runs.setdefault(key, []).append(position)

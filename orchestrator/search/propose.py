@@ -1,4 +1,4 @@
-"""Proposal of trials: the baseline, the sampler's layouts, second looks, repeats of the finalists."""
+"""Proposal of trials: the baseline, the sampler's layouts, reruns after a suspect run, repeats of the finalists."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ class TrialProposer:
         if not repeats and not layouts:
             repeats = self.next_repeats()[:free]  # due as soon as the sampler has no more layouts
         for layout in repeats[:granted]:
-            self._propose_trial(layout, TrialKind.FINALIST)
+            self._propose_trial(layout, TrialKind.REPEAT)
         for layout in layouts[: max(granted - len(repeats), 0)]:
             self._propose_trial(layout, TrialKind.SEARCH)
 
     def next_repeats(self) -> list[Layout]:
-        """Second looks at suspect runs, else the due repeats of finalists; no repeats while a layout of the search is
+        """Reruns after a suspect run, else the due repeats of finalists; no repeats while a layout of the search is
         running."""
         index = self._context.index
-        if again := finalists.pending_second_looks(index, self._context.can_afford):
+        if again := finalists.pending_reruns(index, self._context.can_afford):
             return again
         if index.before_repeats.unended or self.proposal_end_reason() is None:
             return []

@@ -50,8 +50,8 @@ def repeated_search() -> SearchUnderTest:
     search = compared_search()
     best = search.record.trial("t0002").layout
     for rate in (150_000.0, 152_000.0):
-        search.measure(search.start(best, "finalist"), rate)
-    search.fail(search.start(BASELINE, "finalist"), FailureReason.GPU_OOM)
+        search.measure(search.start(best, "repeat"), rate)
+    search.fail(search.start(BASELINE, "repeat"), FailureReason.GPU_OOM)
     return search
 
 

@@ -77,7 +77,7 @@ def describe_choice(ranking: Ranking) -> str | None:
         return _spares_memory(best, fastest)
     first = "the fastest" if ranking.objective is Objective.TOKENS_PER_SEC else f"the best in {ranking.objective}"
     runs = ranking.runs[best.layout.key]
-    is_finalist = any(run.kind is TrialKind.FINALIST and run.trial not in suspect_reruns(runs) for run in runs)
+    is_finalist = any(run.kind is TrialKind.REPEAT and run.trial not in suspect_reruns(runs) for run in runs)
     room = describe_memory_room(ranking)
     if is_finalist:
         return f"{first} of those measured again{room}, by the lower end of its 95 % interval"

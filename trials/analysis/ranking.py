@@ -161,7 +161,7 @@ class _Contender:
     @property
     def _repeats(self) -> list[Trial]:
         second = suspect_reruns(self.trials)
-        return [t for t in self.trials if t.kind is TrialKind.FINALIST and t.trial not in second]
+        return [t for t in self.trials if t.kind is TrialKind.REPEAT and t.trial not in second]
 
     def order(self, objective: Objective, headroom: MemoryHeadroom | None) -> RankingKey:
         """Sort key; the better layout has the smaller one."""
@@ -227,7 +227,7 @@ def suspect_reruns(trials: Sequence[Trial]) -> frozenset[str]:
     """
     first_repeats: dict[str, str] = {}
     for trial in trials:
-        if trial.kind is TrialKind.FINALIST:
+        if trial.kind is TrialKind.REPEAT:
             first_repeats.setdefault(trial.layout.key, trial.trial)
     suspects = {trial.layout.key for trial in trials if needs_repeat(trial)}
     return frozenset(name for key, name in first_repeats.items() if key in suspects)

@@ -38,7 +38,7 @@ class LogMeasurement:
         writer: MetricsWriter,
     ):
         self.measurement = Measurement(
-            spec.measure, spec.measure.finalist_time_s if spec.kind is TrialKind.FINALIST else 0.0
+            spec.measure, spec.measure.finalist_time_s if spec.kind is TrialKind.REPEAT else 0.0
         )
         self.startup = Startup()
         self._spec = spec

@@ -48,7 +48,7 @@ def test_a_baseline_that_nothing_beats_is_the_answer():
 
 def test_where_the_best_was_chosen_for_its_memory_it_is_not_called_the_fastest():
     search = SearchUnderTest(spec())
-    for kind in ("search", "finalist", "finalist"):
+    for kind in ("search", "repeat", "repeat"):
         for layout, speed, peak_gib in ((FASTEST, 1500.0, 3.0), (BASELINE, 1499.0, 2.0)):
             search.measure(search.start(layout, kind), speed, peak_memory_gib=peak_gib)
     data = data_of(search)
@@ -149,7 +149,7 @@ def test_what_looks_faster_than_the_best_and_is_not_lifts_no_line():
     """The best is the finalist with the highest lower bound, though one run of another was faster."""
     search, lucky = SearchUnderTest(spec()), Layout(tensor_parallel=8, data_parallel=1, grad_accum_steps=8)
     search.measure(search.start(lucky), 2000.0)
-    for kind in ("search", "finalist", "finalist"):
+    for kind in ("search", "repeat", "repeat"):
         search.measure(search.start(FASTEST, kind), 1500.0)
     data = data_of(search)
     assert data.best.layout == FASTEST

@@ -24,7 +24,7 @@ def test_the_headline_compares_all_runs_of_both():
     search = compared_search()
     for layout, rate in ((search.record.trial("t0002").layout, 300_000.0), (BASELINE, 100_000.0)):
         for _ in range(2):
-            search.measure(search.start(layout, "finalist"), rate)
+            search.measure(search.start(layout, "repeat"), rate)
     words = headline(search.record, ranking_of(search.record), BASELINE.key)
     assert words.startswith("best: t0002, ")
     assert "3.00x faster than the baseline" in words
@@ -41,7 +41,7 @@ def test_the_headline_compares_with_what_runs_today_and_names_ties():
 
 def test_the_headline_says_of_a_layout_chosen_for_its_memory_why_and_how_much():
     search, layouts = SearchUnderTest(), (BASELINE, Layout(micro_batch_size=4, grad_accum_steps=4))
-    for kind in ("search", "finalist", "finalist"):
+    for kind in ("search", "repeat", "repeat"):
         for layout, rate, peak_gib in zip(layouts, (100_000.0, 99_900.0), (3.0, 2.0), strict=True):
             search.measure(search.start(layout, kind), rate, peak_memory_gib=peak_gib)
     words = headline(search.record, ranking_of(search.record), BASELINE.key)

@@ -46,7 +46,7 @@ def test_the_time_of_an_ended_search_stands_still():
 
 def test_repeats_are_no_layouts():
     search = searched(2)
-    search.start(Layout(), "finalist")
+    search.start(Layout(), "repeat")
     assert limit_usages(search.record, START)[0].used == 2
 
 
@@ -77,7 +77,7 @@ class TestTimeRemaining:
     def test_there_is_none_of_too_few_trials_among_finalists_and_after_the_end(self):
         assert describe_time_remaining(searched(2).record, START) is None
         search = searched(4)
-        search.start(Layout(), "finalist")
+        search.start(Layout(), "repeat")
         assert describe_time_remaining(search.record, START) is None
         ended = searched(4)
         ended.end()

@@ -100,7 +100,7 @@ def test_every_measurement_of_the_layout_counts_as_a_repeat():
 
 
 def repeated(trial: Trial) -> Trial:
-    return replace(trial, kind=TrialKind.FINALIST)
+    return replace(trial, kind=TrialKind.REPEAT)
 
 
 def test_what_was_measured_is_over_all_runs_of_the_layout_and_of_what_runs_today():
@@ -116,7 +116,7 @@ def test_what_was_measured_is_over_all_runs_of_the_layout_and_of_what_runs_today
 
 
 def test_a_repeat_that_failed_is_a_caveat_and_stands_in_the_evidence():
-    failed = Trial("t0003", LAYOUT, TrialKind.FINALIST, TrialState.FAILED, FailureReason.NODE_FAILURE)
+    failed = Trial("t0003", LAYOUT, TrialKind.REPEAT, TrialState.FAILED, FailureReason.NODE_FAILURE)
     source = source_of(measured_trial("t0001", LAYOUT, 0.1), measured_trial("t0002", SLOWER_LAYOUT, 0.3), failed)
     assert "A repeat (t0003) was not measured: node failure." in built(source).caveats
     assert [other["trial"] for other in evidence(source)["others"]] == ["t0002", "t0003"]

@@ -78,10 +78,10 @@ def test_a_pruned_trial_ran_at_what_its_steps_took_and_says_so(spec):
 def test_a_suspect_run_is_left_out_where_another_run_of_its_layout_is_not(spec):
     first, other = layouts()[:2]
     suspect = measured("t0001", first, flags=("suspect_node",))
-    again = replace(measured("t0002", first), kind=TrialKind.FINALIST)
+    again = replace(measured("t0002", first), kind=TrialKind.REPEAT)
     alone = measured("t0003", other, flags=("suspect_node",))
     found = observed_trials(past(spec, suspect, again, alone), spec)
-    assert [(row.trial, row.kind) for row in found.rows] == [("t0002", "finalist"), ("t0003", "search")]
+    assert [(row.trial, row.kind) for row in found.rows] == [("t0002", "repeat"), ("t0003", "search")]
     assert found.left_out == {"suspect": 1}
 
 

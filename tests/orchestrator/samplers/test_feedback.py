@@ -25,7 +25,7 @@ def told(*trials: Trial) -> list[TrialFeedback]:
 
 
 def test_a_layout_is_told_once_with_the_median_of_its_runs():
-    again = [measured(name, OTHER, TrialKind.FINALIST) for name in ("t0003", "t0004")]
+    again = [measured(name, OTHER, TrialKind.REPEAT) for name in ("t0003", "t0004")]
     assert told(measured("t0001", ONE), measured("t0002", OTHER), *again) == [
         TrialFeedback(ONE, 100.0),
         TrialFeedback(OTHER, 200.0),
@@ -33,7 +33,7 @@ def test_a_layout_is_told_once_with_the_median_of_its_runs():
 
 
 def test_a_repeat_in_flight_or_failed_takes_no_value_away():
-    repeat = Trial("t0002", ONE, TrialKind.FINALIST, TrialState.RUNNING)
+    repeat = Trial("t0002", ONE, TrialKind.REPEAT, TrialState.RUNNING)
     failed = replace(repeat, state=TrialState.FAILED, reason=FailureReason.HANG)
     for trial in (repeat, failed):
         assert told(measured("t0001", ONE), trial) == [TrialFeedback(ONE, 100.0)]

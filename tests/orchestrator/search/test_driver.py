@@ -68,7 +68,7 @@ def test_the_baseline_and_what_is_measured_again_never_stop_as_pruned(rig):
     }
     searched = {key: may for (kind, key), may in may_stop.items() if kind == "search"}
     assert searched == {layout.key: layout != LAYOUTS[4] for layout in LAYOUTS}
-    assert not any(may for (kind, _), may in may_stop.items() if kind == "finalist")
+    assert not any(may for (kind, _), may in may_stop.items() if kind == "repeat")
 
 
 def test_a_pruned_trial_has_failed_and_keeps_what_it_saw_as_a_bound(rig):

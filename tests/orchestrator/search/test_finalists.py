@@ -39,12 +39,12 @@ def steady(spec) -> Script:
 
 
 def repeats_of(search) -> list:
-    return [trial.layout for trial in search.trials if trial.kind is TrialKind.FINALIST]
+    return [trial.layout for trial in search.trials if trial.kind is TrialKind.REPEAT]
 
 
 def test_the_best_are_measured_again_in_rounds_after_all_layouts_were_tried(rig):
     search = rig.open_driver().run()
-    assert [t.kind for t in search.trials] == [TrialKind.SEARCH] * 9 + [TrialKind.FINALIST] * 4
+    assert [t.kind for t in search.trials] == [TrialKind.SEARCH] * 9 + [TrialKind.REPEAT] * 4
     assert repeats_of(search) == [FASTEST, SECOND] * 2
     assert (search.state, search.end_reason) == (SearchState.COMPLETED, EndReason.MAX_TRIALS)
 
@@ -101,7 +101,7 @@ def test_within_a_round_a_freed_slot_is_filled_while_others_still_run(rig):
 
 def test_repeats_that_change_the_ranking_change_the_winner_and_not_who_is_repeated(rig):
     def fastest_was_lucky(spec) -> Script:
-        lucky = spec.layout == FASTEST and spec.kind is TrialKind.FINALIST
+        lucky = spec.layout == FASTEST and spec.kind is TrialKind.REPEAT
         return Script(tokens_per_sec=1000.0) if lucky else steady(spec)
 
     rig.launcher.script = fastest_was_lucky
@@ -114,7 +114,7 @@ def test_repeats_that_change_the_ranking_change_the_winner_and_not_who_is_repeat
 
 def test_best_json_holds_the_speed_over_all_runs_of_the_best(rig):
     rig.launcher.script = lambda spec: (
-        Script(tokens_per_sec=1750.0) if spec.kind is TrialKind.FINALIST and spec.layout == FASTEST else steady(spec)
+        Script(tokens_per_sec=1750.0) if spec.kind is TrialKind.REPEAT and spec.layout == FASTEST else steady(spec)
     )
     search = rig.open_driver().run()
     best = json.loads((rig.path / "runs" / search.search_id / "best.json").read_text())
@@ -226,7 +226,7 @@ def test_what_a_driver_left_in_best_json_that_was_killed_is_taken_away_by_the_ne
 
 def test_best_json_tells_of_another_layout_as_soon_as_the_best_fails_to_be_measured_again(rig):
     def fails_last(spec) -> Script:
-        failing = spec.layout == FASTEST and spec.kind is TrialKind.FINALIST
+        failing = spec.layout == FASTEST and spec.kind is TrialKind.REPEAT
         return Script(reason=FailureReason.GPU_OOM, duration_s=500.0) if failing else steady(spec)
 
     rig.limits = replace(rig.limits, parallel_trials=2, finalist_repeats=1)
@@ -239,7 +239,7 @@ def test_best_json_tells_of_another_layout_as_soon_as_the_best_fails_to_be_measu
 
 def test_a_layout_whose_repeat_failed_is_not_measured_again(rig):
     def fails_again(spec) -> Script:
-        failing = spec.layout == FASTEST and spec.kind is TrialKind.FINALIST
+        failing = spec.layout == FASTEST and spec.kind is TrialKind.REPEAT
         return Script(reason=FailureReason.GPU_OOM) if failing else steady(spec)
 
     rig.launcher.script = fails_again
@@ -342,9 +342,7 @@ def test_once_repeats_have_begun_no_layout_is_proposed_whatever_they_change_for_
     monkeypatch.setattr(
         GridSampler, "has_converged", lambda self, history: max((t.value for t in history), default=0.0) >= 1300.0
     )
-    rig.launcher.script = lambda spec: (
-        Script(tokens_per_sec=1000.0) if spec.kind is TrialKind.FINALIST else steady(spec)
-    )
+    rig.launcher.script = lambda spec: Script(tokens_per_sec=1000.0) if spec.kind is TrialKind.REPEAT else steady(spec)
     search = rig.open_driver().run()
-    assert [t.kind for t in search.trials] == [TrialKind.SEARCH] * 4 + [TrialKind.FINALIST] * 4
+    assert [t.kind for t in search.trials] == [TrialKind.SEARCH] * 4 + [TrialKind.REPEAT] * 4
     assert search.end_reason is EndReason.CONVERGED

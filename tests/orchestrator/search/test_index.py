@@ -51,9 +51,9 @@ def assert_true_to(index: SearchIndex, search: SearchRecord, headroom: MemoryHea
     assert index.last_ended == by_end[-NUM_LAST_ENDED:]
     assert index.first_measured == next((trial for trial in trials if trial.measured is not None), None)
     assert index.suspects == [trial for trial in trials if needs_repeat(trial)]
-    assert index.measured_again == [trial for trial in trials if trial.kind is TrialKind.FINALIST]
+    assert index.measured_again == [trial for trial in trials if trial.kind is TrialKind.REPEAT]
     second = suspect_reruns(trials)
-    assert index.repeats == [t for t in trials if t.kind is TrialKind.FINALIST and t.trial not in second]
+    assert index.repeats == [t for t in trials if t.kind is TrialKind.REPEAT and t.trial not in second]
     assert all(index.was_tried(trial.layout) for trial in trials)
     assert all(trial in index.runs_of(trial.layout) for trial in trials)
     bound = lambda t: upper_bound_of(t, SPEED)  # noqa: E731
@@ -111,7 +111,7 @@ def eventful(spec) -> Script:
 
 
 @pytest.mark.parametrize("headroom", [None, MemoryHeadroom(2.0, 0.5)], ids=["any memory", "memory left free"])
-def test_through_a_whole_search_with_second_looks_and_finalists_it_says_what_the_record_says(tmp_path, headroom):
+def test_through_a_whole_search_with_reruns_and_finalists_it_says_what_the_record_says(tmp_path, headroom):
     rig, followed, kinds = Rig(tmp_path, headroom=headroom), [], set()
     rig.launcher.script = eventful
     rig.limits = replace(rig.limits, finalists=2, finalist_repeats=2)

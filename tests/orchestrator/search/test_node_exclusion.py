@@ -72,7 +72,7 @@ def test_a_rank_that_waited_for_another_does_not_name_the_node(reason):
 
 @pytest.mark.fault(38)
 def test_where_a_layouts_run_looked_suspect_its_next_run_does_not_go():
-    again = Trial("t0002", FOUR_RANKS_ON_TWO_NODES, TrialKind.FINALIST)
+    again = Trial("t0002", FOUR_RANKS_ON_TWO_NODES, TrialKind.REPEAT)
     other = Trial("t0003", replace(FOUR_RANKS_ON_TWO_NODES, micro_batch_size=2))
     assert avoided(again, suspect("t0001", "n1", "n2")) == ("n1", "n2")
     assert avoided(again, suspect("t0001", "n1", "n2", flags=("time_limit",))) == ()
@@ -81,14 +81,14 @@ def test_where_a_layouts_run_looked_suspect_its_next_run_does_not_go():
 
 @pytest.mark.fault(38)
 def test_only_the_node_of_a_device_that_was_slow_is_left():
-    again = Trial("t0002", FOUR_RANKS_ON_TWO_NODES, TrialKind.FINALIST)
+    again = Trial("t0002", FOUR_RANKS_ON_TWO_NODES, TrialKind.REPEAT)
     assert avoided(again, suspect("t0001", "n1", "n2", probe_ms_by_rank=[1.0, 1.0, 1.0, 1.3])) == ("n2",)
     assert avoided(again, suspect("t0001", "n1", "n2", probe_ms_by_rank=[1.0, 1.0, 1.0, 1.1])) == ("n1", "n2")
 
 
 @pytest.mark.fault(38)
 def test_suspect_nodes_are_better_than_none_and_bad_ones_are_not():
-    again = Trial("t0003", FOUR_RANKS_ON_TWO_NODES, TrialKind.FINALIST)
+    again = Trial("t0003", FOUR_RANKS_ON_TWO_NODES, TrialKind.REPEAT)
     bad, run = failed("t0001", FailureReason.GPU_MEMORY_IN_USE, "n3", "n4", rank=2), suspect("t0002", "n1", "n2")
     assert avoided(again, bad, run, num_nodes=4) == ("n4",)
     assert avoided(again, bad, run, num_nodes=5) == ("n1", "n2", "n4")

@@ -41,7 +41,7 @@ def repeats(search: SearchRecord) -> list[tuple[str, str]]:
     first = {}
     for trial in search.trials:
         first.setdefault(trial.layout.key, trial.trial)
-    return [(t.trial, first[t.layout.key]) for t in search.trials if t.kind is TrialKind.FINALIST]
+    return [(t.trial, first[t.layout.key]) for t in search.trials if t.kind is TrialKind.REPEAT]
 
 
 @pytest.mark.fault(38)
@@ -62,7 +62,7 @@ def test_the_suspect_node_serves_other_layouts(rig):
 
 
 @pytest.mark.fault(38)
-def test_the_second_look_counts_and_the_suspect_run_does_not(tmp_path):
+def test_the_rerun_counts_and_the_suspect_run_does_not(tmp_path):
     rig = suspect_rig(tmp_path, lambda spec: spec.trial == "t0004")  # the fastest of the four
     search = rig.open_driver().run()
     assert repeats(search) == [("t0005", "t0004")]
@@ -113,7 +113,7 @@ def test_with_no_other_node_left_it_is_measured_again_where_it_was(rig):
 
 
 @pytest.mark.fault(38)
-def test_second_looks_wait_for_a_free_place(rig):
+def test_reruns_wait_for_a_free_place(rig):
     rig.limits = replace(rig.limits, parallel_trials=2)
     search = rig.open_driver().run()
     assert rig.launcher.most_in_flight == 2
@@ -122,7 +122,7 @@ def test_second_looks_wait_for_a_free_place(rig):
 
 @pytest.mark.fault(38)
 @pytest.mark.usefixtures("constant_limits")
-def test_a_budget_without_room_for_a_second_look_ends_the_search(rig):
+def test_a_budget_without_room_for_a_rerun_ends_the_search(rig):
     longest_s = rig.launcher.longest_s(RULES.time_limit_s + LAUNCHER_GRACE_S)
     rig.launcher.script = lambda spec: Script(duration_s=290.0, flags=SUSPECT if spec.trial == "t0002" else ())
     rig.limits = replace(rig.limits, budget_node_hours=(1.5 * 290.0 + longest_s) / 3600)
@@ -161,7 +161,7 @@ def test_killed_after_any_event_and_resumed_the_same_runs_are_looked_at_again(tm
 
 
 def _note_best(bests: list[str], search: SearchRecord, event: Event) -> None:
-    """Note each new best layout, and check that its run and its second look have both ended by then."""
+    """Note each new best layout, and check that its run and its rerun have both ended by then."""
     if event.kind is EventKind.BEST_CHANGED:
         bests.append(event.data["trial"])
         again = search.trial(f"t{int(event.data['trial'][1:]) + 1:04d}")

@@ -98,7 +98,7 @@ def test_where_no_layout_leaves_the_memory_asked_for_the_nearest_is_named():
     assert no_room_detail(rank(full, SPEED, 8)) is no_room_detail(rank([], SPEED, 8, headroom)) is None
 
 
-def test_a_second_look_at_a_suspect_run_makes_no_finalist():
+def test_a_rerun_after_a_suspect_run_makes_no_finalist():
     suspect = trial(1, 300.0, flags=("suspect_node",))
     assert rationale(rank([suspect, again(2, 1, 300.0)], SPEED, 8)) == "the fastest of the layouts measured"
 

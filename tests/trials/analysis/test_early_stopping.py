@@ -146,7 +146,7 @@ def test_it_is_read_now_and_then(path):
 
 def test_a_repeat_never_ends_itself_nor_does_what_its_rules_forbid():
     assert may_stop_early(SPEC)
-    assert not may_stop_early(replace(SPEC, kind=TrialKind.FINALIST))
+    assert not may_stop_early(replace(SPEC, kind=TrialKind.REPEAT))
     assert not may_stop_early(replace(SPEC, kind=TrialKind.REPLAY))
     assert not may_stop_early(replace(SPEC, measure=replace(SPEC.measure, early_stopping=False)))
 

@@ -58,22 +58,22 @@ class TestNodes:
         assert names(front) == ["t0001", "t0003"]
 
     def test_a_run_whose_repeat_failed_for_a_reason_of_the_layouts_own_speaks_for_no_number_of_nodes(self):
-        best = [on(2, 1, 300.0), replace(on(2, 1, 300.0), trial="t0007", kind=TrialKind.FINALIST)]
+        best = [on(2, 1, 300.0), replace(on(2, 1, 300.0), trial="t0007", kind=TrialKind.REPEAT)]
         lone, other = on(1, 3, 200.0), on(1, 4, 100.0)
         for reason, front in (
             (FailureReason.GPU_OOM, ["t0001", "t0004"]),
             (FailureReason.NODE_FAILURE, ["t0001", "t0003"]),
         ):
-            again = Trial("t0008", lone.layout, TrialKind.FINALIST, TrialState.FAILED, reason)
+            again = Trial("t0008", lone.layout, TrialKind.REPEAT, TrialState.FAILED, reason)
             assert names(pareto(ranked(*best, lone, other, again))) == front
-        broken = Trial("t0008", lone.layout, TrialKind.FINALIST, TrialState.FAILED, FailureReason.GPU_OOM)
+        broken = Trial("t0008", lone.layout, TrialKind.REPEAT, TrialState.FAILED, FailureReason.GPU_OOM)
         assert pareto(ranked(*best, lone, broken)) == ()
 
     def test_a_finalist_speaks_for_its_nodes_with_the_speed_over_all_its_runs(self):
         lucky = on(1, 3, 200.0)
-        again = [replace(on(1, 3, speed), trial=f"t000{n}", kind=TrialKind.FINALIST) for n, speed in ((5, 90), (6, 91))]
+        again = [replace(on(1, 3, speed), trial=f"t000{n}", kind=TrialKind.REPEAT) for n, speed in ((5, 90), (6, 91))]
         lone = on(1, 4, 150.0)
-        best = [on(2, 1, 300.0), replace(on(2, 1, 300.0), trial="t0007", kind=TrialKind.FINALIST)]
+        best = [on(2, 1, 300.0), replace(on(2, 1, 300.0), trial="t0007", kind=TrialKind.REPEAT)]
         front = pareto(ranked(*best, lucky, lone, *again))
         assert names(front) == ["t0001", "t0003"]
         assert front[1].measured["tokens_per_sec"] == pytest.approx(91)

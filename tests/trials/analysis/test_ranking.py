@@ -107,12 +107,12 @@ class TestRanking:
 
 def again(number: int, layout: int, tokens_per_sec: float, spread: float | None = 0.0) -> Trial:
     """A repeat of the layout of trial `layout`."""
-    return replace(trial(number, tokens_per_sec, spread, tensor_parallel=layout), kind=TrialKind.FINALIST)
+    return replace(trial(number, tokens_per_sec, spread, tensor_parallel=layout), kind=TrialKind.REPEAT)
 
 
 def failed_again(number: int, layout: int, reason: FailureReason) -> Trial:
     shape = Layout(data_parallel=8, tensor_parallel=layout)
-    return Trial(f"t{number:04d}", shape, TrialKind.FINALIST, TrialState.FAILED, reason)
+    return Trial(f"t{number:04d}", shape, TrialKind.REPEAT, TrialState.FAILED, reason)
 
 
 class TestRepeats:
@@ -207,7 +207,7 @@ class TestMemoryToSpare:
                 run = trial(number + repeat * len(layouts), tokens_per_sec, flags=flags, **shape)
                 if peak_gib is not None:
                     run.attempts[0].outcome.measured["peak_memory_gib"] = peak_gib
-                trials.append(replace(run, kind=TrialKind.FINALIST if repeat else TrialKind.SEARCH))
+                trials.append(replace(run, kind=TrialKind.REPEAT if repeat else TrialKind.SEARCH))
         return rank(trials, SPEED, 8)
 
     def chosen(self, *layouts: tuple[float, float | None], **more) -> list[str]:
@@ -316,7 +316,7 @@ class TestSuspects:
         assert rank([*twice, once, trial(4, 10.0)], SPEED, 8).best.trial == "t0004"
 
     @pytest.mark.fault(38)
-    def test_a_second_look_makes_no_finalist(self):
+    def test_a_rerun_makes_no_finalist(self):
         trials = [trial(1, 100.0, flags=self.FLAG), again(2, 1, 120.0), trial(3, 300.0)]
         assert suspect_reruns(trials) == {"t0002"}
         assert names(rank(trials, SPEED, 8).ordered) == ["t0003", "t0002"]

@@ -236,7 +236,7 @@ class TestStepPlan:
         assert self.told[-1] == (pytest.approx(65.0), pytest.approx(6.0 + 11.0))
         assert LONGEST_STEP_S < 65.0
 
-    @pytest.mark.parametrize("kind", [TrialKind.FINALIST, TrialKind.REPLAY])
+    @pytest.mark.parametrize("kind", [TrialKind.REPEAT, TrialKind.REPLAY])
     def test_repeats_run_full_steps(self, kind):
         assert not self.go(replace(self.SPEC, kind=kind), 1.0, 3).is_extrapolated
         assert self.counts == [64, 64, 64]

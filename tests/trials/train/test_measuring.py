@@ -59,7 +59,7 @@ def test_a_trial_that_cannot_be_the_best_ends_itself_with_what_it_saw(start, sea
     assert trial.result().reason is FailureReason.PRUNED
 
 
-@pytest.mark.parametrize("kind", [TrialKind.FINALIST, TrialKind.REPLAY])
+@pytest.mark.parametrize("kind", [TrialKind.REPEAT, TrialKind.REPLAY])
 def test_what_is_measured_again_is_measured_whole(start, search_folder, kind):
     rules = replace(RULES, finalist_time_s=0.5)
     spec = make_spec(ONE, kind=kind, measure=rules)
@@ -69,7 +69,7 @@ def test_what_is_measured_again_is_measured_whole(start, search_folder, kind):
     assert trial.result().state is TrialState.MEASURED
     measured_s = [r.step_time_s for r in read_metrics(trial.folder.metrics()) if r.phase is StepPhase.MEASURED]
     assert len(measured_s) >= RULES.min_steps
-    if kind is TrialKind.FINALIST:
+    if kind is TrialKind.REPEAT:
         assert sum(measured_s) >= 0.5
         assert len(measured_s) == RULES.min_steps or sum(measured_s[:-1]) < 0.5
 

@@ -42,8 +42,8 @@ class TrainingLoop:
         report: Report,
         watcher: IncumbentWatcher | None = None,
     ):
-        is_finalist = spec.kind is TrialKind.FINALIST
-        self.measurement = Measurement(spec.measure, spec.measure.finalist_time_s if is_finalist else 0.0)
+        is_repeat = spec.kind is TrialKind.REPEAT
+        self.measurement = Measurement(spec.measure, spec.measure.finalist_time_s if is_repeat else 0.0)
         self.step_plan = StepPlan(spec)
         self.micro_batches: list[int] = []
         self.records: list[StepRecord] = []
