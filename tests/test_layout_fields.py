@@ -6,7 +6,7 @@ from dashboards.report.sentences import FIELD_LABELS
 from search_spaces.layouts.layout import LAYOUT_FIELDS
 from search_spaces.schema.sections import BaselineSection, SpaceSection
 from search_spaces.tables.measured_table import COLUMNS
-from trials.protocols.parity_cases import COMPILED, VALUES
+from trials.diagnostics.parity_cases import COMPILED, VALUES
 
 DERIVED = {"data_parallel"}
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from orchestrator.config.spec import SearchSpec
     from orchestrator.launchers.base import Launcher
     from search_spaces.hardware.cluster import Cluster
-    from trials.protocols.calibration import Measurements
+    from trials.diagnostics.calibration import Measurements
 
 
 CALIBRATE_SCHEMA = "parlay.calibrate/1"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from orchestrator.diagnostics.selftest import SelftestReport
     from orchestrator.launchers.base import Launcher
     from search_spaces.hardware.cluster import Cluster
-    from trials.protocols.selftest import Case, CaseResult
+    from trials.diagnostics.selftest import Case, CaseResult
 
 
 CASES_SCHEMA = "parlay.selftest_list/1"

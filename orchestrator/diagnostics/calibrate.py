@@ -14,8 +14,8 @@ from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import PRECISIONS
 from search_spaces.model_shape import ModelShape
 from trials.attempt_result import LaunchStatus
+from trials.diagnostics.calibration import Measurements, trainer_of
 from trials.files.folders import AttemptFolder, SearchFolder
-from trials.protocols.calibration import Measurements, trainer_of
 
 START_S = 300.0
 MEASURING_S = 300.0

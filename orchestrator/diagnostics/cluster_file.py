@@ -17,8 +17,8 @@ import yaml
 from search_spaces.hardware.cluster import Cluster, MeasuredSpeed
 from search_spaces.hardware.links import NIC_EFFICIENCY, Fabric, LinkDomain, Links
 from search_spaces.plain_file import open_named
+from trials.diagnostics.calibration import SMALL_BYTES, Collective, GroupTime, Measurements, PairTime, block_sizes
 from trials.files.text import plural
-from trials.protocols.calibration import SMALL_BYTES, Collective, GroupTime, Measurements, PairTime, block_sizes
 
 CLUSTER_SCHEMA = "parlay.cluster/1"
 FIRST_LINE = "# Written by parlay calibrate, which overwrites it at the next run."

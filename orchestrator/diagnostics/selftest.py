@@ -13,9 +13,9 @@ from orchestrator.launchers.attempt_runner import AttemptRunner
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
 from trials.attempt_result import LaunchStatus
+from trials.diagnostics.parity_cases import MOST_RANKS, SHAPES, compiled_cases, covering_cases, failing_cases
+from trials.diagnostics.selftest import Case, CaseResult, Results, write_cases
 from trials.files.folders import SearchFolder, read_json, write_json
-from trials.protocols.parity_cases import MOST_RANKS, SHAPES, compiled_cases, covering_cases, failing_cases
-from trials.protocols.selftest import Case, CaseResult, Results, write_cases
 from trials.trial import utc_text
 
 _log = logging.getLogger(__name__)

@@ -34,6 +34,9 @@ from trials import outcome_types
 from trials.analysis.best_layout import Choice
 from trials.analysis.ranking import Objective
 from trials.analysis.verdict import DisplayState, VerdictKind
+from trials.diagnostics.calibration import MEASUREMENTS_SCHEMA, GroupTime, Measurements, PairTime, Product, ProductRate
+from trials.diagnostics.node_probe import NODE_PROBE_SCHEMA, NodeProbeReport, RankProbe
+from trials.diagnostics.selftest import CASES_SCHEMA, RESULTS_SCHEMA, Case, CaseResult, ExpectedResult, Results
 from trials.files.folders import AttemptFolder, SearchFolder
 from trials.ledger.commands import CommandKind
 from trials.ledger.events import EVENT_SCHEMA, EndReason, Event, EventKind, SearchState
@@ -50,9 +53,6 @@ from trials.pilot.files import (
     StepRequest,
     StepStart,
 )
-from trials.protocols.calibration import MEASUREMENTS_SCHEMA, GroupTime, Measurements, PairTime, Product, ProductRate
-from trials.protocols.node_probe import NODE_PROBE_SCHEMA, NodeProbeReport, RankProbe
-from trials.protocols.selftest import CASES_SCHEMA, RESULTS_SCHEMA, Case, CaseResult, ExpectedResult, Results
 from trials.trial import (
     OUTCOME_SCHEMA,
     SPEC_SCHEMA,

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from orchestrator.diagnostics.doctor.finding import Finding, error, note, ok, warning
 from orchestrator.diagnostics.doctor.nccl_log import NcclLog
 from search_spaces.hardware.cluster import Cluster
-from trials.protocols.calibration import SMALL_BYTES, Collective
-from trials.protocols.node_probe import NodeProbeReport, RankProbe
+from trials.diagnostics.calibration import SMALL_BYTES, Collective
+from trials.diagnostics.node_probe import NodeProbeReport, RankProbe
 
 CLOCK_SLACK_S = 5.0
 OK_SHARE, ERROR_SHARE = 0.7, 0.4

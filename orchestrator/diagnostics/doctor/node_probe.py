@@ -18,10 +18,10 @@ from orchestrator.preflight.trainer import python_of, ranks_run_here
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.plain_file import open_plain
 from trials.attempt_result import LaunchStatus
+from trials.diagnostics.node_probe import NodeProbeReport
 from trials.files.folders import SearchFolder
 from trials.files.text import plural
 from trials.ledger.location import home_folder
-from trials.protocols.node_probe import NodeProbeReport
 
 TIME_LIMIT_S = 600.0
 _LOG_BYTES = 4 * 2**20

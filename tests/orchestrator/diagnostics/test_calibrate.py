@@ -16,9 +16,9 @@ from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from tests.orchestrator.scripted import ScriptedLauncher, leave_words_of_a_rank, one_job
 from trials.attempt_result import LaunchStatus, Liveness
+from trials.diagnostics.calibration import Measurements
+from trials.diagnostics.parity_cases import SHAPES
 from trials.files.folders import SearchFolder
-from trials.protocols.calibration import Measurements
-from trials.protocols.parity_cases import SHAPES
 
 SEARCH = """\
 name: mine

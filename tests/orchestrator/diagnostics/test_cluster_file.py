@@ -18,7 +18,7 @@ from search_spaces.hardware.links import Fabric
 from search_spaces.schema.cluster_sections import ClusterSection
 from search_spaces.schema.validation import validate
 from search_spaces.schema.yaml_document import parse_document
-from trials.protocols.calibration import (
+from trials.diagnostics.calibration import (
     SMALL_BYTES,
     Collective,
     GroupTime,

@@ -20,9 +20,9 @@ from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from tests.orchestrator.scripted import ScriptedLauncher, one_job
 from trials.attempt_result import LaunchStatus, Liveness
+from trials.diagnostics.parity_cases import named_case
+from trials.diagnostics.selftest import CaseResult, Results, read_cases
 from trials.files.folders import SearchFolder, read_json
-from trials.protocols.parity_cases import named_case
-from trials.protocols.selftest import CaseResult, Results, read_cases
 
 CPU, H100 = ACCELERATORS["cpu"], ACCELERATORS["h100-80gb"]
 PAIR = Cluster(CPU, 2, 1)

@@ -9,8 +9,8 @@ from typing import Any
 
 from search_spaces.layouts.layout import Layout
 from tests.trials.train.trial_processes import make_spec
+from trials.diagnostics.calibration import BenchmarkBudget, trainer_of
 from trials.files.folders import AttemptFolder
-from trials.protocols.calibration import BenchmarkBudget, trainer_of
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.report import Report
 from trials.train.calibrate import benchmarks

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.trials.train.ranks import WarmRanks
-from trials.protocols.parity_cases import named_case
-from trials.protocols.selftest import Case, Difference, RankTraining, ReferenceTraining, largest_difference
+from trials.diagnostics.parity_cases import named_case
+from trials.diagnostics.selftest import Case, Difference, RankTraining, ReferenceTraining, largest_difference
 
 PROGRAMS = "tests.trials.train.rank_programs"
 

@@ -21,8 +21,14 @@ import torch
 
 from tests.trials.train.parity import Parity
 from tests.trials.train.ranks import RanksFailed, WarmRanks
-from trials.protocols.parity_cases import compiled_cases, covering_cases, exclusion_reasons, full_cases, pairs_left_out
-from trials.protocols.selftest import Case, tolerance_of
+from trials.diagnostics.parity_cases import (
+    compiled_cases,
+    covering_cases,
+    exclusion_reasons,
+    full_cases,
+    pairs_left_out,
+)
+from trials.diagnostics.selftest import Case, tolerance_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "parity.md"
 BEGIN, END = "<!-- table -->", "<!-- end of table -->"

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from trials.diagnostics.selftest import Case, case_spec
 from trials.files.folders import AttemptFolder
-from trials.protocols.selftest import Case, case_spec
 from trials.ranks.environment import RankEnvironment
 from trials.train.engines import deepspeed_engine, fsdp
 from trials.train.model.chunk import ChunkExecution, Stage, StagePlan

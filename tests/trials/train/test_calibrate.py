@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trials.protocols.calibration import Measurements, block_sizes, pair_distances
+from trials.diagnostics.calibration import Measurements, block_sizes, pair_distances
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.trials.train.parity import PROGRAMS
 from tests.trials.train.ranks import WarmRanks
-from trials.protocols.parity_cases import named_case
+from trials.diagnostics.parity_cases import named_case
 
 
 @pytest.mark.processes

@@ -8,8 +8,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from trials.files.folders import AttemptFolder
-from trials.protocols.calibration import (
+from trials.diagnostics.calibration import (
     CPU_BUDGET,
     GPU_BUDGET,
     SMALL_BYTES,
@@ -27,6 +26,7 @@ from trials.protocols.calibration import (
     pair_of,
     square_products,
 )
+from trials.files.folders import AttemptFolder
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.report import Report
 from trials.train.calibrate.stopwatch import Stopwatch

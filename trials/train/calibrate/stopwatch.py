@@ -9,7 +9,7 @@ from statistics import median
 import torch
 import torch.distributed as dist
 
-from trials.protocols.calibration import ROUNDS
+from trials.diagnostics.calibration import ROUNDS
 from trials.ranks.report import Report
 from trials.train.parallel.device import Device
 from trials.train.parallel.gather import barrier

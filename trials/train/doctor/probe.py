@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 
 from search_spaces.plain_file import read_plain
+from trials.diagnostics.calibration import CPU_BUDGET, GPU_BUDGET
+from trials.diagnostics.node_probe import MARKS_SEEN_WITHIN_S, NodeProbeReport, RankProbe, marker_path
 from trials.files.folders import AttemptFolder, write_text
-from trials.protocols.calibration import CPU_BUDGET, GPU_BUDGET
-from trials.protocols.node_probe import MARKS_SEEN_WITHIN_S, NodeProbeReport, RankProbe, marker_path
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.report import Report
 from trials.train.calibrate.benchmarks import BenchmarkRunner

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trials.protocols.selftest import (
+from trials.diagnostics.selftest import (
     Case,
     CaseResult,
     RankTraining,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 
+from trials.diagnostics.selftest import Case, ExpectedResult, case_spec, trained_path
 from trials.files.folders import AttemptFolder, write_json
-from trials.protocols.selftest import Case, ExpectedResult, case_spec, trained_path
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.report import Report
 from trials.train.parallel.device import open_device
@@ -15,7 +15,7 @@ from trials.train.selftest.training import STEPS, train_layout
 from trials.trial import MeasureRules, TrialSpec
 
 MEMORY_LIMIT_GIB = 1.0
-"""Far less than the model of the case `gpu_oom` needs (`trials.protocols.parity_cases.failing_cases`)."""
+"""Far less than the model of the case `gpu_oom` needs (`trials.diagnostics.parity_cases.failing_cases`)."""
 
 HANG_RULES = MeasureRules(min_steps=10_000, max_steps=10_000, ci_relative_width=1e-9, time_limit_s=40.0)
 """Rules under which only the watchdog ends the case, after half of the limit."""

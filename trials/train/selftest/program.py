@@ -22,8 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from trials.files.folders import AttemptFolder, read_json, write_json
-from trials.protocols.selftest import (
+from trials.diagnostics.selftest import (
     CASE_LIMIT_S,
     Case,
     CaseResult,
@@ -34,6 +33,7 @@ from trials.protocols.selftest import (
     read_cases,
     trained_path,
 )
+from trials.files.folders import AttemptFolder, read_json, write_json
 from trials.ranks.environment import RankEnvironment, prepare_process
 from trials.ranks.program import exit_at_once
 from trials.train.selftest.judge import judge_agreement, judge_failure

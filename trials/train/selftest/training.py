@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import torch
 
+from trials.diagnostics.selftest import SEED, Case, RankTraining, ReferenceTraining
 from trials.files.folders import AttemptFolder
-from trials.protocols.selftest import SEED, Case, RankTraining, ReferenceTraining
 from trials.ranks.environment import RankEnvironment
 from trials.train.data import SyntheticData
 from trials.train.engines.engine import TrainingConfig

@@ -12,8 +12,8 @@ from orchestrator.diagnostics.doctor.node_findings import JobTimestamps, probe_f
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.hardware.links import Fabric, LinkDomain, Links
 from tests.orchestrator.diagnostics.doctor.test_nccl_log import ROCE, TCP
-from trials.protocols.calibration import SMALL_BYTES, Collective, GroupTime
-from trials.protocols.node_probe import NodeProbeReport, RankProbe
+from trials.diagnostics.calibration import SMALL_BYTES, Collective, GroupTime
+from trials.diagnostics.node_probe import NodeProbeReport, RankProbe
 
 A100 = ACCELERATORS["a100-80gb"]
 LINKS = Links((LinkDomain("node", 4, 200.0, 8.0),), Fabric(100.0, 5.0, ((2, 90.0),)))

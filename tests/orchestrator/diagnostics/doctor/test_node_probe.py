@@ -17,8 +17,8 @@ from tests.orchestrator.diagnostics.doctor.test_nccl_log import TCP
 from tests.orchestrator.diagnostics.doctor.test_node_findings import probe
 from tests.orchestrator.scripted import ScriptedLauncher, leave_words_of_a_rank, one_job
 from trials.attempt_result import LaunchStatus, Liveness
+from trials.diagnostics.node_probe import NodeProbeReport
 from trials.files.folders import SearchFolder
-from trials.protocols.node_probe import NodeProbeReport
 
 ENDED = LaunchStatus(Liveness.ENDED, started=True)
 FAILED = LaunchStatus(Liveness.ENDED, started=True, failed=True, detail="rank 1 ended with 2")

@@ -10,8 +10,8 @@ import pytest
 
 from tests.trials.train.parity import PROGRAMS
 from tests.trials.train.ranks import WarmRanks
-from trials.protocols.parity_cases import named_case
-from trials.protocols.selftest import Case
+from trials.diagnostics.parity_cases import named_case
+from trials.diagnostics.selftest import Case
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from search_spaces.model_shape import ModelShape
-from trials.files.folders import read_json, write_json
-from trials.protocols.calibration import (
+from trials.diagnostics.calibration import (
     CPU_BUDGET,
     GPU_BUDGET,
     Collective,
@@ -21,6 +20,7 @@ from trials.protocols.calibration import (
     pair_of,
     square_products,
 )
+from trials.files.folders import read_json, write_json
 
 GQA = ModelShape(2, 64, 8, 2, 192, True, 512, 32, False, "rotary", "rmsnorm")
 

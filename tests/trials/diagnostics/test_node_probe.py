@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tests.orchestrator.diagnostics.doctor.test_node_findings import probe
-from trials.protocols.node_probe import NodeProbeReport
+from trials.diagnostics.node_probe import NodeProbeReport
 from trials.train.doctor.program import enable_nccl_log
 
 

@@ -1,4 +1,4 @@
-"""Protocol of `parlay selftest`: the cases that ranks train, and a result for each.
+"""Selftest job (`parlay selftest`): the cases that ranks train, and a result for each.
 
 A case trains a small model for a few steps by one layout, whose losses and gradient norms must be those of a plain GPT
 (docs/selftest.md). Standard library only: the compute side reads the spec.

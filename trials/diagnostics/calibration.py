@@ -1,4 +1,4 @@
-"""Protocol of `parlay calibrate`: the measurements that ranks take, and their results (docs/calibrate.md).
+"""Calibration job (`parlay calibrate`): the measurements that ranks take, and their results (docs/calibrate.md).
 
 Ranks communicate in equal groups, all groups of a kind at the same time, as those of a layout do. Standard library
 only: the compute side reads this.

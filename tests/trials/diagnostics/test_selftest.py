@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from trials.protocols.parity_cases import failing_cases, named_case
-from trials.protocols.selftest import (
+from trials.diagnostics.parity_cases import failing_cases, named_case
+from trials.diagnostics.selftest import (
     CaseResult,
     RankTraining,
     ReferenceTraining,

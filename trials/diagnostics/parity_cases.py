@@ -22,7 +22,7 @@ from search_spaces.layouts.workload import Workload
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations
 from search_spaces.rules.layout_rules import INTERLEAVE, LAYERS, PRECISION, SPLIT_RULES, first_violation
-from trials.protocols.selftest import Case, ExpectedResult
+from trials.diagnostics.selftest import Case, ExpectedResult
 
 Pair = tuple[tuple[str, Hashable], tuple[str, Hashable]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from search_spaces.layouts.covering_array import value_combinations
-from trials.protocols.parity_cases import (
+from trials.diagnostics.parity_cases import (
     AXES,
     COMPILED,
     SILENT_ERRORS,
@@ -20,7 +20,7 @@ from trials.protocols.parity_cases import (
     valid_cases,
     violated_rules,
 )
-from trials.protocols.selftest import Case, ExpectedResult
+from trials.diagnostics.selftest import Case, ExpectedResult
 
 pytestmark = pytest.mark.slow
 

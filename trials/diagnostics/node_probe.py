@@ -1,4 +1,4 @@
-"""Protocol of `parlay doctor --submit-test`: each rank's view of its node (docs/doctor.md).
+"""Node probe (`parlay doctor --submit-test`): each rank's view of its node (docs/doctor.md).
 
 Standard library only: the compute side reads this.
 """
@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from trials.diagnostics.calibration import GroupTime
 from trials.files.folders import read_json, write_json
-from trials.protocols.calibration import GroupTime
 from trials.trial import require_schema
 
 NODE_PROBE_SCHEMA = "parlay.node_probe/1"
