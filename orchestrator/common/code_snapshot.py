@@ -47,7 +47,7 @@ COMPUTE_SIDE = (
     "trials/pilot/*.py",
     "trials/ranks/*.py",
     "trials/train/**/*.py",
-    "trials/trainers/*.py",
+    "trials/trainers/**/*.py",
 )
 """Files that run on compute nodes. They need the standard library only; trials/train also torch or DeepSpeed."""
 

@@ -11,7 +11,7 @@ from search_spaces.hardware.cluster import Cluster
 from search_spaces.hardware.memory_headroom import rank_memory_gib
 from search_spaces.layouts.layout import engines_of
 from trials.external.measurement import log_format_of
-from trials.trainers.command_template import placeholders_in
+from trials.trainers.command.template import placeholders_in
 
 
 def consistency_problems(file: SearchFile) -> Iterator[Problem]:

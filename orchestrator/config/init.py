@@ -29,11 +29,11 @@ from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations
 from search_spaces.schema.validation import FILL_IN
-from trials.trainers.deepspeed_config import read_ds_config
-from trials.trainers.hf_config import read_hf_config
-from trials.trainers.imported_config import ImportedConfig
-from trials.trainers.json_text import json_object
-from trials.trainers.megatron_args import read_megatron_script
+from trials.trainers.common.deepspeed_config import read_ds_config
+from trials.trainers.common.hf_config import read_hf_config
+from trials.trainers.common.imported_config import ImportedConfig
+from trials.trainers.common.json_text import json_object
+from trials.trainers.common.megatron_script import read_megatron_script
 
 _DEEPSPEED_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization")
 _MAX_RANKS_LISTED = 64

@@ -20,9 +20,9 @@ from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
 from search_spaces.tables.measured_table import Observation
 from trials.files.text import tail
-from trials.trainers.deepspeed_config import read_ds_config
-from trials.trainers.imported_config import ImportedConfig
-from trials.trainers.json_text import json_object
+from trials.trainers.common.deepspeed_config import read_ds_config
+from trials.trainers.common.imported_config import ImportedConfig
+from trials.trainers.common.json_text import json_object
 
 KIND = "deepspeed"
 UNFINISHED, NO_LAYOUT_FIELD = "unfinished", "no_layout_field"

@@ -8,7 +8,7 @@ from orchestrator.config.spec import SearchSpec, with_locations
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import engines_of
 from search_spaces.layouts.workload import Workload
-from trials.trainers.command_template import require_values
+from trials.trainers.command.template import require_values
 
 if TYPE_CHECKING:
     from search_spaces.search_space import SearchSpace

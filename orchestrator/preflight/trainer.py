@@ -14,7 +14,7 @@ from orchestrator.launchers.local.processes import PYTHON_VARIABLES
 from orchestrator.launchers.schema import LauncherSection
 from search_spaces.errors import InputError, Problem
 from search_spaces.plain_file import open_named
-from trials.trainers.command_template import program_of
+from trials.trainers.command.template import program_of
 
 
 def require_trainer(spec: SearchSpec) -> None:

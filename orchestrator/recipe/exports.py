@@ -16,19 +16,19 @@ from search_spaces.layouts.layout import Layout, engines_of
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import bridge_violations, engine_violations
 from search_spaces.schema.yaml_document import is_printable
-from trials.trainers.bridge_overrides import bridge_overrides, format_overrides
-from trials.trainers.deepspeed_config import deepspeed_problem, ds_config
-from trials.trainers.invocation import MEGATRON_DEEPSPEED_CONFIG, invocation, megatron_deepspeed_config
-from trials.trainers.megatron_options import (
+from trials.trainers.common.deepspeed_config import deepspeed_problem, ds_config
+from trials.trainers.common.megatron_options import (
     NO_DROPOUT,
     Option,
     environment_of,
     megatron_deepspeed_layout,
     megatron_lm_layout,
 )
-from trials.trainers.nanotron_config import nanotron_layout
-from trials.trainers.neox_config import neox_layout
-from trials.trainers.plain_yaml import plain_yaml
+from trials.trainers.common.plain_yaml import plain_yaml
+from trials.trainers.gpt_neox.config import neox_layout
+from trials.trainers.invocation import MEGATRON_DEEPSPEED_CONFIG, invocation, megatron_deepspeed_config
+from trials.trainers.megatron_bridge.overrides import bridge_overrides, format_overrides
+from trials.trainers.nanotron.config import nanotron_layout
 from trials.trial import LowerStrEnum, TrialSpec
 
 GRADIENT_CLIPPING = 1.0

@@ -61,7 +61,7 @@ MEMORY_PROFILES: Mapping[str, TrainerMemoryProfile] = {
     # Megatron-LM, docs/user-guide/features/dist_optimizer.md: 18 bytes, or 6 + 12/d with the distributed optimizer.
     "megatron-lm": _MEGATRON,
     # DeepSpeed's fp16 optimizer adds gradients up in 16 bits, and copies them to fp32 for the update: MT-NLG's 20 bytes
-    # (Smith et al., arXiv 2201.11990, section 2.1). For bf16 see trials/trainers/deepspeed_config.py.
+    # (Smith et al., arXiv 2201.11990, section 2.1). For bf16 see trials/trainers/common/deepspeed_config.py.
     "megatron-deepspeed": TrainerMemoryProfile(ParameterBytes(2, 2, 12, 4), sums_bf16_in_fp32=True, has_dropout=True),
     "gpt-neox": TrainerMemoryProfile(ParameterBytes(2, 2, 12, 4), sums_bf16_in_fp32=True),
     # fp32 gradients in addition to the 16-bit ones; column-parallel layers keep their gathered input,

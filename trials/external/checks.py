@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from trials.attempt_result import expected_proof
-from trials.trainers.trainer_log import TrainerStep
+from trials.trainers.common.trainer_log import TrainerStep
 from trials.trial import TrialSpec
 
 RATE_TOLERANCE = 0.10

@@ -7,7 +7,7 @@ import signal
 
 from trials.files.text import last_line
 from trials.ranks.failures import EXCERPT_CHARACTERS, TrialFailure, reason_of_output
-from trials.trainers.trainer_log import OutputTail
+from trials.trainers.common.trainer_log import OutputTail
 from trials.trial import FailureReason
 
 _TAIL_LINES = 20

@@ -18,8 +18,8 @@ from trials.ranks.environment import process_age_s
 from trials.ranks.failures import TrialFailure
 from trials.ranks.report import Report
 from trials.ranks.startup import Startup
-from trials.trainers.log_lines import FORMATS, LogFormat, command_format
-from trials.trainers.trainer_log import StepReader, TrainerStep
+from trials.trainers.common.log_lines import FORMATS, LogFormat, command_format
+from trials.trainers.common.trainer_log import StepReader, TrainerStep
 from trials.trial import FailureReason, Flag, Outcome, TrialKind, TrialSpec, utc_text
 
 HEAD_BYTES = 256 * 1024

@@ -13,10 +13,10 @@ from search_spaces.schema.sections import resolved_path
 from search_spaces.schema.validation import Section, folder_from_context
 from search_spaces.schema.yaml_document import read_document
 from trials.schema.sections import DataSection
-from trials.trainers.command_template import require_template
-from trials.trainers.log_lines import FORMATS, pattern_faults
-from trials.trainers.megatron_options import unsupported_option_reason
-from trials.trainers.options import option_name
+from trials.trainers.command.template import require_template
+from trials.trainers.common.log_lines import FORMATS, pattern_faults
+from trials.trainers.common.megatron_options import unsupported_option_reason
+from trials.trainers.common.options import option_name
 
 _CONFIGURED = ("gpt-neox", "nanotron")
 """Kinds whose template is a configuration file."""

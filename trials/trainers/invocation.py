@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trials.trainers.command_template import command_arguments
-from trials.trainers.deepspeed_config import ds_config, fp32_sums
-from trials.trainers.megatron_options import environment_of, megatron_deepspeed_options, megatron_lm_options
-from trials.trainers.nanotron_config import nanotron_config
-from trials.trainers.neox_config import neox_arguments, neox_config, zero_section
-from trials.trainers.plain_yaml import plain_yaml
+from trials.trainers.command.template import command_arguments
+from trials.trainers.common.deepspeed_config import ds_config, fp32_sums
+from trials.trainers.common.megatron_options import environment_of, megatron_deepspeed_options, megatron_lm_options
+from trials.trainers.common.plain_yaml import plain_yaml
+from trials.trainers.gpt_neox.config import neox_arguments, neox_config, zero_section
+from trials.trainers.nanotron.config import nanotron_config
 from trials.trial import TrialSpec
 
 MAX_GRAD_NORM = 1.0

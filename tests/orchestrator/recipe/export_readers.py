@@ -19,8 +19,8 @@ from tests.trials.trainers.verified_options import (
     parsed_options,
     require_declared,
 )
-from trials.trainers.deepspeed_config import read_ds_config
-from trials.trainers.megatron_args import read_megatron_script
+from trials.trainers.common.deepspeed_config import read_ds_config
+from trials.trainers.common.megatron_script import read_megatron_script
 from trials.trial import TrialSpec
 
 Read = tuple[Layout, dict[str, Any]]

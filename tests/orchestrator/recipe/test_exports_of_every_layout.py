@@ -21,7 +21,7 @@ from search_spaces.layouts.layout import (
 from tests.orchestrator.recipe.export_readers import read_export
 from tests.orchestrator.recipe.exported import NOT_OURS, exported, half, our_spec
 from tests.trials.trainers.specs import GPT2, LLAMA
-from trials.trainers.deepspeed_config import read_ds_config
+from trials.trainers.common.deepspeed_config import read_ds_config
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ import sys
 from trials.external.log_follower import trainer_hang_limit_s
 from trials.external.measurement import LogMeasurement
 from trials.external.program import main
-from trials.trainers.trainer_log import TrainerStep
+from trials.trainers.common.trainer_log import TrainerStep
 
 _take = LogMeasurement._take
 

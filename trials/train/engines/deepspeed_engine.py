@@ -28,7 +28,7 @@ from trials.train.model.chunk import ChunkExecution, Stage
 from trials.train.parallel.collectives import Reduction, reduce_in_place
 from trials.train.parallel.process_groups import World, group_size
 from trials.train.parallel.tensor_parallel import TensorRanks, sees_part_of_sequence, vocab_parallel_cross_entropy
-from trials.trainers.deepspeed_config import ds_config
+from trials.trainers.common.deepspeed_config import ds_config
 
 AXES = {"tp": "model", "dp": "data", "pp": "pipe"}
 """DeepSpeed's names of the axes of a rank order."""

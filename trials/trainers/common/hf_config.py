@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from search_spaces.errors import InputError, format_value
-from trials.trainers.imported_config import ImportedConfig
-from trials.trainers.json_text import json_object
+from trials.trainers.common.imported_config import ImportedConfig
+from trials.trainers.common.json_text import json_object
 
 VOCAB_MULTIPLE = 128
 """Megatron's --make-vocab-size-divisible-by: with it, tensor ranks up to 128 share the vocabulary evenly."""

@@ -12,8 +12,8 @@ from typing import Any
 
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from trials.trainers.deepspeed_config import ds_config, fp32_sums
-from trials.trainers.steps import NEVER, train_iterations
+from trials.trainers.common.deepspeed_config import ds_config, fp32_sums
+from trials.trainers.common.steps import NEVER, train_iterations
 from trials.trial import TrialSpec
 
 _WRITES_CHECKPOINTS = ("save", "extra_save_iters", "checkpoint_factor", "checkpoint_scale")

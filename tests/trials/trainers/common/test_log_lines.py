@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from trials.trainers.log_lines import FORMATS, LONGEST_LINE, command_format, pattern_faults, read_line
+from trials.trainers.common.log_lines import FORMATS, LONGEST_LINE, command_format, pattern_faults, read_line
 
 # As the trainers' own format strings write them.
 MEGATRON_LM = (

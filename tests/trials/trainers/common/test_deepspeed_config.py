@@ -14,7 +14,7 @@ from search_spaces.model_shape import ModelShape
 from trials.train.model.chunk import ChunkExecution, Stage, StagePlan
 from trials.train.model.initial_weights import WeightSource
 from trials.train.parallel.tensor_parallel import TensorRanks
-from trials.trainers.deepspeed_config import deepspeed_problem, ds_config, read_ds_config
+from trials.trainers.common.deepspeed_config import deepspeed_problem, ds_config, read_ds_config
 
 GPT = ModelShape(8, 64, 8, 8, 256, False, 256, 32, False, "learned", "layernorm")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from trials.trainers.steps import NEVER, train_iterations
+from trials.trainers.common.steps import NEVER, train_iterations
 from trials.trial import TrialSpec
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}

@@ -8,11 +8,11 @@ from typing import Any
 
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE
-from trials.trainers.deepspeed_config import read_ds_config
-from trials.trainers.imported_config import ImportedConfig
-from trials.trainers.megatron_options import MAIN_GRADIENT_BYTES
-from trials.trainers.options import option_name
-from trials.trainers.shell_script import Script, read_script
+from trials.trainers.common.deepspeed_config import read_ds_config
+from trials.trainers.common.imported_config import ImportedConfig
+from trials.trainers.common.megatron_options import MAIN_GRADIENT_BYTES
+from trials.trainers.common.options import option_name
+from trials.trainers.common.shell_script import Script, read_script
 
 MEGATRON_LM, MEGATRON_DEEPSPEED = "megatron-lm", "megatron-deepspeed"
 GPT2_VOCAB_SIZE = 50257

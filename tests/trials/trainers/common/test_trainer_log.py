@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trials.trainers.specs import spec_of
-from tests.trials.trainers.test_log_lines import (
+from tests.trials.trainers.common.test_log_lines import (
     DEEPSPEED,
     MEGATRON_DEEPSPEED,
     MEGATRON_LM,
     MEGATRON_MEMORY,
     MEGATRON_WORLD,
 )
-from trials.trainers.log_lines import FORMATS, LONGEST_LINE, command_format
-from trials.trainers.trainer_log import LineSplitter, OutputTail, StepReader
+from tests.trials.trainers.specs import spec_of
+from trials.trainers.common.log_lines import FORMATS, LONGEST_LINE, command_format
+from trials.trainers.common.trainer_log import LineSplitter, OutputTail, StepReader
 
 SPEC = spec_of("megatron-lm")
 TRACEBACK = [

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from trials.files.text import without_escapes
 from trials.files.tracebacks import TRACEBACK, first_cause, tracebacks
-from trials.trainers.log_lines import LONGEST_LINE, PROOF_NAMES, Line, LogFormat, read_line
+from trials.trainers.common.log_lines import LONGEST_LINE, PROOF_NAMES, Line, LogFormat, read_line
 from trials.trial import TrialSpec
 
 _KEPT_LINES = 400

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from trials.trainers.options import option_names
-from trials.trainers.steps import NEVER, train_iterations
+from trials.trainers.common.options import option_names
+from trials.trainers.common.steps import NEVER, train_iterations
 from trials.trial import TrialSpec
 
 MAIN_GRADIENT_BYTES = 4

@@ -7,14 +7,14 @@ import pytest
 
 from search_spaces.layouts.layout import Layout
 from tests.trials.trainers.specs import GPT2, ITERATIONS, LLAMA, spec_of
-from trials.trainers.megatron_args import read_megatron_script
-from trials.trainers.megatron_options import (
+from trials.trainers.common.megatron_options import (
     environment_of,
     megatron_deepspeed_options,
     megatron_lm_options,
     unsupported_option_reason,
 )
-from trials.trainers.options import option_names
+from trials.trainers.common.megatron_script import read_megatron_script
+from trials.trainers.common.options import option_names
 from trials.trial import TrialSpec
 
 PIPELINE = {"tensor_parallel": 2, "pipeline_parallel": 2}

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search_spaces.errors import InputError
-from trials.trainers.shell_script import read_script
+from trials.trainers.common.shell_script import read_script
 
 
 def last_command(text: str) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from trials.trainers.megatron_options import SHARDING_STRATEGIES, bucket_parameters
+from trials.trainers.common.megatron_options import SHARDING_STRATEGIES, bucket_parameters
 from trials.trial import TrialSpec
 
 

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from search_spaces.errors import InputError, did_you_mean, format_value
 from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
 from search_spaces.model_shape import ModelShape
-from trials.trainers.steps import train_iterations
+from trials.trainers.common.steps import train_iterations
 from trials.trial import TrialSpec
 
 _OTHER_NAMES = (

@@ -15,8 +15,8 @@ from search_spaces.layouts.layout import BATCH_RULE, Layout
 from search_spaces.layouts.pipeline_split import stage_layers
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations
-from trials.trainers.imported_config import ImportedConfig
-from trials.trainers.json_text import json_object
+from trials.trainers.common.imported_config import ImportedConfig
+from trials.trainers.common.json_text import json_object
 
 GRADIENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 """Bytes of one gradient element in a reduction bucket."""

@@ -4,7 +4,7 @@ import pytest
 
 from search_spaces.errors import InputError
 from tests.trials.trainers.specs import spec_of
-from trials.trainers.command_template import command_arguments, placeholders_in, require_template
+from trials.trainers.command.template import command_arguments, placeholders_in, require_template
 
 SPEC = spec_of("command", tensor_parallel=2, activation_checkpointing="full", sequence_parallel=True)
 

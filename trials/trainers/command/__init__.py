@@ -1,0 +1,1 @@
+"""Any trainer that is started by a command line with placeholders."""

@@ -1,0 +1,1 @@
+"""GPT-NeoX: a layout as its configuration."""

@@ -1,0 +1,1 @@
+"""nanotron: a layout as its configuration."""
