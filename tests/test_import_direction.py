@@ -38,7 +38,7 @@ ONE_DOOR = {
     "optuna": {"orchestrator/interop/optuna_export.py"},
 }
 ORCHESTRATOR = (
-    ("common",),
+    ("common", "schema"),
     ("launchers", "samplers"),
     ("config", "search"),
     ("preflight", "recipe", "records"),

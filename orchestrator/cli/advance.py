@@ -17,8 +17,8 @@ from search_spaces.errors import ExternalError, InputError
 
 if TYPE_CHECKING:
     from orchestrator.config.spec import SearchSpec
-    from orchestrator.launchers.schema import LauncherSection
     from orchestrator.records.lookup import LocatedSearch
+    from orchestrator.schema.launcher import LauncherSection
     from trials.files.folders import SearchFolder
     from trials.ledger.events import SearchRecord
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
-from orchestrator.config.schema import SearchFile
+from orchestrator.schema.search_file import SearchFile
 from search_spaces.errors import Problem
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.hardware.memory_headroom import rank_memory_gib

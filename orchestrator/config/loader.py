@@ -10,9 +10,9 @@ from typing import Any
 
 from orchestrator.config.consistency import consistency_problems
 from orchestrator.config.notify_target import notify_problems
-from orchestrator.config.schema import SearchFile
 from orchestrator.config.spec import SearchSpec, with_location
-from orchestrator.launchers.slurm.site import cpu_problems
+from orchestrator.launchers.slurm.site import cpu_problems, with_site
+from orchestrator.schema.search_file import SearchFile
 from search_spaces.errors import InputError, Problem
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.axes import complete_axes
@@ -57,7 +57,7 @@ def _resolve_spec(file: SearchFile, document: Document, here: Path) -> SearchSpe
     with _collect_problems(problems, document, "trainer", "data", "path"):
         trainer = trainer.model_copy(update={"data": trainer.data.pinned(file.model.shape())})
     with _collect_problems(problems, document, "launcher", "slurm", "site"):
-        launcher = launcher.with_site()
+        launcher = launcher.model_copy(update={"slurm": with_site(launcher.slurm)})
     problems += [with_location(problem, locations) for problem in notify_problems(file.notify)]
     if launcher.uses_slurm:
         problems += [with_location(problem, locations) for problem in cpu_problems(launcher.slurm, cluster)]

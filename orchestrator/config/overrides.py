@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.config.loader import load_search_file, load_search_text
-from orchestrator.config.schema import SearchFile as SearchSchema
 from orchestrator.config.spec import SearchSpec
+from orchestrator.schema.search_file import SearchFile as SearchSchema
 from search_spaces.errors import InputError
 from search_spaces.schema.validation import sections_of
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from dashboards.schema import TrackingSection
-from orchestrator.config.schema import NotifySection, SearchSection
-from orchestrator.launchers.schema import LauncherSection
 from orchestrator.launchers.slurm_pilot.sizing import pilot_nodes
+from orchestrator.schema.launcher import LauncherSection
+from orchestrator.schema.search_file import NotifySection, SearchSection
 from search_spaces.errors import InputError, Problem, format_value
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
@@ -20,7 +20,7 @@ from search_spaces.schema.sections import ConstraintsSection, SpaceSection
 from search_spaces.schema.validation import Section, restore
 from search_spaces.schema.yaml_document import SourceLocation
 from trials.analysis.ranking import Objective, Ranking, objective_json, objectives_of, rank
-from trials.ledger.schema import LedgerSection
+from trials.schema.ledger_section import LedgerSection
 from trials.schema.trainer_section import TrainerSection
 from trials.trial import MeasureRules, Trial, require_schema
 

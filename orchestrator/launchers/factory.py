@@ -12,7 +12,6 @@ from orchestrator.launchers.base import ENDING_ALLOWANCE_S, Launcher, LaunchRefu
 from orchestrator.launchers.local.launcher import LocalLauncher, local_slots
 from orchestrator.launchers.ray.launcher import RayLauncher
 from orchestrator.launchers.ray.runtime import RayRuntime, RayUnavailable
-from orchestrator.launchers.schema import LauncherSection
 from orchestrator.launchers.simulated import SimulatedLauncher
 from orchestrator.launchers.slurm.launcher import SlurmLauncher, max_job_s
 from orchestrator.launchers.slurm_pilot.launcher import SlurmPilotLauncher
@@ -23,6 +22,7 @@ from orchestrator.launchers.slurm_pilot.sizing import (
     max_share_s,
     pilot_nodes,
 )
+from orchestrator.schema.launcher import LauncherSection
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.tables.measured_table import read_table
 from slurm.client import SlurmClient

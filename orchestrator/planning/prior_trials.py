@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.common.timeouts import result_with_timeout, submit_to_thread
-from orchestrator.config.schema import FROM_LEDGER, FROM_NOTHING
 from orchestrator.config.spec import SearchSpec
 from orchestrator.preflight.trainer import ranks_run_here
 from orchestrator.records.observations import INVALID, observed_trials
+from orchestrator.schema.search_file import FROM_LEDGER, FROM_NOTHING
 from search_spaces.cost_model.memory import stage_memory
 from search_spaces.cost_model.posterior import typical_constants
 from search_spaces.cost_model.step_time import StepTerms

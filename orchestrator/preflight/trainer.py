@@ -11,7 +11,7 @@ from pathlib import Path
 
 from orchestrator.config.spec import SearchSpec, with_locations
 from orchestrator.launchers.local.processes import PYTHON_VARIABLES
-from orchestrator.launchers.schema import LauncherSection
+from orchestrator.schema.launcher import LauncherSection
 from search_spaces.errors import InputError, Problem
 from search_spaces.plain_file import open_named
 from trials.trainers.command.template import program_of

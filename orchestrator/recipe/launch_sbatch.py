@@ -14,7 +14,7 @@ from typing import Any
 from orchestrator.launchers.base import trial_program
 from orchestrator.launchers.factory import job_options
 from orchestrator.launchers.local.rank_groups import device_environment
-from orchestrator.launchers.schema import LauncherSection
+from orchestrator.schema.launcher import LauncherSection
 from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.schema.presets import accelerator_named

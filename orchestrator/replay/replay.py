@@ -13,11 +13,11 @@ from orchestrator.comparison.sessions import SESSION_S, Run, by_session, step_ti
 from orchestrator.comparison.speed_ratio import Comparison, ReplayVerdict, compare, fingerprint_differences, ratios_json
 from orchestrator.launchers.base import Launcher
 from orchestrator.launchers.local.launcher import visible_devices
-from orchestrator.launchers.schema import LauncherSection
 from orchestrator.recipe.read import LoadedRecipe
 from orchestrator.recipe.recipe import Recipe
 from orchestrator.replay.other_trainer import other_trainer_error
 from orchestrator.replay.runs import ReplayCallbacks, ReplayRuns
+from orchestrator.schema.launcher import LauncherSection
 from orchestrator.search.attempt_factory import AttemptFactory
 from search_spaces.errors import ExternalError, InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster

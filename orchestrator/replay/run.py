@@ -14,7 +14,6 @@ from pathlib import Path
 
 from orchestrator.launchers import factory
 from orchestrator.launchers.base import Launcher
-from orchestrator.launchers.schema import LauncherSection
 from orchestrator.lifecycle.signals import CancelOnSignal
 from orchestrator.preflight.trainer import PYTHON_OF_IMAGES, is_in_image
 from orchestrator.recipe.read import LoadedRecipe
@@ -32,6 +31,7 @@ from orchestrator.replay.replay import (
     this_machine,
 )
 from orchestrator.replay.runs import ReplayCallbacks
+from orchestrator.schema.launcher import LauncherSection
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.schema.validation import restore

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.launchers.base import ENDING_ALLOWANCE_S
-from orchestrator.launchers.schema import LauncherSection
+from orchestrator.schema.launcher import LauncherSection
 from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S
 from trials.attempt_result import LaunchStatus
 from trials.trial import Attempt, MeasureRules

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.launchers import factory
-from orchestrator.launchers.schema import LauncherSection
+from orchestrator.schema.launcher import LauncherSection
 from slurm.interface import SlurmSettings
 from slurm.option_checks import option_problems
 from slurm.request import Container, JobOptions, Launch, Runtime

@@ -14,7 +14,7 @@ from sqlalchemy.exc import ArgumentError
 
 from search_spaces.errors import InputError, did_you_mean
 from trials.files.path_owners import require_trusted_path
-from trials.ledger.schema import DRIVERS
+from trials.schema.ledger_section import DRIVERS
 
 NETWORK_FILE_SYSTEMS = frozenset(
     {

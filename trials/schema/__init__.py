@@ -1,1 +1,1 @@
-"""Sections of a search file about measuring, data and the trainer."""
+"""Sections of the search file about measuring, data, the trainer and the ledger."""

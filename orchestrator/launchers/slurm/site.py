@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.launchers.slurm.schema import SlurmSection
+from orchestrator.schema.slurm import SlurmSection
 from search_spaces.errors import InputError, Problem, did_you_mean, format_value
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.schema.validation import Section, restore, validate

@@ -12,8 +12,8 @@ import pytest
 
 from orchestrator.cli import advance
 from orchestrator.cli.output import Exit
-from orchestrator.launchers.schema import LauncherSection
 from orchestrator.records import lookup
+from orchestrator.schema.launcher import LauncherSection
 from search_spaces.errors import InputError
 from slurm.sandbox.sandbox import SlurmSandbox
 from tests.orchestrator.cli.parlay import TINY_SEARCH, parlay_here, write_search

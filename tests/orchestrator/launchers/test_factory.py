@@ -7,8 +7,8 @@ import pytest
 from orchestrator.launchers.base import LaunchRefused
 from orchestrator.launchers.factory import make_launcher
 from orchestrator.launchers.ray.runtime import RayRuntime, RayUnavailable
-from orchestrator.launchers.schema import LauncherSection
 from orchestrator.launchers.slurm_pilot.sizing import RemainingWork
+from orchestrator.schema.launcher import LauncherSection
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.tables.measured_table import render_table

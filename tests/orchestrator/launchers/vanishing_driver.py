@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from orchestrator.launchers.factory import make_launcher
-from orchestrator.launchers.schema import LauncherSection
+from orchestrator.schema.launcher import LauncherSection
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from tests.orchestrator.launchers.attempts import attempt_request, wait_until_ended, wait_until_started
 

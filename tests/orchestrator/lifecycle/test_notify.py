@@ -18,9 +18,9 @@ import pytest
 from orchestrator.cli.main import run
 from orchestrator.config.loader import load_search_file
 from orchestrator.config.notify_target import notify_problems, webhook_address
-from orchestrator.config.schema import NotifySection
 from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.notify import post, run_command
+from orchestrator.schema.search_file import NotifySection
 from orchestrator.search.lease import LeaseLost
 from search_spaces.errors import InputError
 from tests.orchestrator.cli.simulated import OK, TABLE_SEARCH, write_simulated_search

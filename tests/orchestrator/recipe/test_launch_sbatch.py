@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from orchestrator.common.code_snapshot import snapshot_code
-from orchestrator.launchers.schema import LauncherSection
+from orchestrator.launchers.slurm.site import with_site
 from orchestrator.recipe.build import RecipeSource
 from orchestrator.recipe.write import recipe_files, write_recipe
+from orchestrator.schema.launcher import LauncherSection
+from orchestrator.schema.slurm import SlurmSection
 from search_spaces.layouts.layout import Layout
 from search_spaces.schema.validation import restore
 from slurm.sandbox.sandbox import SlurmSandbox
@@ -39,7 +41,7 @@ TMPDIR = "/tmp"
 
 
 def source_with(layout: Layout = LAYOUT, **slurm: object) -> RecipeSource:
-    section = restore(LauncherSection, {"kind": "slurm", "slurm": slurm}).with_site()
+    section = LauncherSection(kind="slurm", slurm=with_site(restore(SlurmSection, slurm)))
     source = source_of(measured_trial("t0001", layout, 0.1))
     launcher = section.model_dump(mode="json", by_alias=True, exclude_none=True)
     return replace(source, search=replace(source.search, spec={"launcher": launcher}))

@@ -8,9 +8,9 @@ import pytest
 
 from orchestrator.launchers import factory
 from orchestrator.launchers.base import LaunchPostponed, LaunchRefused
-from orchestrator.launchers.schema import LauncherSection
 from orchestrator.launchers.slurm.launcher import SlurmLauncher
 from orchestrator.launchers.slurm.submissions import CONFIRM_WINDOW_S
+from orchestrator.schema.launcher import LauncherSection
 from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S
 from orchestrator.search.node_hours import longest_attempt_s
 from slurm.fake.jobs import JobPlan

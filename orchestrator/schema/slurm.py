@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
-from orchestrator.launchers.slurm.start_schema import ContainerSection, LaunchSection, NonEmptyText
+from orchestrator.schema.slurm_start import ContainerSection, LaunchSection, NonEmptyText
 from search_spaces.errors import InputError, Problem, format_value
 from search_spaces.schema.durations import Duration
 from search_spaces.schema.sections import resolved_path

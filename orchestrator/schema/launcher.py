@@ -8,8 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
-from orchestrator.launchers.slurm.schema import SlurmSection
-from orchestrator.launchers.slurm.site import with_site
+from orchestrator.schema.slurm import SlurmSection
 from search_spaces.errors import InputError
 from search_spaces.schema.sections import resolved_path
 from search_spaces.schema.validation import Section, folder_from_context
@@ -72,10 +71,6 @@ class LauncherSection(Section):
                     key=key,
                 )
         return self
-
-    def with_site(self) -> LauncherSection:
-        """Return the section completed by its site's profile; InputError as slurm.site.with_site."""
-        return self.model_copy(update={"slurm": with_site(self.slurm)})
 
     @property
     def uses_slurm(self) -> bool:

@@ -11,8 +11,8 @@ import yaml
 
 from orchestrator.config.loader import json_schema
 from orchestrator.config.reference import reference
-from orchestrator.config.schema import SearchSection
 from orchestrator.samplers.factory import SAMPLERS
+from orchestrator.schema.search_file import SearchSection
 from search_spaces.schema import presets
 from tests.orchestrator.search_files import EVERYTHING, MINIMAL, TABLE_SEARCH, loaded, problems
 

@@ -9,14 +9,14 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator
 
 from dashboards.schema import TrackingSection
-from orchestrator.launchers.schema import LauncherSection
+from orchestrator.schema.launcher import LauncherSection
 from search_spaces.errors import InputError
 from search_spaces.schema.cluster_sections import ClusterSection
 from search_spaces.schema.durations import Duration
 from search_spaces.schema.sections import BaselineSection, ConstraintsSection, ModelSection, SpaceSection, resolved_path
 from search_spaces.schema.validation import Section, folder_from_context
 from trials.analysis.ranking import Objective
-from trials.ledger.schema import LedgerSection
+from trials.schema.ledger_section import LedgerSection
 from trials.schema.sections import MeasureSection
 from trials.schema.trainer_section import TrainerSection
 
