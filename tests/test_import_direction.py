@@ -38,8 +38,8 @@ ONE_DOOR = {
     "optuna": {"orchestrator/interop/optuna_export.py"},
 }
 ORCHESTRATOR = (
-    ("common", "schema"),
-    ("launchers", "samplers"),
+    ("common",),
+    ("launchers", "samplers", "schema"),
     ("config", "search"),
     ("preflight", "recipe", "records"),
     ("comparison", "interop", "planning"),

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.samplers.factory import SAMPLERS
 from search_spaces.errors import InputError
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, everything else to stderr.")]
@@ -36,7 +37,7 @@ LedgerUrl = Annotated[str | None, typer.Option("--ledger", metavar="URL", help="
 LauncherKind = Annotated[str | None, typer.Option("--launcher", help="ray, local, slurm, slurm_pilot or simulated.")]
 SamplerName = Annotated[
     str | None,
-    typer.Option("--sampler", help="guided, deephyper, deephyper_filtered, cost_model, random or grid."),
+    typer.Option("--sampler", help=f"One of {', '.join(SAMPLERS)}."),
 ]
 AsJob = Annotated[bool, typer.Option("--as-job", help="Run the driver as a Slurm job that resubmits itself.")]
 JobTime = Annotated[

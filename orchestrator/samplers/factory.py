@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from orchestrator.samplers.base import Sampler
-from orchestrator.samplers.cost_model_posterior import TuningTask
-from orchestrator.samplers.deephyper import DeepHyperSampler
-from orchestrator.samplers.fallback import FallbackSampler
-from orchestrator.samplers.feasibility_filter import FilteredSampler
-from orchestrator.samplers.guided import CostModelSampler, GuidedSampler
-from orchestrator.samplers.model_free import GridSampler, RandomSampler
 from search_spaces.errors import InputError, choice_fix
-from search_spaces.layouts.layout import Layout
 
-SAMPLERS = ("guided", "deephyper", "deephyper_filtered", "cost_model", "random", "grid")
-"""Values of `search.sampler`."""
+if TYPE_CHECKING:
+    from orchestrator.samplers.base import Sampler
+    from orchestrator.samplers.cost_model_posterior import TuningTask
+    from search_spaces.layouts.layout import Layout
 
-_log = logging.getLogger(__name__)
+
+@dataclass(frozen=True)
+class SamplerEntry:
+    """A value of `search.sampler`. `make` gets candidates, the task of a cost model, and the seed."""
+
+    description: str
+    make: Callable[[Sequence[Layout], TuningTask, int], Sampler]
 
 
 def make_sampler(name: str, candidates: Sequence[Layout], task: TuningTask, seed: int) -> Sampler:
@@ -28,20 +28,51 @@ def make_sampler(name: str, candidates: Sequence[Layout], task: TuningTask, seed
     `task` is for samplers with a cost model. It is logged once when a sampler failed or hung and was replaced by
     a simpler one.
     """
-    if name == "grid":
-        return GridSampler(candidates)
-    if name == "random":
-        return RandomSampler(candidates, seed)
-    if name == "cost_model":
-        return CostModelSampler(candidates, seed, task)
-    if name == "guided":
-        return FallbackSampler(GuidedSampler(candidates, seed, task), CostModelSampler(candidates, seed, task))
-    if name == "deephyper":
-        return FallbackSampler(DeepHyperSampler(candidates, seed), RandomSampler(candidates, seed))
-    if name == "deephyper_filtered":
-        without_priors = replace(task, prior_trials=())  # to show what the filter alone contributes
-        return FallbackSampler(FilteredSampler(candidates, seed, without_priors), RandomSampler(candidates, seed))
-    raise _unknown(name)
+    if name not in SAMPLERS:
+        raise _unknown(name)
+    return SAMPLERS[name].make(candidates, task, seed)
+
+
+def _guided(candidates: Sequence[Layout], task: TuningTask, seed: int) -> Sampler:
+    from orchestrator.samplers.fallback import FallbackSampler
+    from orchestrator.samplers.guided import CostModelSampler, GuidedSampler
+
+    return FallbackSampler(GuidedSampler(candidates, seed, task), CostModelSampler(candidates, seed, task))
+
+
+def _deephyper(candidates: Sequence[Layout], task: TuningTask, seed: int) -> Sampler:
+    from orchestrator.samplers.deephyper import DeepHyperSampler
+    from orchestrator.samplers.fallback import FallbackSampler
+    from orchestrator.samplers.model_free import RandomSampler
+
+    return FallbackSampler(DeepHyperSampler(candidates, seed), RandomSampler(candidates, seed))
+
+
+def _deephyper_filtered(candidates: Sequence[Layout], task: TuningTask, seed: int) -> Sampler:
+    from orchestrator.samplers.fallback import FallbackSampler
+    from orchestrator.samplers.feasibility_filter import FilteredSampler
+    from orchestrator.samplers.model_free import RandomSampler
+
+    without_priors = replace(task, prior_trials=())  # to show what the filter alone contributes
+    return FallbackSampler(FilteredSampler(candidates, seed, without_priors), RandomSampler(candidates, seed))
+
+
+def _cost_model(candidates: Sequence[Layout], task: TuningTask, seed: int) -> Sampler:
+    from orchestrator.samplers.guided import CostModelSampler
+
+    return CostModelSampler(candidates, seed, task)
+
+
+def _random(candidates: Sequence[Layout], task: TuningTask, seed: int) -> Sampler:
+    from orchestrator.samplers.model_free import RandomSampler
+
+    return RandomSampler(candidates, seed)
+
+
+def _grid(candidates: Sequence[Layout], task: TuningTask, seed: int) -> Sampler:
+    from orchestrator.samplers.model_free import GridSampler
+
+    return GridSampler(candidates)
 
 
 def _unknown(name: str) -> InputError:
@@ -53,3 +84,22 @@ def _unknown(name: str) -> InputError:
         rule="one of " + ", ".join(SAMPLERS),
         fix=choice_fix(name, SAMPLERS),
     )
+
+
+SAMPLERS: Mapping[str, SamplerEntry] = {
+    "guided": SamplerEntry(
+        "Bayesian optimisation with a cost model; the search ends once no remaining layout is likely to be faster",
+        _guided,
+    ),
+    "deephyper": SamplerEntry("Bayesian optimisation by DeepHyper, without a cost model", _deephyper),
+    "deephyper_filtered": SamplerEntry(
+        "as deephyper, but layouts that are likely to fit come first", _deephyper_filtered
+    ),
+    "cost_model": SamplerEntry("in the order of the uncalibrated cost model", _cost_model),
+    "random": SamplerEntry("in random order", _random),
+    "grid": SamplerEntry("in the order of enumeration", _grid),
+}
+"""Samplers by name; the first is the default."""
+
+SamplerName: TypeAlias = Literal[tuple(SAMPLERS)]  # type: ignore[valid-type]
+"""A name in SAMPLERS, for pydantic."""

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator
 
 from dashboards.schema import TrackingSection
+from orchestrator.samplers.factory import SAMPLERS, SamplerName
 from orchestrator.schema.launcher import LauncherSection
 from search_spaces.errors import InputError
 from search_spaces.schema.cluster_sections import ClusterSection
@@ -60,12 +61,10 @@ _ONE_TO_THREE = {"minItems": 1, "maxItems": len(Objective), "uniqueItems": True}
 class SearchSection(Section):
     """Sampler, limits and repeats of the search."""
 
-    sampler: Literal["guided", "deephyper", "deephyper_filtered", "cost_model", "random", "grid"] = Field(
-        default="guided",
-        description="How the next layout is chosen. guided: Bayesian optimisation with a cost model; the search ends"
-        " once no remaining layout is likely to be faster. deephyper: without a cost model. deephyper_filtered: without"
-        " it, but layouts that are likely to fit first. cost_model: in the order of the uncalibrated cost model. random"
-        " and grid: without a model.",
+    sampler: SamplerName = Field(
+        default=next(iter(SAMPLERS)),
+        description="How the next layout is chosen. "
+        + " ".join(f"{name}: {sampler.description}." for name, sampler in SAMPLERS.items()),
     )
     sample_space: bool = Field(
         default=False, description="Allow more than 1000000 combinations; a random sample of 100000 is used."

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.samplers.factory import SAMPLERS
 from tests.orchestrator.search_files import MINIMAL, loaded, problems, the_problem
 
 
@@ -37,7 +38,7 @@ def test_a_problem_says_file_line_key_value_rule_and_fix(tmp_path: Path):
     assert problem.to_json() == {
         "code": "choice",
         "message": "is 'deephiper'",
-        "rule": "one of guided, deephyper, deephyper_filtered, cost_model, random, grid",
+        "rule": f"one of {', '.join(SAMPLERS)}",
         "fix": "did you mean deephyper?",
         "key": "search.sampler",
         "value": "deephiper",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import get_args
 
 import jsonschema
 import pytest
@@ -11,8 +10,6 @@ import yaml
 
 from orchestrator.config.loader import json_schema
 from orchestrator.config.reference import reference
-from orchestrator.samplers.factory import SAMPLERS
-from orchestrator.schema.search_file import SearchSection
 from search_spaces.schema import presets
 from tests.orchestrator.search_files import EVERYTHING, MINIMAL, TABLE_SEARCH, loaded, problems
 
@@ -77,10 +74,6 @@ def test_every_key_in_the_json_schema_has_a_description():
                 assert field.get("description") or schema["$defs"][target]["description"], f"{name}.{key}"
                 described.add(key)
     assert {"name", "max_trials", "tensor_parallel", "num_layers", "time_limit", "mlflow_uri"} <= described
-
-
-def test_a_file_may_name_the_samplers_that_there_are():
-    assert get_args(SearchSection.model_fields["sampler"].annotation) == SAMPLERS
 
 
 def test_the_reference_page_says_what_the_schemas_say():
