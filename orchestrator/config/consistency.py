@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from itertools import chain
 
 from orchestrator.schema.search_file import SearchFile
+from search_spaces.engines import engines_of
 from search_spaces.errors import Problem
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.hardware.memory_headroom import rank_memory_gib
-from search_spaces.layouts.layout import engines_of
 from trials.external.measurement import log_format_of
 from trials.trainers.command.template import placeholders_in
 

@@ -13,10 +13,11 @@ from orchestrator.config.notify_target import notify_problems
 from orchestrator.config.spec import SearchSpec, with_location
 from orchestrator.launchers.slurm.site import cpu_problems, with_site
 from orchestrator.schema.search_file import SearchFile
+from search_spaces.engines import engines_of
 from search_spaces.errors import InputError, Problem
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.axes import complete_axes
-from search_spaces.layouts.layout import Layout, engines_of
+from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.workload import Workload
 from search_spaces.schema.presets import preset_search_path
 from search_spaces.schema.sections import SpaceSection, resolved_path

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator.config.spec import SearchSpec, with_locations
+from search_spaces.engines import engines_of
 from search_spaces.errors import InputError
-from search_spaces.layouts.layout import engines_of
 from search_spaces.layouts.workload import Workload
 from trials.trainers.command.template import require_values
 

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from search_spaces.engines import engines_of
 from search_spaces.errors import Problem
-from search_spaces.layouts.layout import Layout, engines_of
+from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import bridge_violations, engine_violations
 from search_spaces.schema.yaml_document import is_printable

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.recipe.read import LoadedRecipe
+from search_spaces.engines import engines_of
 from search_spaces.errors import InputError, Problem
-from search_spaces.layouts.layout import engines_of
 from search_spaces.rules.check import engine_violations
 from search_spaces.schema.validation import Section, validate
 from search_spaces.schema.yaml_document import Document, with_overrides

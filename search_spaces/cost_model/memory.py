@@ -8,68 +8,17 @@ in flight on a stage follows from its schedule (Narayanan et al., arXiv 2104.044
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from search_spaces.cost_model.stage_table import StageTable
-from search_spaces.layouts.layout import ENGINES
+from search_spaces.engines import ENGINE_PROFILES, ENGINES, EngineProfile
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
 
 GIB = 2**30
-
-
-@dataclass(frozen=True)
-class ParameterBytes:
-    """Bytes per parameter of a rank. ZeRO 1 shards the optimizer, 2 the gradients too, 3 everything.
-
-    `update` is needed only during the optimizer step, when the activations are freed, and is sharded like the
-    optimizer.
-    """
-
-    weights: float
-    gradients: float
-    optimizer: float
-    update: float = 0
-
-
-@dataclass(frozen=True)
-class TrainerMemoryProfile:
-    """Memory characteristics of a trainer. `half` and `full` are for 16 and 32 bits.
-
-    With `sums_bf16_in_fp32` and ZeRO it holds an fp32 sum of gradients in addition to those of `half`.
-    """
-
-    half: ParameterBytes
-    full: ParameterBytes = ParameterBytes(4, 4, 8)
-    sums_bf16_in_fp32: bool = False
-    has_dropout: bool = False
-    keeps_gathered_inputs: bool = False
-    keeps_unrotated: bool = False
-
-
-_OWN = TrainerMemoryProfile(ParameterBytes(2, 4, 12), keeps_unrotated=True)
-_MEGATRON = TrainerMemoryProfile(ParameterBytes(2, 4, 12), has_dropout=True)
-MEMORY_PROFILES: Mapping[str, TrainerMemoryProfile] = {
-    # 16-bit weights, fp32 gradients, fp32 master and two moments. Rotated queries and keys are stored in addition to
-    # the fused query-key-value output.
-    "torch": _OWN,
-    # 16-bit gradients in addition to the fp32 sum that grad_accum_dtype requests.
-    "deepspeed": TrainerMemoryProfile(ParameterBytes(2, 6, 12, 4), keeps_unrotated=True),
-    # Megatron-LM, docs/user-guide/features/dist_optimizer.md: 18 bytes, or 6 + 12/d with the distributed optimizer.
-    "megatron-lm": _MEGATRON,
-    # DeepSpeed's fp16 optimizer adds gradients up in 16 bits, and copies them to fp32 for the update: MT-NLG's 20 bytes
-    # (Smith et al., arXiv 2201.11990, section 2.1). For bf16 see trials/trainers/common/deepspeed_config.py.
-    "megatron-deepspeed": TrainerMemoryProfile(ParameterBytes(2, 2, 12, 4), sums_bf16_in_fp32=True, has_dropout=True),
-    "gpt-neox": TrainerMemoryProfile(ParameterBytes(2, 2, 12, 4), sums_bf16_in_fp32=True),
-    # fp32 gradients in addition to the 16-bit ones; column-parallel layers keep their gathered input,
-    # all of it without a pipeline.
-    "nanotron": TrainerMemoryProfile(ParameterBytes(2, 6, 12), keeps_gathered_inputs=True),
-    # Unknown trainer; Megatron's profile is the most common.
-    "command": _MEGATRON,
-}
 
 
 @dataclass(frozen=True)
@@ -130,7 +79,7 @@ def _state(layouts: LayoutTable, parameters: np.ndarray) -> dict[str, np.ndarray
     sharded_from_zero_stage = {"weights": 3, "gradients": 2, "optimizer": 1, "update": 1}
     state = {}
     for name, stage in sharded_from_zero_stage.items():
-        held = _by_trainer(layouts, name) + (_fp32_sums(layouts) if name == "gradients" else 0)
+        held = _by_engine(layouts, name) + (_fp32_sums(layouts) if name == "gradients" else 0)
         per_parameter = held * (is_here if stage == 1 else 1)
         state[name] = parameters * _column(per_parameter / np.where(zero >= stage, data, 1))
     return state
@@ -151,15 +100,15 @@ class LayerActivations:
         tensor = layouts["tensor_parallel"]
         split = np.where(layouts["sequence_parallel"] > 0, tensor, 1)
         width = element_bytes(layouts)
-        masks = trainer_column(layouts, lambda trainer: MEMORY_PROFILES[trainer].has_dropout)
-        gathers = trainer_column(layouts, lambda trainer: MEMORY_PROFILES[trainer].keeps_gathered_inputs)
+        masks = engine_column(layouts, lambda engine: engine.has_dropout)
+        gathers = engine_column(layouts, lambda engine: engine.keeps_gathered_inputs)
         hidden, key_value = model.hidden_size, model.num_key_value_heads * model.head_size
         # Inputs of both norms and of the layers after them; a byte each for the masks of the two dropouts.
         around = tokens * hidden * (4 * width + 2 * masks) / split
         # Measured peaks of nanotron's pipelines include only a part of them.
         left = np.where(layouts["pipeline_parallel"] > 1, 2 / tensor, 1)
         gathered = np.where((split > 1) & gathers, tokens * hidden * 2 * width * left, 0)
-        rotates = trainer_column(layouts, lambda trainer: MEMORY_PROFILES[trainer].keeps_unrotated)
+        rotates = engine_column(layouts, lambda engine: engine.keeps_unrotated)
         unrotated = (hidden + key_value) * rotates * (model.position_embedding == "rotary")
         attention = tokens * (2 * hidden + 2 * key_value + unrotated) * width / tensor
         mlp = tokens * model.ffn_hidden_size * (4 if model.gated_mlp else 2) * width / tensor
@@ -204,22 +153,22 @@ def element_bytes(layouts: LayoutTable) -> np.ndarray:
     return np.where(layouts.equals("precision", "fp32"), 4, 2)
 
 
-def _by_trainer(layouts: LayoutTable, name: str) -> np.ndarray:
-    """Bytes per parameter in each layout's precision, by its trainer's memory profile."""
-    half = trainer_column(layouts, lambda trainer: getattr(MEMORY_PROFILES[trainer].half, name))
-    full = trainer_column(layouts, lambda trainer: getattr(MEMORY_PROFILES[trainer].full, name))
+def _by_engine(layouts: LayoutTable, name: str) -> np.ndarray:
+    """Bytes per parameter in each layout's precision, by its engine's profile."""
+    half = engine_column(layouts, lambda engine: getattr(engine.half, name))
+    full = engine_column(layouts, lambda engine: getattr(engine.full, name))
     return np.where(layouts.equals("precision", "fp32"), full, half)
 
 
 def _fp32_sums(layouts: LayoutTable) -> np.ndarray:
     """Bytes per parameter of fp32 sums in addition to 16-bit gradients."""
-    sums = trainer_column(layouts, lambda trainer: MEMORY_PROFILES[trainer].sums_bf16_in_fp32)
+    sums = engine_column(layouts, lambda engine: engine.sums_bf16_in_fp32)
     return 4 * (layouts.equals("precision", "bf16") & (layouts["zero_stage"] > 0) & sums.astype(bool))
 
 
-def trainer_column(layouts: LayoutTable, of_trainer: Callable[[str], float]) -> np.ndarray:
-    """A value for each layout from its trainer's name."""
-    return np.array([of_trainer(name) for name in ENGINES])[layouts["engine"]]
+def engine_column(layouts: LayoutTable, value_of: Callable[[EngineProfile], float]) -> np.ndarray:
+    """A value for each layout from its engine's profile."""
+    return np.array([value_of(ENGINE_PROFILES[name]) for name in ENGINES])[layouts["engine"]]
 
 
 def _column(values: np.ndarray) -> np.ndarray:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from search_spaces.layouts.layout import ENGINES, Layout
+from search_spaces.engines import ENGINE_PROFILES, ENGINES, LayerSplit
+from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.pipeline_split import greedy_stage_layers, stage_layers
 from search_spaces.layouts.table import LayoutTable, decode
 from search_spaces.model_shape import ModelShape
@@ -69,16 +70,13 @@ def _layers_and_head(model: ModelShape, layouts: LayoutTable, index: np.ndarray)
 
 def _split_layers(model: ModelShape, stages: int, chunks: int, engine: str) -> tuple[np.ndarray, int]:
     """Layers of each stage, its chunks summed, and the stage of the head."""
-    if engine == "nanotron":
+    split = ENGINE_PROFILES[engine].layer_split
+    if split is LayerSplit.GREEDY:
         counts, head = greedy_stage_layers(model, stages)
         return np.array(counts), head
-    if engine in _EVEN_SPLIT_TRAINERS and model.num_layers % (stages * chunks) == 0:
+    if split is LayerSplit.EVEN and model.num_layers % (stages * chunks) == 0:
         return np.full(stages, model.num_layers / stages), stages - 1
     return np.array(stage_layers(model, stages * chunks)).reshape(chunks, stages).sum(axis=0), stages - 1
-
-
-_EVEN_SPLIT_TRAINERS = ("megatron-lm", "megatron-deepspeed")
-"""Trainers that give every stage the same number of layers, embedding and head in addition."""
 
 
 def _in_flight(layouts: LayoutTable, index: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from search_spaces.cost_model.memory import MEMORY_PROFILES, LayerActivations, element_bytes, trainer_column
+from search_spaces.cost_model.memory import LayerActivations, element_bytes, engine_column
 from search_spaces.cost_model.stage_table import StageTable
 from search_spaces.hardware.cluster import Accelerator, Cluster, MeasuredSpeed
 from search_spaces.hardware.links import Fabric, LinkDomain, Links
@@ -236,12 +236,9 @@ def _matmul_slowdown(model: ModelShape, machine: _Machine, layouts: LayoutTable)
     None on a CPU: products as narrow as 128 reach the rate of large ones there (`parlay calibrate` shows it).
     """
     loss = 1 + (HALF_SPEED_HIDDEN / model.hidden_size if machine.accelerator.peak_flops else 0)
-    return loss * trainer_column(layouts, lambda trainer: _TRAINER_SLOWDOWN.get(trainer, 1))
+    return loss * engine_column(layouts, lambda engine: engine.matmul_slowdown)
 
 
-_TRAINER_SLOWDOWN = {"megatron-deepspeed": 1.1, "gpt-neox": 1.1}
-"""Between the 1.2 by which MT-NLG's steps with Megatron-DeepSpeed (Smith et al., arXiv 2201.11990, section 2.4) exceed
-those of the same model with Megatron-LM (arXiv 2104.04473, table 1), and none, as for smaller models."""
 HALF_SPEED_HIDDEN = 400
 """Hidden size at which products reach half the rate of large ones, fitted to Megatron-LM's models from 1.7B to 1T
 (Narayanan et al., arXiv 2104.04473, table 1)."""
@@ -291,7 +288,7 @@ def _sharded_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable)
     of a node's: nothing else explains the steps of 175B and 530B on 384 to 2240 GPUs (arXiv 2104.04473, table 2).
     """
     count = layouts["data_parallel"]
-    width = 2 * element_bytes(layouts) + trainer_column(layouts, lambda trainer: _REDUCED_BYTES[trainer])
+    width = 2 * element_bytes(layouts) + engine_column(layouts, lambda engine: engine.reduced_gradient_bytes)
     stride = layouts["tensor_parallel"]
     pair = 1e9 * machine.per_group(
         lambda ranks, apart: machine.links.p2p_gb_per_s(ranks, apart, machine.gpus_per_node), count, stride
@@ -341,16 +338,14 @@ def _between_stages(model: ModelShape, machine: _Machine, layouts: LayoutTable) 
     rate = machine.per_group(
         lambda ranks, apart: machine.links.p2p_gb_per_s(ranks, apart, machine.gpus_per_node), count, stride
     )
-    is_split = (layouts["sequence_parallel"] > 0) | layouts.equals("engine", "megatron-lm")
+    is_split = (layouts["sequence_parallel"] > 0) | engine_column(layouts, lambda engine: engine.splits_p2p)
     split = np.where(is_split, layouts["tensor_parallel"], 1)
     size = layouts["micro_batch_size"] * model.seq_length * model.hidden_size * element_bytes(layouts) / split
-    each = trainer_column(layouts, lambda trainer: 4 if trainer in _BLOCKING_P2P_TRAINERS else 2)
+    each = engine_column(layouts, lambda engine: 4 if engine.has_blocking_p2p else 2)
     messages = np.where(count > 1, each * chunks * (layouts["grad_accum_steps"] + count - 1), 0)
     return messages * size / (rate * 1e9), messages * MESSAGE_S
 
 
-_BLOCKING_P2P_TRAINERS = ("deepspeed", "megatron-deepspeed", "gpt-neox")
-"""DeepSpeed's pipeline sends and receives one after the other, the others in both directions at once."""
 MESSAGE_S = 100e-6
 """Time between a stage's kernel and the next stage's: a send, a receive, and waiting for each other."""
 
@@ -366,9 +361,13 @@ def _between_data_ranks(
     is_inner = layouts.equals("rank_order", "tp-dp-pp")
     stride = layouts["tensor_parallel"] * np.where(is_inner, 1, layouts["pipeline_parallel"])
     reductions = np.where((zero == 2) & (layouts["pipeline_parallel"] == 1), steps, 1)
-    gradients = reductions * parameters * trainer_column(layouts, lambda trainer: _REDUCED_BYTES[trainer])
+    gradients = reductions * parameters * engine_column(layouts, lambda engine: engine.reduced_gradient_bytes)
     sent = (1 + (zero == 0)) * gradients + (zero >= 1) * parameters * element_bytes(layouts)
-    overlaps = (layouts["overlap_comm"] > 0) | (zero >= 2) | layouts.equals("engine", "nanotron")
+    overlaps = (
+        (layouts["overlap_comm"] > 0)
+        | (zero >= 2)
+        | engine_column(layouts, lambda engine: engine.always_overlaps_reductions)
+    )
     exposed = np.where(overlaps, OVERLAPPED, 1)
     volume = (zero < 3) * exposed * sent * (count - 1) / count / machine.bus_bytes_per_s(count, stride, zero >= 1)
     collectives = np.where(zero == 3, 3 * steps * model.num_layers, 1 + (zero > 0))
@@ -377,5 +376,3 @@ def _between_data_ranks(
 
 OVERLAPPED = 0.5
 """Exposed share of communication that overlaps the backward pass."""
-_REDUCED_BYTES = {name: 2 if name in ("megatron-deepspeed", "gpt-neox") else 4 for name in MEMORY_PROFILES}
-"""Bytes of a gradient in a reduction: 4 where it is summed in fp32."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
+from search_spaces.engines import ENGINES
 from search_spaces.errors import InputError, format_value
 from search_spaces.layouts.layout import (
     ACTIVATION_CHECKPOINTINGS,
     ATTENTION_KERNELS,
-    ENGINES,
     LAYOUT_FIELDS,
     OFFLOADS,
     PIPELINE_SCHEDULES,
@@ -128,7 +128,10 @@ ActivationCheckpointing = Literal["none", "selective", "full"]
 PipelineSchedule = Literal["none", "gpipe", "1f1b", "interleaved_1f1b"]
 Precision = Literal["fp32", "bf16", "fp16"]
 AttentionKernel = Literal["math", "flash"]
-Engine = Literal["deepspeed", "torch", "megatron-lm", "megatron-deepspeed", "gpt-neox", "nanotron", "command"]
+if TYPE_CHECKING:
+    Engine = str
+else:
+    Engine = Literal[ENGINES]
 RankOrder = Literal["tp-dp-pp", "tp-pp-dp"]
 
 _EXPANDED = BeforeValidator(axis_values)

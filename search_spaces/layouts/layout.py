@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
+from search_spaces.engines import ENGINES
 from search_spaces.errors import InputError, did_you_mean, format_value
 
 OFFLOADS = ("none", "optimizer")
@@ -14,7 +15,6 @@ ACTIVATION_CHECKPOINTINGS = ("none", "selective", "full")
 PIPELINE_SCHEDULES = ("none", "gpipe", "1f1b", "interleaved_1f1b")
 PRECISIONS = ("fp32", "bf16", "fp16")
 ATTENTION_KERNELS = ("math", "flash")
-ENGINES = ("deepspeed", "torch", "megatron-lm", "megatron-deepspeed", "gpt-neox", "nanotron", "command")
 RANK_ORDERS = ("tp-dp-pp", "tp-pp-dp")
 
 WORLD_RULE = (
@@ -224,11 +224,3 @@ def _require_choice(name: str, value: Any, known: tuple[str, ...]) -> None:
 
 def _bad(name: str, value: Any, rule: str) -> InputError:
     return InputError.of("layout_field", f"{name} is {format_value(value)}", key=name, value=value, rule=rule)
-
-
-OWN_ENGINES = ("deepspeed", "torch")
-"""Engines of Parlay's own trainer. Every other trainer is an engine of the same name."""
-
-
-def engines_of(trainer_kind: str) -> tuple[str, ...]:
-    return OWN_ENGINES if trainer_kind == "parlay" else (trainer_kind,)

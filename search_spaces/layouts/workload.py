@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from search_spaces.engines import OWN_ENGINES
 from search_spaces.hardware.cluster import Cluster
-from search_spaces.layouts.layout import OWN_ENGINES
 from search_spaces.model_shape import ModelShape
 
 Fields = Mapping[str, Any]

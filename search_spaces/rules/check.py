@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
+from search_spaces.engines import OWN_ENGINES
 from search_spaces.errors import Problem
-from search_spaces.layouts.layout import OWN_ENGINES, Layout
+from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.engine_rules import RuleViolation
 from search_spaces.rules.trainer_rules import BRIDGE_RULES, TRAINER_RULES, engine_mismatch

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from search_spaces.layouts.layout import OWN_ENGINES, Layout
+from search_spaces.engines import OWN_ENGINES
+from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.engine_rules import (
     DEEPSPEED_RULES,

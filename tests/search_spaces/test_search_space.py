@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from search_spaces.engines import ENGINES
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.layout import (
     ACTIVATION_CHECKPOINTINGS,
     ATTENTION_KERNELS,
-    ENGINES,
     LAYOUT_FIELDS,
     OFFLOADS,
     PIPELINE_SCHEDULES,

@@ -14,9 +14,10 @@ from functools import cache
 from itertools import combinations, product
 from typing import Any
 
+from search_spaces.engines import OWN_ENGINES
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.covering_array import cover, value_combinations
-from search_spaces.layouts.layout import OWN_ENGINES, Layout
+from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import Workload
 from search_spaces.model_shape import ModelShape

@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
+from search_spaces.engines import engines_of
 from search_spaces.errors import InputError
-from search_spaces.layouts.layout import engines_of
 from search_spaces.rules.check import engine_violations
 from trials.external.child import KILL_TIMEOUT_S, end_descendants
 from trials.external.log_follower import follow

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from search_spaces.layouts.layout import ENGINES, Layout
+from search_spaces.engines import ENGINES
+from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from search_spaces.engines import ENGINES
 from search_spaces.errors import InputError
-from search_spaces.layouts.layout import ENGINES, Layout
+from search_spaces.layouts.layout import Layout
 from search_spaces.tables.benchmark_problem import measured_on, problem_for, problems_in
 from search_spaces.tables.measured_table import COLUMNS, REQUIRED_COLUMNS, parse_table, read_table, render_table
 from tests.search_spaces.example_tables import ROW, only, parsed, table

@@ -1,0 +1,132 @@
+"""Trainers and their engines: the only list of their names, with the memory and time profile of each engine.
+
+What else belongs to a trainer is in its package (trials/trainers). Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+
+
+class LayerSplit(Enum):
+    """Split of the layers over pipeline stages (search_spaces/layouts/pipeline_split.py)."""
+
+    BALANCED = auto()
+    EVEN = auto()
+    """The same number of layers for every stage, embedding and head in addition; balanced where it does not divide."""
+    GREEDY = auto()
+
+
+@dataclass(frozen=True)
+class ParameterBytes:
+    """Bytes per parameter of a rank. ZeRO 1 shards the optimizer, 2 the gradients too, 3 everything.
+
+    `update` is needed only during the optimizer step, when the activations are freed, and is sharded like the
+    optimizer.
+    """
+
+    weights: float
+    gradients: float
+    optimizer: float
+    update: float = 0
+
+
+@dataclass(frozen=True)
+class EngineProfile:
+    """Memory and time characteristics of an engine. `half` and `full` are for 16 and 32 bits.
+
+    With `sums_bf16_in_fp32` and ZeRO it holds an fp32 sum of gradients in addition to those of `half`.
+    `reduced_gradient_bytes` are those of a gradient in a reduction: 4 where it is summed in fp32. With
+    `has_blocking_p2p` a stage sends and receives one after the other, otherwise in both directions at once.
+    `splits_p2p` sends each tensor rank's share, also without sequence parallelism.
+    """
+
+    half: ParameterBytes
+    full: ParameterBytes = ParameterBytes(4, 4, 8)
+    sums_bf16_in_fp32: bool = False
+    has_dropout: bool = False
+    keeps_gathered_inputs: bool = False
+    keeps_unrotated: bool = False
+    matmul_slowdown: float = 1
+    reduced_gradient_bytes: int = 4
+    has_blocking_p2p: bool = False
+    splits_p2p: bool = False
+    always_overlaps_reductions: bool = False
+    layer_split: LayerSplit = LayerSplit.BALANCED
+
+
+MT_NLG_SLOWDOWN = 1.1
+"""Between the 1.2 by which MT-NLG's steps with Megatron-DeepSpeed (Smith et al., arXiv 2201.11990, section 2.4) exceed
+those of the same model with Megatron-LM (arXiv 2104.04473, table 1), and none, as for smaller models."""
+
+PARLAY = "parlay"
+"""Name of Parlay's own trainer."""
+
+TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
+    PARLAY: {
+        # DeepSpeed has 16-bit gradients in addition to the fp32 sum that grad_accum_dtype requests. Rotated queries
+        # and keys are stored in addition to the fused query-key-value output.
+        "deepspeed": EngineProfile(ParameterBytes(2, 6, 12, 4), keeps_unrotated=True, has_blocking_p2p=True),
+        # 16-bit weights, fp32 gradients, fp32 master and two moments.
+        "torch": EngineProfile(ParameterBytes(2, 4, 12), keeps_unrotated=True),
+    },
+    # docs/user-guide/features/dist_optimizer.md: 18 bytes, or 6 + 12/d with the distributed optimizer.
+    "megatron-lm": {
+        "megatron-lm": EngineProfile(
+            ParameterBytes(2, 4, 12), has_dropout=True, splits_p2p=True, layer_split=LayerSplit.EVEN
+        )
+    },
+    # DeepSpeed's fp16 optimizer adds gradients up in 16 bits, and copies them to fp32 for the update: MT-NLG's 20 bytes
+    # (Smith et al., arXiv 2201.11990, section 2.1). For bf16 see trials/trainers/common/deepspeed_config.py.
+    "megatron-deepspeed": {
+        "megatron-deepspeed": EngineProfile(
+            ParameterBytes(2, 2, 12, 4),
+            sums_bf16_in_fp32=True,
+            has_dropout=True,
+            matmul_slowdown=MT_NLG_SLOWDOWN,
+            reduced_gradient_bytes=2,
+            has_blocking_p2p=True,
+            layer_split=LayerSplit.EVEN,
+        )
+    },
+    "megatron-bridge": {},  # drives Megatron-LM's engine; recipes have its overrides, but it runs no trials
+    "gpt-neox": {
+        "gpt-neox": EngineProfile(
+            ParameterBytes(2, 2, 12, 4),
+            sums_bf16_in_fp32=True,
+            matmul_slowdown=MT_NLG_SLOWDOWN,
+            reduced_gradient_bytes=2,
+            has_blocking_p2p=True,
+        )
+    },
+    # fp32 gradients in addition to the 16-bit ones; column-parallel layers keep their gathered input, all of it without
+    # a pipeline.
+    "nanotron": {
+        "nanotron": EngineProfile(
+            ParameterBytes(2, 6, 12),
+            keeps_gathered_inputs=True,
+            always_overlaps_reductions=True,
+            layer_split=LayerSplit.GREEDY,
+        )
+    },
+    # An unknown trainer; Megatron's memory is the most common.
+    "command": {"command": EngineProfile(ParameterBytes(2, 4, 12), has_dropout=True)},
+}
+"""Profiles of each trainer's engines. An engine of a third-party trainer has the trainer's name."""
+
+ENGINE_PROFILES: Mapping[str, EngineProfile] = {
+    name: profile for engines in TRAINER_ENGINES.values() for name, profile in engines.items()
+}
+ENGINES = tuple(ENGINE_PROFILES)
+TRAINER_KINDS = tuple(kind for kind, engines in TRAINER_ENGINES.items() if engines)
+"""Trainers that run trials: the values of `trainer.kind`."""
+
+
+def engines_of(trainer_kind: str) -> tuple[str, ...]:
+    """Names of a trainer's engines, the default last."""
+    return tuple(TRAINER_ENGINES[trainer_kind])
+
+
+OWN_ENGINES = engines_of(PARLAY)
