@@ -29,15 +29,15 @@ def train_plainly(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     import torch
 
     from trials.train.data import SyntheticData
-    from trials.train.model.chunk import ChunkExecution, Stage, StagePlan
+    from trials.train.model.chunk import ChunkExecution, ChunkPlan, ModelChunk
     from trials.train.model.initial_weights import WeightSource
     from trials.train.parallel.tensor_parallel import TensorRanks
 
     model, layout = _model(arguments), _layout(arguments)
     cpu = torch.device("cpu")
-    stage = Stage(model, StagePlan.of(model, 0, 1), TensorRanks(), WeightSource(SEED, cpu), ChunkExecution())
+    chunk = ModelChunk(model, ChunkPlan.of(model, 0, 1), TensorRanks(), WeightSource(SEED, cpu), ChunkExecution())
     adamw = {"lr": LEARNING_RATE, "betas": (0.9, 0.95), "eps": EPSILON, "weight_decay": 0.01}
-    optimizer = torch.optim.AdamW(stage.parameters(), foreach=False, **adamw)
+    optimizer = torch.optim.AdamW(chunk.parameters(), foreach=False, **adamw)
     data, size = SyntheticData(model, layout, 0, cpu), layout.micro_batch_size
     losses, norms = [], []
     for step, count in enumerate(arguments["micro_batches"]):
@@ -45,10 +45,10 @@ def train_plainly(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         batch = data.samples(torch.arange(first, first + total * size))
         optimizer.zero_grad()
         pairs = zip(batch.ids.split(size), batch.targets.split(size), strict=True)
-        parts = [stage.loss(stage(ids), targets) / total for ids, targets in pairs]
+        parts = [chunk.loss(chunk(ids), targets) / total for ids, targets in pairs]
         for part in parts:
             part.backward()
-        norms.append(torch.nn.utils.clip_grad_norm_(stage.parameters(), MAX_GRAD_NORM).item())
+        norms.append(torch.nn.utils.clip_grad_norm_(chunk.parameters(), MAX_GRAD_NORM).item())
         optimizer.step()
         losses.append(sum(part.item() for part in parts))
     return {"losses": losses, "grad_norms": norms}
@@ -86,8 +86,8 @@ def train_layout(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         losses.append(float(loss) / dist.get_world_size())
         norms.append(float(result.grad_norm))
     held = {
-        "whole": sum(parameter.numel() for parameter in engine.stages[0].parameters()),
-        "part": sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in engine.stages[0].parameters()),
+        "whole": sum(parameter.numel() for parameter in engine.chunks[0].parameters()),
+        "part": sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in engine.chunks[0].parameters()),
         "bucket": getattr(engine._engine.optimizer, "reduce_bucket_size", None),
     }
     return {"losses": losses, "grad_norms": norms} | held | asdict(engine.counts())

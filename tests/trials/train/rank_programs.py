@@ -17,7 +17,7 @@ from trials.diagnostics.selftest import Case, case_spec
 from trials.files.folders import AttemptFolder
 from trials.ranks.environment import RankEnvironment
 from trials.train.engines import deepspeed_engine, fsdp
-from trials.train.model.chunk import ChunkExecution, Stage, StagePlan
+from trials.train.model.chunk import ChunkExecution, ChunkPlan, ModelChunk
 from trials.train.model.initial_weights import WeightSource
 from trials.train.parallel import collectives, gather
 from trials.train.parallel.device import Device
@@ -91,10 +91,10 @@ def graphs_of_compiled_blocks(arguments: Mapping[str, Any], folder: Path) -> int
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     model = Case.from_json(arguments["case"]).model
     group = TensorRanks(0, 1, torch.distributed.group.WORLD, arguments["splits_sequence"])
-    stage = Stage(model, StagePlan.of(model, 0, 1), group, WeightSource(1, CPU.torch_device), ChunkExecution())
-    for block in stage.blocks:
+    chunk = ModelChunk(model, ChunkPlan.of(model, 0, 1), group, WeightSource(1, CPU.torch_device), ChunkExecution())
+    for block in chunk.blocks:
         block.compile(backend=count)
-    stage(torch.zeros((2, model.seq_length), dtype=torch.long)).sum().backward()
+    chunk(torch.zeros((2, model.seq_length), dtype=torch.long)).sum().backward()
     return len(compiled)
 
 
@@ -167,9 +167,9 @@ def _without_clipping(instead) -> None:
     """Compute and return the norm without scaling the gradients."""
     clip = deepspeed_engine.clip_gradients
 
-    def take_norm(stage: Stage, max_norm: float, world: World) -> torch.Tensor:
+    def take_norm(chunk: ModelChunk, max_norm: float, world: World) -> torch.Tensor:
         instead()
-        return clip(stage, math.inf, world)
+        return clip(chunk, math.inf, world)
 
     deepspeed_engine.clip_gradients = take_norm
 

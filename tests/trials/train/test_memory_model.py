@@ -12,7 +12,7 @@ from search_spaces.cost_model.memory import LayerActivations
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
-from trials.train.model.chunk import ChunkExecution, Stage, StagePlan
+from trials.train.model.chunk import ChunkExecution, ChunkPlan, ModelChunk
 from trials.train.model.initial_weights import WeightSource
 from trials.train.parallel.tensor_parallel import TensorRanks
 
@@ -30,8 +30,8 @@ KERNELS = {"math": SDPBackend.MATH, "flash": SDPBackend.FLASH_ATTENTION}
 def kept_bytes(model: ModelShape, layout: Layout) -> int:
     """Bytes of all tensors that autograd stores for one micro-batch, each once, without the weights."""
     execution = ChunkExecution(layout.activation_checkpointing)
-    stage = Stage(model, StagePlan.of(model, 0, 1), TensorRanks(), WEIGHTS, execution).to(TYPES[layout.precision])
-    weights = {parameter.untyped_storage().data_ptr() for parameter in stage.parameters()}
+    chunk = ModelChunk(model, ChunkPlan.of(model, 0, 1), TensorRanks(), WEIGHTS, execution).to(TYPES[layout.precision])
+    weights = {parameter.untyped_storage().data_ptr() for parameter in chunk.parameters()}
     kept: dict[int, torch.Tensor] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
@@ -40,7 +40,7 @@ def kept_bytes(model: ModelShape, layout: Layout) -> int:
 
     ids = torch.zeros((layout.micro_batch_size, model.seq_length), dtype=torch.long)
     with sdpa_kernel(KERNELS[layout.attention_kernel]), torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
-        stage(ids)
+        chunk(ids)
     return sum(tensor.untyped_storage().nbytes() for place, tensor in kept.items() if place not in weights)
 
 

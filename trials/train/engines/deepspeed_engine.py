@@ -24,7 +24,7 @@ from trials.train.engines.deepspeed_patches import fast_initialize, group_timeou
 from trials.train.engines.engine import Engine, EngineCounts, GroupSizes, StepResult, TrainingConfig
 from trials.train.engines.gradients import clip_gradients
 from trials.train.engines.optimizer import build_adamw
-from trials.train.model.chunk import ChunkExecution, Stage
+from trials.train.model.chunk import ChunkExecution, ModelChunk
 from trials.train.parallel.collectives import Reduction, reduce_in_place
 from trials.train.parallel.process_groups import World, group_size
 from trials.train.parallel.tensor_parallel import TensorRanks, sees_part_of_sequence, vocab_parallel_cross_entropy
@@ -50,10 +50,10 @@ class _DeepSpeedEngine(Engine):
     def __init__(self, training: TrainingConfig, world: World, module: nn.Module, mpu: Any):
         self._training = training
         self._world = world
-        self._stage = local_stage(module)
-        self.stages = (self._stage,)
-        _mark_parameters(self._stage)
-        optimizer = build_adamw(self._stage.parameters(), training.optimizer)
+        self._chunk = local_chunk(module)
+        self.chunks = (self._chunk,)
+        _mark_parameters(self._chunk)
+        optimizer = build_adamw(self._chunk.parameters(), training.optimizer)
         self._clipped_norm: torch.Tensor | None = None
         config = _configuration(training)
         if config["zero_optimization"]["stage"] == 0:
@@ -63,16 +63,16 @@ class _DeepSpeedEngine(Engine):
                 model=module, optimizer=optimizer, config=config, mpu=mpu, dist_init_required=False
             )
         if training.dtype != torch.float32:
-            _set_exact_masters(self._stage, training, world)
+            _set_exact_masters(self._chunk, training, world)
         self._sum_before_data_ranks()
 
     def counts(self) -> EngineCounts:
-        counted = list(self._stage.counted_parameters())
+        counted = list(self._chunk.counted_parameters())
         return EngineCounts(
             parameters=sum(map(_local_elements, counted)),
             optimizer_parameters=sum(map(self._updated_elements, counted)),
-            micro_batches=self._stage.micro_batches,
-            samples=self._stage.samples,
+            micro_batches=self._chunk.micro_batches,
+            samples=self._chunk.samples,
         )
 
     def group_sizes(self) -> GroupSizes:
@@ -96,7 +96,7 @@ class _DeepSpeedEngine(Engine):
         """Clip before ZeRO 0's update, since DeepSpeed's clipping counts only the first stage, and tied weights
         twice."""
         max_norm = self._training.optimizer.max_grad_norm
-        self._clipped_norm = clip_gradients(self._stage, max_norm, self._world)
+        self._clipped_norm = clip_gradients(self._chunk, max_norm, self._world)
 
     def _updated_elements(self, parameter: Any) -> int:
         """Number of the parameter's elements that this rank's optimizer updates."""
@@ -108,7 +108,7 @@ class _DeepSpeedEngine(Engine):
     def _sum_before_data_ranks(self) -> None:
         """Sum over tensor ranks and tied stages before DeepSpeed averages over the data ranks, whenever it does."""
         layout = self._training.layout
-        split = [parameter for parameter in self._stage.parameters() if sees_part_of_sequence(parameter)]
+        split = [parameter for parameter in self._chunk.parameters() if sees_part_of_sequence(parameter)]
         if layout.zero_stage >= 2 or layout.overlap_comm:
             # Each gradient is reduced over the data ranks during the backward pass.
             for parameter in split:
@@ -127,7 +127,7 @@ class _DeepSpeedEngine(Engine):
 
     def _sum_tied_gradients(self) -> None:
         """Sum the halves of the token table's gradient on first and last stage, so that both have all of it."""
-        tied = self._stage.tied_weight
+        tied = self._chunk.tied_weight
         if tied is not None and self._world.ends is not None:
             reduce_in_place(Reduction.TIED_GRADIENT, _gradient(tied), self._world.ends)
 
@@ -138,10 +138,10 @@ class _PlainEngine(_DeepSpeedEngine):
     def __init__(self, training: TrainingConfig, world: World):
         axes = _ModelParallelUnit(world)
         prepare = _part_preparer(training, axes)
-        model, plan, ranks, weights, execution = training.stage_arguments(0, world)
-        stage = Stage(model, plan, ranks, weights, execution, on_part=prepare)
-        prepare(stage)
-        super().__init__(training, world, stage, axes)
+        model, plan, ranks, weights, execution = training.chunk_arguments(0, world)
+        chunk = ModelChunk(model, plan, ranks, weights, execution, on_part=prepare)
+        prepare(chunk)
+        super().__init__(training, world, chunk, axes)
 
     def train_step(self, batch: Batch) -> StepResult:
         micro_batches = _micro_batches(batch, self._training.layout)
@@ -149,7 +149,7 @@ class _PlainEngine(_DeepSpeedEngine):
         total = torch.zeros((), device=self._training.device)
         for number, (ids, targets) in enumerate(micro_batches, start=1):
             self._engine.set_gradient_accumulation_boundary(number == len(micro_batches))
-            loss = self._stage.loss(self._engine(ids), targets)
+            loss = self._chunk.loss(self._engine(ids), targets)
             self._engine.backward(loss)
             self._engine.step()
             total += loss.detach()
@@ -181,7 +181,7 @@ class _StagePipeline(PipelineModule):
         prepare = _part_preparer(training, axes=None)
         stages = range(training.layout.pipeline_parallel)
         super().__init__(
-            layers=[LayerSpec(Stage, *training.stage_arguments(s, world), prepare) for s in stages],
+            layers=[LayerSpec(ModelChunk, *training.chunk_arguments(s, world), prepare) for s in stages],
             topology=_topology(training.layout),
             loss_fn=partial(vocab_parallel_cross_entropy, ranks=world.tensor_ranks),
             partition_method="uniform",
@@ -215,8 +215,8 @@ class _ModelParallelUnit:
         return dist.get_world_size(self._data)
 
 
-def local_stage(module: nn.Module) -> Stage:
-    return next(part for part in module.modules() if isinstance(part, Stage))
+def local_chunk(module: nn.Module) -> ModelChunk:
+    return next(part for part in module.modules() if isinstance(part, ModelChunk))
 
 
 def _topology(layout: Layout) -> ProcessTopology:
@@ -242,30 +242,30 @@ def _part_preparer(training: TrainingConfig, axes: _ModelParallelUnit | None) ->
     return prepare
 
 
-def _mark_parameters(stage: Stage) -> None:
+def _mark_parameters(chunk: ModelChunk) -> None:
     """Mark the parameters that this rank counts in ZeRO's norm, which by itself misses all shards but the first tensor
     rank's, and counts the token table of a tied pipeline twice."""
-    counted = {id(parameter) for parameter in stage.counted_parameters()}
-    for parameter in stage.parameters():
+    counted = {id(parameter) for parameter in chunk.counted_parameters()}
+    for parameter in chunk.parameters():
         parameter.model_parallel = id(parameter) in counted  # type: ignore[attr-defined]
         parameter.ds_pipe_replicated = id(parameter) not in counted  # type: ignore[attr-defined]
 
 
-def _set_exact_masters(stage: Stage, training: TrainingConfig, world: World) -> None:
+def _set_exact_masters(chunk: ModelChunk, training: TrainingConfig, world: World) -> None:
     """Replace DeepSpeed's fp32 masters, which start as rounded weights, by the exact ones, drawn again part by part, so
     that every layout starts from the same weights."""
-    blocks = iter(stage.blocks)
+    blocks = iter(chunk.blocks)
 
     def give_block(exact: nn.Module) -> None:
         for parameter, values in zip(next(blocks).parameters(), exact.parameters(), strict=True):
             safe_set_full_fp32_param(parameter, values.data)
             values.data = values.data.new_empty(0)
 
-    model, plan, ranks, weights, _ = training.stage_arguments(world.coordinates.stage, world)
-    exact = Stage(model, plan, ranks, weights, ChunkExecution(), on_part=give_block)
+    model, plan, ranks, weights, _ = training.chunk_arguments(world.coordinates.stage, world)
+    exact = ModelChunk(model, plan, ranks, weights, ChunkExecution(), on_part=give_block)
     for name, values in exact.named_parameters():
         if not name.startswith("blocks."):
-            safe_set_full_fp32_param(stage.get_parameter(name), values.data)
+            safe_set_full_fp32_param(chunk.get_parameter(name), values.data)
 
 
 def _local_elements(parameter: Any) -> int:

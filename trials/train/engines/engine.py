@@ -11,7 +11,7 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.train.data import Batch
 from trials.train.engines.optimizer import OptimizerConfig
-from trials.train.model.chunk import ChunkExecution, Stage, StagePlan
+from trials.train.model.chunk import ChunkExecution, ChunkPlan, ModelChunk
 from trials.train.model.initial_weights import WeightSource
 from trials.train.parallel.process_groups import World
 
@@ -42,9 +42,9 @@ class TrainingConfig:
         """Model chunks of the whole pipeline."""
         return self.layout.pipeline_parallel * self.layout.virtual_pipeline_stages
 
-    def stage_arguments(self, chunk: int, world: World) -> tuple:
-        """Arguments of `Stage` for this chunk of the pipeline."""
-        plan = StagePlan.of(self.model, chunk, self.num_chunks)
+    def chunk_arguments(self, index: int, world: World) -> tuple:
+        """Arguments of `ModelChunk` for the chunk of this index in the whole pipeline."""
+        plan = ChunkPlan.of(self.model, index, self.num_chunks)
         execution = ChunkExecution(self.layout.activation_checkpointing, self.layout.torch_compile)
         return self.model, plan, world.tensor_ranks, self.weights, execution
 
@@ -83,13 +83,13 @@ class EngineCounts:
 
 
 class Engine(ABC):
-    """Trains this rank's model chunks (`stages`, in the model's order; one without interleaving).
+    """Trains this rank's model chunks (`chunks`, in the model's order; one without interleaving).
 
     Every rank calls the same methods in the same order, from one thread. Errors of torch and of the device propagate
     unchanged.
     """
 
-    stages: tuple[Stage, ...]
+    chunks: tuple[ModelChunk, ...]
 
     @abstractmethod
     def train_step(self, batch: Batch) -> StepResult:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from trials.train.engines.sharding import ParamTraits, Sharding, ShardSlice, named_param_traits
-from trials.train.model.chunk import Stage
+from trials.train.model.chunk import ModelChunk
 from trials.train.parallel.collectives import (
     Reduction,
     reduce_in_place,
@@ -57,7 +57,7 @@ class FlatSharding(Sharding):
 
     def __init__(
         self,
-        stages: Sequence[Stage],
+        chunks: Sequence[ModelChunk],
         world: World,
         dtype: torch.dtype,
         shares_update: bool,
@@ -68,7 +68,7 @@ class FlatSharding(Sharding):
         self.shares_gradients = shares_update and world.data is not None
         self._overlaps = overlaps and world.data is not None
         self._buckets = make_buckets(
-            _in_backward_order(stages), _bucket_elements(overlaps, bucket_mib), group_size(world.data)
+            _in_backward_order(chunks), _bucket_elements(overlaps, bucket_mib), group_size(world.data)
         )
         self.loss_divisor = group_size(world.data)
         rank, ranks = (world.coordinates.data, world.layout.data_parallel) if self.shares_gradients else (0, 1)
@@ -182,10 +182,10 @@ class FlatSharding(Sharding):
                     yield ShardSlice(updated[first - mine.start : end - mine.start], traits)
 
 
-def _in_backward_order(stages: Sequence[Stage]) -> list[tuple[nn.Parameter, ParamTraits]]:
+def _in_backward_order(chunks: Sequence[ModelChunk]) -> list[tuple[nn.Parameter, ParamTraits]]:
     """Parameters in the order of their gradients: last layers first; a tied table last, since first and last stage sum
     it before the data ranks do."""
-    known = [(stage.get_parameter(name), traits) for stage in stages for name, traits in named_param_traits(stage)][
+    known = [(chunk.get_parameter(name), traits) for chunk in chunks for name, traits in named_param_traits(chunk)][
         ::-1
     ]
     return sorted(known, key=lambda pair: pair[1].is_tied)

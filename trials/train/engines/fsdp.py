@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 from trials.train.engines.engine import TrainingConfig
 from trials.train.engines.gradients import gradient_of
 from trials.train.engines.sharding import ParamTraits, Sharding, ShardSlice, named_param_traits
-from trials.train.model.chunk import Stage
+from trials.train.model.chunk import ModelChunk
 from trials.train.parallel.collectives import Reduction, reduce_in_place
 from trials.train.parallel.process_groups import World
 from trials.train.parallel.tensor_parallel import is_sharded, sees_part_of_sequence
@@ -34,7 +34,7 @@ class FsdpSharding(Sharding):
     loss_divisor = 1  # FSDP averages over the data ranks
     shares_gradients = True
 
-    def __init__(self, training: TrainingConfig, world: World, chunks: Sequence[int]):
+    def __init__(self, training: TrainingConfig, world: World, indices: Sequence[int]):
         assert world.data is not None
         self._ends = world.ends
         self._held = 0
@@ -45,37 +45,37 @@ class FsdpSharding(Sharding):
             reshard_after_forward=training.layout.zero_stage == 3,
         )
         self._known: list[tuple[nn.Parameter, ParamTraits]] = []
-        self.stages = tuple(self._build(training, world, chunk) for chunk in chunks)
+        self.chunks = tuple(self._build(training, world, index) for index in indices)
         with torch.no_grad():
             self.weights = self.masters = [_local_shard(parameter) for parameter, _ in self._known]
 
-    def _build(self, training: TrainingConfig, world: World, chunk: int) -> Stage:
+    def _build(self, training: TrainingConfig, world: World, index: int) -> ModelChunk:
         in_blocks: list[ParamTraits] = []
 
         def shard(block: nn.Module) -> None:
             in_blocks.extend(_traits_in_block(block, world))
             self._shard(block)
 
-        model, plan, ranks, weights, execution = training.stage_arguments(chunk, world)
-        stage = Stage(model, plan, ranks, weights, execution, on_part=shard)
-        outside = dict(named_param_traits(stage, lambda name: not name.startswith("blocks.")))
-        self._shard(stage)
+        model, plan, ranks, weights, execution = training.chunk_arguments(index, world)
+        chunk = ModelChunk(model, plan, ranks, weights, execution, on_part=shard)
+        outside = dict(named_param_traits(chunk, lambda name: not name.startswith("blocks.")))
+        self._shard(chunk)
         left = iter(in_blocks)
-        traits = [outside[name] if name in outside else next(left) for name, _ in stage.named_parameters()]
-        self._known += zip(stage.parameters(), traits, strict=True)
-        self._count_after_forward(stage, traits)
-        return stage
+        traits = [outside[name] if name in outside else next(left) for name, _ in chunk.named_parameters()]
+        self._known += zip(chunk.parameters(), traits, strict=True)
+        self._count_after_forward(chunk, traits)
+        return chunk
 
-    def _count_after_forward(self, stage: Stage, traits: Sequence[ParamTraits]) -> None:
+    def _count_after_forward(self, chunk: ModelChunk, traits: Sequence[ParamTraits]) -> None:
         """Count the elements on this rank between the forward and the backward pass once, after the first forward
         pass."""
 
         def count(*_: Any) -> None:
             first_only.remove()
-            present = zip(stage.parameters(), traits, strict=True)
+            present = zip(chunk.parameters(), traits, strict=True)
             self._held += sum(_present_elements(parameter) for parameter, known in present if known.is_counted)
 
-        first_only = stage.register_forward_hook(count)
+        first_only = chunk.register_forward_hook(count)
 
     def begin_step(self, micro_batches: int) -> None:
         for parameter, _ in self._known:

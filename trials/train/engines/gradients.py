@@ -7,19 +7,19 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from trials.train.model.chunk import Stage
+from trials.train.model.chunk import ModelChunk
 from trials.train.parallel.collectives import Reduction, reduce_in_place
 from trials.train.parallel.process_groups import World
 
 
-def clip_gradients(stage: Stage, max_norm: float, world: World) -> torch.Tensor:
+def clip_gradients(chunk: ModelChunk, max_norm: float, world: World) -> torch.Tensor:
     """Scale all gradients of a chunk to a norm over the model of at most `max_norm`; returns the norm before.
 
     Every data rank holds all gradients of the chunk.
     """
-    counted = [gradient_of(parameter) for parameter in stage.counted_parameters()]
+    counted = [gradient_of(parameter) for parameter in chunk.counted_parameters()]
     norm = global_norm(square_sum(counted, counted[0].device), world)
-    torch._foreach_mul_([gradient_of(parameter) for parameter in stage.parameters()], clip_factor(norm, max_norm))
+    torch._foreach_mul_([gradient_of(parameter) for parameter in chunk.parameters()], clip_factor(norm, max_norm))
     return norm
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from trials.train.model.chunk import Stage
+from trials.train.model.chunk import ModelChunk
 from trials.train.parallel.tensor_parallel import sees_part_of_sequence
 
 
@@ -82,13 +82,13 @@ class Sharding(ABC):
 
 
 def named_param_traits(
-    stage: Stage, is_wanted: Callable[[str], bool] = lambda name: True
+    chunk: ModelChunk, is_wanted: Callable[[str], bool] = lambda name: True
 ) -> Iterator[tuple[str, ParamTraits]]:
     """Traits of a chunk's parameters by name, each once. Only the wanted ones need their marks."""
-    tied = stage.tied_weight_name
-    for name, parameter in stage.named_parameters():
+    tied = chunk.tied_weight_name
+    for name, parameter in chunk.named_parameters():
         if is_wanted(name):
             yield (
                 name,
-                ParamTraits(stage.counts_parameter(name, parameter), sees_part_of_sequence(parameter), name == tied),
+                ParamTraits(chunk.counts_parameter(name, parameter), sees_part_of_sequence(parameter), name == tied),
             )

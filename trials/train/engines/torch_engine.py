@@ -8,7 +8,7 @@ from trials.train.data import Batch
 from trials.train.engines.engine import Engine, EngineCounts, GroupSizes, StepResult, TrainingConfig
 from trials.train.engines.sharding import Sharding
 from trials.train.engines.update import Update
-from trials.train.model.chunk import Stage
+from trials.train.model.chunk import ModelChunk
 from trials.train.parallel.process_groups import World, group_size
 
 
@@ -16,7 +16,7 @@ class TorchEngine(Engine):
     def __init__(self, training: TrainingConfig, world: World):
         self._training = training
         self._world = world
-        self._sharding, self.stages = _shard_chunks(training, world)
+        self._sharding, self.chunks = _shard_chunks(training, world)
         self._update = Update(
             self._sharding,
             world,
@@ -28,7 +28,7 @@ class TorchEngine(Engine):
         if world.stages is not None:
             from trials.train.engines.torch_pipeline import Pipeline
 
-            self._pipeline = Pipeline(self.stages, training, world)
+            self._pipeline = Pipeline(self.chunks, training, world)
 
     def train_step(self, batch: Batch) -> StepResult:
         micro_batches = len(batch.ids) // self._training.layout.micro_batch_size
@@ -43,8 +43,8 @@ class TorchEngine(Engine):
         return EngineCounts(
             self._sharding.held_parameters(),
             self._sharding.updated_parameters(),
-            sum(stage.micro_batches for stage in self.stages) / len(self.stages),
-            self.stages[0].samples,
+            sum(chunk.micro_batches for chunk in self.chunks) / len(self.chunks),
+            self.chunks[0].samples,
         )
 
     def group_sizes(self) -> GroupSizes:
@@ -53,33 +53,33 @@ class TorchEngine(Engine):
 
     def _accumulate(self, batch: Batch, micro_batches: int, factor: float) -> torch.Tensor:
         """Run the micro-batches one after another through the only chunk; returns their mean loss."""
-        (stage,) = self.stages
+        (chunk,) = self.chunks
         total = torch.zeros((), device=self._training.device)
         for ids, targets in zip(batch.ids.chunk(micro_batches), batch.targets.chunk(micro_batches), strict=True):
-            loss = stage.loss(stage(ids), targets)
+            loss = chunk.loss(chunk(ids), targets)
             (loss * factor).backward()
             total += loss.detach()
         return total / micro_batches
 
 
-def _shard_chunks(training: TrainingConfig, world: World) -> tuple[Sharding, tuple[Stage, ...]]:
+def _shard_chunks(training: TrainingConfig, world: World) -> tuple[Sharding, tuple[ModelChunk, ...]]:
     """The weights of this rank's chunks, sharded by the ZeRO stage, and the chunks."""
     layout = training.layout
-    chunks = range(world.coordinates.stage, training.num_chunks, layout.pipeline_parallel)
+    indices = range(world.coordinates.stage, training.num_chunks, layout.pipeline_parallel)
     if layout.zero_stage >= 2 and world.data is not None:
         from trials.train.engines.fsdp import FsdpSharding
 
-        fsdp = FsdpSharding(training, world, chunks)
-        return fsdp, fsdp.stages
+        fsdp = FsdpSharding(training, world, indices)
+        return fsdp, fsdp.chunks
     from trials.train.engines.flat_buffers import FlatSharding
 
-    stages = tuple(Stage(*training.stage_arguments(chunk, world)) for chunk in chunks)
+    chunks = tuple(ModelChunk(*training.chunk_arguments(index, world)) for index in indices)
     flat = FlatSharding(
-        stages,
+        chunks,
         world,
         training.dtype,
         shares_update=layout.zero_stage >= 1,
         overlaps=layout.overlap_comm,
         bucket_mib=layout.bucket_mib,
     )
-    return flat, stages
+    return flat, chunks

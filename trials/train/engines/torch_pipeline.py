@@ -14,14 +14,14 @@ import torch.distributed as dist
 
 from trials.train.data import Batch
 from trials.train.engines.engine import TrainingConfig
-from trials.train.model.chunk import Stage
+from trials.train.model.chunk import ModelChunk
 from trials.train.parallel.process_groups import World
 
 
 class Pipeline:
     """Runs micro-batches through all stages. A schedule is built for each requested number of micro-batches."""
 
-    def __init__(self, chunks: Sequence[Stage], training: TrainingConfig, world: World):
+    def __init__(self, chunks: Sequence[ModelChunk], training: TrainingConfig, world: World):
         self._chunks = chunks
         self._training = training
         self._world = world
@@ -68,7 +68,7 @@ class Pipeline:
     def _scaled_loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return self._chunks[-1].loss(logits, targets) * self._factor
 
-    def _part(self, index: int, chunk: Stage) -> Any:
+    def _part(self, index: int, chunk: ModelChunk) -> Any:
         from torch.distributed.pipelining import PipelineStage
 
         inputs, outputs = _shapes(chunk, self._training)
@@ -84,7 +84,7 @@ class Pipeline:
         )
 
 
-def _shapes(chunk: Stage, training: TrainingConfig) -> tuple[torch.Tensor, torch.Tensor]:
+def _shapes(chunk: ModelChunk, training: TrainingConfig) -> tuple[torch.Tensor, torch.Tensor]:
     """Meta tensors of one micro-batch before and after this chunk."""
     model, sequences, ranks = training.model, training.layout.micro_batch_size, chunk.ranks
     ids = torch.empty((sequences, model.seq_length), dtype=torch.long, device="meta")

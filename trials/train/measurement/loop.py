@@ -56,9 +56,9 @@ class TrainingLoop:
         self._report = report
         self._watcher = watcher
         self._utilization = Utilization(device)
-        for stage in engine.stages:
+        for chunk in engine.chunks:
             # A full step may take longer than the hang limit; a micro-batch does not.
-            stage.register_forward_pre_hook(lambda *_: report.progress())
+            chunk.register_forward_pre_hook(lambda *_: report.progress())
 
     def run(self, writer: MetricsWriter | None) -> None:
         """Train and measure; `writer` on one rank only. TrialFailure where the time limit is too short or the loss
@@ -109,7 +109,7 @@ class TrainingLoop:
         """This rank's view of a step. The clock includes waiting for data, and stops after the device has finished."""
         take_batch = self._data.begin(number - 1)
         target_step_time_s = self._target_step_time_s()
-        samples_before = self._engine.stages[0].samples
+        samples_before = self._engine.chunks[0].samples
         # Otherwise the others' steps would begin with waiting for rank 0, which does file I/O between steps.
         barrier(self._device.torch_device)
         self._device.synchronize()
@@ -124,7 +124,7 @@ class TrainingLoop:
             elapsed_s=process_age_s(),
             loss=math.nan if result.loss is None else float(result.loss),
             grad_norm=float(result.grad_norm),
-            samples=self._engine.stages[0].samples - samples_before,
+            samples=self._engine.chunks[0].samples - samples_before,
             allocated_gib=_or_nan(self._device.allocated_gib()),
             reserved_gib=_or_nan(self._device.reserved_gib()),
             host_gib=resident_gib(),

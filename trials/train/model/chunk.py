@@ -1,4 +1,4 @@
-"""Stage: one model chunk of a GPT, with optional embedding, transformer blocks and optional head. Both engines run it.
+"""ModelChunk: consecutive blocks of a GPT, with optional embedding and head. Both engines run it.
 
 GPT-2's architecture (Radford et al., 2019): learned positions, layernorm, GELU (tanh), biases. Llama's (Touvron et al.,
 arXiv 2302.13971, and 2307.09288 for grouped heads): rotary positions, RMS norm, gated SiLU, no biases. Any mix of them,
@@ -39,7 +39,7 @@ ROTARY_BASE = 10000.0
 
 
 @dataclass(frozen=True)
-class StagePlan:
+class ChunkPlan:
     """The part of the model that a chunk holds: layers `first_layer` to `end_layer`, exclusive."""
 
     first_layer: int
@@ -48,10 +48,10 @@ class StagePlan:
     has_head: bool
 
     @classmethod
-    def of(cls, model: ModelShape, chunk: int, num_chunks: int) -> StagePlan:
+    def of(cls, model: ModelShape, index: int, num_chunks: int) -> ChunkPlan:
         counts = stage_layers(model, num_chunks)
-        first = sum(counts[:chunk])
-        return cls(first, first + counts[chunk], chunk == 0, chunk == num_chunks - 1)
+        first = sum(counts[:index])
+        return cls(first, first + counts[index], index == 0, index == num_chunks - 1)
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class ChunkExecution:
     compile_blocks: bool = False
 
 
-class Stage(nn.Module):
+class ModelChunk(nn.Module):
     """Token ids (B, S), or the hidden states (B, S', H) of the chunk before -> hidden states, or logits (B, S, V / T).
 
     Counts the micro-batches and samples that pass through, the proof that the engine really ran them. `on_part` is
@@ -73,7 +73,7 @@ class Stage(nn.Module):
     def __init__(
         self,
         model: ModelShape,
-        plan: StagePlan,
+        plan: ChunkPlan,
         ranks: TensorRanks,
         weights: WeightSource,
         execution: ChunkExecution,

@@ -12,7 +12,7 @@ from trials.train.data import SyntheticData
 from trials.train.engines.engine import TrainingConfig
 from trials.train.engines.factory import build_engine
 from trials.train.engines.optimizer import OptimizerConfig
-from trials.train.model.chunk import ChunkExecution, Stage, StagePlan
+from trials.train.model.chunk import ChunkExecution, ChunkPlan, ModelChunk
 from trials.train.model.initial_weights import WeightSource
 from trials.train.parallel.device import Device, select_attention_kernel
 from trials.train.parallel.process_groups import join_world
@@ -66,7 +66,7 @@ def train_reference(case: Case, device: Device) -> ReferenceTraining:
     """The same steps by the plain GPT on this device alone, under autocast where the case's precision is not fp32."""
     gpt = PlainGpt(case.model).to(device.torch_device)
     weights = WeightSource(SEED, device.torch_device)
-    whole = Stage(case.model, StagePlan.of(case.model, 0, 1), TensorRanks(), weights, ChunkExecution())
+    whole = ModelChunk(case.model, ChunkPlan.of(case.model, 0, 1), TensorRanks(), weights, ChunkExecution())
     gpt.load_state_dict(plain_weights(whole.state_dict(), case.model))
     settings = optimizer_config(case.layout.precision)
     losses, norms = train_plain(

@@ -16,7 +16,7 @@ from trials.train.engines.flat_buffers import FlatSharding, make_buckets
 from trials.train.engines.optimizer import OptimizerConfig
 from trials.train.engines.sharding import ParamTraits
 from trials.train.engines.update import Update
-from trials.train.model.chunk import ChunkExecution, Stage, StagePlan
+from trials.train.model.chunk import ChunkExecution, ChunkPlan, ModelChunk
 from trials.train.model.initial_weights import WeightSource
 from trials.train.parallel.process_groups import Coordinates, World
 from trials.train.parallel.tensor_parallel import TensorRanks
@@ -26,14 +26,14 @@ ALONE = World(Layout(), Coordinates(0, 0, 0), None, None, None, None)
 PLAIN, TIED = ParamTraits(True, False, False), ParamTraits(True, False, True)
 
 
-def make_stage(**fields) -> Stage:
+def make_chunk(**fields) -> ModelChunk:
     model = replace(MODEL, **fields)
-    return Stage(model, StagePlan.of(model, 0, 1), TensorRanks(), WeightSource(1, CPU), ChunkExecution())
+    return ModelChunk(model, ChunkPlan.of(model, 0, 1), TensorRanks(), WeightSource(1, CPU), ChunkExecution())
 
 
-def flat(stage: Stage, dtype: torch.dtype = torch.float32, **options) -> FlatSharding:
+def flat(chunk: ModelChunk, dtype: torch.dtype = torch.float32, **options) -> FlatSharding:
     return FlatSharding(
-        (stage,), ALONE, dtype, shares_update=False, **{"overlaps": False, "bucket_mib": None} | options
+        (chunk,), ALONE, dtype, shares_update=False, **{"overlaps": False, "bucket_mib": None} | options
     )
 
 
@@ -66,10 +66,10 @@ def test_a_parameter_larger_than_a_bucket_has_one_of_its_own_and_so_has_a_tied_o
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_weights_keep_their_values_and_become_views_of_one_buffer(tied):
-    before = {name: p.detach().clone() for name, p in make_stage(tied_embeddings=tied).named_parameters()}
-    stage = make_stage(tied_embeddings=tied)
-    sharding = flat(stage)
-    after = dict(stage.named_parameters())
+    before = {name: p.detach().clone() for name, p in make_chunk(tied_embeddings=tied).named_parameters()}
+    chunk = make_chunk(tied_embeddings=tied)
+    sharding = flat(chunk)
+    after = dict(chunk.named_parameters())
     assert all(torch.equal(after[name], values) for name, values in before.items())
     sharding.weights[0].zero_()
     assert any(not parameter.any() and before[name].any() for name, parameter in after.items())
@@ -77,13 +77,13 @@ def test_weights_keep_their_values_and_become_views_of_one_buffer(tied):
 
 
 def test_sixteen_bit_weights_have_exact_masters_and_gradients_that_add_up_in_fp32():
-    stage, exact = make_stage(), {name: p.detach().clone() for name, p in make_stage().named_parameters()}
-    sharding = flat(stage, torch.bfloat16)
-    assert {p.dtype for p in stage.parameters()} == {torch.bfloat16}
+    chunk, exact = make_chunk(), {name: p.detach().clone() for name, p in make_chunk().named_parameters()}
+    sharding = flat(chunk, torch.bfloat16)
+    assert {p.dtype for p in chunk.parameters()} == {torch.bfloat16}
     total = sum(values.sum() for values in exact.values())
     assert torch.stack([master.sum() for master in sharding.masters]).sum() == pytest.approx(float(total), rel=1e-5)
     sharding.begin_step(micro_batches=6)
-    parameter = next(stage.parameters())
+    parameter = next(chunk.parameters())
     for _ in range(3):
         # Added up in bf16, 256 and a half and a half would stay 256.
         (parameter * torch.full_like(parameter, 256.0)).sum().backward()
@@ -94,7 +94,7 @@ def test_sixteen_bit_weights_have_exact_masters_and_gradients_that_add_up_in_fp3
 
 
 def test_with_the_optimizer_offloaded_no_masters_stay_on_the_device():
-    sharding = flat(make_stage(), torch.bfloat16)
+    sharding = flat(make_chunk(), torch.bfloat16)
     on_device = [weakref.ref(master) for master in sharding.masters]
     update = Update(sharding, ALONE, OptimizerConfig(), uses_fp16=False, is_offloaded=True)
     assert [master() for master in on_device] == [None]
@@ -109,9 +109,9 @@ def test_with_the_optimizer_offloaded_no_masters_stay_on_the_device():
 def test_zero_1_takes_no_more_memory_for_gradients_than_zero_0(monkeypatch, dtype):
     monkeypatch.setattr(flat_buffers, "group_size", lambda group: 2)
     pair = World(Layout(data_parallel=2), Coordinates(0, 1, 0), None, object(), None, None)
-    stage = make_stage()
-    sharding = FlatSharding((stage,), pair, dtype, shares_update=True, overlaps=False, bucket_mib=1)
-    elements = sum(parameter.numel() for parameter in stage.parameters())
+    chunk = make_chunk()
+    sharding = FlatSharding((chunk,), pair, dtype, shares_update=True, overlaps=False, bucket_mib=1)
+    elements = sum(parameter.numel() for parameter in chunk.parameters())
     buffers = {gradient.untyped_storage().data_ptr(): gradient for gradient in sharding.gradients()}
     assert [buffer.untyped_storage().nbytes() for buffer in buffers.values()] == [4 * elements]
     assert sum(gradient.numel() for gradient in sharding.gradients()) == elements // 2
@@ -120,9 +120,9 @@ def test_zero_1_takes_no_more_memory_for_gradients_than_zero_0(monkeypatch, dtyp
 
 
 def test_a_new_step_begins_with_no_gradient():
-    stage = make_stage()
-    sharding = flat(stage)
-    next(stage.parameters()).sum().backward()
+    chunk = make_chunk()
+    sharding = flat(chunk)
+    next(chunk.parameters()).sum().backward()
     assert any(gradient.any() for gradient in sharding.gradients())
     sharding.begin_step(micro_batches=1)
     assert not any(gradient.any() for gradient in sharding.gradients())

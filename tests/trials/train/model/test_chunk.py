@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.trials.train.trial_processes import MODEL
-from trials.train.model.chunk import ChunkExecution, Stage, StagePlan, _attention, _supports_gqa
+from trials.train.model.chunk import ChunkExecution, ChunkPlan, ModelChunk, _attention, _supports_gqa
 from trials.train.model.initial_weights import WeightSource
 from trials.train.parallel.tensor_parallel import TensorRanks
 
@@ -15,8 +15,8 @@ WEIGHTS = WeightSource(seed=11, device=torch.device("cpu"))
 ALONE = TensorRanks()
 
 
-def stage(model, index: int, stages: int, ranks: TensorRanks = ALONE) -> Stage:
-    return Stage(model, StagePlan.of(model, index, stages), ranks, WEIGHTS, ChunkExecution())
+def chunk(model, index: int, stages: int, ranks: TensorRanks = ALONE) -> ModelChunk:
+    return ModelChunk(model, ChunkPlan.of(model, index, stages), ranks, WEIGHTS, ChunkExecution())
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -25,13 +25,13 @@ def stage(model, index: int, stages: int, ranks: TensorRanks = ALONE) -> Stage:
 def test_all_ranks_together_answer_for_each_parameter_of_the_model_once(tied, stages, tensor_parallel):
     model = replace(MODEL, tied_embeddings=tied)
     ranks = [TensorRanks(rank, tensor_parallel) for rank in range(tensor_parallel)]
-    built = [stage(model, index, stages, r) for index in range(stages) for r in ranks]
+    built = [chunk(model, index, stages, r) for index in range(stages) for r in ranks]
     assert sum(p.numel() for s in built for p in s.counted_parameters()) == model.parameters
 
 
 def test_a_slice_of_a_weight_is_that_part_of_the_whole():
-    whole = stage(MODEL, 0, 1).state_dict()
-    halves = [stage(MODEL, 0, 1, TensorRanks(rank, 2)).state_dict() for rank in range(2)]
+    whole = chunk(MODEL, 0, 1).state_dict()
+    halves = [chunk(MODEL, 0, 1, TensorRanks(rank, 2)).state_dict() for rank in range(2)]
     for name, dim in [("embedding.tokens.weight", 0), ("blocks.1.mlp_in.weight", 0), ("blocks.0.mlp_out.weight", 1)]:
         assert torch.equal(torch.cat([half[name] for half in halves], dim), whole[name])
     queries = [half["blocks.0.qkv.weight"].chunk(3)[0] for half in halves]
@@ -39,23 +39,23 @@ def test_a_slice_of_a_weight_is_that_part_of_the_whole():
 
 
 def test_a_layer_starts_from_the_same_weights_on_whichever_stage_it_lies():
-    whole, last = stage(MODEL, 0, 1).state_dict(), stage(MODEL, 1, 2).state_dict()
+    whole, last = chunk(MODEL, 0, 1).state_dict(), chunk(MODEL, 1, 2).state_dict()
     assert torch.equal(last["blocks.0.qkv.weight"], whole["blocks.1.qkv.weight"])
     assert torch.equal(last["head.weight"], whole["head.weight"])
 
 
 def test_another_seed_gives_other_weights():
-    other = Stage(MODEL, StagePlan.of(MODEL, 0, 1), ALONE, WeightSource(12, WEIGHTS.device), ChunkExecution())
-    assert not torch.equal(other.head.weight, stage(MODEL, 0, 1).head.weight)
+    other = ModelChunk(MODEL, ChunkPlan.of(MODEL, 0, 1), ALONE, WeightSource(12, WEIGHTS.device), ChunkExecution())
+    assert not torch.equal(other.head.weight, chunk(MODEL, 0, 1).head.weight)
 
 
 def test_a_tied_model_has_one_table_for_input_and_output():
-    tied = stage(replace(MODEL, tied_embeddings=True), 0, 1)
+    tied = chunk(replace(MODEL, tied_embeddings=True), 0, 1)
     assert tied.head.weight is tied.embedding.tokens.weight
 
 
 def test_what_passes_through_is_counted():
-    first = stage(MODEL, 0, 2)
+    first = chunk(MODEL, 0, 2)
     for sequences in (2, 3):
         first(torch.zeros((sequences, MODEL.seq_length), dtype=torch.long))
     assert (first.micro_batches, first.samples) == (2, 5)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import BATCH_RULE, Layout
 from search_spaces.model_shape import ModelShape
-from trials.train.model.chunk import ChunkExecution, Stage, StagePlan
+from trials.train.model.chunk import ChunkExecution, ChunkPlan, ModelChunk
 from trials.train.model.initial_weights import WeightSource
 from trials.train.parallel.tensor_parallel import TensorRanks
 from trials.trainers.common.deepspeed_config import deepspeed_problem, ds_config, read_ds_config
@@ -106,9 +106,9 @@ def test_a_bucket_holds_the_fullest_part_of_the_model_and_no_more(tensor, pipeli
     kind = {"gated_mlp": True, "position_embedding": "rotary", "norm": "rmsnorm"} if llama else {}
     model = replace(GPT2, tied_embeddings=tied, **kind)
     stages = [
-        Stage(
+        ModelChunk(
             model,
-            StagePlan.of(model, s, pipeline),
+            ChunkPlan.of(model, s, pipeline),
             TensorRanks(0, tensor),
             WeightSource(1, torch.device("cpu")),
             ChunkExecution(),
