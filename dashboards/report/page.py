@@ -11,7 +11,7 @@ from typing import Any
 from dashboards.report import sentences
 from dashboards.report.data import ReportData
 from dashboards.report.figures.figure import Figure
-from dashboards.report.figures.registry import SECTIONS, report_figures
+from dashboards.report.figures.registry import SECTIONS, WIDE, report_figures
 from dashboards.report.html import Page, embedded_json, fragment, html_page, package_file, plotly
 from dashboards.report.rank_placement import rank_placement
 from dashboards.report.table import table_columns, table_rows
@@ -20,8 +20,6 @@ from dashboards.text import printable
 from dashboards.trial_text import format_number, format_range
 from trials.analysis.verdict import VerdictKind
 from trials.files.text import plural
-
-_WIDE = ("progress", "nodes", "parallel", "time", "timeline", "predictions", "cost")
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ def _page(data: ReportData, scripts: Sequence[str], renewed: str) -> Page:
         renewed=renewed,
         figures=embedded_json({key: figure.plot for key, figure in figures.items() if figure.plot}),
         sections=[section for section in sections if any(figure.plot for figure in section.figures)],
-        wide=_WIDE,
+        wide=WIDE,
         columns=table_columns(data),
         rows=table_rows(data),
         **_first_screen(data),

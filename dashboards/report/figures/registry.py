@@ -17,6 +17,9 @@ SECTIONS = (
 )
 """Key, title and figures of each section of the page, in order."""
 
+WIDE = {"progress", "nodes", "parallel", "time", "timeline", "predictions", "cost"}
+"""Figures over both columns of the page."""
+
 
 def report_figures(data: ReportData) -> dict[str, Figure]:
     """Figures by key, in the order of the page."""
