@@ -314,7 +314,7 @@ def frontier_memory(log: str) -> str:
 
 
 def frontier_stages(log: str) -> str:
-    """Layers of each stage, and parameters of each of its tensor ranks."""
+    """Layers of each stage, and parameters of each of its tensor-parallel ranks."""
     found = {int(match[2]): match for match in _STAGE.finditer(log)}
     if not found:
         raise ValueError("no rank tells of its stage")

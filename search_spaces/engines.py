@@ -40,7 +40,7 @@ class EngineProfile:
     With `sums_bf16_in_fp32` and ZeRO it holds an fp32 sum of gradients in addition to those of `half`.
     `reduced_gradient_bytes` are those of a gradient in a reduction: 4 where it is summed in fp32. With
     `has_blocking_p2p` a stage sends and receives one after the other, otherwise in both directions at once.
-    `splits_p2p` sends each tensor rank's share, also without sequence parallelism.
+    `splits_p2p` sends each tensor-parallel rank's share, also without sequence parallelism.
     """
 
     half: ParameterBytes

@@ -319,12 +319,14 @@ def _mismatch(name: str, found: Any, expected: Any) -> str:
 
 
 def _samples_fault(spec: TrialSpec, samples: Any) -> str | None:
-    """Check that every data rank counts the same whole number of steps (of micro-batches where steps may be short)."""
+    """Check that every data-parallel rank counts the same whole number of steps (of micro-batches where steps may be
+    short)."""
     layout = spec.layout
     per_step = layout.micro_batch_size * (layout.grad_accum_steps if extrapolation_of(spec) is None else 1)
     is_list = isinstance(samples, list) and len(samples) == layout.data_parallel and all(map(is_finite_number, samples))
     if not is_list or len(set(samples)) != 1 or samples[0] <= 0 or samples[0] % per_step:
-        return f"samples per data rank are {samples!r}, not {layout.data_parallel} times a multiple of {per_step}"
+        expected = f"{layout.data_parallel} times a multiple of {per_step}"
+        return f"samples per data-parallel rank are {samples!r}, not {expected}"
     return None
 
 

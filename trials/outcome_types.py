@@ -106,7 +106,8 @@ class LayoutProof(TypedDict, total=False):
     local_parameters_sum: int
     """Sum of the ranks' parameters."""
     optimizer_parameters_sum: int
-    """Parameters with optimizer state, summed over the ranks: each data rank holds all, from ZeRO 1 on a share."""
+    """Parameters with optimizer state, summed over the ranks: each data-parallel rank holds all, from ZeRO 1 on a
+    share."""
     micro_batches_per_step: int | list[int]
     """Micro-batches of a measured step; both numbers, ascending, where the step time is extrapolated."""
     samples_per_data_rank: list[int]

@@ -141,9 +141,9 @@ def _cluster(imported: ImportedConfig, notes: list[str]) -> dict[str, Any]:
     notes.append("cluster.accelerator is not in the file: fill it in.")
     gpus, nodes = imported.gpus_per_node, imported.num_nodes
     if imported.source == "deepspeed":
-        # Such a config knows data ranks only.
+        # Such a config knows data-parallel ranks only.
         gpus, nodes = imported.layout.get("data_parallel"), 1
-        notes.append("A DeepSpeed config does not describe the machine: one node with its data ranks is assumed.")
+        notes.append("A DeepSpeed config does not describe the machine: one node with data-parallel ranks is assumed.")
     return cluster_section(FILL_IN, gpus, nodes, notes)
 
 

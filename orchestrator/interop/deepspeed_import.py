@@ -103,7 +103,8 @@ _TAKE_OUT = "move the experiment's folder out of the results"
 
 
 def _layout(spec: SearchSpec, found: ImportedConfig, gpus: int, nodes: int) -> Layout:
-    """The experiment's layout: data ranks by its batch sizes, stages of the baseline, tensor ranks for the rest."""
+    """The experiment's layout: data-parallel ranks by its batch sizes, stages of the baseline, tensor-parallel ranks
+    for the rest."""
     given: dict[str, Any] = dict(found.layout) | {"num_nodes": nodes}
     world, data = gpus * nodes, given.get("data_parallel")
     if data is None:
@@ -116,8 +117,8 @@ def _layout(spec: SearchSpec, found: ImportedConfig, gpus: int, nodes: int) -> L
         )
     stages = 1 if spec.baseline is None else spec.baseline.pipeline_parallel
     if world % (data * stages):
-        message = f"{data} data ranks x {stages} stages do not divide {nodes} nodes x {gpus} GPUs"
-        rule = "data ranks, and the stages of the search file's baseline, fill an experiment's GPUs with tensor ranks"
+        message = f"{data} data-parallel ranks x {stages} stages do not divide {nodes} nodes x {gpus} GPUs"
+        rule = "data-parallel ranks x the baseline's stages x tensor-parallel ranks fill an experiment's GPUs"
         fix = f"set baseline.pipeline_parallel to the stages that the experiments used, or {_TAKE_OUT}"
         raise InputError.of("world", message, rule=rule, fix=fix, key="train_batch_size", value=found.global_batch_size)
     given |= {"pipeline_parallel": stages, "tensor_parallel": world // (data * stages)}

@@ -117,7 +117,7 @@ def _none_first(value: Any) -> tuple[bool, Any]:
 
 
 def _without_derived_axes(axes: dict[str, dict[Any, Any]], layouts: Sequence[Layout]) -> dict[str, dict[Any, Any]]:
-    """Drop the axes that follow from the others: data ranks, and micro-batches where the batch is fixed."""
+    """Drop the axes that follow from the others: data-parallel ranks, and micro-batches where the batch is fixed."""
     for derived in ("data_parallel", "grad_accum_steps"):
         fewer = {name: ranks for name, ranks in axes.items() if name != derived}
         if len({_point(fewer, layout) for layout in layouts}) == len(layouts):

@@ -15,7 +15,7 @@ from search_spaces.model_shape import ModelShape
 
 @dataclass(frozen=True)
 class StageTable:
-    """`index` counts stages from 0; `layers` and `parameters` are a stage's own, summed over its tensor ranks;
+    """`index` counts stages from 0; `layers` and `parameters` are a stage's own, summed over its tensor-parallel ranks;
     `in_flight` is the largest number of micro-batches whose activations it holds, a fraction for interleaved chunks.
     The head is on the last stage, or where the trainer puts it."""
 

@@ -329,8 +329,8 @@ STEP_S = 0.02
 def _between_stages(model: ModelShape, machine: _Machine, layouts: LayoutTable) -> tuple[np.ndarray, np.ndarray]:
     """Volume and latency of the messages between stages, for each micro-batch and chunk, forward and backward.
 
-    With sequence parallelism a rank has only its own positions; Megatron-LM also splits the rest over the tensor ranks
-    (Narayanan et al., arXiv 2104.04473, section 4.1).
+    With sequence parallelism a rank has only its own positions; Megatron-LM also splits the rest over the
+    tensor-parallel ranks (Narayanan et al., arXiv 2104.04473, section 4.1).
     """
     count, chunks = layouts["pipeline_parallel"], layouts["virtual_pipeline_stages"]
     is_outer = layouts.equals("rank_order", "tp-dp-pp")
@@ -353,7 +353,7 @@ MESSAGE_S = 100e-6
 def _between_data_ranks(
     model: ModelShape, machine: _Machine, layouts: LayoutTable, parameters: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Volume and latency of the gradient reductions and weight gathers over the data ranks.
+    """Volume and latency of the gradient reductions and weight gathers over the data-parallel ranks.
 
     ZeRO 2 reduces after each micro-batch, except in a pipeline. ZeRO 3's traffic is in `_sharded_seconds`.
     """

@@ -41,7 +41,7 @@ class Layout:
     micro_batch_size: int = 1
     """Sequences."""
     grad_accum_steps: int = 1
-    """Micro-batches a step and data rank. Derived unless it is an axis."""
+    """Micro-batches a step and data-parallel rank. Derived unless it is an axis."""
     zero_stage: int = 0
     """0 to 3."""
     offload: str = "none"
@@ -116,12 +116,12 @@ class Layout:
         """The same training with every field that has no effect set to its neutral value.
 
         One stage has no schedule and no chunks; several chunks imply the interleaved schedule and vice versa; one
-        tensor rank has no sequence parallelism; one data rank (without offload, or with the torch engine) has nothing
-        for ZeRO to shard, no gradients to reduce during the backward pass, and no buckets; rank order matters only with
-        both data ranks and stages.
+        tensor-parallel rank has no sequence parallelism; one data-parallel rank (without offload, or with the torch
+        engine) has nothing for ZeRO to shard, no gradients to reduce during the backward pass, and no buckets; rank
+        order matters only with both data-parallel ranks and stages.
         """
         schedule, chunks = _canonical_schedule(self)
-        # DeepSpeed offloads with ZeRO only; the torch engine with one data rank does the same at every stage.
+        # DeepSpeed offloads with ZeRO only; the torch engine with one data-parallel rank does the same at every stage.
         is_alone = self.data_parallel == 1 and (self.offload == "none" or self.engine == "torch")
         has_order = self.data_parallel > 1 and self.pipeline_parallel > 1
         neutral: dict[str, Any] = {

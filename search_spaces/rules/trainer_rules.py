@@ -75,7 +75,7 @@ def _rotary(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
 
 
 def _deepspeed_precision(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    """With one data rank ZeRO 1 does what ZeRO 0 would."""
+    """With one data-parallel rank ZeRO 1 does what ZeRO 0 would."""
     if layout.precision != "fp32" and layout.zero_stage == 0 and layout.data_parallel > 1:
         yield RuleViolation(
             "precision",

@@ -171,7 +171,7 @@ class TestWhatIsNotBelieved:
         "samples", [None, [], [66], [66, 66, 66], [66, 60], [64, 64], [0, 0], ["66", "66"], [66, [66]], 66]
     )
     def test_samples_that_are_not_whole_steps_of_the_global_batch(self, samples):
-        assert "samples per data rank" in self.fault(proof=PROOF | {"samples_per_data_rank": samples})
+        assert "samples per data-parallel rank" in self.fault(proof=PROOF | {"samples_per_data_rank": samples})
 
     @pytest.mark.bad_input(41)
     def test_a_clock_that_went_back(self):

@@ -83,7 +83,7 @@ def square_products(budget: BenchmarkBudget) -> list[Product]:
 
 
 def model_products(model: ModelShape) -> list[Product]:
-    """Matrix products of a sequence's forward pass through a layer and the head, on one tensor rank."""
+    """Matrix products of a sequence's forward pass through a layer and the head, on one tensor-parallel rank."""
     tokens, hidden, ffn = model.seq_length, model.hidden_size, model.ffn_hidden_size
     keys_and_values = 2 * model.num_key_value_heads * model.head_size
     return [

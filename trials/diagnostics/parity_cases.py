@@ -107,7 +107,8 @@ VALUES: Mapping[str, tuple[Hashable, ...]] = {
     "precision": DEPENDENT_AXES["precision"],
     **INDEPENDENT_AXES,
 }
-"""Every axis as in a canonical layout; all pairs are covered. Accumulation follows from micro-batch and data ranks."""
+"""Every axis as in a canonical layout; all pairs are covered. Accumulation follows from micro-batch and data-parallel
+ranks."""
 
 AXES = tuple(axis for axis in VALUES if axis != "precision")
 
@@ -322,7 +323,7 @@ def _chosen(valid: Sequence[Case], shown: Callable[[Case], list[Hashable]]) -> l
 
 def _cost(case: Case) -> float:
     """Rough seconds of a case on two cores shared by its ranks: their start, and ten steps in which each micro-batch
-    synchronizes all tensor ranks four times a layer."""
+    synchronizes all tensor-parallel ranks four times a layer."""
     layout = case.layout
     meetings = 4 * case.model.num_layers // layout.pipeline_parallel if layout.tensor_parallel > 1 else 0
     return 1.0 + 0.4 * layout.num_gpus + 0.002 * layout.grad_accum_steps * meetings * layout.tensor_parallel

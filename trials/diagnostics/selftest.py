@@ -133,7 +133,8 @@ def largest_difference(ranks: Sequence[RankTraining], reference: ReferenceTraini
 
 
 def _mean_losses(ranks: Sequence[RankTraining]) -> list[float]:
-    """A step's loss over the global batch: data ranks have equally many samples, tensor ranks the same ones."""
+    """A step's loss over the global batch: data-parallel ranks have equally many samples, tensor-parallel ranks the
+    same ones."""
     by_step = zip(*(rank.losses for rank in ranks), strict=True)
     return [fmean(loss for loss in losses if loss is not None) for losses in by_step]
 

@@ -1,8 +1,8 @@
 """Settings of glibc's allocator for a rank on a CPU, whose torch keeps no pool. Standard library only.
 
 Memory that torch frees stays in the process unless it was mapped separately, and buffers of many sizes and lifetimes
-leave holes that the next ones do not fit. A rank with ZeRO 1 grew by 1.3 MiB a step, one of a pipeline of tensor ranks
-by 2.5, for a hundred steps, which made its peak, its trend and memory limits meaningless.
+leave holes that the next ones do not fit. A rank with ZeRO 1 grew by 1.3 MiB a step, one of a pipeline of
+tensor-parallel ranks by 2.5, for a hundred steps, which made its peak, its trend and memory limits meaningless.
 """
 
 from __future__ import annotations

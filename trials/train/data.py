@@ -1,4 +1,4 @@
-"""Training data of a data rank: synthetic sequences, or those of a token file."""
+"""Training data of a data-parallel rank: synthetic sequences, or those of a token file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TOKEN_TYPES = {2: torch.uint16, 4: torch.uint32}
 
 @dataclass(frozen=True)
 class Batch:
-    """One step of one data rank: ids and the ids that follow them, both (accumulation x micro batch, S).
+    """One step of one data-parallel rank: ids and the ids that follow them, both (accumulation x micro batch, S).
 
     Micro-batches are consecutive along the first dimension.
     """
@@ -36,7 +36,7 @@ class Batch:
 
 
 class TrainingData(ABC):
-    """Batches of one data rank, one step after another, used from one thread.
+    """Batches of one data-parallel rank, one step after another, used from one thread.
 
     A sample depends on its index alone, and step k trains the samples k G to (k + 1) G - 1 for the global batch G,
     whatever the layout.
@@ -65,7 +65,7 @@ class SyntheticData(TrainingData):
         return lambda: batch
 
     def batch(self, step: int) -> Batch:
-        """The samples of this data rank in optimizer step `step`, counted from 0."""
+        """The samples of this data-parallel rank in optimizer step `step`, counted from 0."""
         return self.samples(sample_indices(self.layout, self.data_rank, step).to(self.device))
 
     def samples(self, indices: torch.Tensor) -> Batch:
@@ -133,7 +133,8 @@ def training_data(spec: TrialSpec, data_rank: int, device: torch.device) -> Trai
 
 
 def sample_indices(layout: Layout, data_rank: int, step: int) -> torch.Tensor:
-    """Global sample indices of a data rank's step: micro-batch j of rank d is the (j x ranks + d)-th of the step."""
+    """Global sample indices of a data-parallel rank's step: micro-batch j of rank d is the (j x ranks + d)-th of the
+    step."""
     size = layout.micro_batch_size
     micro_batches = torch.arange(layout.grad_accum_steps) * layout.data_parallel + data_rank
     first = step * layout.global_batch_size + micro_batches * size

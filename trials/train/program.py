@@ -32,7 +32,7 @@ _SHARDED_FIELDS = {
     "ffn": "ffn_hidden_size",
     "vocab": "vocab_size",
 }
-"""Model dimensions that tensor ranks split, by rule."""
+"""Model dimensions that tensor-parallel ranks split, by rule."""
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
@@ -86,7 +86,7 @@ def require_data(spec: TrialSpec) -> None:
 
 
 def _uneven_shards(spec: TrialSpec) -> Iterator[Problem]:
-    """Dimensions of the model that the tensor ranks cannot split evenly."""
+    """Dimensions of the model that the tensor-parallel ranks cannot split evenly."""
     size = spec.layout.tensor_parallel
     for rule, field in _SHARDED_FIELDS.items():
         value = getattr(spec.model, field)

@@ -101,7 +101,7 @@ def test_experiments_of_less_than_a_node_keep_their_ranks(spec, tmp_path):
         (
             "ds_config.json",
             '{"train_batch_size": 12, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2}',
-            "3 data ranks x 1 stages do not divide 1 nodes x 4 GPUs",
+            "3 data-parallel ranks x 1 stages do not divide 1 nodes x 4 GPUs",
         ),
     ],
     ids=["list", "no-gpus", "text", "negative", "tiny", "no-json", "auto", "world"],
@@ -118,7 +118,7 @@ def test_a_file_that_cannot_be_is_named(spec, tmp_path, file, text, told):
 def test_stages_that_do_not_fit_are_answered_with_the_key_that_says_them(tmp_path):
     two_stages = GPUS.replace("pipeline_parallel: 1, micro", "pipeline_parallel: 2, micro")
     write_experiment(tmp_path / "r", "a", METRICS)
-    with pytest.raises(InputError, match="4 data ranks x 2 stages do not divide") as refused:
+    with pytest.raises(InputError, match="4 data-parallel ranks x 2 stages do not divide") as refused:
         read_autotuning(tmp_path / "r", spec_in(tmp_path, text=two_stages))
     assert "set baseline.pipeline_parallel to the stages" in (refused.value.problems[0].fix or "")
     assert len(read_autotuning(tmp_path / "r", spec_in(tmp_path, text=GPUS)).rows) == 1

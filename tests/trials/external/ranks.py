@@ -23,7 +23,7 @@ RULES = MeasureRules(min_steps=5, max_steps=30, max_warmup_steps=20, ci_relative
 
 
 def spec_for(fault: str = "", num_ranks: int = 2, rules: MeasureRules = RULES, **trainer: Any) -> TrialSpec:
-    """A spec for the fake trainer as Megatron-LM on this many tensor ranks."""
+    """A spec for the fake trainer as Megatron-LM on this many tensor-parallel ranks."""
     layout = Layout(tensor_parallel=num_ranks, grad_accum_steps=4, engine="megatron-lm")
     arguments = ["--fault", fault] if fault else []
     return replace(

@@ -25,17 +25,20 @@ IMPORTED = "imported.json"
 
 
 def train_plainly(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Train the whole model on one rank with torch's AdamW, in fp32. `micro_batches`: of each step and data rank."""
+    """Train the whole model on one rank with torch's AdamW, in fp32. `micro_batches`: of each step and data-parallel
+    rank."""
     import torch
 
     from trials.train.data import SyntheticData
     from trials.train.model.chunk import ChunkExecution, ChunkPlan, ModelChunk
     from trials.train.model.initial_weights import WeightSource
-    from trials.train.parallel.tensor_parallel import TensorRanks
+    from trials.train.parallel.tensor_parallel import TensorParallelRanks
 
     model, layout = _model(arguments), _layout(arguments)
     cpu = torch.device("cpu")
-    chunk = ModelChunk(model, ChunkPlan.of(model, 0, 1), TensorRanks(), WeightSource(SEED, cpu), ChunkExecution())
+    chunk = ModelChunk(
+        model, ChunkPlan.of(model, 0, 1), TensorParallelRanks(), WeightSource(SEED, cpu), ChunkExecution()
+    )
     adamw = {"lr": LEARNING_RATE, "betas": (0.9, 0.95), "eps": EPSILON, "weight_decay": 0.01}
     optimizer = torch.optim.AdamW(chunk.parameters(), foreach=False, **adamw)
     data, size = SyntheticData(model, layout, 0, cpu), layout.micro_batch_size
@@ -82,7 +85,7 @@ def train_layout(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         batch, end = data.batch(step), count * spec.layout.micro_batch_size
         result = engine.train_step(Batch(batch.ids[:end], batch.targets[:end]))
         loss = result.loss.clone()
-        dist.all_reduce(loss)  # each data rank has its own; those of a replica are alike
+        dist.all_reduce(loss)  # each data-parallel rank has its own; those of a replica are alike
         losses.append(float(loss) / dist.get_world_size())
         norms.append(float(result.grad_norm))
     held = {

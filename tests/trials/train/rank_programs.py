@@ -22,7 +22,7 @@ from trials.train.model.initial_weights import WeightSource
 from trials.train.parallel import collectives, gather
 from trials.train.parallel.device import Device
 from trials.train.parallel.process_groups import World
-from trials.train.parallel.tensor_parallel import TensorRanks
+from trials.train.parallel.tensor_parallel import TensorParallelRanks
 from trials.train.selftest import training
 
 CPU = Device(torch.device("cpu"))
@@ -90,7 +90,7 @@ def graphs_of_compiled_blocks(arguments: Mapping[str, Any], folder: Path) -> int
     store = torch.distributed.FileStore(str(folder / "store"), 1)
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     model = Case.from_json(arguments["case"]).model
-    group = TensorRanks(0, 1, torch.distributed.group.WORLD, arguments["splits_sequence"])
+    group = TensorParallelRanks(0, 1, torch.distributed.group.WORLD, arguments["splits_sequence"])
     chunk = ModelChunk(model, ChunkPlan.of(model, 0, 1), group, WeightSource(1, CPU.torch_device), ChunkExecution())
     for block in chunk.blocks:
         block.compile(backend=count)

@@ -14,7 +14,7 @@ from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
 from trials.train.model.chunk import ChunkExecution, ChunkPlan, ModelChunk
 from trials.train.model.initial_weights import WeightSource
-from trials.train.parallel.tensor_parallel import TensorRanks
+from trials.train.parallel.tensor_parallel import TensorParallelRanks
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +30,9 @@ KERNELS = {"math": SDPBackend.MATH, "flash": SDPBackend.FLASH_ATTENTION}
 def kept_bytes(model: ModelShape, layout: Layout) -> int:
     """Bytes of all tensors that autograd stores for one micro-batch, each once, without the weights."""
     execution = ChunkExecution(layout.activation_checkpointing)
-    chunk = ModelChunk(model, ChunkPlan.of(model, 0, 1), TensorRanks(), WEIGHTS, execution).to(TYPES[layout.precision])
+    chunk = ModelChunk(model, ChunkPlan.of(model, 0, 1), TensorParallelRanks(), WEIGHTS, execution).to(
+        TYPES[layout.precision]
+    )
     weights = {parameter.untyped_storage().data_ptr() for parameter in chunk.parameters()}
     kept: dict[int, torch.Tensor] = {}
 

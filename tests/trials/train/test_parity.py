@@ -36,7 +36,7 @@ def test_the_reference_learns_and_every_step_of_it_is_clipped(parity, shape, pre
 
 def cases() -> list[ParameterSet]:
     """All cases. Without the mark `walks`: one in bf16, and a few in fp32 that cover every value of every axis under
-    each engine, except four tensor ranks, which take long on two cores, as does a reference in bf16."""
+    each engine, except four tensor-parallel ranks, which take long on two cores, as does a reference in bf16."""
     given = covering_cases()
     quick = [case for case in given if case.layout.precision == "fp32" and case.layout.tensor_parallel < 4]
     shown = [[(case.layout.engine, *value) for value in axis_values(case).items()] for case in quick]

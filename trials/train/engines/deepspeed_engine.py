@@ -27,7 +27,11 @@ from trials.train.engines.optimizer import build_adamw
 from trials.train.model.chunk import ChunkExecution, ModelChunk
 from trials.train.parallel.collectives import Reduction, reduce_in_place
 from trials.train.parallel.process_groups import World, group_size
-from trials.train.parallel.tensor_parallel import TensorRanks, sees_part_of_sequence, vocab_parallel_cross_entropy
+from trials.train.parallel.tensor_parallel import (
+    TensorParallelRanks,
+    sees_part_of_sequence,
+    vocab_parallel_cross_entropy,
+)
 from trials.trainers.common.deepspeed_config import ds_config
 
 AXES = {"tp": "model", "dp": "data", "pp": "pipe"}
@@ -44,8 +48,8 @@ def build_deepspeed_engine(training: TrainingConfig, world: World) -> Engine:
 
 
 class _DeepSpeedEngine(Engine):
-    """Common part of both engines: the wrapped engine, the sums over tensor ranks and stages that DeepSpeed leaves to
-    the model, and the gradient norm, which ZeRO 0 does not report."""
+    """Common part of both engines: the wrapped engine, the sums over tensor-parallel ranks and stages that DeepSpeed
+    leaves to the model, and the gradient norm, which ZeRO 0 does not report."""
 
     def __init__(self, training: TrainingConfig, world: World, module: nn.Module, mpu: Any):
         self._training = training
@@ -106,11 +110,11 @@ class _DeepSpeedEngine(Engine):
         return 0 if fragment is None else fragment.lp_fragment_address.numel
 
     def _sum_before_data_ranks(self) -> None:
-        """Sum over tensor ranks and tied stages before DeepSpeed averages over the data ranks, whenever it does."""
+        """Sum over tensor-parallel ranks and tied stages before DeepSpeed averages over the data-parallel ranks."""
         layout = self._training.layout
         split = [parameter for parameter in self._chunk.parameters() if sees_part_of_sequence(parameter)]
         if layout.zero_stage >= 2 or layout.overlap_comm:
-            # Each gradient is reduced over the data ranks during the backward pass.
+            # Each gradient is reduced over the data-parallel ranks during the backward pass.
             for parameter in split:
                 parameter.register_hook(partial(_summed_over_tensor_ranks, ranks=self._world.tensor_ranks))
             return
@@ -243,8 +247,8 @@ def _part_preparer(training: TrainingConfig, axes: _ModelParallelUnit | None) ->
 
 
 def _mark_parameters(chunk: ModelChunk) -> None:
-    """Mark the parameters that this rank counts in ZeRO's norm, which by itself misses all shards but the first tensor
-    rank's, and counts the token table of a tied pipeline twice."""
+    """Mark the parameters that this rank counts in ZeRO's norm, which by itself misses all shards but the first
+    tensor-parallel rank's, and counts the token table of a tied pipeline twice."""
     counted = {id(parameter) for parameter in chunk.counted_parameters()}
     for parameter in chunk.parameters():
         parameter.model_parallel = id(parameter) in counted  # type: ignore[attr-defined]
@@ -286,13 +290,13 @@ def _gradient(parameter: nn.Parameter) -> torch.Tensor:
     raise RuntimeError(f"a parameter of shape {tuple(parameter.shape)} got no gradient")
 
 
-def _summed_over_tensor_ranks(gradient: torch.Tensor, ranks: TensorRanks) -> torch.Tensor:
+def _summed_over_tensor_ranks(gradient: torch.Tensor, ranks: TensorParallelRanks) -> torch.Tensor:
     total = gradient.clone(memory_format=torch.contiguous_format)
     reduce_in_place(Reduction.SEQUENCE_GRADIENT, total, ranks.group)
     return total
 
 
-def _sum_coalesced(gradients: Sequence[torch.Tensor], ranks: TensorRanks) -> None:
+def _sum_coalesced(gradients: Sequence[torch.Tensor], ranks: TensorParallelRanks) -> None:
     """Sum many small tensors in place in a single collective."""
     flat = torch.cat([gradient.flatten() for gradient in gradients])
     reduce_in_place(Reduction.SEQUENCE_GRADIENT, flat, ranks.group)

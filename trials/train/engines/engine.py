@@ -51,7 +51,8 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class StepResult:
-    """`loss`: mean over at least this data rank's samples, None without a head; `grad_norm`: before clipping."""
+    """`loss`: mean over at least this data-parallel rank's samples, None without a head; `grad_norm`: before
+    clipping."""
 
     loss: torch.Tensor | None
     grad_norm: torch.Tensor
@@ -71,9 +72,10 @@ class EngineCounts:
     """Counts of this rank's parameters, micro-batches and samples since it was built: the proof that the layout took
     effect.
 
-    `parameters`: the model's parameters whose weights this rank holds and counts; all tensor ranks and stages together
-    hold the model once, with ZeRO 3 all data ranks together too. `optimizer_parameters`: those whose optimizer state it
-    holds; from ZeRO 1 on the data ranks shard them. `micro_batches`: through each model chunk.
+    `parameters`: the model's parameters whose weights this rank holds and counts; all tensor-parallel ranks and stages
+    together hold the model once, with ZeRO 3 all data-parallel ranks together too. `optimizer_parameters`: those whose
+    optimizer state it holds; from ZeRO 1 on the data-parallel ranks shard them. `micro_batches`: through each model
+    chunk.
     """
 
     parameters: int

@@ -52,8 +52,8 @@ class Bucket:
 
 
 class FlatSharding(Sharding):
-    """Weights in flat buffers. `shares_update`: each data rank updates its share of every bucket (ZeRO 1), else all of
-    it (ZeRO 0)."""
+    """Weights in flat buffers. `shares_update`: each data-parallel rank updates its share of every bucket (ZeRO 1),
+    else all of it (ZeRO 0)."""
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ class FlatSharding(Sharding):
 
 def _in_backward_order(chunks: Sequence[ModelChunk]) -> list[tuple[nn.Parameter, ParamTraits]]:
     """Parameters in the order of their gradients: last layers first; a tied table last, since first and last stage sum
-    it before the data ranks do."""
+    it before the data-parallel ranks do."""
     known = [(chunk.get_parameter(name), traits) for chunk in chunks for name, traits in named_param_traits(chunk)][
         ::-1
     ]

@@ -31,7 +31,7 @@ class FsdpSharding(Sharding):
     FSDP replaces our parameters by its own, without their marks, so their traits are recorded before.
     """
 
-    loss_divisor = 1  # FSDP averages over the data ranks
+    loss_divisor = 1  # FSDP averages over the data-parallel ranks
     shares_gradients = True
 
     def __init__(self, training: TrainingConfig, world: World, indices: Sequence[int]):

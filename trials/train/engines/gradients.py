@@ -15,7 +15,7 @@ from trials.train.parallel.process_groups import World
 def clip_gradients(chunk: ModelChunk, max_norm: float, world: World) -> torch.Tensor:
     """Scale all gradients of a chunk to a norm over the model of at most `max_norm`; returns the norm before.
 
-    Every data rank holds all gradients of the chunk.
+    Every data-parallel rank holds all gradients of the chunk.
     """
     counted = [gradient_of(parameter) for parameter in chunk.counted_parameters()]
     norm = global_norm(square_sum(counted, counted[0].device), world)
@@ -40,7 +40,7 @@ def square_sum(gradients: Sequence[torch.Tensor], device: torch.device) -> torch
 def global_norm(square: torch.Tensor, world: World, data_ranks_share: bool = False) -> torch.Tensor:
     """Norm over the whole model from each rank's sum of squares of the gradients that it counts.
 
-    `data_ranks_share`: each data rank has only a part of the gradients.
+    `data_ranks_share`: each data-parallel rank has only a part of the gradients.
     """
     reduce_in_place(Reduction.NORM_OVER_TENSOR_RANKS, square, world.tensor)
     reduce_in_place(Reduction.NORM_OVER_STAGES, square, world.stages)

@@ -1,7 +1,7 @@
 """Sharding: the weights and gradients that one rank holds, and the part of them that it updates, by ZeRO stage.
 
-ZeRO (Rajbhandari et al., arXiv 1910.02054): stage 0 replicates everything on the data ranks; stage 1 shards the
-optimizer's state, stage 2 the gradients too, stage 3 the weights as well.
+ZeRO (Rajbhandari et al., arXiv 1910.02054): stage 0 replicates everything on the data-parallel ranks; stage 1 shards
+the optimizer's state, stage 2 the gradients too, stage 3 the weights as well.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from trials.train.parallel.tensor_parallel import sees_part_of_sequence
 class ParamTraits:
     """Properties of a parameter that training needs, recorded before an engine replaces the parameter.
 
-    `is_counted`: this rank counts it; `sees_part_of_sequence`: each tensor rank has the gradient of its own positions
-    only; `is_tied`: first and last stage both hold it.
+    `is_counted`: this rank counts it; `sees_part_of_sequence`: each tensor-parallel rank has the gradient of its own
+    positions only; `is_tied`: first and last stage both hold it.
     """
 
     is_counted: bool
@@ -41,9 +41,9 @@ class Sharding(ABC):
     """The weights of a rank's model chunks. Every rank calls the same methods in the same order.
 
     `weights` are what this rank updates, in the type they are held in; `masters` the same in fp32, in the same order,
-    and the same tensors where the weights are fp32 already; `Update` takes them over. `loss_divisor` is what a data
-    rank divides its mean loss by, so that the gradients summed over the data ranks are the mean over all their samples.
-    `shares_gradients`: each data rank has the sums of its own part only.
+    and the same tensors where the weights are fp32 already; `Update` takes them over. `loss_divisor` is what a
+    data-parallel rank divides its mean loss by, so that the gradients summed over the data-parallel ranks are the mean
+    over all their samples. `shares_gradients`: each data-parallel rank has the sums of its own part only.
     """
 
     weights: Sequence[torch.Tensor]
@@ -57,7 +57,7 @@ class Sharding(ABC):
 
     @abstractmethod
     def finish_backward(self) -> None:
-        """Return when the gradients this rank updates are summed over the data ranks."""
+        """Return when the gradients this rank updates are summed over the data-parallel ranks."""
 
     @abstractmethod
     def gradients(self) -> Sequence[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""Optimizer step: gradients summed over tensor ranks where they saw parts, global norm, clipping, AdamW.
+"""Optimizer step: gradients summed over tensor-parallel ranks where they saw parts, global norm, clipping, AdamW.
 
 Weights of 16 bits are updated through fp32 masters, as in Micikevicius et al. (arXiv 1710.03740); with fp16 the loss is
 scaled so that small gradients do not vanish. With an offloaded optimizer masters and moments are in host memory.

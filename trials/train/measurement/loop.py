@@ -230,7 +230,7 @@ def open_metrics(folder: AttemptFolder, rank: int, restart: int) -> MetricsWrite
 
 
 def _replica_ranks(spec: TrialSpec, stage: int) -> list[int]:
-    """One rank of each data rank, on this stage."""
+    """One rank of each model replica, on this stage."""
     data_ranks = range(spec.layout.data_parallel)
     return [Coordinates(tensor=0, data=d, stage=stage).rank(spec.layout) for d in data_ranks]
 

@@ -85,7 +85,8 @@ def _report_failure(report: Report, outcome: Outcome | None, message: str) -> No
 def part_of_group(layout: Layout, ranks: Sequence[int]) -> Part | None:
     """The part to which a collective of these ranks belongs; None for a single rank.
 
-    Ranks that differ in their stage wait for each other's work, whatever else they differ in; then come data ranks.
+    Ranks that differ in their stage wait for each other's work, whatever else they differ in; then come data-parallel
+    ranks.
     """
     places = [Coordinates.of(rank, layout) for rank in ranks]
     for part, axis in ((Part.PIPELINE, "stage"), (Part.DATA_PARALLEL, "data"), (Part.TENSOR, "tensor")):

@@ -24,7 +24,7 @@ from trials.train.parallel.collectives import Reduction
 from trials.train.parallel.tensor_parallel import (
     ColumnParallelLinear,
     RowParallelLinear,
-    TensorRanks,
+    TensorParallelRanks,
     VocabParallelEmbedding,
     column_parallel,
     is_sharded,
@@ -74,7 +74,7 @@ class ModelChunk(nn.Module):
         self,
         model: ModelShape,
         plan: ChunkPlan,
-        ranks: TensorRanks,
+        ranks: TensorParallelRanks,
         weights: WeightSource,
         execution: ChunkExecution,
         on_part: Callable[[nn.Module], None] = lambda part: None,
@@ -141,7 +141,7 @@ class ModelChunk(nn.Module):
 class Embedding(nn.Module):
     """ids (B, S) -> (B, S', H): tokens, plus learned positions where the model has them."""
 
-    def __init__(self, model: ModelShape, ranks: TensorRanks, weights: WeightSource):
+    def __init__(self, model: ModelShape, ranks: TensorParallelRanks, weights: WeightSource):
         super().__init__()
         self.ranks = ranks
         self.tokens = VocabParallelEmbedding(ranks, _token_table(model, weights))
@@ -164,7 +164,7 @@ class Block(nn.Module):
         self,
         model: ModelShape,
         layer: int,
-        ranks: TensorRanks,
+        ranks: TensorParallelRanks,
         weights: WeightSource,
         rotary: Rotary | None,
         recompute_scores: bool,
@@ -225,7 +225,7 @@ class Block(nn.Module):
 class Head(nn.Module):
     """Hidden states (B, S', H) -> this rank's logits (B, S, V / T)."""
 
-    def __init__(self, model: ModelShape, ranks: TensorRanks, weights: WeightSource):
+    def __init__(self, model: ModelShape, ranks: TensorParallelRanks, weights: WeightSource):
         super().__init__()
         self.ranks = ranks
         self.norm = Norm(model, ranks, weights.device)
@@ -237,9 +237,10 @@ class Head(nn.Module):
 
 
 class Norm(nn.Module):
-    """Normalisation over H, replicated on every tensor rank: layer norm with gain and shift, or RMS norm with gain."""
+    """Normalisation over H, replicated on every tensor-parallel rank: layer norm with gain and shift, or RMS norm with
+    gain."""
 
-    def __init__(self, model: ModelShape, ranks: TensorRanks, device: torch.device):
+    def __init__(self, model: ModelShape, ranks: TensorParallelRanks, device: torch.device):
         super().__init__()
         ones = torch.ones(model.hidden_size, device=device)
         self.weight = replicated(ones, ranks)

@@ -19,18 +19,18 @@ warnings.filterwarnings("ignore", r".*(reduce_scatter_tensor|all_gather_into_ten
 class Reduction(LowerStrEnum):
     """Reductions by the values they sum (or maximise), the ranks, and the phase of the step."""
 
-    ROW_PARALLEL_OUTPUT = "row_parallel_output"  # forward, tensor ranks: each held a slice of the inner dimension
-    COLUMN_PARALLEL_INPUT_GRADIENT = "column_parallel_input_gradient"  # backward, tensor ranks
-    EMBEDDING_OUTPUT = "embedding_output"  # forward, tensor ranks: a token's row is on one of them
-    HEAD_INPUT_GRADIENT = "head_input_gradient"  # backward, tensor ranks
-    LARGEST_LOGIT = "largest_logit"  # loss, tensor ranks, a maximum
-    EXPONENTIALS = "exponentials"  # loss, tensor ranks: the softmax's denominator
-    TARGET_LOGIT = "target_logit"  # loss, tensor ranks: the target's column is on one of them
-    SEQUENCE_GRADIENT = "sequence_gradient"  # after backward, tensor ranks: each saw its own positions only
+    ROW_PARALLEL_OUTPUT = "row_parallel_output"  # forward, tensor-parallel ranks: each held an inner slice
+    COLUMN_PARALLEL_INPUT_GRADIENT = "column_parallel_input_gradient"  # backward, tensor-parallel ranks
+    EMBEDDING_OUTPUT = "embedding_output"  # forward, tensor-parallel ranks: a token's row is on one of them
+    HEAD_INPUT_GRADIENT = "head_input_gradient"  # backward, tensor-parallel ranks
+    LARGEST_LOGIT = "largest_logit"  # loss, tensor-parallel ranks, a maximum
+    EXPONENTIALS = "exponentials"  # loss, tensor-parallel ranks: the softmax's denominator
+    TARGET_LOGIT = "target_logit"  # loss, tensor-parallel ranks: the target's column is on one of them
+    SEQUENCE_GRADIENT = "sequence_gradient"  # after backward, tensor-parallel ranks: each saw its own positions only
     TIED_GRADIENT = "tied_gradient"  # after backward, first and last stage: both hold the token table
-    DATA_PARALLEL_GRADIENT = "data_parallel_gradient"  # during or after backward, data ranks
+    DATA_PARALLEL_GRADIENT = "data_parallel_gradient"  # during or after backward, data-parallel ranks
     NORM_OVER_TENSOR_RANKS = "norm_over_tensor_ranks"  # before clipping
-    NORM_OVER_DATA_RANKS = "norm_over_data_ranks"  # before clipping, where data ranks share the gradients
+    NORM_OVER_DATA_RANKS = "norm_over_data_ranks"  # before clipping, where data-parallel ranks share the gradients
     NORM_OVER_STAGES = "norm_over_stages"  # before clipping
 
 

@@ -15,7 +15,7 @@ from trials.files.ports import no_free_port_error, ports_to_try
 from trials.ranks.address import own_address
 from trials.ranks.environment import RankEnvironment
 from trials.train.parallel.device import Device
-from trials.train.parallel.tensor_parallel import TensorRanks
+from trials.train.parallel.tensor_parallel import TensorParallelRanks
 from trials.trial import TrialSpec
 
 COLLECTIVE_LIMIT = timedelta(seconds=600)
@@ -24,8 +24,8 @@ RENDEZVOUS_LIMIT_S = 120.0
 
 @dataclass(frozen=True)
 class Coordinates:
-    """A rank's coordinates on each axis. Tensor ranks are neighbours; then come data ranks and last stages, or the
-    reverse, as the layout's `rank_order` says."""
+    """A rank's coordinates on each axis. Tensor-parallel ranks are neighbours; then come data-parallel ranks and last
+    stages, or the reverse, as the layout's `rank_order` says."""
 
     tensor: int
     data: int
@@ -58,8 +58,8 @@ class World:
     ends: dist.ProcessGroup | None
 
     @property
-    def tensor_ranks(self) -> TensorRanks:
-        return TensorRanks(
+    def tensor_ranks(self) -> TensorParallelRanks:
+        return TensorParallelRanks(
             self.coordinates.tensor,
             self.layout.tensor_parallel,
             self.tensor,

@@ -2,7 +2,8 @@
 
 With sequence parallelism (Korthikanti et al., arXiv 2205.05198, section 4.2.2) activations between tensor-parallel
 regions are split along the sequence over the same ranks. Shapes: B sequences, S positions, H hidden, V vocabulary, T
-tensor ranks, S' = S / T with sequence parallelism, else S. With one tensor rank they are plain layers.
+tensor-parallel ranks, S' = S / T with sequence parallelism, else S. With one tensor-parallel rank they are plain
+layers.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from trials.train.parallel.collectives import Reduction, gather_sequence, reduce
 
 
 @dataclass(frozen=True)
-class TensorRanks:
+class TensorParallelRanks:
     """This rank's index among the ranks that split every layer; `group` is None when there is only one."""
 
     rank: int = 0
@@ -41,17 +42,18 @@ def is_sharded(parameter: nn.Parameter) -> bool:
 
 
 def sees_part_of_sequence(parameter: nn.Parameter) -> bool:
-    """True if each tensor rank has the gradient of its own positions only, so that the gradients have to be summed."""
+    """True if each tensor-parallel rank has the gradient of its own positions only, so that the gradients have to be
+    summed."""
     return parameter.sees_part_of_sequence  # type: ignore[attr-defined]
 
 
-def sharded(values: torch.Tensor, ranks: TensorRanks) -> nn.Parameter:
-    """A parameter of which every tensor rank holds a different part."""
+def sharded(values: torch.Tensor, ranks: TensorParallelRanks) -> nn.Parameter:
+    """A parameter of which every tensor-parallel rank holds a different part."""
     return _parameter(values, is_sharded=ranks.size > 1, sees_part_of_sequence=False)
 
 
-def replicated(values: torch.Tensor, ranks: TensorRanks) -> nn.Parameter:
-    """A parameter that every tensor rank holds whole and applies to its own positions."""
+def replicated(values: torch.Tensor, ranks: TensorParallelRanks) -> nn.Parameter:
+    """A parameter that every tensor-parallel rank holds whole and applies to its own positions."""
     return _parameter(values, is_sharded=False, sees_part_of_sequence=ranks.splits_sequence)
 
 
@@ -68,7 +70,7 @@ class ColumnParallelLinear(nn.Module):
     `parts`: sizes of the concatenated outputs (query, key and value, or gate and value), each split on its own.
     """
 
-    def __init__(self, ranks: TensorRanks, full_weight: torch.Tensor, parts: Sequence[int], has_bias: bool):
+    def __init__(self, ranks: TensorParallelRanks, full_weight: torch.Tensor, parts: Sequence[int], has_bias: bool):
         super().__init__()
         self.ranks = ranks
         mine = torch.cat([ranks.slice_of(part, 0) for part in full_weight.split(list(parts))])
@@ -82,7 +84,7 @@ class ColumnParallelLinear(nn.Module):
 class RowParallelLinear(nn.Module):
     """x (B, S, in / T) -> (B, S', out): each rank multiplies its own input features, then all are summed."""
 
-    def __init__(self, ranks: TensorRanks, full_weight: torch.Tensor, has_bias: bool):
+    def __init__(self, ranks: TensorParallelRanks, full_weight: torch.Tensor, has_bias: bool):
         super().__init__()
         self.ranks = ranks
         self.weight = sharded(ranks.slice_of(full_weight, 1), ranks)
@@ -98,7 +100,7 @@ class RowParallelLinear(nn.Module):
 class VocabParallelEmbedding(nn.Module):
     """ids (B, S) -> (B, S', H): each rank looks up the tokens of its own V / T rows, then all are summed."""
 
-    def __init__(self, ranks: TensorRanks, full_weight: torch.Tensor):
+    def __init__(self, ranks: TensorParallelRanks, full_weight: torch.Tensor):
         super().__init__()
         self.ranks = ranks
         self.weight = sharded(ranks.slice_of(full_weight, 0), ranks)
@@ -112,7 +114,7 @@ class VocabParallelEmbedding(nn.Module):
 
 
 def column_parallel(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, ranks: TensorRanks, reduction: Reduction
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, ranks: TensorParallelRanks, reduction: Reduction
 ) -> torch.Tensor:
     """x (B, S', in) times this rank's rows of a weight -> (B, S, out / T).
 
@@ -125,15 +127,17 @@ def column_parallel(
     return F.linear(_CopyToTensorRegion.apply(x, ranks, reduction), weight, bias)
 
 
-def reduce_partial(partial: torch.Tensor, ranks: TensorRanks, reduction: Reduction) -> torch.Tensor:
-    """Each rank's part (B, S, H) of a sum over the tensor ranks -> the sum (B, S', H)."""
+def reduce_partial(partial: torch.Tensor, ranks: TensorParallelRanks, reduction: Reduction) -> torch.Tensor:
+    """Each rank's part (B, S, H) of a sum over the tensor-parallel ranks -> the sum (B, S', H)."""
     if ranks.group is None:
         return partial
     leave = _ReduceScatterToSequenceRegion if ranks.splits_sequence else _ReduceFromTensorRegion
     return leave.apply(partial, ranks, reduction)
 
 
-def vocab_parallel_cross_entropy(logits: torch.Tensor, targets: torch.Tensor, ranks: TensorRanks) -> torch.Tensor:
+def vocab_parallel_cross_entropy(
+    logits: torch.Tensor, targets: torch.Tensor, ranks: TensorParallelRanks
+) -> torch.Tensor:
     """Mean loss of logits (B, S, V / T) against token ids (B, S); no rank ever holds the whole logits."""
     flat_logits, flat_targets = logits.float().flatten(0, 1), targets.flatten()
     if ranks.group is None:
@@ -142,7 +146,7 @@ def vocab_parallel_cross_entropy(logits: torch.Tensor, targets: torch.Tensor, ra
 
 
 class _CopyToTensorRegion(torch.autograd.Function):
-    """Identity; the backward pass sums the gradient over the tensor ranks."""
+    """Identity; the backward pass sums the gradient over the tensor-parallel ranks."""
 
     @staticmethod
     def forward(ctx, x, ranks, reduction):
@@ -157,7 +161,7 @@ class _CopyToTensorRegion(torch.autograd.Function):
 
 
 class _ReduceFromTensorRegion(torch.autograd.Function):
-    """Sum over the tensor ranks; the backward pass copies the gradient to each."""
+    """Sum over the tensor-parallel ranks; the backward pass copies the gradient to each."""
 
     @staticmethod
     def forward(ctx, partial, ranks, reduction):
@@ -171,7 +175,7 @@ class _ReduceFromTensorRegion(torch.autograd.Function):
 
 
 class _ReduceScatterToSequenceRegion(torch.autograd.Function):
-    """This rank's positions of the sum over the tensor ranks; the backward pass gathers the gradients of all
+    """This rank's positions of the sum over the tensor-parallel ranks; the backward pass gathers the gradients of all
     positions."""
 
     @staticmethod

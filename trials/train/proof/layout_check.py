@@ -46,7 +46,8 @@ def samples_error(spec: TrialSpec, proof: dict[str, Any], planned: Sequence[int]
     expected = _expected_samples(spec, planned)
     for rank, samples in enumerate(proof["samples_per_data_rank"]):
         if samples != expected:
-            return f"data rank {rank} trained {samples} samples in {len(planned)} steps, the spec says {expected}"
+            trained = f"trained {samples} samples in {len(planned)} steps"
+            return f"data-parallel rank {rank} {trained}, the spec says {expected}"
     return None
 
 
@@ -83,8 +84,8 @@ def _micro_batches_per_step(
 
 
 def _parameter_sum(spec: TrialSpec, held: Sequence[float], is_shared: bool) -> float:
-    """Sum of the counts that should hold every parameter once: over all ranks where data ranks share, else per data
-    rank."""
+    """Sum of the counts that should hold every parameter once: over all ranks where data-parallel ranks share, else per
+    data-parallel rank."""
     model = spec.model.parameters
     if is_shared:
         return _first_mismatch([sum(held)], model)

@@ -16,7 +16,7 @@ from trials.train.model.chunk import ChunkExecution, ChunkPlan, ModelChunk
 from trials.train.model.initial_weights import WeightSource
 from trials.train.parallel.device import Device, select_attention_kernel
 from trials.train.parallel.process_groups import join_world
-from trials.train.parallel.tensor_parallel import TensorRanks
+from trials.train.parallel.tensor_parallel import TensorParallelRanks
 from trials.train.selftest.reference import MicroBatch, PlainGpt, plain_weights, train_plain
 from trials.trial import TrialSpec
 
@@ -66,7 +66,7 @@ def train_reference(case: Case, device: Device) -> ReferenceTraining:
     """The same steps by the plain GPT on this device alone, under autocast where the case's precision is not fp32."""
     gpt = PlainGpt(case.model).to(device.torch_device)
     weights = WeightSource(SEED, device.torch_device)
-    whole = ModelChunk(case.model, ChunkPlan.of(case.model, 0, 1), TensorRanks(), weights, ChunkExecution())
+    whole = ModelChunk(case.model, ChunkPlan.of(case.model, 0, 1), TensorParallelRanks(), weights, ChunkExecution())
     gpt.load_state_dict(plain_weights(whole.state_dict(), case.model))
     settings = optimizer_config(case.layout.precision)
     losses, norms = train_plain(
@@ -81,7 +81,7 @@ def train_reference(case: Case, device: Device) -> ReferenceTraining:
 
 
 def _micro_batches(case: Case, device: Device, step: int) -> list[MicroBatch]:
-    """The global batch of a step, split as for a single data rank."""
+    """The global batch of a step, split as for a single data-parallel rank."""
     data, size = SyntheticData(case.model, case.layout, 0, device.torch_device), case.layout.micro_batch_size
     first = step * case.layout.global_batch_size
     indices = torch.arange(first, first + case.layout.global_batch_size, device=device.torch_device)

@@ -45,7 +45,7 @@ def command_arguments(template: str, spec: TrialSpec, python: str, attempt_folde
 
 def require_values(template: str, layouts: Sequence[Layout]) -> None:
     """InputError where a placeholder has no value in one of these layouts: a bucket of the trainer's own, or of a
-    single data rank, which reduces no gradients."""
+    single data-parallel rank, which reduces no gradients."""
     bare = {part["name"] for part in _PART.finditer(template) if part["value"] is None}
     for name in LAYOUT_FIELDS:
         without = [layout for layout in layouts if name in bare and getattr(layout, name) is None]

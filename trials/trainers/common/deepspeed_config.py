@@ -97,15 +97,16 @@ def _zero_section(layout: Layout, model: ModelShape | None) -> dict[str, Any]:
 
 
 def largest_part(model: ModelShape, layout: Layout) -> int:
-    """Parameters of the largest stage on one of its tensor ranks, before sharding among data ranks."""
+    """Parameters of the largest stage on one of its tensor-parallel ranks, before sharding among data-parallel
+    ranks."""
     last = layout.pipeline_parallel - 1
     layers = stage_layers(model, layout.pipeline_parallel)
     return max(_part(model, layout, count, stage == 0, stage == last) for stage, count in enumerate(layers))
 
 
 def _part(model: ModelShape, layout: Layout, layers: int, is_first: bool, is_last: bool) -> int:
-    """Parameters of a stage per tensor rank. Tensor ranks split everything but norms, learned positions and the biases
-    of reduced outputs."""
+    """Parameters of a stage per tensor-parallel rank. Tensor-parallel ranks split everything but norms, learned
+    positions and the biases of reduced outputs."""
     whole_layer = 2 * model.norm_parameters + (2 * model.hidden_size if model.has_biases else 0)
     table = model.vocab_size * model.hidden_size
     tables = is_first + (is_last and not (is_first and model.tied_embeddings))
@@ -116,13 +117,14 @@ def _part(model: ModelShape, layout: Layout, layers: int, is_first: bool, is_las
 
 def _zero_stage(layout: Layout) -> int:
     """ZeRO 1 at least for half precision. DeepSpeed's optimizer for ZeRO 0 begins at Adam's second step: its step count
-    is one ahead. With a single data rank, where nothing is sharded, ZeRO 1 is the same training without that bug."""
+    is one ahead. With a single data-parallel rank nothing is sharded, and ZeRO 1 is the same training without that bug.
+    """
     return layout.zero_stage if layout.precision == "fp32" else max(1, layout.zero_stage)
 
 
 def _pipeline_section(layout: Layout) -> dict[str, Any]:
-    """Whole activations between stages, and no reentrant checkpointing: the combination that is correct with tensor
-    ranks."""
+    """Whole activations between stages, and no reentrant checkpointing: the combination that is correct with
+    tensor-parallel ranks."""
     return {
         "activation_checkpoint_interval": 1 if layout.activation_checkpointing == "full" else 0,
         "use_reentrant": False,
@@ -147,8 +149,8 @@ def read_ds_config(text: str) -> ImportedConfig:
 
 
 def _read_batch(config: Mapping[str, Any], notes: list[str]) -> tuple[int | None, dict[str, Any]]:
-    """(global batch, layout values) of DeepSpeed's three batch numbers, and the number of data ranks where all are
-    given."""
+    """(global batch, layout values) of DeepSpeed's three batch numbers, and the number of data-parallel ranks where all
+    are given."""
     total = _count(config, "train_batch_size", notes)
     micro = _count(config, "train_micro_batch_size_per_gpu", notes)
     steps = _count(config, "gradient_accumulation_steps", notes)

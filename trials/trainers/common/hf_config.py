@@ -10,7 +10,7 @@ from trials.trainers.common.imported_config import ImportedConfig
 from trials.trainers.common.json_text import json_object
 
 VOCAB_MULTIPLE = 128
-"""Megatron's --make-vocab-size-divisible-by: with it, tensor ranks up to 128 share the vocabulary evenly."""
+"""Megatron's --make-vocab-size-divisible-by: with it, tensor-parallel ranks up to 128 share the vocabulary evenly."""
 
 
 def read_hf_config(text: str) -> ImportedConfig:

@@ -74,8 +74,8 @@ def megatron_deepspeed_layout(spec: TrialSpec) -> list[Option]:
 
 
 def environment_of(layout: Layout) -> dict[str, str]:
-    """Megatron-LM's setting of CUDA connections: a single one orders tensor ranks' sends, and Megatron-FSDP forbids
-    it."""
+    """Megatron-LM's setting of CUDA connections: a single one orders tensor-parallel ranks' sends, and Megatron-FSDP
+    forbids it."""
     return {} if layout.zero_stage > 1 else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
 

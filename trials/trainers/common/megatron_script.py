@@ -321,7 +321,7 @@ def _add(layout: dict[str, Any], name: str, value: int, rule: str) -> None:
 
 
 def _default_batch(layout: Mapping[str, Any], options: _Options) -> int | None:
-    """Megatron's default: one micro-batch on every data rank."""
+    """Megatron's default: one micro-batch on every data-parallel rank."""
     micro, data = layout.get("micro_batch_size"), layout.get("data_parallel")
     if options.has("global-batch-size") or not (micro and data):
         return None

@@ -19,7 +19,7 @@ from trials.train.engines.update import Update
 from trials.train.model.chunk import ChunkExecution, ChunkPlan, ModelChunk
 from trials.train.model.initial_weights import WeightSource
 from trials.train.parallel.process_groups import Coordinates, World
-from trials.train.parallel.tensor_parallel import TensorRanks
+from trials.train.parallel.tensor_parallel import TensorParallelRanks
 
 CPU = torch.device("cpu")
 ALONE = World(Layout(), Coordinates(0, 0, 0), None, None, None, None)
@@ -28,7 +28,7 @@ PLAIN, TIED = ParamTraits(True, False, False), ParamTraits(True, False, True)
 
 def make_chunk(**fields) -> ModelChunk:
     model = replace(MODEL, **fields)
-    return ModelChunk(model, ChunkPlan.of(model, 0, 1), TensorRanks(), WeightSource(1, CPU), ChunkExecution())
+    return ModelChunk(model, ChunkPlan.of(model, 0, 1), TensorParallelRanks(), WeightSource(1, CPU), ChunkExecution())
 
 
 def flat(chunk: ModelChunk, dtype: torch.dtype = torch.float32, **options) -> FlatSharding:

@@ -40,7 +40,7 @@ def test_what_is_counted_is_what_is_there_whatever_the_layout_says(ranks: WarmRa
 
 
 def counted(ranks: WarmRanks, options: Mapping[str, Any] = MappingProxyType({}), **more: Any) -> tuple[Case, list[int]]:
-    """A layout of two data ranks, and each rank's counts."""
+    """A layout of two data-parallel ranks, and each rank's counts."""
     given = named_case("held", "gpt2-tied", data_parallel=2, **more)
     arguments = {"case": given.to_json(), **options}
     return given, ranks.run(f"{PROGRAMS}:held_parameters", given.layout.num_gpus, arguments)

@@ -9,13 +9,13 @@ import torch
 from tests.trials.train.trial_processes import MODEL
 from trials.train.model.chunk import ChunkExecution, ChunkPlan, ModelChunk, _attention, _supports_gqa
 from trials.train.model.initial_weights import WeightSource
-from trials.train.parallel.tensor_parallel import TensorRanks
+from trials.train.parallel.tensor_parallel import TensorParallelRanks
 
 WEIGHTS = WeightSource(seed=11, device=torch.device("cpu"))
-ALONE = TensorRanks()
+ALONE = TensorParallelRanks()
 
 
-def chunk(model, index: int, stages: int, ranks: TensorRanks = ALONE) -> ModelChunk:
+def chunk(model, index: int, stages: int, ranks: TensorParallelRanks = ALONE) -> ModelChunk:
     return ModelChunk(model, ChunkPlan.of(model, index, stages), ranks, WEIGHTS, ChunkExecution())
 
 
@@ -24,14 +24,14 @@ def chunk(model, index: int, stages: int, ranks: TensorRanks = ALONE) -> ModelCh
 @pytest.mark.parametrize("tensor_parallel", [1, 2])
 def test_all_ranks_together_answer_for_each_parameter_of_the_model_once(tied, stages, tensor_parallel):
     model = replace(MODEL, tied_embeddings=tied)
-    ranks = [TensorRanks(rank, tensor_parallel) for rank in range(tensor_parallel)]
+    ranks = [TensorParallelRanks(rank, tensor_parallel) for rank in range(tensor_parallel)]
     built = [chunk(model, index, stages, r) for index in range(stages) for r in ranks]
     assert sum(p.numel() for s in built for p in s.counted_parameters()) == model.parameters
 
 
 def test_a_slice_of_a_weight_is_that_part_of_the_whole():
     whole = chunk(MODEL, 0, 1).state_dict()
-    halves = [chunk(MODEL, 0, 1, TensorRanks(rank, 2)).state_dict() for rank in range(2)]
+    halves = [chunk(MODEL, 0, 1, TensorParallelRanks(rank, 2)).state_dict() for rank in range(2)]
     for name, dim in [("embedding.tokens.weight", 0), ("blocks.1.mlp_in.weight", 0), ("blocks.0.mlp_out.weight", 1)]:
         assert torch.equal(torch.cat([half[name] for half in halves], dim), whole[name])
     queries = [half["blocks.0.qkv.weight"].chunk(3)[0] for half in halves]

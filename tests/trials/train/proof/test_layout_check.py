@@ -29,7 +29,7 @@ RIGHT = RankCount(
     peak_allocated_gib=0.0,
     host_available_gib=9.0,
 )
-# Rank order is tensor, data, stage: the first two ranks are the data ranks of the first stage.
+# Rank order is tensor, data, stage: the first two ranks are the data-parallel ranks of the first stage.
 LAST_STAGE = MODEL.parameters - FIRST_STAGE
 COUNTS = [RIGHT, RIGHT, *[replace(RIGHT, parameters=LAST_STAGE, optimizer_parameters=LAST_STAGE)] * 2]
 MEASURED = {"step_time_s": 1, "tokens_per_sec": 1, "tokens_per_sec_per_gpu": 1, "samples_per_sec": 1}
@@ -124,7 +124,8 @@ def test_a_rank_too_few_spoils_it():
 def test_the_fault_names_the_data_rank_and_both_numbers():
     counts = [COUNTS[0], replace(RIGHT, samples=58), *COUNTS[2:]]
     proof = layout_proof(SPEC, counts, PLANNED)
-    assert samples_error(SPEC, proof, PLANNED) == "data rank 1 trained 58 samples in 10 steps, the spec says 60"
+    error = "data-parallel rank 1 trained 58 samples in 10 steps, the spec says 60"
+    assert samples_error(SPEC, proof, PLANNED) == error
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from search_spaces.layouts.layout import BATCH_RULE, Layout
 from search_spaces.model_shape import ModelShape
 from trials.train.model.chunk import ChunkExecution, ChunkPlan, ModelChunk
 from trials.train.model.initial_weights import WeightSource
-from trials.train.parallel.tensor_parallel import TensorRanks
+from trials.train.parallel.tensor_parallel import TensorParallelRanks
 from trials.trainers.common.deepspeed_config import deepspeed_problem, ds_config, read_ds_config
 
 GPT = ModelShape(8, 64, 8, 8, 256, False, 256, 32, False, "learned", "layernorm")
@@ -109,7 +109,7 @@ def test_a_bucket_holds_the_fullest_part_of_the_model_and_no_more(tensor, pipeli
         ModelChunk(
             model,
             ChunkPlan.of(model, s, pipeline),
-            TensorRanks(0, tensor),
+            TensorParallelRanks(0, tensor),
             WeightSource(1, torch.device("cpu")),
             ChunkExecution(),
         )

@@ -93,7 +93,7 @@ def test_llama_options_are_understood():
         ("--use-tp-pp-dp-mapping", "rank_order", "tp-pp-dp"),
         ("--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1", "virtual_pipeline_stages", 2),
         ("--num-virtual-stages-per-pipeline-rank 3", "virtual_pipeline_stages", 3),
-        ("--micro-batch-size 3", "grad_accum_steps", 1),  # no global batch: one micro-batch a data rank
+        ("--micro-batch-size 3", "grad_accum_steps", 1),  # no global batch: one micro-batch a data-parallel rank
     ],
 )
 def test_an_option_sets_its_layout_field(options, field, value):
