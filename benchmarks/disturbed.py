@@ -269,10 +269,10 @@ def _stage(plan: Plan, folder: Path, cluster: SlurmSandbox) -> Stage:
     return Stage(bench, plan, home, random.Random(plan.seed))
 
 
-def _moments(plan: Plan, chance: random.Random) -> list[tuple[float, str]]:
+def _moments(plan: Plan, rng: random.Random) -> list[tuple[float, str]]:
     names = [name for name, count in plan.times.items() for _ in range(count)]
-    chance.shuffle(names)
-    return list(zip(sorted(chance.uniform(0, plan.seconds) for _ in names), names, strict=True))
+    rng.shuffle(names)
+    return list(zip(sorted(rng.uniform(0, plan.seconds) for _ in names), names, strict=True))
 
 
 def _wait(stage: Stage, until_s: float) -> None:

@@ -19,8 +19,8 @@ def others_of(name: str, problems: Mapping[str, BenchmarkProblem], seed: int) ->
     """Random rows of the same source's other models on such a device, equally many of each problem."""
     first = _first(problems[name])
     others = [list(problem.results.values()) for problem in problems.values() if _is_other(first, _first(problem))]
-    chance = np.random.default_rng(seed)
-    shuffled = [iter([rows[index] for index in chance.permutation(len(rows))]) for rows in others]
+    rng = np.random.default_rng(seed)
+    shuffled = [iter([rows[index] for index in rng.permutation(len(rows))]) for rows in others]
     drawn = [next(shuffled[turn % len(shuffled)], None) for turn in range(OTHERS_TRIALS if others else 0)]
     return tuple(replace(row, cluster=with_links(row)) for row in drawn if row is not None)
 

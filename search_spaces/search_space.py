@@ -164,8 +164,8 @@ def _axis_indices(axes: Axes, total: int, sample_seed: int | None) -> Sequence[n
             key="space",
             value=total,
         )
-    random = np.random.default_rng(sample_seed)
-    return [random.integers(size, size=SAMPLED_POINTS) for size in sizes]
+    rng = np.random.default_rng(sample_seed)
+    return [rng.integers(size, size=SAMPLED_POINTS) for size in sizes]
 
 
 def _filter(workload: Workload, table: LayoutTable, given: Sequence[str], total: int) -> SearchSpace:

@@ -149,7 +149,7 @@ class ContenderAnswer(TypedDict):
     """A layout that may be the fastest."""
 
     layout_key: str
-    chance: float
+    probability: float
     step_time_s: float
     fits: Fits | None
 

@@ -181,14 +181,14 @@ def _numbers(forecast: Forecast) -> str:
     )
 
 
-def _planned_chance(forecast: Forecast) -> str:
-    """Chance of the row's layout, if another one is likelier. Rows come from the corrected models, chances from
-    draws."""
+def _planned_probability(forecast: Forecast) -> str:
+    """Probability of the row's layout, if another one is likelier. Rows come from the corrected models, probabilities
+    from draws."""
     own, (likeliest, *_) = forecast.speed.layout, forecast.contenders
     if likeliest.layout == own:
         return ""
-    chance = next((contender.chance for contender in forecast.contenders if contender.layout == own), None)
-    words = "none of them" if chance is None else f"the best with a chance of {chance:.0%}"
+    probability = next((contender.probability for contender in forecast.contenders if contender.layout == own), None)
+    words = "none of them" if probability is None else f"the best with a chance of {probability:.0%}"
     return f"; the plan's first, shown above, is {words}"
 
 
@@ -196,9 +196,9 @@ def _remarks(forecast: Forecast, top: int, names: Mapping[str, str]) -> Iterator
     """Other candidates for the best layout, and uncertain terms."""
     if len(forecast.contenders) > 1:
         listed = "; ".join(
-            f"{names[contender.layout.key]} ({contender.chance:.0%})" for contender in forecast.contenders[:top]
+            f"{names[contender.layout.key]} ({contender.probability:.0%})" for contender in forecast.contenders[:top]
         )
-        yield f"the best is one of {len(forecast.contenders)}: {listed}{_planned_chance(forecast)}"
+        yield f"the best is one of {len(forecast.contenders)}: {listed}{_planned_probability(forecast)}"
     for unseen in forecast.uncertain_terms:
         where = "over the fabric" if unseen.over_fabric else "inside a node"
         yield f"mostly unknown: no trial measured {unseen.term} {where}"

@@ -104,14 +104,14 @@ class Contender:
     """A layout that may be the best, and the probability that it is."""
 
     layout: Layout
-    chance: float
+    probability: float
     step_time_s: float
     fits: Fits | None
 
     def to_json(self) -> dict[str, Any]:
         return {
             "layout_key": self.layout.key,
-            "chance": self.chance,
+            "probability": self.probability,
             "step_time_s": self.step_time_s,
             "fits": self.fits,
         }
@@ -222,11 +222,11 @@ def best_of(
     logs = posterior.log_seconds(compared) + posterior.shared_residual(base.layout, base.step_time_s)
     low, median, high = np.exp(np.quantile(logs[:, 0] + posterior.error(), (0.025, 0.5, 0.975))).tolist()
     speed = LayoutSpeed(layouts[order[0]], median, task.model.seq_length)
-    chances = _chances(prior_score(-(logs + posterior.layout_residual(len(order))), fits))
+    probabilities = _probabilities(prior_score(-(logs + posterior.layout_residual(len(order))), fits))
     seconds = np.exp(np.median(logs, axis=0))
     contenders = [
-        Contender(layouts[order[row]], float(chances[row]), float(seconds[row]), Fits.of(task, float(fits[row])))
-        for row in _most_likely(chances)
+        Contender(layouts[order[row]], float(probabilities[row]), float(seconds[row]), Fits.of(task, float(fits[row])))
+        for row in _most_likely(probabilities)
     ]
     return Forecast(
         scaling=scaling,
@@ -240,15 +240,15 @@ def best_of(
     )
 
 
-def _chances(scores: np.ndarray) -> np.ndarray:
+def _probabilities(scores: np.ndarray) -> np.ndarray:
     """Probability of each column to be the largest of its row."""
     return np.bincount(scores.argmax(axis=1), minlength=scores.shape[1]) / len(scores)
 
 
-def _most_likely(chances: np.ndarray) -> list[int]:
+def _most_likely(probabilities: np.ndarray) -> list[int]:
     """The fewest columns with nearly all of the probability, the most probable first."""
-    order = np.argsort(-chances, kind="stable")
-    return order[: 1 + int(np.searchsorted(np.cumsum(chances[order]), _NEARLY_ALL))].tolist()
+    order = np.argsort(-probabilities, kind="stable")
+    return order[: 1 + int(np.searchsorted(np.cumsum(probabilities[order]), _NEARLY_ALL))].tolist()
 
 
 def _base_layout(inputs: ForecastInput) -> LayoutSpeed:

@@ -44,11 +44,11 @@ class Fits(LowerStrEnum):
     UNSURE = "unsure"
 
     @classmethod
-    def of(cls, task: TuningTask, chance: float) -> Fits | None:
+    def of(cls, task: TuningTask, probability: float) -> Fits | None:
         """The verdict for this probability to fit; None if the memory size is unknown."""
         if task.capacity_gib is None:
             return None
-        return cls.YES if chance >= LIKELY else cls.NO if chance <= UNLIKELY else cls.UNSURE
+        return cls.YES if probability >= LIKELY else cls.NO if probability <= UNLIKELY else cls.UNSURE
 
 
 def task_of(spec: SearchSpec, prior_trials: Sequence[Observation] = ()) -> TuningTask:
@@ -74,7 +74,7 @@ class Estimates:
     step_time_s: np.ndarray
     time_s: Mapping[str, np.ndarray]
     peak_memory_gib: np.ndarray
-    chance_to_fit: np.ndarray
+    fit_probability: np.ndarray
 
     @classmethod
     def of(cls, task: TuningTask, layouts: LayoutTable) -> Estimates:
@@ -85,7 +85,7 @@ class Estimates:
     def take(self, rows: np.ndarray) -> Estimates:
         """Rows of these indices, in that order."""
         time_s = {name: seconds[rows] for name, seconds in self.time_s.items()}
-        return Estimates(self.step_time_s[rows], time_s, self.peak_memory_gib[rows], self.chance_to_fit[rows])
+        return Estimates(self.step_time_s[rows], time_s, self.peak_memory_gib[rows], self.fit_probability[rows])
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Plan:
 
     def fits(self, row: int) -> Fits | None:
         """Memory verdict on one layout; None if the memory size is unknown."""
-        return Fits.of(self.task, float(self.estimates.chance_to_fit[row]))
+        return Fits.of(self.task, float(self.estimates.fit_probability[row]))
 
     def notes(self) -> list[str]:
         """Assumptions behind the numbers."""
@@ -241,7 +241,7 @@ def expected_trial_s(rules: MeasureRules, layouts: Sequence[Layout], estimates: 
     """
     steps = min(rules.max_warmup_steps, 2 * STABILITY_WINDOW) + rules.min_steps
     measuring_s = np.minimum(steps * _measured_step_s(layouts, estimates), rules.time_limit_s)
-    return STARTUP_S + estimates.chance_to_fit * measuring_s
+    return STARTUP_S + estimates.fit_probability * measuring_s
 
 
 def _measured_step_s(layouts: Sequence[Layout], estimates: Estimates) -> np.ndarray:
@@ -285,8 +285,8 @@ def _order(task: TuningTask, space: SearchSpace, table: LayoutTable, estimates: 
     batch = table["micro_batch_size"] * table["grad_accum_steps"] * table["data_parallel"]
     sharers = np.array([throughput_divisor(layout, task.objective) for layout in space.layouts])
     speed = np.log(_tokens(task, table) / sharers / estimates.step_time_s)
-    scores = prior_score(speed, estimates.chance_to_fit)
-    return np.lexsort((-scores, estimates.chance_to_fit <= UNLIKELY, batch != space.workload.global_batch_size))
+    scores = prior_score(speed, estimates.fit_probability)
+    return np.lexsort((-scores, estimates.fit_probability <= UNLIKELY, batch != space.workload.global_batch_size))
 
 
 def _tokens(task: TuningTask, table: LayoutTable) -> np.ndarray:

@@ -62,8 +62,8 @@ class ScalingPosterior:
 
     def __init__(self, task: TuningTask, rows: Sequence[Observation], seed: int):
         self._task = task
-        chance = np.random.default_rng(seed)
-        ran = _sample([row for row in rows if row.step_time_s is not None], chance)
+        rng = np.random.default_rng(seed)
+        ran = _sample([row for row in rows if row.step_time_s is not None], rng)
         table = LayoutTable.of(row.layout for row in ran)
         terms = self._terms(table)
         seconds = [row.step_time_s or math.nan for row in ran]
@@ -73,11 +73,11 @@ class ScalingPosterior:
         self._widest = max(row.layout.num_nodes for row in ran)
         self._prior_log_sd = TimePrior.default(task.cluster.speed_is_known).deviations[:-1]
         self._measured_inside, self._measured_between = self._measured_terms(table, terms)
-        draws = self._time.summary.draws(_DRAWS, chance)
+        draws = self._time.summary.draws(_DRAWS, rng)
         self._log_constants = draws[:, :-1] + draws[:, -1:]
         unseen_log_sd = np.where(self._measured_between, 0, self._prior_log_sd)
-        self._unmeasured_log = unseen_log_sd * chance.standard_normal((_DRAWS, len(TERMS)))
-        self._fabric = FABRIC_LOG_SD * chance.standard_normal((_DRAWS, 1))
+        self._unmeasured_log = unseen_log_sd * rng.standard_normal((_DRAWS, len(TERMS)))
+        self._fabric = FABRIC_LOG_SD * rng.standard_normal((_DRAWS, 1))
         self._seed = seed
 
     def step_time_s(self, layouts: LayoutTable) -> np.ndarray:
@@ -114,8 +114,8 @@ class ScalingPosterior:
         return self._errors(1)[:, 0]
 
     def _errors(self, count: int) -> np.ndarray:
-        chance = np.random.default_rng(self._seed)
-        return self._error * chance.standard_t(_DEGREES_OF_FREEDOM, (_DRAWS, count))
+        rng = np.random.default_rng(self._seed)
+        return self._error * rng.standard_t(_DEGREES_OF_FREEDOM, (_DRAWS, count))
 
     def unmeasured_terms(self, layout: LayoutTable) -> list[UnmeasuredTerm]:
         """Terms without a measurement that dominate the uncertainty of this layout's step time, the largest first."""
@@ -180,8 +180,8 @@ def _shares(terms: StepTerms, constants: np.ndarray) -> np.ndarray:
 _DECREASE = 0.1
 
 
-def _sample(rows: list[Observation], chance: np.random.Generator) -> list[Observation]:
-    chosen = chance.choice(len(rows), min(len(rows), _MAX_TRIALS), replace=False)
+def _sample(rows: list[Observation], rng: np.random.Generator) -> list[Observation]:
+    chosen = rng.choice(len(rows), min(len(rows), _MAX_TRIALS), replace=False)
     return [rows[index] for index in np.sort(chosen)]
 
 

@@ -73,7 +73,7 @@ class DeepHyperSampler(Sampler):
     def _propose(self, count: int, left: Mapping[str, Layout], history: Sequence[TrialFeedback]) -> list[Layout]:
         """Return between one and `count` different layouts of `left`, which holds more than `count`."""
         # The history's length is part of the seed, so that every ask draws different candidates.
-        chance = random.Random(f"{self._seed}/{len(history)}")
+        rng = random.Random(f"{self._seed}/{len(history)}")
         layouts = {self._points[key]: layout for key, layout in left.items()}
         results = [
             (self._values_by_axis(feedback.layout), _result(feedback))
@@ -83,7 +83,7 @@ class DeepHyperSampler(Sampler):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             kappa = _kappa(self._settings, len(self._axes), len(history))
-            search = _new_search(self._axes, list(layouts), chance, self._settings, kappa)
+            search = _new_search(self._axes, list(layouts), rng, self._settings, kappa)
             if results:
                 search.tell(results)
             found = [tuple(point[name] for name in self._axes) for point in search.ask(count)]
@@ -150,7 +150,7 @@ _KAPPA_FIRST, _KAPPA_LAST, _KAPPA_PERIOD = 1.96, 0.01, 10
 def _new_search(
     axes: Mapping[str, Mapping[Any, Any]],
     points: Sequence[tuple[Any, ...]],
-    chance: random.Random,
+    rng: random.Random,
     settings: DeepHyperSettings,
     kappa: float,
 ) -> Any:
@@ -161,11 +161,11 @@ def _new_search(
     for name, codes in axes.items():
         problem.add_hyperparameter(list(codes.values()), name)
     problem.set_sampling_fn(
-        lambda size: [dict(zip(axes, point, strict=True)) for point in chance.sample(points, min(size, len(points)))]
+        lambda size: [dict(zip(axes, point, strict=True)) for point in rng.sample(points, min(size, len(points)))]
     )
     return CBO(
         problem,
-        random_state=chance.randrange(2**31),
+        random_state=rng.randrange(2**31),
         checkpoint_history_to_csv=False,
         surrogate_model="ET",
         acq_func="UCBd",

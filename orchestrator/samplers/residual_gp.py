@@ -69,9 +69,11 @@ def _rows(points: Any) -> np.ndarray:
     return np.asarray(points, dtype=float).reshape(len(points), -1)[:, 0].astype(int)
 
 
-def _mean_with_fit_probability(mean: np.ndarray, deviation: np.ndarray, chance: np.ndarray, best: float) -> np.ndarray:
-    """Mean at which the expected improvement on `best` is `chance` times that at `mean`."""
-    wanted = np.log(np.maximum(chance, 1e-9)) + np.interp((best - mean) / deviation, _STEPS, _LOG_IMPROVEMENT)
+def _mean_with_fit_probability(
+    mean: np.ndarray, deviation: np.ndarray, probability: np.ndarray, best: float
+) -> np.ndarray:
+    """Mean at which the expected improvement on `best` is `probability` times that at `mean`."""
+    wanted = np.log(np.maximum(probability, 1e-9)) + np.interp((best - mean) / deviation, _STEPS, _LOG_IMPROVEMENT)
     return best - deviation * np.interp(wanted, _LOG_IMPROVEMENT, _STEPS)
 
 

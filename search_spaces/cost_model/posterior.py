@@ -88,9 +88,9 @@ class TimePrior:
         """The median of each, in the order of TERMS."""
         return np.exp(self.means[:-1] + self.means[-1])
 
-    def draws(self, count: int, chance: np.random.Generator) -> np.ndarray:
+    def draws(self, count: int, rng: np.random.Generator) -> np.ndarray:
         """Samples of shape (count, len(TERMS) + 1)."""
-        return self.means + chance.standard_normal((count, len(self.means))) @ np.linalg.cholesky(self.covariance).T
+        return self.means + rng.standard_normal((count, len(self.means))) @ np.linalg.cholesky(self.covariance).T
 
     def log_density(self, draws: np.ndarray) -> np.ndarray:
         """Logarithm of each draw's density, up to a constant."""

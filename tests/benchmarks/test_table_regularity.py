@@ -12,9 +12,9 @@ pytestmark = pytest.mark.slow
 
 def test_what_follows_from_the_numbers_is_predicted_and_chance_is_not():
     numbers = np.arange(60.0)[:, None]
-    chance = np.random.default_rng(0).normal(0, 1, 60)
+    noise = np.random.default_rng(0).normal(0, 1, 60)
     assert median_error(numbers, 1 + np.floor(numbers[:, 0] / 20), seeds=1) < 0.01
-    assert median_error(numbers, chance, seeds=1) > 0.3
+    assert median_error(numbers, noise, seeds=1) > 0.3
 
 
 def line(source: str, nodes: int, error: float) -> dict:

@@ -139,8 +139,8 @@ def test_it_is_told_without_what_only_a_search_needs(place):
 def test_a_row_says_how_likely_its_own_layout_is_where_another_is_likelier(place_in_list, words):
     layouts = [Layout(micro_batch_size=size) for size in (1, 2, 4, 8)]
     names = dict(zip((layout.key for layout in layouts), "abcd", strict=True))
-    chances = zip(layouts[:3], (0.5, 0.3, 0.2), strict=True)
-    contenders = tuple(Contender(layout, chance, 1.0, None) for layout, chance in chances)
+    probabilities = zip(layouts[:3], (0.5, 0.3, 0.2), strict=True)
+    contenders = tuple(Contender(layout, probability, 1.0, None) for layout, probability in probabilities)
     speed = LayoutSpeed(layouts[place_in_list], 1.0, 64)
     found = Forecast(Scaling.WEAK, speed, 0.5, 2.0, 1.0, None, contenders, ())
     assert list(_remarks(found, 2, names)) == [words]

@@ -63,8 +63,8 @@ def true_seconds(layouts: Sequence[Layout], constants: np.ndarray) -> np.ndarray
 
 def measured(num_nodes: int, constants: np.ndarray, noise: float = 0.02, seed: int = 1) -> list[Observation]:
     layouts = layouts_of(num_nodes)
-    chance = np.random.default_rng(seed)
-    seconds = true_seconds(layouts, constants) * np.exp(noise * chance.standard_normal(len(layouts)))
+    rng = np.random.default_rng(seed)
+    seconds = true_seconds(layouts, constants) * np.exp(noise * rng.standard_normal(len(layouts)))
     return [row(layout, outcome="ok", step_time_s=s) for layout, s in zip(layouts, seconds.tolist(), strict=True)]
 
 
@@ -221,18 +221,18 @@ def test_what_ran_out_of_memory_does_not_fit_there_either():
     assert free.fits is Fits.YES
 
     def likely_gib(found: Forecast) -> float:
-        chances = [contender.chance for contender in found.contenders]
+        probabilities = [contender.probability for contender in found.contenders]
         gib = stage_memory(MODEL, LayoutTable.of(contender.layout for contender in found.contenders)).peak
-        return float(np.average(gib, weights=chances))
+        return float(np.average(gib, weights=probabilities))
 
     assert likely_gib(tight) < likely_gib(free)
 
 
 def test_the_layouts_that_may_be_the_best_are_told_and_the_best_is_among_them():
     for found in forecast_from(measured(2, truth())).forecasts:
-        chances = [contender.chance for contender in found.contenders]
-        assert chances == sorted(chances, reverse=True)
-        assert 0.95 <= sum(chances) <= 1 + 1e-9
+        probabilities = [contender.probability for contender in found.contenders]
+        assert probabilities == sorted(probabilities, reverse=True)
+        assert 0.95 <= sum(probabilities) <= 1 + 1e-9
         assert found.speed.layout in [contender.layout for contender in found.contenders]
         assert len(found.to_json(top=1)["contenders"]) == 1
 

@@ -66,7 +66,7 @@ def test_the_layouts_that_may_fit_come_first_and_the_fast_ones_of_them(spec):
     fits = [plan.fits(row) for row in range(len(plan.layouts))]
     assert {Fits.YES, Fits.NO, Fits.UNSURE} == set(fits)
     assert sorted(fits, key=lambda fit: fit is Fits.NO) == fits
-    sure = plan.estimates.step_time_s[plan.estimates.chance_to_fit > 0.999]
+    sure = plan.estimates.step_time_s[plan.estimates.fit_probability > 0.999]
     assert (np.diff(sure) >= -1e-3 * sure[:-1]).all()
     assert sure[-1] > 1.2 * sure[0]
 

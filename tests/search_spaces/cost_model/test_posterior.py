@@ -39,8 +39,8 @@ TERMS_OF_ALL = StepTerms.of(MODEL, Cluster(ACCELERATORS["a100-80gb"], 8, 2), Lay
 
 def posterior_after(rows: list[int], truth: np.ndarray, seed: int = 1, noise: float = 0.0) -> StepTimePosterior:
     measured = TERMS_OF_ALL.take(np.array(rows, dtype=int))
-    chance = np.random.default_rng(seed)
-    seconds = measured.seconds(truth) * np.exp(noise * chance.standard_normal(len(rows)))
+    rng = np.random.default_rng(seed)
+    seconds = measured.seconds(truth) * np.exp(noise * rng.standard_normal(len(rows)))
     return StepTimePosterior(measured, seconds, seed)
 
 

@@ -33,8 +33,8 @@ def test_axes_that_change_the_speed_come_first_and_others_are_near_zero():
 
 def test_the_values_are_those_of_the_definition():
     """The polynomial's coefficients give what the sum over all coalitions gives."""
-    random = np.random.default_rng(7)
-    kernels, weights = random.uniform(0.1, 1.0, (4, 6, 6)), random.normal(size=6)
+    rng = np.random.default_rng(7)
+    kernels, weights = rng.uniform(0.1, 1.0, (4, 6, 6)), rng.normal(size=6)
     kernels = (kernels + kernels.transpose(0, 2, 1)) / 2
     averages = np.broadcast_to(kernels.mean(axis=1, keepdims=True), kernels.shape)
 
@@ -56,8 +56,8 @@ def test_the_values_are_those_of_the_definition():
 
 def test_left_out_residuals_are_those_of_a_fit_without_the_layout():
     """The closed form of the left-out residuals against fits that were made without each layout."""
-    random = np.random.default_rng(3)
-    places, targets = random.uniform(size=12), random.normal(size=12)
+    rng = np.random.default_rng(3)
+    places, targets = rng.uniform(size=12), rng.normal(size=12)
     kernel, noise = np.exp(-0.5 * (places[:, None] - places[None, :]) ** 2 / 0.09), 0.1
     off = []
     for left in range(12):
@@ -69,9 +69,9 @@ def test_left_out_residuals_are_those_of_a_fit_without_the_layout():
 
 
 def test_noise_explains_nothing():
-    random = np.random.default_rng(11)
+    rng = np.random.default_rng(11)
     layouts, _ = grid()
-    found = axis_importance(layouts, list(random.lognormal(size=len(layouts))))
+    found = axis_importance(layouts, list(rng.lognormal(size=len(layouts))))
     assert not found.is_reliable
 
 
