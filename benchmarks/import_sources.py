@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from search_spaces.layouts.mesh import layout_mesh
 from search_spaces.tables.measured_table import REQUIRED_COLUMNS, parse_table
 
 Row = dict[str, object]
@@ -213,7 +214,7 @@ def _numbers_in(mark: str) -> dict[str, float | None]:
 
 def _playbook_row(numbers: Mapping[str, float | None], axis: str) -> Row | None:
     layout = {name: int(value) for name, value in numbers.items() if value is not None and name in _COUNTS}
-    ranks = layout["tensor_parallel"] * layout["pipeline_parallel"] * layout["data_parallel"]
+    ranks = layout_mesh(layout).world_size
     batch = layout["micro_batch_size"] * layout["grad_accum_steps"] * layout["data_parallel"]
     num_gpus = 8 * layout.pop("num_nodes")
     if ranks != num_gpus or batch != layout["global_batch_size"]:

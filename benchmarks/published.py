@@ -23,6 +23,7 @@ from search_spaces.cost_model.step_time import StepTerms
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.mesh import DEGREES, layout_mesh
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
 from search_spaces.schema.presets import accelerator_named
@@ -100,17 +101,15 @@ class _Training:
         accelerator = accelerator_named(re.sub(r"\(.*", "", row["accelerator"]))
         per_node = int(row.get("gpus_per_node") or 8)
         cluster = Cluster(accelerator, min(gpus, per_node), -(-gpus // per_node))
-        tensor, stages, data = (int(row[f"{kind}_parallel"]) for kind in ("tensor", "pipeline", "data"))
+        degrees = {field: int(row[field]) for field in DEGREES.values()}
         batch, micro_batch = int(row["global_batch_size"]), int(row["micro_batch_size"])
-        if tensor * stages * data != gpus or batch % (micro_batch * data):
+        if layout_mesh(degrees).world_size != gpus or batch % (micro_batch * degrees["data_parallel"]):
             raise ValueError("its numbers do not come out")
         layout = Layout(
             num_nodes=cluster.num_nodes,
-            tensor_parallel=tensor,
-            pipeline_parallel=stages,
-            data_parallel=data,
+            **degrees,
             micro_batch_size=micro_batch,
-            grad_accum_steps=batch // micro_batch // data,
+            grad_accum_steps=batch // micro_batch // degrees["data_parallel"],
             zero_stage=int(row["zero_stage"] or 0),
             activation_checkpointing=row["activation_checkpointing"],
             sequence_parallel=row.get("sequence_parallel") == "yes",

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
-from dashboards.terminal.rank_diagram import data_rank_of, stage_of
+from dashboards.terminal.rank_diagram import tensor_groups_of
 from search_spaces.layouts.layout import Layout
 from trials.files.text import plural
 
@@ -54,17 +53,15 @@ def _describe_omitted(count: int) -> str | None:
 
 
 def _node(layout: Layout, gpus_per_node: int, node: int) -> Node:
-    first = node * gpus_per_node
-    ranks = range(first, min(first + gpus_per_node, layout.num_gpus))
-    groups = [list(group) for _, group in groupby(ranks, key=lambda rank: rank // layout.tensor_parallel)]
+    groups = tensor_groups_of(node, layout, gpus_per_node)
     cells = [_cell(layout, group) for group in groups[:_MAX_CELLS]]
     return Node(f"node {node}", tuple(cells))
 
 
 def _cell(layout: Layout, ranks: Sequence[int]) -> RankCell:
-    stages = layout.pipeline_parallel
-    stage = stage_of(ranks[0], layout)
-    data = f"data {data_rank_of(ranks[0], layout)}" if layout.data_parallel > 1 else None
+    stages, at = layout.pipeline_parallel, layout.mesh.coordinates(ranks[0])
+    stage = at["pp"]
+    data = f"data {at['dp']}" if layout.data_parallel > 1 else None
     words = f"stage {stage}" if stages > 1 else data or "the model"
     span = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]}-{ranks[-1]}"
     return RankCell(words, data if stages > 1 else None, span, round(8 + 47 * stage / max(1, stages - 1)))

@@ -25,42 +25,24 @@ def rank_diagram(layout: Layout, gpus_per_node: int) -> list[str]:
     return [*_group_lines(layout, gpus_per_node), *_node_lines(layout, gpus_per_node)]
 
 
-def stage_of(rank: int, layout: Layout) -> int:
-    """Pipeline stage of a rank."""
-    return rank // _strides(layout)["pipeline"] % layout.pipeline_parallel
-
-
-def data_rank_of(rank: int, layout: Layout) -> int:
-    """Data-parallel index of a rank."""
-    return rank // _strides(layout)["data"] % layout.data_parallel
-
-
-def groups_along(axis: str, layout: Layout) -> list[range]:
-    """Groups of ranks along `tensor`, `data` or `pipeline`, ordered by their first rank."""
-    size, stride = getattr(layout, f"{axis}_parallel"), _strides(layout)[axis]
-    blocks = range(0, layout.num_gpus, size * stride)
-    return [range(first, block + size * stride, stride) for block in blocks for first in range(block, block + stride)]
-
-
-def _strides(layout: Layout) -> dict[str, int]:
-    """Distance in ranks between neighbours along each axis."""
-    tensor, data, stages = layout.tensor_parallel, layout.data_parallel, layout.pipeline_parallel
-    if layout.rank_order == "tp-pp-dp":
-        return {"tensor": 1, "pipeline": tensor, "data": tensor * stages}
-    return {"tensor": 1, "data": tensor, "pipeline": tensor * data}
+def tensor_groups_of(node: int, layout: Layout, gpus_per_node: int) -> list[list[int]]:
+    """Ranks of a node by tensor group."""
+    first = node * gpus_per_node
+    ranks = range(first, min(first + gpus_per_node, layout.num_gpus))
+    return [list(group) for _, group in groupby(ranks, key=lambda rank: layout.mesh.group(rank, "tp"))]
 
 
 def _group_lines(layout: Layout, gpus_per_node: int) -> Iterator[str]:
-    for axis in ("tensor", "data", "pipeline"):
-        groups = groups_along(axis, layout)
+    for name, dim in (("tensor", "tp"), ("data", "dp"), ("pipeline", "pp")):
+        groups = layout.mesh.groups(dim)
         if len(groups[0]) == 1:
-            yield f"{axis:<9} every rank alone"
+            yield f"{name:<9} every rank alone"
             continue
         nodes = max(len({rank // gpus_per_node for rank in group}) for group in groups)
         where = "inside a node" if nodes == 1 else f"each over {nodes} nodes"
         count = plural(len(groups), "group")
         members = " | ".join(_shorten(groups, _MAX_GROUPS, _ranks))
-        yield f"{axis:<9} {count} of {len(groups[0])}, {where}: {members}"
+        yield f"{name:<9} {count} of {len(groups[0])}, {where}: {members}"
 
 
 def _node_lines(layout: Layout, gpus_per_node: int) -> Iterator[str]:
@@ -76,10 +58,7 @@ def _node_lines(layout: Layout, gpus_per_node: int) -> Iterator[str]:
 
 
 def _box(layout: Layout, gpus_per_node: int, node: int) -> list[str]:
-    first = node * gpus_per_node
-    ranks = range(first, min(first + gpus_per_node, layout.num_gpus))
-    tensor_groups = [list(group) for _, group in groupby(ranks, key=lambda rank: rank // layout.tensor_parallel)]
-    rows = _shorten(tensor_groups, _MAX_LINES, partial(_cell, layout))
+    rows = _shorten(tensor_groups_of(node, layout, gpus_per_node), _MAX_LINES, partial(_cell, layout))
     width = max(len(row) for row in (*rows, f"node {node}"))
     edge = f"+{'-' * (width + 2)}+"
     title = f"+ node {node} ".ljust(width + 3, "-") + "+"
@@ -88,13 +67,13 @@ def _box(layout: Layout, gpus_per_node: int, node: int) -> list[str]:
 
 def _cell(layout: Layout, ranks: Sequence[int]) -> str:
     """Role of those ranks of a tensor group that are on one node."""
-    parts = []
+    parts, at = [], layout.mesh.coordinates(ranks[0])
     if layout.pipeline_parallel > 1:
-        parts.append(f"stage {stage_of(ranks[0], layout)}")
+        parts.append(f"stage {at['pp']}")
     if layout.data_parallel > 1:
-        parts.append(f"data {data_rank_of(ranks[0], layout)}")
+        parts.append(f"data {at['dp']}")
     if len(ranks) < layout.tensor_parallel:
-        share = _span(ranks[0] % layout.tensor_parallel, len(ranks))
+        share = _span(at["tp"], len(ranks))
         parts.append(f"tensor {share} of {layout.tensor_parallel}")
     noun = "rank" if len(ranks) == 1 else "ranks"
     return f"{noun} {_span(ranks[0], len(ranks))}: {', '.join(parts) or 'the whole model'}"
@@ -117,8 +96,8 @@ def _join_boxes(boxes: Sequence[list[str]]) -> Iterator[str]:
         yield "  ".join(f"{line:<{width}}" for line, width in zip(lines, widths, strict=True)).rstrip()
 
 
-def _ranks(group: range) -> str:
-    if group.step == 1:
+def _ranks(group: Sequence[int]) -> str:
+    if group[-1] - group[0] == len(group) - 1:
         return _span(group[0], len(group))
     if len(group) <= _MAX_MEMBERS:
         return " ".join(map(str, group))

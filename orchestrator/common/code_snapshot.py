@@ -20,6 +20,7 @@ COMPUTE_SIDE = (
     "search_spaces/hardware/*.py",
     "search_spaces/layouts/__init__.py",
     "search_spaces/layouts/layout.py",
+    "search_spaces/layouts/mesh.py",
     "search_spaces/layouts/pipeline_split.py",
     "search_spaces/rules/__init__.py",
     "search_spaces/rules/check.py",

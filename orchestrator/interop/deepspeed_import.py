@@ -18,6 +18,7 @@ from orchestrator.interop.import_result import ImportResult, collect_rows, read_
 from orchestrator.interop.layout_completion import layout_of, observation_of
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.mesh import layout_mesh
 from search_spaces.tables.measured_table import Observation
 from trials.files.text import tail
 from trials.trainers.common.deepspeed_config import read_ds_config
@@ -116,12 +117,14 @@ def _layout(spec: SearchSpec, found: ImportedConfig, gpus: int, nodes: int) -> L
             fix=_TAKE_OUT,
         )
     stages = 1 if spec.baseline is None else spec.baseline.pipeline_parallel
-    if world % (data * stages):
+    given["pipeline_parallel"] = stages
+    ranks = layout_mesh(given).without("tp").world_size
+    if world % ranks:
         message = f"{data} data-parallel ranks x {stages} stages do not divide {nodes} nodes x {gpus} GPUs"
         rule = "data-parallel ranks x the baseline's stages x tensor-parallel ranks fill an experiment's GPUs"
         fix = f"set baseline.pipeline_parallel to the stages that the experiments used, or {_TAKE_OUT}"
         raise InputError.of("world", message, rule=rule, fix=fix, key="train_batch_size", value=found.global_batch_size)
-    given |= {"pipeline_parallel": stages, "tensor_parallel": world // (data * stages)}
+    given["tensor_parallel"] = world // ranks
     return layout_of(spec, given, world)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 from orchestrator.config.spec import SearchSpec
@@ -10,6 +11,7 @@ from orchestrator.records.observations import model_name
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE, Layout
+from search_spaces.layouts.mesh import DEGREES
 from search_spaces.layouts.workload import BATCH_FIX, WORLD_FIX
 from search_spaces.tables.measured_table import Observation
 
@@ -41,7 +43,8 @@ def layout_of(spec: SearchSpec, given: Mapping[str, Any], num_gpus: int | None =
     if "pipeline_schedule" not in given and fields["pipeline_parallel"] > 1 and fields["pipeline_schedule"] == "none":
         fields["pipeline_schedule"] = "1f1b"
     world = num_gpus or fields["num_nodes"] * spec.cluster.gpus_per_node
-    _fill(fields, "data_parallel", world, ("tensor_parallel", "pipeline_parallel"), WORLD)
+    world_of = [field for dim, field in DEGREES.items() if dim != "dp"]
+    _fill(fields, "data_parallel", world, world_of, WORLD)
     batch_of = ("micro_batch_size", "data_parallel")
     _fill(fields, "grad_accum_steps", spec.global_batch_size, batch_of, BATCH, must_come_out=False)
     return Layout(**fields).canonical()
@@ -63,10 +66,10 @@ def _defaults_and_missing(spec: SearchSpec) -> tuple[dict[str, Any], list[str]]:
 
 
 def _fill(
-    fields: dict[str, Any], name: str, whole: int, parts: tuple[str, str], code: str, must_come_out: bool = True
+    fields: dict[str, Any], name: str, whole: int, parts: Sequence[str], code: str, must_come_out: bool = True
 ) -> None:
     """Compute the missing factor `name` of a product; InputError if the product does not match `whole`."""
-    product = fields[parts[0]] * fields[parts[1]]
+    product = prod(fields[part] for part in parts)
     numbers = " x ".join(f"{part} {fields[part]}" for part in parts)
     rule, fix = _RULES[code]
     if name not in fields:

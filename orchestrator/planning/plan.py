@@ -282,7 +282,7 @@ def _finalist_rows(spec: SearchSpec, layouts: Sequence[Layout], trials: int) -> 
 
 
 def _order(task: TuningTask, space: SearchSpace, table: LayoutTable, estimates: Estimates) -> np.ndarray:
-    batch = table["micro_batch_size"] * table["grad_accum_steps"] * table["data_parallel"]
+    batch = table.global_batch_size
     sharers = np.array([throughput_divisor(layout, task.objective) for layout in space.layouts])
     speed = np.log(_tokens(task, table) / sharers / estimates.step_time_s)
     scores = prior_score(speed, estimates.fit_probability)
@@ -291,8 +291,7 @@ def _order(task: TuningTask, space: SearchSpace, table: LayoutTable, estimates: 
 
 def _tokens(task: TuningTask, table: LayoutTable) -> np.ndarray:
     """Tokens per step."""
-    sequences = table["micro_batch_size"] * table["grad_accum_steps"] * table["data_parallel"]
-    return sequences * task.model.seq_length
+    return table.global_batch_size * task.model.seq_length
 
 
 def _model_hash(prior_trials: Sequence[Observation]) -> str:

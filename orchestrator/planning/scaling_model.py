@@ -23,6 +23,7 @@ from search_spaces.cost_model.memory import stage_memory
 from search_spaces.cost_model.posterior import MODEL_ERROR, StepTimePosterior, TimePrior
 from search_spaces.cost_model.step_time import TERMS, StepTerms
 from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.mesh import RankMesh
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.tables.measured_table import Observation
 
@@ -32,9 +33,12 @@ FABRIC_LOG_SD = 0.5
 The one fabric measured from 2 to 64 nodes loses a factor of e^0.48 each time (clusters/playbook-h100.yaml).
 """
 
-_OF_TENSOR = ("tensor", "tensor_latency")
-_OF_STAGES = ("pipeline", "pipeline_latency")
-_OF_DATA = ("data_parallel", "data_latency", "sharded")
+_GROUP_TERMS = {
+    "tp": ("tensor", "tensor_latency"),
+    "pp": ("pipeline", "pipeline_latency"),
+    "dp": ("data_parallel", "data_latency", "sharded"),
+}
+"""Terms of the traffic of groups along each dimension of the mesh."""
 _DETECTABLE_SD = 2
 """Deviation of a term's constant, in prior standard deviations, that a trial must have been able to show."""
 _MIN_SHARE = 0.1
@@ -147,27 +151,11 @@ class ScalingPosterior:
 
     def _between_nodes(self, layouts: LayoutTable) -> np.ndarray:
         """Mask of the terms whose traffic crosses the fabric, 0 or 1, of shape (layouts, len(TERMS))."""
-        reach = _crosses_nodes(layouts, self._task.cluster.gpus_per_node)
-        nothing = np.zeros(len(layouts), dtype=bool)
-        return np.column_stack([reach.get(term, nothing) for term in TERMS]).astype(float)
-
-
-def _crosses_nodes(layouts: LayoutTable, gpus_per_node: int) -> dict[str, np.ndarray]:
-    """Masks of layouts whose groups cross nodes, by the terms of their traffic.
-
-    A group crosses nodes if no node holds its block of ranks, from the first to the last
-    (`search_spaces/hardware/links.py`).
-    """
-    tensor, stages, data = (layouts[f"{kind}_parallel"] for kind in ("tensor", "pipeline", "data"))
-    data_is_inner, world = layouts.equals("rank_order", "tp-dp-pp"), tensor * stages * data
-    blocks = {
-        _OF_TENSOR: (tensor, tensor),
-        _OF_STAGES: (stages, np.where(data_is_inner, world, tensor * stages)),
-        _OF_DATA: (data, np.where(data_is_inner, tensor * data, world)),
-    }
-    return {
-        term: (ranks > 1) & (gpus_per_node % block != 0) for terms, (ranks, block) in blocks.items() for term in terms
-    }
+        between = np.zeros((len(layouts), len(TERMS)))
+        for dim, terms in _GROUP_TERMS.items():
+            crosses = layouts.per_mesh(RankMesh.crosses_nodes, dim, self._task.cluster.gpus_per_node)
+            between[:, [TERMS.index(term) for term in terms]] = crosses[:, None]
+        return between
 
 
 def _shares(terms: StepTerms, constants: np.ndarray) -> np.ndarray:

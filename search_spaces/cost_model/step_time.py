@@ -19,6 +19,7 @@ from search_spaces.cost_model.memory import LayerActivations, element_bytes, eng
 from search_spaces.cost_model.stage_table import StageTable
 from search_spaces.hardware.cluster import Accelerator, Cluster, MeasuredSpeed
 from search_spaces.hardware.links import Fabric, LinkDomain, Links
+from search_spaces.layouts.mesh import RankMesh
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
 
@@ -204,7 +205,7 @@ def _layer_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -
     scores = 4 * tokens * model.seq_length * model.hidden_size * _score_passes(layouts, passes)
     activations = LayerActivations.of(model, layouts)
     exchanged = np.where(is_full, 6, 4) * tokens * model.hidden_size * element_bytes(layouts)
-    stride = np.ones_like(tensor)
+    stride = layouts.per_mesh(RankMesh.stride, "tp")
     rate = machine.bus_bytes_per_s(tensor, stride, layouts["sequence_parallel"] > 0)
     loss = _matmul_slowdown(model, machine, layouts)
     return np.stack(
@@ -287,15 +288,14 @@ def _sharded_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable)
     Each parameter is a collective of its own. Between nodes these reach the bandwidth of one adapter, not that of all
     of a node's: nothing else explains the steps of 175B and 530B on 384 to 2240 GPUs (arXiv 2104.04473, table 2).
     """
-    count = layouts["data_parallel"]
+    count, stride = layouts["data_parallel"], layouts["tensor_parallel"]
     width = 2 * element_bytes(layouts) + engine_column(layouts, lambda engine: engine.reduced_gradient_bytes)
-    stride = layouts["tensor_parallel"]
     pair = 1e9 * machine.per_group(
         lambda ranks, apart: machine.links.p2p_gb_per_s(ranks, apart, machine.gpus_per_node), count, stride
     )
     adapter = np.where(machine.gpus_per_node % (count * stride) != 0, pair, np.inf)
     rate = np.minimum(machine.bus_bytes_per_s(count, stride, np.ones_like(count, dtype=bool)), adapter)
-    moved = model.parameters / stride * width * (count - 1) / count
+    moved = model.parameters / layouts["tensor_parallel"] * width * (count - 1) / count
     return np.where(layouts["zero_stage"] == 3, moved / rate, 0)
 
 
@@ -333,8 +333,7 @@ def _between_stages(model: ModelShape, machine: _Machine, layouts: LayoutTable) 
     tensor-parallel ranks (Narayanan et al., arXiv 2104.04473, section 4.1).
     """
     count, chunks = layouts["pipeline_parallel"], layouts["virtual_pipeline_stages"]
-    is_outer = layouts.equals("rank_order", "tp-dp-pp")
-    stride = layouts["tensor_parallel"] * np.where(is_outer, layouts["data_parallel"], 1)
+    stride = layouts.per_mesh(RankMesh.stride, "pp")
     rate = machine.per_group(
         lambda ranks, apart: machine.links.p2p_gb_per_s(ranks, apart, machine.gpus_per_node), count, stride
     )
@@ -358,8 +357,7 @@ def _between_data_ranks(
     ZeRO 2 reduces after each micro-batch, except in a pipeline. ZeRO 3's traffic is in `_sharded_seconds`.
     """
     count, zero, steps = layouts["data_parallel"], layouts["zero_stage"], layouts["grad_accum_steps"]
-    is_inner = layouts.equals("rank_order", "tp-dp-pp")
-    stride = layouts["tensor_parallel"] * np.where(is_inner, 1, layouts["pipeline_parallel"])
+    stride = layouts.per_mesh(RankMesh.stride, "dp")
     reductions = np.where((zero == 2) & (layouts["pipeline_parallel"] == 1), steps, 1)
     gradients = reductions * parameters * engine_column(layouts, lambda engine: engine.reduced_gradient_bytes)
     sent = (1 + (zero == 0)) * gradients + (zero >= 1) * parameters * element_bytes(layouts)

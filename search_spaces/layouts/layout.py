@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
+from operator import attrgetter
 from typing import Any
 
 from search_spaces.engines import ENGINES
 from search_spaces.errors import InputError, did_you_mean, format_value
+from search_spaces.layouts.mesh import DEGREES, RankMesh
 
 OFFLOADS = ("none", "optimizer")
 ACTIVATION_CHECKPOINTINGS = ("none", "selective", "full")
@@ -79,9 +81,14 @@ class Layout:
             _require_count("bucket_mib", self.bucket_mib)
 
     @property
+    def mesh(self) -> RankMesh:
+        """Numbering of the ranks."""
+        return _mesh(self.rank_order, _degrees(self))
+
+    @property
     def num_gpus(self) -> int:
-        """World size in ranks: tensor x pipeline x data."""
-        return self.tensor_parallel * self.pipeline_parallel * self.data_parallel
+        """World size in ranks."""
+        return self.mesh.world_size
 
     @property
     def global_batch_size(self) -> int:
@@ -181,6 +188,15 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
 """Choices of the enumerated fields."""
 
 _MAX_COUNT = 10**9
+
+
+_degrees = attrgetter(*DEGREES.values())
+
+
+@lru_cache
+def _mesh(order: str, degrees: tuple[int, ...]) -> RankMesh:
+    """Mesh shared by layouts: a hundred thousand candidates have few."""
+    return RankMesh.ordered(order, dict(zip(DEGREES, degrees, strict=True)))
 
 
 def _canonical_schedule(layout: Layout) -> tuple[str, int]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from search_spaces.layouts.layout import CHOICES, LAYOUT_FIELDS, RANK_ORDERS, SWITCHES, Layout
+from search_spaces.layouts.mesh import layout_mesh
 
 _NO_VALUE = 0
 """In a column of counts: not a whole number (data_parallel, grad_accum_steps), or the engine's default (bucket_mib)."""
@@ -45,6 +46,15 @@ class LayoutTable:
         for name, values in axes.items():
             columns[name] = _encode_column(name, values)[indices[name]]
         return cls(columns)
+
+    @property
+    def global_batch_size(self) -> np.ndarray:
+        return self["micro_batch_size"] * self["grad_accum_steps"] * self["data_parallel"]
+
+    def per_mesh(self, method: Callable[..., Any], *arguments: Any) -> np.ndarray:
+        """A column of what a method of RankMesh returns for each layout."""
+        values = [method(layout_mesh(self.columns, order), *arguments) for order in RANK_ORDERS]
+        return np.choose(self["rank_order"], values)
 
     def with_columns(self, **columns: np.ndarray) -> LayoutTable:
         return LayoutTable({**self.columns, **columns})

@@ -8,6 +8,7 @@ from typing import Any
 
 from search_spaces.engines import OWN_ENGINES
 from search_spaces.hardware.cluster import Cluster
+from search_spaces.layouts.mesh import layout_mesh
 from search_spaces.model_shape import ModelShape
 
 Fields = Mapping[str, Any]
@@ -44,11 +45,12 @@ def describe_world_size(f: Fields, w: Workload) -> str:
     nodes, gpus = f["num_nodes"], w.cluster.gpus_per_node
     if nodes > w.cluster.num_nodes:
         return f"num_nodes is {nodes}, but the cluster has {w.cluster.num_nodes}"
-    ranks = f["tensor_parallel"] * f["pipeline_parallel"]
+    mesh = layout_mesh(f)
+    ranks = mesh.without("dp").world_size
     if data := f.get("data_parallel"):
         return (
             f"tensor_parallel {f['tensor_parallel']} x pipeline_parallel {f['pipeline_parallel']}"
-            f" x data_parallel {data} = {ranks * data} ranks, but the world size is"
+            f" x data_parallel {data} = {mesh.world_size} ranks, but the world size is"
             f" num_nodes {nodes} x gpus_per_node {gpus} = {w.world_size(nodes)}"
         )
     return (

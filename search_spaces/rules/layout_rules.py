@@ -9,6 +9,7 @@ import numpy as np
 
 from search_spaces.errors import Problem
 from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE, Layout
+from search_spaces.layouts.mesh import RankMesh, layout_mesh
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import (
     BATCH_FIX,
@@ -36,8 +37,8 @@ class LayoutRule:
 
 def with_derived(table: LayoutTable, workload: Workload) -> LayoutTable:
     """The table with data_parallel, and grad_accum_steps unless it is an axis; 0 where the quotient is not whole."""
-    model_parallel = table["tensor_parallel"] * table["pipeline_parallel"]
-    data_parallel = _exact_quotient(workload.world_size(table["num_nodes"]), model_parallel)
+    ranks_per_replica = layout_mesh(table.columns).without("dp").world_size
+    data_parallel = _exact_quotient(workload.world_size(table["num_nodes"]), ranks_per_replica)
     table = table.with_columns(data_parallel=data_parallel)
     if workload.batch_is_free:
         return table
@@ -83,21 +84,19 @@ def _split_rule(code: str, name: str, what: str, fix: str) -> LayoutRule:
 
 
 def _matches_world_size(table: LayoutTable, workload: Workload) -> np.ndarray:
-    ranks = table["tensor_parallel"] * table["pipeline_parallel"] * table["data_parallel"]
+    ranks = layout_mesh(table.columns).world_size
     return (ranks == workload.world_size(table["num_nodes"])) & (table["num_nodes"] <= workload.cluster.num_nodes)
 
 
 def _keeps_tensor_groups_in_nodes(table: LayoutTable, workload: Workload) -> np.ndarray:
-    # Groups are contiguous ranks: a size that does not divide the node's ranks makes some group span two nodes.
-    fits = workload.cluster.gpus_per_node % table["tensor_parallel"] == 0
-    return fits | (table["num_nodes"] == 1) | workload.allow_tensor_parallel_across_nodes
+    crosses = table.per_mesh(RankMesh.crosses_nodes, "tp", workload.cluster.gpus_per_node)
+    return ~crosses | (table["num_nodes"] == 1) | workload.allow_tensor_parallel_across_nodes
 
 
 def _matches_batch(table: LayoutTable, workload: Workload) -> np.ndarray:
     if workload.batch_is_free:
         return table["grad_accum_steps"] > 0
-    batch = table["micro_batch_size"] * table["grad_accum_steps"] * table["data_parallel"]
-    return batch == workload.global_batch_size
+    return table.global_batch_size == workload.global_batch_size
 
 
 def _supports_precision(table: LayoutTable, workload: Workload) -> np.ndarray:

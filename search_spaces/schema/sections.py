@@ -12,6 +12,7 @@ from pydantic.json_schema import JsonSchemaValue
 from search_spaces.errors import InputError
 from search_spaces.layouts import axes
 from search_spaces.layouts.layout import BATCH_RULE, LAYOUT_FIELDS, WORLD_RULE, Layout
+from search_spaces.layouts.mesh import layout_mesh
 from search_spaces.layouts.workload import BATCH_FIX, WORLD_FIX, Workload, describe_batch_size, describe_world_size
 from search_spaces.model_shape import ModelShape
 from search_spaces.schema import presets
@@ -224,7 +225,7 @@ class BaselineSection(Section):
         fields = Layout(num_nodes=workload.cluster.num_nodes).to_json() | alone | self.model_dump(exclude_none=True)
         chunks = [fields["virtual_pipeline_stages"]]
         _require_chunks([fields["pipeline_schedule"]], chunks, "baseline.pipeline_schedule")
-        world, ranks = workload.world_size(fields["num_nodes"]), fields["tensor_parallel"] * fields["pipeline_parallel"]
+        world, ranks = workload.world_size(fields["num_nodes"]), layout_mesh(fields).without("dp").world_size
         if world % ranks or fields["num_nodes"] > workload.cluster.num_nodes:
             numbers = describe_world_size(fields | {"data_parallel": None}, workload)
             raise InputError.of("world", numbers, rule=WORLD_RULE, fix=WORLD_FIX)

@@ -14,6 +14,7 @@ from typing import Any
 from search_spaces.errors import InputError, Problem, did_you_mean
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import CHOICES, LAYOUT_FIELDS, SWITCHES, Layout
+from search_spaces.layouts.mesh import DEGREES
 from search_spaces.model_shape import ModelShape
 from search_spaces.plain_file import open_named
 from search_spaces.schema.presets import accelerator_named
@@ -333,7 +334,7 @@ def _require_products(cells: Cells) -> None:
 
 
 _PRODUCTS = {
-    "num_gpus": ("tensor_parallel", "pipeline_parallel", "data_parallel"),
+    "num_gpus": tuple(DEGREES.values()),
     "global_batch_size": ("micro_batch_size", "grad_accum_steps", "data_parallel"),
 }
 

@@ -51,7 +51,7 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
     startup.end_of("build")
     found = fingerprint(spec, device, rank_hosts)
     watcher = _incumbent_watcher(spec, folder, found) if env.rank == 0 else None
-    data = training_data(spec, world.coordinates.data, device.torch_device)
+    data = training_data(spec, world.coordinates["dp"], device.torch_device)
     loop = TrainingLoop(spec, engine, data, device, report, watcher)
     loop.run(open_metrics(folder, env.rank, env.restart))
     startup.end_of("warmup", loop.warmed_up_at_s)

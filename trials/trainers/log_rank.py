@@ -16,9 +16,8 @@ def log_rank_of(spec: TrialSpec) -> int:
 def _default_log_rank(spec: TrialSpec, last: int) -> int:
     """The trainer's default. Megatron logs on the last rank, nanotron on the first rank of the last stage, DeepSpeed on
     the first rank."""
-    layout = spec.layout
     if spec.trainer["kind"] in ("megatron-lm", "megatron-deepspeed"):
         return last
     if spec.trainer["kind"] == "nanotron":
-        return (layout.pipeline_parallel - 1) * layout.data_parallel * layout.tensor_parallel
+        return spec.layout.mesh.rank(pp=spec.layout.pipeline_parallel - 1)
     return 0

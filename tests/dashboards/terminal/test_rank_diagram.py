@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import pytest
-
-from dashboards.terminal.rank_diagram import data_rank_of, groups_along, rank_diagram, stage_of
+from dashboards.terminal.rank_diagram import rank_diagram
 from search_spaces.layouts.layout import Layout
 
-TWELVE = Layout(num_nodes=3, tensor_parallel=2, pipeline_parallel=3, data_parallel=2, pipeline_schedule="1f1b")
-OUTER_DATA = replace(TWELVE, rank_order="tp-pp-dp")
 MT_NLG = Layout(num_nodes=280, tensor_parallel=8, pipeline_parallel=35, data_parallel=8, pipeline_schedule="1f1b")
 
 
@@ -24,21 +18,6 @@ def test_two_ranks_are_drawn_whole():
         "| rank 1: stage 1 |",
         "+-----------------+",
     ]
-
-
-def test_groups_of_both_rank_orders():
-    assert [list(g) for g in groups_along("data", TWELVE)] == [[0, 2], [1, 3], [4, 6], [5, 7], [8, 10], [9, 11]]
-    assert [list(g) for g in groups_along("pipeline", TWELVE)] == [[0, 4, 8], [1, 5, 9], [2, 6, 10], [3, 7, 11]]
-    assert [list(g) for g in groups_along("data", OUTER_DATA)] == [[0, 6], [1, 7], [2, 8], [3, 9], [4, 10], [5, 11]]
-    assert [list(g) for g in groups_along("pipeline", OUTER_DATA)] == [[0, 2, 4], [1, 3, 5], [6, 8, 10], [7, 9, 11]]
-
-
-@pytest.mark.parametrize("layout", [TWELVE, OUTER_DATA, MT_NLG], ids=lambda layout: layout.rank_order)
-def test_every_rank_is_once_in_a_group_of_each_axis_with_all_else_alike(layout):
-    for axis, is_alike in (("pipeline", data_rank_of), ("data", stage_of)):
-        groups = groups_along(axis, layout)
-        assert sorted(rank for group in groups for rank in group) == list(range(layout.num_gpus))
-        assert all(len({is_alike(rank, layout) for rank in group}) == 1 for group in groups)
 
 
 def test_a_tensor_group_that_reaches_across_nodes_says_which_part_is_where():

@@ -79,7 +79,7 @@ def train_layout(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     power = arguments.get("loss_scale_power", 16)
     settings = OptimizerConfig(LEARNING_RATE, epsilon=EPSILON, max_grad_norm=MAX_GRAD_NORM, loss_scale_power=power)
     engine = build_engine(TrainingConfig(spec.model, spec.layout, WeightSource(SEED, cpu), settings), world)
-    data = SyntheticData(spec.model, spec.layout, world.coordinates.data, cpu)
+    data = SyntheticData(spec.model, spec.layout, world.coordinates["dp"], cpu)
     losses, norms = [], []
     for step, count in enumerate(arguments["micro_batches"]):
         batch, end = data.batch(step), count * spec.layout.micro_batch_size

@@ -10,14 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dashboards.terminal.rank_diagram import data_rank_of, stage_of
 from search_spaces.layouts.layout import Layout
 from tests.trials.token_files import write_tokens
 from tests.trials.train.trial_processes import MODEL, make_spec
 from trials.data.token_file import HEADER_BYTES, TokenFile
 from trials.ranks.failures import TrialFailure, reason_of
 from trials.train.data import SyntheticData, TokenFileData, sample_indices, training_data
-from trials.train.parallel.process_groups import Coordinates
 from trials.trial import FailureReason
 
 CPU = torch.device("cpu")
@@ -176,21 +174,3 @@ def test_ids_outside_of_the_files_own_vocabulary_are_never_looked_up(tmp_path):
         stream.write((64).to_bytes(2, "little"))
     with pytest.raises(TrialFailure, match="token 64 in step 1: the vocabulary of the token file has 64"):
         token_data(path, replace(LAYOUTS[0], data_parallel=1), 0).begin(0)()
-
-
-def test_coordinates_are_tensor_innermost_then_data_then_stage():
-    layout = Layout(tensor_parallel=2, data_parallel=3, pipeline_parallel=2)
-    assert [Coordinates.of(rank, layout) for rank in (0, 1, 2, 6)] == [
-        Coordinates(tensor=0, data=0, stage=0),
-        Coordinates(tensor=1, data=0, stage=0),
-        Coordinates(tensor=0, data=1, stage=0),
-        Coordinates(tensor=0, data=0, stage=1),
-    ]
-    assert [Coordinates.of(rank, layout).rank(layout) for rank in range(12)] == list(range(12))
-
-
-@pytest.mark.parametrize("rank_order", ["tp-dp-pp", "tp-pp-dp"])
-def test_a_layouts_picture_puts_every_rank_where_it_trains(rank_order):
-    layout = Layout(tensor_parallel=2, data_parallel=3, pipeline_parallel=2, rank_order=rank_order)
-    places = [Coordinates.of(rank, layout) for rank in range(12)]
-    assert [(p.data, p.stage) for p in places] == [(data_rank_of(r, layout), stage_of(r, layout)) for r in range(12)]

@@ -225,9 +225,9 @@ def local_chunk(module: nn.Module) -> ModelChunk:
 
 def _topology(layout: Layout) -> ProcessTopology:
     """The rank order as DeepSpeed's topology, which names the outermost axis first."""
-    sizes = {"model": layout.tensor_parallel, "data": layout.data_parallel, "pipe": layout.pipeline_parallel}
-    axes = [AXES[axis] for axis in reversed(layout.rank_order.split("-"))]
-    return ProcessTopology(axes, [sizes[axis] for axis in axes])
+    sizes = layout.mesh.sizes
+    dims = [*sizes][::-1]
+    return ProcessTopology([AXES[dim] for dim in dims], [sizes[dim] for dim in dims])
 
 
 def _part_preparer(training: TrainingConfig, axes: _ModelParallelUnit | None) -> Callable[[nn.Module], None]:
@@ -265,7 +265,7 @@ def _set_exact_masters(chunk: ModelChunk, training: TrainingConfig, world: World
             safe_set_full_fp32_param(parameter, values.data)
             values.data = values.data.new_empty(0)
 
-    model, plan, ranks, weights, _ = training.chunk_arguments(world.coordinates.stage, world)
+    model, plan, ranks, weights, _ = training.chunk_arguments(world.coordinates["pp"], world)
     exact = ModelChunk(model, plan, ranks, weights, ChunkExecution(), on_part=give_block)
     for name, values in exact.named_parameters():
         if not name.startswith("blocks."):

@@ -71,7 +71,7 @@ class FlatSharding(Sharding):
             _in_backward_order(chunks), _bucket_elements(overlaps, bucket_mib), group_size(world.data)
         )
         self.loss_divisor = group_size(world.data)
-        rank, ranks = (world.coordinates.data, world.layout.data_parallel) if self.shares_gradients else (0, 1)
+        rank, ranks = (world.coordinates["dp"], world.layout.data_parallel) if self.shares_gradients else (0, 1)
         self._mine = [bucket.share(rank, ranks) for bucket in self._buckets]
         self._take_weights(dtype)
         self._make_gradients()

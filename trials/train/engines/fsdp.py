@@ -106,7 +106,7 @@ class FsdpSharding(Sharding):
 def _traits_in_block(block: nn.Module, world: World) -> Iterator[ParamTraits]:
     for parameter in block.parameters():
         yield ParamTraits(
-            world.coordinates.tensor == 0 or is_sharded(parameter), sees_part_of_sequence(parameter), is_tied=False
+            world.coordinates["tp"] == 0 or is_sharded(parameter), sees_part_of_sequence(parameter), is_tied=False
         )
 
 

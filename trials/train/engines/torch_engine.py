@@ -65,7 +65,7 @@ class TorchEngine(Engine):
 def _shard_chunks(training: TrainingConfig, world: World) -> tuple[Sharding, tuple[ModelChunk, ...]]:
     """The weights of this rank's chunks, sharded by the ZeRO stage, and the chunks."""
     layout = training.layout
-    indices = range(world.coordinates.stage, training.num_chunks, layout.pipeline_parallel)
+    indices = range(world.coordinates["pp"], training.num_chunks, layout.pipeline_parallel)
     if layout.zero_stage >= 2 and world.data is not None:
         from trials.train.engines.fsdp import FsdpSharding
 

@@ -74,7 +74,7 @@ class Pipeline:
         inputs, outputs = _shapes(chunk, self._training)
         return PipelineStage(
             chunk,
-            index * self._training.layout.pipeline_parallel + self._world.coordinates.stage,
+            index * self._training.layout.pipeline_parallel + self._world.coordinates["pp"],
             self._training.num_chunks,
             self._training.device,
             # With both given torch does not run the chunk to infer them, which would count as a micro-batch.

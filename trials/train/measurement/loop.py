@@ -19,7 +19,6 @@ from trials.train.data import Batch, TrainingData
 from trials.train.engines.engine import Engine, StepResult
 from trials.train.parallel.device import Device, Utilization, resident_gib
 from trials.train.parallel.gather import RankStep, barrier, gather_steps
-from trials.train.parallel.process_groups import Coordinates
 from trials.trial import FailureReason, Flag, TrialKind, TrialSpec, utc_text
 
 MAX_SKIPPED_FRACTION = 0.1
@@ -231,8 +230,8 @@ def open_metrics(folder: AttemptFolder, rank: int, restart: int) -> MetricsWrite
 
 def _replica_ranks(spec: TrialSpec, stage: int) -> list[int]:
     """One rank of each model replica, on this stage."""
-    data_ranks = range(spec.layout.data_parallel)
-    return [Coordinates(tensor=0, data=d, stage=stage).rank(spec.layout) for d in data_ranks]
+    mesh = spec.layout.mesh
+    return mesh.group(mesh.rank(pp=stage), "dp")
 
 
 def _fullest_node(host_gib: Sequence[float], ranks_per_node: int) -> float:

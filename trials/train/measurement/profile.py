@@ -26,7 +26,6 @@ from trials.train.measurement.breakdown import Part, RangeSource, StepParts, Tim
 from trials.train.measurement.loop import TrainingLoop
 from trials.train.parallel.device import Device
 from trials.train.parallel.gather import gather_json
-from trials.train.parallel.process_groups import Coordinates
 from trials.trial import Flag, Outcome, TrialSpec
 
 PROFILED_STEPS = 3
@@ -88,9 +87,9 @@ def part_of_group(layout: Layout, ranks: Sequence[int]) -> Part | None:
     Ranks that differ in their stage wait for each other's work, whatever else they differ in; then come data-parallel
     ranks.
     """
-    places = [Coordinates.of(rank, layout) for rank in ranks]
-    for part, axis in ((Part.PIPELINE, "stage"), (Part.DATA_PARALLEL, "data"), (Part.TENSOR, "tensor")):
-        if len({getattr(place, axis) for place in places}) > 1:
+    coordinates = [layout.mesh.coordinates(rank) for rank in ranks]
+    for part, dim in ((Part.PIPELINE, "pp"), (Part.DATA_PARALLEL, "dp"), (Part.TENSOR, "tp")):
+        if len({at[dim] for at in coordinates}) > 1:
             return part
     return None
 

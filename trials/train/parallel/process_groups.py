@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -23,35 +24,12 @@ RENDEZVOUS_LIMIT_S = 120.0
 
 
 @dataclass(frozen=True)
-class Coordinates:
-    """A rank's coordinates on each axis. Tensor-parallel ranks are neighbours; then come data-parallel ranks and last
-    stages, or the reverse, as the layout's `rank_order` says."""
-
-    tensor: int
-    data: int
-    stage: int
-
-    @classmethod
-    def of(cls, rank: int, layout: Layout) -> Coordinates:
-        tensor, rest = rank % layout.tensor_parallel, rank // layout.tensor_parallel
-        if layout.rank_order == "tp-pp-dp":
-            return cls(tensor, rest // layout.pipeline_parallel, rest % layout.pipeline_parallel)
-        return cls(tensor, rest % layout.data_parallel, rest // layout.data_parallel)
-
-    def rank(self, layout: Layout) -> int:
-        if layout.rank_order == "tp-pp-dp":
-            rest = self.data * layout.pipeline_parallel + self.stage
-        else:
-            rest = self.stage * layout.data_parallel + self.data
-        return rest * layout.tensor_parallel + self.tensor
-
-
-@dataclass(frozen=True)
 class World:
-    """The groups of this rank; None where it would be alone. `ends` is the group of first and last stage."""
+    """Coordinates of this rank in the layout's mesh, and its groups; None where it would be alone. `ends` is the group
+    of first and last stage."""
 
     layout: Layout
-    coordinates: Coordinates
+    coordinates: Mapping[str, int]
     tensor: dist.ProcessGroup | None
     data: dist.ProcessGroup | None
     stages: dist.ProcessGroup | None
@@ -60,7 +38,7 @@ class World:
     @property
     def tensor_ranks(self) -> TensorParallelRanks:
         return TensorParallelRanks(
-            self.coordinates.tensor,
+            self.coordinates["tp"],
             self.layout.tensor_parallel,
             self.tensor,
             splits_sequence=self.layout.sequence_parallel,
@@ -88,30 +66,25 @@ def join_world(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, dev
 
 
 def _form_groups(layout: Layout, rank: int, tied: bool) -> World:
-    at = Coordinates.of(rank, layout)
-    stages = range(layout.pipeline_parallel)
+    mesh = layout.mesh
+    stages = mesh.group(rank, "pp")
+    ends = sorted({stages[0], stages[-1]})
     # The ends come last: torch names a group after its ranks and the number of groups that each of them has, which has
     # to be equal for them to find each other, and the stages in between have no such group.
     return World(
         layout=layout,
-        coordinates=at,
-        tensor=_group(layout, [Coordinates(t, at.data, at.stage) for t in range(layout.tensor_parallel)]),
-        data=_group(layout, [Coordinates(at.tensor, d, at.stage) for d in range(layout.data_parallel)]),
-        stages=_group(layout, [Coordinates(at.tensor, at.data, s) for s in stages]),
-        ends=_ends_group(layout, at) if tied and at.stage in (stages[0], stages[-1]) else None,
+        coordinates=mesh.coordinates(rank),
+        tensor=_group(mesh.group(rank, "tp")),
+        data=_group(mesh.group(rank, "dp")),
+        stages=_group(stages),
+        ends=_group(ends) if tied and rank in ends else None,
     )
 
 
-def _ends_group(layout: Layout, at: Coordinates) -> dist.ProcessGroup | None:
-    ends = sorted({0, layout.pipeline_parallel - 1})
-    return _group(layout, [Coordinates(at.tensor, at.data, stage) for stage in ends])
-
-
-def _group(layout: Layout, members: list[Coordinates]) -> dist.ProcessGroup | None:
-    """Created by its members only, all in the same order of axes, so that no two wait for each other."""
-    if len(members) == 1:
+def _group(ranks: list[int]) -> dist.ProcessGroup | None:
+    """Created by its members only, all in the same order of dimensions, so that no two wait for each other."""
+    if len(ranks) == 1:
         return None
-    ranks = [member.rank(layout) for member in members]
     return dist.new_group(ranks, timeout=COLLECTIVE_LIMIT, use_local_synchronization=True)
 
 

@@ -10,7 +10,6 @@ from trials.measurement.protocol import TwoPointExtrapolation
 from trials.ranks.failures import TrialFailure
 from trials.train.parallel.device import Device
 from trials.train.parallel.gather import RankCount, RankHost, gather_hosts
-from trials.train.parallel.process_groups import Coordinates
 from trials.trial import FailureReason, TrialSpec
 
 
@@ -105,7 +104,7 @@ def _expected_samples(spec: TrialSpec, planned: Sequence[int]) -> int:
 def _by_data_rank(spec: TrialSpec, values: Sequence[float]) -> list[list[float]]:
     members: list[list[float]] = [[] for _ in range(spec.layout.data_parallel)]
     for rank, value in enumerate(values):
-        members[Coordinates.of(rank, spec.layout).data].append(value)
+        members[spec.layout.mesh.coordinates(rank)["dp"]].append(value)
     return members
 
 

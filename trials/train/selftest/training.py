@@ -51,7 +51,7 @@ def train_layout(
     engine = build_engine(
         TrainingConfig(spec.model, spec.layout, weights, optimizer_config(spec.layout.precision)), world
     )
-    data = SyntheticData(spec.model, spec.layout, world.coordinates.data, device.torch_device)
+    data = SyntheticData(spec.model, spec.layout, world.coordinates["dp"], device.torch_device)
     results = [engine.train_step(data.batch(step)) for step in range(steps)]
     counts = engine.counts()
     return RankTraining(

@@ -8,6 +8,7 @@ from typing import Any
 
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE
+from search_spaces.layouts.mesh import layout_mesh
 from trials.trainers.common.deepspeed_config import read_ds_config
 from trials.trainers.common.imported_config import ImportedConfig
 from trials.trainers.common.megatron_options import MAIN_GRADIENT_BYTES
@@ -295,17 +296,17 @@ def _add_data_parallel(layout: dict[str, Any], num_nodes: int | None, gpus_per_n
     tensor, pipeline = layout.get("tensor_parallel"), layout.get("pipeline_parallel")
     if not (num_nodes and gpus_per_node and tensor and pipeline):
         return
-    world = num_nodes * gpus_per_node
-    if world % (tensor * pipeline):
+    world, ranks = num_nodes * gpus_per_node, layout_mesh(layout).without("dp").world_size
+    if world % ranks:
         raise InputError.of(
             "world",
             f"{num_nodes} nodes x {gpus_per_node} = {world} ranks are not a multiple of tensor {tensor} x pipeline "
-            f"{pipeline} = {tensor * pipeline}",
+            f"{pipeline} = {ranks}",
             rule=WORLD_RULE,
             fix="in the command, correct the model parallel sizes, the nodes or the processes of a node",
         )
     layout["num_nodes"] = num_nodes
-    _add(layout, "data_parallel", world // (tensor * pipeline), WORLD_RULE)
+    _add(layout, "data_parallel", world // ranks, WORLD_RULE)
 
 
 def _add(layout: dict[str, Any], name: str, value: int, rule: str) -> None:

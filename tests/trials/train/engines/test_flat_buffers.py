@@ -18,11 +18,11 @@ from trials.train.engines.sharding import ParamTraits
 from trials.train.engines.update import Update
 from trials.train.model.chunk import ChunkExecution, ChunkPlan, ModelChunk
 from trials.train.model.initial_weights import WeightSource
-from trials.train.parallel.process_groups import Coordinates, World
+from trials.train.parallel.process_groups import World
 from trials.train.parallel.tensor_parallel import TensorParallelRanks
 
 CPU = torch.device("cpu")
-ALONE = World(Layout(), Coordinates(0, 0, 0), None, None, None, None)
+ALONE = World(Layout(), {"tp": 0, "dp": 0, "pp": 0}, None, None, None, None)
 PLAIN, TIED = ParamTraits(True, False, False), ParamTraits(True, False, True)
 
 
@@ -108,7 +108,7 @@ def test_with_the_optimizer_offloaded_no_masters_stay_on_the_device():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_zero_1_takes_no_more_memory_for_gradients_than_zero_0(monkeypatch, dtype):
     monkeypatch.setattr(flat_buffers, "group_size", lambda group: 2)
-    pair = World(Layout(data_parallel=2), Coordinates(0, 1, 0), None, object(), None, None)
+    pair = World(Layout(data_parallel=2), {"tp": 0, "dp": 1, "pp": 0}, None, object(), None, None)
     chunk = make_chunk()
     sharding = FlatSharding((chunk,), pair, dtype, shares_update=True, overlaps=False, bucket_mib=1)
     elements = sum(parameter.numel() for parameter in chunk.parameters())
