@@ -203,8 +203,9 @@ def replay(
     from orchestrator.lifecycle.signals import CancelOnSignal
     from orchestrator.recipe.read import read_recipe
     from orchestrator.records.lookup import find_recipe
+    from orchestrator.replay.note_in_recipe import note_replay
     from orchestrator.replay.replay import ReplayRules
-    from orchestrator.replay.run import LAUNCHERS, note_in_recipe, run_replay, with_trainer
+    from orchestrator.replay.run import LAUNCHERS, run_replay, with_trainer
 
     stop = CancelOnSignal()
     rules = ReplayRules(repeats, margin, sessions, _seconds("session_interval", session_interval))
@@ -220,7 +221,7 @@ def replay(
         finally:
             if stop.is_terminated:
                 signal.raise_signal(signal.SIGTERM)  # the driver only shut down; the process has to end
-        note_in_recipe(loaded, rendered, python, result)
+        note_replay(loaded, rendered, python, result)
     return result
 
 

@@ -59,8 +59,9 @@ def replay(
     """Measure a recipe's layout again and report whether its throughput was reproduced."""
     from orchestrator.recipe.read import read_recipe
     from orchestrator.records.lookup import find_recipe
+    from orchestrator.replay.note_in_recipe import note_replay
     from orchestrator.replay.replay import ReplayRules
-    from orchestrator.replay.run import note_in_recipe, with_trainer
+    from orchestrator.replay.run import with_trainer
 
     loaded = read_recipe(find_recipe(recipe, ledger), force)
     if loaded.banner:
@@ -69,7 +70,7 @@ def replay(
     kind = None if launcher is None else launcher.value
     configured, python = with_trainer(loaded, trainer, sets or (), kind)
     result = _run(configured, python, kind, rules, work_dir, as_json)
-    note_in_recipe(loaded, configured, python, result)
+    note_replay(loaded, configured, python, result)
     print_result(result.to_json(), as_json, None if as_json else _format_replay(result))
     if (code := _REPLAY_EXITS[result.verdict.value]) is not ExitCode.SUCCESS:
         raise Exit(code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,14 +13,26 @@ from orchestrator.recipe.read import LoadedRecipe, read_recipe
 from orchestrator.recipe.recipe import Recipe, recipe_yaml
 from orchestrator.recipe.render import readme
 from orchestrator.recipe.write import rewrite_files
+from orchestrator.replay.replay import ReplayResult
 from search_spaces.errors import InputError
-from trials.trial import Flag, TrialSpec
+from trials.trial import Flag, TrialSpec, utc_text
+
+_log = logging.getLogger(__name__)
 
 _FOUND = ("verdict", "ratio", "ratio_low", "ratio_high")
 _DEVICE = "device"
 
 
-def note_replay(recorded: LoadedRecipe, ran: LoadedRecipe, python: str, answer: Mapping[str, Any], at: str) -> bool:
+def note_replay(recorded: LoadedRecipe, ran: LoadedRecipe, python: str, result: ReplayResult) -> None:
+    """Record the result of another trainer in the recipe; a failure to write is only logged."""
+    try:
+        if write_note(recorded, ran, python, result.to_json(), utc_text()):
+            _log.info(f"{recorded.folder} now records the throughput of the layout with {result.trainer}")
+    except OSError as error:
+        _log.warning(f"the throughput with {result.trainer} could not be recorded in the recipe: {error}")
+
+
+def write_note(recorded: LoadedRecipe, ran: LoadedRecipe, python: str, answer: Mapping[str, Any], at: str) -> bool:
     """Record in the recipe that the other trainer of `ran` ran its layout, with the replay's result `answer` at `at`.
 
     `recorded` is the recipe at the start of the replay, `answer` the object of `parlay replay --json`. Returns False

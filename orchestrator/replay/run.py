@@ -19,7 +19,6 @@ from orchestrator.preflight.trainer import PYTHON_OF_IMAGES, is_in_image
 from orchestrator.recipe.read import LoadedRecipe
 from orchestrator.recipe.recipe import Recipe
 from orchestrator.replay.machine_lock import MachineLock, NullLock, home_error
-from orchestrator.replay.note_in_recipe import note_replay
 from orchestrator.replay.other_trainer import for_trainer, trainer_section
 from orchestrator.replay.replay import (
     ReplayResult,
@@ -39,7 +38,6 @@ from trials.files.folders import SearchFolder, write_json
 from trials.files.path_owners import require_trusted_path
 from trials.files.text import plural
 from trials.ledger.location import home_folder
-from trials.trial import utc_text
 
 _log = logging.getLogger(__name__)
 
@@ -130,12 +128,3 @@ def _write_result(folder: SearchFolder, result: ReplayResult) -> Path:
     file = folder.path / "replay.json"
     write_json(file, result.to_json())
     return file
-
-
-def note_in_recipe(recorded: LoadedRecipe, ran: LoadedRecipe, python: str, result: ReplayResult) -> None:
-    """Record the result of another trainer in the recipe; a failure to write is only noted."""
-    try:
-        if note_replay(recorded, ran, python, result.to_json(), utc_text()):
-            _log.info(f"{recorded.folder} now records the throughput of the layout with {result.trainer}")
-    except OSError as error:
-        _log.warning(f"the throughput with {result.trainer} could not be recorded in the recipe: {error}")

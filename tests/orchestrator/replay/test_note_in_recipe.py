@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.recipe.read import LoadedRecipe, read_recipe
 from orchestrator.recipe.write import write_recipe
-from orchestrator.replay.note_in_recipe import note_replay
+from orchestrator.replay.note_in_recipe import write_note
 from orchestrator.replay.other_trainer import for_trainer, trainer_section
 from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of
 
@@ -55,7 +55,7 @@ def export_of(recipe: LoadedRecipe, trainer: str) -> dict[str, Any]:
 
 def test_its_files_say_that_it_ran_the_layout_and_how_fast(recipe):
     assert export_of(recipe, "megatron-lm")["status"] == "not_measured"
-    assert note_replay(recipe, under_megatron(recipe), "python3", FOUND, AT)
+    assert write_note(recipe, under_megatron(recipe), "python3", FOUND, AT)
     again = read_recipe(recipe.folder)
     export = export_of(again, "megatron-lm")
     assert export["status"] == "measured"
@@ -75,7 +75,7 @@ def test_its_files_say_that_it_ran_the_layout_and_how_fast(recipe):
 
 
 def test_nothing_else_of_the_recipe_changes(recipe):
-    assert note_replay(recipe, under_megatron(recipe), "python3", FOUND, AT)
+    assert write_note(recipe, under_megatron(recipe), "python3", FOUND, AT)
     again = read_recipe(recipe.folder)
     others = [e for e in again.recipe.exports if e["trainer"] != "megatron-lm"]
     assert others == [e for e in recipe.recipe.exports if e["trainer"] != "megatron-lm"]
@@ -86,7 +86,7 @@ def test_nothing_else_of_the_recipe_changes(recipe):
 
 
 def test_no_caveat_says_any_more_that_no_other_trainer_ran_it(recipe):
-    assert note_replay(recipe, under_megatron(recipe), "python3", FOUND, AT)
+    assert write_note(recipe, under_megatron(recipe), "python3", FOUND, AT)
     before, now = recipe.recipe.caveats, read_recipe(recipe.folder).recipe.caveats
     assert "Measured with Parlay's own training program; not measured with another trainer." in before
     assert "Measured with Parlay's own training program, and since by a replay with Megatron-LM." in now
@@ -98,25 +98,25 @@ def test_the_folder_stays_with_what_others_have_put_there_as_its_files_stay_read
     training.mkdir()
     (folder / "recipe.yaml").chmod(0o644)
     before = folder.stat().st_ino, training.stat().st_ino
-    assert note_replay(recipe, under_megatron(recipe), "python3", FOUND, AT)
+    assert write_note(recipe, under_megatron(recipe), "python3", FOUND, AT)
     assert (folder.stat().st_ino, training.stat().st_ino) == before
     assert (folder / "recipe.yaml").stat().st_mode & 0o777 == 0o644
 
 
 def test_what_another_replay_noted_meanwhile_stays(recipe):
     ours, other = under(recipe, "megatron-lm"), under(recipe, "megatron-deepspeed")
-    assert note_replay(recipe, other, "python3", FOUND, AT)
-    assert note_replay(recipe, ours, "python3", FOUND, AT)
+    assert write_note(recipe, other, "python3", FOUND, AT)
+    assert write_note(recipe, ours, "python3", FOUND, AT)
     now = read_recipe(recipe.folder)
     assert export_of(now, "megatron-deepspeed")["status"] == export_of(now, "megatron-lm")["status"] == "measured"
 
 
 def test_a_recipe_that_another_search_has_replaced_or_that_is_gone_is_left_alone(recipe):
     other = replace(recipe.recipe, evidence=recipe.recipe.evidence | {"code_hash": "another"})
-    assert not note_replay(replace(recipe, recipe=other), under_megatron(recipe), "python3", FOUND, AT)
+    assert not write_note(replace(recipe, recipe=other), under_megatron(recipe), "python3", FOUND, AT)
     ran = under_megatron(recipe)
     (recipe.folder / "recipe.yaml").unlink()
-    assert not note_replay(recipe, ran, "python3", FOUND, AT)
+    assert not write_note(recipe, ran, "python3", FOUND, AT)
 
 
 @pytest.mark.parametrize(
@@ -129,14 +129,14 @@ def test_a_recipe_that_another_search_has_replaced_or_that_is_gone_is_left_alone
     ids=["failed", "layout-unproven", "another-device"],
 )
 def test_what_says_nothing_of_the_layout_with_that_trainer_here_is_not_noted(recipe, answer):
-    assert not note_replay(recipe, under_megatron(recipe), "python3", FOUND | answer, AT)
+    assert not write_note(recipe, under_megatron(recipe), "python3", FOUND | answer, AT)
     assert export_of(read_recipe(recipe.folder), "megatron-lm")["status"] == "not_measured"
 
 
 def test_an_edited_recipe_stays_as_it_is(recipe):
     edited = replace(recipe, banner="EDITED RECIPE: ...")
-    assert not note_replay(edited, under_megatron(recipe), "python3", FOUND, AT)
+    assert not write_note(edited, under_megatron(recipe), "python3", FOUND, AT)
 
 
 def test_its_own_trainer_needs_no_note(recipe):
-    assert not note_replay(recipe, recipe, "python3", FOUND, AT)
+    assert not write_note(recipe, recipe, "python3", FOUND, AT)
