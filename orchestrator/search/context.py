@@ -17,7 +17,7 @@ from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
 from trials.analysis.ranking import Objective
 from trials.ledger.events import EndReason, Event, EventKind, SearchRecord, SearchState
-from trials.trial import Attempt, FailureReason, Trial
+from trials.trial import Attempt, FailureReason, Trial, TrialState
 
 _log = logging.getLogger(__name__)
 
@@ -137,6 +137,9 @@ class SearchContext:
 
     def set_state(self, state: SearchState, reason: EndReason | None = None, detail: str | None = None) -> None:
         self.event(EventKind.SEARCH_STATE, state=state.value, end_reason=reason, detail=detail)
+
+    def end_trial(self, trial: Trial, state: TrialState, reason: FailureReason | None) -> None:
+        self.event(EventKind.TRIAL_ENDED, trial=trial.trial, state=state.value, reason=reason)
 
     def record(self, kind: EventKind, attempt: Attempt, /, **data: Any) -> None:
         """Record an event of this attempt."""

@@ -113,7 +113,7 @@ class Driver:
             self._finalizer.finalize()
             self._stop_if_broken()
             self._proposer.propose()
-            self._finalizer.create_attempts()
+            self._submitter.create_attempts()
             self._submitter.submit()
             self._end_if_done()
         except LaunchPostponed as postponed:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.search.attempt_factory import next_attempt
 from orchestrator.search.context import SearchContext
-from orchestrator.search.node_exclusion import nodes_to_avoid
-from orchestrator.search.stopping import time_limit_s
+from orchestrator.search.submit import create_attempt
 from trials.analysis.early_stopping import best_file
 from trials.attempt_result import may_retry
 from trials.files.folders import write_json
-from trials.ledger.events import INTENT, EventKind, SearchState
+from trials.ledger.events import EventKind, SearchState
 from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState
-from trials.trial_json import attempt_json
 
 
 class TrialFinalizer:
-    """Retries or ends trials without an attempt in flight, and creates attempts for the submitter."""
+    """Retries or ends trials whose attempts have ended."""
 
     def __init__(self, context: SearchContext):
         self._context = context
@@ -37,12 +33,6 @@ class TrialFinalizer:
                 self._retry_or_end(trial, last)
         self._record_best()
 
-    def create_attempts(self) -> None:
-        """Record an attempt for every trial without one, as far as the budget allows."""
-        for trial in self._context.index.unended:
-            if trial.state is TrialState.PROPOSED and self._context.is_running:
-                self._create_attempt_if_affordable(trial)
-
     def _retry_or_end(self, trial: Trial, last: Attempt) -> None:
         if (
             not may_retry(trial, last, self._is_first_baseline_run(trial))
@@ -50,7 +40,7 @@ class TrialFinalizer:
         ):
             self._end_trial(trial, last.state, last.reason)
         elif self._context.is_running and self._context.has_budget(last.num_nodes):
-            self._create_attempt(trial)
+            create_attempt(self._context, trial)
         elif self._context.is_running and not self._context.index.in_flight:
             self._end_trial(trial, last.state, last.reason)
 
@@ -58,27 +48,9 @@ class TrialFinalizer:
         """True if this is the first measurement of the baseline."""
         return trial.kind is TrialKind.SEARCH and trial.layout.key in self._context.goal.baseline_keys
 
-    def _create_attempt_if_affordable(self, trial: Trial) -> None:
-        """Create an attempt, or end the trial if the budget cannot cover it.
-
-        Attempts in flight release what they reserved and did not use, so a full budget may only have to wait.
-        """
-        if self._context.has_budget(trial.layout.num_nodes):
-            self._create_attempt(trial)
-        elif not self._context.index.in_flight:
-            self._end_trial(trial, TrialState.CANCELLED, FailureReason.CANCELLED_BY_SEARCH)
-
-    def _create_attempt(self, trial: Trial) -> None:
-        limit_s = time_limit_s(self._context.index, self._context.factory.time_limit_s, trial.layout.num_nodes)
-        reserved_s = self._context.launcher.longest_s(limit_s, trial.layout.num_nodes)
-        index, num_nodes = self._context.index, self._context.factory.cluster.num_nodes
-        avoided = nodes_to_avoid(trial, index.bad_nodes, index.runs_of(trial.layout), num_nodes)
-        attempt = next_attempt(trial, secrets.token_hex(16), limit_s, reserved_s, avoided)
-        self._context.event(EventKind.ATTEMPT_SUBMITTED, **attempt_json(attempt, *INTENT))
-
     def _end_trial(self, trial: Trial, state: TrialState, reason: FailureReason | None) -> None:
         self._is_best_recorded = False
-        self._context.event(EventKind.TRIAL_ENDED, trial=trial.trial, state=state.value, reason=reason)
+        self._context.end_trial(trial, state, reason)
         self._record_best()
 
     def _record_best(self) -> None:

@@ -1,19 +1,38 @@
-"""Launches recorded intents, each once."""
+"""Submission of attempts: each is recorded as an intent, then launched once."""
 
 from __future__ import annotations
 
+import secrets
+
 from orchestrator.launchers.base import LaunchPostponed, LaunchRefused
+from orchestrator.search.attempt_factory import next_attempt
 from orchestrator.search.context import SearchContext
-from trials.ledger.events import EndReason, EventKind, SearchState
-from trials.trial import Attempt, TrialState
+from orchestrator.search.node_exclusion import nodes_to_avoid
+from orchestrator.search.stopping import time_limit_s
+from trials.ledger.events import INTENT, EndReason, EventKind, SearchState
+from trials.trial import Attempt, FailureReason, Trial, TrialState
+from trials.trial_json import attempt_json
 
 
 class AttemptSubmitter:
-    """Passes attempts to the launcher and records their job ids."""
+    """Creates attempts, passes them to the launcher and records their job ids."""
 
     def __init__(self, context: SearchContext):
         self._context = context
         self._launched: dict[str, str | None] = {}  # launched but not recorded: the disk may be full
+
+    def create_attempts(self) -> None:
+        """Record an attempt for every trial without one; end those that the budget cannot cover.
+
+        Attempts in flight release what they reserved and did not use, so a full budget may only have to wait.
+        """
+        for trial in self._context.index.unended:
+            if trial.state is not TrialState.PROPOSED or not self._context.is_running:
+                continue
+            if self._context.can_afford(trial.layout):
+                create_attempt(self._context, trial)
+            elif not self._context.index.in_flight:
+                self._context.end_trial(trial, TrialState.CANCELLED, FailureReason.CANCELLED_BY_SEARCH)
 
     def submit(self) -> None:
         """Launch every attempt that is recorded as submitted."""
@@ -40,3 +59,13 @@ class AttemptSubmitter:
         if (job_id := self._launched[key]) is not None:
             self._context.record(EventKind.ATTEMPT_LAUNCHED, attempt, job_id=job_id)
         del self._launched[key]
+
+
+def create_attempt(context: SearchContext, trial: Trial) -> None:
+    """Record the trial's next attempt, for the submitter to launch."""
+    index, factory, num_nodes = context.index, context.factory, trial.layout.num_nodes
+    limit_s = time_limit_s(index, factory.time_limit_s, num_nodes)
+    reserved_s = context.launcher.longest_s(limit_s, num_nodes)
+    avoided = nodes_to_avoid(trial, index.bad_nodes, index.runs_of(trial.layout), factory.cluster.num_nodes)
+    attempt = next_attempt(trial, secrets.token_hex(16), limit_s, reserved_s, avoided)
+    context.event(EventKind.ATTEMPT_SUBMITTED, **attempt_json(attempt, *INTENT))
