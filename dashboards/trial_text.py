@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from trials.analysis.verdict import TrialCounts
+from trials.failure_policy import policy_of
 from trials.trial import Attempt, FailureReason, Flag, Trial
 
 FLAG_DESCRIPTIONS: Mapping[Flag, str] = {
@@ -24,27 +25,6 @@ FLAG_DESCRIPTIONS: Mapping[Flag, str] = {
 }
 """Meaning of each of the contract's flags."""
 
-REASON_LABELS: Mapping[FailureReason, str] = {
-    FailureReason.INVALID_LAYOUT: "refused by the engine",
-    FailureReason.GPU_OOM: "out of GPU memory",
-    FailureReason.HOST_OOM: "out of host memory",
-    FailureReason.PRUNED: "stopped early",
-    FailureReason.TIME_LIMIT: "time limit",
-    FailureReason.HANG: "hang",
-    FailureReason.NODE_FAILURE: "node failure",
-    FailureReason.PREEMPTED: "preempted",
-    FailureReason.BOOT_FAILURE: "node failed to boot",
-    FailureReason.LAUNCH_FAILURE: "launch failure",
-    FailureReason.GPU_MEMORY_IN_USE: "GPU memory already in use",
-    FailureReason.SCRIPT_ERROR: "trainer crashed",
-    FailureReason.RESULT_INVALID: "invalid result",
-    FailureReason.CANCELLED_BY_USER: "cancelled by the user",
-    FailureReason.CANCELLED_BY_SEARCH: "cancelled by the search",
-    FailureReason.INTERRUPTED: "interrupted",
-    FailureReason.JOB_LOST: "job lost",
-}
-"""Reason why a trial ended without a value, short enough for a table."""
-
 UNKNOWN = "\N{EN DASH}"
 
 _MAX_NAMES = 6
@@ -59,7 +39,7 @@ _MIN_SHARE = 0.005
 
 def format_trial_end(trial: Trial) -> str:
     """Reason of a trial's end, or its state."""
-    return str(trial.state) if trial.reason is None else REASON_LABELS[trial.reason]
+    return str(trial.state) if trial.reason is None else policy_of(trial.reason).label
 
 
 def format_counts(counts: TrialCounts) -> Iterator[str]:

@@ -3,11 +3,11 @@ reason."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trials.failure_policy import Ending, policy_of
 from trials.files.tracebacks import is_device_failure
 from trials.json_types import is_finite_number
 from trials.measurement.protocol import PROBE_SIZE, extrapolation_of
@@ -70,38 +70,11 @@ class AttemptResult:
     excerpt: str | None = None
 
 
-RETRIES: Mapping[FailureReason, float] = {
-    FailureReason.HANG: 1,
-    FailureReason.NODE_FAILURE: 2,
-    FailureReason.PREEMPTED: 2,
-    FailureReason.BOOT_FAILURE: 2,
-    FailureReason.LAUNCH_FAILURE: 2,
-    FailureReason.GPU_MEMORY_IN_USE: 2,
-    FailureReason.INTERRUPTED: math.inf,  # the driver's end is never the layout's fault
-    FailureReason.JOB_LOST: 1,
-}
-"""Number of retries after each reason; other reasons are final."""
-
-BASELINE_RETRIES = {**RETRIES, FailureReason.CANCELLED_BY_USER: 1}
-"""Retries of the baseline, without which nothing can be compared."""
-
 COMPARABLE = ("python", "torch", "deepspeed", "cuda", "device")
 """Fingerprint fields that must be equal for two measurements to be compared."""
 
 MAX_PROBE_RATIO = 1.25
 """Largest plausible ratio of a training's FLOP/s to the probe's; larger products are faster by a tenth or two."""
-
-_CANCELLED = (FailureReason.CANCELLED_BY_USER, FailureReason.CANCELLED_BY_SEARCH)
-_RANK_REASONS = (
-    FailureReason.INVALID_LAYOUT,
-    FailureReason.GPU_OOM,
-    FailureReason.HOST_OOM,
-    FailureReason.PRUNED,
-    FailureReason.GPU_MEMORY_IN_USE,
-    FailureReason.RESULT_INVALID,
-)
-"""Reasons that only a rank can find, and that hold whatever the launcher reports. A rank's other reasons may only be
-consequences of another rank's end."""
 
 _NO_THREAD = "terminate called without an active exception"
 """C++'s message where a thread cannot be started: under our memory limit there is no room for its stack, and Python
@@ -151,8 +124,8 @@ def may_retry(trial: Trial, attempt: Attempt, is_reference: bool = False) -> boo
     if attempt.reason is None:
         return False
     alike = sum(a.reason is attempt.reason for a in trial.attempts)
-    retries = BASELINE_RETRIES if is_reference else RETRIES
-    return alike <= retries.get(attempt.reason, 0)
+    policy = policy_of(attempt.reason)
+    return alike <= policy.retries + (policy.baseline_retries if is_reference else 0)
 
 
 def are_comparable(found: Mapping[str, Any], reference: Mapping[str, Any]) -> bool:
@@ -172,7 +145,7 @@ def _from_outcome(spec: TrialSpec, outcome: Outcome, status: LaunchStatus) -> At
 
 def _reason(spec: TrialSpec, outcome: Outcome, status: LaunchStatus) -> FailureReason:
     """The failure reason. A launcher that cancelled or saw the node die overrides a rank that saw its peers vanish."""
-    if outcome.reason in _RANK_REASONS:
+    if outcome.reason is not None and policy_of(outcome.reason).only_rank_knows:
         return outcome.reason
     reason = status.reason or outcome.reason or FailureReason.SCRIPT_ERROR
     return _reason_of_output(spec, outcome.excerpt) if reason is FailureReason.SCRIPT_ERROR else reason
@@ -189,7 +162,7 @@ def _reason_of_output(spec: TrialSpec, words: str | None) -> FailureReason:
 
 
 def _state_for(reason: FailureReason) -> TrialState:
-    return TrialState.CANCELLED if reason in _CANCELLED else TrialState.FAILED
+    return TrialState.CANCELLED if policy_of(reason).ending is Ending.CANCELLED else TrialState.FAILED
 
 
 def _flagged_if_failed_after(outcome: Outcome, status: LaunchStatus) -> Outcome:

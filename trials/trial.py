@@ -49,59 +49,32 @@ class TrialState(LowerStrEnum):
 
 
 class FailureReason(LowerStrEnum):
-    """Reason why a trial or an attempt ended without a value; docs/lifecycle.md lists the consequences of each."""
+    """Reason why a trial or an attempt ended without a value (docs/lifecycle.md).
+
+    trials/failure_policy.py has the consequences and words of each.
+    """
 
     INVALID_LAYOUT = "invalid_layout"
-    """The engine refused the layout."""
     GPU_OOM = "gpu_oom"
-    """Out of accelerator memory; on a CPU, of the rank's memory limit."""
     HOST_OOM = "host_oom"
-    """Out of host memory."""
     PRUNED = "pruned"
-    """Stopped early: it could not become the best."""
     TIME_LIMIT = "time_limit"
-    """Ran out of time before it was measured."""
     HANG = "hang"
-    """Ranks made no progress."""
     NODE_FAILURE = "node_failure"
-    """A node failed."""
     PREEMPTED = "preempted"
-    """Slurm preempted the job."""
     BOOT_FAILURE = "boot_failure"
-    """A node did not boot."""
     LAUNCH_FAILURE = "launch_failure"
-    """The ranks could not be started."""
     GPU_MEMORY_IN_USE = "gpu_memory_in_use"
-    """Other processes held GPU memory at the start."""
     SCRIPT_ERROR = "script_error"
-    """The trainer crashed."""
     RESULT_INVALID = "result_invalid"
-    """The outcome is missing, damaged or contradicts the spec."""
     CANCELLED_BY_USER = "cancelled_by_user"
-    """Cancelled by the user."""
     CANCELLED_BY_SEARCH = "cancelled_by_search"
-    """Cancelled by the driver: budget, end of the search, or a duplicate job."""
     INTERRUPTED = "interrupted"
-    """The ranks died with the driver; the trial is retried."""
     JOB_LOST = "job_lost"
-    """The launcher no longer knows the job."""
-
-    @property
-    def may_be_layout_fault(self) -> bool:
-        """True if the layout may be the cause. Otherwise it is the machine, the user or an implausible outcome; pruning
-        is no fault."""
-        return self in (
-            FailureReason.INVALID_LAYOUT,
-            FailureReason.GPU_OOM,
-            FailureReason.HOST_OOM,
-            FailureReason.TIME_LIMIT,
-            FailureReason.HANG,
-            FailureReason.SCRIPT_ERROR,
-        )
 
 
 class Flag(LowerStrEnum):
-    """Caveat of a measurement; dashboards/trial_words.py has the texts."""
+    """Caveat of a measurement; dashboards/trial_text.py has the texts."""
 
     EXTRAPOLATED = "extrapolated"
     TIME_LIMIT = "time_limit"

@@ -15,6 +15,7 @@ from typing import Any
 
 from search_spaces.plain_file import read_plain
 from trials.analysis.verdict import DisplayState, counts_of, display_state, ranking_of
+from trials.failure_policy import Ending, policy_of
 from trials.files.folders import SearchFolder
 from trials.files.text import tail
 from trials.json_types import is_finite_number
@@ -23,7 +24,6 @@ from trials.measurement.node_metrics import MAX_NODES, read_samples
 from trials.measurement.step_log import StepRecord, read_metrics
 from trials.trial import (
     Attempt,
-    FailureReason,
     LowerStrEnum,
     Trial,
     TrialKind,
@@ -50,8 +50,6 @@ _HIGHEST_STEP = 2**63 - 1
 
 _UNREADABLE = (OSError, ValueError, TypeError, RecursionError)
 """Errors of reading a file that a trial wrote."""
-
-_KILLED = (FailureReason.PRUNED, FailureReason.PREEMPTED)
 
 
 class RunStatus(LowerStrEnum):
@@ -153,7 +151,7 @@ def _trial_status(trial: Trial) -> RunStatus:
         return RunStatus.RUNNING
     if trial.state is TrialState.MEASURED:
         return RunStatus.FINISHED
-    if trial.state is TrialState.CANCELLED or trial.reason in _KILLED:
+    if trial.state is TrialState.CANCELLED or policy_of(trial.reason).ending is not Ending.FAILED:
         return RunStatus.KILLED
     return RunStatus.FAILED
 

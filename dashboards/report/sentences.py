@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from dashboards.report.data import BestLayout, ReportData, TrialView
 from dashboards.terminal.headline import describe_ending
-from dashboards.trial_text import REASON_LABELS, UNKNOWN, describe_flag, format_counts, format_range
+from dashboards.trial_text import UNKNOWN, describe_flag, format_counts, format_range
 from search_spaces.layouts.layout import Layout
 from trials.analysis.verdict import DisplayState
+from trials.failure_policy import policy_of
 from trials.files.text import plural
 from trials.trial import TrialState
 
@@ -111,7 +112,7 @@ def format_trial(trial: TrialView) -> str:
 def format_reason(trial: TrialView) -> str:
     """Reason of a trial's end, or its state."""
     ended = trial.state in (TrialState.FAILED, TrialState.CANCELLED)
-    return REASON_LABELS[trial.reason] if ended and trial.reason else str(trial.state)
+    return policy_of(trial.reason).label if ended and trial.reason else str(trial.state)
 
 
 def percent(share: float) -> str:

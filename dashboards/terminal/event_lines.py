@@ -7,9 +7,10 @@ import re
 from dashboards.terminal.headline import describe_end_reason, format_throughput
 from dashboards.terminal.progress import format_node_hours
 from dashboards.text import printable
-from dashboards.trial_text import REASON_LABELS, describe_failure
+from dashboards.trial_text import describe_failure
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from trials.analysis.verdict import display_state, has_stopped_early
+from trials.failure_policy import policy_of
 from trials.files.text import last_line
 from trials.ledger.events import Event, EventKind, SearchRecord
 from trials.trial import Attempt, Outcome, TrialKind, TrialState, utc_text
@@ -103,7 +104,7 @@ def _describe_attempt_end(attempt: Attempt, search: SearchRecord) -> str:
 def _describe_failed_state(attempt: Attempt) -> str:
     if attempt.reason is None or has_stopped_early(attempt):
         return "stopped early" if attempt.reason else str(attempt.state)
-    label = REASON_LABELS[attempt.reason]
+    label = policy_of(attempt.reason).label
     # "cancelled, cancelled by the user" would say it twice.
     return label if label.startswith(attempt.state) else f"{attempt.state}, {label}"
 

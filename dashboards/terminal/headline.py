@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from dashboards.text import printable
-from dashboards.trial_text import REASON_LABELS, format_number, format_throughput_interval, join_names
+from dashboards.trial_text import format_number, format_throughput_interval, join_names
 from trials.analysis.best_layout import describe_choice, describe_memory_room, describe_no_best
 from trials.analysis.ranking import Objective, Ranking, Speedup
 from trials.analysis.verdict import SearchVerdict, VerdictKind
+from trials.failure_policy import Cause, policy_of
 from trials.files.text import last_line, plural
 from trials.ledger.events import EndReason
-from trials.trial import FailureReason, Trial, TrialState
+from trials.trial import Trial, TrialState
 
 UNITS: Mapping[Objective, str] = {
     Objective.TOKENS_PER_SEC: "tokens/s",
@@ -194,10 +195,8 @@ def _missing_baseline_reason(verdict: SearchVerdict) -> str:
 
 def _describe_baseline_end(baseline: Trial, verdict: SearchVerdict) -> str:
     if baseline.state is not TrialState.CANCELLED:
-        return "failed" + (f": {REASON_LABELS[baseline.reason]}" if baseline.reason else "")
-    by_search = (
-        verdict.end_reason is EndReason.CANCELLED_BY_USER or baseline.reason is not FailureReason.CANCELLED_BY_USER
-    )
+        return "failed" + (f": {policy_of(baseline.reason).label}" if baseline.reason else "")
+    by_search = verdict.end_reason is EndReason.CANCELLED_BY_USER or policy_of(baseline.reason).cause is not Cause.USER
     return "was cancelled with the search" if by_search else "was cancelled from outside the search"
 
 
@@ -216,7 +215,7 @@ def _all_failed(verdict: SearchVerdict) -> str:
     assert verdict.most_common_failure is not None, "some trial failed"
     (reason, count), failed = verdict.most_common_failure, verdict.counts.failed
     text = f"No layout was measured: {plural(failed, 'trial')} failed, "
-    return text + (REASON_LABELS[reason] if count == failed else f"{count} of them: {REASON_LABELS[reason]}")
+    return text + (policy_of(reason).label if count == failed else f"{count} of them: {policy_of(reason).label}")
 
 
 def _lower_first(text: str) -> str:

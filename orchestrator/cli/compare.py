@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dashboards.trial_text import REASON_LABELS
 from orchestrator.cli.options import AsJson, LedgerUrl
 from orchestrator.cli.output import print_result
 from orchestrator.cli.replay import format_speed
 from search_spaces.errors import format_value
+from trials.failure_policy import policy_of
 from trials.files.text import plural
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _pairs_table(result: CompareResult) -> Table:
 
 def _pair_cells(result: CompareResult, pair: LayoutPair) -> Iterable[str]:
     for side, found in ((result.a, pair.a), (result.b, pair.b)):
-        failure = REASON_LABELS[found.reason] if found.reason else str(found.state)
+        failure = policy_of(found.reason).label if found.reason else str(found.state)
         yield f"{side.tokens_per_sec(found.runs):,.0f}" if found.runs else failure
 
 

@@ -24,17 +24,18 @@ def logs(
     as_json: AsJson = False,
 ) -> None:
     """Show the output of a trial's ranks, and the first real error in it."""
-    from dashboards.trial_text import REASON_LABELS, describe_failure
+    from dashboards.trial_text import describe_failure
     from orchestrator.cli.search_summary import advice_for
     from orchestrator.records.lookup import find_attempt, find_search
     from orchestrator.records.summary import logs_summary
+    from trials.failure_policy import policy_of
 
     found = find_search(search, ledger)
     which, attempt = find_attempt(found.record, trial)
     folder = found.folder.attempt(which.trial, attempt.attempt)
     _require_inside(folder.path, found.folder.path)
     data = logs_summary(attempt, folder, None if rank is None else _read_log(folder.rank_log(rank)))
-    reason = f" ({REASON_LABELS[attempt.reason]})" if attempt.reason else ""
+    reason = f" ({policy_of(attempt.reason).label})" if attempt.reason else ""
     heading = [f"{which.trial}.{attempt.attempt}: {attempt.state}{reason}"]
     if words := describe_failure(attempt, found.spec.measure.memory_limit_gib):
         heading.append(words)

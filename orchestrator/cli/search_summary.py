@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from dashboards.terminal.headline import best_layout_line, describe_ending, headroom_lines
 from dashboards.terminal.live_table import console_for, results_table
 from dashboards.terminal.progress import format_node_hours
-from dashboards.trial_text import REASON_LABELS, flag_lines, time_lines
+from dashboards.trial_text import flag_lines, time_lines
 from orchestrator.cli.output import print_result
 from orchestrator.config.spec import SearchSpec
 from trials.analysis.pareto import trade_offs
 from trials.analysis.verdict import DisplayState, SearchVerdict, VerdictKind, has_failed, has_stopped_early, verdict_of
+from trials.failure_policy import Memory, policy_of
 from trials.files.folders import SearchFolder
 from trials.files.text import plural
 from trials.ledger.events import EndReason, SearchRecord
@@ -22,16 +23,6 @@ from trials.trial import FailureReason
 if TYPE_CHECKING:
     from search_spaces.search_space import SearchSpace
 
-_ADVICE = {
-    FailureReason.GPU_OOM: "a smaller micro_batch_size, more activation_checkpointing, a higher zero_stage, more"
-    " tensor_parallel or pipeline_parallel, more nodes",
-    FailureReason.HOST_OOM: "offload: none, more nodes",
-    FailureReason.TIME_LIMIT: "a longer measure.time_limit, a smaller measure.min_steps",
-    FailureReason.HANG: "`parlay logs TRIAL --rank N` shows where each rank stood, `parlay selftest SEARCH.YAML`"
-    " whether ranks can meet on these nodes at all (NCCL_SOCKET_IFNAME names the network between them); a longer"
-    " measure.time_limit, up to 10m, where a start, a compilation or a micro-batch takes half of it",
-    FailureReason.INVALID_LAYOUT: "other values of the axes named in the engine's message",
-}
 _NO_ADVICE = "the layouts may be valid: see the logs"
 
 
@@ -78,11 +69,10 @@ def print_search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchF
 
 def advice_for(reason: FailureReason | None, spec: SearchSpec) -> str | None:
     """Return advice for trials that ended for this reason; None if only their logs help."""
-    words = None if reason is None else _ADVICE.get(reason)
-    limit_gib = spec.measure.memory_limit_gib
-    if reason is not FailureReason.GPU_OOM or limit_gib is None:
-        return words
-    return f"{words}, a measure.memory_limit_gib above {limit_gib:g}"
+    policy, limit_gib = policy_of(reason), spec.measure.memory_limit_gib
+    if policy.exceeded is not Memory.ACCELERATOR or limit_gib is None:
+        return policy.advice
+    return f"{policy.advice}, a measure.memory_limit_gib above {limit_gib:g}"
 
 
 def _format_state(search: SearchRecord, verdict: SearchVerdict) -> str:
@@ -98,12 +88,12 @@ def _causes(search: SearchRecord, spec: SearchSpec) -> list[str]:
         return []
     reasons = Counter(t.reason for t in search.trials if t.reason is not None and not has_stopped_early(t))
     rows = [
-        f"  {REASON_LABELS[reason]:<26}{count:>4} of {len(search.trials)}  {advice_for(reason, spec) or _NO_ADVICE}"
+        f"  {policy_of(reason).label:<26}{count:>4} of {len(search.trials)}  {advice_for(reason, spec) or _NO_ADVICE}"
         for reason, count in reasons.most_common()
     ]
     ranking = spec.ranking_of(search.trials)
     if too_full := [trial for trial in ranking.ordered if not ranking.has_headroom(trial)]:
-        what = f"a smaller constraints.min_free_memory_gib, {_ADVICE[FailureReason.GPU_OOM]}"
+        what = f"a smaller constraints.min_free_memory_gib, {policy_of(FailureReason.GPU_OOM).advice}"
         rows.append(f"  {'too full':<26}{len(too_full):>4} of {len(search.trials)}  {what}")
     return ["why no layout was feasible, and what to relax:", *rows]
 

@@ -28,6 +28,7 @@ COMPUTE_SIDE = (
     "search_spaces/rules/trainer_rules.py",
     "trials/__init__.py",
     "trials/attempt_result.py",
+    "trials/failure_policy.py",
     "trials/json_types.py",
     "trials/trial.py",
     "trials/analysis/__init__.py",

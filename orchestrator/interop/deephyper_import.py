@@ -21,6 +21,7 @@ from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
 from search_spaces.tables.csv_rows import csv_rows, row_length_error, unescape_cell
 from search_spaces.tables.measured_table import Observation
 from trials.analysis.ranking import Objective
+from trials.failure_policy import Ending, policy_of
 from trials.trial import FailureReason
 
 KIND = "deephyper"
@@ -186,11 +187,13 @@ def _failed(spec: SearchSpec, layout: Layout, cells: Cells, reached: str, number
     """Convert a failed row, whose objective is F or F_REASON."""
     word = reached.removeprefix(FAILED).strip("_- ").lower()
     reason = next((known for known in FailureReason if known.value == word), None)
-    if reason is FailureReason.PRUNED and (seen := _positive(cells, _MEASURED)) is not None:
+    policy = policy_of(reason)
+    if policy.ending is Ending.STOPPED_EARLY and (seen := _positive(cells, _MEASURED)) is not None:
         return _ran(spec, layout, seen, cells, numbers | {"failure_reason": word})
-    if reason is not None and not reason.may_be_layout_fault:
+    if reason is not None and not policy.may_be_layout_fault:
         return word
-    is_oom = reason is FailureReason.GPU_OOM or (reason is None and _OUT_OF_MEMORY.search(word))
+    is_unknown_oom = reason is None and _OUT_OF_MEMORY.search(word)
+    is_oom = is_unknown_oom or policy.exceeds_rank_memory(spec.cluster.accelerator.name)
     known = numbers | {"failure_reason": None if reason is None else word}
     return observation_of(spec, KIND, layout, "oom" if is_oom else "failed", **known)
 

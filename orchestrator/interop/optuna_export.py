@@ -14,8 +14,9 @@ from orchestrator.records.observations import IN_FLIGHT
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import LAYOUT_FIELDS
 from trials.analysis.ranking import Objective
+from trials.analysis.verdict import has_stopped_early
 from trials.ledger.events import SearchRecord
-from trials.trial import FailureReason, Trial, TrialState
+from trials.trial import Trial, TrialState
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -124,7 +125,7 @@ def _state(trial: Trial) -> Any:
 
     if trial.state is TrialState.MEASURED:
         return Theirs.COMPLETE
-    return Theirs.PRUNED if trial.reason is FailureReason.PRUNED else Theirs.FAIL
+    return Theirs.PRUNED if has_stopped_early(trial) else Theirs.FAIL
 
 
 def _times(search: SearchRecord, trial: Trial) -> tuple[datetime, datetime]:

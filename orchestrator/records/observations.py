@@ -19,9 +19,11 @@ from search_spaces.schema.sections import ModelSection
 from search_spaces.schema.validation import validate
 from search_spaces.tables.measured_table import Observation, render_table
 from trials.analysis.ranking import runs_that_count
+from trials.analysis.verdict import has_stopped_early
+from trials.failure_policy import policy_of
 from trials.files.folders import SearchFolder, write_text
 from trials.ledger.events import SearchRecord
-from trials.trial import FailureReason, Trial, TrialState
+from trials.trial import Trial, TrialState
 
 _log = logging.getLogger(__name__)
 
@@ -94,7 +96,7 @@ def _row_or_exclusion(search: SearchRecord, spec: SearchSpec, trial: Trial) -> O
     if not trial.state.is_ended:
         return IN_FLIGHT
     ran = trial.state is TrialState.MEASURED or _is_measured_in_part(trial)
-    if attempt is None or not (ran or (trial.reason is not None and trial.reason.may_be_layout_fault)):
+    if attempt is None or not (ran or policy_of(trial.reason).may_be_layout_fault):
         return str(trial.reason)
     measured = attempt.outcome.measured if ran and attempt.outcome else {}
     numbers = {
@@ -112,7 +114,7 @@ def _row_or_exclusion(search: SearchRecord, spec: SearchSpec, trial: Trial) -> O
 def _is_measured_in_part(trial: Trial) -> bool:
     """True for a pruned trial with a step time."""
     outcome = trial.last_attempt.outcome if trial.last_attempt else None
-    return trial.reason is FailureReason.PRUNED and outcome is not None and "step_time_s" in outcome.measured
+    return has_stopped_early(trial) and outcome is not None and "step_time_s" in outcome.measured
 
 
 def seconds_between(begin: float | None, end: float | None) -> float | None:
@@ -133,8 +135,7 @@ def _fills_nodes(spec: SearchSpec, trial: Trial) -> bool:
 
 def _outcome(spec: SearchSpec, trial: Trial) -> str:
     """Outcome of a failed trial. Out of host memory is `oom` only for ranks that compute on the host."""
-    on_host = spec.cluster.accelerator.name == "cpu" and trial.reason is FailureReason.HOST_OOM
-    return "oom" if trial.reason is FailureReason.GPU_OOM or on_host else "failed"
+    return "oom" if policy_of(trial.reason).exceeds_rank_memory(spec.cluster.accelerator.name) else "failed"
 
 
 def _row(search: SearchRecord, spec: SearchSpec, trial: Trial, outcome: str, numbers: Mapping[str, Any]) -> Observation:

@@ -25,10 +25,11 @@ from search_spaces.schema.durations import format_duration
 from search_spaces.schema.validation import restore
 from trials.attempt_result import AttemptResult
 from trials.data.token_file import require_tokens
+from trials.failure_policy import Cause, policy_of
 from trials.files.folders import SearchFolder
 from trials.files.path_owners import FolderIdentity
 from trials.files.text import plural
-from trials.trial import FailureReason, Flag, Outcome, Trial, TrialKind, TrialSpec, TrialState, utc_text
+from trials.trial import Flag, Outcome, Trial, TrialKind, TrialSpec, TrialState, utc_text
 
 REPLAY_SCHEMA = "parlay.replay/1"
 
@@ -292,8 +293,8 @@ def _trainer_of(loaded: LoadedRecipe) -> str:
 
 def _verdict_on_failure(failed: AttemptResult) -> ReplayVerdict:
     """Impossible for a layout that no longer fits; any other failure says nothing about its speed."""
-    does_not_fit = failed.reason in (FailureReason.GPU_OOM, FailureReason.HOST_OOM, FailureReason.INVALID_LAYOUT)
-    return ReplayVerdict.IMPOSSIBLE if does_not_fit else ReplayVerdict.INCONCLUSIVE
+    cannot_run = policy_of(failed.reason).cause is Cause.LAYOUT
+    return ReplayVerdict.IMPOSSIBLE if cannot_run else ReplayVerdict.INCONCLUSIVE
 
 
 def _tokens_per_sec(loaded: LoadedRecipe, runs: Sequence[Run]) -> float:

@@ -27,7 +27,7 @@ from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
 from search_spaces.tables.measured_table import Observation
 from trials.analysis.ranking import Objective, throughput_divisor
-from trials.trial import FailureReason
+from trials.failure_policy import policy_of
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class CostModelPredictor:
         if feedback.observed_value is not None:
             peak_gib = feedback.peak_memory_gib if _measures_tensors(self._task.cluster) else None
             return MemoryEvidence(estimated, ran=True, peak_gib=peak_gib)
-        if feedback.reason is FailureReason.GPU_OOM:
+        if policy_of(feedback.reason).exceeds_rank_memory(self._task.cluster.accelerator.name):
             return MemoryEvidence(estimated, ran=False)
         return None
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from orchestrator.samplers.base import Sampler, TrialFeedback, distinct, untried
 from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
-from trials.trial import FailureReason
+from trials.failure_policy import policy_of
 
 # Upper limit of the candidates that DeepHyper rates at a time; more would take seconds per ask.
 _MAX_RATED = 10_000
@@ -214,9 +214,8 @@ def most_promising(surrogate: Any, values: Mapping[int, float], left: Sequence[i
 
 def _is_informative(feedback: TrialFeedback) -> bool:
     """True if it says something about the layout; a lost node or a cancelled trial does not."""
-    if feedback.reason is None:
-        return feedback.value is not None
-    return feedback.reason is FailureReason.PRUNED or feedback.reason.may_be_layout_fault
+    policy = policy_of(feedback.reason)
+    return feedback.value is not None or policy.may_be_layout_fault or policy.bounds_throughput
 
 
 def _result(feedback: TrialFeedback) -> float | str:

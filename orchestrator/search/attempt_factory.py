@@ -18,6 +18,7 @@ from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.attempt_result import AttemptResult, LaunchStatus, classify
+from trials.failure_policy import policy_of
 from trials.files.folders import SearchFolder, links_outside, read_json, write_json
 from trials.files.path_owners import FolderIdentity
 from trials.trial import (
@@ -43,11 +44,6 @@ minute."""
 
 SILENT_NODES_GRACE_S = 10.0
 """The same for nodes that were silent for long: their last writes are older than the NFS cache."""
-
-_OUTCOME_NOT_AWAITED = (
-    *(FailureReason.CANCELLED_BY_USER, FailureReason.CANCELLED_BY_SEARCH),
-    FailureReason.INTERRUPTED,  # retried in any case
-)
 
 
 @dataclass(frozen=True)
@@ -181,9 +177,8 @@ def _may_still_come(attempt: Attempt, status: LaunchStatus, now: float) -> bool:
 
 def _ended_elsewhere(status: LaunchStatus) -> bool:
     """True if another machine may have written an outcome to wait for."""
-    return (
-        status.started and status.reason not in _OUTCOME_NOT_AWAITED and bool({*status.nodes} - {socket.gethostname()})
-    )
+    is_elsewhere = bool({*status.nodes} - {socket.gethostname()})
+    return status.started and policy_of(status.reason).needs_outcome and is_elsewhere
 
 
 def _invalid(error: ValueError) -> AttemptResult:

@@ -11,11 +11,9 @@ from orchestrator.search.attempt_factory import as_cancelled
 from orchestrator.search.context import SearchContext
 from orchestrator.search.node_hours import node_hours_of, node_hours_until_requeue
 from trials.attempt_result import AttemptResult, LaunchStatus, Liveness, flag_other_fingerprint
+from trials.failure_policy import Ending, policy_of
 from trials.ledger.events import EventKind, SearchState
 from trials.trial import Attempt, FailureReason, TrialState
-
-_POSSIBLY_CANCELLED_BY_US = (None, FailureReason.CANCELLED_BY_SEARCH, FailureReason.CANCELLED_BY_USER)
-"""Reasons of attempts that a stopping search may have cancelled itself; a later driver cannot know."""
 
 _USUAL_WAITS = (None, "Priority", "Resources", "BeginTime")
 """Reasons for which jobs usually wait; other reasons may last forever, so that the user is told."""
@@ -135,7 +133,7 @@ class AttemptMonitor:
         return self._context.trial(attempt).last_attempt or attempt
 
     def _end(self, attempt: Attempt, status: LaunchStatus) -> None:
-        if self._context.search.state is SearchState.STOPPING and status.reason in _POSSIBLY_CANCELLED_BY_US:
+        if self._context.search.state is SearchState.STOPPING and _may_be_cancelled_by_us(status):
             status = as_cancelled(status, self._context.cancel_reason)
         trial, now = self._context.trial(attempt), self._context.launcher.now()
         try:
@@ -166,6 +164,11 @@ class AttemptMonitor:
             "ended_at": status.ended_at or now,
             "node_hours": node_hours_of(attempt, status, now),
         }
+
+
+def _may_be_cancelled_by_us(status: LaunchStatus) -> bool:
+    """True if a stopping search may have cancelled the attempt itself; a later driver cannot know."""
+    return status.reason is None or policy_of(status.reason).ending is Ending.CANCELLED
 
 
 def _used_pilot(attempt: Attempt, pilot: EndedPilot) -> bool:

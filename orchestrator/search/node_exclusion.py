@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from trials.failure_policy import NodeBlame, policy_of
 from trials.files.tracebacks import is_device_failure
 from trials.measurement.protocol import slow_ranks
-from trials.trial import Attempt, FailureReason, Flag, Trial
-
-_NODE_FAULTS = (FailureReason.NODE_FAILURE, FailureReason.BOOT_FAILURE, FailureReason.GPU_MEMORY_IN_USE)
-"""Certain faults of a node: no trial of the search uses it again."""
-
-_POSSIBLE_NODE_FAULTS = (*_NODE_FAULTS, FailureReason.HANG, FailureReason.LAUNCH_FAILURE)
-"""Possible faults of a node: the trial is retried on other nodes."""
+from trials.trial import Attempt, Flag, Trial
 
 
 def nodes_to_avoid(
@@ -25,7 +20,7 @@ def nodes_to_avoid(
     """
     bad = {*bad_for_all}
     for attempt in trial.attempts:
-        if attempt.reason in _POSSIBLE_NODE_FAULTS:
+        if policy_of(attempt.reason).blame is not NodeBlame.NONE:
             bad.update(_culprits(trial, attempt))
     suspects = bad | {node for run in runs if run.trial != trial.trial for node in _suspect_nodes(run)}
     is_room = num_nodes - len(suspects) >= trial.layout.num_nodes
@@ -34,7 +29,8 @@ def nodes_to_avoid(
 
 def bad_nodes(trial: Trial, attempt: Attempt) -> tuple[str, ...]:
     """Nodes that every trial avoids after this attempt."""
-    return _culprits(trial, attempt) if attempt.reason in _NODE_FAULTS else ()
+    is_for_all = policy_of(attempt.reason).blame in (NodeBlame.BY_ALL, NodeBlame.REPORTED_BY_ALL)
+    return _culprits(trial, attempt) if is_for_all else ()
 
 
 def _culprits(trial: Trial, attempt: Attempt) -> tuple[str, ...]:
@@ -45,7 +41,8 @@ def _culprits(trial: Trial, attempt: Attempt) -> tuple[str, ...]:
     outcome = attempt.outcome
     if outcome is None or outcome.rank is None:
         return attempt.nodes
-    is_own = attempt.reason is FailureReason.GPU_MEMORY_IN_USE or is_device_failure(outcome.excerpt or "")
+    is_reported = policy_of(attempt.reason).blame is NodeBlame.REPORTED_BY_ALL
+    is_own = is_reported or is_device_failure(outcome.excerpt or "")
     return _nodes_of(trial, attempt, [outcome.rank]) if is_own else attempt.nodes
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orchestrator.search.index import NUM_LAST_ENDED, SearchIndex
+from trials.failure_policy import policy_of
 from trials.files.text import last_line
 from trials.ledger.events import EndReason, SearchRecord
-from trials.trial import Attempt, FailureReason, TrialState
+from trials.trial import Attempt, TrialState
 
 IDENTICAL_FAILURES_TO_STOP = NUM_LAST_ENDED
-_LAYOUT_INDEPENDENT = (FailureReason.SCRIPT_ERROR, FailureReason.LAUNCH_FAILURE)
 
 
 MIN_TRIALS_FOR_LIMIT = 3
@@ -84,7 +84,7 @@ def attempts_over_budget(index: SearchIndex, limits: Limits) -> list[Attempt]:
 def repeated_failure_excerpt(index: SearchIndex) -> str | None:
     """Log excerpt of the last trials if they all failed alike for a reason independent of the layout, else None."""
     last = index.last_ended
-    if len(last) < IDENTICAL_FAILURES_TO_STOP or any(t.reason not in _LAYOUT_INDEPENDENT for t in last):
+    if len(last) < IDENTICAL_FAILURES_TO_STOP or not all(policy_of(t.reason).stops_search for t in last):
         return None
     excerpts = [t.last_attempt.excerpt or "" for t in last]  # type: ignore[union-attr]
     return excerpts[-1] if len({last_line(text) for text in excerpts}) == 1 else None

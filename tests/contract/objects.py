@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks import lines
 from dashboards.mlflow.runs import RunStatus
-from dashboards.trial_text import FLAG_DESCRIPTIONS, REASON_LABELS
+from dashboards.trial_text import FLAG_DESCRIPTIONS
 from orchestrator.answers import cluster, comparison, planning, searches
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.comparison.compare import CompareVerdict
@@ -37,6 +37,7 @@ from trials.analysis.verdict import DisplayState, VerdictKind
 from trials.diagnostics.calibration import MEASUREMENTS_SCHEMA, GroupTime, Measurements, PairTime, Product, ProductRate
 from trials.diagnostics.node_probe import NODE_PROBE_SCHEMA, NodeProbeReport, RankProbe
 from trials.diagnostics.selftest import CASES_SCHEMA, RESULTS_SCHEMA, Case, CaseResult, ExpectedResult, Results
+from trials.failure_policy import policy_of
 from trials.files.folders import AttemptFolder, SearchFolder
 from trials.ledger.commands import CommandKind
 from trials.ledger.events import EVENT_SCHEMA, EndReason, Event, EventKind, SearchState
@@ -170,5 +171,8 @@ SCHEMAS: Mapping[type, str] = {
 }
 """Schema ids of objects that have no field for it."""
 
-MEANINGS: Mapping[type[Enum], Mapping[Any, str]] = {Flag: FLAG_DESCRIPTIONS, FailureReason: REASON_LABELS}
+MEANINGS: Mapping[type[Enum], Mapping[Any, str]] = {
+    Flag: FLAG_DESCRIPTIONS,
+    FailureReason: {reason: policy_of(reason).explanation for reason in FailureReason},
+}
 """Descriptions of enum members that people see elsewhere, too."""

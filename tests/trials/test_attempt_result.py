@@ -9,7 +9,7 @@ import pytest
 
 from tests.trials.examples import MEASURED, OUTCOME, PROOF, SPEC
 from tests.trials.ledger.stories import measured_story
-from trials.attempt_result import RETRIES, AttemptResult, LaunchStatus, Liveness, classify, may_retry, outcome_fault
+from trials.attempt_result import AttemptResult, LaunchStatus, Liveness, classify, may_retry, outcome_fault
 from trials.trial import FailureReason, OutcomeStatus, TrialState
 
 ENDED = LaunchStatus(Liveness.ENDED, started=True)
@@ -232,16 +232,3 @@ def test_what_was_measured_is_not_tried_again():
         (TrialState.FAILED, True),
         (TrialState.MEASURED, False),
     ]
-
-
-def test_what_is_tried_again_is_what_the_layout_cannot_help():
-    assert {reason.value: times for reason, times in RETRIES.items()} == {
-        "hang": 1,
-        "node_failure": 2,
-        "preempted": 2,
-        "boot_failure": 2,
-        "launch_failure": 2,
-        "gpu_memory_in_use": 2,
-        "interrupted": math.inf,
-        "job_lost": 1,
-    }

@@ -10,15 +10,12 @@ from typing import Any, NamedTuple
 
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
-from trials.attempt_result import RETRIES
+from trials.failure_policy import policy_of
 from trials.measurement.run_variance import RunMeasurement, geometric_median, log_half_width
-from trials.trial import FailureReason, Flag, LowerStrEnum, Outcome, Trial, TrialKind, TrialState
+from trials.trial import Flag, LowerStrEnum, Outcome, Trial, TrialKind, TrialState
 
 SUSPECT_FLAGS = frozenset({Flag.SUSPECT_NODE, Flag.FINGERPRINT_CHANGED})
 """Flags of a measurement that has to be repeated before it may be the best."""
-
-_BOUNDED = (FailureReason.PRUNED, FailureReason.TIME_LIMIT)
-"""Failure reasons of trials with a known upper bound of their throughput."""
 
 _SPEEDS = (
     "tokens_per_sec",
@@ -68,7 +65,7 @@ class Ranking:
     `best` is `fastest`, unless another finalist is tied with it (overlapping 95 % intervals) and needs less memory;
     `ties` are the other layouts tied with `fastest`. A layout with less free memory than `headroom` asks comes last and
     is none of these. `others` are further objectives; the first decides. `failing` are keys of layouts of which a
-    repeat failed for a reason of the layout's own.
+    repeat failed for a reason that is not retried.
     """
 
     objective: Objective
@@ -151,12 +148,12 @@ class _Contender:
 
     @property
     def is_finalist(self) -> bool:
-        """True if it was chosen to be measured again and no repeat failed for a reason of the layout's own."""
+        """True if it was chosen to be measured again and no repeat failed for a reason that is not retried."""
         return bool(self._repeats) and not self.is_failing
 
     @property
     def is_failing(self) -> bool:
-        return any(t.state is TrialState.FAILED and t.reason not in RETRIES for t in self._repeats)
+        return any(t.state is TrialState.FAILED and policy_of(t.reason).retries == 0 for t in self._repeats)
 
     @property
     def _repeats(self) -> list[Trial]:
@@ -297,7 +294,7 @@ def upper_bound_of(trial: Trial, objective: Objective) -> float | None:
     None for any other trial, and where it measured too little.
     """
     last = trial.last_attempt
-    if trial.reason not in _BOUNDED or last is None or last.outcome is None:
+    if not policy_of(trial.reason).bounds_throughput or last is None or last.outcome is None:
         return None
     high = last.outcome.measured.get("tokens_per_sec_high")
     return None if high is None else high / throughput_divisor(trial.layout, objective)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
 from trials.analysis.ranking import Objective, Ranking, Speedup, objectives_of, rank, speedup_over
+from trials.failure_policy import Ending, policy_of
 from trials.ledger.events import EndReason, SearchRecord, SearchState
 from trials.trial import Attempt, FailureReason, LowerStrEnum, Trial, TrialKind, TrialState
 
@@ -166,7 +167,7 @@ def has_failed(trial: Trial) -> bool:
 
 def has_stopped_early(trial: Trial | Attempt) -> bool:
     """True if the trial or attempt ended itself because it could not become the best any more."""
-    return trial.reason is FailureReason.PRUNED
+    return policy_of(trial.reason).ending is Ending.STOPPED_EARLY
 
 
 def _standing(trial: Trial) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from search_spaces.errors import InputError
+from trials.failure_policy import policy_of
 from trials.files.tracebacks import PEER_TYPES, PEER_WORDS, is_device_failure
 from trials.trial import FailureReason
 
@@ -105,7 +106,7 @@ def reason_of_output(words: str) -> FailureReason:
 def is_peer_failure(error: BaseException, own: Path) -> bool:
     """True if the cause lies in another rank, which may still report it. A rank whose own GPU is dead is the cause."""
     is_own = any(is_device_failure(str(cause)) for cause in _chain(error))
-    return reason_of(error, own) in (FailureReason.NODE_FAILURE, FailureReason.HANG) and not is_own
+    return policy_of(reason_of(error, own)).peers_report_it and not is_own
 
 
 def excerpt_of(error: BaseException) -> str:

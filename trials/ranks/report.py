@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from trials.failure_policy import Ending, policy_of
 from trials.files.folders import AttemptFolder, read_json, write_json
 from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialSpec, utc_text
 
@@ -61,7 +62,7 @@ class Report:
         if outcome is None or outcome["status"] != OutcomeStatus.FAILED:
             return None
         reason = FailureReason(outcome["reason"])
-        return None if reason is FailureReason.PRUNED else reason
+        return None if policy_of(reason).ending is Ending.STOPPED_EARLY else reason
 
     def fail(self, reason: FailureReason, excerpt: str, measured: Mapping[str, float] = MappingProxyType({})) -> None:
         """Write a failure of this rank, with its measurement until then, unless there is an outcome already."""

@@ -10,20 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trials.trial import FailureReason
-
-REASON_COLORS: Mapping[FailureReason, str] = {
-    FailureReason.GPU_OOM: "@c2",
-    FailureReason.HOST_OOM: "@c5",
-    FailureReason.PRUNED: "@muted",
-    FailureReason.TIME_LIMIT: "@c4",
-    FailureReason.HANG: "@c6",
-    FailureReason.SCRIPT_ERROR: "@c7",
-    FailureReason.INVALID_LAYOUT: "@c3",
-}
-"""Fixed colours of the common reasons; all others share one."""
-OTHER_REASON = "@c8"
-
 SEQUENTIAL = [[0.0, "@s0"], [0.25, "@s1"], [0.5, "@s2"], [0.75, "@s3"], [1.0, "@s4"]]
 """Colour scale from slow to fast."""
 
@@ -60,11 +46,6 @@ def logarithmic(low: float, high: float) -> dict[str, Any]:
     digits = (1, 2, 5) if high > 10 * low else (1, 2, 3, 5, 7)
     ticks = [digit * 10.0**power for power in powers for digit in digits]
     return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:,.6g}" for tick in ticks]}
-
-
-def reason_color(reason: FailureReason | None) -> str:
-    """Colour of a failure reason."""
-    return OTHER_REASON if reason is None else REASON_COLORS.get(reason, OTHER_REASON)
 
 
 def scatter(x: Sequence[Any], y: Sequence[Any], text: Sequence[str], name: str, color: str, **marker: Any) -> dict:

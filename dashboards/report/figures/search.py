@@ -10,10 +10,11 @@ from statistics import median
 from typing import Any
 
 from dashboards.report.data import ReportData, TrialView
-from dashboards.report.figures.figure import Figure, axis, line, logarithmic, plot, reason_color, scatter
+from dashboards.report.figures.figure import Figure, axis, line, logarithmic, plot, scatter
 from dashboards.report.sentences import describe_empty, duration, format_hours, format_reason, format_trial, percent
 from dashboards.terminal.headline import UNITS
-from dashboards.trial_text import REASON_LABELS, format_number
+from dashboards.trial_text import format_number
+from trials.failure_policy import policy_of
 from trials.files.text import plural
 from trials.trial import FailureReason
 
@@ -105,7 +106,7 @@ def _failures(data: ReportData) -> Figure:
     for trial in failed:
         by_reason[trial.reason][int(_ended_h(trial) * scale / width)] += 1
     ordered = sorted(by_reason, key=lambda reason: -by_reason[reason].total())
-    counts = ", ".join(f"{by_reason[r].total()} {_reason(r)}" for r in ordered)
+    counts = ", ".join(f"{by_reason[r].total()} {policy_of(r).label}" for r in ordered)
     return Figure(
         "failures",
         title,
@@ -126,17 +127,13 @@ def _failure_bars(reason: FailureReason | None, by_place: Mapping[int, int], wid
     places = sorted(by_place)
     return {
         "type": "bar",
-        "name": _reason(reason),
+        "name": policy_of(reason).label,
         "x": [(place + 0.5) * width for place in places],
         "y": [by_place[place] for place in places],
         "width": width * 0.92,
-        "marker": {"color": reason_color(reason)},
+        "marker": {"color": f"@{policy_of(reason).color}"},
         "hovertemplate": "%{y} %{fullData.name}<extra></extra>",
     }
-
-
-def _reason(reason: FailureReason | None) -> str:
-    return "failed" if reason is None else REASON_LABELS[reason]
 
 
 def _whole_ticks(counters: Iterable[Counter[int]]) -> int | None:

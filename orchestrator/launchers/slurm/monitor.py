@@ -16,6 +16,7 @@ from orchestrator.launchers.slurm.submissions import Submissions, TrackedJob, su
 from slurm.interface import Slurm
 from slurm.job_state import JobSnapshot, JobState
 from trials.attempt_result import LaunchStatus, Liveness
+from trials.failure_policy import policy_of
 from trials.trial import FailureReason
 
 
@@ -129,7 +130,7 @@ class JobMonitor:
         restart = last_restart(tracked.request.folder) if job.restarts is None else job.restarts
         is_metered = status.is_metered and self._is_plausible_duration(tracked, job)
         status = replace(status, restart=max(tracked.restart, restart), is_metered=is_metered)
-        if status.failed and status.reason in (None, FailureReason.LAUNCH_FAILURE):
+        if status.failed and (status.reason is None or policy_of(status.reason).stops_search):
             return replace(status, detail=failure_excerpt(tracked.request.folder, describe_job(job), log))
         return status
 

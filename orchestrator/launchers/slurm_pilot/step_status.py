@@ -15,6 +15,7 @@ from orchestrator.launchers.slurm_pilot.allocation import Pilot, startup_timeout
 from slurm.job_state import JobSnapshot, JobState
 from slurm.request import JobOptions, JobRequest
 from trials.attempt_result import LaunchStatus, Liveness
+from trials.failure_policy import Cause, NodeBlame, policy_of
 from trials.files.folders import AttemptFolder, read_json
 from trials.measurement.protocol import slow_ranks
 from trials.pilot.files import COULD_NOT_START, StepEnd, StepEndReason, StepStart
@@ -32,14 +33,6 @@ _REASONS_AFTER_PILOT_END: Mapping[FailureReason | None, FailureReason] = {
     None: FailureReason.LAUNCH_FAILURE,
 }
 """Reasons of a step that ended with its pilot, by the pilot's; no other reason counts against the step."""
-
-_SUSPECT_REASONS = (FailureReason.GPU_MEMORY_IN_USE, FailureReason.NODE_FAILURE, FailureReason.HANG)
-
-_BLAMELESS_STARTUP_FAILURES = (
-    *(FailureReason.CANCELLED_BY_USER, FailureReason.PREEMPTED),
-    *(FailureReason.BOOT_FAILURE, FailureReason.NODE_FAILURE),
-)
-"""Ends of a pilot before its agent started that are caused neither by the attempts nor by the script."""
 
 
 def step_job(request: LaunchRequest, options: JobOptions, nodes: tuple[str, ...], number_script: Path) -> JobRequest:
@@ -91,7 +84,7 @@ def ended_step_status(request: LaunchRequest, job_id: str | None, nodes: tuple[s
     never_started = end.step is None and (end.exit_code == COULD_NOT_START or _NOT_CREATED.search(log) is not None)
     if status.reason is None and never_started:
         status = replace(status, reason=FailureReason.LAUNCH_FAILURE, nodes=nodes)
-    if status.failed and status.reason in (None, FailureReason.LAUNCH_FAILURE):
+    if status.failed and (status.reason is None or policy_of(status.reason).stops_search):
         status = replace(status, detail=failure_excerpt(request.folder, describe_job(job), log))
     return _with_share(status, end.node_s)
 
@@ -162,7 +155,7 @@ def unused_pilot_status(pilot: Pilot, share_node_s: float) -> LaunchStatus:
     reason, detail = pilot.status.reason, pilot.status.detail
     if not pilot.agent_never_started:
         reason, detail = FailureReason.INTERRUPTED, f"pilot {pilot.folder.name} ended before the attempt started"
-    elif reason not in _BLAMELESS_STARTUP_FAILURES:
+    elif policy_of(reason).cause not in (Cause.MACHINE, Cause.USER):
         reason = FailureReason.LAUNCH_FAILURE
     return LaunchStatus(
         Liveness.ENDED,
@@ -186,17 +179,18 @@ def _with_share(status: LaunchStatus, node_s: float) -> LaunchStatus:
 def suspect_nodes(folder: AttemptFolder, nodes: tuple[str, ...], tasks_per_node: int) -> tuple[str, ...]:
     """Return the nodes that an ended attempt makes suspect, by its outcome.
 
-    The node of a rank whose GPU memory was in use, nodes of slow devices, else all of its nodes after a hang or a node
-    failure. Slurm lists a step's nodes in rank order.
+    The node of a rank whose GPU memory was in use, nodes of slow devices, else all of its nodes if one may be at fault.
+    Slurm lists a step's nodes in rank order.
     """
     try:
         data = read_json(folder.outcome()) or {}
+        reason = None if data.get("reason") is None else FailureReason(data["reason"])
     except (OSError, ValueError):
         return ()
-    is_sick = data.get("reason") in _SUSPECT_REASONS
-    if not is_sick and Flag.SUSPECT_NODE not in data.get("flags", ()):
+    blame = policy_of(reason).blame
+    if blame is NodeBlame.NONE and Flag.SUSPECT_NODE not in data.get("flags", ()):
         return ()
     probes = (data.get("fingerprint") or {}).get("probe_ms_by_rank") or ()
-    ranks = [data["rank"]] if data.get("reason") == FailureReason.GPU_MEMORY_IN_USE else slow_ranks(probes)
+    ranks = [data["rank"]] if blame is NodeBlame.REPORTED_BY_ALL else slow_ranks(probes)
     places = {rank // tasks_per_node for rank in ranks if isinstance(rank, int)}
     return tuple(node for place, node in enumerate(nodes) if not places or place in places)

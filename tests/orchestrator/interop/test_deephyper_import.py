@@ -82,14 +82,14 @@ def test_what_parlay_exported_is_read_without_a_word_more(spec):
         spec,
         measured("t0001", first),
         pruned("t0002", second, step_time_s=0.9),
-        failed("t0003", third, FailureReason.GPU_OOM),
+        failed("t0003", third, FailureReason.HOST_OOM),
         failed("t0004", fourth, FailureReason.NODE_FAILURE),
     )
     found = parse(deephyper_results(search, (Objective.TOKENS_PER_SEC,)).content.decode(), spec, None)
     assert [(row.layout, row.outcome, row.step_time_s, row.failure_reason) for row in found.rows] == [
         (first, "ok", 0.5, None),
         (second, "ok", 0.9, "pruned"),
-        (third, "oom", None, "gpu_oom"),
+        (third, "oom", None, "host_oom"),
     ]
     assert (found.rows[0].peak_memory_gib, found.rows[0].queue_wait_s) == (0.25, 12.0)
     assert found.left_out == {"node_failure": 1}

@@ -36,10 +36,7 @@ def test_a_trial_that_ran_is_a_row_with_its_times_and_its_place(spec):
     [
         (FailureReason.GPU_OOM, "oom"),
         (FailureReason.HOST_OOM, "oom"),
-        (FailureReason.INVALID_LAYOUT, "failed"),
-        (FailureReason.TIME_LIMIT, "failed"),
         (FailureReason.HANG, "failed"),
-        (FailureReason.SCRIPT_ERROR, "failed"),
     ],
 )
 def test_a_failure_that_may_be_the_layouts_is_a_row_with_its_reason(spec, reason, outcome):
@@ -54,10 +51,7 @@ def test_a_full_host_says_nothing_of_a_devices_memory(tmp_path):
 
 
 def test_what_says_nothing_of_the_layout_is_counted_by_its_reason(spec):
-    nothing = [
-        *("cancelled_by_user", "cancelled_by_search", "node_failure", "preempted", "boot_failure", "launch_failure"),
-        *("gpu_memory_in_use", "interrupted", "job_lost", "job_lost", "result_invalid"),
-    ]
+    nothing = ["cancelled_by_user", "cancelled_by_search", "node_failure", "job_lost", "job_lost"]
     ended = [failed(f"t{n:04}", layouts()[0], FailureReason(reason)) for n, reason in enumerate(nothing, 1)]
     unstarted = Trial("t0098", layouts()[1])
     given_up = replace(unstarted, trial="t0099", state=ended[0].state, reason=FailureReason.CANCELLED_BY_SEARCH)

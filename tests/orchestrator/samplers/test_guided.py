@@ -101,12 +101,16 @@ def test_it_needs_fewer_trials_than_the_order_of_the_model_where_that_is_wrong()
     assert trials_until_best(sampler(), world, world.best) < trials_until_best(sampler("cost_model"), world, world.best)
 
 
-def test_what_ran_out_of_memory_makes_what_is_larger_unlikely():
-    predictor = CostModelPredictor(TASK, CANDIDATES, 1)
+@pytest.mark.parametrize(
+    ("accelerator", "reason"), [("a100-80gb", FailureReason.GPU_OOM), ("cpu", FailureReason.HOST_OOM)]
+)
+def test_what_ran_out_of_memory_makes_what_is_larger_unlikely(accelerator, reason):
+    task = TuningTask(MODEL, Cluster(ACCELERATORS[accelerator], 8, 4), memory_limit_gib=80)
+    predictor = CostModelPredictor(task, CANDIDATES, 1)
     estimates = stage_memory(MODEL, LayoutTable.of(CANDIDATES)).peak
     row = int(np.argmin(np.abs(estimates - 55)))
     larger = estimates > estimates[row]
-    failed = [TrialFeedback(CANDIDATES[row], reason=FailureReason.GPU_OOM)]
+    failed = [TrialFeedback(CANDIDATES[row], reason=reason)]
     before, after = predictor.predict([]), predictor.predict(failed)
     assert (after.fits[larger] < before.fits[larger]).all()
 
