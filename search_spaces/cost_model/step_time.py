@@ -288,12 +288,13 @@ def _sharded_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable)
     Each parameter is a collective of its own. Between nodes these reach the bandwidth of one adapter, not that of all
     of a node's: nothing else explains the steps of 175B and 530B on 384 to 2240 GPUs (arXiv 2104.04473, table 2).
     """
-    count, stride = layouts["data_parallel"], layouts["tensor_parallel"]
+    count, stride = layouts["data_parallel"], layouts.per_mesh(RankMesh.stride, "dp")
     width = 2 * element_bytes(layouts) + engine_column(layouts, lambda engine: engine.reduced_gradient_bytes)
     pair = 1e9 * machine.per_group(
         lambda ranks, apart: machine.links.p2p_gb_per_s(ranks, apart, machine.gpus_per_node), count, stride
     )
-    adapter = np.where(machine.gpus_per_node % (count * stride) != 0, pair, np.inf)
+    crosses_nodes = layouts.per_mesh(RankMesh.crosses_nodes, "dp", machine.gpus_per_node)
+    adapter = np.where(crosses_nodes, pair, np.inf)
     rate = np.minimum(machine.bus_bytes_per_s(count, stride, np.ones_like(count, dtype=bool)), adapter)
     moved = model.parameters / layouts["tensor_parallel"] * width * (count - 1) / count
     return np.where(layouts["zero_stage"] == 3, moved / rate, 0)
