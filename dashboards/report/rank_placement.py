@@ -68,7 +68,8 @@ def _cell(layout: Layout, ranks: Sequence[int]) -> RankCell:
 
 
 def _summary(layout: Layout, gpus_per_node: int, count: int) -> str:
-    inside = "inside a node" if layout.tensor_parallel <= gpus_per_node else "across nodes"
+    crosses_nodes = count > 1 and layout.mesh.crosses_nodes("tp", gpus_per_node)
+    inside = "across nodes" if crosses_nodes else "inside a node"
     tensor = f"tensor groups of {layout.tensor_parallel} {inside}" if layout.tensor_parallel > 1 else "no tensor groups"
     stages = plural(layout.pipeline_parallel, "stage") if layout.pipeline_parallel > 1 else "no stages"
     copies = plural(layout.data_parallel, "copy") if layout.data_parallel == 1 else f"{layout.data_parallel} copies"
