@@ -24,7 +24,7 @@ from orchestrator.config.draft import (
 )
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import PRECISIONS
-from search_spaces.plain_file import open_named
+from search_spaces.plain_file import read_named
 from search_spaces.schema.presets import accelerator_named
 from search_spaces.schema.validation import FILL_IN
 from search_spaces.schema.yaml_document import MAX_BYTES, read_document
@@ -119,20 +119,14 @@ def _toml(path: Path) -> dict[str, Any]:
 def read_utf8(path: Path) -> str:
     """Text of a file to start from; InputError if it is unreadable, too large or not UTF-8."""
     try:
-        with open_named(path) as stream:
-            raw = stream.read(MAX_BYTES + 1)
+        return read_named(path, MAX_BYTES).decode("utf-8")
     except OSError as error:
-        fix = "give a file that exists and that you can read"
-        raise InputError.of("file", f"cannot be read: {error.strerror or error}", fix=fix) from error
-    if len(raw) > MAX_BYTES:
-        raise InputError.of("file", f"larger than the limit of {MAX_BYTES} bytes", fix=_SOURCE_FIX)
-    try:
-        return raw.decode("utf-8")
+        raise InputError.of("file", f"cannot be read: {error.strerror or error}", fix=_SOURCE_FIX) from error
     except UnicodeDecodeError as error:
         raise InputError.of("file", "is not UTF-8 text", fix=_SOURCE_FIX) from error
 
 
-_SOURCE_FIX = "give the script, config or grid itself"
+_SOURCE_FIX = "give the script, config or grid itself, a file that you can read"
 
 
 def _test_of(entry: Any) -> Keys | None:

@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from search_spaces.errors import InputError, Problem
-from search_spaces.plain_file import open_named
+from search_spaces.plain_file import read_named
 from search_spaces.tables.measured_table import Observation
-
-MAX_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
@@ -53,14 +51,10 @@ def collect_rows(
 def read_text(path: Path) -> str:
     """Read a regular file as UTF-8; InputError if it cannot be read, is too large or is not UTF-8."""
     try:
-        with open_named(path) as stream:
-            raw = stream.read(MAX_BYTES + 1)
+        raw = read_named(path)
     except OSError as error:
-        raise _no_text(
-            path, f"cannot be read: {error.strerror or error}", "name a plain file that you may read"
-        ) from error
-    if len(raw) > MAX_BYTES:
-        raise _no_text(path, f"larger than the limit of {MAX_BYTES} bytes", "name the table itself")
+        fix = "name the table itself, a plain file that you may read"
+        raise _no_text(path, f"cannot be read: {error.strerror or error}", fix) from error
     try:
         return raw.decode("utf-8-sig")  # spreadsheets write a byte-order mark
     except UnicodeDecodeError as error:

@@ -16,7 +16,7 @@ from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import CHOICES, LAYOUT_FIELDS, SWITCHES, Layout
 from search_spaces.layouts.mesh import DEGREES
 from search_spaces.model_shape import ModelShape
-from search_spaces.plain_file import open_named
+from search_spaces.plain_file import read_named
 from search_spaces.schema.presets import accelerator_named
 from search_spaces.tables.csv_rows import csv_rows, escape_cell, row_length_error, unescape_cell
 
@@ -77,14 +77,10 @@ class MeasuredTable:
 def read_table(path: Path) -> MeasuredTable:
     """The table in this file; InputError when it cannot be read, or columns are missing or unknown."""
     try:
-        with open_named(path) as stream:
-            raw = stream.read(MAX_BYTES + 1)
+        raw = read_named(path, MAX_BYTES)
     except OSError as error:
-        fix = "check the path and its permissions"
+        fix = "check the path and its permissions; remove rows of other models and machines"
         raise InputError.of("file", f"cannot be read: {error.strerror or error}", file=str(path), fix=fix) from error
-    if len(raw) > MAX_BYTES:
-        message = f"larger than the limit of {MAX_BYTES} bytes"
-        raise InputError.of("file", message, file=str(path), fix="remove rows of other models and machines")
     try:
         return parse_table(raw.decode("utf-8-sig"), str(path))  # spreadsheets write a byte order mark
     except UnicodeDecodeError as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 from orchestrator.launchers.base import LaunchRequest
 from orchestrator.launchers.local.rank_groups import device_environment, program_environment
 from search_spaces.errors import ExternalError, InputError
-from search_spaces.plain_file import open_named
+from search_spaces.plain_file import read_named
 from slurm.request import SETUP_NAME, JobOptions, JobRequest
 from slurm.script import render_script
 from trials.files.folders import write_text
@@ -56,13 +56,9 @@ def write_setup_copy(job: JobRequest) -> None:
 def setup_text(path: str) -> str:
     """Read the user's setup file; InputError where this machine cannot read it, or it is not text."""
     try:
-        with open_named(Path(path)) as stream:
-            raw = stream.read(MAX_SETUP_BYTES + 1)
-        if len(raw) > MAX_SETUP_BYTES:
-            raise _bad_setup(path, f"has more than {MAX_SETUP_BYTES} bytes", "source the rest of it from there")
-        return raw.decode()
+        return read_named(Path(path), MAX_SETUP_BYTES).decode()
     except OSError as error:
-        fix = "name a file that this machine and the compute nodes see"
+        fix = "name a small file that this machine and the compute nodes see, and source the rest from there"
         raise _bad_setup(path, f"cannot be read: {error.strerror or error}", fix) from error
     except UnicodeDecodeError as error:
         raise _bad_setup(path, "is not text", "name a shell file") from error
