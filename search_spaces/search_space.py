@@ -15,8 +15,11 @@ from search_spaces.layouts.axes import complete_axes
 from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import Workload
+from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations
+from search_spaces.rules.engine_rules import EngineRules
 from search_spaces.rules.layout_rules import LAYOUT_RULES, first_violation, layout_violations, with_derived
+from search_spaces.rules.trainer_rules import OWN_RULES
 
 MAX_POINTS = 1_000_000
 SAMPLED_POINTS = 100_000
@@ -86,19 +89,24 @@ class SearchSpace:
 
 
 def search_space(
-    workload: Workload, axes: Axes, baseline: Layout | None = None, *, sample_seed: int | None = None
+    workload: Workload,
+    axes: Axes,
+    baseline: Layout | None = None,
+    *,
+    engines: EngineRules = OWN_RULES,
+    sample_seed: int | None = None,
 ) -> SearchSpace:
-    """All valid layouts of these axes; fields without an axis keep their default.
+    """All layouts of these axes that a trainer with these engines can run; fields without an axis keep their default.
 
     With `sample_seed`, more than `MAX_POINTS` combinations are allowed and `SAMPLED_POINTS` are drawn, the same for the
     same seed. InputError when there are too many, when none is valid, or when the baseline violates a rule.
     """
     if baseline is not None:
-        require_valid(baseline, workload)
+        require_valid(baseline, workload, engines)
     axes = complete_axes(axes, workload.cluster.num_nodes)
     total = prod(len(values) for values in axes.values())
     table = LayoutTable.from_indices(axes, _axis_indices(axes, total, sample_seed))
-    space = _filter(workload, with_derived(table, workload).canonical().distinct(), list(axes), total)
+    space = _filter(workload, engines, with_derived(table, workload).canonical().distinct(), list(axes), total)
     _require_candidates(space)
     return space if baseline is None else _with_baseline(space, baseline.canonical())
 
@@ -110,27 +118,34 @@ def closed_space(workload: Workload, candidates: Sequence[Layout], baseline: Lay
     return SearchSpace(workload, layouts, {}, len(candidates), canonical)
 
 
-def runnable_space(workload: Workload, candidates: Sequence[Layout], baseline: Layout | None = None) -> SearchSpace:
-    """The candidates of a measured table that the search's trainer can run on this workload, in the table's order.
+def runnable_space(
+    workload: Workload,
+    candidates: Sequence[Layout],
+    baseline: Layout | None = None,
+    *,
+    engines: EngineRules = OWN_RULES,
+) -> SearchSpace:
+    """The candidates of a measured table that a trainer with these engines can run on this workload, in the table's
+    order.
 
     InputError when there is none, or when the baseline is not in the table or violates a rule.
     """
     listed = tuple({layout.key: layout.canonical() for layout in candidates}.values())
     canonical = _require_listed(baseline, listed)
     if canonical is not None:
-        require_valid(canonical, workload)
-    space = _filter(workload, LayoutTable.of(listed), LAYOUT_FIELDS, len(candidates))
+        require_valid(canonical, workload, engines)
+    space = _filter(workload, engines, LayoutTable.of(listed), LAYOUT_FIELDS, len(candidates))
     _require_candidates(space)
     return replace(space, baseline=canonical)
 
 
-def require_valid(baseline: Layout, workload: Workload) -> None:
+def require_valid(baseline: Layout, workload: Workload, engines: EngineRules) -> None:
     """InputError with every rule that the baseline violates.
 
     It has to train the search's global batch even where that is free, else it cannot be compared.
     """
     problems = layout_violations(baseline, replace(workload, batch_is_free=False))
-    problems += engine_violations(baseline, workload.model, workload.engines)
+    problems += engine_violations(baseline, workload.model, engines)
     if problems:
         raise InputError(*problems).at(key="baseline")
 
@@ -168,12 +183,14 @@ def _axis_indices(axes: Axes, total: int, sample_seed: int | None) -> Sequence[n
     return [rng.integers(size, size=SAMPLED_POINTS) for size in sizes]
 
 
-def _filter(workload: Workload, table: LayoutTable, given: Sequence[str], total: int) -> SearchSpace:
+def _filter(
+    workload: Workload, engines: EngineRules, table: LayoutTable, given: Sequence[str], total: int
+) -> SearchSpace:
     """The space of the rows that satisfy all rules; `given` names the fields that distinguish the rows."""
     first = first_violation(table, workload, LAYOUT_RULES)
     kept = first == len(LAYOUT_RULES)
     varying = tuple(name for name in given if len(table) and table[name].min() != table[name].max())
-    runnable, unable = _split_runnable(table.take(kept).layouts(), workload, varying)
+    runnable, unable = _split_runnable(table.take(kept).layouts(), workload.model, engines, varying)
     counts = {rule.code: int((first == index).sum()) for index, rule in enumerate(LAYOUT_RULES)}
     counts |= Counter(rejected.problem.code for rejected in unable)
     return SearchSpace(
@@ -189,12 +206,12 @@ def _filter(workload: Workload, table: LayoutTable, given: Sequence[str], total:
 
 
 def _split_runnable(
-    layouts: Sequence[Layout], workload: Workload, varying: tuple[str, ...]
+    layouts: Sequence[Layout], model: ModelShape, engines: EngineRules, varying: tuple[str, ...]
 ) -> tuple[list[Layout], list[RejectedLayout]]:
     """The layouts that their engine can run, and the others with the first rule they violate."""
     runnable, unable = [], []
     for layout in layouts:
-        problem = next(iter(engine_violations(layout, workload.model, workload.engines)), None)
+        problem = next(iter(engine_violations(layout, model, engines)), None)
         if problem is None:
             runnable.append(layout)
         else:

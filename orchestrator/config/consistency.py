@@ -10,8 +10,8 @@ from search_spaces.engines import engines_of
 from search_spaces.errors import Problem
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.hardware.memory_headroom import rank_memory_gib
-from trials.external.measurement import log_format_of
 from trials.trainers.command.template import placeholders_in
+from trials.trainers.registry import log_format_of
 
 
 def consistency_problems(file: SearchFile) -> Iterator[Problem]:
@@ -63,7 +63,7 @@ def _engine_problems(file: SearchFile) -> Iterator[Problem]:
 
 def _axes_not_in_template(file: SearchFile) -> Iterator[Problem]:
     """Problems with axes that vary without changing the command line."""
-    if file.trainer.kind != "command":
+    if not file.trainer.is_command_line:
         return
     said = placeholders_in(file.trainer.command_template)
     for name, values in file.space.given_axes().items():

@@ -33,7 +33,7 @@ from trials.trainers.common.deepspeed_config import read_ds_config
 from trials.trainers.common.hf_config import read_hf_config
 from trials.trainers.common.imported_config import ImportedConfig
 from trials.trainers.common.json_text import json_object
-from trials.trainers.common.megatron_script import read_megatron_script
+from trials.trainers.registry import TRAINERS
 
 _DEEPSPEED_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization")
 _MAX_RANKS_LISTED = 64
@@ -92,7 +92,7 @@ def _read(text: str, is_json: bool) -> ImportedConfig:
     if not text.strip():
         raise InputError.of("file", "is empty", rule=f"`parlay init` starts from {_KINDS}")
     if not is_json and not text.lstrip().startswith("{"):
-        return read_megatron_script(text)
+        return _read_script(text)
     data = json_object(text, "file", "a DeepSpeed config or a Hugging Face config.json")
     if "model_type" in data:
         return read_hf_config(text)
@@ -103,6 +103,18 @@ def _read(text: str, is_json: bool) -> ImportedConfig:
         "is neither a DeepSpeed config nor a Hugging Face config.json",
         rule=f"a DeepSpeed config has one of {', '.join(_DEEPSPEED_KEYS)}, a Hugging Face config has model_type",
     )
+
+
+def _read_script(text: str) -> ImportedConfig:
+    """The script as the first trainer reads it that can."""
+    errors = []
+    for read in dict.fromkeys(trainer.read_script for trainer in TRAINERS.values()):
+        try:
+            if read is not None:
+                return read(text)
+        except InputError as error:
+            errors.append(error)
+    raise errors[0]
 
 
 def _draft(imported: ImportedConfig, path: Path) -> Draft:
@@ -151,7 +163,7 @@ def _runnable_layout(imported: ImportedConfig, notes: list[str]) -> dict[str, An
     """The present layout, with settings that Parlay's own trainer lacks replaced, each with a note."""
     if not imported.has_layout:
         return dict(imported.layout)
-    engine = "torch" if imported.source == "megatron-lm" else "deepspeed"
+    engine = imported.nearest_engine
     layout = Layout(**{"engine": engine, **imported.layout, **_FITTING_SIZES})
     runnable = dict(imported.layout)
     for problem in engine_violations(layout, _ANY_GPT):
@@ -162,7 +174,7 @@ def _runnable_layout(imported: ImportedConfig, notes: list[str]) -> dict[str, An
                 nearest = scalar(runnable[name])
                 notes.append(f"{name} {scalar(today)} is not supported by {engine}; the baseline has {nearest}.")
     notes.append(f"Trials run Parlay's own trainer with engine {engine}, not the trainer of this file.")
-    if imported.source.startswith("megatron"):
+    if imported.source in TRAINERS:
         notes.append(
             f"To measure with that trainer, set trainer: {{kind: {imported.source}, script: ...}}; docs/trainers.md."
         )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator.config.spec import SearchSpec, with_locations
-from search_spaces.engines import engines_of
 from search_spaces.errors import InputError
 from search_spaces.layouts.workload import Workload
 from trials.trainers.command.template import require_values
+from trials.trainers.registry import TRAINERS
 
 if TYPE_CHECKING:
     from search_spaces.search_space import SearchSpace
@@ -32,16 +32,17 @@ def candidates_of(spec: SearchSpec) -> SearchSpace:
         batch_is_free="grad_accum_steps" in axes,
         allow_tensor_parallel_across_nodes=spec.space.allow_tensor_parallel_across_nodes,
         max_nodes=spec.constraints.max_nodes,
-        engines=engines_of(spec.trainer.kind),
     )
+    engines = TRAINERS[spec.trainer.kind].rules
     seed = spec.search.seed if spec.search.sample_space else None
     try:
-        if spec.candidates is not None:
-            listed = closed_space if spec.launcher.kind == "simulated" else runnable_space
-            space = listed(workload, spec.candidates, spec.baseline)
+        if spec.candidates is None:
+            space = search_space(workload, axes, spec.baseline, engines=engines, sample_seed=seed)
+        elif spec.launcher.kind == "simulated":
+            space = closed_space(workload, spec.candidates, spec.baseline)
         else:
-            space = search_space(workload, axes, spec.baseline, sample_seed=seed)
-        if spec.trainer.kind == "command" and spec.launcher.kind != "simulated":
+            space = runnable_space(workload, spec.candidates, spec.baseline, engines=engines)
+        if spec.trainer.is_command_line and spec.launcher.kind != "simulated":
             launched = [*space.layouts, *([] if space.baseline is None else [space.baseline])]
             require_values(spec.trainer.command_template, launched)
         return space

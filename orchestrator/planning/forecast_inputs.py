@@ -20,6 +20,7 @@ from search_spaces.model_shape import ModelShape
 from search_spaces.search_space import search_space
 from search_spaces.tables.measured_table import Observation, positions_and_norm
 from trials.ledger.events import SearchRecord
+from trials.trainers.registry import ENGINE_RULES
 
 _DERIVED = ("num_nodes", "data_parallel", "grad_accum_steps")
 
@@ -94,9 +95,9 @@ def _combinations(
         replace(cluster, num_nodes=num_nodes),
         batch,
         allow_tensor_parallel_across_nodes=max(axes["tensor_parallel"]) > cluster.gpus_per_node,
-        engines=axes["engine"],
     )
-    return search_space(workload, axes | {"num_nodes": (num_nodes,)}, sample_seed=0).layouts
+    engines = {name: ENGINE_RULES[name] for name in axes["engine"]}
+    return search_space(workload, axes | {"num_nodes": (num_nodes,)}, engines=engines, sample_seed=0).layouts
 
 
 def _select_rows(rows: Sequence[Observation], problems: Sequence[str]) -> list[Observation]:

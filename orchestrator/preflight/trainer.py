@@ -91,7 +91,7 @@ def _missing_script(spec: SearchSpec) -> Iterator[Problem]:
 
 def _missing_program(spec: SearchSpec) -> Iterator[Problem]:
     """A command starts in its attempt's folder, which is empty, so a relative path names nothing."""
-    if spec.trainer.kind != "command" or not ranks_run_here(spec):
+    if not spec.trainer.is_command_line or not ranks_run_here(spec):
         return
     program = program_of(spec.trainer.command_template)
     if program is None:

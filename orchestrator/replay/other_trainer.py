@@ -13,6 +13,7 @@ from search_spaces.rules.check import engine_violations
 from search_spaces.schema.validation import Section, validate
 from search_spaces.schema.yaml_document import Document, with_overrides
 from trials.schema.trainer_section import TrainerSection
+from trials.trainers.registry import TRAINERS
 
 
 class _TrainerOnly(Section):
@@ -53,8 +54,8 @@ def other_trainer_error(loaded: LoadedRecipe) -> str | None:
     """Rule of the other trainer that the layout violates; None if there is none, or no other trainer."""
     if loaded.trainer is None:
         return None
-    engines = engines_of(loaded.trainer["kind"])
-    broken = next(engine_violations(loaded.recipe.layout, loaded.recipe.model, engines), None)
+    rules = TRAINERS[loaded.trainer["kind"]].rules
+    broken = next(engine_violations(loaded.recipe.layout, loaded.recipe.model, rules), None)
     return None if broken is None else f"{broken.message} ({broken.code})"
 
 

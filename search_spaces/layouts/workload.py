@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from search_spaces.engines import OWN_ENGINES
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.mesh import layout_mesh
 from search_spaces.model_shape import ModelShape
@@ -20,7 +19,7 @@ class Workload:
     """The training task and the limits of the search.
 
     `global_batch_size` counts sequences per step. With `batch_is_free` grad_accum_steps is an axis and the global batch
-    follows from it. `engines` are those of the trainer that runs the layouts.
+    follows from it.
     """
 
     model: ModelShape
@@ -29,7 +28,6 @@ class Workload:
     batch_is_free: bool = False
     allow_tensor_parallel_across_nodes: bool = False
     max_nodes: int | None = None
-    engines: tuple[str, ...] = OWN_ENGINES
 
     def world_size(self, num_nodes: Any) -> Any:
         """World size on `num_nodes` nodes, a number or a column."""

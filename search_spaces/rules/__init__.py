@@ -1,1 +1,1 @@
-"""Rules that exclude layouts: general ones, the engines' and the trainers'."""
+"""Rules that exclude layouts: general ones, the engines', and those of Parlay's trainer."""

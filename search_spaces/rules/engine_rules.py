@@ -23,6 +23,8 @@ class RuleViolation(NamedTuple):
 
 
 Rule = Callable[[Layout, ModelShape], Iterator[RuleViolation]]
+EngineRules = Mapping[str, tuple[Rule, ...]]
+"""Rules of each engine of a trainer."""
 
 
 def allows_only(

@@ -1,8 +1,7 @@
-"""Rules of the trainers by engine name: which layouts each cannot run. Standard library only.
+"""Rules of Parlay's own trainer: which layouts its engines cannot run. Standard library only.
 
-Rules of the engines below them are in `engine_rules.py`. The rest follows from a trainer's own options and checks:
-ours, Megatron-LM megatron/training/arguments.py, Megatron-DeepSpeed megatron/arguments.py, GPT-NeoX
-megatron/neox_arguments, nanotron src/nanotron/config and parallel/pipeline_parallel/engine.py.
+Rules of DeepSpeed and torch themselves are in `engine_rules.py`, those of other trainers in their packages
+(trials/trainers).
 """
 
 from __future__ import annotations
@@ -15,12 +14,9 @@ from search_spaces.model_shape import ModelShape
 from search_spaces.rules.engine_rules import (
     DEEPSPEED_RULES,
     TORCH_RULES,
-    Rule,
+    EngineRules,
     RuleViolation,
-    allows_only,
     ineffective_overlap,
-    too_few_micro_batches,
-    zero_in_pipeline,
 )
 
 
@@ -39,9 +35,6 @@ def engine_mismatch(layout: Layout, engines: tuple[str, ...]) -> Iterator[RuleVi
             f"{trainer} {choices}",
             f"set engine to {choices.replace(' and ', ' or ')}, or launcher.kind to simulated",
         )
-
-
-# -- Parlay's trainer
 
 
 def _stages(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
@@ -106,72 +99,7 @@ def _deepspeed_compile(layout: Layout, model: ModelShape) -> Iterator[RuleViolat
         )
 
 
-# -- third-party trainers
-
-
-def _even_stages(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    stages, chunks = layout.pipeline_parallel, layout.virtual_pipeline_stages
-    if model.num_layers % (stages * chunks):
-        yield RuleViolation(
-            "layers",
-            f"num_layers {model.num_layers} is not a multiple of pipeline_parallel {stages}"
-            f" x virtual_pipeline_stages {chunks}",
-            f"{layout.engine} splits the layers evenly over all model chunks",
-            "use a pipeline_parallel x virtual_pipeline_stages that divides num_layers",
-        )
-
-
-def _whole_rounds(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    if layout.virtual_pipeline_stages > 1 and layout.grad_accum_steps % layout.pipeline_parallel:
-        yield RuleViolation(
-            "micro_batches",
-            f"{layout.grad_accum_steps} micro-batches for {layout.pipeline_parallel} interleaved pipeline stages",
-            f"{layout.engine}'s interleaved 1F1B needs grad_accum_steps to be a multiple of pipeline_parallel",
-            "use another micro_batch_size, or virtual_pipeline_stages 1",
-        )
-
-
-def _megatron_sharding(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    """ZeRO 1 is the distributed optimizer; 2 and 3 are Megatron-FSDP, which has no pipeline."""
-    yield from zero_in_pipeline(layout, f"{layout.engine} supports zero_stage 0 and 1 in a pipeline")
-    if layout.offload == "optimizer" and not (layout.zero_stage == 1 and layout.precision == "bf16"):
-        yield RuleViolation(
-            "offload",
-            f"offload is optimizer with zero_stage {layout.zero_stage} and precision {layout.precision}",
-            "--optimizer-cpu-offload needs the precision-aware distributed optimizer: zero_stage 1 and bf16",
-            "set zero_stage to 1 and precision to bf16, or offload to none",
-        )
-
-
-def _megatron_buckets(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    if layout.bucket_mib is not None and not layout.overlap_comm:
-        yield RuleViolation(
-            "bucket_mib",
-            f"bucket_mib is {layout.bucket_mib} without overlap_comm",
-            "Megatron-LM reduces gradients in buckets only with --overlap-grad-reduce",
-            "set overlap_comm to true, or leave bucket_mib out",
-        )
-
-
-def _half_precision_flash(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    if layout.attention_kernel == "flash" and layout.precision == "fp32":
-        yield RuleViolation(
-            "attention_kernel",
-            "attention_kernel is flash with precision fp32",
-            f"{layout.engine}'s flash attention supports only bf16 and fp16",
-            "set precision to bf16, or attention_kernel to math",
-        )
-
-
-def _nanotron_batches(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    rule = "nanotron's 1F1B needs at least pipeline_parallel - 1 micro-batches a step"
-    yield from too_few_micro_batches(layout, layout.pipeline_parallel - 1, rule)
-
-
-_OFF = (False,)
-
-TRAINER_RULES: dict[str, tuple[Rule, ...]] = {
-    "torch": (_stages, *TORCH_RULES, _sequence, _rotary),
+OWN_RULES: EngineRules = {
     "deepspeed": (
         _stages,
         *DEEPSPEED_RULES,
@@ -181,55 +109,6 @@ TRAINER_RULES: dict[str, tuple[Rule, ...]] = {
         _sequence,
         _rotary,
     ),
-    "megatron-lm": (
-        _even_stages,
-        _whole_rounds,
-        _megatron_sharding,
-        _megatron_buckets,
-        _half_precision_flash,
-        allows_only({"pipeline_schedule": ("none", "1f1b", "interleaved_1f1b"), "torch_compile": _OFF}),
-    ),
-    "megatron-deepspeed": (
-        _even_stages,
-        *DEEPSPEED_RULES,
-        _half_precision_flash,
-        allows_only({"torch_compile": _OFF, "rank_order": ("tp-dp-pp",)}),
-    ),
-    "gpt-neox": (
-        *DEEPSPEED_RULES,
-        _half_precision_flash,
-        allows_only(
-            {"activation_checkpointing": ("none", "full"), "torch_compile": _OFF, "rank_order": ("tp-dp-pp",)},
-        ),
-    ),
-    "nanotron": (
-        _nanotron_batches,
-        allows_only(
-            {
-                "pipeline_schedule": ("none", "1f1b", "gpipe"),
-                "zero_stage": (0, 1),
-                "offload": ("none",),
-                "activation_checkpointing": ("none", "full"),
-                "precision": ("bf16", "fp16"),
-                "attention_kernel": ("flash",),
-                "torch_compile": _OFF,
-                "rank_order": ("tp-dp-pp",),
-                "overlap_comm": _OFF,
-                "bucket_mib": (None,),
-            },
-            {"gated_mlp": (True,), "norm": ("rmsnorm",), "position_embedding": ("rotary",)},
-        ),
-    ),
-    "command": (),  # its template decides
+    "torch": (_stages, *TORCH_RULES, _sequence, _rotary),
 }
-"""Each trainer's rules by engine name."""
-
-BRIDGE_RULES: tuple[Rule, ...] = (
-    *TRAINER_RULES["megatron-lm"],
-    allows_only({"attention_kernel": ("flash",), "precision": ("bf16",)}, owner="Megatron-Bridge"),
-)
-"""Rules of NeMo's Megatron-Bridge, which drives Megatron-LM's core and is not a trainer of a search.
-
-Its attention backend is an enum and fp32 a dtype, neither of which a text override can set: it takes a flash kernel
-where it can, and a precision by name, whose fp16 keeps gradients in fp16.
-"""
+"""Rules of the engines of Parlay's trainer."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from trials.attempt_result import expected_proof
 from trials.trainers.common.trainer_log import TrainerStep
+from trials.trainers.registry import TRAINERS
 from trials.trial import TrialSpec
 
 RATE_TOLERANCE = 0.10
@@ -49,10 +50,10 @@ def batch_fault(spec: TrialSpec, checks: Sequence[Mapping[str, Any]]) -> str | N
     """Evidence that the trainer used another global batch than the spec's; None without any.
 
     A rate of samples or tokens, times the step's time, is the batch. Batches differ by whole factors, rates by what is
-    counted in, so only a large deviation counts. A `command`'s patterns may match anything, a running average too, and
-    are not checked.
+    counted in, so only a large deviation counts. The patterns of a trainer without a log format may match anything, a
+    running average too, and are not checked.
     """
-    if spec.trainer["kind"] == "command":
+    if TRAINERS[spec.trainer["kind"]].log_format is None:
         return None
     for check in checks:
         ratio = check["printed"] / check["ours"] if check["name"] in _RATES_OF_BATCH else 1.0

@@ -19,9 +19,9 @@ from trials.ranks.failures import TrialFailure
 from trials.ranks.node_sampler import sample_node
 from trials.ranks.report import Report
 from trials.ranks.watchdog import Watchdog, hang_limit_s, silence_reason
+from trials.trainers.base import Invocation
 from trials.trainers.common.trainer_log import LineSplitter, OutputTail
-from trials.trainers.invocation import Invocation, invocation
-from trials.trainers.log_rank import log_rank_of
+from trials.trainers.registry import invocation, log_rank_of
 from trials.trial import FailureReason, MeasureRules, TrialSpec
 
 TICK_S = 0.25

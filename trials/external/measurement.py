@@ -18,8 +18,8 @@ from trials.ranks.environment import process_age_s
 from trials.ranks.failures import TrialFailure
 from trials.ranks.report import Report
 from trials.ranks.startup import Startup
-from trials.trainers.common.log_lines import FORMATS, LogFormat, command_format
 from trials.trainers.common.trainer_log import StepReader, TrainerStep
+from trials.trainers.registry import log_format_of
 from trials.trial import FailureReason, Flag, Outcome, TrialKind, TrialSpec, utc_text
 
 HEAD_BYTES = 256 * 1024
@@ -176,12 +176,6 @@ class LogMeasurement:
                 continue
             for line in head.splitlines():
                 self._reader.note(line)
-
-
-def log_format_of(trainer: Mapping[str, Any]) -> LogFormat:
-    """A trainer's own format, a named one, or the user's patterns."""
-    patterns = trainer.get("patterns", trainer["kind"])
-    return FORMATS[patterns] if isinstance(patterns, str) else command_format(patterns)
 
 
 def _record(number: int, phase: StepPhase, step: TrainerStep) -> StepRecord:

@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from search_spaces.engines import engines_of
 from search_spaces.errors import InputError
 from search_spaces.rules.check import engine_violations
 from trials.external.child import KILL_TIMEOUT_S, end_descendants
@@ -23,6 +22,7 @@ from trials.ranks.environment import RankEnvironment, process_age_s
 from trials.ranks.failures import excerpt_of, partial_measurement, reason_of
 from trials.ranks.program import exit_at_once, read_spec, require_world, run_program, wait_for_root_cause
 from trials.ranks.report import Report
+from trials.trainers.registry import TRAINERS
 from trials.trial import TrialSpec
 
 
@@ -46,7 +46,7 @@ def run_rank(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment) -> bo
 def require_runnable(spec: TrialSpec, env: RankEnvironment) -> None:
     """InputError for a layout that cannot run, TrialFailure for another world size; called before anything is waited
     for."""
-    problems = list(engine_violations(spec.layout, spec.model, engines_of(spec.trainer["kind"])))
+    problems = list(engine_violations(spec.layout, spec.model, TRAINERS[spec.trainer["kind"]].rules))
     if problems:
         raise InputError(*problems)
     require_world(spec, env)

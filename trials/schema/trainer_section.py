@@ -4,31 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, PlainValidator, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
+from search_spaces.engines import PARLAY, TRAINER_KINDS
 from search_spaces.errors import InputError, Problem, did_you_mean, format_value
 from search_spaces.schema.sections import resolved_path
 from search_spaces.schema.validation import Section, folder_from_context
 from search_spaces.schema.yaml_document import read_document
 from trials.schema.sections import DataSection
+from trials.trainers.base import TemplateKind
 from trials.trainers.command.template import require_template
-from trials.trainers.common.log_lines import FORMATS, pattern_faults
-from trials.trainers.common.megatron_options import unsupported_option_reason
+from trials.trainers.common.log_lines import pattern_faults
 from trials.trainers.common.options import option_name
+from trials.trainers.registry import LOG_FORMATS, TRAINERS
 
-_CONFIGURED = ("gpt-neox", "nanotron")
-"""Kinds whose template is a configuration file."""
-_KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "parlay": ((), ("python", "data")),
-    "megatron-lm": (("script",), ("python", "arguments", "patterns", "log_rank")),
-    "megatron-deepspeed": (("script",), ("python", "arguments", "patterns", "log_rank")),
-    "gpt-neox": (("script", "template"), ("python", "arguments", "patterns", "log_rank")),
-    "nanotron": (("script", "template"), ("python", "arguments", "patterns", "log_rank")),
-    "command": (("template", "patterns"), ("python", "log_rank")),
-}
-"""Required and optional keys of each kind."""
+if TYPE_CHECKING:
+    Kind = str
+else:
+    Kind = Literal[TRAINER_KINDS]
 _LONGEST_TEXT, _MOST_RANKS = 4096, 10**6
 
 
@@ -69,11 +64,24 @@ _Rank = Annotated[
 ]
 
 
+def _requiring(key: str) -> list[str]:
+    return [kind for kind in TRAINER_KINDS if key in TRAINERS[kind].required_keys]
+
+
+def _configured() -> list[str]:
+    """Kinds whose template is a configuration."""
+    return [kind for kind in TRAINER_KINDS if TRAINERS[kind].template_kind is TemplateKind.CONFIGURATION]
+
+
+def _listed(words: list[str]) -> str:
+    return f"{', '.join(words[:-1])} and {words[-1]}"
+
+
 class TrainerSection(Section):
     """Section `trainer`: the program that runs in a trial; docs/trainers.md describes third-party trainers."""
 
-    kind: Literal["parlay", "megatron-lm", "megatron-deepspeed", "gpt-neox", "nanotron", "command"] = Field(
-        default="parlay",
+    kind: Kind = Field(
+        default=PARLAY,
         description="parlay: the GPT trainer that comes with Parlay. Others: that trainer, with each layout in its own"
         " options. command: any trainer, started by a command line with placeholders.",
     )
@@ -88,13 +96,13 @@ class TrainerSection(Section):
         default=None,
         min_length=1,
         max_length=_LONGEST_TEXT,
-        description="Required by megatron-lm, megatron-deepspeed, gpt-neox and nanotron: their training script, for"
-        " example pretrain_gpt.py, where compute nodes can read it.",
+        description=f"Required by {_listed(_requiring('script'))}: their training script, for example pretrain_gpt.py,"
+        " where compute nodes can read it.",
     )
     template: _TextOrKeys = Field(
         default=None,
-        description="gpt-neox, nanotron: a configuration to start from, as a file's path or with its keys. command: the"
-        " command line, in which {tensor_parallel} and the like stand for each layout's values.",
+        description=f"{', '.join(_configured())}: a configuration to start from, as a file's path or with its keys."
+        " command: the command line, in which {tensor_parallel} and the like stand for each layout's values.",
     )
     arguments: tuple[Annotated[str, Field(min_length=1, max_length=_LONGEST_TEXT)], ...] = Field(
         default=(), strict=False, description="Arguments added to the script's: data, tokenizer, optimizer."
@@ -102,7 +110,7 @@ class TrainerSection(Section):
     patterns: _TextOrKeys = Field(
         default=None,
         description="How the log is read: regular expressions with one group each, by metric (step_time_s,"
-        " iteration, loss ...), or the name of a format: " + ", ".join(FORMATS) + ". Default: the kind's own.",
+        " iteration, loss ...), or the name of a format: " + ", ".join(LOG_FORMATS) + ". Default: the kind's own.",
     )
     log_rank: _Rank = Field(
         default=None,
@@ -128,7 +136,7 @@ class TrainerSection(Section):
     def _read_template(cls, data: Any, info: ValidationInfo) -> Any:
         """A configuration file is read once, so that later changes to it do not change a search."""
         is_file = (
-            isinstance(data, Mapping) and data.get("kind") in _CONFIGURED and isinstance(data.get("template"), str)
+            isinstance(data, Mapping) and data.get("kind") in _configured() and isinstance(data.get("template"), str)
         )
         return {**data, "template": _configuration(folder_from_context(info), data["template"])} if is_file else data
 
@@ -137,13 +145,18 @@ class TrainerSection(Section):
         problems = [*self._missing(), *self._without_effect()] or [*self._bad_arguments(), *self._bad_patterns()]
         if problems:
             raise InputError(*problems)
-        if self.kind == "command":
+        if self.is_command_line:
             require_template(self.command_template)
         return self
 
     @property
+    def is_command_line(self) -> bool:
+        """True if the template is a command line."""
+        return TRAINERS[self.kind].template_kind is TemplateKind.COMMAND_LINE
+
+    @property
     def command_template(self) -> str:
-        """The command line of kind command; InputError for a template that is not text."""
+        """The template as a command line; InputError for one that is not text."""
         if not isinstance(self.template, str):
             fix = "put it in quotes: unquoted braces begin a mapping in YAML"
             raise InputError.of(
@@ -153,21 +166,21 @@ class TrainerSection(Section):
 
     def for_trials(self) -> dict[str, Any]:
         """The section as spec.json has it."""
-        if self.kind == "parlay":
+        if self.kind == PARLAY:
             return {"kind": self.kind, "data": self.data.for_trials()}
         return self.model_dump(mode="json", exclude_none=True, exclude={"python", "data"})
 
     def _missing(self) -> Iterator[Problem]:
-        for key in _KEYS[self.kind][0]:
+        for key in TRAINERS[self.kind].required_keys:
             if getattr(self, key) in (None, {}):
                 message, rule = "required, but missing", f"required by kind {self.kind}"
                 yield Problem("missing_key", message, rule=rule, fix="add it", key=key)
 
     def _without_effect(self) -> Iterator[Problem]:
-        known = {"kind", *(key for keys in _KEYS[self.kind] for key in keys)}
+        known = {"kind", *TRAINERS[self.kind].keys}
         for key, field in type(self).model_fields.items():
             if key not in known and getattr(self, key) != field.default:
-                kinds = " and ".join(kind for kind, keys in _KEYS.items() if key in (*keys[0], *keys[1]))
+                kinds = " and ".join(kind for kind in TRAINER_KINDS if key in TRAINERS[kind].keys)
                 yield Problem(
                     "contradiction",
                     f"has no effect with kind {self.kind}",
@@ -177,10 +190,9 @@ class TrainerSection(Section):
                 )
 
     def _bad_arguments(self) -> Iterator[Problem]:
-        if self.kind not in ("megatron-lm", "megatron-deepspeed"):
-            return
+        error_of = TRAINERS[self.kind].argument_error
         for index, word in enumerate(self.arguments):
-            why = unsupported_option_reason(option_name(word))
+            why = None if error_of is None else error_of(option_name(word))
             if why is not None:
                 yield Problem(
                     "contradiction",
@@ -192,9 +204,9 @@ class TrainerSection(Section):
                 )
 
     def _bad_patterns(self) -> Iterator[Problem]:
-        if isinstance(self.patterns, str) and self.patterns not in FORMATS:
-            rule = "a known format is one of " + ", ".join(FORMATS)
-            fix = did_you_mean(self.patterns, FORMATS) or "use one of these, or write patterns of your own"
+        if isinstance(self.patterns, str) and self.patterns not in LOG_FORMATS:
+            rule = "a known format is one of " + ", ".join(LOG_FORMATS)
+            fix = did_you_mean(self.patterns, LOG_FORMATS) or "use one of these, or write patterns of your own"
             yield Problem("choice", f"is {self.patterns!r}", rule=rule, fix=fix, key="patterns", value=self.patterns)
         if isinstance(self.patterns, dict):
             for name, message, rule, fix in pattern_faults({name: str(text) for name, text in self.patterns.items()}):

@@ -1,1 +1,2 @@
-"""Other trainers: a layout as their arguments or configuration, such files read back, their logs parsed. Torch-free."""
+"""A package a trainer: its rules, its start, its log, a layout as its arguments or configuration, such files read
+back. Torch-free."""

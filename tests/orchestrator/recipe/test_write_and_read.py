@@ -8,12 +8,13 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.recipe import build, write
-from orchestrator.recipe.exports import GRADIENT_CLIPPING, exports
+from orchestrator.recipe.exports import exports
 from orchestrator.recipe.read import read_recipe
 from orchestrator.recipe.write import write_recipe
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE
 from tests.orchestrator.recipe.builders import LAYOUT, SLOWER_LAYOUT, measured_trial, source_of
+from trials.trainers.parlay.trainer import GRADIENT_CLIPPING
 from trials.trial import TrialKind
 
 

@@ -15,10 +15,10 @@ from trials.external.log_follower import trainer_environment, trainer_hang_limit
 from trials.external.rendezvous import Address
 from trials.measurement.metrics import throughput_fields
 from trials.ranks.environment import RankEnvironment
+from trials.trainers.base import Invocation
 from trials.trainers.common.log_lines import PROOF_NAMES, command_format
 from trials.trainers.common.trainer_log import OutputTail, StepReader, TrainerStep
-from trials.trainers.invocation import Invocation
-from trials.trainers.log_rank import log_rank_of
+from trials.trainers.registry import log_rank_of
 from trials.trial import FailureReason, MeasureRules, Outcome, OutcomeStatus, TrialSpec
 
 SPEC = spec_of("megatron-lm", tensor_parallel=2)

@@ -10,8 +10,8 @@ import yaml
 from tests.trials.trainers.specs import GPT2, LLAMA, spec_of
 from trials.trainers.common.plain_yaml import plain_yaml
 from trials.trainers.gpt_neox.config import neox_config
-from trials.trainers.invocation import invocation
 from trials.trainers.nanotron.config import nanotron_config
+from trials.trainers.registry import invocation
 
 NEOX = {
     "pipe-parallel-size": 7,

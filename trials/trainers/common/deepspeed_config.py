@@ -53,6 +53,13 @@ def ds_config(
     return config
 
 
+def zero_section(layout: Layout, base: Mapping[str, Any]) -> dict[str, Any]:
+    """DeepSpeed's section on ZeRO for this layout; other keys stay as in `base`."""
+    ours = ds_config(layout, layout.global_batch_size, gradient_clipping=0.0)["zero_optimization"]
+    kept = {key: value for key, value in base.items() if key not in ("offload_optimizer", "cpu_offload")}
+    return {**kept, **ours, "stage": layout.zero_stage}
+
+
 def fp32_sums(layout: Layout) -> dict[str, Any]:
     """Keys for a trainer that drives DeepSpeed itself: in bf16 gradients are summed in fp32, which DeepSpeed refuses
     without ZeRO. In fp16 it adds them up in fp16, and the loss scale keeps them in range.

@@ -12,7 +12,8 @@ class ImportedConfig:
     """Values found in a trainer's own file, by the contract's names; values not found are absent.
 
     `model` holds ModelShape's fields, `layout` Layout's fields. `notes` are sentences for the user: what was not found,
-    what could not be read, and which of the trainer's defaults were assumed.
+    what could not be read, and which of the trainer's defaults were assumed. `source` is the trainer's name where a
+    trainer's script was read, and `nearest_engine` the engine of Parlay's trainer for its layout.
     """
 
     source: str
@@ -22,6 +23,7 @@ class ImportedConfig:
     num_nodes: int | None = None
     gpus_per_node: int | None = None
     notes: tuple[str, ...] = ()
+    nearest_engine: str = "deepspeed"
 
     @property
     def has_layout(self) -> bool:

@@ -1,4 +1,4 @@
-"""Log formats of trainers: what their lines report. Patterns are data. Pure, standard library only."""
+"""Log lines of a trainer as numbers, by the patterns of its log format. Pure, standard library only."""
 
 from __future__ import annotations
 
@@ -126,90 +126,13 @@ def command_format(patterns: Mapping[str, str]) -> LogFormat:
 
 # A number is complete only with the character after it: a line that another rank's output interrupts must not give half
 # a number.
-_NUMBER = r"([-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf|NAN|INF))"
-_END = r"\s*[|/]"
+NUMBER = r"([-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf|NAN|INF))"
+END = r"\s*[|/]"
 
 
-def _finding(label: str, number: str = _NUMBER, factor: float = 1.0) -> Finding:
-    return Finding(re.compile(label + r"\s*" + number + _END), factor)
-
-
-_MEGATRON_STEP = re.compile(r"\biteration\s+\d+/\s*\d+ \|.*elapsed time per iteration \(ms\):\s*[\d.]+" + _END)
-_MEGATRON_FINDINGS = {
-    "iteration": (Finding(re.compile(r"\biteration\s+(\d+)/\s*\d+ \|")),),
-    "step_time_ms": (_finding(r"elapsed time per iteration \(ms\):"),),
-    "loss": (_finding(r"\blm[ _]loss:"),),
-    "grad_norm": (_finding(r"\bgrad norm:"),),
-    "global_batch_size": (_finding(r"\bglobal batch size:"),),
-    "consumed_samples": (_finding(r"\bconsumed samples:"),),
-    "tflops": (
-        _finding(r"throughput per GPU \(TFLOP/s/GPU\):"),
-        _finding(r"\bTFLOPs:"),
-        Finding(re.compile(r"approx flops per GPU:\s*([\d.]+)([KMGTP]?)FLOPS" + _END), 1e-12),
-    ),
-    "samples_per_sec": (_finding(r"\bsamples per second:"), _finding(r"\bsamples/sec:")),
-    "tokens_per_sec_per_gpu": (_finding(r"tokens per gpu per second \(tgs\):"),),
-    "skipped": (_finding(r"number of skipped iterations:"),),
-    "nan": (_finding(r"number of nan iterations:"),),
-}
-_MEGATRON_ELSEWHERE = {
-    "memory_gib": (Finding(re.compile(r"memory \(MB\) \|.*\bmax reserved: ([\d.]+)"), 1 / MIB_PER_GIB),),
-    "memory_allocated_gib": (Finding(re.compile(r"memory \(MB\) \|.*?\bmax allocated: ([\d.]+)"), 1 / MIB_PER_GIB),),
-    "world_size": (Finding(re.compile(r"using world size: (\d+),")),),
-    "data_parallel": (Finding(re.compile(r"using world size: .*\bdata-parallel size: (\d+),")),),
-    "tensor_parallel": (Finding(re.compile(r"using world size: .* tensor-model-parallel size: (\d+),")),),
-    "pipeline_parallel": (Finding(re.compile(r"using world size: .* pipeline-model-parallel size: (\d+)\b")),),
-    "micro_batches_per_step": (Finding(re.compile(r"setting number of micro-?batches to constant (\d+)\b")),),
-}
-_MEGATRON = LogFormat(_MEGATRON_STEP, _MEGATRON_FINDINGS, _MEGATRON_ELSEWHERE)
-
-_PREFIXED = r"([-+]?\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf)([KMBGTP]?)"
-_NANOTRON = LogFormat(
-    re.compile(r"\biteration: \d+ / \d+ \|.*\belapsed_time_per_iteration_ms: [\d.]+"),
-    {
-        "iteration": (Finding(re.compile(r"\biteration: (\d+) / \d+ \|")),),
-        "step_time_ms": (_finding(r"\belapsed_time_per_iteration_ms:", _PREFIXED),),
-        "loss": (_finding(r"\blm_loss:", _PREFIXED),),
-        "grad_norm": (_finding(r"\bgrad_norm:", _PREFIXED),),
-        # Only whole numbers: a larger batch is rounded to three digits, such as 1.02K.
-        "global_batch_size": (_finding(r"\bglobal_batch_size:", r"(\d+)"),),
-        "tokens_per_sec": (_finding(r"\btokens_per_sec:", _PREFIXED),),
-        "tokens_per_sec_per_gpu": (_finding(r"\btokens_per_sec_per_gpu:", _PREFIXED),),
-        "tflops": (_finding(r"\bmodel_tflops_per_gpu:", _PREFIXED),),
-        "memory_gib": (_finding(r"\bcuda_max_memory_reserved:", _PREFIXED, 2**-30),),
-    },
-    {"memory_gib": (Finding(re.compile(r"Peak reserved: ([\d.]+)MiB"), 1 / MIB_PER_GIB),)},
-)
-
-_DEEPSPEED = LogFormat(
-    re.compile(r"\bglobal_step=\d+, RunningAvgSamplesPerSec=[\d.]+, CurrSamplesPerSec=[\d.]+,"),
-    {
-        "iteration": (Finding(re.compile(r"\bglobal_step=(\d+),")),),
-        "samples_per_sec": (Finding(re.compile(r"\bCurrSamplesPerSec=([\d.]+(?:[eE][-+]?\d+)?),")),),
-        "memory_allocated_gib": (Finding(re.compile(r"\bMaxMemAllocated=([\d.]+)GB")),),
-    },
-    {},
-)
-_DEEPSPEED_PIPELINE = LogFormat(
-    re.compile(r"\bsteps: \d+ loss: \S+ .*?iter time \(s\): [\d.]+ samples/sec: [\d.]+\s*$"),
-    {
-        "iteration": (Finding(re.compile(r"\bsteps: (\d+) loss:")),),
-        "loss": (Finding(re.compile(r"\bloss: " + _NUMBER + r"\s")),),
-        "step_time_s": (Finding(re.compile(r"iter time \(s\): ([\d.]+) samples/sec:")),),
-        "samples_per_sec": (Finding(re.compile(r"samples/sec: ([\d.]+)\s*$")),),
-    },
-    {},
-)
-
-FORMATS: Mapping[str, LogFormat] = {
-    "megatron-lm": _MEGATRON,
-    "megatron-deepspeed": _MEGATRON,
-    "gpt-neox": _MEGATRON,
-    "nanotron": _NANOTRON,
-    "deepspeed": _DEEPSPEED,
-    "deepspeed-pipeline": _DEEPSPEED_PIPELINE,
-}
-"""The formats by name; a trainer's own has the name of its kind."""
+def labelled(label: str, number: str = NUMBER, factor: float = 1.0) -> Finding:
+    """The number after a label, up to the next `|` or `/`."""
+    return Finding(re.compile(label + r"\s*" + number + END), factor)
 
 
 def pattern_faults(patterns: Mapping[str, str]) -> Iterator[tuple[str, str, str, str]]:

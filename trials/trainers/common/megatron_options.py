@@ -22,6 +22,8 @@ SHARDING_STRATEGIES = {2: "optim_grads", 3: "optim_grads_params"}
 
 NO_DROPOUT = {"attention-dropout": "0.0", "hidden-dropout": "0.0"}
 """Dropout off; Megatron's default is 0.1 for both."""
+NO_DROPOUT_OPTIONS = [["--" + name, value] for name, value in NO_DROPOUT.items()]
+"""Dropout off as in trials, for a recipe; a later option overrides it."""
 _DEFAULTS = {"lr": "1.0e-4", **NO_DROPOUT}
 _DATA = ("mock-data", "data-path", "train-data-path", "data-args-path", "per-split-data-args-path")
 _TOKENIZER = ("tokenizer-type", "vocab-file", "tokenizer-model", "vocab-size")

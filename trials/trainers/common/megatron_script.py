@@ -59,7 +59,8 @@ def read_megatron_script(text: str) -> ImportedConfig:
     _add_data_parallel(layout, num_nodes, gpus_per_node)
     batch = batch or _default_batch(layout, options)
     _add_accumulation(layout, batch)
-    return ImportedConfig(source, model, layout, batch, num_nodes, gpus_per_node, tuple(dict.fromkeys(options.notes)))
+    notes, engine = tuple(dict.fromkeys(options.notes)), "torch" if source == MEGATRON_LM else "deepspeed"
+    return ImportedConfig(source, model, layout, batch, num_nodes, gpus_per_node, notes, engine)
 
 
 def _training_command(script: Script) -> list[str]:

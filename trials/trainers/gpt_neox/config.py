@@ -10,9 +10,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from trials.trainers.common.deepspeed_config import ds_config, fp32_sums
+from trials.trainers.common.deepspeed_config import fp32_sums, zero_section
 from trials.trainers.common.steps import NEVER, train_iterations
 from trials.trial import TrialSpec
 
@@ -94,13 +93,6 @@ def _layout(spec: TrialSpec, base: Mapping[str, Any]) -> dict[str, Any]:
         **_precision(layout.precision, base.get("fp16") or {}),
         **fp32_sums(layout),
     }
-
-
-def zero_section(layout: Layout, base: Mapping[str, Any]) -> dict[str, Any]:
-    """DeepSpeed's section on ZeRO for this layout; other keys stay as in `base`."""
-    ours = ds_config(layout, layout.global_batch_size, gradient_clipping=0.0)["zero_optimization"]
-    kept = {key: value for key, value in base.items() if key not in ("offload_optimizer", "cpu_offload")}
-    return {**kept, **ours, "stage": layout.zero_stage}
 
 
 def _precision(precision: str, fp16: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from trials.trainers.common.log_lines import FORMATS, LONGEST_LINE, command_format, pattern_faults, read_line
+from trials.trainers.common.log_lines import LONGEST_LINE, command_format, pattern_faults, read_line
+from trials.trainers.registry import LOG_FORMATS
 
 # As the trainers' own format strings write them.
 MEGATRON_LM = (
@@ -122,18 +123,18 @@ DEEPSPEED_PIPELINE = "steps: 2 loss: 5.5322 iter time (s): 0.047 samples/sec: 16
     ],
 )
 def test_a_step_is_read_as_each_trainer_writes_it(name, line, said):
-    found = read_line(line, FORMATS[name])
+    found = read_line(line, LOG_FORMATS[name])
     assert found.is_step
     assert found.values == pytest.approx(said)
 
 
 def test_nanotron_tells_a_batch_only_where_it_is_not_rounded():
     line = NANOTRON.replace("global_batch_size: 1.02K", "global_batch_size: 512")
-    assert read_line(line, FORMATS["nanotron"]).values["global_batch_size"] == 512
+    assert read_line(line, LOG_FORMATS["nanotron"]).values["global_batch_size"] == 512
 
 
 def test_what_else_megatron_says_of_memory_and_layout_is_read():
-    log_format = FORMATS["megatron-lm"]
+    log_format = LOG_FORMATS["megatron-lm"]
     memory = read_line(MEGATRON_MEMORY, log_format)
     assert (memory.is_step, memory.values) == (False, {"memory_gib": 3.0, "memory_allocated_gib": 2.0})
     world = read_line(MEGATRON_WORLD, log_format)
@@ -145,16 +146,16 @@ def test_what_else_megatron_says_of_memory_and_layout_is_read():
 
 @pytest.mark.parametrize(("unit", "tflops"), [("G", 0.0612), ("", 61.2e-12), ("P", 61200.0)])
 def test_neox_writes_flops_with_a_unit_of_their_size(unit, tflops):
-    line = read_line(NEOX.replace("61.2TFLOPS", f"61.2{unit}FLOPS"), FORMATS["gpt-neox"])
+    line = read_line(NEOX.replace("61.2TFLOPS", f"61.2{unit}FLOPS"), LOG_FORMATS["gpt-neox"])
     assert line.values["tflops"] == pytest.approx(tflops)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", LOG_FORMATS)
 @pytest.mark.parametrize(
     "line", ["", "loading data", "iteration 5", "| | |", "steps: 3", "elapsed time per iteration (ms): 12.0 |"]
 )
 def test_other_lines_report_no_step(name, line):
-    assert not read_line(line, FORMATS[name]).is_step
+    assert not read_line(line, LOG_FORMATS[name]).is_step
 
 
 @pytest.mark.parametrize(
@@ -162,9 +163,9 @@ def test_other_lines_report_no_step(name, line):
     [("megatron-lm", MEGATRON_LM), ("nanotron", NANOTRON), ("megatron-deepspeed", MEGATRON_DEEPSPEED)],
 )
 def test_a_line_cut_anywhere_never_gives_half_a_number(name, line):
-    whole = read_line(line, FORMATS[name]).values
+    whole = read_line(line, LOG_FORMATS[name]).values
     for end in range(len(line)):
-        found = read_line(line[:end], FORMATS[name])
+        found = read_line(line[:end], LOG_FORMATS[name])
         assert found.values.items() <= whole.items(), line[:end]
 
 
@@ -174,24 +175,24 @@ def test_a_line_cut_anywhere_never_gives_half_a_number(name, line):
 )
 def test_colours_hide_no_step(name, line):
     coloured = "\x1b[1;32m" + line.replace("| ", "\x1b[0m| \x1b[38;5;12m").replace(": ", ":\x1b[36m ") + "\x1b[0m\x1b[K"
-    assert read_line(coloured, FORMATS[name]) == read_line(line, FORMATS[name])
+    assert read_line(coloured, LOG_FORMATS[name]) == read_line(line, LOG_FORMATS[name])
 
 
 def test_two_ranks_words_in_one_line_give_no_half_number():
     cut = MEGATRON_LM.index("1234.5") + 2
     mixed = MEGATRON_LM[:cut] + MEGATRON_MEMORY + MEGATRON_LM[cut:]
-    assert not read_line(mixed, FORMATS["megatron-lm"]).is_step
+    assert not read_line(mixed, LOG_FORMATS["megatron-lm"]).is_step
 
 
 def test_a_loss_that_is_no_number_is_kept_and_a_rate_that_cannot_be_is_left_out():
     line = MEGATRON_LM.replace("1.050000E+01", "NAN").replace("98.7", "-98.7")
-    values = read_line(line, FORMATS["megatron-lm"]).values
+    values = read_line(line, LOG_FORMATS["megatron-lm"]).values
     assert math.isnan(values["loss"])
     assert "tflops" not in values
 
 
 def test_only_the_beginning_of_a_huge_line_is_looked_at():
-    assert not read_line("x" * LONGEST_LINE + MEGATRON_LM, FORMATS["megatron-lm"]).is_step
+    assert not read_line("x" * LONGEST_LINE + MEGATRON_LM, LOG_FORMATS["megatron-lm"]).is_step
 
 
 def test_a_commands_own_patterns_say_what_a_step_is():

@@ -14,8 +14,9 @@ from tests.trials.trainers.common.test_log_lines import (
     MEGATRON_WORLD,
 )
 from tests.trials.trainers.specs import spec_of
-from trials.trainers.common.log_lines import FORMATS, LONGEST_LINE, command_format
+from trials.trainers.common.log_lines import LONGEST_LINE, command_format
 from trials.trainers.common.trainer_log import LineSplitter, OutputTail, StepReader
+from trials.trainers.registry import LOG_FORMATS
 
 SPEC = spec_of("megatron-lm")
 TRACEBACK = [
@@ -35,7 +36,7 @@ def iteration(number: int, **changes: str) -> str:
 
 
 def reader(name: str = "megatron-lm", batch: int = 128) -> StepReader:
-    return StepReader(FORMATS[name], replace(SPEC, global_batch_size=batch))
+    return StepReader(LOG_FORMATS[name], replace(SPEC, global_batch_size=batch))
 
 
 def test_lines_come_whole_however_the_bytes_come():

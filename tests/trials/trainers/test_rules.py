@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from search_spaces.engines import ENGINES, OWN_ENGINES, engines_of
+from search_spaces.engines import PARLAY, TRAINER_KINDS
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations
+from trials.trainers.registry import TRAINERS
 
 GPT2 = ModelShape(4, 64, 4, 4, 256, False, 256, 64, False, "learned", "layernorm")
 LLAMA = replace(
@@ -21,12 +22,12 @@ LAYOUT = Layout(
     precision="bf16",
     attention_kernel="flash",
 )
-OTHERS = [engine for engine in ENGINES if engine not in OWN_ENGINES]
+OTHERS = [kind for kind in TRAINER_KINDS if kind != PARLAY]
 
 
 def broken(engine: str, model: ModelShape = LLAMA, **fields) -> list[str]:
     layout = replace(LAYOUT, engine=engine, **fields)
-    return [problem.code for problem in engine_violations(layout, model, engines_of(engine))]
+    return [problem.code for problem in engine_violations(layout, model, TRAINERS[engine].rules)]
 
 
 @pytest.mark.parametrize("engine", OTHERS)
@@ -75,7 +76,7 @@ def test_what_a_trainer_cannot_express_is_refused_by_name(engine, fields, rule):
 def test_what_deepspeed_itself_cannot_run_is_refused_in_the_same_words_whoever_drives_it(trainer, fields):
     def problems(engine: str) -> list[tuple]:
         layout = replace(LAYOUT, engine=engine, precision="fp32", attention_kernel="math", **fields)
-        found = engine_violations(layout, GPT2, engines_of(engine if engine == trainer else "parlay"))
+        found = engine_violations(layout, GPT2, TRAINERS[engine if engine == trainer else PARLAY].rules)
         return [(p.code.partition(".")[2], p.message, p.rule, p.fix) for p in found]
 
     assert problems(trainer) == problems("deepspeed")
@@ -113,6 +114,6 @@ def test_another_trainers_engine_is_refused_with_the_ones_there_are(engine):
     [problem] = engine_violations(layout, LLAMA)
     assert problem.code == f"{engine}.engine_mismatch"
     assert "torch and deepspeed" in str(problem)
-    [problem] = engine_violations(replace(LAYOUT, engine="torch"), GPT2, engines_of(engine))
+    [problem] = engine_violations(replace(LAYOUT, engine="torch"), GPT2, TRAINERS[engine].rules)
     assert problem.code == "torch.engine_mismatch"
     assert engine in str(problem)

@@ -1,0 +1,91 @@
+"""Trainer: the declaration in each trainer's package. Standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from search_spaces.errors import Problem
+from search_spaces.layouts.layout import Layout
+from search_spaces.model_shape import ModelShape
+from search_spaces.rules.engine_rules import EngineRules
+from trials.trainers.common.imported_config import ImportedConfig
+from trials.trainers.common.log_lines import LogFormat
+from trials.trial import TrialSpec
+
+
+class TemplateKind(Enum):
+    """Meaning of `trainer.template`."""
+
+    CONFIGURATION = auto()
+    """A configuration to start from: the keys of a file, or the keys themselves."""
+    COMMAND_LINE = auto()
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """Start of one rank: its `command`; `files` (name to text) that must be in the attempt's folder before;
+    `environment`, applied to variables that are not set."""
+
+    command: tuple[str, ...]
+    files: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LayoutExport:
+    """The layout in the files of a trainer, for a recipe.
+
+    `name` and `title` are those of the recipe's entry. The layout is exported with this engine unless it has a
+    `problem`; `files` (name to text) hold it, and `start` is the command line that trains with them in the parent
+    folder of recipe/.
+    """
+
+    name: str
+    title: str
+    engine: str
+    problem: Callable[[Layout, ModelShape], Problem | None]
+    files: Callable[[TrialSpec], dict[str, str]]
+    start: Callable[[TrialSpec], str]
+
+
+def first_rank(spec: TrialSpec) -> int:
+    return 0
+
+
+def last_rank(spec: TrialSpec) -> int:
+    return spec.num_gpus - 1
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """A trainer: which layouts it runs, how its ranks are started, how its log is read, its files in a recipe.
+
+    `rules` are those of its engines; without any it runs no trials. `required_keys` and `optional_keys` are those of
+    the search file's section `trainer`, where `template` has the kind `template_kind`.
+
+    `invocation` starts every rank of a trial by the trainer's interpreter and the attempt's folder, for a canonical
+    layout; InputError for an invalid section. None if the trainer needs no supervisor. `log_rank` is the rank that logs
+    the steps; without a `log_format` the user gives patterns. `argument_error` is the reason why the user's arguments
+    may not have an option of this name. A command line `shows_layout` if a reader of the recipe can use it.
+
+    `read_script` reads a launch script for `parlay init --from`; InputError for a script of another trainer.
+    """
+
+    rules: EngineRules
+    required_keys: tuple[str, ...] = ()
+    optional_keys: tuple[str, ...] = ()
+    template_kind: TemplateKind | None = None
+    invocation: Callable[[TrialSpec, str, str], Invocation] | None = None
+    log_format: LogFormat | None = None
+    log_rank: Callable[[TrialSpec], int] = first_rank
+    argument_error: Callable[[str], str | None] | None = None
+    shows_layout: bool = False
+    export: LayoutExport | None = None
+    read_script: Callable[[str], ImportedConfig] | None = None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Keys of the search file's section that this trainer has."""
+        return self.required_keys + self.optional_keys

@@ -1,0 +1,21 @@
+"""Any trainer, started by the command line of a template, which decides what it runs. Standard library only."""
+
+from __future__ import annotations
+
+from trials.trainers.base import Invocation, TemplateKind, Trainer
+from trials.trainers.command.template import command_arguments
+from trials.trial import TrialSpec
+
+
+def _invocation(spec: TrialSpec, python: str, folder: str) -> Invocation:
+    return Invocation(tuple(command_arguments(spec.trainer["template"], spec, python, folder)))
+
+
+TRAINER = Trainer(
+    rules={"command": ()},
+    required_keys=("template", "patterns"),
+    optional_keys=("python", "log_rank"),
+    template_kind=TemplateKind.COMMAND_LINE,
+    invocation=_invocation,
+    shows_layout=True,
+)

@@ -1,0 +1,36 @@
+"""Log format of Megatron-LM and of the trainers that descend from it. Standard library only."""
+
+from __future__ import annotations
+
+import re
+
+from trials.trainers.common.log_lines import END, MIB_PER_GIB, Finding, LogFormat, labelled
+
+_STEP = re.compile(r"\biteration\s+\d+/\s*\d+ \|.*elapsed time per iteration \(ms\):\s*[\d.]+" + END)
+_FINDINGS = {
+    "iteration": (Finding(re.compile(r"\biteration\s+(\d+)/\s*\d+ \|")),),
+    "step_time_ms": (labelled(r"elapsed time per iteration \(ms\):"),),
+    "loss": (labelled(r"\blm[ _]loss:"),),
+    "grad_norm": (labelled(r"\bgrad norm:"),),
+    "global_batch_size": (labelled(r"\bglobal batch size:"),),
+    "consumed_samples": (labelled(r"\bconsumed samples:"),),
+    "tflops": (
+        labelled(r"throughput per GPU \(TFLOP/s/GPU\):"),
+        labelled(r"\bTFLOPs:"),
+        Finding(re.compile(r"approx flops per GPU:\s*([\d.]+)([KMGTP]?)FLOPS" + END), 1e-12),
+    ),
+    "samples_per_sec": (labelled(r"\bsamples per second:"), labelled(r"\bsamples/sec:")),
+    "tokens_per_sec_per_gpu": (labelled(r"tokens per gpu per second \(tgs\):"),),
+    "skipped": (labelled(r"number of skipped iterations:"),),
+    "nan": (labelled(r"number of nan iterations:"),),
+}
+_ELSEWHERE = {
+    "memory_gib": (Finding(re.compile(r"memory \(MB\) \|.*\bmax reserved: ([\d.]+)"), 1 / MIB_PER_GIB),),
+    "memory_allocated_gib": (Finding(re.compile(r"memory \(MB\) \|.*?\bmax allocated: ([\d.]+)"), 1 / MIB_PER_GIB),),
+    "world_size": (Finding(re.compile(r"using world size: (\d+),")),),
+    "data_parallel": (Finding(re.compile(r"using world size: .*\bdata-parallel size: (\d+),")),),
+    "tensor_parallel": (Finding(re.compile(r"using world size: .* tensor-model-parallel size: (\d+),")),),
+    "pipeline_parallel": (Finding(re.compile(r"using world size: .* pipeline-model-parallel size: (\d+)\b")),),
+    "micro_batches_per_step": (Finding(re.compile(r"setting number of micro-?batches to constant (\d+)\b")),),
+}
+MEGATRON_LOG = LogFormat(_STEP, _FINDINGS, _ELSEWHERE)

@@ -1,0 +1,57 @@
+"""Parts of the command lines that start a recipe's layout, in the parent folder of recipe/. Standard library only."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from search_spaces.errors import Problem
+from search_spaces.layouts.layout import Layout
+from search_spaces.model_shape import ModelShape
+from search_spaces.rules.check import rule_violations
+from search_spaces.rules.engine_rules import Rule
+from trials.trial import TrialSpec
+
+
+def violates(name: str, rules: Sequence[Rule]) -> Callable[[Layout, ModelShape], Problem | None]:
+    """The first of a trainer's rules that a layout violates, if any."""
+    return lambda layout, model: next(rule_violations(name, rules, layout, model), None)
+
+
+def torchrun(spec: TrialSpec, environment: Mapping[str, str] | None = None) -> str:
+    """torchrun's command line on every node, after variables. It numbers ranks node by node, as trials do."""
+    variables = "".join(f"{name}={value} " for name, value in (environment or {}).items())
+    nodes = "--standalone"
+    if spec.num_nodes > 1:
+        nodes = f'--nnodes {spec.num_nodes} --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port 29500'
+    return f"{variables}torchrun {nodes} --nproc-per-node {ranks_per_node(spec)}"
+
+
+def ranks_per_node(spec: TrialSpec) -> int:
+    return min(spec.num_gpus, spec.gpus_per_node)
+
+
+def arguments_from(file: str) -> str:
+    return f"$(grep -v '^#' recipe/{file})"
+
+
+def script_or(spec: TrialSpec, kind: str, otherwise: str) -> str:
+    """The search's script if it used this kind of trainer, else `otherwise`."""
+    return shlex.quote(spec.trainer["script"]) if spec.trainer["kind"] == kind else otherwise
+
+
+def arguments(spec: TrialSpec, kind: str) -> str:
+    """The search's arguments if it used this kind of trainer, and a placeholder for others."""
+    is_own = spec.trainer["kind"] == kind
+    return shlex.join([*spec.trainer.get("arguments", ()), "YOUR_OPTIONS"]) if is_own else "YOUR_OPTIONS"
+
+
+def template(spec: TrialSpec, kind: str) -> Mapping[str, Any]:
+    """The search's template if it used this kind of trainer, else no keys."""
+    return spec.trainer["template"] if spec.trainer["kind"] == kind else {}
+
+
+def lines(options: Iterable[Sequence[str]]) -> str:
+    """One option per line; no value needs quotes."""
+    return "".join(" ".join(option) + "\n" for option in options)

@@ -1,0 +1,55 @@
+"""GPT-NeoX, started with its configuration as an argument. Standard library only.
+
+Rules: GPT-NeoX megatron/neox_arguments, and DeepSpeed's own.
+"""
+
+from __future__ import annotations
+
+from search_spaces.rules.engine_rules import DEEPSPEED_RULES, Rule, allows_only
+from trials.trainers.base import Invocation, LayoutExport, TemplateKind, Trainer
+from trials.trainers.common.layout_rules import half_precision_flash
+from trials.trainers.common.megatron_log import MEGATRON_LOG
+from trials.trainers.common.plain_yaml import plain_yaml
+from trials.trainers.common.recipe import script_or, template, violates
+from trials.trainers.gpt_neox.config import neox_arguments, neox_config, neox_layout
+from trials.trial import TrialSpec
+
+NAME = "gpt-neox"
+
+_CONFIG_FILE = "gpt_neox.yml"
+
+
+def _invocation(spec: TrialSpec, python: str, folder: str) -> Invocation:
+    config, given = neox_config(spec, spec.trainer["template"]), spec.trainer.get("arguments", ())
+    # The file is only informative: train.py gets the configuration as an argument.
+    files = {_CONFIG_FILE: plain_yaml(config)}
+    return Invocation((python, spec.trainer["script"], *neox_arguments(config), *given), files)
+
+
+def _files(spec: TrialSpec) -> dict[str, str]:
+    return {_CONFIG_FILE: plain_yaml(neox_layout(spec, template(spec, NAME)))}
+
+
+def _start(spec: TrialSpec) -> str:
+    """GPT-NeoX refuses a key that is in two files, so the user's file holds only the other keys."""
+    rest = "" if template(spec, NAME) else " YOUR_OTHER_KEYS.yml"
+    return f"python deepy.py {script_or(spec, NAME, 'train.py')} recipe/{_CONFIG_FILE}{rest}"
+
+
+RULES: tuple[Rule, ...] = (
+    *DEEPSPEED_RULES,
+    half_precision_flash,
+    allows_only(
+        {"activation_checkpointing": ("none", "full"), "torch_compile": (False,), "rank_order": ("tp-dp-pp",)},
+    ),
+)
+
+TRAINER = Trainer(
+    rules={NAME: RULES},
+    required_keys=("script", "template"),
+    optional_keys=("python", "arguments", "patterns", "log_rank"),
+    template_kind=TemplateKind.CONFIGURATION,
+    invocation=_invocation,
+    log_format=MEGATRON_LOG,
+    export=LayoutExport(NAME, "GPT-NeoX", NAME, violates(NAME, RULES), _files, _start),
+)

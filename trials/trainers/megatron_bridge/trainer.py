@@ -1,0 +1,42 @@
+"""NeMo's Megatron-Bridge, which drives Megatron-LM's core. Recipes have its overrides; it runs no trials.
+
+Its attention backend is an enum and fp32 a dtype, neither of which a text override can set: it takes a flash kernel
+where it can, and a precision by name, whose fp16 keeps gradients in fp16. Standard library only.
+"""
+
+from __future__ import annotations
+
+from search_spaces.rules.engine_rules import Rule, allows_only
+from trials.trainers.base import LayoutExport, Trainer
+from trials.trainers.common.megatron_options import environment_of
+from trials.trainers.common.recipe import arguments_from, torchrun, violates
+from trials.trainers.megatron_bridge.overrides import bridge_overrides, format_overrides
+from trials.trainers.megatron_lm.trainer import NAME as ENGINE
+from trials.trainers.megatron_lm.trainer import RULES as MEGATRON_LM_RULES
+from trials.trial import TrialSpec
+
+NAME = "megatron-bridge"
+
+_OVERRIDES_FILE = "nemo_overrides.txt"
+
+
+def _files(spec: TrialSpec) -> dict[str, str]:
+    return {_OVERRIDES_FILE: "".join(f"{word}\n" for word in format_overrides(bridge_overrides(spec)))}
+
+
+def _start(spec: TrialSpec) -> str:
+    return (
+        f"{torchrun(spec, environment_of(spec.layout))} scripts/training/run_recipe.py --recipe YOUR_PRETRAIN_RECIPE"
+        f" {arguments_from(_OVERRIDES_FILE)} YOUR_OVERRIDES"
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    *MEGATRON_LM_RULES,
+    allows_only({"attention_kernel": ("flash",), "precision": ("bf16",)}, owner="Megatron-Bridge"),
+)
+
+TRAINER = Trainer(
+    rules={},
+    export=LayoutExport(NAME, "NeMo Megatron-Bridge", ENGINE, violates(NAME, RULES), _files, _start),
+)

@@ -1,0 +1,1 @@
+"""Megatron-DeepSpeed: a layout as its options and its DeepSpeed configuration."""

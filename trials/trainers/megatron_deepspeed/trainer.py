@@ -1,0 +1,81 @@
+"""Megatron-DeepSpeed, started with its options and a DeepSpeed configuration. Standard library only.
+
+Rules: Megatron-DeepSpeed megatron/arguments.py, and DeepSpeed's own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from search_spaces.rules.engine_rules import DEEPSPEED_RULES, Rule, allows_only
+from trials.trainers.base import Invocation, LayoutExport, Trainer, last_rank
+from trials.trainers.common.deepspeed_config import ds_config, fp32_sums, zero_section
+from trials.trainers.common.layout_rules import even_stages, half_precision_flash
+from trials.trainers.common.megatron_log import MEGATRON_LOG
+from trials.trainers.common.megatron_options import (
+    NO_DROPOUT_OPTIONS,
+    environment_of,
+    megatron_deepspeed_layout,
+    megatron_deepspeed_options,
+    unsupported_option_reason,
+)
+from trials.trainers.common.megatron_script import read_megatron_script
+from trials.trainers.common.plain_yaml import plain_yaml
+from trials.trainers.common.recipe import arguments, arguments_from, lines, script_or, torchrun, violates
+from trials.trial import TrialSpec
+
+NAME = "megatron-deepspeed"
+MAX_GRAD_NORM = 1.0
+"""Megatron's own default of --clip-grad."""
+
+_CONFIG_FILE, _ARGUMENTS_FILE = "megatron_deepspeed_config.json", "megatron_deepspeed_args.txt"
+
+
+def _invocation(spec: TrialSpec, python: str, folder: str) -> Invocation:
+    given = tuple(spec.trainer.get("arguments", ()))
+    words = megatron_deepspeed_options(spec, f"{folder}/{_CONFIG_FILE}", given)
+    files = {_CONFIG_FILE: plain_yaml(_config(spec))}
+    return Invocation((python, spec.trainer["script"], *words), files, environment_of(spec.layout))
+
+
+def _config(spec: TrialSpec) -> dict[str, Any]:
+    """The DeepSpeed configuration for Megatron-DeepSpeed's options; the ZeRO stages of both must agree."""
+    config = ds_config(spec.layout, spec.global_batch_size, MAX_GRAD_NORM)
+    config.pop("data_types", None)
+    return {**config, "zero_optimization": zero_section(spec.layout, {}), **fp32_sums(spec.layout)}
+
+
+def _files(spec: TrialSpec) -> dict[str, str]:
+    return {
+        _ARGUMENTS_FILE: lines([*megatron_deepspeed_layout(spec), *NO_DROPOUT_OPTIONS]),
+        _CONFIG_FILE: plain_yaml(_config(spec)),
+    }
+
+
+def _start(spec: TrialSpec) -> str:
+    start, script = torchrun(spec, environment_of(spec.layout)), script_or(spec, NAME, "pretrain_gpt.py")
+    return (
+        f"{start} {script} {arguments_from(_ARGUMENTS_FILE)}"
+        f" --deepspeed_config recipe/{_CONFIG_FILE} {arguments(spec, NAME)}"
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    even_stages,
+    *DEEPSPEED_RULES,
+    half_precision_flash,
+    allows_only({"torch_compile": (False,), "rank_order": ("tp-dp-pp",)}),
+)
+
+TRAINER = Trainer(
+    rules={NAME: RULES},
+    required_keys=("script",),
+    optional_keys=("python", "arguments", "patterns", "log_rank"),
+    invocation=_invocation,
+    log_format=MEGATRON_LOG,
+    log_rank=last_rank,
+    argument_error=unsupported_option_reason,
+    shows_layout=True,
+    export=LayoutExport(NAME, "Megatron-DeepSpeed", NAME, violates(NAME, RULES), _files, _start),
+    read_script=read_megatron_script,
+)

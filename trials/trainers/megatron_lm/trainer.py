@@ -1,0 +1,99 @@
+"""Megatron-LM, started with its options. Standard library only.
+
+Rules: Megatron-LM megatron/training/arguments.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from search_spaces.layouts.layout import Layout
+from search_spaces.model_shape import ModelShape
+from search_spaces.rules.engine_rules import Rule, RuleViolation, allows_only, zero_in_pipeline
+from trials.trainers.base import Invocation, LayoutExport, Trainer, last_rank
+from trials.trainers.common.layout_rules import even_stages, half_precision_flash
+from trials.trainers.common.megatron_log import MEGATRON_LOG
+from trials.trainers.common.megatron_options import (
+    NO_DROPOUT_OPTIONS,
+    environment_of,
+    megatron_lm_layout,
+    megatron_lm_options,
+    unsupported_option_reason,
+)
+from trials.trainers.common.megatron_script import read_megatron_script
+from trials.trainers.common.recipe import arguments, arguments_from, lines, script_or, torchrun, violates
+from trials.trial import TrialSpec
+
+NAME = "megatron-lm"
+
+
+def _invocation(spec: TrialSpec, python: str, folder: str) -> Invocation:
+    words = megatron_lm_options(spec, tuple(spec.trainer.get("arguments", ())))
+    return Invocation((python, spec.trainer["script"], *words), environment=environment_of(spec.layout))
+
+
+_ARGUMENTS_FILE = "megatron_args.txt"
+
+
+def _files(spec: TrialSpec) -> dict[str, str]:
+    return {_ARGUMENTS_FILE: lines([*megatron_lm_layout(spec), *NO_DROPOUT_OPTIONS])}
+
+
+def _start(spec: TrialSpec) -> str:
+    start, script = torchrun(spec, environment_of(spec.layout)), script_or(spec, NAME, "pretrain_gpt.py")
+    return f"{start} {script} {arguments_from(_ARGUMENTS_FILE)} {arguments(spec, NAME)}"
+
+
+def _whole_rounds(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    if layout.virtual_pipeline_stages > 1 and layout.grad_accum_steps % layout.pipeline_parallel:
+        yield RuleViolation(
+            "micro_batches",
+            f"{layout.grad_accum_steps} micro-batches for {layout.pipeline_parallel} interleaved pipeline stages",
+            f"{layout.engine}'s interleaved 1F1B needs grad_accum_steps to be a multiple of pipeline_parallel",
+            "use another micro_batch_size, or virtual_pipeline_stages 1",
+        )
+
+
+def _sharding(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    """ZeRO 1 is the distributed optimizer; 2 and 3 are Megatron-FSDP, which has no pipeline."""
+    yield from zero_in_pipeline(layout, f"{layout.engine} supports zero_stage 0 and 1 in a pipeline")
+    if layout.offload == "optimizer" and not (layout.zero_stage == 1 and layout.precision == "bf16"):
+        yield RuleViolation(
+            "offload",
+            f"offload is optimizer with zero_stage {layout.zero_stage} and precision {layout.precision}",
+            "--optimizer-cpu-offload needs the precision-aware distributed optimizer: zero_stage 1 and bf16",
+            "set zero_stage to 1 and precision to bf16, or offload to none",
+        )
+
+
+def _buckets(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    if layout.bucket_mib is not None and not layout.overlap_comm:
+        yield RuleViolation(
+            "bucket_mib",
+            f"bucket_mib is {layout.bucket_mib} without overlap_comm",
+            "Megatron-LM reduces gradients in buckets only with --overlap-grad-reduce",
+            "set overlap_comm to true, or leave bucket_mib out",
+        )
+
+
+RULES: tuple[Rule, ...] = (
+    even_stages,
+    _whole_rounds,
+    _sharding,
+    _buckets,
+    half_precision_flash,
+    allows_only({"pipeline_schedule": ("none", "1f1b", "interleaved_1f1b"), "torch_compile": (False,)}),
+)
+
+TRAINER = Trainer(
+    rules={NAME: RULES},
+    required_keys=("script",),
+    optional_keys=("python", "arguments", "patterns", "log_rank"),
+    invocation=_invocation,
+    log_format=MEGATRON_LOG,
+    log_rank=last_rank,
+    argument_error=unsupported_option_reason,
+    shows_layout=True,
+    export=LayoutExport(NAME, "Megatron-LM", NAME, violates(NAME, RULES), _files, _start),
+    read_script=read_megatron_script,
+)

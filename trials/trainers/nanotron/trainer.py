@@ -1,0 +1,80 @@
+"""nanotron, started with a configuration file. Standard library only.
+
+Rules: nanotron src/nanotron/config and parallel/pipeline_parallel/engine.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from search_spaces.layouts.layout import Layout
+from search_spaces.model_shape import ModelShape
+from search_spaces.rules.engine_rules import Rule, RuleViolation, allows_only, too_few_micro_batches
+from trials.trainers.base import Invocation, LayoutExport, TemplateKind, Trainer
+from trials.trainers.common.plain_yaml import plain_yaml
+from trials.trainers.common.recipe import script_or, template, torchrun, violates
+from trials.trainers.nanotron.config import nanotron_config, nanotron_layout
+from trials.trainers.nanotron.log import NANOTRON_LOG
+from trials.trial import TrialSpec
+
+NAME = "nanotron"
+
+_CONFIG_FILE = "nanotron.yaml"
+_ENVIRONMENT = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+
+
+def _invocation(spec: TrialSpec, python: str, folder: str) -> Invocation:
+    given = spec.trainer.get("arguments", ())
+    words = (python, spec.trainer["script"], "--config-file", f"{folder}/{_CONFIG_FILE}", *given)
+    config = nanotron_config(spec, spec.trainer["template"])
+    return Invocation(words, {_CONFIG_FILE: plain_yaml(config)}, _ENVIRONMENT)
+
+
+def _log_rank(spec: TrialSpec) -> int:
+    """The first rank of the last stage."""
+    return spec.layout.mesh.rank(pp=spec.layout.pipeline_parallel - 1)
+
+
+def _files(spec: TrialSpec) -> dict[str, str]:
+    return {_CONFIG_FILE: plain_yaml(nanotron_layout(spec, template(spec, NAME)))}
+
+
+def _start(spec: TrialSpec) -> str:
+    config = f"recipe/{_CONFIG_FILE}" if template(spec, NAME) else "YOUR_CONFIG_WITH_THESE_KEYS.yaml"
+    return f"{torchrun(spec, _ENVIRONMENT)} {script_or(spec, NAME, 'run_train.py')} --config-file {config}"
+
+
+def _batches(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    rule = "nanotron's 1F1B needs at least pipeline_parallel - 1 micro-batches a step"
+    yield from too_few_micro_batches(layout, layout.pipeline_parallel - 1, rule)
+
+
+RULES: tuple[Rule, ...] = (
+    _batches,
+    allows_only(
+        {
+            "pipeline_schedule": ("none", "1f1b", "gpipe"),
+            "zero_stage": (0, 1),
+            "offload": ("none",),
+            "activation_checkpointing": ("none", "full"),
+            "precision": ("bf16", "fp16"),
+            "attention_kernel": ("flash",),
+            "torch_compile": (False,),
+            "rank_order": ("tp-dp-pp",),
+            "overlap_comm": (False,),
+            "bucket_mib": (None,),
+        },
+        {"gated_mlp": (True,), "norm": ("rmsnorm",), "position_embedding": ("rotary",)},
+    ),
+)
+
+TRAINER = Trainer(
+    rules={NAME: RULES},
+    required_keys=("script", "template"),
+    optional_keys=("python", "arguments", "patterns", "log_rank"),
+    template_kind=TemplateKind.CONFIGURATION,
+    invocation=_invocation,
+    log_format=NANOTRON_LOG,
+    log_rank=_log_rank,
+    export=LayoutExport(NAME, "nanotron", NAME, violates(NAME, RULES), _files, _start),
+)

@@ -1,0 +1,1 @@
+"""Parlay's own trainer: its keys of the search file, and DeepSpeed's configuration in a recipe."""

@@ -1,0 +1,59 @@
+"""Registry of the trainers: every name in search_spaces/engines.py has its package here. Standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from search_spaces.engines import TRAINER_ENGINES
+from search_spaces.rules.engine_rules import EngineRules
+from trials.trainers.base import Invocation, Trainer
+from trials.trainers.common.deepspeed_log import DEEPSPEED_LOG, DEEPSPEED_PIPELINE_LOG
+from trials.trainers.common.log_lines import LogFormat, command_format
+from trials.trial import TrialSpec
+
+
+def _declared(name: str) -> Trainer:
+    """TRAINER of the package `gpt_neox`, for the name `gpt-neox`."""
+    trainer: Trainer = import_module(f"trials.trainers.{name.replace('-', '_')}.trainer").TRAINER
+    return trainer
+
+
+TRAINERS: Mapping[str, Trainer] = {name: _declared(name) for name in TRAINER_ENGINES}
+
+LOG_FORMATS: Mapping[str, LogFormat] = {
+    **{name: trainer.log_format for name, trainer in TRAINERS.items() if trainer.log_format is not None},
+    "deepspeed": DEEPSPEED_LOG,
+    "deepspeed-pipeline": DEEPSPEED_PIPELINE_LOG,
+}
+"""The log formats by name; a trainer's own has the trainer's name."""
+
+ENGINE_RULES: EngineRules = {
+    engine: TRAINERS[name].rules[engine] for name, engines in TRAINER_ENGINES.items() for engine in engines
+}
+"""The rules of every engine."""
+
+
+def invocation(spec: TrialSpec, python: str, attempt_folder: str) -> Invocation:
+    """The invocation of every rank of this trial; `python` is the trainer's interpreter.
+
+    InputError for an invalid trainer section. The layout must be canonical.
+    """
+    make = TRAINERS[spec.trainer["kind"]].invocation
+    assert make is not None, f"{spec.trainer['kind']} is started without a supervisor"
+    return make(spec, python, attempt_folder)
+
+
+def log_rank_of(spec: TrialSpec) -> int:
+    """The rank that the search file names, else the one on which this trainer logs its steps."""
+    wanted = spec.trainer.get("log_rank")
+    if wanted is None:
+        return TRAINERS[spec.trainer["kind"]].log_rank(spec)
+    return {"first": 0, "last": spec.num_gpus - 1}.get(wanted, wanted)
+
+
+def log_format_of(section: Mapping[str, Any]) -> LogFormat:
+    """A trainer's own format, a named one, or the user's patterns, by the spec's trainer section."""
+    patterns = section.get("patterns", section["kind"])
+    return LOG_FORMATS[patterns] if isinstance(patterns, str) else command_format(patterns)
