@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from search_spaces.layouts.mesh import layout_mesh
+from search_spaces.layouts.layout import layout_mesh
 from search_spaces.tables.measured_table import REQUIRED_COLUMNS, parse_table
 
 Row = dict[str, object]

@@ -22,8 +22,7 @@ from search_spaces.cost_model.stage_table import StageTable
 from search_spaces.cost_model.step_time import StepTerms
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
-from search_spaces.layouts.layout import Layout
-from search_spaces.layouts.mesh import DEGREES, layout_mesh
+from search_spaces.layouts.layout import DEGREES, Layout, layout_mesh
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
 from search_spaces.schema.presets import accelerator_named

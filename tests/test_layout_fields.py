@@ -1,4 +1,4 @@
-"""Fields of a layout appear in every list of them; docs/how_to/add_an_axis.md names the lists."""
+"""Fields of a layout appear in every list of them."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ COMPUTE_SIDE = (
     "search_spaces/plain_file.py",
     "search_spaces/hardware/*.py",
     "search_spaces/layouts/__init__.py",
+    "search_spaces/layouts/axis.py",
     "search_spaces/layouts/layout.py",
     "search_spaces/layouts/mesh.py",
     "search_spaces/layouts/pipeline_split.py",

@@ -23,7 +23,7 @@ from orchestrator.config.draft import (
     size_of,
 )
 from search_spaces.errors import InputError
-from search_spaces.layouts.layout import PRECISIONS
+from search_spaces.layouts.layout import CHOICES
 from search_spaces.plain_file import read_named
 from search_spaces.schema.presets import accelerator_named
 from search_spaces.schema.validation import FILL_IN
@@ -224,9 +224,9 @@ def _precision(keys: Keys, notes: list[str]) -> str | list[str]:
     eight_bits = ("fp8" for word in _values(keys.get("fp8")) if word in _FP8)
     named = (*_values(keys.get("compute_dtype")), *eight_bits)
     given = list(dict.fromkeys(word for word in named if isinstance(word, str)))
-    taken = [word for word in given if word in PRECISIONS] or ["bf16"]
+    taken = [word for word in given if word in CHOICES["precision"]] or ["bf16"]
     used = f"{' and '.join(taken)} {'is' if len(taken) == 1 else 'are'} used"
-    others = [word[:40] for word in given if word not in PRECISIONS]
+    others = [word[:40] for word in given if word not in CHOICES["precision"]]
     notes += [f"Parlay's trainer does not support precision {word}: {used}." for word in others]
     if not given:
         notes.append("The grid does not set the precision: bf16 is assumed.")

@@ -11,7 +11,7 @@ from orchestrator.diagnostics.job import RESULTS_GRACE_S, launcher_reason, new_j
 from orchestrator.launchers.attempt_runner import AttemptRunner
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
-from search_spaces.layouts.layout import PRECISIONS
+from search_spaces.layouts.layout import CHOICES
 from search_spaces.model_shape import ModelShape
 from trials.attempt_result import LaunchStatus
 from trials.diagnostics.calibration import Measurements, trainer_of
@@ -46,8 +46,9 @@ def calibration_cluster(spec: SearchSpec, num_nodes: int | None = None) -> Clust
 
 def precisions_of(spec: SearchSpec) -> list[str]:
     """Precisions of the search, and fp32, in which every optimizer computes."""
-    searched = set(spec.space.precision or ()) | {layout.precision for layout in spec.candidates or ()} | {"fp32"}
-    known = [p for p in PRECISIONS if p in searched]
+    axis, candidates = spec.space.given_axes().get("precision", ()), spec.candidates or ()
+    searched = {"fp32", *axis, *(layout.precision for layout in candidates)}
+    known = [p for p in CHOICES["precision"] if p in searched]
     return [p for p in known if not (p == "bf16" and spec.cluster.accelerator.lacks_bf16)]
 
 
@@ -77,7 +78,8 @@ def calibrate(
 
 def _nodes_of_a_trial(spec: SearchSpec) -> int:
     """Largest number of nodes of a trial."""
-    nodes = [layout.num_nodes for layout in spec.candidates or ()] or spec.space.num_nodes or [spec.cluster.num_nodes]
+    axis = spec.space.given_axes().get("num_nodes", (spec.cluster.num_nodes,))
+    nodes = [layout.num_nodes for layout in spec.candidates or ()] or axis
     return min(max(nodes), spec.constraints.max_nodes or spec.cluster.num_nodes, spec.cluster.num_nodes)
 
 

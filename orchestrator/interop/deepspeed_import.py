@@ -17,8 +17,7 @@ from orchestrator.config.spec import SearchSpec
 from orchestrator.interop.import_result import ImportResult, collect_rows, read_text
 from orchestrator.interop.layout_completion import layout_of, observation_of
 from search_spaces.errors import InputError
-from search_spaces.layouts.layout import Layout
-from search_spaces.layouts.mesh import layout_mesh
+from search_spaces.layouts.layout import Layout, layout_mesh
 from search_spaces.tables.measured_table import Observation
 from trials.files.text import tail
 from trials.trainers.common.deepspeed_config import read_ds_config

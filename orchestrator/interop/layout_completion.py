@@ -10,8 +10,7 @@ from orchestrator.config.spec import SearchSpec
 from orchestrator.records.observations import model_name
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
-from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE, Layout
-from search_spaces.layouts.mesh import DEGREES
+from search_spaces.layouts.layout import BATCH_RULE, DEGREES, WORLD_RULE, Layout
 from search_spaces.layouts.workload import BATCH_FIX, WORLD_FIX
 from search_spaces.tables.measured_table import Observation
 

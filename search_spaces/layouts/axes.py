@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from search_spaces.engines import ENGINES
 from search_spaces.errors import InputError, format_value
-from search_spaces.layouts.layout import (
-    ACTIVATION_CHECKPOINTINGS,
-    ATTENTION_KERNELS,
-    LAYOUT_FIELDS,
-    OFFLOADS,
-    PIPELINE_SCHEDULES,
-    PRECISIONS,
-    RANK_ORDERS,
-    Layout,
-)
+from search_spaces.layouts.axis import Axis, Kind
+from search_spaces.layouts.layout import DERIVED, LAYOUT_FIELDS, Layout
 
 MAX_COUNT = 1_000_000
 MAX_VALUES = 10_000
@@ -48,7 +39,7 @@ def complete_axes(given: Mapping[str, Sequence[Any]], num_nodes: int) -> dict[st
     `grad_accum_steps` is included only when given; otherwise it is derived, as `data_parallel` always is.
     """
     default = Layout(num_nodes=num_nodes)
-    derived = {"data_parallel", "grad_accum_steps"} - set(given)
+    derived = set(DERIVED) - set(given)
     return {f: tuple(given.get(f, (getattr(default, f),))) for f in LAYOUT_FIELDS if f not in derived}
 
 
@@ -98,14 +89,41 @@ def _bad(code: str, message: str, rule: str, **details: Any) -> InputError:
     return InputError.of(code, message, rule=rule, **details)
 
 
-def _axis_schema(element: dict[str, Any], *, is_number: bool = False) -> WithJsonSchema:
+def value_type(axis: Axis) -> Any:
+    """Pydantic type of one value of an axis."""
+    if axis.kind is Kind.WORD:
+        return Literal[axis.words]
+    if axis.kind is Kind.SWITCH:
+        return bool
+    number: Any = Annotated[int, Field(ge=axis.least, le=_most(axis))]
+    return number | None if axis.default is None else number
+
+
+def axis_type(axis: Axis) -> Any:
+    """Pydantic type of the distinct values of an axis, given as `axis_values` takes them."""
+    value: Any = value_type(axis)
+    values = tuple[value, ...] | None
+    return Annotated[values, BeforeValidator(axis_values), WithJsonSchema(_axis_schema(axis))]
+
+
+def _most(axis: Axis) -> int:
+    return min(axis.most, MAX_COUNT)
+
+
+def _axis_schema(axis: Axis) -> dict[str, Any]:
     """JSON schema of an axis: one value, a list of them, and for numbers a range."""
-    forms = [element, {"type": "array", "items": element, "minItems": 1, "uniqueItems": True}]
-    return WithJsonSchema({"anyOf": forms + (_RANGES if is_number else [])})
+    value = _value_schema(axis)
+    forms = [value, {"type": "array", "items": value, "minItems": 1, "uniqueItems": True}]
+    return {"anyOf": forms + (_RANGES if axis.is_number else [])}
 
 
-def _choice_schema(choices: tuple[str, ...]) -> WithJsonSchema:
-    return _axis_schema({"enum": list(choices)})
+def _value_schema(axis: Axis) -> dict[str, Any]:
+    if axis.kind is Kind.WORD:
+        return {"enum": list(axis.words)}
+    if axis.kind is Kind.SWITCH:
+        return {"type": "boolean"}
+    number = {"type": "integer", "minimum": axis.least, "maximum": _most(axis)}
+    return {"anyOf": [number, {"type": "null"}]} if axis.default is None else number
 
 
 def _range_schema(by: str, least: int) -> dict[str, Any]:
@@ -119,41 +137,3 @@ def _range_schema(by: str, least: int) -> dict[str, Any]:
 
 
 _RANGES = [_range_schema("step", 1), _range_schema("factor", 2)]
-_COUNT_SCHEMA = {"type": "integer", "minimum": 1, "maximum": MAX_COUNT}
-
-Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
-ZeroStage = Annotated[int, Field(ge=0, le=3)]
-Offload = Literal["none", "optimizer"]
-ActivationCheckpointing = Literal["none", "selective", "full"]
-PipelineSchedule = Literal["none", "gpipe", "1f1b", "interleaved_1f1b"]
-Precision = Literal["fp32", "bf16", "fp16"]
-AttentionKernel = Literal["math", "flash"]
-if TYPE_CHECKING:
-    Engine = str
-else:
-    Engine = Literal[ENGINES]
-RankOrder = Literal["tp-dp-pp", "tp-pp-dp"]
-
-_EXPANDED = BeforeValidator(axis_values)
-
-CountAxis = Annotated[tuple[Count, ...] | None, _EXPANDED, _axis_schema(_COUNT_SCHEMA, is_number=True)]
-BucketAxis = Annotated[
-    tuple[Count | None, ...] | None,
-    _EXPANDED,
-    _axis_schema({"anyOf": [_COUNT_SCHEMA, {"type": "null"}]}, is_number=True),
-]
-ZeroStageAxis = Annotated[
-    tuple[ZeroStage, ...] | None,
-    _EXPANDED,
-    _axis_schema({"type": "integer", "minimum": 0, "maximum": 3}, is_number=True),
-]
-SwitchAxis = Annotated[tuple[bool, ...] | None, _EXPANDED, _axis_schema({"type": "boolean"})]
-OffloadAxis = Annotated[tuple[Offload, ...] | None, _EXPANDED, _choice_schema(OFFLOADS)]
-CheckpointingAxis = Annotated[
-    tuple[ActivationCheckpointing, ...] | None, _EXPANDED, _choice_schema(ACTIVATION_CHECKPOINTINGS)
-]
-ScheduleAxis = Annotated[tuple[PipelineSchedule, ...] | None, _EXPANDED, _choice_schema(PIPELINE_SCHEDULES)]
-PrecisionAxis = Annotated[tuple[Precision, ...] | None, _EXPANDED, _choice_schema(PRECISIONS)]
-KernelAxis = Annotated[tuple[AttentionKernel, ...] | None, _EXPANDED, _choice_schema(ATTENTION_KERNELS)]
-EngineAxis = Annotated[tuple[Engine, ...] | None, _EXPANDED, _choice_schema(ENGINES)]
-RankOrderAxis = Annotated[tuple[RankOrder, ...] | None, _EXPANDED, _choice_schema(RANK_ORDERS)]

@@ -1,84 +1,196 @@
-"""Layout: one parallel layout of a training, its canonical form and its key. Standard library only."""
+"""Layout: one parallel layout of a training, its canonical form and its key. Standard library only.
+
+Each field is declared once, with its axis: checks, key, canonical form, keys of the search file, columns of tables and
+labels follow from it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from operator import attrgetter
 from typing import Any
 
-from search_spaces.engines import ENGINES
+from search_spaces.engines import ENGINES, OWN_ENGINES
 from search_spaces.errors import InputError, did_you_mean, format_value
-from search_spaces.layouts.mesh import DEGREES, RankMesh
+from search_spaces.layouts.axis import Axis, Kind, Values, axis_field
+from search_spaces.layouts.mesh import RankMesh
 
-OFFLOADS = ("none", "optimizer")
-ACTIVATION_CHECKPOINTINGS = ("none", "selective", "full")
-PIPELINE_SCHEDULES = ("none", "gpipe", "1f1b", "interleaved_1f1b")
-PRECISIONS = ("fp32", "bf16", "fp16")
-ATTENTION_KERNELS = ("math", "flash")
-RANK_ORDERS = ("tp-dp-pp", "tp-pp-dp")
-
-WORLD_RULE = (
-    "num_nodes x gpus_per_node = tensor_parallel x pipeline_parallel x data_parallel, all whole numbers;"
-    " num_nodes is at most that of the cluster"
+# DeepSpeed offloads with ZeRO only; the torch engine with one data-parallel rank does the same at every stage.
+_NOTHING_TO_SHARD = ({"data_parallel": 1, "offload": "none"}, {"data_parallel": 1, "engine": "torch"})
+_SCHEDULES: tuple[tuple[str, Values], ...] = (
+    ("gpipe", {"virtual_pipeline_stages": 1, "pipeline_schedule": "gpipe"}),
+    ("1f1b", {"virtual_pipeline_stages": 1}),
+    ("interleaved_1f1b", {}),
 )
-BATCH_RULE = "global_batch_size = micro_batch_size x grad_accum_steps x data_parallel, all whole numbers"
+_NOT_NANOTRON = tuple(engine for engine in ENGINES if engine != "nanotron")
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The layout fields of docs/contract.md, in its order.
+    """One parallel layout. A new field comes last: the key of a layout in which it has its default stays as it was."""
 
-    `data_parallel` is derived from the world size, never searched. `micro_batch_size` counts sequences;
-    `grad_accum_steps` counts micro-batches per step and data-parallel rank; `virtual_pipeline_stages` counts model
-    chunks per pipeline rank. `rank_order` reads innermost first. `bucket_mib` None is the engine's default.
-    """
-
-    num_nodes: int = 1
-    tensor_parallel: int = 1
-    pipeline_parallel: int = 1
-    data_parallel: int = 1
-    """Derived from the world size, never an axis."""
-    micro_batch_size: int = 1
-    """Sequences."""
-    grad_accum_steps: int = 1
-    """Micro-batches a step and data-parallel rank. Derived unless it is an axis."""
-    zero_stage: int = 0
-    """0 to 3."""
-    offload: str = "none"
-    """none or optimizer."""
-    activation_checkpointing: str = "none"
-    """none, selective or full."""
-    sequence_parallel: bool = False
-    virtual_pipeline_stages: int = 1
-    """Model chunks of a pipeline rank, at least 1."""
-    pipeline_schedule: str = "none"
-    """none, gpipe, 1f1b or interleaved_1f1b."""
-    precision: str = "fp32"
-    """fp32, bf16 or fp16. An axis only where the search lists it."""
-    attention_kernel: str = "math"
-    """math or flash. `fused-softmax` of tables is read as math."""
-    engine: str = "torch"
-    """deepspeed or torch; of another trainer its `trainer.kind`."""
-    torch_compile: bool = False
-    rank_order: str = "tp-dp-pp"
-    """Innermost first: tp-dp-pp or tp-pp-dp."""
-    overlap_comm: bool = False
-    bucket_mib: int | None = None
-    """Null: the engine's default."""
+    num_nodes: int = axis_field(
+        Kind.COUNT,
+        1,
+        key="n",
+        label="nodes",
+        description="Number of nodes.",
+        default_text="the whole cluster",
+    )
+    tensor_parallel: int = axis_field(
+        Kind.DEGREE, 1, key="tp", label="tensor", description="Tensor-parallel ranks, which split every layer."
+    )
+    pipeline_parallel: int = axis_field(Kind.DEGREE, 1, key="pp", label="pipeline", description="Pipeline stages.")
+    data_parallel: int = axis_field(
+        Kind.DEGREE,
+        1,
+        key="dp",
+        label="data",
+        description="Data-parallel ranks. Derived from the world size, never searched.",
+        is_derived=True,
+    )
+    micro_batch_size: int = axis_field(
+        Kind.COUNT, 1, key="mb", label="micro-batch", description="Sequences in a micro-batch."
+    )
+    grad_accum_steps: int = axis_field(
+        Kind.COUNT,
+        1,
+        key="ga",
+        label="accumulation",
+        description="Micro-batches per step and data-parallel rank.",
+        default_text="derived from global_batch_size. As an axis it varies the global batch, and only layouts of"
+        " global_batch_size compete to be the best",
+        is_derived=True,
+    )
+    zero_stage: int = axis_field(
+        Kind.COUNT,
+        0,
+        key="z",
+        label="ZeRO",
+        description="ZeRO stage: what data-parallel ranks shard.",
+        least=0,
+        most=3,
+        no_effect=_NOTHING_TO_SHARD,
+    )
+    offload: str = axis_field(
+        Kind.WORD,
+        "none",
+        key="off-",
+        label="offload",
+        description="State kept in host memory.",
+        words=("none", "optimizer"),
+        engines=_NOT_NANOTRON,
+    )
+    activation_checkpointing: str = axis_field(
+        Kind.WORD,
+        "none",
+        key="ck-",
+        label="recomputation",
+        description="Recomputation in the backward pass to save memory.",
+        words=("none", "selective", "full"),
+    )
+    sequence_parallel: bool = axis_field(
+        Kind.SWITCH,
+        False,
+        key="sp",
+        label="sequence parallel",
+        description="Split norms and dropout over the tensor-parallel ranks.",
+        no_effect=({"tensor_parallel": 1},),
+    )
+    virtual_pipeline_stages: int = axis_field(
+        Kind.COUNT,
+        1,
+        key="vp",
+        label="chunks a stage",
+        description="Model chunks per pipeline rank; more than 1 is interleaved.",
+        no_effect=({"pipeline_parallel": 1},),
+    )
+    pipeline_schedule: str = axis_field(
+        Kind.WORD,
+        "none",
+        key="",
+        label="schedule",
+        description="Order of forward and backward passes.",
+        words=("none", "gpipe", "1f1b", "interleaved_1f1b"),
+        default_text="1f1b, none with one stage",
+        no_effect=({"pipeline_parallel": 1},),
+        implied=_SCHEDULES,
+    )
+    precision: str = axis_field(
+        Kind.WORD,
+        "fp32",
+        key="",
+        label="precision",
+        description="Arithmetic.",
+        words=("fp32", "bf16", "fp16"),
+    )
+    attention_kernel: str = axis_field(
+        Kind.WORD,
+        "math",
+        key="",
+        label="attention",
+        description="Attention implementation.",
+        words=("math", "flash"),
+    )
+    engine: str = axis_field(
+        Kind.WORD,
+        "torch",
+        key="",
+        label="engine",
+        description="Engine that runs the training: torch or deepspeed with Parlay's trainer, else trainer.kind.",
+        words=ENGINES,
+        default_text="torch, or trainer.kind",
+    )
+    torch_compile: bool = axis_field(
+        Kind.SWITCH,
+        False,
+        key="c",
+        label="compiled",
+        description="Compile the layers with torch.compile.",
+        engines=(*OWN_ENGINES, "command"),
+    )
+    rank_order: str = axis_field(
+        Kind.WORD,
+        "tp-dp-pp",
+        key="ro-",
+        label="rank order",
+        description="Order of the parallel dimensions over the ranks, innermost first.",
+        words=("tp-dp-pp", "tp-pp-dp"),
+        no_effect=({"data_parallel": 1}, {"pipeline_parallel": 1}),
+        engines=(*OWN_ENGINES, "megatron-lm", "command"),
+    )
+    overlap_comm: bool = axis_field(
+        Kind.SWITCH,
+        False,
+        key="ov",
+        label="overlap",
+        description="Overlap gradient reductions with the backward pass.",
+        no_effect=_NOTHING_TO_SHARD,
+        engines=_NOT_NANOTRON,
+    )
+    bucket_mib: int | None = axis_field(
+        Kind.COUNT,
+        None,
+        key="bk",
+        label="bucket (MiB)",
+        description="Size of a gradient bucket in MiB; null is the engine's default.",
+        no_effect=_NOTHING_TO_SHARD,
+        engines=_NOT_NANOTRON,
+    )
 
     def __post_init__(self) -> None:
-        for name in _COUNTS:
-            _require_count(name, getattr(self, name))
+        for name, least, most in _BOUNDS:
+            value = getattr(self, name)
+            if (type(value) is not int or not least <= value <= most) and not (value is None and name in NULLABLE):
+                raise _bad(name, value, f"a whole number from {least} to {most}")
         for name in SWITCHES:
-            _require_bool(name, getattr(self, name))
+            if type(getattr(self, name)) is not bool:
+                raise _bad(name, getattr(self, name), "true or false")
         for name, known in CHOICES.items():
-            _require_choice(name, getattr(self, name), known)
-        if type(self.zero_stage) is not int or not 0 <= self.zero_stage <= 3:
-            raise _bad("zero_stage", self.zero_stage, "a ZeRO stage is 0, 1, 2 or 3")
-        if self.bucket_mib is not None:
-            _require_count("bucket_mib", self.bucket_mib)
+            if getattr(self, name) not in known:
+                raise _bad(name, getattr(self, name), "one of " + ", ".join(known))
 
     @property
     def mesh(self) -> RankMesh:
@@ -99,54 +211,20 @@ class Layout:
     def key(self) -> str:
         """`layout_key` of the canonical form: layouts with equal keys are one candidate."""
         c = self.canonical()
-        parts = [
-            f"n{c.num_nodes}",
-            f"tp{c.tensor_parallel}",
-            f"pp{c.pipeline_parallel}",
-            f"dp{c.data_parallel}",
-            f"mb{c.micro_batch_size}",
-            f"ga{c.grad_accum_steps}",
-            f"z{c.zero_stage}",
-            f"off-{c.offload}",
-            f"ck-{c.activation_checkpointing}",
-            f"sp{int(c.sequence_parallel)}",
-            f"vp{c.virtual_pipeline_stages}",
-            c.pipeline_schedule,
-            c.precision,
-            c.attention_kernel,
-            c.engine,
-            f"c{int(c.torch_compile)}",
-        ]
-        return ".".join(parts + _non_default_parts(c))
+        later = [AXES[name].key_part(getattr(c, name)) for name in _LATER if getattr(c, name) != AXES[name].default]
+        return ".".join([_KEY.format(*_key_values(c)), *later])
 
     def canonical(self) -> Layout:
-        """The same training with every field that has no effect set to its neutral value.
-
-        One stage has no schedule and no chunks; several chunks imply the interleaved schedule and vice versa; one
-        tensor-parallel rank has no sequence parallelism; one data-parallel rank (without offload, or with the torch
-        engine) has nothing for ZeRO to shard, no gradients to reduce during the backward pass, and no buckets; rank
-        order matters only with both data-parallel ranks and stages.
-        """
-        schedule, chunks = _canonical_schedule(self)
-        # DeepSpeed offloads with ZeRO only; the torch engine with one data-parallel rank does the same at every stage.
-        is_alone = self.data_parallel == 1 and (self.offload == "none" or self.engine == "torch")
-        has_order = self.data_parallel > 1 and self.pipeline_parallel > 1
-        neutral: dict[str, Any] = {
-            "pipeline_schedule": schedule,
-            "virtual_pipeline_stages": chunks,
-            "sequence_parallel": self.sequence_parallel and self.tensor_parallel > 1,
-            "zero_stage": 0 if is_alone else self.zero_stage,
-            "rank_order": self.rank_order if has_order else RANK_ORDERS[0],
-            "overlap_comm": self.overlap_comm and not is_alone,
-            "bucket_mib": None if is_alone else self.bucket_mib,
-        }
+        """The same training with every field that has no effect set to its default, and every implied one to the
+        implied value."""
         # Nearly all of a hundred thousand candidates are canonical already, so replace() is avoided.
-        is_canonical = all(getattr(self, name) == value for name, value in neutral.items())
-        return self if is_canonical else replace(self, **neutral)
+        canonical = _canonical_values(_deciding_values(self))
+        changed = {name: value for name, value in canonical if getattr(self, name) != value}
+        return replace(self, **changed) if changed else self
 
     def to_json(self) -> dict[str, Any]:
         """All fields in the contract's order; the engine's default bucket is null."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        return dict(zip(LAYOUT_FIELDS, _all_values(self), strict=True))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Layout:
@@ -163,31 +241,57 @@ class Layout:
         return cls(**data)
 
 
-LAYOUT_FIELDS = tuple(f.name for f in fields(Layout))
-"""The contract's layout fields, in order."""
+AXES: Mapping[str, Axis] = {f.name: f.metadata["axis"] for f in fields(Layout)}
+"""Every field's axis, in the contract's order."""
+LAYOUT_FIELDS = tuple(AXES)
+DEGREES = {axis.key: name for name, axis in AXES.items() if axis.kind is Kind.DEGREE}
+"""Dimensions of a layout's mesh, each with the layout field that is its size."""
+DERIVED = tuple(name for name, axis in AXES.items() if axis.is_derived)
+"""Fields that follow from the world size or the global batch, unless accumulation is an axis."""
+MODEL_DEGREES = tuple(name for name in DEGREES.values() if name not in DERIVED)
+"""Degrees that a search gives; data parallelism takes the other ranks."""
+SEARCHED = tuple(name for name in LAYOUT_FIELDS if name != DEGREES["dp"])
+"""Fields that a search file may give."""
+NULLABLE = tuple(name for name, axis in AXES.items() if axis.default is None)
+"""Numbers that may be null: the engine's default."""
+SWITCHES = tuple(name for name, axis in AXES.items() if axis.kind is Kind.SWITCH)
+CHOICES: Mapping[str, tuple[str, ...]] = {name: axis.words for name, axis in AXES.items() if axis.kind is Kind.WORD}
+"""Words of the enumerated fields."""
+CANONICAL = {name: axis.canonical_values for name, axis in AXES.items() if axis.canonical_values}
+"""Canonical values of the fields that have some, each with its condition; the first that holds counts."""
 
-_COUNTS = (
-    "num_nodes",
-    "tensor_parallel",
-    "pipeline_parallel",
-    "data_parallel",
-    "micro_batch_size",
-    "grad_accum_steps",
-    "virtual_pipeline_stages",
+WORLD_RULE = (
+    f"num_nodes x gpus_per_node = {' x '.join(DEGREES.values())}, all whole numbers;"
+    " num_nodes is at most that of the cluster"
 )
-SWITCHES = ("sequence_parallel", "torch_compile", "overlap_comm")
-CHOICES: Mapping[str, tuple[str, ...]] = {
-    "offload": OFFLOADS,
-    "activation_checkpointing": ACTIVATION_CHECKPOINTINGS,
-    "pipeline_schedule": PIPELINE_SCHEDULES,
-    "precision": PRECISIONS,
-    "attention_kernel": ATTENTION_KERNELS,
-    "engine": ENGINES,
-    "rank_order": RANK_ORDERS,
-}
-"""Choices of the enumerated fields."""
+BATCH_RULE = "global_batch_size = micro_batch_size x grad_accum_steps x data_parallel, all whole numbers"
 
-_MAX_COUNT = 10**9
+_BOUNDS = tuple((name, axis.least, axis.most) for name, axis in AXES.items() if axis.is_number)
+_IN_EVERY_KEY = LAYOUT_FIELDS[: LAYOUT_FIELDS.index("torch_compile") + 1]
+_LATER = LAYOUT_FIELDS[len(_IN_EVERY_KEY) :]
+_KEY = ".".join(AXES[name].key + ("{:d}" if name in SWITCHES else "{}") for name in _IN_EVERY_KEY)
+_DECIDING = tuple(dict.fromkeys(name for cases in CANONICAL.values() for _, when in cases for name in when))
+"""Fields on which canonical values depend."""
+_all_values = attrgetter(*LAYOUT_FIELDS)
+_key_values = attrgetter(*_IN_EVERY_KEY)
+_deciding_values = attrgetter(*_DECIDING)
+
+
+@cache
+def _canonical_values(deciding: tuple[Any, ...]) -> tuple[tuple[str, Any], ...]:
+    """Fields and canonical values of the layouts with these values of `_DECIDING`."""
+    given = dict(zip(_DECIDING, deciding, strict=True)).items()
+    holding = {name: [value for value, when in cases if when.items() <= given] for name, cases in CANONICAL.items()}
+    return tuple((name, values[0]) for name, values in holding.items() if values)
+
+
+def _bad(name: str, value: Any, rule: str) -> InputError:
+    return InputError.of("layout_field", f"{name} is {format_value(value)}", key=name, value=value, rule=rule)
+
+
+def layout_mesh(fields: Mapping[str, Any], order: str = AXES["rank_order"].default) -> RankMesh:
+    """Mesh of a layout's fields, numbers or columns. A size that is missing is None, and is not to be used."""
+    return RankMesh.ordered(order, {dim: fields.get(field) for dim, field in DEGREES.items()})
 
 
 _degrees = attrgetter(*DEGREES.values())
@@ -197,46 +301,3 @@ _degrees = attrgetter(*DEGREES.values())
 def _mesh(order: str, degrees: tuple[int, ...]) -> RankMesh:
     """Mesh shared by layouts: a hundred thousand candidates have few."""
     return RankMesh.ordered(order, dict(zip(DEGREES, degrees, strict=True)))
-
-
-def _canonical_schedule(layout: Layout) -> tuple[str, int]:
-    """(schedule, chunks per rank) of the canonical form."""
-    if layout.pipeline_parallel == 1:
-        return "none", 1
-    if layout.virtual_pipeline_stages > 1:
-        return "interleaved_1f1b", layout.virtual_pipeline_stages
-    if layout.pipeline_schedule in ("none", "interleaved_1f1b"):
-        return "1f1b", 1
-    return layout.pipeline_schedule, 1
-
-
-def _non_default_parts(layout: Layout) -> list[str]:
-    """Fields newer than the key's fixed part, only where they differ from the default, so that older keys stay
-    valid."""
-    parts = []
-    if layout.rank_order != "tp-dp-pp":
-        parts.append(f"ro-{layout.rank_order}")
-    if layout.overlap_comm:
-        parts.append("ov1")
-    if layout.bucket_mib is not None:
-        parts.append(f"bk{layout.bucket_mib}")
-    return parts
-
-
-def _require_count(name: str, value: Any) -> None:
-    if type(value) is not int or not 1 <= value <= _MAX_COUNT:
-        raise _bad(name, value, f"a whole number from 1 to {_MAX_COUNT}")
-
-
-def _require_bool(name: str, value: Any) -> None:
-    if type(value) is not bool:
-        raise _bad(name, value, "true or false")
-
-
-def _require_choice(name: str, value: Any, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise _bad(name, value, "one of " + ", ".join(known))
-
-
-def _bad(name: str, value: Any, rule: str) -> InputError:
-    return InputError.of("layout_field", f"{name} is {format_value(value)}", key=name, value=value, rule=rule)

@@ -9,9 +9,6 @@ from itertools import product
 from math import prod
 from typing import Any
 
-DEGREES = {"tp": "tensor_parallel", "pp": "pipeline_parallel", "dp": "data_parallel"}
-"""Dimensions of a layout's mesh, each with the layout field that is its size."""
-
 
 @dataclass(frozen=True, eq=False)
 class RankMesh:
@@ -77,8 +74,3 @@ class RankMesh:
     def _offsets(self, dims: Iterable[str]) -> list[int]:
         """Distances of a group's ranks from its first; ascending."""
         return sorted(map(sum, product(*(range(0, self.block(dim), self.stride(dim)) for dim in dims))))
-
-
-def layout_mesh(fields: Mapping[str, Any], order: str = "tp-dp-pp") -> RankMesh:
-    """Mesh of a layout's fields, numbers or columns. A size that is missing is None, and is not to be used."""
-    return RankMesh.ordered(order, {dim: fields.get(field) for dim, field in DEGREES.items()})

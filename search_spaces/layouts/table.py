@@ -8,8 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from search_spaces.layouts.layout import CHOICES, LAYOUT_FIELDS, RANK_ORDERS, SWITCHES, Layout
-from search_spaces.layouts.mesh import layout_mesh
+from search_spaces.layouts.axis import Values
+from search_spaces.layouts.layout import (
+    AXES,
+    CANONICAL,
+    CHOICES,
+    LAYOUT_FIELDS,
+    SWITCHES,
+    Layout,
+    layout_mesh,
+)
 
 _NO_VALUE = 0
 """In a column of counts: not a whole number (data_parallel, grad_accum_steps), or the engine's default (bucket_mib)."""
@@ -53,7 +61,7 @@ class LayoutTable:
 
     def per_mesh(self, method: Callable[..., Any], *arguments: Any) -> np.ndarray:
         """A column of what a method of RankMesh returns for each layout."""
-        values = [method(layout_mesh(self.columns, order), *arguments) for order in RANK_ORDERS]
+        values = [method(layout_mesh(self.columns, order), *arguments) for order in CHOICES["rank_order"]]
         return np.choose(self["rank_order"], values)
 
     def with_columns(self, **columns: np.ndarray) -> LayoutTable:
@@ -63,28 +71,21 @@ class LayoutTable:
         """The rows of a mask or of indices, in that order."""
         return LayoutTable({name: column[rows] for name, column in self.columns.items()})
 
-    def equals(self, name: str, word: str) -> np.ndarray:
-        return self[name] == CHOICES[name].index(word)
+    def equals(self, name: str, value: Any) -> np.ndarray:
+        return self[name] == encode(name, value)
 
     def canonical(self) -> LayoutTable:
         """Every row in canonical form, as `Layout.canonical`."""
-        chunked = self["virtual_pipeline_stages"] > 1
-        piped = self["pipeline_parallel"] > 1
-        loose = self.equals("pipeline_schedule", "none") | self.equals("pipeline_schedule", "interleaved_1f1b")
-        schedule = np.where(loose, encode("pipeline_schedule", "1f1b"), self["pipeline_schedule"])
-        schedule = np.where(chunked, encode("pipeline_schedule", "interleaved_1f1b"), schedule)
-        needs_no_zero = self.equals("offload", "none") | self.equals("engine", "torch")
-        alone = (self["data_parallel"] == 1) & needs_no_zero
-        ordered = piped & (self["data_parallel"] > 1)
-        return self.with_columns(
-            pipeline_schedule=np.where(piped, schedule, encode("pipeline_schedule", "none")),
-            virtual_pipeline_stages=np.where(piped, self["virtual_pipeline_stages"], 1),
-            sequence_parallel=np.where(self["tensor_parallel"] > 1, self["sequence_parallel"], 0),
-            zero_stage=np.where(alone, 0, self["zero_stage"]),
-            rank_order=np.where(ordered, self["rank_order"], encode("rank_order", RANK_ORDERS[0])),
-            overlap_comm=np.where(alone, 0, self["overlap_comm"]),
-            bucket_mib=np.where(alone, _NO_VALUE, self["bucket_mib"]),
-        )
+        changed = {}
+        for name, cases in CANONICAL.items():
+            conditions = [self._has(when) for _, when in cases]
+            numbers = [encode(name, value) for value, _ in cases]
+            changed[name] = np.select(conditions, numbers, self[name])
+        return self.with_columns(**changed)
+
+    def _has(self, values: Values) -> np.ndarray:
+        """Mask of the rows that have all these values."""
+        return np.logical_and.reduce([np.full(len(self), True), *(self.equals(*item) for item in values.items())])
 
     def distinct(self) -> LayoutTable:
         """Distinct rows, sorted by the layout fields in their order."""
@@ -135,4 +136,4 @@ def decode(name: str, number: int) -> Any:
         return CHOICES[name][number]
     if name in SWITCHES:
         return bool(number)
-    return None if number == _NO_VALUE and name != "zero_stage" else number
+    return None if number == _NO_VALUE and AXES[name].least > _NO_VALUE else number

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from search_spaces.hardware.cluster import Cluster
-from search_spaces.layouts.mesh import layout_mesh
+from search_spaces.layouts.layout import layout_mesh
 from search_spaces.model_shape import ModelShape
 
 Fields = Mapping[str, Any]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.layout import AXES, Layout
 from search_spaces.model_shape import ModelShape
 
 
@@ -46,6 +46,14 @@ def allows_only(
                     yield RuleViolation(name, message, sentence, f"set {name} to {allowed}")
 
     return rule
+
+
+def engine_limits(
+    engine: str, fields: Mapping[str, tuple] | None = None, of_model: Mapping[str, tuple] | None = None
+) -> Rule:
+    """Rule that allows only these values, and the default of each axis that does not name the engine."""
+    limits = {name: (axis.default,) for name, axis in AXES.items() if engine not in axis.engines} | {**(fields or {})}
+    return allows_only({name: limits[name] for name in AXES if name in limits}, of_model)
 
 
 def _format(value: object) -> str:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from search_spaces.errors import Problem
-from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE, Layout
-from search_spaces.layouts.mesh import RankMesh, layout_mesh
+from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE, Layout, layout_mesh
+from search_spaces.layouts.mesh import RankMesh
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import (
     BATCH_FIX,

@@ -16,6 +16,7 @@ from search_spaces.rules.engine_rules import (
     TORCH_RULES,
     EngineRules,
     RuleViolation,
+    engine_limits,
     ineffective_overlap,
 )
 
@@ -108,7 +109,8 @@ OWN_RULES: EngineRules = {
         _deepspeed_compile,
         _sequence,
         _rotary,
+        engine_limits("deepspeed"),
     ),
-    "torch": (_stages, *TORCH_RULES, _sequence, _rotary),
+    "torch": (_stages, *TORCH_RULES, _sequence, _rotary, engine_limits("torch")),
 }
 """Rules of the engines of Parlay's trainer."""

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import Field, GetJsonSchemaHandler, model_validator
+from pydantic import Field, GetJsonSchemaHandler, create_model, model_validator
 from pydantic.json_schema import JsonSchemaValue
 
-from search_spaces.errors import InputError
-from search_spaces.layouts import axes
-from search_spaces.layouts.layout import BATCH_RULE, LAYOUT_FIELDS, WORLD_RULE, Layout
-from search_spaces.layouts.mesh import layout_mesh
+from search_spaces.errors import InputError, format_value
+from search_spaces.layouts.axes import axis_type, value_type
+from search_spaces.layouts.axis import Axis, Kind
+from search_spaces.layouts.layout import AXES, BATCH_RULE, MODEL_DEGREES, SEARCHED, WORLD_RULE, Layout, layout_mesh
 from search_spaces.layouts.workload import BATCH_FIX, WORLD_FIX, Workload, describe_batch_size, describe_world_size
 from search_spaces.model_shape import ModelShape
 from search_spaces.schema import presets
 from search_spaces.schema.validation import Section
 
 _DERIVED_DATA_PARALLEL = {
-    "data_parallel": "data_parallel is derived: num_nodes x GPUs a node / (tensor_parallel x pipeline_parallel)"
+    "data_parallel": f"data_parallel is derived: num_nodes x GPUs a node / ({' x '.join(MODEL_DEGREES)})"
 }
 _MAX_SIZE = 10**9
 _MAX_LAYERS = 10_000
@@ -95,7 +95,26 @@ class ModelSection(PresetSection):
         return "A ready-made model: " + ", ".join(presets.preset_names(presets.MODELS))
 
 
-class SpaceSection(Section):
+def _space_field(axis: Axis) -> tuple[Any, Any]:
+    default = axis.default_text or (axis.default if axis.kind is Kind.WORD else format_value(axis.default))
+    return axis_type(axis), Field(default=None, description=f"{axis.description} Default: {default}.")
+
+
+def _baseline_field(axis: Axis) -> tuple[Any, Any]:
+    return value_type(axis) | None, Field(default=None, description=axis.description)
+
+
+if TYPE_CHECKING:
+    SpaceAxes = Section
+    BaselineFields = Section
+else:
+    SpaceAxes = create_model("SpaceAxes", __base__=Section, **{name: _space_field(AXES[name]) for name in SEARCHED})
+    BaselineFields = create_model(
+        "BaselineFields", __base__=Section, **{name: _baseline_field(AXES[name]) for name in SEARCHED}
+    )
+
+
+class SpaceSection(SpaceAxes):
     """Search space: each field is one value, a list, {min, max, step} or {min, max, factor}.
 
     A field that is not given is not searched and keeps its default. Layouts that cannot run are left out; `plan` names
@@ -104,52 +123,6 @@ class SpaceSection(Section):
 
     refused = _DERIVED_DATA_PARALLEL
 
-    num_nodes: axes.CountAxis = Field(default=None, description="Nodes a trial runs on. Default: the whole cluster.")
-    tensor_parallel: axes.CountAxis = Field(
-        default=None, description="Tensor-parallel ranks, which split every layer. Default: 1."
-    )
-    pipeline_parallel: axes.CountAxis = Field(default=None, description="Pipeline stages. Default: 1.")
-    micro_batch_size: axes.CountAxis = Field(default=None, description="Sequences in a micro-batch. Default: 1.")
-    grad_accum_steps: axes.CountAxis = Field(
-        default=None,
-        description="Micro-batches per step and data-parallel rank. Default: derived from global_batch_size. As an"
-        " axis it varies the global batch, and only layouts of global_batch_size compete to be the best.",
-    )
-    zero_stage: axes.ZeroStageAxis = Field(
-        default=None, description="ZeRO stage: what data-parallel ranks shard. Default: 0."
-    )
-    offload: axes.OffloadAxis = Field(default=None, description="State kept in host memory. Default: none.")
-    activation_checkpointing: axes.CheckpointingAxis = Field(
-        default=None, description="Recomputation in the backward pass to save memory. Default: none."
-    )
-    sequence_parallel: axes.SwitchAxis = Field(
-        default=None, description="Split norms and dropout over the tensor-parallel ranks. Default: false."
-    )
-    virtual_pipeline_stages: axes.CountAxis = Field(
-        default=None, description="Model chunks per pipeline rank; more than 1 is interleaved. Default: 1."
-    )
-    pipeline_schedule: axes.ScheduleAxis = Field(
-        default=None, description="Order of forward and backward passes. Default: 1f1b, none with one stage."
-    )
-    precision: axes.PrecisionAxis = Field(default=None, description="Arithmetic. Default: fp32.")
-    attention_kernel: axes.KernelAxis = Field(default=None, description="Attention implementation. Default: math.")
-    engine: axes.EngineAxis = Field(
-        default=None,
-        description="Engine that runs the training: torch or deepspeed with Parlay's trainer, else trainer.kind."
-        " Default: torch, or trainer.kind.",
-    )
-    torch_compile: axes.SwitchAxis = Field(
-        default=None, description="Compile the layers with torch.compile. Default: false."
-    )
-    rank_order: axes.RankOrderAxis = Field(
-        default=None, description="Order of the parallel dimensions over the ranks, innermost first. Default: tp-dp-pp."
-    )
-    overlap_comm: axes.SwitchAxis = Field(
-        default=None, description="Overlap gradient reductions with the backward pass. Default: false."
-    )
-    bucket_mib: axes.BucketAxis = Field(
-        default=None, description="Size of a gradient bucket in MiB; null is the engine's default. Default: null."
-    )
     allow_tensor_parallel_across_nodes: bool = Field(
         default=False, description="Allow tensor-parallel groups to span nodes."
     )
@@ -161,7 +134,8 @@ class SpaceSection(Section):
 
     @model_validator(mode="after")
     def _validate_candidates(self) -> Self:
-        conflicting = sorted(self.given_axes())
+        given = self.given_axes()
+        conflicting = sorted(given)
         if self.candidates is not None and conflicting:
             raise InputError.of(
                 "contradiction",
@@ -170,15 +144,17 @@ class SpaceSection(Section):
                 fix=f"remove candidates, or {', '.join(conflicting)}",
                 key=conflicting[0],
             )
-        _require_chunks(self.pipeline_schedule or (), self.virtual_pipeline_stages or (), "pipeline_schedule")
+        _require_chunks(
+            given.get("pipeline_schedule", ()), given.get("virtual_pipeline_stages", ()), "pipeline_schedule"
+        )
         return self
 
     def given_axes(self) -> dict[str, tuple[Any, ...]]:
         """The values of each axis that the file gives, by layout field, in the contract's order."""
-        return {name: getattr(self, name) for name in LAYOUT_FIELDS if getattr(self, name, None) is not None}
+        return {name: getattr(self, name) for name in SEARCHED if getattr(self, name) is not None}
 
 
-class BaselineSection(Section):
+class BaselineSection(BaselineFields):
     """The layout in use today, measured first and compared with the best.
 
     A field that is not given takes the space's value where that has only one, else its default. data_parallel is
@@ -187,42 +163,14 @@ class BaselineSection(Section):
 
     refused = _DERIVED_DATA_PARALLEL
 
-    num_nodes: axes.Count | None = Field(default=None, description="Nodes it runs on.")
-    tensor_parallel: axes.Count | None = Field(
-        default=None, description="Tensor-parallel ranks, which split every layer."
-    )
-    pipeline_parallel: axes.Count | None = Field(default=None, description="Pipeline stages.")
-    micro_batch_size: axes.Count | None = Field(default=None, description="Sequences in a micro-batch.")
-    grad_accum_steps: axes.Count | None = Field(
-        default=None, description="Micro-batches per step and data-parallel rank."
-    )
-    zero_stage: axes.ZeroStage | None = Field(default=None, description="ZeRO stage: what data-parallel ranks shard.")
-    offload: axes.Offload | None = Field(default=None, description="State kept in host memory.")
-    activation_checkpointing: axes.ActivationCheckpointing | None = Field(
-        default=None, description="Recomputation in the backward pass."
-    )
-    sequence_parallel: bool | None = Field(default=None, description="Split norms over the tensor-parallel ranks.")
-    virtual_pipeline_stages: axes.Count | None = Field(default=None, description="Model chunks per pipeline rank.")
-    pipeline_schedule: axes.PipelineSchedule | None = Field(
-        default=None, description="Order of forward and backward passes."
-    )
-    precision: axes.Precision | None = Field(default=None, description="Arithmetic.")
-    attention_kernel: axes.AttentionKernel | None = Field(default=None, description="Attention implementation.")
-    engine: axes.Engine | None = Field(default=None, description="Engine that runs the training.")
-    torch_compile: bool | None = Field(default=None, description="Compile the layers with torch.compile.")
-    rank_order: axes.RankOrder | None = Field(
-        default=None, description="Order of the parallel dimensions over the ranks, innermost first."
-    )
-    overlap_comm: bool | None = Field(default=None, description="Overlap gradient reductions with the backward pass.")
-    bucket_mib: axes.Count | None = Field(default=None, description="Size of a gradient bucket in MiB.")
-
     def layout(self, searched: Mapping[str, Sequence[Any]], workload: Workload) -> Layout:
         """The whole layout, canonical; InputError where it does not match the world size or the global batch.
 
         `searched` holds all axes of the search; the search space checks the other rules.
         """
         alone = {name: values[0] for name, values in searched.items() if len(values) == 1}
-        fields = Layout(num_nodes=workload.cluster.num_nodes).to_json() | alone | self.model_dump(exclude_none=True)
+        given = self.model_dump(exclude_none=True)
+        fields = Layout(num_nodes=workload.cluster.num_nodes).to_json() | alone | given
         chunks = [fields["virtual_pipeline_stages"]]
         _require_chunks([fields["pipeline_schedule"]], chunks, "baseline.pipeline_schedule")
         world, ranks = workload.world_size(fields["num_nodes"]), layout_mesh(fields).without("dp").world_size
@@ -230,7 +178,7 @@ class BaselineSection(Section):
             numbers = describe_world_size(fields | {"data_parallel": None}, workload)
             raise InputError.of("world", numbers, rule=WORLD_RULE, fix=WORLD_FIX)
         fields["data_parallel"] = world // ranks
-        if self.grad_accum_steps is None:
+        if "grad_accum_steps" not in given:
             sequences = fields["micro_batch_size"] * fields["data_parallel"]
             if workload.global_batch_size % sequences:
                 numbers = describe_batch_size(fields | {"grad_accum_steps": None}, workload)

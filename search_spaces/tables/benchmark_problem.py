@@ -11,8 +11,7 @@ import numpy as np
 
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
-from search_spaces.layouts.layout import Layout
-from search_spaces.layouts.mesh import layout_mesh
+from search_spaces.layouts.layout import Layout, layout_mesh
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import Workload
 from search_spaces.model_shape import ModelShape

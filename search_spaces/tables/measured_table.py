@@ -13,8 +13,7 @@ from typing import Any
 
 from search_spaces.errors import InputError, Problem, did_you_mean
 from search_spaces.hardware.cluster import Cluster
-from search_spaces.layouts.layout import CHOICES, LAYOUT_FIELDS, SWITCHES, Layout
-from search_spaces.layouts.mesh import DEGREES
+from search_spaces.layouts.layout import CHOICES, DEGREES, LAYOUT_FIELDS, SWITCHES, Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.plain_file import read_named
 from search_spaces.schema.presets import accelerator_named

@@ -27,6 +27,9 @@ from dashboards.access.auth import AuthPolicy
 from orchestrator.cli.verbosity import VERBOSITY
 from orchestrator.cli.verbs import app
 from orchestrator.service.api import make_app
+from search_spaces.errors import format_value
+from search_spaces.layouts.axis import Axis, Kind
+from search_spaces.layouts.layout import AXES, CANONICAL, Layout
 from search_spaces.rules.layout_rules import LAYOUT_RULES
 from tests.contract.objects import COLUMNS, FOLDERS, MEANINGS, OBJECTS, SCHEMAS, Folder
 from tests.contract.types_text import type_text
@@ -53,6 +56,7 @@ def page() -> str:
     contents = list(re.findall(r"^## (.+)$", template, re.MULTILINE))
     generated: dict[str, Callable[[], str]] = {
         "contents": lambda: "\n".join(f"- {_link(title)}" for title in contents),
+        "canonical": lambda: _table(("field", "canonical value", "of layouts with"), _canonical_values()),
         "rules": lambda: _table(("rule", "says"), ((f"`{rule.code}`", rule.rule) for rule in LAYOUT_RULES)),
         "commands": lambda: "\n\n".join(_commands()),
         "routes": lambda: _table(("request", "does"), _routes()),
@@ -100,8 +104,25 @@ def _field(kind: type, name: str, node: ast.AnnAssign, meaning: str) -> Row:
     if issubclass(kind, BaseModel):
         field = kind.model_fields[name]
         return Row(field.alias or name, type_text(node.annotation), None, field.description or meaning)
+    if kind is Layout:
+        return Row(name, type_text(node.annotation), _plain(repr(AXES[name].default)), _meaning(AXES[name]))
     default = None if node.value is None else ast.unparse(node.value)
     return Row(name, type_text(node.annotation), _plain(default), meaning)
+
+
+def _meaning(axis: Axis) -> str:
+    if axis.kind is Kind.WORD:
+        return f"{axis.description} One of {', '.join(axis.words)}."
+    return f"{axis.description} From {axis.least} to {axis.most}." if axis.most < 10 else axis.description
+
+
+def _canonical_values() -> Iterator[tuple[str, str, str]]:
+    for name, cases in CANONICAL.items():
+        by_value: dict[str, list[str]] = {}
+        for value, when in cases:
+            has = " and ".join(f"{other} {needed}" for other, needed in when.items()) or "any other"
+            by_value.setdefault(format_value(value) if type(value) is not str else value, []).append(has)
+        yield from ((f"`{name}`", value, "; ".join(conditions)) for value, conditions in by_value.items())
 
 
 def _plain(source: str | None) -> str | None:

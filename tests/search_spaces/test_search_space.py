@@ -7,19 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from search_spaces.engines import ENGINES
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
-from search_spaces.layouts.layout import (
-    ACTIVATION_CHECKPOINTINGS,
-    ATTENTION_KERNELS,
-    LAYOUT_FIELDS,
-    OFFLOADS,
-    PIPELINE_SCHEDULES,
-    PRECISIONS,
-    RANK_ORDERS,
-    Layout,
-)
+from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import Workload
 from search_spaces.model_shape import ModelShape
@@ -32,6 +22,7 @@ from search_spaces.search_space import (
     runnable_space,
     search_space,
 )
+from tests.search_spaces.layouts.strategies import layouts
 
 MODEL = ModelShape(
     num_layers=6,
@@ -375,31 +366,6 @@ def test_rejected_layouts_of_one_rule_are_told_apart_by_the_fields_that_vary():
     assert (
         texts[-1] == "tensor_parallel 1, micro_batch_size 2, overlap_comm true: zero_stage is 2 with overlap_comm true"
     )
-
-
-counts = st.integers(1, 4)
-layouts = st.builds(
-    Layout,
-    num_nodes=counts,
-    tensor_parallel=counts,
-    pipeline_parallel=counts,
-    data_parallel=counts,
-    micro_batch_size=counts,
-    grad_accum_steps=counts,
-    zero_stage=st.integers(0, 3),
-    offload=st.sampled_from(OFFLOADS),
-    activation_checkpointing=st.sampled_from(ACTIVATION_CHECKPOINTINGS),
-    sequence_parallel=st.booleans(),
-    virtual_pipeline_stages=counts,
-    pipeline_schedule=st.sampled_from(PIPELINE_SCHEDULES),
-    precision=st.sampled_from(PRECISIONS),
-    attention_kernel=st.sampled_from(ATTENTION_KERNELS),
-    engine=st.sampled_from(ENGINES),
-    torch_compile=st.booleans(),
-    rank_order=st.sampled_from(RANK_ORDERS),
-    overlap_comm=st.booleans(),
-    bucket_mib=st.none() | counts,
-)
 
 
 @pytest.mark.slow

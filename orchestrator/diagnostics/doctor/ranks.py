@@ -140,7 +140,7 @@ def _torch_findings(found: InterpreterInfo, python: str, spec: SearchSpec) -> It
         yield old
     else:
         yield ok("torch", f"{python}: Python {found.python}, torch {found.torch}")
-    engines = set(spec.space.engine or ()) | {layout.engine for layout in spec.candidates or ()}
+    engines = set(spec.space.given_axes().get("engine", ())) | {layout.engine for layout in spec.candidates or ()}
     if "deepspeed" in engines and found.deepspeed is None:
         yield error(
             "deepspeed", f"{python} has no deepspeed, and the search tries it", f"{fix}; or space.engine: torch"

@@ -9,17 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.recipe.exports import ExportStatus
-from search_spaces.layouts.layout import (
-    ACTIVATION_CHECKPOINTINGS,
-    ATTENTION_KERNELS,
-    OFFLOADS,
-    PIPELINE_SCHEDULES,
-    PRECISIONS,
-    RANK_ORDERS,
-    Layout,
-)
+from search_spaces.engines import OWN_ENGINES
+from search_spaces.layouts.layout import Layout
 from tests.orchestrator.recipe.export_readers import read_export
 from tests.orchestrator.recipe.exported import NOT_OURS, exported, half, our_spec
+from tests.search_spaces.layouts.strategies import FIELD_VALUES, values_of
 from tests.trials.trainers.specs import GPT2, LLAMA
 from trials.trainers.common.deepspeed_config import read_ds_config
 
@@ -27,25 +21,15 @@ pytestmark = pytest.mark.slow
 
 # -- every layout is exported and read back, or refused with a rule
 
-_ANY = {
+_ANY = FIELD_VALUES | {
+    "num_nodes": st.just(1),
     "tensor_parallel": st.sampled_from([1, 2]),
     "pipeline_parallel": st.sampled_from([1, 2, 4]),
     "data_parallel": st.sampled_from([1, 2]),
-    "micro_batch_size": st.integers(1, 3),
     "grad_accum_steps": st.integers(1, 8),
-    "zero_stage": st.integers(0, 3),
-    "offload": st.sampled_from(OFFLOADS),
-    "activation_checkpointing": st.sampled_from(ACTIVATION_CHECKPOINTINGS),
-    "sequence_parallel": st.booleans(),
     "virtual_pipeline_stages": st.sampled_from([1, 2]),
-    "pipeline_schedule": st.sampled_from(PIPELINE_SCHEDULES),
-    "precision": st.sampled_from(PRECISIONS),
-    "attention_kernel": st.sampled_from(ATTENTION_KERNELS),
-    "engine": st.sampled_from(["torch", "deepspeed"]),
-    "torch_compile": st.booleans(),
-    "rank_order": st.sampled_from(RANK_ORDERS),
-    "overlap_comm": st.booleans(),
-    "bucket_mib": st.none() | st.integers(1, 500),
+    "engine": st.sampled_from(OWN_ENGINES),
+    "bucket_mib": values_of("bucket_mib", most=500),
 }
 _USUAL = _ANY | {
     "precision": st.sampled_from(["bf16", "fp16"]),

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-from typing import get_args
-
 import pytest
 
 from search_spaces.errors import InputError
-from search_spaces.layouts import axes, layout
 from search_spaces.layouts.axes import axis_values, complete_axes
+from search_spaces.layouts.layout import LAYOUT_FIELDS
 
 
 @pytest.mark.parametrize(
@@ -61,25 +59,9 @@ def test_every_field_that_is_not_given_gets_its_one_default():
     assert complete["tensor_parallel"] == (1, 2)
     assert complete["num_nodes"] == (3,)
     assert complete["bucket_mib"] == (None,)
-    assert list(complete) == [f for f in layout.LAYOUT_FIELDS if f not in ("data_parallel", "grad_accum_steps")]
+    assert list(complete) == [f for f in LAYOUT_FIELDS if f not in ("data_parallel", "grad_accum_steps")]
     assert complete_axes(complete, num_nodes=7) == complete
 
 
 def test_accumulation_is_an_axis_only_where_it_is_given():
     assert complete_axes({"grad_accum_steps": [1, 2]}, num_nodes=1)["grad_accum_steps"] == (1, 2)
-
-
-@pytest.mark.parametrize(
-    ("written", "known"),
-    [
-        (axes.Offload, layout.OFFLOADS),
-        (axes.ActivationCheckpointing, layout.ACTIVATION_CHECKPOINTINGS),
-        (axes.PipelineSchedule, layout.PIPELINE_SCHEDULES),
-        (axes.Precision, layout.PRECISIONS),
-        (axes.AttentionKernel, layout.ATTENTION_KERNELS),
-        (axes.RankOrder, layout.RANK_ORDERS),
-        (axes.Engine, layout.ENGINES),
-    ],
-)
-def test_the_words_of_an_axis_are_those_of_the_layout(written, known):
-    assert get_args(written) == known

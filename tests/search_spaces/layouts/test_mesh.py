@@ -7,8 +7,8 @@ from itertools import product
 
 import pytest
 
-from search_spaces.layouts.layout import RANK_ORDERS, Layout
-from search_spaces.layouts.mesh import DEGREES, RankMesh
+from search_spaces.layouts.layout import CHOICES, DEGREES, Layout
+from search_spaces.layouts.mesh import RankMesh
 from search_spaces.layouts.table import LayoutTable
 from tests.sources import ROOT, modules, parsed
 
@@ -63,7 +63,7 @@ def test_the_first_stage_has_no_previous_rank_and_the_last_no_next_one():
 
 def test_a_group_crosses_nodes_where_its_ranks_are_on_two():
     degrees = [dict(zip(DEGREES.values(), sizes, strict=True)) for sizes in product((1, 2, 3, 4), repeat=3)]
-    layouts = [Layout(rank_order=order, **given) for order in RANK_ORDERS for given in degrees]
+    layouts = [Layout(rank_order=order, **given) for order in CHOICES["rank_order"] for given in degrees]
     for ranks_per_node in (4, 6):
         full = [layout for layout in layouts if layout.num_gpus % ranks_per_node == 0]
         for dim in DEGREES:

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from search_spaces.errors import InputError
-from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE
-from search_spaces.layouts.mesh import layout_mesh
+from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE, layout_mesh
 from trials.trainers.common.deepspeed_config import read_ds_config
 from trials.trainers.common.imported_config import ImportedConfig
 from trials.trainers.common.megatron_options import MAIN_GRADIENT_BYTES

@@ -5,7 +5,7 @@ Rules: GPT-NeoX megatron/neox_arguments, and DeepSpeed's own.
 
 from __future__ import annotations
 
-from search_spaces.rules.engine_rules import DEEPSPEED_RULES, Rule, allows_only
+from search_spaces.rules.engine_rules import DEEPSPEED_RULES, Rule, engine_limits
 from trials.trainers.base import Invocation, LayoutExport, TemplateKind, Trainer
 from trials.trainers.common.layout_rules import half_precision_flash
 from trials.trainers.common.megatron_log import MEGATRON_LOG
@@ -39,9 +39,7 @@ def _start(spec: TrialSpec) -> str:
 RULES: tuple[Rule, ...] = (
     *DEEPSPEED_RULES,
     half_precision_flash,
-    allows_only(
-        {"activation_checkpointing": ("none", "full"), "torch_compile": (False,), "rank_order": ("tp-dp-pp",)},
-    ),
+    engine_limits(NAME, {"activation_checkpointing": ("none", "full")}),
 )
 
 TRAINER = Trainer(

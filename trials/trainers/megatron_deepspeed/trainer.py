@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from search_spaces.rules.engine_rules import DEEPSPEED_RULES, Rule, allows_only
+from search_spaces.rules.engine_rules import DEEPSPEED_RULES, Rule, engine_limits
 from trials.trainers.base import Invocation, LayoutExport, Trainer, last_rank
 from trials.trainers.common.deepspeed_config import ds_config, fp32_sums, zero_section
 from trials.trainers.common.layout_rules import even_stages, half_precision_flash
@@ -64,7 +64,7 @@ RULES: tuple[Rule, ...] = (
     even_stages,
     *DEEPSPEED_RULES,
     half_precision_flash,
-    allows_only({"torch_compile": (False,), "rank_order": ("tp-dp-pp",)}),
+    engine_limits(NAME),
 )
 
 TRAINER = Trainer(

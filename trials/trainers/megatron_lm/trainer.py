@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from search_spaces.rules.engine_rules import Rule, RuleViolation, allows_only, zero_in_pipeline
+from search_spaces.rules.engine_rules import Rule, RuleViolation, engine_limits, zero_in_pipeline
 from trials.trainers.base import Invocation, LayoutExport, Trainer, last_rank
 from trials.trainers.common.layout_rules import even_stages, half_precision_flash
 from trials.trainers.common.megatron_log import MEGATRON_LOG
@@ -82,7 +82,7 @@ RULES: tuple[Rule, ...] = (
     _sharding,
     _buckets,
     half_precision_flash,
-    allows_only({"pipeline_schedule": ("none", "1f1b", "interleaved_1f1b"), "torch_compile": (False,)}),
+    engine_limits(NAME, {"pipeline_schedule": ("none", "1f1b", "interleaved_1f1b")}),
 )
 
 TRAINER = Trainer(

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from search_spaces.rules.engine_rules import Rule, RuleViolation, allows_only, too_few_micro_batches
+from search_spaces.rules.engine_rules import Rule, RuleViolation, allows_only, engine_limits, too_few_micro_batches
 from trials.trainers.base import Invocation, LayoutExport, TemplateKind, Trainer
 from trials.trainers.common.plain_yaml import plain_yaml
 from trials.trainers.common.recipe import script_or, template, torchrun, violates
@@ -51,18 +51,14 @@ def _batches(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
 
 RULES: tuple[Rule, ...] = (
     _batches,
-    allows_only(
+    allows_only({"pipeline_schedule": ("none", "1f1b", "gpipe")}),
+    engine_limits(
+        NAME,
         {
-            "pipeline_schedule": ("none", "1f1b", "gpipe"),
             "zero_stage": (0, 1),
-            "offload": ("none",),
             "activation_checkpointing": ("none", "full"),
             "precision": ("bf16", "fp16"),
             "attention_kernel": ("flash",),
-            "torch_compile": (False,),
-            "rank_order": ("tp-dp-pp",),
-            "overlap_comm": (False,),
-            "bucket_mib": (None,),
         },
         {"gated_mlp": (True,), "norm": ("rmsnorm",), "position_embedding": ("rotary",)},
     ),

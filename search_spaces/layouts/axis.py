@@ -1,0 +1,69 @@
+"""Axis: declaration of a layout's field. Standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, TypeVar
+
+from search_spaces.engines import ENGINES
+
+Values = Mapping[str, Any]
+"""Values of some fields; as a condition it holds for the layouts that have all of them."""
+
+
+class Kind(Enum):
+    """Kind of an axis. The degrees multiply to the world size."""
+
+    DEGREE = "degree"
+    COUNT = "count"
+    SWITCH = "switch"
+    WORD = "word"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Declaration of a field of Layout.
+
+    `key` precedes the value in the layout's key, `label` is short enough for a figure. `words` are the values of a
+    WORD, `least` and `most` bound a number; a number whose default is None may be null. `default_text` describes a
+    default that depends on the search. Where one of `no_effect` holds, the field's canonical value is the default; of
+    `implied`, pairs of a value and its condition, the first that holds gives it. Engines other than `engines` run the
+    default only.
+    """
+
+    kind: Kind
+    default: Any
+    key: str
+    label: str
+    description: str
+    words: tuple[str, ...] = ()
+    least: int = 1
+    most: int = 10**9
+    default_text: str | None = None
+    is_derived: bool = False
+    no_effect: tuple[Values, ...] = ()
+    implied: tuple[tuple[Any, Values], ...] = ()
+    engines: tuple[str, ...] = ENGINES
+
+    @property
+    def is_number(self) -> bool:
+        return self.kind in (Kind.DEGREE, Kind.COUNT)
+
+    @property
+    def canonical_values(self) -> tuple[tuple[Any, Values], ...]:
+        """Pairs of a canonical value and its condition; the first that holds counts."""
+        return (*((self.default, when) for when in self.no_effect), *self.implied)
+
+    def key_part(self, value: Any) -> str:
+        """The value in the layout's key."""
+        return f"{self.key}{int(value) if self.kind is Kind.SWITCH else value}"
+
+
+T = TypeVar("T")
+
+
+def axis_field(kind: Kind, default: T, **declared: Any) -> T:
+    """Dataclass field that declares this axis."""
+    return field(default=default, metadata={"axis": Axis(kind, default, **declared)})
