@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.main import run
-from tests.bad_inputs.desk import Desk
+from tests.bad_inputs.cli import Cli
 from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, write_simulated_search
 
 
 @pytest.fixture
-def desk(tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Desk:
-    """An empty desk to run commands in."""
+def cli(tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """The command line in an empty working directory."""
     monkeypatch.chdir(tmp_path)
-    return Desk(tmp_path, own_home, capsys)
+    return Cli(tmp_path, own_home, capsys)
 
 
 @pytest.fixture(scope="session")
@@ -30,9 +30,9 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def ended(desk: Desk, searched: Path) -> Path:
-    """A copy of that search's folder below the desk's. Refer to it by path: its journal names the original."""
-    shutil.copytree(searched, desk.folder, dirs_exist_ok=True)
-    [journal] = desk.folder.glob("runs/*/journal.jsonl")
-    desk.capsys.readouterr()
+def ended(cli: Cli, searched: Path) -> Path:
+    """A copy of that search's folder in the working directory. Refer to it by path: its journal names the original."""
+    shutil.copytree(searched, cli.folder, dirs_exist_ok=True)
+    [journal] = cli.folder.glob("runs/*/journal.jsonl")
+    cli.capsys.readouterr()
     return journal.parent

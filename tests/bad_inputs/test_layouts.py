@@ -7,7 +7,7 @@ import json
 import pytest
 
 from orchestrator.cli.main import run
-from tests.bad_inputs.desk import Desk
+from tests.bad_inputs.cli import Cli
 
 AXES = ("tensor_parallel", "pipeline_parallel", "micro_batch_size", "num_nodes")
 IN_TWO_STAGES = ("space.tensor_parallel=1", "space.pipeline_parallel=2")
@@ -27,32 +27,32 @@ NOTHING_LEFT = [
 
 
 @pytest.mark.bad_input(7, 8, 9, 10, 11, 14, 21)
-def test_a_space_of_which_nothing_is_left_is_told_which_rules_took_how_many(desk: Desk):
+def test_a_space_of_which_nothing_is_left_is_told_which_rules_took_how_many(cli: Cli):
     for overrides, rule in NOTHING_LEFT:
-        problem = desk.refused_run(*overrides).about("space")
+        problem = cli.refused_run(*overrides).about("space")
         assert (f"{rule} rejected " in problem["message"], f"{rule}: " in problem["fix"]) == (True, True), overrides
 
 
 @pytest.mark.bad_input(11)
-def test_tensor_wider_than_a_node_is_told_the_switch(desk: Desk):
+def test_tensor_wider_than_a_node_is_told_the_switch(cli: Cli):
     wide = ("cluster.num_nodes=2", "space.tensor_parallel=4", "model.num_attention_heads=4")
-    assert "set space.allow_tensor_parallel_across_nodes" in desk.refused_run(*wide).about("space")["fix"]
+    assert "set space.allow_tensor_parallel_across_nodes" in cli.refused_run(*wide).about("space")["fix"]
 
 
 @pytest.mark.bad_input(12, 13, 17, 18, 19, 20)
-def test_all_numbers_that_cannot_be_are_told_at_once_with_value_rule_and_fix(desk: Desk):
+def test_all_numbers_that_cannot_be_are_told_at_once_with_value_rule_and_fix(cli: Cli):
     """One case of each; tests/orchestrator/config/test_loader_refusals.py has the whole table."""
     wrong = {"global_batch_size": 0, "cluster.gpus_per_node": 10**12, "space.tensor_parallel": 0}
     wrong |= {"search.max_trials": -3, "measure.min_steps": 4, "measure.time_limit": "soon", "objective": "speed"}
-    refusal = desk.refused_run(*(f"{key}={json.dumps(value)}" for key, value in wrong.items()))
+    refusal = cli.refused_run(*(f"{key}={json.dumps(value)}" for key, value in wrong.items()))
     assert {key: refusal.about(key)["value"] for key in wrong} == wrong
     assert len(refusal.problems) == len(wrong)
 
 
 @pytest.mark.bad_input(15)
-def test_a_space_over_a_million_points_names_the_switch(desk: Desk):
+def test_a_space_over_a_million_points_names_the_switch(cli: Cli):
     axes = [f"space.{axis}={{min: 1, max: 64, step: 1}}" for axis in AXES]
-    problem = desk.refused_run("cluster.num_nodes=64", *axes).about("space")
+    problem = cli.refused_run("cluster.num_nodes=64", *axes).about("space")
     assert "16777216 combinations of 64 num_nodes x 64 tensor_parallel" in problem["message"]
     assert "search.sample_space" in problem["fix"]
 
@@ -60,11 +60,11 @@ def test_a_space_over_a_million_points_names_the_switch(desk: Desk):
 @pytest.mark.slow
 @pytest.mark.bad_input(52)
 @pytest.mark.timeout(120)
-def test_a_plan_with_sizes_at_the_ends_of_their_ranges_comes_to_an_end(desk: Desk):
-    desk.write()
+def test_a_plan_with_sizes_at_the_ends_of_their_ranges_comes_to_an_end(cli: Cli):
+    cli.write()
     sizes = ["model.num_layers=10000", "model.hidden_size=100000000", "model.num_attention_heads=100000000"]
     sizes += ["model.vocab_size=1000000000", "model.seq_length=1000000000", "global_batch_size=1000000000"]
     sizes += ["cluster.gpus_per_node=100000", "cluster.num_nodes=10", "space.pipeline_parallel=[1, 5000, 10000]"]
     words = [word for size in [*sizes, "space.tensor_parallel=[1, 100]"] for word in ("--set", size)]
     assert run(["plan", "search.yaml", *words]) == 0
-    assert "on 1000000 ranks" in desk.capsys.readouterr().out
+    assert "on 1000000 ranks" in cli.capsys.readouterr().out

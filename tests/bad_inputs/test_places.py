@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.main import run
-from tests.bad_inputs.desk import Desk
+from tests.bad_inputs.cli import Cli
 from tests.strangers import STRANGER, needs_a_stranger
 from trials.ledger import location
 
@@ -40,12 +40,12 @@ VERBS = ("run", "submit", "selftest", "calibrate")
 
 @pytest.mark.slow
 @pytest.mark.bad_input(32)
-def test_a_work_directory_that_cannot_hold_searches_is_refused(desk: Desk):
-    in_the_way(desk.folder)
-    desk.write()
+def test_a_work_directory_that_cannot_hold_searches_is_refused(cli: Cli):
+    in_the_way(cli.folder)
+    cli.write()
     for verb in VERBS:
         for work_dir, words in CANNOT_HOLD_SEARCHES.items():
-            problem = desk.refused(verb, "search.yaml", "--work-dir", work_dir).about("work_dir")
+            problem = cli.refused(verb, "search.yaml", "--work-dir", work_dir).about("work_dir")
             assert words in problem["message"], verb
             assert problem["value"].startswith("/")
 
@@ -53,57 +53,57 @@ def test_a_work_directory_that_cannot_hold_searches_is_refused(desk: Desk):
 @pytest.mark.bad_input(32)
 @pytest.mark.security("paths")
 @needs_a_stranger
-def test_a_work_directory_behind_a_folder_of_somebody_else_is_refused(desk: Desk):
-    theirs = desk.folder / "theirs"
+def test_a_work_directory_behind_a_folder_of_somebody_else_is_refused(cli: Cli):
+    theirs = cli.folder / "theirs"
     (theirs / "runs").mkdir(parents=True)
     os.chown(theirs, STRANGER, -1)
-    desk.write()
+    cli.write()
     for mode in (0o755, 0o1777):
         theirs.chmod(mode)
         for verb in VERBS:
-            problem = desk.refused(verb, "search.yaml", "--work-dir", "theirs/runs").about("work_dir")
+            problem = cli.refused(verb, "search.yaml", "--work-dir", "theirs/runs").about("work_dir")
             assert f"{theirs}, which belongs to user {STRANGER}" in problem["message"], (verb, oct(mode))
 
 
 @pytest.mark.bad_input(32)
 @pytest.mark.security("paths")
 @needs_a_stranger
-def test_a_home_behind_a_folder_of_somebody_else_is_refused(desk: Desk, monkeypatch):
-    theirs = desk.folder / "theirs"
+def test_a_home_behind_a_folder_of_somebody_else_is_refused(cli: Cli, monkeypatch):
+    theirs = cli.folder / "theirs"
     (theirs / "parlay").mkdir(parents=True, mode=0o700)
     os.chown(theirs, STRANGER, -1)
-    (desk.folder / "link").symlink_to(theirs / "parlay")
-    desk.write()
-    for named in (theirs / "parlay", desk.folder / "link"):
+    (cli.folder / "link").symlink_to(theirs / "parlay")
+    cli.write()
+    for named in (theirs / "parlay", cli.folder / "link"):
         monkeypatch.setenv("PARLAY_HOME", str(named))
-        problem = desk.refused("run", "search.yaml").about("ledger.url")
+        problem = cli.refused("run", "search.yaml").about("ledger.url")
         assert f"{theirs}, which belongs to user {STRANGER}" in problem["message"]
 
 
 @pytest.mark.bad_input(32)
-def test_a_work_directory_that_is_a_link_to_nowhere_is_refused(desk: Desk):
-    in_the_way(desk.folder)
-    desk.write()
-    desk.refused("run", "search.yaml", "--work-dir", "nowhere").about("work_dir")
+def test_a_work_directory_that_is_a_link_to_nowhere_is_refused(cli: Cli):
+    in_the_way(cli.folder)
+    cli.write()
+    cli.refused("run", "search.yaml", "--work-dir", "nowhere").about("work_dir")
 
 
 @pytest.mark.bad_input(33)
-def test_a_ledger_in_sqlite_on_a_shared_file_system_is_refused_with_a_local_path(desk: Desk, monkeypatch):
-    mounts = f"/dev/sda1 / ext4 rw 0 0\nserver:/x {desk.folder}/far fuse.sshfs rw 0 0\n"
+def test_a_ledger_in_sqlite_on_a_shared_file_system_is_refused_with_a_local_path(cli: Cli, monkeypatch):
+    mounts = f"/dev/sda1 / ext4 rw 0 0\nserver:/x {cli.folder}/far fuse.sshfs rw 0 0\n"
     monkeypatch.setattr(location, "_mounts", lambda: mounts)
-    desk.write()
-    url = f"sqlite:///{desk.folder}/far/ledger.db"
-    problem = desk.refused("run", "search.yaml", "--ledger", url).about("ledger.url")
-    assert (problem["value"], problem["fix"]) == (url, f"use sqlite:///{desk.home}/ledger.db")
+    cli.write()
+    url = f"sqlite:///{cli.folder}/far/ledger.db"
+    problem = cli.refused("run", "search.yaml", "--ledger", url).about("ledger.url")
+    assert (problem["value"], problem["fix"]) == (url, f"use sqlite:///{cli.home}/ledger.db")
     assert "(sshfs)" in problem["message"]
 
 
 @pytest.mark.bad_input(34)
-def test_a_ledger_of_an_unknown_kind_is_refused(desk: Desk):
+def test_a_ledger_of_an_unknown_kind_is_refused(cli: Cli):
     """One case; tests/trials/ledger/test_location.py has more."""
-    desk.write()
+    cli.write()
     for url in ("mysql://db/l", "sqlite:///:memory:"):
-        assert desk.refused("run", "search.yaml", "--ledger", url).about("ledger.url")["value"] == url
+        assert cli.refused("run", "search.yaml", "--ledger", url).about("ledger.url")["value"] == url
 
 
 @pytest.mark.bad_input(27, 34, 35)
@@ -120,16 +120,16 @@ def test_a_ledger_of_an_unknown_kind_is_refused(desk: Desk):
     ],
 )
 @pytest.mark.parametrize("where", ["file", "set"])
-def test_a_secret_is_refused_and_not_repeated(desk: Desk, key, value, where):
+def test_a_secret_is_refused_and_not_repeated(cli: Cli, key, value, where):
     if where == "set":
-        refusal = desk.refused_run(f"{key}={value}")
+        refusal = cli.refused_run(f"{key}={value}")
     else:
         top, _, rest = key.partition(".")
         section = f"{top}: " + "".join(f"{{{part}: " for part in rest.split("."))
         line = section + (value if value[0] in "[{" else json.dumps(value)) + "}" * (rest.count(".") + 1)
         old = {"launcher": "launcher: {kind: local}\n", "tracking": "tracking: {enabled: false}\n"}.get(top, "")
-        desk.write(old, "", line + "\n")
-        refusal = desk.refused_run()
+        cli.write(old, "", line + "\n")
+        refusal = cli.refused_run()
     secrets = [problem for problem in refusal.problems if problem["code"] in ("secret", "ledger_url")]
     assert secrets
     assert all(problem["rule"] and problem["fix"] and problem["key"].startswith(key) for problem in secrets)
@@ -137,34 +137,34 @@ def test_a_secret_is_refused_and_not_repeated(desk: Desk, key, value, where):
 
 
 @pytest.mark.bad_input(45)
-def test_an_unknown_id_is_told_what_an_id_is(desk: Desk):
+def test_an_unknown_id_is_told_what_an_id_is(cli: Cli):
     verbs = {verb: ([verb], []) for verb in ("status", "best", "resume", "cancel", "sync")}
     verbs |= {"export": (["export"], []), "logs": (["logs", "t0001", "--search"], [])}
     for before, after in verbs.values():
         for given in ("nosuch-aaaaaa", "../..", "/etc/passwd", "a/../../b", "x" * 300, "\x1b]0;t\x07"):
-            problem = desk.refused(*before, given, *after, code=4).about("search")
+            problem = cli.refused(*before, given, *after, code=4).about("search")
             assert problem["code"] == "unknown_id", (before, given)
             assert "\x1b" not in problem["message"]
 
 
 @pytest.mark.bad_input(50)
 @pytest.mark.parametrize("words", [("run", "\x1b[31mx.yaml"), ("plan", "x", "--\x1b[31m"), ("\x1b[31m",)])
-def test_what_was_typed_steers_no_terminal(desk: Desk, words):
+def test_what_was_typed_steers_no_terminal(cli: Cli, words):
     assert run(list(words)) == 2
-    said = desk.capsys.readouterr()
+    said = cli.capsys.readouterr()
     assert "\x1b" not in said.out + said.err
 
 
 @pytest.mark.bad_input(50)
 @pytest.mark.parametrize("key", ["tracking.experiment", "launcher.slurm.comment", "trainer.python"])
-def test_a_sign_that_steers_a_terminal_is_refused_in_a_file(desk: Desk, key):
+def test_a_sign_that_steers_a_terminal_is_refused_in_a_file(cli: Cli, key):
     """One case; tests/search_spaces/schema/test_yaml_document.py has more such characters."""
     *above, last = key.split(".")
     inner = f"{{{last}: {json.dumps('a' + CLEAR + 'b')}}}"
     for part in reversed(above[1:]):
         inner = f"{{{part}: {inner}}}"
     old = {"launcher": "launcher: {kind: local}\n", "tracking": "tracking: {enabled: false}\n"}.get(above[0], "")
-    desk.write(old, "", f"{above[0]}: {inner}\n")
-    refusal = desk.refused_run()
+    cli.write(old, "", f"{above[0]}: {inner}\n")
+    refusal = cli.refused_run()
     assert [problem["code"] for problem in refusal.problems if problem["key"] == key] == ["control_character"]
     assert CLEAR not in json.loads(json.dumps(refusal.error))["message"] + refusal.words

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.main import run
-from tests.bad_inputs.desk import Desk
+from tests.bad_inputs.cli import Cli
 from tests.sources import calls, modules
 
 pytestmark = pytest.mark.slow
@@ -45,12 +45,12 @@ def itself(path: Path) -> None:
         (["import", "it.csv", "search.yaml", "--out", "past.csv"], "it.csv"),
     ],
 )
-def test_what_is_no_plain_file_is_refused_where_a_file_is_due(desk: Desk, words, name):
-    desk.write()
+def test_what_is_no_plain_file_is_refused_where_a_file_is_due(cli: Cli, words, name):
+    cli.write()
     for make in (pipe, endless):
-        (desk.folder / name).unlink(missing_ok=True)
-        make(desk.folder / name)
-        error = desk.refused(*words).error
+        (cli.folder / name).unlink(missing_ok=True)
+        make(cli.folder / name)
+        error = cli.refused(*words).error
         assert "not a regular file" in error["message"], make
         assert error["fix"]
 
@@ -58,26 +58,26 @@ def test_what_is_no_plain_file_is_refused_where_a_file_is_due(desk: Desk, words,
 @pytest.mark.bad_input(51)
 @pytest.mark.security("paths")
 @pytest.mark.parametrize("make", [pipe, endless, itself])
-def test_a_journal_that_is_no_plain_file_is_refused(desk: Desk, ended: Path, make: Callable[[Path], None]):
+def test_a_journal_that_is_no_plain_file_is_refused(cli: Cli, ended: Path, make: Callable[[Path], None]):
     (ended / "journal.jsonl").unlink()
     make(ended / "journal.jsonl")
     for verb in ("status", "resume", "cancel", "watch", "best", "report", "sync", "export", "ledger rebuild"):
         assert run([*verb.split(), str(ended)]) == 6, verb
-        assert "journal.jsonl is not a regular file" in desk.capsys.readouterr().err
+        assert "journal.jsonl is not a regular file" in cli.capsys.readouterr().err
 
 
 @pytest.mark.bad_input(51)
-def test_a_recipe_with_a_pipe_for_one_of_its_files_is_refused(desk: Desk, ended: Path):
-    recipe = desk.folder / "recipe"
+def test_a_recipe_with_a_pipe_for_one_of_its_files_is_refused(cli: Cli, ended: Path):
+    recipe = cli.folder / "recipe"
     shutil.copytree(ended / "recipe", recipe)
     (recipe / "spec.json").unlink()
     os.mkfifo(recipe / "spec.json")
-    assert "spec.json" in desk.refused("replay", "recipe").error["message"]
+    assert "spec.json" in cli.refused("replay", "recipe").error["message"]
 
 
 @pytest.mark.security("paths")
-def test_no_log_is_shown_through_a_link(desk: Desk, ended: Path):
-    secret = desk.folder / "secret"
+def test_no_log_is_shown_through_a_link(cli: Cli, ended: Path):
+    secret = cli.folder / "secret"
     secret.mkdir()
     for name in ("rank-00000.log", "rank-00001.log"):
         (secret / name).write_text("hunter2\n")
@@ -88,18 +88,18 @@ def test_no_log_is_shown_through_a_link(desk: Desk, ended: Path):
         (attempt / name).symlink_to(secret / name)
     logs = ["logs", "t0001", "--search", str(ended)]
     for words in (logs, [*logs, "--rank", "0"], [*logs, "--rank", "1"]):
-        assert "not a regular file" in desk.refused(*words, code=6).error["message"]
+        assert "not a regular file" in cli.refused(*words, code=6).error["message"]
     shutil.rmtree(attempt)
     attempt.symlink_to(secret)
     for words in (logs, [*logs, "--rank", "0"]):
-        assert "out of the search's folder" in desk.refused(*words, code=6).error["message"]
+        assert "out of the search's folder" in cli.refused(*words, code=6).error["message"]
 
 
 @pytest.mark.bad_input(51)
-def test_a_folder_that_is_a_link_to_itself_is_no_search(desk: Desk):
-    itself(desk.folder / "loop")
-    assert "not a regular file" in desk.refused("status", "./loop", code=6).error["message"]
-    assert desk.refused("ledger", "rebuild", "loop", code=4).error["fix"]
+def test_a_folder_that_is_a_link_to_itself_is_no_search(cli: Cli):
+    itself(cli.folder / "loop")
+    assert "not a regular file" in cli.refused("status", "./loop", code=6).error["message"]
+    assert cli.refused("ledger", "rebuild", "loop", code=4).error["fix"]
 
 
 OWN_READERS = {

@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from tests.bad_inputs.desk import SEARCH, Desk
+from tests.bad_inputs.cli import SEARCH, Cli
 from tests.orchestrator.service.asking import Served, served
 
 
 @pytest.fixture
-def service(desk: Desk):
-    with served(desk.home, desk.folder) as found:
+def service(cli: Cli):
+    with served(cli.home, cli.folder) as found:
         yield found
 
 
@@ -33,7 +33,7 @@ def with_changes(old: str, new: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.bad_input(1, 2, 3, 4, 5, 6, 7, 12, 13, 14, 16, 17, 18, 19, 20, 23, 24, 26, 29, 31, 34, 35, 46, 50)
-def test_whatever_the_command_refuses_the_service_refuses_in_the_same_words(service: Served, desk: Desk):
+def test_whatever_the_command_refuses_the_service_refuses_in_the_same_words(service: Served, cli: Cli):
     files = [
         with_changes("launcher:", "lancher:"),
         SEARCH + "name: other\n",
@@ -61,8 +61,8 @@ def test_whatever_the_command_refuses_the_service_refuses_in_the_same_words(serv
     ]
     for text in files:
         found = refused(service, text)
-        desk.write_bytes(text)
-        said = desk.refused_run().error
+        cli.write_bytes(text)
+        said = cli.refused_run().error
         assert found | {"file": None} == said | {"file": None}
         assert found["rule"]
         assert found["fix"]

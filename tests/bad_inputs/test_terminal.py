@@ -15,7 +15,7 @@ from rich.text import Text
 
 from dashboards.terminal.live_table import console_for
 from orchestrator.cli import main, status
-from tests.bad_inputs.desk import Desk
+from tests.bad_inputs.cli import Cli
 from tests.sources import Module, calls, modules
 
 CLIPBOARD, CLEAR, TURNED = "\x1b]52;c;aGk=\x07", "\x1b[2J", "\u202e"
@@ -41,27 +41,27 @@ def is_harmless(text: str) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.bad_input(50)
-def test_texts_of_the_record_are_shown_with_their_controls_spelled_out(desk: Desk, ended: Path):
+def test_texts_of_the_record_are_shown_with_their_controls_spelled_out(cli: Cli, ended: Path):
     with_steering_texts(ended / "journal.jsonl")
     folder = str(ended)
     commands = [[verb, folder] for verb in ("status", "watch", "best", "compare", "report")]
     commands[3].append(folder)
     for words in [*commands, ["logs", "t0002", "--search", folder], ["status", folder, "--json"]]:
         assert main.run(words) == 0, words
-        said = desk.capsys.readouterr()
+        said = cli.capsys.readouterr()
         assert is_harmless(said.out + said.err), words
         if words[0] in ("status", "logs"):
             assert "]52;c;aGk=" in said.out, "it is there, spelled out"
 
 
 @pytest.mark.bad_input(50)
-def test_the_traceback_of_a_bug_is_spelled_out(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+def test_the_traceback_of_a_bug_is_spelled_out(cli: Cli, monkeypatch: pytest.MonkeyPatch):
     def broken(*_: object) -> None:
         raise RuntimeError(STEERING)
 
     monkeypatch.setattr(main, "_run", broken)
     assert main.run(["status"]) == 1
-    said = desk.capsys.readouterr().err
+    said = cli.capsys.readouterr().err
     assert "Traceback" in said
     assert is_harmless(said)
 
@@ -80,13 +80,13 @@ def test_nothing_that_is_printed_on_a_console_steers_it():
 
 
 @pytest.mark.bad_input(50)
-def test_a_table_on_a_terminal_is_spelled_out_and_in_a_pipe_as_it_is(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+def test_a_table_on_a_terminal_is_spelled_out_and_in_a_pipe_as_it_is(cli: Cli, monkeypatch: pytest.MonkeyPatch):
     from orchestrator.cli.output import print_table
 
     for is_terminal in (True, False):
         monkeypatch.setattr(sys.stdout, "isatty", lambda is_terminal=is_terminal: is_terminal)
         print_table(f"a,b\r\n1,{STEERING}\r\n")
-        assert is_harmless(desk.capsys.readouterr().out) is is_terminal
+        assert is_harmless(cli.capsys.readouterr().out) is is_terminal
 
 
 DOORS = {"orchestrator/cli/output.py", "orchestrator/cli/main.py"}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bad_inputs.desk import Desk
+from tests.bad_inputs.cli import Cli
 
 AXES = "--tp {tensor_parallel} --pp {pipeline_parallel} --mbs {micro_batch_size}"
 
@@ -26,10 +26,10 @@ def program(folder: Path, content: bytes, mode: int = 0o755) -> Path:
 
 @pytest.mark.bad_input(38)
 @pytest.mark.parametrize("script", ["gone.py", "folder"])
-def test_a_training_script_that_is_no_file_is_refused(desk: Desk, script):
-    (desk.folder / "folder").mkdir()
-    problem = desk.refused_run(f"trainer={{kind: megatron-lm, script: {script}}}").about("trainer.script")
-    assert problem["value"] == str(desk.folder / script)
+def test_a_training_script_that_is_no_file_is_refused(cli: Cli, script):
+    (cli.folder / "folder").mkdir()
+    problem = cli.refused_run(f"trainer={{kind: megatron-lm, script: {script}}}").about("trainer.script")
+    assert problem["value"] == str(cli.folder / script)
 
 
 @pytest.mark.bad_input(38)
@@ -42,17 +42,17 @@ def test_a_training_script_that_is_no_file_is_refused(desk: Desk, script):
         (b"#!/bin/sh\necho\n", 0o644, "not found from"),
     ],
 )
-def test_a_program_that_cannot_be_started_is_refused(desk: Desk, content, mode, words):
-    path = program(desk.folder, content, mode)
-    problem = desk.refused_run(command(f"{path} {AXES}")).about("trainer.template")
+def test_a_program_that_cannot_be_started_is_refused(cli: Cli, content, mode, words):
+    path = program(cli.folder, content, mode)
+    problem = cli.refused_run(command(f"{path} {AXES}")).about("trainer.template")
     assert (problem["value"], words in problem["message"]) == (str(path), True)
 
 
 @pytest.mark.bad_input(38)
 @pytest.mark.parametrize("word", ["/bin/sh", "sh", "{python}"])
-def test_a_program_that_can_be_started_is_not_refused(desk: Desk, word):
+def test_a_program_that_can_be_started_is_not_refused(cli: Cli, word):
     """Only the search's length is refused."""
-    refusal = desk.refused_run(command(f"{word} {AXES}"), "search.budget_node_hours=0.000001")
+    refusal = cli.refused_run(command(f"{word} {AXES}"), "search.budget_node_hours=0.000001")
     assert [p["key"] for p in refusal.problems] == ["search.budget_node_hours"]
 
 
@@ -67,14 +67,14 @@ def test_a_program_that_can_be_started_is_not_refused(desk: Desk, word):
         ("  ", "is empty"),
     ],
 )
-def test_a_template_that_is_none_is_refused(desk: Desk, template, words):
-    problem = desk.refused_run(command(template)).about("trainer.template")
+def test_a_template_that_is_none_is_refused(cli: Cli, template, words):
+    problem = cli.refused_run(command(template)).about("trainer.template")
     assert words in problem["message"]
 
 
 @pytest.mark.bad_input(40)
 @pytest.mark.parametrize("argument", ["--tensor-model-parallel-size", "--micro-batch-size=3", "--train-iters"])
-def test_an_argument_that_contradicts_the_search_is_refused(desk: Desk, argument):
-    (desk.folder / "x.py").write_text("")
+def test_an_argument_that_contradicts_the_search_is_refused(cli: Cli, argument):
+    (cli.folder / "x.py").write_text("")
     trainer = f"trainer={{kind: megatron-lm, script: x.py, arguments: [--lr, '0.1', {argument}]}}"
-    assert desk.refused_run(trainer).about("trainer.arguments[2]")["value"] == argument
+    assert cli.refused_run(trainer).about("trainer.arguments[2]")["value"] == argument

@@ -124,7 +124,7 @@ def test_a_job_is_submitted_from_its_own_directory_in_an_environment_of_its_own(
     assert (environment["MINE"], environment["TZ"]) == ("kept", "Asia/Tokyo")
 
 
-def test_a_submission_that_hangs_is_doubtful_and_leaves_no_process(commands, request_):
+def test_a_submission_that_hangs_is_unconfirmed_and_leaves_no_process(commands, request_):
     commands.write(sbatch=f"echo 'sbatch: sleeping and retrying' >&2; {HANG}")
     submission = commands.client().submit(request_)
     assert (submission.status, submission.job_id) == (SubmitStatus.UNCONFIRMED, None)
@@ -139,7 +139,7 @@ def wait_until(condition, timeout_s: float = 60.0) -> None:
         time.sleep(0.01)
 
 
-def test_a_submission_that_is_killed_is_doubtful(commands, request_):
+def test_a_submission_that_is_killed_is_unconfirmed(commands, request_):
     commands.write(sbatch="kill -9 $$")
     assert commands.client().submit(request_).status is SubmitStatus.UNCONFIRMED
 

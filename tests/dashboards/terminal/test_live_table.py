@@ -132,7 +132,7 @@ def test_the_line_below_the_table_does_not_wrap(monkeypatch):
     assert "tiny-abcdef: 3 measured, 1 fa…" in stream.getvalue()
 
 
-def test_a_recorded_search_says_once_that_its_clock_is_simulated():
+def test_a_simulated_search_says_once_that_its_clock_is_simulated():
     said = "times are simulated, replayed from a table"
     recorded = SearchUnderTest({"launcher": {"kind": "simulated"}})
     recorded.start(Layout())

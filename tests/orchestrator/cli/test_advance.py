@@ -63,7 +63,7 @@ def test_the_line_for_cron_drives_a_search_to_its_end(bench):
 
 @pytest.mark.processes
 @pytest.mark.timeout(240)
-def test_a_search_that_is_driven_gets_no_tick_and_one_without_slurm_none_ever(bench):
+def test_a_search_that_is_driven_gets_no_turn_and_one_without_slurm_none_ever(bench):
     driver = bench.start("run", bench.write(free=0), *FEW, tabled=True)
     try:
         folder = bench.the_search()
@@ -80,7 +80,7 @@ def test_a_search_that_is_driven_gets_no_tick_and_one_without_slurm_none_ever(be
     assert bench.parlay("cancel", str(folder.path)).code == 0
 
 
-def test_ticks_are_refused_where_trials_end_with_their_driver_and_nothing_is_written(tmp_path):
+def test_turns_are_refused_where_trials_end_with_their_driver_and_nothing_is_written(tmp_path):
     path = write_search(tmp_path, TINY_SEARCH)
     refused = parlay_here("submit", path, "--cron", "--json", cwd=tmp_path)
     assert (refused.code, refused.json["error"]["key"]) == (2, "--cron")

@@ -178,7 +178,7 @@ class TestTurn:
         assert run(words) == 6
         assert other.try_acquire()
 
-    def test_what_is_impossible_here_waits_for_no_turn_and_starts_nothing(self, words, other, tmp_path, monkeypatch):
+    def test_what_is_impossible_here_waits_for_no_lock_and_starts_nothing(self, words, other, tmp_path, monkeypatch):
         monkeypatch.setattr("orchestrator.replay.run.this_machine", lambda *_: Cluster(ACCELERATORS["h100-80gb"], 8, 1))
         monkeypatch.setattr(factory, "make_launcher", lambda *_, **__: pytest.fail("a launcher is made"))
         assert run(words) == 12

@@ -102,7 +102,7 @@ def interrupted_search() -> SearchFolder:
     return folder
 
 
-def test_a_damaged_file_of_earlier_trials_is_named_and_ends_nothing(place, capsys):
+def test_a_damaged_file_of_prior_trials_is_named_and_ends_nothing(place, capsys):
     folder = interrupted_search()
     good = folder.warm_start.read_text()
     folder.warm_start.write_text(good.replace(",ok,", ",good,", 1))

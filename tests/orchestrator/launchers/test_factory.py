@@ -85,7 +85,7 @@ def test_more_than_this_machine_is_refused_before_anything_starts(kind: str) -> 
         make_launcher(section(kind=kind), parallel_trials=1, cluster=Cluster(ACCELERATORS["cpu"], 2, 2))
 
 
-def test_recorded_reads_its_table_and_needs_no_machine(tmp_path: Path) -> None:
+def test_simulated_reads_its_table_and_needs_no_machine(tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     table.write_text(render_table([]))
     recorded = section(kind="simulated", table=str(table))
@@ -93,7 +93,7 @@ def test_recorded_reads_its_table_and_needs_no_machine(tmp_path: Path) -> None:
     assert (launcher.name, note) == ("simulated", None)
 
 
-def test_a_recorded_search_goes_on_at_the_newest_moment_it_knows(tmp_path: Path) -> None:
+def test_a_simulated_search_goes_on_at_the_newest_moment_it_knows(tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     table.write_text(render_table([]))
     recorded = section(kind="simulated", table=str(table))

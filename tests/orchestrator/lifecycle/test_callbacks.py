@@ -33,7 +33,7 @@ def test_a_command_that_a_driver_killed_at_the_very_end_left_pending_is_settled_
         assert reader.pending_commands(folder.search_id) == []
 
 
-def test_a_view_that_breaks_ends_neither_the_search_nor_what_is_kept_in_its_turns(tmp_path, monkeypatch):
+def test_a_callback_that_fails_ends_neither_the_search_nor_its_other_callbacks(tmp_path, monkeypatch):
     monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     spec = load_search_file(write_simulated_search(tmp_path, OK, OK))

@@ -281,7 +281,7 @@ def test_what_a_search_learns_from_is_frozen(spec, url, tmp_path):
         load_prior_trials(folder)
 
 
-def test_nothing_earlier_leaves_no_file(tmp_path):
+def test_no_prior_trials_leave_no_file(tmp_path):
     save_prior_trials(SearchFolder(tmp_path), PriorTrials())
     assert not list(tmp_path.iterdir())
 

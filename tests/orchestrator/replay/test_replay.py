@@ -138,7 +138,7 @@ def test_replays_of_one_machine_take_turns_and_let_others_in_between_sessions(lo
     assert second.try_acquire()
 
 
-def test_a_turn_is_ours_until_it_is_given_back(tmp_path):
+def test_the_machine_lock_is_held_until_it_is_released(tmp_path):
     ours, other = MachineLock(tmp_path), MachineLock(tmp_path)
     assert (ours.try_acquire(), ours.try_acquire(), other.try_acquire()) == (True, True, False)
     ours.release()

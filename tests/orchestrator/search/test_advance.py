@@ -56,7 +56,7 @@ def rig(tmp_path) -> SlurmRig:
 
 
 @pytest.mark.parametrize("every_s", [15.0, MINUTE, 5 * MINUTE])
-def test_ticks_find_what_one_driver_finds(tmp_path, every_s):
+def test_turns_find_what_one_driver_finds(tmp_path, every_s):
     stays = eventful(tmp_path / "stays").open_driver().run()
     rig = eventful(tmp_path / "turns")
     search = advance_to_the_end(rig, every_s)
@@ -76,7 +76,7 @@ def test_a_space_that_is_exhausted_has_its_finals(rig):
     assert search.end_reason is EndReason.SPACE_EXHAUSTED
 
 
-def test_a_tick_that_finds_nothing_new_only_takes_over(rig):
+def test_a_turn_that_finds_nothing_new_only_takes_over(rig):
     rig.limits, rig.script = Limits(2, 2), lambda spec, restart: Script(duration_s=None)
     advance(rig)
     rig.cluster.advance(MINUTE)
@@ -88,7 +88,7 @@ def test_a_tick_that_finds_nothing_new_only_takes_over(rig):
 
 
 @pytest.mark.parametrize("appears_after_s", [0.0, 35.0])
-def test_a_submission_without_an_answer_is_looked_for_by_the_ticks_that_follow(rig, appears_after_s):
+def test_a_submission_without_an_answer_is_looked_for_by_the_turns_that_follow(rig, appears_after_s):
     rig.limits = Limits(1, 1)
     rig.slurm.submissions_time_out(1, appears_after_s)
     search = advance_to_the_end(rig)
@@ -97,7 +97,7 @@ def test_a_submission_without_an_answer_is_looked_for_by_the_ticks_that_follow(r
     assert len(rig.cluster.jobs()) == 1
 
 
-def test_a_submission_that_never_was_is_repeated_once_the_ticks_have_waited_long_enough(rig):
+def test_a_submission_that_never_was_is_repeated_once_the_turns_have_waited_long_enough(rig):
     rig.limits = Limits(1, 1)
     rig.slurm.submissions_time_out(1, appears_after_s=None)
     advance(rig)
@@ -156,7 +156,7 @@ def calls_of_turns(tmp_path_factory) -> dict[str, int]:
 
 
 @walks([name for name in KILL_POINTS if name != "scancel"], every_sixth_call, one_call)
-def test_a_tick_that_is_killed_at_any_call_costs_nothing(tmp_path, calls_of_turns, name, after, killed_at):
+def test_a_turn_that_is_killed_at_any_call_costs_nothing(tmp_path, calls_of_turns, name, after, killed_at):
     """The kill points of `test_crashes`, with a driver for every step."""
     for number in killed_at(calls_of_turns[name]):
         rig = eventful(tmp_path / str(number))

@@ -150,7 +150,7 @@ def test_however_often_a_driver_ends_its_trial_is_not_lost(rig):
     assert [a.reason for a in trial.attempts] == [FailureReason.INTERRUPTED] * 5 + [None]
 
 
-def test_the_lease_is_kept_at_every_turn_and_a_lost_one_ends_the_driver_at_once(rig):
+def test_the_lease_is_renewed_in_every_iteration_and_a_lost_one_ends_the_driver_at_once(rig):
     kept = []
 
     def lose_the_third():

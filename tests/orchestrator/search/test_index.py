@@ -130,7 +130,7 @@ def test_through_a_whole_search_with_reruns_and_finalists_it_says_what_the_recor
     assert kinds == {(False, False), (True, False), (True, True)}, "the search went through all of it"
 
 
-def test_an_event_has_one_trial_looked_at_again_and_a_turn_without_one_none(tmp_path, monkeypatch):
+def test_an_event_updates_one_trial_and_an_iteration_without_one_none(tmp_path, monkeypatch):
     rig, looked_at, turns = Rig(tmp_path), [], []
     note = SearchIndex._apply
     monkeypatch.setattr(SearchIndex, "_apply", lambda *known: looked_at.append(known[1]) or note(*known))

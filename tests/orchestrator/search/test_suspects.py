@@ -71,7 +71,7 @@ def test_the_rerun_counts_and_the_suspect_run_does_not(tmp_path):
 
 @pytest.mark.fault(38)
 @pytest.mark.parametrize("finalists", [0, 2])
-def test_a_slow_layout_that_was_looked_at_again_is_no_finalist(tmp_path, finalists):
+def test_a_slow_layout_that_was_rerun_is_no_finalist(tmp_path, finalists):
     rig = suspect_rig(tmp_path, lambda spec: spec.trial == "t0001")  # the slowest of the four
     rig.limits = replace(rig.limits, finalists=finalists)
     search = rig.open_driver().run()
@@ -81,7 +81,7 @@ def test_a_slow_layout_that_was_looked_at_again_is_no_finalist(tmp_path, finalis
 
 
 @pytest.mark.fault(38)
-def test_a_layout_that_stays_suspect_is_looked_at_once_and_never_wins_over_others(tmp_path):
+def test_a_layout_that_stays_suspect_is_rerun_once_and_never_wins_over_others(tmp_path):
     rig = suspect_rig(tmp_path, lambda spec: False)
     rig.launcher.script = lambda spec: (
         Script(tokens_per_sec=9000.0, flags=SUSPECT)
@@ -137,7 +137,7 @@ def test_a_budget_without_room_for_a_rerun_ends_the_search(rig):
     "killed_at",
     [pytest.param(every_event, marks=[pytest.mark.walks, pytest.mark.timeout(120)]), the_last_of_each_kind],
 )
-def test_killed_after_any_event_and_resumed_the_same_runs_are_looked_at_again(tmp_path, killed_at):
+def test_killed_after_any_event_and_resumed_the_same_layouts_are_rerun(tmp_path, killed_at):
     def fresh(name: str) -> Rig:
         rig = suspect_rig(tmp_path / name, lambda spec: spec.trial == "t0001")
         rig.path.mkdir()

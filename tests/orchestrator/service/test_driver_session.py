@@ -47,7 +47,7 @@ def state_of(search: SearchFolder) -> SearchState:
 
 
 @pytest.mark.slow
-def test_a_turn_drives_to_the_end_and_one_more_leaves_everything_as_it_is(search):
+def test_a_session_drives_to_the_end_and_one_more_leaves_everything_as_it_is(search):
     assert turn_of(search).run().end is DriverExit.ENDED
     assert state_of(search) is SearchState.COMPLETED
     lines = search.journal.read_bytes()
@@ -57,7 +57,7 @@ def test_a_turn_drives_to_the_end_and_one_more_leaves_everything_as_it_is(search
 
 
 @pytest.mark.slow
-def test_a_turn_that_is_stopped_before_it_drives_leaves_at_once(search):
+def test_a_session_that_is_stopped_before_it_drives_leaves_at_once(search):
     turn = turn_of(search)
     turn.stop()
     assert turn.run().end is DriverExit.STOPPED
@@ -72,7 +72,7 @@ def test_a_search_that_is_held_is_left_alone(search):
 
 
 @pytest.mark.slow
-def test_a_turn_that_a_full_disk_keeps_from_freeing_its_search_ends_as_it_went_and_the_next_one_has_it(
+def test_a_session_that_a_full_disk_keeps_from_freeing_its_search_ends_as_it_went_and_the_next_one_has_it(
     search, monkeypatch
 ):
     def written(path: Path, data: dict) -> None:

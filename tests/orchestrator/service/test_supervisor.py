@@ -110,7 +110,7 @@ def test_a_driver_that_died_is_replaced_later_and_later_and_at_last_no_more(rig,
     assert "has no driver any more" in logged[-1]
 
 
-def test_a_long_turn_makes_up_for_the_failures_before_it(rig):
+def test_a_long_session_makes_up_for_the_failures_before_it(rig):
     rig.take("a")
     for _ in range(2 * MAX_FAILURES):
         rig.now += HEALTHY_S
@@ -191,14 +191,14 @@ def test_a_search_that_has_ended_is_forgotten_once_that_can_be_written_down(rig,
     assert set(rig.state_dir.read_searches()) == set(rig.supervisor.searches()) == set()
 
 
-def test_a_new_keeper_goes_on_with_the_searches_of_the_old_one(rig, tmp_path):
+def test_a_new_supervisor_goes_on_with_the_searches_of_the_old_one(rig, tmp_path):
     rig.take("a", "b")
     again = SupervisorRig(tmp_path)
     again.supervisor.iterate()
     assert again.executor.started == ["a", "b"]
 
 
-def test_when_it_stops_every_turn_is_stopped_and_nothing_is_forgotten(rig):
+def test_when_it_stops_every_session_is_stopped_and_nothing_is_forgotten(rig):
     rig.take("a", "b")
     rig.supervisor.stop()
     rig.supervisor.run()
@@ -215,7 +215,7 @@ def test_what_was_lost_with_a_dead_ray_goes_on_in_threads(rig):
     assert (rig.entry().state, rig.entry().failures) == (DriverState.WAITING, 1)
 
 
-def test_what_keeps_it_from_a_turn_ends_it_not_and_is_told_once(rig, monkeypatch, logged):
+def test_what_keeps_it_from_a_session_does_not_end_it_and_is_logged_once(rig, monkeypatch, logged):
     turns = []
 
     def turn():

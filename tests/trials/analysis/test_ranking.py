@@ -295,7 +295,7 @@ class TestMemoryFloor:
         assert self.of((trial(1, 300.0), 5.0), (again(3, 1, 300.0), 5.9), *slower).best.trial == "t0001"
         assert self.of((trial(1, 300.0), 5.0), (again(3, 1, 300.0), 6.1), *slower).best.trial == "t0002"
 
-    def test_without_a_floor_nothing_is_too_full(self):
+    def test_without_a_memory_headroom_nothing_is_too_full(self):
         full = trial(1, 300.0)
         assert rank([full], SPEED, 8).has_headroom(full)
 

@@ -51,7 +51,7 @@ def test_a_slurm_that_leaves_one_submission_in_doubt_is_not_sent_the_others_at_o
 
 
 @pytest.mark.slow
-def test_a_settled_doubt_asks_accounting_once_however_long_the_queue_stays_full(bench):
+def test_a_settled_submission_asks_accounting_once_however_long_the_queue_stays_full(bench):
     bench.slurm.submissions_time_out(times=1, appears_after_s=None)
     bench.slurm.submissions_busy()
     doubtful, waiting = bench.request("t0001"), bench.request("t0002")
@@ -135,7 +135,7 @@ def test_a_driver_that_comes_after_adopts_the_job_and_not_the_record_of_a_refusa
 
 
 @pytest.mark.parametrize(("interval_s", "iteration_interval_s"), [(1.0, 0.5), (15.0, 1.0), (600.0, 2.0)])
-def test_a_turn_is_longer_where_slurm_is_asked_seldom(bench, interval_s, iteration_interval_s):
+def test_an_iteration_is_longer_where_slurm_is_asked_seldom(bench, interval_s, iteration_interval_s):
     launcher = SlurmLauncher(bench.slurm, JobOptions(), PollBackoff(interval_s), asking(bench.slurm))
     assert launcher.iteration_interval_s == iteration_interval_s
 

@@ -227,7 +227,7 @@ def test_what_the_run_before_a_requeue_left_in_the_log_is_no_reason_of_the_next(
 # -- a clock that people set
 
 
-def test_a_clock_set_forward_shortens_no_settle_window(bench):
+def test_a_clock_set_forward_shortens_no_confirm_window(bench):
     bench.slurm.submissions_time_out(times=1, appears_after_s=CONFIRM_WINDOW_S - 5)
     request = bench.request()
     with pytest.raises(LaunchPostponed):

@@ -81,7 +81,7 @@ def test_of_a_pilot_whose_times_nobody_knows_its_tail_is_told(rig, monkeypatch):
     assert rig.launcher.ended_pilots() == [EndedPilot("p0001", rig.job().job_id, None, 2 * TAIL_S)]
 
 
-def test_what_is_given_back_is_waited_for_while_slurm_answers_and_a_minute_where_it_does_not(rig):
+def test_what_is_released_is_waited_for_while_slurm_answers_and_a_minute_where_it_does_not(rig):
     rig.launch()
     folder = rig.serve()
     finish(folder, "t0001.a1")
@@ -97,7 +97,7 @@ def test_what_is_given_back_is_waited_for_while_slurm_answers_and_a_minute_where
     assert rig.launcher.ended_pilots() == [EndedPilot("p0001", rig.job().job_id, None, 2 * TAIL_S)]
 
 
-def test_a_pilot_whose_agent_does_not_end_when_it_is_given_back_is_cancelled(rig):
+def test_a_pilot_whose_agent_does_not_end_when_it_is_released_is_cancelled(rig):
     rig.launch()
     finish(rig.serve(), "t0001.a1")
     assert not rig.launcher.release()
@@ -127,7 +127,7 @@ def test_a_reservation_waits_while_the_pilots_cannot_be_read(rig, monkeypatch):
         rig.launcher.longest_s(LIMIT_S, 2)
 
 
-def test_attempts_that_waited_for_a_pilot_in_vain_share_what_it_held_once(rig):
+def test_attempts_that_waited_for_an_unused_pilot_share_what_it_held_once(rig):
     rig.plan = JobPlan(100.0, exit_code=1)
     first, second = rig.launch(), rig.launch("t0002")
     rig.look(120.0)

@@ -111,7 +111,7 @@ def test_what_was_lost_before_its_pilot_was_put_back_is_not_charged_for_the_queu
         ({"flags": ["suspect_node"], "fingerprint": {}}, ("n1", "n2")),
     ],
 )
-def test_the_nodes_that_an_outcome_makes_doubtful(request_, outcome, sick):
+def test_the_nodes_that_an_outcome_makes_suspect(request_, outcome, sick):
     if outcome:
         write_json(request_.folder.outcome(), outcome)
     assert suspect_nodes(request_.folder, NODES, tasks_per_node=2) == sick

@@ -97,7 +97,7 @@ def test_what_a_job_used_that_was_cancelled_before_anybody_had_heard_of_it_is_bo
 @pytest.mark.slow
 @pytest.mark.fault(4)
 @pytest.mark.parametrize("late_s", [30.0, CONFIRM_WINDOW_S - 5])
-def test_a_job_that_appears_within_the_settle_window_is_adopted_and_not_submitted_again(rig, late_s):
+def test_a_job_that_appears_within_the_confirm_window_is_adopted_and_not_submitted_again(rig, late_s):
     rig.slurm.submissions_time_out(times=1, appears_after_s=late_s)
     search = rig.open_driver().run()
     rig.check(search)

@@ -67,7 +67,7 @@ def gpu(monkeypatch, clock):
 
 
 @pytest.mark.fault(37)
-def test_memory_in_use_before_we_took_any_is_a_dirty_gpu_with_the_numbers(gpu, clock):
+def test_gpu_memory_in_use_before_ours_is_a_failure_with_the_numbers(gpu, clock):
     gpu(lambda now, index: 41.5 if index == 1 else 0.5)
     with pytest.raises(TrialFailure, match=r"GPU 1 of .*: 41\.50 of 80\.00 GiB are in use") as failure:
         open_device(SPEC, local_rank=1)

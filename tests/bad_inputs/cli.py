@@ -49,8 +49,8 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class Desk:
-    """Desk with the working directory `folder` and Parlay's home `home`."""
+class Cli:
+    """The command line, with the working directory `folder` and Parlay's home `home`."""
 
     folder: Path
     home: Path
