@@ -135,9 +135,8 @@ def run_of(trial: Trial, accelerator: str) -> dict[str, Any]:
 
     `gpu_memory_gib` is the fullest rank's; None on a CPU, where `peak_memory_gib` is a rank's resident memory.
     """
-    measured = trial.measured or {}
     layout = {name: getattr(trial.layout, name) for name in _OF_LAYOUT}
-    result = {name: measured.get(name) for name in _COLLECTED}
+    result = {name: getattr(trial.measured, name) for name in _COLLECTED}
     of_gpu = None if accelerator == "cpu" else result["peak_memory_gib"]
     return {"trial": trial.trial, **layout, **result, "gpu_memory_gib": of_gpu}
 
@@ -282,7 +281,7 @@ def _tokens(work_dir: Path) -> Path:
 
 
 def _full_at(trial: Trial) -> int:
-    return int((trial.measured or {})["host_memory_full_at_step"])
+    return int(trial.measured.host_memory_full_at_step)
 
 
 def _speedup_text(line: Mapping[str, Any]) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from typing import Any
 
 from trials.analysis.verdict import TrialCounts
 from trials.failure_policy import policy_of
+from trials.outcome_types import MeasuredMetrics
 from trials.trial import Attempt, FailureReason, Flag, Trial
 
 FLAG_DESCRIPTIONS: Mapping[Flag, str] = {
@@ -61,9 +61,9 @@ def format_range(low: float | None, high: float | None) -> str | None:
     return None if low is None or high is None else f"{format_number(low)}\N{EN DASH}{format_number(high)}"
 
 
-def format_throughput_interval(measured: Mapping[str, Any]) -> str | None:
+def format_throughput_interval(metrics: MeasuredMetrics) -> str | None:
     """95 % interval of a measured throughput; None where unknown."""
-    return format_range(measured.get("tokens_per_sec_low"), measured.get("tokens_per_sec_high"))
+    return format_range(metrics.tokens_per_sec_low, metrics.tokens_per_sec_high)
 
 
 def describe_flag(flag: Flag) -> str:
@@ -98,9 +98,8 @@ def describe_failure(attempt: Attempt, limit_gib: float | None) -> str | None:
     return None
 
 
-def describe_step_time(measured: Mapping[str, Any]) -> str | None:
+def describe_step_time(time_s: Mapping[str, float] | None) -> str | None:
     """Time breakdown of a step, largest part first; None where the trial was not profiled."""
-    time_s = measured.get("time_s")
     if not time_s:
         return None
     shares = {part: seconds / sum(time_s.values()) for part, seconds in time_s.items()}
@@ -110,7 +109,7 @@ def describe_step_time(measured: Mapping[str, Any]) -> str | None:
 
 def time_lines(trials: Sequence[Trial]) -> list[str]:
     """Line with the time breakdown of each profiled trial."""
-    texts = {trial.trial: describe_step_time(trial.measured or {}) for trial in trials}
+    texts = {trial.trial: describe_step_time(trial.measured.time_s) for trial in trials if trial.measured}
     return [f"{name} {text}" for name, text in texts.items() if text is not None]
 
 

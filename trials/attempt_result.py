@@ -3,7 +3,7 @@ reason."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from trials.failure_policy import Ending, policy_of
 from trials.files.tracebacks import is_device_failure
 from trials.json_types import is_finite_number
 from trials.measurement.protocol import PROBE_SIZE, extrapolation_of
+from trials.outcome_types import MeasuredMetrics, metrics_fault
 from trials.trial import (
     Attempt,
     FailureReason,
@@ -83,8 +84,6 @@ raises nothing."""
 _NO_CODE = "Error while finding module specification for 'trials."
 """Python's message for `-m trials.train` where the folder of the search's code cannot be read."""
 
-_TIMES_AND_RATES = ("step_time_s", "tokens_per_sec", "tokens_per_sec_per_gpu", "samples_per_sec")
-_DIVIDED = ("startup_parts_s", "time_s")
 _INTERVALS = (
     ("step_time_s", "step_time_low_s", "step_time_high_s"),
     ("tokens_per_sec", "tokens_per_sec_low", "tokens_per_sec_high"),
@@ -175,19 +174,19 @@ def outcome_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
     """The reason why this outcome cannot be believed; None where it can.
 
     Checked are identity, plausibility of numbers and proof of the layout. A pruned trial's numbers are checked alike,
-    since they bound its layout's throughput; of a trial out of time only the bound is.
+    since they bound its layout's throughput.
     """
     mine = (spec.search_id, spec.trial, spec.attempt, spec.nonce)
     if (outcome.search_id, outcome.trial, outcome.attempt, outcome.nonce) != mine:
         return "the outcome belongs to another attempt (search, trial, attempt or nonce differ)"
     if (fault := _fingerprint_fault(outcome.fingerprint)) is not None:
         return fault
-    if outcome.status is OutcomeStatus.FAILED and outcome.reason is FailureReason.TIME_LIMIT:
-        return _bound_fault(outcome.measured)
-    is_pruned = outcome.reason is FailureReason.PRUNED and bool(outcome.measured)
+    is_pruned = outcome.reason is FailureReason.PRUNED and outcome.measured is not None
     if outcome.status is not OutcomeStatus.MEASURED and not is_pruned:
         return None
-    return _number_fault(spec, outcome) or _proof_fault(spec, outcome) or _clock_fault(outcome)
+    if outcome.metrics is None:
+        return "it has no measurement"
+    return _number_fault(spec, outcome, outcome.metrics) or _proof_fault(spec, outcome) or _clock_fault(outcome)
 
 
 def _fingerprint_fault(fingerprint: Mapping[str, Any]) -> str | None:
@@ -201,48 +200,34 @@ def _fingerprint_fault(fingerprint: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _bound_fault(measured: Mapping[str, Any]) -> str | None:
-    bound = measured.get("tokens_per_sec_high", 0)
-    if not measured or (is_finite_number(bound) and bound > 0):
-        return None
-    return f"tokens_per_sec_high is {bound!r}, not a positive number"
-
-
-def _number_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
-    measured = outcome.measured
+def _number_fault(spec: TrialSpec, outcome: Outcome, metrics: MeasuredMetrics) -> str | None:
     if not all(map(is_finite_number, outcome.step_times_s)):
         return "step_times_s are not all finite numbers"
-    for name, value in measured.items():
-        parts = value.values() if name in _DIVIDED and isinstance(value, Mapping) else (value,)
-        if not all(part is None or is_finite_number(part) for part in parts):
-            return f"{name} is {value!r:.80}, not a finite number"
-    for name in (*_TIMES_AND_RATES, "measured_steps"):
-        if (measured.get(name) or 0) <= 0:
-            return f"{name} is {measured.get(name)!r}, not a positive number"
-    if measured["measured_steps"] < spec.measure.min_steps and outcome.status is OutcomeStatus.MEASURED:
-        return f"{measured['measured_steps']} measured steps, at least {spec.measure.min_steps} are required"
-    return _order_fault(measured) or _peak_fault(spec, outcome)
+    if (fault := metrics_fault(metrics.to_json())) is not None:
+        return fault
+    if metrics.measured_steps < spec.measure.min_steps and outcome.status is OutcomeStatus.MEASURED:
+        return f"{metrics.measured_steps} measured steps, at least {spec.measure.min_steps} are required"
+    return _order_fault(metrics) or _peak_fault(spec, metrics, outcome.fingerprint.get("probe_ms_by_rank"))
 
 
-def _order_fault(measured: Mapping[str, Any]) -> str | None:
+def _order_fault(metrics: MeasuredMetrics) -> str | None:
     """Check that medians lie inside their own intervals."""
-    for name, low, high in _INTERVALS:
-        value = measured[name]
-        if not (measured.get(low) or value) <= value <= (measured.get(high) or value):
-            return f"{name} {value} is outside of its interval {measured.get(low)} to {measured.get(high)}"
+    for name, *ends in _INTERVALS:
+        value, low, high = (getattr(metrics, field) for field in (name, *ends))
+        if not (low or value) <= value <= (high or value):
+            return f"{name} {value} is outside of its interval {low} to {high}"
     return None
 
 
-def _peak_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
+def _peak_fault(spec: TrialSpec, metrics: MeasuredMetrics, probes_ms: Sequence[float] | None) -> str | None:
     """Check utilisation and throughput against the hardware's peak and the device's own probe."""
-    for name in ("mfu", "hfu"):
-        if (outcome.measured.get(name) or 0) > 1:
-            return f"{name.upper()} {outcome.measured[name]:.2f} is above the hardware's peak"
-    probes_ms = outcome.fingerprint.get("probe_ms_by_rank")
+    for name, utilisation in (("MFU", metrics.mfu), ("HFU", metrics.hfu)):
+        if (utilisation or 0) > 1:
+            return f"{name} {utilisation:.2f} is above the hardware's peak"
     if not probes_ms:
         return None
     reached = 2 * PROBE_SIZE**3 / (min(probes_ms) / 1e3)
-    computed = spec.model.causal_flops_per_token * outcome.measured["tokens_per_sec_per_gpu"]
+    computed = spec.model.causal_flops_per_token * metrics.tokens_per_sec_per_gpu
     if computed <= MAX_PROBE_RATIO * reached:
         return None
     return f"{computed / 1e12:.0f} TFLOP/s per GPU, but a plain matrix product there reaches {reached / 1e12:.0f}"

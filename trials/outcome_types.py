@@ -1,8 +1,13 @@
-"""Objects inside an outcome: the measurement, the layout check, the fingerprint. Absent keys are unknown."""
+"""Objects inside an outcome: the measurement, the layout check, the fingerprint. Absent keys are unknown. Standard
+library only."""
 
 from __future__ import annotations
 
-from typing import TypedDict
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, TypedDict
+
+from trials.json_types import is_finite_number, is_integer
 
 
 class TimeParts(TypedDict, total=False):
@@ -22,61 +27,135 @@ class TimeParts(TypedDict, total=False):
     """Copies between device and host."""
 
 
-class MeasuredMetrics(TypedDict, total=False):
-    """`measured` of an outcome. A trial that was pruned has it too: `tokens_per_sec_high` is then an upper bound. One
-    that ran out of time after three steps has `tokens_per_sec_high` only."""
+@dataclass(frozen=True, kw_only=True)
+class MeasuredMetrics:
+    """`measured` of an outcome: the measurement of a run, or of a layout over its runs. What is unknown is absent in
+    JSON.
 
-    warmup_steps: int
+    A trial that was pruned has it too: `tokens_per_sec_high` is then an upper bound.
+    """
+
+    warmup_steps: int | None = None
     """Steps dropped as warm-up."""
     measured_steps: int
     step_time_s: float
     """Median, of the slowest rank."""
-    step_time_low_s: float
+    step_time_low_s: float | None = None
     """Lower end of its 95 % interval."""
-    step_time_high_s: float
+    step_time_high_s: float | None = None
     """Upper end of its 95 % interval."""
-    step_time_p95_s: float
+    step_time_p95_s: float | None = None
     """95th percentile."""
-    fastest_rank_step_time_s: float
+    fastest_rank_step_time_s: float | None = None
     """Median, of the fastest rank."""
     tokens_per_sec: float
-    tokens_per_sec_low: float
+    """Over all ranks, by the median step time."""
+    tokens_per_sec_low: float | None = None
     """Lower end of its 95 % interval."""
-    tokens_per_sec_high: float
+    tokens_per_sec_high: float | None = None
     """Upper end of its 95 % interval."""
     tokens_per_sec_per_gpu: float
+    """`tokens_per_sec` over the number of ranks."""
     samples_per_sec: float
-    model_tflops_per_gpu: float
-    mfu: float
+    """Sequences, over all ranks."""
+    model_tflops_per_gpu: float | None = None
+    """10^12 model FLOPs a second and rank, without recomputed ones."""
+    mfu: float | None = None
     """Model FLOPs over the accelerator's peak, a fraction; docs/measuring.md."""
-    mfu_causal: float
+    mfu_causal: float | None = None
     """`mfu` with half the attention FLOPs."""
-    hfu: float
+    hfu: float | None = None
     """`mfu` with recomputed FLOPs."""
-    peak_memory_gib: float
+    peak_memory_gib: float | None = None
     """Largest over the ranks: reserved on a GPU, resident on a CPU."""
-    peak_memory_allocated_gib: float
+    peak_memory_allocated_gib: float | None = None
     """Largest over the ranks, on a GPU."""
-    peak_host_memory_gib: float
+    peak_host_memory_gib: float | None = None
     """Largest sum over the ranks of a node."""
-    host_memory_slope_mib_per_step: float
+    host_memory_slope_mib_per_step: float | None = None
     """Absent unless it grows."""
-    host_memory_full_at_step: int
+    host_memory_full_at_step: int | None = None
     """Step at which host memory would be full; absent unless it grows."""
-    data_wait_s: float
+    data_wait_s: float | None = None
     """Median time of a step spent waiting for the batch."""
-    loss_first: float
-    loss_last: float
-    epoch_s: float
+    loss_first: float | None = None
+    loss_last: float | None = None
+    epoch_s: float | None = None
     """Time of the first epoch of a token file, where it ended."""
-    loss_after_epoch: float
+    loss_after_epoch: float | None = None
     """Loss of the step after that epoch."""
-    startup_s: float
+    startup_s: float | None = None
     """From the launch to the first step."""
-    startup_parts_s: dict[str, float]
+    startup_parts_s: Mapping[str, float] | None = None
     """Its parts."""
-    time_s: TimeParts
-    """With `measure.profile`."""
+    time_s: Mapping[str, float] | None = None
+    """`TimeParts`, with `measure.profile`."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The known values by name, in the order of the fields."""
+        known = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: dict(v) if name in _PARTS else v for name, v in known.items() if v is not None}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> MeasuredMetrics:
+        """The inverse of `to_json`; ValueError for data with a `metrics_fault`."""
+        if (fault := metrics_fault(data)) is not None:
+            raise ValueError(fault)
+        return cls(**data)
+
+
+@dataclass(frozen=True)
+class ThroughputBound:
+    """`measured` of an outcome that ran out of time after three steps."""
+
+    tokens_per_sec_high: float
+    """Upper bound: the rate of the fastest step."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"tokens_per_sec_high": self.tokens_per_sec_high}
+
+
+_PARTS = ("startup_parts_s", "time_s")
+_POSITIVE = tuple(field.name for field in fields(MeasuredMetrics) if field.default is MISSING)
+_COUNTS = ("warmup_steps", "measured_steps", "host_memory_full_at_step")
+_NAMES = tuple(field.name for field in fields(MeasuredMetrics))
+
+
+def measured_of(data: Mapping[str, Any]) -> MeasuredMetrics | ThroughputBound | None:
+    """Decode `measured` of an outcome; None if empty. ValueError for what is neither."""
+    if not data:
+        return None
+    if set(data) != {"tokens_per_sec_high"}:
+        return MeasuredMetrics.from_json(data)
+    if not _is_positive(data["tokens_per_sec_high"]):
+        raise ValueError(f"tokens_per_sec_high is {data['tokens_per_sec_high']!r:.80}, not a positive number")
+    return ThroughputBound(data["tokens_per_sec_high"])
+
+
+def metrics_fault(data: Mapping[str, Any]) -> str | None:
+    """The reason why these are no metrics: an unknown name, a value of another type, a time or rate that is missing or
+    not positive."""
+    for name, value in data.items():
+        if name not in _NAMES:
+            return f"{name:.80} is not a metric"
+        if value is not None and not _fits(name, value):
+            return f"{name} is {value!r:.80}, not a finite number"
+    wrong = (name for name in _POSITIVE if not _is_positive(data.get(name)))
+    return next((f"{name} is {data.get(name)!r:.80}, not a positive number" for name in wrong), None)
+
+
+def _is_positive(value: Any) -> bool:
+    return is_finite_number(value) and value > 0
+
+
+def _fits(name: str, value: Any) -> bool:
+    if name in _COUNTS:
+        return is_integer(value) and is_finite_number(value)
+    if name in _PARTS:
+        return isinstance(value, Mapping) and all(
+            str(k).isidentifier() and is_finite_number(v) for k, v in value.items()
+        )
+    return is_finite_number(value)
 
 
 class CrossCheck(TypedDict):

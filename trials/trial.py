@@ -14,6 +14,7 @@ from typing import Any
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.json_types import FieldTypes, is_integer, is_list_of, is_number, is_object, is_text, or_null, require_types
+from trials.outcome_types import MeasuredMetrics, ThroughputBound, measured_of
 
 SPEC_SCHEMA = "parlay.spec/1"
 OUTCOME_SCHEMA = "parlay.outcome/1"
@@ -204,10 +205,9 @@ class OutcomeStatus(LowerStrEnum):
 class Outcome:
     """outcome.r0.json: the trial program's report, renamed into place once complete.
 
-    `measured` holds the contract's names under outcome.measured (absent where unknown; for a pruned trial its
-    measurement so far, for one out of time an upper bound), `proof` the counts that show that the layout took effect,
-    `excerpt` the first real traceback, `phase` the phase at the end (`start`, `build`, `warmup`, `measured`), `rank`
-    the reporting rank.
+    `measured` is the measurement (of a pruned trial so far, of one out of time an upper bound; an empty object in JSON
+    where there is none), `proof` the counts that show that the layout took effect, `excerpt` the first real traceback,
+    `phase` the phase at the end (`start`, `build`, `warmup`, `measured`), `rank` the reporting rank.
     """
 
     search_id: str
@@ -224,8 +224,7 @@ class Outcome:
     """Rank that failed first."""
     excerpt: str | None = None
     flags: tuple[Flag, ...] = ()
-    measured: Mapping[str, Any] = field(default_factory=dict)
-    """`MeasuredMetrics`."""
+    measured: MeasuredMetrics | ThroughputBound | None = None
     proof: Mapping[str, Any] = field(default_factory=dict)
     """`LayoutProof`."""
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
@@ -235,8 +234,14 @@ class Outcome:
     started_at: str | None = None
     ended_at: str | None = None
 
+    @property
+    def metrics(self) -> MeasuredMetrics | None:
+        """The measurement, complete or until the trial was pruned."""
+        return self.measured if isinstance(self.measured, MeasuredMetrics) else None
+
     def to_json(self) -> dict[str, Any]:
-        return {"schema": OUTCOME_SCHEMA} | asdict(self)
+        measured = {} if self.measured is None else self.measured.to_json()
+        return {"schema": OUTCOME_SCHEMA} | asdict(self) | {"measured": measured}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Outcome:
@@ -249,6 +254,7 @@ class Outcome:
         values["reason"] = None if data.get("reason") is None else FailureReason(data["reason"])
         values["flags"] = tuple(map(Flag, data.get("flags", ())))
         values["step_times_s"] = tuple(data.get("step_times_s", ()))
+        values["measured"] = measured_of(data.get("measured", {}))
         try:
             return cls(**values)
         except TypeError as error:
@@ -343,12 +349,12 @@ class Trial:
         return (last.ended_at if last else None) or self.proposed_at
 
     @property
-    def measured(self) -> Mapping[str, Any] | None:
-        """outcome.measured of a measured trial, else None."""
+    def measured(self) -> MeasuredMetrics | None:
+        """The measurement of a measured trial, else None."""
         last = self.last_attempt
         if self.state is not TrialState.MEASURED or last is None or last.outcome is None:
             return None
-        return last.outcome.measured
+        return last.outcome.metrics
 
     @property
     def flags(self) -> tuple[Flag, ...]:

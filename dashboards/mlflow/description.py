@@ -9,7 +9,7 @@ from dashboards.report import sentences
 from dashboards.report.data import ReportData, TrialView
 from dashboards.terminal.headline import headline, sentence
 from dashboards.text import printable
-from dashboards.trial_text import UNKNOWN, format_number, format_range
+from dashboards.trial_text import UNKNOWN, format_number, format_throughput_interval
 from search_spaces.layouts.layout import Layout
 from trials.files.text import plural
 
@@ -40,15 +40,13 @@ def _winner(data: ReportData, link: Link) -> Iterator[str]:
     if best is None:
         return
     lines = [f"best layout: {_link_text(best.trial, link)}, {_shape(best.layout, data)}"]
-    interval = format_range(best.tokens_per_sec_low, best.tokens_per_sec_high)
-    lines.append(
-        f"tokens per second: {format_number(best.tokens_per_sec)}" + (f", 95 % {interval}" if interval else "")
-    )
-    if best.step_time_s is not None:
-        sequences = plural(best.layout.global_batch_size, "sequence")
-        lines.append(f"step: {sentences.duration(best.step_time_s)} for {sequences}")
-    if best.peak_memory_gib is not None:
-        lines.append(f"peak memory: {format_number(best.peak_memory_gib, 3)} GiB of the fullest rank")
+    metrics, sequences = best.metrics, plural(best.layout.global_batch_size, "sequence")
+    interval = format_throughput_interval(metrics)
+    speed = format_number(metrics.tokens_per_sec) + (f", 95 % {interval}" if interval else "")
+    lines.append(f"tokens per second: {speed}")
+    lines.append(f"step: {sentences.duration(metrics.step_time_s)} for {sequences}")
+    if metrics.peak_memory_gib is not None:
+        lines.append(f"peak memory: {format_number(metrics.peak_memory_gib, 3)} GiB of the fullest rank")
     yield "\n".join(f"- {line}" for line in lines)
 
 
@@ -67,7 +65,7 @@ def _row(trial: TrialView, data: ReportData, link: Link) -> tuple[str, ...]:
     return (
         _link_text(trial.trial, link),
         format_number(trial.tokens_per_sec),
-        format_range(trial.tokens_per_sec_low, trial.tokens_per_sec_high) or UNKNOWN,
+        (trial.metrics and format_throughput_interval(trial.metrics)) or UNKNOWN,
         times,
         format_number(trial.peak_memory_gib, 3),
         _shape(trial.layout, data, *(flag.replace("_", " ") for flag in trial.flags)),

@@ -226,7 +226,7 @@ def trial_points(trial: Trial) -> list[Point]:
     if last is None:
         return []
     time_ms = _ms(last.ended_at or last.submitted_at or 0.0)
-    values = dict(_flat(last.outcome.measured)) if last.outcome else {}
+    values = dict(_flat(last.outcome.measured.to_json())) if last.outcome and last.outcome.measured else {}
     values["node_hours"] = sum(a.node_hours or 0.0 for a in trial.attempts)
     values["queue_wait_s"] = last.queue_wait_s
     for name in ("step_time_s", "peak_memory_gib"):
@@ -292,7 +292,7 @@ def _totals(ended: list[Trial], best: Trial | None) -> dict[str, float | None]:
     """Totals of these ended trials; `best` is the best layout at that time, over all its runs so far."""
     counts = counts_of(ended)
     return {
-        "best_tokens_per_sec": (best.measured or {}).get("tokens_per_sec") if best else None,
+        "best_tokens_per_sec": best.measured.tokens_per_sec if best and best.measured else None,
         "node_hours_used": sum(a.node_hours or 0.0 for trial in ended for a in trial.attempts),
         "trials_measured": float(counts.measured),
         "trials_stopped_early": float(counts.stopped_early),

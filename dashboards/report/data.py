@@ -24,6 +24,7 @@ from trials.analysis.verdict import (
     verdict_of,
 )
 from trials.ledger.events import SearchRecord, SearchState
+from trials.outcome_types import MeasuredMetrics
 from trials.trial import FailureReason, Flag, Trial, TrialKind, TrialState
 
 _SECONDS_PER_HOUR = 3600
@@ -52,11 +53,7 @@ class TrialView:
     speed: float | None
     speed_at_most: float | None
     best_so_far: float | None
-    tokens_per_sec: float | None
-    tokens_per_sec_low: float | None
-    tokens_per_sec_high: float | None
-    step_time_s: float | None
-    peak_memory_gib: float | None
+    metrics: MeasuredMetrics | None
     predicted_step_time_s: float | None
     predicted_peak_memory_gib: float | None
     queue_wait_s: float | None
@@ -65,13 +62,25 @@ class TrialView:
     remark: str | None
     excerpt: str | None
 
+    @property
+    def tokens_per_sec(self) -> float | None:
+        return None if self.metrics is None else self.metrics.tokens_per_sec
+
+    @property
+    def step_time_s(self) -> float | None:
+        return None if self.metrics is None else self.metrics.step_time_s
+
+    @property
+    def peak_memory_gib(self) -> float | None:
+        return None if self.metrics is None else self.metrics.peak_memory_gib
+
 
 @dataclass(frozen=True)
 class BestLayout:
     """Best layout, over all its runs.
 
     `points` are the Pareto-optimal trials, this one first, and `trades` the trade-off of each alternative as text; ()
-    with a single objective. `mfu` is a fraction.
+    with a single objective.
     """
 
     trial: str
@@ -81,12 +90,7 @@ class BestLayout:
     trades: tuple[str, ...]
     ties: tuple[str, ...]
     flags: tuple[Flag, ...]
-    tokens_per_sec: float
-    tokens_per_sec_low: float | None
-    tokens_per_sec_high: float | None
-    step_time_s: float | None
-    peak_memory_gib: float | None
-    mfu: float | None
+    metrics: MeasuredMetrics
 
 
 @dataclass(frozen=True)
@@ -183,7 +187,6 @@ def _best_layout(ranking: Ranking) -> BestLayout | None:
     best = ranking.best
     if best is None or best.measured is None:
         return None
-    numbers = {name: _number(best.measured.get(name)) for name in _BEST_FIELDS}
     return BestLayout(
         trial=best.trial,
         layout=best.layout,
@@ -192,12 +195,8 @@ def _best_layout(ranking: Ranking) -> BestLayout | None:
         trades=tuple(trade_offs(ranking)),
         ties=tuple(tie.trial for tie in ranking.ties),
         flags=best.flags,
-        tokens_per_sec=best.measured["tokens_per_sec"],
-        **numbers,
+        metrics=best.measured,
     )
-
-
-_BEST_FIELDS = ("tokens_per_sec_low", "tokens_per_sec_high", "step_time_s", "peak_memory_gib", "mfu")
 
 
 def _progress(search: SearchRecord, at: float) -> Progress:
@@ -235,7 +234,7 @@ def _views(search: SearchRecord, ranking: Ranking) -> tuple[TrialView, ...]:
 
 def _view(trial: Trial, search: SearchRecord, ranking: Ranking) -> TrialView:
     """View of one trial, without the fields that depend on other trials: `best_so_far` and `excerpt`."""
-    last, measured, predicted = trial.last_attempt, trial.measured or {}, trial.prediction or {}
+    last, metrics, predicted = trial.last_attempt, trial.measured, trial.prediction or {}
     limit_gib = _section(search.spec, "measure").get("memory_limit_gib")
     competes, objective = trial.layout.global_batch_size == global_batch_of(search), ranking.objective
     ended_at = last.ended_at if last and trial.state.is_ended else None
@@ -249,14 +248,10 @@ def _view(trial: Trial, search: SearchRecord, ranking: Ranking) -> TrialView:
         layout=trial.layout,
         num_attempts=len(trial.attempts),
         ended_h=None if ended_at is None else _hours(ended_at - search.created_at),
-        speed=value_of(trial, objective) if measured and competes else None,
+        speed=value_of(trial, objective) if metrics and competes else None,
         speed_at_most=upper_bound_of(trial, objective) if competes else None,
         best_so_far=None,
-        tokens_per_sec=_number(measured.get("tokens_per_sec")),
-        tokens_per_sec_low=_number(measured.get("tokens_per_sec_low")),
-        tokens_per_sec_high=_number(measured.get("tokens_per_sec_high")),
-        step_time_s=_number(measured.get("step_time_s")),
-        peak_memory_gib=_number(measured.get("peak_memory_gib")),
+        metrics=metrics,
         predicted_step_time_s=_number(predicted.get("step_time_s")),
         predicted_peak_memory_gib=_number(predicted.get("peak_memory_gib")),
         queue_wait_s=last.queue_wait_s if last else None,

@@ -17,7 +17,7 @@ from dashboards.report.rank_placement import rank_placement
 from dashboards.report.table import table_columns, table_rows
 from dashboards.terminal.headline import headline, sentence
 from dashboards.text import printable
-from dashboards.trial_text import format_number, format_range
+from dashboards.trial_text import format_number, format_throughput_interval
 from trials.analysis.verdict import VerdictKind
 from trials.files.text import plural
 
@@ -114,15 +114,15 @@ def _tiles(data: ReportData) -> list[Tile]:
     best = data.best
     if best is None:
         return []
-    interval = format_range(best.tokens_per_sec_low, best.tokens_per_sec_high)
-    tiles = [Tile("Tokens a second", format_number(best.tokens_per_sec), interval)]
-    if best.step_time_s is not None:
-        batch = best.layout.global_batch_size
-        tiles.append(Tile("Step", sentences.duration(best.step_time_s), f"{batch} sequences"))
-    if best.peak_memory_gib is not None:
-        tiles.append(Tile("Peak memory", f"{format_number(best.peak_memory_gib, 3)} GiB", "of the fullest rank"))
-    if best.mfu is not None:
-        tiles.append(Tile("MFU", sentences.percent(best.mfu), "of the peak FLOP/s"))
+    metrics = best.metrics
+    tiles = [
+        Tile("Tokens a second", format_number(metrics.tokens_per_sec), format_throughput_interval(metrics)),
+        Tile("Step", sentences.duration(metrics.step_time_s), f"{best.layout.global_batch_size} sequences"),
+    ]
+    if metrics.peak_memory_gib is not None:
+        tiles.append(Tile("Peak memory", f"{format_number(metrics.peak_memory_gib, 3)} GiB", "of the fullest rank"))
+    if metrics.mfu is not None:
+        tiles.append(Tile("MFU", sentences.percent(metrics.mfu), "of the peak FLOP/s"))
     ranks = plural(best.layout.num_gpus, "rank")
     on = f"{printable(data.accelerator or 'devices')} on {plural(best.layout.num_nodes, 'node')}"
     return [*tiles, Tile("Machine", ranks, on)]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from dashboards.report.data import BestLayout, ReportData, TrialView
 from dashboards.terminal.headline import describe_ending
-from dashboards.trial_text import UNKNOWN, describe_flag, format_counts, format_range
+from dashboards.trial_text import UNKNOWN, describe_flag, format_counts, format_throughput_interval
 from search_spaces.layouts.layout import Layout
 from trials.analysis.verdict import DisplayState
 from trials.failure_policy import policy_of
@@ -136,7 +136,7 @@ def format_hours(hours: float) -> str:
 
 
 def _confidence_sentences(best: BestLayout, data: ReportData) -> Iterator[str]:
-    speedup, interval = data.verdict.speedup, format_range(best.tokens_per_sec_low, best.tokens_per_sec_high)
+    speedup, interval = data.verdict.speedup, format_throughput_interval(best.metrics)
     if speedup is not None and speedup.low is not None and speedup.high is not None:
         yield f"95 % confidence interval {speedup.low:.2f}\N{EN DASH}{speedup.high:.2f}x."
     elif interval is not None:

@@ -88,10 +88,11 @@ def _describe_attempt_event(event: Event, search: SearchRecord) -> str | None:
 
 
 def _describe_attempt_end(attempt: Attempt, search: SearchRecord) -> str:
-    if attempt.state is TrialState.MEASURED and attempt.outcome is not None:
-        measured = attempt.outcome.measured
-        memory, flags = measured.get("peak_memory_gib"), attempt.outcome.flags
-        parts = [f"{format_throughput(measured)} tokens/s", f"{measured['step_time_s']:.4g} s a step"]
+    outcome = attempt.outcome
+    if attempt.state is TrialState.MEASURED and outcome is not None and outcome.metrics is not None:
+        metrics, flags = outcome.metrics, outcome.flags
+        memory = metrics.peak_memory_gib
+        parts = [f"{format_throughput(metrics)} tokens/s", f"{metrics.step_time_s:.4g} s a step"]
         parts += [] if memory is None else [f"{memory:.4g} GiB"]
         headroom = MemoryHeadroom.of_search(search.spec)
         if headroom is not None and not headroom.is_satisfied(memory):

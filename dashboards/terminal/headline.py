@@ -13,6 +13,7 @@ from trials.analysis.verdict import SearchVerdict, VerdictKind
 from trials.failure_policy import Cause, policy_of
 from trials.files.text import last_line, plural
 from trials.ledger.events import EndReason
+from trials.outcome_types import MeasuredMetrics
 from trials.trial import Trial, TrialState
 
 UNITS: Mapping[Objective, str] = {
@@ -86,8 +87,9 @@ def best_layout_line(verdict: SearchVerdict) -> str:
         return describe_no_best(verdict.ranking) or _lower_first(text)
     if verdict.kind is VerdictKind.NO_COMPARISON:
         text = _describe_missing_comparison(verdict)
+    assert best.measured is not None, "it is ranked"
     parts = [
-        f"best: {best.trial}, {best.layout.key}, {format_throughput(best.measured or {})} tokens/s",
+        f"best: {best.trial}, {best.layout.key}, {format_throughput(best.measured)} tokens/s",
         _lower_first(text),
     ]
     if best is not verdict.ranking.fastest:
@@ -142,10 +144,10 @@ def headroom_lines(ranking: Ranking) -> list[str]:
     return [f"! {join_names([trial.trial for trial in too_full])} {leave} less memory free than required: {rule}"]
 
 
-def format_throughput(measured: Mapping[str, Any]) -> str:
+def format_throughput(metrics: MeasuredMetrics) -> str:
     """Tokens per second with the 95 % interval, where one is known."""
-    interval = format_throughput_interval(measured)
-    return format_number(measured["tokens_per_sec"]) + (f" ({interval})" if interval else "")
+    interval = format_throughput_interval(metrics)
+    return format_number(metrics.tokens_per_sec) + (f" ({interval})" if interval else "")
 
 
 def _measured_speedup(verdict: SearchVerdict) -> str:
@@ -175,7 +177,8 @@ def _only_baseline(verdict: SearchVerdict) -> str:
 def _no_comparison(verdict: SearchVerdict) -> str:
     best = verdict.best
     assert best is not None, "it has no baseline to be compared with"
-    return f"{format_number((best.measured or {})['tokens_per_sec'])} tokens/s, {_describe_missing_comparison(verdict)}"
+    assert best.measured is not None, "it is ranked"
+    return f"{format_number(best.measured.tokens_per_sec)} tokens/s, {_describe_missing_comparison(verdict)}"
 
 
 def _describe_missing_comparison(verdict: SearchVerdict) -> str:

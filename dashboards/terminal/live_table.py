@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, TextIO
+from typing import TextIO
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
@@ -36,8 +36,8 @@ from dashboards.trial_text import (
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from trials.analysis.ranking import Objective, Ranking, rank, upper_bound_of
 from trials.analysis.verdict import counts_of, display_state, verdict_of
-from trials.json_types import is_finite_number
 from trials.ledger.events import Event, SearchRecord, SearchState
+from trials.outcome_types import MeasuredMetrics
 from trials.trial import Trial, TrialKind, TrialState
 
 _WIDTH_WITHOUT_TERMINAL = 80
@@ -126,7 +126,8 @@ class LiveView:
             return
         new_flags = [flag for flag in outcome.flags if flag not in self._described_flags]
         self._described_flags.update(new_flags)
-        for text in (describe_step_time(outcome.measured), *map(describe_flag, new_flags)):
+        time_s = None if outcome.metrics is None else outcome.metrics.time_s
+        for text in (describe_step_time(time_s), *map(describe_flag, new_flags)):
             if text is not None:
                 self._print(f"  {printable(text)}")
 
@@ -271,15 +272,14 @@ def _shape(trial: Trial) -> list[str]:
 
 
 def _numbers(trial: Trial, ranking: Ranking) -> list[str]:
-    measured = trial.measured
-    if measured is None:
+    metrics = trial.measured
+    if metrics is None:
         return _numbers_without_value(trial)
-    memory = measured.get("peak_memory_gib")
     return [
-        format_number(measured["tokens_per_sec"]),
-        _interval(measured),
-        f"{measured['step_time_s']:.4g}",
-        f"{memory:.3g}" if is_finite_number(memory) else "",
+        format_number(metrics.tokens_per_sec),
+        _interval(metrics),
+        f"{metrics.step_time_s:.4g}",
+        "" if metrics.peak_memory_gib is None else f"{metrics.peak_memory_gib:.3g}",
         _format_state(trial, ranking),
     ]
 
@@ -290,12 +290,12 @@ def _numbers_without_value(trial: Trial) -> list[str]:
     return ["" if at_most is None else f"≤ {format_number(at_most)}", "", "", "", format_trial_end(trial)]
 
 
-def _interval(measured: Mapping[str, Any]) -> str:
+def _interval(metrics: MeasuredMetrics) -> str:
     """95 % interval relative to the throughput in percent; one number where symmetric."""
-    low, high = measured.get("tokens_per_sec_low"), measured.get("tokens_per_sec_high")
+    low, high = metrics.tokens_per_sec_low, metrics.tokens_per_sec_high
     if low is None or high is None:
         return ""
-    below, above = (_percent(abs(end / measured["tokens_per_sec"] - 1)) for end in (low, high))
+    below, above = (_percent(abs(end / metrics.tokens_per_sec - 1)) for end in (low, high))
     return f"±{below}" if below == above else f"-{below}/+{above}"
 
 

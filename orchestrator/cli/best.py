@@ -24,7 +24,7 @@ def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
         fix = f"parlay status {found.folder.cli_name} shows what became of it"
         problem = Problem("no_measurement", f"search {name}: {why}", fix=fix)
         exit_with_error(ExitCode.NO_MEASUREMENT, problem, as_json)
-    lines = [result_line(found.record, spec), *trade_offs(ranking), describe_step_time(data)]
+    lines = [result_line(found.record, spec), *trade_offs(ranking), describe_step_time(data["time_s"])]
     lines += map(describe_flag, data["flags"])
     lines.append(f"recipe: {data['recipe'] or missing_recipe_reason(found)}")
     print_result(data, as_json, "\n".join(filter(None, lines)))

@@ -6,7 +6,7 @@ the same rule as a repeated layout. But the question is asked once, not after ev
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -267,13 +267,16 @@ def _ended_layout(trials: list[Trial]) -> ComparedLayout:
     runs = runs_that_count(measured)
     outcome = runs[0].last_attempt and runs[0].last_attempt.outcome
     fingerprint = outcome.fingerprint if outcome else {}
-    return ComparedLayout(runs[0].trial, runs[0].layout, TrialState.MEASURED, None, tuple(map(_run, runs)), fingerprint)
+    return ComparedLayout(runs[0].trial, runs[0].layout, TrialState.MEASURED, None, _runs(runs), fingerprint)
 
 
-def _run(trial: Trial) -> Run:
-    last = trial.last_attempt
-    steps = () if last is None or last.outcome is None else last.outcome.step_times_s
-    return Run.of(trial.measured or {}, steps, None if last is None else last.started_at, trial.flags)
+def _runs(trials: Iterable[Trial]) -> tuple[Run, ...]:
+    attempts = [trial.last_attempt for trial in trials if trial.last_attempt is not None]
+    return tuple(
+        Run.of(a.outcome.metrics, a.outcome.step_times_s, a.started_at, a.outcome.flags)
+        for a in attempts
+        if a.outcome is not None and a.outcome.metrics is not None
+    )
 
 
 def _cost_to_best(search: SearchRecord, best: ComparedLayout) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,12 @@ def _recorded_outcomes(file: Path) -> dict[str, Outcome]:
 
 def _recorded_run(run: Mapping[str, Any], outcome: Outcome | None) -> Run:
     started_s = _started_s(run["started_at"])
-    if outcome is None:
-        return Run.of(run, (), started_s)
-    counts = {name: outcome.measured.get(name) for name in ("warmup_steps", "measured_steps")}
-    return Run.of(counts | dict(run), outcome.step_times_s, started_s, outcome.flags)
+    times: dict[str, Any] = {name: run.get(name) for name in ("step_time_low_s", "step_time_high_s")} | {
+        "step_time_s": run["step_time_s"]
+    }
+    if outcome is None or outcome.metrics is None:
+        return Run(**times, started_s=started_s)
+    return Run.of(replace(outcome.metrics, **times), outcome.step_times_s, started_s, outcome.flags)
 
 
 def _started_s(text: Any) -> float | None:

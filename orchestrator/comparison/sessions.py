@@ -8,13 +8,13 @@ and sessions are compared.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Any
 
 from trials.measurement.metrics import percentile
 from trials.measurement.run_variance import RunMeasurement, student_95, student_99
+from trials.outcome_types import MeasuredMetrics
 from trials.trial import Flag
 
 SESSION_S = 300.0
@@ -49,15 +49,14 @@ class Run:
     @classmethod
     def of(
         cls,
-        measured: Mapping[str, Any],
+        metrics: MeasuredMetrics,
         step_times_s: Sequence[float],
         started_s: float | None,
         flags: Collection[str] = (),
     ) -> Run:
-        """A run from an outcome's `measured`, its flags and all its steps, warm-up first."""
-        low, high = measured.get("step_time_low_s"), measured.get("step_time_high_s")
-        fast = _fast_step_time_s(measured, step_times_s, Flag.EXTRAPOLATED in flags)
-        return cls(measured["step_time_s"], low, high, started_s, fast)
+        """A run from an outcome's metrics, its flags and all its steps, warm-up first."""
+        fast = _fast_step_time_s(metrics, step_times_s, Flag.EXTRAPOLATED in flags)
+        return cls(metrics.step_time_s, metrics.step_time_low_s, metrics.step_time_high_s, started_s, fast)
 
     @property
     def measurement(self) -> RunMeasurement:
@@ -137,18 +136,18 @@ def log_change(before: Sequence[MeasurementSession], after: Sequence[Measurement
     )
 
 
-def _fast_step_time_s(measured: Mapping[str, Any], step_times_s: Sequence[float], are_by_turns: bool) -> float | None:
+def _fast_step_time_s(metrics: MeasuredMetrics, step_times_s: Sequence[float], are_by_turns: bool) -> float | None:
     """Time of the fast steps, None if the steps are unknown.
 
     A run extrapolated from shorter steps has its fast ones scaled like its median; a short and a long step taken by
     turns count as one.
     """
-    start = measured.get("warmup_steps") or 0
-    times = step_times_s[start : start + (measured.get("measured_steps") or 0)]
+    start = metrics.warmup_steps or 0
+    times = step_times_s[start : start + metrics.measured_steps]
     if are_by_turns:
         times = [short + long for short, long in zip(times[::2], times[1::2], strict=False)]
     fast = percentile(times, FAST_STEPS) if times else 0.0
-    return measured["step_time_s"] * fast / median(times) if fast > 0 else None
+    return metrics.step_time_s * fast / median(times) if fast > 0 else None
 
 
 def _by_start(runs: Sequence[Run]) -> list[Run]:

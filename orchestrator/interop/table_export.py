@@ -89,7 +89,8 @@ def objective_of(trial: Trial, objective: Objective) -> float | None:
 
 def _row(search: SearchRecord, trial: Trial) -> Row:
     layout, last = trial.layout, trial.last_attempt
-    measured = last.outcome.measured if last is not None and last.outcome is not None else {}
+    outcome = None if last is None else last.outcome
+    measured = {} if outcome is None or outcome.measured is None else outcome.measured.to_json()
     prediction = trial.prediction or {}
     return {
         "search_id": search.search_id,

@@ -15,6 +15,7 @@ from search_spaces.tables.measured_table import Observation
 from trials.attempt_result import LaunchStatus, Liveness, expected_proof
 from trials.files.folders import AttemptFolder, read_json, write_json
 from trials.measurement.metrics import throughput_fields
+from trials.outcome_types import MeasuredMetrics
 from trials.trial import (
     FailureReason,
     Outcome,
@@ -176,8 +177,8 @@ class SimulatedLauncher(Launcher):
         )
         if row.step_time_s is None:
             return replace(said, reason=_reason(row), excerpt=_excerpt(row))
-        measured = _measured(spec, row, row.step_time_s, self._interval_s(row, row.step_time_s))
-        return replace(said, status=OutcomeStatus.MEASURED, measured=measured, proof=_proof(spec))
+        metrics = _metrics(spec, row, row.step_time_s, self._interval_s(row, row.step_time_s))
+        return replace(said, status=OutcomeStatus.MEASURED, measured=metrics, proof=_proof(spec))
 
     def _interval_s(self, answer: Observation, step_time_s: float) -> tuple[float, float]:
         """Return the range of step times over the rows of this layout, which repeat one measurement."""
@@ -215,17 +216,14 @@ def _excerpt(row: Observation) -> str:
     return f"{row.source}: {row.layout.key}: {cause}"
 
 
-def _measured(spec: TrialSpec, row: Observation, step_time_s: float, interval_s: tuple[float, float]) -> dict[str, Any]:
-    """Return outcome.measured as far as a table has it."""
-    tokens = spec.global_batch_size * spec.model.seq_length
-    known = {"step_time_p95_s": row.step_time_p95_s, "peak_memory_gib": row.peak_memory_gib}
-    return {
-        "measured_steps": spec.measure.min_steps,
-        "step_time_s": step_time_s,
-        "samples_per_sec": spec.global_batch_size / step_time_s,
-        **throughput_fields(spec, tokens, step_time_s, interval_s),
-        **{name: value for name, value in known.items() if value is not None},
-    }
+def _metrics(spec: TrialSpec, row: Observation, step_time_s: float, interval_s: tuple[float, float]) -> MeasuredMetrics:
+    """Return the metrics as far as a table has them."""
+    return MeasuredMetrics(
+        measured_steps=spec.measure.min_steps,
+        step_time_p95_s=row.step_time_p95_s,
+        peak_memory_gib=row.peak_memory_gib,
+        **throughput_fields(spec, spec.global_batch_size, step_time_s, interval_s),
+    )
 
 
 def _proof(spec: TrialSpec) -> dict[str, Any]:

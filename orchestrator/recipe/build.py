@@ -19,6 +19,7 @@ from trials.analysis.pareto import pareto_json
 from trials.analysis.ranking import Ranking, peak_memory_gib, speedup_over
 from trials.analysis.verdict import SearchVerdict, baseline_key_of, verdict_of
 from trials.ledger.events import SearchRecord
+from trials.outcome_types import MeasuredMetrics
 from trials.trial import Attempt, Outcome, Trial, TrialKind, TrialSpec, TrialState
 from trials.trial_json import attempt_json, trial_json, with_times
 
@@ -50,6 +51,12 @@ class RecipeSource:
         if self.trial.measured is None or last is None or last.outcome is None:
             raise ValueError(f"trial {self.trial.trial} is {self.trial.state}: a recipe needs a measurement")
         return last.outcome
+
+    @property
+    def metrics(self) -> MeasuredMetrics:
+        metrics = self.outcome.metrics
+        assert metrics is not None, "the trial was measured"
+        return metrics
 
     @cached_property
     def exports(self) -> list[Export]:
@@ -96,7 +103,7 @@ def build_recipe(source: RecipeSource, created_at: str, parlay_version: str, fil
         model=spec.model,
         cluster=Cluster(accelerator_named(spec.accelerator), spec.gpus_per_node, spec.num_nodes),
         objective=source.ranking.objective.value,
-        measured=_printable(outcome.measured),
+        measured=source.metrics,
         repeats=len(source.runs),
         **_selection_fields(source),
         compared_with=tuple(_comparisons(source))[:MAX_COMPARED],
@@ -165,16 +172,15 @@ def _verdict(source: RecipeSource) -> SearchVerdict:
 
 def _run_json(attempt: Attempt) -> dict[str, Any]:
     """One run: its trial, job and nodes, and its median step time with the 95 % interval, seconds."""
-    measured = attempt.outcome.measured if attempt.outcome else {}
-    times = {name: measured.get(name) for name in ("step_time_s", "step_time_low_s", "step_time_high_s")}
+    metrics = attempt.outcome and attempt.outcome.metrics
+    times = {name: getattr(metrics, name, None) for name in ("step_time_s", "step_time_low_s", "step_time_high_s")}
     return with_times(attempt_json(attempt, "trial", "attempt", "job_id", "nodes", "started_at")) | times
 
 
 def _trial_end_json(trial: Trial) -> dict[str, Any]:
-    measured = trial.measured or {}
     return {
         **trial_json(trial, "trial", "layout_key", "state", "reason"),
-        "tokens_per_sec": measured.get("tokens_per_sec"),
+        "tokens_per_sec": None if trial.measured is None else trial.measured.tokens_per_sec,
         "flags": list(trial.flags),
     }
 
@@ -187,7 +193,7 @@ def _comparisons(source: RecipeSource) -> Iterator[dict[str, Any]]:
                 "trial": other.trial,
                 "layout_key": other.layout.key,
                 "baseline": source.is_baseline(other),
-                "tokens_per_sec": other.measured["tokens_per_sec"],
+                "tokens_per_sec": other.measured.tokens_per_sec,
                 "speedup": speedup.ratio,
                 "speedup_low": speedup.low,
                 "speedup_high": speedup.high,
@@ -209,7 +215,7 @@ def _caveats(source: RecipeSource) -> Iterator[str]:
         yield PARLAY_TRAINER_ONLY
     if source.baseline is not None and source.baseline.measured is None:
         yield f"The baseline ({source.baseline.trial}) was not measured: {format_trial_end(source.baseline)}."
-    full_at = source.outcome.measured.get("host_memory_full_at_step")
+    full_at = source.metrics.host_memory_full_at_step
     if full_at is not None:
         yield f"Host memory grows: at this rate a node is full at step {full_at}, and a longer training fails there."
 

@@ -15,6 +15,7 @@ from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE, Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.schema.presets import accelerator_named
+from trials.outcome_types import MeasuredMetrics
 from trials.trial import require_schema
 
 RECIPE_SCHEMA = "parlay.recipe/1"
@@ -24,10 +25,10 @@ RECIPE_SCHEMA = "parlay.recipe/1"
 class Recipe:
     """Content of recipe.yaml. Throughputs are tokens per second.
 
-    `measured` has the fields of outcome.measured over all runs of the layout, `repeats` is their number, and
-    `evidence.runs` lists them. `compared_with` lists the other measured layouts with this one's speedup over them,
-    the `baseline` first. `launcher` is the search file's section. `evidence.files` has the SHA-256 of the files behind
-    the numbers. `exports` lists the files of each trainer, and whether it measured the layout or cannot run it.
+    `measured` is the measurement over all runs of the layout, `repeats` is their number, and `evidence.runs` lists
+    them. `compared_with` lists the other measured layouts with this one's speedup over them, the `baseline` first.
+    `launcher` is the search file's section. `evidence.files` has the SHA-256 of the files behind the numbers. `exports`
+    lists the files of each trainer, and whether it measured the layout or cannot run it.
     `selection_reason`, `rationale`, `fastest` and `pareto` are those of the `best` object, `verdict` is the search's;
     all are None or empty for a layout that is not the best.
     """
@@ -40,7 +41,7 @@ class Recipe:
     model: ModelShape
     cluster: Cluster
     objective: str
-    measured: Mapping[str, Any]
+    measured: MeasuredMetrics
     repeats: int
     ties: tuple[str, ...]
     compared_with: tuple[Mapping[str, Any], ...]
@@ -78,6 +79,7 @@ class Recipe:
         data = {f.name: getattr(self, f.name) for f in fields(self)} | {
             "schema": RECIPE_SCHEMA,
             "layout": self.layout.to_json(),
+            "measured": self.measured.to_json(),
             "model": self.model.to_json(),
             "cluster": _cluster_json(self.cluster),
             "batch": self.batch,
@@ -107,7 +109,7 @@ class Recipe:
             problems = [*_batch_problems(recipe, data["batch"]), *_world_problems(recipe)]
         except InputError as error:
             raise InputError(*(replace(p, fix=p.fix or _AGREEING) for p in error.problems)) from error
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             message = f"a value has the wrong type: {error!r}"
             raise InputError.of("recipe", message, rule=_TYPE_RULE, fix=AS_WRITTEN) from error
         if problems:
@@ -194,6 +196,7 @@ def _parts(data: Mapping[str, Any]) -> dict[str, Any]:
     lists = {name: tuple(data[name]) for name in _LISTS}
     return lists | {
         "layout": Layout.from_json(data["layout"]),
+        "measured": MeasuredMetrics.from_json(data["measured"]),
         "model": ModelShape.from_json(data["model"]),
         "cluster": _cluster(data["cluster"]),
     }

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dashboards.trial_text import describe_step_time, format_range
+from dashboards.trial_text import describe_step_time, format_throughput_interval
 from orchestrator.launchers.base import trial_program
 from orchestrator.recipe.exports import STATUS_TEXT, TITLES, ExportStatus
 from orchestrator.recipe.recipe import Recipe
@@ -109,12 +109,12 @@ says whether the speed still holds, and what differs."""
 
 def _headline(recipe: Recipe) -> str:
     """The search's verdict; for a layout that is not its best the throughput."""
-    return recipe.verdict["headline"] if recipe.verdict else f"{recipe.measured['tokens_per_sec']:,.0f} tokens/s"
+    return recipe.verdict["headline"] if recipe.verdict else f"{recipe.measured.tokens_per_sec:,.0f} tokens/s"
 
 
 def _facts(recipe: Recipe) -> Iterator[str]:
     layout, batch, cluster = recipe.layout, recipe.batch, recipe.cluster
-    yield f"Layout `{layout.key}` (trial {recipe.trial}), {recipe.measured['tokens_per_sec']:,.0f} tokens/s:"
+    yield f"Layout `{layout.key}` (trial {recipe.trial}), {recipe.measured.tokens_per_sec:,.0f} tokens/s:"
     yield ""
     yield (
         f"- tensor {layout.tensor_parallel} x pipeline {layout.pipeline_parallel} x data {layout.data_parallel} = "
@@ -126,14 +126,14 @@ def _facts(recipe: Recipe) -> Iterator[str]:
         f"{batch['tokens_per_step']:,} tokens a step"
     )
     yield f"- engine {layout.engine}, {layout.precision}, ZeRO {layout.zero_stage}, schedule {layout.pipeline_schedule}"
-    yield f"- {recipe.model.parameters:,} parameters, {recipe.measured['step_time_s']:.4g} s a step{_memory(recipe)}"
-    if (words := describe_step_time(recipe.measured)) is not None:
+    yield f"- {recipe.model.parameters:,} parameters, {recipe.measured.step_time_s:.4g} s a step{_memory(recipe)}"
+    if (words := describe_step_time(recipe.measured.time_s)) is not None:
         yield f"- {words}"
     yield f"- trained on {_data(recipe)}"
 
 
 def _memory(recipe: Recipe) -> str:
-    peak = recipe.measured.get("peak_memory_gib")
+    peak = recipe.measured.peak_memory_gib
     return "" if peak is None else f", {peak:.2f} GiB at the peak on the fullest rank"
 
 
@@ -149,10 +149,9 @@ def _data(recipe: Recipe) -> str:
 def _confidence(recipe: Recipe) -> Iterator[str]:
     if recipe.rationale is not None:
         yield f"{recipe.trial} is {recipe.rationale}."
-    low, high = recipe.measured.get("tokens_per_sec_low"), recipe.measured.get("tokens_per_sec_high")
-    if low is not None and high is not None:
+    if (interval := format_throughput_interval(recipe.measured)) is not None:
         over = "the steps of one run" if recipe.repeats == 1 else f"the medians of {recipe.repeats} runs"
-        yield f"95 % confidence interval over {over}: {format_range(low, high)} tokens/s."
+        yield f"95 % confidence interval over {over}: {interval} tokens/s."
     yield f"Based on {plural(recipe.repeats, 'run')}."
     baseline = recipe.baseline
     if baseline is not None and baseline["layout_key"] != recipe.layout.key and (times := _interval(baseline)):

@@ -98,11 +98,9 @@ def _row_or_exclusion(search: SearchRecord, spec: SearchSpec, trial: Trial) -> O
     ran = trial.state is TrialState.MEASURED or _is_measured_in_part(trial)
     if attempt is None or not (ran or policy_of(trial.reason).may_be_layout_fault):
         return str(trial.reason)
-    measured = attempt.outcome.measured if ran and attempt.outcome else {}
+    metrics = attempt.outcome.metrics if ran and attempt.outcome else None
     numbers = {
-        "step_time_s": measured.get("step_time_s"),
-        "step_time_p95_s": measured.get("step_time_p95_s"),
-        "peak_memory_gib": measured.get("peak_memory_gib"),
+        **{name: getattr(metrics, name, None) for name in ("step_time_s", "step_time_p95_s", "peak_memory_gib")},
         "recorded_duration_s": seconds_between(attempt.started_at, attempt.ended_at),
         "queue_wait_s": seconds_between(attempt.submitted_at, attempt.started_at),
     }
@@ -114,7 +112,7 @@ def _row_or_exclusion(search: SearchRecord, spec: SearchSpec, trial: Trial) -> O
 def _is_measured_in_part(trial: Trial) -> bool:
     """True for a pruned trial with a step time."""
     outcome = trial.last_attempt.outcome if trial.last_attempt else None
-    return has_stopped_early(trial) and outcome is not None and "step_time_s" in outcome.measured
+    return has_stopped_early(trial) and outcome is not None and outcome.metrics is not None
 
 
 def seconds_between(begin: float | None, end: float | None) -> float | None:

@@ -279,7 +279,7 @@ def _compare_measured(
     before, trainer = _tokens_per_sec(loaded, recorded), _trainer_of(loaded)
     if not outcomes:
         return ReplayResult(ReplayVerdict.INCONCLUSIVE, trainer, before)
-    runs = tuple(Run.of(o.measured, o.step_times_s, _started_s(o.started_at), o.flags) for o in outcomes)
+    runs = tuple(Run.of(o.metrics, o.step_times_s, _started_s(o.started_at), o.flags) for o in outcomes if o.metrics)
     found = compare(recorded, runs, rules.margin)
     differences = tuple(fingerprint_differences(loaded.recipe.fingerprint, outcomes[0].fingerprint))
     flags = tuple(dict.fromkeys(flag for outcome in outcomes for flag in outcome.flags))

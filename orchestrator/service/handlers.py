@@ -195,7 +195,7 @@ def _accepted(record: SearchRecord) -> dict[str, Any]:
 def _trial_json(trial: Trial) -> dict[str, Any]:
     return {
         **trial_json(trial, *_TRIAL_FIELDS),
-        "measured": None if trial.measured is None else dict(trial.measured),
+        "measured": None if trial.measured is None else trial.measured.to_json(),
         "flags": list(trial.flags),
         "attempts": [with_times(attempt_json(attempt, *_ATTEMPT_FIELDS)) for attempt in trial.attempts],
     }

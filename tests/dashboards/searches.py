@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from search_spaces.layouts.layout import Layout
+from tests.trials.examples import metrics
 from trials.files.folders import SearchFolder
 from trials.ledger.events import Event, EventKind, SearchRecord
 from trials.ledger.fold import apply_event
@@ -59,15 +60,9 @@ class SearchUnderTest:
 
     def measure(self, trial: str, tokens_per_sec: float, flags: tuple[str, ...] = (), **fields: Any) -> None:
         """End the trial with this speed, to within 2 %; `fields` are other names of outcome.measured."""
-        measured = {
-            "step_time_s": 1000 / tokens_per_sec,
-            "tokens_per_sec": tokens_per_sec,
-            "tokens_per_sec_low": tokens_per_sec * 0.98,
-            "tokens_per_sec_high": tokens_per_sec * 1.02,
-            "peak_memory_gib": 1.5,
-            "startup_parts_s": {"import": 1.25},
-            **fields,
-        }
+        ends = {"tokens_per_sec_low": tokens_per_sec * 0.98, "tokens_per_sec_high": tokens_per_sec * 1.02}
+        known = {**ends, "peak_memory_gib": 1.5, "startup_parts_s": {"import": 1.25}}
+        measured = metrics(**{"tokens_per_sec": tokens_per_sec, "step_time_s": 1000 / tokens_per_sec} | known | fields)
         names = (SEARCH_ID, trial, self._attempt(trial), "0" * 32)
         outcome = Outcome(*names, OutcomeStatus.MEASURED, flags=flags, measured=measured)
         self._end_attempt(trial, "measured", None, outcome.to_json(), None)
@@ -75,7 +70,7 @@ class SearchUnderTest:
 
     def prune(self, trial: str, tokens_per_sec: float) -> None:
         """End the trial as one that stopped itself when it had seen this speed, to within 2 %."""
-        measured = {"tokens_per_sec": tokens_per_sec, "tokens_per_sec_high": tokens_per_sec * 1.02}
+        measured = metrics(tokens_per_sec, 1000 / tokens_per_sec, tokens_per_sec_high=tokens_per_sec * 1.02)
         reason = FailureReason.PRUNED
         names = (SEARCH_ID, trial, self._attempt(trial), "0" * 32)
         outcome = Outcome(*names, OutcomeStatus.FAILED, reason=reason, measured=measured)

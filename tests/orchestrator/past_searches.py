@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,12 @@ from sqlalchemy.orm import Session
 from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
 from search_spaces.layouts.layout import Layout
+from tests.trials.examples import metrics
 from trials.ledger.database import open_to_write
 from trials.ledger.events import SearchRecord, SearchState
 from trials.ledger.rows import attempt_values, search_values, trial_values
 from trials.ledger.tables import AttemptRow, SearchRow, TrialRow
+from trials.outcome_types import MeasuredMetrics
 from trials.trial import Attempt, FailureReason, Outcome, OutcomeStatus, Trial, TrialKind, TrialState
 
 SEARCH = """\
@@ -28,13 +29,7 @@ launcher: {kind: local}
 tracking: {enabled: false}
 """
 NOON = 1_780_000_000.0
-MEASURED = {
-    "step_time_s": 0.5,
-    "step_time_p95_s": 0.6,
-    "tokens_per_sec": 256.0,
-    "tokens_per_sec_high": 260.0,
-    "peak_memory_gib": 0.25,
-}
+MEASURED = metrics(256.0, 0.5, step_time_p95_s=0.6, tokens_per_sec_high=260.0, peak_memory_gib=0.25)
 
 
 def spec_in(folder: Path, *overrides: str, text: str = SEARCH) -> SearchSpec:
@@ -55,17 +50,18 @@ def measured(
     name: str, layout: Layout, device: str | None = "a CPU", flags: tuple[str, ...] = (), **changes: Any
 ) -> Trial:
     """A trial of 30 s after 12 s in the queue."""
-    outcome = _outcome(name, OutcomeStatus.MEASURED, MEASURED | changes, device, flags)
+    outcome = _outcome(name, OutcomeStatus.MEASURED, replace(MEASURED, **changes), device, flags)
     return _ended(name, layout, TrialState.MEASURED, None, outcome)
 
 
 def failed(name: str, layout: Layout, reason: FailureReason) -> Trial:
     state = TrialState.CANCELLED if "cancelled" in reason else TrialState.FAILED
-    return _ended(name, layout, state, reason, _outcome(name, OutcomeStatus.FAILED, {}, "a CPU"))
+    return _ended(name, layout, state, reason, _outcome(name, OutcomeStatus.FAILED, None, "a CPU"))
 
 
 def pruned(name: str, layout: Layout, **seen: float) -> Trial:
-    outcome = replace(_outcome(name, OutcomeStatus.FAILED, seen, "a CPU"), reason=FailureReason.PRUNED)
+    measured = replace(MEASURED, **seen) if seen else None
+    outcome = replace(_outcome(name, OutcomeStatus.FAILED, measured, "a CPU"), reason=FailureReason.PRUNED)
     return _ended(name, layout, TrialState.FAILED, FailureReason.PRUNED, outcome)
 
 
@@ -88,12 +84,10 @@ def write_ledger(url: str, *searches: SearchRecord) -> str:
 
 
 def _outcome(
-    trial: str, status: OutcomeStatus, seen: Mapping[str, Any], device: str | None, flags: tuple[str, ...] = ()
+    trial: str, status: OutcomeStatus, seen: MeasuredMetrics | None, device: str | None, flags: tuple[str, ...] = ()
 ) -> Outcome:
     fingerprint = {} if device is None else {"device": device}
-    return Outcome(
-        "past-aaaaaa", trial, "a1", "0" * 32, status, measured=dict(seen), fingerprint=fingerprint, flags=flags
-    )
+    return Outcome("past-aaaaaa", trial, "a1", "0" * 32, status, measured=seen, fingerprint=fingerprint, flags=flags)
 
 
 def _ended(

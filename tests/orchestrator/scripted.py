@@ -11,6 +11,7 @@ from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRefused
 from search_spaces.errors import ExternalError
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import write_json
+from trials.outcome_types import MeasuredMetrics
 from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialSpec, utc_text
 
 NODE = socket.gethostname()
@@ -165,16 +166,16 @@ def measured_outcome(
         spec.attempt,
         spec.nonce,
         OutcomeStatus.MEASURED,
-        measured={
-            "measured_steps": spec.measure.min_steps,
-            "step_time_s": tokens / tokens_per_sec,
-            "tokens_per_sec": tokens_per_sec,
-            "tokens_per_sec_low": tokens_per_sec * 0.995,
-            "tokens_per_sec_high": tokens_per_sec * 1.005,
-            "tokens_per_sec_per_gpu": tokens_per_sec / spec.num_gpus,
-            "samples_per_sec": tokens_per_sec / spec.model.seq_length,
-            **({} if peak_memory_gib is None else {"peak_memory_gib": peak_memory_gib}),
-        },
+        measured=MeasuredMetrics(
+            measured_steps=spec.measure.min_steps,
+            step_time_s=tokens / tokens_per_sec,
+            tokens_per_sec=tokens_per_sec,
+            tokens_per_sec_low=tokens_per_sec * 0.995,
+            tokens_per_sec_high=tokens_per_sec * 1.005,
+            tokens_per_sec_per_gpu=tokens_per_sec / spec.num_gpus,
+            samples_per_sec=tokens_per_sec / spec.model.seq_length,
+            peak_memory_gib=peak_memory_gib,
+        ),
         proof={
             "world_size": spec.num_gpus,
             "tensor_parallel": layout.tensor_parallel,

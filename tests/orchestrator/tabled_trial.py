@@ -15,6 +15,7 @@ from typing import Any
 
 from trials.files.folders import AttemptFolder, write_json
 from trials.measurement.step_log import MetricsWriter, StepPhase, StepRecord
+from trials.outcome_types import MeasuredMetrics
 from trials.ranks.environment import RankEnvironment
 from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialSpec, utc_text
 
@@ -71,15 +72,15 @@ def outcome_of(spec: TrialSpec, row: dict[str, Any], world_size: int) -> Outcome
     return Outcome(
         *ids,
         OutcomeStatus.MEASURED,
-        measured={
-            "measured_steps": spec.measure.min_steps,
-            "step_time_s": step_time_s,
-            "tokens_per_sec": tokens_per_sec,
-            "tokens_per_sec_low": tokens_per_sec * 0.995,
-            "tokens_per_sec_high": tokens_per_sec * 1.005,
-            "tokens_per_sec_per_gpu": tokens_per_sec / spec.num_gpus,
-            "samples_per_sec": samples_per_sec,
-        },
+        measured=MeasuredMetrics(
+            measured_steps=spec.measure.min_steps,
+            step_time_s=step_time_s,
+            tokens_per_sec=tokens_per_sec,
+            tokens_per_sec_low=tokens_per_sec * 0.995,
+            tokens_per_sec_high=tokens_per_sec * 1.005,
+            tokens_per_sec_per_gpu=tokens_per_sec / spec.num_gpus,
+            samples_per_sec=samples_per_sec,
+        ),
         proof={
             "world_size": world_size,
             "tensor_parallel": layout.tensor_parallel,

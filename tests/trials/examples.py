@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from trials.trial import MeasureRules, Outcome, OutcomeStatus, TrialKind, TrialSpec
+from trials.outcome_types import MeasuredMetrics
+from trials.trial import MeasureRules, Outcome, OutcomeStatus, Trial, TrialKind, TrialSpec
 
 TINY = ModelShape(
     num_layers=4,
@@ -67,10 +71,24 @@ OUTCOME = Outcome(
     attempt=SPEC.attempt,
     nonce=SPEC.nonce,
     status=OutcomeStatus.MEASURED,
-    measured=MEASURED,
+    measured=MeasuredMetrics(**MEASURED),
     proof=PROOF,
     fingerprint={"torch": "2.13.0"},
     step_times_s=(0.5, 0.51),
     started_at="2026-05-28T20:00:00.000000Z",
     ended_at="2026-05-28T20:01:00.000000Z",
 )
+
+
+def metrics(tokens_per_sec: float, step_time_s: float = 1.0, **fields: Any) -> MeasuredMetrics:
+    """Metrics of this speed, and these others."""
+    rates = {"tokens_per_sec_per_gpu": tokens_per_sec, "samples_per_sec": 1 / step_time_s}
+    known = {"measured_steps": 8, "step_time_s": step_time_s, "tokens_per_sec": tokens_per_sec, **rates}
+    return MeasuredMetrics(**known | fields)
+
+
+def with_metrics(trial: Trial, **fields: Any) -> Trial:
+    """The measured trial with these metrics changed."""
+    last = trial.attempts[-1]
+    outcome = replace(last.outcome, measured=replace(last.outcome.metrics, **fields))
+    return trial.with_attempt(replace(last, outcome=outcome))

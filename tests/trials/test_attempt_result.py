@@ -10,6 +10,7 @@ import pytest
 from tests.trials.examples import MEASURED, OUTCOME, PROOF, SPEC
 from tests.trials.ledger.stories import measured_story
 from trials.attempt_result import AttemptResult, LaunchStatus, Liveness, classify, may_retry, outcome_fault
+from trials.outcome_types import MeasuredMetrics, ThroughputBound, measured_of
 from trials.trial import FailureReason, OutcomeStatus, TrialState
 
 ENDED = LaunchStatus(Liveness.ENDED, started=True)
@@ -19,9 +20,14 @@ OUT_OF_TIME = {"status": OutcomeStatus.FAILED, "reason": FailureReason.TIME_LIMI
 PRUNED = replace(OUTCOME, **PRUNED_FIELDS)
 
 
+def seen(**changes) -> MeasuredMetrics:
+    """Metrics that were not decoded, as a trial program has them."""
+    return MeasuredMetrics(**MEASURED | changes)
+
+
 def failed(reason: FailureReason | None, excerpt: str | None = None):
     return replace(
-        OUTCOME, status=OutcomeStatus.FAILED, reason=reason, excerpt=excerpt, measured={}, proof={}, ended_at=None
+        OUTCOME, status=OutcomeStatus.FAILED, reason=reason, excerpt=excerpt, measured=None, proof={}, ended_at=None
     )
 
 
@@ -131,24 +137,24 @@ class TestWhatIsNotBelieved:
     @pytest.mark.parametrize("value", [None, 0, -1.0, math.nan, math.inf, "768", True, [768.0], {"value": 768.0}])
     @pytest.mark.fault(26)
     def test_a_rate_that_is_not_a_positive_number(self, name, value):
-        assert name in self.fault(measured=MEASURED | {name: value})
+        assert name in self.fault(measured=seen(**{name: value}))
 
     @pytest.mark.bad_input(41)
     @pytest.mark.parametrize("value", [math.nan, math.inf, "0.4", False, {"import": 1}])
     def test_any_other_value_that_is_not_a_number(self, value):
-        assert "peak_memory_gib" in self.fault(measured=MEASURED | {"peak_memory_gib": value})
-        assert "startup_parts_s" in self.fault(measured=MEASURED | {"startup_parts_s": {"import": value}})
+        assert "peak_memory_gib" in self.fault(measured=seen(peak_memory_gib=value))
+        assert "startup_parts_s" in self.fault(measured=seen(startup_parts_s={"import": value}))
 
     @pytest.mark.bad_input(41)
     @pytest.mark.parametrize("steps", [None, 0, 7, "8"])
     def test_too_few_steps(self, steps):
-        assert "measured" in self.fault(measured=MEASURED | {"measured_steps": steps})
+        assert "measured" in self.fault(measured=seen(measured_steps=steps))
 
     @pytest.mark.bad_input(41)
     @pytest.mark.parametrize("name", ["mfu", "hfu"])
     @pytest.mark.fault(26)
     def test_more_than_the_hardware_can(self, name):
-        assert "above the hardware's peak" in self.fault(measured=MEASURED | {name: 1.01})
+        assert "above the hardware's peak" in self.fault(measured=seen(**{name: 1.01}))
 
     @pytest.mark.parametrize(
         "change",
@@ -160,7 +166,7 @@ class TestWhatIsNotBelieved:
         ],
     )
     def test_a_median_outside_its_own_interval(self, change):
-        assert "is outside of its interval" in self.fault(measured=MEASURED | change)
+        assert "is outside of its interval" in self.fault(measured=seen(**change))
 
     @pytest.mark.parametrize("name", [name for name in PROOF if name != "samples_per_data_rank"])
     def test_a_layout_that_did_not_take_effect(self, name):
@@ -183,12 +189,12 @@ class TestWhatIsNotBelieved:
 
     @pytest.mark.parametrize("change", [{"mfu": 1.5}, {"tokens_per_sec": 0}, {"step_time_high_s": 0.4}])
     def test_what_a_pruned_trial_says_to_have_seen(self, change):
-        assert self.fault(**PRUNED_FIELDS, measured=MEASURED | change)
+        assert self.fault(**PRUNED_FIELDS, measured=seen(**change))
 
     @pytest.mark.parametrize("bound", [0, -1.0, "fast", None])
     def test_what_a_trial_that_ran_out_of_time_says_to_reach_at_most(self, bound):
-        assert "tokens_per_sec_high is" in self.fault(**OUT_OF_TIME, measured={"tokens_per_sec_high": bound})
-        assert "tokens_per_sec_high is" in self.fault(**OUT_OF_TIME, measured={"peak_memory_gib": 0.4})
+        with pytest.raises(ValueError, match="tokens_per_sec_high is"):
+            measured_of({"tokens_per_sec_high": bound})
 
     def test_what_was_measured_is_judged_whole_also_where_it_names_a_time_limit(self):
         assert "the layout did not take effect" in self.fault(reason=FailureReason.TIME_LIMIT, proof={})
@@ -208,12 +214,12 @@ class TestWhatIsNotBelieved:
 class TestWhatIsBelieved:
     @pytest.mark.parametrize("name", ["tokens_per_sec_low", "step_time_high_s", "peak_memory_gib", "mfu"])
     def test_a_number_that_is_unknown_is_no_fault(self, name):
-        assert outcome_fault(SPEC, replace(OUTCOME, measured=MEASURED | {name: None})) is None
+        assert outcome_fault(SPEC, replace(OUTCOME, measured=seen(**{name: None}))) is None
 
     def test_few_steps_of_a_pruned_trial(self):
-        assert outcome_fault(SPEC, replace(PRUNED, measured=MEASURED | {"measured_steps": 6})) is None
+        assert outcome_fault(SPEC, replace(PRUNED, measured=seen(measured_steps=6))) is None
 
-    @pytest.mark.parametrize("measured", [{}, {"tokens_per_sec_high": 300.0}])
+    @pytest.mark.parametrize("measured", [None, ThroughputBound(300.0)])
     def test_a_bound_without_proof_of_a_trial_that_ran_out_of_time(self, measured):
         assert outcome_fault(SPEC, replace(OUTCOME, **OUT_OF_TIME, measured=measured)) is None
 
@@ -223,7 +229,7 @@ class TestWhatIsBelieved:
         assert outcome_fault(spec, replace(OUTCOME, proof=proof)) is None
 
     def test_a_failed_trials_partial_numbers_are_not_judged(self):
-        assert outcome_fault(SPEC, replace(failed(FailureReason.HANG), measured={"mfu": 7})) is None
+        assert outcome_fault(SPEC, replace(failed(FailureReason.HANG), measured=seen(mfu=7))) is None
 
 
 def test_what_was_measured_is_not_tried_again():

@@ -29,9 +29,9 @@ def best_json(ranking: Ranking) -> dict[str, Any] | None:
         "layout": best.layout.to_json(),
         "objective": ranking.objective.value,
         "value": in_objective_unit(value_of(best, ranking.objective), ranking.objective),
-        "tokens_per_sec": best.measured["tokens_per_sec"],
-        "tokens_per_sec_low": best.measured.get("tokens_per_sec_low"),
-        "tokens_per_sec_high": best.measured.get("tokens_per_sec_high"),
+        "tokens_per_sec": best.measured.tokens_per_sec,
+        "tokens_per_sec_low": best.measured.tokens_per_sec_low,
+        "tokens_per_sec_high": best.measured.tokens_per_sec_high,
         "peak_memory_gib": peak_memory_gib(best),
         "ties": [tie.trial for tie in ranking.ties],
         "selection_reason": choice_of(ranking),
@@ -39,7 +39,7 @@ def best_json(ranking: Ranking) -> dict[str, Any] | None:
         "rationale": rationale(ranking),
         "pareto": pareto_json(ranking),
         "flags": list(best.flags),
-        "time_s": best.measured.get("time_s"),
+        "time_s": best.measured.time_s,
     }
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from trials.analysis.ranking import Objective, Ranking, lower_bound_of, runs_that_count
 from trials.attempt_result import COMPARABLE, are_comparable
 from trials.files.folders import read_json
+from trials.outcome_types import MeasuredMetrics
 from trials.trial import Trial, TrialKind, TrialSpec, require_schema
 
 INCUMBENTS_SCHEMA = "parlay.incumbents/1"
@@ -74,10 +75,10 @@ def read_incumbent(spec: TrialSpec, path: Path, fingerprint: Mapping[str, Any]) 
         return None
 
 
-def pruned_detail(measured: Mapping[str, Any], incumbent: Incumbent) -> str:
+def pruned_detail(metrics: MeasuredMetrics, incumbent: Incumbent) -> str:
     """The outcome's message about why a trial ended itself."""
     return (
-        f"{measured['tokens_per_sec']:,.0f} tokens/s: a step takes {measured['step_time_s']:.4g} s; {incumbent.trial} "
+        f"{metrics.tokens_per_sec:,.0f} tokens/s: a step takes {metrics.step_time_s:.4g} s; {incumbent.trial} "
         f"would need at most {incumbent.step_time_s:.4g} s, and the gap exceeds the spread between runs"
     )
 
@@ -102,7 +103,7 @@ def best_file(
         "threshold": _threshold(ranking, fastest, ranking.objective),
         "fingerprint": _comparable(fastest),
         "incumbents": list(_incumbents(by_nodes)),
-        **fastest.measured,
+        **fastest.measured.to_json(),
     }
 
 

@@ -12,6 +12,7 @@ from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
 from trials.failure_policy import policy_of
 from trials.measurement.run_variance import RunMeasurement, geometric_median, log_half_width
+from trials.outcome_types import MeasuredMetrics
 from trials.trial import Flag, LowerStrEnum, Outcome, Trial, TrialKind, TrialState
 
 SUSPECT_FLAGS = frozenset({Flag.SUSPECT_NODE, Flag.FINGERPRINT_CHANGED})
@@ -232,7 +233,7 @@ def suspect_reruns(trials: Sequence[Trial]) -> frozenset[str]:
 
 def peak_memory_gib(trial: Trial) -> float | None:
     """GiB of a measured trial's fullest rank (reserved on a GPU, resident on a CPU); None where unknown."""
-    return (trial.measured or {}).get("peak_memory_gib")
+    return None if trial.measured is None else trial.measured.peak_memory_gib
 
 
 def highest_peak_gib(runs: Sequence[Trial]) -> float | None:
@@ -250,7 +251,7 @@ def merged(runs: Sequence[Trial]) -> Trial:
     if len(runs) == 1 or last is None or last.outcome is None:
         return first
     flags = tuple(dict.fromkeys(flag for run in runs for flag in run.flags))
-    outcome = replace(last.outcome, measured=_merge_measurements([run.measured or {} for run in runs]), flags=flags)
+    outcome = replace(last.outcome, measured=_merge(_measurements(runs)), flags=flags)
     return first.with_attempt(replace(last, outcome=outcome))
 
 
@@ -266,7 +267,9 @@ def value_of(trial: Trial, objective: Objective) -> float:
 
 def lower_bound_of(runs: Sequence[Trial], objective: Objective) -> float:
     """Lower end of the layout's 95 % interval over these measured runs, turned as in `value_of`."""
-    return value_of(merged(runs), objective) * math.exp(-log_half_width(_run_measurements(runs)))
+    return value_of(merged(runs), objective) * math.exp(
+        -log_half_width(list(map(_run_measurement, _measurements(runs))))
+    )
 
 
 def in_objective_unit(speed: float, objective: Objective) -> float:
@@ -296,7 +299,7 @@ def upper_bound_of(trial: Trial, objective: Objective) -> float | None:
     last = trial.last_attempt
     if not policy_of(trial.reason).bounds_throughput or last is None or last.outcome is None:
         return None
-    high = last.outcome.measured.get("tokens_per_sec_high")
+    high = None if last.outcome.measured is None else last.outcome.measured.tokens_per_sec_high
     return None if high is None else high / throughput_divisor(trial.layout, objective)
 
 
@@ -352,42 +355,41 @@ def _with_memory_to_spare(alike: Sequence[Trial]) -> Trial:
     return leanest
 
 
-def _merge_measurements(measurements: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _measurements(runs: Sequence[Trial]) -> list[MeasuredMetrics]:
+    return [run.measured for run in runs if run.measured is not None]
+
+
+def _merge(runs: Sequence[MeasuredMetrics]) -> MeasuredMetrics:
     names = (*_SPEEDS, *_TIMES, *_PEAKS, *_EARLIEST)
-    known = {name: [m[name] for m in measurements if m.get(name) is not None] for name in names}
-    found = {name: geometric_median(known[name]) for name in (*_SPEEDS, *_TIMES) if known[name]}
+    known = {name: [getattr(m, name) for m in runs if getattr(m, name) is not None] for name in names}
+    found: dict[str, Any] = {name: geometric_median(known[name]) for name in (*_SPEEDS, *_TIMES) if known[name]}
     found |= {name: max(known[name]) for name in _PEAKS if known[name]}
     found |= {name: min(known[name]) for name in _EARLIEST if known[name]}
-    factor = math.exp(log_half_width([_run_measurement(measured) for measured in measurements]))
+    factor = math.exp(log_half_width(list(map(_run_measurement, runs))))
     for name, low, high in (
         ("tokens_per_sec", "tokens_per_sec_low", "tokens_per_sec_high"),
         ("step_time_s", "step_time_low_s", "step_time_high_s"),
     ):
-        if name in found:
-            found |= {low: found[name] / factor, high: found[name] * factor}
-    return {**measurements[0], **found, **_time_parts(measurements, found.get("step_time_s"))}
+        found |= {low: found[name] / factor, high: found[name] * factor}
+    return replace(runs[0], **found, time_s=_time_parts(runs, found["step_time_s"]))
 
 
-def _time_parts(measurements: Sequence[Mapping[str, Any]], step_time_s: float | None) -> dict[str, Any]:
+def _time_parts(runs: Sequence[MeasuredMetrics], step_time_s: float) -> Mapping[str, float] | None:
     """Mean shares of the profiled runs, scaled so that they add up to the step time over all runs."""
-    known = [m["time_s"] for m in measurements if m.get("time_s")]
-    if not known or step_time_s is None:
-        return {}
+    known = [run.time_s for run in runs if run.time_s]
+    if not known:
+        return runs[0].time_s
     shares = {part: fmean(time_s[part] / sum(time_s.values()) for time_s in known) for part in known[0]}
-    return {"time_s": {part: share * step_time_s for part, share in shares.items()}}
+    return {part: share * step_time_s for part, share in shares.items()}
 
 
-def _run_measurements(runs: Sequence[Trial]) -> list[RunMeasurement]:
-    return [_run_measurement(run.measured or {}) for run in runs]
-
-
-def _run_measurement(measured: Mapping[str, Any]) -> RunMeasurement:
-    low, high = measured.get("tokens_per_sec_low"), measured.get("tokens_per_sec_high")
-    return RunMeasurement(measured["tokens_per_sec"], low, high)
+def _run_measurement(run: MeasuredMetrics) -> RunMeasurement:
+    return RunMeasurement(run.tokens_per_sec, run.tokens_per_sec_low, run.tokens_per_sec_high)
 
 
 def _speed(trial: Trial, objective: Objective) -> _Speed:
-    measured, sharers = trial.measured or {}, throughput_divisor(trial.layout, objective)
-    low, high = measured.get("tokens_per_sec_low"), measured.get("tokens_per_sec_high")
+    metrics, sharers = trial.measured, throughput_divisor(trial.layout, objective)
+    assert metrics is not None, "only measured trials are ranked"
+    low, high = metrics.tokens_per_sec_low, metrics.tokens_per_sec_high
     interval = None if low is None or high is None else (low / sharers, high / sharers)
-    return _Speed(measured["tokens_per_sec"] / sharers, interval)
+    return _Speed(metrics.tokens_per_sec / sharers, interval)

@@ -11,6 +11,7 @@ from statistics import median
 from typing import Any
 
 from trials.attempt_result import expected_proof
+from trials.outcome_types import MeasuredMetrics
 from trials.trainers.common.trainer_log import TrainerStep
 from trials.trainers.registry import TRAINERS
 from trials.trial import TrialSpec
@@ -27,17 +28,18 @@ def layout_proof(spec: TrialSpec, reported: Mapping[str, float]) -> dict[str, An
     return found | {"unproven": sorted(set(expected_proof(spec)) - set(found))}
 
 
-def cross_checks(spec: TrialSpec, measured: Mapping[str, Any], steps: Sequence[TrainerStep]) -> list[dict[str, Any]]:
+def cross_checks(spec: TrialSpec, metrics: MeasuredMetrics, steps: Sequence[TrainerStep]) -> list[dict[str, Any]]:
     """Every rate the trainer printed, compared with ours: `name`, `printed` (median over `steps`), `ours`, `agrees`.
 
     Ours come from the step time and the global batch. FLOPs are counted with and without recomputation: a trainer may
     mean either, and the closer one is compared.
     """
-    flops = [measured["model_tflops_per_gpu"], measured["model_tflops_per_gpu"] * _repeated(spec)]
-    ours: dict[str, list[float]] = {
-        "tokens_per_sec": [measured["tokens_per_sec"]],
-        "samples_per_sec": [measured["samples_per_sec"]],
-        "tflops": flops,
+    tflops = metrics.model_tflops_per_gpu
+    assert tflops is not None, "it follows from the step time"
+    ours = {
+        "tokens_per_sec": [metrics.tokens_per_sec],
+        "samples_per_sec": [metrics.samples_per_sec],
+        "tflops": [tflops, tflops * _repeated(spec)],
     }
     return [
         check

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from search_spaces.plain_file import open_plain
@@ -11,9 +12,10 @@ from trials.analysis.early_stopping import IncumbentWatcher, may_stop_early, pru
 from trials.attempt_result import outcome_fault
 from trials.external.checks import batch_fault, clock_fault, cross_checks, layout_proof
 from trials.files.folders import AttemptFolder
-from trials.measurement.metrics import bound_fields, measured_fields
+from trials.measurement.metrics import measured_metrics, throughput_bound
 from trials.measurement.protocol import Measurement, StopReason, slows_down
 from trials.measurement.step_log import MetricsWriter, StepPhase, StepRecord
+from trials.outcome_types import MeasuredMetrics
 from trials.ranks.environment import process_age_s
 from trials.ranks.failures import TrialFailure
 from trials.ranks.report import Report
@@ -95,18 +97,17 @@ class LogMeasurement:
         raise TrialFailure(
             reason,
             f"{done} measured steps after {self.num_steps} steps{skipped} {when}; at least {least} are required",
-            bound_fields(self._spec, self.measurement) if reason is FailureReason.TIME_LIMIT else {},
+            throughput_bound(self._spec, self.measurement) if reason is FailureReason.TIME_LIMIT else None,
         )
 
     def outcome(self) -> Outcome:
         """The outcome of the measurement; TrialFailure where it is implausible."""
         self._read_other_logs()
-        measured = self._measured()
-        measured_steps = self._steps[-measured["measured_steps"] :]
-        checks = cross_checks(self._spec, measured, measured_steps)
+        metrics = self._metrics()
+        checks = cross_checks(self._spec, metrics, self._steps[-metrics.measured_steps :])
         proof = layout_proof(self._spec, self._reader.proof) | {"cross_checks": checks}
         fields: dict[str, Any] = {
-            "measured": measured,
+            "measured": metrics,
             "proof": proof,
             "fingerprint": self._fingerprint,
             "step_times_s": tuple(self.measurement.step_times_s),
@@ -114,11 +115,11 @@ class LogMeasurement:
         }
         incumbent = None if self._watcher is None else self._watcher.incumbent
         if self.measurement.stop is StopReason.PRUNED and incumbent is not None:
-            outcome = self._report.pruned(pruned_detail(measured, incumbent), **fields)
+            outcome = self._report.pruned(pruned_detail(metrics, incumbent), **fields)
         else:
             outcome = self._report.outcome(**fields)
         fault = outcome_fault(self._spec, outcome) or batch_fault(self._spec, checks)
-        if (fault := fault or self._clock_fault(measured["measured_steps"])) is not None:
+        if (fault := fault or self._clock_fault(metrics.measured_steps)) is not None:
             raise TrialFailure(FailureReason.RESULT_INVALID, fault)
         return outcome
 
@@ -148,13 +149,13 @@ class LogMeasurement:
         incumbent = self._watcher.look()
         return None if incumbent is None else incumbent.step_time_s
 
-    def _measured(self) -> dict[str, Any]:
-        memory = {
-            "peak_memory_gib": self._reader.peak_memory_gib,
-            "peak_memory_allocated_gib": self._reader.peak_memory_allocated_gib,
-        }
-        known = {name: value for name, value in memory.items() if value is not None}
-        return measured_fields(self._spec, self._records) | known | self.startup.fields()
+    def _metrics(self) -> MeasuredMetrics:
+        return replace(
+            measured_metrics(self._spec, self._records),
+            peak_memory_gib=self._reader.peak_memory_gib,
+            peak_memory_allocated_gib=self._reader.peak_memory_allocated_gib,
+            **self.startup.fields(),
+        )
 
     def _flags(self, proof: Mapping[str, Any]) -> tuple[str, ...]:
         found = {

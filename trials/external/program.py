@@ -19,7 +19,7 @@ from trials.external.child import KILL_TIMEOUT_S, end_descendants
 from trials.external.log_follower import follow
 from trials.files.folders import AttemptFolder
 from trials.ranks.environment import RankEnvironment, process_age_s
-from trials.ranks.failures import excerpt_of, partial_measurement, reason_of
+from trials.ranks.failures import bound_of, excerpt_of, reason_of
 from trials.ranks.program import exit_at_once, read_spec, require_world, run_program, wait_for_root_cause
 from trials.ranks.report import Report
 from trials.trainers.registry import TRAINERS
@@ -69,7 +69,7 @@ def _report_failure(error: BaseException, report: Report) -> bool:
     if report.has_outcome() and report.failure() is None:
         return True
     print(excerpt, file=sys.stderr, flush=True)
-    report.fail(reason, excerpt, partial_measurement(error))
+    report.fail(reason, excerpt, bound_of(error))
     return False
 
 

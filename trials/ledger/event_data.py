@@ -18,16 +18,6 @@ def require_data_types(data: Any) -> None:
     require_types(data, _TYPES, "its")
 
 
-def require_rates(measured: Mapping[str, Any]) -> None:
-    """ValueError unless the values by which measured trials are ranked are positive numbers."""
-    for name in ("step_time_s", "tokens_per_sec"):
-        if not (is_finite_number(measured.get(name)) and measured[name] > 0):
-            raise ValueError(f"its {name} is {measured.get(name)!r:.80}, not a positive number")
-    for name in ("tokens_per_sec_low", "tokens_per_sec_high"):
-        if measured.get(name) is not None and not is_finite_number(measured[name]):
-            raise ValueError(f"its {name} is {measured[name]!r:.80}, not a number")
-
-
 def is_whole(value: Any) -> bool:
     """True for a whole number from 0 on that the ledger can hold."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_WHOLE

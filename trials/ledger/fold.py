@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from trials.ledger.event_data import require_rates
 from trials.ledger.events import INTENT, PROPOSAL, EndReason, Event, EventKind, FencedError, SearchRecord, SearchState
 from trials.trial import Attempt, FailureReason, Outcome, Trial, TrialState
 from trials.trial_json import attempt_of, trial_of
@@ -128,10 +127,8 @@ def _attempt_ended(search: SearchRecord, event: Event) -> SearchRecord:
     data = event.data
     state, reason = _ending(event)
     outcome = None if data["outcome"] is None else Outcome.from_json(data["outcome"])
-    if state is TrialState.MEASURED and outcome is None:
-        raise ValueError(f"{attempt.trial}.{attempt.attempt} was measured without an outcome")
-    if state is TrialState.MEASURED and outcome is not None:
-        require_rates(outcome.measured)
+    if state is TrialState.MEASURED and (outcome is None or outcome.metrics is None):
+        raise ValueError(f"{attempt.trial}.{attempt.attempt} was measured without a measurement")
     started_at = data["started_at"]
     changed = replace(
         attempt,

@@ -1,4 +1,4 @@
-"""Metrics of a measurement, by the contract's names under outcome.measured. Pure; standard library only."""
+"""Metrics of a measurement, from its step records. Pure; standard library only."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from search_spaces.hardware.cluster import ACCELERATORS
 from trials.measurement.protocol import Measurement, TwoPointExtrapolation, time_interval
 from trials.measurement.step_log import StepPhase, StepRecord
 from trials.measurement.trend import slope_of
+from trials.outcome_types import MeasuredMetrics, ThroughputBound
 from trials.trial import TrialSpec
 
 LEAST_GROWTH_MIB = 0.25
@@ -19,13 +20,13 @@ after a thousand steps."""
 MIB_PER_GIB = 1024
 
 
-def measured_fields(
+def measured_metrics(
     spec: TrialSpec,
     records: Sequence[StepRecord],
     extrapolation: TwoPointExtrapolation | None = None,
     host_available_gib: float | None = None,
-) -> dict[str, Any]:
-    """The contract's outcome.measured, derived from the step records; unknown fields are absent.
+) -> MeasuredMetrics:
+    """The metrics that follow from the step records.
 
     ValueError without a measured step. Tokens are counted from the samples that the ranks counted. `extrapolation` is
     given where short steps were measured and a full one is extrapolated. `host_available_gib` is the host memory still
@@ -39,38 +40,35 @@ def measured_fields(
     samples = measured[0].samples
     if extrapolation is not None:
         samples = samples // extrapolation.short * extrapolation.full
-    fields = {
-        "warmup_steps": len(records) - len(measured),
-        "measured_steps": len(measured),
-        "step_time_s": step_time_s,
-        "step_time_p95_s": percentile(times_s, 0.95),
-        "samples_per_sec": samples / step_time_s,
+    return MeasuredMetrics(
+        warmup_steps=len(records) - len(measured),
+        measured_steps=len(measured),
+        step_time_p95_s=percentile(times_s, 0.95),
+        **throughput_fields(spec, samples, step_time_s, time_interval(times_s)),
         **_fastest_rank(measured, extrapolation),
         **_losses(records),
-    }
-    tokens = samples * spec.model.seq_length
-    speed = throughput_fields(spec, tokens, step_time_s, time_interval(times_s))
-    return fields | speed | _data_wait(measured) | _host_memory(spec, records, host_available_gib)
+        **_data_wait(measured),
+        **_host_memory(spec, records, host_available_gib),
+    )
 
 
-def bound_fields(spec: TrialSpec, measurement: Measurement) -> dict[str, float]:
-    """The contract's outcome.measured of a trial without enough steps: an upper bound of its tokens per second.
+def throughput_bound(spec: TrialSpec, measurement: Measurement) -> ThroughputBound | None:
+    """Bound of the throughput of a trial without enough steps: the rate of its fastest full step.
 
-    The bound is the rate of its fastest full step. Empty with fewer than two steps besides the first, which may have
-    compiled.
+    None with fewer than two steps besides the first, which may have compiled.
     """
     seen_s = [time_s for time_s in measurement.step_times_s[1:] if time_s > 0]
     if len(seen_s) < 2:
-        return {}
-    return {"tokens_per_sec_high": spec.global_batch_size * spec.model.seq_length / min(seen_s)}
+        return None
+    return ThroughputBound(spec.global_batch_size * spec.model.seq_length / min(seen_s))
 
 
-def _fastest_rank(measured: Sequence[StepRecord], extrapolation: TwoPointExtrapolation | None) -> dict[str, float]:
+def _fastest_rank(measured: Sequence[StepRecord], extrapolation: TwoPointExtrapolation | None) -> dict[str, Any]:
     times_s = [r.fastest_rank_step_time_s for r in measured if r.fastest_rank_step_time_s is not None]
     return {"fastest_rank_step_time_s": median(_full_times_s(times_s, extrapolation))} if times_s else {}
 
 
-def _losses(records: Sequence[StepRecord]) -> dict[str, float]:
+def _losses(records: Sequence[StepRecord]) -> dict[str, Any]:
     known = [r.loss for r in records if r.loss is not None]
     return {"loss_first": known[0], "loss_last": known[-1]} if known else {}
 
@@ -83,11 +81,14 @@ def _full_times_s(times_s: Sequence[float], extrapolation: TwoPointExtrapolation
 
 
 def throughput_fields(
-    spec: TrialSpec, tokens: int, step_time_s: float, interval: tuple[float, float] | None
+    spec: TrialSpec, samples: int, step_time_s: float, interval: tuple[float, float] | None
 ) -> dict[str, Any]:
-    """Metrics derived from a step's tokens, its median time and the interval of that (None: unknown), in seconds."""
+    """Metrics derived from a step's samples, its median time and the interval of that (None: unknown), in seconds."""
+    tokens = samples * spec.model.seq_length
     tokens_per_sec_per_gpu = tokens / step_time_s / spec.num_gpus
     fields: dict[str, Any] = {
+        "step_time_s": step_time_s,
+        "samples_per_sec": samples / step_time_s,
         "tokens_per_sec": tokens / step_time_s,
         "tokens_per_sec_per_gpu": tokens_per_sec_per_gpu,
         "model_tflops_per_gpu": spec.model.model_flops_per_token * tokens_per_sec_per_gpu / 1e12,
@@ -117,16 +118,16 @@ def _utilisation(spec: TrialSpec, tokens_per_sec_per_gpu: float) -> dict[str, fl
     }
 
 
-def _data_wait(measured: Sequence[StepRecord]) -> dict[str, float]:
+def _data_wait(measured: Sequence[StepRecord]) -> dict[str, Any]:
     waits_s = [r.data_wait_s for r in measured if r.data_wait_s is not None]
     return {"data_wait_s": median(waits_s)} if waits_s else {}
 
 
-def _host_memory(spec: TrialSpec, records: Sequence[StepRecord], available_gib: float | None) -> dict[str, float]:
+def _host_memory(spec: TrialSpec, records: Sequence[StepRecord], available_gib: float | None) -> dict[str, Any]:
     """Peak, slope, and the step at which a node is full, where the memory grows and the rest is known."""
     measured = [r for r in records if r.phase is StepPhase.MEASURED]
     resident = [r.host_memory_gib for r in records if r.host_memory_gib is not None]
-    fields = {"peak_host_memory_gib": max(resident)} if resident else {}
+    fields: dict[str, Any] = {"peak_host_memory_gib": max(resident)} if resident else {}
     slope = slope_of([(r.step, r.host_memory_gib) for r in measured if r.host_memory_gib is not None])
     if slope is not None:
         fields["host_memory_slope_mib_per_step"] = slope.value * MIB_PER_GIB

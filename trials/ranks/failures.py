@@ -6,14 +6,14 @@ from __future__ import annotations
 import errno
 import os
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
 
 from search_spaces.errors import InputError
 from trials.failure_policy import policy_of
 from trials.files.tracebacks import PEER_TYPES, PEER_WORDS, is_device_failure
+from trials.outcome_types import ThroughputBound
 from trials.trial import FailureReason
 
 EXCERPT_CHARACTERS = 4000
@@ -44,13 +44,12 @@ _WAITED_WORDS = ("Timed out waiting", "timed out", "Watchdog caught collective o
 
 
 class TrialFailure(Exception):
-    """Ends the trial with a reason that the program itself found; `measured` is its measurement until then, by the
-    contract's names under outcome.measured."""
+    """Ends the trial with a reason that the program itself found; `bound` is that of its throughput, where known."""
 
-    def __init__(self, reason: FailureReason, message: str, measured: Mapping[str, float] = MappingProxyType({})):
+    def __init__(self, reason: FailureReason, message: str, bound: ThroughputBound | None = None):
         super().__init__(message)
         self.reason = reason
-        self.measured = measured
+        self.bound = bound
 
 
 @contextmanager
@@ -116,9 +115,9 @@ def excerpt_of(error: BaseException) -> str:
     return "".join(traceback.format_exception(error))[-EXCERPT_CHARACTERS:]
 
 
-def partial_measurement(error: BaseException) -> Mapping[str, float]:
-    """The trial's measurement until this error ended it."""
-    return error.measured if isinstance(error, TrialFailure) else {}
+def bound_of(error: BaseException) -> ThroughputBound | None:
+    """The bound of the throughput until this error ended the trial."""
+    return error.bound if isinstance(error, TrialFailure) else None
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 from trials.failure_policy import Ending, policy_of
 from trials.files.folders import AttemptFolder, read_json, write_json
+from trials.outcome_types import ThroughputBound
 from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialSpec, utc_text
 
 
@@ -64,12 +64,12 @@ class Report:
         reason = FailureReason(outcome["reason"])
         return None if policy_of(reason).ending is Ending.STOPPED_EARLY else reason
 
-    def fail(self, reason: FailureReason, excerpt: str, measured: Mapping[str, float] = MappingProxyType({})) -> None:
-        """Write a failure of this rank, with its measurement until then, unless there is an outcome already."""
+    def fail(self, reason: FailureReason, excerpt: str, measured: ThroughputBound | None = None) -> None:
+        """Write a failure of this rank, with the bound that it found, unless there is an outcome already."""
         if self.has_outcome():
             return
         failed = replace(self._blank, reason=reason, phase=self.phase, rank=self._rank, excerpt=excerpt)
-        self._write(replace(failed, measured=dict(measured)))
+        self._write(replace(failed, measured=measured))
 
     def outcome(self, **fields: Any) -> Outcome:
         """A measured outcome, not written yet; other fields as in `Outcome`."""

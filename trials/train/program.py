@@ -17,7 +17,7 @@ from search_spaces.rules.check import engine_violations
 from trials.data.token_file import require_tokens
 from trials.files.folders import AttemptFolder
 from trials.ranks.environment import RankEnvironment, prepare_process, process_age_s
-from trials.ranks.failures import data_failures, excerpt_of, partial_measurement, reason_of
+from trials.ranks.failures import bound_of, data_failures, excerpt_of, reason_of
 from trials.ranks.node_sampler import sample_node
 from trials.ranks.program import exit_at_once, read_spec, require_world, run_program, wait_for_root_cause
 from trials.ranks.report import Report
@@ -101,7 +101,7 @@ def _report_error(error: BaseException, report: Report) -> None:
         _lift_memory_limit()
     print(excerpt, file=sys.stderr, flush=True)
     wait_for_root_cause(error, report)
-    report.fail(reason, excerpt, partial_measurement(error))
+    report.fail(reason, excerpt, bound_of(error))
 
 
 def _lift_memory_limit() -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 from trials.analysis.early_stopping import IncumbentWatcher, may_stop_early, pruned_detail
 from trials.attempt_result import outcome_fault
 from trials.files.folders import AttemptFolder
 from trials.measurement.epochs import epoch_fields
-from trials.measurement.metrics import measured_fields
+from trials.measurement.metrics import measured_metrics
 from trials.measurement.protocol import StopReason, slow_ranks
+from trials.outcome_types import MeasuredMetrics
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.failures import TrialFailure
 from trials.ranks.report import Report
@@ -58,9 +58,10 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
     counts = gather_counts(_rank_count(engine, device), device.torch_device)
     outcome = None
     if env.rank == 0:
-        measured = _measured_fields(spec, loop, counts) | peak_memory(counts, device) | startup.fields()
-        traits = {"flags": flags_of(loop, rank_hosts, measured), "fingerprint": found}
-        outcome = _verified(spec, loop, counts, _outcome(report, loop, watcher, measured=measured, **traits))
+        metrics = _metrics(spec, loop, counts)
+        metrics = replace(metrics, **peak_memory(counts, device), **startup.fields())
+        traits = {"flags": flags_of(loop, rank_hosts, metrics), "fingerprint": found}
+        outcome = _verified(spec, loop, counts, _outcome(report, loop, watcher, metrics, **traits))
         report.measured(outcome)
     if spec.measure.profile and loop.measurement.stop is not StopReason.PRUNED:
         barrier(device.torch_device)
@@ -70,7 +71,7 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
         add_breakdown(spec, loop, device, report, outcome)
 
 
-def peak_memory(counts: Sequence[RankCount], device: Device) -> dict[str, float]:
+def peak_memory(counts: Sequence[RankCount], device: Device) -> dict[str, Any]:
     """Maximum over all ranks; a GPU allocator's peak is absent on a CPU."""
     fields = {"peak_memory_gib": max(c.peak_gib for c in counts)}
     if not device.is_cpu:
@@ -78,12 +79,10 @@ def peak_memory(counts: Sequence[RankCount], device: Device) -> dict[str, float]
     return fields
 
 
-def flags_of(
-    loop: TrainingLoop, rank_hosts: Sequence[RankHost], measured: Mapping[str, Any] = MappingProxyType({})
-) -> tuple[str, ...]:
+def flags_of(loop: TrainingLoop, rank_hosts: Sequence[RankHost], metrics: MeasuredMetrics) -> tuple[str, ...]:
     """The loop's flags, plus a suspect node where a device was slow from the start, and host memory that grows."""
     of_hosts = (Flag.SUSPECT_NODE,) if slow_ranks(probe_ms_by_rank(rank_hosts)) else ()
-    of_memory = (Flag.HOST_MEMORY_GROWTH,) if "host_memory_full_at_step" in measured else ()
+    of_memory = (Flag.HOST_MEMORY_GROWTH,) if metrics.host_memory_full_at_step is not None else ()
     return tuple(dict.fromkeys((*loop.flags, *of_hosts, *of_memory)))
 
 
@@ -117,18 +116,20 @@ def _rank_count(engine: Engine, device: Device) -> RankCount:
     )
 
 
-def _measured_fields(spec: TrialSpec, loop: TrainingLoop, counts: Sequence[RankCount]) -> dict[str, Any]:
+def _metrics(spec: TrialSpec, loop: TrainingLoop, counts: Sequence[RankCount]) -> MeasuredMetrics:
     available_gib = min(c.host_available_gib for c in counts)
-    fields = measured_fields(spec, loop.records, loop.extrapolation, available_gib)
-    return fields | epoch_fields(spec, loop.records)
+    metrics = measured_metrics(spec, loop.records, loop.extrapolation, available_gib)
+    return replace(metrics, **epoch_fields(spec, loop.records))
 
 
-def _outcome(report: Report, loop: TrainingLoop, watcher: IncumbentWatcher | None, **fields: Any) -> Outcome:
+def _outcome(
+    report: Report, loop: TrainingLoop, watcher: IncumbentWatcher | None, metrics: MeasuredMetrics, **traits: Any
+) -> Outcome:
     """The outcome of the measurement, without its proof."""
-    fields["step_times_s"] = tuple(record.step_time_s for record in loop.records)
+    fields = {**traits, "measured": metrics, "step_times_s": tuple(record.step_time_s for record in loop.records)}
     incumbent = None if watcher is None else watcher.incumbent
     if loop.measurement.stop is StopReason.PRUNED and incumbent is not None:
-        return report.pruned(pruned_detail(fields["measured"], incumbent), **fields)
+        return report.pruned(pruned_detail(metrics, incumbent), **fields)
     return report.outcome(**fields)
 
 

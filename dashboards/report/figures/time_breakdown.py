@@ -34,7 +34,7 @@ def time_breakdowns(best: Trial | None, baseline: Trial | None, spec: Mapping[st
 
 
 def _breakdown(label: str, trial: Trial, spec: Mapping[str, Any]) -> TimeBreakdown | None:
-    profiled = (trial.measured or {}).get("time_s")
+    profiled = None if trial.measured is None else trial.measured.time_s
     seconds = profiled or _estimate(trial.layout, spec)
     total = sum((seconds or {}).values())
     if not seconds or not total > 0:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from orchestrator.comparison.sessions import SESSION_S, Run, by_session, step_time_of
 from orchestrator.comparison.speed_ratio import Confidence, ReplayVerdict, compare, fingerprint_differences
+from tests.trials.examples import metrics
 
 MARGIN = 0.05
 
@@ -178,10 +179,10 @@ def test_fast_steps_count_only_where_every_run_tells_of_them():
 
 
 def test_a_runs_fast_steps_are_the_fastest_tenth_of_those_measured():
-    measured = {"step_time_s": 3.0, "warmup_steps": 2, "measured_steps": 20}
+    measured = metrics(1.0, 3.0, warmup_steps=2, measured_steps=20)
     steps = (0.1, 0.1, *(float(step) for step in range(1, 21)), 0.1)
     assert Run.of(measured, steps, None).fast_step_time_s == pytest.approx(3.0 * 2.0 / 10.5)
-    assert Run.of({"step_time_s": 3.0}, (), None).fast_step_time_s is None
+    assert Run.of(measured, (), None).fast_step_time_s is None
 
 
 def test_fast_ones_of_shorter_and_longer_steps_by_turns_are_those_of_both_together():
@@ -189,7 +190,7 @@ def test_fast_ones_of_shorter_and_longer_steps_by_turns_are_those_of_both_togeth
 
     Its fast steps are as noisy as full ones, and not as fast as the short ones.
     """
-    measured = {"step_time_s": 100.0, "warmup_steps": 3, "measured_steps": 20}
+    measured = metrics(1.0, 100.0, warmup_steps=3, measured_steps=20)
     steps = (10.0, 10.0, 20.0, *(time for factor in range(90, 110, 2) for time in (0.1 * factor, 0.2 * factor)))
     run = Run.of(measured, steps, None, ("extrapolated",))
     assert run.fast_step_time_s == pytest.approx(100.0 * 90 / 99)
@@ -197,7 +198,7 @@ def test_fast_ones_of_shorter_and_longer_steps_by_turns_are_those_of_both_togeth
 
 @pytest.mark.parametrize("steps", [(0.0, 0.0, 1.0), (-1.0, 1.0, 1.0)])
 def test_steps_without_a_time_tell_of_no_fast_ones(steps):
-    assert Run.of({"step_time_s": 1.0, "measured_steps": 3}, steps, None).fast_step_time_s is None
+    assert Run.of(metrics(1.0, measured_steps=3), steps, None).fast_step_time_s is None
 
 
 def test_repeats_that_differ_widely_are_inconclusive():

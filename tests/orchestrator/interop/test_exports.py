@@ -37,7 +37,7 @@ def search(spec) -> SearchRecord:
         spec,
         measured("t0001", first, **SLOW),
         measured("t0002", second, **FAST),
-        pruned("t0003", third, step_time_s=0.9),
+        pruned("t0003", third, step_time_s=0.9, tokens_per_sec=142.2),
         failed("t0004", fourth, FailureReason.GPU_OOM),
         failed("t0005", fifth, FailureReason.CANCELLED_BY_USER),
         Trial("t0006", sixth),
@@ -61,7 +61,7 @@ def test_tidy_csv_has_a_row_a_trial_with_all_that_is_known_of_it(search):
     assert [tuple(row) for row in rows] == [COLUMNS] * 6
     assert [row["state"] for row in rows] == ["measured", "measured", "failed", "failed", "cancelled", "proposed"]
     assert [row["reason"] for row in rows] == ["", "", "pruned", "gpu_oom", "cancelled_by_user", ""]
-    assert [row["tokens_per_sec"] for row in rows] == ["100.0", "400.0", "", "", "", ""]
+    assert [row["tokens_per_sec"] for row in rows] == ["100.0", "400.0", "142.2", "", "", ""]
     slow = rows[0]
     assert (slow["micro_batch_size"], slow["sequence_parallel"], slow["bucket_mib"]) == ("1", "0", "")
     assert (slow["queue_wait_s"], slow["duration_s"], slow["num_attempts"]) == ("12.0", "30.0", "1")

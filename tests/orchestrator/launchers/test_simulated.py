@@ -57,22 +57,22 @@ def test_a_row_that_ran_is_measured_with_what_the_table_knows(tmp_path: Path) ->
     assert result.state is TrialState.MEASURED
     outcome = outcome_of(result)
     measured = outcome.measured
-    assert (measured["step_time_s"], measured["peak_memory_gib"]) == (0.5, 12.5)
-    assert measured["tokens_per_sec"] == LAYOUT.global_batch_size * MODEL.seq_length / 0.5
-    assert measured["tokens_per_sec_per_gpu"] == measured["tokens_per_sec"] / 2
-    assert "loss_first" not in measured
+    assert (measured.step_time_s, measured.peak_memory_gib) == (0.5, 12.5)
+    assert measured.tokens_per_sec == LAYOUT.global_batch_size * MODEL.seq_length / 0.5
+    assert measured.tokens_per_sec_per_gpu == measured.tokens_per_sec / 2
+    assert measured.loss_first is None
     assert outcome.fingerprint == {"recorded": "playbook"}
 
 
 def test_a_step_measured_once_has_the_stated_spread(tmp_path: Path) -> None:
     measured = outcome_of(play(tmp_path, ROW)).measured
-    assert (measured["step_time_low_s"], measured["step_time_high_s"]) == pytest.approx((0.495, 0.505))
+    assert (measured.step_time_low_s, measured.step_time_high_s) == pytest.approx((0.495, 0.505))
 
 
 def test_repeats_give_median_and_interval(tmp_path: Path) -> None:
     rows = [replace(ROW, step_time_s=seconds) for seconds in (0.5, 0.9, 0.6)]
     measured = outcome_of(play(tmp_path, *rows, replace(ROW, layout=OTHER, step_time_s=9.0))).measured
-    assert [measured[f"step_time{which}_s"] for which in ("_low", "", "_high")] == [0.5, 0.6, 0.9]
+    assert (measured.step_time_low_s, measured.step_time_s, measured.step_time_high_s) == (0.5, 0.6, 0.9)
 
 
 def test_out_of_memory_is_told_as_such(tmp_path: Path) -> None:

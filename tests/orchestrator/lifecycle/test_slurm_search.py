@@ -228,7 +228,7 @@ def best_of(record: SearchRecord) -> tuple[str | None, str, float]:
     assert best is not None
     assert best.measured is not None
     assert record.state is SearchState.COMPLETED
-    return record.best_trial, best.layout.key, best.measured["tokens_per_sec"]
+    return record.best_trial, best.layout.key, best.measured.tokens_per_sec
 
 
 def accounted_runs(bench: Bench, folder: SearchFolder) -> list[tuple[str, str]]:
@@ -259,7 +259,7 @@ def assert_number_is_its_own(folder: SearchFolder, trial: Trial) -> None:
     assert outcome is not None
     assert attempt.outcome is not None
     assert (outcome["nonce"], outcome["restart"]) == (attempt.nonce, attempt.restart)
-    assert outcome["measured"] == attempt.outcome.measured
+    assert outcome["measured"] == attempt.outcome.measured.to_json()
     assert files.metrics(attempt.restart).exists()
     assert files.rank_log(0).exists()
     assert (files.path / "job.log").exists()

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from dataclasses import replace
 
 from orchestrator.recipe.build import RecipeSource
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from tests.trials.examples import TINY
+from tests.trials.examples import TINY, with_metrics
 from trials.analysis.ranking import Objective, rank
 from trials.ledger.events import SearchRecord
+from trials.outcome_types import MeasuredMetrics
 from trials.trial import (
     Attempt,
     MeasureRules,
@@ -60,15 +60,18 @@ def measured_trial(name: str, layout: Layout, step_time_s: float, half_width: fl
         attempt="a1",
         nonce="0" * 32,
         status=OutcomeStatus.MEASURED,
-        measured={
-            "step_time_s": step_time_s,
-            "step_time_low_s": low,
-            "step_time_high_s": high,
-            "tokens_per_sec": tokens / step_time_s,
-            "tokens_per_sec_low": tokens / high,
-            "tokens_per_sec_high": tokens / low,
-            "peak_memory_gib": 0.25,
-        },
+        measured=MeasuredMetrics(
+            measured_steps=8,
+            tokens_per_sec_per_gpu=tokens / step_time_s / layout.num_gpus,
+            samples_per_sec=layout.global_batch_size / step_time_s,
+            step_time_s=step_time_s,
+            step_time_low_s=low,
+            step_time_high_s=high,
+            tokens_per_sec=tokens / step_time_s,
+            tokens_per_sec_low=tokens / high,
+            tokens_per_sec_high=tokens / low,
+            peak_memory_gib=0.25,
+        ),
         fingerprint={
             "torch": "2.13.0",
             "python": "3.11.2",
@@ -106,7 +109,5 @@ def source_of(*trials: Trial, baseline: Trial | None = None) -> RecipeSource:
 
 def without_interval(trial: Trial) -> Trial:
     """The measured trial with too few steps for an interval."""
-    attempt = trial.attempts[-1]
-    assert attempt.outcome is not None
-    measured = {n: v for n, v in attempt.outcome.measured.items() if not re.search(r"_(low|high)(_s)?$", n)}
-    return trial.with_attempt(replace(attempt, outcome=replace(attempt.outcome, measured=measured)))
+    ends = ("tokens_per_sec_low", "tokens_per_sec_high", "step_time_low_s", "step_time_high_s")
+    return with_metrics(trial, **dict.fromkeys(ends))

@@ -7,6 +7,7 @@ import pytest
 from orchestrator.recipe.build import build_recipe, evidence
 from orchestrator.recipe.render import readme
 from tests.orchestrator.recipe.builders import LAYOUT, SLOWER_LAYOUT, measured_trial, source_of, without_interval
+from tests.trials.examples import with_metrics
 from trials.analysis.ranking import Objective, rank
 from trials.trial import FailureReason, Trial, TrialKind, TrialState
 
@@ -86,8 +87,7 @@ def test_where_there_are_several_answers_the_readme_lists_them_and_the_recipe_ha
 
 
 def peaking(trial: Trial, peak_gib: float) -> Trial:
-    trial.last_attempt.outcome.measured["peak_memory_gib"] = peak_gib
-    return trial
+    return with_metrics(trial, peak_memory_gib=peak_gib)
 
 
 def test_every_measurement_of_the_layout_counts_as_a_repeat():
@@ -109,7 +109,7 @@ def test_what_was_measured_is_over_all_runs_of_the_layout_and_of_what_runs_today
     trials = [today[0], best[0], *map(repeated, (*best[1:], *today[1:]))]
     ranking = rank(trials, Objective.TOKENS_PER_SEC, LAYOUT.global_batch_size)
     recipe = built(source_of(*trials, baseline=next(t for t in ranking.ordered if t.layout == SLOWER_LAYOUT)))
-    assert (recipe.trial, recipe.repeats, recipe.measured["step_time_s"]) == ("t0002", 3, pytest.approx(0.1))
+    assert (recipe.trial, recipe.repeats, recipe.measured.step_time_s) == ("t0002", 3, pytest.approx(0.1))
     assert recipe.baseline["speedup"] == pytest.approx(4.0)
     assert [run["step_time_s"] for run in recipe.evidence["runs"]] == [0.2, 0.1, 0.1]
     assert "95 % confidence interval over the medians of 3 runs" in readme(recipe)
@@ -140,14 +140,10 @@ def test_a_baseline_that_could_not_be_measured_is_a_caveat():
 
 
 def test_flags_and_growing_host_memory_are_caveats_and_the_page_says_where_the_time_goes():
-    trial = measured_trial("t0001", LAYOUT, 0.1)
+    parts = {"compute": 0.09, "bubble": 0.01}
+    trial = with_metrics(measured_trial("t0001", LAYOUT, 0.1), host_memory_full_at_step=1200, time_s=parts)
     attempt = trial.attempts[0]
-    outcome = replace(
-        attempt.outcome,
-        flags=("time_limit",),
-        measured=attempt.outcome.measured
-        | {"host_memory_full_at_step": 1200, "time_s": {"compute": 0.09, "bubble": 0.01}},
-    )
+    outcome = replace(attempt.outcome, flags=("time_limit",))
     recipe = built(source_of(replace(trial, attempts=(replace(attempt, outcome=outcome),))))
     assert any(caveat.startswith("Flagged time_limit: time limit reached before ") for caveat in recipe.caveats)
     words = "Host memory grows: at this rate a node is full at step 1200, and a longer training fails there."

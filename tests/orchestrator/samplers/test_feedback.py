@@ -8,7 +8,7 @@ from orchestrator.samplers.base import TrialFeedback
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
 from tests.orchestrator.samplers.histories import history_of
-from tests.trials.examples import OUTCOME
+from tests.trials.examples import OUTCOME, metrics
 from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState
 
 ROOM, NO_ROOM = MemoryHeadroom(10.0, 3.0), MemoryHeadroom(10.0, 4.0)
@@ -46,7 +46,7 @@ def test_of_a_pruned_layout_an_upper_bound_is_known():
 
 
 def test_one_that_leaves_too_little_memory_is_told_as_out_of_memory_with_what_it_reached():
-    outcome = replace(OUTCOME, measured={"peak_memory_gib": 7.0})
+    outcome = replace(OUTCOME, measured=metrics(100.0, peak_memory_gib=7.0))
     attempt = Attempt("t0001", "a1", "0" * 32, 1, 60.0, state=TrialState.MEASURED, outcome=outcome)
     full = replace(measured("t0001", ONE), attempts=(attempt,))
     known = {headroom: history_of([full], lambda trial: 100.0, headroom=headroom) for headroom in (ROOM, NO_ROOM)}

@@ -147,7 +147,7 @@ def test_a_layout_of_another_global_batch_is_measured_but_never_best(rig):
     rig.first = (odd,)
     rig.launcher.script = lambda spec: Script(tokens_per_sec=9000.0 if spec.layout == odd else 1000.0)
     search = rig.open_driver().run()
-    assert search.trials[0].measured["tokens_per_sec"] == 9000.0
+    assert search.trials[0].measured.tokens_per_sec == 9000.0
     assert search.best_trial not in (None, "t0001")
 
 

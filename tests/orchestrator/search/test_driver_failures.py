@@ -37,7 +37,7 @@ def test_a_retry_that_succeeds_is_the_trials_value(rig):
     rig.launcher.script = lambda spec: Script(reason=FailureReason.HANG if spec.attempt == "a1" else None)
     trial = rig.open_driver().run().trials[0]
     assert [a.state for a in trial.attempts] == [TrialState.FAILED, TrialState.MEASURED]
-    assert trial.measured["tokens_per_sec"] == 1000.0
+    assert trial.measured.tokens_per_sec == 1000.0
 
 
 @pytest.mark.slow

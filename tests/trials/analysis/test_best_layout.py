@@ -7,6 +7,7 @@ import pytest
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
 from tests.trials.analysis.test_ranking import NODE_HOURS, SPEED, again, trial
+from tests.trials.examples import with_metrics
 from trials.analysis.best_layout import (
     Choice,
     best_json,
@@ -21,8 +22,7 @@ from trials.trial import Trial
 
 
 def with_peak(run: Trial, peak_gib: float) -> Trial:
-    run.attempts[0].outcome.measured["peak_memory_gib"] = peak_gib
-    return run
+    return with_metrics(run, peak_memory_gib=peak_gib)
 
 
 def spared() -> Ranking:

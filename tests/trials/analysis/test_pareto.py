@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from tests.trials.analysis.test_ranking import NODE_HOURS, SPEED, names, trial
+from tests.trials.examples import with_metrics
 from trials.analysis.best_layout import best_json, rationale
 from trials.analysis.pareto import pareto, pareto_json, trade_offs
 from trials.analysis.ranking import Objective, Ranking, rank
@@ -51,10 +52,9 @@ class TestNodes:
     def test_suspect_layouts_and_those_that_are_too_full_are_left_out(self):
         suspect = on(1, 2, 100.0, flags=("suspect_node",))
         assert pareto(ranked(on(2, 1, 300.0), suspect)) == ()
-        full, fitting = on(1, 2, 200.0), on(1, 3, 100.0)
-        for run, peak_gib in ((best := on(2, 1, 300.0), 5.0), (full, 7.0), (fitting, 6.0)):
-            run.attempts[0].outcome.measured["peak_memory_gib"] = peak_gib
-        front = pareto(ranked(best, full, fitting, headroom=MemoryHeadroom(10.0, 4.0)))
+        peaks = ((on(2, 1, 300.0), 5.0), (on(1, 2, 200.0), 7.0), (on(1, 3, 100.0), 6.0))
+        runs = [with_metrics(run, peak_memory_gib=peak_gib) for run, peak_gib in peaks]
+        front = pareto(ranked(*runs, headroom=MemoryHeadroom(10.0, 4.0)))
         assert names(front) == ["t0001", "t0003"]
 
     def test_a_run_whose_repeat_failed_for_a_reason_of_the_layouts_own_speaks_for_no_number_of_nodes(self):
@@ -76,7 +76,7 @@ class TestNodes:
         best = [on(2, 1, 300.0), replace(on(2, 1, 300.0), trial="t0007", kind=TrialKind.REPEAT)]
         front = pareto(ranked(*best, lucky, lone, *again))
         assert names(front) == ["t0001", "t0003"]
-        assert front[1].measured["tokens_per_sec"] == pytest.approx(91)
+        assert front[1].measured.tokens_per_sec == pytest.approx(91)
 
 
 class TestObjectives:

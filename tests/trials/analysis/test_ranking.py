@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
-from tests.trials.examples import OUTCOME
+from tests.trials.examples import OUTCOME, metrics, with_metrics
 from trials.analysis.best_layout import best_json
 from trials.analysis.early_stopping import best_file
 from trials.analysis.ranking import (
@@ -26,6 +26,7 @@ from trials.analysis.ranking import (
     upper_bound_of,
     value_of,
 )
+from trials.outcome_types import ThroughputBound
 from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState
 
 SPEED = Objective.TOKENS_PER_SEC
@@ -36,13 +37,9 @@ def trial(
     number: int, tokens_per_sec: float, spread: float | None = 0.0, flags: tuple[str, ...] = (), **layout
 ) -> Trial:
     """A measured trial whose interval reaches `spread` of its value to both sides; its layout differs by number."""
-    measured = {"tokens_per_sec": tokens_per_sec}
-    if spread is not None:
-        measured |= {
-            "tokens_per_sec_low": tokens_per_sec * (1 - spread),
-            "tokens_per_sec_high": tokens_per_sec * (1 + spread),
-        }
-    outcome = replace(OUTCOME, measured=measured, flags=flags)
+    ends = {} if spread is None else {"low": 1 - spread, "high": 1 + spread}
+    interval = {f"tokens_per_sec_{end}": tokens_per_sec * factor for end, factor in ends.items()}
+    outcome = replace(OUTCOME, measured=metrics(tokens_per_sec, **interval), flags=flags)
     attempt = Attempt(f"t{number:04d}", "a1", "0" * 32, 1, 60.0, state=TrialState.MEASURED, outcome=outcome)
     shape = {"data_parallel": 8, "tensor_parallel": number} | layout
     return Trial(f"t{number:04d}", Layout(**shape), state=TrialState.MEASURED, attempts=(attempt,))
@@ -119,7 +116,7 @@ class TestRepeats:
     def test_a_layout_counts_once_by_the_median_of_its_runs(self):
         ranking = rank([trial(1, 300.0), again(2, 1, 200.0), again(3, 1, 220.0)], SPEED, 8)
         assert names(ranking.ordered) == ["t0001"]
-        assert ranking.best.measured["tokens_per_sec"] == pytest.approx(220.0)
+        assert ranking.best.measured.tokens_per_sec == pytest.approx(220.0)
         assert names(ranking.runs[ranking.best.layout.key]) == ["t0001", "t0002", "t0003"]
 
     def test_the_winner_changes_when_the_best_was_lucky(self):
@@ -127,7 +124,7 @@ class TestRepeats:
         repeats = [again(3, 1, 240.0), again(4, 2, 281.0), again(5, 1, 241.0), again(6, 2, 279.0)]
         assert rank(before, SPEED, 8).best.trial == "t0001"
         best = rank([*before, *repeats], SPEED, 8).best
-        assert (best.trial, best.measured["tokens_per_sec"]) == ("t0002", pytest.approx(280.0))
+        assert (best.trial, best.measured.tokens_per_sec) == ("t0002", pytest.approx(280.0))
 
     def test_a_layout_that_varies_less_wins_over_one_that_is_hardly_faster(self):
         wild = [trial(1, 301.0), again(3, 1, 400.0), again(5, 1, 200.0)]
@@ -140,8 +137,8 @@ class TestRepeats:
         narrow = [trial(1, 300.0, 1e-6), again(2, 1, 300.0, 1e-6), again(3, 1, 300.0, 1e-6)]
         measured = rank(narrow, SPEED, 8).best.measured
         # 2.447 (Student's t, 6 degrees of freedom) x 3 % x sqrt(4 / 6) / sqrt(3)
-        assert math.log(measured["tokens_per_sec_high"] / 300.0) == pytest.approx(0.0346, abs=1e-4)
-        assert math.log(300.0 / measured["tokens_per_sec_low"]) == pytest.approx(0.0346, abs=1e-4)
+        assert math.log(measured.tokens_per_sec_high / 300.0) == pytest.approx(0.0346, abs=1e-4)
+        assert math.log(300.0 / measured.tokens_per_sec_low) == pytest.approx(0.0346, abs=1e-4)
 
     def test_once_there_are_finalists_only_they_compete(self):
         lone = trial(3, 295.0)
@@ -166,25 +163,21 @@ class TestRepeats:
     def test_a_suspect_run_does_not_count_beside_others_of_its_layout(self):
         suspect = replace(trial(1, 900.0, flags=("suspect_node",)))
         best = rank([suspect, again(2, 1, 300.0), trial(3, 100.0)], SPEED, 8).best
-        assert (best.trial, best.measured["tokens_per_sec"], best.flags) == ("t0002", 300.0, ())
+        assert (best.trial, best.measured.tokens_per_sec, best.flags) == ("t0002", 300.0, ())
 
     def test_peaks_are_the_highest_and_times_match_speeds(self):
-        runs = [trial(1, 100.0), again(2, 1, 400.0)]
-        for run, step_time_s, peak in zip(runs, (4.0, 1.0), (2.0, 3.0), strict=True):
-            run.attempts[0].outcome.measured.update(step_time_s=step_time_s, peak_memory_gib=peak)
-        measured = rank(runs, SPEED, 8).best.measured
-        assert measured["tokens_per_sec"] * measured["step_time_s"] == pytest.approx(400.0)
-        assert measured["step_time_low_s"] < measured["step_time_s"] < measured["step_time_high_s"]
-        assert measured["peak_memory_gib"] == 3.0
+        slow = with_metrics(trial(1, 100.0), step_time_s=4.0, peak_memory_gib=2.0)
+        fast = with_metrics(again(2, 1, 400.0), step_time_s=1.0, peak_memory_gib=3.0)
+        measured = rank([slow, fast], SPEED, 8).best.measured
+        assert measured.tokens_per_sec * measured.step_time_s == pytest.approx(400.0)
+        assert measured.step_time_low_s < measured.step_time_s < measured.step_time_high_s
+        assert measured.peak_memory_gib == 3.0
 
     def test_the_parts_of_a_step_are_the_profiled_runs_mean_shares_and_add_up_to_its_time(self):
+        parts = (None, *({"compute": compute_s, "bubble": 2.0 - compute_s} for compute_s in (0.5, 1.4)))
         runs = [trial(1, 100.0), again(2, 1, 100.0), again(3, 1, 100.0)]
-        for run, compute_s in zip(runs, (None, 0.5, 1.4), strict=True):
-            measured = run.attempts[0].outcome.measured
-            measured["step_time_s"] = 2.0
-            if compute_s is not None:
-                measured["time_s"] = {"compute": compute_s, "bubble": 2.0 - compute_s}
-        found = best_json(rank(runs, SPEED, 8))["time_s"]
+        profiled = [with_metrics(r, step_time_s=2.0, time_s=time_s) for r, time_s in zip(runs, parts, strict=True)]
+        found = best_json(rank(profiled, SPEED, 8))["time_s"]
         assert found == {"compute": pytest.approx(0.95), "bubble": pytest.approx(1.05)}
 
     def test_the_answer_names_a_trial_of_the_layout_with_the_numbers_over_all_runs(self):
@@ -205,8 +198,7 @@ class TestMemoryToSpare:
             for number, (tokens_per_sec, peak_gib) in enumerate(layouts, start=1):
                 shape = {"tensor_parallel": number, "num_nodes": nodes[number - 1]}
                 run = trial(number + repeat * len(layouts), tokens_per_sec, flags=flags, **shape)
-                if peak_gib is not None:
-                    run.attempts[0].outcome.measured["peak_memory_gib"] = peak_gib
+                run = with_metrics(run, peak_memory_gib=peak_gib)
                 trials.append(replace(run, kind=TrialKind.REPEAT if repeat else TrialKind.SEARCH))
         return rank(trials, SPEED, 8)
 
@@ -238,9 +230,9 @@ class TestMemoryToSpare:
 
     def test_the_peak_of_a_layout_is_the_highest_of_its_runs(self):
         ranking = self.ranking((300.0, 10.0), (299.0, 7.0))
-        run = ranking.runs[ranking.best.layout.key][1]
-        run.attempts[0].outcome.measured["peak_memory_gib"] = 9.9
-        again = rank([run for runs in ranking.runs.values() for run in runs], SPEED, 8)
+        changed = ranking.runs[ranking.best.layout.key][1]
+        runs = [run for runs in ranking.runs.values() for run in runs if run is not changed]
+        again = rank([*runs, with_metrics(changed, peak_memory_gib=9.9)], SPEED, 8)
         assert (ranking.best.trial, again.best.trial) == ("t0002", "t0001")
 
     def test_memory_bought_with_more_nodes_is_not_to_spare(self):
@@ -248,10 +240,8 @@ class TestMemoryToSpare:
         assert self.chosen((300.0, 10.0), (299.0, 5.0), nodes=(2, 1)) == ["t0002", "t0001"]
 
     def test_without_finalists_the_fastest_stays_the_best(self):
-        lone = [trial(1, 300.0, 0.05), trial(2, 299.0, 0.05)]
-        for run, peak_gib in zip(lone, (10.0, 1.0), strict=True):
-            run.attempts[0].outcome.measured["peak_memory_gib"] = peak_gib
-        ranking = rank(lone, SPEED, 8)
+        lone = with_metrics(trial(1, 300.0, 0.05), peak_memory_gib=10.0)
+        ranking = rank([lone, with_metrics(trial(2, 299.0, 0.05), peak_memory_gib=1.0)], SPEED, 8)
         assert ranking.best is ranking.fastest is ranking.ordered[0]
 
     @pytest.mark.fault(38)
@@ -271,10 +261,7 @@ class TestMemoryFloor:
     HEADROOM = MemoryHeadroom(10.0, 4.0)
 
     def of(self, *runs: tuple[Trial, float | None]) -> Ranking:
-        for run, peak_gib in runs:
-            if peak_gib is not None:
-                run.attempts[0].outcome.measured["peak_memory_gib"] = peak_gib
-        return rank([run for run, _ in runs], SPEED, 8, self.HEADROOM)
+        return rank([with_metrics(run, peak_memory_gib=gib) for run, gib in runs], SPEED, 8, self.HEADROOM)
 
     def test_a_layout_that_leaves_less_comes_last_and_is_never_the_best_or_a_tie(self):
         ranking = self.of((trial(1, 300.0, 0.05), 7.0), (trial(2, 299.0, 0.05), 6.0), (trial(3, 298.0, 0.05), 6.5))
@@ -417,20 +404,20 @@ class TestBestFile:
 
 
 class TestUpperBound:
-    def failed(self, reason: FailureReason, measured: dict[str, float]) -> Trial:
+    def failed(self, reason: FailureReason, bound: float | None) -> Trial:
         ended = trial(1, 300.0)
-        outcome = replace(OUTCOME, reason=reason, measured=measured)
+        outcome = replace(OUTCOME, reason=reason, measured=bound and ThroughputBound(bound))
         attempt = replace(ended.last_attempt, state=TrialState.FAILED, outcome=outcome)
         return replace(ended, state=TrialState.FAILED, reason=reason, attempts=(attempt,))
 
     @pytest.mark.parametrize("reason", [FailureReason.PRUNED, FailureReason.TIME_LIMIT])
     def test_a_trial_that_was_pruned_or_ran_out_of_time_has_one_in_the_objectives_unit(self, reason):
-        ended = self.failed(reason, {"tokens_per_sec_high": 320.0})
+        ended = self.failed(reason, 320.0)
         assert upper_bound_of(ended, SPEED) == 320.0
         assert upper_bound_of(ended, Objective.TOKENS_PER_SEC_PER_GPU) == 40.0
 
     def test_others_have_none(self):
         assert upper_bound_of(trial(1, 300.0, 0.1), SPEED) is None
-        assert upper_bound_of(self.failed(FailureReason.PRUNED, {}), SPEED) is None
-        assert upper_bound_of(self.failed(FailureReason.HANG, {"tokens_per_sec_high": 320.0}), SPEED) is None
+        assert upper_bound_of(self.failed(FailureReason.PRUNED, None), SPEED) is None
+        assert upper_bound_of(self.failed(FailureReason.HANG, 320.0), SPEED) is None
         assert upper_bound_of(Trial("t0001", Layout(), reason=FailureReason.PRUNED), SPEED) is None

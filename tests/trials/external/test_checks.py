@@ -14,6 +14,7 @@ from trials.external.endings import failure_of
 from trials.external.log_follower import trainer_environment, trainer_hang_limit_s
 from trials.external.rendezvous import Address
 from trials.measurement.metrics import throughput_fields
+from trials.outcome_types import MeasuredMetrics
 from trials.ranks.environment import RankEnvironment
 from trials.trainers.base import Invocation
 from trials.trainers.common.log_lines import PROOF_NAMES, command_format
@@ -24,30 +25,29 @@ from trials.trial import FailureReason, MeasureRules, Outcome, OutcomeStatus, Tr
 SPEC = spec_of("megatron-lm", tensor_parallel=2)
 LARGE = replace(SPEC.model, num_layers=48, hidden_size=4096, num_attention_heads=64, ffn_hidden_size=16384)
 STEP_TIME_S = 0.1
-TOKENS = SPEC.global_batch_size * SPEC.model.seq_length
-MEASURED = {
-    **throughput_fields(SPEC, TOKENS, STEP_TIME_S, None),
-    "samples_per_sec": SPEC.global_batch_size / STEP_TIME_S,
-    "step_time_s": STEP_TIME_S,
-    "measured_steps": 8,
-}
+
+
+def metrics_of(spec: TrialSpec) -> MeasuredMetrics:
+    return MeasuredMetrics(measured_steps=8, **throughput_fields(spec, spec.global_batch_size, STEP_TIME_S, None))
+
+
+MEASURED = metrics_of(SPEC)
 
 
 def checked(spec: TrialSpec = SPEC, **printed: float) -> dict[str, bool]:
     steps = [TrainerStep(number, STEP_TIME_S, spec.global_batch_size, **printed) for number in range(5)]
-    measured = {**MEASURED, **throughput_fields(spec, TOKENS, STEP_TIME_S, None)}
-    return {check["name"]: check["agrees"] for check in cross_checks(spec, measured, steps)}
+    return {check["name"]: check["agrees"] for check in cross_checks(spec, metrics_of(spec), steps)}
 
 
 def test_printed_rates_that_agree_are_told_as_such():
-    said = {"tokens_per_sec": MEASURED["tokens_per_sec"] * 1.09, "samples_per_sec": MEASURED["samples_per_sec"] * 0.91}
+    said = {"tokens_per_sec": MEASURED.tokens_per_sec * 1.09, "samples_per_sec": MEASURED.samples_per_sec * 0.91}
     assert checked(**said) == {"tokens_per_sec": True, "samples_per_sec": True}
     assert checked() == {}
 
 
 def test_a_printed_rate_more_than_a_tenth_off_is_told():
-    assert checked(tokens_per_sec=MEASURED["tokens_per_sec"] * 1.11) == {"tokens_per_sec": False}
-    assert checked(tflops=4 * MEASURED["model_tflops_per_gpu"] + 0.1) == {"tflops": False}
+    assert checked(tokens_per_sec=MEASURED.tokens_per_sec * 1.11) == {"tokens_per_sec": False}
+    assert checked(tflops=4 * MEASURED.model_tflops_per_gpu + 0.1) == {"tflops": False}
 
 
 def test_a_log_that_tells_all_of_the_layout_proves_it():
@@ -96,7 +96,7 @@ def test_steps_that_took_much_longer_by_the_clock_than_the_log_says_are_no_numbe
 @pytest.mark.parametrize("kind", ["gpt-neox", "command"])
 def test_a_rate_of_another_batch_is_a_batch_that_was_not_asked_for(factor, kind):
     spec = replace(spec_of("gpt-neox", tensor_parallel=2), trainer={"kind": kind})
-    rate = MEASURED["samples_per_sec"] * factor
+    rate = MEASURED.samples_per_sec * factor
     steps = [TrainerStep(number, STEP_TIME_S, None, samples_per_sec=rate) for number in range(5)]
     found = batch_fault(spec, cross_checks(spec, MEASURED, steps))
     assert (found is None) is (kind == "command")
@@ -104,12 +104,12 @@ def test_a_rate_of_another_batch_is_a_batch_that_was_not_asked_for(factor, kind)
 
 
 def test_a_rate_that_counts_something_in_is_not():
-    steps = [TrainerStep(1, STEP_TIME_S, None, samples_per_sec=MEASURED["samples_per_sec"] * 0.8)]
+    steps = [TrainerStep(1, STEP_TIME_S, None, samples_per_sec=MEASURED.samples_per_sec * 0.8)]
     assert batch_fault(SPEC, cross_checks(SPEC, MEASURED, steps)) is None
 
 
 def test_what_rounding_takes_is_no_disagreement():
-    assert MEASURED["model_tflops_per_gpu"] < 0.05
+    assert MEASURED.model_tflops_per_gpu < 0.05
     assert checked(tflops=0.0) == {"tflops": True}
 
 
@@ -117,7 +117,7 @@ def test_flops_may_be_counted_with_and_without_what_is_repeated():
     spec = replace(SPEC, layout=replace(SPEC.layout, activation_checkpointing="full"), model=LARGE)
     repeated = spec.model.hardware_flops_per_token("full") / spec.model.model_flops_per_token
     assert repeated > 1.2
-    ours = throughput_fields(spec, TOKENS, STEP_TIME_S, None)["model_tflops_per_gpu"]
+    ours = metrics_of(spec).model_tflops_per_gpu
     assert checked(spec, tflops=ours) == {"tflops": True}
     assert checked(spec, tflops=ours * repeated) == {"tflops": True}
     assert checked(spec, tflops=ours * repeated * 1.2) == {"tflops": False}

@@ -20,6 +20,7 @@ from trials.external.measurement import LogMeasurement
 from trials.files.folders import AttemptFolder, write_json
 from trials.measurement.protocol import StopReason
 from trials.measurement.step_log import MetricsWriter, read_metrics
+from trials.outcome_types import ThroughputBound
 from trials.ranks.failures import TrialFailure
 from trials.ranks.report import Report
 from trials.trial import FailureReason, MeasureRules, TrialSpec, TrialState
@@ -87,10 +88,10 @@ def test_a_recorded_megatron_deepspeed_log_becomes_an_outcome(tmp_path):
     result = classify(spec, outcome, LaunchStatus(Liveness.ENDED))
     assert result.state is TrialState.MEASURED
     measured = outcome.measured
-    assert measured["step_time_s"] == pytest.approx(346.4305)
-    assert measured["tokens_per_sec_per_gpu"] == pytest.approx(141.88, rel=1e-3)  # as it printed itself
-    assert measured["mfu"] == pytest.approx(0.49, abs=0.02)
-    assert "fastest_rank_step_time_s" not in measured
+    assert measured.step_time_s == pytest.approx(346.4305)
+    assert measured.tokens_per_sec_per_gpu == pytest.approx(141.88, rel=1e-3)  # as it printed itself
+    assert measured.mfu == pytest.approx(0.49, abs=0.02)
+    assert measured.fastest_rank_step_time_s is None
     checks = {check["name"]: check for check in outcome.proof["cross_checks"]}
     assert set(checks) == {"tokens_per_sec", "samples_per_sec", "tflops"}
     assert all(check["agrees"] for check in checks.values())
@@ -136,8 +137,8 @@ def test_logs_of_other_trainers_are_followed_in_their_own_format(
     spec = recorded_spec(kind, layout=layout, global_batch_size=batch, model=model, **world)
     lines = [line.replace(number, number.replace("5" if kind == "gpt-neox" else "2", str(n))) for n in range(1, 9)]
     outcome = follow(tmp_path, spec, lines).outcome()
-    assert outcome.measured["step_time_s"] == pytest.approx(step_time_s)
-    assert outcome.measured["measured_steps"] == 6  # then the interval is known, and narrow
+    assert outcome.measured.step_time_s == pytest.approx(step_time_s)
+    assert outcome.measured.measured_steps == 6  # then the interval is known, and narrow
 
 
 def test_a_rate_of_another_batch_is_no_number_where_the_log_prints_no_batch(tmp_path):
@@ -158,7 +159,7 @@ def test_the_clock_between_the_lines_is_held_against_what_they_say(tmp_path, mon
     lines = [re.sub(r"(per second|TFLOPs|\(tgs\)): [\d.]+", "", line) for line in lines]
     measurement = follow(tmp_path, spec, lines)
     if is_believed:
-        assert measurement.outcome().measured["step_time_s"] == 0.5
+        assert measurement.outcome().measured.step_time_s == 0.5
         return
     with pytest.raises(TrialFailure, match="but their lines arrived over") as caught:
         measurement.outcome()
@@ -191,14 +192,14 @@ def test_too_few_steps_are_told_with_what_they_bound(tmp_path):
     steps = measurement.measurement.step_times_s
     assert len(steps) == 4
     tokens = spec.global_batch_size * spec.model.seq_length
-    assert caught.value.measured == {"tokens_per_sec_high": tokens / min(steps[1:])}
+    assert caught.value.bound == ThroughputBound(tokens / min(steps[1:]))
 
 
 def test_a_trainer_that_ended_by_itself_bounds_nothing(tmp_path):
     measurement = follow(tmp_path, recorded_spec(), recorded_lines()[:4])
     with pytest.raises(TrialFailure) as caught:
         measurement.require_enough(FailureReason.RESULT_INVALID, "until the trainer ended by itself")
-    assert caught.value.measured == {}
+    assert caught.value.bound is None
 
 
 def test_time_that_ran_out_after_enough_steps_counts_and_is_flagged(tmp_path):
@@ -233,4 +234,4 @@ def test_a_layout_that_cannot_be_the_best_ends_itself(tmp_path):
     outcome = measurement.outcome()
     assert outcome.reason is FailureReason.PRUNED
     assert "t0009" in (outcome.excerpt or "")
-    assert outcome.measured["tokens_per_sec"] > 0
+    assert outcome.measured.tokens_per_sec > 0

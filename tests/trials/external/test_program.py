@@ -57,11 +57,11 @@ def test_a_megatron_run_is_measured_from_the_last_ranks_log_and_ended_once_it_is
     outcome, ranks = run(tmp_path, codes={0})
     assert outcome.status is OutcomeStatus.MEASURED
     measured = outcome.measured
-    assert measured["step_time_s"] == pytest.approx(0.101, abs=0.001)
-    assert measured["tokens_per_sec"] == pytest.approx(4 * 32 / measured["step_time_s"])
-    assert (measured["warmup_steps"], measured["peak_memory_gib"]) == (6, 3073 / 1024)
-    assert measured["startup_s"] > 0
-    assert set(measured["startup_parts_s"]) == {"rendezvous", "build", "warmup"}
+    assert measured.step_time_s == pytest.approx(0.101, abs=0.001)
+    assert measured.tokens_per_sec == pytest.approx(4 * 32 / measured.step_time_s)
+    assert (measured.warmup_steps, measured.peak_memory_gib) == (6, 3073 / 1024)
+    assert measured.startup_s > 0
+    assert set(measured.startup_parts_s) == {"rendezvous", "build", "warmup"}
     records = read_metrics(ranks.folder.metrics())
     assert [r.phase for r in records] == [StepPhase.WARMUP] * 6 + [StepPhase.MEASURED] * (len(records) - 6)
     assert (records[0].step_time_s, records[0].loss, records[0].samples) == (0.5, 9.99, 4)
@@ -212,8 +212,8 @@ def test_a_command_is_followed_by_the_users_own_patterns(tmp_path):
     ranks = start(tmp_path, spec)
     assert set(ranks.wait()) == {0}, ranks.logs()
     outcome = ranks.outcome()
-    assert outcome.measured["step_time_s"] == pytest.approx(0.101, abs=0.001)
-    assert outcome.measured["loss_first"] == 9.99
+    assert outcome.measured.step_time_s == pytest.approx(0.101, abs=0.001)
+    assert outcome.measured.loss_first == 9.99
     assert "world_size" in outcome.proof["unproven"]
 
 
@@ -225,7 +225,7 @@ def test_every_trainer_is_told_its_layout_and_followed(tmp_path, kind):
     ranks = start(tmp_path, replace(spec, layout=layout, model=model))
     assert set(ranks.wait()) == {0}, ranks.logs()
     outcome = ranks.outcome()
-    assert outcome.measured["step_time_s"] == pytest.approx(0.101, abs=0.001)
+    assert outcome.measured.step_time_s == pytest.approx(0.101, abs=0.001)
     written = {path.name for path in ranks.folder.path.iterdir()}
     assert {
         "megatron-deepspeed": "megatron_deepspeed_config.json",

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from hypothesis import strategies as st
 
 from search_spaces.layouts.layout import Layout
+from tests.trials.examples import metrics
 from trials.ledger.events import EndReason, Event, EventKind, SearchRecord, SearchState
 from trials.ledger.fold import apply_event
 from trials.trial import Attempt, FailureReason, Outcome, OutcomeStatus, Trial, TrialState
@@ -73,7 +74,7 @@ class Story:
             "0" * 32,
             OutcomeStatus.MEASURED,
             flags=("time_limit",),
-            measured={"step_time_s": 0.1, "tokens_per_sec": tokens_per_sec, "startup_parts_s": {"import": 0.1}},
+            measured=metrics(tokens_per_sec, 0.1, startup_parts_s={"import": 0.1}),
             step_times_s=(0.1, 0.2),
         )
         return self.end_attempt(trial, attempt, state="measured", reason=None, outcome=outcome.to_json())

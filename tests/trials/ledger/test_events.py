@@ -92,7 +92,7 @@ def test_the_fold_tells_how_the_search_went():
     trial = search.trial("t0001")
     assert (search.state, search.best_trial, search.folder) == (SearchState.COMPLETED, "t0001", "/scratch/story")
     assert [a.state for a in trial.attempts] == [TrialState.FAILED, TrialState.MEASURED]
-    assert trial.measured["tokens_per_sec"] == 1000.0
+    assert trial.measured.tokens_per_sec == 1000.0
     assert search.node_hours_used == pytest.approx(2 / 3)
     assert search.in_flight == ()
     assert search.ended_at == search.created_at + 12
@@ -185,7 +185,7 @@ def test_a_trial_is_measured_only_by_its_last_attempt(story):
 
 def test_a_measured_attempt_has_an_outcome(story):
     story.submit()
-    with pytest.raises(ValueError, match="without an outcome"):
+    with pytest.raises(ValueError, match="without a measurement"):
         story.end_attempt("t0001", "a1", state="measured", reason=None)
 
 

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from search_spaces.layouts.layout import Layout
+from tests.trials.examples import metrics
 from tests.trials.train.trial_processes import make_spec
 from trials.files.folders import AttemptFolder, read_json, write_json
 from trials.ranks.report import Report
@@ -48,7 +49,7 @@ def test_the_first_failure_stands(folder):
 
 def test_a_measurement_stands_against_any_later_failure(folder):
     rank_0 = report(folder)
-    rank_0.measured(rank_0.outcome(measured={"step_time_s": 1.0}))
+    rank_0.measured(rank_0.outcome(measured=metrics(1000.0)))
     report(folder, rank=1).fail(FailureReason.SCRIPT_ERROR, "afterwards")
     assert outcome(folder).status is OutcomeStatus.MEASURED
     assert not rank_0.failure()

@@ -52,9 +52,9 @@ def test_a_trial_that_cannot_be_the_best_ends_itself_with_what_it_saw(start, sea
     outcome = trial.outcome()
     assert (outcome.reason, outcome.phase, outcome.rank) == (FailureReason.PRUNED, "measured", 0)
     assert "t0009" in outcome.excerpt
-    assert outcome.measured["measured_steps"] >= 6
-    assert 0 < outcome.measured["tokens_per_sec"] <= outcome.measured["tokens_per_sec_high"] < 1e12
-    steps = outcome.measured["warmup_steps"] + outcome.measured["measured_steps"]
+    assert outcome.measured.measured_steps >= 6
+    assert 0 < outcome.measured.tokens_per_sec <= outcome.measured.tokens_per_sec_high < 1e12
+    steps = outcome.measured.warmup_steps + outcome.measured.measured_steps
     assert outcome.proof["samples_per_data_rank"] == [4 * steps]
     assert trial.result().reason is FailureReason.PRUNED
 
@@ -104,10 +104,10 @@ def test_a_long_step_is_measured_by_short_ones_and_proven_by_those(start, layout
     )
     slopes = [(after - before) / (long - short) for before, after in zip(short_s, long_s, strict=True)]
     full_s = [before + slope * (full - short) for before, slope in zip(short_s, slopes, strict=True)]
-    assert measured["step_time_s"] == pytest.approx(median(full_s))
-    assert measured["tokens_per_sec"] == pytest.approx(full * 16 / measured["step_time_s"])
-    assert measured["step_time_s"] == pytest.approx(0.05 * full, rel=0.2)
-    assert measured["measured_steps"] == len(short_s) + len(long_s) == 24
+    assert measured.step_time_s == pytest.approx(median(full_s))
+    assert measured.tokens_per_sec == pytest.approx(full * 16 / measured.step_time_s)
+    assert measured.step_time_s == pytest.approx(0.05 * full, rel=0.2)
+    assert measured.measured_steps == len(short_s) + len(long_s) == 24
 
 
 def test_short_steps_that_were_not_short_are_no_measurement(start):
@@ -124,9 +124,9 @@ def test_host_memory_that_grows_is_a_finding_and_names_the_step_at_which_the_nod
     assert trial.wait() == [0], trial.logs()
     outcome = trial.outcome()
     assert "host_memory_growth" in outcome.flags
-    assert outcome.measured["host_memory_slope_mib_per_step"] == pytest.approx(4.0, rel=0.2)
+    assert outcome.measured.host_memory_slope_mib_per_step == pytest.approx(4.0, rel=0.2)
     node_mib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**20
-    assert len(outcome.step_times_s) < outcome.measured["host_memory_full_at_step"] < node_mib
+    assert len(outcome.step_times_s) < outcome.measured.host_memory_full_at_step < node_mib
 
 
 @pytest.mark.parametrize(
@@ -145,9 +145,9 @@ def test_on_request_the_time_of_a_step_is_divided_among_what_it_went_to(start, l
     assert trial.result().state is TrialState.MEASURED
     outcome = trial.outcome()
     assert "profile_failed" not in outcome.flags, outcome.excerpt
-    time_s = outcome.measured["time_s"]
+    time_s = outcome.measured.time_s
     assert set(time_s) == PARTS
-    assert sum(time_s.values()) == pytest.approx(outcome.measured["step_time_s"])
+    assert sum(time_s.values()) == pytest.approx(outcome.measured.step_time_s)
     assert {part for part, seconds in time_s.items() if seconds > 0} == {"compute", "optimizer"} | shown
 
 
@@ -166,5 +166,5 @@ def test_a_profile_that_fails_leaves_the_measurement_as_it_is(start, layout, fau
     outcome = trial.outcome()
     assert "profile_failed" in outcome.flags
     assert outcome.excerpt
-    assert "time_s" not in outcome.measured
+    assert outcome.measured.time_s is None
     assert trial.result().state is TrialState.MEASURED

@@ -19,6 +19,7 @@ import pytest
 from search_spaces.layouts.layout import Layout
 from tests.trials.train.trial_processes import ENDLESS, MODEL, RULES, faulty, make_spec, start_trial
 from trials.measurement.step_log import StepPhase, read_metrics
+from trials.outcome_types import ThroughputBound
 from trials.trial import FailureReason, OutcomeStatus, Rendezvous, TrialState
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
@@ -37,18 +38,18 @@ def test_a_trial_is_measured_and_its_outcome_believed(start, layout, rendezvous)
     assert trial.wait() == [0, 0], trial.logs()
     assert trial.result().state is TrialState.MEASURED
     outcome = trial.outcome()
-    steps = outcome.measured["warmup_steps"] + outcome.measured["measured_steps"]
+    steps = outcome.measured.warmup_steps + outcome.measured.measured_steps
     assert outcome.proof["samples_per_data_rank"] == [4 * steps]
-    assert outcome.measured["loss_last"] < outcome.measured["loss_first"]
-    assert outcome.measured["startup_s"] == pytest.approx(sum(outcome.measured["startup_parts_s"].values()))
-    assert 0.1 < outcome.measured["peak_memory_gib"] < 2
+    assert outcome.measured.loss_last < outcome.measured.loss_first
+    assert outcome.measured.startup_s == pytest.approx(sum(outcome.measured.startup_parts_s.values()))
+    assert 0.1 < outcome.measured.peak_memory_gib < 2
     assert outcome.fingerprint["torch"]
     assert trial.folder.heartbeat.exists()
     assert trial.folder.system(0).exists()
     records = read_metrics(trial.folder.metrics())
     assert [r.step for r in records] == list(range(1, steps + 1))
     assert [r.step_time_s for r in records] == list(outcome.step_times_s)
-    assert sum(r.phase is StepPhase.MEASURED for r in records) == outcome.measured["measured_steps"]
+    assert sum(r.phase is StepPhase.MEASURED for r in records) == outcome.measured.measured_steps
 
 
 def test_ranks_that_meet_by_file_listen_on_loopback_only(start):
@@ -158,7 +159,7 @@ def test_too_few_steps_before_the_time_limit_are_no_measurement_but_a_bound(star
     assert "are required" in outcome.excerpt
     fastest_s = min(record.step_time_s for record in read_metrics(trial.folder.metrics())[1:])
     at_most = spec.global_batch_size * spec.model.seq_length / fastest_s
-    assert outcome.measured == {"tokens_per_sec_high": pytest.approx(at_most)}
+    assert outcome.measured == ThroughputBound(pytest.approx(at_most))
     assert trial.result().reason is FailureReason.TIME_LIMIT
 
 

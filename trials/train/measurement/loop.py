@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from trials.analysis.early_stopping import IncumbentWatcher
 from trials.files.folders import AttemptFolder
-from trials.measurement.metrics import bound_fields
+from trials.measurement.metrics import throughput_bound
 from trials.measurement.protocol import Measurement, StepPlan, StopReason, TwoPointExtrapolation, slows_down
 from trials.measurement.step_log import MetricsWriter, StepPhase, StepRecord
 from trials.ranks.allocator import STEPS_PER_TRIM, trim_heap
@@ -72,8 +72,8 @@ class TrainingLoop:
             if self._device.is_cpu and len(self.records) % STEPS_PER_TRIM == 0:
                 trim_heap()
         if self.measurement.stop is StopReason.TIME_LIMIT and not self.measurement.has_enough_steps:
-            seen = bound_fields(self._spec, self.measurement)
-            raise TrialFailure(FailureReason.TIME_LIMIT, self._too_few_steps(), seen)
+            bound = throughput_bound(self._spec, self.measurement)
+            raise TrialFailure(FailureReason.TIME_LIMIT, self._too_few_steps(), bound)
         if (found := skipped_steps_error(self.records)) is not None:
             raise TrialFailure(FailureReason.RESULT_INVALID, found)
 

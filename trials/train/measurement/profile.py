@@ -60,8 +60,10 @@ def add_breakdown(spec: TrialSpec, loop: TrainingLoop, device: Device, report: R
     try:
         ranks = _profiled_ranks(spec, loop, device, report)
         if outcome is not None:
-            time_s = breakdown(ranks, outcome.measured["step_time_s"], loop.extrapolation)
-            report.measured(replace(outcome, measured={**outcome.measured, "time_s": time_s}))
+            metrics = outcome.metrics
+            assert metrics is not None, "only a measured trial is profiled"
+            time_s = breakdown(ranks, metrics.step_time_s, loop.extrapolation)
+            report.measured(replace(outcome, measured=replace(metrics, time_s=time_s)))
     except Exception as error:
         traceback.print_exc(file=sys.stderr)
         _report_failure(report, outcome, excerpt_of(error))

@@ -66,7 +66,8 @@ def test_the_line_of_the_best_follows_the_trials():
 def test_the_pareto_line_has_what_nothing_beats_in_both():
     trial = report_data(a_search().record, START).trials[0]
     points = [(1.0, 10.0), (2.0, 30.0), (2.0, 20.0), (3.0, 25.0), (4.0, 40.0), (1.0, 5.0)]
-    trials = [replace(trial, peak_memory_gib=memory, speed=speed) for memory, speed in points]
+    metrics = [(replace(trial.metrics, peak_memory_gib=memory), speed) for memory, speed in points]
+    trials = [replace(trial, metrics=known, speed=speed) for known, speed in metrics]
     assert [(t.peak_memory_gib, t.speed) for t in memory_front(trials)] == [(1.0, 10.0), (2.0, 30.0), (4.0, 40.0)]
 
 

@@ -35,7 +35,7 @@ def test_a_requeued_job_is_the_next_restart_of_its_attempt(rig):
     rig.check(search)
     attempt = one_attempt(search)
     assert (attempt.job_id, attempt.restart, attempt.outcome.restart) == ("1", 1, 1)
-    assert search.trial("t0001").measured["tokens_per_sec"] == 1001.0
+    assert search.trial("t0001").measured.tokens_per_sec == 1001.0
     assert attempt.node_hours * 3600 >= 100 + 40
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from search_spaces.layouts.layout import Layout
+from tests.trials.examples import metrics
 from tests.trials.train.trial_processes import MODEL, make_spec
 from trials.attempt_result import LaunchStatus, Liveness, classify
 from trials.measurement.protocol import TwoPointExtrapolation
@@ -32,14 +33,12 @@ RIGHT = RankCount(
 # Rank order is tensor, data, stage: the first two ranks are the data-parallel ranks of the first stage.
 LAST_STAGE = MODEL.parameters - FIRST_STAGE
 COUNTS = [RIGHT, RIGHT, *[replace(RIGHT, parameters=LAST_STAGE, optimizer_parameters=LAST_STAGE)] * 2]
-MEASURED = {"step_time_s": 1, "tokens_per_sec": 1, "tokens_per_sec_per_gpu": 1, "samples_per_sec": 1}
 
 
 def believed(counts: list[RankCount]) -> bool:
     proof = layout_proof(SPEC, counts, PLANNED)
-    measured = MEASURED | {"measured_steps": SPEC.measure.min_steps}
     names = (SPEC.search_id, SPEC.trial, SPEC.attempt, SPEC.nonce)
-    outcome = Outcome(*names, OutcomeStatus.MEASURED, measured=measured, proof=proof)
+    outcome = Outcome(*names, OutcomeStatus.MEASURED, measured=metrics(1.0), proof=proof)
     fault = samples_error(SPEC, proof, PLANNED)
     return classify(SPEC, outcome, LaunchStatus(Liveness.ENDED)).state is TrialState.MEASURED and fault is None
 
@@ -87,9 +86,10 @@ SHORT_COUNTS = [replace(count, micro_batches=100, samples=200) for count in COUN
 
 def believed_in_short_steps(counts: list[RankCount], planned: list[int]) -> bool:
     proof = layout_proof(LONG, counts, planned, EXTRAPOLATION)
-    measured = MEASURED | {"measured_steps": 16}
     names = (LONG.search_id, LONG.trial, LONG.attempt, LONG.nonce)
-    outcome = Outcome(*names, OutcomeStatus.MEASURED, measured=measured, proof=proof, flags=("extrapolated",))
+    outcome = Outcome(
+        *names, OutcomeStatus.MEASURED, measured=metrics(1.0, measured_steps=16), proof=proof, flags=("extrapolated",)
+    )
     fault = samples_error(LONG, proof, planned)
     return classify(LONG, outcome, LaunchStatus(Liveness.ENDED)).state is TrialState.MEASURED and fault is None
 
@@ -110,7 +110,7 @@ def test_full_steps_that_are_called_short_are_no_proof():
     assert proof["micro_batches_per_step"] == 36
     outcome = Outcome(
         *(LONG.search_id, LONG.trial, LONG.attempt, LONG.nonce, OutcomeStatus.MEASURED),
-        measured=MEASURED | {"measured_steps": 10},
+        measured=metrics(1.0, measured_steps=10),
         proof=proof,
         flags=("extrapolated",),
     )
