@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from orchestrator.common.code_snapshot import compute_side_files
+from search_spaces.engines import TRAINER_ENGINES
 from tests.sources import ROOMS, ROOT, calls, imported, modules
 
 MAY_IMPORT = {
@@ -88,6 +89,11 @@ def test_only_the_orchestrator_writes_the_ledger():
 
 def test_the_light_compute_side_imports_the_standard_library_and_itself():
     assert wrong(lambda module: outside(module, dotted(LIGHT)), LIGHT) == {}
+
+
+def test_what_runs_beside_the_ranks_imports_no_driver_code():
+    trainers = {f"trials/trainers/{name.replace('-', '_')}/trainer.py" for name in TRAINER_ENGINES}
+    assert {"trials/external/__main__.py", "trials/trainers/registry.py", *trainers} <= set(LIGHT)
 
 
 def test_the_trainer_imports_torch_deepspeed_and_the_light_compute_side_only():

@@ -114,8 +114,7 @@ class TrainerSection(Section):
     )
     log_rank: _Rank = Field(
         default=None,
-        description="The rank whose log reports the steps. Default: last for Megatron, the one with the loss for"
-        " nanotron, else first.",
+        description="The rank whose log reports the steps. Default: the one on which the trainer logs them.",
     )
     data: DataSection = DataSection()
 
