@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
@@ -58,5 +59,30 @@ class FallbackSampler(Sampler):
 
 def _on_one_core(answer: Callable[[], _T]) -> _T:
     """Run on one core: a driver on a login node is one of many, and its matrices are small."""
-    with threadpool_limits(limits=1):
+    with _blas_limit, threadpool_limits(limits=1, user_api="openmp"):  # OpenMP's limit is the thread's own
         return answer()
+
+
+class _BlasLimit:
+    """Limit of BLAS to one thread in this process. The last of several samplers asked at once restores what was."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._num_users = 0
+        self._limits: threadpool_limits | None = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._num_users += 1
+            if self._limits is None:
+                self._limits = threadpool_limits(limits=1, user_api="blas")
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._num_users -= 1
+            if self._num_users == 0 and self._limits is not None:
+                self._limits.restore_original_limits()
+                self._limits = None
+
+
+_blas_limit = _BlasLimit()

@@ -113,16 +113,30 @@ def test_the_first_is_asked_in_a_thread_that_holds_up_no_exit():
     assert asked_in[0].daemon
 
 
-def test_a_sampler_takes_one_core():
+def test_samplers_asked_at_once_take_one_core_each():
+    second_asks, first_has_left = threading.Event(), threading.Event()
     seen = []
 
-    class Looks(Sampler):
-        name = "looks"
+    class First(Sampler):
+        name = "first"
 
         def ask(self, count, history):
+            second.start()
+            assert second_asks.wait(60)
+            return []
+
+    class Second(Sampler):
+        name = "second"
+
+        def ask(self, count, history):
+            second_asks.set()
+            assert first_has_left.wait(60)
             seen.extend(pool["num_threads"] for pool in threadpool_info())
             return []
 
-    FallbackSampler(Looks(), GridSampler(CANDIDATES)).ask(1, [])
-    assert seen
+    second = threading.Thread(target=FallbackSampler(Second(), GridSampler(CANDIDATES)).ask, args=(1, []))
+
+    FallbackSampler(First(), GridSampler(CANDIDATES)).ask(1, [])
+    first_has_left.set()
+    second.join()
     assert set(seen) == {1}
