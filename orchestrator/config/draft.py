@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from search_spaces.model_shape import ModelShape
+from search_spaces.schema.unsafe_text import is_printable
 from search_spaces.schema.validation import FILL_IN
-from search_spaces.schema.yaml_document import is_printable
 
 MODEL_FIELDS = tuple(f.name for f in fields(ModelShape))
 

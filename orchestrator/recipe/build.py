@@ -13,7 +13,7 @@ from orchestrator.recipe.exports import Export, exports
 from orchestrator.recipe.recipe import Recipe
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.schema.presets import accelerator_named
-from search_spaces.schema.yaml_document import is_printable
+from search_spaces.schema.unsafe_text import is_printable
 from trials.analysis.best_layout import choice_of, fastest_json, rationale
 from trials.analysis.pareto import pareto_json
 from trials.analysis.ranking import Ranking, peak_memory_gib, speedup_over

@@ -12,7 +12,7 @@ from typing import Any
 
 from search_spaces.errors import Problem
 from search_spaces.rules.check import engine_violations
-from search_spaces.schema.yaml_document import is_printable
+from search_spaces.schema.unsafe_text import is_printable
 from trials.trainers.base import LayoutExport
 from trials.trainers.common.recipe import torchrun
 from trials.trainers.registry import TRAINERS, invocation

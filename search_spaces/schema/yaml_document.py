@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ import yaml
 
 from search_spaces.errors import InputError, Problem, format_value
 from search_spaces.plain_file import open_named
+from search_spaces.schema.unsafe_text import PRINTABLE, is_printable, looks_secret, secret_problem
 
 MAX_BYTES = 2**20
 MAX_DEPTH = 20
@@ -114,11 +114,6 @@ def parse_key_path(text: str) -> KeyPath:
     return tuple(part[2] if part[1] is None else int(part[1]) for part in parts)
 
 
-def is_printable(text: str) -> bool:
-    """True if the text has no control, escape or bidirectional character that a terminal would act on."""
-    return all(unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Zl", "Zp") for c in text)
-
-
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]{0,30})")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SCALARS = {
@@ -132,7 +127,6 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _YAML = "a file is YAML"
 _KEYS = "a file holds keys and values"
 _PLAIN = "a file is plain UTF-8"
-_PRINTABLE = "text has only printable characters"
 
 
 def _decode(raw: bytes, file: str) -> str:
@@ -163,7 +157,7 @@ def _require_plain_line(content: str, location: SourceLocation) -> None:
     if "\t" in indent and content.strip():
         _refuse("a tab in the indentation", location, rule="YAML is indented with spaces", fix="indent with spaces")
     if not is_printable(content.rstrip("\r").replace("\t", " ")):
-        _refuse("a control character", location, rule=_PRINTABLE, fix="remove it")
+        _refuse("a control character", location, rule=PRINTABLE, fix="remove it")
 
 
 class _Builder:
@@ -318,8 +312,8 @@ def _apply_override(document: Document, override: str) -> Document:
             fix="for example --set search.max_trials=20",
             file="--set",
         )
-    if _looks_secret(text, path):
-        raise InputError(_secret(key=name, file="--set"))
+    if looks_secret(text, path[-1]):
+        raise InputError(secret_problem(key=name, file="--set"))
     builder = _Builder("--set")
     try:
         value = builder.root(text) if text.strip() else None
@@ -360,13 +354,6 @@ def _with_value(data: Mapping[str, Any], path: tuple[str, ...], value: Any, name
     return {**data, key: _with_value(inner or {}, tuple(rest), value, name)}
 
 
-_SECRET_KEY = re.compile(r"(^|_|-)(password|passwd|passphrase|secret|api_?key|access_?key|token|credentials?)$", re.I)
-_SECRET_VALUE = re.compile(
-    r"AKIA[0-9A-Z]{16}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_|glpat-[\w-]{16,}|hf_[A-Za-z0-9]{20,}|xox[abprs]-[\w-]{10,}"
-    r"|sk-[\w-]{20,}|-----BEGIN [A-Z ]*PRIVATE KEY|eyJ[\w-]{10,}\.[\w-]{10,}\.|://[^/@\s]*:[^/@\s]+@"
-)
-
-
 def _require_safe(document: Document) -> None:
     problems = list(_unsafe_values(document, document.data, ()))
     if problems:
@@ -388,31 +375,17 @@ def _unsafe_values(document: Document, value: Any, path: KeyPath) -> Iterator[Pr
 
 def _unsafe_text(text: str, path: KeyPath, location: SourceLocation) -> Iterator[Problem]:
     where: dict[str, Any] = {"key": format_key_path(path) or None, **location._asdict()}
-    if _looks_secret(text, path):
-        yield _secret(**where)
+    if looks_secret(text, path[-1] if path else None):
+        yield secret_problem(**where)
     elif not is_printable(text):
         yield Problem(
             "control_character",
             f"{text!a} holds a control character",
-            rule=_PRINTABLE,
+            rule=PRINTABLE,
             fix="remove it",
             value=ascii(text),
             **where,
         )
-
-
-def _looks_secret(text: str, path: KeyPath) -> bool:
-    return bool(_SECRET_VALUE.search(text) or (text and path and _SECRET_KEY.search(str(path[-1]))))
-
-
-def _secret(**where: Any) -> Problem:
-    return Problem(
-        "secret",
-        "looks like a secret",
-        rule="secrets do not belong in a configuration file or on a command line",
-        fix="put it into the environment, or into a file with mode 0600",
-        **where,
-    )
 
 
 def _refuse(message: str, location: SourceLocation, **details: Any) -> NoReturn:

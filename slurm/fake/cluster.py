@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
 
 from slurm.fake.accounting import FakeAccounting
 from slurm.fake.jobs import FakeJob, JobEnding, JobPlan, Run, StartedJob, natural_ending
@@ -24,14 +23,6 @@ FAKE_SETTINGS = SlurmSettings("fake", "22.05.8", has_accounting=True)
 
 SRUN_TERMINATED, SRUN_GAVE_UP = 143, 0
 """Exit codes of a batch script that is only srun, when its job is killed by SIGTERM, or by SIGKILL after it."""
-
-_LAST_WORDS = {
-    JobState.TIMEOUT: " DUE TO TIME LIMIT",
-    JobState.CANCELLED: "",
-    JobState.PREEMPTED: " DUE TO PREEMPTION",
-    JobState.NODE_FAIL: " DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS",
-    JobState.REQUEUED: " DUE TO JOB REQUEUE",
-}
 
 
 class FakeCluster:
@@ -205,7 +196,7 @@ class FakeCluster:
         self.unavailable.add(name)
         for job in [job for job in self._known.values() if name in job.nodes and job.run and not job.state.is_ended]:
             code = 15 if len(job.nodes) > 1 else 0
-            self._log_cancellation(job, JobState.NODE_FAIL)
+            job.log_cancellation(JobState.NODE_FAIL, self._stamp())
             job.ending = JobEnding(JobState.NODE_FAIL, "NodeDown", signal=code)
             job.ended_at = self._stamp()
             self._leave(job, processes_live_s)
@@ -337,7 +328,7 @@ class FakeCluster:
         return f"ReqNodeNotAvail, UnavailableNodes:{','.join(sorted(self.unavailable))}"
 
     def _start(self, job: FakeJob, nodes: tuple[str, ...]) -> None:
-        _append_to_log(job, f"{NEXT_RUN}{job.restarts}\n" if job.restarts else "")
+        job.append_to_log(f"{NEXT_RUN}{job.restarts}\n" if job.restarts else "")
         request = job.request
         started = StartedJob(job.job_id, request.name, job.user, request.directory, nodes, job.restarts, self._time)
         plan = self.on_start(started)
@@ -357,7 +348,7 @@ class FakeCluster:
         last = self._time + (0.0 if run.plan.heeds_term else self.settings.kill_wait_s)
         if last < run.ends:
             run.ends, run.killed = last, True
-        self._log_cancellation(job, ending.state)
+        job.log_cancellation(ending.state, self._stamp())
         job.ending = replace(ending, exit_code=SRUN_TERMINATED if run.plan.heeds_term else SRUN_GAVE_UP)
         self._begin_completing(job)
 
@@ -418,12 +409,6 @@ class FakeCluster:
             run.ends, run.killed = last, True
         job.run = None
 
-    def _log_cancellation(self, job: FakeJob, state: JobState) -> None:
-        at = datetime.fromtimestamp(self._stamp(), timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
-        node = job.nodes[0]
-        line = f"slurmstepd-{node}: error: *** JOB {job.job_id} ON {node} CANCELLED AT {at}{_LAST_WORDS[state]} ***\n"
-        _append_to_log(job, f"{line}srun: error: {node}: task 0: Terminated\n")
-
     def _forget_old(self) -> None:
         """Forget jobs past MinJobAge; 0 keeps every record (slurm.conf(5))."""
         age_s = 0.0 if self.purges_at_once else self.settings.min_job_age_s or math.inf
@@ -435,10 +420,3 @@ class FakeCluster:
     def _stamp(self) -> float:
         """Return the cluster's time in whole seconds, as Slurm records it."""
         return float(math.floor(self.cluster_time))
-
-
-def _append_to_log(job: FakeJob, text: str) -> None:
-    """Append to job.log, which appears when the job starts: output of the script, slurmd and srun."""
-    if job.request.directory.is_dir():
-        with job.request.log.open("a") as log:
-            log.write(text)

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 
 from slurm.job_state import JobSnapshot, JobState
 from slurm.request import JobRequest
+
+_CANCELLATION_CAUSES = {
+    JobState.TIMEOUT: " DUE TO TIME LIMIT",
+    JobState.CANCELLED: "",
+    JobState.PREEMPTED: " DUE TO PREEMPTION",
+    JobState.NODE_FAIL: " DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS",
+    JobState.REQUEUED: " DUE TO JOB REQUEUE",
+}
 
 
 @dataclass(frozen=True)
@@ -124,6 +133,19 @@ class FakeJob:
             signal=self.signal,
             restarts=self.restarts,
         )
+
+    def log_cancellation(self, state: JobState, at: float) -> None:
+        """Append the lines of slurmstepd and srun for a job that is ended from outside at this time."""
+        moment = datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
+        node = self.nodes[0]
+        cancelled = f"*** JOB {self.job_id} ON {node} CANCELLED AT {moment}{_CANCELLATION_CAUSES[state]} ***"
+        self.append_to_log(f"slurmstepd-{node}: error: {cancelled}\nsrun: error: {node}: task 0: Terminated\n")
+
+    def append_to_log(self, text: str) -> None:
+        """Append to job.log, which appears when the job starts: output of the script, slurmd and srun."""
+        if self.request.directory.is_dir():
+            with self.request.log.open("a") as log:
+                log.write(text)
 
 
 def natural_ending(plan: JobPlan) -> JobEnding:

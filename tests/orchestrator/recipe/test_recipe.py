@@ -14,7 +14,8 @@ from orchestrator.recipe.build import build_recipe
 from orchestrator.recipe.recipe import Recipe, checksum, recipe_yaml
 from search_spaces.errors import InputError, Problem
 from search_spaces.layouts.layout import Layout
-from search_spaces.schema.yaml_document import is_printable, parse_document
+from search_spaces.schema.unsafe_text import is_printable
+from search_spaces.schema.yaml_document import parse_document
 from tests.orchestrator.recipe.builders import LAYOUT, SLOWER_LAYOUT, measured_trial, source_of
 
 FIELDS = ["schema", "created_at", "parlay_version", "search_id", "trial", "layout", "model", "cluster", "batch"]

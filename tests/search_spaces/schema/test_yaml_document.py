@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from search_spaces.errors import InputError, Problem
+from search_spaces.schema.unsafe_text import is_printable
 from search_spaces.schema.yaml_document import (
     MAX_BYTES,
     Document,
     SourceLocation,
     format_key_path,
-    is_printable,
     parse_document,
     read_document,
     with_overrides,
