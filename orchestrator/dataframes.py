@@ -18,6 +18,7 @@ from orchestrator.interop.table_export import parquet_bytes, trial_rows
 from orchestrator.planning.forecast import ForecastReport
 from orchestrator.planning.plan import Plan
 from orchestrator.records.summary import SEARCH_NAMES, searches_summary
+from search_spaces.layouts.layout import NULLABLE
 from search_spaces.search_space import SearchSpace
 from trials.ledger.events import Event, SearchRecord
 from trials.ledger.reader import SearchSummary
@@ -104,7 +105,7 @@ def _typed(frame: pandas.DataFrame) -> pandas.DataFrame:
 
 
 def _type(name: str, column: pandas.Series) -> Any:
-    found = "integer" if name == "bucket_mib" else infer_dtype(column)
+    found = "integer" if name in NULLABLE else infer_dtype(column)
     if found == "empty":
         found = "floating" if name.startswith(_NUMBERS) else "string"
     return _TYPES.get(found, column.dtype)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from search_spaces.layouts.layout import DEGREES
 from trials.failure_policy import Ending, policy_of
 from trials.files.tracebacks import is_device_failure
 from trials.json_types import is_finite_number
@@ -254,9 +255,7 @@ def expected_proof(spec: TrialSpec) -> dict[str, Any]:
     own = {"optimizer_parameters_sum": spec.model.parameters} if spec.trainer["kind"] == "parlay" else {}
     of_all = {
         "world_size": spec.num_gpus,
-        "tensor_parallel": layout.tensor_parallel,
-        "pipeline_parallel": layout.pipeline_parallel,
-        "data_parallel": layout.data_parallel,
+        **{name: getattr(layout, name) for name in DEGREES.values()},
         "parameters": spec.model.parameters,
         "local_parameters_sum": spec.model.parameters,
         "micro_batches_per_step": layout.grad_accum_steps,

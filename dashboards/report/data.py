@@ -11,7 +11,7 @@ from dashboards.report.figures.importance import Importance, axis_importance
 from dashboards.report.figures.time_breakdown import TimeBreakdown, time_breakdowns
 from dashboards.report.log_excerpts import Excerpts
 from dashboards.trial_text import describe_failure
-from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.layout import DERIVED, Layout
 from trials.analysis.pareto import pareto, trade_offs
 from trials.analysis.ranking import Objective, Ranking, is_suspect, upper_bound_of, value_of
 from trials.analysis.verdict import (
@@ -28,7 +28,6 @@ from trials.outcome_types import MeasuredMetrics
 from trials.trial import FailureReason, Flag, Trial, TrialKind, TrialState
 
 _SECONDS_PER_HOUR = 3600
-_DERIVED = ("data_parallel", "grad_accum_steps")
 """Fields of a layout that follow from the others, the ranks and the global batch size."""
 
 
@@ -295,7 +294,7 @@ def _varying(trials: Sequence[Trial]) -> tuple[str, ...]:
 def _speeds(ranking: Ranking) -> tuple[list[dict[str, Any]], list[float]]:
     """Measured layouts by their freely chosen fields, and their speeds."""
     layouts = [trial.layout.canonical().to_json() for trial in ranking.ordered]
-    chosen = [{name: value for name, value in layout.items() if name not in _DERIVED} for layout in layouts]
+    chosen = [{name: value for name, value in layout.items() if name not in DERIVED} for layout in layouts]
     return chosen, [value_of(trial, ranking.objective) for trial in ranking.ordered]
 
 

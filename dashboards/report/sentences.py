@@ -2,39 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from dashboards.report.data import BestLayout, ReportData, TrialView
 from dashboards.terminal.headline import describe_ending
 from dashboards.trial_text import UNKNOWN, describe_flag, format_counts, format_throughput_interval
-from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.layout import AXES, DEGREES, Layout
 from trials.analysis.verdict import DisplayState
 from trials.failure_policy import policy_of
 from trials.files.text import plural
 from trials.trial import TrialState
 
-FIELD_LABELS: Mapping[str, str] = {
-    "num_nodes": "nodes",
-    "tensor_parallel": "tensor",
-    "pipeline_parallel": "pipeline",
-    "data_parallel": "data",
-    "micro_batch_size": "micro-batch",
-    "grad_accum_steps": "accumulation",
-    "zero_stage": "ZeRO",
-    "offload": "offload",
-    "activation_checkpointing": "recomputation",
-    "sequence_parallel": "sequence parallel",
-    "virtual_pipeline_stages": "chunks a stage",
-    "pipeline_schedule": "schedule",
-    "precision": "precision",
-    "attention_kernel": "attention",
-    "engine": "engine",
-    "torch_compile": "compiled",
-    "rank_order": "rank order",
-    "overlap_comm": "overlap",
-    "bucket_mib": "bucket (MiB)",
-}
-"""Names of a layout's fields, short enough for an axis."""
+SHAPE_FIELDS = (*DEGREES.values(), "micro_batch_size")
+"""Fields of a layout that are always shown."""
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 
@@ -80,21 +60,19 @@ def _with_full_stop(words: str) -> str:
 
 def format_parallelism(layout: Layout) -> str:
     """Tensor, pipeline and data parallel sizes, and the micro-batch."""
-    sizes = {"tensor": layout.tensor_parallel, "pipeline": layout.pipeline_parallel, "data": layout.data_parallel}
-    shares = f" {TIMES} ".join(f"{name} {size}" for name, size in sizes.items())
+    shares = f" {TIMES} ".join(f"{AXES[name].label} {getattr(layout, name)}" for name in DEGREES.values())
     return f"{shares}, micro-batch {layout.micro_batch_size}"
 
 
 def format_other_fields(layout: Layout, varying: Sequence[str]) -> list[str]:
     """Other fields of a layout, of those that were searched."""
-    shown = ("tensor_parallel", "pipeline_parallel", "data_parallel", "micro_batch_size")
     values = layout.canonical().to_json()
-    return [format_field(name, values[name]) for name in varying if name not in shown]
+    return [format_field(name, values[name]) for name in varying if name not in SHAPE_FIELDS]
 
 
 def format_field(name: str, value: object) -> str:
     """Field name and value."""
-    return f"{FIELD_LABELS[name]} {format_value(value)}"
+    return f"{AXES[name].label} {format_value(value)}"
 
 
 def format_value(value: object) -> str:

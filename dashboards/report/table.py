@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dashboards.report.data import ReportData, TrialView
-from dashboards.report.sentences import FIELD_LABELS, duration, format_reason, format_value
+from dashboards.report.sentences import SHAPE_FIELDS, duration, format_reason, format_value
 from dashboards.text import printable
 from dashboards.trial_text import UNKNOWN, format_number
+from search_spaces.layouts.layout import AXES
 from trials.trial import TrialKind
-
-_ALWAYS = ("tensor_parallel", "pipeline_parallel", "data_parallel", "micro_batch_size")
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Row:
 
 def table_columns(data: ReportData) -> list[Column]:
     """Columns: trial, state, measurements, layout fields, cost."""
-    fields = [Column(FIELD_LABELS[name], is_number=_is_count(name)) for name in _fields(data)]
+    fields = [Column(AXES[name].label, is_number=AXES[name].is_number) for name in _fields(data)]
     measured = [Column(name, is_number=True) for name in ("tokens/s", "step", "predicted step", "GiB")]
     cost = [Column(name, is_number=True) for name in ("queue", "node-hours")]
     return [Column("trial", is_number=False), Column("state", is_number=False), *measured, *fields, *cost]
@@ -56,11 +55,7 @@ def table_rows(data: ReportData) -> list[Row]:
 
 
 def _fields(data: ReportData) -> list[str]:
-    return [*_ALWAYS, *(name for name in data.varying if name not in _ALWAYS)]
-
-
-def _is_count(name: str) -> bool:
-    return name in (*_ALWAYS, "num_nodes", "grad_accum_steps", "zero_stage", "virtual_pipeline_stages", "bucket_mib")
+    return [*SHAPE_FIELDS, *(name for name in data.varying if name not in SHAPE_FIELDS)]
 
 
 def _row(trial: TrialView, fields: Sequence[str], data: ReportData) -> Row:
@@ -74,7 +69,7 @@ def _row(trial: TrialView, fields: Sequence[str], data: ReportData) -> Row:
         _number(trial.step_time_s, duration(trial.step_time_s)),
         _number(trial.predicted_step_time_s, duration(trial.predicted_step_time_s)),
         _number(trial.peak_memory_gib, format_number(trial.peak_memory_gib, 3)),
-        *(Cell(format_value(layout[name]), _sort_key(layout[name]), _is_count(name)) for name in fields),
+        *(Cell(format_value(layout[name]), _sort_key(layout[name]), AXES[name].is_number) for name in fields),
         _number(trial.queue_wait_s, duration(trial.queue_wait_s)),
         _number(trial.node_hours, f"{trial.node_hours:.3g}"),
     ]

@@ -34,6 +34,7 @@ from dashboards.trial_text import (
     format_trial_end,
 )
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
+from search_spaces.layouts.layout import DEGREES
 from trials.analysis.ranking import Objective, Ranking, rank, upper_bound_of
 from trials.analysis.verdict import counts_of, display_state, verdict_of
 from trials.ledger.events import Event, SearchRecord, SearchState
@@ -237,7 +238,7 @@ def _table(trials: Sequence[Trial], ranking: Ranking, baseline_key: str | None) 
     """
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     table.add_column("trial", no_wrap=True)
-    for name in ("tp", "pp", "dp", "mb", "ga"):
+    for name in (*DEGREES, "mb", "ga"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("sched", no_wrap=True)
     others = _other_fields(trials)
@@ -265,7 +266,7 @@ def _marks(trial: Trial, ranking: Ranking, baseline_key: str | None) -> str:
 
 def _shape(trial: Trial) -> list[str]:
     layout = trial.layout
-    sizes = (layout.tensor_parallel, layout.pipeline_parallel, layout.data_parallel)
+    sizes = (getattr(layout, name) for name in DEGREES.values())
     counts = (*sizes, layout.micro_batch_size, layout.grad_accum_steps)
     schedule = layout.canonical().pipeline_schedule
     return [*map(str, counts), _SCHEDULES.get(schedule, schedule)]

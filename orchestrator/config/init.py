@@ -25,7 +25,7 @@ from orchestrator.config.draft import (
 )
 from orchestrator.config.init_grids import SUFFIXES, grid_draft, read_utf8
 from search_spaces.errors import InputError
-from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
+from search_spaces.layouts.layout import DERIVED, LAYOUT_FIELDS, Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations
 from search_spaces.schema.validation import FILL_IN
@@ -209,8 +209,7 @@ def _baseline(layout: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
     if missing:
         notes.append(f"There is no baseline (the present layout): {', '.join(missing)} is unknown.")
         return {}
-    derived = ("data_parallel", "grad_accum_steps")
-    return {name: whole[name] for name in LAYOUT_FIELDS if name in whole and name not in derived}
+    return {name: whole[name] for name in LAYOUT_FIELDS if name in whole and name not in DERIVED}
 
 
 def _space(
@@ -229,9 +228,7 @@ def _space(
     }
     if engine == "deepspeed":
         axes["zero_stage"] = _with_current([0, 1], layout.get("zero_stage"))
-    fixed = {
-        n: v for n, v in layout.items() if n not in axes and n not in ("num_nodes", "data_parallel", "grad_accum_steps")
-    }
+    fixed = {n: v for n, v in layout.items() if n not in axes and n not in ("num_nodes", *DERIVED)}
     return axes | fixed
 
 

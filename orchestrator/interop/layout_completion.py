@@ -10,13 +10,12 @@ from orchestrator.config.spec import SearchSpec
 from orchestrator.records.observations import model_name
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
-from search_spaces.layouts.layout import BATCH_RULE, DEGREES, WORLD_RULE, Layout
+from search_spaces.layouts.layout import BATCH_RULE, DERIVED, MODEL_DEGREES, WORLD_RULE, Layout
 from search_spaces.layouts.workload import BATCH_FIX, WORLD_FIX
 from search_spaces.tables.measured_table import Observation
 
 _NEEDED = ("tensor_parallel", "pipeline_parallel", "micro_batch_size")
 """Fields without a usable default."""
-_DERIVED = ("data_parallel", "grad_accum_steps")
 _SHORTEST_S, _LONGEST_S = 1e-9, 1e9
 
 
@@ -42,8 +41,7 @@ def layout_of(spec: SearchSpec, given: Mapping[str, Any], num_gpus: int | None =
     if "pipeline_schedule" not in given and fields["pipeline_parallel"] > 1 and fields["pipeline_schedule"] == "none":
         fields["pipeline_schedule"] = "1f1b"
     world = num_gpus or fields["num_nodes"] * spec.cluster.gpus_per_node
-    world_of = [field for dim, field in DEGREES.items() if dim != "dp"]
-    _fill(fields, "data_parallel", world, world_of, WORLD)
+    _fill(fields, "data_parallel", world, MODEL_DEGREES, WORLD)
     batch_of = ("micro_batch_size", "data_parallel")
     _fill(fields, "grad_accum_steps", spec.global_batch_size, batch_of, BATCH, must_come_out=False)
     return Layout(**fields).canonical()
@@ -59,8 +57,8 @@ def _defaults_and_missing(spec: SearchSpec) -> tuple[dict[str, Any], list[str]]:
     default: dict[str, Any] = Layout(num_nodes=spec.cluster.num_nodes).to_json()
     alone = {name: values[0] for name, values in axes.items() if len(values) == 1}
     said = alone | ({} if spec.baseline is None else spec.baseline.to_json())
-    searched = [name for name in default if (name in _NEEDED or name in axes) and name not in (*said, *_DERIVED)]
-    defaults = {name: value for name, value in (default | said).items() if name not in (*searched, *_DERIVED)}
+    searched = [name for name in default if (name in _NEEDED or name in axes) and name not in (*said, *DERIVED)]
+    defaults = {name: value for name, value in (default | said).items() if name not in (*searched, *DERIVED)}
     return defaults, searched
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from orchestrator.records.observations import seconds_between
-from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
+from search_spaces.layouts.layout import LAYOUT_FIELDS, NULLABLE, Layout
 from search_spaces.tables.csv_rows import escape_cell
 from trials.analysis.ranking import Objective, in_objective_unit, value_of
 from trials.ledger.events import SearchRecord
@@ -44,7 +44,7 @@ COLUMNS = (
 )
 
 _WHOLE = {"warmup_steps", "measured_steps", "host_memory_full_at_step"}
-_WHOLE |= {"global_batch_size", "num_gpus", "num_attempts", "bucket_mib"}
+_WHOLE |= {"global_batch_size", "num_gpus", "num_attempts", *NULLABLE}
 _MOST_WHOLE = 2**53
 _WORDS = {"search_id", "trial", "kind", "state", "reason", "flags", "layout_key", "job_id", "nodes"}
 

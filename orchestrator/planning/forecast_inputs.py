@@ -14,7 +14,7 @@ from orchestrator.records.observations import observed_trials
 from orchestrator.samplers.cost_model_posterior import TuningTask
 from search_spaces.errors import InputError, did_you_mean
 from search_spaces.hardware.cluster import Cluster
-from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
+from search_spaces.layouts.layout import DERIVED, LAYOUT_FIELDS, Layout
 from search_spaces.layouts.workload import Workload
 from search_spaces.model_shape import ModelShape
 from search_spaces.search_space import search_space
@@ -22,7 +22,7 @@ from search_spaces.tables.measured_table import Observation, positions_and_norm
 from trials.ledger.events import SearchRecord
 from trials.trainers.registry import ENGINE_RULES
 
-_DERIVED = ("num_nodes", "data_parallel", "grad_accum_steps")
+_NOT_COMPARED = ("num_nodes", *DERIVED)
 
 
 def input_from_search(
@@ -88,7 +88,7 @@ def _combinations(
     axes: dict[str, tuple[Any, ...]] = {
         name: tuple(dict.fromkeys(getattr(layout, name) for layout in layouts))
         for name in LAYOUT_FIELDS
-        if name not in _DERIVED
+        if name not in _NOT_COMPARED
     }
     workload = Workload(
         model,

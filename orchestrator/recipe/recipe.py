@@ -239,7 +239,7 @@ def _world_problems(recipe: Recipe) -> Iterator[Problem]:
     if layout.num_gpus != world:
         yield Problem(
             "world",
-            f"tensor {layout.tensor_parallel} x pipeline {layout.pipeline_parallel} x data {layout.data_parallel} = "
+            f"{layout.shape} = "
             f"{layout.num_gpus} ranks, but {layout.num_nodes} nodes x {cluster.gpus_per_node} = {world}",
             rule=WORLD_RULE,
             fix=_AGREEING,

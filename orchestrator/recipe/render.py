@@ -117,7 +117,7 @@ def _facts(recipe: Recipe) -> Iterator[str]:
     yield f"Layout `{layout.key}` (trial {recipe.trial}), {recipe.measured.tokens_per_sec:,.0f} tokens/s:"
     yield ""
     yield (
-        f"- tensor {layout.tensor_parallel} x pipeline {layout.pipeline_parallel} x data {layout.data_parallel} = "
+        f"- {layout.shape} = "
         f"{layout.num_gpus} ranks, on {layout.num_nodes} x {cluster.gpus_per_node} {cluster.accelerator.name}"
     )
     yield (

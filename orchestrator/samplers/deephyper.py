@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.samplers.base import Sampler, TrialFeedback, distinct, untried
-from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
+from search_spaces.layouts.layout import DERIVED, LAYOUT_FIELDS, Layout
 from trials.failure_policy import policy_of
 
 # Upper limit of the candidates that DeepHyper rates at a time; more would take seconds per ask.
@@ -118,7 +118,7 @@ def _none_first(value: Any) -> tuple[bool, Any]:
 
 def _without_derived_axes(axes: dict[str, dict[Any, Any]], layouts: Sequence[Layout]) -> dict[str, dict[Any, Any]]:
     """Drop the axes that follow from the others: data-parallel ranks, and micro-batches where the batch is fixed."""
-    for derived in ("data_parallel", "grad_accum_steps"):
+    for derived in DERIVED:
         fewer = {name: ranks for name, ranks in axes.items() if name != derived}
         if len({_point(fewer, layout) for layout in layouts}) == len(layouts):
             axes = fewer

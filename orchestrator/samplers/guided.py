@@ -16,7 +16,7 @@ import numpy as np
 from orchestrator.samplers.base import Sampler, TrialFeedback, distinct
 from orchestrator.samplers.cost_model_posterior import CostModelPredictor, Prediction, TuningTask, prior_score
 from orchestrator.samplers.deephyper import most_promising
-from search_spaces.layouts.layout import CHOICES, Layout
+from search_spaces.layouts.layout import AXES, CHOICES, Layout
 from search_spaces.layouts.table import LayoutTable
 
 
@@ -123,21 +123,19 @@ _MAX_RATED = 5_000
 
 
 def _features(table: LayoutTable) -> np.ndarray:
-    """Features in which close layouts behave alike: log2 of counts, one-hot words, switches."""
+    """Features in which close layouts behave alike: log2 of most counts, one-hot words, switches."""
     columns = []
     for name, column in table.columns.items():
         if len(np.unique(column)) < 2:
             continue
         if name in CHOICES:
             columns += [column == word for word in np.unique(column)[1:]]
-        elif name in _COUNTS:
+        elif AXES[name].is_number and name not in _LINEAR:
             columns.append(np.log2(np.maximum(column, 1)))
         else:
             columns.append(column)
     return np.stack(columns, axis=1).astype(float) if columns else np.zeros((len(table), 1))
 
 
-_COUNTS = {
-    *("num_nodes", "tensor_parallel", "pipeline_parallel", "data_parallel", "micro_batch_size"),
-    *("virtual_pipeline_stages", "bucket_mib"),
-}
+_LINEAR = ("grad_accum_steps", "zero_stage")
+"""Counts whose differences matter more than their ratios."""

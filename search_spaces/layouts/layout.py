@@ -203,6 +203,11 @@ class Layout:
         return self.mesh.world_size
 
     @property
+    def shape(self) -> str:
+        """The degrees as text: `tensor 2 x pipeline 1 x data 4`."""
+        return " x ".join(f"{AXES[name].label} {getattr(self, name)}" for name in DEGREES.values())
+
+    @property
     def global_batch_size(self) -> int:
         """Sequences per optimizer step over all data-parallel ranks."""
         return self.micro_batch_size * self.grad_accum_steps * self.data_parallel

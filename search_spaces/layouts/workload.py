@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from search_spaces.hardware.cluster import Cluster
-from search_spaces.layouts.layout import layout_mesh
+from search_spaces.layouts.layout import MODEL_DEGREES, layout_mesh
 from search_spaces.model_shape import ModelShape
 
 Fields = Mapping[str, Any]
@@ -34,7 +34,7 @@ class Workload:
         return num_nodes * self.cluster.gpus_per_node
 
 
-WORLD_FIX = "change tensor_parallel, pipeline_parallel or num_nodes"
+WORLD_FIX = f"change {', '.join(MODEL_DEGREES)} or num_nodes"
 BATCH_FIX = "use a micro_batch_size that divides global_batch_size / data_parallel"
 
 
@@ -44,17 +44,11 @@ def describe_world_size(f: Fields, w: Workload) -> str:
     if nodes > w.cluster.num_nodes:
         return f"num_nodes is {nodes}, but the cluster has {w.cluster.num_nodes}"
     mesh = layout_mesh(f)
-    ranks = mesh.without("dp").world_size
+    world = f"num_nodes {nodes} x gpus_per_node {gpus} = {w.world_size(nodes)}"
+    given = " x ".join(f"{name} {f[name]}" for name in MODEL_DEGREES)
     if data := f.get("data_parallel"):
-        return (
-            f"tensor_parallel {f['tensor_parallel']} x pipeline_parallel {f['pipeline_parallel']}"
-            f" x data_parallel {data} = {mesh.world_size} ranks, but the world size is"
-            f" num_nodes {nodes} x gpus_per_node {gpus} = {w.world_size(nodes)}"
-        )
-    return (
-        f"tensor_parallel {f['tensor_parallel']} x pipeline_parallel {f['pipeline_parallel']} = {ranks}"
-        f" does not divide the world size num_nodes {nodes} x gpus_per_node {gpus} = {w.world_size(nodes)}"
-    )
+        return f"{given} x data_parallel {data} = {mesh.world_size} ranks, but the world size is {world}"
+    return f"{given} = {mesh.without('dp').world_size} does not divide the world size {world}"
 
 
 def describe_batch_size(f: Fields, w: Workload) -> str:

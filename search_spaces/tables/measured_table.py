@@ -149,16 +149,7 @@ REQUIRED_COLUMNS = (
     "peak_memory_gib",
 )
 OPTIONAL_COLUMNS = (
-    "num_nodes",
-    "offload",
-    "virtual_pipeline_stages",
-    "pipeline_schedule",
-    "precision",
-    "engine",
-    "torch_compile",
-    "rank_order",
-    "overlap_comm",
-    "bucket_mib",
+    *(name for name in LAYOUT_FIELDS if name not in REQUIRED_COLUMNS),
     "num_key_value_heads",
     "cluster",
     "failure_reason",

@@ -12,12 +12,13 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import replace
 from functools import cache
 from itertools import combinations, product
+from math import prod
 from typing import Any
 
 from search_spaces.engines import OWN_ENGINES
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.covering_array import cover, value_combinations
-from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.layout import AXES, CHOICES, DEGREES, Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import Workload
 from search_spaces.model_shape import ModelShape
@@ -72,37 +73,35 @@ SHAPE_CHANGES_BY_PRECISION: Mapping[str, Mapping[str, Any]] = {
 rounds to 8 bits: bf16 weights and autocast differ by that much. With four narrow layers, a large vocabulary and many
 tokens the norm is 0.5, and they differ by half of 1e-3. fp16 is slow on a CPU."""
 
+_SIZES = (1, 2, 4)
 DEPENDENT_AXES: Mapping[str, tuple[Any, ...]] = {
-    "ranks": tuple(r for r in product((1, 2, 4), repeat=3) if r[0] * r[1] * r[2] <= MOST_RANKS),
+    "ranks": tuple(sizes for sizes in product(_SIZES, repeat=len(DEGREES)) if prod(sizes) <= MOST_RANKS),
     "zero_stage": (0, 1, 2, 3),
-    "offload": ("none", "optimizer"),
+    "offload": CHOICES["offload"],
     "schedule": (("gpipe", 1), ("1f1b", 1), ("interleaved_1f1b", 2)),
     "engine": OWN_ENGINES,
-    "precision": ("fp32", "bf16", "fp16"),
+    "precision": CHOICES["precision"],
     "micro_batch_size": (1, 2),
 }
 """Axes that the engines' rules relate to each other: every combination is tried."""
 
+_OTHERS = {"pipeline_schedule", "torch_compile", "rank_order", *DEPENDENT_AXES}
 INDEPENDENT_AXES: Mapping[str, tuple[Any, ...]] = {
-    "activation_checkpointing": ("none", "selective", "full"),
-    "sequence_parallel": (False, True),
-    "attention_kernel": ("math", "flash"),
-    "overlap_comm": (False, True),
+    **{name: axis.words or (False, True) for name, axis in AXES.items() if not axis.is_number and name not in _OTHERS},
     "bucket_mib": (None, 1),
-    "rank_order": ("tp-dp-pp", "tp-pp-dp"),
+    "rank_order": CHOICES["rank_order"],
     "shape": tuple(SHAPES),
 }
-"""Independent axes, the neutral value first: drawn. torch.compile takes minutes on a CPU and has cases of its own."""
+"""Independent axes, the neutral value first: drawn in this order. torch.compile takes minutes on a CPU and has cases of
+its own."""
 
 VALUES: Mapping[str, tuple[Hashable, ...]] = {
-    "tensor_parallel": (1, 2, 4),
-    "pipeline_parallel": (1, 2, 4),
-    "data_parallel": (1, 2, 4),
+    **dict.fromkeys(DEGREES.values(), _SIZES),
     "micro_batch_size": DEPENDENT_AXES["micro_batch_size"],
     "zero_stage": DEPENDENT_AXES["zero_stage"],
     "offload": DEPENDENT_AXES["offload"],
     "virtual_pipeline_stages": (1, 2),
-    "pipeline_schedule": ("none", "gpipe", "1f1b", "interleaved_1f1b"),
+    "pipeline_schedule": CHOICES["pipeline_schedule"],
     "engine": DEPENDENT_AXES["engine"],
     "precision": DEPENDENT_AXES["precision"],
     **INDEPENDENT_AXES,
@@ -110,7 +109,7 @@ VALUES: Mapping[str, tuple[Hashable, ...]] = {
 """Every axis as in a canonical layout; all pairs are covered. Accumulation follows from micro-batch and data-parallel
 ranks."""
 
-AXES = tuple(axis for axis in VALUES if axis != "precision")
+COVERED_AXES = tuple(axis for axis in VALUES if axis != "precision")
 
 TRIPLE_AXES = ("tensor_parallel", "pipeline_parallel", "zero_stage", "pipeline_schedule")
 
@@ -200,12 +199,10 @@ def named_case(name: str, shape: str = "gpt2", **fields: Any) -> Case:
 
 def case_of(shape: str, ranks: Sequence[int], schedule: tuple[str, int], **fields: Any) -> Case:
     """The case of these axis values, with a canonical layout."""
-    tensor, pipeline, data = ranks
+    degrees: dict[str, Any] = dict(zip(DEGREES.values(), ranks, strict=True))
     layout = Layout(
-        tensor_parallel=tensor,
-        pipeline_parallel=pipeline,
-        data_parallel=data,
-        grad_accum_steps=GLOBAL_BATCH_SIZE // (fields["micro_batch_size"] * data),
+        **degrees,
+        grad_accum_steps=GLOBAL_BATCH_SIZE // (fields["micro_batch_size"] * degrees["data_parallel"]),
         pipeline_schedule=schedule[0],
         virtual_pipeline_stages=schedule[1],
         **fields,
@@ -223,24 +220,35 @@ def model_of(shape: str, precision: str) -> ModelShape:
 
 
 def case_name(shape: str, layout: Layout) -> str:
-    """Engine, model, and the values that are not neutral, in the layout's order."""
-    parts = [
-        f"tp{layout.tensor_parallel}" * (layout.tensor_parallel > 1),
-        f"pp{layout.pipeline_parallel}" * (layout.pipeline_parallel > 1),
-        f"dp{layout.data_parallel}" * (layout.data_parallel > 1),
-        f"mb{layout.micro_batch_size}",
-        f"zero{layout.zero_stage}" * (layout.zero_stage > 0),
-        "offload" * (layout.offload != "none"),
-        layout.activation_checkpointing * (layout.activation_checkpointing != "none"),
-        "sequence" * layout.sequence_parallel,
-        layout.pipeline_schedule * (layout.pipeline_schedule != "none"),
-        "flash" * (layout.attention_kernel == "flash"),
-        "overlap" * layout.overlap_comm,
-        f"bucket{layout.bucket_mib}" * (layout.bucket_mib is not None),
-        layout.rank_order * (layout.rank_order != "tp-dp-pp"),
-        layout.precision * (layout.precision != "fp32"),
+    """Engine, model, and the values that are not neutral."""
+    return "-".join([layout.engine, shape, *(_name_part(name, getattr(layout, name)) for name in _named(layout))])
+
+
+_NAMES = {
+    "zero_stage": "zero{}",
+    "offload": "offload",
+    "activation_checkpointing": "{}",
+    "sequence_parallel": "sequence",
+    "overlap_comm": "overlap",
+    "bucket_mib": "bucket{}",
+    "rank_order": "{}",
+}
+"""Parts of a case's name that differ from those of the layout's key."""
+
+
+def _name_part(name: str, value: Any) -> str:
+    return _NAMES[name].format(value) if name in _NAMES else AXES[name].key_part(value)
+
+
+def _named(layout: Layout) -> list[str]:
+    """Fields in a case's name: the micro-batch, and those without their default; rank order and precision last."""
+    unnamed = ("num_nodes", "grad_accum_steps", "virtual_pipeline_stages", "engine")
+    order = sorted(AXES, key=lambda name: (name == "precision", name == "rank_order"))
+    return [
+        name
+        for name in order
+        if name == "micro_batch_size" or (name not in unnamed and getattr(layout, name) != AXES[name].default)
     ]
-    return "-".join([layout.engine, shape, *filter(None, parts)])
 
 
 def axis_values(case: Case) -> dict[str, Hashable]:
@@ -310,7 +318,7 @@ def _keeping_layout_rules(cases: Sequence[Case], accelerator: str) -> list[Case]
 
 def _is_ever_offered(axis: str, value: Any) -> bool:
     """True if some engine supports this value at all; draws of other values would all be rejected."""
-    fixed = {"ranks": ((2, 2, 2),), "precision": ("fp32",)}
+    fixed = {"ranks": ((2,) * len(DEGREES),), "precision": ("fp32",)}
     neutral = {loose: values[0] for loose, values in INDEPENDENT_AXES.items()} | {axis: value}
     cases = (case_of(**dependent, **neutral) for dependent in _combinations({**DEPENDENT_AXES, **fixed}))
     return any(not any(engine_violations(case.layout, case.model)) for case in cases)
@@ -333,10 +341,11 @@ def _shown(case: Case) -> list[Hashable]:
     """The values, pairs and triples that a case covers. Half precision says little of a layout, so it only covers
     values."""
     values = axis_values(case)
-    of_precision: list[Hashable] = [(("precision", case.layout.precision), (axis, values[axis])) for axis in AXES]
-    if case.layout.precision != "fp32":
+    precision = case.layout.precision
+    of_precision: list[Hashable] = [(("precision", precision), (axis, values[axis])) for axis in COVERED_AXES]
+    if precision != "fp32":
         return of_precision
-    return [*of_precision, *value_combinations(values, AXES, 2), *value_combinations(values, TRIPLE_AXES, 3)]
+    return [*of_precision, *value_combinations(values, COVERED_AXES, 2), *value_combinations(values, TRIPLE_AXES, 3)]
 
 
 def _shown_by_shape(case: Case) -> list[Hashable]:

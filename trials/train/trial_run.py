@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from trials.analysis.early_stopping import IncumbentWatcher, may_stop_early, pruned_detail
@@ -101,11 +101,9 @@ def _training_config(spec: TrialSpec, device: Device) -> TrainingConfig:
 
 
 def _rank_count(engine: Engine, device: Device) -> RankCount:
-    sizes, counts = engine.group_sizes(), engine.counts()
+    counts = engine.counts()
     return RankCount(
-        tensor_parallel=sizes.tensor_parallel,
-        pipeline_parallel=sizes.pipeline_parallel,
-        data_parallel=sizes.data_parallel,
+        **asdict(engine.group_sizes()),
         parameters=counts.parameters,
         optimizer_parameters=counts.optimizer_parameters,
         micro_batches=counts.micro_batches,

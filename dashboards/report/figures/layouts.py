@@ -13,7 +13,6 @@ from dashboards.report.figures.importance import FEWEST_LAYOUTS, LEAST_EXPLAINED
 from dashboards.report.figures.pipeline_schedule import Box, Timeline, pipeline_timeline
 from dashboards.report.figures.time_breakdown import TimeBreakdown
 from dashboards.report.sentences import (
-    FIELD_LABELS,
     TIMES,
     describe_empty,
     format_parallelism,
@@ -23,6 +22,7 @@ from dashboards.report.sentences import (
 )
 from dashboards.terminal.headline import UNITS
 from dashboards.trial_text import format_number
+from search_spaces.layouts.layout import AXES
 from trials.files.text import plural
 
 _PART_COLORS = {
@@ -146,7 +146,7 @@ def _parallel(data: ReportData) -> Figure:
         traces += [_lines(data, fields, places, ends, chosen, shade)] if chosen else []
     labels = [_label(x, y, format_value(value)) for x, name in enumerate(fields) for value, y in places[name].items()]
     labels += [_label(len(fields), y, _thousands(float(speeds.min() + y * np.ptp(speeds)))) for y in (0.0, 0.5, 1.0)]
-    names = [FIELD_LABELS[name] for name in fields] + [unit]
+    names = [AXES[name].label for name in fields] + [unit]
     return Figure(
         "parallel",
         title,
@@ -219,7 +219,7 @@ def _shared_settings(data: ReportData, fields: Sequence[str], shades: np.ndarray
     """Settings that all of the fastest layouts share."""
     fastest = [t for t, shade in zip(data.layouts, shades.tolist(), strict=True) if shade == _SHADES - 1]
     values = {name: {t.layout.canonical().to_json()[name] for t in fastest} for name in fields}
-    same = [f"{FIELD_LABELS[name]} {format_value(*found)}" for name, found in values.items() if len(found) == 1]
+    same = [f"{AXES[name].label} {format_value(*found)}" for name, found in values.items() if len(found) == 1]
     return f"all have {', '.join(same)}" if same else "have no setting in common"
 
 
@@ -237,7 +237,7 @@ def _importance(data: ReportData) -> Figure:
     return Figure(
         "importance",
         title,
-        f"{FIELD_LABELS[first].capitalize()} matters most: it changes throughput by {percent(found.effects[first])} on"
+        f"{AXES[first].label.capitalize()} matters most: it changes throughput by {percent(found.effects[first])} on"
         f" average. Based on {basis}.",
         plot(
             [_effect_bars(found.effects)],
@@ -255,7 +255,7 @@ def _effect_bars(effects: Mapping[str, float]) -> dict[str, Any]:
     return {
         "type": "bar",
         "orientation": "h",
-        "y": [FIELD_LABELS[name] for name in names],
+        "y": [AXES[name].label for name in names],
         "x": [effects[name] for name in names],
         "text": [percent(effects[name]) for name in names],
         "textposition": "outside",

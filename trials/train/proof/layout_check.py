@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from search_spaces.layouts.layout import DEGREES
 from trials.measurement.protocol import TwoPointExtrapolation
 from trials.ranks.failures import TrialFailure
 from trials.train.parallel.device import Device
@@ -27,9 +28,10 @@ def layout_proof(
     layout = spec.layout
     return {
         "world_size": len(counts),
-        "tensor_parallel": _first_mismatch((c.tensor_parallel for c in counts), layout.tensor_parallel),
-        "pipeline_parallel": _first_mismatch((c.pipeline_parallel for c in counts), layout.pipeline_parallel),
-        "data_parallel": _first_mismatch((c.data_parallel for c in counts), layout.data_parallel),
+        **{
+            name: _first_mismatch((getattr(count, name) for count in counts), getattr(layout, name))
+            for name in DEGREES.values()
+        },
         "parameters": spec.model.parameters,
         "local_parameters_sum": _parameter_sum(spec, [c.parameters for c in counts], layout.zero_stage == 3),
         "optimizer_parameters_sum": _parameter_sum(
