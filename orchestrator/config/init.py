@@ -107,11 +107,11 @@ def _read(text: str, is_json: bool) -> ImportedConfig:
 
 def _read_script(text: str) -> ImportedConfig:
     """The script as the first trainer reads it that can."""
+    readers = (trainer.read_script for trainer in TRAINERS.values() if trainer.read_script is not None)
     errors = []
-    for read in dict.fromkeys(trainer.read_script for trainer in TRAINERS.values()):
+    for read in dict.fromkeys(readers):
         try:
-            if read is not None:
-                return read(text)
+            return read(text)
         except InputError as error:
             errors.append(error)
     raise errors[0]

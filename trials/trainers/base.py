@@ -14,6 +14,9 @@ from trials.trainers.common.imported_config import ImportedConfig
 from trials.trainers.common.log_lines import LogFormat
 from trials.trial import TrialSpec
 
+SCRIPT_KEYS = ("python", "arguments", "patterns", "log_rank")
+"""Optional keys of a trainer that a script starts and whose log is known."""
+
 
 class TemplateKind(Enum):
     """Meaning of `trainer.template`."""

@@ -14,7 +14,7 @@ from search_spaces.rules.engine_rules import Rule
 from trials.trial import TrialSpec
 
 
-def violates(name: str, rules: Sequence[Rule]) -> Callable[[Layout, ModelShape], Problem | None]:
+def first_violation(name: str, rules: Sequence[Rule]) -> Callable[[Layout, ModelShape], Problem | None]:
     """The first of a trainer's rules that a layout violates, if any."""
     return lambda layout, model: next(rule_violations(name, rules, layout, model), None)
 
@@ -41,17 +41,17 @@ def script_or(spec: TrialSpec, kind: str, otherwise: str) -> str:
     return shlex.quote(spec.trainer["script"]) if spec.trainer["kind"] == kind else otherwise
 
 
-def arguments(spec: TrialSpec, kind: str) -> str:
+def user_arguments(spec: TrialSpec, kind: str) -> str:
     """The search's arguments if it used this kind of trainer, and a placeholder for others."""
     is_own = spec.trainer["kind"] == kind
     return shlex.join([*spec.trainer.get("arguments", ()), "YOUR_OPTIONS"]) if is_own else "YOUR_OPTIONS"
 
 
-def template(spec: TrialSpec, kind: str) -> Mapping[str, Any]:
+def user_template(spec: TrialSpec, kind: str) -> Mapping[str, Any]:
     """The search's template if it used this kind of trainer, else no keys."""
     return spec.trainer["template"] if spec.trainer["kind"] == kind else {}
 
 
-def lines(options: Iterable[Sequence[str]]) -> str:
+def option_lines(options: Iterable[Sequence[str]]) -> str:
     """One option per line; no value needs quotes."""
     return "".join(" ".join(option) + "\n" for option in options)

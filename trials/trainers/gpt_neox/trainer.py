@@ -6,11 +6,11 @@ Rules: GPT-NeoX megatron/neox_arguments, and DeepSpeed's own.
 from __future__ import annotations
 
 from search_spaces.rules.engine_rules import DEEPSPEED_RULES, Rule, engine_limits
-from trials.trainers.base import Invocation, LayoutExport, TemplateKind, Trainer
+from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, TemplateKind, Trainer
 from trials.trainers.common.layout_rules import half_precision_flash
 from trials.trainers.common.megatron_log import MEGATRON_LOG
 from trials.trainers.common.plain_yaml import plain_yaml
-from trials.trainers.common.recipe import script_or, template, violates
+from trials.trainers.common.recipe import first_violation, script_or, user_template
 from trials.trainers.gpt_neox.config import neox_arguments, neox_config, neox_layout
 from trials.trial import TrialSpec
 
@@ -27,12 +27,12 @@ def _invocation(spec: TrialSpec, python: str, folder: str) -> Invocation:
 
 
 def _files(spec: TrialSpec) -> dict[str, str]:
-    return {_CONFIG_FILE: plain_yaml(neox_layout(spec, template(spec, NAME)))}
+    return {_CONFIG_FILE: plain_yaml(neox_layout(spec, user_template(spec, NAME)))}
 
 
 def _start(spec: TrialSpec) -> str:
     """GPT-NeoX refuses a key that is in two files, so the user's file holds only the other keys."""
-    rest = "" if template(spec, NAME) else " YOUR_OTHER_KEYS.yml"
+    rest = "" if user_template(spec, NAME) else " YOUR_OTHER_KEYS.yml"
     return f"python deepy.py {script_or(spec, NAME, 'train.py')} recipe/{_CONFIG_FILE}{rest}"
 
 
@@ -45,9 +45,9 @@ RULES: tuple[Rule, ...] = (
 TRAINER = Trainer(
     rules={NAME: RULES},
     required_keys=("script", "template"),
-    optional_keys=("python", "arguments", "patterns", "log_rank"),
+    optional_keys=SCRIPT_KEYS,
     template_kind=TemplateKind.CONFIGURATION,
     invocation=_invocation,
     log_format=MEGATRON_LOG,
-    export=LayoutExport(NAME, "GPT-NeoX", NAME, violates(NAME, RULES), _files, _start),
+    export=LayoutExport(NAME, "GPT-NeoX", NAME, first_violation(NAME, RULES), _files, _start),
 )

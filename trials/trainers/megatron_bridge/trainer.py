@@ -9,7 +9,7 @@ from __future__ import annotations
 from search_spaces.rules.engine_rules import Rule, allows_only
 from trials.trainers.base import LayoutExport, Trainer
 from trials.trainers.common.megatron_options import environment_of
-from trials.trainers.common.recipe import arguments_from, torchrun, violates
+from trials.trainers.common.recipe import arguments_from, first_violation, torchrun
 from trials.trainers.megatron_bridge.overrides import bridge_overrides, format_overrides
 from trials.trainers.megatron_lm.trainer import NAME as ENGINE
 from trials.trainers.megatron_lm.trainer import RULES as MEGATRON_LM_RULES
@@ -38,5 +38,5 @@ RULES: tuple[Rule, ...] = (
 
 TRAINER = Trainer(
     rules={},
-    export=LayoutExport(NAME, "NeMo Megatron-Bridge", ENGINE, violates(NAME, RULES), _files, _start),
+    export=LayoutExport(NAME, "NeMo Megatron-Bridge", ENGINE, first_violation(NAME, RULES), _files, _start),
 )

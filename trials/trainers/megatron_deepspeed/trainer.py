@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from search_spaces.rules.engine_rules import DEEPSPEED_RULES, Rule, engine_limits
-from trials.trainers.base import Invocation, LayoutExport, Trainer, last_rank
+from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, Trainer, last_rank
 from trials.trainers.common.deepspeed_config import ds_config, fp32_sums, zero_section
 from trials.trainers.common.layout_rules import even_stages, half_precision_flash
 from trials.trainers.common.megatron_log import MEGATRON_LOG
@@ -21,7 +21,14 @@ from trials.trainers.common.megatron_options import (
 )
 from trials.trainers.common.megatron_script import read_megatron_script
 from trials.trainers.common.plain_yaml import plain_yaml
-from trials.trainers.common.recipe import arguments, arguments_from, lines, script_or, torchrun, violates
+from trials.trainers.common.recipe import (
+    arguments_from,
+    first_violation,
+    option_lines,
+    script_or,
+    torchrun,
+    user_arguments,
+)
 from trials.trial import TrialSpec
 
 NAME = "megatron-deepspeed"
@@ -47,7 +54,7 @@ def _config(spec: TrialSpec) -> dict[str, Any]:
 
 def _files(spec: TrialSpec) -> dict[str, str]:
     return {
-        _ARGUMENTS_FILE: lines([*megatron_deepspeed_layout(spec), *NO_DROPOUT_OPTIONS]),
+        _ARGUMENTS_FILE: option_lines([*megatron_deepspeed_layout(spec), *NO_DROPOUT_OPTIONS]),
         _CONFIG_FILE: plain_yaml(_config(spec)),
     }
 
@@ -56,7 +63,7 @@ def _start(spec: TrialSpec) -> str:
     start, script = torchrun(spec, environment_of(spec.layout)), script_or(spec, NAME, "pretrain_gpt.py")
     return (
         f"{start} {script} {arguments_from(_ARGUMENTS_FILE)}"
-        f" --deepspeed_config recipe/{_CONFIG_FILE} {arguments(spec, NAME)}"
+        f" --deepspeed_config recipe/{_CONFIG_FILE} {user_arguments(spec, NAME)}"
     )
 
 
@@ -70,12 +77,12 @@ RULES: tuple[Rule, ...] = (
 TRAINER = Trainer(
     rules={NAME: RULES},
     required_keys=("script",),
-    optional_keys=("python", "arguments", "patterns", "log_rank"),
+    optional_keys=SCRIPT_KEYS,
     invocation=_invocation,
     log_format=MEGATRON_LOG,
     log_rank=last_rank,
     argument_error=unsupported_option_reason,
     shows_layout=True,
-    export=LayoutExport(NAME, "Megatron-DeepSpeed", NAME, violates(NAME, RULES), _files, _start),
+    export=LayoutExport(NAME, "Megatron-DeepSpeed", NAME, first_violation(NAME, RULES), _files, _start),
     read_script=read_megatron_script,
 )

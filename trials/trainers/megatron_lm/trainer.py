@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.engine_rules import Rule, RuleViolation, engine_limits, zero_in_pipeline
-from trials.trainers.base import Invocation, LayoutExport, Trainer, last_rank
+from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, Trainer, last_rank
 from trials.trainers.common.layout_rules import even_stages, half_precision_flash
 from trials.trainers.common.megatron_log import MEGATRON_LOG
 from trials.trainers.common.megatron_options import (
@@ -21,7 +21,14 @@ from trials.trainers.common.megatron_options import (
     unsupported_option_reason,
 )
 from trials.trainers.common.megatron_script import read_megatron_script
-from trials.trainers.common.recipe import arguments, arguments_from, lines, script_or, torchrun, violates
+from trials.trainers.common.recipe import (
+    arguments_from,
+    first_violation,
+    option_lines,
+    script_or,
+    torchrun,
+    user_arguments,
+)
 from trials.trial import TrialSpec
 
 NAME = "megatron-lm"
@@ -36,12 +43,12 @@ _ARGUMENTS_FILE = "megatron_args.txt"
 
 
 def _files(spec: TrialSpec) -> dict[str, str]:
-    return {_ARGUMENTS_FILE: lines([*megatron_lm_layout(spec), *NO_DROPOUT_OPTIONS])}
+    return {_ARGUMENTS_FILE: option_lines([*megatron_lm_layout(spec), *NO_DROPOUT_OPTIONS])}
 
 
 def _start(spec: TrialSpec) -> str:
     start, script = torchrun(spec, environment_of(spec.layout)), script_or(spec, NAME, "pretrain_gpt.py")
-    return f"{start} {script} {arguments_from(_ARGUMENTS_FILE)} {arguments(spec, NAME)}"
+    return f"{start} {script} {arguments_from(_ARGUMENTS_FILE)} {user_arguments(spec, NAME)}"
 
 
 def _whole_rounds(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
@@ -88,12 +95,12 @@ RULES: tuple[Rule, ...] = (
 TRAINER = Trainer(
     rules={NAME: RULES},
     required_keys=("script",),
-    optional_keys=("python", "arguments", "patterns", "log_rank"),
+    optional_keys=SCRIPT_KEYS,
     invocation=_invocation,
     log_format=MEGATRON_LOG,
     log_rank=last_rank,
     argument_error=unsupported_option_reason,
     shows_layout=True,
-    export=LayoutExport(NAME, "Megatron-LM", NAME, violates(NAME, RULES), _files, _start),
+    export=LayoutExport(NAME, "Megatron-LM", NAME, first_violation(NAME, RULES), _files, _start),
     read_script=read_megatron_script,
 )

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.engine_rules import Rule, RuleViolation, allows_only, engine_limits, too_few_micro_batches
-from trials.trainers.base import Invocation, LayoutExport, TemplateKind, Trainer
+from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, TemplateKind, Trainer
 from trials.trainers.common.plain_yaml import plain_yaml
-from trials.trainers.common.recipe import script_or, template, torchrun, violates
+from trials.trainers.common.recipe import first_violation, script_or, torchrun, user_template
 from trials.trainers.nanotron.config import nanotron_config, nanotron_layout
 from trials.trainers.nanotron.log import NANOTRON_LOG
 from trials.trial import TrialSpec
@@ -36,11 +36,11 @@ def _log_rank(spec: TrialSpec) -> int:
 
 
 def _files(spec: TrialSpec) -> dict[str, str]:
-    return {_CONFIG_FILE: plain_yaml(nanotron_layout(spec, template(spec, NAME)))}
+    return {_CONFIG_FILE: plain_yaml(nanotron_layout(spec, user_template(spec, NAME)))}
 
 
 def _start(spec: TrialSpec) -> str:
-    config = f"recipe/{_CONFIG_FILE}" if template(spec, NAME) else "YOUR_CONFIG_WITH_THESE_KEYS.yaml"
+    config = f"recipe/{_CONFIG_FILE}" if user_template(spec, NAME) else "YOUR_CONFIG_WITH_THESE_KEYS.yaml"
     return f"{torchrun(spec, _ENVIRONMENT)} {script_or(spec, NAME, 'run_train.py')} --config-file {config}"
 
 
@@ -67,10 +67,10 @@ RULES: tuple[Rule, ...] = (
 TRAINER = Trainer(
     rules={NAME: RULES},
     required_keys=("script", "template"),
-    optional_keys=("python", "arguments", "patterns", "log_rank"),
+    optional_keys=SCRIPT_KEYS,
     template_kind=TemplateKind.CONFIGURATION,
     invocation=_invocation,
     log_format=NANOTRON_LOG,
     log_rank=_log_rank,
-    export=LayoutExport(NAME, "nanotron", NAME, violates(NAME, RULES), _files, _start),
+    export=LayoutExport(NAME, "nanotron", NAME, first_violation(NAME, RULES), _files, _start),
 )

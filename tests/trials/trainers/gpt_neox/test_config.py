@@ -2,15 +2,12 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 
 import pytest
 import yaml
 
 from tests.trials.trainers.specs import GPT2, LLAMA, spec_of
-from trials.trainers.common.plain_yaml import plain_yaml
 from trials.trainers.gpt_neox.config import neox_config
-from trials.trainers.nanotron.config import nanotron_config
 from trials.trainers.registry import invocation
 
 NEOX = {
@@ -21,13 +18,6 @@ NEOX = {
     "optimizer": {"type": "Adam", "params": {"lr": 0.0006}},
     "zero_optimization": {"stage": 3, "contiguous_gradients": True, "cpu_offload": True},
     "fp16": {"enabled": True, "loss_scale_window": 1000},
-}
-NANOTRON = {
-    "general": {"project": "mine", "seed": 1},
-    "model": {"ddp_bucket_cap_mb": 25, "dtype": "float32", "model_config": {"vocab_size": 7, "rope_theta": 1e-5}},
-    "optimizer": {"zero_stage": 0, "clip_grad": 1.0},
-    "parallelism": {"dp": 9, "tp_linear_async_communication": True, "expert_parallel_size": 1},
-    "tokens": {"limit_val_batches": 0, "train_steps": 1},
 }
 
 
@@ -88,69 +78,3 @@ def test_neox_takes_its_config_from_its_words():
     told = json.loads(base64.urlsafe_b64decode(made.command[3]))
     assert told == neox_config(spec, NEOX) == yaml.safe_load(made.files["gpt_neox.yml"])
     assert made.command[4:] == ("--extra",)
-
-
-def test_a_nanotron_config_says_the_layout_and_keeps_the_rest():
-    spec = spec_of(
-        "nanotron",
-        LLAMA,
-        trainer={"template": NANOTRON},
-        tensor_parallel=2,
-        pipeline_parallel=2,
-        pipeline_schedule="gpipe",
-        sequence_parallel=True,
-        zero_stage=1,
-    )
-    made = invocation(spec, "python", "/run/a1")
-    assert made.command == ("python", "/opt/pretrain_gpt.py", "--config-file", "/run/a1/nanotron.yaml")
-    config = yaml.safe_load(made.files["nanotron.yaml"])
-    assert config["parallelism"] == {
-        "dp": 2,
-        "pp": 2,
-        "tp": 2,
-        "pp_engine": "afab",
-        "tp_mode": "REDUCE_SCATTER",
-        "recompute_layer": False,
-        "tp_linear_async_communication": True,
-        "expert_parallel_size": 1,
-    }
-    assert config["tokens"] == {
-        "sequence_length": 32,
-        "micro_batch_size": 1,
-        "batch_accumulation_per_replica": 4,
-        "train_steps": 40,
-        "limit_val_batches": 0,
-    }
-    assert config["optimizer"] == {"zero_stage": 1, "clip_grad": 1.0}
-    assert config["model"]["dtype"] == "bfloat16"
-    assert config["model"]["model_config"]["num_key_value_heads"] == 2
-    assert config["model"]["model_config"]["rope_theta"] == 1e-5
-    assert config["general"] == {"project": "mine", "seed": spec.seed}
-
-
-def test_nanotron_overlaps_nothing_without_sequence_parallelism():
-    config = nanotron_config(spec_of("nanotron", LLAMA), NANOTRON)
-    assert config["parallelism"]["tp_mode"] == "ALL_REDUCE"
-    assert config["parallelism"]["tp_linear_async_communication"] is False
-
-
-def test_megatron_deepspeed_finds_the_layouts_own_deepspeed_config():
-    spec = spec_of("megatron-deepspeed", zero_stage=0, bucket_mib=10)
-    made = invocation(spec, "python", "/run/a1")
-    config = json.loads(made.files["megatron_deepspeed_config.json"])
-    assert config["train_batch_size"] == spec.global_batch_size
-    assert config["bf16"] == {"enabled": True}
-    assert config["zero_optimization"]["stage"] == 0  # the layout's, and that of --zero-stage
-    assert "/run/a1/megatron_deepspeed_config.json" in made.command
-
-
-@pytest.mark.parametrize("number", [1e-5, -3e-12, 1e22, 0.1, 5.0, 17, math.pi])
-def test_every_reader_of_yaml_takes_a_number_for_a_number(number):
-    text = plain_yaml({"a": number, "b": [number], "1e-05": "1e-05", 'quote"1e-5': True})
-    data = yaml.safe_load(text)
-    assert data == json.loads(text) == {"a": number, "b": [number], "1e-05": "1e-05", 'quote"1e-5': True}
-
-
-def test_not_a_number_is_refused():
-    with pytest.raises(ValueError, match="JSON compliant"):
-        plain_yaml({"lr": math.nan})
