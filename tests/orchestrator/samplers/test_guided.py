@@ -49,7 +49,7 @@ LAYOUTS = [
 CANDIDATES = list({layout.key: layout for layout in LAYOUTS}.values())
 
 
-class World:
+class SimulatedCluster:
     """Result of a layout by the models' own formulas with other constants."""
 
     def __init__(self, memory_factor: float = 1.0, **factors: float):
@@ -76,10 +76,10 @@ def sampler(name: str = "guided", seed: int = 1) -> Sampler:
     return make_sampler(name, CANDIDATES, TASK, seed)
 
 
-def trials_until_best(asked: Sampler, world: Callable[[Layout], TrialFeedback], best: float) -> int:
+def trials_until_best(asked: Sampler, cluster: Callable[[Layout], TrialFeedback], best: float) -> int:
     history: list[TrialFeedback] = []
     while not any(told.value is not None and told.value >= 0.98 * best for told in history):
-        history += [world(layout) for layout in asked.ask(1, history)]
+        history += [cluster(layout) for layout in asked.ask(1, history)]
     return len(history)
 
 
@@ -88,17 +88,25 @@ def test_an_empty_history_means_the_order_of_the_model():
 
 
 @pytest.mark.parametrize(
-    "world",
-    [World(), World(pipeline_latency=300), World(tensor=3), World(memory_factor=1.35), World(matmul=1.5, launches=3)],
+    "cluster",
+    [
+        SimulatedCluster(),
+        SimulatedCluster(pipeline_latency=300),
+        SimulatedCluster(tensor=3),
+        SimulatedCluster(memory_factor=1.35),
+        SimulatedCluster(matmul=1.5, launches=3),
+    ],
     ids=["as-expected", "slow-messages", "slow-node", "full-sooner", "slow-device"],
 )
-def test_a_handful_of_trials_finds_the_best_of_a_world_that_is_not_as_expected(world):
-    assert trials_until_best(sampler(), world, world.best) <= 6
+def test_a_handful_of_trials_finds_the_best_of_a_cluster_that_is_not_as_expected(cluster):
+    assert trials_until_best(sampler(), cluster, cluster.best) <= 6
 
 
 def test_it_needs_fewer_trials_than_the_order_of_the_model_where_that_is_wrong():
-    world = World(data_parallel=30)
-    assert trials_until_best(sampler(), world, world.best) < trials_until_best(sampler("cost_model"), world, world.best)
+    cluster = SimulatedCluster(data_parallel=30)
+    assert trials_until_best(sampler(), cluster, cluster.best) < trials_until_best(
+        sampler("cost_model"), cluster, cluster.best
+    )
 
 
 @pytest.mark.parametrize(
@@ -116,18 +124,18 @@ def test_what_ran_out_of_memory_makes_what_is_larger_unlikely(accelerator, reaso
 
 
 def test_a_pruned_layout_teaches_nearly_as_much_as_a_measured_one():
-    world, predictor = World(data_parallel=10), CostModelPredictor(TASK, CANDIDATES, 1)
-    told = [world(layout) for layout in CANDIDATES[::7]]
+    cluster, predictor = SimulatedCluster(data_parallel=10), CostModelPredictor(TASK, CANDIDATES, 1)
+    told = [cluster(layout) for layout in CANDIDATES[::7]]
     ran = [t for t in told if t.value is not None]
     pruned = [TrialFeedback(t.layout, reason=FailureReason.PRUNED, upper_bound=t.value * 1.03) for t in ran]
-    truth = np.array([math.log(t.value) if (t := world(layout)).value else np.nan for layout in CANDIDATES])
+    truth = np.array([math.log(t.value) if (t := cluster(layout)).value else np.nan for layout in CANDIDATES])
     cold, taught = (np.nanmean(np.abs(predictor.predict(h).log_value - truth)) for h in ([], pruned))
     assert taught < cold / 2
 
 
 def test_a_layout_that_leaves_too_little_memory_teaches_its_time_and_its_peak_and_is_no_value_to_beat():
-    world = World(data_parallel=10)
-    ran = [told for layout in CANDIDATES[::7] if (told := world(layout)).value is not None]
+    cluster = SimulatedCluster(data_parallel=10)
+    ran = [told for layout in CANDIDATES[::7] if (told := cluster(layout)).value is not None]
     unfit = [replace(t, value=None, reason=FailureReason.GPU_OOM, unfit_value=t.value) for t in ran]
     predictor = CostModelPredictor(TASK, CANDIDATES, 1)
     as_unfit, as_measured = predictor.predict(unfit), predictor.predict(ran)
@@ -156,17 +164,17 @@ def test_a_failure_of_the_machine_teaches_nothing():
 
 
 def test_it_stops_when_nothing_left_promises_a_gain():
-    world, asked, history = World(), sampler(), []
+    cluster, asked, history = SimulatedCluster(), sampler(), []
     while not asked.has_converged(history):
-        history += [world(layout) for layout in asked.ask(1, history)]
+        history += [cluster(layout) for layout in asked.ask(1, history)]
     assert 3 <= len(history) <= 12
-    assert max(told.value for told in history if told.value is not None) >= 0.98 * world.best
+    assert max(told.value for told in history if told.value is not None) >= 0.98 * cluster.best
 
 
 def test_what_ran_out_of_time_is_never_the_best_so_far():
-    world, asked, history = World(data_parallel=3), sampler(), []
+    cluster, asked, history = SimulatedCluster(data_parallel=3), sampler(), []
     while len(history) < 7:
-        history += [world(layout) for layout in asked.ask(1, history)]
+        history += [cluster(layout) for layout in asked.ask(1, history)]
     best = max(told.value for told in history if told.value is not None)
     other = asked.ask(1, history)[0]
     # Its fastest step may have been twice as fast as any layout is; no run of it was.
@@ -176,9 +184,9 @@ def test_what_ran_out_of_time_is_never_the_best_so_far():
 
 
 def test_trials_in_flight_are_none_of_the_dozen_after_which_a_large_gain_alone_counts():
-    world, asked, history = World(data_parallel=30), sampler(), []
+    cluster, asked, history = SimulatedCluster(data_parallel=30), sampler(), []
     while sum(told.value is not None for told in history) < 4:
-        history += [world(layout) for layout in asked.ask(1, history)]
+        history += [cluster(layout) for layout in asked.ask(1, history)]
     others = asked.ask(MANY_TRIALS, history)
     assert not asked.has_converged([*history, *map(TrialFeedback, others)])
 
@@ -190,8 +198,8 @@ def test_it_does_not_stop_before_anything_was_measured():
 
 
 def test_what_is_in_flight_is_not_asked_for_and_no_neighbour_of_it_alone():
-    world = World()
-    history = [world(layout) for layout in sampler().ask(2, [])]
+    cluster = SimulatedCluster()
+    history = [cluster(layout) for layout in sampler().ask(2, [])]
     together = sampler().ask(4, history)
     assert len({layout.key for layout in together}) == 4
     waiting = [*history, *(TrialFeedback(layout) for layout in together[:2])]
@@ -208,6 +216,6 @@ def test_memory_that_a_rank_may_take_is_the_lesser_of_the_devices_and_the_users(
 def test_values_are_expected_in_the_objectives_own_unit():
     predictor = CostModelPredictor(TASK, CANDIDATES, 1)
     expected = predictor.predict([]).log_value
-    told = [World()(layout) for layout in CANDIDATES]
+    told = [SimulatedCluster()(layout) for layout in CANDIDATES]
     off = [mean - math.log(t.value) for mean, t in zip(expected, told, strict=True) if t.value is not None]
     assert abs(np.median(off)) < 0.3

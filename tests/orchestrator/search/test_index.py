@@ -131,14 +131,14 @@ def test_through_a_whole_search_with_reruns_and_finalists_it_says_what_the_recor
 
 
 def test_an_event_updates_one_trial_and_an_iteration_without_one_none(tmp_path, monkeypatch):
-    rig, looked_at, turns = Rig(tmp_path), [], []
+    rig, updated, iterations = Rig(tmp_path), [], []
     note = SearchIndex._apply
-    monkeypatch.setattr(SearchIndex, "_apply", lambda *known: looked_at.append(known[1]) or note(*known))
+    monkeypatch.setattr(SearchIndex, "_apply", lambda *known: updated.append(known[1]) or note(*known))
     events = []
     rig.callbacks = DriverCallbacks(
-        on_event=lambda search, event: events.append(event), renew_lease=lambda: turns.append(len(looked_at))
+        on_event=lambda search, event: events.append(event), renew_lease=lambda: iterations.append(len(updated))
     )
     rig.open_driver().run()
     about_trials = [event for event in events if "trial" in event.data and event.kind is not EventKind.BEST_CHANGED]
-    assert len(looked_at) == len(about_trials)
-    assert len(turns) > len(LAYOUTS)
+    assert len(updated) == len(about_trials)
+    assert len(iterations) > len(LAYOUTS)

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for layouts, legal or not."""
+"""Hypothesis strategies for layouts, valid or not."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def with_a_value(journal: str, kind: str, path: str, value: str) -> str:
 
 @st.composite
 def stories(draw, search_id: str = SEARCH_ID) -> Story:
-    """Any legal search of up to thirty events, and as many changes of driver."""
+    """Any valid search of up to thirty events, and as many changes of driver."""
     story = Story(search_id)
     story.create(**draw(st.dictionaries(st.text(max_size=4), _JSON, max_size=3)))
     for _ in range(draw(st.integers(0, 30))):

@@ -1,4 +1,4 @@
-"""Events and their fold: legal orders, and lossless conversion to text."""
+"""Events and their fold: valid orders, and lossless conversion to text."""
 
 from __future__ import annotations
 
