@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +10,7 @@ from dashboards.terminal.event_lines import event_line
 from dashboards.terminal.headline import headroom_lines
 from dashboards.terminal.live_table import results_table
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
-from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.layout import AXES, Layout
 from tests.dashboards.compared import (
     BASELINE,
     BATCH,
@@ -23,27 +23,6 @@ from tests.dashboards.compared import (
 from tests.dashboards.searches import SearchUnderTest, ended_search
 from trials.analysis.ranking import Objective, rank
 from trials.trial import FailureReason
-
-OTHER_VALUES = {
-    "num_nodes": 2,
-    "tensor_parallel": 4,
-    "pipeline_parallel": 4,
-    "micro_batch_size": 2,
-    "grad_accum_steps": 2,
-    "zero_stage": 2,
-    "offload": "optimizer",
-    "activation_checkpointing": "full",
-    "sequence_parallel": True,
-    "virtual_pipeline_stages": 2,
-    "pipeline_schedule": "gpipe",
-    "precision": "bf16",
-    "attention_kernel": "flash",
-    "engine": "deepspeed",
-    "torch_compile": True,
-    "rank_order": "tp-pp-dp",
-    "overlap_comm": True,
-}
-"""For each field that can be chosen, another value than a layout has that says nothing of it."""
 
 
 def test_the_table_has_the_best_first_marked_and_what_failed_last_with_its_reason():
@@ -92,11 +71,13 @@ def test_an_interval_that_is_not_symmetric_shows_both_of_its_ends():
     assert "-15/+117" in shown(results_table(search.record, ranking_of(search.record), None))[1]
 
 
-@pytest.mark.parametrize("field", [f.name for f in fields(Layout) if f.name not in ("data_parallel", "bucket_mib")])
+@pytest.mark.parametrize("field", [name for name in AXES if name not in ("data_parallel", "bucket_mib")])
 def test_no_two_layouts_look_alike(field):
     """Layouts that differ in any field have different rows."""
     search, known = SearchUnderTest(), Layout(tensor_parallel=2, pipeline_parallel=2, data_parallel=2, zero_stage=1)
-    for layout in (known, replace(known, **{field: OTHER_VALUES[field]}), replace(known, bucket_mib=25)):
+    axis, value = AXES[field], getattr(known, field)
+    other = 2 * value if axis.is_number else next(word for word in axis.words or (False, True) if word != value)
+    for layout in (known, replace(known, **{field: other}), replace(known, bucket_mib=25)):
         search.measure(search.start(layout), 1000.0)
     _, *rows = shown(results_table(search.record, ranking_of(search.record), None))
     assert len({row[len("t0001 =") :] for row in rows}) == 3
