@@ -24,7 +24,6 @@ _SCHEDULES: tuple[tuple[str, Values], ...] = (
     ("1f1b", {"virtual_pipeline_stages": 1}),
     ("interleaved_1f1b", {}),
 )
-_NOT_NANOTRON = tuple(engine for engine in ENGINES if engine != "nanotron")
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,6 @@ class Layout:
         label="offload",
         description="State kept in host memory.",
         words=("none", "optimizer"),
-        engines=_NOT_NANOTRON,
     )
     activation_checkpointing: str = axis_field(
         Kind.WORD,
@@ -168,7 +166,6 @@ class Layout:
         label="overlap",
         description="Overlap gradient reductions with the backward pass.",
         no_effect=_NOTHING_TO_SHARD,
-        engines=_NOT_NANOTRON,
     )
     bucket_mib: int | None = axis_field(
         Kind.COUNT,
@@ -177,7 +174,6 @@ class Layout:
         label="bucket (MiB)",
         description="Size of a gradient bucket in MiB; null is the engine's default.",
         no_effect=_NOTHING_TO_SHARD,
-        engines=_NOT_NANOTRON,
     )
 
     def __post_init__(self) -> None:

@@ -56,9 +56,12 @@ RULES: tuple[Rule, ...] = (
         NAME,
         {
             "zero_stage": (0, 1),
+            "offload": ("none",),
             "activation_checkpointing": ("none", "full"),
             "precision": ("bf16", "fp16"),
             "attention_kernel": ("flash",),
+            "overlap_comm": (False,),
+            "bucket_mib": (None,),
         },
         {"gated_mlp": (True,), "norm": ("rmsnorm",), "position_embedding": ("rotary",)},
     ),
