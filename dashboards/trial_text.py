@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 
+from trials.analysis.ranked_layout import RankedLayout
 from trials.analysis.verdict import TrialCounts
 from trials.failure_policy import policy_of
 from trials.outcome_types import MeasuredMetrics
@@ -107,9 +108,9 @@ def describe_step_time(time_s: Mapping[str, float] | None) -> str | None:
     return "step time: " + ", ".join(f"{part} {100 * shares[part]:.0f} %" for part in shown)
 
 
-def time_lines(trials: Sequence[Trial]) -> list[str]:
-    """Line with the time breakdown of each profiled trial."""
-    texts = {trial.trial: describe_step_time(trial.measured.time_s) for trial in trials if trial.measured}
+def time_lines(layouts: Sequence[RankedLayout]) -> list[str]:
+    """Line with the time breakdown of each profiled layout."""
+    texts = {layout.trial: describe_step_time(layout.measured.time_s) for layout in layouts}
     return [f"{name} {text}" for name, text in texts.items() if text is not None]
 
 

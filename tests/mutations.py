@@ -51,7 +51,7 @@ ROOMS = (
     Room(
         "ranking",
         15,
-        ("trials/analysis/ranking.py", "trials/analysis/pareto.py", "trials/analysis/verdict.py"),
+        tuple(f"trials/analysis/{name}.py" for name in ("ranked_layout", "ranking", "pareto", "verdict")),
         (
             "tests/trials/analysis/test_ranking.py",
             "tests/trials/analysis/test_pareto.py",

@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from search_spaces.plain_file import read_plain
+from trials.analysis.ranked_layout import RankedLayout
 from trials.analysis.verdict import DisplayState, counts_of, display_state, ranking_of
 from trials.failure_policy import Ending, policy_of
 from trials.files.folders import SearchFolder
@@ -274,7 +275,7 @@ def search_points(search: SearchRecord, after_step: int = 0) -> list[Point]:
     """Series of the parent run: totals after 1, 2, 3 ... ended trials, beyond `after_step`."""
     ended = sorted((t for t in search.trials if t.state.is_ended), key=lambda t: (t.ended_at or 0.0, t.trial))
     points: list[Point] = []
-    best: Trial | None = None
+    best: RankedLayout | None = None
     for step in range(after_step + 1, len(ended) + 1):
         time_ms = _ms(ended[step - 1].ended_at or search.created_at)
         if best is None or _may_change_the_best(ended[step - 1]):
@@ -288,11 +289,11 @@ def _may_change_the_best(trial: Trial) -> bool:
     return trial.state is TrialState.MEASURED or trial.kind is TrialKind.REPEAT
 
 
-def _totals(ended: list[Trial], best: Trial | None) -> dict[str, float | None]:
+def _totals(ended: list[Trial], best: RankedLayout | None) -> dict[str, float | None]:
     """Totals of these ended trials; `best` is the best layout at that time, over all its runs so far."""
     counts = counts_of(ended)
     return {
-        "best_tokens_per_sec": best.measured.tokens_per_sec if best and best.measured else None,
+        "best_tokens_per_sec": best.measured.tokens_per_sec if best else None,
         "node_hours_used": sum(a.node_hours or 0.0 for trial in ended for a in trial.attempts),
         "trials_measured": float(counts.measured),
         "trials_stopped_early": float(counts.stopped_early),

@@ -13,7 +13,8 @@ from dashboards.report.log_excerpts import Excerpts
 from dashboards.trial_text import describe_failure
 from search_spaces.layouts.layout import DERIVED, Layout
 from trials.analysis.pareto import pareto, trade_offs
-from trials.analysis.ranking import Objective, Ranking, is_suspect, upper_bound_of, value_of
+from trials.analysis.ranked_layout import RankedLayout
+from trials.analysis.ranking import Objective, Ranking, upper_bound_of, value_of
 from trials.analysis.verdict import (
     SearchVerdict,
     baseline_key_of,
@@ -160,7 +161,7 @@ def report_data(search: SearchRecord, at: float) -> ReportData:
         baseline_speed=value_of(baseline, objective) if baseline else None,
         progress=_progress(search, at),
         trials=_views(search, ranking),
-        layouts=tuple(_view(trial, search, ranking) for trial in ranking.ordered),
+        layouts=tuple(_layout_view(layout, search, ranking) for layout in ranking.ordered),
         varying=_varying(search.trials),
         importance=axis_importance(*_speeds(ranking)),
         time_breakdowns=time_breakdowns(ranking.best, baseline, spec),
@@ -184,12 +185,12 @@ def _accelerator(cluster: Mapping[str, Any]) -> str | None:
 
 def _best_layout(ranking: Ranking) -> BestLayout | None:
     best = ranking.best
-    if best is None or best.measured is None:
+    if best is None:
         return None
     return BestLayout(
         trial=best.trial,
         layout=best.layout,
-        num_runs=len(ranking.runs[best.layout.key]),
+        num_runs=len(best.runs),
         points=tuple(point.trial for point in pareto(ranking)),
         trades=tuple(trade_offs(ranking)),
         ties=tuple(tie.trial for tie in ranking.ties),
@@ -261,6 +262,12 @@ def _view(trial: Trial, search: SearchRecord, ranking: Ranking) -> TrialView:
     )
 
 
+def _layout_view(layout: RankedLayout, search: SearchRecord, ranking: Ranking) -> TrialView:
+    """View of a layout: that of the run it is named after, with the numbers over all runs."""
+    speed = value_of(layout, ranking.objective)
+    return replace(_view(layout.first, search, ranking), metrics=layout.measured, flags=layout.flags, speed=speed)
+
+
 def _best_so_far(trials: Sequence[Trial], ranking: Ranking) -> dict[str, float]:
     """Speed of the best layout after each ended trial, by trial name, as known now.
 
@@ -273,7 +280,7 @@ def _best_so_far(trials: Sequence[Trial], ranking: Ranking) -> dict[str, float]:
     speeds = {
         trial.layout.key: min(value_of(trial, ranking.objective), most)
         for trial in ranking.ordered
-        if ranking.has_headroom(trial) and not is_suspect(trial)
+        if ranking.has_headroom(trial) and not trial.is_suspect
     }
     best: dict[str, float] = {}
     so_far: float | None = None

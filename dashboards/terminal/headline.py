@@ -87,7 +87,6 @@ def best_layout_line(verdict: SearchVerdict) -> str:
         return describe_no_best(verdict.ranking) or _lower_first(text)
     if verdict.kind is VerdictKind.NO_COMPARISON:
         text = _describe_missing_comparison(verdict)
-    assert best.measured is not None, "it is ranked"
     parts = [
         f"best: {best.trial}, {best.layout.key}, {format_throughput(best.measured)} tokens/s",
         _lower_first(text),
@@ -177,7 +176,6 @@ def _only_baseline(verdict: SearchVerdict) -> str:
 def _no_comparison(verdict: SearchVerdict) -> str:
     best = verdict.best
     assert best is not None, "it has no baseline to be compared with"
-    assert best.measured is not None, "it is ranked"
     return f"{format_number(best.measured.tokens_per_sec)} tokens/s, {_describe_missing_comparison(verdict)}"
 
 
@@ -189,10 +187,10 @@ def _missing_baseline_reason(verdict: SearchVerdict) -> str:
     baseline = verdict.baseline
     if not verdict.names_baseline:
         return "the search file names no baseline"
-    if baseline is None or not baseline.state.is_ended:
-        return "the baseline was not tried" if verdict.is_ended else "the baseline has not been measured yet"
-    if baseline.measured is not None:
+    if baseline is not None and baseline.measured is not None:
         return f"the baseline ({baseline.trial}) was measured with another global batch size"
+    if not isinstance(baseline, Trial) or not baseline.state.is_ended:
+        return "the baseline was not tried" if verdict.is_ended else "the baseline has not been measured yet"
     return f"the baseline ({baseline.trial}) {_describe_baseline_end(baseline, verdict)}"
 
 

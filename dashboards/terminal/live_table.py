@@ -35,6 +35,7 @@ from dashboards.trial_text import (
 )
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import DEGREES
+from trials.analysis.ranked_layout import TrialOrLayout
 from trials.analysis.ranking import Objective, Ranking, rank, upper_bound_of
 from trials.analysis.verdict import counts_of, display_state, verdict_of
 from trials.ledger.events import Event, SearchRecord, SearchState
@@ -188,7 +189,7 @@ def results_table(search: SearchRecord, ranking: Ranking, baseline_key: str | No
 
     The runs of a layout share a row; a repeat that was not measured has its own.
     """
-    ranked = {run.trial for runs in ranking.runs.values() for run in runs}
+    ranked = {run.trial for layout in ranking.ordered for run in layout.runs}
     others = [trial for trial in search.trials if trial.trial not in ranked]
     others.sort(key=lambda trial: trial.state is not TrialState.MEASURED)
     return _table([*ranking.ordered, *others], ranking, baseline_key)
@@ -222,16 +223,16 @@ def _in_flight_lines(search: SearchRecord, now: float) -> list[str]:
     return lines + ([f"and {more} more in flight"] if more > 0 else [])
 
 
-def _newest_and_best(search: SearchRecord, ranking: Ranking, room: int) -> list[Trial]:
+def _newest_and_best(search: SearchRecord, ranking: Ranking, room: int) -> list[TrialOrLayout]:
     """Newest `room` trials in launch order, with the best one always among them."""
     ranked = {trial.trial: trial for trial in ranking.ordered}
-    shown = [ranked.get(trial.trial, trial) for trial in search.trials[-room:]]
+    shown: list[TrialOrLayout] = [ranked.get(trial.trial, trial) for trial in search.trials[-room:]]
     if ranking.best is not None and ranking.best not in shown:
         shown[0] = ranking.best
     return shown
 
 
-def _table(trials: Sequence[Trial], ranking: Ranking, baseline_key: str | None) -> Table:
+def _table(trials: Sequence[TrialOrLayout], ranking: Ranking, baseline_key: str | None) -> Table:
     """Table of one row per trial, for 80 columns: * best, = tied with it, b baseline, r repeat, ! flagged.
 
     A ranked trial shows its layout over all runs, and their number.
@@ -256,15 +257,15 @@ def _table(trials: Sequence[Trial], ranking: Ranking, baseline_key: str | None) 
     return table
 
 
-def _marks(trial: Trial, ranking: Ranking, baseline_key: str | None) -> str:
+def _marks(trial: TrialOrLayout, ranking: Ranking, baseline_key: str | None) -> str:
     rank_mark = "*" if trial is ranking.best else "=" if trial in ranking.ties else ""
-    is_repeat = trial.kind is TrialKind.REPEAT and trial not in ranking.ordered
+    is_repeat = isinstance(trial, Trial) and trial.kind is TrialKind.REPEAT
     is_flagged = trial.measured is not None and bool(trial.flags)
     marks = {"b": trial.layout.key == baseline_key, "r": is_repeat, "!": is_flagged}
     return rank_mark + "".join(mark for mark, holds in marks.items() if holds)
 
 
-def _shape(trial: Trial) -> list[str]:
+def _shape(trial: TrialOrLayout) -> list[str]:
     layout = trial.layout
     sizes = (getattr(layout, name) for name in DEGREES.values())
     counts = (*sizes, layout.micro_batch_size, layout.grad_accum_steps)
@@ -272,9 +273,10 @@ def _shape(trial: Trial) -> list[str]:
     return [*map(str, counts), _SCHEDULES.get(schedule, schedule)]
 
 
-def _numbers(trial: Trial, ranking: Ranking) -> list[str]:
+def _numbers(trial: TrialOrLayout, ranking: Ranking) -> list[str]:
     metrics = trial.measured
     if metrics is None:
+        assert isinstance(trial, Trial), "a ranked layout was measured"
         return _numbers_without_value(trial)
     return [
         format_number(metrics.tokens_per_sec),
@@ -305,14 +307,15 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f}" if share >= 0.0095 else f"{100 * share:.1g}"
 
 
-def _format_state(trial: Trial, ranking: Ranking) -> str:
-    if trial in ranking.ordered and ranking.headroom is not None and not ranking.has_headroom(trial):
+def _format_state(trial: TrialOrLayout, ranking: Ranking) -> str:
+    if isinstance(trial, Trial):
+        return str(trial.state)
+    if not ranking.has_headroom(trial):
         return "too full"
-    runs = len(ranking.runs.get(trial.layout.key, ()))
-    return f"{runs} runs" if runs > 1 and trial in ranking.ordered else str(trial.state)
+    return f"{len(trial.runs)} runs" if len(trial.runs) > 1 else str(trial.first.state)
 
 
-def _other_fields(trials: Sequence[Trial]) -> list[str]:
+def _other_fields(trials: Sequence[TrialOrLayout]) -> list[str]:
     """Parts of the layout keys that differ between these trials and have no column of their own."""
     keys = [trial.layout.key.split(".") for trial in trials]
     varying = [part for part in _OTHER_PARTS if len({key[part] for key in keys}) > 1]

@@ -35,6 +35,7 @@ COMPUTE_SIDE = (
     "trials/trial.py",
     "trials/analysis/__init__.py",
     "trials/analysis/early_stopping.py",
+    "trials/analysis/ranked_layout.py",
     "trials/analysis/ranking.py",
     "trials/data/__init__.py",
     "trials/data/token_file.py",

@@ -26,7 +26,7 @@ from orchestrator.records.summary import reason_counts, trial_counts
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from trials.analysis.ranking import runs_that_count
+from trials.analysis.ranked_layout import runs_that_count
 from trials.ledger.events import SearchRecord
 from trials.trial import FailureReason, LowerStrEnum, Trial, TrialState
 

@@ -11,7 +11,7 @@ from orchestrator.comparison.sessions import Run
 from orchestrator.recipe.read import LoadedRecipe
 from orchestrator.recipe.recipe import AS_WRITTEN
 from search_spaces.errors import InputError
-from trials.analysis.ranking import is_suspect
+from trials.analysis.ranked_layout import is_suspect
 from trials.files.folders import read_json
 from trials.trial import Outcome, utc_seconds
 

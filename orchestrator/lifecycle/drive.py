@@ -35,6 +35,7 @@ from orchestrator.search.driver import Driver
 from orchestrator.search.event_store import EventStore
 from orchestrator.search.stopping import Limits, remaining_layouts
 from search_spaces.layouts.layout import Layout
+from trials.analysis.verdict import baseline_of
 from trials.files.folders import SearchFolder
 from trials.ledger.events import Event, SearchRecord
 from trials.ledger.location import home_folder
@@ -174,12 +175,10 @@ def write_best_recipe(folder: SearchFolder, spec: SearchSpec, search: SearchReco
     """Write the recipe of the best layout so far and return its path; None where nothing was measured."""
     ranking = spec.ranking_of(search.trials)
     best = ranking.best
-    if best is None or best.last_attempt is None:
+    if best is None or best.first.last_attempt is None:
         return None
-    # The ranking merges a layout's runs; a baseline without a measurement is in the record only.
-    known = (*ranking.ordered, *search.trials)
-    baseline = next((t for t in known if spec.baseline and t.layout.key == spec.baseline.key), None)
-    trial_spec = attempt_factory_of(folder, spec).spec(best, best.last_attempt)
+    baseline = baseline_of(search, ranking, spec.baseline_key)
+    trial_spec = attempt_factory_of(folder, spec).spec(best.first, best.first.last_attempt)
     return write_recipe(folder.recipe, RecipeSource(search, best, trial_spec, ranking, baseline), folder.code)
 
 

@@ -16,11 +16,11 @@ from search_spaces.schema.presets import accelerator_named
 from search_spaces.schema.unsafe_text import is_printable
 from trials.analysis.best_layout import choice_of, fastest_json, rationale
 from trials.analysis.pareto import pareto_json
-from trials.analysis.ranking import Ranking, peak_memory_gib, speedup_over
+from trials.analysis.ranked_layout import RankedLayout, TrialOrLayout
+from trials.analysis.ranking import Ranking, speedup_over
 from trials.analysis.verdict import SearchVerdict, baseline_key_of, verdict_of
 from trials.ledger.events import SearchRecord
-from trials.outcome_types import MeasuredMetrics
-from trials.trial import Attempt, Outcome, Trial, TrialKind, TrialSpec, TrialState
+from trials.trial import Attempt, Trial, TrialKind, TrialSpec, TrialState
 from trials.trial_json import attempt_json, trial_json, with_times
 
 EVIDENCE_SCHEMA = "parlay.evidence/1"
@@ -34,29 +34,15 @@ MAX_COMPARED = 50
 class RecipeSource:
     """Input of a recipe.
 
-    `trial` and `baseline` come from the ranking, which merges the runs of a layout. `spec` is the one of the trial's
-    last attempt.
+    `best` and `baseline` come from the ranking; the recipe has the numbers over all their runs. `spec` is that of the
+    attempt that measured the best layout's first run.
     """
 
     search: SearchRecord
-    trial: Trial
+    best: RankedLayout
     spec: TrialSpec
     ranking: Ranking
-    baseline: Trial | None = None
-
-    @property
-    def outcome(self) -> Outcome:
-        """Outcome of the trial's last attempt; ValueError without a measurement."""
-        last = self.trial.last_attempt
-        if self.trial.measured is None or last is None or last.outcome is None:
-            raise ValueError(f"trial {self.trial.trial} is {self.trial.state}: a recipe needs a measurement")
-        return last.outcome
-
-    @property
-    def metrics(self) -> MeasuredMetrics:
-        metrics = self.outcome.metrics
-        assert metrics is not None, "the trial was measured"
-        return metrics
+    baseline: TrialOrLayout | None = None
 
     @cached_property
     def exports(self) -> list[Export]:
@@ -66,44 +52,49 @@ class RecipeSource:
     @property
     def python(self) -> str:
         """Interpreter that ran the trial."""
-        return self.outcome.fingerprint.get("executable", "python3")
+        return self.fingerprint.get("executable", "python3")
+
+    @property
+    def fingerprint(self) -> Mapping[str, Any]:
+        """Software and hardware of the layout's first run."""
+        last = self.best.first.last_attempt
+        return last.outcome.fingerprint if last and last.outcome else {}
 
     @property
     def runs(self) -> list[Attempt]:
-        """Every measurement of the trial's layout, in the order it was proposed."""
-        trials = (trial for trial in self.search.trials if trial.layout.key == self.trial.layout.key)
-        return [trial.last_attempt for trial in trials if trial.measured is not None and trial.last_attempt is not None]
+        """Every measurement of the layout, in the order it was proposed."""
+        return [run.last_attempt for run in self.best.runs if run.last_attempt is not None]
 
     @property
     def failed_repeats(self) -> list[Trial]:
         """Repeats of the trial's layout that ended without a measurement."""
         ended = [t for t in self.search.trials if t.state.is_ended and t.state is not TrialState.MEASURED]
-        return [t for t in ended if t.kind is TrialKind.REPEAT and t.layout.key == self.trial.layout.key]
+        return [t for t in ended if t.kind is TrialKind.REPEAT and t.layout.key == self.best.layout.key]
 
     @property
-    def others(self) -> list[Trial]:
+    def others(self) -> list[RankedLayout]:
         """Other measured layouts, fastest first, after the baseline, which is listed even if it is this layout."""
-        key = self.trial.layout.key
-        others = [t for t in self.ranking.ordered if t.layout.key != key or t == self.baseline]
+        key = self.best.layout.key
+        others = [t for t in self.ranking.ordered if t.layout.key != key or self.is_baseline(t)]
         return sorted(others, key=lambda t: not self.is_baseline(t))
 
-    def is_baseline(self, trial: Trial) -> bool:
+    def is_baseline(self, trial: TrialOrLayout) -> bool:
         return self.baseline is not None and trial.layout.key == self.baseline.layout.key
 
 
 def build_recipe(source: RecipeSource, created_at: str, parlay_version: str, files: Mapping[str, str]) -> Recipe:
     """Build the recipe; `files` maps each file that recipe.yaml holds a checksum of to its SHA-256."""
-    trial, spec, outcome = source.trial, source.spec, source.outcome
+    best, spec = source.best, source.spec
     return Recipe(
         created_at=created_at,
         parlay_version=parlay_version,
         search_id=source.search.search_id,
-        trial=trial.trial,
-        layout=trial.layout,
+        trial=best.trial,
+        layout=best.layout,
         model=spec.model,
         cluster=Cluster(accelerator_named(spec.accelerator), spec.gpus_per_node, spec.num_nodes),
         objective=source.ranking.objective.value,
-        measured=source.metrics,
+        measured=best.measured,
         repeats=len(source.runs),
         **_selection_fields(source),
         compared_with=tuple(_comparisons(source))[:MAX_COMPARED],
@@ -111,7 +102,7 @@ def build_recipe(source: RecipeSource, created_at: str, parlay_version: str, fil
         trainer=_printable(spec.trainer),
         launcher=_printable(source.search.spec.get("launcher") or {}),
         exports=tuple(export.to_json() for export in source.exports),
-        fingerprint=_printable(outcome.fingerprint),
+        fingerprint=_printable(source.fingerprint),
         evidence={
             "code_hash": source.search.code_hash,
             "files": dict(files),
@@ -128,7 +119,7 @@ def evidence(source: RecipeSource) -> dict[str, Any]:
     return {
         "schema": EVIDENCE_SCHEMA,
         "search_id": source.search.search_id,
-        "layout_key": source.trial.layout.key,
+        "layout_key": source.best.layout.key,
         "runs": [_run_json(attempt) | attempt_json(attempt, "outcome") for attempt in runs],
         "others": [_trial_end_json(t) for t in source.search.trials if t.trial not in measured],
     }
@@ -146,7 +137,7 @@ def _printable(value: Any) -> Any:
 
 
 def _is_best(source: RecipeSource) -> bool:
-    return source.ranking.best is not None and source.ranking.best.trial == source.trial.trial
+    return source.ranking.best is not None and source.ranking.best.trial == source.best.trial
 
 
 def _selection_fields(source: RecipeSource) -> dict[str, Any]:
@@ -187,8 +178,8 @@ def _trial_end_json(trial: Trial) -> dict[str, Any]:
 
 def _comparisons(source: RecipeSource) -> Iterator[dict[str, Any]]:
     for other in source.others:
-        speedup = speedup_over(other, source.trial, source.ranking.objective)
-        if speedup is not None and other.measured is not None:
+        speedup = speedup_over(other, source.best, source.ranking.objective)
+        if speedup is not None:
             yield {
                 "trial": other.trial,
                 "layout_key": other.layout.key,
@@ -209,13 +200,13 @@ def _caveats(source: RecipeSource) -> Iterator[str]:
         names = ", ".join(t.trial for t in source.ranking.ties)
         yield f"Statistically tied with {names}: the 95 % intervals overlap."
     yield from _memory_caveats(source)
-    for flag in source.trial.flags:
+    for flag in source.best.flags:
         yield f"Flagged {describe_flag(flag)}."
     if source.spec.trainer["kind"] == "parlay":
         yield PARLAY_TRAINER_ONLY
-    if source.baseline is not None and source.baseline.measured is None:
+    if isinstance(source.baseline, Trial) and source.baseline.measured is None:
         yield f"The baseline ({source.baseline.trial}) was not measured: {format_trial_end(source.baseline)}."
-    full_at = source.metrics.host_memory_full_at_step
+    full_at = source.best.measured.host_memory_full_at_step
     if full_at is not None:
         yield f"Host memory grows: at this rate a node is full at step {full_at}, and a longer training fails there."
 
@@ -225,7 +216,7 @@ def _memory_caveats(source: RecipeSource) -> Iterator[str]:
     headroom, ranking = source.ranking.headroom, source.ranking
     if headroom is None:
         return
-    yield f"Of a rank's {headroom.capacity_gib:.4g} GiB it {headroom.describe(peak_memory_gib(source.trial))}."
+    yield f"Of a rank's {headroom.capacity_gib:.4g} GiB it {headroom.describe(source.best.measured.peak_memory_gib)}."
     too_full = [trial.trial for trial in ranking.ordered if not ranking.has_headroom(trial)]
     if too_full:
         yield f"Not chosen, because they leave less: {', '.join(too_full)}."

@@ -18,7 +18,7 @@ from search_spaces.schema import presets
 from search_spaces.schema.sections import ModelSection
 from search_spaces.schema.validation import validate
 from search_spaces.tables.measured_table import Observation, render_table
-from trials.analysis.ranking import runs_that_count
+from trials.analysis.ranked_layout import runs_that_count
 from trials.analysis.verdict import has_stopped_early
 from trials.failure_policy import policy_of
 from trials.files.folders import SearchFolder, write_text

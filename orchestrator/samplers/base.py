@@ -9,7 +9,7 @@ from statistics import median
 
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
-from trials.analysis.ranking import highest_peak_gib, runs_that_count
+from trials.analysis.ranked_layout import highest_peak_gib, runs_that_count
 from trials.trial import FailureReason, Trial, TrialState
 
 

@@ -13,14 +13,13 @@ from orchestrator.samplers.base import TrialFeedback, feedback_of
 from orchestrator.search.node_exclusion import bad_nodes
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
+from trials.analysis.ranked_layout import needs_repeat, suspect_reruns
 from trials.analysis.ranking import (
     Objective,
     Ranking,
     RankingKey,
-    needs_repeat,
     order_of,
     rank,
-    suspect_reruns,
     upper_bound_of,
     value_of,
 )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from trials.analysis.pareto import pareto_json, trade_offs
-from trials.analysis.ranking import Objective, Ranking, in_objective_unit, peak_memory_gib, suspect_reruns, value_of
-from trials.trial import LowerStrEnum, Trial, TrialKind
+from trials.analysis.ranked_layout import RankedLayout, suspect_reruns
+from trials.analysis.ranking import Objective, Ranking, in_objective_unit, value_of
+from trials.trial import LowerStrEnum, TrialKind
 
 
 class Choice(LowerStrEnum):
@@ -22,7 +23,7 @@ class Choice(LowerStrEnum):
 def best_json(ranking: Ranking) -> dict[str, Any] | None:
     """The contract's `best` object; None where nothing counts as best. `value` is the objective in its own unit."""
     best, fastest = ranking.best, ranking.fastest
-    if best is None or best.measured is None or fastest is None:
+    if best is None or fastest is None:
         return None
     return {
         "trial": best.trial,
@@ -32,7 +33,7 @@ def best_json(ranking: Ranking) -> dict[str, Any] | None:
         "tokens_per_sec": best.measured.tokens_per_sec,
         "tokens_per_sec_low": best.measured.tokens_per_sec_low,
         "tokens_per_sec_high": best.measured.tokens_per_sec_high,
-        "peak_memory_gib": peak_memory_gib(best),
+        "peak_memory_gib": best.measured.peak_memory_gib,
         "ties": [tie.trial for tie in ranking.ties],
         "selection_reason": choice_of(ranking),
         "fastest": fastest_json(ranking),
@@ -56,7 +57,7 @@ def fastest_json(ranking: Ranking) -> dict[str, Any] | None:
     if fastest is None:
         return None
     value = in_objective_unit(value_of(fastest, ranking.objective), ranking.objective)
-    return {"trial": fastest.trial, "value": value, "peak_memory_gib": peak_memory_gib(fastest)}
+    return {"trial": fastest.trial, "value": value, "peak_memory_gib": fastest.measured.peak_memory_gib}
 
 
 def rationale(ranking: Ranking) -> str | None:
@@ -76,8 +77,8 @@ def describe_choice(ranking: Ranking) -> str | None:
     if best is not fastest:
         return _spares_memory(best, fastest)
     first = "the fastest" if ranking.objective is Objective.TOKENS_PER_SEC else f"the best in {ranking.objective}"
-    runs = ranking.runs[best.layout.key]
-    is_finalist = any(run.kind is TrialKind.REPEAT and run.trial not in suspect_reruns(runs) for run in runs)
+    second = suspect_reruns(best.runs)
+    is_finalist = any(run.kind is TrialKind.REPEAT and run.trial not in second for run in best.runs)
     room = describe_memory_room(ranking)
     if is_finalist:
         return f"{first} of those measured again{room}, by the lower end of its 95 % interval"
@@ -101,10 +102,11 @@ def no_room_detail(ranking: Ranking) -> str | None:
     if headroom is None or not layouts or any(map(ranking.has_headroom, layouts)):
         return None
     asked = f"no layout that was measured leaves {headroom.min_free_gib:g} GiB free (constraints.min_free_memory_gib)"
-    known = [t for t in layouts if peak_memory_gib(t) is not None]
+    peaks = ((layout.measured.peak_memory_gib, layout.trial) for layout in layouts)
+    known = [(peak_gib, name) for peak_gib, name in peaks if peak_gib is not None]
     if not known:
         return f"{asked}: the peak of none is known"
-    peak_gib, name = min((peak_memory_gib(trial) or 0.0, trial.trial) for trial in known)
+    peak_gib, name = min(known)
     return f"{asked}: {name} comes nearest and leaves {headroom.format_free(peak_gib)}"
 
 
@@ -115,8 +117,8 @@ def describe_no_best(ranking: Ranking) -> str | None:
     return "no layout that was measured may be the best: one suspect run alone never is"
 
 
-def _spares_memory(best: Trial, fastest: Trial) -> str:
-    needed, limit = peak_memory_gib(best), peak_memory_gib(fastest)
+def _spares_memory(best: RankedLayout, fastest: RankedLayout) -> str:
+    needed, limit = best.measured.peak_memory_gib, fastest.measured.peak_memory_gib
     assert needed is not None, "it was chosen for its memory"
     assert limit is not None, "which was compared with this"
     less = f"{100 * (1 - needed / limit):.0f} % less memory"

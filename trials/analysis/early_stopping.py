@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trials.analysis.ranking import Objective, Ranking, lower_bound_of, runs_that_count
+from trials.analysis.ranked_layout import RankedLayout
+from trials.analysis.ranking import Objective, Ranking, lower_bound_of
 from trials.attempt_result import COMPARABLE, are_comparable
 from trials.files.folders import read_json
 from trials.outcome_types import MeasuredMetrics
-from trials.trial import Trial, TrialKind, TrialSpec, require_schema
+from trials.trial import TrialKind, TrialSpec, require_schema
 
 INCUMBENTS_SCHEMA = "parlay.incumbents/1"
 
@@ -91,7 +92,7 @@ def best_file(
     None where no layout counts as the fastest.
     """
     fastest = ranking.fastest
-    if fastest is None or fastest.measured is None:
+    if fastest is None:
         return None
     return {
         "schema": INCUMBENTS_SCHEMA,
@@ -100,7 +101,7 @@ def best_file(
         "objective": ranking.objective.value,
         "objectives": [objective.value for objective in (ranking.objective, *ranking.others)],
         "global_batch_size": global_batch_size,
-        "threshold": _threshold(ranking, fastest, ranking.objective),
+        "threshold": lower_bound_of(fastest, ranking.objective),
         "fingerprint": _comparable(fastest),
         "incumbents": list(_incumbents(by_nodes)),
         **fastest.measured.to_json(),
@@ -113,17 +114,13 @@ def _incumbents(by_nodes: Sequence[Ranking]) -> Iterator[dict[str, Any]]:
             yield {
                 "trial": fastest.trial,
                 "num_nodes": fastest.layout.num_nodes,
-                "threshold": _threshold(ranking, fastest, Objective.TOKENS_PER_SEC),
+                "threshold": lower_bound_of(fastest, Objective.TOKENS_PER_SEC),
                 "fingerprint": _comparable(fastest),
             }
 
 
-def _threshold(ranking: Ranking, fastest: Trial, objective: Objective) -> float:
-    return lower_bound_of(runs_that_count(ranking.runs[fastest.layout.key]), objective)
-
-
-def _comparable(trial: Trial) -> dict[str, Any]:
-    outcome = trial.last_attempt and trial.last_attempt.outcome
+def _comparable(layout: RankedLayout) -> dict[str, Any]:
+    outcome = layout.first.last_attempt and layout.first.last_attempt.outcome
     fingerprint = outcome.fingerprint if outcome else {}
     return {name: fingerprint[name] for name in COMPARABLE if name in fingerprint}
 

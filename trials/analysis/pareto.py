@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trials.analysis.ranking import Objective, Ranking, in_objective_unit, is_faster, is_suspect, value_of
+from trials.analysis.ranked_layout import RankedLayout
+from trials.analysis.ranking import Objective, Ranking, in_objective_unit, is_faster, value_of
 from trials.files.text import plural
-from trials.trial import Trial
 
-Beats = Callable[[Trial, Trial], bool]
+Beats = Callable[[RankedLayout, RankedLayout], bool]
 """True if the first layout is better than the second in one goal, by more than the spread between runs."""
 
 
-def pareto(ranking: Ranking) -> tuple[Trial, ...]:
+def pareto(ranking: Ranking) -> tuple[RankedLayout, ...]:
     """The best layout, then every layout that beats each other one in some goal, as ranked; () with a single goal.
 
     The goals are the ranking's objectives. With a single objective, fewer nodes are a second goal once layouts on
@@ -29,11 +29,11 @@ def pareto(ranking: Ranking) -> tuple[Trial, ...]:
         return ()
     goals = _goals(ranking)
     points = {
-        nodes: trial
-        for nodes, trial in first_by_nodes.items()
-        if trial is best or _is_undominated(trial, first_by_nodes, goals)
+        nodes: layout
+        for nodes, layout in first_by_nodes.items()
+        if layout is best or _is_undominated(layout, first_by_nodes, goals)
     }
-    return best, *(trial for trial in points.values() if trial is not best)
+    return best, *(layout for layout in points.values() if layout is not best)
 
 
 def pareto_json(ranking: Ranking) -> list[dict[str, Any]]:
@@ -41,12 +41,12 @@ def pareto_json(ranking: Ranking) -> list[dict[str, Any]]:
     objectives = (ranking.objective, *ranking.others)
     return [
         {
-            "trial": trial.trial,
-            "layout": trial.layout.to_json(),
-            "num_nodes": trial.layout.num_nodes,
-            "values": {o.value: in_objective_unit(value_of(trial, o), o) for o in objectives},
+            "trial": point.trial,
+            "layout": point.layout.to_json(),
+            "num_nodes": point.layout.num_nodes,
+            "values": {o.value: in_objective_unit(value_of(point, o), o) for o in objectives},
         }
-        for trial in pareto(ranking)
+        for point in pareto(ranking)
     ]
 
 
@@ -56,12 +56,12 @@ def trade_offs(ranking: Ranking) -> list[str]:
     return [] if best is None else [_describe_trade_off(best, other) for other in others]
 
 
-def _first_by_nodes(ranking: Ranking) -> Mapping[int, Trial]:
+def _first_by_nodes(ranking: Ranking) -> Mapping[int, RankedLayout]:
     """The first layout of each number of nodes in the ranking's order; the best represents its own number."""
     counts = {} if ranking.best is None else {ranking.best.layout.num_nodes: ranking.best}
-    for trial in ranking.ordered:
-        if ranking.has_headroom(trial) and not is_suspect(trial) and trial.layout.key not in ranking.failing:
-            counts.setdefault(trial.layout.num_nodes, trial)
+    for layout in ranking.ordered:
+        if ranking.has_headroom(layout) and not layout.is_suspect and not layout.is_failing:
+            counts.setdefault(layout.layout.num_nodes, layout)
     return counts
 
 
@@ -74,16 +74,16 @@ def _by(objective: Objective) -> Beats:
     return lambda one, other: is_faster(one, other, objective)
 
 
-def _is_undominated(trial: Trial, first_by_nodes: Mapping[int, Trial], goals: list[Beats]) -> bool:
-    others = (other for other in first_by_nodes.values() if other is not trial)
-    return all(any(beats(trial, other) for beats in goals) for other in others)
+def _is_undominated(layout: RankedLayout, first_by_nodes: Mapping[int, RankedLayout], goals: list[Beats]) -> bool:
+    others = (other for other in first_by_nodes.values() if other is not layout)
+    return all(any(beats(layout, other) for beats in goals) for other in others)
 
 
-def _describe_trade_off(best: Trial, other: Trial) -> str:
+def _describe_trade_off(best: RankedLayout, other: RankedLayout) -> str:
     speed, nodes = _tokens_per_sec(other) / _tokens_per_sec(best), other.layout.num_nodes / best.layout.num_nodes
     where = f"{other.trial} on {plural(other.layout.num_nodes, 'node')}"
     return f"{where} has {100 * speed:.0f} % of its tokens/s at {100 * nodes / speed:.0f} % of its node-hours a token"
 
 
-def _tokens_per_sec(trial: Trial) -> float:
-    return value_of(trial, Objective.TOKENS_PER_SEC)
+def _tokens_per_sec(layout: RankedLayout) -> float:
+    return value_of(layout, Objective.TOKENS_PER_SEC)

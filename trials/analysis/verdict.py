@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
+from trials.analysis.ranked_layout import RankedLayout, TrialOrLayout
 from trials.analysis.ranking import Objective, Ranking, Speedup, objectives_of, rank, speedup_over
 from trials.failure_policy import Ending, policy_of
 from trials.ledger.events import EndReason, SearchRecord, SearchState
@@ -86,7 +87,7 @@ class SearchVerdict:
     detail: str | None
     ranking: Ranking
     names_baseline: bool
-    baseline: Trial | None
+    baseline: TrialOrLayout | None
     speedup: Speedup | None
     counts: TrialCounts
     num_layouts: int
@@ -94,7 +95,7 @@ class SearchVerdict:
     most_common_failure: tuple[FailureReason, int] | None
 
     @property
-    def best(self) -> Trial | None:
+    def best(self) -> RankedLayout | None:
         return self.ranking.best
 
     @property
@@ -104,7 +105,7 @@ class SearchVerdict:
 
 def verdict_of(search: SearchRecord, ranking: Ranking, baseline_key: str | None) -> SearchVerdict:
     """The verdict by this ranking of the search's trials; `baseline_key` is the baseline's layout key, or None."""
-    baseline = _baseline(search, ranking, baseline_key)
+    baseline = baseline_of(search, ranking, baseline_key)
     best = ranking.best
     speedup = None
     if best is not None and baseline is not None and best.layout.key != baseline_key:
@@ -178,7 +179,11 @@ def _standing(trial: Trial) -> str:
 
 
 def _kind(
-    search: SearchRecord, ranking: Ranking, baseline: Trial | None, speedup: Speedup | None, counts: TrialCounts
+    search: SearchRecord,
+    ranking: Ranking,
+    baseline: TrialOrLayout | None,
+    speedup: Speedup | None,
+    counts: TrialCounts,
 ) -> VerdictKind:
     if ranking.best is None:
         return _kind_without_best(search, ranking, counts)
@@ -206,9 +211,10 @@ def _kind_without_best(search: SearchRecord, ranking: Ranking, counts: TrialCoun
     return VerdictKind.ALL_FAILED if counts.failed else VerdictKind.NOTHING_MEASURED
 
 
-def _baseline(search: SearchRecord, ranking: Ranking, key: str | None) -> Trial | None:
-    """The baseline over all its runs, else its last trial."""
-    measured = (t for t in (*ranking.ordered, *search.trials) if t.measured and t.layout.key == key)
+def baseline_of(search: SearchRecord, ranking: Ranking, key: str | None) -> TrialOrLayout | None:
+    """The baseline over all its runs, else its last trial; None where it was never tried."""
+    known: tuple[TrialOrLayout, ...] = (*ranking.ordered, *search.trials)
+    measured = (t for t in known if t.measured and t.layout.key == key)
     tried = (t for t in reversed(search.trials) if t.layout.key == key)
     return next(measured, None) or next(tried, None)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
-from trials.trial import Trial
+from trials.analysis.ranked_layout import RankedLayout, TrialOrLayout
 
 
 @dataclass(frozen=True)
@@ -24,16 +24,18 @@ class TimeBreakdown:
     is_profiled: bool
 
 
-def time_breakdowns(best: Trial | None, baseline: Trial | None, spec: Mapping[str, Any]) -> tuple[TimeBreakdown, ...]:
+def time_breakdowns(
+    best: RankedLayout | None, baseline: TrialOrLayout | None, spec: Mapping[str, Any]
+) -> tuple[TimeBreakdown, ...]:
     """Breakdowns of the best layout, and of the baseline where it differs; unknown ones are omitted."""
-    wanted = {} if best is None else {"best": best}
+    wanted: dict[str, TrialOrLayout] = {} if best is None else {"best": best}
     if baseline is not None and (best is None or baseline.layout.key != best.layout.key):
         wanted["baseline"] = baseline
     found = (_breakdown(label, trial, spec) for label, trial in wanted.items())
     return tuple(parts for parts in found if parts is not None)
 
 
-def _breakdown(label: str, trial: Trial, spec: Mapping[str, Any]) -> TimeBreakdown | None:
+def _breakdown(label: str, trial: TrialOrLayout, spec: Mapping[str, Any]) -> TimeBreakdown | None:
     profiled = None if trial.measured is None else trial.measured.time_s
     seconds = profiled or _estimate(trial.layout, spec)
     total = sum((seconds or {}).values())

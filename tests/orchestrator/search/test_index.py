@@ -15,7 +15,8 @@ from tests.orchestrator.scripted import Script
 from tests.orchestrator.search.rig import LAYOUTS, Rig
 from tests.trials.analysis.test_pareto import on
 from tests.trials.ledger.stories import Story, stories
-from trials.analysis.ranking import Objective, needs_repeat, rank, suspect_reruns, upper_bound_of, value_of
+from trials.analysis.ranked_layout import needs_repeat, suspect_reruns
+from trials.analysis.ranking import Objective, rank, upper_bound_of, value_of
 from trials.attempt_result import may_retry
 from trials.ledger.events import EventKind, SearchRecord
 from trials.ledger.fold import apply_event

@@ -14,15 +14,14 @@ from search_spaces.layouts.layout import Layout
 from tests.trials.examples import OUTCOME, metrics, with_metrics
 from trials.analysis.best_layout import best_json
 from trials.analysis.early_stopping import best_file
+from trials.analysis.ranked_layout import needs_repeat, suspect_reruns
 from trials.analysis.ranking import (
     MIN_MEMORY_SAVING,
     Objective,
     Ranking,
     Speedup,
-    needs_repeat,
     rank,
     speedup_over,
-    suspect_reruns,
     upper_bound_of,
     value_of,
 )
@@ -117,7 +116,7 @@ class TestRepeats:
         ranking = rank([trial(1, 300.0), again(2, 1, 200.0), again(3, 1, 220.0)], SPEED, 8)
         assert names(ranking.ordered) == ["t0001"]
         assert ranking.best.measured.tokens_per_sec == pytest.approx(220.0)
-        assert names(ranking.runs[ranking.best.layout.key]) == ["t0001", "t0002", "t0003"]
+        assert names(ranking.best.runs) == ["t0001", "t0002", "t0003"]
 
     def test_the_winner_changes_when_the_best_was_lucky(self):
         before = [trial(1, 300.0), trial(2, 280.0)]
@@ -230,8 +229,8 @@ class TestMemoryToSpare:
 
     def test_the_peak_of_a_layout_is_the_highest_of_its_runs(self):
         ranking = self.ranking((300.0, 10.0), (299.0, 7.0))
-        changed = ranking.runs[ranking.best.layout.key][1]
-        runs = [run for runs in ranking.runs.values() for run in runs if run is not changed]
+        changed = ranking.best.runs[1]
+        runs = [run for layout in ranking.ordered for run in layout.runs if run is not changed]
         again = rank([*runs, with_metrics(changed, peak_memory_gib=9.9)], SPEED, 8)
         assert (ranking.best.trial, again.best.trial) == ("t0002", "t0001")
 
@@ -323,21 +322,21 @@ class TestObjectives:
     FEW, MANY = trial(1, 1000.0, num_nodes=2), trial(2, 1500.0, num_nodes=4)
 
     def test_speed_counts_all_tokens(self):
-        assert rank([self.FEW, self.MANY], SPEED, 8).best is self.MANY
+        assert rank([self.FEW, self.MANY], SPEED, 8).best.first is self.MANY
 
     def test_speed_per_gpu_divides_by_the_ranks(self):
         per_gpu = Objective.TOKENS_PER_SEC_PER_GPU
         assert value_of(self.FEW, per_gpu) == 1000 / 8
         assert value_of(self.MANY, per_gpu) == 1500 / 16
-        assert rank([self.FEW, self.MANY], per_gpu, 8).best is self.FEW
+        assert rank([self.FEW, self.MANY], per_gpu, 8).best.first is self.FEW
 
     def test_node_hours_are_minimised(self):
         ranking = rank([self.FEW, self.MANY], NODE_HOURS, 8)
-        assert ranking.best is self.FEW
+        assert ranking.best.first is self.FEW
         assert best_json(ranking)["value"] == pytest.approx(2 * 1e9 / 1000 / 3600)
 
     def test_a_trial_that_was_not_measured_has_no_value(self):
-        with pytest.raises(ValueError, match="t0001 is proposed"):
+        with pytest.raises(ValueError, match="t0001 was not measured"):
             value_of(Trial("t0001", Layout()), SPEED)
 
 
