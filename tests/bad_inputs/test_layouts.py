@@ -40,7 +40,7 @@ def test_tensor_wider_than_a_node_is_told_the_switch(cli: Cli):
 
 
 @pytest.mark.bad_input(12, 13, 17, 18, 19, 20)
-def test_all_numbers_that_cannot_be_are_told_at_once_with_value_rule_and_fix(cli: Cli):
+def test_all_numbers_that_cannot_be_are_reported_at_once_with_value_rule_and_fix(cli: Cli):
     """One case of each; tests/orchestrator/config/test_loader_refusals.py has the whole table."""
     wrong = {"global_batch_size": 0, "cluster.gpus_per_node": 10**12, "space.tensor_parallel": 0}
     wrong |= {"search.max_trials": -3, "measure.min_steps": 4, "measure.time_limit": "soon", "objective": "speed"}

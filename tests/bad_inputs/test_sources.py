@@ -157,7 +157,7 @@ def _texts(module: str) -> Iterator[str]:
 @pytest.mark.bad_input(47)
 @pytest.mark.processes
 @pytest.mark.timeout(180)
-def test_an_unsupported_python_is_told_before_anything_is_imported():
+def test_an_unsupported_python_is_reported_before_anything_is_imported():
     program = (
         "import sys; sys.version_info = (3, 9, 1, 'final', 0); sys.argv = ['parlay', '--help'];"
         "from orchestrator.cli.main import main; main()"

@@ -15,7 +15,7 @@ def test_a_key_nobody_knows_is_answered_with_the_one_that_was_meant(cli: Cli):
 
 
 @pytest.mark.bad_input(2)
-def test_a_key_that_stands_twice_is_told_with_both_lines(cli: Cli):
+def test_a_key_that_stands_twice_is_reported_with_both_lines(cli: Cli):
     cli.write(more="name: other\n")
     problem = cli.refused_run().about("name")
     assert (problem["line"], problem["message"]) == (12, "given twice, first on line 2")
@@ -41,7 +41,7 @@ def test_a_tag_makes_no_object(cli: Cli):
     ],
     ids=["aliases", "a mebibyte", "brackets", "tabs", "utf-16", "nothing"],
 )
-def test_what_is_not_plain_yaml_is_told_with_its_line(cli: Cli, content, line, words):
+def test_what_is_not_plain_yaml_is_reported_with_its_line(cli: Cli, content, line, words):
     """One case; tests/search_spaces/schema/test_yaml_document.py has the whole table."""
     cli.write_bytes(content)
     error = cli.refused_run().error
@@ -87,6 +87,6 @@ def test_whatever_reads_a_search_file_refuses_it_alike(cli: Cli):
         (["plan", "search.yaml", "--top", "x"], "--top", "Usage: parlay plan [OPTIONS] "),
     ],
 )
-def test_an_option_nobody_knows_or_of_a_wrong_type_is_told_with_the_usage(cli: Cli, words, key, usage):
+def test_an_option_nobody_knows_or_of_a_wrong_type_is_reported_with_the_usage(cli: Cli, words, key, usage):
     cli.write()
     assert cli.refused(*words).about(key)["rule"].startswith(usage)

@@ -109,7 +109,7 @@ def test_smaller_micro_batches_prove_or_foresee_a_failure(peaks_gib: dict[int, f
     assert (line["oom_rows"], line["foreseen_oom_rows"]) == (proven, foreseen)
 
 
-def test_working_rows_that_the_model_refuses_are_told():
+def test_working_rows_that_the_model_refuses_are_reported():
     found = case()
     refused = np.mean([gib > 80 for gib in found.memory_gib])
     assert 0 < refused < 1

@@ -25,7 +25,7 @@ def test_a_service_is_driven_to_its_end_and_told_by_windows(monkeypatch):
     assert whole["commands_per_trial"] == pytest.approx(2 + 3 / 15, abs=0.3)  # sbatch and scontrol, and three configs
 
 
-def test_others_are_told_beside_parlays_own():
+def test_others_are_reported_beside_parlays_own():
     found = [
         {"what": "parlay", "trials": 10, "cpu_s": 0.5, "commands_cpu_s": 0.2, "started_cpu_s": 1.0},
         {"what": "other", "trials": 10, "cpu_s": 2.5, "commands_cpu_s": 0.0, "started_cpu_s": 1.0},
@@ -35,7 +35,7 @@ def test_others_are_told_beside_parlays_own():
     assert (other["cpu_ms_per_trial"], other["over_parlay"]) == (250.0, 5.0)
 
 
-def test_memory_is_told_by_kinds_of_processes_and_for_all_together(monkeypatch):
+def test_memory_is_reported_by_kinds_of_processes_and_for_all_together(monkeypatch):
     monkeypatch.setattr(driver_in_ray, "memory_mib", float)  # each process is its own size here
     service, actors, together = driver_in_ray.memory_lines({"service": [100], "actors": [80, 120]})
     assert (service["processes"], service["pss_mib"]) == (1, 100)

@@ -13,7 +13,7 @@ space: {tensor_parallel: [1, 2, 4], pipeline_parallel: [1, 2, 4], micro_batch_si
 """
 
 
-def test_each_part_is_told_with_how_many_layouts_it_had(monkeypatch):
+def test_each_part_is_reported_with_how_many_layouts_it_had(monkeypatch):
     monkeypatch.setattr(planner_speed, "SEARCH", SMALL)
     lines = list(planner_speed.lines(10))
     parts = ["enumerate", "columns", "estimate", "plan", "plan_json_top_20", "plan_json"]

@@ -73,7 +73,7 @@ def test_a_rate_whose_counting_is_open_is_read_both_ways_and_counts_in_no_summar
     assert {line["source"] for line in lines if "summary" in line} == {"mt-nlg 280 nodes"}
 
 
-def test_what_two_tables_say_is_told_once(tmp_path: Path):
+def test_what_two_tables_say_is_reported_once(tmp_path: Path):
     both = figures(lines_of(tmp_path, papers=PAPERS, systems=SYSTEMS))
     assert len([line for line in both if line["published"] == 60.1]) == 1
 

@@ -65,7 +65,7 @@ def test_a_running_job_has_nodes_and_a_start_but_no_end(bench: Bench) -> None:
     assert described.restarts == 0
 
 
-def test_the_exit_code_of_a_failed_job_is_told(bench: Bench) -> None:
+def test_the_exit_code_of_a_failed_job_is_reported(bench: Bench) -> None:
     job = bench.until(bench.submit("fail"), *ENDED)
     assert (job.state, job.reason) == (JobState.FAILED, "NonZeroExitCode")
     described = bench.slurm.describe(job.job_id)

@@ -29,7 +29,7 @@ def test_a_password_in_an_address_is_not_shown():
 
 
 @pytest.mark.security("secrets")
-def test_an_error_is_told_in_one_line_without_secrets():
+def test_an_error_is_reported_in_one_line_without_secrets():
     error = ConnectionError("no answer from http://me:secret@host\x1b[1m\nand a long story")
     assert one_line(error) == r"ConnectionError: no answer from http://***@host\x1b[1m"
     assert one_line(KeyError()) == "KeyError: "

@@ -13,7 +13,7 @@ def test_every_flag_is_described_in_one_line():
     assert all("\n" not in text and len(text) < 100 for text in FLAG_DESCRIPTIONS.values())
 
 
-def test_a_flag_is_told_once_with_the_measurements_that_have_it():
+def test_a_flag_is_reported_once_with_the_measurements_that_have_it():
     search = SearchUnderTest()
     for number in range(8):
         search.measure(search.start(Layout(micro_batch_size=number + 1)), 5.0, ("extrapolated",))
@@ -24,7 +24,7 @@ def test_a_flag_is_told_once_with_the_measurements_that_have_it():
     assert flag_lines(search.records[3].trials) == []
 
 
-def test_where_a_steps_time_goes_is_told_in_shares_the_largest_first():
+def test_where_a_steps_time_goes_is_reported_in_shares_the_largest_first():
     time_s = {"compute": 0.06, "tensor": 0.0, "pipeline": 0.0001, "data_parallel": 0.015, "bubble": 0.025}
     assert describe_step_time(time_s) == "step time: compute 60 %, bubble 25 %, data_parallel 15 %"
     assert describe_step_time(None) is None

@@ -395,7 +395,7 @@ class TestCancelling:
             EndReason.CANCELLED_BY_USER,
         )
 
-    def test_one_that_has_ended_is_told_as_the_command_line_tells_it(self, ended, capsys):
+    def test_one_that_has_ended_is_reported_as_the_command_line_does(self, ended, capsys):
         done = api.cancel(ended)
         assert "has already ended: completed" in capsys.readouterr().err
         assert done.to_json() == told(capsys, "cancel", ended.search_id)

@@ -60,7 +60,7 @@ def test_what_a_problem_quotes_is_shortened_wherever_it_stands(value):
     assert " in it" in str(problem)
 
 
-def test_what_is_of_a_usual_length_is_told_as_it_is():
+def test_what_is_of_a_usual_length_is_reported_as_it_is():
     path = f"/scratch/{'a_long_name/' * 25}search.yaml"
     problem = Problem("code", f"{path}: cannot be read, {'for one of many reasons, ' * 60}which ends here", file=path)
     assert problem.message in str(problem)

@@ -39,7 +39,7 @@ def test_queries_print_utc_whatever_the_user_prefers():
     assert "TZ" not in submission_environment(USERS_OWN)  # the job keeps the user's own clock and language
 
 
-def test_what_the_environment_would_have_asked_of_sbatch_is_told_by_our_names():
+def test_what_the_environment_would_have_asked_of_sbatch_is_reported_by_our_names():
     environ = {"SBATCH_ACCOUNT": "mine", "SLURM_ACCOUNT": "other", "SBATCH_QOS": "debug", "SBATCH_PARTITION": ""}
     account, qos = InheritedOption("SBATCH_ACCOUNT", "mine"), InheritedOption("SBATCH_QOS", "debug")
     assert inherited_options({**USERS_OWN, **environ}) == {"account": account, "qos": qos}

@@ -121,7 +121,7 @@ def test_memory_is_asked_for_in_mib_of_a_node(mem, mib):
         ),
     ],
 )
-def test_what_no_enough_nodes_have_is_told_with_both_numbers(request_, short):
+def test_what_no_enough_nodes_have_is_reported_with_both_numbers(request_, short):
     assert {s.resource: s.message for s in shortages(request_, parse_sinfo(LISTED))} == short
 
 

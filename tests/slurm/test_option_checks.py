@@ -251,7 +251,7 @@ def test_nor_what_has_a_key_of_its_own(key):
     assert key.replace("-", "_") in problem.fix
 
 
-def test_every_problem_is_told_at_once_in_the_order_of_the_options():
+def test_every_problem_is_reported_at_once_in_the_order_of_the_options():
     options = JobOptions(account="a b", cpus_per_task=0, modules=("x y",), directives=("x",))
     assert [problem.key for problem in option_problems(options)] == [
         "account",

@@ -80,7 +80,7 @@ def test_what_is_wrong_in_a_profile_is_named(tmp_path, text, key):
     assert faults(tmp_path, text) == [key]
 
 
-def test_everything_that_is_wrong_is_told_at_once(tmp_path):
+def test_everything_that_is_wrong_is_reported_at_once(tmp_path):
     assert faults(tmp_path, "verified = true\n[limits.gpu]\nmax_nodes = -1\n") == [
         *("verified", "title", "sources", "limits.gpu.max_nodes")
     ]

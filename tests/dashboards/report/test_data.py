@@ -120,7 +120,7 @@ def test_a_search_without_a_measurement_says_so(ends, answer):
     assert (headline_of(data), data.best, data.measured) == (answer, None, ())
 
 
-def test_an_objective_that_is_minimised_is_told_as_what_grows():
+def test_an_objective_that_is_minimised_is_reported_as_what_grows():
     data = data_of(a_search(objective="node_hours_per_billion_tokens"))
     assert headline_of(data) == "1.50x better than the baseline in tokens/s per node (1.44–1.56)"
 

@@ -86,14 +86,14 @@ _ON_A_CPU = (
         ("MemoryError", None, "rank 3 ran out of memory in phase build"),
     ],
 )
-def test_out_of_memory_is_told_with_rank_phase_and_limit(excerpt, limit_gib, words):
+def test_out_of_memory_is_reported_with_rank_phase_and_limit(excerpt, limit_gib, words):
     search = SearchUnderTest({"measure": {"memory_limit_gib": limit_gib}})
     search.fail(search.start(Layout()), FailureReason.GPU_OOM, excerpt, outcome={"rank": 3, "phase": "build"})
     event = next(e for e in search.events if e.kind is EventKind.ATTEMPT_ENDED)
     assert event_line(event, search.record).endswith(f"t0001.a1 failed, out of GPU memory: {words}")
 
 
-def test_a_hang_is_told_with_rank_and_phase_and_not_with_the_line_where_the_rank_stands():
+def test_a_hang_is_reported_with_rank_and_phase_and_not_with_the_line_where_the_rank_stands():
     search = SearchUnderTest()
     excerpt = "no progress for 300 s; the rank is at\n  File x, line 3\n    work.wait()\n"
     search.fail(search.start(Layout()), FailureReason.HANG, excerpt, outcome={"rank": 1, "phase": "warmup"})
@@ -159,7 +159,7 @@ def test_an_attempt_that_becomes_a_step_of_its_pilot_is_queued_once_and_its_step
     ]
 
 
-def test_the_end_of_a_pilot_is_told_with_what_was_used():
+def test_the_end_of_a_pilot_is_reported_with_what_was_used():
     search = SearchUnderTest()
     search.event(EventKind.PILOT_ENDED, pilot="p0001", job_id="4711", node_hours=0.25)
     assert event_line(search.events[-1], search.record).endswith(" pilot p0001 ended: 0.250 node-hours")

@@ -114,7 +114,7 @@ class TestInFlight:
         words = describe_in_flight(lost, attempt.started_at + 90)
         assert words == "t0001.a1 running for 1:30 on n0 n1 n2 n3 and 5 more, unreachable for 0:30"
 
-    def test_on_a_simulated_clock_no_time_is_told(self):
+    def test_on_a_simulated_clock_no_time_is_reported(self):
         (attempt,) = searched(0, 1).record.in_flight
         assert attempt.state is TrialState.RUNNING
         assert describe_in_flight(attempt, START, is_simulated=True) == "t0001.a1 running on node1 node2"

@@ -27,7 +27,7 @@ def test_a_tensor_group_that_reaches_across_nodes_says_which_part_is_where():
     assert any("ranks 6-7: data 1, tensor 2-3 of 4" in line for line in picture)
 
 
-def test_hundreds_of_nodes_are_told_in_a_few_lines():
+def test_hundreds_of_nodes_are_reported_in_a_few_lines():
     picture = rank_diagram(MT_NLG, 8)
     assert len(picture) < 15
     assert max(map(len, picture)) <= 120

@@ -141,7 +141,7 @@ def test_a_search_that_is_named_by_its_folder_is_called_so_in_what_to_do_next(tm
     assert told == [(verb, "'runs/of last week'") for verb in ("replay", "resume", "resume")]
 
 
-def test_a_damaged_journal_is_told_with_what_to_do(tmp_path, monkeypatch, capfd):
+def test_a_damaged_journal_is_reported_with_what_to_do(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     folder = search_killed_before_its_last_events(tmp_path)
     folder.journal.write_text("garbage\n")

@@ -114,7 +114,7 @@ def test_a_search_that_measured_too_little_is_refused(place, capsys):
 
 
 @pytest.mark.processes
-def test_it_is_told_without_what_only_a_search_needs(place):
+def test_it_is_reported_without_what_only_a_search_needs(place):
     write_simulated_search(place, *ROWS)
     program = (
         "import sys; from orchestrator.cli.main import run; run(['forecast', 'table.csv', '--json']);"

@@ -35,7 +35,7 @@ def test_a_machine_that_trains_a_layout_as_one_process_does_passes(tmp_path):
 
 
 @pytest.mark.walks
-def test_layouts_of_both_engines_agree_and_a_hang_and_too_little_memory_are_told(tmp_path):
+def test_layouts_of_both_engines_agree_and_a_hang_and_too_little_memory_are_reported(tmp_path):
     path = write_search(tmp_path, TINY_SEARCH)
     answer = parlay(
         "selftest", path, *PLAIN, "--case", "gpu_oom", "--case", "hang", "--json", cwd=tmp_path, timeout_s=230.0

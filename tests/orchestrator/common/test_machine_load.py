@@ -15,7 +15,7 @@ def test_a_machine_is_busy_from_a_quarter_of_its_cpus_on(load, cpus, is_busy):
     assert (describe_load(load, cpus) is not None) is is_busy
 
 
-def test_its_own_load_is_told_with_the_numbers(monkeypatch):
+def test_its_own_load_is_reported_with_the_numbers(monkeypatch):
     monkeypatch.setattr(machine_load.os, "getloadavg", lambda: (13.42, 1.0, 1.0))
     monkeypatch.setattr(machine_load.os, "cpu_count", lambda: 2)
     assert busy_warning() == "this machine is busy: a load of 13.4 over the last minute, on 2 CPUs"

@@ -80,7 +80,7 @@ class TestVerdict:
         ratio = b.tokens_per_sec(b.best.runs) / a.tokens_per_sec(a.best.runs)
         assert math.isclose(result.found.ratio, ratio)
 
-    def test_fast_steps_that_say_otherwise_are_told_beside_it(self):
+    def test_fast_steps_that_say_otherwise_are_reported_beside_it(self):
         a, b = side("a", found(FAST, 1.0, 1.0)), side("b", found(SLOW, 2.0, 2.0))
         a, b = (with_fast(one, fast_s) for one, fast_s in ((a, 0.9), (b, 0.91)))
         answer = compare_sides(a, b, 0.05).to_json()

@@ -47,7 +47,7 @@ def test_a_problem_says_file_line_key_value_rule_and_fix(tmp_path: Path):
     }
 
 
-def test_all_problems_of_all_sections_are_told_at_once_in_the_files_order(tmp_path: Path):
+def test_all_problems_of_all_sections_are_reported_at_once_in_the_files_order(tmp_path: Path):
     text = """\
 name: Bad Name
 model: {num_layers: four, hidden_size: 10, num_attention_heads: 3, vocab_size: 8}
@@ -314,11 +314,11 @@ def test_an_address_is_auto_or_a_host_and_a_port(tmp_path: Path, address: str):
         ("space.tensor_parallel=[null]", "is null"),
     ],
 )
-def test_a_value_is_told_in_the_words_of_the_file(tmp_path: Path, override: str, message: str):
+def test_a_value_is_reported_in_the_words_of_the_file(tmp_path: Path, override: str, message: str):
     assert the_problem(tmp_path, MINIMAL, override).message == message
 
 
-def test_a_control_character_in_a_key_is_told_with_its_line(tmp_path: Path):
+def test_a_control_character_in_a_key_is_reported_with_its_line(tmp_path: Path):
     problem = the_problem(tmp_path, MINIMAL + '"a\\x07": 3\n')
     assert (problem.code, problem.key, problem.line) == ("control_character", None, 7)
 
@@ -432,7 +432,7 @@ def test_a_model_whose_sizes_contradict_each_other_is_refused(tmp_path: Path, mo
 
 
 @pytest.mark.bad_input(8)
-def test_heads_that_do_not_share_the_width_are_told_with_both_numbers(tmp_path: Path):
+def test_heads_that_do_not_share_the_width_are_reported_with_both_numbers(tmp_path: Path):
     model = "{num_layers: 2, hidden_size: 32, num_attention_heads: 3, vocab_size: 8, seq_length: 8}"
     problem = the_problem(tmp_path, MINIMAL.replace("gpt2-tiny", model))
     assert (problem.value, problem.rule) == (32, "hidden_size 32 must be a multiple of num_attention_heads 3")

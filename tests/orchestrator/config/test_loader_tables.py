@@ -21,7 +21,7 @@ def test_a_cluster_file_is_found_from_the_search_files_folder(tmp_path: Path):
     assert (spec.cluster.accelerator.name, spec.cluster.num_gpus) == ("a100-80gb", 12)
 
 
-def test_mistakes_in_a_cluster_file_are_told_with_its_own_lines(tmp_path: Path):
+def test_mistakes_in_a_cluster_file_are_reported_with_its_own_lines(tmp_path: Path):
     (tmp_path / "ours.yaml").write_text("accelerator: cpu\ngpus_per_node: 0\nnodes: 3\n")
     found = problems(tmp_path, MINIMAL.replace("this-machine", "./ours.yaml"))
     assert {p.file for p in found} == {str(tmp_path / "ours.yaml")}
@@ -67,7 +67,7 @@ def test_a_table_that_is_to_be_run_holds_to_every_rule(tmp_path: Path):
     assert problem.line == 12
 
 
-def test_a_bad_row_of_the_table_that_is_both_candidates_and_answers_is_told_once(tmp_path: Path):
+def test_a_bad_row_of_the_table_that_is_both_candidates_and_answers_is_reported_once(tmp_path: Path):
     (tmp_path / "table.csv").write_text(render_table(only({})).replace(",256,", ",255,", 1))
     found = problems(tmp_path, TABLE_SEARCH)
     assert [(p.key, p.line) for p in found] == [("global_batch_size", 2)]

@@ -108,7 +108,7 @@ def test_the_attempt_runs_the_measuring_program_with_the_searchs_model(tmp_path)
     assert request.spec.trainer == {"kind": "calibrate", "precisions": ["fp32", "bf16"]}
 
 
-def test_a_rank_that_failed_is_told_in_its_own_words_with_its_log(tmp_path):
+def test_a_rank_that_failed_is_reported_in_its_own_words_with_its_log(tmp_path):
     launcher = launcher_of(
         LaunchStatus(Liveness.ENDED, started=True, failed=True), excerpt="Traceback ...\nValueError: no such device\n"
     )
@@ -118,7 +118,7 @@ def test_a_rank_that_failed_is_told_in_its_own_words_with_its_log(tmp_path):
     assert caught.value.log == launcher.requests[0].folder.path / "rank-00001.log"
 
 
-def test_ranks_that_were_killed_are_told_in_the_launchers_words_also_where_numbers_are_there(tmp_path):
+def test_ranks_that_were_killed_are_reported_in_the_launchers_words_also_where_numbers_are_there(tmp_path):
     launcher = launcher_of(LaunchStatus(Liveness.ENDED, started=True, failed=True, detail="rank 0 was killed"), FOUND)
     with pytest.raises(CalibrationFailed) as caught:
         run(tmp_path, launcher)

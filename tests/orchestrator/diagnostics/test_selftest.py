@@ -87,7 +87,7 @@ def test_the_attempt_finds_its_cases_and_runs_the_selftests_program(tmp_path):
     assert (request.spec.num_gpus, request.spec.num_nodes) == (2, 1)
 
 
-def test_each_result_is_told_once_as_it_comes_and_so_is_what_is_waited_for(tmp_path, logged):
+def test_each_result_is_reported_once_as_it_comes_and_so_is_what_is_waited_for(tmp_path, logged):
     launcher = launcher_of(GOOD, LaunchStatus(Liveness.ENDED, started=True))
     run(tmp_path, launcher, on_result=lambda result: logged.append(result.name))
     assert logged == ["the queue is full", "one", "two"]
@@ -146,7 +146,7 @@ def test_a_damaged_record_is_told_and_replaced_and_the_result_is_not_lost(tmp_pa
     assert str(tmp_path / "selftest.json") in note
 
 
-def test_a_record_that_cannot_be_written_is_told(tmp_path, logged):
+def test_a_record_that_cannot_be_written_is_reported(tmp_path, logged):
     (tmp_path / "home").touch()
     record_result(SelftestReport(tuple(CASES), Results(tuple(GOOD), {})), "local", PAIR, tmp_path / "home")
     [note] = logged

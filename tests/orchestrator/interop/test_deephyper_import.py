@@ -183,7 +183,7 @@ def test_nothing_is_guessed_of_the_objective_or_of_a_field_that_matters(spec, tm
     assert (row.layout.zero_stage, row.layout.engine) == (1, "deepspeed")
 
 
-def test_all_bad_rows_are_told_at_once(spec):
+def test_all_bad_rows_are_reported_at_once(spec):
     with pytest.raises(InputError) as refused:
         parse("p:tp,objective\nx,3\n1,3\n1,y\n", spec)
     assert [problem.line for problem in refused.value.problems] == [2, 4]

@@ -75,7 +75,7 @@ def test_repeats_give_median_and_interval(tmp_path: Path) -> None:
     assert (measured.step_time_low_s, measured.step_time_s, measured.step_time_high_s) == (0.5, 0.6, 0.9)
 
 
-def test_out_of_memory_is_told_as_such(tmp_path: Path) -> None:
+def test_out_of_memory_is_reported_as_such(tmp_path: Path) -> None:
     result = play(tmp_path, replace(ROW, outcome="oom", step_time_s=None))
     assert (result.state, result.reason) == (TrialState.FAILED, FailureReason.GPU_OOM)
 

@@ -77,7 +77,7 @@ def test_the_share_of_the_peak_with_recomputation_is_larger_only_where_something
         assert row["hfu"] / row["mfu"] == pytest.approx(1.32 if recomputes else 1.0, abs=0.02)
 
 
-def test_a_baseline_that_is_the_first_is_told_once(spec):
+def test_a_baseline_that_is_the_first_is_reported_once(spec):
     plan = plan_of(spec, candidates_of(spec))
     [only] = explain_layouts(plan, plan.layouts[0])
     assert only.what == "first"

@@ -138,7 +138,7 @@ def test_assumed_links_are_said_and_described_ones_are_not(spec):
     assert not any("links" in note for note in planned(replace(spec, cluster=described)).notes())
 
 
-def test_of_an_unknown_accelerator_only_order_and_ratios_are_told(tmp_path):
+def test_of_an_unknown_accelerator_only_order_and_ratios_are_reported(tmp_path):
     spec = on_cpu(tmp_path)
     plan = planned(spec)
     first, second = plan.to_json(top=2)

@@ -238,7 +238,7 @@ def test_none_asks_for_nothing(tmp_path, url):
 
 
 @pytest.mark.slow
-def test_a_table_is_taken_as_evenly_as_the_ledger_and_its_sources_are_told(tmp_path, spec):
+def test_a_table_is_taken_as_evenly_as_the_ledger_and_its_sources_are_reported(tmp_path, spec):
     (row, *_) = observed_trials(past(spec, *three_trials()), spec).rows
     row = replace(row, search_id=None, trial=None, source="somebody", peak_memory_gib=0.0)
     many = [

@@ -115,7 +115,7 @@ def test_a_pilot_has_the_nodes_of_the_largest_layout(tmp_path):
 
 
 @pytest.mark.bad_input(23)
-def test_a_partition_that_is_not_there_is_told_with_slurms_words_and_its_line(tmp_path, slurm):
+def test_a_partition_that_is_not_there_is_reported_with_slurms_words_and_its_line(tmp_path, slurm):
     problems = refused(slurm, loaded(tmp_path, "launcher.slurm.partition=nosuch"))
     assert {(p.code, p.key, p.value, p.file) for p in problems} == {
         ("submission_rejected", "launcher.slurm.partition", "nosuch", "--set")
@@ -151,7 +151,7 @@ def test_a_job_beyond_its_partition_is_refused_also_where_slurm_takes_it_and_let
     assert words in problems[0].message
 
 
-def test_only_the_sizes_that_are_refused_are_told(tmp_path, slurm):
+def test_only_the_sizes_that_are_refused_are_reported(tmp_path, slurm):
     [problem] = refused(slurm, loaded(tmp_path, "launcher.slurm.exclude=[n4]"))
     assert "4 nodes x 4 ranks" in problem.message
 

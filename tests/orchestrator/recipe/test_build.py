@@ -161,7 +161,7 @@ def test_control_characters_do_not_reach_the_recipe():
     assert recipe.fingerprint == {"device": "CPU [31m red"}
 
 
-def test_runs_of_too_few_steps_for_an_interval_are_told_without_one():
+def test_runs_of_too_few_steps_for_an_interval_are_reported_without_one():
     trials = [measured_trial("t0001", LAYOUT, 0.1), measured_trial("t0002", SLOWER_LAYOUT, 0.2)]
     trials = [without_interval(trial) for trial in trials]
     page = readme(built(source_of(*trials, baseline=trials[1])))

@@ -185,7 +185,7 @@ def test_what_is_no_list_or_too_small_comes_with_a_fix(tmp_path, line, key):
     assert problem.fix
 
 
-def test_a_setup_file_that_is_not_there_is_told_before_anything_is_launched(tmp_path):
+def test_a_setup_file_that_is_not_there_is_reported_before_anything_is_launched(tmp_path):
     with pytest.raises(InputError) as caught:
         validate_space(loaded(tmp_path, "comment: x", "setup_file: nosuch.sh"))
     [problem] = caught.value.problems

@@ -94,7 +94,7 @@ def test_changes_are_on_top_of_the_file(service):
 
 
 @pytest.mark.bad_input(1, 46)
-def test_what_is_wrong_with_a_search_is_told_with_its_line_and_nothing_is_written(service, tmp_path):
+def test_what_is_wrong_with_a_search_is_reported_with_its_line_and_nothing_is_written(service, tmp_path):
     body = service.body()
     answer = service.client.post("/v1/searches", json=body | {"yaml": body["yaml"].replace("sampler: grid", "s: 1")})
     error = error_of(answer)
@@ -219,7 +219,7 @@ def test_a_last_event_id_is_a_number(idle, last):
 
 @pytest.mark.bad_input(46)
 @pytest.mark.security("service")
-def test_a_bug_is_told_without_its_traceback_and_logged_with_it(service, monkeypatch):
+def test_a_bug_is_reported_without_its_traceback_and_logged_with_it(service, monkeypatch):
     def broken(*_):
         raise ZeroDivisionError("secret words")
 

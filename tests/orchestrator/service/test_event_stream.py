@@ -31,7 +31,7 @@ async def told(journal: Journal, seq: int = 0) -> list[str]:
 
 
 @pytest.mark.slow
-def test_an_end_that_is_written_between_two_looks_is_told_as_well(tmp_path, monkeypatch):
+def test_an_end_that_is_written_between_two_looks_is_reported_as_well(tmp_path, monkeypatch):
     story: Story = measured_story()
     journal, read_on = written(tmp_path, story.events[:-1]), Journal.read_on
 
@@ -75,7 +75,7 @@ def test_each_look_reads_what_is_new_and_no_more(tmp_path, monkeypatch):
     assert follower.read_new() == []
 
 
-def test_a_line_that_its_writer_took_back_is_told_as_the_one_that_stands_there(tmp_path):
+def test_a_line_that_its_writer_took_back_is_reported_as_the_one_that_stands_there(tmp_path):
     story: Story = measured_story()
     journal = written(tmp_path, story.events[:-1])
     follower = JournalFollower(journal.path)

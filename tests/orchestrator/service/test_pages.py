@@ -113,7 +113,7 @@ def test_a_cookie_opens_nothing_else_and_changes_nothing(browser, search):
 
 
 @pytest.mark.security("service")
-def test_what_may_not_be_read_is_told_as_a_page_and_of_the_interface_as_an_object(service):
+def test_what_may_not_be_read_is_reported_as_a_page_and_of_the_interface_as_an_object(service):
     answer = service.client.get("/", headers=HERE)
     assert answer.status_code == 401
     assert answer.headers["content-type"].startswith("text/html")
@@ -142,7 +142,7 @@ def test_the_list_shows_every_search_with_the_way_to_its_report(service, browser
     assert all(f'<a href="/searches/{search}">{search}</a>' in text for search in searches)
 
 
-def test_a_search_that_was_given_up_is_told_with_the_reason(service, browser, search):
+def test_a_search_that_was_given_up_is_reported_with_the_reason(service, browser, search):
     entry = service.supervisor.searches()[search]
     service.supervisor._set(replace(entry, state=DriverState.STOPPED, detail="its <code> has changed"))
     assert "no driver: its &lt;code&gt; has changed" in browser.get("/").text
@@ -180,20 +180,20 @@ def test_its_events_tell_when_there_is_another_report(own_home, tmp_path):
 
 
 @pytest.mark.security("paths")
-def test_a_search_that_is_not_there_is_told_as_a_page(browser):
+def test_a_search_that_is_not_there_is_reported_as_a_page(browser):
     for path in ("none-abcdef", "%2e%2e", "A", "a%00b", "x" * 70, "..%2f..%2fetc%2fpasswd"):
         for what in ("", "/report", "/events"):
             assert browser.get(f"/searches/{path}{what}").status_code == 404, (path, what)
 
 
-def test_a_journal_that_cannot_be_read_here_is_told_as_a_page(service, browser, search, tmp_path):
+def test_a_journal_that_cannot_be_read_here_is_reported_as_a_page(service, browser, search, tmp_path):
     (tmp_path / "runs" / search / "journal.jsonl").rename(tmp_path / "elsewhere")
     answer = browser.get(f"/searches/{search}/events")
     assert answer.status_code == 404
     assert "its folder is visible" in answer.text
 
 
-def test_a_ledger_out_of_reach_is_told_as_a_page(browser, monkeypatch):
+def test_a_ledger_out_of_reach_is_reported_as_a_page(browser, monkeypatch):
     def unreachable(*_):
         raise ExternalError("the database does not answer", "ask again")
 

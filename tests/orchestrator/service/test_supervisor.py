@@ -231,7 +231,7 @@ def test_what_keeps_it_from_a_session_does_not_end_it_and_is_logged_once(rig, mo
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", '{"searches": [{"search_id": "a"}]}'])
-def test_a_damaged_list_of_searches_is_told_with_a_way_out(tmp_path, damage):
+def test_a_damaged_list_of_searches_is_reported_with_a_way_out(tmp_path, damage):
     state_dir = ServiceStateDir.of(tmp_path)
     state_dir.folder.mkdir()
     state_dir.searches.write_text(damage)

@@ -28,7 +28,7 @@ def the_problem(text: str) -> Problem:
     return problem
 
 
-def test_a_rule_whose_words_hold_braces_is_told_as_it_is():
+def test_a_rule_whose_words_hold_braces_is_reported_as_it_is():
     problem = the_problem("call_sign: abcd\n")
     assert (problem.key, problem.value, problem.file, problem.line) == ("call_sign", "abcd", "ship.yaml", 1)
     assert "'^[a-z]{2,3}$'" in problem.rule

@@ -226,7 +226,7 @@ def test_a_layouts_answer_is_the_median_of_the_rows_that_ran():
     assert problem.result(Layout()) is None
 
 
-def test_a_layout_failed_only_where_no_row_ran_and_oom_is_told_before_an_unknown_cause():
+def test_a_layout_failed_only_where_no_row_ran_and_oom_is_reported_before_an_unknown_cause():
     (problem,) = problems_in(only(FAILED, FAILED | {"outcome": "oom"})).values()
     assert [answer.outcome for answer in problem.results.values()] == ["oom"]
 

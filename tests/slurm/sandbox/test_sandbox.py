@@ -183,7 +183,7 @@ class TestRefusals:
 
     @pytest.mark.processes
     @pytest.mark.timeout(180)
-    def test_a_daemon_that_does_not_come_up_is_told_in_its_own_words_and_the_rest_is_ended(self):
+    def test_a_daemon_that_does_not_come_up_is_reported_in_its_own_words_and_the_rest_is_ended(self):
         require_slurm(accounting=False)
         with short_folder() as folder:
             broken = SlurmSandbox(folder, extra=("SchedulerType=sched/nosuch",))

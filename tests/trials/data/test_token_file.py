@@ -211,7 +211,7 @@ def test_a_path_that_cannot_be_one_is_refused():
             read_token_header(path)
 
 
-def test_a_file_that_becomes_shorter_while_it_is_read_is_told(path):
+def test_a_file_that_becomes_shorter_while_it_is_read_is_reported(path):
     write_tokens(path, range(64))
     file = TokenFile(path)
     assert list(file.samples([0], 16)) == list(range(17))

@@ -62,7 +62,7 @@ def test_what_is_not_a_number_is_the_largest_difference_and_no_agreement():
     assert not judge_agreement(STAGES, "cpu", trained, REFERENCE, None, 1.0).passed
 
 
-def test_counts_that_are_another_layouts_are_told():
+def test_counts_that_are_another_layouts_are_reported():
     good = ranks()
     assert counting_fault(STAGES, good, steps=2) is None
     assert "parameters, not 1 x" in (counting_fault(STAGES, good[:1], steps=2) or "")
@@ -104,7 +104,7 @@ def test_a_layout_that_counts_wrong_fails_although_nothing_differs():
         (None, "1 of 2 ranks ended without an outcome"),
     ],
 )
-def test_a_rank_that_failed_is_told_in_its_own_words(outcome, words):
+def test_a_rank_that_failed_is_reported_in_its_own_words(outcome, words):
     result = judge_agreement(STAGES, "cpu", ranks()[:1], None, outcome, 1.0)
     assert not result.passed
     assert words in (result.message or "")

@@ -39,13 +39,13 @@ def checked(spec: TrialSpec = SPEC, **printed: float) -> dict[str, bool]:
     return {check["name"]: check["agrees"] for check in cross_checks(spec, metrics_of(spec), steps)}
 
 
-def test_printed_rates_that_agree_are_told_as_such():
+def test_printed_rates_that_agree_are_reported_as_such():
     said = {"tokens_per_sec": MEASURED.tokens_per_sec * 1.09, "samples_per_sec": MEASURED.samples_per_sec * 0.91}
     assert checked(**said) == {"tokens_per_sec": True, "samples_per_sec": True}
     assert checked() == {}
 
 
-def test_a_printed_rate_more_than_a_tenth_off_is_told():
+def test_a_printed_rate_more_than_a_tenth_off_is_reported():
     assert checked(tokens_per_sec=MEASURED.tokens_per_sec * 1.11) == {"tokens_per_sec": False}
     assert checked(tflops=4 * MEASURED.model_tflops_per_gpu + 0.1) == {"tflops": False}
 

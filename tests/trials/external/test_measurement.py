@@ -178,13 +178,13 @@ def test_iterations_that_are_skipped_are_progress_and_no_steps(tmp_path):
     assert measurement.num_steps == 1
 
 
-def test_too_few_steps_are_told_with_how_many_there_were(tmp_path):
+def test_too_few_steps_are_reported_with_how_many_there_were(tmp_path):
     measurement = follow(tmp_path, recorded_spec(), recorded_lines()[:3])
     with pytest.raises(TrialFailure, match="2 measured steps after 3 steps when the time limit came near; at least 5"):
         measurement.end_for_time()
 
 
-def test_too_few_steps_are_told_with_what_they_bound(tmp_path):
+def test_too_few_steps_are_reported_with_what_they_bound(tmp_path):
     spec = recorded_spec()
     measurement = follow(tmp_path, spec, recorded_lines()[:4])
     with pytest.raises(TrialFailure) as caught:

@@ -69,7 +69,7 @@ def test_a_megatron_run_is_measured_from_the_last_ranks_log_and_ended_once_it_is
     assert "rank 1 of 2 at 127.0.0.1:" in ranks.folder.rank_log(1).read_text()
 
 
-def test_what_the_log_proves_and_what_it_does_not_is_told(tmp_path):
+def test_what_the_log_proves_and_what_it_does_not_is_reported(tmp_path):
     outcome, _ = run(tmp_path, codes={0}, fault="boasts")
     proof = dict(outcome.proof)
     [check] = proof.pop("cross_checks")
@@ -234,7 +234,7 @@ def test_every_trainer_is_told_its_layout_and_followed(tmp_path, kind):
     }[kind] in written
 
 
-def test_patterns_that_match_nothing_are_told_with_what_the_log_says(tmp_path):
+def test_patterns_that_match_nothing_are_reported_with_what_the_log_says(tmp_path):
     spec = spec_for(fault="ends_early", patterns={"step_time_s": r"nothing like (\d+)"})
     ranks = start(tmp_path, spec)
     ranks.wait()

@@ -40,7 +40,7 @@ def test_the_first_traceback_that_is_no_echo_counts_whichever_rank_it_is_of():
     assert first_cause(logs) == CAUSE
 
 
-def test_where_all_are_echoes_the_first_of_them_is_told():
+def test_where_all_are_echoes_the_first_of_them_is_reported():
     assert first_cause([GLOO, PEER]) == GLOO
 
 
@@ -63,7 +63,7 @@ def test_an_echo_raised_while_the_cause_was_handled_does_not_hide_it():
     )
 
 
-def test_a_traceback_that_was_cut_is_told_as_far_as_it_goes():
+def test_a_traceback_that_was_cut_is_reported_as_far_as_it_goes():
     cut = CAUSE[: CAUSE.index("ValueError: rank")].rstrip("\n")
     assert first_cause([f"noise\n{cut}"]) == cut
     assert first_cause([cut, PEER]) == cut

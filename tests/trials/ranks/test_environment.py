@@ -27,7 +27,7 @@ def test_restart_and_parent_are_read_where_set():
 
 
 @pytest.mark.parametrize("missing", TORCHRUN)
-def test_without_a_launcher_the_missing_names_are_told(missing):
+def test_without_a_launcher_the_missing_names_are_reported(missing):
     environ = {name: value for name, value in TORCHRUN.items() if name != missing}
     with pytest.raises(ValueError, match=f"neither {missing} nor SLURM_"):
         RankEnvironment.read(environ)

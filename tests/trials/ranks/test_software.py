@@ -7,7 +7,7 @@ import pytest
 from trials.ranks.software import gpu_driver, speed_environment
 
 
-def test_variables_that_set_libraries_and_transports_are_told():
+def test_variables_that_set_libraries_and_transports_are_reported():
     told = {"OMP_NUM_THREADS": "4", "NCCL_SOCKET_IFNAME": "hsn0", "LOADEDMODULES": "rocm/6.2:cray-mpich/8"}
     assert speed_environment({**told, "HOME": "/home/ada", "RANK": "3", "TORCHELASTIC_RUN_ID": "17"}) == told
     assert list(speed_environment(told)) == ["LOADEDMODULES", "NCCL_SOCKET_IFNAME", "OMP_NUM_THREADS"]
@@ -32,7 +32,7 @@ def test_a_long_value_is_cut():
     assert len(speed_environment({"LOADEDMODULES": "x" * 5000})["LOADEDMODULES"]) == 1000
 
 
-def test_what_is_no_text_is_told_as_text_that_stays_itself_wherever_it_is_written():
+def test_what_is_no_text_is_reported_as_text_that_stays_itself_wherever_it_is_written():
     preload = b"/opt/\xe9t\xe9.so\t/opt/b.so".decode(errors="surrogateescape")
     assert speed_environment({"LD_PRELOAD": preload}) == {"LD_PRELOAD": "/opt/ t .so /opt/b.so"}
 

@@ -63,7 +63,7 @@ def test_a_collective_that_waits_for_a_sleeping_rank_ends_as_a_hang_and_all_say_
 
 
 @pytest.mark.fault(37)
-def test_a_gpu_that_somebody_else_uses_is_told_before_anything_is_allocated(start):
+def test_a_gpu_that_somebody_else_uses_is_reported_before_anything_is_allocated(start):
     trial = start(make_spec(ONE, accelerator="h100-80gb"), program=faulty("use_a_gpu_that_somebody_else_uses"))
     assert trial.wait() == [1]
     outcome = trial.outcome()

@@ -91,7 +91,7 @@ def test_more_nodes_than_a_partition_gives_are_an_error_of_the_largest_job_alone
         ("cluster.accelerator=h100-80gb", "accelerator", "is h100-80gb, the nodes' GPUs are a100"),
     ],
 )
-def test_what_the_nodes_have_not_is_told_with_both_numbers(tmp_path, slurm, change, name, words):
+def test_what_the_nodes_have_not_is_reported_with_both_numbers(tmp_path, slurm, change, name, words):
     found = [f for f in examined(slurm, tmp_path, change) if f.level is Level.ERROR and f.name == name]
     assert found
     assert words in found[0].message
@@ -117,7 +117,7 @@ def test_a_partition_that_is_closed_or_for_others(tmp_path, slurm):
     assert faults(slurm, tmp_path, *changes)[:2] == [("partition", Level.ERROR)] * 2
 
 
-def test_a_partition_that_is_not_there_is_told_once(tmp_path, slurm):
+def test_a_partition_that_is_not_there_is_reported_once(tmp_path, slurm):
     assert faults(slurm, tmp_path, "launcher.slurm.partition=nosuch") == [
         ("partition", Level.ERROR),
         ("account", Level.NOTE),
@@ -245,7 +245,7 @@ def test_what_a_shut_partition_would_allow_helps_no_job(tmp_path):
     assert ("time_limit", Level.ERROR) in faults(slurm, tmp_path, "launcher.slurm.partition=main,b")
 
 
-def test_what_only_slurm_itself_knows_is_told_in_its_words_with_the_key(tmp_path, slurm):
+def test_what_only_slurm_itself_knows_is_reported_in_its_words_with_the_key(tmp_path, slurm):
     slurm.submissions_refused("allocation failure: Invalid feature specification")
     found = [f for f in examined(slurm, tmp_path) if f.level is Level.ERROR]
     assert {f.name for f in found} == {"sbatch"}

@@ -29,7 +29,7 @@ def test_this_machine_runs_parlay():
 
 
 @pytest.mark.parametrize(("words", "found"), [("it is busy", [("load", Level.NOTE)]), (None, [])])
-def test_other_work_on_this_machine_is_told(monkeypatch, words, found):
+def test_other_work_on_this_machine_is_reported(monkeypatch, words, found):
     monkeypatch.setattr(machine, "busy_warning", lambda: words)
     assert [pair for pair in levels(check_machine()) if pair[0] == "load"] == found
 

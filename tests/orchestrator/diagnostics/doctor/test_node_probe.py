@@ -79,7 +79,7 @@ def test_a_torch_of_the_nodes_that_is_too_old_for_parlays_trainer_is_an_error(tm
     assert [finding.level for finding in found if finding.name == "torch"] == expected
 
 
-def test_a_job_that_failed_is_told_in_its_ranks_words_or_in_the_launchers(tmp_path):
+def test_a_job_that_failed_is_reported_in_its_ranks_words_or_in_the_launchers(tmp_path):
     [finding] = run(tmp_path, launcher_of(FAILED, excerpt="Traceback ...\nRuntimeError: no such device\n"))
     assert (finding.name, finding.level) == ("job", Level.ERROR)
     assert finding.message == "rank 1: script_error: RuntimeError: no such device"

@@ -68,7 +68,7 @@ def test_without_a_search_file_its_own_areas_are_left_out(own_home):
     assert list(own_home.iterdir()) == []
 
 
-def test_a_home_that_cannot_be_used_is_told_once(tmp_path, monkeypatch):
+def test_a_home_that_cannot_be_used_is_reported_once(tmp_path, monkeypatch):
     (tmp_path / "home").write_text("no folder")
     monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
     target = DoctorTarget(None, "local", None, FakeSlurm(FakeCluster([FakeNode("n1")])))

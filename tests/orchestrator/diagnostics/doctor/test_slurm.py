@@ -50,14 +50,14 @@ def test_commands_that_are_not_there_are_named_and_nothing_is_asked(slurm, envir
     assert "slurm-sandbox start" in (findings["commands"].fix or "")
 
 
-def test_a_configuration_that_is_not_there_is_told_before_slurm_is_asked(slurm, environ):
+def test_a_configuration_that_is_not_there_is_reported_before_slurm_is_asked(slurm, environ):
     findings = found(slurm, environ | {"SLURM_CONF": "/no/such/slurm.conf"})
     assert findings["configuration"].level is Level.ERROR
     assert "/no/such/slurm.conf" in findings["configuration"].message
     assert "controller" not in findings
 
 
-def test_a_controller_that_does_not_answer_is_told_with_its_words(slurm, environ):
+def test_a_controller_that_does_not_answer_is_reported_with_its_words(slurm, environ):
     slurm.cluster.controller_down(3600.0)
     findings = found(slurm, environ)
     assert findings["controller"].level is Level.ERROR

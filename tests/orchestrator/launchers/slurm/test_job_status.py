@@ -180,7 +180,7 @@ def row(state: str, reason: str = "None", nodes: str = "") -> JobSnapshot:
         ("SPECIAL_EXIT", "job_requeued_in_held_state"),
     ],
 )
-def test_what_a_waiting_job_waits_for_is_told(state, reason):
+def test_what_a_waiting_job_waits_for_is_reported(state, reason):
     status = alive_status(row(state, reason), restart=1)
     assert (status.liveness, status.started, status.detail, status.restart) == (Liveness.ALIVE, False, reason, 1)
     assert (status.nodes, status.started_at, status.ended_at) == ((), None, None)

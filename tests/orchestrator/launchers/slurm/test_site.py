@@ -196,7 +196,7 @@ def test_what_is_wrong_in_a_profile_is_the_profiles_fault(tmp_path, text, key, v
     assert problem.fix
 
 
-def test_what_does_not_go_together_is_told_with_the_site(tmp_path):
+def test_what_does_not_go_together_is_reported_with_the_site(tmp_path):
     problem = problem_of(tmp_path, "site: lumi", "launch: {srun: [--gpus-per-task=1]}")
     assert (problem.key, problem.line) == ("launcher.slurm.launch.visible_devices", FIRST_LINE)
     assert "site lumi" in problem.message

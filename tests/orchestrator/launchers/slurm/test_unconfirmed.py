@@ -184,7 +184,7 @@ def test_a_twin_that_runs_stays_whatever_still_waits(bench):
     assert poll_one(bench.launcher, request).job_id == twin.job_id
 
 
-def test_what_a_twin_held_before_it_was_cancelled_is_told_with_the_end(bench):
+def test_what_a_twin_held_before_it_was_cancelled_is_reported_with_the_end(bench):
     bench.cluster.on_start = lambda job: JobPlan(200.0)
     request = bench.launched()
     twin = bench.cluster.accept(bench.slurm.user, bench.cluster.jobs()[0].request)

@@ -69,7 +69,7 @@ def test_what_a_pilot_holds_and_no_step_pays_is_reserved_until_its_end_is_booked
     assert held > 400
 
 
-def test_of_a_pilot_whose_times_nobody_knows_its_tail_is_told(rig, monkeypatch):
+def test_of_a_pilot_whose_times_nobody_knows_its_tail_is_reported(rig, monkeypatch):
     rig.launch()
     finish(rig.serve(), "t0001.a1", node_s=0.0)
     monkeypatch.setattr(JobMonitor, "_is_plausible_duration", lambda *_: False)  # a clock was set between them

@@ -146,7 +146,7 @@ def test_a_bucket_is_the_layouts_own_or_deepspeeds_where_that_is_smaller():
     ],
 )
 @pytest.mark.parametrize("engine", ["torch", "deepspeed"])
-def test_a_layout_deepspeed_cannot_run_is_told_with_the_rule(layout, why, engine):
+def test_a_layout_deepspeed_cannot_run_is_reported_with_the_rule(layout, why, engine):
     assert deepspeed_problem(replace(layout, engine=engine), GPT).rule.startswith(why)
 
 

@@ -103,7 +103,7 @@ def test_a_training_gone_mad_is_seen(old, new):
     assert step.has_nan
 
 
-def test_the_time_of_a_step_follows_from_the_samples_a_second_where_only_they_are_told():
+def test_the_time_of_a_step_follows_from_the_samples_a_second_where_only_they_are_reported():
     step = reader("deepspeed", batch=712).feed(DEEPSPEED)
     assert step is not None
     assert step.step_time_s == pytest.approx(712 / 356.1697650691015)
@@ -119,7 +119,7 @@ def test_steps_without_a_number_are_counted():
     assert log.feed("took nan") is None
 
 
-def test_layout_and_memory_are_kept_from_wherever_they_are_told():
+def test_layout_and_memory_are_kept_from_wherever_they_are_reported():
     log = reader()
     for line in (MEGATRON_WORLD, MEGATRON_MEMORY, "setting number of microbatches to constant 8", MEGATRON_LM):
         log.feed(line)
