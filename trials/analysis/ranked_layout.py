@@ -30,8 +30,8 @@ _EARLIEST = ("host_memory_full_at_step",)
 class RankedLayout:
     """A layout of which at least one trial was measured, as ranking, best layout, report, recipe and status show it.
 
-    `trials` are all its trials, in the order of proposals. It has the numbers over its runs that count, and the name
-    of the first of them. A child run in MLflow has the numbers of its own trial instead.
+    `trials` are all its trials, in the order of proposals. Its numbers are medians over the runs that count, and its
+    name is that of the first of them. A child run in MLflow has the numbers of its single trial instead.
     """
 
     trials: tuple[Trial, ...]

@@ -143,7 +143,7 @@ class _Rank:
                 FailureReason.SCRIPT_ERROR, f"the trainer's log ends\n{output}\nno line of its log reports a step"
             )
         measurement.require_enough(FailureReason.RESULT_INVALID, "until the trainer ended by itself")
-        self._report.measured(measurement.outcome())
+        self._report.write(measurement.outcome())
 
     def _check_for_end(self) -> None:
         """Check for an end: the measurement is done, time is up, or another rank has an outcome."""
@@ -156,7 +156,7 @@ class _Rank:
                 return
             measurement.end_for_time()
         measurement.require_enough(FailureReason.TIME_LIMIT, "when the time limit came near")
-        self._report.measured(measurement.outcome())
+        self._report.write(measurement.outcome())
         self._reported_at = time.monotonic()
 
     def _check_for_outcome(self) -> None:

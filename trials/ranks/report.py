@@ -69,7 +69,7 @@ class Report:
         if self.has_outcome():
             return
         failed = replace(self._blank, reason=reason, phase=self.phase, rank=self._rank, excerpt=excerpt)
-        self._write(replace(failed, measured=measured))
+        self.write(replace(failed, measured=measured))
 
     def outcome(self, **fields: Any) -> Outcome:
         """A measured outcome, not written yet; other fields as in `Outcome`."""
@@ -80,10 +80,7 @@ class Report:
         blank = replace(self._blank, reason=FailureReason.PRUNED, phase=self.phase, rank=self._rank)
         return replace(blank, excerpt=excerpt, ended_at=utc_text(), **fields)
 
-    def measured(self, outcome: Outcome) -> None:
-        """Write a measured outcome, replacing an earlier one of this rank."""
-        self._write(outcome)
-
-    def _write(self, outcome: Outcome) -> None:
+    def write(self, outcome: Outcome) -> None:
+        """Write the outcome, replacing an earlier one of this rank."""
         data: Mapping[str, Any] = replace(outcome, ended_at=outcome.ended_at or utc_text()).to_json()
         write_json(self._path, data)

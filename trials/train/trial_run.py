@@ -58,11 +58,12 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
     counts = gather_counts(_rank_count(engine, device), device.torch_device)
     outcome = None
     if env.rank == 0:
-        metrics = _metrics(spec, loop, counts)
-        metrics = replace(metrics, **peak_memory(counts, device), **startup.fields())
-        traits = {"flags": flags_of(loop, rank_hosts, metrics), "fingerprint": found}
-        outcome = _verified(spec, loop, counts, _outcome(report, loop, watcher, metrics, **traits))
-        report.measured(outcome)
+        metrics = _metrics(spec, loop, counts, device, startup)
+        proof = layout_proof(spec, counts, loop.micro_batches, loop.extrapolation)
+        traits = {"flags": flags_of(loop, rank_hosts, metrics), "proof": proof, "fingerprint": found}
+        outcome = _outcome(report, loop, watcher, metrics, **traits)
+        _require_plausible(spec, loop, outcome)
+        report.write(outcome)
     if spec.measure.profile and loop.measurement.stop is not StopReason.PRUNED:
         barrier(device.torch_device)
         device.synchronize()  # completes the barrier on a GPU: from here on the outcome is written
@@ -114,16 +115,19 @@ def _rank_count(engine: Engine, device: Device) -> RankCount:
     )
 
 
-def _metrics(spec: TrialSpec, loop: TrainingLoop, counts: Sequence[RankCount]) -> MeasuredMetrics:
+def _metrics(
+    spec: TrialSpec, loop: TrainingLoop, counts: Sequence[RankCount], device: Device, startup: Startup
+) -> MeasuredMetrics:
     available_gib = min(c.host_available_gib for c in counts)
     metrics = measured_metrics(spec, loop.records, loop.extrapolation, available_gib)
-    return replace(metrics, **epoch_fields(spec, loop.records))
+    others = epoch_fields(spec, loop.records) | peak_memory(counts, device) | startup.fields()
+    return replace(metrics, **others)
 
 
 def _outcome(
     report: Report, loop: TrainingLoop, watcher: IncumbentWatcher | None, metrics: MeasuredMetrics, **traits: Any
 ) -> Outcome:
-    """The outcome of the measurement, without its proof."""
+    """The outcome of the measurement, with these fields besides."""
     fields = {**traits, "measured": metrics, "step_times_s": tuple(record.step_time_s for record in loop.records)}
     incumbent = None if watcher is None else watcher.incumbent
     if loop.measurement.stop is StopReason.PRUNED and incumbent is not None:
@@ -131,11 +135,8 @@ def _outcome(
     return report.outcome(**fields)
 
 
-def _verified(spec: TrialSpec, loop: TrainingLoop, counts: Sequence[RankCount], outcome: Outcome) -> Outcome:
-    """The outcome with its proof; TrialFailure when the counts differ from the spec."""
-    proof = layout_proof(spec, counts, loop.micro_batches, loop.extrapolation)
-    proven = replace(outcome, proof=proof)
-    fault = samples_error(spec, proof, loop.micro_batches) or outcome_fault(spec, proven)
+def _require_plausible(spec: TrialSpec, loop: TrainingLoop, outcome: Outcome) -> None:
+    """TrialFailure where the ranks' counts differ from the spec, or a number cannot be."""
+    fault = samples_error(spec, outcome.proof, loop.micro_batches) or outcome_fault(spec, outcome)
     if fault is not None:
         raise TrialFailure(FailureReason.RESULT_INVALID, fault)
-    return proven

@@ -49,7 +49,7 @@ def test_the_first_failure_stands(folder):
 
 def test_a_measurement_stands_against_any_later_failure(folder):
     rank_0 = report(folder)
-    rank_0.measured(rank_0.outcome(measured=metrics(1000.0)))
+    rank_0.write(rank_0.outcome(measured=metrics(1000.0)))
     report(folder, rank=1).fail(FailureReason.SCRIPT_ERROR, "afterwards")
     assert outcome(folder).status is OutcomeStatus.MEASURED
     assert not rank_0.failure()
@@ -72,7 +72,7 @@ def test_a_failure_of_any_rank_is_seen_by_all(folder):
 
 def test_a_trial_that_ended_itself_has_failed_for_no_rank(folder):
     rank_0 = report(folder)
-    rank_0.measured(rank_0.pruned("slower than t0001"))
+    rank_0.write(rank_0.pruned("slower than t0001"))
     assert outcome(folder).reason is FailureReason.PRUNED
     assert report(folder, rank=1).has_outcome()
     assert report(folder, rank=1).failure() is None

@@ -251,18 +251,18 @@ def fail_in_rank_1_while_it_is_profiled() -> None:
 
     from trials.ranks.report import Report
 
-    original = Report.measured
+    original = Report.write
 
     def fail(*arguments, **options):
         raise torch.OutOfMemoryError("planted in rank 1")
 
-    def measured(self, outcome):
+    def write(self, outcome):
         time.sleep(1.5)
         original(self, outcome)
 
     if os.environ["RANK"] == "1":
         torch.profiler.profile = fail  # type: ignore[assignment, misc]
-    Report.measured = measured  # type: ignore[method-assign]
+    Report.write = write  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ def add_breakdown(spec: TrialSpec, loop: TrainingLoop, device: Device, report: R
             metrics = outcome.metrics
             assert metrics is not None, "only a measured trial is profiled"
             time_s = breakdown(ranks, metrics.step_time_s, loop.extrapolation)
-            report.measured(replace(outcome, measured=replace(metrics, time_s=time_s)))
+            report.write(replace(outcome, measured=replace(metrics, time_s=time_s)))
     except Exception as error:
         traceback.print_exc(file=sys.stderr)
         _report_failure(report, outcome, excerpt_of(error))
@@ -80,7 +80,7 @@ def _time_limit_error(spec: TrialSpec, loop: TrainingLoop) -> str | None:
 
 def _report_failure(report: Report, outcome: Outcome | None, message: str) -> None:
     if outcome is not None:
-        report.measured(replace(outcome, flags=(*outcome.flags, Flag.PROFILE_FAILED), excerpt=message))
+        report.write(replace(outcome, flags=(*outcome.flags, Flag.PROFILE_FAILED), excerpt=message))
 
 
 def part_of_group(layout: Layout, ranks: Sequence[int]) -> Part | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from search_spaces.layouts.layout import DEGREES
@@ -42,7 +42,7 @@ def layout_proof(
     }
 
 
-def samples_error(spec: TrialSpec, proof: dict[str, Any], planned: Sequence[int]) -> str | None:
+def samples_error(spec: TrialSpec, proof: Mapping[str, Any], planned: Sequence[int]) -> str | None:
     """Error in the counted samples, or None."""
     expected = _expected_samples(spec, planned)
     for rank, samples in enumerate(proof["samples_per_data_rank"]):

@@ -128,6 +128,6 @@ def test_no_time_left_for_profiled_steps_is_told_and_fails_no_rank(outcome):
     spec = replace(SPEC, measure=replace(SPEC.measure, time_limit_s=60.0, profile=True))
     loop = SimpleNamespace(elapsed_s=55.0, longest_step_s=1.0, extrapolation=None, micro_batches=[4])
     told = []
-    add_breakdown(spec, loop, device=None, report=SimpleNamespace(measured=told.append), outcome=outcome)
+    add_breakdown(spec, loop, device=None, report=SimpleNamespace(write=told.append), outcome=outcome)
     words = "the time limit leaves less than 12 s for profiled steps"
     assert told == ([] if outcome is None else [replace(OUTCOME, flags=("profile_failed",), excerpt=words)])
