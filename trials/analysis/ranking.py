@@ -109,7 +109,7 @@ def rank(
     headroom: MemoryHeadroom | None = None,
     others: tuple[Objective, ...] = (),
 ) -> Ranking:
-    """RankingKey the measured layouts of this global batch (sequences per step): finalists by the lower bounds of their
+    """Rank the measured layouts of this global batch (sequences per step): finalists by the lower bounds of their
     95 % intervals, then the others by their point estimates; last those that leave too little memory free."""
     layouts = ranked_layouts(trials, global_batch_size)
     placed = sorted(((_key(layout, objective, headroom), layout) for layout in layouts), key=lambda found: found[0])
