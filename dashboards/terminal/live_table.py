@@ -34,7 +34,7 @@ from dashboards.trial_text import (
     format_trial_end,
 )
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
-from search_spaces.layouts.layout import DEGREES
+from search_spaces.layouts.layout import DEGREES, LAYOUT_FIELDS
 from trials.analysis.ranked_layout import TrialOrLayout
 from trials.analysis.ranking import Objective, Ranking, rank, upper_bound_of
 from trials.analysis.verdict import counts_of, display_state, verdict_of
@@ -50,10 +50,8 @@ _STATE_WIDTH = 9
 """Width of the longest word in the state column."""
 _DRAWN_PER_S = 2
 _SCHEDULES = {"none": "-", "interleaved_1f1b": "int"}
-# The parts of a layout key that have no column of their own: nodes, ZeRO, offload, recomputation, sequence
-# parallelism, chunks, precision, attention, engine, compilation; and whatever younger fields append.
-_OTHER_PARTS = (0, 6, 7, 8, 9, 10, 12, 13, 14, 15)
-_FIXED_PARTS = 16
+_IN_COLUMNS = (*DEGREES.values(), "micro_batch_size", "grad_accum_steps", "pipeline_schedule")
+"""Fields of a layout that have a column of their own."""
 
 
 class LiveView:
@@ -317,7 +315,6 @@ def _format_state(trial: TrialOrLayout, ranking: Ranking) -> str:
 
 def _other_fields(trials: Sequence[TrialOrLayout]) -> list[str]:
     """Parts of the layout keys that differ between these trials and have no column of their own."""
-    keys = [trial.layout.key.split(".") for trial in trials]
-    varying = [part for part in _OTHER_PARTS if len({key[part] for key in keys}) > 1]
-    shared = set.intersection(*(set(key[_FIXED_PARTS:]) for key in keys)) if keys else set()
-    return [" ".join([*(key[p] for p in varying), *(w for w in key[_FIXED_PARTS:] if w not in shared)]) for key in keys]
+    keys = [trial.layout.key_parts for trial in trials]
+    varying = [f for f in LAYOUT_FIELDS if f not in _IN_COLUMNS and len({key.get(f) for key in keys}) > 1]
+    return [" ".join(key[f] for f in varying if f in key) for key in keys]

@@ -15,7 +15,7 @@ from orchestrator.cli.search_summary import describe_upper_limit
 from orchestrator.planning.plan import ExpectedHours, Plan, stage_memory_gib
 from search_spaces.cost_model.memory import StageMemory, stage_memory
 from search_spaces.cost_model.stage_table import StageTable
-from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.layout import IN_EVERY_KEY, Layout
 from trials.files.text import plural
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ DEFAULT_LISTED = 20
 """Layouts listed without --top."""
 _MAX_STAGES = 8
 _MIN_SHARE = 0.005
-_FIXED_PARTS = 16
 """Parts of every layout key; newer fields are appended only if they differ from their default."""
 
 
@@ -81,13 +80,12 @@ def _numbers(plan: Plan, row: int, padding: int) -> str:
 
 def split_common_parts(layouts: Sequence[Layout]) -> tuple[str, list[str]]:
     """Split the layouts' keys into their common part and the rest of each."""
-    keys = [layout.key.split(".") for layout in layouts]
-    is_common = [len({key[part] for key in keys}) == 1 for part in range(_FIXED_PARTS)]
-    if all(is_common):
-        return "", [".".join(key) for key in keys]
-    common = [part for part, same in zip(keys[0], is_common, strict=False) if same]
-    own = [[part for part, same in zip(key, is_common, strict=False) if not same] + key[_FIXED_PARTS:] for key in keys]
-    return " ".join(common), [" ".join(parts) for parts in own]
+    keys = [layout.key_parts for layout in layouts]
+    common = [name for name in IN_EVERY_KEY if len({key[name] for key in keys}) == 1]
+    if len(common) == len(IN_EVERY_KEY):
+        return "", [layout.key for layout in layouts]
+    own = [" ".join(part for name, part in key.items() if name not in common) for key in keys]
+    return " ".join(keys[0][name] for name in common), own
 
 
 def _shares(plan: Plan, row: int) -> str:

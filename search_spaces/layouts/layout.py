@@ -212,8 +212,13 @@ class Layout:
     def key(self) -> str:
         """`layout_key` of the canonical form: layouts with equal keys are one candidate."""
         c = self.canonical()
-        later = [AXES[name].key_part(getattr(c, name)) for name in _LATER if getattr(c, name) != AXES[name].default]
+        later = [AXES[name].key_part(getattr(c, name)) for name in _later_in_key(c)]
         return ".".join([_KEY.format(*_key_values(c)), *later])
+
+    @property
+    def key_parts(self) -> dict[str, str]:
+        """Parts of the key by field; a later field with its default has none."""
+        return dict(zip((*IN_EVERY_KEY, *_later_in_key(self.canonical())), self.key.split("."), strict=True))
 
     def canonical(self) -> Layout:
         """The same training with every field that has no effect set to its default, and every implied one to the
@@ -245,6 +250,8 @@ class Layout:
 AXES: Mapping[str, Axis] = {f.name: f.metadata["axis"] for f in fields(Layout)}
 """Every field's axis, in the contract's order."""
 LAYOUT_FIELDS = tuple(AXES)
+IN_EVERY_KEY = LAYOUT_FIELDS[: LAYOUT_FIELDS.index("torch_compile") + 1]
+"""Fields that every key names; later ones where they differ from their default."""
 DEGREES = {axis.key: name for name, axis in AXES.items() if axis.kind is Kind.DEGREE}
 """Dimensions of a layout's mesh, each with the layout field that is its size."""
 DERIVED = tuple(name for name, axis in AXES.items() if axis.is_derived)
@@ -268,13 +275,12 @@ WORLD_RULE = (
 BATCH_RULE = "global_batch_size = micro_batch_size x grad_accum_steps x data_parallel, all whole numbers"
 
 _BOUNDS = tuple((name, axis.least, axis.most) for name, axis in AXES.items() if axis.is_number)
-_IN_EVERY_KEY = LAYOUT_FIELDS[: LAYOUT_FIELDS.index("torch_compile") + 1]
-_LATER = LAYOUT_FIELDS[len(_IN_EVERY_KEY) :]
-_KEY = ".".join(AXES[name].key + ("{:d}" if name in SWITCHES else "{}") for name in _IN_EVERY_KEY)
+_LATER = LAYOUT_FIELDS[len(IN_EVERY_KEY) :]
+_KEY = ".".join(AXES[name].key + ("{:d}" if name in SWITCHES else "{}") for name in IN_EVERY_KEY)
 _DECIDING = tuple(dict.fromkeys(name for cases in CANONICAL.values() for _, when in cases for name in when))
 """Fields on which canonical values depend."""
 _all_values = attrgetter(*LAYOUT_FIELDS)
-_key_values = attrgetter(*_IN_EVERY_KEY)
+_key_values = attrgetter(*IN_EVERY_KEY)
 _deciding_values = attrgetter(*_DECIDING)
 
 
@@ -284,6 +290,10 @@ def _canonical_values(deciding: tuple[Any, ...]) -> tuple[tuple[str, Any], ...]:
     given = dict(zip(_DECIDING, deciding, strict=True)).items()
     holding = {name: [value for value, when in cases if when.items() <= given] for name, cases in CANONICAL.items()}
     return tuple((name, values[0]) for name, values in holding.items() if values)
+
+
+def _later_in_key(canonical: Layout) -> list[str]:
+    return [name for name in _LATER if getattr(canonical, name) != AXES[name].default]
 
 
 def _bad(name: str, value: Any, rule: str) -> InputError:
