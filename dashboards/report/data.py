@@ -29,7 +29,6 @@ from trials.outcome_types import MeasuredMetrics
 from trials.trial import FailureReason, Flag, Trial, TrialKind, TrialState
 
 _SECONDS_PER_HOUR = 3600
-"""Fields of a layout that follow from the others, the ranks and the global batch size."""
 
 
 @dataclass(frozen=True)

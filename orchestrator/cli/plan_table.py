@@ -27,7 +27,6 @@ DEFAULT_LISTED = 20
 """Layouts listed without --top."""
 _MAX_STAGES = 8
 _MIN_SHARE = 0.005
-"""Parts of every layout key; newer fields are appended only if they differ from their default."""
 
 
 def plan_text(plan: Plan, spec: SearchSpec, space: SearchSpace, top: int | None, list_rejected: bool) -> str:
