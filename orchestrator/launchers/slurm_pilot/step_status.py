@@ -191,6 +191,6 @@ def suspect_nodes(folder: AttemptFolder, nodes: tuple[str, ...], tasks_per_node:
     if blame is NodeBlame.NONE and Flag.SUSPECT_NODE not in data.get("flags", ()):
         return ()
     probes = (data.get("fingerprint") or {}).get("probe_ms_by_rank") or ()
-    ranks = [data["rank"]] if blame is NodeBlame.REPORTED_BY_ALL else slow_ranks(probes)
+    ranks = [data.get("rank")] if blame is NodeBlame.REPORTED_BY_ALL else slow_ranks(probes)
     places = {rank // tasks_per_node for rank in ranks if isinstance(rank, int)}
     return tuple(node for place, node in enumerate(nodes) if not places or place in places)

@@ -105,6 +105,7 @@ def test_what_was_lost_before_its_pilot_was_put_back_is_not_charged_for_the_queu
         ({}, ()),
         ({"reason": "gpu_oom", "rank": 1}, ()),
         ({"reason": "gpu_memory_in_use", "rank": 3}, ("n2",)),
+        ({"reason": "gpu_memory_in_use"}, ("n1", "n2")),
         ({"reason": "launch_failure", "rank": 3}, ("n1", "n2")),
         ({"reason": "of another version", "rank": 3}, ()),
         ({"flags": ["suspect_node"], "fingerprint": {"probe_ms_by_rank": [1.0, 1.0, 1.0, 2.0]}}, ("n2",)),
