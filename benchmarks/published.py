@@ -22,7 +22,7 @@ from search_spaces.cost_model.stage_table import StageTable
 from search_spaces.cost_model.step_time import StepTerms
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
-from search_spaces.layouts.layout import DEGREES, Layout, layout_mesh
+from search_spaces.layouts.layout import AXES, DEGREES, Layout, layout_mesh
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
 from search_spaces.schema.presets import accelerator_named
@@ -100,7 +100,7 @@ class _Training:
         accelerator = accelerator_named(re.sub(r"\(.*", "", row["accelerator"]))
         per_node = int(row.get("gpus_per_node") or 8)
         cluster = Cluster(accelerator, min(gpus, per_node), -(-gpus // per_node))
-        degrees = {field: int(row[field]) for field in DEGREES.values()}
+        degrees = {field: int(row.get(field) or AXES[field].default) for field in DEGREES.values()}
         batch, micro_batch = int(row["global_batch_size"]), int(row["micro_batch_size"])
         if layout_mesh(degrees).world_size != gpus or batch % (micro_batch * degrees["data_parallel"]):
             raise ValueError("its numbers do not come out")

@@ -301,8 +301,10 @@ def _bad(name: str, value: Any, rule: str) -> InputError:
 
 
 def layout_mesh(fields: Mapping[str, Any], order: str = AXES["rank_order"].default) -> RankMesh:
-    """Mesh of a layout's fields, numbers or columns. A size that is missing is None, and is not to be used."""
-    return RankMesh.ordered(order, {dim: fields.get(field) for dim, field in DEGREES.items()})
+    """Mesh of a layout's fields, numbers or columns. A degree that is missing has its default; a derived one is None,
+    and is not to be used."""
+    known = {**{field: AXES[field].default for field in MODEL_DEGREES}, **fields}
+    return RankMesh.ordered(order, {dim: known.get(field) for dim, field in DEGREES.items()})
 
 
 _degrees = attrgetter(*DEGREES.values())

@@ -22,8 +22,14 @@ class RankMesh:
 
     @classmethod
     def ordered(cls, order: str, sizes: Mapping[str, Any]) -> RankMesh:
-        """Mesh of the dimensions that `order` names, innermost first, such as `tp-cp-dp-pp`."""
-        return cls({dim: sizes[dim] for dim in order.split("-")})
+        """Mesh of the dimensions that `order` names, innermost first, such as `tp-cp-dp-pp`.
+
+        ValueError if `sizes` has another dimension, KeyError if it lacks one.
+        """
+        dims = order.split("-")
+        if left_out := sizes.keys() - {*dims}:
+            raise ValueError(f"{order} has no place for {', '.join(sorted(left_out))}")
+        return cls({dim: sizes[dim] for dim in dims})
 
     def without(self, dim: str) -> RankMesh:
         """Mesh of the other dimensions: of the ranks with one coordinate along `dim`."""

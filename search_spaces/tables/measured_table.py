@@ -13,7 +13,7 @@ from typing import Any
 
 from search_spaces.errors import InputError, Problem, did_you_mean
 from search_spaces.hardware.cluster import Cluster
-from search_spaces.layouts.layout import CHOICES, DEGREES, LAYOUT_FIELDS, SWITCHES, Layout
+from search_spaces.layouts.layout import AXES, CHOICES, DEGREES, LAYOUT_FIELDS, SWITCHES, Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.plain_file import read_named
 from search_spaces.schema.presets import accelerator_named
@@ -312,9 +312,11 @@ def _require_outcome(cells: Cells) -> None:
 def _require_products(cells: Cells) -> None:
     """InputError for a row that ran with a wrong world size or global batch; one that failed may have failed for it."""
     for whole, parts in _PRODUCTS.items():
-        product = prod(cells[name] for name in parts)
+        # A table may be older than a degree of parallelism.
+        values = {name: AXES[name].default if cells[name] is None else cells[name] for name in parts}
+        product = prod(values.values())
         if product != cells[whole]:
-            numbers = " x ".join(f"{name} {cells[name]}" for name in parts)
+            numbers = " x ".join(f"{name} {value}" for name, value in values.items())
             rule = f"a row that ran has {' x '.join(parts)} = {whole}"
             raise InputError.of("cell", f"is {cells[whole]}, but {numbers} = {product}", rule=rule, key=whole)
 

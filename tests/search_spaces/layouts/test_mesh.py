@@ -48,6 +48,11 @@ def test_groups_along_dimensions(mesh: RankMesh, dims: list[str], groups: list[l
     assert all(mesh.group(rank, *dims) == group for group in groups for rank in group)
 
 
+def test_a_dimension_without_a_place_in_the_order_is_refused():
+    with pytest.raises(ValueError, match="tp-dp-pp has no place for cp"):
+        RankMesh.ordered("tp-dp-pp", {**TWELVE, "cp": 2})
+
+
 def test_coordinates_count_the_innermost_dimension_first():
     assert INNER_DATA.coordinates(7) == {"tp": 1, "dp": 1, "pp": 1}
     assert OUTER_DATA.coordinates(7) == {"tp": 1, "pp": 0, "dp": 1}
