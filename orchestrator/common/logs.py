@@ -14,16 +14,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import partial
-from io import TextIOWrapper
-from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from dashboards.text import printable_lines
 
 PACKAGES = ("search_spaces", "slurm", "trials", "dashboards", "orchestrator")
-
-MAX_SERVICE_LOG_BYTES = 16 * 2**20
 
 _sink: ContextVar[logging.Handler | None] = ContextVar("sink", default=None)
 
@@ -65,38 +60,9 @@ class FileSink(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             with self._path.open("a", encoding="utf-8") as log:
-                log.write(_line(record))
+                log.write(format_line(record))
         except OSError:
             return
-
-
-class ServiceLogSink(RotatingFileHandler):
-    """Appends messages to a service's log, with time and level, and passes them on to `terminal`.
-
-    At MAX_SERVICE_LOG_BYTES the file becomes `<name>.1`, which replaces an earlier one. A file that cannot be written
-    is not an error.
-    """
-
-    terminator = ""
-
-    def __init__(self, path: Path, terminal: logging.Handler | None):
-        super().__init__(path, maxBytes=MAX_SERVICE_LOG_BYTES, backupCount=1, encoding="utf-8", delay=True)
-        self._terminal = terminal
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno >= logging.INFO:
-            super().emit(record)
-        if self._terminal is not None and record.levelno >= self._terminal.level:
-            self._terminal.handle(record)
-
-    def format(self, record: logging.LogRecord) -> str:
-        return _line(record)
-
-    def _open(self) -> TextIOWrapper:
-        return open(self.baseFilename, "a", encoding="utf-8", opener=partial(os.open, mode=0o600))
-
-    def handleError(self, record: logging.LogRecord) -> None:
-        """Drop the message."""
 
 
 class ListSink(logging.Handler):
@@ -146,7 +112,8 @@ class _Router(logging.Handler):
             sink.handle(record)
 
 
-def _line(record: logging.LogRecord) -> str:
+def format_line(record: logging.LogRecord) -> str:
+    """The message as a line of a log file, with time and level."""
     return printable_lines(f"{_time_and_level(record)} {record.getMessage()}")
 
 

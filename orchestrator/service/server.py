@@ -16,10 +16,11 @@ import uvicorn
 
 from dashboards.access.auth import AuthPolicy
 from dashboards.access.http_protocol import BACKLOG, BoundedProtocol
-from orchestrator.common.logs import ServiceLogSink, current_sink, sending_to
+from orchestrator.common.logs import current_sink, sending_to
 from orchestrator.service.api import make_app
 from orchestrator.service.executors import ExecutorKind, make_executor
 from orchestrator.service.handlers import RequestHandlers
+from orchestrator.service.log import ServiceLogSink
 from orchestrator.service.state_dir import ServiceStateDir, loopback_socket, unix_socket
 from orchestrator.service.supervisor import DriverSupervisor
 from slurm.environment import cluster_variables

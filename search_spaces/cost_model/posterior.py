@@ -121,11 +121,11 @@ class StepTimePosterior:
     """
 
     def __init__(self, terms: StepTerms, seconds: Sequence[float], seed: int, prior: TimePrior | None = None):
-        self._chance = np.random.default_rng(seed)
+        self._rng = np.random.default_rng(seed)
         self._measured = terms
         self._log_seconds = np.log(np.asarray(seconds, dtype=float))
         self._prior = prior or TimePrior.default()
-        self._draws = self._prior.draws(_DRAWS, self._chance)
+        self._draws = self._prior.draws(_DRAWS, self._rng)
         self._log_weights = np.zeros(_DRAWS)
         for count in range(1, len(self._log_seconds) + 1):
             self._reweight(count)
@@ -180,14 +180,14 @@ class StepTimePosterior:
 
     def _resample(self, count: int) -> None:
         """Resample the draws by weight and separate the copies by Metropolis steps that keep the distribution."""
-        draws = self._draws[self._chance.choice(_DRAWS, _DRAWS, p=self.weights)]
+        draws = self._draws[self._rng.choice(_DRAWS, _DRAWS, p=self.weights)]
         terms, logs = self._measured.take(np.arange(count)), self._log_seconds[:count]
         fitness = self._log_posterior(draws, terms, logs)
         for width in _MOVES:
-            moved = self._chance.random(draws.shape) < _MOVED_SHARE
-            proposed = draws + width * self._prior.deviations * self._chance.standard_normal(draws.shape) * moved
+            moved = self._rng.random(draws.shape) < _MOVED_SHARE
+            proposed = draws + width * self._prior.deviations * self._rng.standard_normal(draws.shape) * moved
             proposed_fitness = self._log_posterior(proposed, terms, logs)
-            accepted = np.log(self._chance.random(_DRAWS)) < proposed_fitness - fitness
+            accepted = np.log(self._rng.random(_DRAWS)) < proposed_fitness - fitness
             draws[accepted], fitness[accepted] = proposed[accepted], proposed_fitness[accepted]
         self._draws, self._log_weights = draws, np.zeros(_DRAWS)
 

@@ -175,10 +175,11 @@ def _merged(runs: Sequence[MeasuredMetrics]) -> MeasuredMetrics:
 
 def _time_parts(runs: Sequence[MeasuredMetrics], step_time_s: float) -> Mapping[str, float] | None:
     """Mean shares of the profiled runs, scaled so that they add up to the step time over all runs."""
-    known = [run.time_s for run in runs if run.time_s]
+    known = [run.time_s for run in runs if run.time_s and sum(run.time_s.values()) > 0]
     if not known:
         return runs[0].time_s
-    shares = {part: fmean(time_s[part] / sum(time_s.values()) for time_s in known) for part in known[0]}
+    parts = {part: None for time_s in known for part in time_s}
+    shares = {part: fmean(time_s.get(part, 0.0) / sum(time_s.values()) for time_s in known) for part in parts}
     return {part: share * step_time_s for part, share in shares.items()}
 
 

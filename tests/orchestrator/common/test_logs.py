@@ -5,17 +5,14 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from contextlib import closing
 from contextvars import copy_context
 
 import pytest
 
 from orchestrator.cli import main
-from orchestrator.common import logs
 from orchestrator.common.logs import (
     FileSink,
     ListSink,
-    ServiceLogSink,
     TerminalSink,
     is_quiet,
     sending_to,
@@ -122,25 +119,3 @@ def test_a_verb_is_quiet_or_verbose_but_not_both(tmp_path, monkeypatch, capsys):
     assert re.search(TIMED + r"INFO    orchestrator\.cli\.output: search table-", seen["--verbose"])
     assert main.run(["run", search, "--quiet", "--verbose"]) == 2
     assert "--quiet: cannot be combined with --verbose" in capsys.readouterr().err
-
-
-def test_a_service_logs_with_times_to_its_file_and_as_asked_to_its_terminal(tmp_path, capsys):
-    path = tmp_path / "service.log"
-    with closing(ServiceLogSink(path, TerminalSink(logging.WARNING))) as sink, sending_to(sink):
-        for say, text in ((LOG.debug, "D"), (LOG.info, "a\x1b[2J"), (LOG.warning, "W")):
-            say(text)
-    assert re.fullmatch(TIMED + r"INFO    a\\x1b\[2J\n" + TIMED + r"WARNING W\n", path.read_text())
-    assert capsys.readouterr().err == "W\n"
-
-
-def test_a_services_log_is_rotated_and_one_that_cannot_be_written_ends_nothing(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(logs, "MAX_SERVICE_LOG_BYTES", 40)
-    path = tmp_path / "service.log"
-    with closing(ServiceLogSink(path, None)) as sink, sending_to(sink):
-        for number in range(3):
-            LOG.info("line %d", number)
-    with closing(ServiceLogSink(tmp_path / "absent" / "service.log", None)) as sink, sending_to(sink):
-        LOG.info("dropped")
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert (path.read_text()[-7:], path.with_name("service.log.1").read_text()[-7:]) == ("line 2\n", "line 1\n")
-    assert capsys.readouterr().err == ""

@@ -179,6 +179,13 @@ class TestRepeats:
         found = best_json(rank(profiled, SPEED, 8))["time_s"]
         assert found == {"compute": pytest.approx(0.95), "bubble": pytest.approx(1.05)}
 
+    def test_parts_of_a_step_may_be_zero_or_missing_in_a_run(self):
+        parts = ({"compute": 0.0}, {"compute": 1.0}, {"compute": 1.0, "bubble": 1.0})
+        runs = [trial(1, 100.0), again(2, 1, 100.0), again(3, 1, 100.0)]
+        profiled = [with_metrics(r, step_time_s=2.0, time_s=time_s) for r, time_s in zip(runs, parts, strict=True)]
+        found = best_json(rank(profiled, SPEED, 8))["time_s"]
+        assert found == {"compute": pytest.approx(1.5), "bubble": pytest.approx(0.5)}
+
     def test_the_answer_names_a_trial_of_the_layout_with_the_numbers_over_all_runs(self):
         flagged = trial(1, 300.0, flags=("extrapolated",))
         best = best_json(rank([flagged, again(2, 1, 200.0), again(3, 1, 220.0)], SPEED, 8))

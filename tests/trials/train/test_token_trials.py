@@ -62,8 +62,8 @@ def test_other_tokens_give_other_losses(measured, start, tmp_path):
 def test_what_the_steps_waited_for_their_data_is_part_of_them_and_told(measured):
     for trial in measured.values():
         assert trial.result().state is TrialState.MEASURED
-        fields = trial.outcome().measured
-        assert 0 <= fields["data_wait_s"] < fields["step_time_s"]
+        metrics = trial.outcome().measured
+        assert 0 <= metrics.data_wait_s < metrics.step_time_s
         assert all(r.data_wait_s < r.step_time_s for r in read_metrics(trial.folder.metrics()))
 
 
