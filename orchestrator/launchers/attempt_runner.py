@@ -42,7 +42,7 @@ class AttemptRunner:
         return status
 
     def wait_until(self, condition: Callable[[], bool], limit_s: float) -> bool:
-        """Wait until `condition` holds, for `limit_s` at most; return whether it does."""
+        """Wait until `condition` holds, for `limit_s` at most; return whether it does. KeyboardInterrupt as `wait`."""
         deadline = self.launcher.now() + limit_s
         while not (holds := condition()) and self.launcher.now() < deadline:
             self.wait()
