@@ -27,7 +27,7 @@ class AttemptRunner:
 
         Raises LaunchRefused, and KeyboardInterrupt after a requested stop, with the attempt cancelled.
         """
-        self.raise_if_stopped()
+        self._raise_if_stopped()
         job_id = None
         try:
             while (job_id := self._try_launch(request)) is None:
@@ -50,13 +50,8 @@ class AttemptRunner:
 
     def wait(self) -> None:
         """Wait for the time between two polls. Raises KeyboardInterrupt if a stop is requested."""
-        self.raise_if_stopped()
+        self._raise_if_stopped()
         self.launcher.wait(POLL_INTERVAL_S)
-
-    def raise_if_stopped(self) -> None:
-        """Raise KeyboardInterrupt if a stop is requested."""
-        if self._is_stop_requested():
-            raise KeyboardInterrupt
 
     def _try_launch(self, request: LaunchRequest) -> str | None:
         try:
@@ -82,3 +77,8 @@ class AttemptRunner:
         finally:
             if left:
                 _log.warning(f"may still be running: {request.key}" + (f" ({job_id})" if job_id else ""))
+
+    def _raise_if_stopped(self) -> None:
+        """Raise KeyboardInterrupt if a stop is requested."""
+        if self._is_stop_requested():
+            raise KeyboardInterrupt
