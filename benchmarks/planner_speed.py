@@ -2,7 +2,7 @@
 
     python -m benchmarks.planner_speed [--layouts 100000] [--repeats 3]
 
-`estimate` covers a layout's numbers: step time and its breakdown, memory, and the chance to fit. Each part's fastest
+`estimate` covers a layout's numbers: step time and its breakdown, memory, and the fit probability. Each part's fastest
 run counts, since other load only adds time.
 """
 

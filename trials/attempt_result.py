@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from search_spaces.engines import PARLAY
 from search_spaces.layouts.layout import DEGREES
 from trials.failure_policy import Ending, policy_of
 from trials.files.tracebacks import is_device_failure
@@ -236,7 +237,7 @@ def _peak_fault(spec: TrialSpec, metrics: MeasuredMetrics, probes_ms: Sequence[f
 
 def _proof_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
     proof, expected = outcome.proof, expected_proof(spec)
-    if spec.trainer["kind"] != "parlay":
+    if spec.trainer["kind"] != PARLAY:
         return _log_proof_fault(proof, expected | {"global_batch_size": spec.global_batch_size})
     if Flag.EXTRAPOLATED in outcome.flags and (extrapolation := extrapolation_of(spec)) is not None:
         expected["micro_batches_per_step"] = [extrapolation.short, extrapolation.long]
@@ -252,7 +253,7 @@ def expected_proof(spec: TrialSpec) -> dict[str, Any]:
     Logs of third-party trainers do not show the optimizer's share.
     """
     layout = spec.layout
-    own = {"optimizer_parameters_sum": spec.model.parameters} if spec.trainer["kind"] == "parlay" else {}
+    own = {"optimizer_parameters_sum": spec.model.parameters} if spec.trainer["kind"] == PARLAY else {}
     of_all = {
         "world_size": spec.num_gpus,
         **{name: getattr(layout, name) for name in DEGREES.values()},

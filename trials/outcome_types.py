@@ -138,8 +138,8 @@ def metrics_fault(data: Mapping[str, Any]) -> str | None:
     for name, value in data.items():
         if name not in _NAMES:
             return f"{name:.80} is not a metric"
-        if value is not None and not _fits(name, value):
-            return f"{name} is {value!r:.80}, not a finite number"
+        if value is not None and (wanted := _unmet_type(name, value)) is not None:
+            return f"{name} is {value!r:.80}, not {wanted}"
     wrong = (name for name in _POSITIVE if not _is_positive(data.get(name)))
     return next((f"{name} is {data.get(name)!r:.80}, not a positive number" for name in wrong), None)
 
@@ -148,14 +148,17 @@ def _is_positive(value: Any) -> bool:
     return is_finite_number(value) and value > 0
 
 
-def _fits(name: str, value: Any) -> bool:
-    if name in _COUNTS:
-        return is_integer(value) and is_finite_number(value)
+def _unmet_type(name: str, value: Any) -> str | None:
+    """The type that this metric has and the value does not."""
     if name in _PARTS:
-        return isinstance(value, Mapping) and all(
-            str(k).isidentifier() and is_finite_number(v) for k, v in value.items()
-        )
-    return is_finite_number(value)
+        return None if _is_named_numbers(value) else "finite numbers by name"
+    if name in _COUNTS and not is_integer(value):
+        return "a whole number"
+    return None if is_finite_number(value) else "a finite number"
+
+
+def _is_named_numbers(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(str(k).isidentifier() and is_finite_number(v) for k, v in value.items())
 
 
 class CrossCheck(TypedDict):

@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from enum import Enum
 from typing import Any
 
+from search_spaces.engines import PARLAY
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.json_types import FieldTypes, is_integer, is_list_of, is_number, is_object, is_text, or_null, require_types
@@ -150,7 +151,7 @@ class TrialSpec:
     accelerator: str
     measure: MeasureRules
     """The trial's own time limit is `measure.time_limit_s`, counted from its start on its own clock."""
-    trainer: Mapping[str, Any] = field(default_factory=lambda: {"kind": "parlay"})
+    trainer: Mapping[str, Any] = field(default_factory=lambda: {"kind": PARLAY})
     """The `trainer` section of search.json."""
     seed: int = 1234
     rendezvous: Rendezvous = Rendezvous()

@@ -71,8 +71,9 @@ def format_other_fields(layout: Layout, varying: Sequence[str]) -> list[str]:
 
 
 def format_field(name: str, value: object) -> str:
-    """Field name and value."""
-    return f"{AXES[name].label} {format_value(value)}"
+    """Label, value and unit of a field."""
+    unit = AXES[name].unit if value is not None else ""
+    return f"{AXES[name].label} {format_value(value)} {unit}".rstrip()
 
 
 def format_value(value: object) -> str:

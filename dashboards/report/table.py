@@ -42,7 +42,7 @@ class Row:
 
 def table_columns(data: ReportData) -> list[Column]:
     """Columns: trial, state, measurements, layout fields, cost."""
-    fields = [Column(AXES[name].label, is_number=AXES[name].is_number) for name in _fields(data)]
+    fields = [Column(AXES[name].heading, is_number=AXES[name].is_number) for name in _fields(data)]
     measured = [Column(name, is_number=True) for name in ("tokens/s", "step", "predicted step", "GiB")]
     cost = [Column(name, is_number=True) for name in ("queue", "node-hours")]
     return [Column("trial", is_number=False), Column("state", is_number=False), *measured, *fields, *cost]

@@ -105,7 +105,7 @@ class PlanAnswer(TypedDict):
     saved_s: dict[str, float] | None
     """`TimeParts` of the baseline less those of the first layout; null without both."""
     layouts: list[PlannedLayout]
-    """By expected speed and chance to fit."""
+    """By expected speed and fit probability."""
     setup_file: SetupFileAnswer | None
     node_hours: float | None
     """Upper limit of the search."""
@@ -181,7 +181,7 @@ class ForecastRow(TypedDict):
     """Throughput a GPU over that of the base."""
     fits: Fits | None
     contenders: list[ContenderAnswer]
-    """Layouts that contain the fastest with a chance of 95 %, the likeliest first."""
+    """Layouts that contain the fastest with probability 95 %, the likeliest first."""
     uncertain_terms: list[UncertainTerm]
 
 

@@ -188,7 +188,7 @@ def _planned_probability(forecast: Forecast) -> str:
     if likeliest.layout == own:
         return ""
     probability = next((contender.probability for contender in forecast.contenders if contender.layout == own), None)
-    words = "none of them" if probability is None else f"the best with a chance of {probability:.0%}"
+    words = "none of them" if probability is None else f"the best with probability {probability:.0%}"
     return f"; the plan's first, shown above, is {words}"
 
 

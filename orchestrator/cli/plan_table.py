@@ -51,7 +51,7 @@ def plan_text(plan: Plan, spec: SearchSpec, space: SearchSpace, top: int | None,
 def _layout_lines(plan: Plan, top: int) -> Iterator[str]:
     count = len(plan.layouts)
     ranks = max(layout.num_gpus for layout in plan.layouts)
-    yield f"{plural(count, 'layout')} can be tried on {plural(ranks, 'rank')}, by expected speed and chance to fit:"
+    yield f"{plural(count, 'layout')} can be tried on {plural(ranks, 'rank')}, by expected speed and fit probability:"
     shown = plan.layouts[:top]
     common, names = split_common_parts(shown)
     if common:

@@ -13,6 +13,7 @@ from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LauncherKind, Overrides, SearchFilePath
 from orchestrator.cli.output import Exit, log, print_result
 from orchestrator.lifecycle.signals import CancelOnSignal
+from search_spaces.engines import PARLAY
 from search_spaces.errors import InputError
 from trials.files.folders import SearchFolder, write_json
 
@@ -67,7 +68,7 @@ def selftest(
 
 
 def _require_own_trainer(spec: SearchSpec) -> None:
-    if spec.trainer.kind != "parlay":
+    if spec.trainer.kind != PARLAY:
         rule, fix = "a selftest needs Parlay's trainer", "remove the trainer section, or --set trainer.kind=parlay"
         raise InputError.of("selftest", f"kind is {spec.trainer.kind}", key="trainer.kind", rule=rule, fix=fix)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from orchestrator.schema.search_file import SearchFile
-from search_spaces.engines import engines_of
+from search_spaces.engines import PARLAY, engines_of
 from search_spaces.errors import Problem
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.hardware.memory_headroom import rank_memory_gib
@@ -31,7 +31,7 @@ def _memory_problems(file: SearchFile, cluster: Cluster) -> Iterator[Problem]:
         return
     if capacity_gib is None:
         numbers = f"is {wanted_gib:g}, but the memory of a rank on {accelerator.name} is unknown"
-        is_ours = file.trainer.kind == "parlay"
+        is_ours = file.trainer.kind == PARLAY
         fix = "set measure.memory_limit_gib" if is_ours else "remove it: only Parlay's own trainer has a memory limit"
     else:
         numbers = f"is {wanted_gib:g}, but a rank can allocate {capacity_gib:.4g} GiB"
@@ -80,7 +80,7 @@ def _axes_not_in_template(file: SearchFile) -> Iterator[Problem]:
 def _parlay_trainer_problems(file: SearchFile) -> Iterator[Problem]:
     for key, rule in _PARLAY_TRAINER_ONLY.items():
         value = getattr(file.measure, key)
-        if file.trainer.kind != "parlay" and value != type(file.measure).model_fields[key].default:
+        if file.trainer.kind != PARLAY and value != type(file.measure).model_fields[key].default:
             yield Problem(
                 "contradiction",
                 f"has no effect with trainer.kind {file.trainer.kind}",
@@ -101,7 +101,7 @@ _PARLAY_TRAINER_ONLY = {
 def _unreported_memory(file: SearchFile) -> Iterator[Problem]:
     """Problems with the memory to leave free when the trainer's log reports no memory."""
     wanted_gib = file.constraints.min_free_memory_gib
-    if wanted_gib is None or file.trainer.kind == "parlay":
+    if wanted_gib is None or file.trainer.kind == PARLAY:
         return
     log_format = log_format_of(file.trainer.for_trials())
     if "memory_gib" not in (*log_format.findings, *log_format.elsewhere):

@@ -36,7 +36,7 @@ space:
   tensor_parallel: [1, 2]
 END
 $ parlay plan small.yaml
-2 layouts can be tried on 4 ranks, by expected speed and chance to fit:
+2 layouts can be tried on 4 ranks, by expected speed and fit probability:
 ...
 $ parlay schema > search.schema.json
 ```

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from search_spaces.engines import PARLAY
 from search_spaces.errors import ExternalError
 from trials.attempt_result import LaunchStatus
 from trials.files.folders import AttemptFolder
@@ -78,7 +79,7 @@ def trial_program(spec: TrialSpec) -> str:
 
 
 _PROGRAMS = {
-    "parlay": "trials.train",
+    PARLAY: "trials.train",
     "selftest": "trials.train.selftest",
     "calibrate": "trials.train.calibrate",
     "doctor": "trials.train.doctor",

@@ -45,7 +45,7 @@ class Fits(LowerStrEnum):
 
     @classmethod
     def of(cls, task: TuningTask, probability: float) -> Fits | None:
-        """The verdict for this probability to fit; None if the memory size is unknown."""
+        """The verdict for this fit probability; None if the memory size is unknown."""
         if task.capacity_gib is None:
             return None
         return cls.YES if probability >= LIKELY else cls.NO if probability <= UNLIKELY else cls.UNSURE
@@ -237,7 +237,7 @@ def stage_memory_gib(task: TuningTask, layouts: LayoutTable) -> list[list[float]
 def expected_trial_s(rules: MeasureRules, layouts: Sequence[Layout], estimates: Estimates) -> np.ndarray:
     """Seconds for which a trial of each layout holds its nodes: startup, warm-up and the minimum of measured steps.
 
-    One that runs out of memory ends at its start; the chance of that is weighed in.
+    One that runs out of memory ends at its start; the probability of that is weighed in.
     """
     steps = min(rules.max_warmup_steps, 2 * STABILITY_WINDOW) + rules.min_steps
     measuring_s = np.minimum(steps * _measured_step_s(layouts, estimates), rules.time_limit_s)

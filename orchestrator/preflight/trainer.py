@@ -12,6 +12,7 @@ from pathlib import Path
 from orchestrator.config.spec import SearchSpec, with_locations
 from orchestrator.launchers.local.processes import PYTHON_VARIABLES
 from orchestrator.schema.launcher import LauncherSection
+from search_spaces.engines import PARLAY
 from search_spaces.errors import InputError, Problem
 from search_spaces.plain_file import open_named
 from trials.trainers.command.template import program_of
@@ -31,7 +32,7 @@ def require_trainer(spec: SearchSpec) -> None:
 def require_torch(spec: SearchSpec) -> None:
     """InputError if Parlay's own trainer would run on this machine without torch; `parlay doctor` also imports it."""
     python = python_of(spec)
-    if spec.trainer.kind == "parlay" and ranks_run_here(spec) and not _has_torch(python):
+    if spec.trainer.kind == PARLAY and ranks_run_here(spec) and not _has_torch(python):
         problem = Problem(
             "interpreter",
             f"{python} has no torch",

@@ -11,6 +11,7 @@ from dashboards.terminal.headline import verdict_json
 from dashboards.trial_text import describe_flag, format_trial_end
 from orchestrator.recipe.exports import Export, exports
 from orchestrator.recipe.recipe import Recipe
+from search_spaces.engines import PARLAY
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.schema.presets import accelerator_named
 from search_spaces.schema.unsafe_text import is_printable
@@ -202,7 +203,7 @@ def _caveats(source: RecipeSource) -> Iterator[str]:
     yield from _memory_caveats(source)
     for flag in source.best.flags:
         yield f"Flagged {describe_flag(flag)}."
-    if source.spec.trainer["kind"] == "parlay":
+    if source.spec.trainer["kind"] == PARLAY:
         yield PARLAY_TRAINER_ONLY
     if isinstance(source.baseline, Trial) and source.baseline.measured is None:
         yield f"The baseline ({source.baseline.trial}) was not measured: {format_trial_end(source.baseline)}."

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from search_spaces.engines import PARLAY
 from search_spaces.errors import Problem
 from search_spaces.rules.check import engine_violations
 from search_spaces.schema.unsafe_text import is_printable
@@ -82,7 +83,7 @@ def exports(spec: TrialSpec, python: str) -> list[Export]:
 def measured_trainer(spec: TrialSpec) -> str:
     """Trainer that ran the trial. For Parlay's own it is the engine, which a measured table may name as well."""
     kind = str(spec.trainer["kind"])
-    return spec.layout.engine if kind == "parlay" else kind
+    return spec.layout.engine if kind == PARLAY else kind
 
 
 def _export(form: LayoutExport, measured: TrialSpec) -> Export:

@@ -10,6 +10,7 @@ from dashboards.trial_text import describe_step_time, format_throughput_interval
 from orchestrator.launchers.base import trial_program
 from orchestrator.recipe.exports import STATUS_TEXT, TITLES, ExportStatus
 from orchestrator.recipe.recipe import Recipe
+from search_spaces.engines import PARLAY
 from search_spaces.layouts.layout import Layout
 from trials.files.text import plural
 from trials.trial import TrialSpec
@@ -139,7 +140,7 @@ def _memory(recipe: Recipe) -> str:
 
 def _data(recipe: Recipe) -> str:
     kind, data = recipe.trainer["kind"], recipe.trainer.get("data", {})
-    if kind != "parlay":
+    if kind != PARLAY:
         return f"the data in the arguments of {kind}"
     if data.get("kind") != "tokens":
         return "synthetic tokens, without data loading"

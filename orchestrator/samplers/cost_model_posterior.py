@@ -129,7 +129,7 @@ class Prediction:
 
 
 def prior_score(log_value: np.ndarray, fits: np.ndarray) -> np.ndarray:
-    """Order of candidates before any measurement: the log objective, with a penalty for a low probability to fit."""
+    """Order of candidates before any measurement: the log objective, with a penalty for a low fit probability."""
     return log_value + 0.5 * np.log(fits + 1e-9)
 
 

@@ -38,7 +38,7 @@ class CostModelSampler(Sampler):
 
 
 class GuidedSampler(Sampler):
-    """Maximizes expected improvement times the probability to fit, under a model that every trial corrects."""
+    """Maximizes expected improvement times the fit probability, under a model that every trial corrects."""
 
     name = "guided"
 

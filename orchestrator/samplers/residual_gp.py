@@ -25,7 +25,7 @@ _STEPS = np.linspace(-12.0, 12.0, 4801)
 class Surrogate(RegressorMixin, BaseEstimator):
     """Prior mean and deviation of each candidate's cost, and a Gaussian process on the measurements.
 
-    The probability to fit enters as a worse mean: one at which the expected improvement is that of a fitting layout
+    The fit probability enters as a worse mean: one at which the expected improvement is that of a fitting layout
     times the probability. `unexplained` is the model's residual, a standard deviation. Points are candidate numbers.
     """
 
@@ -55,7 +55,7 @@ class Surrogate(RegressorMixin, BaseEstimator):
         return (mean, deviation) if return_std else mean
 
     def expected_improvement(self, points: Any) -> np.ndarray:
-        """Expected improvement on the best cost so far, times the probability to fit."""
+        """Expected improvement on the best cost so far, times the fit probability."""
         mean, deviation = self.predict(points, return_std=True)
         steps = np.clip((self.best_ - mean) / deviation, _STEPS[0], _STEPS[-1])
         return deviation * np.exp(np.interp(steps, _STEPS, _LOG_IMPROVEMENT))

@@ -14,6 +14,7 @@ from typing import Any
 
 from orchestrator.common.timeouts import FOLDER_TIMEOUT_S, HangGuard
 from orchestrator.launchers.base import LaunchRequest
+from search_spaces.engines import PARLAY
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
@@ -59,7 +60,7 @@ class AttemptFactory:
     cluster: Cluster
     measure: MeasureRules
     python: str
-    trainer: Mapping[str, Any] = field(default_factory=lambda: {"kind": "parlay"})
+    trainer: Mapping[str, Any] = field(default_factory=lambda: {"kind": PARLAY})
     seed: int = 1234
     baseline: Layout | None = None
     taken: FolderIdentity | None = None

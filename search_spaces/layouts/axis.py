@@ -26,7 +26,8 @@ class Kind(Enum):
 class Axis:
     """Declaration of a field of Layout.
 
-    `key` precedes the value in the layout's key, `label` is short enough for a figure. `words` are the values of a
+    `key` precedes the value in the layout's key, `label` is short enough for a figure, `unit` is that of a number with
+    one. `words` are the values of a
     WORD, `least` and `most` bound a number; a number whose default is None may be null. `default_text` describes a
     default that depends on the search. Where one of `no_effect` holds, the field's canonical value is the default; of
     `implied`, pairs of a value and its condition, the first that holds gives it. Engines other than `engines` run the
@@ -38,6 +39,7 @@ class Axis:
     key: str
     label: str
     description: str
+    unit: str = ""
     words: tuple[str, ...] = ()
     least: int = 1
     most: int = 10**9
@@ -50,6 +52,11 @@ class Axis:
     @property
     def is_number(self) -> bool:
         return self.kind in (Kind.DEGREE, Kind.COUNT)
+
+    @property
+    def heading(self) -> str:
+        """The label, with the unit in brackets."""
+        return f"{self.label} ({self.unit})" if self.unit else self.label
 
     @property
     def canonical_values(self) -> tuple[tuple[Any, Values], ...]:

@@ -171,7 +171,8 @@ class Layout:
         Kind.COUNT,
         None,
         key="bk",
-        label="bucket (MiB)",
+        label="bucket",
+        unit="MiB",
         description="Size of a gradient bucket in MiB; null is the engine's default.",
         no_effect=_NOTHING_TO_SHARD,
     )

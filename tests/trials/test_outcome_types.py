@@ -22,8 +22,9 @@ def test_metrics_and_bounds_are_decoded_as_they_were_written():
         ({"samples_per_sec": None}, "samples_per_sec is None, not a positive number"),
         ({"mfu": float("nan")}, "mfu is nan, not a finite number"),
         ({"loss_last": True}, "loss_last is True, not a finite number"),
-        ({"warmup_steps": 3.5}, "warmup_steps is 3.5, not a finite number"),
-        ({"time_s": {"compute": "1"}}, "time_s is"),
+        ({"warmup_steps": 3.5}, "warmup_steps is 3.5, not a whole number"),
+        ({"time_s": {"compute": "1"}}, "time_s is {'compute': '1'}, not finite numbers by name"),
+        ({"time_s": []}, "time_s is \\[\\], not finite numbers by name"),
         ({"startup_parts_s": {"\x1b[2J": 1.0}}, "startup_parts_s is"),
     ],
 )

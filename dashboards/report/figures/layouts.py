@@ -15,6 +15,7 @@ from dashboards.report.figures.time_breakdown import TimeBreakdown
 from dashboards.report.sentences import (
     TIMES,
     describe_empty,
+    format_field,
     format_parallelism,
     format_trial,
     format_value,
@@ -146,7 +147,7 @@ def _parallel(data: ReportData) -> Figure:
         traces += [_lines(data, fields, places, ends, chosen, shade)] if chosen else []
     labels = [_label(x, y, format_value(value)) for x, name in enumerate(fields) for value, y in places[name].items()]
     labels += [_label(len(fields), y, _thousands(float(speeds.min() + y * np.ptp(speeds)))) for y in (0.0, 0.5, 1.0)]
-    names = [AXES[name].label for name in fields] + [unit]
+    names = [AXES[name].heading for name in fields] + [unit]
     return Figure(
         "parallel",
         title,
@@ -219,7 +220,7 @@ def _shared_settings(data: ReportData, fields: Sequence[str], shades: np.ndarray
     """Settings that all of the fastest layouts share."""
     fastest = [t for t, shade in zip(data.layouts, shades.tolist(), strict=True) if shade == _SHADES - 1]
     values = {name: {t.layout.canonical().to_json()[name] for t in fastest} for name in fields}
-    same = [f"{AXES[name].label} {format_value(*found)}" for name, found in values.items() if len(found) == 1]
+    same = [format_field(name, *found) for name, found in values.items() if len(found) == 1]
     return f"all have {', '.join(same)}" if same else "have no setting in common"
 
 

@@ -15,6 +15,7 @@ from orchestrator.diagnostics.job import RESULTS_GRACE_S, launcher_reason, new_j
 from orchestrator.launchers.attempt_runner import AttemptRunner
 from orchestrator.launchers.base import LaunchRequest
 from orchestrator.preflight.trainer import python_of, ranks_run_here
+from search_spaces.engines import PARLAY
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.plain_file import open_plain
 from trials.attempt_result import LaunchStatus
@@ -54,7 +55,7 @@ def submit_test(runner: AttemptRunner, folder: SearchFolder, spec: SearchSpec) -
     yield from probe_findings(probe, cluster, nccl_log(request), JobTimestamps(submitted, runner.launcher.now()))
     if not ranks_run_here(spec):  # else check_ranks has probed this machine's interpreter
         first = probe.ranks[0]
-        if spec.trainer.kind == "parlay" and (old := old_torch_finding(first.torch, first.executable)):
+        if spec.trainer.kind == PARLAY and (old := old_torch_finding(first.torch, first.executable)):
             yield old
         yield from selftest_findings(spec, home_folder(), first.torch)
 

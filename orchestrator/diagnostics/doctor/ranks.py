@@ -15,6 +15,7 @@ from packaging.version import Version
 from orchestrator.config.spec import SearchSpec
 from orchestrator.diagnostics.doctor.finding import Finding, error, note, ok, warning
 from orchestrator.preflight.trainer import python_of, ranks_run_here, run_python
+from search_spaces.engines import PARLAY
 from trials.files.folders import read_json
 
 MIN_PYTHON, MIN_TORCH = "3.10", "2.6"
@@ -70,7 +71,7 @@ def check_ranks(spec: SearchSpec, home: Path, submits: bool) -> Iterator[Finding
 
 def selftest_findings(spec: SearchSpec, home: Path, torch: str | None) -> Iterator[Finding]:
     """Finding for the last selftest on this kind of machine; `torch` is the ranks' version, None if unknown."""
-    if spec.trainer.kind != "parlay":
+    if spec.trainer.kind != PARLAY:
         return
     try:
         tests = (read_json(home / "selftest.json") or {}).get("selftests", {})
@@ -103,7 +104,7 @@ def interpreter_findings(found: InterpreterInfo, spec: SearchSpec) -> Iterator[F
         words = f"{python} is Python {found.python}, ranks need {MIN_PYTHON}"
         yield error("ranks_python", words, "name a newer one as trainer.python")
         return
-    if spec.trainer.kind != "parlay":
+    if spec.trainer.kind != PARLAY:
         yield ok("ranks_python", f"{python}: Python {found.python}, which supervises {spec.trainer.kind}")
         return
     yield from _torch_findings(found, python, spec)

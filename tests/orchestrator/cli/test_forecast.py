@@ -131,8 +131,8 @@ def test_it_is_reported_without_what_only_a_search_needs(place):
     ("place_in_list", "words"),
     [
         (0, "the best is one of 3: a (50%); b (30%)"),
-        (1, "the best is one of 3: a (50%); b (30%); the plan's first, shown above, is the best with a chance of 30%"),
-        (2, "the best is one of 3: a (50%); b (30%); the plan's first, shown above, is the best with a chance of 20%"),
+        (1, "the best is one of 3: a (50%); b (30%); the plan's first, shown above, is the best with probability 30%"),
+        (2, "the best is one of 3: a (50%); b (30%); the plan's first, shown above, is the best with probability 20%"),
         (3, "the best is one of 3: a (50%); b (30%); the plan's first, shown above, is none of them"),
     ],
 )

@@ -188,7 +188,7 @@ def test_the_text_tells_the_first_layouts_their_picture_and_the_cost(spec):
     plan, space = planned(spec), candidates_of(spec)
     text = plan_text(plan, spec, space, 3, False)
     lines = text.splitlines()
-    assert lines[0] == f"{len(space.layouts)} layouts can be tried on 16 ranks, by expected speed and chance to fit:"
+    assert lines[0] == f"{len(space.layouts)} layouts can be tried on 16 ranks, by expected speed and fit probability:"
     assert f"  and {len(space.layouts) - 3} more (--top N lists N, --json all)" in lines
     assert f"the first of them, {plan.layouts[0].key}:" in lines
     assert "+ node 0 -" in text
