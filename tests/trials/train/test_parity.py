@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from operator import attrgetter
 
 import pytest
 from _pytest.mark import ParameterSet
@@ -63,13 +64,8 @@ def test_no_step_in_fp16_is_lost_to_a_loss_scale_that_has_yet_to_settle(parity):
     assert difference.value <= tolerance_of(given, "cpu"), f"{given.name} differs by {difference}"
 
 
-def compiled() -> list[ParameterSet]:
-    """The compiled cases; the first alone has no mark `walks`."""
-    first, *others = compiled_cases()
-    return [pytest.param(first, id=first.name), *(pytest.param(c, id=c.name, marks=pytest.mark.walks) for c in others)]
-
-
-@pytest.mark.parametrize("given", compiled())
+@pytest.mark.walks
+@pytest.mark.parametrize("given", compiled_cases(), ids=attrgetter("name"))
 def test_so_are_those_of_a_compiled_one(parity, given):
     if shutil.which("g++") is None:
         pytest.skip(NO_COMPILER)
