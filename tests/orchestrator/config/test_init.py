@@ -69,6 +69,7 @@ def test_a_megatron_lm_script_becomes_a_search_around_the_layout_it_runs(tmp_pat
         sequence_parallel=True,
         pipeline_schedule="1f1b",
         precision="bf16",
+        attention_kernel="flash",
         engine="torch",
     )
     space = candidates_of(spec)

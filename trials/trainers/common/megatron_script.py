@@ -3,51 +3,48 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from search_spaces.errors import InputError
+from search_spaces.errors import InputError, Problem
 from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE, layout_mesh
+from trials.trainers.common.command_options import CommandOptions
 from trials.trainers.common.deepspeed_config import read_ds_config
 from trials.trainers.common.imported_config import ImportedConfig
+from trials.trainers.common.launcher_options import LAUNCHER_GROUPS
+from trials.trainers.common.megatron_deepspeed_parser import MEGATRON_DEEPSPEED_OPTIONS
+from trials.trainers.common.megatron_lm_parser import MEGATRON_LM_OPTIONS
 from trials.trainers.common.megatron_options import MAIN_GRADIENT_BYTES
-from trials.trainers.common.options import option_name
+from trials.trainers.common.options import option_name, option_names
 from trials.trainers.common.shell_script import Script, read_script
 
 MEGATRON_LM, MEGATRON_DEEPSPEED = "megatron-lm", "megatron-deepspeed"
 GPT2_VOCAB_SIZE = 50257
+_TABLES = {
+    MEGATRON_LM: MEGATRON_LM_OPTIONS.with_groups(LAUNCHER_GROUPS),
+    MEGATRON_DEEPSPEED: MEGATRON_DEEPSPEED_OPTIONS.with_groups(LAUNCHER_GROUPS),
+}
 
 _CHARACTERISTIC_OPTIONS = ("num-layers", "hidden-size", "tensor-model-parallel-size", "micro-batch-size")
 _DEEPSPEED_MARKS = ("deepspeed", "deepspeed-config", "zero-stage", "no-pipeline-parallel")
-_FLAGS = (
-    "bf16",
-    "checkpoint-activations",
-    "deepspeed",
-    "deepspeed-activation-checkpointing",
-    "fp16",
-    "group-query-attention",
-    "overlap-grad-reduce",
-    "recompute-activations",
-    "sequence-parallel",
-    "swiglu",
-    "untie-embeddings-and-output-weights",
-    "use-distributed-optimizer",
-    "use-megatron-fsdp",
-)
-"""Common options without a value: a variable after one of them is not theirs."""
-_NODES, _GPUS = ("nnodes", "num-nodes"), ("nproc-per-node", "num-gpus", "gpus-per-node")
-_NOT_IN_A_LAYOUT = ("context-parallel-size", "expert-model-parallel-size", "num-experts", "ds-sequence-parallel-size")
+_NODES, _GPUS = ("nnodes", "num-nodes"), ("nproc-per-node", "num-gpus", "num-accelerators", "gpus-per-node")
+_DROPOUTS = ("attention-dropout", "hidden-dropout")
 
 
 def read_megatron_script(text: str) -> ImportedConfig:
     """The values of the script's training command; nothing is executed.
 
-    Absent options have Megatron's own defaults. A value that only the environment has is reported, not guessed.
-    InputError when no command has Megatron's options, or when the numbers contradict each other.
+    Absent options have Megatron's own defaults. Every option is read, has no effect on a trial, is left out with a note
+    or is refused. A value that only the environment has is reported, not guessed. InputError when no command has
+    Megatron's options, for another program than a GPT's, for options that no search file expresses, and when the
+    numbers contradict each other.
     """
     script = read_script(text)
-    options = _Options(_training_command(script), list(script.notes))
-    source = MEGATRON_DEEPSPEED if options.has(*_DEEPSPEED_MARKS) else MEGATRON_LM
+    command = _training_command(script)
+    source = MEGATRON_DEEPSPEED if option_names(command) & {*_DEEPSPEED_MARKS} else MEGATRON_LM
+    options = CommandOptions(command, list(script.notes), _TABLES[source])
+    if problems := [*_other_program(command), *options.problems(), *_unsupported_values(options)]:
+        raise InputError(*problems)
     model, layout, batch = _model(options), _layout(options), options.count("global-batch-size")
     config = _here_config(script, options)
     if config is not None:
@@ -58,6 +55,7 @@ def read_megatron_script(text: str) -> ImportedConfig:
     _add_data_parallel(layout, num_nodes, gpus_per_node)
     batch = batch or _default_batch(layout, options)
     _add_accumulation(layout, batch)
+    options.notes += [*options.left_out(), *_differences(options, model, layout)]
     notes, engine = tuple(dict.fromkeys(options.notes)), "torch" if source == MEGATRON_LM else "deepspeed"
     return ImportedConfig(source, model, layout, batch, num_nodes, gpus_per_node, notes, engine)
 
@@ -79,65 +77,116 @@ def _num_characteristic_options(words: list[str]) -> int:
     return sum(option_name(word) in _CHARACTERISTIC_OPTIONS for word in words)
 
 
-class _Options:
-    """The options of one command line, and the notes made while reading them."""
-
-    def __init__(self, words: list[str], notes: list[str]):
-        self.notes = notes
-        self._values: dict[str, str] = {}
-        takes_value = False
-        for word, following in zip(words, [*words[1:], "--"], strict=True):
-            if name := option_name(word):
-                value = word.partition("=")[2] or ("" if following.startswith("--") else following)
-                self._values[name] = value
-                takes_value = name not in _FLAGS and "=" not in word
-                continue
-            if _is_unknown_word(word) and not takes_value:
-                notes.append(f"{word} is in the training command, but the script does not set it.")
-            takes_value = False
-
-    def has(self, *names: str) -> bool:
-        return any(name in self._values for name in names)
-
-    def text(self, name: str) -> str | None:
-        """The option's value; None, with a note, where the script does not set it."""
-        value = self._values.get(name)
-        if value is not None and ("$" in value or "`" in value):
-            self.notes.append(f"--{name} is {value}, whose value the script does not set.")
-            return None
-        return value
-
-    def count(self, *names: str) -> int | None:
-        """The whole number of the first of these options that is given."""
-        name = next((n for n in names if n in self._values), None)
-        value = None if name is None else self.text(name)
-        if value is None:
-            return None
-        if not re.fullmatch(r"[1-9]\d{0,11}", value):
-            raise InputError.of(
-                "megatron_script", f"--{name} is {value!r}", key=f"--{name}", rule="a whole number of at least 1"
+def _other_program(command: list[str]) -> Iterator[Problem]:
+    """A problem if the command starts another program of Megatron's than a GPT's."""
+    for word in command:
+        program = re.fullmatch(r"(?:.*/)?((?:pretrain|finetune|train)_\w+\.py)", word)
+        if program and "gpt" not in program[1]:
+            yield Problem(
+                "megatron_script",
+                f"starts {program[1]}",
+                rule="a search trains a decoder-only GPT, as pretrain_gpt.py does",
+                fix="give a script that starts pretrain_gpt.py",
             )
-        return int(value)
 
 
-def _is_unknown_word(word: str) -> bool:
-    """True for a word that is only an unset variable, which may hold options."""
-    return re.fullmatch(r"\$\{?\w+(\[[@*]\])?\}?", word) is not None
+def _unsupported_values(options: CommandOptions) -> Iterator[Problem]:
+    """Problems with values of options that are read, which no search file expresses."""
+    for name, is_supported, rule in _VALUE_RULES:
+        if options.has(name) and not is_supported(options):
+            yield Problem(
+                "megatron_script",
+                f"is {options.text(name)!r}",
+                rule=rule,
+                fix="remove it from a copy of the script if a search without it helps you",
+                key=f"--{name}",
+                value=options.text(name),
+            )
 
 
-def _model(options: _Options) -> dict[str, Any]:
-    gated = options.has("swiglu")
+def _has_usual_head_size(options: CommandOptions) -> bool:
+    size, hidden = options.count("kv-channels"), options.count("hidden-size")
+    heads = options.count("num-attention-heads")
+    return not (size and hidden and heads) or size * heads == hidden
+
+
+def _recomputes_whole_stages(options: CommandOptions) -> bool:
+    """True unless only the first layers of a stage are recomputed."""
+    count, layers, stages = options.count("recompute-num-layers"), _num_layers(options), _degree(options, "pipeline")
+    if options.text("recompute-method") != "block" or options.text("recompute-granularity") != "full":
+        return True
+    chunks = _chunks(options) or 1
+    return bool(count and layers and stages and count * stages * chunks >= layers)
+
+
+_VALUE_RULES: tuple[tuple[str, Callable[[CommandOptions], bool], str], ...] = (
+    (
+        "position-embedding-type",
+        lambda options: options.text("position-embedding-type") in (None, "learned_absolute", "rope"),
+        "a model's position_embedding is learned or rotary",
+    ),
+    ("kv-channels", _has_usual_head_size, "a model's head size is hidden_size / num_attention_heads"),
+    (
+        "recompute-modules",
+        lambda options: options.text("recompute-modules") in (None, "core_attn"),
+        "activation_checkpointing selective recomputes the core attention; other modules are no value of it",
+    ),
+    (
+        "recompute-method",
+        _recomputes_whole_stages,
+        "partial recomputation is no value of activation_checkpointing: full recomputes every layer",
+    ),
+    (
+        "optimizer-offload-fraction",
+        lambda options: options.text("optimizer-offload-fraction") in (None, "1", "1.0"),
+        "offload moves the whole optimizer",
+    ),
+)
+"""Option, whether the search file expresses its value, and the rule otherwise."""
+
+
+def _differences(options: CommandOptions, model: Mapping[str, Any], layout: Mapping[str, Any]) -> Iterator[str]:
+    """Notes on what the training has and a trial has not."""
+    if dropout := [f"--{name} {options.text(name) or '0.1'}" for name in _DROPOUTS if _drops(options, name)]:
+        yield f"Trials train without dropout; the script has {' and '.join(dropout)} (Megatron's default is 0.1)."
+    if (model["norm"] == "layernorm") == options.has("disable-bias-linear"):
+        biases = "no biases" if model["norm"] == "rmsnorm" else "biases"
+        yield f"--disable-bias-linear was left out: a model with norm {model['norm']} has {biases}."
+    positions = options.text("max-position-embeddings")
+    if model["position_embedding"] == "learned" and positions not in (None, str(model.get("seq_length"))):
+        yield f"--max-position-embeddings is {positions}; a model has seq_length learned positions."
+    is_auto = options.text("attention-backend") in (None, "auto") and not options.has(*_FLASH)
+    if is_auto and layout.get("attention_kernel") == "flash":
+        yield "Megatron-LM's default --attention-backend auto is taken as flash, its choice on current GPUs."
+    block = options.text("recompute-num-layers") or options.text("checkpoint-num-layers")
+    is_uniform = layout.get("activation_checkpointing") == "full" and options.text("recompute-method") != "block"
+    if is_uniform and block not in (None, "1"):
+        yield f"Layers are recomputed {block} at a time; trials recompute one at a time."
+    if options.has("quick-geglu"):
+        yield "--quick-geglu: the MLP is gated, with SiLU in place of GELU."
+
+
+def _drops(options: CommandOptions, name: str) -> bool:
+    return not re.fullmatch(r"0*\.?0*", options.text(name) or "0.1")
+
+
+def _num_layers(options: CommandOptions) -> int | None:
+    return options.count("num-layers", "encoder-num-layers")
+
+
+def _model(options: CommandOptions) -> dict[str, Any]:
+    gated = options.has("swiglu", "quick-geglu")
     hidden = options.count("hidden-size")
     heads = options.count("num-attention-heads")
     model = {
-        "num_layers": options.count("num-layers"),
+        "num_layers": _num_layers(options),
         "hidden_size": hidden,
         "num_attention_heads": heads,
         "num_key_value_heads": _key_value_heads(options) or heads,
-        "ffn_hidden_size": options.count("ffn-hidden-size") or _default_ffn(hidden, gated),
+        "ffn_hidden_size": options.count("ffn-hidden-size") or _default_ffn(hidden, options.has("swiglu")),
         "gated_mlp": gated,
         "vocab_size": _vocab_size(options),
-        "seq_length": options.count("seq-length"),
+        "seq_length": options.count("seq-length", "encoder-seq-length"),
         "tied_embeddings": not options.has("untie-embeddings-and-output-weights"),
         "position_embedding": _position_embedding(options),
         "norm": "rmsnorm" if (options.text("normalization") or "").lower() == "rmsnorm" else "layernorm",
@@ -145,7 +194,7 @@ def _model(options: _Options) -> dict[str, Any]:
     return {name: value for name, value in model.items() if value is not None}
 
 
-def _key_value_heads(options: _Options) -> int | None:
+def _key_value_heads(options: CommandOptions) -> int | None:
     """Megatron-LM counts query groups, and only with --group-query-attention; Megatron-DeepSpeed counts the heads."""
     if options.has("group-query-attention"):
         return options.count("num-query-groups")
@@ -159,12 +208,12 @@ def _default_ffn(hidden: int | None, gated: bool) -> int | None:
     return int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
 
 
-def _position_embedding(options: _Options) -> str:
+def _position_embedding(options: CommandOptions) -> str:
     is_rotary = options.text("position-embedding-type") == "rope" or options.has("use-rotary-position-embeddings")
     return "rotary" if is_rotary else "learned"
 
 
-def _vocab_size(options: _Options) -> int | None:
+def _vocab_size(options: CommandOptions) -> int | None:
     """The padded vocabulary: a multiple of --make-vocab-size-divisible-by (128) times the tensor degree."""
     stated = options.count("padded-vocab-size")
     if stated:
@@ -178,13 +227,14 @@ def _vocab_size(options: _Options) -> int | None:
         return None
     if options.text("tokenizer-type") == "NullTokenizer":
         size += 1  # its end-of-document token
+    if options.has("no-pad-vocab-size", "disable-pad-vocab-size"):
+        return size
     multiple = (options.count("make-vocab-size-divisible-by") or 128) * (_degree(options, "tensor") or 1)
     return -(-size // multiple) * multiple
 
 
-def _layout(options: _Options) -> dict[str, Any]:
-    _note_what_no_layout_says(options)
-    flash = options.has("use-flash-attn", "use-flash-attn-v1", "use-flash-attn-v2")
+def _layout(options: CommandOptions) -> dict[str, Any]:
+    precision = next((p for p in ("bf16", "fp16") if options.has(p)), "fp32")
     layout = {
         "tensor_parallel": _degree(options, "tensor"),
         "pipeline_parallel": 1 if options.has("no-pipeline-parallel") else _degree(options, "pipeline"),
@@ -194,8 +244,8 @@ def _layout(options: _Options) -> dict[str, Any]:
         "activation_checkpointing": _checkpointing(options),
         "sequence_parallel": True if options.has("sequence-parallel") else None,
         "virtual_pipeline_stages": _chunks(options),
-        "precision": next((p for p in ("bf16", "fp16") if options.has(p)), "fp32"),
-        "attention_kernel": "flash" if flash else _attention_kernel(options),
+        "precision": precision,
+        "attention_kernel": _attention_kernel(options, precision),
         "rank_order": "tp-pp-dp" if options.has("use-tp-pp-dp-mapping") else None,
         "overlap_comm": True if options.has("overlap-grad-reduce") else None,
         "bucket_mib": _bucket_mib(options),
@@ -203,37 +253,31 @@ def _layout(options: _Options) -> dict[str, Any]:
     return {name: value for name, value in layout.items() if value is not None}
 
 
-def _note_what_no_layout_says(options: _Options) -> None:
-    for name in _NOT_IN_A_LAYOUT:
-        if (options.count(name) or 1) > 1:
-            options.notes.append(f"--{name} is more than 1, which no layout field expresses; it was left out.")
-
-
-def _degree(options: _Options, axis: str) -> int | None:
+def _degree(options: CommandOptions, axis: str) -> int | None:
     """Tensor or pipeline ranks: 1 when the option is absent, None when its value is unknown."""
     name = f"{axis}-model-parallel-size"
     return options.count(name) if options.has(name) else 1
 
 
-def _zero_stage(options: _Options) -> int | None:
+def _zero_stage(options: CommandOptions) -> int | None:
     stage = options.text("zero-stage")
     if stage is not None and stage in ("0", "1", "2", "3"):
         return int(stage)
     if options.has("use-megatron-fsdp"):
-        return _FSDP_STAGES.get(options.text("data-parallel-sharding-strategy") or "no_shard")
+        return _FSDP_STAGES.get(options.text("data-parallel-sharding-strategy") or "optim_grads_params")
     return 1 if options.has("use-distributed-optimizer") else None
 
 
 _FSDP_STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 
 
-def _bucket_mib(options: _Options) -> int | None:
+def _bucket_mib(options: CommandOptions) -> int | None:
     """Megatron counts a bucket in parameters."""
     parameters = options.count("ddp-bucket-size")
     return None if parameters is None else max(1, round(parameters * MAIN_GRADIENT_BYTES / 2**20))
 
 
-def _checkpointing(options: _Options) -> str | None:
+def _checkpointing(options: CommandOptions) -> str | None:
     granularity = options.text("recompute-granularity")
     if granularity in ("full", "selective"):
         return granularity
@@ -242,22 +286,32 @@ def _checkpointing(options: _Options) -> str | None:
     return "selective" if options.has("recompute-activations") else None
 
 
-def _chunks(options: _Options) -> int | None:
+def _chunks(options: CommandOptions) -> int | None:
     """Model chunks a pipeline rank; Megatron-LM may say layers a chunk instead."""
     chunks = options.count("num-virtual-stages-per-pipeline-rank")
     layers_a_chunk = options.count("num-layers-per-virtual-pipeline-stage")
-    layers, stages = options.count("num-layers"), _degree(options, "pipeline")
+    layers, stages = _num_layers(options), _degree(options, "pipeline")
     if chunks or not (layers_a_chunk and layers and stages):
         return chunks
     return max(1, layers // (stages * layers_a_chunk))
 
 
-def _attention_kernel(options: _Options) -> str | None:
-    backend = options.text("attention-backend")
-    return {"flash": "flash", "fused": "flash", "unfused": "math", "local": "math"}.get(backend or "")
+def _attention_kernel(options: CommandOptions, precision: str) -> str | None:
+    """None for Megatron-DeepSpeed's default, which is unfused. Megatron-LM's auto prefers flash in half precision."""
+    if options.has(*_FLASH):
+        return "flash"
+    is_unfused = options.text("transformer-impl") == "local" or precision == "fp32"
+    if options.table is _TABLES[MEGATRON_DEEPSPEED]:
+        return None
+    if is_unfused:
+        return "math"
+    return "math" if options.text("attention-backend") in ("unfused", "local") else "flash"
 
 
-def _here_config(script: Script, options: _Options) -> ImportedConfig | None:
+_FLASH = ("use-flash-attn", "use-flash-attn-v1", "use-flash-attn-v2", "use-flash-attn-triton", "use-flash-attn-builder")
+
+
+def _here_config(script: Script, options: CommandOptions) -> ImportedConfig | None:
     """The DeepSpeed config that the script writes as a here-document, if all its values are known."""
     for document in script.documents:
         if '"train_batch_size"' not in document and '"train_micro_batch_size_per_gpu"' not in document:
@@ -285,7 +339,7 @@ def _require_agreement(layout: Mapping[str, Any], batch: int | None, config: Imp
             )
 
 
-def _num_nodes(options: _Options, gpus_per_node: int | None) -> int | None:
+def _num_nodes(options: CommandOptions, gpus_per_node: int | None) -> int | None:
     """The number of nodes; 1 where the launcher is not told of any."""
     if options.has(*_NODES) or options.has("hostfile") or gpus_per_node is None:
         return options.count(*_NODES)
@@ -321,7 +375,7 @@ def _add(layout: dict[str, Any], name: str, value: int, rule: str) -> None:
         )
 
 
-def _default_batch(layout: Mapping[str, Any], options: _Options) -> int | None:
+def _default_batch(layout: Mapping[str, Any], options: CommandOptions) -> int | None:
     """Megatron's default: one micro-batch on every data-parallel rank."""
     micro, data = layout.get("micro_batch_size"), layout.get("data_parallel")
     if options.has("global-batch-size") or not (micro and data):

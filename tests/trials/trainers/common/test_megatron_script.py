@@ -39,11 +39,15 @@ def test_a_megatron_lm_script_gives_model_layout_and_batch():
         "activation_checkpointing": "full",
         "sequence_parallel": True,
         "precision": "bf16",
+        "attention_kernel": "flash",
     }
     assert (found.global_batch_size, found.num_nodes, found.gpus_per_node) == (64, 2, 8)
     assert found.notes == (
         "PP is taken as its default 4; the environment may set another.",
         "vocab_size: 50257 of GPT-2's tokenizer was taken, padded as Megatron pads it.",
+        "Trials train without dropout; the script has --attention-dropout 0.1 and --hidden-dropout 0.1 (Megatron's"
+        " default is 0.1).",
+        "Megatron-LM's default --attention-backend auto is taken as flash, its choice on current GPUs.",
     )
 
 
@@ -129,9 +133,108 @@ def test_a_config_file_beside_the_script_is_said_not_to_be_read():
     assert "The file behind --deepspeed-config was not read; values that only it has are missing." in found.notes
 
 
-def test_what_no_layout_can_say_is_reported():
-    found = read_megatron_script(launch("--context-parallel-size 2"))
-    assert "--context-parallel-size is more than 1, which no layout field expresses; it was left out." in found.notes
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ("--context-parallel-size 2", "context parallelism is no axis"),
+        ("--num-experts 8", "experts are no part of a model"),
+        ("--fp8-format hybrid", "8-bit and 4-bit arithmetic"),
+        ("--fp4-format=e2m1", "8-bit and 4-bit arithmetic"),
+        ("--decoder-first-pipeline-num-layers 1", "uneven pipeline stages"),
+        ("--pipeline-model-parallel-layout Et*3|L", "uneven pipeline stages"),
+        ("--mtp-num-layers 1", "a model cannot say it"),
+        ("--multi-latent-attention", "a model cannot say it"),
+        ("--window-size 4096,0", "a model cannot say it"),
+        ("--kv-channels 128", "head size is hidden_size / num_attention_heads"),
+        ("--position-embedding-type none", "position_embedding is learned or rotary"),
+        ("--recompute-granularity full --recompute-method block --recompute-num-layers 2", "partial recomputation"),
+        ("--recompute-granularity selective --recompute-modules moe_act mlp", "other modules"),
+        ("--optimizer-cpu-offload --optimizer-offload-fraction 0.5", "offload moves the whole optimizer"),
+        ("--use-torch-fsdp2", "no value of zero_stage"),
+        ("--rampup-batch-size 16 16 1000", "the global batch of a search is fixed"),
+        ("--deepspeed --ds-sequence-parallel-size 2", "are no axis of a layout"),
+    ],
+)
+def test_what_no_search_file_expresses_is_refused_by_name(options, rule):
+    with pytest.raises(InputError, match=rule) as refused:
+        read_megatron_script(launch(f"--num-attention-heads 8 {options}"))
+    (problem,) = refused.value.problems
+    assert str(problem.key).removeprefix("--") in options
+    assert problem.fix
+
+
+def test_all_that_is_refused_is_reported_at_once():
+    with pytest.raises(InputError) as refused:
+        read_megatron_script(launch("--num-experts 8 --fp8-format hybrid --kv-channels 128 --num-attention-heads 8"))
+    assert {problem.key for problem in refused.value.problems} == {"--num-experts", "--fp8-format", "--kv-channels"}
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "value"),
+    [
+        ("--use-megatron-fsdp", "zero_stage", 3),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads", "zero_stage", 2),
+        ("--bf16", "attention_kernel", "flash"),
+        ("--bf16 --transformer-impl local", "attention_kernel", "math"),
+        ("--micro-batch-size 1", "attention_kernel", "math"),
+        (
+            "--recompute-granularity full --recompute-method block --recompute-num-layers 4",
+            "activation_checkpointing",
+            "full",
+        ),
+        ("--recompute-granularity selective --recompute-modules core_attn", "activation_checkpointing", "selective"),
+    ],
+)
+def test_defaults_are_those_of_the_trainer(options, field, value):
+    assert read_megatron_script(launch(options)).layout[field] == value
+
+
+@pytest.mark.parametrize(
+    ("options", "note"),
+    [
+        (
+            "--grad-reduce-in-bf16",
+            "--grad-reduce-in-bf16 was left out: it changes the precision or memory",
+        ),
+        ("--squared-relu", "--squared-relu was left out: it changes the arithmetic"),
+        ("--quick-geglu", "--quick-geglu: the MLP is gated, with SiLU in place of GELU."),
+        ("--optimizer muon", "--optimizer was left out"),
+        ("--num-expert 8", "--num-expert was left out: it is no option of Megatron-LM of"),
+        ("--num-expert 8", "did you mean num-experts?"),
+        (
+            "--context-parallel-size $CP",
+            "--context-parallel-size was left out, since the script does not set",
+        ),
+        (
+            "--max-position-embeddings 4096 --seq-length 2048",
+            "--max-position-embeddings is 4096; a model",
+        ),
+        ("--disable-bias-linear", "--disable-bias-linear was left out: a model with norm layernorm has biases."),
+        (
+            "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2",
+            "Layers are recomputed 2 at a time; trials recompute one at a time.",
+        ),
+        ("--hidden-dropout 0", "the script has --attention-dropout 0.1 (Megatron's default is 0.1)."),
+    ],
+)
+def test_what_trials_run_without_is_noted(options, note):
+    assert any(note in found for found in read_megatron_script(launch(options)).notes)
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["--context-parallel-size 1", "--lr 1e-4", "--log-interval 10", "--optimizer adam", "--deepspeed --num-experts 1"],
+)
+def test_what_changes_nothing_gets_no_note(options):
+    usual = {note for kind in ("", "--deepspeed ") for note in read_megatron_script(launch(kind)).notes}
+    assert {*read_megatron_script(launch(options)).notes} <= usual
+
+
+@pytest.mark.parametrize("program", ["pretrain_bert.py", "examples/pretrain_t5.py", "pretrain_mamba.py"])
+def test_a_program_that_is_no_gpt_is_refused(program):
+    with pytest.raises(InputError, match="decoder-only GPT") as refused:
+        read_megatron_script(launch("--bf16").replace("pretrain_gpt.py", program))
+    assert program.rpartition("/")[2] in refused.value.problems[0].message
 
 
 @pytest.mark.parametrize(
