@@ -35,10 +35,10 @@ class CommandOptions:
     def left_out(self) -> Iterator[str]:
         """Notes on the options that were left out; by name only, as a value may be a secret."""
         yield from self.table.notes(self._values)
-        for problem in self.table.problems(self._values, ""):
-            name = str(problem.key).removeprefix("--")
-            if name not in self._known():
-                yield f"{problem.key} was left out, since the script does not set its value: {problem.rule}."
+        known = self._known()
+        for name, reason in self.table.refused(self._values).items():
+            if name not in known:
+                yield f"--{name} was left out, since the script does not set its value: {reason}."
 
     def _known(self) -> dict[str, str]:
         return {name: value for name, value in self._values.items() if not _is_unset(value)}

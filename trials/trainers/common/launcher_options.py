@@ -15,7 +15,7 @@ LAUNCHER_GROUPS = (
         "it only changes how the ranks are started and find each other",
         """
         rdzv-backend= rdzv-endpoint= rdzv-id= rdzv-conf= standalone max-restarts= monitor-interval= start-method= role=
-        module= no-python run-path log-dir= redirects= tee= local-ranks-filter= node-rank= master-addr= master-port=
+        module no-python run-path log-dir= redirects= tee= local-ranks-filter= node-rank= master-addr= master-port=
         local-addr= logs-specs= launcher= launcher-args= no-local-rank no-ssh no-ssh-check force-multi
         enable-each-rank-log= save-pid ssh-port= venv-script=
         duplicate-stderr-filters= duplicate-stdout-filters= event-log-handler= numa-binding= shutdown-timeout=

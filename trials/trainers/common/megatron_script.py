@@ -15,6 +15,7 @@ from trials.trainers.common.launcher_options import LAUNCHER_GROUPS
 from trials.trainers.common.megatron_deepspeed_parser import MEGATRON_DEEPSPEED_OPTIONS
 from trials.trainers.common.megatron_lm_parser import MEGATRON_LM_OPTIONS
 from trials.trainers.common.megatron_options import MAIN_GRADIENT_BYTES
+from trials.trainers.common.option_table import DO_WITHOUT
 from trials.trainers.common.options import option_name, option_names
 from trials.trainers.common.shell_script import Script, read_script
 
@@ -98,7 +99,7 @@ def _unsupported_values(options: CommandOptions) -> Iterator[Problem]:
                 "megatron_script",
                 f"is {options.text(name)!r}",
                 rule=rule,
-                fix="remove it from a copy of the script if a search without it helps you",
+                fix=DO_WITHOUT,
                 key=f"--{name}",
                 value=options.text(name),
             )

@@ -9,6 +9,9 @@ from functools import cached_property
 
 from search_spaces.errors import Problem, did_you_mean
 
+DO_WITHOUT = "remove it from a copy of the script if a search without it helps you"
+"""Fix for an option or value that no search file expresses."""
+
 
 class Handling(Enum):
     """Handling of an option in an import."""
@@ -68,17 +71,17 @@ class OptionTable:
             elif group.handling is Handling.NOTED and value != self.neutral.get(name):
                 yield f"--{name} was left out: {group.reason}."
 
+    def refused(self, options: Mapping[str, str]) -> Mapping[str, str]:
+        """The reason for each of these options that is refused."""
+        groups = {name: self.group_of[name] for name in options if name in self.group_of}
+        return {
+            name: group.reason
+            for name, group in groups.items()
+            if group.handling is Handling.REFUSED and options[name] != self.neutral.get(name)
+        }
+
     def problems(self, options: Mapping[str, str], code: str) -> Iterator[Problem]:
         """A problem for each of these options that is refused."""
-        for name, value in options.items():
-            group = self.group_of.get(name)
-            if group is None or group.handling is not Handling.REFUSED or value == self.neutral.get(name):
-                continue
-            yield Problem(
-                code,
-                "cannot be read" if name in self.flags else f"is {value!r:.60}",
-                rule=group.reason,
-                fix="remove it from a copy of the script if a search without it helps you",
-                key=f"--{name}",
-                value=value or None,
-            )
+        for name, reason in self.refused(options).items():
+            message = "cannot be read" if name in self.flags else f"is {options[name]!r:.60}"
+            yield Problem(code, message, rule=reason, fix=DO_WITHOUT, key=f"--{name}", value=options[name] or None)
