@@ -40,7 +40,7 @@ ONE_DOOR = {
 }
 ORCHESTRATOR = (
     ("common",),
-    ("launchers", "samplers", "schema"),
+    ("importers", "launchers", "samplers", "schema"),
     ("config", "search"),
     ("preflight", "recipe", "records"),
     ("comparison", "interop", "planning"),

@@ -24,15 +24,16 @@ from orchestrator.config.draft import (
     size_of,
 )
 from orchestrator.config.init_grids import SUFFIXES, grid_draft, read_utf8
+from orchestrator.importers.deepspeed_config import read_ds_config
+from orchestrator.importers.hf_config import read_hf_config
+from orchestrator.importers.imported_config import ImportedConfig
+from orchestrator.importers.json_text import json_object
+from orchestrator.importers.megatron.script import read_megatron_script
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import DERIVED, LAYOUT_FIELDS, Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations
 from search_spaces.schema.validation import FILL_IN
-from trials.trainers.common.deepspeed_config import read_ds_config
-from trials.trainers.common.hf_config import read_hf_config
-from trials.trainers.common.imported_config import ImportedConfig
-from trials.trainers.common.json_text import json_object
 from trials.trainers.registry import TRAINERS
 
 _DEEPSPEED_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization")
@@ -92,7 +93,7 @@ def _read(text: str, is_json: bool) -> ImportedConfig:
     if not text.strip():
         raise InputError.of("file", "is empty", rule=f"`parlay init` starts from {_KINDS}")
     if not is_json and not text.lstrip().startswith("{"):
-        return _read_script(text)
+        return read_megatron_script(text)
     data = json_object(text, "file", "a DeepSpeed config or a Hugging Face config.json")
     if "model_type" in data:
         return read_hf_config(text)
@@ -103,18 +104,6 @@ def _read(text: str, is_json: bool) -> ImportedConfig:
         "is neither a DeepSpeed config nor a Hugging Face config.json",
         rule=f"a DeepSpeed config has one of {', '.join(_DEEPSPEED_KEYS)}, a Hugging Face config has model_type",
     )
-
-
-def _read_script(text: str) -> ImportedConfig:
-    """The script as the first trainer reads it that can."""
-    readers = (trainer.read_script for trainer in TRAINERS.values() if trainer.read_script is not None)
-    errors = []
-    for read in dict.fromkeys(readers):
-        try:
-            return read(text)
-        except InputError as error:
-            errors.append(error)
-    raise errors[0]
 
 
 def _draft(imported: ImportedConfig, path: Path) -> Draft:

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.config.spec import SearchSpec
+from orchestrator.importers.deepspeed_config import read_ds_config
+from orchestrator.importers.imported_config import ImportedConfig
+from orchestrator.importers.json_text import json_object
 from orchestrator.interop.import_result import ImportResult, collect_rows, read_text
 from orchestrator.interop.layout_completion import layout_of, observation_of
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout, layout_mesh
 from search_spaces.tables.measured_table import Observation
 from trials.files.text import tail
-from trials.trainers.common.deepspeed_config import read_ds_config
-from trials.trainers.common.imported_config import ImportedConfig
-from trials.trainers.common.json_text import json_object
 
 KIND = "deepspeed"
 UNFINISHED, NO_LAYOUT_FIELD = "unfinished", "no_layout_field"

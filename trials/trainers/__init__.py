@@ -1,2 +1,2 @@
-"""A package a trainer: its rules, its start, its log, a layout as its arguments or configuration, such files read
-back. Torch-free."""
+"""A package a trainer: its rules, its start, its log, a layout as its arguments or configuration.
+Torch-free."""

@@ -10,7 +10,6 @@ from search_spaces.errors import Problem
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.engine_rules import EngineRules
-from trials.trainers.common.imported_config import ImportedConfig
 from trials.trainers.common.log_lines import LogFormat
 from trials.trial import TrialSpec
 
@@ -72,8 +71,6 @@ class Trainer:
     layout; InputError for an invalid section. None if the trainer needs no supervisor. `log_rank` is the rank that logs
     the steps; without a `log_format` the user gives patterns. `argument_error` is the reason why the user's arguments
     may not have an option of this name. A command line `shows_layout` if a reader of the recipe can use it.
-
-    `read_script` reads a launch script for `parlay init --from`; InputError for a script of another trainer.
     """
 
     rules: EngineRules
@@ -86,7 +83,6 @@ class Trainer:
     argument_error: Callable[[str], str | None] | None = None
     shows_layout: bool = False
     export: LayoutExport | None = None
-    read_script: Callable[[str], ImportedConfig] | None = None
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 
+from orchestrator.importers.deepspeed_config import read_ds_config
+from orchestrator.importers.megatron.script import read_megatron_script
 from search_spaces.layouts.layout import Layout
 from tests.trials.trainers.verified_options import (
     BRIDGE_MAY_BE_NULL,
@@ -19,8 +21,6 @@ from tests.trials.trainers.verified_options import (
     parsed_options,
     require_declared,
 )
-from trials.trainers.common.deepspeed_config import read_ds_config
-from trials.trainers.common.megatron_script import read_megatron_script
 from trials.trial import TrialSpec
 
 Read = tuple[Layout, dict[str, Any]]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.importers.deepspeed_config import read_ds_config
 from orchestrator.recipe.exports import ExportStatus
 from search_spaces.engines import OWN_ENGINES
 from search_spaces.layouts.layout import Layout
@@ -15,7 +16,6 @@ from tests.orchestrator.recipe.export_readers import read_export
 from tests.orchestrator.recipe.exported import NOT_OURS, exported, half, our_spec
 from tests.search_spaces.layouts.strategies import FIELD_VALUES, values_of
 from tests.trials.trainers.specs import GPT2, LLAMA
-from trials.trainers.common.deepspeed_config import read_ds_config
 
 pytestmark = pytest.mark.slow
 

@@ -1,1 +1,1 @@
-"""Parts that several trainers share: options, scripts, log lines, DeepSpeed's configuration, imported files."""
+"""Parts that several trainers share: options, log lines, DeepSpeed's configuration."""

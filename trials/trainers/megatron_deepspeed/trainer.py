@@ -19,7 +19,6 @@ from trials.trainers.common.megatron_options import (
     megatron_deepspeed_options,
     unsupported_option_reason,
 )
-from trials.trainers.common.megatron_script import read_megatron_script
 from trials.trainers.common.plain_yaml import plain_yaml
 from trials.trainers.common.recipe import (
     arguments_from,
@@ -84,5 +83,4 @@ TRAINER = Trainer(
     argument_error=unsupported_option_reason,
     shows_layout=True,
     export=LayoutExport(NAME, "Megatron-DeepSpeed", NAME, first_violation(NAME, RULES), _files, _start),
-    read_script=read_megatron_script,
 )

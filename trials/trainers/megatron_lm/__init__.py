@@ -1,1 +1,1 @@
-"""Megatron-LM: a layout as its options, its launch scripts read back."""
+"""Megatron-LM: a layout as its options."""

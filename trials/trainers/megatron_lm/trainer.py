@@ -20,7 +20,6 @@ from trials.trainers.common.megatron_options import (
     megatron_lm_options,
     unsupported_option_reason,
 )
-from trials.trainers.common.megatron_script import read_megatron_script
 from trials.trainers.common.recipe import (
     arguments_from,
     first_violation,
@@ -102,5 +101,4 @@ TRAINER = Trainer(
     argument_error=unsupported_option_reason,
     shows_layout=True,
     export=LayoutExport(NAME, "Megatron-LM", NAME, first_violation(NAME, RULES), _files, _start),
-    read_script=read_megatron_script,
 )

@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 import pytest
 
+from orchestrator.importers.megatron.script import read_megatron_script
 from search_spaces.layouts.layout import Layout
 from tests.trials.trainers.specs import GPT2, ITERATIONS, LLAMA, spec_of
 from trials.trainers.common.megatron_options import (
@@ -13,7 +14,6 @@ from trials.trainers.common.megatron_options import (
     megatron_lm_options,
     unsupported_option_reason,
 )
-from trials.trainers.common.megatron_script import read_megatron_script
 from trials.trainers.common.options import option_names
 from trials.trial import TrialSpec
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.importers.command_options import CommandOptions
+from orchestrator.importers.megatron.megatron_deepspeed_options import MEGATRON_DEEPSPEED_OPTIONS
+from orchestrator.importers.megatron.megatron_lm_options import MEGATRON_LM_OPTIONS
+from orchestrator.importers.megatron.script import read_megatron_script
+from orchestrator.importers.option_table import Handling, OptionTable
 from search_spaces.errors import InputError
-from trials.trainers.common.command_options import CommandOptions
-from trials.trainers.common.megatron_deepspeed_parser import MEGATRON_DEEPSPEED_OPTIONS
-from trials.trainers.common.megatron_lm_parser import MEGATRON_LM_OPTIONS
-from trials.trainers.common.megatron_script import read_megatron_script
-from trials.trainers.common.option_table import Handling, OptionTable
 
 TABLES = pytest.mark.parametrize(
     ("table", "start"),

@@ -1,9 +1,9 @@
-"""Options of Megatron-DeepSpeed's parser: what each one means for an import. Standard library only."""
+"""Options of Megatron-DeepSpeed's parser: what each one means for an import."""
 
 from __future__ import annotations
 
-from trials.trainers.common.megatron_lm_parser import MEGATRON_LM_OPTIONS
-from trials.trainers.common.option_table import Handling, OptionGroup, OptionTable
+from orchestrator.importers.megatron.megatron_lm_options import MEGATRON_LM_OPTIONS
+from orchestrator.importers.option_table import Handling, OptionGroup, OptionTable
 
 _NEUTRAL = {
     **MEGATRON_LM_OPTIONS.neutral,

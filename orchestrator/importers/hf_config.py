@@ -1,13 +1,13 @@
-"""Import of a Hugging Face config.json as a model. Standard library only."""
+"""Import of a Hugging Face config.json as a model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from orchestrator.importers.imported_config import ImportedConfig
+from orchestrator.importers.json_text import json_object
 from search_spaces.errors import InputError, format_value
-from trials.trainers.common.imported_config import ImportedConfig
-from trials.trainers.common.json_text import json_object
 
 VOCAB_MULTIPLE = 128
 """Megatron's --make-vocab-size-divisible-by: with it, tensor-parallel ranks up to 128 share the vocabulary evenly."""

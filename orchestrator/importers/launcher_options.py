@@ -1,8 +1,8 @@
-"""Options of torchrun and DeepSpeed's launcher in a training command. Standard library only."""
+"""Options of torchrun and DeepSpeed's launcher in a training command."""
 
 from __future__ import annotations
 
-from trials.trainers.common.option_table import Handling, OptionGroup
+from orchestrator.importers.option_table import Handling, OptionGroup
 
 LAUNCHER_GROUPS = (
     OptionGroup(

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from orchestrator.importers.hf_config import read_hf_config
 from search_spaces.errors import InputError
 from search_spaces.model_shape import ModelShape
 from tests.trials.trainers.samples import HF_GPT2, HF_GPT_NEOX, HF_LLAMA
-from trials.trainers.common.hf_config import read_hf_config
 
 
 def test_gpt2_has_the_parameters_the_published_model_has():

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.importers.shell_script import read_script
 from search_spaces.errors import InputError
-from trials.trainers.common.shell_script import read_script
 
 
 def last_command(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Import of a Megatron launch script as model, layout and batch. Standard library only."""
+"""Import of a Megatron launch script as model, layout and batch."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from orchestrator.importers.command_options import CommandOptions
+from orchestrator.importers.deepspeed_config import read_ds_config
+from orchestrator.importers.imported_config import ImportedConfig
+from orchestrator.importers.launcher_options import LAUNCHER_GROUPS
+from orchestrator.importers.megatron.megatron_deepspeed_options import MEGATRON_DEEPSPEED_OPTIONS
+from orchestrator.importers.megatron.megatron_lm_options import MEGATRON_LM_OPTIONS
+from orchestrator.importers.option_table import DO_WITHOUT
+from orchestrator.importers.shell_script import Script, read_script
 from search_spaces.errors import InputError, Problem
 from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE, layout_mesh
-from trials.trainers.common.command_options import CommandOptions
-from trials.trainers.common.deepspeed_config import read_ds_config
-from trials.trainers.common.imported_config import ImportedConfig
-from trials.trainers.common.launcher_options import LAUNCHER_GROUPS
-from trials.trainers.common.megatron_deepspeed_parser import MEGATRON_DEEPSPEED_OPTIONS
-from trials.trainers.common.megatron_lm_parser import MEGATRON_LM_OPTIONS
 from trials.trainers.common.megatron_options import MAIN_GRADIENT_BYTES
-from trials.trainers.common.option_table import DO_WITHOUT
 from trials.trainers.common.options import option_name, option_names
-from trials.trainers.common.shell_script import Script, read_script
 
 MEGATRON_LM, MEGATRON_DEEPSPEED = "megatron-lm", "megatron-deepspeed"
 GPT2_VOCAB_SIZE = 50257

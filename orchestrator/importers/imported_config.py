@@ -1,4 +1,4 @@
-"""Result of importing a training's own files. Standard library only."""
+"""Result of importing a training's own files."""
 
 from __future__ import annotations
 

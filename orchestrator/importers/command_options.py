@@ -1,12 +1,12 @@
-"""CommandOptions: the options of a Megatron training command. Standard library only."""
+"""CommandOptions: the options of a Megatron training command."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
+from orchestrator.importers.option_table import OptionTable
 from search_spaces.errors import InputError, Problem
-from trials.trainers.common.option_table import OptionTable
 from trials.trainers.common.options import option_name
 
 

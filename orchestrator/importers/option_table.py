@@ -1,4 +1,4 @@
-"""OptionTable: what each option of a trainer's parser means for an import. Standard library only."""
+"""OptionTable: what each option of a trainer's parser means for an import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strict parser of JSON from other programs. Standard library only."""
+"""Strict parser of JSON from other programs."""
 
 from __future__ import annotations
 

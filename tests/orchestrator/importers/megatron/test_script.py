@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.importers.megatron.script import read_megatron_script
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE
 from tests.trials.trainers.samples import MEGATRON_DEEPSPEED, MEGATRON_LM
-from trials.trainers.common.megatron_script import read_megatron_script
 
 
 def launch(options: str) -> str:

@@ -1,4 +1,4 @@
-"""Parser of bash launch scripts: the commands they would run. Nothing is executed. Standard library only.
+"""Parser of bash launch scripts: the commands they would run. Nothing is executed.
 
 Supported is what launch scripts consist of: assignments, arrays, quotes, line continuations, `${NAME:-default}`,
 `$((...))` and here-documents. Conditions are not evaluated: a variable set under one is unknown.

@@ -1,8 +1,8 @@
-"""Options of Megatron-LM's parser: what each one means for an import. Standard library only."""
+"""Options of Megatron-LM's parser: what each one means for an import."""
 
 from __future__ import annotations
 
-from trials.trainers.common.option_table import Handling, OptionGroup, OptionTable
+from orchestrator.importers.option_table import Handling, OptionGroup, OptionTable
 
 _NEUTRAL = {
     "context-parallel-size": "1",

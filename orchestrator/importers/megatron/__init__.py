@@ -1,0 +1,1 @@
+"""Launch scripts of Megatron-LM and Megatron-DeepSpeed, and all options of their parsers."""
