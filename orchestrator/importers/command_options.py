@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from orchestrator.importers.option_table import OptionTable
+from orchestrator.importers.option_table import DO_WITHOUT, OptionTable
 from search_spaces.errors import InputError, Problem
 from trials.trainers.common.options import option_name
 
@@ -22,7 +22,7 @@ class CommandOptions:
             if name := option_name(word):
                 takes_value = name not in table.flags and "=" not in word
                 value = word.partition("=")[2] or following
-                self._values[name] = "" if name in table.flags or value.startswith("--") else value
+                self._values[name] = "true" if name in table.flags or value.startswith("--") else value
                 continue
             if _is_unknown_word(word) and not takes_value:
                 notes.append(f"{word} is in the training command, but the script does not set it.")
@@ -30,7 +30,10 @@ class CommandOptions:
 
     def problems(self) -> Iterator[Problem]:
         """Problems with the options that no search file expresses and whose value the script sets."""
-        return self.table.problems(self._known(), "megatron_script")
+        for name, reason in self.table.refused(self._known()).items():
+            value = self._values[name]
+            message = "cannot be read" if name in self.table.flags else f"is {value!r:.60}"
+            yield Problem("megatron_script", message, rule=reason, fix=DO_WITHOUT, key=f"--{name}", value=value or None)
 
     def left_out(self) -> Iterator[str]:
         """Notes on the options that were left out; by name only, as a value may be a secret."""

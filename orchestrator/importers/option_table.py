@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import cached_property
+from typing import Any
 
-from search_spaces.errors import Problem, did_you_mean
+from search_spaces.errors import did_you_mean
 
 DO_WITHOUT = "remove it from a copy of the script if a search without it helps you"
 """Fix for an option or value that no search file expresses."""
@@ -38,16 +39,27 @@ class OptionGroup:
 
 @dataclass(frozen=True)
 class OptionTable:
-    """All options of a parser. `source` is the version that they were read from. An option with its `neutral` value is
-    as good as absent."""
+    """All options of a parser, or all keys of a configuration (`a.b` for a nested one; a mapping that is handled as a
+    whole has its own name).
 
+    `trainer` is the program, `source` the version that they were read from. An option with a `neutral` value (several
+    are separated by `|`) is as good as absent; so are null, false and what is empty.
+    """
+
+    trainer: str
     source: str
     groups: tuple[OptionGroup, ...]
     neutral: Mapping[str, str] = field(default_factory=dict)
+    prefix: str = ""
 
     def with_groups(self, groups: tuple[OptionGroup, ...]) -> OptionTable:
-        """This table and more groups."""
-        return replace(self, groups=(*self.groups, *groups))
+        """This table and more groups; an option that these have again is handled as they say."""
+        again = {word for group in groups for word in group.names.split()}
+        kept = (
+            replace(group, names=" ".join(word for word in group.names.split() if word not in again))
+            for group in self.groups
+        )
+        return replace(self, groups=(*kept, *groups))
 
     @cached_property
     def flags(self) -> frozenset[str]:
@@ -59,29 +71,27 @@ class OptionTable:
         """The group of each option."""
         return {word.rstrip("="): group for group in self.groups for word in group.names.split()}
 
-    def notes(self, options: Mapping[str, str]) -> Iterator[str]:
+    def notes(self, options: Mapping[str, Any]) -> Iterator[str]:
         """A note for each of these options (name to value) that is left out, unknown ones included."""
         for name, value in options.items():
             group = self.group_of.get(name)
             if group is None:
                 suggestion = did_you_mean(name, self.group_of)
-                yield f"--{name} was left out: it is no option of {self.source}" + (
+                yield f"{self.prefix}{name} was left out: it is no option of {self.source}" + (
                     f"; {suggestion}" if suggestion else "."
                 )
-            elif group.handling is Handling.NOTED and value != self.neutral.get(name):
-                yield f"--{name} was left out: {group.reason}."
+            elif group.handling is Handling.NOTED and not self._is_neutral(name, value):
+                yield f"{self.prefix}{name} was left out: {group.reason}."
 
-    def refused(self, options: Mapping[str, str]) -> Mapping[str, str]:
+    def refused(self, options: Mapping[str, Any]) -> Mapping[str, str]:
         """The reason for each of these options that is refused."""
         groups = {name: self.group_of[name] for name in options if name in self.group_of}
         return {
             name: group.reason
             for name, group in groups.items()
-            if group.handling is Handling.REFUSED and options[name] != self.neutral.get(name)
+            if group.handling is Handling.REFUSED and not self._is_neutral(name, options[name])
         }
 
-    def problems(self, options: Mapping[str, str], code: str) -> Iterator[Problem]:
-        """A problem for each of these options that is refused."""
-        for name, reason in self.refused(options).items():
-            message = "cannot be read" if name in self.flags else f"is {options[name]!r:.60}"
-            yield Problem(code, message, rule=reason, fix=DO_WITHOUT, key=f"--{name}", value=options[name] or None)
+    def _is_neutral(self, name: str, value: Any) -> bool:
+        is_empty = value is None or value is False or value in ("", [], {})
+        return is_empty or str(value).lower() in self.neutral.get(name, "").lower().split("|")

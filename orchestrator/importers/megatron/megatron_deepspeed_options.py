@@ -15,6 +15,7 @@ _NEUTRAL = {
 }
 
 MEGATRON_DEEPSPEED_OPTIONS = OptionTable(
+    "Megatron-DeepSpeed",
     "Megatron-DeepSpeed of 2025-07-16 (4efb479d), megatron/arguments.py",
     (
         *MEGATRON_LM_OPTIONS.groups,
@@ -163,4 +164,5 @@ MEGATRON_DEEPSPEED_OPTIONS = OptionTable(
         ),
     ),
     neutral=_NEUTRAL,
+    prefix="--",
 )

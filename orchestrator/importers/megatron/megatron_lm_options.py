@@ -22,6 +22,7 @@ _NEUTRAL = {
 }
 
 MEGATRON_LM_OPTIONS = OptionTable(
+    "Megatron-LM",
     "Megatron-LM of 2026-08-22 (d98e8a64), megatron/training/arguments.py",
     (
         OptionGroup(
@@ -422,4 +423,5 @@ MEGATRON_LM_OPTIONS = OptionTable(
         ),
     ),
     neutral=_NEUTRAL,
+    prefix="--",
 )

@@ -58,7 +58,7 @@ def read_megatron_script(text: str) -> ImportedConfig:
     _add_accumulation(layout, batch)
     options.notes += [*options.left_out(), *_differences(options, model, layout)]
     notes, engine = tuple(dict.fromkeys(options.notes)), "torch" if source == MEGATRON_LM else "deepspeed"
-    return ImportedConfig(source, model, layout, batch, num_nodes, gpus_per_node, notes, engine)
+    return ImportedConfig(source, model, layout, batch, num_nodes, gpus_per_node, notes=notes, nearest_engine=engine)
 
 
 def _training_command(script: Script) -> list[str]:

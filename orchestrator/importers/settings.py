@@ -1,0 +1,171 @@
+"""Settings: the named values of a command or a configuration, read against the options of its trainer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.importers.option_table import DO_WITHOUT, OptionTable
+from search_spaces.errors import InputError, Problem, format_value
+
+CODE = "import"
+"""Code of the problems with a file that `parlay init --from` reads."""
+
+FieldReaders = Mapping[str, Callable[["Settings"], Any]]
+"""Reader of each field of the search file; None for a value that the settings do not have."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A value as the file has it: an option's text, True for a flag, or a value of YAML or JSON.
+
+    `line` is where it is written, `variable` the variable that holds it there. `doubt` is the reason why the value is
+    not known, for example that the script does not set it.
+    """
+
+    value: Any
+    line: int | None = None
+    variable: str | None = None
+    doubt: str | None = None
+
+
+class Settings:
+    """The settings of a file, the notes made while reading them, and what was read for which field."""
+
+    def __init__(self, given: Mapping[str, Setting], table: OptionTable, notes: list[str] | None = None):
+        self.given = given
+        self.table = table
+        self.notes: list[str] = [] if notes is None else notes
+        self._asked: list[str] = []
+
+    def problems(self) -> Iterator[Problem]:
+        """Problems with the settings that no search file expresses and whose value is known."""
+        for name, reason in self.table.refused(self._known()).items():
+            yield self.problem(name, rule=reason, fix=DO_WITHOUT)
+
+    def left_out(self) -> Iterator[str]:
+        """Notes on the settings that were left out; by name only, as a value may be a secret."""
+        values = {name: setting.value for name, setting in self.given.items()}
+        yield from self.table.notes(values)
+        known = self._known()
+        for name, reason in self.table.refused(values).items():
+            if name not in known:
+                yield f"{self.key(name)} was left out, since {self.given[name].doubt}: {reason}."
+
+    def _known(self) -> dict[str, Any]:
+        return {name: setting.value for name, setting in self.given.items() if setting.doubt is None}
+
+    def problem(self, name: str, rule: str, fix: str | None = None) -> Problem:
+        """The problem that this setting breaks a rule."""
+        setting = self.given[name]
+        is_set = setting.value is True
+        message = "cannot be read" if is_set else f"is {format_value(setting.value):.60}"
+        value = None if is_set else setting.value
+        return Problem(CODE, message, rule, fix, key=self.key(name), value=value, line=setting.line)
+
+    def key(self, name: str) -> str:
+        """The setting as its file names it."""
+        return self.table.prefix + name
+
+    def has(self, *names: str) -> bool:
+        """True if one of these settings is given and is not false or null."""
+        self._asked += names
+        return any(name in self.given and self.given[name].value not in (None, False) for name in names)
+
+    def value(self, name: str) -> Any:
+        """The setting's value; None where it is absent or null, and, with a note, where it is not known."""
+        self._asked.append(name)
+        setting = self.given.get(name)
+        if setting is None or setting.doubt is None:
+            return setting.value if setting else None
+        self.notes.append(
+            f"{self.key(name)} is {format_value(setting.value):.60}, which was not used: {setting.doubt}."
+        )
+        return None
+
+    def text(self, name: str) -> str | None:
+        """The setting's text; None as for `value`. InputError for anything but text and numbers."""
+        value = self.value(name)
+        if value is None or (isinstance(value, (str, int, float)) and not isinstance(value, bool)):
+            return None if value is None else str(value)
+        raise InputError(self.problem(name, rule="a word or a number"))
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """The setting as true or false."""
+        value = self.value(name)
+        if value is None:
+            return default
+        words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+        found = words.get(str(value).lower())
+        if found is None:
+            raise InputError(self.problem(name, rule="true or false"))
+        return found
+
+    def count(self, *names: str) -> int | None:
+        """The whole number of the first of these settings that is given."""
+        name = next((n for n in names if self._is_given(n)), None)
+        value = None if name is None else self.value(name)
+        if name is None or value is None:
+            return None
+        if isinstance(value, bool) or not re.fullmatch(r"[1-9]\d{0,11}", str(value)):
+            raise InputError(self.problem(name, rule="a whole number of at least 1"))
+        return int(value)
+
+    def _is_given(self, name: str) -> bool:
+        self._asked.append(name)
+        return name in self.given and self.given[name].value is not None
+
+    @contextmanager
+    def tracked(self) -> Iterator[list[str]]:
+        """Collects the names of the settings that are asked for inside, whether they are given or not."""
+        before, self._asked = self._asked, []
+        try:
+            yield self._asked
+        finally:
+            self._asked = [*before, *self._asked]
+
+    def origin(self, names: list[str]) -> str:
+        """Where a value was read from that these settings decide: the given ones, else the trainer's default."""
+        given = [self._written(name) for name in dict.fromkeys(names) if name in self.given]
+        return ", ".join(given) or f"{self.table.trainer}'s default"
+
+    def _written(self, name: str) -> str:
+        setting = self.given[name]
+        variable = f" ${setting.variable}" if setting.variable else ""
+        return f"{self.key(name)}{variable}" + (f" (line {setting.line})" if setting.line else "")
+
+
+def read_fields(settings: Settings, section: str, readers: FieldReaders) -> tuple[dict[str, Any], dict[str, str]]:
+    """(the values found, by field; the origin of each by its key in the search file) of one section."""
+    values, origins = {}, {}
+    for name, read in readers.items():
+        with settings.tracked() as asked:
+            value = read(settings)
+        if value is not None:
+            values[name], origins[f"{section}.{name}" if section else name] = value, settings.origin(asked)
+    return values, origins
+
+
+def flat(config: Mapping[str, Any], table: OptionTable, lines: Callable[[str], int | None]) -> dict[str, Setting]:
+    """The settings of a nested configuration by dotted key. A mapping that the table has as a whole stays whole."""
+    found: dict[str, Setting] = {}
+    for name, value in _leaves(config, table, ""):
+        found[name] = Setting(value, lines(name), doubt=_doubt(value))
+    return found
+
+
+def _leaves(config: Mapping[str, Any], table: OptionTable, above: str) -> Iterator[tuple[str, Any]]:
+    for key, value in config.items():
+        name = f"{above}{key}"
+        if isinstance(value, Mapping) and value and name not in table.group_of:
+            yield from _leaves(value, table, f"{name}.")
+        else:
+            yield name, value
+
+
+def _doubt(value: Any) -> str | None:
+    is_placeholder = isinstance(value, str) and re.fullmatch(r"<.*>|.*\$\{?\w.*", value)
+    return "it is a placeholder" if is_placeholder else None
