@@ -1,7 +1,7 @@
 """`parlay init`: a first search file, as an example or derived from an existing configuration.
 
-Reads Megatron launch scripts, DeepSpeed configs and Hugging Face config.json; grids of other programs are in
-init_grids.py. Nothing in them is executed. Pure, except for reading the file.
+Reads Megatron launch scripts, configurations of DeepSpeed and nanotron, and Hugging Face config.json; grids of other
+programs are in init_grids.py. Nothing in them is executed. Pure, except for reading the file.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from orchestrator.importers.hf_config import read_hf_config
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.json_text import json_object
 from orchestrator.importers.megatron.script import read_megatron_script
+from orchestrator.importers.nanotron import looks_like_nanotron, read_nanotron
+from orchestrator.importers.yaml_config import yaml_document
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import DERIVED, LAYOUT_FIELDS, Layout
 from search_spaces.model_shape import ModelShape
@@ -39,7 +41,8 @@ from trials.trainers.registry import TRAINERS
 _DEEPSPEED_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization")
 _MAX_RANKS_LISTED = 64
 _KINDS = (
-    "a Megatron launch script, a DeepSpeed config, a Hugging Face config.json, a grid of NeMo (.yaml), CloudAI (.toml)"
+    "a Megatron launch script, a DeepSpeed config, a Hugging Face config.json, nanotron's configuration (.yaml), a grid"
+    " of NeMo (.yaml), CloudAI (.toml)"
 )
 # Engines are asked about a layout's fields alone: this model violates none of their rules.
 _ANY_GPT = ModelShape(1024, 64, 1, 1, 64, False, 128, 128, True, "learned", "layernorm")
@@ -82,11 +85,24 @@ def render_from(path: Path, site: str | None = None) -> tuple[str, list[str]]:
     InputError if the file cannot be read or is of an unknown kind.
     """
     try:
-        is_grid = path.suffix in SUFFIXES
-        draft = grid_draft(path) if is_grid else _draft(_read(read_utf8(path), path.suffix == ".json"), path)
+        draft = _derived(path)
     except InputError as error:
         raise error.at(file=str(path)) from None
     return render(replace(draft, site=site)), list(draft.notes)
+
+
+def _derived(path: Path) -> Draft:
+    if path.suffix == ".toml":
+        return grid_draft(path)
+    text = read_utf8(path)
+    if path.suffix not in SUFFIXES:
+        return _draft(_read(text, path.suffix == ".json"), path)
+    data = yaml_document(text).data
+    reader = next((read for looks_like_it, read in _YAML_READERS if looks_like_it(data)), None)
+    return grid_draft(path) if reader is None else _draft(reader(text), path)
+
+
+_YAML_READERS = ((looks_like_nanotron, read_nanotron),)
 
 
 def _read(text: str, is_json: bool) -> ImportedConfig:

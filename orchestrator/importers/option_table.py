@@ -10,7 +10,7 @@ from typing import Any
 
 from search_spaces.errors import did_you_mean
 
-DO_WITHOUT = "remove it from a copy of the script if a search without it helps you"
+DO_WITHOUT = "remove it from a copy of the file if a search without it helps you"
 """Fix for an option or value that no search file expresses."""
 
 
@@ -42,8 +42,8 @@ class OptionTable:
     """All options of a parser, or all keys of a configuration (`a.b` for a nested one; a mapping that is handled as a
     whole has its own name).
 
-    `trainer` is the program, `source` the version that they were read from. An option with a `neutral` value (several
-    are separated by `|`) is as good as absent; so are null, false and what is empty.
+    `trainer` is the program, `source` the version that they were read from. An option with its `neutral` value is as
+    good as absent: false, or one of those named here, separated by `|`. So are null and what is empty.
     """
 
     trainer: str
@@ -71,6 +71,12 @@ class OptionTable:
         """The group of each option."""
         return {word.rstrip("="): group for group in self.groups for word in group.names.split()}
 
+    @cached_property
+    def sections(self) -> frozenset[str]:
+        """Mappings whose keys are options."""
+        paths = [name.split(".") for name in self.group_of]
+        return frozenset(".".join(path[:depth]) for path in paths for depth in range(1, len(path)))
+
     def notes(self, options: Mapping[str, Any]) -> Iterator[str]:
         """A note for each of these options (name to value) that is left out, unknown ones included."""
         for name, value in options.items():
@@ -93,5 +99,5 @@ class OptionTable:
         }
 
     def _is_neutral(self, name: str, value: Any) -> bool:
-        is_empty = value is None or value is False or value in ("", [], {})
-        return is_empty or str(value).lower() in self.neutral.get(name, "").lower().split("|")
+        neutral = self.neutral.get(name, "false").lower().split("|")
+        return value is None or value in ("", [], {}) or str(value).lower() in neutral

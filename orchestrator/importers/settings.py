@@ -162,7 +162,7 @@ def _leaves(config: Mapping[str, Any], table: OptionTable, above: str) -> Iterat
         name = f"{above}{key}"
         if isinstance(value, Mapping) and value and name not in table.group_of:
             yield from _leaves(value, table, f"{name}.")
-        else:
+        elif value not in (None, {}) or name not in table.sections:
             yield name, value
 
 

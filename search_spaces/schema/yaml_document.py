@@ -81,8 +81,8 @@ def read_document(path: Path) -> Document:
     return parse_document(raw, str(path), path.absolute().parent)
 
 
-def parse_document(raw: bytes, file: str, folder: Path) -> Document:
-    """The mapping in `raw`; `file` is its name in errors."""
+def parse_document(raw: bytes, file: str | None, folder: Path) -> Document:
+    """The mapping in `raw`; `file` is its name in errors, None where the caller fills it in."""
     text = _decode(raw, file)
     builder = _Builder(file)
     data = builder.root(text)
@@ -129,7 +129,7 @@ _KEYS = "a file holds keys and values"
 _PLAIN = "a file is plain UTF-8"
 
 
-def _decode(raw: bytes, file: str) -> str:
+def _decode(raw: bytes, file: str | None) -> str:
     if len(raw) > MAX_BYTES:
         _refuse(
             f"larger than the limit of {MAX_BYTES} bytes",
@@ -163,7 +163,7 @@ def _require_plain_line(content: str, location: SourceLocation) -> None:
 class _Builder:
     """Builds plain data from the parser's events and records where each value begins."""
 
-    def __init__(self, file: str):
+    def __init__(self, file: str | None):
         self.file = file
         self.locations: dict[KeyPath, SourceLocation] = {}
 

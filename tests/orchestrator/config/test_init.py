@@ -9,6 +9,7 @@ from orchestrator.config.loader import load_search_file
 from orchestrator.planning.candidates import candidates_of
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
+from tests.orchestrator.importers.yaml_samples import NANOTRON
 from tests.trials.trainers.samples import DEEPSPEED, HF_GPT2, HF_LLAMA, MEGATRON_DEEPSPEED, MEGATRON_LM
 
 
@@ -111,6 +112,17 @@ def test_what_is_run_today_is_among_the_values_of_every_axis(tmp_path):
     spec, _, text = started_from(tmp_path, "x.sh", selective)
     assert spec.baseline.activation_checkpointing == "selective"
     assert "activation_checkpointing: [none, full, selective]" in text
+
+
+def test_a_nanotron_configuration_becomes_a_search_once_its_cluster_is_filled_in(tmp_path):
+    (tmp_path / "llama.yaml").write_text(NANOTRON)
+    text, notes = render_from(tmp_path / "llama.yaml")
+    assert "cluster.gpus_per_node is not in the file: fill it in." in notes
+    text = text.replace("gpus_per_node: FILL_IN", "gpus_per_node: 8").replace("num_nodes: FILL_IN", "num_nodes: 2")
+    spec = loaded(tmp_path, text)
+    assert (spec.baseline.shape, spec.baseline.zero_stage) == ("tensor 2 x pipeline 2 x data 4", 1)
+    assert spec.global_batch_size == 64
+    assert spec.baseline in candidates_of(spec).layouts
 
 
 def test_a_hugging_face_gpt2_config_becomes_a_search_without_a_baseline(tmp_path):

@@ -10,6 +10,7 @@ import yaml
 
 from orchestrator.importers.deepspeed_config import read_ds_config
 from orchestrator.importers.megatron.script import read_megatron_script
+from orchestrator.importers.nanotron import read_nanotron
 from search_spaces.layouts.layout import Layout
 from tests.trials.trainers.verified_options import (
     BRIDGE_MAY_BE_NULL,
@@ -100,36 +101,10 @@ def _neox_mlp(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _nanotron(files: Mapping[str, str], spec: TrialSpec) -> Read:
-    config = yaml.safe_load(files["nanotron.yaml"])
-    require_declared(dict(_flat(config)), NANOTRON, frozenset())
-    parallelism, tokens, shape = config["parallelism"], config["tokens"], config["model"]["model_config"]
-    schedule = {"1f1b": "1f1b", "afab": "gpipe"}[parallelism["pp_engine"]]
-    layout = Layout(
-        num_nodes=spec.num_nodes,
-        tensor_parallel=parallelism["tp"],
-        pipeline_parallel=parallelism["pp"],
-        data_parallel=parallelism["dp"],
-        micro_batch_size=tokens["micro_batch_size"],
-        grad_accum_steps=tokens["batch_accumulation_per_replica"],
-        zero_stage=config["optimizer"]["zero_stage"],
-        activation_checkpointing="full" if parallelism["recompute_layer"] else "none",
-        sequence_parallel=parallelism["tp_mode"] == "REDUCE_SCATTER",
-        pipeline_schedule=schedule if parallelism["pp"] > 1 else "none",
-        precision={"bfloat16": "bf16", "float16": "fp16"}[config["model"]["dtype"]],
-        attention_kernel="flash",
-        engine="nanotron",
-    )
-    model = {
-        "num_layers": shape["num_hidden_layers"],
-        "hidden_size": shape["hidden_size"],
-        "num_attention_heads": shape["num_attention_heads"],
-        "num_key_value_heads": shape["num_key_value_heads"],
-        "ffn_hidden_size": shape["intermediate_size"],
-        "vocab_size": shape["vocab_size"],
-        "seq_length": tokens["sequence_length"],
-        "tied_embeddings": shape["tie_word_embeddings"],
-    }
-    return layout, model
+    require_declared(dict(_flat(yaml.safe_load(files["nanotron.yaml"]))), NANOTRON, frozenset())
+    found = read_nanotron(files["nanotron.yaml"])
+    assert found.global_batch_size == spec.global_batch_size
+    return Layout(**found.layout, num_nodes=spec.num_nodes, engine="nanotron"), dict(found.model)
 
 
 def _flat(config: Mapping[str, Any], prefix: str = ""):

@@ -1,0 +1,75 @@
+"""Checks that a reader of configurations keeps to its table of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestrator.importers.imported_config import ImportedConfig
+from orchestrator.importers.option_table import Handling, OptionTable
+from orchestrator.importers.settings import Settings
+from search_spaces.errors import InputError
+
+Reader = Callable[[str], ImportedConfig]
+VALUE = 3
+"""A value that no key has as its neutral one."""
+
+
+def with_key(base: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
+    """The configuration with this value at the dotted key."""
+    section, _, inner = name.partition(".")
+    return {**base, section: with_key(base.get(section) or {}, inner, value) if inner else value}
+
+
+def keys_with(table: OptionTable, handling: Handling) -> list[str]:
+    return [name for name, group in table.group_of.items() if group.handling is handling]
+
+
+def require_one_handling_of_each_key(table: OptionTable) -> None:
+    words = [word.rstrip("=") for group in table.groups for word in group.names.split()]
+    assert len(words) == len(table.group_of)
+    assert table.neutral.keys() <= table.group_of.keys()
+    assert all(group.reason for group in table.groups if group.handling is not Handling.READ)
+
+
+def require_refusals(read: Reader, table: OptionTable, base: Mapping[str, Any]) -> None:
+    for name in keys_with(table, Handling.REFUSED):
+        with pytest.raises(InputError) as refused:
+            read(yaml.safe_dump(with_key(base, name, VALUE)))
+        assert [problem.key for problem in refused.value.problems] == [name]
+
+
+def require_notes(read: Reader, table: OptionTable, base: Mapping[str, Any]) -> None:
+    before = read(yaml.safe_dump(dict(base)))
+    for name in keys_with(table, Handling.NOTED):
+        found = read(yaml.safe_dump(with_key(base, name, VALUE)))
+        assert any(note.startswith(f"{name} was left out: ") for note in found.notes), name
+        assert (found.model, found.layout) == (before.model, before.layout)
+
+
+def require_no_effect(read: Reader, table: OptionTable, base: Mapping[str, Any]) -> None:
+    config = dict(base)
+    for name in keys_with(table, Handling.NO_EFFECT):
+        config = with_key(config, name, VALUE)
+    found, before = read(yaml.safe_dump(config, sort_keys=False)), read(yaml.safe_dump(dict(base), sort_keys=False))
+    assert (found.model, found.layout, found.notes) == (before.model, before.layout, before.notes)
+
+
+def require_all_read(
+    read: Reader, table: OptionTable, bases: list[Mapping[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every key that is read is asked for in one of these configurations."""
+    asked: set[str] = set()
+    for method in (Settings.has, Settings.value, Settings.count):
+
+        def recording(settings: Settings, *names: str, method: Callable[..., Any] = method) -> Any:
+            asked.update(names)
+            return method(settings, *names)
+
+        monkeypatch.setattr(Settings, method.__name__, recording)
+    for base in bases:
+        read(yaml.safe_dump(dict(base)))
+    assert {*keys_with(table, Handling.READ)} <= asked

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestrator.importers.nanotron import looks_like_nanotron, read_nanotron
+from orchestrator.importers.nanotron_options import NANOTRON_OPTIONS
+from search_spaces.errors import InputError
+from tests.orchestrator.importers.config_tables import (
+    require_all_read,
+    require_no_effect,
+    require_notes,
+    require_one_handling_of_each_key,
+    require_refusals,
+    with_key,
+)
+from tests.orchestrator.importers.yaml_samples import NANOTRON
+
+BASE = {
+    "model": {"model_config": {"hidden_size": 256, "num_attention_heads": 8}},
+    "parallelism": {"dp": 2, "tp": 2, "pp": 2},
+    "tokens": {"sequence_length": 128, "micro_batch_size": 1, "batch_accumulation_per_replica": 4},
+}
+
+
+def read(name: str, value: Any):
+    return read_nanotron(yaml.safe_dump(with_key(BASE, name, value)))
+
+
+def test_a_configuration_gives_model_layout_and_batch():
+    found = read_nanotron(NANOTRON)
+    assert looks_like_nanotron(yaml.safe_load(NANOTRON))
+    assert (found.source, found.nearest_engine) == ("nanotron", "torch")
+    assert found.model == {
+        "num_layers": 16,
+        "hidden_size": 2048,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "ffn_hidden_size": 8192,
+        "gated_mlp": True,
+        "vocab_size": 128256,
+        "seq_length": 4096,
+        "tied_embeddings": True,
+        "position_embedding": "rotary",
+        "norm": "rmsnorm",
+    }
+    assert found.layout == {
+        "tensor_parallel": 2,
+        "pipeline_parallel": 2,
+        "data_parallel": 4,
+        "micro_batch_size": 2,
+        "grad_accum_steps": 8,
+        "zero_stage": 1,
+        "activation_checkpointing": "full",
+        "sequence_parallel": True,
+        "pipeline_schedule": "1f1b",
+        "precision": "bf16",
+        "attention_kernel": "flash",
+    }
+    assert found.global_batch_size == 64
+    assert found.origins["baseline.tensor_parallel"] == "parallelism.tp (line 36)"
+    assert found.origins["baseline.attention_kernel"] == "nanotron's default"
+    assert found.notes == (
+        "parallelism.tp_linear_async_communication was left out: it changes how ranks communicate.",
+        "The training runs on 16 ranks; the file does not say on how many nodes.",
+    )
+
+
+def test_the_reader_keeps_to_its_table(monkeypatch):
+    require_one_handling_of_each_key(NANOTRON_OPTIONS)
+    require_refusals(read_nanotron, NANOTRON_OPTIONS, BASE)
+    require_notes(read_nanotron, NANOTRON_OPTIONS, BASE)
+    require_no_effect(read_nanotron, NANOTRON_OPTIONS, BASE)
+    require_all_read(read_nanotron, NANOTRON_OPTIONS, [BASE], monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "field", "expected"),
+    [
+        ("parallelism.pp_engine", "1f1b", "pipeline_schedule", "1f1b"),
+        ("parallelism.tp_mode", "reduce_scatter", "sequence_parallel", True),
+        ("parallelism.recompute_layer", True, "activation_checkpointing", "full"),
+        ("model.dtype", "float16", "precision", "fp16"),
+        ("optimizer.zero_stage", 1, "zero_stage", 1),
+        ("model.model_config._attn_implementation", "sdpa", "attention_kernel", "flash"),
+    ],
+)
+def test_a_key_sets_its_layout_field(name, value, field, expected):
+    assert read(name, value).layout[field] == expected
+
+
+@pytest.mark.parametrize(
+    ("field", "expected"),
+    [
+        ("pipeline_schedule", "gpipe"),
+        ("sequence_parallel", False),
+        ("activation_checkpointing", "none"),
+        ("precision", "bf16"),
+        ("attention_kernel", "flash"),
+    ],
+)
+def test_defaults_are_those_of_nanotron(field, expected):
+    found = read_nanotron(yaml.safe_dump(BASE))
+    assert found.layout[field] == expected
+    assert found.model["num_layers"] == 32
+    assert found.origins["model.num_layers"] == "nanotron's default"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "rule"),
+    [
+        ("parallelism.context_parallel_size", 2, "context parallelism is no axis"),
+        ("parallelism.expert_parallel_size", 2, "expert parallelism is no axis"),
+        ("model.model_config.moe_config", {"num_experts": 8}, "experts are no part of a model"),
+        ("model.model_config.is_starcoder2_config", True, "StarCoder2"),
+        ("model.model_config._attn_implementation", "ring_flash_triton", "context parallelism"),
+        ("model.model_config._attn_implementation", "flex_attention", "attention_kernel is math or flash"),
+        ("model.dtype", "float64", "precision is fp32, bf16 or fp16"),
+        ("optimizer.zero_stage", 3, "ZeRO 0 and 1"),
+        ("parallelism.tp", 0, "at least 1"),
+    ],
+)
+def test_what_no_search_file_expresses_is_refused_by_name(name, value, rule):
+    with pytest.raises(InputError, match=rule) as refused:
+        read(name, value)
+    (problem,) = refused.value.problems
+    assert problem.key == name
+    assert problem.line
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "note"),
+    [
+        ("model.model_config.attention_bias", True, "model.model_config.attention_bias was left out"),
+        ("model.model_config._attn_implementation", "sdpa", "PyTorch chooses the kernel of sdpa"),
+        ("data_stages", [{"sequence_length": 256}], "data_stages train with sequences of 256 tokens too"),
+        ("optimizer.accumulate_grad_in_fp32", False, "optimizer.accumulate_grad_in_fp32 was left out"),
+        ("model.model_config.vocab_size", -1, "model.model_config.vocab_size is -1"),
+        ("parallelism.tp_mod", "ALL_REDUCE", "parallelism.tp_mod was left out: it is no option"),
+    ],
+)
+def test_a_difference_from_a_trial_is_noted(name, value, note):
+    assert any(each.startswith(note) for each in read(name, value).notes)
+
+
+@pytest.mark.parametrize("placeholder", ["${DP}", "<dp>"])
+def test_a_placeholder_is_not_believed(placeholder):
+    found = read("parallelism.dp", placeholder)
+    assert "data_parallel" not in found.layout
+    assert found.global_batch_size is None
+    assert found.notes[0] == f"parallelism.dp is '{placeholder}', which was not used: it is a placeholder."
+
+
+def test_the_vocabulary_is_padded_as_nanotron_pads_it():
+    config = with_key(with_key(BASE, "model.make_vocab_size_divisible_by", 64), "model.model_config.vocab_size", 1000)
+    assert read_nanotron(yaml.safe_dump(config)).model["vocab_size"] == 1024
+
+
+def test_sections_that_are_null_are_absent():
+    config = {**BASE, "optimizer": None, "lighteval": None, "checkpoints": {}}
+    assert read_nanotron(yaml.safe_dump(config)).notes == read_nanotron(yaml.safe_dump(BASE)).notes
