@@ -32,7 +32,7 @@ _MIN_SHARE = 0.005
 def plan_text(plan: Plan, spec: SearchSpec, space: SearchSpace, top: int | None, list_rejected: bool) -> str:
     """Full text of `parlay plan`, with `top` layouts."""
     lines = [
-        *_layout_lines(plan, DEFAULT_LISTED if top is None else top),
+        *_layout_lines(plan, DEFAULT_LISTED if top is None else top, space.baseline),
         *(f"note: {note}" for note in plan.notes()),
         "",
         f"the first of them, {plan.layouts[0].key}:",
@@ -48,22 +48,30 @@ def plan_text(plan: Plan, spec: SearchSpec, space: SearchSpace, top: int | None,
     return "\n".join(lines)
 
 
-def _layout_lines(plan: Plan, top: int) -> Iterator[str]:
+def _layout_lines(plan: Plan, top: int, baseline: Layout | None) -> Iterator[str]:
     count = len(plan.layouts)
     ranks = max(layout.num_gpus for layout in plan.layouts)
     yield f"{plural(count, 'layout')} can be tried on {plural(ranks, 'rank')}, by expected speed and fit probability:"
-    shown = plan.layouts[:top]
-    common, names = split_common_parts(shown)
+    rows = _listed_rows(plan, top, baseline)
+    common, names = split_common_parts([plan.layouts[row] for row in rows])
     if common:
         yield f"  all have {common}"
     usable_gib = plan.task.usable_gib
     room = "" if usable_gib is None else f" of {usable_gib:.4g}"
     speeds = "  seconds/step      tokens/s     MFU" if plan.speed_is_known else ""
     yield f"     #     time{speeds}    fits  peak GiB{room}  layout; time by component"
-    for row, name in enumerate(names):
-        yield f"{_numbers(plan, row, len(room))}  {name}; {_shares(plan, row)}"
-    if len(shown) < count:
-        yield f"  and {count - len(shown)} more (--top N lists N, --json all)"
+    for row, name in zip(rows, names, strict=True):
+        mark = " (the baseline)" if plan.layouts[row] == baseline else ""
+        yield f"{_numbers(plan, row, len(room))}  {name}{mark}; {_shares(plan, row)}"
+    if len(rows) < count:
+        yield f"  and {count - len(rows)} more (--top N lists N, --json all)"
+
+
+def _listed_rows(plan: Plan, top: int, baseline: Layout | None) -> list[int]:
+    """The first rows, and the baseline's own."""
+    rows = list(range(min(top, len(plan.layouts))))
+    place = plan.layouts.index(baseline) if baseline in plan.layouts else 0
+    return rows if place in rows or baseline is None else [*rows, place]
 
 
 def _numbers(plan: Plan, row: int, padding: int) -> str:

@@ -203,3 +203,12 @@ def test_the_stages_of_a_long_pipeline_are_shortened(tmp_path):
     text = plan_text(planned(spec), spec, candidates_of(spec), None, False)
     table = text.split("GiB per rank")[1].split("\n\n")[0].splitlines()[2:]
     assert [line.split()[0] for line in table] == ["0", "1", "2", "...", "14", "15"]
+
+
+def test_the_baseline_has_a_line_of_its_own_wherever_it_is_in_the_order(spec):
+    space, plan = candidates_of(spec), planned(spec)
+    for place in (0, 5):
+        text = plan_text(plan, spec, replace(space, baseline=plan.layouts[place]), 2, False)
+        listed = [line for line in text.split("\n\n")[0].splitlines() if "; compute" in line]
+        assert [int(line.split()[0]) for line in listed] == [1, 2, *([6] if place == 5 else [])]
+        assert ["(the baseline)" in line for line in listed].index(True) == (0 if place == 0 else 2)
