@@ -1,7 +1,7 @@
 """`parlay init`: a first search file, as an example or derived from an existing configuration.
 
-Reads Megatron launch scripts, configurations of DeepSpeed and nanotron, and Hugging Face config.json; grids of other
-programs are in init_grids.py. Nothing in them is executed. Pure, except for reading the file.
+Reads Megatron launch scripts, configurations of DeepSpeed, GPT-NeoX and nanotron, and Hugging Face config.json; grids
+of other programs are in init_grids.py. Nothing in them is executed. Pure, except for reading the file.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from orchestrator.config.draft import (
 )
 from orchestrator.config.init_grids import SUFFIXES, grid_draft, read_utf8
 from orchestrator.importers.deepspeed_config import read_ds_config
+from orchestrator.importers.gpt_neox import looks_like_gpt_neox, read_gpt_neox
 from orchestrator.importers.hf_config import read_hf_config
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.json_text import json_object
@@ -41,8 +42,8 @@ from trials.trainers.registry import TRAINERS
 _DEEPSPEED_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization")
 _MAX_RANKS_LISTED = 64
 _KINDS = (
-    "a Megatron launch script, a DeepSpeed config, a Hugging Face config.json, nanotron's configuration (.yaml), a grid"
-    " of NeMo (.yaml), CloudAI (.toml)"
+    "a Megatron launch script, a DeepSpeed config, a Hugging Face config.json, a configuration of GPT-NeoX or"
+    " nanotron (.yaml), a grid of NeMo (.yaml), CloudAI (.toml)"
 )
 # Engines are asked about a layout's fields alone: this model violates none of their rules.
 _ANY_GPT = ModelShape(1024, 64, 1, 1, 64, False, 128, 128, True, "learned", "layernorm")
@@ -102,7 +103,7 @@ def _derived(path: Path) -> Draft:
     return grid_draft(path) if reader is None else _draft(reader(text), path)
 
 
-_YAML_READERS = ((looks_like_nanotron, read_nanotron),)
+_YAML_READERS = ((looks_like_nanotron, read_nanotron), (looks_like_gpt_neox, read_gpt_neox))
 
 
 def _read(text: str, is_json: bool) -> ImportedConfig:
@@ -113,6 +114,8 @@ def _read(text: str, is_json: bool) -> ImportedConfig:
     data = json_object(text, "file", "a DeepSpeed config or a Hugging Face config.json")
     if "model_type" in data:
         return read_hf_config(text)
+    if looks_like_gpt_neox(data):
+        return read_gpt_neox(text)
     if any(key in data for key in _DEEPSPEED_KEYS):
         return read_ds_config(text)
     raise InputError.of(

@@ -3,13 +3,14 @@ from __future__ import annotations
 import json
 
 import pytest
+import yaml
 
 from orchestrator.config.init import render_example, render_from
 from orchestrator.config.loader import load_search_file
 from orchestrator.planning.candidates import candidates_of
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
-from tests.orchestrator.importers.yaml_samples import NANOTRON
+from tests.orchestrator.importers.yaml_samples import GPT_NEOX, NANOTRON
 from tests.trials.trainers.samples import DEEPSPEED, HF_GPT2, HF_LLAMA, MEGATRON_DEEPSPEED, MEGATRON_LM
 
 
@@ -123,6 +124,15 @@ def test_a_nanotron_configuration_becomes_a_search_once_its_cluster_is_filled_in
     assert (spec.baseline.shape, spec.baseline.zero_stage) == ("tensor 2 x pipeline 2 x data 4", 1)
     assert spec.global_batch_size == 64
     assert spec.baseline in candidates_of(spec).layouts
+
+
+@pytest.mark.parametrize("name", ["llama.yml", "llama.json"])
+def test_a_gpt_neox_configuration_becomes_a_search_in_yaml_and_json(tmp_path, name):
+    text = GPT_NEOX if name.endswith("yml") else json.dumps(yaml.safe_load(GPT_NEOX))
+    spec, notes, _ = started_from(tmp_path, name, text)
+    assert (spec.baseline.shape, spec.baseline.zero_stage) == ("tensor 2 x pipeline 2 x data 4", 1)
+    assert (spec.model.ffn_hidden_size, spec.global_batch_size, spec.cluster.num_nodes) == (11008, 256, 2)
+    assert any(note.startswith("To measure with that trainer, set trainer: {kind: gpt-neox") for note in notes)
 
 
 def test_a_hugging_face_gpt2_config_becomes_a_search_without_a_baseline(tmp_path):

@@ -49,3 +49,50 @@ tokens:
   micro_batch_size: 2
   batch_accumulation_per_replica: 8
 """
+
+GPT_NEOX = """\
+# Llama 7B on two nodes
+{
+  "pipe-parallel-size": 2,
+  "model_parallel_size": 2,
+  "global_num_gpus": 16,
+  "num_gpus": 8,
+
+  "num-layers": 32,
+  "hidden_size": 4096,
+  "intermediate_size": 32768,
+  "mlp_multiple_of": 256,
+  "num_attention_heads": 32,
+  "num_kv_heads": 8,
+  "seq_length": 4096,
+  "max_position_embeddings": 4096,
+  "norm": "rmsnorm",
+  "rms_norm_epsilon": 1.0e-5,
+  "pos_emb": "rotary",
+  "no_weight_tying": true,
+  "activation": "swiglu",
+  "use_bias_in_attn_linear": false,
+  "use_bias_in_mlp": false,
+  "make_vocab_size_divisible_by": 64,
+  "attention_config": [[["flash"], 32]],
+  "scaled_upper_triang_masked_softmax_fusion": true,
+
+  "optimizer": {"type": "Adam", "params": {"lr": 0.0003, "betas": [0.9, 0.95], "eps": 1.0e-8}},
+  "zero_optimization": {
+    "stage": 1,
+    "overlap_comm": True,
+    "reduce_bucket_size": 104857600,
+    "contiguous_gradients": True,
+  },
+  "train_micro_batch_size_per_gpu": 4,
+  "gradient_accumulation_steps": 16,
+  "checkpoint-activations": true,
+  "checkpoint_num_layers": 2,
+  "sequence_parallel": true,
+  "precision": "bfloat16",
+  "bf16": {"enabled": true},
+  "data_types": {"grad_accum_dtype": "fp32"},
+  "train_iters": 320000,
+  "tensorboard_dir": "tensorboard",
+}
+"""

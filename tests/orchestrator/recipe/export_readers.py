@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from orchestrator.importers.deepspeed_config import read_ds_config
+from orchestrator.importers.gpt_neox import read_gpt_neox
 from orchestrator.importers.megatron.script import read_megatron_script
 from orchestrator.importers.nanotron import read_nanotron
 from search_spaces.layouts.layout import Layout
@@ -61,43 +61,11 @@ def _torchrun(spec: TrialSpec) -> str:
 
 
 def _gpt_neox(files: Mapping[str, str], spec: TrialSpec) -> Read:
-    config = yaml.safe_load(files["gpt_neox.yml"])
-    require_declared(config, GPT_NEOX, frozenset())
-    found = read_ds_config(json.dumps(config))
-    kernel = {"flash": "flash", "global": "math"}[config["attention_config"][0][0][0]]
-    layout = {
-        **found.layout,
-        "num_nodes": spec.num_nodes,
-        "tensor_parallel": config["model_parallel_size"],
-        "pipeline_parallel": max(1, config["pipe_parallel_size"]),
-        "sequence_parallel": config["sequence_parallel"],
-        "activation_checkpointing": "full" if config["checkpoint_activations"] else "none",
-        "precision": {"fp32": "fp32", "bfloat16": "bf16", "fp16": "fp16"}[config["precision"]],
-        "attention_kernel": kernel,
-    }
-    heads = config["num_attention_heads"]
-    model = {
-        "num_layers": config["num_layers"],
-        "hidden_size": config["hidden_size"],
-        "num_attention_heads": heads,
-        "num_key_value_heads": config.get("num_kv_heads", heads),
-        **_neox_mlp(config),
-        "seq_length": config["seq_length"],
-        "tied_embeddings": not config["no_weight_tying"],
-        "position_embedding": config["pos_emb"],
-        "norm": config["norm"],
-    }
-    return Layout(**layout, engine="gpt-neox"), model
-
-
-def _neox_mlp(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the MLP as ParallelMLP of megatron/model/transformer.py does.
-
-    Gate and gated part together have two thirds of intermediate_size, each rounded up to mlp_multiple_of.
-    """
-    is_gated, multiple = config["activation"] == "swiglu", config["mlp_multiple_of"]
-    width = int(config["intermediate_size"] * 2 / 3) // 2 if is_gated else config["intermediate_size"]
-    return {"gated_mlp": is_gated, "ffn_hidden_size": -(-width // multiple) * multiple}
+    require_declared(yaml.safe_load(files["gpt_neox.yml"]), GPT_NEOX, frozenset())
+    found = read_gpt_neox(files["gpt_neox.yml"])
+    assert found.global_batch_size == spec.global_batch_size
+    model = {name: value for name, value in found.model.items() if name != "vocab_size"}  # the tokenizer decides it
+    return Layout(**found.layout, num_nodes=spec.num_nodes, engine="gpt-neox"), model
 
 
 def _nanotron(files: Mapping[str, str], spec: TrialSpec) -> Read:

@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestrator.importers.gpt_neox import looks_like_gpt_neox, read_gpt_neox
+from orchestrator.importers.gpt_neox_options import GPT_NEOX_OPTIONS
+from search_spaces.errors import InputError
+from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE
+from tests.orchestrator.importers.config_tables import (
+    require_all_read,
+    require_no_effect,
+    require_notes,
+    require_one_handling_of_each_key,
+    require_refusals,
+    with_key,
+)
+from tests.orchestrator.importers.yaml_samples import GPT_NEOX
+
+BASE = {
+    "num_layers": 12,
+    "hidden_size": 768,
+    "num_attention_heads": 12,
+    "seq_length": 2048,
+    "max_position_embeddings": 2048,
+    "train_micro_batch_size_per_gpu": 4,
+}
+
+
+def read(**keys: Any):
+    config: dict[str, Any] = dict(BASE)
+    for name, value in keys.items():
+        config = with_key(config, name.replace("__", "."), value)
+    return read_gpt_neox(yaml.safe_dump(config))
+
+
+def test_a_configuration_gives_model_layout_batch_and_cluster():
+    found = read_gpt_neox(GPT_NEOX)
+    assert (found.source, found.nearest_engine) == ("gpt-neox", "deepspeed")
+    assert found.model == {
+        "num_layers": 32,
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "ffn_hidden_size": 11008,  # two thirds of 32768, half of it for the gate, rounded up to 256
+        "gated_mlp": True,
+        "vocab_size": 50304,  # 50257 padded to a multiple of 64 x 2
+        "seq_length": 4096,
+        "tied_embeddings": False,
+        "position_embedding": "rotary",
+        "norm": "rmsnorm",
+    }
+    assert found.layout == {
+        "num_nodes": 2,
+        "tensor_parallel": 2,
+        "pipeline_parallel": 2,
+        "data_parallel": 4,
+        "micro_batch_size": 4,
+        "grad_accum_steps": 16,
+        "zero_stage": 1,
+        "activation_checkpointing": "full",
+        "sequence_parallel": True,
+        "precision": "bf16",
+        "attention_kernel": "flash",
+        "overlap_comm": True,
+        "bucket_mib": 200,
+    }
+    assert (found.global_batch_size, found.num_nodes, found.gpus_per_node) == (256, 2, 8)
+    assert found.origins["baseline.pipeline_parallel"] == "pipe_parallel_size (line 3)"
+    assert found.origins["baseline.zero_stage"] == "zero_optimization.stage (line 29)"
+    assert found.origins["cluster.num_nodes"] == "global_num_gpus (line 5), num_gpus (line 6)"
+    assert found.notes == (
+        "vocab_size: 50257 of GPT-NeoX's default tokenizer, that of GPT-2, was taken, padded as GPT-NeoX pads it.",
+        "scaled_upper_triang_masked_softmax_fusion was left out: it changes which kernels run.",
+        "Layers are recomputed 2 at a time; trials recompute one at a time.",
+        "The training runs on 16 ranks.",
+    )
+
+
+def test_the_reader_keeps_to_its_table(monkeypatch):
+    require_one_handling_of_each_key(GPT_NEOX_OPTIONS)
+    require_refusals(read_gpt_neox, GPT_NEOX_OPTIONS, BASE)
+    require_notes(read_gpt_neox, GPT_NEOX_OPTIONS, BASE)
+    require_no_effect(read_gpt_neox, GPT_NEOX_OPTIONS, BASE)
+    bases = [BASE, {**BASE, "activation": "swiglu", "pipe_partition_method": "type:x", "expansion_factor": 4}]
+    require_all_read(read_gpt_neox, GPT_NEOX_OPTIONS, bases, monkeypatch)
+
+
+def test_hyphens_and_underscores_are_the_same():
+    hyphens = yaml.safe_dump({name.replace("_", "-"): value for name, value in BASE.items()})
+    assert read_gpt_neox(hyphens).model == read().model
+    assert looks_like_gpt_neox(yaml.safe_load(hyphens))
+
+
+@pytest.mark.parametrize(
+    ("keys", "field", "expected"),
+    [
+        ({"pipe_parallel_size": 0}, "pipeline_parallel", 1),
+        ({"model_parallel_size": 2}, "tensor_parallel", 2),
+        ({"global_num_gpus": 8, "model_parallel_size": 2, "pipe_parallel_size": 2}, "data_parallel", 2),
+        ({"train_batch_size": 64, "gradient_accumulation_steps": 4}, "data_parallel", 4),
+        ({"train_batch_size": 64}, "data_parallel", 16),
+        ({"num_nodes": 2, "num_gpus": 4}, "data_parallel", 8),
+        ({"checkpoint_activations": True}, "activation_checkpointing", "full"),
+        ({"attention_config": [[["flash"], "all"]]}, "attention_kernel", "flash"),
+        ({"attention_config": ["flash", "flash"]}, "attention_kernel", "flash"),
+        ({"te_mha": True, "precision": "bfloat16"}, "attention_kernel", "flash"),
+        ({"fp16": {"enabled": True}}, "precision", "fp16"),
+        ({"bf16": {"enabled": True}}, "precision", "bf16"),
+        ({"deepspeed_extra_args": {"bf16": {"enabled": True}}}, "precision", "bf16"),
+        ({"zero_optimization__stage": 3}, "zero_stage", 3),
+        ({"zero_optimization__cpu_offload": True}, "offload", "optimizer"),
+        ({"zero_optimization__offload_optimizer__device": "cpu"}, "offload", "optimizer"),
+    ],
+)
+def test_a_key_sets_its_layout_field(keys, field, expected):
+    assert read(**keys).layout[field] == expected
+
+
+def test_the_micro_batch_follows_from_the_other_numbers():
+    config = {**BASE, "train_batch_size": 64, "global_num_gpus": 8, "gradient_accumulation_steps": 2}
+    del config["train_micro_batch_size_per_gpu"]
+    assert read_gpt_neox(yaml.safe_dump(config)).layout["micro_batch_size"] == 4
+
+
+def test_defaults_are_those_of_gpt_neox():
+    found = read()
+    assert found.layout == {
+        "tensor_parallel": 1,
+        "pipeline_parallel": 1,
+        "micro_batch_size": 4,
+        "grad_accum_steps": 1,
+        "zero_stage": 0,
+        "activation_checkpointing": "none",
+        "sequence_parallel": False,
+        "precision": "fp32",
+        "attention_kernel": "math",
+    }
+    assert found.model["ffn_hidden_size"] == 3072
+    assert (found.model["position_embedding"], found.model["norm"]) == ("learned", "layernorm")
+    assert (found.model["gated_mlp"], found.model["tied_embeddings"]) == (False, True)
+    assert found.origins["model.norm"] == "GPT-NeoX's default"
+
+
+@pytest.mark.parametrize(
+    ("keys", "width"),
+    [
+        ({"intermediate_size": 3000}, 3000),
+        ({"expansion_factor": 2.5}, 1920),
+        ({"activation": "geglu"}, 1024),
+        ({"activation": "geglu", "mlp_multiple_of": 100}, 1100),
+        ({"activation": "swiglu", "te_layernorm_mlp": True, "intermediate_size": 2048}, 2048),
+    ],
+)
+def test_the_mlp_is_as_wide_as_gpt_neox_makes_it(keys, width):
+    assert read(**keys).model["ffn_hidden_size"] == width
+
+
+@pytest.mark.parametrize(
+    ("keys", "rule"),
+    [
+        ({"moe_num_experts": 8}, "experts are no part of a model"),
+        ({"attention_config": [[["mamba"], 12]]}, "attention_kernel is math"),
+        ({"attention_config": [[["flash"], 6], [["global"], 6]]}, "attention_kernel is math"),
+        ({"pos_emb": "alibi"}, "position_embedding is learned or rotary"),
+        ({"norm": "scalenorm"}, "norm is layernorm or rmsnorm"),
+        ({"use_mup": True}, "a model cannot say it"),
+        ({"sliding_window_width": 4096}, "a model cannot say it"),
+        ({"te_fp8_mha": True}, "8-bit arithmetic"),
+        ({"use_bnb_optimizer": True}, "8-bit optimizer states"),
+        ({"checkpoint_in_cpu": True}, "activations in host memory"),
+        ({"pipe_partition_method": "parameters", "pipe_parallel_size": 2}, "uneven pipeline stages"),
+        ({"train_impl": "dpo"}, "a search pretrains a GPT"),
+        ({"precision": "fp16", "bf16": {"enabled": True}}, "name one precision"),
+        ({"curriculum_learning__enabled": True}, "while the training runs"),
+        ({"zero_optimization__offload_optimizer__device": "nvme"}, "the optimizer in host memory"),
+    ],
+)
+def test_what_no_search_file_expresses_is_refused_by_name(keys, rule):
+    with pytest.raises(InputError, match=rule) as refused:
+        read(**keys)
+    (problem,) = refused.value.problems
+    assert str(problem.key).replace(".", "__") in keys
+    assert problem.line
+    assert problem.fix
+
+
+@pytest.mark.parametrize(
+    ("keys", "rule"),
+    [
+        ({"global_num_gpus": 6, "model_parallel_size": 4}, WORLD_RULE),
+        ({"train_batch_size": 6}, BATCH_RULE),
+        ({"train_batch_size": 64, "num_nodes": 1, "num_gpus": 8}, WORLD_RULE),
+    ],
+)
+def test_numbers_that_contradict_each_other_are_refused(keys, rule):
+    with pytest.raises(InputError) as refused:
+        read(**keys)
+    assert refused.value.problems[0].rule == rule
+
+
+@pytest.mark.parametrize(
+    ("keys", "note"),
+    [
+        ({"hidden_dropout": 0.1}, "Trials train without dropout; the file has hidden_dropout 0.1."),
+        ({"activation": "relu"}, "activation relu: trials have GELU."),
+        ({"activation": "geglu"}, "activation geglu: trials have SiLU in the gate."),
+        ({"norm": "rmsnorm"}, "use_bias_in_mlp is true; a model with norm rmsnorm has no biases."),
+        ({"use_bias_in_norms": False}, "use_bias_in_norms is false; a model with norm layernorm has biases."),
+        ({"max_position_embeddings": 4096}, "max_position_embeddings is 4096; a model has seq_length learned"),
+        ({"gpt_j_residual": True}, "gpt_j_residual was left out: attention and MLP are added in parallel"),
+        ({"rotary_pct": 0.25}, "rotary_pct was left out"),
+        ({"hostfile": "/job/hostfile"}, "hostfile was not read"),
+        ({"tokenizer_type": "HFTokenizer"}, "vocab_size is not in the file: the tokenizer decides it."),
+        ({"te_mha": True}, "te_mha: Transformer Engine chooses the attention kernel"),
+        ({"data_types__grad_accum_dtype": "bf16"}, "data_types.grad_accum_dtype was left out"),
+        ({"attention_type": "global"}, "attention_type was left out: it is no option"),
+    ],
+)
+def test_a_difference_from_a_trial_is_noted(keys, note):
+    assert any(each.startswith(note) for each in read(**keys).notes)
+
+
+def test_in_one_of_several_files_defaults_are_left_open():
+    found = read_gpt_neox("model_parallel_size: 2\nnum_layers: 12\nhidden_size: 768\nnum_attention_heads: 12\n")
+    assert found.layout == {"tensor_parallel": 2}
+    assert found.model == {
+        "num_layers": 12,
+        "hidden_size": 768,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 12,
+        "ffn_hidden_size": 3072,
+    }
+    assert "The file has no seq_length, train_batch_size or train_micro_batch_size_per_gpu" in " ".join(found.notes)
+
+
+def test_a_file_without_model_and_layout_is_refused():
+    with pytest.raises(InputError, match="describes a model or a layout"):
+        read_gpt_neox("data_path: data/enwik8\nsave: checkpoints\n")
+
+
+@pytest.mark.parametrize("name", ["pos_emb", "model_parallel_size", "checkpoint_activations", "precision"])
+def test_a_placeholder_is_not_believed(name):
+    before, found = read(), read(**{name: "${VALUE}"})
+    assert f"{name} is '${{VALUE}}', which was not used: it is a placeholder." in found.notes
+    assert len(found.model) + len(found.layout) < len(before.model) + len(before.layout)
