@@ -24,7 +24,7 @@ from orchestrator.config.draft import (
     size_of,
 )
 from orchestrator.config.init_grids import SUFFIXES, grid_draft, read_utf8
-from orchestrator.importers.deepspeed_config import read_ds_config
+from orchestrator.importers.deepspeed_config import CHARACTERISTIC_KEYS, looks_like_deepspeed, read_ds_config
 from orchestrator.importers.gpt_neox import looks_like_gpt_neox, read_gpt_neox
 from orchestrator.importers.hf_config import read_hf_config
 from orchestrator.importers.imported_config import ImportedConfig
@@ -39,7 +39,6 @@ from search_spaces.rules.check import engine_violations
 from search_spaces.schema.validation import FILL_IN
 from trials.trainers.registry import TRAINERS
 
-_DEEPSPEED_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization")
 _MAX_RANKS_LISTED = 64
 _KINDS = (
     "a Megatron launch script, a DeepSpeed config, a Hugging Face config.json, a configuration of GPT-NeoX or"
@@ -116,12 +115,12 @@ def _read(text: str, is_json: bool) -> ImportedConfig:
         return read_hf_config(text)
     if looks_like_gpt_neox(data):
         return read_gpt_neox(text)
-    if any(key in data for key in _DEEPSPEED_KEYS):
+    if looks_like_deepspeed(data):
         return read_ds_config(text)
     raise InputError.of(
         "file",
         "is neither a DeepSpeed config nor a Hugging Face config.json",
-        rule=f"a DeepSpeed config has one of {', '.join(_DEEPSPEED_KEYS)}, a Hugging Face config has model_type",
+        rule=f"a DeepSpeed config has one of {', '.join(CHARACTERISTIC_KEYS)}, a Hugging Face config has model_type",
     )
 
 
@@ -161,9 +160,10 @@ def _cluster(imported: ImportedConfig, notes: list[str]) -> dict[str, Any]:
     notes.append("cluster.accelerator is not in the file: fill it in.")
     gpus, nodes = imported.gpus_per_node, imported.num_nodes
     if imported.source == "deepspeed":
-        # Such a config knows data-parallel ranks only.
-        gpus, nodes = imported.layout.get("data_parallel"), 1
-        notes.append("A DeepSpeed config does not describe the machine: one node with data-parallel ranks is assumed.")
+        # Such a config has no pipeline stages.
+        data, tensor = imported.layout.get("data_parallel"), imported.layout.get("tensor_parallel", 1)
+        gpus, nodes = data and data * tensor, 1
+        notes.append("A DeepSpeed config does not describe the machine: one node with its ranks is assumed.")
     return cluster_section(FILL_IN, gpus, nodes, notes)
 
 

@@ -3,49 +3,80 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
+from orchestrator.importers.deepspeed_options import DEEPSPEED_OPTIONS
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.json_text import json_object
-from search_spaces.errors import InputError, format_value
+from orchestrator.importers.settings import CODE, FieldReaders, Settings, flat, read_fields
+from orchestrator.importers.value_rules import ValueRules, is_one_of, value_problems
+from search_spaces.errors import InputError
 from search_spaces.layouts.layout import BATCH_RULE
 from trials.trainers.common.deepspeed_config import DEFAULT_BUCKET_ELEMENTS, GRADIENT_BYTES
 
+_TOTAL, _MICRO, _STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
+_ZERO = "zero_optimization"
+CHARACTERISTIC_KEYS = (_TOTAL, _MICRO, _ZERO)
+_COMPRESSED = ("onebitadam", "onebitlamb", "zerooneadam")
+_ADAM = ("adam", "adamw")
+_PRECISIONS = {
+    **dict.fromkeys(("bfloat16", "bf16"), "bf16"),
+    **dict.fromkeys(("float16", "fp16", "half"), "fp16"),
+    **dict.fromkeys(("float32", "fp32", "float"), "fp32"),
+}
+"""By DeepSpeed's words for a type, with or without `torch.`."""
+
+
+def looks_like_deepspeed(data: Mapping[str, Any]) -> bool:
+    """True for a mapping with a key that nearly every configuration of DeepSpeed has."""
+    return any(key in data for key in CHARACTERISTIC_KEYS)
+
 
 def read_ds_config(text: str) -> ImportedConfig:
-    """The layout values of a DeepSpeed configuration.
+    """The layout values of a DeepSpeed configuration; absent keys have DeepSpeed's own defaults.
 
-    InputError for text that is not a JSON object and for batch sizes that contradict each other. `auto`, which leaves a
-    value to the trainer, is reported as not found.
+    InputError for text that is not a JSON object, for keys and values that no search file expresses, and for batch
+    sizes that contradict each other. `auto`, which leaves a value to the trainer, is reported as not found.
     """
-    config = json_object(text, "deepspeed_config", "a DeepSpeed config")
-    notes: list[str] = []
-    total, layout = _read_batch(config, notes)
-    layout |= _read_zero(config, notes) | _read_precision(config)
-    if _enabled_interval(config):
-        layout["activation_checkpointing"] = "full"
-    return ImportedConfig("deepspeed", layout=layout, global_batch_size=total, notes=tuple(notes))
+    keys = deepspeed_settings(json_object(text, CODE, "a DeepSpeed config"))
+    if problems := [*keys.problems(), *value_problems(keys, DEEPSPEED_RULES)]:
+        raise InputError(*problems)
+    layout, origins = read_fields(keys, "baseline", LAYOUT_FIELDS)
+    total, batch_origin = read_fields(keys, "", {"global_batch_size": lambda keys: keys.count(_TOTAL)})
+    return ImportedConfig(
+        "deepspeed",
+        layout=layout,
+        global_batch_size=total.get("global_batch_size"),
+        origins={**origins, **batch_origin},
+        notes=tuple(dict.fromkeys([*keys.notes, *keys.left_out(), *_differences(keys, layout)])),
+    )
 
 
-def _read_batch(config: Mapping[str, Any], notes: list[str]) -> tuple[int | None, dict[str, Any]]:
-    """(global batch, layout values) of DeepSpeed's three batch numbers, and the number of data-parallel ranks where all
-    are given."""
-    total = _count(config, "train_batch_size", notes)
-    micro = _count(config, "train_micro_batch_size_per_gpu", notes)
-    steps = _count(config, "gradient_accumulation_steps", notes)
-    values = {"micro_batch_size": micro, "grad_accum_steps": steps}
-    if total and micro and steps:
-        values["data_parallel"] = _data_ranks(total, micro, steps)
-    return total, {name: value for name, value in values.items() if value is not None}
+def deepspeed_settings(config: Mapping[str, Any]) -> Settings:
+    """The settings of a DeepSpeed configuration. `auto` is not known: the program that starts DeepSpeed sets it."""
+    zero = config.get(_ZERO)
+    if isinstance(zero, bool):  # how DeepSpeed wrote stage 1 at first
+        config = {**config, _ZERO: {"stage": int(zero)}}
+    given = flat(config, DEEPSPEED_OPTIONS, lambda name: None)
+    doubt = "the program that starts DeepSpeed sets it"
+    return Settings(
+        {name: replace(each, doubt=doubt) if each.value == "auto" else each for name, each in given.items()},
+        DEEPSPEED_OPTIONS,
+    )
 
 
-def _data_ranks(total: int, micro: int, steps: int) -> int:
+def _data_parallel(keys: Settings) -> int | None:
+    """The data-parallel ranks, which follow where all three batch numbers are given."""
+    total, micro, steps = keys.count(_TOTAL), keys.count(_MICRO), keys.count(_STEPS)
+    if not (total and micro and steps):
+        return None
     if total % (micro * steps):
         raise InputError.of(
             "batch",
-            f"train_batch_size {total} is not a multiple of micro batch {micro} x accumulation {steps}",
-            key="train_batch_size",
+            f"{_TOTAL} {total} is not a multiple of micro batch {micro} x accumulation {steps}",
+            key=_TOTAL,
             value=total,
             rule=BATCH_RULE,
             fix=f"a multiple of {micro * steps}, or auto for the one of the three that the trainer is to fill in",
@@ -53,65 +84,129 @@ def _data_ranks(total: int, micro: int, steps: int) -> int:
     return total // (micro * steps)
 
 
-def _count(config: Mapping[str, Any], key: str, notes: list[str]) -> int | None:
-    """The whole number at `key`; None, with a note, where the file leaves it to the trainer."""
-    value = config.get(key)
-    if type(value) is int and value >= 1:
-        return value
-    if value is None or value == "auto":
-        notes.append(f"{key} is {'not given' if value is None else 'auto'} in the DeepSpeed config.")
+def _grad_accum_steps(keys: Settings) -> int | None:
+    """1 where the file has only one of the two batch sizes."""
+    if keys.has(_STEPS):
+        return keys.count(_STEPS)
+    return 1 if keys.has(_TOTAL) != keys.has(_MICRO) else None
+
+
+def _zero_stage(keys: Settings) -> int | None:
+    stage = keys.text(f"{_ZERO}.stage")
+    return int(stage) if stage else _unless_given(keys, f"{_ZERO}.stage", 0)
+
+
+def _offload(keys: Settings) -> str | None:
+    device = keys.text(f"{_ZERO}.offload_optimizer.device")
+    is_on_host = keys.flag(f"{_ZERO}.cpu_offload") if device is None else device == "cpu"
+    return "optimizer" if is_on_host else None
+
+
+def _overlap_comm(keys: Settings) -> bool | None:
+    """DeepSpeed's default is true with ZeRO 3."""
+    name = f"{_ZERO}.overlap_comm"
+    is_on = keys.flag(name) if keys.has(name) else _unless_given(keys, name, _zero_stage(keys) == 3)
+    return True if is_on else None
+
+
+def _bucket_mib(keys: Settings) -> int | None:
+    """DeepSpeed counts a bucket in elements. None for its default size, which is no choice."""
+    elements = keys.value(f"{_ZERO}.reduce_bucket_size")
+    if elements is None or elements == DEFAULT_BUCKET_ELEMENTS:
         return None
-    raise InputError.of(
-        "deepspeed_config", f"{key} is {format_value(value)}", key=key, value=value, rule="a whole number of at least 1"
-    )
+    if type(elements) not in (int, float) or not (math.isfinite(elements) and elements > 0):
+        raise InputError(keys.problem(f"{_ZERO}.reduce_bucket_size", rule="a number of elements above 0"))
+    width = GRADIENT_BYTES[precision(keys) or "fp32"]
+    return max(1, round(elements * width / 2**20))
 
 
-def _read_zero(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
-    section = _section(config, "zero_optimization")
-    layout: dict[str, Any] = {}
-    stage = section.get("stage", 0)
-    if stage in (0, 1, 2, 3) and type(stage) is int:
-        layout["zero_stage"] = stage
-    else:
-        notes.append(f"zero_optimization.stage is {format_value(stage)}, which is not a ZeRO stage.")
-    if _on_cpu(section, "offload_optimizer", notes):
-        layout["offload"] = "optimizer"
-    if _on_cpu(section, "offload_param", notes):
-        notes.append(
-            "offload_param moves the parameters to the host, which no layout field expresses; it was left out."
-        )
-    if section.get("overlap_comm") is True:
-        layout["overlap_comm"] = True
-    return layout | _read_bucket(section, config)
+def precision(keys: Settings) -> str | None:
+    """None where the file leaves it to the program that starts DeepSpeed."""
+    switches = {"bf16.enabled": "bf16", "bfloat16.enabled": "bf16", "fp16.enabled": "fp16"}
+    on = next((found for name, found in switches.items() if keys.flag(name)), None)
+    if on is None and keys.flag("torch_autocast.enabled"):
+        on = _PRECISIONS.get((keys.text("torch_autocast.dtype") or "float16").removeprefix("torch."))
+    is_open = any(keys.given[name].doubt for name in switches if name in keys.given)
+    return on or (None if is_open else "fp32")
 
 
-def _on_cpu(section: Mapping[str, Any], key: str, notes: list[str]) -> bool:
-    device = _section(section, key).get("device", "none")
-    if device == "nvme":
-        notes.append(f"{key} goes to NVMe, which no layout field expresses; it was left out.")
-    return device == "cpu" or (key == "offload_optimizer" and section.get("cpu_offload") is True)
+def _checkpointing(keys: Settings) -> str | None:
+    interval = keys.value("pipeline.activation_checkpoint_interval")
+    return "full" if isinstance(interval, int) and interval > 0 else None
 
 
-def _read_bucket(section: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    elements = section.get("reduce_bucket_size", DEFAULT_BUCKET_ELEMENTS)
-    if type(elements) not in (int, float) or elements == DEFAULT_BUCKET_ELEMENTS or not math.isfinite(elements):
-        return {}
-    width = GRADIENT_BYTES[_read_precision(config)["precision"]]
-    return {"bucket_mib": max(1, round(elements * width / 2**20))}
+def _unless_given(keys: Settings, name: str, default: Any) -> Any:
+    """The default where the setting is absent; None where its value is not known."""
+    return None if name in keys.given and keys.given[name].doubt else default
 
 
-def _read_precision(config: Mapping[str, Any]) -> dict[str, Any]:
-    for precision, keys in (("bf16", ("bf16", "bfloat16")), ("fp16", ("fp16",))):
-        if any(_section(config, key).get("enabled") is True for key in keys):
-            return {"precision": precision}
-    return {"precision": "fp32"}
+LAYOUT_FIELDS: FieldReaders = {
+    "tensor_parallel": lambda keys: keys.count("tensor_parallel.autotp_size") if _has_ranks(keys) else None,
+    "data_parallel": _data_parallel,
+    "micro_batch_size": lambda keys: keys.count(_MICRO),
+    "grad_accum_steps": _grad_accum_steps,
+    "zero_stage": _zero_stage,
+    "offload": _offload,
+    "activation_checkpointing": _checkpointing,
+    "precision": precision,
+    "overlap_comm": _overlap_comm,
+    "bucket_mib": _bucket_mib,
+}
 
 
-def _enabled_interval(config: Mapping[str, Any]) -> bool:
-    interval = _section(config, "pipeline").get("activation_checkpoint_interval", 0)
-    return type(interval) is int and interval > 0
+def _has_ranks(keys: Settings) -> bool:
+    """False for DeepSpeed's 0 tensor-parallel ranks, which are none."""
+    return keys.value("tensor_parallel.autotp_size") not in (None, 0)
 
 
-def _section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    section = config.get(key)
-    return section if isinstance(section, Mapping) else {}
+DEEPSPEED_RULES: ValueRules = (
+    (f"{_ZERO}.stage", is_one_of(f"{_ZERO}.stage", "0", "1", "2", "3"), "a ZeRO stage is 0, 1, 2 or 3"),
+    (
+        f"{_ZERO}.offload_optimizer.device",
+        is_one_of(f"{_ZERO}.offload_optimizer.device", "none", "cpu"),
+        "offload moves the optimizer to host memory; NVMe is no value of it",
+    ),
+    (
+        f"{_ZERO}.offload_optimizer.ratio",
+        is_one_of(f"{_ZERO}.offload_optimizer.ratio", "1", "1.0"),
+        "offload moves the whole optimizer",
+    ),
+    (
+        "torch_autocast.dtype",
+        lambda keys: str(keys.value("torch_autocast.dtype")).removeprefix("torch.") in _PRECISIONS,
+        "precision is fp32, bf16 or fp16",
+    ),
+    (
+        "optimizer.type",
+        lambda keys: str(keys.value("optimizer.type")).lower() not in _COMPRESSED,
+        "gradients compressed to one bit are no axis of a layout",
+    ),
+    (
+        "compile.passes",
+        lambda keys: "autosp" not in (keys.value("compile.passes") or ()),
+        "sequences split over ranks (Ulysses) are no axis of a layout",
+    ),
+    (
+        "pipeline.activation_checkpoint_interval",
+        lambda keys: type(keys.value("pipeline.activation_checkpoint_interval")) is int,
+        "a whole number",
+    ),
+)
+"""Values that no search file expresses, of keys that are read."""
+
+
+def _differences(keys: Settings, layout: Mapping[str, Any]) -> Iterator[str]:
+    """Notes on what the training has and a trial has not, and on what the file does not say."""
+    for name in (_TOTAL, _MICRO, _STEPS):
+        if name not in keys.given and not (name == _STEPS and "grad_accum_steps" in layout):
+            yield f"{name} is not in the file: DeepSpeed derives it from the ranks."
+    if "precision" not in layout:
+        yield "The precision is not in the file: fp32 is assumed; set space.precision to the one you train in."
+    if keys.has("torch_autocast.enabled"):
+        yield "torch_autocast keeps parameters and gradients in fp32; trials have them in 16 bits beside fp32 masters."
+    optimizer = keys.text("optimizer.type")
+    if optimizer is not None and optimizer.lower() not in _ADAM:
+        yield f"optimizer.type is {optimizer}; trials train with AdamW, which keeps two moments of each parameter."
+    interval = keys.value("pipeline.activation_checkpoint_interval")
+    if layout.get("activation_checkpointing") == "full" and interval != 1:
+        yield f"Layers are recomputed {interval} at a time; trials recompute one at a time."

@@ -43,7 +43,8 @@ class OptionTable:
     whole has its own name).
 
     `trainer` is the program, `source` the version that they were read from. An option with its `neutral` value is as
-    good as absent: false, or one of those named here, separated by `|`. So are null and what is empty.
+    good as absent: false, or one of those named here, separated by `|`. So are null, what is empty, and a mapping whose
+    `enabled` is false.
     """
 
     trainer: str
@@ -99,5 +100,7 @@ class OptionTable:
         }
 
     def _is_neutral(self, name: str, value: Any) -> bool:
+        if isinstance(value, Mapping) and value.get("enabled") is False:
+            return True
         neutral = self.neutral.get(name, "false").lower().split("|")
         return value is None or value in ("", [], {}) or str(value).lower() in neutral

@@ -1,53 +1,214 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
+import yaml
 
-from orchestrator.importers.deepspeed_config import read_ds_config
+from orchestrator.importers.deepspeed_config import looks_like_deepspeed, read_ds_config
+from orchestrator.importers.deepspeed_options import DEEPSPEED_OPTIONS
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import BATCH_RULE
+from tests.orchestrator.importers.config_tables import (
+    require_all_read,
+    require_no_effect,
+    require_notes,
+    require_one_handling_of_each_key,
+    require_refusals,
+    with_key,
+)
+from tests.orchestrator.importers.deepspeed_source import keys_of_classes, removed_keys, top_keys
+
+BASE = {
+    "train_batch_size": 32,
+    "train_micro_batch_size_per_gpu": 2,
+    "gradient_accumulation_steps": 4,
+    "zero_optimization": {"stage": 2},
+    "bf16": {"enabled": True},
+}
+WHOLE = {
+    "train_batch_size": 256,
+    "train_micro_batch_size_per_gpu": 4,
+    "gradient_accumulation_steps": 8,
+    "steps_per_print": 2000,
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "betas": [0.9, 0.95]}},
+    "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 500}},
+    "gradient_clipping": 1.0,
+    "bf16": {"enabled": True},
+    "fp16": {"enabled": False, "loss_scale": 0},
+    "zero_optimization": {
+        "stage": 3,
+        "offload_optimizer": {"device": "cpu", "pin_memory": True},
+        "offload_param": {"device": "none"},
+        "overlap_comm": True,
+        "contiguous_gradients": True,
+        "reduce_bucket_size": 1e8,
+        "stage3_max_live_parameters": 2e9,
+        "zero_hpz_partition_size": 1,
+    },
+    "flops_profiler": {"enabled": True},
+    "data_efficiency": {"enabled": False, "data_sampling": {"enabled": True}},
+    "aio": {},
+    "pipeline": {"activation_checkpoint_interval": 1},
+    "wall_clock_breakdown": False,
+}
+
+
+def read(config: dict[str, Any]):
+    return read_ds_config(json.dumps(config))
+
+
+def read_yaml(text: str):
+    return read(yaml.safe_load(text))
+
+
+def test_a_configuration_gives_layout_and_batch():
+    found = read(WHOLE)
+    assert looks_like_deepspeed(WHOLE)
+    assert found.layout == {
+        "data_parallel": 8,
+        "micro_batch_size": 4,
+        "grad_accum_steps": 8,
+        "zero_stage": 3,
+        "offload": "optimizer",
+        "activation_checkpointing": "full",
+        "precision": "bf16",
+        "overlap_comm": True,
+        "bucket_mib": 191,
+    }
+    assert found.global_batch_size == 256
+    assert found.notes == (
+        "zero_optimization.stage3_max_live_parameters was left out: it changes how ranks communicate.",
+    )
+    assert found.origins["baseline.zero_stage"] == "zero_optimization.stage"
+    assert found.origins["global_batch_size"] == "train_batch_size"
+
+
+def test_the_reader_keeps_to_its_table(monkeypatch):
+    require_one_handling_of_each_key(DEEPSPEED_OPTIONS)
+    require_refusals(read_yaml, DEEPSPEED_OPTIONS, BASE)
+    require_notes(read_yaml, DEEPSPEED_OPTIONS, BASE)
+    require_no_effect(read_yaml, DEEPSPEED_OPTIONS, BASE)
+    autocast = {"torch_autocast": {"enabled": True}, "compile": {"passes": ["z3"]}}
+    require_all_read(read_yaml, DEEPSPEED_OPTIONS, [WHOLE, {"train_batch_size": 8, **autocast}], monkeypatch)
+
+
+def test_every_key_of_the_installed_deepspeed_has_a_handling():
+    known = DEEPSPEED_OPTIONS.group_of.keys() | DEEPSPEED_OPTIONS.sections
+    assert len(top_keys()) > 20
+    assert not top_keys() - known
+    assert not removed_keys() - known
+    assert not keys_of_classes() - known
 
 
 def test_auto_and_missing_values_are_reported_and_left_out():
-    found = read_ds_config('{"train_batch_size": "auto", "train_micro_batch_size_per_gpu": 2}')
+    found = read({"train_batch_size": "auto", "train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": "auto"}})
     assert found.global_batch_size is None
-    assert found.layout["micro_batch_size"] == 2
-    assert not {"grad_accum_steps", "data_parallel"} & set(found.layout)
+    assert found.layout == {"micro_batch_size": 2, "zero_stage": 0}
     assert found.notes == (
-        "train_batch_size is auto in the DeepSpeed config.",
-        "gradient_accumulation_steps is not given in the DeepSpeed config.",
+        "train_batch_size is 'auto', which was not used: the program that starts DeepSpeed sets it.",
+        "bf16.enabled is 'auto', which was not used: the program that starts DeepSpeed sets it.",
+        "gradient_accumulation_steps is not in the file: DeepSpeed derives it from the ranks.",
+        "The precision is not in the file: fp32 is assumed; set space.precision to the one you train in.",
     )
 
 
-def test_parameters_on_the_host_or_on_nvme_are_reported_and_left_out():
-    zero = {"stage": 3, "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "nvme"}}
-    found = read_ds_config(json.dumps({"train_batch_size": 8, "zero_optimization": zero}))
-    assert "offload" not in found.layout
-    assert any("offload_param moves the parameters" in note for note in found.notes)
-    assert any("NVMe" in note for note in found.notes)
-
-
-def test_deepspeeds_own_bucket_size_is_its_default_and_no_choice():
-    config = {"train_batch_size": 8, "zero_optimization": {"stage": 2, "reduce_bucket_size": 5e8}}
-    assert "bucket_mib" not in read_ds_config(json.dumps(config)).layout
+@pytest.mark.parametrize(
+    ("name", "value", "field", "expected"),
+    [
+        ("zero_optimization", True, "zero_stage", 1),
+        ("zero_optimization", {}, "zero_stage", 0),
+        ("zero_optimization", {"stage": 3}, "overlap_comm", True),
+        ("zero_optimization.overlap_comm", True, "overlap_comm", True),
+        ("zero_optimization.overlap_comm", False, "overlap_comm", None),
+        ("zero_optimization.cpu_offload", True, "offload", "optimizer"),
+        ("zero_optimization.offload_optimizer.device", "cpu", "offload", "optimizer"),
+        ("zero_optimization.offload_optimizer.device", "none", "offload", None),
+        ("zero_optimization.reduce_bucket_size", 5e8, "bucket_mib", None),
+        ("zero_optimization.reduce_bucket_size", 5e7, "bucket_mib", 95),
+        ("bf16", None, "precision", "fp32"),
+        ("bf16", {"enabled": False}, "precision", "fp32"),
+        ("pipeline.activation_checkpoint_interval", 0, "activation_checkpointing", None),
+        ("pipeline.activation_checkpoint_interval", 2, "activation_checkpointing", "full"),
+        ("tensor_parallel.autotp_size", 4, "tensor_parallel", 4),
+        ("tensor_parallel.autotp_size", 0, "tensor_parallel", None),
+    ],
+)
+def test_a_key_sets_its_layout_field(name, value, field, expected):
+    assert read(with_key(BASE, name, value)).layout.get(field) == expected
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("section", "precision"),
     [
-        ("{", "not JSON"),
-        ("[1]", "not a JSON object"),
-        ('{"train_batch_size": 8.5}', "train_batch_size is 8.5"),
-        ('{"train_batch_size": true}', "train_batch_size is true"),
-        ('{"train_micro_batch_size_per_gpu": 0}', "train_micro_batch_size_per_gpu is 0"),
-        (
-            '{"train_batch_size": 10, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}',
-            "train_batch_size 10 is not a multiple of micro batch 2 x accumulation 4",
-        ),
+        ({"fp16": {"enabled": True}}, "fp16"),
+        ({"bfloat16": {"enabled": True}}, "bf16"),
+        ({"torch_autocast": {"enabled": True, "dtype": "torch.bfloat16"}}, "bf16"),
+        ({"torch_autocast": {"enabled": True}}, "fp16"),
+        ({"torch_autocast": {"enabled": False, "dtype": "bf16"}}, "fp32"),
+        ({"bf16": {"enabled": "auto"}, "fp16": {"enabled": True}}, "fp16"),
+        ({"fp16": {"enabled": "auto"}}, None),
     ],
 )
-def test_a_config_that_makes_no_sense_is_refused(text, words):
+def test_the_precision_is_that_of_the_section_that_is_on(section, precision):
+    assert read({"train_batch_size": 8, **section}).layout.get("precision") == precision
+
+
+def test_accumulation_is_one_where_the_file_has_only_one_of_the_two_batch_sizes():
+    assert read({"train_batch_size": 8}).layout["grad_accum_steps"] == 1
+    assert "grad_accum_steps" not in read({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2}).layout
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "rule"),
+    [
+        ("zero_optimization.stage", 4, "a ZeRO stage is 0, 1, 2 or 3"),
+        ("zero_optimization.offload_optimizer.device", "nvme", "NVMe is no value of it"),
+        ("zero_optimization.offload_optimizer.ratio", 0.3, "offload moves the whole optimizer"),
+        ("zero_optimization.offload_param.device", "cpu", "parameters in host memory"),
+        ("zero_optimization.zero_hpz_partition_size", 8, "no value of zero_stage"),
+        ("zero_optimization.zero_quantized_weights", True, "quantized weights"),
+        ("zero_optimization.reduce_bucket_size", -1, "a number of elements above 0"),
+        ("optimizer.type", "OneBitAdam", "compressed to one bit"),
+        ("torch_autocast.dtype", "int8", "precision is fp32, bf16 or fp16"),
+        ("compile.passes", ["autosp"], "Ulysses"),
+        ("pipeline.activation_checkpoint_interval", True, "a whole number"),
+        ("sequence_parallel_size", 2, "Ulysses"),
+        ("activation_checkpointing.cpu_checkpointing", True, "activations in host memory"),
+        ("compression_training", {"weight_quantization": {}}, "a model cannot say it"),
+        ("data_efficiency", {"enabled": True}, "changing length"),
+        ("elasticity", {"enabled": True}, "global batch of a search is fixed"),
+        ("train_batch_size", 8.5, "at least 1"),
+        ("train_batch_size", True, "at least 1"),
+        ("train_micro_batch_size_per_gpu", 0, "at least 1"),
+    ],
+)
+def test_what_no_search_file_expresses_is_refused_by_name(name, value, rule):
+    with pytest.raises(InputError, match=rule) as refused:
+        read(with_key(BASE, name, value))
+    (problem,) = refused.value.problems
+    assert problem.key == name
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "note"),
+    [
+        ("optimizer.type", "Lion", "optimizer.type is Lion; trials train with AdamW"),
+        ("torch_autocast.enabled", True, "torch_autocast keeps parameters and gradients in fp32"),
+        ("pipeline.activation_checkpoint_interval", 2, "Layers are recomputed 2 at a time"),
+        ("autotuning", {"enabled": True}, "autotuning was left out: it is a search of DeepSpeed's own"),
+        ("data_types.grad_accum_dtype", "bf16", "data_types.grad_accum_dtype was left out"),
+        ("zero_optimisation.stage", 1, "zero_optimisation.stage was left out: it is no option of DeepSpeed"),
+        ("train_batch_sise", 1, "train_batch_sise was left out: it is no option of DeepSpeed"),
+    ],
+)
+def test_a_difference_from_a_trial_is_noted(name, value, note):
+    assert any(each.startswith(note) for each in read(with_key(BASE, name, value)).notes)
+
+
+@pytest.mark.parametrize(("text", "words"), [("{", "not JSON"), ("[1]", "not a JSON object")])
+def test_a_text_that_is_no_json_object_is_refused(text, words):
     with pytest.raises(InputError, match=words):
         read_ds_config(text)
 
@@ -55,9 +216,9 @@ def test_a_config_that_makes_no_sense_is_refused(text, words):
 def test_batch_sizes_that_contradict_each_other_may_leave_one_to_the_trainer():
     config = {"train_batch_size": 10, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}
     with pytest.raises(InputError) as refused:
-        read_ds_config(json.dumps(config))
+        read(config)
     assert (refused.value.problems[0].rule, refused.value.problems[0].fix) == (
         BATCH_RULE,
         "a multiple of 8, or auto for the one of the three that the trainer is to fill in",
     )
-    assert read_ds_config(json.dumps(config | {"train_batch_size": "auto"})).layout["grad_accum_steps"] == 4
+    assert read(config | {"train_batch_size": "auto"}).layout["grad_accum_steps"] == 4
