@@ -36,6 +36,8 @@ ONE_DOOR = {
     "fastapi": {"orchestrator/service/api.py"},
     "uvicorn": {"orchestrator/service/server.py", "dashboards/access/http_protocol.py"},
     "pyarrow": {"orchestrator/interop/table_export.py"},
+    "tree_sitter": {"orchestrator/importers/bash/syntax.py"},
+    "tree_sitter_bash": {"orchestrator/importers/bash/syntax.py"},
     "optuna": {"orchestrator/interop/optuna_export.py"},
 }
 ORCHESTRATOR = (

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from orchestrator.importers.bash.script import Script, read_script
 from orchestrator.importers.command_options import CommandOptions
 from orchestrator.importers.deepspeed_config import read_ds_config
 from orchestrator.importers.imported_config import ImportedConfig
@@ -13,7 +14,6 @@ from orchestrator.importers.launcher_options import LAUNCHER_GROUPS
 from orchestrator.importers.megatron.megatron_deepspeed_options import MEGATRON_DEEPSPEED_OPTIONS
 from orchestrator.importers.megatron.megatron_lm_options import MEGATRON_LM_OPTIONS
 from orchestrator.importers.option_table import DO_WITHOUT
-from orchestrator.importers.shell_script import Script, read_script
 from search_spaces.errors import InputError, Problem
 from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE, layout_mesh
 from trials.trainers.common.megatron_options import MAIN_GRADIENT_BYTES
@@ -43,7 +43,7 @@ def read_megatron_script(text: str) -> ImportedConfig:
     script = read_script(text)
     command = _training_command(script)
     source = MEGATRON_DEEPSPEED if option_names(command) & {*_DEEPSPEED_MARKS} else MEGATRON_LM
-    options = CommandOptions(command, list(script.notes), _TABLES[source])
+    options = CommandOptions(command, [*script.notes, *_default_notes(script)], _TABLES[source])
     if problems := [*_other_program(command), *options.problems(), *_unsupported_values(options)]:
         raise InputError(*problems)
     model, layout, batch = _model(options), _layout(options), options.count("global-batch-size")
@@ -63,7 +63,8 @@ def read_megatron_script(text: str) -> ImportedConfig:
 
 def _training_command(script: Script) -> list[str]:
     """The command with most of Megatron's characteristic options, the first of equals."""
-    best = max(script.commands, key=_num_characteristic_options, default=[])
+    commands = ([word.text for word in command] for command in script.commands)
+    best = max(commands, key=_num_characteristic_options, default=[])
     if _num_characteristic_options(best) < 2:
         raise InputError.of(
             "megatron_script",
@@ -72,6 +73,12 @@ def _training_command(script: Script) -> list[str]:
             fix="give the script that starts pretrain_gpt.py, with its options in it",
         )
     return best
+
+
+def _default_notes(script: Script) -> Iterator[str]:
+    for name, value in script.defaults.items():
+        if value.isdigit():
+            yield f"{name} is taken as its default {value}; the environment may set another."
 
 
 def _num_characteristic_options(words: list[str]) -> int:
@@ -314,7 +321,7 @@ _FLASH = ("use-flash-attn", "use-flash-attn-v1", "use-flash-attn-v2", "use-flash
 
 def _here_config(script: Script, options: CommandOptions) -> ImportedConfig | None:
     """The DeepSpeed config that the script writes as a here-document, if all its values are known."""
-    for document in script.documents:
+    for document in script.documents.values():
         if '"train_batch_size"' not in document and '"train_micro_batch_size_per_gpu"' not in document:
             continue
         if "$" not in document:

@@ -1,0 +1,1 @@
+"""Reader of bash launch scripts: the commands that they would run, without running anything."""

@@ -1,0 +1,322 @@
+"""Commands of a script: their words, what they write, the scripts that they run, and the builtins."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, ClassVar
+
+from orchestrator.importers.bash.assignments import Assigner
+from orchestrator.importers.bash.conditions import OPERATORS, Operand, Token, condition
+from orchestrator.importers.bash.environment import Environment
+from orchestrator.importers.bash.nested import heredoc_is_script, nested_script, writes_document
+from orchestrator.importers.bash.syntax import Source, parse_script, parse_value
+from orchestrator.importers.bash.values import (
+    Piece,
+    Undecided,
+    Value,
+    Variable,
+    is_decided,
+    known_text,
+    text_of,
+)
+from search_spaces.errors import InputError
+
+if TYPE_CHECKING:
+    from orchestrator.importers.bash.syntax import Node
+
+
+_DEEPEST = 8
+_MOST_COMMANDS = 10_000
+_SUCCEED = ("cd", "pushd", "popd", "mkdir", "echo", "printf", "set", "shopt", "module", "source", ".", "cp", "ulimit")
+_NO_WORDS = ("variable_assignment", "comment", "ERROR")
+
+
+class ScriptEnd(Exception):
+    """The script or subshell ends here."""
+
+
+class FunctionEnd(Exception):
+    """The function or sourced file ends here."""
+
+
+class CommandReader(Assigner):
+    """Reads commands. What a script consists of beside them is read by its subclass."""
+
+    def __init__(self, read_file: Callable[[str], str] | None):
+        super().__init__()
+        self.commands: list[tuple[Value, ...]] = []
+        self.documents: dict[str, str] = {}
+        self.prefix_exports: dict[str, str] = {}
+        self._read_file = read_file
+        self._functions: dict[str, tuple[Source, Node]] = {}
+
+    def _read_source(self, source: Source) -> bool | None:
+        raise NotImplementedError
+
+    def _statement(self, node: Node) -> bool | None:
+        raise NotImplementedError
+
+    def _call(self, name: str, arguments: tuple[Value, ...] | None) -> bool | None:
+        raise NotImplementedError
+
+    def _test(self, node: Node) -> bool | None:
+        is_double = node.children[0].type == "[["
+        tokens = [token for child in node.children[1:-1] for token in self._tokens(child, is_double)]
+        return condition(tokens)
+
+    def _tokens(self, node: Node, is_double: bool) -> Iterator[Token]:
+        if node.type.endswith("_expression"):
+            for child in node.children:
+                yield from self._tokens(child, is_double)
+        elif node.type == "test_operator" or not node.is_named:
+            yield self._source.written(node)
+        elif node.type == "extglob_pattern" or (is_double and node.type in ("word", "regex")):
+            yield Operand(self._expander.value(node), self._source.written(node))
+        else:
+            yield Operand(self._expander.value(node))
+
+    def _redirected(self, node: Node) -> bool | None:
+        """A command with redirections: what it writes to a file, and a script that it passes to a shell."""
+        first = len(self.commands)
+        body = node.child_by_field_name("body")
+        extra, files, document = self._redirections(node)
+        if body is None:
+            status: bool | None = True
+        elif body.type == "command":
+            status = self._command(body, extra)
+        else:
+            status = self._statement(body)
+        added = self.commands[first:]
+        command = [text_of(word) for word in added[-1]] if added else []
+        if document is not None:
+            name = files[-1] if files else next((c for c in command[1:] if command[0] == "tee" and c[0] != "-"), "")
+            self.documents[name] = text_of(document)
+            if heredoc_is_script(command):
+                self._nested(document, self.environment.of_exported())
+        elif files and len(added) == 1 and (written := writes_document(command)) is not None:
+            old = self.documents.get(files[-1], "") if self._appends(node) else ""
+            self.documents[files[-1]] = old + written
+        return status
+
+    @staticmethod
+    def _appends(node: Node) -> bool:
+        return any(child.children and child.children[0].type == ">>" for child in node.named_children)
+
+    def _redirections(self, node: Node) -> tuple[list[Node], list[str], Value | None]:
+        """(arguments that stand behind a redirection, names of the files written, the here-document)."""
+        extra: list[Node] = []
+        files: list[str] = []
+        document: Value | None = None
+        for child in node.children_by_field_name("redirect"):
+            if child.type == "file_redirect":
+                targets = child.children_by_field_name("destination")
+                extra += targets[1:]
+                operators = [c.type for c in child.children if not c.is_named]
+                if targets and operators and operators[0] in (">", ">>", "&>", ">|"):
+                    files.append(text_of(self._expander.value(targets[0])))
+            elif child.type == "heredoc_redirect":
+                document = self._document(child)
+                more, written, _ = self._redirections(child)
+                extra += [*child.children_by_field_name("argument"), *more]
+                files += written
+                tees = [c for c in child.named_children if c.type == "pipeline"]
+                for command in nodes_of(child, "command", None) if tees else []:
+                    words = [text_of(word) for word in self._expander.words(command.named_children)]
+                    files += [word for word in words[1:2] if words[0] == "tee"]
+        return extra, files, document
+
+    def _document(self, node: Node) -> Value:
+        start = next((self._source.written(c) for c in node.named_children if c.type == "heredoc_start"), "")
+        body = next((c for c in node.named_children if c.type == "heredoc_body"), None)
+        if body is None:
+            return ()
+        expander = self._expander
+        if start[:1] in ("'", '"', "\\"):
+            value = tuple(self._source.literal(body.start_byte, body.end_byte))
+        else:
+            value = expander.spliced(body)
+        if node.children[0].type == "<<-":
+            value = tuple(Piece(p.text.lstrip("\t"), p.line, p.state, p.variables, p.placeholder) for p in value)
+        return value
+
+    def _command(self, node: Node, extra: Sequence[Node] = ()) -> bool | None:
+        expander = self._expander
+        own_extra, _, _ = self._redirections(node)
+        nodes = [c for c in node.named_children if c.type not in _NO_WORDS and not c.type.endswith("_redirect")]
+        words = expander.words([*nodes, *own_extra, *extra])
+        prefixes = [child for child in node.named_children if child.type == "variable_assignment"]
+        before = self._prefixed(prefixes)
+        if not words:
+            return True
+        status = self._execute(tuple(words))
+        for name, value in before.items():
+            self.environment.variables.pop(name, None)
+            if value is not None:
+                self.environment.variables[name] = value
+        return status
+
+    def _prefixed(self, nodes: Sequence[Node]) -> dict[str, Variable | None]:
+        """Assign what stands before a command; the values before."""
+        before: dict[str, Variable | None] = {}
+        for node in nodes:
+            target = node.child_by_field_name("name")
+            if target is not None:
+                name = self._source.written(target)
+                before[name] = self.environment.variables.get(name)
+                self._assign(node)
+        self.prefix_exports |= dict(self.environment.known(before))
+        return before
+
+    def _execute(self, words: tuple[Value, ...]) -> bool | None:
+        name = text_of(words[0])
+        self.log.budget.spend(sum(len(word) for word in words))
+        if name in self._functions and self._depth < _DEEPEST and is_decided(words[0]):
+            return self._call(name, words[1:])
+        if len(self.commands) >= _MOST_COMMANDS:
+            self.log.budget.spend(2**30)
+        self.commands.append(words)
+        if (builtin := self._BUILTINS.get(name)) is not None:
+            return builtin(self, words)
+        if (script := nested_script(words)) is not None:
+            self._nested(script, Environment() if name in ("ssh", "pdsh") else self.environment.of_exported())
+        return True if name in _SUCCEED else None
+
+    def _nested(self, script: Value, environment: Environment) -> None:
+        """Read a script that another shell runs."""
+        outer, self.environment = self.environment, environment
+        try:
+            self._evaluate(script)
+        except (ScriptEnd, FunctionEnd):
+            pass
+        finally:
+            self.environment = outer
+
+    def _evaluate(self, script: Value) -> bool | None:
+        if self._depth >= _DEEPEST or not script:
+            return None
+        with self._deeper():
+            return self._read_source(parse_value(script))
+
+    def _eval(self, words: tuple[Value, ...]) -> bool | None:
+        blank = Piece(" ", words[0][0].line)
+        return self._evaluate(tuple(piece for word in words[1:] for piece in (*word, blank)))
+
+    def _source_file(self, words: tuple[Value, ...]) -> bool | None:
+        if len(words) < 2:
+            return None
+        path = text_of(words[1])
+        try:
+            if self._read_file is None or self._depth >= _DEEPEST or known_text(words[1]) is None:
+                raise OSError
+            text = self._read_file(path)
+        except (InputError, OSError):
+            self.log.note(f"{path} was not read; what it sets is missing.")
+            return True
+        self.log.budget.spend(len(text))
+        try:
+            with self._deeper():
+                self._read_source(parse_script(text, words[0][0].line))
+        except FunctionEnd:
+            pass
+        return True
+
+    def _exit(self, words: tuple[Value, ...]) -> bool | None:
+        raise ScriptEnd
+
+    def _return(self, words: tuple[Value, ...]) -> bool | None:
+        raise FunctionEnd
+
+    def _exec(self, words: tuple[Value, ...]) -> bool | None:
+        if len(words) == 1:
+            return True
+        if (script := nested_script(words)) is not None:
+            self._nested(script, self.environment.of_exported())
+        raise ScriptEnd
+
+    def _set(self, words: tuple[Value, ...]) -> bool | None:
+        texts = [text_of(word) for word in words]
+        if "--" in texts:
+            self.environment.positional = words[texts.index("--") + 1 :]
+        return True
+
+    def _shift(self, words: tuple[Value, ...]) -> bool | None:
+        count = text_of(words[1]) if len(words) > 1 else "1"
+        if self.environment.positional is not None and count.isdigit() and len(count) < 4:
+            self.environment.positional = self.environment.positional[int(count) :]
+        return True
+
+    def _change_directory(self, words: tuple[Value, ...]) -> bool | None:
+        here = self.environment.variables.get("PWD")
+        target = words[-1] if len(words) > 1 else ()
+        path: Variable = Undecided.VALUE
+        if target and is_decided(target) and isinstance(here, tuple) and is_decided(here):
+            text = posixpath.normpath(posixpath.join(text_of(here), text_of(target)))
+            path = (Piece(text, target[0].line),)
+        self.environment.variables["PWD"] = path
+        return True
+
+    def _read_variables(self, words: tuple[Value, ...]) -> bool | None:
+        """`read`, `mapfile`, `getopts`, `printf -v`: they set variables to what is not in the script."""
+        names = [text_of(word) for word in words[1:]]
+        if text_of(words[0]) == "printf":
+            names = [name for option, name in pairwise(names) if option == "-v"]
+        for name in names:
+            if re.fullmatch(r"[A-Za-z_]\w*", name):
+                self.environment.variables[name] = Undecided.VALUE
+        return True
+
+    def _let(self, words: tuple[Value, ...]) -> bool | None:
+        status: bool | None = True
+        for word in words[1:]:
+            status = self._calculate(word) if word else None
+        return status
+
+    def _test_words(self, words: tuple[Value, ...]) -> bool | None:
+        texts = [text_of(word) for word in words[1:]]
+        is_operator = [text in OPERATORS or re.fullmatch(r"-\w", text) for text in texts]
+        return condition(
+            [t if is_op else Operand(w) for t, is_op, w in zip(texts, is_operator, words[1:], strict=True)]
+        )
+
+    def _true(self, words: tuple[Value, ...]) -> bool | None:
+        return True
+
+    def _false(self, words: tuple[Value, ...]) -> bool | None:
+        return False
+
+    _BUILTINS: ClassVar[dict[str, Callable[[CommandReader, tuple[Value, ...]], bool | None]]] = {
+        "eval": _eval,
+        "source": _source_file,
+        ".": _source_file,
+        "exit": _exit,
+        "return": _return,
+        "exec": _exec,
+        "set": _set,
+        "shift": _shift,
+        "cd": _change_directory,
+        "pushd": _change_directory,
+        "read": _read_variables,
+        "mapfile": _read_variables,
+        "readarray": _read_variables,
+        "getopts": _read_variables,
+        "printf": _read_variables,
+        "let": _let,
+        "test": _test_words,
+        "true": _true,
+        ":": _true,
+        "false": _false,
+    }
+
+
+def nodes_of(node: Node, kind: str, without: Node | None) -> Iterator[Node]:
+    """The nodes of a kind inside, not looking into `without`."""
+    for child in node.named_children:
+        if child == without:
+            continue
+        if child.type == kind:
+            yield child
+        else:
+            yield from nodes_of(child, kind, without)

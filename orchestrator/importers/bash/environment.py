@@ -1,0 +1,112 @@
+"""Variables while a script is read, and what is known of them after branches that are not decided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from orchestrator.importers.bash.values import (
+    Array,
+    Budget,
+    Piece,
+    Undecided,
+    Value,
+    Variable,
+    joined,
+    known_text,
+    text_of,
+)
+
+HERE = (Piece(".", 1),)
+"""The value of `$PWD`: paths are relative to the script."""
+
+
+@dataclass
+class Log:
+    """What reading a script yields beside its commands, and the budget of it."""
+
+    budget: Budget = field(default_factory=Budget)
+    notes: dict[str, None] = field(default_factory=dict)
+    defaults: dict[str, str] = field(default_factory=dict)
+
+    def note(self, text: str) -> None:
+        self.notes.setdefault(text)
+
+    def note_left_out(self, added: str) -> None:
+        """Note the options that were left out, by name only: a value may be a secret."""
+        for option in (word.split("=")[0] for word in added.split() if word.startswith("--")):
+            self.note(f"{option} is added under a condition that the script does not decide; it was left out.")
+
+
+@dataclass
+class Environment:
+    """Variables by name, names of the exported ones, and the positional parameters, None where they are not known."""
+
+    variables: dict[str, Variable] = field(default_factory=lambda: {"PWD": HERE})
+    exported: set[str] = field(default_factory=set)
+    positional: tuple[Value, ...] | None = None
+
+    def copy(self) -> Environment:
+        return Environment(dict(self.variables), set(self.exported), self.positional)
+
+    def of_exported(self) -> Environment:
+        """The environment of another shell that this one starts."""
+        kept = {name: value for name, value in self.variables.items() if name in self.exported or name == "PWD"}
+        return Environment(kept, set(self.exported))
+
+    def known(self, names: Iterable[str]) -> Iterator[tuple[str, str]]:
+        """Names and texts of the scalars among these that are known."""
+        for name in names:
+            value = self.variables.get(name)
+            text = known_text(value) if isinstance(value, tuple) else None
+            if text is not None and name != "PWD":
+                yield name, text
+
+
+def merged(before: Environment, after: Sequence[Environment], log: Log) -> Environment:
+    """The environment after branches of which one is taken. A variable is known if all branches agree on it.
+
+    What every branch leaves in place stays; options that a branch adds are left out, with a note.
+    """
+    names = dict.fromkeys(name for environment in after for name in environment.variables)
+    variables: dict[str, Variable] = {}
+    for name in names:
+        values = [environment.variables.get(name) for environment in after]
+        first = values[0]
+        if first is not None and all(value is first or _same(value, first) for value in values):
+            variables[name] = first
+        else:
+            variables[name] = _common(before.variables.get(name), values, log)
+    exported = set.intersection(*(environment.exported for environment in after))
+    return Environment(variables, exported, after[0].positional)
+
+
+def _same(a: Variable | None, b: Variable) -> bool:
+    if isinstance(a, Array) and isinstance(b, Array):
+        return [text_of(element) for element in a.elements] == [text_of(element) for element in b.elements]
+    return isinstance(a, tuple) and isinstance(b, tuple) and text_of(a) == text_of(b)
+
+
+def _common(old: Variable | None, values: Sequence[Variable | None], log: Log) -> Variable:
+    """The value before the branches if they only add to it."""
+    if not isinstance(old, tuple | Array):
+        return Undecided.VALUE
+    additions = [_addition(old, value) for value in values]
+    if None in additions:
+        return Undecided.VALUE
+    for added in additions:
+        log.budget.spend(len(added or ""))
+        log.note_left_out(added or "")
+    return old
+
+
+def _addition(old: Variable, new: Variable | None) -> str | None:
+    if isinstance(old, Array) and isinstance(new, Array):
+        count = len(old.elements)
+        if _same(Array(new.elements[:count]), old):
+            return text_of(joined(new.elements[count:], 1))
+    elif isinstance(old, tuple) and isinstance(new, tuple):
+        before, after = text_of(old), text_of(new)
+        if after.startswith(before):
+            return after[len(before) :]
+    return None

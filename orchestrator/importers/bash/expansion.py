@@ -1,0 +1,369 @@
+"""Expansion of a script's words: quotes, variables, arithmetic, and the few commands whose output is known."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from orchestrator.importers.bash.arithmetic import arithmetic
+from orchestrator.importers.bash.environment import Environment, Log
+from orchestrator.importers.bash.substitution import output, simple_commands
+from orchestrator.importers.bash.syntax import EXPANSIONS, Source
+from orchestrator.importers.bash.values import (
+    Array,
+    Break,
+    Part,
+    Piece,
+    State,
+    Value,
+    derived,
+    is_decided,
+    is_unset,
+    joined,
+    split,
+    taken_from,
+    text_of,
+)
+
+if TYPE_CHECKING:
+    from orchestrator.importers.bash.syntax import Node
+
+_LONGEST_MATCHED = 4096
+
+
+class Expander:
+    """Expands the words of one source in an environment, which it may change by `${X:=d}`."""
+
+    def __init__(self, source: Source, environment: Environment, log: Log):
+        self.source = source
+        self.environment = environment
+        self.log = log
+
+    def words(self, nodes: Iterable[Node]) -> list[Value]:
+        """The words that these nodes expand to."""
+        words = [word for node in nodes for word in split(self._parts(node, False))]
+        return [self.log.budget.value(word) if word else () for word in words]
+
+    def value(self, node: Node | None) -> Value:
+        """The one word that this node expands to where bash does not split: in an assignment, a file's name, a test."""
+        return self._unsplit(self._parts(node, False)) if node is not None else ()
+
+    def _unsplit(self, parts: Iterable[Part | Break]) -> Value:
+        pieces: list[Piece] = []
+        for part in parts:
+            pieces += [Piece(" ", 1)] if isinstance(part, Break) else part.value
+        return self.log.budget.value(pieces)
+
+    def spliced(self, node: Node, start: int | None = None, end: int | None = None, quoted: bool = True) -> Value:
+        """The text of a string, here-document or pattern with its expansions filled in."""
+        begin, stop = node.start_byte if start is None else start, node.end_byte if end is None else end
+        return self._unsplit(self._spliced(list(_expansions(node)), begin, stop, _unescaped if quoted else str))
+
+    def _spliced(self, nodes: Sequence[Node], start: int, end: int, change) -> Iterator[Part | Break]:
+        for node in nodes:
+            if self.source.start(node) > start:
+                yield Part(tuple(self.source.literal(start, self.source.start(node), change)))
+            yield from self._parts(node, True)
+            start = node.end_byte
+        if end > start:
+            yield Part(tuple(self.source.literal(start, end, change)))
+
+    def _parts(self, node: Node, quoted: bool) -> Iterator[Part | Break]:
+        """The parts of a word."""
+        self.log.budget.spend(4)
+        kind = node.type
+        if kind in ("concatenation", "command_name", "translated_string"):
+            for child in node.named_children:
+                yield from self._parts(child, quoted)
+        elif kind == "string":
+            yield from self._string(node)
+        elif kind == "raw_string":
+            yield Part(tuple(self.source.literal(node.start_byte + 1, node.end_byte - 1)))
+        elif kind == "ansi_c_string":
+            yield Part(tuple(self.source.literal(node.start_byte + 2, node.end_byte - 1, _ansi_c)))
+        elif kind == "simple_expansion":
+            yield from self._variable(node, self.source.written(node)[1:], quoted)
+        elif kind == "expansion":
+            yield from self._expansion(node, quoted)
+        elif kind == "arithmetic_expansion":
+            yield Part(self._arithmetic(node))
+        elif kind == "command_substitution":
+            yield Part(self._substitution(node), splits=not quoted)
+        elif kind == "process_substitution":
+            yield Part(self._unknown(node))
+        else:
+            yield Part(tuple(self.source.literal(node.start_byte, node.end_byte, str if quoted else _unquoted)))
+
+    def _string(self, node: Node) -> Iterator[Part | Break]:
+        start, end = node.start_byte + 1, node.end_byte - 1
+        if start >= end:
+            yield Part(())
+        yield from self._spliced(list(_expansions(node)), start, end, _unescaped)
+
+    def _unknown(self, node: Node, state: State = State.UNKNOWN, names: Iterable[str] = ()) -> Value:
+        return (Piece(self.source.written(node), self.source.line(node), state, tuple(names)),)
+
+    def _variable(self, node: Node, name: str, quoted: bool) -> Iterator[Part | Break]:
+        """`$X`, `${X}`, `$1`, `$@`, `${A[@]}`."""
+        name, _, index = name.removesuffix("]").partition("[")
+        if index in ("@", "*") or name in ("@", "*"):
+            yield from self._all(node, name, index or name, quoted)
+            return
+        found = self._lookup(name, index)
+        if found is None:
+            state = State.UNKNOWN if self._is_set(name) or not re.fullmatch(r"\w+", name) else State.UNSET
+            yield Part(self._unknown(node, state, (name,) if state is State.UNKNOWN else ()), splits=not quoted)
+        else:
+            yield Part(taken_from(name, found, self.source.line(node)), splits=not quoted)
+
+    def _is_set(self, name: str) -> bool:
+        return name in self.environment.variables or name == "0" or name.startswith("BASH_")
+
+    def _all(self, node: Node, name: str, index: str, quoted: bool) -> Iterator[Part | Break]:
+        elements = self._elements(name)
+        if elements is None:
+            state = State.UNKNOWN if self._is_set(name) else State.UNSET
+            yield Part(self._unknown(node, state))
+            return
+        yield from self._listed(elements, index == "*" and quoted, quoted, self.source.line(node))
+
+    def _listed(self, elements: Sequence[Value], as_one: bool, quoted: bool, line: int) -> Iterator[Part | Break]:
+        if as_one:
+            yield Part(joined(elements, line))
+            return
+        for index, element in enumerate(elements):
+            if index:
+                yield Break()
+            yield Part(element, splits=not quoted)
+
+    def _elements(self, name: str) -> tuple[Value, ...] | None:
+        if name in ("@", "*"):
+            return self.environment.positional
+        variable = self.environment.variables.get(name)
+        if isinstance(variable, Array):
+            line_kept = [taken_from(name, element, element[0].line if element else 1) for element in variable.elements]
+            return tuple(line_kept)
+        return (taken_from(name, variable, variable[0].line if variable else 1),) if type(variable) is tuple else None
+
+    def _lookup(self, name: str, index: str = "") -> Value | None:
+        """The value of a variable, an element or a positional parameter; None where there is none that is known."""
+        positional = self.environment.positional
+        if name.isdigit() and name != "0":
+            number = int(name) if len(name) < 4 else 0
+            return None if positional is None else positional[number - 1] if 0 < number <= len(positional) else ()
+        if name == "#":
+            return None if positional is None else (Piece(str(len(positional)), 1),)
+        variable = self.environment.variables.get(name)
+        if isinstance(variable, Array):
+            element = arithmetic(self._with_names(index)) if index else 0
+            if element is not None and -len(variable.elements) <= element < len(variable.elements):
+                return variable.elements[element]
+            return None
+        return variable if isinstance(variable, tuple) and index in ("", "0") else None
+
+    def _with_names(self, index: str) -> str:
+        return re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda name: text_of(self._lookup(name[1]) or ()) or name[0], index)
+
+    def _expansion(self, node: Node, quoted: bool) -> Iterator[Part | Break]:
+        """`${...}`."""
+        inner = [child for child in node.children if child.type not in ("${", "}")]
+        if not inner or inner[0].type == "!":
+            yield Part(self._unknown(node))
+            return
+        if inner[0].type == "#" and len(inner) > 1:
+            yield Part(self._length(node, self.source.written(inner[1])))
+            return
+        name = self.source.written(inner[0])
+        if len(inner) == 1:
+            yield from self._variable(node, name, quoted)
+            return
+        operation, first_byte = self.source.written(inner[1]), inner[1].end_byte
+        if operation in (":-", "-", ":=", "=", ":+", "+", ":?", "?"):
+            operand = self._operand(inner[2:], first_byte, node.end_byte - 1, quoted)
+            yield from self._conditional(node, name, operation, operand, quoted)
+            return
+        if operation == ":" and name.rstrip("]").endswith(("@", "*")):
+            yield from self._slice(node, name, quoted)
+            return
+        yield Part(self._changed(node, name, operation, first_byte), splits=not quoted)
+
+    def _operand(self, nodes: Sequence[Node], start: int, end: int, quoted: bool) -> list[Part | Break]:
+        """The parts of what follows the operator."""
+        parts: list[Part | Break] = []
+        for node in nodes:
+            if node.start_byte > start:
+                parts.append(Part(tuple(self.source.literal(start, node.start_byte)), splits=not quoted))
+            for part in self._parts(node, quoted):
+                is_plain = isinstance(part, Part) and node.type not in ("string", "raw_string", "concatenation")
+                parts.append(Part(part.value, splits=not quoted) if isinstance(part, Part) and is_plain else part)
+            start = node.end_byte
+        if end > start:
+            parts.append(Part(tuple(self.source.literal(start, end)), splits=not quoted))
+        return parts
+
+    def _conditional(
+        self, node: Node, name: str, operation: str, operand: list[Part | Break], quoted: bool
+    ) -> Iterator[Part | Break]:
+        """`${X:-d}`, `${X:=d}`, `${X:+y}`, `${X:?message}` and the same without the colon."""
+        plain, _, index = name.removesuffix("]").partition("[")
+        is_list = index in ("@", "*") or plain in ("@", "*")
+        elements = self._elements(plain) if is_list else None
+        found = joined(elements, 1) if elements is not None else None if is_list else self._lookup(plain, index)
+        is_undecided = found is None and self._is_set(plain)
+        is_filled = found is not None and any(piece.text and piece.state is State.KNOWN for piece in found)
+        is_empty = found is not None and not found
+        takes_empty = is_empty and operation.startswith(":")
+        if operation.endswith("+"):
+            if is_filled or (is_empty and not takes_empty):
+                yield from operand
+            elif takes_empty:
+                yield Part((), splits=not quoted)
+            else:
+                self.log.note_left_out(text_of(self._unsplit(operand)))
+                yield Part((Piece("", self.source.line(node), State.UNSET),), splits=not quoted)
+        elif is_filled or (is_empty and not takes_empty):
+            yield from self._variable(node, name, quoted)
+        elif is_undecided or (found and not is_unset(found)):
+            yield Part(self._unknown(node, names=(plain,)))
+        elif operation.endswith("?"):
+            yield Part(self._unknown(node, State.UNSET))
+        else:
+            yield from self._default(node, plain, operation, operand, bool(takes_empty), quoted)
+
+    def _default(
+        self, node: Node, name: str, operation: str, operand: list[Part | Break], is_certain: bool, quoted: bool
+    ) -> Iterator[Part | Break]:
+        value = self._unsplit(operand)
+        if not is_certain:
+            self.log.defaults[name] = text_of(value)
+            value = value or (Piece("", self.source.line(node), State.UNSET),)
+        if operation.endswith("=") and re.fullmatch(r"[A-Za-z_]\w*", name):
+            self.environment.variables[name] = value
+        for part in operand or [Part(value, splits=not quoted)]:
+            taken = taken_from(name, part.value, self.source.line(node)) if isinstance(part, Part) else ()
+            yield Part(taken, part.splits) if isinstance(part, Part) else part
+
+    def _length(self, node: Node, name: str) -> Value:
+        plain, _, index = name.removesuffix("]").partition("[")
+        is_list = index in ("@", "*") or plain in ("@", "*")
+        if is_list:
+            elements = self._elements(plain)
+            if elements is None:
+                return self._unknown(node)
+            return (derived(str(len(elements)), self.source.line(node), ()),)
+        found = self._lookup(plain, index)
+        if found is None or not is_decided(found):
+            return self._unknown(node)
+        return (derived(str(len(text_of(found))), self.source.line(node), found),)
+
+    def _slice(self, node: Node, name: str, quoted: bool) -> Iterator[Part | Break]:
+        """`${A[@]:first:count}`."""
+        plain, _, index = name.removesuffix("]").partition("[")
+        elements = self._elements(plain)
+        found = re.search(r"[\]@*]:\s*(\d{1,9})(?::(\d{1,9}))?\}$", self.source.written(node))
+        if elements is None or not found:
+            yield Part(self._unknown(node))
+            return
+        first = int(found[1]) - (plain in ("@", "*"))
+        count = int(found[2]) if found[2] else len(elements)
+        chosen = elements[max(0, first) : max(0, first) + count]
+        yield from self._listed(chosen, (index or plain) == "*" and quoted, quoted, self.source.line(node))
+
+    def _changed(self, node: Node, name: str, operation: str, start: int) -> Value:
+        """`${X%pattern}`, `${X/a/b}`, `${X:first:count}`, `${X^^}` and the like."""
+        plain, _, index = name.removesuffix("]").partition("[")
+        operand = text_of(self.spliced(node, start, node.end_byte - 1)) if start < node.end_byte - 1 else ""
+        if plain in ("0", "BASH_SOURCE") and operation == "%" and operand == "/*":
+            return (Piece(".", self.source.line(node)),)
+        found = self._lookup(plain, index)
+        if found is None or not is_decided(found) or len(text_of(found)) > _LONGEST_MATCHED or "$" in operand:
+            return self._unknown(node, names=(plain,) if self._is_set(plain) else ())
+        text = _changed_text(text_of(found), operation, operand)
+        if text is None:
+            return self._unknown(node, names=(plain,))
+        line = self.source.line(node)
+        return taken_from(plain, (derived(text, line, found),), line)
+
+    def _arithmetic(self, node: Node) -> Value:
+        written = self.source.written(node)
+        start = node.start_byte + (3 if written.startswith("$((") else 2)
+        end = node.end_byte - (2 if written.startswith("$((") else 1)
+        value, sources = self.calculated(self.spliced(node, start, end, quoted=False))
+        if value is None:
+            return self._unknown(node)
+        return (derived(str(value), self.source.line(node), sources),)
+
+    def calculated(self, expression: Value) -> tuple[int | None, list[Piece]]:
+        """The value of an arithmetic expression, and the pieces that it comes from."""
+        sources = list(expression)
+        if not is_decided(expression):
+            return None, sources
+
+        def known(name: re.Match[str]) -> str:
+            value = self._lookup(name[0])
+            if value is None or not is_decided(value) or len(value) > 100:
+                return name[0]
+            sources.extend(taken_from(name[0], value, 1))
+            return f"({text_of(value)})" if value else "0"
+
+        text = text_of(expression)
+        if len(text) > 1000:
+            return None, sources
+        return arithmetic(re.sub(r"(?<![\w#])[A-Za-z_]\w*", known, text)), sources
+
+    def _substitution(self, node: Node) -> Value:
+        """`$(...)`: the output of `pwd`, `dirname`, `basename`, `expr` and the like, which need no execution."""
+        commands = simple_commands(node)
+        if commands is None:
+            return self._unknown(node)
+        lists = [self.words(command) for command in commands]
+        line = self.source.line(node)
+        return output(lists, self.environment, line) or self._unknown(node)
+
+
+def _expansions(node: Node) -> Iterator[Node]:
+    """The outermost expansions inside."""
+    for child in node.children:
+        if child.type in EXPANSIONS:
+            yield child
+        elif child.child_count:
+            yield from _expansions(child)
+
+
+def _unescaped(text: str) -> str:
+    """Text between double quotes."""
+    return re.sub(r"\\([$`\"\\\n])", lambda found: found[1].strip("\n"), text)
+
+
+def _unquoted(text: str) -> str:
+    """Text outside quotes."""
+    return re.sub(r"\\(.)", lambda found: found[1].strip("\n"), text, flags=re.DOTALL)
+
+
+def _ansi_c(text: str) -> str:
+    return re.sub(r"\\(.)", lambda found: _ANSI_C.get(found[1], found[0]), text, flags=re.DOTALL)
+
+
+_ANSI_C = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
+
+
+def _changed_text(text: str, operation: str, operand: str) -> str | None:
+    if operation in ("%", "%%"):
+        starts = range(len(text), -1, -1) if operation == "%" else range(len(text) + 1)
+        return next((text[:i] for i in starts if fnmatch.fnmatchcase(text[i:], operand)), text)
+    if operation in ("#", "##"):
+        ends = range(len(text) + 1) if operation == "#" else range(len(text), -1, -1)
+        return next((text[i:] for i in ends if fnmatch.fnmatchcase(text[:i], operand)), text)
+    if operation in ("/", "//"):
+        old, _, new = operand.partition("/")
+        if not old or re.search(r"[*?\[\\]", old):
+            return None
+        return text.replace(old, new, 1 if operation == "/" else -1)
+    if operation in ("^^", ",,"):
+        return None if operand else text.upper() if operation == "^^" else text.lower()
+    found = re.fullmatch(r"\s*(\d{1,9})(?::(\d{1,9}))?", operand) if operation == ":" else None
+    if found is None:
+        return None
+    return text[int(found[1]) :][: int(found[2]) if found[2] else None]

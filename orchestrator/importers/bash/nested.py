@@ -1,0 +1,59 @@
+"""Scripts inside of commands, as `bash -c` has them, and commands that write a literal text."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+
+from orchestrator.importers.bash.values import Piece, Value, text_of
+
+_SHELLS = ("bash", "sh", "zsh", "dash")
+_READ_STANDARD_INPUT = (*_SHELLS, "sbatch", "ssh")
+
+
+def nested_script(words: Sequence[Value]) -> Value | None:
+    """The script that a command passes to a shell in its words; None where it passes none."""
+    texts = [text_of(word) for word in words]
+    for index, text in enumerate(texts):
+        if posixpath.basename(text) in _SHELLS:
+            return _after_c(words[index + 1 :])
+    if texts[0] in ("ssh", "pdsh"):
+        return _remote(words[1:])
+    if texts[0] == "sbatch" and "--wrap" in texts[:-1]:
+        return words[texts.index("--wrap") + 1]
+    return None
+
+
+def _after_c(words: Sequence[Value]) -> Value | None:
+    for word, script in pairwise(words):
+        if re.fullmatch(r"-[a-zA-Z]*c[a-zA-Z]*", text_of(word)):
+            return script
+        if not text_of(word).startswith("-"):
+            return None
+    return None
+
+
+def _remote(words: Sequence[Value]) -> Value | None:
+    """The command behind the options and the host: it is the last word, or begins where the words have blanks."""
+    first = next((i for i, word in enumerate(words) if i and re.search(r"\s", text_of(word))), None)
+    if first is None:
+        return None
+    return tuple(piece for word in words[first:] for piece in (*word, Piece(" ", word[0].line if word else 1)))
+
+
+def heredoc_is_script(command: Sequence[str]) -> bool:
+    """True for a command that runs the script on its standard input."""
+    return bool(command) and posixpath.basename(command[0]) in _READ_STANDARD_INPUT
+
+
+def writes_document(command: Sequence[str]) -> str | None:
+    """The text that echo or printf writes, None for other commands."""
+    if command[:1] == ["echo"]:
+        return " ".join(word for word in command[1:] if word not in ("-e", "-n")) + "\n"
+    if command[:1] == ["printf"] and len(command) == 2 and "%" not in command[1]:
+        return command[1].replace("\\n", "\n")
+    if command[:1] == ["printf"] and len(command) == 3 and command[1] in ("%s", r"%s\n"):
+        return command[2] + "\n"
+    return None

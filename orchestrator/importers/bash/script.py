@@ -1,0 +1,78 @@
+"""Commands, here-documents and variables of a bash launch script. Nothing is executed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from orchestrator.importers.bash.placeholders import has_placeholder_form
+from orchestrator.importers.bash.reader import Reader
+from orchestrator.importers.bash.syntax import parse_script
+from orchestrator.importers.bash.values import Value, names_in, require_size, text_of
+from search_spaces.errors import InputError
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word of a command, expanded; a part with an unknown value stays as written, `$` included.
+
+    `line` is the script's line, from 1, where the word is written: for an element of an array or a word of a string
+    of options, the line in there. `variables` are those whose values are in the word. `placeholder` is the reason to
+    ask about the value, None where it can be believed.
+    """
+
+    text: str
+    line: int
+    variables: tuple[str, ...] = ()
+    placeholder: str | None = None
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script that was read.
+
+    `documents` are the texts that it writes to files, by the file's name, "" where they go elsewhere. `variables` and
+    `exported` are the scalars whose values are known at the end. `defaults` are the values of `${X:-default}` that
+    were taken, by variable: the environment may set another.
+    """
+
+    commands: tuple[tuple[Word, ...], ...]
+    documents: Mapping[str, str]
+    notes: tuple[str, ...]
+    variables: Mapping[str, str]
+    exported: Mapping[str, str]
+    defaults: Mapping[str, str]
+
+
+def read_script(text: str, read_file: Callable[[str], str] | None = None) -> Script:
+    """Read a bash script. InputError when it is too long, as written or once expanded.
+
+    `read_file` returns the text of a sourced file, or raises InputError or OSError. The script's own folder and the
+    one it is started in are both taken as ".", so that paths relative to the script can be found.
+    """
+    require_size(len(text))
+    reader = Reader(read_file)
+    try:
+        reader.read(parse_script(text))
+    except RecursionError:
+        raise InputError.of(
+            "script_size", "the script is nested too deeply", rule="a launch script is at most a few dozen levels deep"
+        ) from None
+    environment, log = reader.environment, reader.log
+    variables = dict(environment.known(environment.variables))
+    return Script(
+        tuple(tuple(_word(value) for value in command) for command in reader.commands),
+        reader.documents,
+        tuple(log.notes),
+        variables,
+        {**reader.prefix_exports, **dict(environment.known(sorted(environment.exported)))},
+        log.defaults,
+    )
+
+
+def _word(value: Value) -> Word:
+    text = text_of(value)
+    placeholder = next((piece.placeholder for piece in value if piece.placeholder), None)
+    if placeholder is None and has_placeholder_form(text.partition("=")[2] if text.startswith("--") else text):
+        placeholder = "is a placeholder"
+    return Word(text, value[0].line if value else 1, names_in(value), placeholder)
