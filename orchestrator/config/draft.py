@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +19,8 @@ MODEL_FIELDS = tuple(f.name for f in fields(ModelShape))
 
 @dataclass(frozen=True)
 class Draft:
-    """Content of a search file. `baseline` is empty if the present layout is unknown."""
+    """Content of a search file. `baseline` is empty if the present layout is unknown, `launcher` if the file is no
+    Slurm job."""
 
     title: str
     name: str
@@ -29,6 +31,7 @@ class Draft:
     space: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     site: str | None = None
+    launcher: Mapping[str, Any] = field(default_factory=dict)
 
 
 def search_name(path: Path) -> str:
@@ -89,7 +92,7 @@ def render(draft: Draft) -> str:
             " `parlay plan` lists them with the reason.",
             {"space": draft.space},
         ),
-        _REST + (_HERE if draft.site is None else _AT_A_SITE.format(site=scalar(draft.site))),
+        _REST + _launcher(draft),
     ]
     return "\n\n".join(sections)
 
@@ -117,14 +120,36 @@ _HERE = """\
 launcher:
   kind: ray
 """
-_AT_A_SITE = """\
-# slurm: a job for each trial. The site's profile (docs/sites.md) supplies the rest.
-launcher:
-  kind: slurm
-  slurm:
-    site: {site}
-    # account: the project to charge
-"""
+_AT_A_SITE = "slurm: a job for each trial. The site's profile (docs/sites.md) supplies the rest."
+_AS_IN_THE_SCRIPT = (
+    "slurm: a job for each trial, with the options of the script's own job; its size and time limit are Parlay's."
+)
+
+
+def _launcher(draft: Draft) -> str:
+    """The launcher section: options of the script's own job come before the site's profile."""
+    if draft.site is None and not draft.launcher:
+        return _HERE
+    options = _quoted(draft.launcher.get("slurm", {}))
+    site = {} if draft.site is None else {"site": _quoted(draft.site)}
+    section = {"kind": "slurm"} | ({"slurm": site | options} if site or options else {})
+    comments = [_AS_IN_THE_SCRIPT] * bool(draft.launcher) + [_AT_A_SITE] * bool(site and not draft.launcher)
+    comments += ["The site's profile (docs/sites.md) supplies the rest."] * bool(site and draft.launcher)
+    lines = _section(" ".join(comments), {"launcher": section})
+    return lines + ("" if "account" in options else _ACCOUNT if "slurm" in section else "") + "\n"
+
+
+_ACCOUNT = "\n    # account: the project to charge"
+_PLAIN_TEXT = re.compile(r"(?!(?:true|false|yes|no|on|off|null|y|n)$)[A-Za-z_][A-Za-z0-9_./+-]*", re.IGNORECASE)
+
+
+def _quoted(value: Any) -> Any:
+    """The value with every text in quotes that YAML would read as something else."""
+    if isinstance(value, Mapping):
+        return {key: _quoted(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_quoted(inner) for inner in value]
+    return json.dumps(value) if isinstance(value, str) and not _PLAIN_TEXT.fullmatch(value) else value
 
 
 def _section(comment: str, content: Mapping[str, Any]) -> str:

@@ -1,0 +1,98 @@
+"""Parser of sbatch's and srun's options, as getopt reads them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from orchestrator.importers.option_table import OptionTable
+from orchestrator.importers.slurm_options import OPTIONAL_VALUES, SBATCH_LETTERS, SBATCH_OPTIONS
+
+
+@dataclass
+class GivenOptions:
+    """Options by their long names; of two the last one counts. `rest` are the words after them."""
+
+    values: dict[str, str] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
+    rest: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    has_header: bool = False
+
+
+def read_directives(text: str) -> GivenOptions:
+    """The options of the `#SBATCH` lines before the script's first command."""
+    given = GivenOptions()
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.startswith("#SBATCH"):
+            if line.strip() and not line.lstrip().startswith("#"):
+                break
+            continue
+        given.has_header = True
+        words = _words(line.removeprefix("#SBATCH"))
+        if words is None:
+            given.notes.append(f"The #SBATCH line {number} was left out: a quote in it is not closed.")
+            continue
+        if words and words[0].lower() in ("hetjob", "packjob"):
+            given.notes.append(
+                f"The job has several components (line {number}); only the first is read: trials run on equal nodes."
+            )
+            break
+        found = read_options(words, SBATCH_OPTIONS, SBATCH_LETTERS, f"#SBATCH --{{}} (line {number})")
+        given.values |= found.values
+        given.origins |= found.origins
+        if found.rest:
+            given.notes.append(f"The #SBATCH line {number} has a word that is no option; sbatch refuses it.")
+    return given
+
+
+def _words(line: str) -> list[str] | None:
+    try:
+        return shlex.split(line, comments=True)
+    except ValueError:
+        return None
+
+
+def read_options(words: Sequence[str], table: OptionTable, letters: Mapping[str, str], origin: str) -> GivenOptions:
+    """The options up to the first word that is none. `origin` is where they stand, with `{}` for the option."""
+    given = GivenOptions()
+    rest = list(words)
+    while rest and rest[0].startswith("-") and rest[0] != "-":
+        word = rest.pop(0)
+        if word == "--":
+            break
+        for name, value in _long(word, rest, table) if word.startswith("--") else _short(word, rest, table, letters):
+            given.values[name] = value
+            given.origins[name] = origin.format(name)
+    given.rest = rest
+    return given
+
+
+def _long(word: str, rest: list[str], table: OptionTable) -> Iterator[tuple[str, str]]:
+    written, equals, value = word[2:].partition("=")
+    name = _full_name(written, table)
+    takes_next = not equals and _needs_value(name, table) and rest
+    yield name, rest.pop(0) if takes_next else value
+
+
+def _full_name(written: str, table: OptionTable) -> str:
+    """The option; a prefix that only one option has stands for it."""
+    matches = [name for name in table.group_of if name.startswith(written)]
+    return matches[0] if written not in table.group_of and len(matches) == 1 else written
+
+
+def _short(word: str, rest: list[str], table: OptionTable, letters: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """One letter with its value, or several without values."""
+    for index, letter in enumerate(word[1:], start=2):
+        name = letters.get(letter, letter)
+        if not _needs_value(name, table):
+            yield name, ""
+            continue
+        attached = word[index:].removeprefix("=")
+        yield name, attached or (rest.pop(0) if rest else "")
+        return
+
+
+def _needs_value(name: str, table: OptionTable) -> bool:
+    return name in table.group_of and name not in table.flags and name not in OPTIONAL_VALUES

@@ -1,0 +1,217 @@
+"""Slurm headers of launch scripts."""
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.config.draft import Draft, render
+from orchestrator.config.loader import load_search_file
+from orchestrator.importers.option_table import Handling
+from orchestrator.importers.slurm_header import read_slurm_header
+from orchestrator.importers.slurm_options import SBATCH_LETTERS, SBATCH_OPTIONS, SRUN_LETTERS, SRUN_OPTIONS
+
+
+def read(*directives, commands=(), exported=None):
+    text = "\n".join(["#!/bin/bash", *(f"#SBATCH {d}" for d in directives), "echo start"])
+    return read_slurm_header(text, [(20 + i, c.split()) for i, c in enumerate(commands)], exported or {})
+
+
+@pytest.mark.parametrize("written", ["--nodes=2", "--nodes 2", "-N 2", "-N2", "-N2 # two", "--nodes='2'", "--nodes=2-2"])
+def test_an_option_is_read_as_getopt_reads_it(written):
+    assert read(written).num_nodes == 2
+
+
+def test_of_two_options_the_last_one_counts():
+    header = read("--nodes=2", "-A first", "-N 4 --account=second")
+    assert (header.num_nodes, header.slurm["account"]) == (4, "second")
+    assert header.origins["launcher.slurm.account"] == "#SBATCH --account (line 4)"
+
+
+def test_directives_end_at_the_first_command_and_commented_ones_do_not_count():
+    text = "#!/bin/bash\n# a comment\n##SBATCH -N 3\n# SBATCH -N 5\n#SBATCH -N 2\n\ncd /x\n#SBATCH -N 9\n"
+    assert read_slurm_header(text, [], {}).num_nodes == 2
+
+
+@pytest.mark.parametrize(
+    ("directives", "gpus", "section"),
+    [
+        (["--gpus-per-node=8"], 8, {}),
+        (["--gres=gpu:8"], 8, {"gpus_as": "gres"}),
+        (["--gres=gpu:a100:4"], 4, {"gres": "gpu:a100:4"}),
+        (["--gpus-per-node=a100:4"], 4, {"gres": "gpu:a100:4"}),
+        (["--gres=gpu:4,nvme:1"], 4, {"gres": "gpu:4,nvme:1"}),
+        (["-G 64", "-N 8"], 8, {}),
+        (["-G 64", "-N 7"], None, {}),
+        (["--gpus-per-task=1", "--ntasks-per-node=8"], 8, {}),
+        (["--gpus-per-task=1", "-n 16", "-N 4"], 4, {}),
+        (["--gpus-per-task=1"], None, {}),
+    ],
+)
+def test_gpus_of_a_node_follow_from_the_header(directives, gpus, section):
+    header = read(*directives)
+    assert header.gpus_per_node == gpus
+    assert header.slurm == section
+
+
+@pytest.mark.parametrize(
+    ("directive", "accelerator"),
+    [
+        ("--gres=gpu:h100:8", "h100-80gb"),
+        ("--gpus-per-node=h200:8", "h200-141gb"),
+        ("--constraint=h100", "h100-80gb"),
+        ("--gres=gpu:a100:8", None),
+        ("--constraint='h100|h200'", None),
+    ],
+)
+def test_an_accelerator_is_read_where_its_name_says_the_memory(directive, accelerator):
+    assert read(directive).accelerator == accelerator
+
+
+def test_an_accelerator_of_two_sizes_is_asked_about():
+    assert any("a100-40gb or a100-80gb" in note for note in read("--gres=gpu:a100:8").notes)
+
+
+def test_cores_of_a_task_per_node_are_divided_among_its_gpus():
+    assert read("--ntasks-per-node=1", "-c 96", "--gpus-per-node=8").slurm["cpus_per_task"] == 12
+    assert read("--ntasks-per-node=8", "-c 12", "--gpus-per-node=8").slurm["cpus_per_task"] == 12
+    assert "cpus_per_task" not in read("-c 96").slurm
+
+
+@pytest.mark.parametrize("value", ["<your_account>", "YOUR_PROJECT", "xxx", "$ACCOUNT", "my_account", "CHANGE_ME"])
+def test_a_placeholder_is_asked_about_and_not_believed(value):
+    header = read(f"--account='{value}'")
+    assert "account" not in header.slurm
+    assert any("launcher.slurm.account" in note for note in header.notes)
+
+
+@pytest.mark.parametrize(
+    ("written", "note"),
+    [
+        ("--time=24:00:00", "--time was left out: it limits the whole training"),
+        ("--signal=B:USR1@300", "--signal was left out"),
+        ("--acount=x", "did you mean account?"),
+        ("--array=0-3", "--array was left out"),
+        ("--contiguous", "--contiguous was left out"),
+        ("hetjob", "several components"),
+        ("--account='x", "a quote in it is not closed"),
+    ],
+)
+def test_what_is_left_out_has_a_note(written, note):
+    assert note in " ".join(read(written).notes)
+
+
+def test_what_the_schema_refuses_is_left_out_by_name():
+    header = read("--comment='a secret remark'", "-p gpu")
+    assert header.slurm == {"partition": "gpu"}
+    assert any("launcher.slurm.comment" in note for note in header.notes)
+    assert "remark" not in " ".join(header.notes)
+
+
+@pytest.mark.parametrize(
+    ("commands", "modules"),
+    [
+        (["module load a b/1.2"], ["a", "b/1.2"]),
+        (["ml a"], ["a"]),
+        (["module load old", "module purge", "module load cuda/12"], ["cuda/12"]),
+        (["module load gcc/11 b", "module swap gcc gcc/12"], ["b", "gcc/12"]),
+        (["module load a b", "module unload a"], ["b"]),
+        (["module list", "ml avail"], None),
+    ],
+)
+def test_modules_are_those_that_are_loaded_in_the_end(commands, modules):
+    assert read("-N1", commands=commands).slurm.get("modules") == modules
+
+
+@pytest.mark.parametrize(
+    ("command", "container"),
+    [
+        (
+            "srun --container-image=nvcr.io/nvidia/pytorch:25.01 --container-mounts=/a:/b,/c python x.py",
+            {"runtime": "pyxis", "image": "nvcr.io/nvidia/pytorch:25.01", "mounts": ["/a:/b", "/c:/c"]},
+        ),
+        (
+            "srun -N 2 apptainer exec --nv -B /a:/b /img.sif python x.py",
+            {"runtime": "apptainer", "image": "/img.sif", "mounts": ["/a:/b"], "gpus": "nv"},
+        ),
+        ("singularity run --rocm /img.sif x", {"runtime": "apptainer", "image": "/img.sif", "gpus": "rocm"}),
+        ("srun shifter --image=org/img:1 python x.py", {"runtime": "shifter", "image": "org/img:1"}),
+        ("srun --container-image=$IMAGE python x.py", None),
+    ],
+)
+def test_the_container_of_the_launch_line_is_read(command, container):
+    assert read("-N1", commands=[command]).slurm.get("container") == container
+
+
+def test_binding_is_that_of_the_launch_line():
+    header = read(
+        "-N1", commands=["srun hostname", "srun --cpu-bind=cores --mpi pmix -l python train.py --cpu-bind=no"]
+    )
+    assert header.slurm["launch"] == {"srun": ["--cpu-bind=cores", "--mpi=pmix"]}
+    assert header.origins["launcher.slurm.launch"] == "srun (line 21)"
+
+
+def test_variables_that_matter_to_speed_are_kept_and_others_named():
+    exported = {
+        "NCCL_IB_HCA": "mlx5",
+        "OMP_NUM_THREADS": "4",
+        "UCX_TLS": "$TLS",
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+        "WANDB_API_KEY": "s3cr3t",
+    }
+    header = read("-N1", exported=exported)
+    assert header.slurm["env"] == {"NCCL_IB_HCA": "mlx5", "OMP_NUM_THREADS": "4"}
+    notes = " ".join(header.notes)
+    assert "UCX_TLS, WANDB_API_KEY" in notes
+    assert "s3cr3t" not in notes
+    assert "CUDA_DEVICE" not in notes
+
+
+def test_a_script_without_a_header_has_no_launcher_section():
+    header = read_slurm_header("module load a\n", [(1, ["module", "load", "a"])], {})
+    assert header.launcher == {}
+    assert header.notes == ("The script has no #SBATCH header: its modules were left out.",)
+
+
+@pytest.mark.parametrize(("table", "letters"), [(SBATCH_OPTIONS, SBATCH_LETTERS), (SRUN_OPTIONS, SRUN_LETTERS)])
+def test_every_option_is_in_one_group_with_a_reason(table, letters):
+    names = [word.rstrip("=") for group in table.groups for word in group.names.split()]
+    assert sorted(names) == sorted(set(names))
+    assert all(group.reason for group in table.groups if group.handling is not Handling.READ)
+    assert set(letters.values()) <= set(names)
+
+
+FULL = (
+    *("-A proj123_g", "-p gpu,long", "-q regular", "-C 'gpu&hbm80g'", "-N 4", "--gres=gpu:h100:8", "-c 96 -n 4"),
+    *("--mem=0", "--exclusive", "-x n[001-004],n9", "-t 24:00:00", "-J pretrain", "--hint=nomultithread", "-L scratch"),
+    *("--comment=0x1f", "--switches=1", "--mem-bind=local", "--exclusive=user", "-o log.txt", "--reservation=acc"),
+)
+
+
+@pytest.mark.parametrize("site", [None, "perlmutter"])
+def test_a_search_file_with_a_full_header_loads(site, tmp_path: Path):
+    header = read(
+        *FULL,
+        commands=["module load cuda/12.4", "srun --cpu-bind=cores --container-image=/i.sqsh --container-writable x"],
+        exported={"OMP_NUM_THREADS": "1", "NCCL_IB_DISABLE": "0", "NCCL_SOCKET_IFNAME": "=hsn0:1"},
+    )
+    text = render(
+        Draft(
+            title="A test.",
+            name="x",
+            model={"num_layers": 4, "hidden_size": 128, "num_attention_heads": 4, "vocab_size": 512, "seq_length": 128},
+            cluster={"accelerator": header.accelerator, "gpus_per_node": header.gpus_per_node, "num_nodes": 4},
+            global_batch_size=64,
+            space={"tensor_parallel": 1, "pipeline_parallel": 1, "micro_batch_size": 1, "engine": "torch"},
+            site=site,
+            launcher=header.launcher,
+        )
+    )
+    path = tmp_path / "search.yaml"
+    path.write_text(text)
+    section = load_search_file(path).launcher.slurm
+    assert (section.account, section.exclusive, section.exclude) == ("proj123_g", "user", ["n[001-004]", "n9"])
+    assert section.env.items() >= header.slurm["env"].items()
+    assert (section.gres, section.cpus_per_task, section.comment) == ("gpu:h100:8", 12, "0x1f")
+    assert section.launch.srun == ["--cpu-bind=cores", "--mem-bind=local"]
+    assert section.container.image == "/i.sqsh"
+    assert section.site == site
