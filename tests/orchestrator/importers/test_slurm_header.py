@@ -16,7 +16,9 @@ def read(*directives, commands=(), exported=None):
     return read_slurm_header(text, [(20 + i, c.split()) for i, c in enumerate(commands)], exported or {})
 
 
-@pytest.mark.parametrize("written", ["--nodes=2", "--nodes 2", "-N 2", "-N2", "-N2 # two", "--nodes='2'", "--nodes=2-2"])
+@pytest.mark.parametrize(
+    "written", ["--nodes=2", "--nodes 2", "-N 2", "-N2", "-N2 # two", "--nodes='2'", "--nodes=2-2"]
+)
 def test_an_option_is_read_as_getopt_reads_it(written):
     assert read(written).num_nodes == 2
 
