@@ -1,12 +1,12 @@
 """`parlay init`: a first search file, as an example or derived from an existing configuration.
 
-Reads Megatron launch scripts, configurations of DeepSpeed, GPT-NeoX and nanotron, and Hugging Face config.json; grids
-of other programs are in init_grids.py. Nothing in them is executed. Pure, except for reading the file.
+Reads Megatron launch scripts, configurations of DeepSpeed, GPT-NeoX, Megatron-Bridge and nanotron, and Hugging Face
+config.json; grids of other programs are in init_grids.py. Nothing in them is executed. Pure, but for reading the file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from orchestrator.importers.hf_config import read_hf_config
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.json_text import json_object
 from orchestrator.importers.megatron.script import read_megatron_script
+from orchestrator.importers.megatron_bridge.config import looks_like_megatron_bridge, read_bridge_config
 from orchestrator.importers.nanotron import looks_like_nanotron, read_nanotron
 from orchestrator.importers.yaml_config import yaml_document
 from search_spaces.errors import InputError
@@ -41,8 +42,8 @@ from trials.trainers.registry import TRAINERS
 
 _MAX_RANKS_LISTED = 64
 _KINDS = (
-    "a Megatron launch script, a DeepSpeed config, a Hugging Face config.json, a configuration of GPT-NeoX or"
-    " nanotron (.yaml), a grid of NeMo (.yaml), CloudAI (.toml)"
+    "a Megatron launch script, a DeepSpeed config, a Hugging Face config.json, a configuration of GPT-NeoX,"
+    " Megatron-Bridge or nanotron (.yaml), a grid of NeMo (.yaml), CloudAI (.toml)"
 )
 # Engines are asked about a layout's fields alone: this model violates none of their rules.
 _ANY_GPT = ModelShape(1024, 64, 1, 1, 64, False, 128, 128, True, "learned", "layernorm")
@@ -102,7 +103,11 @@ def _derived(path: Path) -> Draft:
     return grid_draft(path) if reader is None else _draft(reader(text), path)
 
 
-_YAML_READERS = ((looks_like_nanotron, read_nanotron), (looks_like_gpt_neox, read_gpt_neox))
+_YAML_READERS = (
+    (looks_like_nanotron, read_nanotron),
+    (looks_like_gpt_neox, read_gpt_neox),
+    (looks_like_megatron_bridge, read_bridge_config),
+)
 
 
 def _read(text: str, is_json: bool) -> ImportedConfig:
@@ -145,8 +150,8 @@ def _draft(imported: ImportedConfig, path: Path) -> Draft:
         model=model,
         cluster=cluster,
         global_batch_size=batch or FILL_IN,
-        baseline=_baseline(layout, notes) if imported.has_layout else {},
-        space=_space(layout, cluster, model, batch or 32),
+        baseline=_baseline(layout, imported.left_open, notes) if imported.has_layout else {},
+        space=_space(layout, cluster, model, batch or 32) | _asked(imported.left_open, notes),
         notes=printable_notes(notes),
     )
 
@@ -208,12 +213,12 @@ def _unsupported_model_notes(model: Mapping[str, Any], engine: str) -> Iterator[
         yield f"Parlay's trainer cannot run this model: {problem.message}."
 
 
-def _baseline(layout: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
-    """The baseline section; empty if a required field is unknown."""
+def _baseline(layout: Mapping[str, Any], left_open: Collection[str], notes: list[str]) -> dict[str, Any]:
+    """The baseline section; empty if a required field is unknown, or one that another file decides."""
     needed = ("tensor_parallel", "pipeline_parallel", "micro_batch_size")
     defaults = {"tensor_parallel": 1, "pipeline_parallel": 1} if "data_parallel" in layout else {}
     whole = defaults | dict(layout)
-    missing = [name for name in needed if name not in whole]
+    missing = [*dict.fromkeys([*(name for name in needed if name not in whole), *left_open])]
     if missing:
         notes.append(f"There is no baseline (the present layout): {', '.join(missing)} is unknown.")
         return {}
@@ -238,6 +243,14 @@ def _space(
         axes["zero_stage"] = _with_current([0, 1], layout.get("zero_stage"))
     fixed = {n: v for n, v in layout.items() if n not in axes and n not in ("num_nodes", *DERIVED)}
     return axes | fixed
+
+
+def _asked(left_open: Collection[str], notes: list[str]) -> dict[str, Any]:
+    """A precision that the file does not have: that of the search is not assumed."""
+    if "precision" not in left_open:
+        return {}
+    notes.append("space.precision is not in the file: fill in the one you train in.")
+    return {"precision": FILL_IN}
 
 
 def _axis_around(today: int | None, most: int) -> list[int]:

@@ -53,9 +53,10 @@ def read_gpt_neox(text: str) -> ImportedConfig:
     top, top_origins = read_fields(keys, "", BATCH_FIELDS)
     cluster, cluster_origins = read_fields(keys, "cluster", CLUSTER_FIELDS)
     origins = {**model_origins, **layout_origins, **top_origins, **cluster_origins}
+    left_open: tuple[str, ...] = ()
     if missing := missing_keys(keys):
         _leave_defaults_open(model, "model", origins)
-        _leave_defaults_open(layout, "baseline", origins)
+        left_open = _leave_defaults_open(layout, "baseline", origins)
         keys.notes.append(
             f"The file has no {', '.join(missing)}: GPT-NeoX combines several files. What this one does not set was"
             " left open."
@@ -73,6 +74,7 @@ def read_gpt_neox(text: str) -> ImportedConfig:
         origins={"global_batch_size": _BATCH_ORIGIN, **origins},
         notes=tuple(dict.fromkeys([*keys.notes, *keys.left_out(), *_differences(keys, model, layout)])),
         nearest_engine="deepspeed",
+        left_open=left_open,
     )
 
 
@@ -91,10 +93,13 @@ def _paths(document: Document) -> Mapping[str, KeyPath]:
     return {**found, **{name: (_EXTRA, name) for name in extra}} if isinstance(extra, Mapping) else found
 
 
-def _leave_defaults_open(values: dict[str, Any], section: str, origins: dict[str, str]) -> None:
+def _leave_defaults_open(values: dict[str, Any], section: str, origins: dict[str, str]) -> tuple[str, ...]:
+    """Remove the values that are defaults; returns their names."""
     default = f"{GPT_NEOX_OPTIONS.trainer}'s default"
-    for name in [name for name in values if origins[f"{section}.{name}"] == default]:
+    names = tuple(name for name in values if origins[f"{section}.{name}"] == default)
+    for name in names:
         del values[name], origins[f"{section}.{name}"]
+    return names
 
 
 def _no_model_and_layout(missing: list[str]) -> InputError:

@@ -15,7 +15,7 @@ class ImportedConfig:
     say of each key of the search file (`model.num_layers`, `baseline.zero_stage`, `cluster.num_nodes`) where its value
     was read. `notes` are sentences for the user: what was not found, what was left out, and which of the trainer's
     defaults were assumed. `source` is the trainer's name where its own file was read, and `nearest_engine` the engine
-    of Parlay's trainer for its layout.
+    of Parlay's trainer for its layout. `left_open` are the layout's fields that another file of the training decides.
     """
 
     source: str
@@ -29,6 +29,7 @@ class ImportedConfig:
     origins: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     nearest_engine: str = "deepspeed"
+    left_open: tuple[str, ...] = ()
 
     @property
     def has_layout(self) -> bool:

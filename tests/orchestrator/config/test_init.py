@@ -10,7 +10,7 @@ from orchestrator.config.loader import load_search_file
 from orchestrator.planning.candidates import candidates_of
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
-from tests.orchestrator.importers.yaml_samples import GPT_NEOX, NANOTRON
+from tests.orchestrator.importers.yaml_samples import BRIDGE, GPT_NEOX, NANOTRON
 from tests.trials.trainers.samples import DEEPSPEED, HF_GPT2, HF_LLAMA, MEGATRON_DEEPSPEED, MEGATRON_LM
 
 
@@ -133,6 +133,27 @@ def test_a_gpt_neox_configuration_becomes_a_search_in_yaml_and_json(tmp_path, na
     assert (spec.baseline.shape, spec.baseline.zero_stage) == ("tensor 2 x pipeline 2 x data 4", 1)
     assert (spec.model.ffn_hidden_size, spec.global_batch_size, spec.cluster.num_nodes) == (11008, 256, 2)
     assert any(note.startswith("To measure with that trainer, set trainer: {kind: gpt-neox") for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "missing"),
+    [
+        ("llama.yaml", BRIDGE, "offload, rank_order, bucket_mib"),
+        ("model.yml", "num_layers: 12\npipe_parallel_size: 2\n", "tensor_parallel, micro_batch_size, grad_accum"),
+    ],
+)
+def test_a_layout_that_another_file_decides_is_no_baseline(tmp_path, name, text, missing):
+    (tmp_path / name).write_text(text)
+    rendered, notes = render_from(tmp_path / name)
+    assert "baseline:" not in rendered
+    assert any(note.startswith(f"There is no baseline (the present layout): {missing}") for note in notes)
+
+
+def test_a_precision_that_another_file_decides_is_asked_for(tmp_path):
+    (tmp_path / "a.yaml").write_text(BRIDGE.replace("mixed_precision: bf16_mixed", ""))
+    text, notes = render_from(tmp_path / "a.yaml")
+    assert "space.precision is not in the file: fill in the one you train in." in notes
+    assert "  precision: FILL_IN\n" in text
 
 
 def test_a_hugging_face_gpt2_config_becomes_a_search_without_a_baseline(tmp_path):

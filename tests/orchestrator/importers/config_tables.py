@@ -14,7 +14,7 @@ from orchestrator.importers.settings import Settings
 from search_spaces.errors import InputError
 
 Reader = Callable[[str], ImportedConfig]
-VALUE = 3
+VALUE = 17
 """A value that no key has as its neutral one."""
 
 

@@ -96,3 +96,31 @@ GPT_NEOX = """\
   "tensorboard_dir": "tensorboard",
 }
 """
+
+BRIDGE = """\
+# Overrides of llama32_1b_pretrain_config
+dataset:
+  seq_length: 4096
+train:
+  train_iters: 100
+  global_batch_size: 64
+  micro_batch_size: 2
+optimizer:
+  lr: 0.0003
+checkpoint:
+  save: ./checkpoints/llama32_1b
+model:
+  seq_length: 4096
+  tensor_model_parallel_size: 2
+  pipeline_model_parallel_size: 4
+  virtual_pipeline_model_parallel_size: 2
+  context_parallel_size: 1
+  sequence_parallel: true
+  recompute_granularity: selective
+mixed_precision: bf16_mixed
+comm_overlap:
+  tp_comm_overlap: true
+ddp:
+  use_distributed_optimizer: true
+  overlap_grad_reduce: true
+"""

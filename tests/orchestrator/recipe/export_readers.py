@@ -10,7 +10,10 @@ import yaml
 
 from orchestrator.importers.gpt_neox import read_gpt_neox
 from orchestrator.importers.megatron.script import read_megatron_script
+from orchestrator.importers.megatron_bridge.config import imported_overrides
+from orchestrator.importers.megatron_bridge.options import MEGATRON_BRIDGE_OPTIONS
 from orchestrator.importers.nanotron import read_nanotron
+from orchestrator.importers.settings import Setting, Settings
 from search_spaces.layouts.layout import Layout
 from tests.trials.trainers.verified_options import (
     BRIDGE_MAY_BE_NULL,
@@ -87,45 +90,11 @@ def _megatron_bridge(files: Mapping[str, str], spec: TrialSpec) -> Read:
     pairs = (word.split("=", 1) for word in words_of(files["nemo_overrides.txt"]))
     said = {key: _value(text) for key, text in pairs}
     require_declared(said, MEGATRON_BRIDGE, BRIDGE_MAY_BE_NULL)
-    of = {key.removeprefix("model."): value for key, value in said.items() if key.startswith("model.")}
-    tensor, pipeline = of["tensor_model_parallel_size"], of["pipeline_model_parallel_size"]
-    data = spec.num_gpus // (tensor * pipeline)
-    bucket, sharding = said["ddp.bucket_size"], said["ddp.data_parallel_sharding_strategy"]
-    zero = {"no_shard": int(said["ddp.use_distributed_optimizer"]), "optim_grads": 2, "optim_grads_params": 3}[sharding]
-    offloads = said["optimizer.optimizer_cpu_offload"] and said["optimizer.optimizer_offload_fraction"] == 1.0
-    layout = Layout(
-        num_nodes=spec.num_nodes,
-        tensor_parallel=tensor,
-        pipeline_parallel=pipeline,
-        data_parallel=data,
-        micro_batch_size=said["train.micro_batch_size"],
-        grad_accum_steps=said["train.global_batch_size"] // (said["train.micro_batch_size"] * data),
-        zero_stage=zero,
-        offload="optimizer" if offloads else "none",
-        activation_checkpointing=of["recompute_granularity"] or "none",
-        sequence_parallel=of["sequence_parallel"],
-        virtual_pipeline_stages=of["virtual_pipeline_model_parallel_size"] or 1,
-        precision=said["mixed_precision"].removesuffix("_mixed"),
-        attention_kernel="flash",
-        engine="megatron-lm",
-        rank_order="tp-pp-dp" if said["dist.use_tp_pp_dp_mapping"] else "tp-dp-pp",
-        overlap_comm=said["ddp.overlap_grad_reduce"],
-        bucket_mib=None if bucket is None else bucket * 4 // 2**20,
-    )
-    model = {
-        "num_layers": of["num_layers"],
-        "hidden_size": of["hidden_size"],
-        "num_attention_heads": of["num_attention_heads"],
-        "num_key_value_heads": of["num_query_groups"],
-        "ffn_hidden_size": of["ffn_hidden_size"],
-        "gated_mlp": of["gated_linear_unit"],
-        "vocab_size": of["vocab_size"],
-        "seq_length": said["dataset.seq_length"],
-        "tied_embeddings": of["share_embeddings_and_output_weights"],
-        "position_embedding": {"rope": "rotary", "learned_absolute": "learned"}[of["position_embedding_type"]],
-        "norm": {"RMSNorm": "rmsnorm", "LayerNorm": "layernorm"}[of["normalization"]],
-    }
-    return layout, model
+    keys = Settings({key: Setting(value) for key, value in said.items()}, MEGATRON_BRIDGE_OPTIONS)
+    found = imported_overrides(keys, "llama3_8b_pretrain_config", spec.num_nodes, spec.gpus_per_node)
+    assert found.global_batch_size == spec.global_batch_size
+    assert found.left_open == ()
+    return Layout(**found.layout, engine="megatron-lm"), dict(found.model)
 
 
 def _value(text: str) -> Any:

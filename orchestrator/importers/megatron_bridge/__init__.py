@@ -1,0 +1,1 @@
+"""Reader of the overrides of Megatron-Bridge's recipes."""

@@ -1,0 +1,154 @@
+"""Import of a Megatron-Bridge recipe's overrides as model, layout and batch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from orchestrator.importers.batch import complete_batch
+from orchestrator.importers.imported_config import ImportedConfig
+from orchestrator.importers.megatron_bridge.fields import (
+    BATCH_FIELDS,
+    LAYOUT_FIELDS,
+    MODEL_FIELDS,
+    VALUE_RULES,
+    is_null,
+)
+from orchestrator.importers.megatron_bridge.options import MEGATRON_BRIDGE_OPTIONS
+from orchestrator.importers.settings import CODE, Settings, flat, read_fields
+from orchestrator.importers.value_rules import value_problems
+from orchestrator.importers.yaml_config import yaml_document
+from search_spaces.errors import InputError, Problem
+
+NAME = "megatron-bridge"
+_SECTIONS = {"model", "ddp", "dataset", "scheduler", "mixed_precision", "comm_overlap"}
+
+
+def looks_like_megatron_bridge(data: Mapping[str, Any]) -> bool:
+    """True for a mapping with sections of a ConfigContainer."""
+    model = data.get("model")
+    names_degrees = isinstance(model, Mapping) and "tensor_model_parallel_size" in model
+    return names_degrees or (isinstance(data.get("train"), Mapping) and bool(_SECTIONS & data.keys()))
+
+
+def read_bridge_config(text: str) -> ImportedConfig:
+    """The values of a YAML file of overrides, or of a whole ConfigContainer that Megatron-Bridge has written.
+
+    InputError for text that is no YAML mapping, and as `imported_overrides` says.
+    """
+    document = yaml_document(text)
+
+    def line(name: str) -> int | None:
+        return document.location(tuple(name.split("."))).line
+
+    return imported_overrides(
+        Settings(flat(_plain(document.data), MEGATRON_BRIDGE_OPTIONS, line), MEGATRON_BRIDGE_OPTIONS)
+    )
+
+
+def imported_overrides(
+    keys: Settings, recipe: str | None = None, num_nodes: int | None = None, gpus_per_node: int | None = None
+) -> ImportedConfig:
+    """The values of a recipe's overrides on these ranks. What none of them says stays open: the recipe is Python and
+    is not read.
+
+    InputError for keys, values and recipes that no search file expresses, and for numbers that contradict each other.
+    """
+    if problems := [*_recipe_problems(recipe), *keys.problems(), *value_problems(keys, VALUE_RULES)]:
+        raise InputError(*problems)
+    model, model_origins = read_fields(keys, "model", MODEL_FIELDS)
+    layout, layout_origins = read_fields(keys, "baseline", LAYOUT_FIELDS)
+    top, top_origins = read_fields(keys, "", BATCH_FIELDS)
+    origins = {**model_origins, **layout_origins, **top_origins}
+    if "mixed_precision" not in keys.given and _precision_in(recipe) == "bf16":
+        layout["precision"], origins["baseline.precision"] = "bf16", f"the name of the recipe {recipe}"
+    left_open = tuple(_left_open(keys, layout))
+    batch = _complete_batch(layout, top.get("global_batch_size"), num_nodes, gpus_per_node)
+    notes = [*_of_the_recipe(recipe, left_open), *keys.notes, *keys.left_out(), *_differences(keys, model)]
+    return ImportedConfig(
+        NAME,
+        model,
+        layout,
+        batch,
+        num_nodes,
+        gpus_per_node,
+        origins=origins,
+        notes=tuple(dict.fromkeys(notes)),
+        nearest_engine="torch",
+        left_open=left_open,
+    )
+
+
+def _plain(value: Any) -> Any:
+    """A ConfigContainer's values without the names of their classes; a function or a type is its name."""
+    if not isinstance(value, Mapping):
+        return value
+    inner = {name: _plain(each) for name, each in value.items() if not re.fullmatch(r"_[a-z]+_", name)}
+    return value["_target_"] if "_target_" in value and not inner else inner
+
+
+def _precision_in(recipe: str | None) -> str | None:
+    """The precision in a recipe's name, llama3_8b_pretrain_8gpu_h100_bf16_config."""
+    found = re.search(r"_(bf16|fp8[a-z]*|nvfp4)(?:_[a-z0-9_]+)?_config$", recipe or "")
+    return found[1] if found else None
+
+
+_OTHER_TRAININGS = {
+    r"_(sft|peft|lora|dora|finetune)(_|$)": "fine-tuning",
+    r"_a\d+b|moe|mixtral|deepseek|gpt_oss|kimi": "a model with experts",
+    r"_vl_|vlm|audio|omni|^wan_|^flux": "a model of images or sound",
+    r"mamba|nemotronh|nemotron_3": "a model with state-space layers",
+}
+"""What a recipe trains that no search expresses, by its name."""
+
+
+def _recipe_problems(recipe: str | None) -> Iterator[Problem]:
+    wrong = None
+    if _precision_in(recipe) not in (None, "bf16"):
+        wrong = "8-bit and 4-bit arithmetic are no values of precision"
+    elif other := next((what for name, what in _OTHER_TRAININGS.items() if re.search(name, recipe or "")), None):
+        wrong = f"a search pretrains a GPT; this is {other}"
+    if wrong:
+        yield Problem(
+            CODE, f"is {recipe}", wrong, "give the command of a GPT's pretraining recipe in bf16", key="--recipe"
+        )
+
+
+def _left_open(keys: Settings, layout: Mapping[str, Any]) -> Iterator[str]:
+    """Layout fields that no key decides. A bucket size of null is the engine's default."""
+    has_bucket = any(is_null(keys, name) for name in ("ddp.bucket_size", "comm_overlap.bucket_size"))
+    return (name for name in LAYOUT_FIELDS if name not in layout and not (name == "bucket_mib" and has_bucket))
+
+
+def _complete_batch(
+    layout: dict[str, Any], batch: int | None, num_nodes: int | None, gpus_per_node: int | None
+) -> int | None:
+    """`complete_batch`, which assumes a global batch where there is none; here the recipe has one."""
+    micro = layout.pop("micro_batch_size", None) if batch is None else None
+    batch = complete_batch(layout, batch, num_nodes, gpus_per_node)
+    layout |= {} if micro is None else {"micro_batch_size": micro}
+    return batch
+
+
+def _of_the_recipe(recipe: str | None, left_open: tuple[str, ...]) -> Iterator[str]:
+    if left_open:
+        which = f"The recipe {recipe}" if recipe else "The recipe of these overrides"
+        yield f"{which} was not read; it decides {', '.join(left_open)} and all else that no override sets."
+
+
+def _differences(keys: Settings, model: Mapping[str, Any]) -> Iterator[str]:
+    """Notes on what the training has and a trial has not."""
+    if dropout := [name for name in ("attention_dropout", "hidden_dropout") if keys.value(f"model.{name}")]:
+        yield f"Trials train without dropout; the overrides set {' and '.join(dropout)}."
+    has_biases = keys.value("model.add_bias_linear")
+    if (
+        "norm" in model
+        and has_biases is not None
+        and keys.flag("model.add_bias_linear") == (model["norm"] == "rmsnorm")
+    ):
+        biases = "no biases" if model["norm"] == "rmsnorm" else "biases"
+        yield f"model.add_bias_linear was left out: a model with norm {model['norm']} has {biases}."
+    block = keys.value("model.recompute_num_layers")
+    if keys.text("model.recompute_method") != "block" and block not in (None, 1):
+        yield f"Layers are recomputed {block} at a time; trials recompute one at a time."

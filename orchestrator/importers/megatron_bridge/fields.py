@@ -1,0 +1,201 @@
+"""Model, layout and batch, read from Megatron-Bridge's keys. What a key does not say, the recipe decides."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from orchestrator.importers.settings import FieldReaders, Settings
+from orchestrator.importers.value_rules import ValueRules, is_one_of
+from orchestrator.importers.yaml_config import SWITCH, chosen
+from trials.trainers.common.megatron_options import MAIN_GRADIENT_BYTES
+
+_PRECISIONS = {"bf16_mixed": "bf16", "fp16_mixed": "fp16"}
+_STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+_POSITIONS = {"rope": "rotary", "learned_absolute": "learned"}
+_NORMS = {"rmsnorm": "rmsnorm", "layernorm": "layernorm"}
+_KERNELS = {"flash": "flash", "fused": "flash", "auto": "flash", "unfused": "math", "local": "math"}
+_RANK_ORDERS = {"true": "tp-pp-dp", "false": "tp-dp-pp"}
+_VOCABULARY_MULTIPLE = 128
+
+
+def tensor_parallel(keys: Settings) -> int | None:
+    return keys.count("model.tensor_model_parallel_size")
+
+
+def pipeline_parallel(keys: Settings) -> int | None:
+    return keys.count("model.pipeline_model_parallel_size")
+
+
+def chunks(keys: Settings) -> int | None:
+    """Null is one chunk a stage."""
+    name = "model.virtual_pipeline_model_parallel_size"
+    return 1 if is_null(keys, name) else keys.count(name)
+
+
+def precision(keys: Settings) -> str | None:
+    given = keys.value("mixed_precision")
+    if isinstance(given, Mapping):
+        return next((name for name in ("bf16", "fp16") if given.get(name) is True), "fp32")
+    return None if given is None else _PRECISIONS.get(str(given))
+
+
+def _zero_stage(keys: Settings) -> int | None:
+    if keys.has("ddp.use_megatron_fsdp", "dist.use_megatron_fsdp"):
+        return chosen(keys, "ddp.data_parallel_sharding_strategy", _STAGES, None)
+    names = ("ddp.use_distributed_optimizer", "optimizer.use_distributed_optimizer")
+    if keys.has(*names):
+        return 1
+    return 0 if any(chosen(keys, name, SWITCH, None) is False for name in names) else None
+
+
+def _offload(keys: Settings) -> str | None:
+    """Megatron-Bridge offloads no states unless told what fraction."""
+    if keys.has("optimizer.optimizer_cpu_offload"):
+        return "optimizer" if keys.has("optimizer.optimizer_offload_fraction") else None
+    return chosen(keys, "optimizer.optimizer_cpu_offload", {"false": "none"}, None)
+
+
+def _checkpointing(keys: Settings) -> str | None:
+    name = "model.recompute_granularity"
+    return "none" if is_null(keys, name) else chosen(keys, name, {"full": "full", "selective": "selective"}, None)
+
+
+def _attention_kernel(keys: Settings) -> str | None:
+    """Without a key the core's own choice, flash in half precision."""
+    if keys.text("model.transformer_impl") == "local":
+        return "math"
+    default = "flash" if precision(keys) in ("bf16", "fp16") else None
+    return chosen(keys, "model.attention_backend", _KERNELS, default)
+
+
+def _overlap(keys: Settings) -> bool | None:
+    """comm_overlap prevails over ddp."""
+    stated = chosen(keys, "comm_overlap.overlap_grad_reduce", SWITCH, None)
+    return chosen(keys, "ddp.overlap_grad_reduce", SWITCH, None) if stated is None else stated
+
+
+def _bucket_mib(keys: Settings) -> int | None:
+    """Megatron counts a bucket in parameters; null is its default."""
+    parameters = keys.count("comm_overlap.bucket_size", "ddp.bucket_size")
+    return None if parameters is None else max(1, round(parameters * MAIN_GRADIENT_BYTES / 2**20))
+
+
+def is_null(keys: Settings, name: str) -> bool:
+    return name in keys.given and keys.value(name) is None and keys.given[name].doubt is None
+
+
+LAYOUT_FIELDS: FieldReaders = {
+    "tensor_parallel": tensor_parallel,
+    "pipeline_parallel": pipeline_parallel,
+    "micro_batch_size": lambda keys: keys.count("train.micro_batch_size"),
+    "zero_stage": _zero_stage,
+    "offload": _offload,
+    "activation_checkpointing": _checkpointing,
+    "sequence_parallel": lambda keys: chosen(keys, "model.sequence_parallel", SWITCH, None),
+    "virtual_pipeline_stages": chunks,
+    "precision": precision,
+    "attention_kernel": _attention_kernel,
+    "rank_order": lambda keys: chosen(keys, "dist.use_tp_pp_dp_mapping", _RANK_ORDERS, None),
+    "overlap_comm": _overlap,
+    "bucket_mib": _bucket_mib,
+}
+
+
+def _key_value_heads(keys: Settings) -> int | None:
+    name = "model.num_query_groups"
+    return keys.count("model.num_attention_heads") if is_null(keys, name) else keys.count(name)
+
+
+def _ffn_hidden_size(keys: Settings) -> int | None:
+    """Null is 4 h."""
+    hidden = keys.count("model.hidden_size") if is_null(keys, "model.ffn_hidden_size") else None
+    return 4 * hidden if hidden else keys.count("model.ffn_hidden_size")
+
+
+def _vocab_size(keys: Settings) -> int | None:
+    """The padded vocabulary; None where it depends on what the recipe says about padding."""
+    size = keys.count("model.vocab_size")
+    pads = chosen(keys, "model.should_pad_vocab", SWITCH, None)
+    multiple = keys.count("model.make_vocab_size_divisible_by") or _VOCABULARY_MULTIPLE
+    if size is None or pads is False:
+        return size
+    tensor = tensor_parallel(keys)
+    padded = -(-size // (multiple * tensor)) * multiple * tensor if tensor else None
+    return padded if pads or padded == size else None
+
+
+MODEL_FIELDS: FieldReaders = {
+    "num_layers": lambda keys: keys.count("model.num_layers"),
+    "hidden_size": lambda keys: keys.count("model.hidden_size"),
+    "num_attention_heads": lambda keys: keys.count("model.num_attention_heads"),
+    "num_key_value_heads": _key_value_heads,
+    "ffn_hidden_size": _ffn_hidden_size,
+    "gated_mlp": lambda keys: chosen(keys, "model.gated_linear_unit", SWITCH, None),
+    "vocab_size": _vocab_size,
+    "seq_length": lambda keys: keys.count("dataset.seq_length", "dataset.sequence_length", "model.seq_length"),
+    "tied_embeddings": lambda keys: chosen(keys, "model.share_embeddings_and_output_weights", SWITCH, None),
+    "position_embedding": lambda keys: chosen(keys, "model.position_embedding_type", _POSITIONS, None),
+    "norm": lambda keys: chosen(keys, "model.normalization", _NORMS, None),
+}
+BATCH_FIELDS: FieldReaders = {"global_batch_size": lambda keys: keys.count("train.global_batch_size")}
+
+
+def _has_a_known_precision(keys: Settings) -> bool:
+    given = keys.value("mixed_precision")
+    if isinstance(given, Mapping):
+        return not any(given.get(name) for name in ("fp8", "fp4", "fp8_dot_product_attention"))
+    return given in _PRECISIONS
+
+
+def _has_usual_head_size(keys: Settings) -> bool:
+    size, heads = keys.count("model.kv_channels"), keys.count("model.num_attention_heads")
+    hidden = keys.count("model.hidden_size")
+    return not (size and hidden and heads) or size * heads == hidden
+
+
+def _recomputes_whole_stages(keys: Settings) -> bool:
+    if keys.text("model.recompute_method") != "block" or keys.text("model.recompute_granularity") != "full":
+        return True
+    count, layers = keys.count("model.recompute_num_layers"), keys.count("model.num_layers")
+    parts = (pipeline_parallel(keys) or 1) * (chunks(keys) or 1)
+    return bool(count and layers and count * parts >= layers)
+
+
+def _recomputes_attention_only(keys: Settings) -> bool:
+    given = keys.value("model.recompute_modules")
+    modules = given if isinstance(given, list) else re.findall(r"\w+", str(given))
+    return modules == ["core_attn"] or keys.text("model.recompute_granularity") == "full"
+
+
+VALUE_RULES: ValueRules = (
+    ("mixed_precision", _has_a_known_precision, "precision is bf16 or fp16; 8-bit and 4-bit arithmetic are no values"),
+    (
+        "model.position_embedding_type",
+        is_one_of("model.position_embedding_type", *_POSITIONS),
+        "a model's position_embedding is learned or rotary",
+    ),
+    ("model.normalization", is_one_of("model.normalization", *_NORMS), "a model's norm is layernorm or rmsnorm"),
+    ("model.attention_backend", is_one_of("model.attention_backend", *_KERNELS), "attention_kernel is math or flash"),
+    ("model.kv_channels", _has_usual_head_size, "a model's head size is hidden_size / num_attention_heads"),
+    (
+        "model.recompute_modules",
+        _recomputes_attention_only,
+        "activation_checkpointing selective recomputes the core attention; other modules are no value of it",
+    ),
+    (
+        "model.recompute_method",
+        _recomputes_whole_stages,
+        "partial recomputation is no value of activation_checkpointing: full recomputes every layer",
+    ),
+    (
+        "ddp.data_parallel_sharding_strategy",
+        is_one_of("ddp.data_parallel_sharding_strategy", *_STAGES),
+        "zero_stage is 0 to 3",
+    ),
+    (
+        "optimizer.optimizer_offload_fraction",
+        is_one_of("optimizer.optimizer_offload_fraction", "1", "1.0"),
+        "offload moves the whole optimizer",
+    ),
+)

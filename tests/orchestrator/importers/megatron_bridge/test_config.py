@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestrator.importers.megatron_bridge.config import (
+    imported_overrides,
+    looks_like_megatron_bridge,
+    read_bridge_config,
+)
+from orchestrator.importers.megatron_bridge.options import MEGATRON_BRIDGE_OPTIONS
+from orchestrator.importers.settings import Setting, Settings
+from search_spaces.errors import InputError
+from tests.orchestrator.importers.config_tables import (
+    require_all_read,
+    require_no_effect,
+    require_notes,
+    require_one_handling_of_each_key,
+    require_refusals,
+    with_key,
+)
+from tests.orchestrator.importers.yaml_samples import BRIDGE
+
+BASE = {"model": {"tensor_model_parallel_size": 2, "normalization": "RMSNorm"}, "train": {"global_batch_size": 64}}
+
+
+def read(**keys: Any):
+    config: dict[str, Any] = dict(BASE)
+    for name, value in keys.items():
+        config = with_key(config, name.replace("__", "."), value)
+    return read_bridge_config(yaml.safe_dump(config))
+
+
+def overrides(recipe: str | None = None, **ranks: int):
+    given = {"model.tensor_model_parallel_size": 2, "model.pipeline_model_parallel_size": 2}
+    keys = {name: Setting(value) for name, value in given.items()}
+    return imported_overrides(Settings(keys, MEGATRON_BRIDGE_OPTIONS), recipe, **ranks)
+
+
+def test_overrides_give_what_they_set_and_leave_the_rest_to_the_recipe():
+    found = read_bridge_config(BRIDGE)
+    assert looks_like_megatron_bridge(yaml.safe_load(BRIDGE))
+    assert (found.source, found.nearest_engine, found.global_batch_size) == ("megatron-bridge", "torch", 64)
+    assert found.model == {"seq_length": 4096}
+    assert found.layout == {
+        "tensor_parallel": 2,
+        "pipeline_parallel": 4,
+        "micro_batch_size": 2,
+        "zero_stage": 1,
+        "activation_checkpointing": "selective",
+        "sequence_parallel": True,
+        "virtual_pipeline_stages": 2,
+        "precision": "bf16",
+        "attention_kernel": "flash",
+        "overlap_comm": True,
+    }
+    assert found.left_open == ("offload", "rank_order", "bucket_mib")
+    assert found.origins["baseline.zero_stage"] == "ddp.use_distributed_optimizer (line 24)"
+    assert found.notes == (
+        "The recipe of these overrides was not read; it decides offload, rank_order, bucket_mib and all else that no"
+        " override sets.",
+        "comm_overlap.tp_comm_overlap was left out: it changes which kernels run.",
+    )
+
+
+def test_the_reader_keeps_to_its_table(monkeypatch):
+    require_one_handling_of_each_key(MEGATRON_BRIDGE_OPTIONS)
+    require_refusals(read_bridge_config, MEGATRON_BRIDGE_OPTIONS, BASE)
+    require_notes(read_bridge_config, MEGATRON_BRIDGE_OPTIONS, BASE)
+    require_no_effect(read_bridge_config, MEGATRON_BRIDGE_OPTIONS, BASE)
+    sharded = with_key(BASE, "ddp.use_megatron_fsdp", True)
+    partial = with_key(with_key(BASE, "model.kv_channels", 64), "model.recompute_num_layers", 1)
+    block = with_key(with_key(partial, "model.recompute_method", "uniform"), "model.recompute_modules", ["core_attn"])
+    offload = with_key(
+        with_key(BASE, "optimizer.optimizer_cpu_offload", True), "optimizer.optimizer_offload_fraction", 1
+    )
+    require_all_read(read_bridge_config, MEGATRON_BRIDGE_OPTIONS, [BASE, sharded, block, offload], monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("keys", "field", "expected"),
+    [
+        ({"mixed_precision": "fp16_mixed"}, "precision", "fp16"),
+        ({"mixed_precision": {"bf16": True, "fp8": None}}, "precision", "bf16"),
+        ({"model__virtual_pipeline_model_parallel_size": None}, "virtual_pipeline_stages", 1),
+        ({"model__recompute_granularity": None}, "activation_checkpointing", "none"),
+        ({"model__attention_backend": "unfused"}, "attention_kernel", "math"),
+        ({"model__transformer_impl": "local"}, "attention_kernel", "math"),
+        ({"ddp__use_distributed_optimizer": False}, "zero_stage", 0),
+        (
+            {"dist__use_megatron_fsdp": True, "ddp__data_parallel_sharding_strategy": "optim_grads_params"},
+            "zero_stage",
+            3,
+        ),
+        ({"optimizer__optimizer_cpu_offload": False}, "offload", "none"),
+        (
+            {"optimizer__optimizer_cpu_offload": True, "optimizer__optimizer_offload_fraction": 1.0},
+            "offload",
+            "optimizer",
+        ),
+        ({"dist__use_tp_pp_dp_mapping": True}, "rank_order", "tp-pp-dp"),
+        ({"ddp__overlap_grad_reduce": True, "comm_overlap__overlap_grad_reduce": False}, "overlap_comm", False),
+        ({"ddp__bucket_size": 26214400}, "bucket_mib", 100),
+    ],
+)
+def test_an_override_sets_its_layout_field(keys, field, expected):
+    assert read(**keys).layout[field] == expected
+
+
+@pytest.mark.parametrize(
+    ("keys", "field", "expected"),
+    [
+        ({"model__num_query_groups": None, "model__num_attention_heads": 8}, "num_key_value_heads", 8),
+        ({"model__ffn_hidden_size": None, "model__hidden_size": 256}, "ffn_hidden_size", 1024),
+        ({"model__vocab_size": 1000, "model__should_pad_vocab": False}, "vocab_size", 1000),
+        ({"model__vocab_size": 1000, "model__should_pad_vocab": True}, "vocab_size", 1024),
+        ({"model__vocab_size": 1024}, "vocab_size", 1024),
+        ({"dataset__sequence_length": 8192}, "seq_length", 8192),
+    ],
+)
+def test_an_override_sets_its_model_field(keys, field, expected):
+    assert read(**keys).model[field] == expected
+
+
+def test_a_vocabulary_that_the_recipe_may_pad_is_not_known():
+    assert "vocab_size" not in read(model__vocab_size=1000).model
+
+
+@pytest.mark.parametrize(
+    ("keys", "rule"),
+    [
+        ({"model__context_parallel_size": 2}, "context parallelism is no axis"),
+        ({"model__num_moe_experts": 8}, "experts are no part of a model"),
+        ({"model__num_layers_in_first_pipeline_stage": 3}, "uneven pipeline stages"),
+        ({"mixed_precision": "bf16_with_mxfp8_mixed"}, "8-bit and 4-bit arithmetic"),
+        ({"mixed_precision": {"bf16": True, "fp8": "hybrid"}}, "8-bit and 4-bit arithmetic"),
+        ({"model__position_embedding_type": "yarn"}, "position_embedding is learned or rotary"),
+        ({"model__recompute_granularity": "selective", "model__recompute_modules": ["mlp"]}, "other modules"),
+        ({"model__recompute_granularity": "full", "model__recompute_method": "block"}, "partial recomputation"),
+        ({"optimizer__optimizer_offload_fraction": 0.5}, "offload moves the whole optimizer"),
+        ({"peft": {"dim": 8}}, "a search trains all parameters"),
+        ({"train__rampup_batch_size": [16, 16, 1000]}, "the global batch of a search is fixed"),
+    ],
+)
+def test_what_no_search_file_expresses_is_refused_by_name(keys, rule):
+    with pytest.raises(InputError, match=rule) as refused:
+        read(**keys)
+    (problem,) = refused.value.problems
+    assert str(problem.key).replace(".", "__") in keys
+    assert problem.fix
+
+
+@pytest.mark.parametrize(
+    ("recipe", "rule"),
+    [
+        ("llama3_8b_pretrain_8gpu_h100_fp8cs_config", "8-bit and 4-bit arithmetic"),
+        ("llama3_8b_sft_config", "this is fine-tuning"),
+        ("qwen3_30b_a3b_pretrain_config", "this is a model with experts"),
+        ("qwen3_vl_8b_pretrain_config", "this is a model of images or sound"),
+    ],
+)
+def test_a_recipe_for_another_training_is_refused(recipe, rule):
+    with pytest.raises(InputError, match=rule):
+        overrides(recipe)
+
+
+def test_the_recipe_is_named_and_its_name_has_the_precision():
+    found = overrides("llama3_8b_pretrain_8gpu_h100_bf16_config", num_nodes=2, gpus_per_node=8)
+    assert (found.layout["precision"], found.layout["data_parallel"], found.layout["num_nodes"]) == ("bf16", 4, 2)
+    assert found.origins["baseline.precision"] == "the name of the recipe llama3_8b_pretrain_8gpu_h100_bf16_config"
+    assert "precision" not in found.left_open
+    assert found.notes[0].startswith(
+        "The recipe llama3_8b_pretrain_8gpu_h100_bf16_config was not read; it decides micro_batch_size, zero_stage"
+    )
+
+
+def test_a_whole_configuration_is_read_without_the_names_of_its_classes():
+    found = read(
+        model___target_="megatron.bridge.models.llama.llama_provider.Llama3ModelProvider8B",
+        model__activation_func={"_target_": "torch.nn.functional.silu", "_call_": False},
+        optimizer__main_grads_dtype={"_target_": "torch.float32", "_call_": False},
+        optimizer__exp_avg_dtype={"_target_": "torch.bfloat16", "_call_": False},
+    )
+    left_out = [note.split(" was left out")[0] for note in found.notes if "was left out" in note]
+    assert left_out == ["optimizer.exp_avg_dtype"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "note"),
+    [
+        ({"model__hidden_dropout": 0.1}, "Trials train without dropout; the overrides set hidden_dropout."),
+        ({"model__add_bias_linear": True}, "model.add_bias_linear was left out: a model with norm rmsnorm has no"),
+        (
+            {"model__recompute_granularity": "full", "model__recompute_num_layers": 2},
+            "Layers are recomputed 2 at a time",
+        ),
+        (
+            {"model__tensor_model_parallel_size": "${TP}"},
+            "The recipe of these overrides was not read; it decides tensor",
+        ),
+        ({"model__tensor_parallel": 2}, "model.tensor_parallel was left out: it is no option of Megatron-Bridge"),
+    ],
+)
+def test_a_difference_from_a_trial_is_noted(keys, note):
+    assert any(each.startswith(note) for each in read(**keys).notes)
