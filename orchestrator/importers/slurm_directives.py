@@ -39,11 +39,14 @@ def read_directives(text: str) -> GivenOptions:
                 f"The job has several components (line {number}); only the first is read: trials run on equal nodes."
             )
             break
-        found = read_options(words, SBATCH_OPTIONS, SBATCH_LETTERS, f"#SBATCH --{{}} (line {number})")
-        given.values |= found.values
-        given.origins |= found.origins
-        if found.rest:
-            given.notes.append(f"The #SBATCH line {number} has a word that is no option; sbatch refuses it.")
+        stray = False
+        while words:
+            found = read_options(words, SBATCH_OPTIONS, SBATCH_LETTERS, f"#SBATCH --{{}} (line {number})")
+            given.values |= found.values
+            given.origins |= found.origins
+            stray, words = stray or bool(found.rest), found.rest[1:]
+        if stray:
+            given.notes.append(f"The #SBATCH line {number} has a word that is no option: fill in what it stands for.")
     return given
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.importers.slurm_directives import GivenOptions, read_directives
-from orchestrator.importers.slurm_launch import LaunchLines, read_launch_lines
+from orchestrator.importers.slurm_launch import LaunchLines, pyxis_container, read_launch_lines
 from orchestrator.importers.slurm_options import SBATCH_OPTIONS, SRUN_OPTIONS
 from orchestrator.schema.slurm import SlurmSection
 from search_spaces.errors import InputError
@@ -62,8 +62,9 @@ class _HeaderReader:
         self.lines = lines
         self.notes = [*given.notes, *SBATCH_OPTIONS.notes(_as_given(given))]
         self.notes += [n for n in SRUN_OPTIONS.notes(_as_given(lines.step)) if n not in self.notes]
-        # Options of the launch line count for the step, so they win over the header's.
-        self.values = dict(self._believed(given.values | lines.step.values))
+        # The launch line's options win over the header's, which they narrow to the step.
+        step = {name: value for name, value in lines.step.values.items() if name not in _OF_A_STEP}
+        self.values = dict(self._believed(given.values | step))
         self.origins_given = given.origins | lines.step.origins
         self.origins: dict[str, str] = {}
         self.slurm: dict[str, Any] = {}
@@ -220,11 +221,21 @@ class _HeaderReader:
         self.slurm |= self.lines.keys
         self.notes += self.lines.notes
         self.origins |= {f"launcher.slurm.{key}": origin for key, origin in self.lines.origins.items()}
+        self._pyxis()
         bound = [f"--{name}={self.values[name]}" for name in ("mem-bind", "gpu-bind") if name in self.values]
         known = self.slurm.get("launch", {}).get("srun", [])
         if new := [word for word in bound if word not in known]:
             self.slurm["launch"] = {"srun": [*known, *new]}
             self.origins.setdefault("launcher.slurm.launch", "#SBATCH " + ", ".join(new))
+
+    def _pyxis(self) -> None:
+        """The container of pyxis, whose options may stand in the header and on the launch line."""
+        if image := self.values.get("container-image"):
+            options = ("container-image", "container-mounts", "container-writable")
+            given = [name for name in options if name in self.values]
+            self._set("container", pyxis_container(image, self.values), *given)
+        elif self.slurm.get("container", {}).get("runtime") == "pyxis":
+            del self.slurm["container"]
 
     def _accepted(self) -> dict[str, Any]:
         """The section without what its schema refuses, which is named but not shown."""
@@ -233,12 +244,12 @@ class _HeaderReader:
             try:
                 restore(SlurmSection, data)
             except InputError as error:
-                paths = {_removed(parse_key_path(problem.key or "")) for problem in error.problems}
                 rules = {_removed(parse_key_path(p.key or "")): p.rule for p in error.problems}
-                for path in paths:
+                paths = frozenset(rules)
+                for path, rule in rules.items():
                     origin = self.origins.get(f"launcher.slurm.{path[0]}", "the script") if path else "the script"
                     self.notes.append(
-                        f"launcher.slurm.{format_key_path(path)} of {origin} was left out: {rules[path]}."
+                        f"launcher.slurm.{format_key_path(path)} of {origin} was left out; the rule: {rule}"
                     )
                 reduced = {} if () in paths else _without(data, paths)
                 data = reduced if reduced != data else {}
@@ -260,6 +271,8 @@ _DIRECTIVES = (
     *("switches", "thread-spec", "wckey"),
 )
 _PLACEHOLDER_KEYS = frozenset((*_TEXTS, "nodelist", "exclude", "wckey", "container-image"))
+_OF_A_STEP = ("exclusive", "exclude", "nodelist", "mem", "network")
+"""Options by which srun chooses among the job's own nodes and memory."""
 _GPU_OPTIONS = ("gpus-per-node", "gres", "gpus", "gpus-per-task")
 _PLACEHOLDER = re.compile(
     r"[<>$`{}]|^(x{3,}|\.{3,}|\?+|todo|tbd|fill[_-]?in|change[_-]?me|account|partition|project|"

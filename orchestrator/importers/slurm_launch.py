@@ -130,9 +130,7 @@ def _option(name: str, value: str) -> str:
 def _container(found: LaunchLines, commands: Sequence[tuple[int, list[str]]]) -> None:
     step = found.step
     if image := step.values.get("container-image"):
-        mounts = _mounts([step.values.get("container-mounts", "")])
-        writable = "container-writable" in step.values
-        found.keys["container"] = _whole("pyxis", image, mounts, writable)
+        found.keys["container"] = pyxis_container(image, step.values)
         found.origins["container"] = step.origins["container-image"]
         return
     for line, words in commands:
@@ -142,6 +140,12 @@ def _container(found: LaunchLines, commands: Sequence[tuple[int, list[str]]]) ->
                 _apptainer(found, words[index + 2 :], f"{program} {words[index + 1]} (line {line})")
             elif program == "shifter":
                 _shifter(found, words[index + 1 :], f"shifter (line {line})")
+
+
+def pyxis_container(image: str, options: Mapping[str, str]) -> dict[str, Any]:
+    """The container section of these options of pyxis."""
+    mounts = _mounts([options.get("container-mounts", "")])
+    return _whole("pyxis", image, mounts, "container-writable" in options)
 
 
 def _whole(runtime: str, image: str, mounts: list[str], writable: bool) -> dict[str, Any]:

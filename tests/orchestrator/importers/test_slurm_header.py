@@ -144,6 +144,24 @@ def test_the_container_of_the_launch_line_is_read(command, container):
     assert read("-N1", commands=[command]).slurm.get("container") == container
 
 
+def test_pyxis_is_read_from_the_header_and_the_launch_line_together():
+    header = read("--container-image=/i.sqsh", commands=["srun --container-mounts=/a python x.py"])
+    assert header.slurm["container"] == {"runtime": "pyxis", "image": "/i.sqsh", "mounts": ["/a:/a"]}
+    origin = "#SBATCH --container-image (line 2), srun --container-mounts (line 20)"
+    assert header.origins["launcher.slurm.container"] == origin
+
+
+def test_a_step_restricted_to_part_of_the_job_does_not_restrict_the_job():
+    header = read("-N2", commands=["srun --exclusive --mem=1G -w n1 python train.py"])
+    assert header.slurm == {}
+
+
+def test_options_beside_a_word_that_is_none_are_read():
+    header = read("<SLURM OPTIONS> --nodes=128 --exclusive")
+    assert (header.num_nodes, header.slurm) == (128, {"exclusive": True})
+    assert "is no option" in header.notes[0]
+
+
 def test_binding_is_that_of_the_launch_line():
     header = read(
         "-N1", commands=["srun hostname", "srun --cpu-bind=cores --mpi pmix -l python train.py --cpu-bind=no"]
