@@ -26,7 +26,7 @@ from orchestrator.config.draft import (
 from orchestrator.config.init_grids import SUFFIXES, grid_draft, read_utf8
 from orchestrator.importers.deepspeed_config import CHARACTERISTIC_KEYS, looks_like_deepspeed, read_ds_config
 from orchestrator.importers.gpt_neox import looks_like_gpt_neox, read_gpt_neox
-from orchestrator.importers.hf_config import read_hf_config
+from orchestrator.importers.hf_config import looks_like_hf, read_hf_config
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.json_text import json_object
 from orchestrator.importers.megatron.script import read_megatron_script
@@ -116,7 +116,7 @@ def _read(text: str, is_json: bool) -> ImportedConfig:
     if not is_json and not text.lstrip().startswith("{"):
         return read_megatron_script(text)
     data = json_object(text, "file", "a DeepSpeed config or a Hugging Face config.json")
-    if "model_type" in data:
+    if looks_like_hf(data):
         return read_hf_config(text)
     if looks_like_gpt_neox(data):
         return read_gpt_neox(text)
@@ -207,9 +207,10 @@ _DEFAULTS = {
 
 
 def _unsupported_model_notes(model: Mapping[str, Any], engine: str) -> Iterator[str]:
-    if FILL_IN in model.values():
+    sizes = {**model, "seq_length": 1} if model["seq_length"] == FILL_IN else model
+    if FILL_IN in sizes.values():
         return
-    for problem in engine_violations(Layout(engine=engine), ModelShape.from_json(model)):
+    for problem in engine_violations(Layout(engine=engine), ModelShape.from_json(sizes)):
         yield f"Parlay's trainer cannot run this model: {problem.message}."
 
 

@@ -2,146 +2,256 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from typing import Any
 
+from orchestrator.importers.hf_families import FAMILIES, OTHER_MODELS, Family
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.json_text import json_object
-from search_spaces.errors import InputError, format_value
+from orchestrator.importers.option_table import Handling
+from orchestrator.importers.settings import CODE, FieldReaders, Settings, flat, read_fields
+from orchestrator.importers.value_rules import ValueRules, value_problems
+from orchestrator.importers.yaml_config import counted
+from search_spaces.errors import InputError, Problem, format_value
+from search_spaces.model_shape import ModelShape
 
 VOCAB_MULTIPLE = 128
 """Megatron's --make-vocab-size-divisible-by: with it, tensor-parallel ranks up to 128 share the vocabulary evenly."""
+
+_PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_PARTS = ("text_config", "vision_config", "audio_config")
+_USUAL_HEAD_SIZE = "a model's head size is hidden_size / num_attention_heads"
+
+
+def looks_like_hf(data: Mapping[str, Any]) -> bool:
+    """True for a mapping that names a model type, as every config.json does."""
+    return "model_type" in data
 
 
 def read_hf_config(text: str) -> ImportedConfig:
     """The model that a config.json describes, and the precision of its weights, most likely that of its training.
 
-    `seq_length` is the longest sequence the model takes. InputError for anything but a JSON object, and for an
-    unsupported model type.
+    Absent keys have the model type's own defaults. The length of training is not in such a file, only the longest one
+    that the model allows. InputError for anything but a JSON object, for a model type that a model section cannot
+    describe, and for keys and values that no search file expresses.
     """
-    config = json_object(text, "hf_config", "a config.json")
-    kind = config.get("model_type")
-    if kind not in _READERS:
-        raise InputError.of(
-            "hf_config",
-            f"model_type is {format_value(kind)}",
-            key="model_type",
-            value=kind,
-            rule="the model types that can be read are " + ", ".join(_READERS),
-            fix="write the model section of the search file by hand",
-        )
-    notes: list[str] = []
-    model = _READERS[kind](config, notes)
-    _pad_vocabulary(model, notes)
-    missing = [name for name, value in model.items() if value is None]
-    notes += [f"{name} is not in the config." for name in missing]
-    layout = _precision(config, notes)
+    config = json_object(text, CODE, "a config.json")
+    family = _family(config)
+    keys = Settings(flat(config, family.table, lambda name: None), family.table)
+    if problems := [*keys.problems(), *value_problems(keys, _VALUE_RULES), *_head_size_problems(keys, family)]:
+        raise InputError(*problems)
+    model, origins = read_fields(keys, "model", _model_fields(family))
+    _require_consistent_sizes(model)
+    layout, layout_origins = read_fields(keys, "space", {"precision": _precision})
     return ImportedConfig(
-        f"hugging face {kind}", {n: v for n, v in model.items() if v is not None}, layout, notes=tuple(notes)
+        f"hugging face {family.kind}",
+        model,
+        layout,
+        origins={**origins, **layout_origins},
+        notes=tuple(dict.fromkeys([*keys.notes, *keys.left_out(), *_differences(keys, family)])),
     )
 
 
-def _gpt2(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
-    hidden, heads = _count(config, "n_embd"), _count(config, "n_head")
-    return {
-        "num_layers": _count(config, "n_layer"),
-        "hidden_size": hidden,
-        "num_attention_heads": heads,
-        "num_key_value_heads": heads,
-        "ffn_hidden_size": _count(config, "n_inner") or (4 * hidden if hidden else None),
-        "gated_mlp": False,
-        "vocab_size": _count(config, "vocab_size"),
-        "seq_length": _count(config, "n_positions") or _count(config, "n_ctx"),
-        "tied_embeddings": _flag(config, "tie_word_embeddings", default=True),
-        "position_embedding": "learned",
-        "norm": "layernorm",
-    }
-
-
-def _llama(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
-    if _flag(config, "attention_bias", default=False) or _flag(config, "mlp_bias", default=False):
-        notes.append("The config has biases, which a model with rmsnorm does not have here; they were left out.")
-    sizes = _sizes(config)
-    head_size = _count(config, "head_dim")
-    if head_size and sizes["hidden_size"] and head_size * (sizes["num_attention_heads"] or 0) != sizes["hidden_size"]:
-        notes.append(
-            f"head_dim {head_size} is not hidden size / heads, which the model section cannot express; it was left out."
-        )
-    return sizes | {
-        "num_key_value_heads": _count(config, "num_key_value_heads") or sizes["num_attention_heads"],
-        "gated_mlp": True,
-        "tied_embeddings": _flag(config, "tie_word_embeddings", default=False),
-        "position_embedding": "rotary",
-        "norm": "rmsnorm",
-    }
-
-
-def _gpt_neox(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
-    if _flag(config, "use_parallel_residual", default=True):
-        notes.append("The config adds attention and MLP in parallel; here they follow each other (equal parameters).")
-    sizes = _sizes(config)
-    return sizes | {
-        "num_key_value_heads": sizes["num_attention_heads"],
-        "gated_mlp": False,
-        "tied_embeddings": _flag(config, "tie_word_embeddings", default=False),
-        "position_embedding": "rotary",
-        "norm": "layernorm",
-    }
-
-
-def _sizes(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that Llama and GPT-NeoX name alike."""
-    names = {
-        "num_layers": "num_hidden_layers",
-        "hidden_size": "hidden_size",
-        "num_attention_heads": "num_attention_heads",
-        "ffn_hidden_size": "intermediate_size",
-        "vocab_size": "vocab_size",
-        "seq_length": "max_position_embeddings",
-    }
-    return {ours: _count(config, theirs) for ours, theirs in names.items()}
-
-
-_READERS: dict[str, Callable[[Mapping[str, Any], list[str]], dict[str, Any]]] = {
-    "gpt2": _gpt2,
-    "llama": _llama,
-    "gpt_neox": _gpt_neox,
-}
-
-
-def _pad_vocabulary(model: dict[str, Any], notes: list[str]) -> None:
-    size = model["vocab_size"]
-    if size is None or size % VOCAB_MULTIPLE == 0:
-        return
-    model["vocab_size"] = -(-size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
-    notes.append(f"vocab_size {size} was padded to {model['vocab_size']}, a multiple of {VOCAB_MULTIPLE}.")
-
-
-def _precision(config: Mapping[str, Any], notes: list[str]) -> dict[str, str]:
-    """transformers calls it torch_dtype, and dtype since 4.56."""
-    key = "torch_dtype" if config.get("dtype") is None else "dtype"
-    value = config.get(key)
-    if (precision := _PRECISIONS.get(str(value).removeprefix("torch."))) is not None:
-        return {"precision": precision}
-    found = "is not in the config" if value is None else f"{format_value(value):.40} is not a supported precision"
-    notes.append(f"{key} {found}: fp32 was assumed; set space.precision to the one you train in.")
-    return {}
-
-
-_PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-
-
-def _count(config: Mapping[str, Any], key: str) -> int | None:
-    value = config.get(key)
-    if value is None or (type(value) is int and value >= 1):
-        return value
+def _family(config: Mapping[str, Any]) -> Family:
+    kind = config.get("model_type")
+    known = FAMILIES.get(kind) if isinstance(kind, str) else None
+    reason = _other_model(config, kind)
+    if known is not None and reason is None:
+        return known
+    readable = f"the model types that can be read are {', '.join(FAMILIES)}"
     raise InputError.of(
-        "hf_config", f"{key} is {format_value(value)}", key=key, value=value, rule="a whole number of at least 1"
+        CODE,
+        f"is {format_value(kind):.60}",
+        key="model_type",
+        value=kind,
+        rule=readable if reason is None else f"{reason}; {readable}",
+        fix="write the model section of the search file by hand",
     )
 
 
-def _flag(config: Mapping[str, Any], key: str, default: bool) -> bool:
-    value = config.get(key, default)
-    if type(value) is not bool:
-        raise InputError.of("hf_config", f"{key} is {format_value(value)}", key=key, value=value, rule="true or false")
-    return value
+def _other_model(config: Mapping[str, Any], kind: Any) -> str | None:
+    """The reason why no model section describes this model."""
+    if any(isinstance(config.get(name), int) and config[name] > 1 for name in _EXPERTS):
+        return "experts are no part of a model"
+    if any(isinstance(config.get(name), Mapping) for name in _PARTS):
+        return "images and sound are no part of a model"
+    return OTHER_MODELS.get(kind) if isinstance(kind, str) else None
+
+
+def _reads(keys: Settings, name: str) -> bool:
+    """True if the model type has this key and it is read."""
+    group = keys.table.group_of.get(name)
+    return group is not None and group.handling is Handling.READ
+
+
+def _size(keys: Settings, field: str, default: int | None) -> int | None:
+    """The size, by the first of its keys that the model type has; `default` where the file has none."""
+    names = [name for name in _KEYS[field] if _reads(keys, name)]
+    return counted(keys, next((name for name in names if name in keys.given), names[0]), default)
+
+
+_KEYS = {
+    "num_layers": ("n_layer", "num_hidden_layers"),
+    "hidden_size": ("n_embd", "hidden_size"),
+    "num_attention_heads": ("n_head", "num_attention_heads"),
+    "ffn_hidden_size": ("n_inner", "intermediate_size"),
+    "positions": ("n_positions", "max_position_embeddings"),
+}
+"""Keys of each size: GPT-2's, and those of the other types, which GPT-2 takes as well."""
+
+
+def _hidden_size(keys: Settings, family: Family) -> int:
+    return _size(keys, "hidden_size", family.hidden_size) or family.hidden_size
+
+
+def _heads(keys: Settings, family: Family) -> int:
+    return _size(keys, "num_attention_heads", family.heads) or family.heads
+
+
+def _key_value_heads(keys: Settings, family: Family) -> int:
+    """One for each head where the key is null, and where the type has no other default."""
+    is_null = "num_key_value_heads" in keys.given and keys.value("num_key_value_heads") is None
+    given = keys.count("num_key_value_heads") or (None if is_null else family.key_value_heads)
+    return given or _heads(keys, family)
+
+
+def _vocab_size(keys: Settings, family: Family) -> int | None:
+    """The padded vocabulary."""
+    size = counted(keys, "vocab_size", family.vocab_size)
+    if size is None or size % VOCAB_MULTIPLE == 0:
+        return size
+    padded = -(-size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+    keys.notes.append(f"vocab_size {size} was padded to {padded}, a multiple of {VOCAB_MULTIPLE}.")
+    return padded
+
+
+def _model_fields(family: Family) -> FieldReaders:
+    """Readers of all fields but seq_length: the file has only the longest sequence that the model allows."""
+    return {
+        "num_layers": lambda keys: _size(keys, "num_layers", family.layers),
+        "hidden_size": lambda keys: _hidden_size(keys, family),
+        "num_attention_heads": lambda keys: _heads(keys, family),
+        "num_key_value_heads": lambda keys: _key_value_heads(keys, family),
+        "ffn_hidden_size": lambda keys: (
+            _size(keys, "ffn_hidden_size", family.ffn_hidden_size) or 4 * _hidden_size(keys, family)
+        ),
+        "gated_mlp": lambda keys: _of_type(keys, family.is_gated),
+        "vocab_size": lambda keys: _vocab_size(keys, family),
+        "tied_embeddings": lambda keys: keys.flag("tie_word_embeddings", family.tied),
+        "position_embedding": lambda keys: _of_type(keys, family.position_embedding),
+        "norm": lambda keys: _of_type(keys, family.norm),
+    }
+
+
+def _of_type(keys: Settings, value: Any) -> Any:
+    """A value that the model type decides."""
+    return value if keys.has("model_type") else None
+
+
+def _require_consistent_sizes(model: Mapping[str, Any]) -> None:
+    """InputError for sizes that contradict each other, where all are known but the length."""
+    whole = {**model, "seq_length": 1}
+    if whole.keys() == {field.name for field in fields(ModelShape)}:
+        ModelShape.from_json(whole)
+
+
+def _precision(keys: Settings) -> str | None:
+    """transformers calls it torch_dtype, and dtype since 4.56."""
+    key = "dtype" if keys.has("dtype") else "torch_dtype"
+    value = keys.value(key)
+    if (precision := _PRECISIONS.get(str(value).removeprefix("torch."))) is None:
+        found = "is not in the file" if value is None else f"{format_value(value):.40} is not a supported precision"
+        keys.notes.append(f"{key} {found}: fp32 was assumed; set space.precision to the one you train in.")
+    return precision
+
+
+def _head_size_problems(keys: Settings, family: Family) -> Iterator[Problem]:
+    """A problem for a head size that is not the usual one, given or by default."""
+    hidden, heads = _hidden_size(keys, family), _heads(keys, family)
+    given = keys.count("head_dim") if _reads(keys, "head_dim") else None
+    size = given or family.head_size
+    if size is None or size * heads == hidden:
+        return
+    if given:
+        yield keys.problem("head_dim", rule=_USUAL_HEAD_SIZE)
+    else:
+        default = f"is {family.head_size}, the default of {family.kind}"
+        yield Problem(CODE, default, _USUAL_HEAD_SIZE, key="head_dim", value=family.head_size)
+
+
+def _is_language_model(keys: Settings) -> bool:
+    """True unless an architecture is for another task, such as LlamaForSequenceClassification."""
+    return not any(re.search(r"For(?!CausalLM)|DoubleHeads", str(name)) for name in keys.value("architectures") or ())
+
+
+_VALUE_RULES: ValueRules = (
+    ("architectures", _is_language_model, "a search trains a language model: ...ForCausalLM or ...LMHeadModel"),
+)
+
+
+def _differences(keys: Settings, family: Family) -> Iterator[str]:
+    """Notes on what the training has and a trial has not."""
+    yield _length(keys, family)
+    yield from family.differences
+    if dropout := [f"{name} {keys.text(name) or default}" for name, default in _dropouts(keys, family)]:
+        yield f"Trials train without dropout; the model has {', '.join(dropout)}."
+    for name, default in (("attention_bias", family.norm == "layernorm"), ("mlp_bias", False)):
+        if _reads(keys, name) and keys.flag(name, default) != (family.norm == "layernorm"):
+            biases = "biases" if family.norm == "layernorm" else "no biases"
+            yield f"{name} was left out: a model with norm {family.norm} has {biases}."
+    if _reads(keys, "use_parallel_residual") and keys.flag("use_parallel_residual", True):
+        yield "The model adds attention and MLP in parallel; here they follow each other (equal parameters)."
+    yield from _layer_differences(keys, family)
+
+
+def _length(keys: Settings, family: Family) -> str:
+    positions, learned = _size(keys, "positions", family.positions), family.position_embedding == "learned"
+    name = next(name for name in _KEYS["positions"] if _reads(keys, name))
+    rows = ", the rows of its table of positions; here the table has seq_length rows" if learned else ""
+    return f"The model allows up to {positions} positions ({name}){rows}: fill in the length that you train on."
+
+
+def _dropouts(keys: Settings, family: Family) -> Iterator[tuple[str, float]]:
+    for name, default in family.dropouts.items():
+        value = keys.value(name)
+        if (default if value is None else value) not in (0, 0.0):
+            yield name, default
+
+
+def _layer_differences(keys: Settings, family: Family) -> Iterator[str]:
+    name = next(n for n in ("hidden_activation", "activation_function", "hidden_act") if _reads(keys, n))
+    activation = keys.text(name) or family.activation
+    usual, label = (("silu", "swish"), "SiLU") if family.is_gated else (("gelu",), "GELU")
+    if not activation.startswith(usual):
+        yield f"{name} is {activation}; the MLP of trials has {label}."
+    window, longest = _sliding_window(keys, family), _size(keys, "positions", family.positions)
+    if window and longest and window < longest:
+        yield (
+            f"sliding_window was left out: tokens attend to the last {window} only, in some or all layers; trials"
+            " attend to all, which is more work where seq_length is longer."
+        )
+    if family.position_embedding == "rotary" and (share := _rotated(keys, family)) != 1:
+        yield f"The model rotates {share} of each head; trials rotate the whole head."
+    for name, default in (("attn_logit_softcapping", 50.0), ("final_logit_softcapping", 30.0)):
+        if _reads(keys, name) and (keys.value(name) or (name not in keys.given and default)):
+            yield f"{name} was left out: trials compute these logits without a cap."
+
+
+def _sliding_window(keys: Settings, family: Family) -> int | None:
+    """The window of the layers that have one; Qwen's is off unless use_sliding_window is true."""
+    if not _reads(keys, "sliding_window"):
+        return None
+    if _reads(keys, "use_sliding_window") and not keys.flag("use_sliding_window"):
+        return None
+    return keys.count("sliding_window") if "sliding_window" in keys.given else family.sliding_window
+
+
+def _rotated(keys: Settings, family: Family) -> float:
+    """The part of a head that is rotated; the file has it at the top or among the parameters of the rotation."""
+    nested = [keys.value(name) for name in ("rope_parameters", "rope_scaling")]
+    given = [each.get("partial_rotary_factor") for each in nested if isinstance(each, Mapping)]
+    stated = [keys.value(name) for name in ("partial_rotary_factor", "rotary_pct") if _reads(keys, name)]
+    return next((share for share in (*given, *stated) if isinstance(share, (int, float))), family.rotated)

@@ -23,9 +23,10 @@ def started_from(tmp_path, name: str, text: str):
 
 
 def loaded(tmp_path, yaml_text: str):
-    """The search, after its user has filled in the accelerator."""
+    """The search, after its user has filled in the accelerator and the sequence length."""
     file = tmp_path / "search.yaml"
-    file.write_text(yaml_text.replace("accelerator: FILL_IN", "accelerator: h100-80gb"))
+    filled = yaml_text.replace("accelerator: FILL_IN", "accelerator: h100-80gb")
+    file.write_text(filled.replace("seq_length: FILL_IN", "seq_length: 1024"))
     return load_search_file(file)
 
 
@@ -166,6 +167,7 @@ def test_a_hugging_face_gpt2_config_becomes_a_search_without_a_baseline(tmp_path
 
 def test_a_llama_like_model_is_one_that_our_engines_run(tmp_path):
     spec, notes, text = started_from(tmp_path, "config.json", HF_LLAMA)
+    assert "  seq_length: FILL_IN\n" in text  # the model allows 8192; how long the training's are, the file has not
     assert spec.model.position_embedding == "rotary"
     assert not [note for note in notes if "cannot run" in note]
     assert {layout.precision for layout in candidates_of(spec).layouts} == {"bf16"}

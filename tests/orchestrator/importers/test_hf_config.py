@@ -1,45 +1,181 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
+import yaml
 
-from orchestrator.importers.hf_config import read_hf_config
+from orchestrator.importers.hf_config import looks_like_hf, read_hf_config
+from orchestrator.importers.hf_families import FAMILIES, OTHER_MODELS
 from search_spaces.errors import InputError
 from search_spaces.model_shape import ModelShape
+from tests.orchestrator.importers.config_tables import (
+    require_all_read,
+    require_no_effect,
+    require_notes,
+    require_one_handling_of_each_key,
+    require_refusals,
+)
 from tests.trials.trainers.samples import HF_GPT2, HF_GPT_NEOX, HF_LLAMA
 
+QWEN2 = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "attention_dropout": 0.0,
+    "bos_token_id": 151643,
+    "eos_token_id": 151643,
+    "hidden_act": "silu",
+    "hidden_size": 3584,
+    "initializer_range": 0.02,
+    "intermediate_size": 18944,
+    "max_position_embeddings": 131072,
+    "max_window_layers": 28,
+    "model_type": "qwen2",
+    "num_attention_heads": 28,
+    "num_hidden_layers": 28,
+    "num_key_value_heads": 4,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 1000000.0,
+    "sliding_window": 131072,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.40.1",
+    "use_cache": True,
+    "use_mrope": False,
+    "use_sliding_window": False,
+    "vocab_size": 152064,
+}
+QWEN3 = QWEN2 | {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "head_dim": 128}
+MISTRAL = {
+    "architectures": ["MistralForCausalLM"],
+    "model_type": "mistral",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 32768,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "sliding_window": 4096,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 32000,
+}
+PHI3 = {
+    "architectures": ["Phi3ForCausalLM"],
+    "model_type": "phi3",
+    "auto_map": {"AutoConfig": "configuration_phi3.Phi3Config"},
+    "hidden_size": 3072,
+    "intermediate_size": 8192,
+    "max_position_embeddings": 131072,
+    "original_max_position_embeddings": 4096,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 32,
+    "rope_scaling": {"type": "longrope", "long_factor": [1.0], "short_factor": [1.0]},
+    "sliding_window": 262144,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 32064,
+}
+GEMMA2 = {"model_type": "gemma2", "hidden_size": 2048, "torch_dtype": "bfloat16"}
+OTHER_NAMES = {"hidden_size": 2048, "num_hidden_layers": 2, "num_attention_heads": 8, "max_position_embeddings": 512}
+"""GPT-2 takes these keys, which the other types have, as well."""
+SMALL = {"gemma2": {"hidden_size": 2048}}
+"""Sizes for the types whose default head size is not the usual one."""
 
-def test_gpt2_has_the_parameters_the_published_model_has():
-    found = read_hf_config(HF_GPT2)
-    unpadded = ModelShape(**found.model | {"vocab_size": 50257})
-    assert unpadded.parameters == 124_439_808
-    assert found.model["vocab_size"] == 50304
+
+def read(config: dict[str, Any]):
+    return read_hf_config(json.dumps(config))
+
+
+def read_yaml(text: str):
+    return read(yaml.safe_load(text))
+
+
+def parameters(config: dict[str, Any] | str, vocabulary: int, length: int = 1) -> int:
+    """Parameters of the model that was read, with the vocabulary before padding."""
+    found = read(json.loads(config) if isinstance(config, str) else config)
+    return ModelShape(**found.model | {"vocab_size": vocabulary, "seq_length": length}).parameters
+
+
+@pytest.mark.parametrize(
+    ("config", "vocabulary", "length", "published", "unsaid"),
+    [
+        (HF_GPT2, 50257, 1024, 124_439_808, 0),
+        (HF_LLAMA, 128256, 1, 8_030_261_248, 0),
+        (MISTRAL, 32000, 1, 7_241_732_096, 0),
+        (PHI3, 32064, 1, 3_821_079_552, 0),
+        (QWEN2, 152064, 1, 7_615_616_512, 28 * (3584 + 2 * 512)),  # biases of queries, keys and values
+    ],
+)
+def test_a_model_has_the_parameters_of_the_published_one(config, vocabulary, length, published, unsaid):
+    assert parameters(config, vocabulary, length) + unsaid == published
+
+
+def test_the_longest_sequence_is_not_taken_for_the_length_of_training():
+    found = read_hf_config(HF_LLAMA)
+    assert looks_like_hf(json.loads(HF_LLAMA))
+    assert "seq_length" not in found.model
     assert found.notes == (
+        "The model allows up to 8192 positions (max_position_embeddings): fill in the length that you train on.",
+    )
+    assert found.layout == {"precision": "bf16"}
+    assert found.origins["space.precision"] == "torch_dtype"
+    assert found.origins["model.num_layers"] == "num_hidden_layers"
+    assert found.origins["model.norm"] == "model_type"
+
+
+def test_gpt2s_dropout_padded_vocabulary_and_positions_are_noted():
+    assert read_hf_config(HF_GPT2).notes == (
         "vocab_size 50257 was padded to 50304, a multiple of 128.",
-        "torch_dtype is not in the config: fp32 was assumed; set space.precision to the one you train in.",
+        "torch_dtype is not in the file: fp32 was assumed; set space.precision to the one you train in.",
+        "The model allows up to 1024 positions (n_positions), the rows of its table of positions; here the table has"
+        " seq_length rows: fill in the length that you train on.",
+        "Trials train without dropout; the model has resid_pdrop 0.1, embd_pdrop 0.1, attn_pdrop 0.1.",
     )
 
 
-def test_llama_has_the_parameters_the_published_model_has():
-    found = read_hf_config(HF_LLAMA)
-    assert ModelShape(**found.model).parameters == 8_030_261_248
-    assert found.notes == ()
-    assert found.layout == {"precision": "bf16"}
-
-
-def test_gpt_neox_is_read_and_its_parallel_residual_reported():
+def test_gpt_neox_is_read_and_what_trials_compute_otherwise_is_noted():
     found = read_hf_config(HF_GPT_NEOX)
-    model = ModelShape(**found.model)
-    assert (model.position_embedding, model.norm, model.gated_mlp) == ("rotary", "layernorm", False)
+    assert (found.model["position_embedding"], found.model["norm"], found.model["gated_mlp"]) == (
+        "rotary",
+        "layernorm",
+        False,
+    )
     assert found.layout == {"precision": "fp16"}
-    assert len(found.notes) == 1
-    assert "in parallel" in found.notes[0]
+    assert found.notes[1:] == (
+        "The model adds attention and MLP in parallel; here they follow each other (equal parameters).",
+        "The model rotates 0.25 of each head; trials rotate the whole head.",
+    )
 
 
-def test_a_head_size_of_its_own_and_biases_are_reported():
-    config = json.loads(HF_LLAMA) | {"head_dim": 64, "attention_bias": True}
-    assert len(read_hf_config(json.dumps(config)).notes) == 2
+DEFAULTS = {
+    "llama": (32, 4096, 32, 32, 11008, 32000, False),
+    "gpt2": (12, 768, 12, 12, 3072, 50304, True),
+    "gpt_neox": (44, 6144, 64, 64, 24576, 50432, False),
+    "qwen2": (32, 4096, 32, 32, 22016, 151936, False),
+    "qwen3": (32, 4096, 32, 32, 22016, 151936, False),
+    "mistral": (32, 4096, 32, 8, 14336, 32000, False),
+    "gemma2": (26, 2048, 8, 4, 9216, 256000, True),
+    "phi3": (32, 3072, 32, 32, 8192, 32128, False),
+}
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_absent_keys_have_the_defaults_of_the_model_type(kind):
+    model = read({"model_type": kind, **SMALL.get(kind, {})}).model
+    names = ("num_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "ffn_hidden_size", "vocab_size")
+    assert tuple(model[name] for name in (*names, "tied_embeddings")) == DEFAULTS[kind]
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_the_reader_keeps_to_its_table(kind, monkeypatch):
+    table, base = FAMILIES[kind].table, {"model_type": kind, **SMALL.get(kind, {})}
+    require_one_handling_of_each_key(table)
+    require_refusals(read_yaml, table, base)
+    require_notes(read_yaml, table, base)
+    require_no_effect(read_yaml, table, base)
+    require_all_read(
+        read_yaml, table, [{**base, **OTHER_NAMES, "use_sliding_window": True, "sliding_window": 64}, base], monkeypatch
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,31 +193,123 @@ def test_a_head_size_of_its_own_and_biases_are_reported():
     ],
 )
 def test_the_precision_is_that_of_the_configs_weights_where_it_is_one_of_ours(fields, precision, note):
-    found = read_hf_config(json.dumps(json.loads(HF_LLAMA) | fields))
+    found = read(json.loads(HF_LLAMA) | fields)
     assert found.layout.get("precision") == precision
-    assert [text.startswith(note) for text in found.notes] == ([True] if note else [])
-
-
-def test_a_missing_size_is_left_out_and_reported():
-    config = json.loads(HF_GPT2)
-    del config["n_layer"]
-    found = read_hf_config(json.dumps(config))
-    assert "num_layers" not in found.model
-    assert "num_layers is not in the config." in found.notes
+    assert [text.startswith(note) for text in found.notes if "precision" in text] == ([True] if note else [])
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("base", "fields", "note"),
     [
-        ("nope", "not JSON"),
-        ("[]", "not a JSON object"),
-        ('{"model_type": "bert"}', "model_type is 'bert'"),
-        ("{}", "model_type is null"),
-        ('{"model_type": "gpt2", "n_layer": -1}', "n_layer is -1"),
-        ('{"model_type": "gpt2", "n_layer": true}', "n_layer is true"),
-        ('{"model_type": "gpt2", "tie_word_embeddings": "yes"}', "tie_word_embeddings is 'yes'"),
+        (HF_LLAMA, {"attention_bias": True}, "attention_bias was left out: a model with norm rmsnorm has no biases."),
+        (HF_LLAMA, {"mlp_bias": True}, "mlp_bias was left out: a model with norm rmsnorm has no biases."),
+        (HF_LLAMA, {"hidden_act": "gelu"}, "hidden_act is gelu; the MLP of trials has SiLU."),
+        (HF_LLAMA, {"attention_dropout": 0.1}, "Trials train without dropout; the model has attention_dropout 0.1."),
+        (HF_LLAMA, {"pretraining_tp": 2}, "pretraining_tp was left out: it changes the arithmetic"),
+        (HF_LLAMA, {"rope_parameters": {"partial_rotary_factor": 0.5}}, "The model rotates 0.5 of each head"),
+        (HF_LLAMA, {"intermediate_sise": 1}, "intermediate_sise was left out: it is no option of transformers"),
+        (HF_GPT2, {"activation_function": "relu"}, "activation_function is relu; the MLP of trials has GELU."),
+        (HF_GPT2, {"scale_attn_weights": False}, "scale_attn_weights was left out: it changes the arithmetic"),
+        (HF_GPT_NEOX, {"attention_bias": False}, "attention_bias was left out: a model with norm layernorm has biases"),
+        (json.dumps(QWEN2), {}, "Qwen2 has biases of queries, keys and values"),
+        (json.dumps(QWEN2), {"use_sliding_window": True, "sliding_window": 4096}, "sliding_window was left out"),
+        (json.dumps(QWEN3), {}, "Qwen3 normalizes the queries and keys"),
+        (json.dumps(MISTRAL), {}, "sliding_window was left out: tokens attend to the last 4096 only"),
+        (json.dumps(PHI3), {}, "auto_map was left out: with trust_remote_code its program is the model"),
+        (json.dumps(PHI3), {"partial_rotary_factor": 0.75}, "The model rotates 0.75 of each head"),
+        (json.dumps(GEMMA2), {}, "sliding_window was left out"),
+        (json.dumps(GEMMA2), {}, "hidden_activation is gelu_pytorch_tanh; the MLP of trials has SiLU."),
+        (json.dumps(GEMMA2), {}, "attn_logit_softcapping was left out"),
+        (json.dumps(GEMMA2), {}, "final_logit_softcapping was left out"),
+        (json.dumps(GEMMA2), {}, "Gemma 2 normalizes before and after attention and MLP"),
     ],
 )
-def test_a_config_that_describes_no_known_model_is_refused(text, words):
+def test_a_difference_from_a_trial_is_noted(base, fields, note):
+    assert any(each.startswith(note) for each in read(json.loads(base) | fields).notes)
+
+
+@pytest.mark.parametrize(
+    ("config", "word"),
+    [
+        (QWEN2, "sliding_window"),  # use_sliding_window is false
+        (MISTRAL | {"sliding_window": None}, "sliding_window"),
+        (MISTRAL | {"sliding_window": 32768}, "sliding_window"),
+        (GEMMA2 | {"attn_logit_softcapping": None}, "attn_logit_softcapping"),
+        (PHI3, "rope_scaling"),
+        (json.loads(HF_GPT_NEOX) | {"rotary_pct": 1.0}, "rotates"),
+        (json.loads(HF_GPT_NEOX) | {"use_parallel_residual": False}, "in parallel"),
+    ],
+)
+def test_what_is_off_or_changes_nothing_is_not_noted(config, word):
+    assert not [note for note in read(config).notes if word in note]
+
+
+def test_gpt2_takes_the_names_of_the_other_types():
+    model = read({"model_type": "gpt2", **OTHER_NAMES}).model
+    assert (model["num_layers"], model["hidden_size"], model["num_attention_heads"]) == (2, 2048, 8)
+
+
+def test_null_key_value_heads_are_one_for_each_head():
+    assert read(MISTRAL | {"num_key_value_heads": None}).model["num_key_value_heads"] == 32
+
+
+@pytest.mark.parametrize(
+    ("config", "key", "rule"),
+    [
+        (json.loads(HF_LLAMA) | {"head_dim": 64}, "head_dim", "a model's head size is"),
+        ({"model_type": "gemma2"}, "head_dim", "a model's head size is"),
+        (QWEN3 | {"head_dim": 64}, "head_dim", "a model's head size is"),
+        (json.loads(HF_LLAMA) | {"quantization_config": {"bits": 4}}, "quantization_config", "8-bit and 4-bit"),
+        (json.loads(HF_GPT2) | {"add_cross_attention": True}, "add_cross_attention", "without cross-attention"),
+        (GEMMA2 | {"use_bidirectional_attention": True}, "use_bidirectional_attention", "earlier tokens only"),
+        (
+            json.loads(HF_LLAMA) | {"architectures": ["LlamaForSequenceClassification"]},
+            "architectures",
+            "a search trains a language model",
+        ),
+        ({"model_type": "gpt2", "n_layer": -1}, "n_layer", "a whole number of at least 1"),
+        ({"model_type": "gpt2", "n_layer": True}, "n_layer", "a whole number of at least 1"),
+        ({"model_type": "gpt2", "tie_word_embeddings": "perhaps"}, "tie_word_embeddings", "true or false"),
+        ({"model_type": "qwen3", "hidden_size": 1024}, "head_dim", "a model's head size is"),
+        ({"model_type": "gpt2", "n_embd": 770}, "model.hidden_size", "must be a multiple of num_attention_heads 12"),
+        (json.loads(HF_LLAMA) | {"num_key_value_heads": 5}, "model.num_attention_heads", "must be a multiple"),
+    ],
+)
+def test_what_no_search_file_expresses_is_refused_by_name(config, key, rule):
+    with pytest.raises(InputError, match=rule) as refused:
+        read(config)
+    assert [problem.key for problem in refused.value.problems] == [key]
+
+
+@pytest.mark.parametrize(
+    ("config", "rule"),
+    [
+        ({"model_type": "mixtral"}, "experts are no part of a model"),
+        ({"model_type": "deepseek_v3"}, "experts are no part of a model"),
+        ({"model_type": "a_new_one", "num_experts": 8}, "experts are no part of a model"),
+        ({"model_type": "llama", "num_local_experts": 8}, "experts are no part of a model"),
+        ({"model_type": "bert"}, "a decoder, without an encoder"),
+        ({"model_type": "gemma3"}, "images and sound are no part of a model"),
+        ({"model_type": "a_new_one", "vision_config": {}, "text_config": {}}, "images and sound"),
+        ({"model_type": "mamba"}, "layers without attention are no part of a model"),
+        ({"model_type": "falcon"}, "the model types that can be read are llama, gpt2, gpt_neox, qwen2, qwen3, mistral"),
+        ({"model_type": 3}, "the model types that can be read are"),
+        ({}, "the model types that can be read are"),
+    ],
+)
+def test_another_model_type_is_refused_by_name(config, rule):
+    with pytest.raises(InputError, match=rule) as refused:
+        read(config)
+    (problem,) = refused.value.problems
+    assert (problem.key, problem.value) == ("model_type", config.get("model_type"))
+    assert "qwen3, mistral, gemma2, phi3" in (problem.rule or "")
+
+
+def test_no_model_type_is_both_read_and_refused():
+    assert not FAMILIES.keys() & OTHER_MODELS.keys()
+
+
+@pytest.mark.parametrize(("text", "words"), [("nope", "not JSON"), ("[]", "not a JSON object")])
+def test_a_text_that_is_no_json_object_is_refused(text, words):
     with pytest.raises(InputError, match=words):
         read_hf_config(text)

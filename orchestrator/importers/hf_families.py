@@ -1,0 +1,169 @@
+"""Model types of Hugging Face that a model section can describe, with their defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from orchestrator.importers.hf_options import HF_OPTIONS
+from orchestrator.importers.option_table import OptionTable
+
+
+@dataclass(frozen=True)
+class Family:
+    """A model type: transformers' values of absent keys, and what the type itself decides.
+
+    `key_value_heads` None is one for each head, `ffn_hidden_size` None 4 x hidden size, `head_size` None the usual one.
+    `dropouts` are its keys of dropout, `differences` what its layers have that no model section can say.
+    """
+
+    kind: str
+    layers: int
+    hidden_size: int
+    heads: int
+    vocab_size: int
+    positions: int
+    key_value_heads: int | None = None
+    ffn_hidden_size: int | None = None
+    head_size: int | None = None
+    sliding_window: int | None = None
+    rotated: float = 1.0
+    activation: str = "silu"
+    tied: bool = False
+    norm: str = "rmsnorm"
+    position_embedding: str = "rotary"
+    is_gated: bool = True
+    dropouts: Mapping[str, float] = field(default_factory=lambda: {"attention_dropout": 0.0})
+    differences: tuple[str, ...] = ()
+
+    @property
+    def table(self) -> OptionTable:
+        return HF_OPTIONS[self.kind]
+
+
+_GEMMA_NORMS = "Gemma 2 normalizes before and after attention and MLP; trials normalize before them only."
+
+FAMILIES: Mapping[str, Family] = {
+    family.kind: family
+    for family in (
+        Family("llama", 32, 4096, 32, 32000, 2048, ffn_hidden_size=11008),
+        Family(
+            "gpt2",
+            12,
+            768,
+            12,
+            50257,
+            1024,
+            activation="gelu_new",
+            tied=True,
+            norm="layernorm",
+            position_embedding="learned",
+            is_gated=False,
+            dropouts={"resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1},
+        ),
+        Family(
+            "gpt_neox",
+            44,
+            6144,
+            64,
+            50432,
+            2048,
+            ffn_hidden_size=24576,
+            rotated=0.25,
+            activation="gelu",
+            norm="layernorm",
+            is_gated=False,
+            dropouts={"attention_dropout": 0.0, "hidden_dropout": 0.0},
+        ),
+        Family(
+            "qwen2",
+            32,
+            4096,
+            32,
+            151936,
+            32768,
+            key_value_heads=32,
+            ffn_hidden_size=22016,
+            sliding_window=4096,
+            differences=(
+                "Qwen2 has biases of queries, keys and values; a model with norm rmsnorm has none, and trials train"
+                " without these few parameters.",
+            ),
+        ),
+        Family(
+            "qwen3",
+            32,
+            4096,
+            32,
+            151936,
+            32768,
+            key_value_heads=32,
+            ffn_hidden_size=22016,
+            head_size=128,
+            sliding_window=4096,
+            differences=("Qwen3 normalizes the queries and keys of each head; trials do not.",),
+        ),
+        Family("mistral", 32, 4096, 32, 32000, 131072, key_value_heads=8, ffn_hidden_size=14336, sliding_window=4096),
+        Family(
+            "gemma2",
+            26,
+            2304,
+            8,
+            256000,
+            8192,
+            key_value_heads=4,
+            ffn_hidden_size=9216,
+            head_size=256,
+            sliding_window=4096,
+            activation="gelu_pytorch_tanh",
+            tied=True,
+            differences=(_GEMMA_NORMS,),
+        ),
+        Family(
+            "phi3",
+            32,
+            3072,
+            32,
+            32064,
+            4096,
+            ffn_hidden_size=8192,
+            dropouts={"attention_dropout": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0},
+        ),
+    )
+}
+
+OTHER_MODELS: Mapping[str, str] = {
+    kind: reason
+    for reason, kinds in (
+        (
+            "experts are no part of a model",
+            """
+            dbrx deepseek_v2 deepseek_v3 deepseek_v32 ernie4_5_moe glm4_moe gpt_oss granitemoe hunyuan_v1_moe kimi_k2
+            minimax minimax_m2 mixtral olmoe phimoe qwen2_moe qwen3_5_moe qwen3_moe qwen3_next
+            """,
+        ),
+        (
+            "a model is a decoder, without an encoder",
+            """
+            albert bart bert deberta deberta-v2 distilbert electra ernie longformer mbart modernbert mt5 nomic_bert
+            pegasus roberta t5 umt5 whisper xlm-roberta
+            """,
+        ),
+        (
+            "images and sound are no part of a model",
+            """
+            gemma3 gemma3n gemma4 idefics3 internvl llama4 llava llava_next mistral3 mllama paligemma phi4_multimodal
+            qwen2_5_omni qwen2_5_vl qwen2_audio qwen2_vl qwen3_5 qwen3_vl smolvlm voxtral
+            """,
+        ),
+        (
+            "layers without attention are no part of a model",
+            """
+            bamba falcon_h1 falcon_mamba granitemoehybrid jamba lfm2 mamba mamba2 nemotron_h recurrent_gemma rwkv xlstm
+            zamba zamba2
+            """,
+        ),
+    )
+    for kind in kinds.split()
+}
+"""The reason why a model section cannot describe a model type; other types are not known."""

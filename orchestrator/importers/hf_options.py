@@ -1,0 +1,162 @@
+"""Keys of a Hugging Face config.json: what each one means for an import, by model type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from orchestrator.importers.option_table import Handling, OptionGroup, OptionTable
+
+_SOURCE = "transformers 5.23 or 4.57, models/{0}/configuration_{0}.py"
+_CANNOT_SAY = "a model cannot say it"
+_LEARNED = "it changes what is learned, not the work of a step"
+_ARITHMETIC = "it changes the arithmetic or memory of a layer"
+
+_NEUTRAL = {
+    "chunk_size_feed_forward": "0",
+    "pretraining_tp": "1",
+    "scale_attn_weights": "true",
+    "use_cache": "true|false",
+}
+_COMMON = (
+    OptionGroup(Handling.READ, "", "architectures= dtype= model_type= tie_word_embeddings= torch_dtype= vocab_size="),
+    OptionGroup(
+        Handling.NO_EFFECT,
+        "it is only for the generation of text or for other tasks than language modelling",
+        """
+        bad_words_ids= begin_suppress_tokens= bos_token_id= cache_implementation= decoder_start_token_id=
+        diversity_penalty= do_sample= early_stopping= encoder_no_repeat_ngram_size= eos_token_id=
+        exponential_decay_length_penalty= finetuning_task= forced_bos_token_id= forced_eos_token_id= id2label=
+        is_decoder= label2id= length_penalty= max_length= min_length= no_repeat_ngram_size= num_beam_groups= num_beams=
+        num_labels= num_return_sequences= output_attentions= output_hidden_states= output_scores= pad_token_id= prefix=
+        problem_type= remove_invalid_values= repetition_penalty= return_dict= return_dict_in_generate= sep_token_id=
+        suppress_tokens= task_specific_params= temperature= tie_encoder_decoder= tokenizer_class= top_k= top_p=
+        typical_p= use_cache=
+        """,
+    ),
+    OptionGroup(
+        Handling.NO_EFFECT,
+        "it only says where the file comes from or how it is loaded",
+        """
+        _attn_implementation_autoset= _commit_hash= _name_or_path= name_or_path= tf_legacy_loss= torchscript=
+        transformers_version= use_bfloat16=
+        """,
+    ),
+    OptionGroup(Handling.NO_EFFECT, _LEARNED, "initializer_range="),
+    OptionGroup(Handling.NOTED, "with trust_remote_code its program is the model, and it was not read", "auto_map="),
+    OptionGroup(
+        Handling.NOTED,
+        "the program that trains chooses it, and a search compares the choices",
+        "_attn_implementation= attn_implementation= gradient_checkpointing=",
+    ),
+    OptionGroup(Handling.NOTED, _ARITHMETIC, "chunk_size_feed_forward="),
+    OptionGroup(
+        Handling.REFUSED,
+        "a model is a decoder without cross-attention",
+        "add_cross_attention= cross_attention_hidden_size= is_encoder_decoder=",
+    ),
+    OptionGroup(
+        Handling.REFUSED,
+        "8-bit and 4-bit weights are no values of precision",
+        "compression_config= quantization_config=",
+    ),
+    OptionGroup(Handling.REFUSED, _CANNOT_SAY, "per_layer_config= pruned_heads="),
+)
+_ROTARY = (
+    OptionGroup(
+        Handling.READ,
+        "",
+        """
+        attention_dropout= hidden_act= hidden_size= intermediate_size= max_position_embeddings= num_attention_heads=
+        num_hidden_layers= partial_rotary_factor= rope_parameters= rope_scaling=
+        """,
+    ),
+    OptionGroup(Handling.NO_EFFECT, _LEARNED, "rope_theta="),
+)
+_LLAMA = (
+    OptionGroup(Handling.READ, "", "head_dim= num_key_value_heads="),
+    OptionGroup(Handling.NO_EFFECT, _LEARNED, "rms_norm_eps="),
+)
+_BIAS = OptionGroup(Handling.READ, "", "attention_bias=")
+_SLIDING_WINDOW = OptionGroup(Handling.READ, "", "sliding_window=")
+_WINDOWED_LAYERS = OptionGroup(
+    Handling.NO_EFFECT,
+    "it only says which layers have the sliding window, about which there is a note",
+    "layer_types= max_window_layers=",
+)
+_QWEN = (_SLIDING_WINDOW, OptionGroup(Handling.READ, "", "use_sliding_window="), _WINDOWED_LAYERS)
+
+_GROUPS: Mapping[str, tuple[OptionGroup, ...]] = {
+    "llama": (
+        *_ROTARY,
+        *_LLAMA,
+        _BIAS,
+        OptionGroup(Handling.READ, "", "mlp_bias="),
+        OptionGroup(Handling.NOTED, _ARITHMETIC, "pretraining_tp="),
+    ),
+    "gpt2": (
+        OptionGroup(
+            Handling.READ,
+            "",
+            """
+            activation_function= attn_pdrop= embd_pdrop= hidden_size= max_position_embeddings= n_embd= n_head= n_inner=
+            n_layer= n_positions= num_attention_heads= num_hidden_layers= resid_pdrop=
+            """,
+        ),
+        OptionGroup(Handling.NO_EFFECT, _LEARNED, "layer_norm_epsilon="),
+        OptionGroup(
+            Handling.NO_EFFECT,
+            "it is only for the generation of text or for other tasks than language modelling",
+            "summary_activation= summary_first_dropout= summary_proj_to_labels= summary_type= summary_use_proj=",
+        ),
+        OptionGroup(Handling.NO_EFFECT, "n_positions says the same, and transformers reads that", "n_ctx="),
+        OptionGroup(
+            Handling.NOTED,
+            _ARITHMETIC,
+            "reorder_and_upcast_attn= scale_attn_by_inverse_layer_idx= scale_attn_weights=",
+        ),
+    ),
+    "gpt_neox": (
+        *_ROTARY,
+        _BIAS,
+        OptionGroup(Handling.READ, "", "hidden_dropout= rotary_pct= use_parallel_residual="),
+        OptionGroup(Handling.NO_EFFECT, _LEARNED, "layer_norm_eps= rotary_emb_base="),
+        OptionGroup(
+            Handling.NO_EFFECT,
+            "it is only for the generation of text or for other tasks than language modelling",
+            "classifier_dropout=",
+        ),
+    ),
+    "qwen2": (*_ROTARY, *_LLAMA, *_QWEN),
+    "qwen3": (*_ROTARY, *_LLAMA, *_QWEN, _BIAS),
+    "mistral": (*_ROTARY, *_LLAMA, _SLIDING_WINDOW),
+    "gemma2": (
+        *_ROTARY,
+        *_LLAMA,
+        _BIAS,
+        _SLIDING_WINDOW,
+        _WINDOWED_LAYERS,
+        OptionGroup(Handling.READ, "", "attn_logit_softcapping= final_logit_softcapping= hidden_activation="),
+        OptionGroup(Handling.NO_EFFECT, _LEARNED, "query_pre_attn_scalar="),
+        OptionGroup(Handling.NO_EFFECT, "hidden_activation says it, and transformers reads that", "hidden_act="),
+        OptionGroup(Handling.REFUSED, "a model attends to earlier tokens only", "use_bidirectional_attention="),
+    ),
+    "phi3": (
+        *_ROTARY,
+        *_LLAMA,
+        _SLIDING_WINDOW,
+        OptionGroup(Handling.READ, "", "embd_pdrop= resid_pdrop="),
+        OptionGroup(Handling.NO_EFFECT, _LEARNED, "original_max_position_embeddings="),
+        OptionGroup(Handling.NO_EFFECT, "transformers does not use it", "attention_bias="),
+    ),
+}
+
+
+def _table(kind: str) -> OptionTable:
+    table = OptionTable("Hugging Face", _SOURCE.format(kind), _COMMON)
+    for group in _GROUPS[kind]:
+        table = table.with_groups((group,))
+    return replace(table, neutral={name: value for name, value in _NEUTRAL.items() if name in table.group_of})
+
+
+HF_OPTIONS: Mapping[str, OptionTable] = {kind: _table(kind) for kind in _GROUPS}
