@@ -119,6 +119,8 @@ def _differences(keys: Settings, model: Mapping[str, Any], layout: Mapping[str, 
         yield f"Layers are recomputed {block} at a time; trials recompute one at a time."
     if keys.has("te_mha"):
         yield "te_mha: Transformer Engine chooses the attention kernel; flash is taken in half precision."
+    if (keys.text("optimizer.type") or "adam").lower() not in ("adam", "adamw"):
+        yield f"optimizer.type is {keys.text('optimizer.type')}; trials train with AdamW."
     if keys.has("hostfile"):
         yield "hostfile was not read: it has the nodes and their GPUs."
     if layout.get("data_parallel"):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from orchestrator.importers.deepspeed_config import DEEPSPEED_RULES
+from orchestrator.importers.deepspeed_config import LAYOUT_FIELDS as OF_DEEPSPEED
 from orchestrator.importers.settings import FieldReaders, Settings
 from orchestrator.importers.value_rules import ValueRules, is_one_of
 from orchestrator.importers.yaml_config import SWITCH, chosen, counted
@@ -166,15 +168,6 @@ def _attention_kernel(keys: Settings) -> str | None:
     return None if types is None else _KERNELS[types[0]]
 
 
-def _zero_stage(keys: Settings) -> int | None:
-    return chosen(keys, "zero_optimization.stage", {str(stage): stage for stage in range(4)}, 0)
-
-
-def _offload(keys: Settings) -> str | None:
-    is_on_cpu = keys.text("zero_optimization.offload_optimizer.device") == "cpu"
-    return "optimizer" if is_on_cpu or keys.has("zero_optimization.cpu_offload") else None
-
-
 def _bucket_mib(keys: Settings) -> int | None:
     elements = keys.value("zero_optimization.reduce_bucket_size")
     width = GRADIENT_BYTES.get(precision(keys) or "")
@@ -189,15 +182,15 @@ LAYOUT_FIELDS: FieldReaders = {
     "data_parallel": _data_parallel,
     "micro_batch_size": _micro_batch_size,
     "grad_accum_steps": grad_accum_steps,
-    "zero_stage": _zero_stage,
-    "offload": _offload,
+    "zero_stage": OF_DEEPSPEED["zero_stage"],
+    "offload": OF_DEEPSPEED["offload"],
     "activation_checkpointing": lambda keys: chosen(
         keys, "checkpoint_activations", {"true": "full", "false": "none"}, "none"
     ),
     "sequence_parallel": lambda keys: chosen(keys, "sequence_parallel", SWITCH, False),
     "precision": precision,
     "attention_kernel": _attention_kernel,
-    "overlap_comm": lambda keys: chosen(keys, "zero_optimization.overlap_comm", SWITCH, None),
+    "overlap_comm": OF_DEEPSPEED["overlap_comm"],
     "bucket_mib": _bucket_mib,
 }
 
@@ -239,14 +232,10 @@ VALUE_RULES: ValueRules = (
     ("precision", is_one_of("precision", *_PRECISIONS), "precision is fp32, bf16 or fp16"),
     ("precision", _agrees_on_the_precision, "precision and the sections fp16 and bf16 name one precision"),
     (
-        "zero_optimization.offload_optimizer.device",
-        is_one_of("zero_optimization.offload_optimizer.device", "cpu", "none"),
-        "offload is none, or the optimizer in host memory",
-    ),
-    (
         "attention_config",
         _has_one_kernel,
         "attention_kernel is math (global) or flash in all layers; other attention is no part of a model",
     ),
+    *(rule for rule in DEEPSPEED_RULES if rule[0].startswith(("zero_optimization.", "optimizer."))),
     ("pipe_partition_method", _has_equal_stages, "uneven pipeline stages are no axis of a layout"),
 )

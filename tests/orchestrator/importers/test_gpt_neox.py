@@ -174,8 +174,8 @@ def test_the_mlp_is_as_wide_as_gpt_neox_makes_it(keys, width):
         ({"pipe_partition_method": "parameters", "pipe_parallel_size": 2}, "uneven pipeline stages"),
         ({"train_impl": "dpo"}, "a search pretrains a GPT"),
         ({"precision": "fp16", "bf16": {"enabled": True}}, "name one precision"),
-        ({"curriculum_learning__enabled": True}, "while the training runs"),
-        ({"zero_optimization__offload_optimizer__device": "nvme"}, "the optimizer in host memory"),
+        ({"curriculum_learning": {"enabled": True}}, "changing length"),
+        ({"zero_optimization__offload_optimizer__device": "nvme"}, "NVMe is no value of it"),
     ],
 )
 def test_what_no_search_file_expresses_is_refused_by_name(keys, rule):
