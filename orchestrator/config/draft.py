@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from orchestrator.config.origin_table import origin_lines
 from search_spaces.model_shape import ModelShape
 from search_spaces.schema.unsafe_text import is_printable
 from search_spaces.schema.validation import FILL_IN
@@ -20,7 +21,7 @@ MODEL_FIELDS = tuple(f.name for f in fields(ModelShape))
 @dataclass(frozen=True)
 class Draft:
     """Content of a search file. `baseline` is empty if the present layout is unknown, `launcher` if the file is no
-    Slurm job."""
+    Slurm job. `origins` tell where the values of an imported file were read, by their keys (`model.num_layers`)."""
 
     title: str
     name: str
@@ -32,6 +33,7 @@ class Draft:
     notes: tuple[str, ...] = ()
     site: str | None = None
     launcher: Mapping[str, Any] = field(default_factory=dict)
+    origins: Mapping[str, str] = field(default_factory=dict)
 
 
 def search_name(path: Path) -> str:
@@ -54,7 +56,7 @@ def cluster_section(accelerator: str, gpus: int | None, nodes: int | None, notes
     """Cluster section; an unknown size is left to fill in, with a note."""
     for name, value in (("gpus_per_node", gpus), ("num_nodes", nodes)):
         if value is None:
-            notes.append(f"cluster.{name} is not in the file: fill it in.")
+            notes.append(f"cluster.{name} is unknown: fill it in.")
     return {"accelerator": accelerator, "gpus_per_node": gpus or FILL_IN, "num_nodes": nodes or FILL_IN}
 
 
@@ -72,7 +74,13 @@ def powers_of_two(most: int) -> list[int]:
 def render(draft: Draft) -> str:
     """Render the search file, each section with a comment."""
     sections = [
-        "\n".join(_comment(draft.title) + [line for note in draft.notes for line in _comment(note, "- ")]),
+        "\n".join(
+            [
+                *_comment(draft.title),
+                *_origin_table(draft),
+                *(line for note in draft.notes for line in _comment(note, "- ")),
+            ]
+        ),
         "schema: parlay.search/1",
         _section("Beginning of the search's id.", {"name": draft.name}),
         _section(
@@ -95,6 +103,15 @@ def render(draft: Draft) -> str:
         _REST + _launcher(draft),
     ]
     return "\n\n".join(sections)
+
+
+def _origin_table(draft: Draft) -> Iterator[str]:
+    """The table of origins between empty comment lines."""
+    slurm = draft.launcher.get("slurm", {})
+    sections = {"model": draft.model, "cluster": draft.cluster, "baseline": draft.baseline, "launcher.slurm": slurm}
+    values = {f"{section}.{key}": value for section, found in sections.items() for key, value in found.items()}
+    lines = origin_lines({**values, "global_batch_size": draft.global_batch_size}, draft.origins)
+    yield from ["#", *(f"#   {line}" for line in lines), "#"] if lines else []
 
 
 _BASELINE = "The present layout. It is measured first; speedups are relative to it."

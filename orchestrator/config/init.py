@@ -1,7 +1,7 @@
 """`parlay init`: a first search file, as an example or derived from an existing configuration.
 
-Reads Megatron launch scripts, configurations of DeepSpeed, GPT-NeoX, Megatron-Bridge and nanotron, and Hugging Face
-config.json; grids of other programs are in init_grids.py. Nothing in them is executed. Pure, but for reading the file.
+Trainers' own files are read by orchestrator/importers/, grids of other programs by init_grids.py. Pure, except for
+reading the file.
 """
 
 from __future__ import annotations
@@ -23,16 +23,9 @@ from orchestrator.config.draft import (
     search_name,
     size_of,
 )
-from orchestrator.config.init_grids import SUFFIXES, grid_draft, read_utf8
-from orchestrator.importers.deepspeed_config import CHARACTERISTIC_KEYS, looks_like_deepspeed, read_ds_config
-from orchestrator.importers.gpt_neox import looks_like_gpt_neox, read_gpt_neox
-from orchestrator.importers.hf_config import looks_like_hf, read_hf_config
+from orchestrator.config.init_grids import grid_draft
 from orchestrator.importers.imported_config import ImportedConfig
-from orchestrator.importers.json_text import json_object
-from orchestrator.importers.megatron.script import read_megatron_script
-from orchestrator.importers.megatron_bridge.config import looks_like_megatron_bridge, read_bridge_config
-from orchestrator.importers.nanotron import looks_like_nanotron, read_nanotron
-from orchestrator.importers.yaml_config import yaml_document
+from orchestrator.importers.registry import read_source
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import DERIVED, LAYOUT_FIELDS, Layout
 from search_spaces.model_shape import ModelShape
@@ -41,10 +34,6 @@ from search_spaces.schema.validation import FILL_IN
 from trials.trainers.registry import TRAINERS
 
 _MAX_RANKS_LISTED = 64
-_KINDS = (
-    "a Megatron launch script, a DeepSpeed config, a Hugging Face config.json, a configuration of GPT-NeoX,"
-    " Megatron-Bridge or nanotron (.yaml), a grid of NeMo (.yaml), CloudAI (.toml)"
-)
 # Engines are asked about a layout's fields alone: this model violates none of their rules.
 _ANY_GPT = ModelShape(1024, 64, 1, 1, 64, False, 128, 128, True, "learned", "layernorm")
 
@@ -93,40 +82,8 @@ def render_from(path: Path, site: str | None = None) -> tuple[str, list[str]]:
 
 
 def _derived(path: Path) -> Draft:
-    if path.suffix == ".toml":
-        return grid_draft(path)
-    text = read_utf8(path)
-    if path.suffix not in SUFFIXES:
-        return _draft(_read(text, path.suffix == ".json"), path)
-    data = yaml_document(text).data
-    reader = next((read for looks_like_it, read in _YAML_READERS if looks_like_it(data)), None)
-    return grid_draft(path) if reader is None else _draft(reader(text), path)
-
-
-_YAML_READERS = (
-    (looks_like_nanotron, read_nanotron),
-    (looks_like_gpt_neox, read_gpt_neox),
-    (looks_like_megatron_bridge, read_bridge_config),
-)
-
-
-def _read(text: str, is_json: bool) -> ImportedConfig:
-    if not text.strip():
-        raise InputError.of("file", "is empty", rule=f"`parlay init` starts from {_KINDS}")
-    if not is_json and not text.lstrip().startswith("{"):
-        return read_megatron_script(text)
-    data = json_object(text, "file", "a DeepSpeed config or a Hugging Face config.json")
-    if looks_like_hf(data):
-        return read_hf_config(text)
-    if looks_like_gpt_neox(data):
-        return read_gpt_neox(text)
-    if looks_like_deepspeed(data):
-        return read_ds_config(text)
-    raise InputError.of(
-        "file",
-        "is neither a DeepSpeed config nor a Hugging Face config.json",
-        rule=f"a DeepSpeed config has one of {', '.join(CHARACTERISTIC_KEYS)}, a Hugging Face config has model_type",
-    )
+    imported = None if path.suffix == ".toml" else read_source(path)
+    return grid_draft(path) if imported is None else _draft(imported, path)
 
 
 def _draft(imported: ImportedConfig, path: Path) -> Draft:
@@ -138,7 +95,8 @@ def _draft(imported: ImportedConfig, path: Path) -> Draft:
         missing = ", ".join(name for name, value in model.items() if value == FILL_IN)
         notes.append(f"Fill in what the file lacks about the model: {missing}.")
     cluster = _cluster(imported, notes)
-    layout = _runnable_layout(imported, notes)
+    origins = dict(imported.origins)
+    layout = _runnable_layout(imported, notes, origins)
     notes += _unsupported_model_notes(model, str(layout.get("engine", "torch")))
     batch = imported.global_batch_size
     if batch is None:
@@ -153,6 +111,8 @@ def _draft(imported: ImportedConfig, path: Path) -> Draft:
         baseline=_baseline(layout, imported.left_open, notes) if imported.has_layout else {},
         space=_space(layout, cluster, model, batch or 32) | _asked(imported.left_open, notes),
         notes=printable_notes(notes),
+        launcher=imported.launcher,
+        origins=origins,
     )
 
 
@@ -162,17 +122,17 @@ def _cluster(imported: ImportedConfig, notes: list[str]) -> dict[str, Any]:
             "The file does not describe the machine: four CPU ranks are assumed; replace them by your cluster."
         )
         return dict(_FOUR_RANKS)
-    notes.append("cluster.accelerator is not in the file: fill it in.")
+    if imported.accelerator is None:
+        notes.append("cluster.accelerator is unknown: fill it in.")
     gpus, nodes = imported.gpus_per_node, imported.num_nodes
     if imported.source == "deepspeed":
-        # Such a config has no pipeline stages.
-        data, tensor = imported.layout.get("data_parallel"), imported.layout.get("tensor_parallel", 1)
-        gpus, nodes = data and data * tensor, 1
-        notes.append("A DeepSpeed config does not describe the machine: one node with its ranks is assumed.")
-    return cluster_section(FILL_IN, gpus, nodes, notes)
+        # Such a config knows data-parallel ranks only.
+        gpus, nodes = imported.layout.get("data_parallel"), 1
+        notes.append("A DeepSpeed config does not describe the machine: one node with data-parallel ranks is assumed.")
+    return cluster_section(imported.accelerator or FILL_IN, gpus, nodes, notes)
 
 
-def _runnable_layout(imported: ImportedConfig, notes: list[str]) -> dict[str, Any]:
+def _runnable_layout(imported: ImportedConfig, notes: list[str], origins: dict[str, str]) -> dict[str, Any]:
     """The present layout, with settings that Parlay's own trainer lacks replaced, each with a note."""
     if not imported.has_layout:
         return dict(imported.layout)
@@ -186,6 +146,7 @@ def _runnable_layout(imported: ImportedConfig, notes: list[str]) -> dict[str, An
                 today, runnable[name] = runnable[name], _NEAREST.get(name, getattr(Layout(), name))
                 nearest = scalar(runnable[name])
                 notes.append(f"{name} {scalar(today)} is not supported by {engine}; the baseline has {nearest}.")
+                origins[f"baseline.{name}"] = f"{scalar(today)} is not supported by {engine}"
     notes.append(f"Trials run Parlay's own trainer with engine {engine}, not the trainer of this file.")
     if imported.source in TRAINERS:
         notes.append(

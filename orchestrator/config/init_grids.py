@@ -22,14 +22,13 @@ from orchestrator.config.draft import (
     search_name,
     size_of,
 )
+from orchestrator.importers.source_file import read_utf8
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import CHOICES
-from search_spaces.plain_file import read_named
 from search_spaces.schema.presets import accelerator_named
 from search_spaces.schema.validation import FILL_IN
-from search_spaces.schema.yaml_document import MAX_BYTES, read_document
+from search_spaces.schema.yaml_document import read_document
 
-SUFFIXES = (".yaml", ".yml", ".toml")
 NEMO, CLOUDAI = "a search of NeMo's auto-configurator", "a test of CloudAI"
 
 _AXES = {
@@ -65,7 +64,7 @@ def grid_draft(path: Path) -> Draft:
     model = _model(keys, notes)
     batch = _single_integer(keys, _GLOBAL_BATCHES, "global batch", notes)
     if batch is None:
-        notes.append("The global batch is not in the file: fill it in.")
+        notes.append("The global batch is unknown: fill it in.")
     space = _space(keys, cluster, notes)
     notes += _ignored_key_notes(keys)
     notes.append("Trials run Parlay's own trainer; to measure with Megatron-LM, see trainer in docs/trainers.md.")
@@ -114,19 +113,6 @@ def _toml(path: Path) -> dict[str, Any]:
         raise InputError.of("file", "nested too deep", rule="a CloudAI test is a TOML file") from None
     except ValueError as error:
         raise InputError.of("file", f"not TOML: {error}", rule="a CloudAI test is a TOML file") from error
-
-
-def read_utf8(path: Path) -> str:
-    """Text of a file to start from; InputError if it is unreadable, too large or not UTF-8."""
-    try:
-        return read_named(path, MAX_BYTES).decode("utf-8")
-    except OSError as error:
-        raise InputError.of("file", f"cannot be read: {error.strerror or error}", fix=_SOURCE_FIX) from error
-    except UnicodeDecodeError as error:
-        raise InputError.of("file", "is not UTF-8 text", fix=_SOURCE_FIX) from error
-
-
-_SOURCE_FIX = "give the script, config or grid itself, a file that you can read"
 
 
 def _test_of(entry: Any) -> Keys | None:

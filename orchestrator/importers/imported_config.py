@@ -11,7 +11,7 @@ from typing import Any
 class ImportedConfig:
     """Values found in a trainer's own file, by the contract's names; values not found are absent.
 
-    `model` holds ModelShape's fields, `layout` Layout's fields, `slurm` keys of the section launcher.slurm. `origins`
+    `model` holds ModelShape's fields, `layout` Layout's fields, `launcher` the launcher section. `origins`
     say of each key of the search file (`model.num_layers`, `baseline.zero_stage`, `cluster.num_nodes`) where its value
     was read. `notes` are sentences for the user: what was not found, what was left out, and which of the trainer's
     defaults were assumed. `source` is the trainer's name where its own file was read, and `nearest_engine` the engine
@@ -25,7 +25,7 @@ class ImportedConfig:
     num_nodes: int | None = None
     gpus_per_node: int | None = None
     accelerator: str | None = None
-    slurm: Mapping[str, Any] = field(default_factory=dict)
+    launcher: Mapping[str, Any] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     nearest_engine: str = "deepspeed"

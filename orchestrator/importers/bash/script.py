@@ -74,5 +74,5 @@ def _word(value: Value) -> Word:
     text = text_of(value)
     placeholder = next((piece.placeholder for piece in value if piece.placeholder), None)
     if placeholder is None and has_placeholder_form(text.partition("=")[2] if text.startswith("--") else text):
-        placeholder = "is a placeholder"
+        placeholder = "it is a placeholder"
     return Word(text, value[0].line if value else 1, names_in(value), placeholder)

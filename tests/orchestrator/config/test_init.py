@@ -33,7 +33,7 @@ def loaded(tmp_path, yaml_text: str):
 def test_the_accelerator_is_asked_for_and_never_guessed(tmp_path):
     (tmp_path / "x.sh").write_text(MEGATRON_LM)
     text, notes = render_from(tmp_path / "x.sh")
-    assert "cluster.accelerator is not in the file: fill it in." in notes
+    assert "cluster.accelerator is unknown: fill it in." in notes
     (tmp_path / "search.yaml").write_text(text)
     with pytest.raises(InputError, match="FILL_IN") as refused:
         load_search_file(tmp_path / "search.yaml")
@@ -119,7 +119,7 @@ def test_what_is_run_today_is_among_the_values_of_every_axis(tmp_path):
 def test_a_nanotron_configuration_becomes_a_search_once_its_cluster_is_filled_in(tmp_path):
     (tmp_path / "llama.yaml").write_text(NANOTRON)
     text, notes = render_from(tmp_path / "llama.yaml")
-    assert "cluster.gpus_per_node is not in the file: fill it in." in notes
+    assert "cluster.gpus_per_node is unknown: fill it in." in notes
     text = text.replace("gpus_per_node: FILL_IN", "gpus_per_node: 8").replace("num_nodes: FILL_IN", "num_nodes: 2")
     spec = loaded(tmp_path, text)
     assert (spec.baseline.shape, spec.baseline.zero_stage) == ("tensor 2 x pipeline 2 x data 4", 1)
@@ -199,7 +199,7 @@ def test_a_layout_that_is_only_partly_known_is_no_baseline(tmp_path):
 def test_a_value_only_the_user_knows_keeps_the_file_from_loading(tmp_path):
     (tmp_path / "x.sh").write_text(MEGATRON_LM.replace("GPUS_PER_NODE=8", ""))
     text, notes = render_from(tmp_path / "x.sh")
-    assert "cluster.gpus_per_node is not in the file: fill it in." in notes
+    assert "cluster.gpus_per_node is unknown: fill it in." in notes
     with pytest.raises(InputError, match="gpus_per_node: is 'FILL_IN'") as refused:
         loaded(tmp_path, text)
     assert refused.value.problems[0].fix == "fill this in: a whole number"
@@ -216,13 +216,13 @@ def test_the_search_is_named_after_the_file(tmp_path, name, expected):
     ("content", "words"),
     [
         (b"{", "not JSON"),
-        (b"", "a Megatron launch script, a DeepSpeed config, a Hugging Face config.json"),
+        (b"", "starts from a launch script, a Hugging Face config.json"),
         (b'{"a": ' * 5000, "nested too deep"),
         (b'{"model_type": "gpt2", "n_embd": 1e400}', "1e400 is not a finite number"),
         (b'{"model_type": "gpt2", "n_embd": NaN}', "NaN is not a finite number"),
         (b'{"model_type": "gpt2", "n_embd": ' + b"9" * 400 + b"}", "a number of 400 digits"),
         (b'{"model_type": "gpt2", "n_embd": 768, "n_embd": 12}', "the key 'n_embd' appears twice"),
-        (b'{"a": 1}', "neither a DeepSpeed config nor a Hugging Face"),
+        (b'{"a": 1}', "neither a Hugging Face config.json nor GPT-NeoX"),
         (b"echo hello", "no command with Megatron's options"),
         (b"\xff\xfe", "is not UTF-8"),
         (b"{" + b" " * 2**20, "larger than"),
@@ -244,7 +244,7 @@ def test_a_json_file_that_holds_no_object_is_refused_with_what_was_expected(tmp_
     (tmp_path / "config.json").write_text(content)
     with pytest.raises(InputError, match=words) as error:
         render_from(tmp_path / "config.json")
-    assert error.value.problems[0].rule == "a DeepSpeed config or a Hugging Face config.json is a JSON object"
+    assert error.value.problems[0].rule == "a configuration is a JSON object"
 
 
 def test_a_model_whose_sizes_contradict_each_other_is_refused_with_the_files_name(tmp_path):

@@ -108,7 +108,7 @@ def test_a_grid_of_nemo_becomes_the_axes_of_a_search(tmp_path):
     told = " ".join(notes)
     assert "a model of 5 billion parameters: num_layers, hidden_size" in told
     assert "fill in the GPU, which has 80 GB" in told
-    assert "The global batch is not in the file" in told
+    assert "The global batch is unknown" in told
     assert "Only context_parallel_sizes 1 is tried" in told
     assert "min_model_parallel_size is ignored" in told
     assert "max_model_parallel_size" not in told

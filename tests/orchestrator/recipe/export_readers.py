@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from orchestrator.importers.gpt_neox import read_gpt_neox
-from orchestrator.importers.megatron.script import read_megatron_script
+from orchestrator.importers.launch_script import read_launch_script
 from orchestrator.importers.megatron_bridge.config import imported_overrides
 from orchestrator.importers.megatron_bridge.options import MEGATRON_BRIDGE_OPTIONS
 from orchestrator.importers.nanotron import read_nanotron
@@ -45,7 +45,7 @@ def read_export(trainer: str, files: Mapping[str, str], spec: TrialSpec) -> Read
 def _megatron_lm(files: Mapping[str, str], spec: TrialSpec) -> Read:
     words = words_of(files["megatron_args.txt"])
     parsed_options(words, MEGATRON_LM)
-    found = read_megatron_script(f"{_torchrun(spec)} {' '.join(words)}")
+    found = read_launch_script(f"{_torchrun(spec)} {' '.join(words)}")
     assert found.global_batch_size == spec.global_batch_size
     return Layout(**found.layout, engine="megatron-lm"), dict(found.model)
 
@@ -54,7 +54,7 @@ def _megatron_deepspeed(files: Mapping[str, str], spec: TrialSpec) -> Read:
     words = [*words_of(files["megatron_deepspeed_args.txt"]), "--deepspeed_config", "ds.json"]
     parsed_options(words, MEGATRON_DEEPSPEED)
     config = files["megatron_deepspeed_config.json"]
-    found = read_megatron_script(f"cat > ds.json <<EOF\n{config}\nEOF\n{_torchrun(spec)} {' '.join(words)}")
+    found = read_launch_script(f"cat > ds.json <<EOF\n{config}\nEOF\n{_torchrun(spec)} {' '.join(words)}")
     assert found.global_batch_size == spec.global_batch_size
     return Layout(**found.layout, engine="megatron-deepspeed"), dict(found.model)
 

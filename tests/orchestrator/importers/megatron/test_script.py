@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.importers.megatron.script import read_megatron_script
+from orchestrator.importers.launch_script import read_launch_script
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE
 from tests.trials.trainers.samples import MEGATRON_DEEPSPEED, MEGATRON_LM
@@ -13,7 +13,7 @@ def launch(options: str) -> str:
 
 
 def test_a_megatron_lm_script_gives_model_layout_and_batch():
-    found = read_megatron_script(MEGATRON_LM)
+    found = read_launch_script(MEGATRON_LM)
     assert found.source == "megatron-lm"
     assert found.model == {
         "num_layers": 24,
@@ -52,7 +52,7 @@ def test_a_megatron_lm_script_gives_model_layout_and_batch():
 
 
 def test_a_megatron_deepspeed_script_is_read_together_with_its_config():
-    found = read_megatron_script(MEGATRON_DEEPSPEED)
+    found = read_launch_script(MEGATRON_DEEPSPEED)
     assert found.source == "megatron-deepspeed"
     assert found.model["hidden_size"] == 2048
     assert found.model["vocab_size"] == 51200
@@ -71,7 +71,7 @@ def test_a_megatron_deepspeed_script_is_read_together_with_its_config():
 
 
 def test_llama_options_are_understood():
-    found = read_megatron_script(
+    found = read_launch_script(
         launch(
             "--num-attention-heads 8 --group-query-attention --num-query-groups 2 --swiglu --normalization RMSNorm "
             "--position-embedding-type rope --untie-embeddings-and-output-weights --ffn-hidden-size 688"
@@ -101,35 +101,33 @@ def test_llama_options_are_understood():
     ],
 )
 def test_an_option_sets_its_layout_field(options, field, value):
-    assert read_megatron_script(launch(options)).layout[field] == value
+    assert read_launch_script(launch(options)).layout[field] == value
 
 
 def test_an_unknown_variable_is_reported_and_not_guessed():
-    found = read_megatron_script(
-        launch("--tensor-model-parallel-size $TP --micro-batch-size ${MBS} --bf16 $EXTRA_ARGS")
-    )
+    found = read_launch_script(launch("--tensor-model-parallel-size $TP --micro-batch-size ${MBS} --bf16 $EXTRA_ARGS"))
     assert not {"tensor_parallel", "data_parallel", "micro_batch_size"} & set(found.layout)
-    assert "--tensor-model-parallel-size is $TP, whose value the script does not set." in found.notes
-    assert "--micro-batch-size is ${MBS}, whose value the script does not set." in found.notes
+    assert "--tensor-model-parallel-size is '$TP', which was not used: the script does not set it." in found.notes
+    assert "--micro-batch-size is '${MBS}', which was not used: the script does not set it." in found.notes
     assert any(note.startswith("$EXTRA_ARGS is in the training command") for note in found.notes)
     assert len(set(found.notes)) == len(found.notes)
 
 
 def test_a_variable_that_a_condition_sets_is_not_guessed():
     script = "TP=1\nif [ $GPUS -gt 8 ]; then\n  TP=2\nfi\n" + launch("--tensor-model-parallel-size $TP")
-    assert "tensor_parallel" not in read_megatron_script(script).layout
+    assert "tensor_parallel" not in read_launch_script(script).layout
 
 
 @pytest.mark.security("secrets")
 def test_values_that_may_be_secrets_are_not_repeated_in_notes():
     script = 'KEY=${WANDB_API_KEY:-abcdef}\nif x; then A="$A --wandb-key abcdef"; fi\n'
-    found = read_megatron_script('A="--bf16"\n' + script + launch("--micro-batch-size 1 $A"))
+    found = read_launch_script('A="--bf16"\n' + script + launch("--micro-batch-size 1 $A"))
     assert "--wandb-key is added under a condition that the script does not decide; it was left out." in found.notes
     assert "abcdef" not in " ".join(found.notes)
 
 
 def test_a_config_file_beside_the_script_is_said_not_to_be_read():
-    found = read_megatron_script(launch("--deepspeed --deepspeed_config ds.json --micro-batch-size 1"))
+    found = read_launch_script(launch("--deepspeed --deepspeed_config ds.json --micro-batch-size 1"))
     assert "The file behind --deepspeed-config was not read; values that only it has are missing." in found.notes
 
 
@@ -142,22 +140,21 @@ def test_a_config_file_beside_the_script_is_said_not_to_be_read():
         ("--fp4-format=e2m1", "8-bit and 4-bit arithmetic"),
         ("--decoder-first-pipeline-num-layers 1", "uneven pipeline stages"),
         ("--pipeline-model-parallel-layout Et*3|L", "uneven pipeline stages"),
-        ("--mtp-num-layers 1", "a model cannot say it"),
-        ("--multi-latent-attention", "a model cannot say it"),
-        ("--window-size 4096,0", "a model cannot say it"),
+        ("--mtp-num-layers 1", "no field of the model section"),
+        ("--multi-latent-attention", "no field of the model section"),
+        ("--window-size 4096,0", "no field of the model section"),
         ("--kv-channels 128", "head size is hidden_size / num_attention_heads"),
         ("--position-embedding-type none", "position_embedding is learned or rotary"),
         ("--recompute-granularity full --recompute-method block --recompute-num-layers 2", "partial recomputation"),
         ("--recompute-granularity selective --recompute-modules moe_act mlp", "other modules"),
         ("--optimizer-cpu-offload --optimizer-offload-fraction 0.5", "offload moves the whole optimizer"),
         ("--use-torch-fsdp2", "no value of zero_stage"),
-        ("--rampup-batch-size 16 16 1000", "the global batch of a search is fixed"),
         ("--deepspeed --ds-sequence-parallel-size 2", "are no axis of a layout"),
     ],
 )
 def test_what_no_search_file_expresses_is_refused_by_name(options, rule):
     with pytest.raises(InputError, match=rule) as refused:
-        read_megatron_script(launch(f"--num-attention-heads 8 {options}"))
+        read_launch_script(launch(f"--num-attention-heads 8 {options}"))
     (problem,) = refused.value.problems
     assert str(problem.key).removeprefix("--") in options
     assert problem.fix
@@ -165,7 +162,7 @@ def test_what_no_search_file_expresses_is_refused_by_name(options, rule):
 
 def test_all_that_is_refused_is_reported_at_once():
     with pytest.raises(InputError) as refused:
-        read_megatron_script(launch("--num-experts 8 --fp8-format hybrid --kv-channels 128 --num-attention-heads 8"))
+        read_launch_script(launch("--num-experts 8 --fp8-format hybrid --kv-channels 128 --num-attention-heads 8"))
     assert {problem.key for problem in refused.value.problems} == {"--num-experts", "--fp8-format", "--kv-channels"}
 
 
@@ -186,7 +183,7 @@ def test_all_that_is_refused_is_reported_at_once():
     ],
 )
 def test_defaults_are_those_of_the_trainer(options, field, value):
-    assert read_megatron_script(launch(options)).layout[field] == value
+    assert read_launch_script(launch(options)).layout[field] == value
 
 
 @pytest.mark.parametrize(
@@ -218,7 +215,7 @@ def test_defaults_are_those_of_the_trainer(options, field, value):
     ],
 )
 def test_what_trials_run_without_is_noted(options, note):
-    assert any(note in found for found in read_megatron_script(launch(options)).notes)
+    assert any(note in found for found in read_launch_script(launch(options)).notes)
 
 
 @pytest.mark.parametrize(
@@ -226,14 +223,14 @@ def test_what_trials_run_without_is_noted(options, note):
     ["--context-parallel-size 1", "--lr 1e-4", "--log-interval 10", "--optimizer adam", "--deepspeed --num-experts 1"],
 )
 def test_what_changes_nothing_gets_no_note(options):
-    usual = {note for kind in ("", "--deepspeed ") for note in read_megatron_script(launch(kind)).notes}
-    assert {*read_megatron_script(launch(options)).notes} <= usual
+    usual = {note for kind in ("", "--deepspeed ") for note in read_launch_script(launch(kind)).notes}
+    assert {*read_launch_script(launch(options)).notes} <= usual
 
 
 @pytest.mark.parametrize("program", ["pretrain_bert.py", "examples/pretrain_t5.py", "pretrain_mamba.py"])
 def test_a_program_that_is_no_gpt_is_refused(program):
     with pytest.raises(InputError, match="decoder-only GPT") as refused:
-        read_megatron_script(launch("--bf16").replace("pretrain_gpt.py", program))
+        read_launch_script(launch("--bf16").replace("pretrain_gpt.py", program))
     assert program.rpartition("/")[2] in refused.value.problems[0].message
 
 
@@ -245,28 +242,28 @@ def test_a_program_that_is_no_gpt_is_refused(program):
             "--micro-batch-size 2 --global-batch-size 12",
             "global batch 12 is not a multiple of micro batch 2 x data 4 = 8",
         ),
-        ("--micro-batch-size 0", "--micro-batch-size is '0'"),
-        ("--micro-batch-size 1.5", "--micro-batch-size is '1.5'"),
+        ("--micro-batch-size 0", "--micro-batch-size: is '0'"),
+        ("--micro-batch-size 1.5", "--micro-batch-size: is '1.5'"),
     ],
 )
 def test_numbers_that_contradict_each_other_are_refused_with_all_of_them(options, words):
     with pytest.raises(InputError, match=words):
-        read_megatron_script(launch(options))
+        read_launch_script(launch(options))
 
 
 def test_a_config_that_says_otherwise_than_its_script_is_refused():
-    words = "micro_batch_size is 4 in the command and 2 in its DeepSpeed config"
+    words = "micro_batch_size is 4 and 2 in the command and its DeepSpeed config"
     with pytest.raises(InputError, match=words) as refused:
-        read_megatron_script(MEGATRON_DEEPSPEED.replace('_per_gpu": $BATCH_SIZE', '_per_gpu": 2'))
+        read_launch_script(MEGATRON_DEEPSPEED.replace('_per_gpu": $BATCH_SIZE', '_per_gpu": 2'))
     assert refused.value.problems[0].fix == "write the same value in both"
 
 
 def test_data_ranks_that_the_command_does_not_have_are_refused():
     script = MEGATRON_DEEPSPEED.replace('"steps_per_print": 1', '"gradient_accumulation_steps": 2')
-    with pytest.raises(InputError, match="data_parallel is 8 in the DeepSpeed config, but 4 follows") as refused:
-        read_megatron_script(script)
+    with pytest.raises(InputError, match="data_parallel is 8 in the file, but 4 follows") as refused:
+        read_launch_script(script)
     assert refused.value.problems[0].rule == WORLD_RULE
-    assert "correct the batch sizes of the DeepSpeed config" in refused.value.problems[0].fix
+    assert "correct the batch sizes" in refused.value.problems[0].fix
 
 
 @pytest.mark.parametrize(
@@ -278,11 +275,11 @@ def test_data_ranks_that_the_command_does_not_have_are_refused():
 )
 def test_numbers_that_do_not_come_out_are_told_the_rule_and_what_to_correct(options, rule, fix):
     with pytest.raises(InputError) as refused:
-        read_megatron_script(launch(options))
+        read_launch_script(launch(options))
     assert refused.value.problems[0].rule == rule
     assert fix in refused.value.problems[0].fix
 
 
 def test_a_script_without_a_training_command_is_refused():
     with pytest.raises(InputError, match="no command with Megatron's options"):
-        read_megatron_script("#!/bin/bash\necho hello --num-layers\n")
+        read_launch_script("#!/bin/bash\necho hello --num-layers\n")

@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import pytest
 
-from orchestrator.importers.megatron.script import read_megatron_script
+from orchestrator.importers.launch_script import read_launch_script
 from search_spaces.layouts.layout import Layout
 from tests.trials.trainers.specs import GPT2, ITERATIONS, LLAMA, spec_of
 from trials.trainers.common.megatron_options import (
@@ -37,7 +37,7 @@ DEEPSPEED_LAYOUTS = [
 def read_back(spec: TrialSpec, words: list[str]) -> tuple[Layout, dict, int | None]:
     """The layout that a torchrun with these options would train, as the importer reads it."""
     nodes = f"torchrun --nnodes {spec.num_nodes} --nproc_per_node {min(spec.num_gpus, 8)} pretrain_gpt.py "
-    found = read_megatron_script(nodes + shlex.join(words))
+    found = read_launch_script(nodes + shlex.join(words))
     return Layout(**found.layout, engine=found.source).canonical(), dict(found.model), found.global_batch_size
 
 

@@ -1,0 +1,90 @@
+"""The options of a training command as settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from orchestrator.importers.bash.script import Script, Word
+from orchestrator.importers.launcher_options import LAUNCHER_OPTIONS
+from orchestrator.importers.option_table import OptionTable
+from orchestrator.importers.settings import Setting, Settings
+from trials.trainers.common.options import option_name
+
+
+def command_settings(words: Sequence[Word], table: OptionTable, script: Script) -> Settings:
+    """The options of this command of the script; the last one counts where one is given twice.
+
+    Noted are variables in the command that the script does not set, and values that are a variable's default.
+    """
+    notes = list(script.notes)
+    given: dict[str, Setting] = {}
+    for option, values in _options(words):
+        name = option_name(option.text)
+        own = [_own_value(option)] if "=" in option.text else []
+        taken = own or _values(name, values, table)
+        given[name] = _setting(name, option, taken, table)
+        notes += _unset_words(values[0 if own else len(taken) :])
+        notes += _defaults(taken, script.defaults)
+    notes += _unset_words(_before_options(words))
+    return Settings(given, table, notes)
+
+
+def _options(words: Sequence[Word]) -> Iterator[tuple[Word, list[Word]]]:
+    """Each long option with the words up to the next one."""
+    option: Word | None = None
+    values: list[Word] = []
+    for word in words:
+        if option_name(word.text):
+            if option:
+                yield option, values
+            option, values = word, []
+        else:
+            values.append(word)
+    if option:
+        yield option, values
+
+
+def _before_options(words: Sequence[Word]) -> Sequence[Word]:
+    first = next((index for index, word in enumerate(words) if option_name(word.text)), len(words))
+    return words[:first]
+
+
+def _own_value(option: Word) -> Word:
+    """The value of `--name=value`."""
+    return Word(option.text.partition("=")[2], option.line, option.variables, option.placeholder)
+
+
+def _values(name: str, following: list[Word], table: OptionTable) -> list[Word]:
+    """The words that are the option's value: none of a flag's, one of a launcher's."""
+    if name in table.flags:
+        return []
+    if name in LAUNCHER_OPTIONS:
+        return following[:1]
+    end = next((index for index, word in enumerate(following) if re.search(r"^-[a-z]|\.py$", word.text)), None)
+    return following[:end]
+
+
+def _setting(name: str, option: Word, values: list[Word], table: OptionTable) -> Setting:
+    if name in table.flags or not values:
+        return Setting(True, option.line)
+    text = " ".join(word.text for word in values)
+    # A variable that holds the option too is a list of options.
+    variable = next((v for word in values for v in word.variables if v not in option.variables), None)
+    return Setting(text, option.line, variable, next(filter(None, map(_doubt, values)), None))
+
+
+def _doubt(word: Word) -> str | None:
+    return "the script does not set it" if re.search(r"[$`]", word.text) else word.placeholder
+
+
+def _unset_words(words: Sequence[Word]) -> Iterator[str]:
+    """Notes on words that are only an unset variable, which may hold options."""
+    for word in words:
+        if re.fullmatch(r"\$\{?\w+(\[[@*]\])?\}?|\$@", word.text):
+            yield f"{word.text} is in the training command, but the script does not set it."
+
+
+def _defaults(words: Sequence[Word], defaults: Mapping[str, str]) -> Iterator[str]:
+    for variable in dict.fromkeys(variable for word in words for variable in word.variables if variable in defaults):
+        yield f"{variable} is taken as its default {defaults[variable]}; the environment may set another."

@@ -1,0 +1,56 @@
+"""Differences between Megatron's training and a trial."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from orchestrator.importers.megatron.layout_fields import FLASH_OPTIONS
+from orchestrator.importers.settings import Settings
+
+_DROPOUTS = ("attention-dropout", "hidden-dropout")
+
+
+def differences(options: Settings, model: Mapping[str, Any], layout: Mapping[str, Any]) -> Iterator[str]:
+    """Notes on what the training has and a trial has not."""
+    yield from _of_a_layer(options, model)
+    yield from _of_the_layout(options, layout)
+    yield from _of_the_batch(options)
+
+
+def _of_a_layer(options: Settings, model: Mapping[str, Any]) -> Iterator[str]:
+    if dropout := [
+        f"--{name} {options.text(name) or '0.1'}" for name in _DROPOUTS if not _is_zero(options, name, "0.1")
+    ]:
+        yield f"Trials train without dropout; the script has {' and '.join(dropout)} (Megatron's default is 0.1)."
+    if (model["norm"] == "layernorm") == options.has("disable-bias-linear"):
+        biases = "no biases" if model["norm"] == "rmsnorm" else "biases"
+        yield f"--disable-bias-linear was left out: a model with norm {model['norm']} has {biases}."
+    positions = options.text("max-position-embeddings")
+    if model["position_embedding"] == "learned" and positions not in (None, str(model.get("seq_length"))):
+        yield f"--max-position-embeddings is {positions}; a model has seq_length learned positions."
+    if options.has("quick-geglu"):
+        yield "--quick-geglu: the MLP is gated, with SiLU in place of GELU."
+
+
+def _of_the_layout(options: Settings, layout: Mapping[str, Any]) -> Iterator[str]:
+    is_auto = options.text("attention-backend") in (None, "auto") and not options.has(*FLASH_OPTIONS)
+    if is_auto and layout.get("attention_kernel") == "flash":
+        yield "Megatron-LM's default --attention-backend auto is taken as flash, its choice on current GPUs."
+    block = options.text("recompute-num-layers") or options.text("checkpoint-num-layers")
+    is_uniform = layout.get("activation_checkpointing") == "full" and options.text("recompute-method") != "block"
+    if is_uniform and block not in (None, "1"):
+        yield f"Layers are recomputed {block} at a time; trials recompute one at a time."
+    if _is_zero(options, "clip-grad", "1.0"):
+        yield "--clip-grad is 0; trials clip the gradients' norm, which costs a reduction over the ranks."
+
+
+def _of_the_batch(options: Settings) -> Iterator[str]:
+    for name in ("rampup-batch-size", "step-batch-size-schedule"):
+        if options.has(name):
+            yield f"--{name}: the batch grows in the training; trials have the last global batch."
+
+
+def _is_zero(options: Settings, name: str, default: str) -> bool:
+    return re.fullmatch(r"0*\.?0*", options.text(name) or default) is not None

@@ -1,0 +1,88 @@
+"""The layout, read from Megatron's options."""
+
+from __future__ import annotations
+
+from orchestrator.importers.megatron.megatron_deepspeed_options import MEGATRON_DEEPSPEED_OPTIONS
+from orchestrator.importers.megatron.model_fields import degree, num_layers
+from orchestrator.importers.settings import FieldReaders, Settings
+from trials.trainers.common.megatron_options import MAIN_GRADIENT_BYTES
+
+FLASH_OPTIONS = (
+    *("use-flash-attn", "use-flash-attn-v1", "use-flash-attn-v2"),
+    *("use-flash-attn-triton", "use-flash-attn-builder"),
+)
+_FSDP_STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+
+
+def is_megatron_deepspeed(options: Settings) -> bool:
+    return options.table.trainer == MEGATRON_DEEPSPEED_OPTIONS.trainer
+
+
+def precision(options: Settings) -> str:
+    return next((name for name in ("bf16", "fp16") if options.has(name)), "fp32")
+
+
+def pipeline_parallel(options: Settings) -> int | None:
+    return 1 if options.has("no-pipeline-parallel") else degree(options, "pipeline")
+
+
+def _zero_stage(options: Settings) -> int | None:
+    stage = options.text("zero-stage")
+    if stage is not None and stage in ("0", "1", "2", "3"):
+        return int(stage)
+    if options.has("use-megatron-fsdp"):
+        return _FSDP_STAGES.get(options.text("data-parallel-sharding-strategy") or "optim_grads_params")
+    return 1 if options.has("use-distributed-optimizer") else None
+
+
+def checkpointing(options: Settings) -> str | None:
+    granularity = options.text("recompute-granularity")
+    if granularity in ("full", "selective"):
+        return granularity
+    if options.has("checkpoint-activations", "deepspeed-activation-checkpointing"):
+        return "full"
+    return "selective" if options.has("recompute-activations") else None
+
+
+def chunks(options: Settings) -> int | None:
+    """Model chunks a pipeline rank; Megatron-LM may say layers a chunk instead."""
+    stated = options.count("num-virtual-stages-per-pipeline-rank")
+    layers_a_chunk = None if stated else options.count("num-layers-per-virtual-pipeline-stage")
+    if layers_a_chunk is None:
+        return stated
+    layers, stages = num_layers(options), pipeline_parallel(options)
+    return max(1, layers // (stages * layers_a_chunk)) if layers and stages else None
+
+
+def attention_kernel(options: Settings) -> str | None:
+    """None for Megatron-DeepSpeed's default, which is unfused. Megatron-LM's auto prefers flash in half precision."""
+    if options.has(*FLASH_OPTIONS):
+        return "flash"
+    if is_megatron_deepspeed(options):
+        return None
+    if options.text("transformer-impl") == "local" or precision(options) == "fp32":
+        return "math"
+    return "math" if options.text("attention-backend") in ("unfused", "local") else "flash"
+
+
+def _bucket_mib(options: Settings) -> int | None:
+    """Megatron counts a bucket in parameters."""
+    parameters = options.count("ddp-bucket-size")
+    return None if parameters is None else max(1, round(parameters * MAIN_GRADIENT_BYTES / 2**20))
+
+
+LAYOUT_FIELDS: FieldReaders = {
+    "tensor_parallel": lambda options: degree(options, "tensor"),
+    "pipeline_parallel": pipeline_parallel,
+    "micro_batch_size": lambda options: options.count("micro-batch-size"),
+    "zero_stage": _zero_stage,
+    "offload": lambda options: "optimizer" if options.has("cpu-optimizer", "optimizer-cpu-offload") else None,
+    "activation_checkpointing": checkpointing,
+    "sequence_parallel": lambda options: True if options.has("sequence-parallel") else None,
+    "virtual_pipeline_stages": chunks,
+    "precision": precision,
+    "attention_kernel": attention_kernel,
+    "rank_order": lambda options: "tp-pp-dp" if options.has("use-tp-pp-dp-mapping") else None,
+    "overlap_comm": lambda options: True if options.has("overlap-grad-reduce") else None,
+    "bucket_mib": _bucket_mib,
+}

@@ -1,0 +1,77 @@
+"""The model section, read from Megatron's options."""
+
+from __future__ import annotations
+
+from orchestrator.importers.settings import FieldReaders, Settings
+
+GPT2_VOCAB_SIZE = 50257
+
+
+def num_layers(options: Settings) -> int | None:
+    return options.count("num-layers", "encoder-num-layers")
+
+
+def degree(options: Settings, axis: str) -> int | None:
+    """Tensor or pipeline ranks: 1 when the option is absent, None when its value is unknown."""
+    name = f"{axis}-model-parallel-size"
+    return options.count(name) if options.has(name) else 1
+
+
+def norm(options: Settings) -> str:
+    return "rmsnorm" if (options.text("normalization") or "").lower() == "rmsnorm" else "layernorm"
+
+
+def position_embedding(options: Settings) -> str:
+    is_rotary = options.text("position-embedding-type") == "rope" or options.has("use-rotary-position-embeddings")
+    return "rotary" if is_rotary else "learned"
+
+
+def _key_value_heads(options: Settings) -> int | None:
+    """Megatron-LM counts query groups, and only with --group-query-attention; Megatron-DeepSpeed counts the heads."""
+    if options.has("group-query-attention"):
+        return options.count("num-query-groups") or options.count("num-attention-heads")
+    return options.count("num-key-value-heads") or options.count("num-attention-heads")
+
+
+def _ffn_hidden_size(options: Settings) -> int | None:
+    """Without the option 4 h, and with SwiGLU two thirds of it in steps of 64."""
+    stated = options.count("ffn-hidden-size")
+    hidden = None if stated else options.count("hidden-size")
+    if hidden is None:
+        return stated
+    return int(4 * hidden * 2 / 3 / 64) * 64 if options.has("swiglu") else 4 * hidden
+
+
+def _vocab_size(options: Settings) -> int | None:
+    """The padded vocabulary: a multiple of --make-vocab-size-divisible-by (128) times the tensor degree."""
+    stated = options.count("padded-vocab-size")
+    if stated:
+        return stated
+    size = options.count("vocab-size")
+    if size is None and options.text("tokenizer-type") == "GPT2BPETokenizer":
+        size = GPT2_VOCAB_SIZE
+        options.notes.append(f"vocab_size: {size} of GPT-2's tokenizer was taken, padded as Megatron pads it.")
+    if size is None:
+        options.notes.append("vocab_size is not in the script: the tokenizer decides it.")
+        return None
+    if options.text("tokenizer-type") == "NullTokenizer":
+        size += 1  # its end-of-document token
+    if options.has("no-pad-vocab-size", "disable-pad-vocab-size"):
+        return size
+    multiple = (options.count("make-vocab-size-divisible-by") or 128) * (degree(options, "tensor") or 1)
+    return -(-size // multiple) * multiple
+
+
+MODEL_FIELDS: FieldReaders = {
+    "num_layers": num_layers,
+    "hidden_size": lambda options: options.count("hidden-size"),
+    "num_attention_heads": lambda options: options.count("num-attention-heads"),
+    "num_key_value_heads": _key_value_heads,
+    "ffn_hidden_size": _ffn_hidden_size,
+    "gated_mlp": lambda options: options.has("swiglu", "quick-geglu"),
+    "vocab_size": _vocab_size,
+    "seq_length": lambda options: options.count("seq-length", "encoder-seq-length"),
+    "tied_embeddings": lambda options: not options.has("untie-embeddings-and-output-weights"),
+    "position_embedding": position_embedding,
+    "norm": norm,
+}

@@ -1,0 +1,74 @@
+"""Registry of the formats that `parlay init --from` reads: which reader takes a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.importers.deepspeed_config import CHARACTERISTIC_KEYS, looks_like_deepspeed, read_ds_config
+from orchestrator.importers.gpt_neox import looks_like_gpt_neox, read_gpt_neox
+from orchestrator.importers.hf_config import looks_like_hf, read_hf_config
+from orchestrator.importers.imported_config import ImportedConfig
+from orchestrator.importers.json_text import json_object
+from orchestrator.importers.launch_script import read_launch_script
+from orchestrator.importers.megatron_bridge.config import looks_like_megatron_bridge, read_bridge_config
+from orchestrator.importers.nanotron import looks_like_nanotron, read_nanotron
+from orchestrator.importers.source_file import read_beside, read_utf8
+from orchestrator.importers.yaml_config import yaml_document
+from search_spaces.errors import InputError
+
+YAML_SUFFIXES = (".yaml", ".yml")
+
+
+@dataclass(frozen=True)
+class Format:
+    """A configuration format: its name and the mark of its files in messages, and its reader."""
+
+    name: str
+    mark: str
+    looks_like: Callable[[Mapping[str, Any]], bool]
+    read: Callable[[str], ImportedConfig]
+
+
+_GPT_NEOX = Format("GPT-NeoX's configuration", "num_layers and pipe_parallel_size", looks_like_gpt_neox, read_gpt_neox)
+JSON_FORMATS = (
+    Format("a Hugging Face config.json", "model_type", looks_like_hf, read_hf_config),
+    _GPT_NEOX,
+    Format("a DeepSpeed config", f"one of {', '.join(CHARACTERISTIC_KEYS)}", looks_like_deepspeed, read_ds_config),
+)
+YAML_FORMATS = (
+    Format("nanotron's configuration", "parallelism and tokens", looks_like_nanotron, read_nanotron),
+    _GPT_NEOX,
+    Format("overrides of Megatron-Bridge", "model and train", looks_like_megatron_bridge, read_bridge_config),
+)
+SOURCES = ", ".join(["a launch script", *dict.fromkeys(each.name for each in (*JSON_FORMATS, *YAML_FORMATS))])
+"""What can be read, in words."""
+
+
+def read_source(path: Path) -> ImportedConfig | None:
+    """The values of this file; None for YAML that is no trainer's configuration.
+
+    InputError if it cannot be read, and as its reader says.
+    """
+    text = read_utf8(path)
+    if not text.strip():
+        raise InputError.of("file", "is empty", rule=f"`parlay init` starts from {SOURCES}")
+    if path.suffix in YAML_SUFFIXES:
+        found = _format_of(yaml_document(text).data, YAML_FORMATS)
+        return None if found is None else found.read(text)
+    if path.suffix != ".json" and not text.lstrip().startswith("{"):
+        return read_launch_script(text, read_beside(path))
+    found = _format_of(json_object(text, "file", "a configuration"), JSON_FORMATS)
+    if found is None:
+        raise InputError.of(
+            "file",
+            "is neither " + " nor ".join(each.name for each in JSON_FORMATS),
+            rule=", ".join(f"{each.name} has {each.mark}" for each in JSON_FORMATS),
+        )
+    return found.read(text)
+
+
+def _format_of(data: Mapping[str, Any], formats: tuple[Format, ...]) -> Format | None:
+    return next((each for each in formats if each.looks_like(data)), None)

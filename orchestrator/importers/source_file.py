@@ -1,0 +1,34 @@
+"""Files that an import starts from, and those beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from search_spaces.errors import InputError
+from search_spaces.plain_file import read_named
+from search_spaces.schema.yaml_document import MAX_BYTES
+
+ReadFile = Callable[[str], str]
+"""Text of a file by its path in a script; InputError where it cannot be read."""
+_FIX = "give the script, config or grid itself, a file that you can read"
+
+
+def read_utf8(path: Path) -> str:
+    """Text of a file to start from; InputError if it is unreadable, too large or not UTF-8."""
+    try:
+        return read_named(path, MAX_BYTES).decode("utf-8")
+    except OSError as error:
+        raise InputError.of("file", f"cannot be read: {error.strerror or error}", fix=_FIX) from error
+    except UnicodeDecodeError as error:
+        raise InputError.of("file", "is not UTF-8 text", fix=_FIX) from error
+
+
+def read_beside(script: Path) -> ReadFile:
+    """Reader of the files that a script names: below its folder, else where the command runs."""
+
+    def read(name: str) -> str:
+        below = script.parent / name
+        return read_utf8(below if below.exists() else Path(name))
+
+    return read
