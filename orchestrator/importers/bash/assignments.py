@@ -131,7 +131,7 @@ class Assigner:
         if found is None:
             number, _ = self._expander.calculated(expression)
             return None if number is None else number != 0
-        name, operation, operand = found[1] or found[5], found[2] or found[4], found[3]
+        name, operation, operand = found[1] or found[6], found[2] or found[4] or found[5], found[3]
         if operation in ("++", "--"):
             operation, operand = operation[0] + "=", "1"
         line = expression[0].line
@@ -147,7 +147,7 @@ class Assigner:
 
 
 _CALCULATION = re.compile(
-    r"\s*(?:([A-Za-z_]\w*)\s*(?:([-+*/%]?=)(?!=)(.*)|(\+\+|--))|(?:\+\+|--)([A-Za-z_]\w*))\s*", re.DOTALL
+    r"\s*(?:([A-Za-z_]\w*)\s*(?:([-+*/%]?=)(?!=)(.*)|(\+\+|--))|(\+\+|--)([A-Za-z_]\w*))\s*", re.DOTALL
 )
 
 

@@ -43,8 +43,22 @@ class Expander:
 
     def words(self, nodes: Iterable[Node]) -> list[Value]:
         """The words that these nodes expand to."""
-        words = [word for node in nodes for word in split(self._parts(node, False))]
+        words = [word for group in _touching(nodes) for word in split(self._joined_parts(group))]
         return [self.log.budget.value(word) if word else () for word in words]
+
+    def _joined_parts(self, group: Sequence[Node]) -> Iterator[Part | Break]:
+        """The parts of one word. The parser ends a word at the `$` of `$A/$B.c`, and `B.c` is a node of its own."""
+        for before, node in zip((None, *group), group, strict=False):
+            cut = before is not None and before.children and before.children[-1].type == "$"
+            name = re.match(r"[A-Za-z_]\w*", self.source.written(node)) if cut else None
+            if name is None:
+                yield from self._parts(node, False)
+                continue
+            found = self._lookup(name[0])
+            start = node.start_byte + len(name[0])
+            unknown = Piece(f"${name[0]}", self.source.line(node), State.UNSET)
+            yield Part((unknown,) if found is None else taken_from(name[0], found, unknown.line), splits=True)
+            yield Part(tuple(self.source.literal(start, node.end_byte, _unquoted)) if start < node.end_byte else ())
 
     def value(self, node: Node | None) -> Value:
         """The one word that this node expands to where bash does not split: in an assignment, a file's name, a test."""
@@ -321,6 +335,18 @@ class Expander:
         lists = [self.words(command) for command in commands]
         line = self.source.line(node)
         return output(lists, self.environment, line) or self._unknown(node)
+
+
+def _touching(nodes: Iterable[Node]) -> Iterator[list[Node]]:
+    """The nodes, those without a blank between them together."""
+    group: list[Node] = []
+    for node in nodes:
+        if group and group[-1].end_byte != node.start_byte:
+            yield group
+            group = []
+        group.append(node)
+    if group:
+        yield group
 
 
 def _expansions(node: Node) -> Iterator[Node]:

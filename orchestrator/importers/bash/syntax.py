@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tree_sitter import Parser
 
 EXPANSIONS = ("simple_expansion", "expansion", "command_substitution", "arithmetic_expansion", "process_substitution")
+_BLANKS = re.compile(rb"(?:\s|\\\n)*")
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,9 @@ class Source:
         return unmasked(self.text[self.start(node) : node.end_byte].decode(errors="replace"))
 
     def start(self, node: Node) -> int:
-        """The node's first byte: inside quotes the parser counts the blanks before `$` as part of an expansion."""
-        text = self.text[node.start_byte : node.end_byte]
-        return node.start_byte + (len(text) - len(text.lstrip()) if node.type in EXPANSIONS else 0)
+        """The node's first byte: the parser counts blanks and continued lines before `$` as part of an expansion."""
+        blanks = _BLANKS.match(self.text, node.start_byte, node.end_byte)
+        return blanks.end() if blanks and node.type in EXPANSIONS else node.start_byte
 
     def line(self, node: Node) -> int:
         return self.origins[max(0, bisect_right(self.starts, node.start_byte) - 1)].line

@@ -1,11 +1,84 @@
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.importers.bash.script import read_script
+from orchestrator.importers.bash.script import Word, read_script
 from search_spaces.errors import InputError
+
+FRAGMENTS = (
+    *(
+        "A=",
+        "A+=",
+        "B=1\n",
+        "(",
+        ")",
+        "((",
+        "))",
+        "$((",
+        "$(",
+        "${A",
+        "}",
+        "${A[@]}",
+        ":-",
+        "%",
+        "#",
+        "[ ",
+        " ]",
+        "[[ ",
+    ),
+    *(
+        " ]]",
+        "if ",
+        "; then ",
+        "else ",
+        "fi\n",
+        "case $A in ",
+        "esac\n",
+        ";;",
+        "for A in ",
+        "; do ",
+        "done\n",
+        "while ",
+    ),
+    *(
+        "f() { ",
+        "f ",
+        "local ",
+        "export ",
+        "cat <<E > x\n",
+        "E\n",
+        "eval ",
+        "bash -c ",
+        "<x>",
+        "'",
+        '"',
+        "`",
+        "$",
+        "\\\n",
+    ),
+    *(
+        "\n",
+        " ",
+        "--a ",
+        "$1",
+        '"$@"',
+        "let ",
+        "++",
+        "set -- ",
+        "shift\n",
+        "exit\n",
+        "&& ",
+        "|| ",
+        "| ",
+        "\0",
+        "é",
+        "\ud800",
+    ),
+)
 
 
 def last_command(text: str) -> list[str]:
@@ -36,6 +109,34 @@ def last_command(text: str) -> list[str]:
         ("A=1\ncase $X in\n a) A=2 ;;\nesac\nrun $A", ["run", "$A"]),
         ("A=1\n[ -z $X ] && A=2\nrun $A", ["run", "$A"]),
         ("A=1\nif true; then A=1; else A=1; fi\nrun $A", ["run", "1"]),
+        ('A="--a"\nrun "$A $A"', ["run", "--a --a"]),
+        ("A=--a\nrun b \\\n  $A \\\n  ${A}", ["run", "b", "--a", "--a"]),
+        ("A=x B=y; run $A/$B.out c", ["run", "x/y.out", "c"]),
+        ("run $A/$B.out c", ["run", "$A/$B.out", "c"]),
+        ('A=("0:16 2.4B:320" c)\nrun "${A[@]}"', ["run", "0:16 2.4B:320", "c"]),
+        ('A=("0:16 2.4B:320" c)\nrun ${A[@]} ${#A[@]}', ["run", "0:16", "2.4B:320", "c", "2"]),
+        ('A=(a b)\nrun "${A[*]}" "${A[1]}"', ["run", "a b", "b"]),
+        ("A=ckpt.pt\nrun ${A%.*} ${A#*.}", ["run", "ckpt", "pt"]),
+        ("run ${A:=3} $A", ["run", "3", "3"]),
+        ("A=1\nrun ${A:+--load x}", ["run", "--load", "x"]),
+        ("A=4\n((A++))\n((--A))\n((A += 1))\nlet B=A*2\nrun $A $B", ["run", "5", "10"]),
+        ("A=3\nrun $(expr $A \\* 2) `expr 1 + 1`", ["run", "6", "2"]),
+        ('run $(dirname "$0")/x $(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/y', ["run", "./x", "./y"]),
+        ("A=8\nif [ $A -gt 4 ]; then B=1; else B=2; fi\nrun $B", ["run", "1"]),
+        ('A=x\nif [[ $A == y* || -z "$A" ]]; then B=1; elif [[ $A =~ ^x ]]; then B=2; fi\nrun $B', ["run", "2"]),
+        ("A=7b\ncase $A in 1b) B=1 ;; 7*|8b) B=2 ;; *) B=3 ;; esac\nrun $B", ["run", "2"]),
+        ("A=1\n[ $A = 1 ] && B=2 || B=3\nrun $B", ["run", "2"]),
+        ("if [ -f x ]; then A=1; else A=2; fi\nrun $A", ["run", "$A"]),
+        ("if [ $# -lt 1 ]; then A=2; exit 1; else A=1; fi\nrun $A", ["run", "1"]),
+        ('start() { run "$1" "${@:2}"; }\nstart "a b" c', ["run", "a b", "c"]),
+        ("start() { local A=2; }\nA=1\nstart\nrun $A", ["run", "1"]),
+        ("for A in 3; do run $A; done", ["run", "3"]),
+        ("A=8\nwhile [[ $# -gt 0 ]]; do A=$2; shift; done\nrun $A", ["run", "8"]),
+        ("(A=2)\nA=${A:-1}\nrun $A &> log", ["run", "1"]),
+        ("A=2\nsrun bash -c \"run --tp $A 'b c'\"", ["run", "--tp", "2", "b c"]),
+        ("A='run --tp \"b c\"'\neval $A", ["run", "--tp", "b c"]),
+        ("run --data <Specify path> --b", ["run", "--data", "<Specify path>", "--b"]),
+        ("run > log --a", ["run", "--a"]),
     ],
 )
 def test_the_words_of_a_command_are_what_bash_would_make_them(text, words):
@@ -65,7 +166,64 @@ def test_a_script_that_grows_without_bound_is_refused():
         read_script(doubling)
 
 
+def test_a_word_knows_its_line_and_the_variables_in_it():
+    script = read_script('A=8\nB=$A\nARGS=(\n  --tp $B\n)\nrun "${ARGS[@]}"')
+    assert script.commands[-1][1:] == (Word("--tp", 4, ("ARGS",)), Word("8", 4, ("A", "B", "ARGS")))
+
+
+@pytest.mark.parametrize(
+    ("text", "placeholder"),
+    [
+        ("A=1\nrun $A", None),
+        ("A=1 # change for your cluster\nrun $A", "its comment says: change for your cluster"),
+        ("# Change for multinode config\nB=2\nA=1\n\nrun $A", "its comment says: Change for multinode config"),
+        ("# Change for multinode config\nB=2\n\nA=1\nrun $A", None),
+        ("A=(\n  1 # TODO\n)\nrun ${A[@]}", "its comment says: TODO"),
+        ("run <path>", "is a placeholder"),
+        ("run --a=/path/to/data", "is a placeholder"),
+        ("run YOUR_TOKENIZER", "is a placeholder"),
+        ("run XXX", "is a placeholder"),
+        ("run xxl", None),
+    ],
+)
+def test_a_placeholder_says_why_it_is_asked_about(text, placeholder):
+    assert read_script(text).commands[-1][-1].placeholder == placeholder
+
+
+def test_defaults_exports_and_variables_are_those_that_are_known():
+    script = read_script("export A=${X:-8} B=$Y\nC=2\nD=1 run $A")
+    assert script.defaults == {"X": "8"}
+    assert script.exported == {"D": "1", "A": "8"}
+    assert script.variables == {"A": "8", "C": "2"}
+
+
+def test_a_sourced_file_is_read_in_place():
+    script = read_script(". ./env.sh\nrun $A", {"./env.sh": "A=3"}.__getitem__)
+    assert [word.text for word in script.commands[-1]] == ["run", "3"]
+
+
+def test_a_file_that_cannot_be_read_is_noted():
+    assert read_script("source env.sh").notes == ("env.sh was not read; what it sets is missing.",)
+
+
+def test_a_file_that_sources_itself_ends():
+    read_script("source x", lambda path: "source x")
+
+
+def test_what_cannot_be_parsed_is_noted_and_the_rest_is_read():
+    script = read_script("A=1\nrun $A\nfi )\n")
+    assert [word.text for word in script.commands[0]] == ["run", "1"]
+    assert any("could not be parsed" in note for note in script.notes)
+
+
+@pytest.mark.parametrize("text", ["f() { f; f; }\n" * 3 + "f", "(" * 20_000, "$(" * 20_000, "if a; then " * 5_000])
+def test_nesting_and_repetition_end(text):
+    with suppress(InputError):
+        read_script(text)
+
+
 @pytest.mark.security("no_shell")
-@given(st.text(alphabet="A=$({\"' `\\\n#})[]@1;|&<E", max_size=200))
+@given(st.text(alphabet="A=$({\"' `\\\n#})[]@1;|&<E", max_size=200) | st.lists(st.sampled_from(FRAGMENTS)).map("".join))
 def test_no_text_breaks_the_reader(text):
-    read_script(text)
+    with suppress(InputError):
+        read_script(text)
