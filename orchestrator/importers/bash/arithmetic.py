@@ -37,6 +37,15 @@ def _power(a: int, b: int) -> int:
     return int(a**b)
 
 
+def _shift(shifted: Callable[[int, int], int]) -> Callable[[int, int], int]:
+    def shift(a: int, b: int) -> int:
+        if not 0 <= b <= 64:
+            raise ValueError("too large")
+        return shifted(a, b)
+
+    return shift
+
+
 _BINARY: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -44,6 +53,8 @@ _BINARY: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Div: _divide,
     ast.Mod: lambda a, b: a - b * _divide(a, b),
     ast.Pow: _power,
+    ast.LShift: _shift(operator.lshift),
+    ast.RShift: _shift(operator.rshift),
 }
 _COMPARISONS = {
     ast.Eq: operator.eq,

@@ -192,6 +192,7 @@ class Reader(CommandReader):
             names = {name for name, _ in _assigned(body, self._source)}
             self.log.defaults.update(self.environment.known(sorted(names)))
             return None
+        self._run(node.children_by_field_name("condition"))
         self._loop(body, [])
         return None
 

@@ -58,16 +58,28 @@ def parse_script(text: str, line: int | None = None) -> Source:
     """Parse a script. `line` is that of every part of it; by default its own lines."""
     text = masked(text.replace("\r\n", "\n"))
     comments = asking_comments(text)
-    text, notes = _without_comments_in_commands(text)
+    text, notes = _without_comments_in_commands(_without_comments_in_backticks(text))
     data = text.encode(errors="replace")
     starts = (0, *(found.end() for found in re.finditer(b"\n", data)))
     origins = tuple(Piece("", line or number) for number in range(1, len(starts) + 1))
-    return Source(_parser().parse(data).root_node, data, starts, origins, comments, notes)
+    root = _parser().parse(data).root_node
+    return Source(root, data, starts, origins, comments, (*notes, *_unclosed(root, line)))
+
+
+def _unclosed(root: Node, line: int | None) -> Iterator[str]:
+    """Notes on what the parser had to add to make sense of the script; the words before it may be another's."""
+    nodes = [root] if root.has_error else []
+    while nodes:
+        node = nodes.pop()
+        nodes += reversed(node.children)
+        if node.is_missing:
+            opened = node.parent.start_point.row + 1 if node.parent else 1
+            yield f"Line {line or opened} could not be parsed: {node.type} is missing; what follows may be incomplete."
 
 
 def parse_value(value: Value) -> Source:
     """Parse a script that is the value of words, as `eval` and `bash -c` do."""
-    texts = [masked(piece.text).encode(errors="replace") for piece in value]
+    texts = [_without_comments_in_backticks(masked(piece.text)).encode(errors="replace") for piece in value]
     starts, size = [], 0
     for text in texts:
         starts.append(size)
@@ -86,9 +98,16 @@ def _without_comments_in_commands(text: str) -> tuple[str, tuple[str, ...]]:
             following = lines[index + 1].lstrip() if index + 1 < len(lines) else ""
             is_inside = (line.endswith("\\") and following != "") or following.startswith(("-", "#"))
             lines[index] = "\\" if is_inside else ""
+            if following.startswith("-"):
+                notes.append(f"Line {index + 1}: bash ends the command at this comment; what follows was read as well.")
             continue
         is_inside = line.endswith("\\") and not line.lstrip().startswith("#")
     return "\n".join(lines), tuple(notes)
+
+
+def _without_comments_in_backticks(text: str) -> str:
+    """The script with blanks for each `# comment` between backticks: the parser would read on to the next backtick."""
+    return re.sub(r"`#[^`\n]*`", lambda found: " " * len(found[0]), text)
 
 
 @cache

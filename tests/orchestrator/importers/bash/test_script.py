@@ -97,7 +97,11 @@ def last_command(text: str) -> list[str]:
         ("ARGS=(--a)\nARGS+=(--b)\nrun ${ARGS[*]}", ["run", "--a", "--b"]),
         ('ARGS="\n  --a 1 \\\n  --b 2"\nrun $ARGS', ["run", "--a", "1", "--b", "2"]),
         ("run --a \\\n  --b \\\n  # not --c \\\n  --d", ["run", "--a", "--b", "--d"]),
+        ("run --a `# --b 1` \\\n  --c `# 2`", ["run", "--a", "--c"]),
+        ("eval 'run --a `# --b` --c'", ["run", "--a", "--c"]),
+        ("until run --a; do\n A=1\ndone", ["run", "--a"]),
         ("A=4\nB=$((A * 2 / 3))\nrun $B", ["run", "2"]),
+        ("run $((1 << 11)) $((9 >> 1))", ["run", "2048", "4"]),
         ("A=4\nB=$(( ($A + 2) % 4 ))\nrun $B", ["run", "2"]),
         ("run ${A:-7}", ["run", "7"]),
         ("A=1\nrun ${A:-7}", ["run", "1"]),
@@ -146,6 +150,19 @@ def test_the_words_of_a_command_are_what_bash_would_make_them(text, words):
 @pytest.mark.parametrize("word", ["$A", "${A}", "$1", "${A##*/}", "$(hostname)", "`date`", "$((A/0))", "$((9**9**9))"])
 def test_what_is_not_known_stays_as_written(word):
     assert last_command(f"run {word}") == ["run", word]
+
+
+def test_options_after_a_comment_that_ends_the_command_are_read_with_a_note():
+    script = read_script("run --a \\\n  # --b \\\n  --c")
+    assert [word.text for word in script.commands[-1]] == ["run", "--a", "--c"]
+    assert script.notes == ("Line 2: bash ends the command at this comment; what follows was read as well.",)
+
+
+@pytest.mark.parametrize(
+    "text", ["run --a `date", "run --a $(date\nrun --b", 'run --a "b\nrun --c', "if true; then\n run"]
+)
+def test_a_script_that_cannot_be_parsed_as_a_whole_has_a_note(text):
+    assert any("Line 1 could not be parsed" in note for note in read_script(text).notes)
 
 
 def test_here_documents_are_no_commands_and_are_expanded():
