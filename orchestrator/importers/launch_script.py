@@ -7,6 +7,7 @@ from dataclasses import replace
 from orchestrator.importers.bash.script import read_script
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.megatron.script import num_characteristic_options, read_megatron_command
+from orchestrator.importers.megatron_bridge.command import is_bridge_command, read_bridge_command
 from orchestrator.importers.settings import CODE
 from orchestrator.importers.slurm_header import read_slurm_header
 from orchestrator.importers.source_file import ReadFile
@@ -19,17 +20,19 @@ def read_launch_script(text: str, read_file: ReadFile | None = None) -> Imported
     InputError when no command trains with a known trainer, and as its reader says.
     """
     script = read_script(text, read_file)
-    words = max(script.commands, key=num_characteristic_options, default=())
-    if num_characteristic_options(words) < 2:
+    bridge = next(filter(is_bridge_command, script.commands), None)
+    words = bridge or max(script.commands, key=num_characteristic_options, default=())
+    if bridge is None and num_characteristic_options(words) < 2:
         raise InputError.of(
             CODE,
             "no command with Megatron's options was found",
             rule="the launch script's training command carries options like --num-layers and --micro-batch-size",
-            fix="give the script that starts pretrain_gpt.py, with its options in it",
+            fix="give the script that starts pretrain_gpt.py or run_recipe.py, with its options in it",
         )
     commands = [(command[0].line, [word.text for word in command]) for command in script.commands if command]
     header = read_slurm_header(text, commands, script.exported)
-    imported = read_megatron_command(words, script, header, read_file)
+    read_command = read_megatron_command if bridge is None else read_bridge_command
+    imported = read_command(words, script, header, read_file)
     return replace(
         imported,
         accelerator=header.accelerator,

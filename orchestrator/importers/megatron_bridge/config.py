@@ -37,14 +37,17 @@ def read_bridge_config(text: str) -> ImportedConfig:
 
     InputError for text that is no YAML mapping, and as `imported_overrides` says.
     """
+    return imported_overrides(config_settings(text))
+
+
+def config_settings(text: str) -> Settings:
+    """The settings of a YAML file of overrides."""
     document = yaml_document(text)
 
     def line(name: str) -> int | None:
         return document.location(tuple(name.split("."))).line
 
-    return imported_overrides(
-        Settings(flat(_plain(document.data), MEGATRON_BRIDGE_OPTIONS, line), MEGATRON_BRIDGE_OPTIONS)
-    )
+    return Settings(flat(_plain(document.data), MEGATRON_BRIDGE_OPTIONS, line), MEGATRON_BRIDGE_OPTIONS)
 
 
 def imported_overrides(

@@ -36,7 +36,8 @@ def chunks(keys: Settings) -> int | None:
 def precision(keys: Settings) -> str | None:
     given = keys.value("mixed_precision")
     if isinstance(given, Mapping):
-        return next((name for name in ("bf16", "fp16") if given.get(name) is True), "fp32")
+        on = next((name for name in ("bf16", "fp16") if given.get(name) is True), None)
+        return on or ("fp32" if given.get("fp32") is True else None)
     return None if given is None else _PRECISIONS.get(str(given))
 
 

@@ -10,10 +10,7 @@ import yaml
 
 from orchestrator.importers.gpt_neox import read_gpt_neox
 from orchestrator.importers.launch_script import read_launch_script
-from orchestrator.importers.megatron_bridge.config import imported_overrides
-from orchestrator.importers.megatron_bridge.options import MEGATRON_BRIDGE_OPTIONS
 from orchestrator.importers.nanotron import read_nanotron
-from orchestrator.importers.settings import Setting, Settings
 from search_spaces.layouts.layout import Layout
 from tests.trials.trainers.verified_options import (
     BRIDGE_MAY_BE_NULL,
@@ -59,8 +56,8 @@ def _megatron_deepspeed(files: Mapping[str, str], spec: TrialSpec) -> Read:
     return Layout(**found.layout, engine="megatron-deepspeed"), dict(found.model)
 
 
-def _torchrun(spec: TrialSpec) -> str:
-    return f"torchrun --nnodes {spec.num_nodes} --nproc_per_node {spec.gpus_per_node} pretrain_gpt.py"
+def _torchrun(spec: TrialSpec, program: str = "pretrain_gpt.py") -> str:
+    return f"torchrun --nnodes {spec.num_nodes} --nproc_per_node {spec.gpus_per_node} {program}"
 
 
 def _gpt_neox(files: Mapping[str, str], spec: TrialSpec) -> Read:
@@ -87,11 +84,10 @@ def _flat(config: Mapping[str, Any], prefix: str = ""):
 
 
 def _megatron_bridge(files: Mapping[str, str], spec: TrialSpec) -> Read:
-    pairs = (word.split("=", 1) for word in words_of(files["nemo_overrides.txt"]))
-    said = {key: _value(text) for key, text in pairs}
+    words = words_of(files["nemo_overrides.txt"])
+    said = {key: _value(text) for key, text in (word.split("=", 1) for word in words)}
     require_declared(said, MEGATRON_BRIDGE, BRIDGE_MAY_BE_NULL)
-    keys = Settings({key: Setting(value) for key, value in said.items()}, MEGATRON_BRIDGE_OPTIONS)
-    found = imported_overrides(keys, "llama3_8b_pretrain_config", spec.num_nodes, spec.gpus_per_node)
+    found = read_launch_script(f"{_torchrun(spec, 'run_recipe.py')} --recipe llama3_8b_config {' '.join(words)}")
     assert found.global_batch_size == spec.global_batch_size
     assert found.left_open == ()
     return Layout(**found.layout, engine="megatron-lm"), dict(found.model)
