@@ -126,9 +126,9 @@ def _cluster(imported: ImportedConfig, notes: list[str]) -> dict[str, Any]:
         notes.append("cluster.accelerator is unknown: fill it in.")
     gpus, nodes = imported.gpus_per_node, imported.num_nodes
     if imported.source == "deepspeed":
-        # Such a config knows data-parallel ranks only.
-        gpus, nodes = imported.layout.get("data_parallel"), 1
-        notes.append("A DeepSpeed config does not describe the machine: one node with data-parallel ranks is assumed.")
+        data, tensor = imported.layout.get("data_parallel"), imported.layout.get("tensor_parallel", 1)
+        gpus, nodes = data and data * tensor, 1
+        notes.append("A DeepSpeed config does not describe the machine: one node with its ranks is assumed.")
     return cluster_section(imported.accelerator or FILL_IN, gpus, nodes, notes)
 
 

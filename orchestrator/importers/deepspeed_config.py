@@ -51,6 +51,7 @@ def read_ds_config(text: str) -> ImportedConfig:
         global_batch_size=total.get("global_batch_size"),
         origins={**origins, **batch_origin},
         notes=tuple(dict.fromkeys([*keys.notes, *keys.left_out(), *_differences(keys, layout)])),
+        left_open=() if "precision" in layout else ("precision",),
     )
 
 
@@ -200,8 +201,6 @@ def _differences(keys: Settings, layout: Mapping[str, Any]) -> Iterator[str]:
     for name in (_TOTAL, _MICRO, _STEPS):
         if name not in keys.given and not (name == _STEPS and "grad_accum_steps" in layout):
             yield f"{name} is not in the file: DeepSpeed derives it from the ranks."
-    if "precision" not in layout:
-        yield "The precision is not in the file: fp32 is assumed; set space.precision to the one you train in."
     if keys.has("torch_autocast.enabled"):
         yield "torch_autocast keeps parameters and gradients in fp32; trials have them in 16 bits beside fp32 masters."
     optimizer = keys.text("optimizer.type")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.importers.accelerate import looks_like_accelerate, read_accelerate
 from orchestrator.importers.deepspeed_config import CHARACTERISTIC_KEYS, looks_like_deepspeed, read_ds_config
 from orchestrator.importers.gpt_neox import looks_like_gpt_neox, read_gpt_neox
 from orchestrator.importers.hf_config import looks_like_hf, read_hf_config
@@ -15,7 +16,7 @@ from orchestrator.importers.json_text import json_object
 from orchestrator.importers.launch_script import read_launch_script
 from orchestrator.importers.megatron_bridge.config import looks_like_megatron_bridge, read_bridge_config
 from orchestrator.importers.nanotron import looks_like_nanotron, read_nanotron
-from orchestrator.importers.source_file import read_beside, read_utf8
+from orchestrator.importers.source_file import ReadFile, read_beside, read_utf8
 from orchestrator.importers.yaml_config import yaml_document
 from search_spaces.errors import InputError
 
@@ -24,24 +25,37 @@ YAML_SUFFIXES = (".yaml", ".yml")
 
 @dataclass(frozen=True)
 class Format:
-    """A configuration format: its name and the mark of its files in messages, and its reader."""
+    """A configuration format: its name and the mark of its files in messages, and its reader, which may read the files
+    that a configuration names."""
 
     name: str
     mark: str
     looks_like: Callable[[Mapping[str, Any]], bool]
-    read: Callable[[str], ImportedConfig]
+    read: Callable[[str, ReadFile], ImportedConfig]
 
 
-_GPT_NEOX = Format("GPT-NeoX's configuration", "num_layers and pipe_parallel_size", looks_like_gpt_neox, read_gpt_neox)
+def _alone(read: Callable[[str], ImportedConfig]) -> Callable[[str, ReadFile], ImportedConfig]:
+    """The reader of a format whose files name no others."""
+    return lambda text, read_file: read(text)
+
+
+_GPT_NEOX = Format(
+    "GPT-NeoX's configuration", "num_layers and pipe_parallel_size", looks_like_gpt_neox, _alone(read_gpt_neox)
+)
+_ACCELERATE = Format("accelerate's configuration", "distributed_type", looks_like_accelerate, read_accelerate)
 JSON_FORMATS = (
-    Format("a Hugging Face config.json", "model_type", looks_like_hf, read_hf_config),
+    Format("a Hugging Face config.json", "model_type", looks_like_hf, _alone(read_hf_config)),
     _GPT_NEOX,
-    Format("a DeepSpeed config", f"one of {', '.join(CHARACTERISTIC_KEYS)}", looks_like_deepspeed, read_ds_config),
+    Format(
+        "a DeepSpeed config", f"one of {', '.join(CHARACTERISTIC_KEYS)}", looks_like_deepspeed, _alone(read_ds_config)
+    ),
+    _ACCELERATE,
 )
 YAML_FORMATS = (
-    Format("nanotron's configuration", "parallelism and tokens", looks_like_nanotron, read_nanotron),
+    Format("nanotron's configuration", "parallelism and tokens", looks_like_nanotron, _alone(read_nanotron)),
     _GPT_NEOX,
-    Format("overrides of Megatron-Bridge", "model and train", looks_like_megatron_bridge, read_bridge_config),
+    Format("overrides of Megatron-Bridge", "model and train", looks_like_megatron_bridge, _alone(read_bridge_config)),
+    _ACCELERATE,
 )
 SOURCES = ", ".join(["a launch script", *dict.fromkeys(each.name for each in (*JSON_FORMATS, *YAML_FORMATS))])
 """What can be read, in words."""
@@ -57,7 +71,7 @@ def read_source(path: Path) -> ImportedConfig | None:
         raise InputError.of("file", "is empty", rule=f"`parlay init` starts from {SOURCES}")
     if path.suffix in YAML_SUFFIXES:
         found = _format_of(yaml_document(text).data, YAML_FORMATS)
-        return None if found is None else found.read(text)
+        return None if found is None else found.read(text, read_beside(path))
     if path.suffix != ".json" and not text.lstrip().startswith("{"):
         return read_launch_script(text, read_beside(path))
     found = _format_of(json_object(text, "file", "a configuration"), JSON_FORMATS)
@@ -67,7 +81,7 @@ def read_source(path: Path) -> ImportedConfig | None:
             "is neither " + " nor ".join(each.name for each in JSON_FORMATS),
             rule=", ".join(f"{each.name} has {each.mark}" for each in JSON_FORMATS),
         )
-    return found.read(text)
+    return found.read(text, read_beside(path))
 
 
 def _format_of(data: Mapping[str, Any], formats: tuple[Format, ...]) -> Format | None:

@@ -101,6 +101,22 @@ def test_a_deepspeed_config_alone_asks_for_the_model_and_loads_once_it_is_there(
     assert spec.baseline in candidates_of(spec).layouts
 
 
+def test_tensor_parallel_ranks_of_a_deepspeed_config_are_part_of_the_node(tmp_path):
+    config = json.loads(DEEPSPEED) | {"tensor_parallel": {"autotp_size": 4}}
+    (tmp_path / "ds_config.json").write_text(json.dumps(config))
+    assert "gpus_per_node: 8\n" in render_from(tmp_path / "ds_config.json")[0]
+
+
+def test_an_accelerate_configuration_is_read_with_the_deepspeed_config_beside_it(tmp_path):
+    (tmp_path / "ds_config.json").write_text(DEEPSPEED)
+    named = "deepspeed_config: {deepspeed_config_file: ds_config.json}\n"
+    (tmp_path / "accelerate.yaml").write_text(f"distributed_type: DEEPSPEED\nnum_processes: 2\n{named}")
+    text, notes = render_from(tmp_path / "accelerate.yaml")
+    assert "gpus_per_node: 2\n" in text
+    assert "  zero_stage: 1\n" in text
+    assert "The model is in the training script, not in the file." in notes
+
+
 def test_what_is_run_today_is_among_the_values_of_every_axis(tmp_path):
     config = {
         "train_batch_size": 256,

@@ -1,0 +1,291 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestrator.importers.accelerate import looks_like_accelerate, read_accelerate
+from orchestrator.importers.accelerate_options import ACCELERATE_OPTIONS
+from orchestrator.importers.option_table import Handling
+from search_spaces.errors import InputError
+from tests.orchestrator.importers.config_tables import (
+    keys_with,
+    require_all_read,
+    require_one_handling_of_each_key,
+    with_key,
+)
+
+FSDP = {
+    "compute_environment": "LOCAL_MACHINE",
+    "debug": False,
+    "distributed_type": "FSDP",
+    "downcast_bf16": "no",
+    "fsdp_config": {
+        "fsdp_activation_checkpointing": True,
+        "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        "fsdp_backward_prefetch": "BACKWARD_PRE",
+        "fsdp_cpu_ram_efficient_loading": True,
+        "fsdp_forward_prefetch": False,
+        "fsdp_offload_params": False,
+        "fsdp_sharding_strategy": "FULL_SHARD",
+        "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+        "fsdp_use_orig_params": True,
+    },
+    "machine_rank": 0,
+    "main_training_function": "main",
+    "mixed_precision": "bf16",
+    "num_machines": 2,
+    "num_processes": 16,
+    "rdzv_backend": "static",
+    "same_network": True,
+    "tpu_env": [],
+    "use_cpu": False,
+}
+DEEPSPEED = {
+    "distributed_type": "DEEPSPEED",
+    "deepspeed_config": {
+        "zero_stage": 2,
+        "gradient_accumulation_steps": 4,
+        "offload_optimizer_device": "cpu",
+        "offload_param_device": "none",
+        "zero3_init_flag": False,
+    },
+    "mixed_precision": "fp16",
+    "num_processes": 8,
+}
+MEGATRON = {
+    "distributed_type": "MEGATRON_LM",
+    "megatron_lm_config": {
+        "megatron_lm_tp_degree": 2,
+        "megatron_lm_pp_degree": 2,
+        "megatron_lm_num_micro_batches": 4,
+        "megatron_lm_sequence_parallelism": True,
+        "megatron_lm_recompute_activations": True,
+        "megatron_lm_use_distributed_optimizer": True,
+        "megatron_lm_gradient_clipping": 1.0,
+    },
+    "mixed_precision": "bf16",
+    "num_processes": 8,
+}
+NAMED = {
+    "distributed_type": "DEEPSPEED",
+    "deepspeed_config": {"deepspeed_config_file": "ds.json"},
+    "mixed_precision": "bf16",
+    "num_processes": 8,
+}
+IN_SCRIPT = "The model and the micro-batch are in the training script, not in the file."
+
+
+def read(config: dict[str, Any], files: dict[str, Any] | None = None):
+    named = None if files is None else (lambda name: json.dumps(files[name]))
+    return read_accelerate(yaml.safe_dump(config), named)
+
+
+def kind_of(name: str) -> dict[str, Any]:
+    """A configuration that uses the section of this key."""
+    section = name.partition("_config.")[0]
+    return {"deepspeed": DEEPSPEED, "megatron_lm": MEGATRON}.get(section, FSDP)
+
+
+@pytest.mark.parametrize(
+    ("config", "engine", "cluster", "layout"),
+    [
+        (
+            FSDP,
+            "torch",
+            (2, 8),
+            {
+                "num_nodes": 2,
+                "tensor_parallel": 1,
+                "pipeline_parallel": 1,
+                "data_parallel": 16,
+                "zero_stage": 3,
+                "activation_checkpointing": "full",
+                "precision": "bf16",
+            },
+        ),
+        (
+            DEEPSPEED,
+            "deepspeed",
+            (1, 8),
+            {
+                "num_nodes": 1,
+                "tensor_parallel": 1,
+                "pipeline_parallel": 1,
+                "data_parallel": 8,
+                "grad_accum_steps": 4,
+                "zero_stage": 2,
+                "offload": "optimizer",
+                "precision": "fp16",
+            },
+        ),
+        (
+            MEGATRON,
+            "torch",
+            (1, 8),
+            {
+                "num_nodes": 1,
+                "tensor_parallel": 2,
+                "pipeline_parallel": 2,
+                "data_parallel": 2,
+                "grad_accum_steps": 4,
+                "zero_stage": 1,
+                "activation_checkpointing": "selective",
+                "sequence_parallel": True,
+                "precision": "bf16",
+            },
+        ),
+    ],
+    ids=["fsdp", "deepspeed", "megatron"],
+)
+def test_a_configuration_gives_layout_and_cluster(config, engine, cluster, layout):
+    found = read(config)
+    assert looks_like_accelerate(config)
+    assert (found.source, found.nearest_engine) == ("accelerate", engine)
+    assert (found.num_nodes, found.gpus_per_node) == cluster
+    assert found.layout == layout
+    assert found.global_batch_size is None
+    assert [note for note in found.notes if "auto_wrap_policy" not in note] == [IN_SCRIPT]
+    assert found.origins["baseline.precision"].startswith("mixed_precision (line ")
+
+
+def test_a_named_deepspeed_configuration_is_read_and_accelerate_fills_in_its_precision():
+    zero = {"stage": 3, "overlap_comm": False}
+    stated = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4, "zero_optimization": zero}
+    found = read(NAMED, {"ds.json": {**stated, "bf16": {"enabled": "auto"}}})
+    assert (found.layout["zero_stage"], found.layout["micro_batch_size"], found.layout["precision"]) == (3, 2, "bf16")
+    assert found.global_batch_size == 64
+    assert found.origins["baseline.zero_stage"] == "ds.json: zero_optimization.stage"
+    assert read(NAMED, {"ds.json": stated}).layout["precision"] == "bf16"
+    assert read(NAMED, {"ds.json": {**stated, "fp16": {"enabled": True}}}).layout["precision"] == "fp16"
+
+
+def test_a_refusal_of_a_named_configuration_names_its_file():
+    with pytest.raises(InputError) as refused:
+        read(NAMED, {"ds.json": {"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}})
+    (problem,) = refused.value.problems
+    assert (problem.file, problem.key) == ("ds.json", "zero_optimization.offload_param.device")
+
+
+def test_a_named_configuration_that_is_not_read_leaves_the_stage_open():
+    found = read(NAMED)
+    assert "zero_stage" not in found.layout
+    assert found.left_open == ("zero_stage",)
+    assert found.notes[0].startswith("ds.json of deepspeed_config_file was not read")
+
+
+def test_a_section_of_another_distributed_type_has_no_effect_and_is_noted():
+    found = read({**FSDP, "deepspeed_config": {"zero_stage": 1, "offload_param_device": "cpu"}})
+    assert found.layout == read(FSDP).layout
+    assert "deepspeed_config has no effect with distributed_type FSDP." in found.notes
+
+
+@pytest.mark.parametrize(
+    ("base", "name", "value", "field", "expected"),
+    [
+        (FSDP, "fsdp_config.fsdp_sharding_strategy", "SHARD_GRAD_OP", "zero_stage", 2),
+        (FSDP, "fsdp_config.fsdp_sharding_strategy", 3, "zero_stage", 0),
+        (FSDP, "fsdp_config.fsdp_reshard_after_forward", "SHARD_GRAD_OP", "zero_stage", 2),
+        (FSDP, "fsdp_config", {"fsdp_version": 2, "fsdp_reshard_after_forward": False}, "zero_stage", 2),
+        (FSDP, "fsdp_config", {"fsdp_version": 2}, "zero_stage", 3),
+        (FSDP, "fsdp_config", {}, "zero_stage", 3),
+        (FSDP, "parallelism_config", {"parallelism_config_tp_size": 4}, "tensor_parallel", 4),
+        (FSDP, "mixed_precision", "no", "precision", "fp32"),
+        (FSDP, "mixed_precision", False, "precision", "fp32"),
+        (FSDP, "dynamo_config.dynamo_backend", "INDUCTOR", "torch_compile", True),
+        (FSDP, "dynamo_backend", "NO", "torch_compile", None),
+        (DEEPSPEED, "deepspeed_config", {}, "zero_stage", 2),
+        (DEEPSPEED, "deepspeed_config.gradient_accumulation_steps", 1, "grad_accum_steps", 1),
+        (MEGATRON, "megatron_lm_config.megatron_lm_recompute_granularity", "full", "activation_checkpointing", "full"),
+        (MEGATRON, "megatron_lm_config.megatron_lm_attention_backend", "fused", "attention_kernel", "flash"),
+        (MEGATRON, "megatron_lm_config.megatron_lm_optimizer_cpu_offload", True, "offload", "optimizer"),
+        (MEGATRON, "megatron_lm_config", {}, "tensor_parallel", 1),
+        ({"distributed_type": "MULTI_GPU", "num_processes": 2}, "fp16", True, "precision", "fp16"),
+        ({"distributed_type": "MULTI_GPU", "num_processes": 2}, "debug", True, "zero_stage", 0),
+    ],
+)
+def test_a_key_sets_its_layout_field(base, name, value, field, expected):
+    assert read(with_key(base, name, value)).layout.get(field) == expected
+
+
+def test_each_key_keeps_to_its_table(monkeypatch):
+    require_one_handling_of_each_key(ACCELERATE_OPTIONS)
+    for name in keys_with(ACCELERATE_OPTIONS, Handling.REFUSED):
+        with pytest.raises(InputError) as refused:
+            read(with_key(kind_of(name), name, 3))
+        assert [problem.key for problem in refused.value.problems] == [name]
+    for name in keys_with(ACCELERATE_OPTIONS, Handling.NOTED):
+        found, before = read(with_key(kind_of(name), name, 3)), read(kind_of(name))
+        assert any(note.startswith(f"{name} was left out: ") for note in found.notes), name
+        assert found.layout == before.layout
+    for name in keys_with(ACCELERATE_OPTIONS, Handling.NO_EFFECT):
+        found, before = read(with_key(kind_of(name), name, 3)), read(kind_of(name))
+        assert (found.layout, found.notes) == (before.layout, before.notes), name
+    old = {"distributed_type": "MULTI_GPU", "num_processes": 2, "fp16": True}
+    two = with_key(FSDP, "fsdp_config.fsdp_version", 2)
+    require_all_read(read_accelerate, ACCELERATE_OPTIONS, [FSDP, DEEPSPEED, MEGATRON, NAMED, old, two], monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("base", "name", "value", "rule"),
+    [
+        (FSDP, "distributed_type", "MULTI_XPU", "the types that can be read are"),
+        (FSDP, "distributed_type", "XLA", "the types that can be read are"),
+        (FSDP, "compute_environment", "AMAZON_SAGEMAKER", "SageMaker"),
+        (FSDP, "mixed_precision", "fp8", "8-bit arithmetic"),
+        (FSDP, "fsdp_config.fsdp_sharding_strategy", "HYBRID_SHARD", "replicas beside shards"),
+        (FSDP, "fsdp_config.fsdp_offload_params", True, "parameters in host memory"),
+        (FSDP, "parallelism_config", {"parallelism_config_cp_size": 8}, "context parallelism"),
+        (FSDP, "parallelism_config", {"parallelism_config_dp_replicate_size": 2}, "no value of zero_stage"),
+        (DEEPSPEED, "deepspeed_config.offload_optimizer_device", "nvme", "NVMe is no value"),
+        (DEEPSPEED, "deepspeed_config.zero_stage", 4, "one of 0, 1, 2, 3"),
+        (DEEPSPEED, "parallelism_config", {"parallelism_config_sp_size": 2}, "Ulysses"),
+        (MEGATRON, "megatron_lm_config.megatron_lm_decoder_last_pipeline_num_layers", 3, "uneven pipeline stages"),
+        (MEGATRON, "megatron_lm_config.megatron_lm_attention_backend", "ring", "attention_kernel is math or flash"),
+        (FSDP, "num_processes", 15, "a multiple of num_machines 2"),
+    ],
+)
+def test_what_no_search_file_expresses_is_refused_by_name(base, name, value, rule):
+    with pytest.raises(InputError, match=rule) as refused:
+        read(with_key(base, name, value))
+    (problem,) = refused.value.problems
+    assert problem.key is not None
+    assert problem.key.startswith(name)
+    assert problem.line
+
+
+def test_ranks_that_the_degrees_do_not_fill_are_refused():
+    with pytest.raises(InputError, match="8 ranks are not a multiple of tensor 3"):
+        read(with_key(MEGATRON, "megatron_lm_config.megatron_lm_tp_degree", 3))
+    with pytest.raises(InputError, match="data_parallel is 2 in the file, but 16 follows"):
+        read(with_key(FSDP, "parallelism_config.parallelism_config_dp_shard_size", 2))
+
+
+@pytest.mark.parametrize(
+    ("config", "note"),
+    [
+        ({"distributed_type": "MULTI_GPU", "mixed_precision": "bf16"}, "mixed_precision keeps parameters"),
+        ({"distributed_type": "MULTI_GPU", "num_processes": -1}, "num_processes is -1"),
+        ({"distributed_type": "FSDP"}, "mixed_precision is not in the file: fp32 is its default"),
+        ({"distributed_type": "FSDP", "dynamo_backend": "EAGER"}, "dynamo_backend EAGER was left out"),
+        ({"distributed_type": "FSDP", "num_procesess": 8}, "num_procesess was left out: it is no option of accelerate"),
+    ],
+)
+def test_a_difference_from_a_trial_is_noted(config, note):
+    assert any(each.startswith(note) for each in read(config).notes)
+
+
+@pytest.mark.parametrize(
+    ("config", "cluster"),
+    [
+        ({"distributed_type": "NO"}, (1, 1, None)),
+        ({"distributed_type": "MULTI_CPU", "num_machines": 4, "num_processes": 16}, (4, 4, "cpu")),
+        ({"distributed_type": "MULTI_GPU", "use_cpu": True, "num_processes": 4}, (1, 4, "cpu")),
+        ({"distributed_type": "MULTI_GPU"}, (1, None, None)),
+    ],
+)
+def test_the_cluster_is_that_of_the_processes(config, cluster):
+    found = read(config)
+    assert (found.num_nodes, found.gpus_per_node, found.accelerator) == cluster
