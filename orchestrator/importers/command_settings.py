@@ -11,6 +11,9 @@ from orchestrator.importers.option_table import OptionTable
 from orchestrator.importers.settings import Setting, Settings
 from trials.trainers.common.options import option_name
 
+_UNSET = re.compile(r"\$\{?\w+(\[[@*]\])?\}?|\$@")
+_STARTERS = re.compile(r"(.*/)?(torchrun|deepspeed|accelerate|python[\d.]*)")
+
 
 def command_settings(words: Sequence[Word], table: OptionTable, script: Script) -> Settings:
     """The options of this command of the script; the last one counts where one is given twice.
@@ -19,6 +22,7 @@ def command_settings(words: Sequence[Word], table: OptionTable, script: Script) 
     """
     notes = list(script.notes)
     given: dict[str, Setting] = {}
+    words = _from_starter(words)
     for option, values in _options(words):
         name = option_name(option.text)
         own = [_own_value(option)] if "=" in option.text else []
@@ -28,6 +32,12 @@ def command_settings(words: Sequence[Word], table: OptionTable, script: Script) 
         notes += _defaults(taken, script.defaults)
     notes += _unset_words(_before_options(words))
     return Settings(given, table, notes)
+
+
+def _from_starter(words: Sequence[Word]) -> Sequence[Word]:
+    """The command from the program that starts the ranks on; options before it are srun's or a container's."""
+    start = next((index for index, word in enumerate(words) if _STARTERS.fullmatch(word.text)), 0)
+    return words[start:]
 
 
 def _options(words: Sequence[Word]) -> Iterator[tuple[Word, list[Word]]]:
@@ -56,13 +66,15 @@ def _own_value(option: Word) -> Word:
 
 
 def _values(name: str, following: list[Word], table: OptionTable) -> list[Word]:
-    """The words that are the option's value: none of a flag's, one of a launcher's."""
+    """The words that are the option's value: none of a flag's, one of a launcher's. A later word that is an unset
+    variable may hold options."""
     if name in table.flags:
         return []
     if name in LAUNCHER_OPTIONS:
         return following[:1]
-    end = next((index for index, word in enumerate(following) if re.search(r"^-[a-z]|\.py$", word.text)), None)
-    return following[:end]
+    end = (index for index, word in enumerate(following) if index and _UNSET.fullmatch(word.text))
+    other = (index for index, word in enumerate(following) if re.search(r"^-[a-z]|\.py$", word.text))
+    return following[: min([*end, *other], default=len(following))]
 
 
 def _setting(name: str, option: Word, values: list[Word], table: OptionTable) -> Setting:
@@ -81,7 +93,7 @@ def _doubt(word: Word) -> str | None:
 def _unset_words(words: Sequence[Word]) -> Iterator[str]:
     """Notes on words that are only an unset variable, which may hold options."""
     for word in words:
-        if re.fullmatch(r"\$\{?\w+(\[[@*]\])?\}?|\$@", word.text):
+        if _UNSET.fullmatch(word.text):
             yield f"{word.text} is in the training command, but the script does not set it."
 
 

@@ -70,7 +70,7 @@ def _one(
     """(the value, its origin)"""
     in_header: int | None = getattr(header, key)
     with options.tracked() as asked:
-        stated = None if _counts_itself(options, names) else options.count(*names)
+        stated = None if _counts_itself(options, names) or _is_the_jobs(options, names) else options.count(*names)
     if stated and in_header and stated != in_header:
         raise InputError.of(
             "contradiction",
@@ -84,6 +84,13 @@ def _one(
     if in_header:
         return in_header, header.origins.get(f"cluster.{key}")
     return (None, None) if options.has(*names) else (default, "the launcher's default" if default else None)
+
+
+def _is_the_jobs(options: Settings, names: tuple[str, ...]) -> bool:
+    """True for a variable that Slurm sets by the job's header."""
+    return any(
+        name in options.given and str(options.given[name].value).startswith(("$SLURM_", "${SLURM_")) for name in names
+    )
 
 
 def _counts_itself(options: Settings, names: tuple[str, ...]) -> bool:

@@ -36,7 +36,7 @@ def _key_value_heads(options: Settings) -> int | None:
 def _ffn_hidden_size(options: Settings) -> int | None:
     """Without the option 4 h, and with SwiGLU two thirds of it in steps of 64."""
     stated = options.count("ffn-hidden-size")
-    hidden = None if stated else options.count("hidden-size")
+    hidden = None if options.has("ffn-hidden-size") else options.count("hidden-size")
     if hidden is None:
         return stated
     return int(4 * hidden * 2 / 3 / 64) * 64 if options.has("swiglu") else 4 * hidden
@@ -58,7 +58,10 @@ def _vocab_size(options: Settings) -> int | None:
         size += 1  # its end-of-document token
     if options.has("no-pad-vocab-size", "disable-pad-vocab-size"):
         return size
-    multiple = (options.count("make-vocab-size-divisible-by") or 128) * (degree(options, "tensor") or 1)
+    tensor = degree(options, "tensor")
+    if tensor is None:
+        return None
+    multiple = (options.count("make-vocab-size-divisible-by") or 128) * tensor
     return -(-size // multiple) * multiple
 
 
