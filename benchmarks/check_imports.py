@@ -26,7 +26,7 @@ import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -246,10 +246,21 @@ class Oracle:
             result.remark = "" if answer is None else f"the trainer's parser says {answer['error']}"
         elif imported.text:
             expected = list(megatron(values, launcher_sizes(command.launcher), self.is_deepspeed))
+            expected += self._of_deepspeed_config(case, values)
             result.silent += differences(expected, imported)
         if imported.text and not trains_gpt(command.program):
             result.silent.append(f"{command.program} is no training of a GPT")
         return result
+
+    def _of_deepspeed_config(self, case: Case, values: Mapping[str, Any]) -> Iterator[Expected]:
+        """What the configuration says that the script names and may have written."""
+        named = values.get("deepspeed_config") if values.get("deepspeed") else None
+        folders = (self.bash.copy / case.path.parent, self.bash.copy)
+        path = next((folder / named for folder in folders if named and (folder / named).is_file()), None)
+        config = load_config(path) if path else None
+        if isinstance(config, dict):
+            for one in expected_of_config(self.checkout.name, config, None):
+                yield replace(one, options=(*one.options, "deepspeed-config"))
 
     def _config_result(self, case: Case, imported: Import, config: Mapping[str, Any]) -> Result:
         result = Result(self.checkout.name, str(case.path), imported)

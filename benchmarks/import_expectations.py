@@ -68,8 +68,9 @@ def megatron(values: Values, launcher: Mapping[str, int], is_deepspeed: bool) ->
         is_split = bool(values.get("sequence_parallel"))
         yield Expected("layout.sequence_parallel", is_split, ("sequence-parallel",))
     if not (is_deepspeed and values.get("deepspeed")):
-        # DeepSpeed takes the stage from its own configuration.
+        # DeepSpeed takes these from its own configuration.
         yield Expected("layout.zero_stage", _zero_stage(values), _ZERO_OPTIONS)
+        yield Expected("layout.overlap_comm", bool(values.get("overlap_grad_reduce")), ("overlap-grad-reduce",))
     batch = values.get("global_batch_size")
     if batch and (
         values.get("_is_global_batch_size_explicitly_specified", True) or launcher.keys() >= {*_LAUNCHER_OPTIONS}
@@ -249,7 +250,6 @@ _MEGATRON: tuple[tuple[str, tuple[str, ...], Callable[[Values], Any]], ...] = (
         ("num-virtual-stages-per-pipeline-rank", "num-layers-per-virtual-pipeline-stage"),
         _chunks,
     ),
-    ("layout.overlap_comm", ("overlap-grad-reduce",), lambda values: bool(values.get("overlap_grad_reduce"))),
     ("layout.bucket_mib", ("ddp-bucket-size",), _bucket),
     ("layout.attention_kernel", ("attention-backend", "use-flash-attn", "transformer-impl"), _kernel),
     (
