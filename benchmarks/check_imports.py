@@ -27,6 +27,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,8 @@ class Command:
     launcher: tuple[str, ...]
     program: str
     arguments: tuple[str, ...]
+    deepspeed_config: Mapping[str, Any] = field(default_factory=dict)
+    """Content of the configuration that it names."""
 
 
 def import_file(path: Path) -> Import:
@@ -106,6 +109,20 @@ def _num_characteristic(command: Command) -> int:
 def option_name(word: str) -> str:
     """`--global_batch_size=8` is global-batch-size; "" for another word."""
     return word[2:].partition("=")[0].replace("_", "-") if word.startswith("--") else ""
+
+
+def _value_of(words: Sequence[str], option: str) -> str | None:
+    """Value of an option, as `--option value` or `--option=value`."""
+    for word, following in pairwise([*words, ""]):
+        if option_name(word) == option:
+            return word.partition("=")[2] or following
+    return None
+
+
+def _of_deepspeed_config(project: str, config: Mapping[str, Any]) -> Iterator[Expected]:
+    """What the configuration says that the training command names."""
+    for one in expected_of_config(project, config, None) if config else ():
+        yield replace(one, options=(*one.options, "deepspeed-config"))
 
 
 def _split(words: Sequence[str]) -> Command | None:
@@ -219,8 +236,15 @@ class Oracle:
 
     def _command(self, case: Case) -> Command | None:
         script = self._path_of(case).relative_to(self.bash.copy if case.text else self.checkout)
-        started = [self.bash.commands(script, folder) for folder in dict.fromkeys((script.parent, Path()))]
-        return training_command([command.words for commands in started for command in commands])
+        found = []
+        for folder in dict.fromkeys((script.parent, Path())):
+            command = training_command([each.words for each in self.bash.commands(script, folder)])
+            if command is not None:
+                # The next run may write another configuration of this name.
+                named = self.bash.copy / folder / (_value_of(command.arguments, "deepspeed-config") or "none")
+                config = load_config(named) if named.is_file() else None
+                found.append(replace(command, deepspeed_config=config if isinstance(config, dict) else {}))
+        return max(found, key=_num_characteristic, default=None)
 
     def _parsed(self, commands: Mapping[Path, Command]) -> dict[Path, dict[str, Any]]:
         """Answers of the trainer's parser to the commands of its own options."""
@@ -246,21 +270,12 @@ class Oracle:
             result.remark = "" if answer is None else f"the trainer's parser says {answer['error']}"
         elif imported.text:
             expected = list(megatron(values, launcher_sizes(command.launcher), self.is_deepspeed))
-            expected += self._of_deepspeed_config(case, values)
+            if values.get("deepspeed"):
+                expected += _of_deepspeed_config(self.checkout.name, command.deepspeed_config)
             result.silent += differences(expected, imported)
         if imported.text and not trains_gpt(command.program):
             result.silent.append(f"{command.program} is no training of a GPT")
         return result
-
-    def _of_deepspeed_config(self, case: Case, values: Mapping[str, Any]) -> Iterator[Expected]:
-        """What the configuration says that the script names and may have written."""
-        named = values.get("deepspeed_config") if values.get("deepspeed") else None
-        folders = (self.bash.copy / case.path.parent, self.bash.copy)
-        path = next((folder / named for folder in folders if named and (folder / named).is_file()), None)
-        config = load_config(path) if path else None
-        if isinstance(config, dict):
-            for one in expected_of_config(self.checkout.name, config, None):
-                yield replace(one, options=(*one.options, "deepspeed-config"))
 
     def _config_result(self, case: Case, imported: Import, config: Mapping[str, Any]) -> Result:
         result = Result(self.checkout.name, str(case.path), imported)

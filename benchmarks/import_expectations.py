@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import yaml
@@ -97,7 +98,7 @@ _FP32_BYTES = 4
 def launcher_sizes(words: Sequence[str]) -> dict[str, int]:
     """num_nodes and gpus_per_node that a launcher is told."""
     found = {}
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in pairwise([*words, ""]):
         name, _, value = word.removeprefix("--").replace("_", "-").partition("=")
         for field, options in _LAUNCHER_OPTIONS.items():
             if word.startswith("--") and name in options and (value or following).isdigit():

@@ -21,6 +21,7 @@ import typing
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -129,7 +130,7 @@ def without_empty(parser: argparse.ArgumentParser, words: Sequence[str]) -> tupl
     """(the words without options that lack their value, those options): a variable that nobody set is no word."""
     read: list[str] = []
     empty = []
-    for word, following in zip(words, [*words[1:], "--"], strict=True):
+    for word, following in pairwise([*words, "--"]):
         action = parser._option_string_actions.get(word)
         takes_one = action is not None and action.nargs in (None, "+")
         if takes_one and (following.startswith("--") or following == ""):
