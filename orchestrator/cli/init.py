@@ -20,8 +20,8 @@ def init(
         Path | None,
         typer.Option(
             "--from",
-            help="A Megatron launch script, a DeepSpeed config, a Hugging Face config.json, or a grid of NeMo's"
-            " auto-configurator (YAML) or CloudAI (TOML).",
+            help="A launch script, a trainer's configuration, a Hugging Face config.json, or a grid of NeMo's"
+            " auto-configurator (YAML) or CloudAI (TOML): docs/imports.md.",
         ),
     ] = None,
     site: Annotated[
