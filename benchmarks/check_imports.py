@@ -308,7 +308,11 @@ def ask(parser: str | None, checkout: Path, questions: Sequence[Any], scratch: P
     asked, answered = scratch / "questions.json", scratch / "answers.json"
     asked.write_text(json.dumps(questions))
     command = [sys.executable, "-m", "benchmarks.real_parsers", str(parser), str(checkout), str(asked), str(answered)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    # In a folder of its own: GPT-NeoX writes logs where it runs.
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run(
+        command, cwd=scratch, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     if done.returncode:
         raise SystemExit(f"{checkout.name}: its parser failed\n{done.stdout[-2000:]}")
     answers: list[dict[str, Any]] = json.loads(answered.read_text())
