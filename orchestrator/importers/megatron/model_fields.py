@@ -48,7 +48,9 @@ def _vocab_size(options: Settings) -> int | None:
     if stated:
         return stated
     size = options.count("vocab-size")
-    if size is None and options.text("tokenizer-type") == "GPT2BPETokenizer":
+    # Both Megatrons' pretrain_gpt.py has this tokenizer as its default.
+    is_gpt2 = options.text("tokenizer-type") == "GPT2BPETokenizer" or "tokenizer-type" not in options.given
+    if is_gpt2 and "vocab-size" not in options.given:
         size = GPT2_VOCAB_SIZE
         options.notes.append(f"vocab_size: {size} of GPT-2's tokenizer was taken, padded as Megatron pads it.")
     if size is None:

@@ -39,10 +39,14 @@ def read_export(trainer: str, files: Mapping[str, str], spec: TrialSpec) -> Read
     return layout.canonical(), model
 
 
+_TOKENIZER = "--tokenizer-type HuggingFaceTokenizer"
+"""Of the user: an export leaves tokens and vocabulary to the training."""
+
+
 def _megatron_lm(files: Mapping[str, str], spec: TrialSpec) -> Read:
     words = words_of(files["megatron_args.txt"])
     parsed_options(words, MEGATRON_LM)
-    found = read_launch_script(f"{_torchrun(spec)} {' '.join(words)}")
+    found = read_launch_script(f"{_torchrun(spec)} {_TOKENIZER} {' '.join(words)}")
     assert found.global_batch_size == spec.global_batch_size
     return Layout(**found.layout, engine="megatron-lm"), dict(found.model)
 
@@ -51,7 +55,7 @@ def _megatron_deepspeed(files: Mapping[str, str], spec: TrialSpec) -> Read:
     words = [*words_of(files["megatron_deepspeed_args.txt"]), "--deepspeed_config", "ds.json"]
     parsed_options(words, MEGATRON_DEEPSPEED)
     config = files["megatron_deepspeed_config.json"]
-    found = read_launch_script(f"cat > ds.json <<EOF\n{config}\nEOF\n{_torchrun(spec)} {' '.join(words)}")
+    found = read_launch_script(f"cat > ds.json <<EOF\n{config}\nEOF\n{_torchrun(spec)} {_TOKENIZER} {' '.join(words)}")
     assert found.global_batch_size == spec.global_batch_size
     return Layout(**found.layout, engine="megatron-deepspeed"), dict(found.model)
 

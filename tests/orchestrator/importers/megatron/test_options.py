@@ -59,7 +59,7 @@ BESIDE = {
     "recompute-modules": ("mlp", "--recompute-activations"),
     "recompute-num-layers": ("2", "--recompute-granularity full --recompute-method uniform"),
     "checkpoint-num-layers": ("2", "--checkpoint-activations"),
-    "tokenizer-type": ("GPT2BPETokenizer", ""),
+    "tokenizer-type": ("HuggingFaceTokenizer", ""),
     "attention-backend": ("unfused", "--bf16"),
     "transformer-impl": ("local", "--bf16"),
     "use-flash-attn": ("", "--attention-backend unfused"),
