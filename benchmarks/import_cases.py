@@ -16,10 +16,10 @@ _LARGEST_CONFIG = 2**20
 
 
 class Form(Enum):
-    """What a file is, and so what it is compared with."""
+    """Kind of a file, and so what it is compared with."""
 
     SCRIPT = auto()
-    """What bash really starts."""
+    """Commands that bash really starts."""
     CONFIG = auto()
     """The keys of its YAML or JSON."""
 
@@ -52,7 +52,7 @@ def _starts_programs(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class Configs:
-    """Where a framework keeps its configurations."""
+    """Places of a framework's configurations."""
 
     folder: str
     suffixes: tuple[str, ...]

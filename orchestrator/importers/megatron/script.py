@@ -33,7 +33,7 @@ _CHARACTERISTIC_OPTIONS = ("num-layers", "hidden-size", "tensor-model-parallel-s
 
 
 def num_characteristic_options(words: Sequence[Word]) -> int:
-    """How much a command looks like one of Megatron's."""
+    """Number of Megatron's characteristic options in a command."""
     return len(option_names(word.text for word in words) & {*_CHARACTERISTIC_OPTIONS})
 
 

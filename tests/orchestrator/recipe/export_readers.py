@@ -40,7 +40,7 @@ def read_export(trainer: str, files: Mapping[str, str], spec: TrialSpec) -> Read
 
 
 _TOKENIZER = "--tokenizer-type HuggingFaceTokenizer"
-"""Of the user: an export leaves tokens and vocabulary to the training."""
+"""The user's own: an export leaves tokens and vocabulary to the training."""
 
 
 def _megatron_lm(files: Mapping[str, str], spec: TrialSpec) -> Read:
