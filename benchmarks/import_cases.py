@@ -16,10 +16,10 @@ _LARGEST_CONFIG = 2**20
 
 
 class Form(Enum):
-    """Kind of a file, and so what it is compared with."""
+    """What a file is, and so what it is compared with."""
 
     SCRIPT = auto()
-    """Commands that bash really starts."""
+    """What bash really starts."""
     CONFIG = auto()
     """The keys of its YAML or JSON."""
 
@@ -52,7 +52,7 @@ def _starts_programs(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class Configs:
-    """Places of a framework's configurations."""
+    """Where a framework keeps its configurations."""
 
     folder: str
     suffixes: tuple[str, ...]

@@ -59,7 +59,7 @@ _WITHOUT_DEFAULT = ("tensor_parallel", "pipeline_parallel", "micro_batch_size")
 
 
 def megatron(values: Values, launcher: Mapping[str, int], is_deepspeed: bool) -> Iterator[Expected]:
-    """Meaning of both Megatrons' values. Values that nobody can tell are left out."""
+    """What both Megatrons' values mean. Values that nobody can tell are left out."""
     for field, options, read in _MEGATRON:
         if (value := read(values)) is not None:
             yield Expected(field, value, options)
@@ -129,7 +129,8 @@ def _vocabulary(values: Values) -> int | None:
     size = values.get("vocab_size")
     if size is None:
         return None
-    size += values.get("tokenizer_type") == "NullTokenizer"
+    if values.get("tokenizer_type") == "NullTokenizer" and "deepspeed" in values:
+        size += 1  # Megatron-DeepSpeed's own
     if values.get("pad_vocab_size") is False:
         return size
     multiple = values.get("make_vocab_size_divisible_by", 128) * (values.get("tensor_model_parallel_size") or 1)

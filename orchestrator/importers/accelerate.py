@@ -131,6 +131,12 @@ def _checkpointing(keys: Settings) -> str | None:
     return "selective" if keys.flag(f"{_MEGATRON}recompute_activations") else None
 
 
+def _attention_kernel(keys: Settings) -> str | None:
+    """Megatron-LM's auto prefers flash in half precision; elsewhere the training script chooses."""
+    is_auto = _kind(keys) == "megatron_lm" and _precision(keys) in ("bf16", "fp16")
+    return chosen(keys, f"{_MEGATRON}attention_backend", _KERNELS, "flash" if is_auto else None)
+
+
 def _torch_compile(keys: Settings) -> bool | None:
     """True for a backend; `no` is none."""
     name = "dynamo_config.dynamo_backend" if keys.has("dynamo_config.dynamo_backend") else "dynamo_backend"
@@ -149,7 +155,7 @@ _LAYOUT_FIELDS: FieldReaders = {
     "activation_checkpointing": _checkpointing,
     "sequence_parallel": lambda keys: keys.flag(f"{_MEGATRON}sequence_parallelism") or None,
     "precision": _precision,
-    "attention_kernel": lambda keys: chosen(keys, f"{_MEGATRON}attention_backend", _KERNELS, None),
+    "attention_kernel": _attention_kernel,
     "torch_compile": _torch_compile,
 }
 

@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.importers.hf_families import FAMILIES, OTHER_MODELS, Family
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.json_text import json_object
-from orchestrator.importers.option_table import Handling
+from orchestrator.importers.option_table import DO_WITHOUT, Handling
 from orchestrator.importers.settings import CODE, FieldReaders, Settings, flat, read_fields
 from orchestrator.importers.value_rules import ValueRules, value_problems
 from orchestrator.importers.yaml_config import counted
@@ -176,10 +176,11 @@ def _head_size_problems(keys: Settings, family: Family) -> Iterator[Problem]:
     if size is None or size * heads == hidden:
         return
     if given:
-        yield keys.problem("head_dim", rule=_USUAL_HEAD_SIZE)
+        yield keys.problem("head_dim", _USUAL_HEAD_SIZE, DO_WITHOUT)
     else:
         default = f"is {family.head_size}, the default of {family.kind}"
-        yield Problem(CODE, default, _USUAL_HEAD_SIZE, key="head_dim", value=family.head_size)
+        fix = f"set it to {hidden // heads} in a copy of the file if a search with it helps you"
+        yield Problem(CODE, default, _USUAL_HEAD_SIZE, fix, key="head_dim", value=family.head_size)
 
 
 def _is_language_model(keys: Settings) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from orchestrator.importers.bash.script import read_script
+from orchestrator.importers.bash.script import Word, read_script
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.megatron.script import num_characteristic_options, read_megatron_command
 from orchestrator.importers.megatron_bridge.command import is_bridge_command, read_bridge_command
@@ -21,7 +22,8 @@ def read_launch_script(text: str, read_file: ReadFile | None = None) -> Imported
     """
     script = read_script(text, read_file)
     bridge = next(filter(is_bridge_command, script.commands), None)
-    words = bridge or max(script.commands, key=num_characteristic_options, default=())
+    commands = [command for command in script.commands if command and command[0].text not in ("echo", "printf")]
+    words = bridge or max(commands, key=num_characteristic_options, default=())
     if bridge is None and num_characteristic_options(words) < 2:
         raise InputError.of(
             CODE,
@@ -29,8 +31,8 @@ def read_launch_script(text: str, read_file: ReadFile | None = None) -> Imported
             rule="the launch script's training command carries options like --num-layers and --micro-batch-size",
             fix="give the script that starts pretrain_gpt.py or run_recipe.py, with its options in it",
         )
-    commands = [(command[0].line, [word.text for word in command]) for command in script.commands if command]
-    header = read_slurm_header(text, commands, script.exported)
+    texts = [(command[0].line, [word.text for word in command]) for command in script.commands if command]
+    header = read_slurm_header(text, texts, script.exported)
     read_command = read_megatron_command if bridge is None else read_bridge_command
     imported = read_command(words, script, header, read_file)
     return replace(
@@ -38,5 +40,12 @@ def read_launch_script(text: str, read_file: ReadFile | None = None) -> Imported
         accelerator=header.accelerator,
         launcher=header.launcher,
         origins={**header.origins, **imported.origins},
-        notes=(*imported.notes, *header.notes),
+        notes=(*_other_trainings(words, commands), *imported.notes, *header.notes),
     )
+
+
+def _other_trainings(words: Sequence[Word], commands: Sequence[Sequence[Word]]) -> Iterator[str]:
+    """A note on training commands beside the one that is read."""
+    texts = {tuple(word.text for word in each) for each in commands if num_characteristic_options(each) >= 2}
+    if len(texts) > 1:
+        yield f"The script has {len(texts)} training commands; that of line {words[0].line} was read."

@@ -58,7 +58,7 @@ YAML_FORMATS = (
     _ACCELERATE,
 )
 SOURCES = ", ".join(["a launch script", *dict.fromkeys(each.name for each in (*JSON_FORMATS, *YAML_FORMATS))])
-"""Sources that can be read, in words."""
+"""What can be read, in words."""
 
 
 def read_source(path: Path) -> ImportedConfig | None:

@@ -34,7 +34,7 @@ SWITCH = {"true": True, "false": False}
 
 
 def chosen(settings: Settings, name: str, values: Mapping[str, Any], default: Any) -> Any:
-    """Meaning of the setting's word, `default` where it is absent, and None where it is not known.
+    """What the setting's word stands for, `default` where it is absent, and None where it is not known.
 
     Words are in lower case. InputError for a word without meaning.
     """

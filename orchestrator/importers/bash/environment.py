@@ -23,7 +23,7 @@ HERE = (Piece(".", 1),)
 
 @dataclass
 class Log:
-    """Results of reading a script beside its commands, and the budget of it."""
+    """What reading a script yields beside its commands, and the budget of it."""
 
     budget: Budget = field(default_factory=Budget)
     notes: dict[str, None] = field(default_factory=dict)

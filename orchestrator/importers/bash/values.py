@@ -14,7 +14,7 @@ LARGEST_TEXT = 2**18
 
 
 class State(Enum):
-    """Knowledge of a piece of a value. `UNSET` comes from the environment or the command line alone."""
+    """Whether a piece of a value is known. `UNSET` comes from the environment or the command line alone."""
 
     KNOWN = "known"
     UNSET = "unset"
@@ -142,7 +142,8 @@ def split(parts: Iterable[Part | Break]) -> Iterator[Value]:
         yield tuple(word)
 
 
-_WORDS = re.compile(r"\s+|\S+")
+_WORDS = re.compile(r"\s+|(?:<[A-Za-z][^<>\n]*>|\S)+")
+"""Words, and the blanks between them. `<a placeholder>` is one word."""
 
 
 def require_size(size: int) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.importers.megatron.megatron_deepspeed_options import MEGATRON_DEEPSPEED_OPTIONS
-from orchestrator.importers.megatron.model_fields import degree, num_layers
+from orchestrator.importers.megatron.model_fields import degree, is_megatron_deepspeed, num_layers
 from orchestrator.importers.settings import FieldReaders, Settings
 from trials.trainers.common.megatron_options import MAIN_GRADIENT_BYTES
 
@@ -12,10 +11,6 @@ FLASH_OPTIONS = (
     *("use-flash-attn-triton", "use-flash-attn-builder"),
 )
 _FSDP_STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
-
-
-def is_megatron_deepspeed(options: Settings) -> bool:
-    return options.table.trainer == MEGATRON_DEEPSPEED_OPTIONS.trainer
 
 
 def precision(options: Settings) -> str:

@@ -24,9 +24,9 @@ MEGATRON_DEEPSPEED_OPTIONS = OptionTable(
                 Handling.READ,
                 "",
                 """
-            checkpoint-num-layers= cpu-optimizer deepspeed deepspeed-activation-checkpointing deepspeed-config=
-            no-pipeline-parallel num-key-value-heads= use-flash-attn-builder use-flash-attn-triton use-flash-attn-v1
-            use-flash-attn-v2 zero-stage=
+            checkpoint-activations checkpoint-num-layers= cpu-optimizer deepspeed deepspeed-activation-checkpointing
+            deepspeed-config= no-pipeline-parallel num-key-value-heads= use-flash-attn-builder use-flash-attn-triton
+            use-flash-attn-v1 use-flash-attn-v2 zero-stage=
             """,
             ),
             OptionGroup(

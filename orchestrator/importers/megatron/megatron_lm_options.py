@@ -34,7 +34,7 @@ MEGATRON_LM_OPTIONS = OptionTable(
             Handling.READ,
             "",
             """
-            attention-backend= attention-dropout= bf16 checkpoint-activations clip-grad=
+            attention-backend= attention-dropout= bf16 clip-grad=
             data-parallel-sharding-strategy= ddp-bucket-size= disable-bias-linear disable-pad-vocab-size
             encoder-num-layers= encoder-seq-length= ffn-hidden-size= fp16 global-batch-size= group-query-attention
             hidden-dropout= hidden-size= kv-channels= make-vocab-size-divisible-by= max-position-embeddings=
@@ -141,7 +141,7 @@ MEGATRON_LM_OPTIONS = OptionTable(
             Handling.REFUSED,
             "Megatron-LM has no such option any more",
             """
-            batch-size= model-parallel-size= warmup=
+            batch-size= checkpoint-activations model-parallel-size= warmup=
             """,
         ),
         OptionGroup(

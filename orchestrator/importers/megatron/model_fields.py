@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from orchestrator.importers.megatron.megatron_deepspeed_options import MEGATRON_DEEPSPEED_OPTIONS
 from orchestrator.importers.settings import FieldReaders, Settings
 
 GPT2_VOCAB_SIZE = 50257
+_DEFAULT_TOKENIZER = "GPT2BPETokenizer"
+"""By pretrain_gpt.py of both Megatrons."""
+
+
+def is_megatron_deepspeed(options: Settings) -> bool:
+    return options.table.trainer == MEGATRON_DEEPSPEED_OPTIONS.trainer
 
 
 def num_layers(options: Settings) -> int | None:
@@ -48,16 +55,15 @@ def _vocab_size(options: Settings) -> int | None:
     if stated:
         return stated
     size = options.count("vocab-size")
-    # Both Megatrons' pretrain_gpt.py has this tokenizer as its default.
-    is_gpt2 = options.text("tokenizer-type") == "GPT2BPETokenizer" or "tokenizer-type" not in options.given
-    if is_gpt2 and "vocab-size" not in options.given:
+    tokenizer = options.text("tokenizer-type") if options.has("tokenizer-type") else _DEFAULT_TOKENIZER
+    if size is None and tokenizer == _DEFAULT_TOKENIZER:
         size = GPT2_VOCAB_SIZE
         options.notes.append(f"vocab_size: {size} of GPT-2's tokenizer was taken, padded as Megatron pads it.")
     if size is None:
         options.notes.append("vocab_size is not in the script: the tokenizer decides it.")
         return None
-    if options.text("tokenizer-type") == "NullTokenizer":
-        size += 1  # its end-of-document token
+    if tokenizer == "NullTokenizer" and is_megatron_deepspeed(options):
+        size += 1  # its end-of-document token, which is one of Megatron-LM's tokens
     if options.has("no-pad-vocab-size", "disable-pad-vocab-size"):
         return size
     tensor = degree(options, "tensor")

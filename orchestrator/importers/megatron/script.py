@@ -13,10 +13,10 @@ from orchestrator.importers.deepspeed_config import read_ds_config
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.launcher_options import LAUNCHER_GROUPS, ranks_of
 from orchestrator.importers.megatron.differences import differences
-from orchestrator.importers.megatron.layout_fields import LAYOUT_FIELDS, is_megatron_deepspeed
+from orchestrator.importers.megatron.layout_fields import LAYOUT_FIELDS
 from orchestrator.importers.megatron.megatron_deepspeed_options import MEGATRON_DEEPSPEED_OPTIONS
 from orchestrator.importers.megatron.megatron_lm_options import MEGATRON_LM_OPTIONS
-from orchestrator.importers.megatron.model_fields import MODEL_FIELDS
+from orchestrator.importers.megatron.model_fields import MODEL_FIELDS, is_megatron_deepspeed
 from orchestrator.importers.megatron.programs import is_gpt_program, other_training, program_of
 from orchestrator.importers.megatron.value_rules import MEGATRON_VALUE_RULES, last_of_schedule
 from orchestrator.importers.settings import CODE, FieldReaders, Settings, read_fields
@@ -33,7 +33,7 @@ _CHARACTERISTIC_OPTIONS = ("num-layers", "hidden-size", "tensor-model-parallel-s
 
 
 def num_characteristic_options(words: Sequence[Word]) -> int:
-    """Number of Megatron's characteristic options in a command."""
+    """How much a command looks like one of Megatron's."""
     return len(option_names(word.text for word in words) & {*_CHARACTERISTIC_OPTIONS})
 
 

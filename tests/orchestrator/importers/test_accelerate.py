@@ -135,6 +135,7 @@ def kind_of(name: str) -> dict[str, Any]:
                 "activation_checkpointing": "selective",
                 "sequence_parallel": True,
                 "precision": "bf16",
+                "attention_kernel": "flash",
             },
         ),
     ],

@@ -122,6 +122,7 @@ def test_auto_and_missing_values_are_reported_and_left_out():
         ("zero_optimization", {"stage": 3}, "overlap_comm", True),
         ("zero_optimization.overlap_comm", True, "overlap_comm", True),
         ("zero_optimization.overlap_comm", False, "overlap_comm", None),
+        ("zero_optimization", {"stage": 3, "overlap_comm": False}, "overlap_comm", None),
         ("zero_optimization.cpu_offload", True, "offload", "optimizer"),
         ("zero_optimization.offload_optimizer.device", "cpu", "offload", "optimizer"),
         ("zero_optimization.offload_optimizer.device", "none", "offload", None),

@@ -39,25 +39,26 @@ def read_export(trainer: str, files: Mapping[str, str], spec: TrialSpec) -> Read
     return layout.canonical(), model
 
 
-_TOKENIZER = "--tokenizer-type HuggingFaceTokenizer"
-"""The user's own: an export leaves tokens and vocabulary to the training."""
-
-
 def _megatron_lm(files: Mapping[str, str], spec: TrialSpec) -> Read:
     words = words_of(files["megatron_args.txt"])
     parsed_options(words, MEGATRON_LM)
-    found = read_launch_script(f"{_torchrun(spec)} {_TOKENIZER} {' '.join(words)}")
+    found = read_launch_script(f"{_torchrun(spec)} {' '.join(words)}")
     assert found.global_batch_size == spec.global_batch_size
-    return Layout(**found.layout, engine="megatron-lm"), dict(found.model)
+    return Layout(**found.layout, engine="megatron-lm"), _without_vocabulary(found.model)
 
 
 def _megatron_deepspeed(files: Mapping[str, str], spec: TrialSpec) -> Read:
     words = [*words_of(files["megatron_deepspeed_args.txt"]), "--deepspeed_config", "ds.json"]
     parsed_options(words, MEGATRON_DEEPSPEED)
     config = files["megatron_deepspeed_config.json"]
-    found = read_launch_script(f"cat > ds.json <<EOF\n{config}\nEOF\n{_torchrun(spec)} {_TOKENIZER} {' '.join(words)}")
+    found = read_launch_script(f"cat > ds.json <<EOF\n{config}\nEOF\n{_torchrun(spec)} {' '.join(words)}")
     assert found.global_batch_size == spec.global_batch_size
-    return Layout(**found.layout, engine="megatron-deepspeed"), dict(found.model)
+    return Layout(**found.layout, engine="megatron-deepspeed"), _without_vocabulary(found.model)
+
+
+def _without_vocabulary(model: Mapping[str, Any]) -> dict[str, Any]:
+    """The model but for the vocabulary: an export has no tokenizer, which is the user's with the data."""
+    return {name: value for name, value in model.items() if name != "vocab_size"}
 
 
 def _torchrun(spec: TrialSpec, program: str = "pretrain_gpt.py") -> str:

@@ -43,7 +43,7 @@ def megatron_lm_options(spec: TrialSpec, arguments: Sequence[str]) -> list[str]:
         ["--log-throughput"],
         ["--log-memory-interval", "5"],
         ["--distributed-timeout-minutes", "10"],
-        *_lm_data(spec.model, given),
+        *_lm_data(spec, given),
     ]
     return _flatten(options, given) + list(arguments)
 
@@ -183,15 +183,19 @@ def _deepspeed_model(model: ModelShape) -> list[Option]:
     ]
 
 
-def _lm_data(model: ModelShape, given: frozenset[str]) -> list[Option]:
-    """Mock data over exactly the model's vocabulary; options of the user's take their place."""
+def _lm_data(spec: TrialSpec, given: frozenset[str]) -> list[Option]:
+    """Mock data over exactly the model's vocabulary; options of the user's take their place.
+
+    The tokenizer had an end-of-document token more than --vocab-size until April 2026. Padded, both are the model's.
+    """
+    size = spec.model.vocab_size
     return [
         *_if(given.isdisjoint(_DATA), ["--mock-data"]),
         *_if(
             given.isdisjoint(_TOKENIZER),
             ["--tokenizer-type", "NullTokenizer"],
-            ["--vocab-size", str(model.vocab_size - 1)],  # the tokenizer adds its end-of-document token
-            ["--make-vocab-size-divisible-by", "1"],
+            ["--vocab-size", str(size - 1)],
+            ["--make-vocab-size-divisible-by", str(size // spec.layout.tensor_parallel)],
         ),
     ]
 

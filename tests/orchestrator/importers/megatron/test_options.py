@@ -33,7 +33,7 @@ def read(start: str, options: str) -> ImportedConfig:
 
 
 def values_of(found: ImportedConfig) -> tuple:
-    """Values and notes, without their origins."""
+    """What was read and noted, without where."""
     return found.model, found.layout, found.global_batch_size, found.num_nodes, found.gpus_per_node, found.notes
 
 
@@ -59,7 +59,7 @@ BESIDE = {
     "recompute-modules": ("mlp", "--recompute-activations"),
     "recompute-num-layers": ("2", "--recompute-granularity full --recompute-method uniform"),
     "checkpoint-num-layers": ("2", "--checkpoint-activations"),
-    "tokenizer-type": ("HuggingFaceTokenizer", ""),
+    "tokenizer-type": ("Llama2Tokenizer", ""),
     "attention-backend": ("unfused", "--bf16"),
     "transformer-impl": ("local", "--bf16"),
     "use-flash-attn": ("", "--attention-backend unfused"),
@@ -84,7 +84,7 @@ CHOOSES_THE_TABLE = "deepspeed"
 
 
 def outcome(start: str, options: str) -> tuple:
-    """Values and notes, or the names of the options that are refused."""
+    """What was read and noted, or the names of the options that are refused."""
     try:
         return values_of(read(start, options))
     except InputError as error:

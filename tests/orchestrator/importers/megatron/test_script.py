@@ -89,7 +89,7 @@ def test_llama_options_are_understood():
     ("options", "field", "value"),
     [
         ("--recompute-activations", "activation_checkpointing", "selective"),
-        ("--checkpoint-activations", "activation_checkpointing", "full"),
+        ("--deepspeed --checkpoint-activations", "activation_checkpointing", "full"),
         ("--use_flash_attn", "attention_kernel", "flash"),
         ("--attention-backend=unfused", "attention_kernel", "math"),
         ("--overlap-grad-reduce", "overlap_comm", True),
