@@ -1,0 +1,5 @@
+#!/bin/bash
+torchrun --nproc_per_node 8 pretrain_gpt.py \
+  --num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --max-position-embeddings 2048 \
+  --attention-dropout 0 --hidden-dropout 0 \
+  --context-parallel-size 2 --cp-comm-type p2p --micro-batch-size 1 --global-batch-size 64 --bf16

@@ -1,0 +1,6 @@
+#!/bin/bash
+torchrun --nproc_per_node 8 pretrain_gpt.py \
+  --num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --max-position-embeddings 2048 \
+  --attention-dropout 0 --hidden-dropout 0 \
+  --rampup-batch-size 16 16 100000 --grad-reduce-in-bf16 --main-grads-dtype bf16 --use-precision-aware-optimizer \
+  --use-distributed-optimizer --micro-batch-size 2 --global-batch-size 64 --bf16

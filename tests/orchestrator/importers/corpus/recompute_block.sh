@@ -1,0 +1,7 @@
+#!/bin/bash
+# Recomputes 4 of a stage's 12 layers.
+torchrun --nproc_per_node 8 pretrain_gpt.py \
+  --num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --max-position-embeddings 2048 \
+  --attention-dropout 0 --hidden-dropout 0 \
+  --pipeline-model-parallel-size 2 --micro-batch-size 2 --global-batch-size 64 --bf16 \
+  --recompute-granularity full --recompute-method block --recompute-num-layers 4

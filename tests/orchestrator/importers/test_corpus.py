@@ -1,0 +1,171 @@
+"""Whole files, written as real ones are, and what the trainer does with each of them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestrator.config.init import render_from
+from orchestrator.config.loader import load_search_file
+from orchestrator.importers.imported_config import ImportedConfig
+from orchestrator.importers.launcher_options import LAUNCHER_GROUPS
+from orchestrator.importers.megatron.megatron_deepspeed_options import MEGATRON_DEEPSPEED_OPTIONS
+from orchestrator.importers.megatron.megatron_lm_options import MEGATRON_LM_OPTIONS
+from orchestrator.importers.option_table import Handling
+from orchestrator.importers.registry import read_source
+from orchestrator.planning.candidates import candidates_of
+from search_spaces.errors import InputError
+from search_spaces.layouts.layout import Layout
+from search_spaces.model_shape import ModelShape
+from search_spaces.schema.validation import FILL_IN
+from trials.trainers.common.options import option_name
+
+CORPUS = Path(__file__).parent / "corpus"
+
+
+def expectations(name: str) -> dict[str, dict[str, Any]]:
+    """Expectations by file name, written from the trainers' sources.
+
+    `model` has all fields that follow from the file, `like` another one and what differs. `layout` has what differs
+    from a layout's defaults, and of ranks and batch all that follows. `notes` are words that are each in some note,
+    `refused` the subject of each problem with words of its rule. `elsewhere` are options in the text that are not in
+    the training command, `neutral` those whose value is the default.
+    """
+    return yaml.safe_load((CORPUS / "expected" / f"{name}.yaml").read_text(encoding="utf-8"))
+
+
+MODELS = expectations("models")
+
+
+def with_whole_model(expected: dict[str, Any]) -> dict[str, Any]:
+    model = expected.get("model", {})
+    like = MODELS[model["like"]] if "like" in model else {}
+    return {**expected, "model": {name: value for name, value in {**like, **model}.items() if name != "like"}}
+
+
+EXPECTED = {
+    name: with_whole_model(expected)
+    for part in ("scripts", "options", "configurations")
+    for name, expected in expectations(part).items()
+}
+IMPORTED = [name for name in EXPECTED if "refused" not in EXPECTED[name]]
+REFUSED = [name for name in EXPECTED if "refused" in EXPECTED[name]]
+TABLES = {
+    source: table.with_groups(LAUNCHER_GROUPS)
+    for source, table in (("megatron-lm", MEGATRON_LM_OPTIONS), ("megatron-deepspeed", MEGATRON_DEEPSPEED_OPTIONS))
+}
+_DEFAULTS = Layout().to_json()
+_WITHOUT_DEFAULT = (
+    *("tensor_parallel", "pipeline_parallel", "data_parallel", "micro_batch_size", "grad_accum_steps", "num_nodes"),
+)
+
+
+def test_every_file_has_an_expectation():
+    assert {path.name for path in CORPUS.iterdir() if path.is_file()} == EXPECTED.keys()
+    assert len(EXPECTED) >= 60
+
+
+def read(name: str) -> ImportedConfig:
+    found = read_source(CORPUS / name)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("name", IMPORTED)
+def test_an_import_has_the_values_that_the_trainer_has(name):
+    expected, found = EXPECTED[name], read(name)
+    assert found.source == expected["source"]
+    assert dict(found.model) == {key: value for key, value in expected.get("model", {}).items() if value is not None}
+    assert with_defaults(found.layout) == with_defaults(expected.get("layout", {}))
+    for key in ("global_batch_size", "num_nodes", "gpus_per_node", "accelerator"):
+        assert getattr(found, key) == expected.get(key), key
+    assert found.launcher.get("slurm", {}) == expected.get("slurm", {})
+    for words in expected.get("notes", []):
+        assert any(words in note for note in found.notes), (words, found.notes)
+
+
+def with_defaults(layout: dict[str, Any]) -> dict[str, Any]:
+    """The layout that a search file with these values has; ranks and batch only where they are known."""
+    defaults = {name: value for name, value in _DEFAULTS.items() if name not in _WITHOUT_DEFAULT}
+    return {**defaults, **{name: value for name, value in layout.items() if name != "num_nodes"}}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_file_that_no_search_expresses_is_refused_by_the_option_that_says_so(name):
+    with pytest.raises(InputError) as refused:
+        read(name)
+    expected = EXPECTED[name]["refused"]
+    assert {problem.key or "" for problem in refused.value.problems} == expected.keys()
+    for problem in refused.value.problems:
+        assert expected[problem.key or ""] in str(problem.rule)
+        assert problem.fix
+
+
+@pytest.mark.parametrize("name", [name for name in IMPORTED if EXPECTED[name]["source"] in TABLES])
+def test_every_option_of_a_training_command_is_read_or_without_effect_or_in_a_note(name):
+    found, table = read(name), TABLES[EXPECTED[name]["source"]]
+    elsewhere = {*EXPECTED[name].get("elsewhere", []), *EXPECTED[name].get("neutral", [])}
+    options = options_in(CORPUS / name)
+    assert {"--num-layers", "--num_layers"} & options
+    assert elsewhere <= options
+    notes = " ".join(found.notes)
+    for option in map(option_name, options - elsewhere):
+        group = table.group_of.get(option)
+        is_silent = group is not None and group.handling in (Handling.READ, Handling.NO_EFFECT)
+        assert is_silent or f"--{option} was left out" in notes, option
+
+
+def options_in(path: Path) -> set[str]:
+    """The words of a script that begin with `--`, outside of comments."""
+    text = re.sub(r"(?m)(^|\s)#.*$", "", path.read_text(encoding="utf-8"))
+    return set(re.findall(r"(?<![\w-])--[A-Za-z][\w-]*", text))
+
+
+def is_whole(name: str) -> bool:
+    """True if the file leaves nothing open but the machine's accelerator."""
+    expected = EXPECTED[name]
+    ranks = {"data_parallel", "micro_batch_size"} <= expected.get("layout", {}).keys()
+    has_machine = {"num_nodes", "gpus_per_node", "global_batch_size"} <= expected.keys()
+    return ranks and has_machine and len(expected.get("model", {})) == len(ModelShape.__dataclass_fields__)
+
+
+@pytest.mark.parametrize("name", [name for name in IMPORTED if is_whole(name)])
+def test_a_whole_import_loads_and_its_baseline_can_be_planned(name, tmp_path):
+    text, _ = render_from(CORPUS / name)
+    search = tmp_path / "search.yaml"
+    search.write_text(text.replace(f"accelerator: {FILL_IN}", "accelerator: h100-80gb"), encoding="utf-8")
+    spec = load_search_file(search)
+    space = candidates_of(spec)
+    assert space.baseline in space.layouts
+    assert (space.baseline.data_parallel, space.baseline.micro_batch_size) == (
+        EXPECTED[name]["layout"]["data_parallel"],
+        EXPECTED[name]["layout"]["micro_batch_size"],
+    )
+
+
+@pytest.mark.parametrize("name", IMPORTED)
+def test_the_first_lines_say_what_was_read_from_where(name):
+    title, *table = render_from(CORPUS / name)[0].partition("\n\n")[0].splitlines()
+    assert name in title
+    assert table[1].split()[1:] == ["key", "value", "read", "from"]
+    rows = dict(line.split()[1:3] for line in table if line.startswith("#   model."))
+    model = EXPECTED[name].get("model", {})
+    assert rows == {f"model.{key}": shown(model.get(key)) for key in ModelShape.__dataclass_fields__}
+
+
+def shown(value: Any) -> str:
+    return FILL_IN if value is None else str(value).lower()
+
+
+def test_the_script_of_windows_keeps_its_line_ends():
+    assert b"\r\n" in (CORPUS / "crlf_and_tabs.sh").read_bytes()
+
+
+def test_no_secret_is_written():
+    text, notes = render_from(CORPUS / "secrets.sh")
+    assert "SECRET" in (CORPUS / "secrets.sh").read_text(encoding="utf-8")
+    assert "SECRET" not in text + " ".join(notes)
