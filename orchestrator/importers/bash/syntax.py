@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from orchestrator.importers.bash.placeholders import Comments, asking_comments, masked, unmasked
-from orchestrator.importers.bash.values import Piece, Value
+from orchestrator.importers.bash.values import Piece, Value, require_few_operators, text_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node as Node
@@ -56,6 +56,7 @@ class Source:
 
 def parse_script(text: str, line: int | None = None) -> Source:
     """Parse a script. `line` is that of every part of it; by default its own lines."""
+    require_few_operators(text)
     text = masked(text.replace("\r\n", "\n"))
     comments = asking_comments(text)
     text, notes = _without_comments_in_commands(_without_comments_in_backticks(text))
@@ -79,6 +80,7 @@ def _unclosed(root: Node, line: int | None) -> Iterator[str]:
 
 def parse_value(value: Value) -> Source:
     """Parse a script that is the value of words, as `eval` and `bash -c` do."""
+    require_few_operators(text_of(value))
     texts = [_without_comments_in_backticks(masked(piece.text)).encode(errors="replace") for piece in value]
     starts, size = [], 0
     for text in texts:

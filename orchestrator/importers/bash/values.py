@@ -156,6 +156,19 @@ def require_size(size: int) -> None:
         )
 
 
+def require_few_operators(text: str) -> None:
+    """The parser takes quadratic time and memory for a long pipeline or condition."""
+    for operator in ("|", "[["):
+        if (count := text.count(operator)) > _MOST_OPERATORS:
+            raise InputError.of(
+                "script_size",
+                f"{count} times {operator}",
+                rule=f"a launch script has at most {_MOST_OPERATORS} pipes, and as many conditions in [[ ]]",
+                fix="give a script that only starts the training",
+            )
+
+
+_MOST_OPERATORS = 2000
 _LARGEST_WORK = 2**22
 
 

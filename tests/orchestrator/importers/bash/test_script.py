@@ -233,7 +233,9 @@ def test_what_cannot_be_parsed_is_noted_and_the_rest_is_read():
     assert any("could not be parsed" in note for note in script.notes)
 
 
-@pytest.mark.parametrize("text", ["f() { f; f; }\n" * 3 + "f", "(" * 20_000, "$(" * 20_000, "if a; then " * 5_000])
+@pytest.mark.parametrize(
+    "text", ["f() { f; f; }\n" * 3 + "f", "(" * 20_000, "$(" * 20_000, "if a; then " * 5_000, "a|" * 100_000]
+)
 def test_nesting_and_repetition_end(text):
     with suppress(InputError):
         read_script(text)
