@@ -46,7 +46,7 @@ OUTCOMES = ("read", "no effect", "noted", "refused", "silent")
 
 @dataclass(frozen=True)
 class Import:
-    """What `parlay init --from` made of a file: a search file with notes, problems, or a traceback."""
+    """Result of `parlay init --from` on a file: a search file with notes, problems, or a traceback."""
 
     text: str = ""
     notes: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class Result:
     """Sentences on what is silent."""
     is_training: bool = True
     remark: str = ""
-    """Why there is nothing to compare with, if so."""
+    """Reason why there is nothing to compare with, else empty."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def _value_of(words: Sequence[str], option: str) -> str | None:
 
 
 def _of_deepspeed_config(project: str, config: Mapping[str, Any]) -> Iterator[Expected]:
-    """What the configuration says that the training command names."""
+    """Expectations from the configuration that the training command names."""
     for one in expected_of_config(project, config, None) if config else ():
         yield replace(one, options=(*one.options, "deepspeed-config"))
 

@@ -34,7 +34,7 @@ def flat(config: Any, above: str = "") -> dict[str, Any]:
 
 
 def expected_of_config(project: str, config: Values, parsed: Values | None) -> Iterator[Expected]:
-    """What the configuration means; `parsed` are the values of the trainer's own parser, if it was asked."""
+    """Expectations from a configuration; `parsed` are the values of the trainer's own parser, if it was asked."""
     readers: dict[str, Iterator[Expected]] = {"nanotron": _nanotron(flat(config)), "gpt-neox": _gpt_neox(parsed or {})}
     expected = readers.get(project) or (_accelerate(config) if "distributed_type" in config else _deepspeed(config))
     return (one for one in expected if one.value is not None)

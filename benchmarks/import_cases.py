@@ -16,12 +16,12 @@ _LARGEST_CONFIG = 2**20
 
 
 class Form(Enum):
-    """What a file is, and so what it is compared with."""
+    """Kind of a file, and with that what it is compared with."""
 
     SCRIPT = auto()
-    """What bash really starts."""
+    """Launch script, compared with the commands that bash starts."""
     CONFIG = auto()
-    """The keys of its YAML or JSON."""
+    """YAML or JSON, compared with its keys."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def _starts_programs(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class Configs:
-    """Where a framework keeps its configurations."""
+    """Folder in which a framework keeps its configurations."""
 
     folder: str
     suffixes: tuple[str, ...]

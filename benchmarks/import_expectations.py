@@ -59,7 +59,7 @@ _WITHOUT_DEFAULT = ("tensor_parallel", "pipeline_parallel", "micro_batch_size")
 
 
 def megatron(values: Values, launcher: Mapping[str, int], is_deepspeed: bool) -> Iterator[Expected]:
-    """What both Megatrons' values mean. Values that nobody can tell are left out."""
+    """Expectations from the options of both Megatrons. Values that nobody can tell are left out."""
     for field, options, read in _MEGATRON:
         if (value := read(values)) is not None:
             yield Expected(field, value, options)

@@ -28,6 +28,7 @@ from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.registry import read_source
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import DERIVED, LAYOUT_FIELDS, Layout
+from search_spaces.layouts.mesh import RankMesh
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations
 from search_spaces.schema.validation import FILL_IN
@@ -127,7 +128,7 @@ def _cluster(imported: ImportedConfig, notes: list[str]) -> dict[str, Any]:
     gpus, nodes = imported.gpus_per_node, imported.num_nodes
     if imported.source == "deepspeed":
         data, tensor = imported.layout.get("data_parallel"), imported.layout.get("tensor_parallel", 1)
-        gpus, nodes = data and data * tensor, 1
+        gpus, nodes = data and RankMesh({"dp": data, "tp": tensor}).world_size, 1
         notes.append("A DeepSpeed config does not describe the machine: one node with its ranks is assumed.")
     return cluster_section(imported.accelerator or FILL_IN, gpus, nodes, notes)
 

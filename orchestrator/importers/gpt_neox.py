@@ -87,7 +87,7 @@ def _key(name: str) -> str:
 
 
 def _paths(document: Document) -> Mapping[str, KeyPath]:
-    """Where each key is; those of deepspeed_extra_args are DeepSpeed's own."""
+    """Path of each key; those of deepspeed_extra_args are DeepSpeed's own."""
     found: dict[str, KeyPath] = {_key(name): (name,) for name in document.data}
     extra = document.value(found.pop(_EXTRA)) if _EXTRA in found else None
     return {**found, **{name: (_EXTRA, name) for name in extra}} if isinstance(extra, Mapping) else found

@@ -11,6 +11,7 @@ from orchestrator.importers.value_rules import ValueRules, is_one_of
 from orchestrator.importers.yaml_config import SWITCH, chosen, counted
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE
+from search_spaces.layouts.mesh import RankMesh
 from trials.trainers.common.deepspeed_config import DEFAULT_BUCKET_ELEMENTS, GRADIENT_BYTES
 
 GATED = ("bilinear", "geglu", "glu", "reglu", "swiglu")
@@ -27,7 +28,7 @@ _BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu")
 
 
 def missing_keys(keys: Settings) -> list[str]:
-    """What the file lacks of what GPT-NeoX requires; another file of the training has it."""
+    """Keys that GPT-NeoX requires and the file lacks; another file of the training has it."""
     missing = [name for name in _REQUIRED_KEYS if not keys.has(name)]
     return missing if keys.has(*_BATCH_KEYS) else [*missing, " or ".join(_BATCH_KEYS)]
 
@@ -111,7 +112,8 @@ def _data_parallel(keys: Settings) -> int | None:
     """The ranks that are left, else those that follow from the batch."""
     world, tensor, pipeline = keys.count("global_num_gpus"), tensor_parallel(keys), pipeline_parallel(keys)
     if world and tensor and pipeline:
-        return _quotient(keys, "global_num_gpus", world, tensor * pipeline, WORLD_RULE)
+        ranks_per_replica = RankMesh({"tp": tensor, "pp": pipeline}).world_size
+        return _quotient(keys, "global_num_gpus", world, ranks_per_replica, WORLD_RULE)
     total, micro, steps = _batch_numbers(keys)
     return _quotient(keys, "train_batch_size", total, micro * steps, BATCH_RULE) if total and micro and steps else None
 

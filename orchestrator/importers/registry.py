@@ -58,7 +58,7 @@ YAML_FORMATS = (
     _ACCELERATE,
 )
 SOURCES = ", ".join(["a launch script", *dict.fromkeys(each.name for each in (*JSON_FORMATS, *YAML_FORMATS))])
-"""What can be read, in words."""
+"""Formats that can be read, in words."""
 
 
 def read_source(path: Path) -> ImportedConfig | None:

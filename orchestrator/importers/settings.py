@@ -128,7 +128,7 @@ class Settings:
             self._asked = [*before, *self._asked]
 
     def origin(self, names: list[str]) -> str:
-        """Where a value was read from that these settings decide: the given ones, else the trainer's default."""
+        """Origin of a value that these settings decide: the given ones, else the trainer's default."""
         given = [self._written(name) for name in dict.fromkeys(names) if name in self.given]
         return ", ".join(given) or f"{self.table.trainer}'s default"
 

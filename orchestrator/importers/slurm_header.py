@@ -21,7 +21,7 @@ from search_spaces.schema.yaml_document import KeyPath, format_key_path, parse_k
 
 @dataclass(frozen=True)
 class SlurmHeader:
-    """What a script says about its Slurm job. `slurm` has keys of launcher.slurm, which its schema accepts.
+    """Options of a script's Slurm job. `slurm` has keys of launcher.slurm, which its schema accepts.
 
     `origins` says where each key of the search file (`cluster.num_nodes`, `launcher.slurm.account`) was read.
     Without an `#SBATCH` line everything but the notes is empty.

@@ -67,7 +67,7 @@ _MODULE_QUERIES = ("list", "avail", "av", "show", "spider", "help", "whatis", "r
 
 
 def _module_action(words: Sequence[str]) -> tuple[str, list[str]]:
-    """What a module command does, and to which modules. `ml a -b` loads a and unloads b."""
+    """Action of a module command, and its modules. `ml a -b` loads a and unloads b."""
     names = [word for word in words[1:] if not word.startswith("-")]
     first = names[0] if names else "list"
     if first in _MODULE_ACTIONS:

@@ -34,7 +34,7 @@ SWITCH = {"true": True, "false": False}
 
 
 def chosen(settings: Settings, name: str, values: Mapping[str, Any], default: Any) -> Any:
-    """What the setting's word stands for, `default` where it is absent, and None where it is not known.
+    """Value that the setting's word stands for, `default` where it is absent, and None where it is not known.
 
     Words are in lower case. InputError for a word without meaning.
     """

@@ -136,7 +136,7 @@ def _matches(text: str, operand: Operand) -> bool:
 
 
 def _searches(text: str, pattern: str) -> bool | None:
-    """Whether a simple regular expression is found: literal text, anchors, or digits alone."""
+    """Search for a simple regular expression: literal text, anchors, or digits alone. None for any other."""
     if pattern == "^[0-9]+$":
         return text.isascii() and text.isdigit()
     if not re.fullmatch(r"\^?[\w/:,-]*\$?", pattern):

@@ -23,7 +23,7 @@ HERE = (Piece(".", 1),)
 
 @dataclass
 class Log:
-    """What reading a script yields beside its commands, and the budget of it."""
+    """Notes of reading a script, and its budget."""
 
     budget: Budget = field(default_factory=Budget)
     notes: dict[str, None] = field(default_factory=dict)

@@ -14,7 +14,7 @@ LARGEST_TEXT = 2**18
 
 
 class State(Enum):
-    """Whether a piece of a value is known. `UNSET` comes from the environment or the command line alone."""
+    """State of a piece of a value. `UNSET` comes from the environment or the command line alone."""
 
     KNOWN = "known"
     UNSET = "unset"

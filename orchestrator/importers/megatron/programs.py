@@ -20,7 +20,7 @@ _OTHER_PROGRAMS = {
     r"(^|/)tools/": "nothing: it is a tool",
     r"simple_mcore": "an example of megatron.core",
 }
-"""What other programs train, by their path."""
+"""Purpose of other programs, by a pattern of their path."""
 _GPT_PROGRAM = re.compile(r"(pretrain|finetune|train)_?(gpt|llama)\w*\.py$")
 
 
@@ -35,7 +35,7 @@ def program_of(words: Sequence[str]) -> str | None:
 
 
 def other_training(program: str) -> str | None:
-    """What this program trains if it is known to train no GPT; None for a GPT's and for an unknown program."""
+    """Purpose of a program that is known to train no GPT; None for a GPT's and for an unknown program."""
     path = program.replace(".", "/") if "/" not in program and not program.endswith(".py") else program
     if _GPT_PROGRAM.search(path) and not re.search(r"detxoify|tasks/", path):
         return None

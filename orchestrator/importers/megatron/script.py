@@ -33,7 +33,7 @@ _CHARACTERISTIC_OPTIONS = ("num-layers", "hidden-size", "tensor-model-parallel-s
 
 
 def num_characteristic_options(words: Sequence[Word]) -> int:
-    """How much a command looks like one of Megatron's."""
+    """Number of options that only a Megatron command has."""
     return len(option_names(word.text for word in words) & {*_CHARACTERISTIC_OPTIONS})
 
 

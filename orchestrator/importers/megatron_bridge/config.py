@@ -103,7 +103,7 @@ _OTHER_TRAININGS = {
     r"_vl_|vlm|audio|omni|^wan_|^flux": "a model of images or sound",
     r"mamba|nemotronh|nemotron_3": "a model with state-space layers",
 }
-"""What a recipe trains that no search expresses, by its name."""
+"""Models that no search file expresses, by a pattern of the recipe's name."""
 
 
 def _recipe_problems(recipe: str | None) -> Iterator[Problem]:

@@ -33,7 +33,7 @@ def read(start: str, options: str) -> ImportedConfig:
 
 
 def values_of(found: ImportedConfig) -> tuple:
-    """What was read and noted, without where."""
+    """Values and notes, without their origins."""
     return found.model, found.layout, found.global_batch_size, found.num_nodes, found.gpus_per_node, found.notes
 
 
@@ -84,7 +84,7 @@ CHOOSES_THE_TABLE = "deepspeed"
 
 
 def outcome(start: str, options: str) -> tuple:
-    """What was read and noted, or the names of the options that are refused."""
+    """Values and notes, or the names of the options that are refused."""
     try:
         return values_of(read(start, options))
     except InputError as error:
