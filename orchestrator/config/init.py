@@ -27,8 +27,7 @@ from orchestrator.config.init_grids import grid_draft
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.registry import read_source
 from search_spaces.errors import InputError
-from search_spaces.layouts.layout import DERIVED, LAYOUT_FIELDS, Layout
-from search_spaces.layouts.mesh import RankMesh
+from search_spaces.layouts.layout import DERIVED, LAYOUT_FIELDS, Layout, layout_mesh
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations
 from search_spaces.schema.validation import FILL_IN
@@ -127,8 +126,8 @@ def _cluster(imported: ImportedConfig, notes: list[str]) -> dict[str, Any]:
         notes.append("cluster.accelerator is unknown: fill it in.")
     gpus, nodes = imported.gpus_per_node, imported.num_nodes
     if imported.source == "deepspeed":
-        data, tensor = imported.layout.get("data_parallel"), imported.layout.get("tensor_parallel", 1)
-        gpus, nodes = data and RankMesh({"dp": data, "tp": tensor}).world_size, 1
+        gpus = layout_mesh(imported.layout).world_size if "data_parallel" in imported.layout else None
+        nodes = 1
         notes.append("A DeepSpeed config does not describe the machine: one node with its ranks is assumed.")
     return cluster_section(imported.accelerator or FILL_IN, gpus, nodes, notes)
 

@@ -201,6 +201,7 @@ def _differences(keys: Settings, layout: Mapping[str, Any]) -> Iterator[str]:
     for name in (_TOTAL, _MICRO, _STEPS):
         if name not in keys.given and not (name == _STEPS and "grad_accum_steps" in layout):
             yield f"{name} is not in the file: DeepSpeed derives it from the ranks."
+    yield from bucket_notes(keys)
     if keys.has("torch_autocast.enabled"):
         yield "torch_autocast keeps parameters and gradients in fp32; trials have them in 16 bits beside fp32 masters."
     optimizer = keys.text("optimizer.type")
@@ -209,3 +210,10 @@ def _differences(keys: Settings, layout: Mapping[str, Any]) -> Iterator[str]:
     interval = keys.value("pipeline.activation_checkpoint_interval")
     if layout.get("activation_checkpointing") == "full" and interval != 1:
         yield f"Layers are recomputed {interval} at a time; trials recompute one at a time."
+
+
+def bucket_notes(keys: Settings) -> Iterator[str]:
+    """A note on a bucket of gathered parameters that is not as large as that of gradients."""
+    gathered, reduced = (keys.value(f"{_ZERO}.{name}_bucket_size") for name in ("allgather", "reduce"))
+    if gathered not in (None, reduced or DEFAULT_BUCKET_ELEMENTS):
+        yield f"{_ZERO}.allgather_bucket_size is {gathered}; in trials it is reduce_bucket_size."

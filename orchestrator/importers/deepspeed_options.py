@@ -11,7 +11,6 @@ _NEUTRAL = {
     "pipeline.grad_partitioned": "false",
     "pipeline.pipe_partitioned": "false",
     "sequence_parallel_size": "1",
-    "zero_optimization.allgather_bucket_size": "500000000|500000000.0",
     "zero_optimization.allgather_partitions": "true",
     "zero_optimization.compute_grad_norm": "true",
     "zero_optimization.contiguous_gradients": "true",
@@ -48,7 +47,8 @@ DEEPSPEED_OPTIONS = OptionTable(
             pipeline.activation_checkpoint_interval= tensor_parallel.autotp_size= torch_autocast.dtype=
             torch_autocast.enabled= train_batch_size= train_micro_batch_size_per_gpu= zero_optimization.cpu_offload=
             zero_optimization.offload_optimizer.device= zero_optimization.offload_optimizer.ratio=
-            zero_optimization.overlap_comm= zero_optimization.reduce_bucket_size= zero_optimization.stage=
+            zero_optimization.allgather_bucket_size= zero_optimization.overlap_comm=
+            zero_optimization.reduce_bucket_size= zero_optimization.stage=
             """,
         ),
         OptionGroup(
@@ -135,7 +135,7 @@ DEEPSPEED_OPTIONS = OptionTable(
             """
             allgather_size= communication_data_type= disable_allgather= pipeline.grad_partitioned=
             pipeline.pipe_partitioned= sparse_gradients= tensor_parallel.tp_overlap_comm=
-            zero_optimization.allgather_bucket_size= zero_optimization.allgather_partitions=
+            zero_optimization.allgather_partitions=
             zero_optimization.allgather_sequential= zero_optimization.contiguous_gradients=
             zero_optimization.leaf_module= zero_optimization.legacy_stage1= zero_optimization.max_live_parameters=
             zero_optimization.max_reuse_distance= zero_optimization.model_persistence_threshold=

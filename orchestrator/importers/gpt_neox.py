@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.importers.batch import complete_batch
+from orchestrator.importers.deepspeed_config import bucket_notes
 from orchestrator.importers.gpt_neox_fields import (
     BATCH_FIELDS,
     CLUSTER_FIELDS,
@@ -114,6 +115,7 @@ def _no_model_and_layout(missing: list[str]) -> InputError:
 def _differences(keys: Settings, model: Mapping[str, Any], layout: Mapping[str, Any]) -> Iterator[str]:
     """Notes on what the training has and a trial has not, and on what the file does not say."""
     yield from _of_a_layer(keys, model)
+    yield from bucket_notes(keys)
     block = keys.count("checkpoint_num_layers") or 1
     if layout.get("activation_checkpointing") == "full" and block > 1:
         yield f"Layers are recomputed {block} at a time; trials recompute one at a time."

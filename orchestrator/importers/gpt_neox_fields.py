@@ -10,8 +10,7 @@ from orchestrator.importers.settings import FieldReaders, Settings
 from orchestrator.importers.value_rules import ValueRules, is_one_of
 from orchestrator.importers.yaml_config import SWITCH, chosen, counted
 from search_spaces.errors import InputError
-from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE
-from search_spaces.layouts.mesh import RankMesh
+from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE, layout_mesh
 from trials.trainers.common.deepspeed_config import DEFAULT_BUCKET_ELEMENTS, GRADIENT_BYTES
 
 GATED = ("bilinear", "geglu", "glu", "reglu", "swiglu")
@@ -112,8 +111,8 @@ def _data_parallel(keys: Settings) -> int | None:
     """The ranks that are left, else those that follow from the batch."""
     world, tensor, pipeline = keys.count("global_num_gpus"), tensor_parallel(keys), pipeline_parallel(keys)
     if world and tensor and pipeline:
-        ranks_per_replica = RankMesh({"tp": tensor, "pp": pipeline}).world_size
-        return _quotient(keys, "global_num_gpus", world, ranks_per_replica, WORLD_RULE)
+        replica = layout_mesh({"tensor_parallel": tensor, "pipeline_parallel": pipeline}).without("dp")
+        return _quotient(keys, "global_num_gpus", world, replica.world_size, WORLD_RULE)
     total, micro, steps = _batch_numbers(keys)
     return _quotient(keys, "train_batch_size", total, micro * steps, BATCH_RULE) if total and micro and steps else None
 
