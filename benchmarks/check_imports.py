@@ -213,7 +213,7 @@ class Oracle:
         self.scratch = scratch
         self.bash = StubbedBash(checkout, scratch)
         self.is_deepspeed = checkout.name == "Megatron-DeepSpeed"
-        self._tables = option_tables()
+        self._tables = sorted(option_tables(), key=lambda table: table.trainer != checkout.name)
 
     def results(self, part: str) -> Iterator[Result]:
         """Results of all files whose path contains `part`."""

@@ -76,7 +76,7 @@ def megatron(values: Values, launcher: Mapping[str, int], is_deepspeed: bool) ->
     if batch and (
         values.get("_is_global_batch_size_explicitly_specified", True) or launcher.keys() >= {*_LAUNCHER_OPTIONS}
     ):
-        yield Expected("global_batch_size", batch, ("global-batch-size",))
+        yield Expected("global_batch_size", batch, ("global-batch-size", "step-batch-size-schedule"))
 
 
 _LAUNCHER_OPTIONS = {

@@ -98,6 +98,7 @@ def _draft(imported: ImportedConfig, path: Path) -> Draft:
     origins = dict(imported.origins)
     layout = _runnable_layout(imported, notes, origins)
     notes += _unsupported_model_notes(model, str(layout.get("engine", "torch")))
+    in_doubt = {name: FILL_IN for name in imported.in_doubt if name in LAYOUT_FIELDS and name not in imported.layout}
     batch = imported.global_batch_size
     if batch is None:
         batch = None if imported.has_layout else 32
@@ -108,8 +109,8 @@ def _draft(imported: ImportedConfig, path: Path) -> Draft:
         model=model,
         cluster=cluster,
         global_batch_size=batch or FILL_IN,
-        baseline=_baseline(layout, imported.left_open, notes) if imported.has_layout else {},
-        space=_space(layout, cluster, model, batch or 32) | _asked(imported.left_open, notes),
+        baseline=_baseline(layout | in_doubt, imported.left_open, notes) if imported.has_layout else {},
+        space=_space(layout, cluster, model, batch or 32, in_doubt) | _asked(imported.left_open, notes),
         notes=printable_notes(notes),
         launcher=imported.launcher,
         origins=origins,
@@ -188,9 +189,13 @@ def _baseline(layout: Mapping[str, Any], left_open: Collection[str], notes: list
 
 
 def _space(
-    layout: Mapping[str, Any], cluster: Mapping[str, Any], model: Mapping[str, Any], batch: int
+    layout: Mapping[str, Any],
+    cluster: Mapping[str, Any],
+    model: Mapping[str, Any],
+    batch: int,
+    in_doubt: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Axes around the layout: powers of two that may fit, and the present value."""
+    """Axes around the layout: powers of two that may fit, and the present value. All else is as it is today."""
     gpus, nodes = size_of(cluster)
     layers = model["num_layers"] if isinstance(model["num_layers"], int) else _MAX_RANKS_LISTED
     engine = layout.get("engine", "torch")
@@ -203,7 +208,7 @@ def _space(
     }
     if engine == "deepspeed":
         axes["zero_stage"] = _with_current([0, 1], layout.get("zero_stage"))
-    fixed = {n: v for n, v in layout.items() if n not in axes and n not in ("num_nodes", *DERIVED)}
+    fixed = {n: v for n, v in {**layout, **in_doubt}.items() if n not in axes and n not in ("num_nodes", *DERIVED)}
     return axes | fixed
 
 

@@ -58,7 +58,7 @@ def read_accelerate(text: str, read_file: ReadFile | None = None) -> ImportedCon
     if name and named:
         _add_deepspeed(keys, name, named, layout, origins)
     nodes, gpus = cluster.get("num_nodes"), cluster.get("gpus_per_node")
-    batch = complete_batch(layout, named.global_batch_size if named else None, nodes, gpus)
+    batch = complete_batch(layout, named.global_batch_size if named else None, nodes, gpus, keys.in_doubt)
     return ImportedConfig(
         NAME,
         layout=layout,
@@ -70,6 +70,7 @@ def read_accelerate(text: str, read_file: ReadFile | None = None) -> ImportedCon
         notes=tuple(dict.fromkeys([*keys.notes, *keys.left_out(), *unused, *_differences(keys, layout)])),
         nearest_engine="deepspeed" if _kind(keys) == "deepspeed" else "torch",
         left_open=("zero_stage",) if name and named is None else (),
+        in_doubt=tuple(keys.in_doubt),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from search_spaces.errors import InputError
@@ -10,17 +10,24 @@ from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE, layout_mesh
 
 
 def complete_batch(
-    layout: dict[str, Any], batch: int | None, num_nodes: int | None, gpus_per_node: int | None
+    layout: dict[str, Any],
+    batch: int | None,
+    num_nodes: int | None,
+    gpus_per_node: int | None,
+    in_doubt: Collection[str] = (),
 ) -> int | None:
-    """Add num_nodes, data_parallel and grad_accum_steps to the layout where they follow; returns the global batch, that
-    of one micro-batch a data-parallel rank where the file has none. InputError for numbers that contradict each other.
+    """Add num_nodes, data_parallel and grad_accum_steps to the layout where they follow; returns the global batch.
+
+    Where the file has neither batch nor accumulation, the batch is one micro-batch a data-parallel rank; None if one of
+    them is in doubt. InputError for numbers that contradict each other.
     """
     _add_data_parallel(layout, num_nodes, gpus_per_node)
     micro, data = layout.get("micro_batch_size"), layout.get("data_parallel")
     if not (micro and data):
         return batch
-    steps = layout.get("grad_accum_steps")
-    batch = batch or micro * data * (steps or 1)
+    if batch is None and {"global_batch_size", "grad_accum_steps"} & {*in_doubt}:
+        return None
+    batch = batch or micro * data * layout.get("grad_accum_steps", 1)
     if batch % (micro * data):
         raise InputError.of(
             "batch",

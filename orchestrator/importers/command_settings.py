@@ -12,6 +12,7 @@ from orchestrator.importers.settings import Setting, Settings
 from trials.trainers.common.options import option_name
 
 _UNSET = re.compile(r"\$\{?\w+(\[[@*]\])?\}?|\$@")
+_UNNAMED = "the script does not set which option it is"
 _STARTERS = re.compile(r"(.*/)?(torchrun|deepspeed|accelerate|python[\d.]*)")
 
 
@@ -24,6 +25,9 @@ def command_settings(words: Sequence[Word], table: OptionTable, script: Script) 
     given: dict[str, Setting] = {}
     words = _from_starter(words)
     for option, values in _options(words):
+        if re.search(r"[$`]", option.text.partition("=")[0]):
+            given[option.text.removeprefix("--")] = Setting(True, option.line, doubt=_UNNAMED)
+            continue
         name = option_name(option.text)
         own = [_own_value(option)] if "=" in option.text else []
         taken = own or _values(name, values, table)

@@ -52,6 +52,7 @@ def read_ds_config(text: str) -> ImportedConfig:
         origins={**origins, **batch_origin},
         notes=tuple(dict.fromkeys([*keys.notes, *keys.left_out(), *_differences(keys, layout)])),
         left_open=() if "precision" in layout else ("precision",),
+        in_doubt=tuple(keys.in_doubt),
     )
 
 
@@ -92,9 +93,8 @@ def _grad_accum_steps(keys: Settings) -> int | None:
     return 1 if keys.has(_TOTAL) != keys.has(_MICRO) else None
 
 
-def _zero_stage(keys: Settings) -> int | None:
-    stage = keys.text(f"{_ZERO}.stage")
-    return int(stage) if stage else _unless_given(keys, f"{_ZERO}.stage", 0)
+def _zero_stage(keys: Settings) -> int:
+    return int(keys.text(f"{_ZERO}.stage") or 0)
 
 
 def _offload(keys: Settings) -> str | None:
@@ -105,9 +105,7 @@ def _offload(keys: Settings) -> str | None:
 
 def _overlap_comm(keys: Settings) -> bool | None:
     """DeepSpeed's default is true with ZeRO 3."""
-    name = f"{_ZERO}.overlap_comm"
-    is_on = keys.flag(name, default=_unless_given(keys, name, _zero_stage(keys) == 3) or False)
-    return True if is_on else None
+    return keys.flag(f"{_ZERO}.overlap_comm", default=_zero_stage(keys) == 3) or None
 
 
 def _bucket_mib(keys: Settings) -> int | None:
@@ -117,28 +115,22 @@ def _bucket_mib(keys: Settings) -> int | None:
         return None
     if type(elements) not in (int, float) or not (math.isfinite(elements) and elements > 0):
         raise InputError(keys.problem(f"{_ZERO}.reduce_bucket_size", rule="a number of elements above 0"))
-    width = GRADIENT_BYTES[precision(keys) or "fp32"]
+    width = GRADIENT_BYTES[precision(keys)]
     return max(1, round(elements * width / 2**20))
 
 
-def precision(keys: Settings) -> str | None:
-    """None where the file leaves it to the program that starts DeepSpeed."""
+def precision(keys: Settings) -> str:
+    """A section that is on prevails over one that the program that starts DeepSpeed may turn on."""
     switches = {"bf16.enabled": "bf16", "bfloat16.enabled": "bf16", "fp16.enabled": "fp16"}
-    on = next((found for name, found in switches.items() if keys.flag(name)), None)
+    on = next((switches[name] for name in sorted(switches, key=keys.is_in_doubt) if keys.flag(name)), None)
     if on is None and keys.flag("torch_autocast.enabled"):
         on = _PRECISIONS.get((keys.text("torch_autocast.dtype") or "float16").removeprefix("torch."))
-    is_open = any(keys.given[name].doubt for name in switches if name in keys.given)
-    return on or (None if is_open else "fp32")
+    return on or "fp32"
 
 
 def _checkpointing(keys: Settings) -> str | None:
     interval = keys.value("pipeline.activation_checkpoint_interval")
     return "full" if isinstance(interval, int) and interval > 0 else None
-
-
-def _unless_given(keys: Settings, name: str, default: Any) -> Any:
-    """The default where the setting is absent; None where its value is not known."""
-    return None if name in keys.given and keys.given[name].doubt else default
 
 
 LAYOUT_FIELDS: FieldReaders = {

@@ -64,18 +64,20 @@ def read_gpt_neox(text: str) -> ImportedConfig:
         )
         if not model and not layout:
             raise _no_model_and_layout(missing)
-    batch = complete_batch(layout, top.get("global_batch_size"), cluster.get("num_nodes"), cluster.get("gpus_per_node"))
+    nodes, gpus = cluster.get("num_nodes"), cluster.get("gpus_per_node")
+    batch = complete_batch(layout, top.get("global_batch_size"), nodes, gpus, keys.in_doubt)
     return ImportedConfig(
         NAME,
         model,
         layout,
         batch,
-        cluster.get("num_nodes"),
-        cluster.get("gpus_per_node"),
+        nodes,
+        gpus,
         origins={"global_batch_size": _BATCH_ORIGIN, **origins},
         notes=tuple(dict.fromkeys([*keys.notes, *keys.left_out(), *_differences(keys, model, layout)])),
         nearest_engine="deepspeed",
         left_open=left_open,
+        in_doubt=tuple(keys.in_doubt),
     )
 
 

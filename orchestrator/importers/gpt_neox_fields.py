@@ -151,11 +151,11 @@ def precision(keys: Settings) -> str | None:
     return enabled[0] if enabled else "fp32"
 
 
-def attention_types(keys: Settings) -> list[str] | None:
-    """The kinds of attention in the model, each once; None where they are not known."""
+def attention_types(keys: Settings) -> list[str]:
+    """The kinds of attention in the model, each once."""
     given = keys.value("attention_config")
     if given is None:
-        return None if "attention_config" in keys.given and keys.given["attention_config"].doubt else ["global"]
+        return ["global"]
     found: list[Any] = []
     for item in given if isinstance(given, list) else [given]:
         found += item[0] if isinstance(item, list) and item and isinstance(item[0], list) else [item]
@@ -165,8 +165,7 @@ def attention_types(keys: Settings) -> list[str] | None:
 def _attention_kernel(keys: Settings) -> str | None:
     if keys.has("te_mha"):
         return "math" if precision(keys) == "fp32" else "flash"
-    types = attention_types(keys)
-    return None if types is None else _KERNELS[types[0]]
+    return _KERNELS[attention_types(keys)[0]]
 
 
 def _bucket_mib(keys: Settings) -> int | None:
@@ -213,7 +212,7 @@ CLUSTER_FIELDS: FieldReaders = {"num_nodes": _num_nodes, "gpus_per_node": lambda
 
 def _has_one_kernel(keys: Settings) -> bool:
     types = attention_types(keys)
-    return types is None or (len(types) == 1 and types[0] in _KERNELS)
+    return len(types) == 1 and types[0] in _KERNELS
 
 
 def _has_equal_stages(keys: Settings) -> bool:

@@ -15,7 +15,8 @@ class ImportedConfig:
     say of each key of the search file (`model.num_layers`, `baseline.zero_stage`, `cluster.num_nodes`) where its value
     was read. `notes` are sentences for the user: what was not found, what was left out, and which of the trainer's
     defaults were assumed. `source` is the trainer's name where its own file was read, and `nearest_engine` the engine
-    of Parlay's trainer for its layout. `left_open` are the layout's fields that another file of the training decides.
+    of Parlay's trainer for its layout. `left_open` are the layout's fields that another file of the training decides,
+    `in_doubt` the fields that the file decides by a value that is not known, such as a variable that nothing sets.
     """
 
     source: str
@@ -30,8 +31,9 @@ class ImportedConfig:
     notes: tuple[str, ...] = ()
     nearest_engine: str = "deepspeed"
     left_open: tuple[str, ...] = ()
+    in_doubt: tuple[str, ...] = ()
 
     @property
     def has_layout(self) -> bool:
-        """True if the file has parallelism or batch settings, and not only a precision."""
-        return not self.layout.keys() <= {"precision"}
+        """True for a training's file: it has parallelism or batch settings, or leaves them to another file."""
+        return bool(self.left_open) or not self.layout.keys() <= {"precision"}

@@ -10,7 +10,7 @@ from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.megatron.script import num_characteristic_options, read_megatron_command
 from orchestrator.importers.megatron_bridge.command import is_bridge_command, read_bridge_command
 from orchestrator.importers.settings import CODE
-from orchestrator.importers.slurm_header import read_slurm_header
+from orchestrator.importers.slurm_header import job_variables, read_slurm_header
 from orchestrator.importers.source_file import ReadFile
 from search_spaces.errors import InputError
 
@@ -20,7 +20,7 @@ def read_launch_script(text: str, read_file: ReadFile | None = None) -> Imported
 
     InputError when no command trains with a known trainer, and as its reader says.
     """
-    script = read_script(text, read_file)
+    script = read_script(text, read_file, job_variables(text))
     bridge = next(filter(is_bridge_command, script.commands), None)
     commands = [command for command in script.commands if command and command[0].text not in ("echo", "printf")]
     words = bridge or max(commands, key=num_characteristic_options, default=())

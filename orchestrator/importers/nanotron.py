@@ -38,7 +38,7 @@ def read_nanotron(text: str) -> ImportedConfig:
         raise InputError(*problems)
     model, model_origins = read_fields(keys, "model", _MODEL_FIELDS)
     layout, layout_origins = read_fields(keys, "baseline", _LAYOUT_FIELDS)
-    batch = complete_batch(layout, None, None, None)
+    batch = complete_batch(layout, None, None, None, keys.in_doubt)
     return ImportedConfig(
         NAME,
         model,
@@ -47,6 +47,7 @@ def read_nanotron(text: str) -> ImportedConfig:
         origins={**model_origins, **layout_origins, "global_batch_size": _BATCH_ORIGIN},
         notes=tuple(dict.fromkeys([*keys.notes, *keys.left_out(), *_differences(keys, layout)])),
         nearest_engine="torch",
+        in_doubt=tuple(keys.in_doubt),
     )
 
 

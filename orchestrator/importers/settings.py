@@ -33,12 +33,16 @@ class Setting:
 
 
 class Settings:
-    """The settings of a file, the notes made while reading them, and what was read for which field."""
+    """The settings of a file, the notes made while reading them, and what was read for which field.
+
+    `in_doubt` are the fields that a setting decides whose value is not known: no default stands for them.
+    """
 
     def __init__(self, given: Mapping[str, Setting], table: OptionTable, notes: list[str] | None = None):
         self.given = given
         self.table = table
         self.notes: list[str] = [] if notes is None else notes
+        self.in_doubt: list[str] = []
         self._asked: list[str] = []
 
     def problems(self) -> Iterator[Problem]:
@@ -48,12 +52,18 @@ class Settings:
 
     def left_out(self) -> Iterator[str]:
         """Notes on the settings that were left out; by name only, as a value may be a secret."""
-        values = {name: setting.value for name, setting in self.given.items()}
+        values = {name: setting.value for name, setting in self.given.items() if name not in self.unnamed}
         yield from self.table.notes(values)
+        yield from (f"{self.key(name)} was left out: {self.given[name].doubt}." for name in self.unnamed)
         known = self._known()
         for name, reason in self.table.refused(values).items():
             if name not in known:
                 yield f"{self.key(name)} was left out, since {self.given[name].doubt}: {reason}."
+
+    @property
+    def unnamed(self) -> list[str]:
+        """Options whose name is not known, such as `--$DTYPE`; each may be any flag."""
+        return [name for name in self.given if re.search(r"[$`]", name)]
 
     def _known(self) -> dict[str, Any]:
         return {name: setting.value for name, setting in self.given.items() if setting.doubt is None}
@@ -114,6 +124,10 @@ class Settings:
             raise InputError(self.problem(name, rule="a whole number of at least 1"))
         return int(value)
 
+    def is_in_doubt(self, name: str) -> bool:
+        """True for a setting that is given by a value that is not known."""
+        return name in self.given and self.given[name].doubt is not None
+
     def _is_given(self, name: str) -> bool:
         self._asked.append(name)
         return name in self.given and self.given[name].value is not None
@@ -139,12 +153,15 @@ class Settings:
 
 
 def read_fields(settings: Settings, section: str, readers: FieldReaders) -> tuple[dict[str, Any], dict[str, str]]:
-    """(the values found, by field; the origin of each by its key in the search file) of one section."""
+    """(the values found, by field; the origin of each by its key in the search file) of one section. A field that
+    depends on a setting in doubt has no value."""
     values, origins = {}, {}
     for name, read in readers.items():
         with settings.tracked() as asked:
             value = read(settings)
-        if value is not None:
+        if any(map(settings.is_in_doubt, asked)):
+            settings.in_doubt.append(name)
+        elif value is not None:
             values[name], origins[f"{section}.{name}" if section else name] = value, settings.origin(asked)
     return values, origins
 

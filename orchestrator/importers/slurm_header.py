@@ -24,7 +24,7 @@ class SlurmHeader:
     """Options of a script's Slurm job. `slurm` has keys of launcher.slurm, which its schema accepts.
 
     `origins` says where each key of the search file (`cluster.num_nodes`, `launcher.slurm.account`) was read.
-    Without an `#SBATCH` line everything but the notes is empty.
+    Without an `#SBATCH` line, and without an srun that asks for the nodes itself, everything but the notes is empty.
     """
 
     has_header: bool = False
@@ -49,10 +49,35 @@ def read_slurm_header(
     """Read a script's header. `commands` are its commands as (line, words), `exported` its exported variables."""
     given = read_directives(text)
     lines = read_launch_lines(commands, exported)
-    if not given.has_header:
+    if not (given.has_header or lines.step.values):
         left = ", ".join(lines.keys)
         return SlurmHeader(notes=(f"The script has no #SBATCH header: its {left} were left out.",) if left else ())
     return _HeaderReader(given, lines).header()
+
+
+def job_variables(text: str) -> dict[str, str]:
+    """Variables that Slurm sets in the job of this script, as far as its header decides them."""
+    given = read_directives(text)
+    reader = _HeaderReader(given, LaunchLines())
+    nodes = reader.nodes()
+    names, tasks_per_node = reader.tasks(nodes)
+    tasks = tasks_per_node * nodes if names and nodes and tasks_per_node else None
+    counts = {
+        "SLURM_JOB_NUM_NODES": nodes,
+        "SLURM_NNODES": nodes,
+        "SLURM_GPUS_ON_NODE": reader.gpus(nodes),
+        "SLURM_NTASKS": tasks,
+        "SLURM_NPROCS": tasks,
+    }
+    as_written = {
+        "SLURM_CPUS_PER_TASK": "cpus-per-task",
+        "SLURM_GPUS": "gpus",
+        "SLURM_GPUS_PER_NODE": "gpus-per-node",
+        "SLURM_GPUS_PER_TASK": "gpus-per-task",
+        "SLURM_NTASKS_PER_NODE": "ntasks-per-node",
+    }
+    written = {name: reader.values[option] for name, option in as_written.items() if option in reader.values}
+    return {name: str(count) for name, count in counts.items() if count} | written
 
 
 class _HeaderReader:
@@ -63,15 +88,19 @@ class _HeaderReader:
         self.notes = [*given.notes, *SBATCH_OPTIONS.notes(_as_given(given))]
         self.notes += [n for n in SRUN_OPTIONS.notes(_as_given(lines.step)) if n not in self.notes]
         # The launch line's options win over the header's, which they narrow to the step.
-        step = {name: value for name, value in lines.step.values.items() if name not in _OF_A_STEP}
+        narrowing = [name for name in _OF_A_STEP if given.has_header and name in lines.step.values]
+        if narrowing:
+            named = ", ".join(f"--{name}" for name in narrowing)
+            self.notes.append(f"Options of srun were left out, since a trial's step has its whole job: {named}.")
+        step = {name: value for name, value in lines.step.values.items() if name not in narrowing}
         self.values = dict(self._believed(given.values | step))
         self.origins_given = given.origins | lines.step.origins
         self.origins: dict[str, str] = {}
         self.slurm: dict[str, Any] = {}
 
     def header(self) -> SlurmHeader:
-        nodes = self._nodes()
-        gpus = self._gpus(nodes)
+        nodes = self.nodes()
+        gpus = self.gpus(nodes)
         accelerator = self._accelerator()
         self._generic_resources()
         self._texts()
@@ -100,7 +129,7 @@ class _HeaderReader:
         self.notes.append(f"--{name} was left out: its value is no whole number of at least 1.")
         return None
 
-    def _nodes(self) -> int | None:
+    def nodes(self) -> int | None:
         lowest, _, highest = self.values.get("nodes", "").partition("-")
         if highest and highest != lowest:
             self.notes.append("--nodes is a range: fill in cluster.num_nodes.")
@@ -112,7 +141,7 @@ class _HeaderReader:
             self._from("cluster.num_nodes", "nodes")
         return nodes
 
-    def _gpus(self, nodes: int | None) -> int | None:
+    def gpus(self, nodes: int | None) -> int | None:
         """GPUs of a node, by the first option that says it."""
         for names, count in self._gpu_counts(nodes):
             if count:
@@ -131,11 +160,11 @@ class _HeaderReader:
                 self.notes.append(f"--gpus={whole} is no multiple of --nodes={nodes}: fill in cluster.gpus_per_node.")
             else:
                 yield ("gpus", "nodes"), whole // nodes
-        names, tasks = self._tasks(nodes)
+        names, tasks = self.tasks(nodes)
         if per_task and tasks and names:
             yield ("gpus-per-task", *names), per_task * tasks
 
-    def _tasks(self, nodes: int | None) -> tuple[tuple[str, ...], int | None]:
+    def tasks(self, nodes: int | None) -> tuple[tuple[str, ...], int | None]:
         """Tasks of a node and the options that say it; sbatch's default is one."""
         for name in ("ntasks-per-node", "tasks-per-node"):
             if name in self.values:
@@ -208,7 +237,7 @@ class _HeaderReader:
         per_task = self._count("cpus-per-task")
         if per_task is None:
             return
-        names, tasks = self._tasks(nodes)
+        names, tasks = self.tasks(nodes)
         cpus = per_task * tasks // gpus if tasks and gpus else 0
         if cpus < 1:
             self.notes.append("--cpus-per-task was left out: cores per GPU do not follow from the header.")

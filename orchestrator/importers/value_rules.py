@@ -15,7 +15,7 @@ ValueRules = tuple[tuple[str, Callable[[Settings], bool], str], ...]
 def value_problems(settings: Settings, rules: ValueRules) -> Iterator[Problem]:
     """A problem for each setting with a known value that breaks its rule."""
     for name, is_supported, rule in rules:
-        if settings.has(name) and settings.given[name].doubt is None and not is_supported(settings):
+        if settings.has(name) and not settings.is_in_doubt(name) and not is_supported(settings):
             yield settings.problem(name, rule, DO_WITHOUT)
 
 

@@ -34,23 +34,18 @@ SWITCH = {"true": True, "false": False}
 
 
 def chosen(settings: Settings, name: str, values: Mapping[str, Any], default: Any) -> Any:
-    """Value that the setting's word stands for, `default` where it is absent, and None where it is not known.
+    """Value that the setting's word stands for, `default` where it is absent.
 
     Words are in lower case. InputError for a word without meaning.
     """
     value = settings.value(name)
     if value is None:
-        return None if _is_doubtful(settings, name) else default
+        return default
     if (word := str(value).lower()) not in values:
         raise InputError(settings.problem(name, rule="one of " + ", ".join(values)))
     return values[word]
 
 
 def counted(settings: Settings, name: str, default: int | None) -> int | None:
-    """The setting's whole number, `default` where it is absent, and None where it is not known."""
-    number = settings.count(name)
-    return default if number is None and not _is_doubtful(settings, name) else number
-
-
-def _is_doubtful(settings: Settings, name: str) -> bool:
-    return name in settings.given and settings.given[name].doubt is not None
+    """The setting's whole number, `default` where it is absent."""
+    return settings.count(name) or default

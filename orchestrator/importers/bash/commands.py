@@ -35,7 +35,11 @@ _NO_WORDS = ("variable_assignment", "comment", "ERROR")
 
 
 class ScriptEnd(Exception):
-    """The script or subshell ends here."""
+    """The script or subshell ends here; `error_line` is the line of an exit that reports an error."""
+
+    def __init__(self, error_line: int | None = None):
+        super().__init__()
+        self.error_line = error_line
 
 
 class FunctionEnd(Exception):
@@ -91,7 +95,9 @@ class CommandReader(Assigner):
             status = self._statement(body)
         added = self.commands[first:]
         command = [text_of(word) for word in added[-1]] if added else []
-        if document is not None:
+        if document is not None and command[:1] == ["read"] and "-d" in command:
+            self.environment.variables[command[-1]] = document
+        elif document is not None:
             name = files[-1] if files else next((c for c in command[1:] if command[0] == "tee" and c[0] != "-"), "")
             self.documents[name] = text_of(document)
             if heredoc_is_script(command):
@@ -224,7 +230,8 @@ class CommandReader(Assigner):
         return True
 
     def _exit(self, words: tuple[Value, ...]) -> bool | None:
-        raise ScriptEnd
+        status = text_of(words[1]) if len(words) > 1 else "0"
+        raise ScriptEnd(words[0][0].line if status.isdigit() and int(status[:9]) else None)
 
     def _return(self, words: tuple[Value, ...]) -> bool | None:
         raise FunctionEnd

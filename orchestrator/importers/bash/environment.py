@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.importers.bash.values import (
@@ -45,6 +45,11 @@ class Environment:
     variables: dict[str, Variable] = field(default_factory=lambda: {"PWD": HERE})
     exported: set[str] = field(default_factory=set)
     positional: tuple[Value, ...] | None = None
+
+    def start_with(self, variables: Mapping[str, str]) -> None:
+        """Export the variables that are set before the script begins."""
+        self.variables |= {name: (Piece(value, 1),) for name, value in variables.items()}
+        self.exported |= variables.keys()
 
     def copy(self) -> Environment:
         return Environment(dict(self.variables), set(self.exported), self.positional)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from orchestrator.importers.bash.arithmetic import arithmetic
@@ -204,13 +205,13 @@ class Expander:
         yield Part(self._changed(node, name, operation, first_byte), splits=not quoted)
 
     def _operand(self, nodes: Sequence[Node], start: int, end: int, quoted: bool) -> list[Part | Break]:
-        """The parts of what follows the operator."""
+        """The parts of what follows the operator. The parser has several words as one concatenation."""
         parts: list[Part | Break] = []
-        for node in nodes:
+        for node in chain(*(node.named_children if node.type == "concatenation" else [node] for node in nodes)):
             if node.start_byte > start:
                 parts.append(Part(tuple(self.source.literal(start, node.start_byte)), splits=not quoted))
             for part in self._parts(node, quoted):
-                is_plain = isinstance(part, Part) and node.type not in ("string", "raw_string", "concatenation")
+                is_plain = isinstance(part, Part) and node.type not in ("string", "raw_string")
                 parts.append(Part(part.value, splits=not quoted) if isinstance(part, Part) and is_plain else part)
             start = node.end_byte
         if end > start:
@@ -235,7 +236,8 @@ class Expander:
             elif takes_empty:
                 yield Part((), splits=not quoted)
             else:
-                self.log.note_left_out(text_of(self._unsplit(operand)))
+                added = (text_of(part.value) if isinstance(part, Part) else " " for part in operand)
+                self.log.note_left_out("".join(added))
                 yield Part((Piece("", self.source.line(node), State.UNSET),), splits=not quoted)
         elif is_filled or (is_empty and not takes_empty):
             yield from self._variable(node, name, quoted)

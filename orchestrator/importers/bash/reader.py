@@ -103,7 +103,7 @@ class Reader(CommandReader):
             return self._run(node.children)
         status = self._run(operands[:1])
         if status is (operators[0] == "&&"):
-            return self._run(operands[1:])
+            return self._run_decided(operands[1:])
         if status is None:
             self._alternatives([lambda: self._run(operands[1:]), lambda: None])
         return status
@@ -132,12 +132,23 @@ class Reader(CommandReader):
         for index, (test, body) in enumerate(branches):
             status = True if test is None else self._run(test)
             if status is True:
-                return self._run(body)
+                return self._run_decided(body)
             if status is None:
                 rest = branches[index + 1 :]
                 self._alternatives([partial(self._run, body), partial(self._choose, rest)])
                 return None
         return True
+
+    def _run_decided(self, nodes: Sequence[Node]) -> bool | None:
+        """Read what a condition decides. A script is given for the training that it starts: where it would end with an
+        error, such as a check of what the user has to set, it is read as if it went on."""
+        try:
+            return self._run(nodes)
+        except ScriptEnd as end:
+            if end.error_line is None:
+                raise
+            self.log.note(f"As it stands, the script ends with an error (line {end.error_line}); it was read on.")
+            return None
 
     def _case(self, node: Node) -> bool | None:
         expander = self._expander
@@ -152,7 +163,7 @@ class Reader(CommandReader):
             end = next((i for i, child in enumerate(item.children) if child.type == ")"), 0)
             body = [child for child in item.children[end + 1 :] if child.is_named]
             if text is not None and any(p is not None and fnmatch.fnmatchcase(text, p) for p in patterns):
-                return self._run(body)
+                return self._run_decided(body)
             has_rest = has_rest or "*" in patterns
             if text is None or None in patterns:
                 bodies.append(body)

@@ -44,28 +44,31 @@ class Script:
     defaults: Mapping[str, str]
 
 
-def read_script(text: str, read_file: Callable[[str], str] | None = None) -> Script:
-    """Read a bash script. InputError when it is too long, as written or once expanded.
+def read_script(
+    text: str, read_file: Callable[[str], str] | None = None, environment: Mapping[str, str] | None = None
+) -> Script:
+    """Read a bash script that starts with these variables. InputError when it is too long, as written or once expanded.
 
     `read_file` returns the text of a sourced file, or raises InputError or OSError. The script's own folder and the
     one it is started in are both taken as ".", so that paths relative to the script can be found.
     """
     require_size(len(text))
     reader = Reader(read_file)
+    started_with = environment or {}
+    reader.environment.start_with(started_with)
     try:
         reader.read(parse_script(text))
     except RecursionError:
         raise InputError.of(
             "script_size", "the script is nested too deeply", rule="a launch script is at most a few dozen levels deep"
         ) from None
-    environment, log = reader.environment, reader.log
-    variables = dict(environment.known(environment.variables))
+    at_end, log = reader.environment, reader.log
     return Script(
         tuple(tuple(_word(value) for value in command) for command in reader.commands),
         reader.documents,
         tuple(log.notes),
-        variables,
-        {**reader.prefix_exports, **dict(environment.known(sorted(environment.exported)))},
+        dict(at_end.known(at_end.variables)),
+        {**reader.prefix_exports, **dict(at_end.known(sorted(at_end.exported - started_with.keys())))},
         log.defaults,
     )
 

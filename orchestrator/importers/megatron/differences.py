@@ -24,11 +24,12 @@ def _of_a_layer(options: Settings, model: Mapping[str, Any]) -> Iterator[str]:
         f"--{name} {options.text(name) or '0.1'}" for name in _DROPOUTS if not _is_zero(options, name, "0.1")
     ]:
         yield f"Trials train without dropout; the script has {' and '.join(dropout)} (Megatron's default is 0.1)."
-    if (model["norm"] == "layernorm") == options.has("disable-bias-linear"):
-        biases = "no biases" if model["norm"] == "rmsnorm" else "biases"
-        yield f"--disable-bias-linear was left out: a model with norm {model['norm']} has {biases}."
+    norm = model.get("norm")
+    if norm and (norm == "layernorm") == options.has("disable-bias-linear"):
+        biases = "no biases" if norm == "rmsnorm" else "biases"
+        yield f"--disable-bias-linear was left out: a model with norm {norm} has {biases}."
     positions = options.text("max-position-embeddings")
-    if model["position_embedding"] == "learned" and positions not in (None, str(model.get("seq_length"))):
+    if model.get("position_embedding") == "learned" and positions not in (None, str(model.get("seq_length"))):
         yield f"--max-position-embeddings is {positions}; a model has seq_length learned positions."
     if options.has("quick-geglu"):
         yield "--quick-geglu: the MLP is gated, with SiLU in place of GELU."

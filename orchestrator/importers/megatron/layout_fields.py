@@ -14,10 +14,11 @@ _FSDP_STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params
 
 
 def precision(options: Settings) -> str:
-    return next((name for name in ("bf16", "fp16") if options.has(name)), "fp32")
+    """fp32 without an option; one whose name is not known, `--$DTYPE`, is nearly always that of the precision."""
+    return next((name for name in ("bf16", "fp16", *options.unnamed) if options.has(name)), "fp32")
 
 
-def pipeline_parallel(options: Settings) -> int | None:
+def pipeline_parallel(options: Settings) -> int:
     return 1 if options.has("no-pipeline-parallel") else degree(options, "pipeline")
 
 
@@ -46,7 +47,7 @@ def chunks(options: Settings) -> int | None:
     if layers_a_chunk is None:
         return stated
     layers, stages = num_layers(options), pipeline_parallel(options)
-    return max(1, layers // (stages * layers_a_chunk)) if layers and stages else None
+    return max(1, layers // (stages * layers_a_chunk)) if layers else None
 
 
 def attention_kernel(options: Settings) -> str | None:

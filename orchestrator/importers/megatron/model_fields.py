@@ -18,10 +18,9 @@ def num_layers(options: Settings) -> int | None:
     return options.count("num-layers", "encoder-num-layers")
 
 
-def degree(options: Settings, axis: str) -> int | None:
-    """Tensor or pipeline ranks: 1 when the option is absent, None when its value is unknown."""
-    name = f"{axis}-model-parallel-size"
-    return options.count(name) if options.has(name) else 1
+def degree(options: Settings, axis: str) -> int:
+    """Tensor-parallel ranks or pipeline stages."""
+    return options.count(f"{axis}-model-parallel-size") or 1
 
 
 def norm(options: Settings) -> str:
@@ -66,10 +65,7 @@ def _vocab_size(options: Settings) -> int | None:
         size += 1  # its end-of-document token, which is one of Megatron-LM's tokens
     if options.has("no-pad-vocab-size", "disable-pad-vocab-size"):
         return size
-    tensor = degree(options, "tensor")
-    if tensor is None:
-        return None
-    multiple = (options.count("make-vocab-size-divisible-by") or 128) * tensor
+    multiple = (options.count("make-vocab-size-divisible-by") or 128) * degree(options, "tensor")
     return -(-size // multiple) * multiple
 
 

@@ -17,7 +17,7 @@ _OTHER_PROGRAMS = {
         "nothing: it converts data or a model"
     ),
     r"tasks/|detxoify|post_training|distill|race|glue|finetune\.py": "a task on a trained model",
-    r"(^|/)tools/": "nothing: it is a tool",
+    r"(^|/)tools/|analy[sz]e": "nothing: it is a tool",
     r"simple_mcore": "an example of megatron.core",
 }
 """Purpose of other programs, by a pattern of their path."""

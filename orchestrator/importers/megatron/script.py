@@ -63,7 +63,7 @@ def read_megatron_command(
         origins = {**config.origins, **origins}
         options.notes += config.notes
     ranks = ranks_of([word.text for word in words], options, header)
-    batch = complete_batch(layout, batch, ranks.num_nodes, ranks.gpus_per_node)
+    batch = complete_batch(layout, batch, ranks.num_nodes, ranks.gpus_per_node, options.in_doubt)
     notes = [
         *options.notes,
         *_program_notes(words),
@@ -80,6 +80,7 @@ def read_megatron_command(
         origins={"global_batch_size": _ONE_MICRO_BATCH, **origins, **ranks.origins},
         notes=tuple(dict.fromkeys(notes)),
         nearest_engine="deepspeed" if is_deepspeed else "torch",
+        in_doubt=tuple(options.in_doubt),
     )
 
 

@@ -67,7 +67,7 @@ def imported_overrides(
     if "mixed_precision" not in keys.given and _precision_in(recipe) == "bf16":
         layout["precision"], origins["baseline.precision"] = "bf16", f"the name of the recipe {recipe}"
     left_open = tuple(_left_open(keys, layout))
-    batch = _complete_batch(layout, top.get("global_batch_size"), num_nodes, gpus_per_node)
+    batch = complete_batch(layout, top.get("global_batch_size"), num_nodes, gpus_per_node, BATCH_FIELDS)
     notes = [*_of_the_recipe(recipe, left_open), *keys.notes, *keys.left_out(), *_differences(keys, model)]
     return ImportedConfig(
         NAME,
@@ -80,6 +80,7 @@ def imported_overrides(
         notes=tuple(dict.fromkeys(notes)),
         nearest_engine="torch",
         left_open=left_open,
+        in_doubt=tuple(keys.in_doubt),
     )
 
 
@@ -122,16 +123,6 @@ def _left_open(keys: Settings, layout: Mapping[str, Any]) -> Iterator[str]:
     """Layout fields that no key decides. A bucket size of null is the engine's default."""
     has_bucket = any(is_null(keys, name) for name in ("ddp.bucket_size", "comm_overlap.bucket_size"))
     return (name for name in LAYOUT_FIELDS if name not in layout and not (name == "bucket_mib" and has_bucket))
-
-
-def _complete_batch(
-    layout: dict[str, Any], batch: int | None, num_nodes: int | None, gpus_per_node: int | None
-) -> int | None:
-    """`complete_batch`, which assumes a global batch where there is none; here the recipe has one."""
-    micro = layout.pop("micro_batch_size", None) if batch is None else None
-    batch = complete_batch(layout, batch, num_nodes, gpus_per_node)
-    layout |= {} if micro is None else {"micro_batch_size": micro}
-    return batch
 
 
 def _of_the_recipe(recipe: str | None, left_open: tuple[str, ...]) -> Iterator[str]:

@@ -83,7 +83,7 @@ def _bucket_mib(keys: Settings) -> int | None:
 
 
 def is_null(keys: Settings, name: str) -> bool:
-    return name in keys.given and keys.value(name) is None and keys.given[name].doubt is None
+    return name in keys.given and keys.value(name) is None and not keys.is_in_doubt(name)
 
 
 LAYOUT_FIELDS: FieldReaders = {

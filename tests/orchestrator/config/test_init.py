@@ -10,6 +10,7 @@ from orchestrator.config.loader import load_search_file
 from orchestrator.planning.candidates import candidates_of
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
+from search_spaces.schema.validation import FILL_IN
 from tests.orchestrator.importers.yaml_samples import BRIDGE, GPT_NEOX, NANOTRON
 from tests.trials.trainers.samples import DEEPSPEED, HF_GPT2, HF_LLAMA, MEGATRON_DEEPSPEED, MEGATRON_LM
 
@@ -205,11 +206,32 @@ def test_what_cannot_be_measured_is_replaced_by_the_nearest_and_noted(tmp_path):
     candidates_of(spec)
 
 
-def test_a_layout_that_is_only_partly_known_is_no_baseline(tmp_path):
-    script = MEGATRON_LM.replace("--micro-batch-size 2", "--micro-batch-size $MBS")
-    spec, notes, _ = started_from(tmp_path, "x.sh", script)
-    assert spec.baseline is None
-    assert "There is no baseline (the present layout): micro_batch_size is unknown." in notes
+@pytest.mark.parametrize(
+    ("known", "in_doubt", "keys"),
+    [
+        ("--micro-batch-size 2", "--micro-batch-size $MBS", {"baseline.micro_batch_size"}),
+        (
+            "--bf16",
+            "--bf16 --use-megatron-fsdp --data-parallel-sharding-strategy $SHARD",
+            {"baseline.zero_stage", "space.zero_stage"},
+        ),
+        ("--global-batch-size $((TP * 32))", "--global-batch-size $((2 * DP))", {"global_batch_size"}),
+        (
+            '--tensor-model-parallel-size "${TP}"',
+            "--tensor-model-parallel-size $SIZE",
+            {"model.vocab_size", "baseline.tensor_parallel"},
+        ),
+    ],
+)
+def test_a_value_that_the_script_does_not_set_is_asked_for_and_no_default_stands_for_it(
+    tmp_path, known, in_doubt, keys
+):
+    assert known in MEGATRON_LM
+    (tmp_path / "x.sh").write_text(MEGATRON_LM.replace(known, in_doubt))
+    text, _ = render_from(tmp_path / "x.sh")
+    with pytest.raises(InputError) as refused:
+        loaded(tmp_path, text)
+    assert {problem.key for problem in refused.value.problems if problem.value == FILL_IN} == keys
 
 
 def test_a_value_only_the_user_knows_keeps_the_file_from_loading(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from orchestrator.config.draft import Draft, render
 from orchestrator.config.loader import load_search_file
 from orchestrator.importers.option_table import Handling
-from orchestrator.importers.slurm_header import read_slurm_header
+from orchestrator.importers.slurm_header import job_variables, read_slurm_header
 from orchestrator.importers.slurm_options import SBATCH_LETTERS, SBATCH_OPTIONS, SRUN_LETTERS, SRUN_OPTIONS
 
 
@@ -184,6 +184,49 @@ def test_variables_that_matter_to_speed_are_kept_and_others_named():
     assert "UCX_TLS, WANDB_API_KEY" in notes
     assert "s3cr3t" not in notes
     assert "CUDA_DEVICE" not in notes
+
+
+@pytest.mark.parametrize(
+    ("options", "variables"),
+    [
+        (
+            ["-N 4", "--gpus-per-node=8"],
+            {"NNODES": "4", "JOB_NUM_NODES": "4", "GPUS_ON_NODE": "8", "GPUS_PER_NODE": "8"},
+        ),
+        (["-N 2", "--gres=gpu:a100:4"], {"NNODES": "2", "JOB_NUM_NODES": "2", "GPUS_ON_NODE": "4"}),
+        (
+            ["-N 2", "--ntasks-per-node=4", "-c 8"],
+            {
+                "NNODES": "2",
+                "JOB_NUM_NODES": "2",
+                "NTASKS": "8",
+                "NPROCS": "8",
+                "NTASKS_PER_NODE": "4",
+                "CPUS_PER_TASK": "8",
+            },
+        ),
+        (["-n 16"], {}),
+        ([], {}),
+    ],
+)
+def test_the_variables_of_the_job_follow_from_its_header(options, variables):
+    text = "".join(f"#SBATCH {option}\n" for option in options)
+    assert job_variables(text) == {f"SLURM_{name}": value for name, value in variables.items()}
+
+
+def test_an_srun_without_a_header_asks_for_the_nodes_itself():
+    words = ["srun", "-N", "4", "--gpus-per-node=8", "-p", "batch", "--exclusive", "python", "x.py"]
+    header = read_slurm_header("", [(1, words)], {})
+    assert (header.num_nodes, header.gpus_per_node) == (4, 8)
+    assert header.launcher == {"kind": "slurm", "slurm": {"partition": "batch", "exclusive": True}}
+    assert header.notes == ()
+
+
+def test_options_by_which_a_step_takes_a_part_of_the_job_are_noted():
+    header = read("-N4", commands=["srun --exclusive -w n1 --mem=0 python x.py"])
+    assert header.notes == (
+        "Options of srun were left out, since a trial's step has its whole job: --exclusive, --nodelist, --mem.",
+    )
 
 
 def test_a_script_without_a_header_has_no_launcher_section():

@@ -141,6 +141,11 @@ def last_command(text: str) -> list[str]:
         ("A='run --tp \"b c\"'\neval $A", ["run", "--tp", "b c"]),
         ("run --data <Specify path> --b", ["run", "--data", "<Specify path>", "--b"]),
         ("run > log --a", ["run", "--a"]),
+        ('A=2\nrun ${A:+--x "$A" --y}', ["run", "--x", "2", "--y"]),
+        ("A=x\n[ $A = y ] || exit 2\nrun a", ["run", "a"]),
+        ("die() { exit 1; }\ncase x in y) ;; *) die ;; esac\nrun a", ["run", "a"]),
+        ("if true; then exit 0; fi\nrun a", ["exit", "0"]),
+        ("read -r -d '' A <<'E' || true\nrun --x\nE\nsrun bash -c \"$A\"", ["run", "--x"]),
     ],
 )
 def test_the_words_of_a_command_are_what_bash_would_make_them(text, words):
@@ -163,6 +168,18 @@ def test_options_after_a_comment_that_ends_the_command_are_read_with_a_note():
 )
 def test_a_script_that_cannot_be_parsed_as_a_whole_has_a_note(text):
     assert any("Line 1 could not be parsed" in note for note in read_script(text).notes)
+
+
+def test_a_check_that_ends_the_script_with_an_error_is_noted_and_passed_over():
+    script = read_script('IMAGE=\nif [ -z "$IMAGE" ]; then\n  echo "set IMAGE"\n  exit 1\nfi\nrun')
+    assert [word.text for word in script.commands[-1]] == ["run"]
+    assert script.notes == ("As it stands, the script ends with an error (line 4); it was read on.",)
+
+
+def test_variables_that_are_set_before_the_script_begins_are_known_and_no_exports_of_its_own():
+    script = read_script('A=$((N * 8))\nbash -c "run $A \\$N"', environment={"N": "4"})
+    assert [word.text for word in script.commands[-1]] == ["run", "32", "4"]
+    assert script.exported == {}
 
 
 def test_here_documents_are_no_commands_and_are_expanded():

@@ -113,6 +113,25 @@ def test_an_unknown_variable_is_reported_and_not_guessed():
     assert len(set(found.notes)) == len(found.notes)
 
 
+def test_no_default_stands_for_an_option_whose_name_is_not_known():
+    found = read_launch_script(launch("--micro-batch-size 1 --${DTYPE}"))
+    assert "precision" not in found.layout
+    assert {"precision", "attention_kernel"} <= {*found.in_doubt}
+    assert "--${DTYPE} was left out: the script does not set which option it is." in found.notes
+    assert read_launch_script(launch("--micro-batch-size 1 --${DTYPE} --bf16")).layout["precision"] == "bf16"
+
+
+def test_sizes_that_follow_from_the_job_are_calculated():
+    header = "#!/bin/bash\n#SBATCH -N 4\n#SBATCH --gpus-per-node=8\n"
+    script = "DP=$((SLURM_NNODES * SLURM_GPUS_ON_NODE / 2))\ntorchrun --nproc-per-node $SLURM_GPUS_ON_NODE"
+    options = (
+        "--micro-batch-size 2 --global-batch-size $((DP * 4)) --tensor-model-parallel-size 2 --nnodes $SLURM_NNODES"
+    )
+    found = read_launch_script(f"{header}{script} {launch(options).partition(' 4 ')[2]}")
+    assert (found.num_nodes, found.gpus_per_node, found.global_batch_size) == (4, 8, 64)
+    assert found.layout["grad_accum_steps"] == 2
+
+
 def test_a_variable_that_a_condition_sets_is_not_guessed():
     script = "TP=1\nif [ $GPUS -gt 8 ]; then\n  TP=2\nfi\n" + launch("--tensor-model-parallel-size $TP")
     assert "tensor_parallel" not in read_launch_script(script).layout
