@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator.importers.option_table import Handling, OptionGroup, OptionTable
+from orchestrator.importers import reasons
+from orchestrator.importers.option_table import OptionTable, option_groups
 
 _NEUTRAL = {
     "deepspeed_config.offload_param_device": "none",
@@ -20,11 +21,8 @@ _NEUTRAL = {
 ACCELERATE_OPTIONS = OptionTable(
     "accelerate",
     "accelerate of 2026-07-24 (16cb6eb8), src/accelerate/commands",
-    (
-        OptionGroup(
-            Handling.READ,
-            "",
-            """
+    option_groups(
+        read="""
             compute_environment= deepspeed_config.deepspeed_config_file= deepspeed_config.gradient_accumulation_steps=
             deepspeed_config.offload_optimizer_device= deepspeed_config.zero_stage= distributed_type= dynamo_backend=
             dynamo_config.dynamo_backend= fp16= fsdp_config.fsdp_activation_checkpointing=
@@ -36,140 +34,81 @@ ACCELERATE_OPTIONS = OptionTable(
             megatron_lm_config.megatron_lm_use_distributed_optimizer= mixed_precision= num_machines= num_processes=
             parallelism_config.parallelism_config_dp_shard_size= parallelism_config.parallelism_config_tp_size= use_cpu=
             """,
-        ),
-        OptionGroup(
-            Handling.NO_EFFECT,
-            "it only changes the start of the program or its initial weights",
-            """
-            deepspeed_config.deepspeed_exclusion_filter= deepspeed_config.deepspeed_hostfile=
-            deepspeed_config.deepspeed_inclusion_filter= deepspeed_config.deepspeed_multinode_launcher=
-            deepspeed_config.zero3_init_flag= fsdp_config.fsdp_cpu_ram_efficient_loading=
-            fsdp_config.fsdp_sync_module_states= gpu_ids= machine_rank= main_process_ip= main_process_port=
-            main_training_function= mpirun_config= rdzv_backend= same_network=
-            """,
-        ),
-        OptionGroup(
-            Handling.NO_EFFECT,
-            "it is only for TPUs or SageMaker, which are refused",
-            """
-            additional_args= base_job_name= command_file= commands= downcast_bf16= ec2_instance_type= iam_role_name=
-            image_uri= profile= py_version= pytorch_version= region= sagemaker_inputs_file= sagemaker_metrics_file=
-            tpu_env= tpu_name= tpu_use_cluster= tpu_use_sudo= tpu_vm= tpu_zone= transformers_version=
-            """,
-        ),
-        OptionGroup(
-            Handling.NO_EFFECT,
-            "it only changes checkpoints, and a trial writes none",
-            """
-            deepspeed_config.zero3_save_16bit_model= fsdp_config.fsdp_state_dict_type=
-            megatron_lm_config.megatron_lm_no_load_optim= megatron_lm_config.megatron_lm_no_save_optim=
-            """,
-        ),
-        OptionGroup(Handling.NO_EFFECT, "it only changes what is checked", "debug="),
-        OptionGroup(
-            Handling.NO_EFFECT,
-            "it changes what is learned, not the work of a step",
-            """
-            deepspeed_config.gradient_clipping= megatron_lm_config.megatron_lm_attention_softmax_in_fp32=
-            megatron_lm_config.megatron_lm_calculate_per_token_loss= megatron_lm_config.megatron_lm_eod_mask_loss=
-            megatron_lm_config.megatron_lm_gradient_clipping=
-            """,
-        ),
-        OptionGroup(
-            Handling.NO_EFFECT,
-            "it has an effect only together with a value that is refused",
-            """
-            deepspeed_config.offload_optimizer_nvme_path= deepspeed_config.offload_param_nvme_path= fp8_config=
-            parallelism_config.parallelism_config_cp_backend= parallelism_config.parallelism_config_cp_comm_strategy=
-            parallelism_config.parallelism_config_sp_attn_implementation=
-            parallelism_config.parallelism_config_sp_backend= parallelism_config.parallelism_config_sp_seq_length=
-            parallelism_config.parallelism_config_sp_seq_length_is_variable=
-            """,
-        ),
-        OptionGroup(
-            Handling.NOTED,
-            "the model is in the training script, and trials shard each layer",
-            """
-            fsdp_config.fsdp_auto_wrap_policy= fsdp_config.fsdp_ignored_modules= fsdp_config.fsdp_min_num_params=
-            fsdp_config.fsdp_transformer_layer_cls_to_wrap=
-            """,
-        ),
-        OptionGroup(
-            Handling.NOTED,
-            "it changes how ranks communicate",
-            "fsdp_config.fsdp_backward_prefetch= fsdp_config.fsdp_forward_prefetch= fsdp_config.fsdp_use_orig_params=",
-        ),
-        OptionGroup(
-            Handling.NOTED,
-            "it changes which kernels run",
-            """
-            dynamo_config.dynamo_mode= dynamo_config.dynamo_use_dynamic= dynamo_config.dynamo_use_fullgraph=
-            dynamo_config.dynamo_use_regional_compilation=
-            """,
-        ),
-        OptionGroup(
-            Handling.NOTED,
-            "it changes the precision or memory of gradients or of the optimizer",
-            """
-            megatron_lm_config.megatron_lm_overlap_cpu_optimizer_d2h_h2d=
-            megatron_lm_config.megatron_lm_use_precision_aware_optimizer=
-            """,
-        ),
-        OptionGroup(
-            Handling.NOTED,
-            "trials train without dropout",
-            "megatron_lm_config.megatron_lm_attention_dropout= megatron_lm_config.megatron_lm_hidden_dropout=",
-        ),
-        OptionGroup(
-            Handling.NOTED,
-            "the model is in the training script: fill in position_embedding: rotary",
-            "megatron_lm_config.megatron_lm_use_rotary_position_embeddings=",
-        ),
-        OptionGroup(Handling.NOTED, "it changes the work of the host beside the GPUs", "enable_cpu_affinity="),
-        OptionGroup(
-            Handling.REFUSED,
-            "context parallelism is no axis of a layout",
-            """
-            megatron_lm_config.megatron_lm_context_parallel_size= parallelism_config.parallelism_config_cp_size=
-            """,
-        ),
-        OptionGroup(
-            Handling.REFUSED,
-            "sequences split over ranks (Ulysses) are no axis of a layout",
-            "parallelism_config.parallelism_config_sp_size=",
-        ),
-        OptionGroup(
-            Handling.REFUSED,
-            "experts are no part of a model, and expert parallelism is no axis of a layout",
-            """
-            deepspeed_config.deepspeed_moe_layer_cls_names= megatron_lm_config.megatron_lm_expert_model_parallel_size=
-            megatron_lm_config.megatron_lm_expert_tensor_parallel_size=
-            """,
-        ),
-        OptionGroup(
-            Handling.REFUSED,
-            "this sharding is no value of zero_stage",
-            """
-            megatron_lm_config.megatron_lm_use_custom_fsdp= parallelism_config.parallelism_config_dp_replicate_size=
-            """,
-        ),
-        OptionGroup(
-            Handling.REFUSED,
-            "parameters in host memory or on NVMe are no value of offload",
-            "deepspeed_config.offload_param_device= fsdp_config.fsdp_offload_params=",
-        ),
-        OptionGroup(
-            Handling.REFUSED,
-            "uneven pipeline stages are no axis of a layout",
-            "megatron_lm_config.megatron_lm_decoder_last_pipeline_num_layers=",
-        ),
-        OptionGroup(
-            Handling.REFUSED,
-            "partial recomputation is no value of activation_checkpointing",
-            """
-            megatron_lm_config.megatron_lm_recompute_method= megatron_lm_config.megatron_lm_recompute_num_layers=
-            """,
-        ),
+        no_effect={
+            reasons.START: """
+                deepspeed_config.deepspeed_exclusion_filter= deepspeed_config.deepspeed_hostfile=
+                deepspeed_config.deepspeed_inclusion_filter= deepspeed_config.deepspeed_multinode_launcher=
+                deepspeed_config.zero3_init_flag= fsdp_config.fsdp_cpu_ram_efficient_loading=
+                fsdp_config.fsdp_sync_module_states= gpu_ids= machine_rank= main_process_ip= main_process_port=
+                main_training_function= mpirun_config= rdzv_backend= same_network=
+                """,
+            "it is only for TPUs or SageMaker, which are refused": """
+                additional_args= base_job_name= command_file= commands= downcast_bf16= ec2_instance_type= iam_role_name=
+                image_uri= profile= py_version= pytorch_version= region= sagemaker_inputs_file= sagemaker_metrics_file=
+                tpu_env= tpu_name= tpu_use_cluster= tpu_use_sudo= tpu_vm= tpu_zone= transformers_version=
+                """,
+            reasons.CHECKPOINTS: """
+                deepspeed_config.zero3_save_16bit_model= fsdp_config.fsdp_state_dict_type=
+                megatron_lm_config.megatron_lm_no_load_optim= megatron_lm_config.megatron_lm_no_save_optim=
+                """,
+            "it only changes what is checked": "debug=",
+            reasons.LEARNING: """
+                deepspeed_config.gradient_clipping= megatron_lm_config.megatron_lm_attention_softmax_in_fp32=
+                megatron_lm_config.megatron_lm_calculate_per_token_loss= megatron_lm_config.megatron_lm_eod_mask_loss=
+                megatron_lm_config.megatron_lm_gradient_clipping=
+                """,
+            "it has an effect only together with a value that is refused": """
+                deepspeed_config.offload_optimizer_nvme_path= deepspeed_config.offload_param_nvme_path= fp8_config=
+                parallelism_config.parallelism_config_cp_backend=
+                parallelism_config.parallelism_config_cp_comm_strategy=
+                parallelism_config.parallelism_config_sp_attn_implementation=
+                parallelism_config.parallelism_config_sp_backend= parallelism_config.parallelism_config_sp_seq_length=
+                parallelism_config.parallelism_config_sp_seq_length_is_variable=
+                """,
+        },
+        noted={
+            "the model is in the training script, and trials shard each layer": """
+                fsdp_config.fsdp_auto_wrap_policy= fsdp_config.fsdp_ignored_modules= fsdp_config.fsdp_min_num_params=
+                fsdp_config.fsdp_transformer_layer_cls_to_wrap=
+                """,
+            reasons.COMMUNICATION: """
+                fsdp_config.fsdp_backward_prefetch= fsdp_config.fsdp_forward_prefetch= fsdp_config.fsdp_use_orig_params=
+                """,
+            reasons.KERNELS: """
+                dynamo_config.dynamo_mode= dynamo_config.dynamo_use_dynamic= dynamo_config.dynamo_use_fullgraph=
+                dynamo_config.dynamo_use_regional_compilation=
+                """,
+            reasons.OPTIMIZER_STATES: """
+                megatron_lm_config.megatron_lm_overlap_cpu_optimizer_d2h_h2d=
+                megatron_lm_config.megatron_lm_use_precision_aware_optimizer=
+                """,
+            "trials train without dropout": """
+                megatron_lm_config.megatron_lm_attention_dropout= megatron_lm_config.megatron_lm_hidden_dropout=
+                """,
+            "the model is in the training script: fill in position_embedding: rotary": """
+                megatron_lm_config.megatron_lm_use_rotary_position_embeddings=
+                """,
+            reasons.HOST: "enable_cpu_affinity=",
+        },
+        refused={
+            reasons.CONTEXT_PARALLELISM: """
+                megatron_lm_config.megatron_lm_context_parallel_size= parallelism_config.parallelism_config_cp_size=
+                """,
+            reasons.ULYSSES: "parallelism_config.parallelism_config_sp_size=",
+            reasons.EXPERTS: """
+                deepspeed_config.deepspeed_moe_layer_cls_names=
+                megatron_lm_config.megatron_lm_expert_model_parallel_size=
+                megatron_lm_config.megatron_lm_expert_tensor_parallel_size=
+                """,
+            reasons.SHARDING: """
+                megatron_lm_config.megatron_lm_use_custom_fsdp= parallelism_config.parallelism_config_dp_replicate_size=
+                """,
+            reasons.OFFLOADED_PARAMETERS: "deepspeed_config.offload_param_device= fsdp_config.fsdp_offload_params=",
+            reasons.UNEVEN_STAGES: "megatron_lm_config.megatron_lm_decoder_last_pipeline_num_layers=",
+            reasons.PARTIAL_RECOMPUTATION: """
+                megatron_lm_config.megatron_lm_recompute_method= megatron_lm_config.megatron_lm_recompute_num_layers=
+                """,
+        },
     ),
     neutral=_NEUTRAL,
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator.importers.option_table import Handling, OptionGroup, OptionTable
+from orchestrator.importers import reasons
+from orchestrator.importers.option_table import OptionTable, option_groups
 
 _NEUTRAL = {
     "bf16.check_overflow": "true|false",
@@ -38,11 +39,8 @@ _NEUTRAL = {
 DEEPSPEED_OPTIONS = OptionTable(
     "DeepSpeed",
     "DeepSpeed 0.19, deepspeed/runtime/config.py",
-    (
-        OptionGroup(
-            Handling.READ,
-            "",
-            """
+    option_groups(
+        read="""
             bf16.enabled= bfloat16.enabled= compile.passes= fp16.enabled= gradient_accumulation_steps= optimizer.type=
             pipeline.activation_checkpoint_interval= tensor_parallel.autotp_size= torch_autocast.dtype=
             torch_autocast.enabled= train_batch_size= train_micro_batch_size_per_gpu= zero_optimization.cpu_offload=
@@ -50,196 +48,117 @@ DEEPSPEED_OPTIONS = OptionTable(
             zero_optimization.allgather_bucket_size= zero_optimization.overlap_comm=
             zero_optimization.reduce_bucket_size= zero_optimization.stage=
             """,
-        ),
-        OptionGroup(
-            Handling.NO_EFFECT,
-            "it only changes what is logged",
-            """
-            activation_checkpointing.profile= comet= comms_logger= compile.debug_log= csv_monitor= dump_state=
-            flops_profiler= log_level= memory_breakdown= steps_per_print= tensorboard= timers= vocabulary_size=
-            wall_clock_breakdown= wandb= zero_optimization.enable_sanity_checks=
-            zero_optimization.log_trace_cache_warnings=
-            """,
-        ),
-        OptionGroup(
-            Handling.NO_EFFECT,
-            "it only changes checkpoints, and a trial writes none",
-            """
-            checkpoint= datastates_ckpt= nebula= zero_optimization.elastic_checkpoint=
-            zero_optimization.gather_16bit_weights_on_model_save= zero_optimization.load_from_fp32_weights=
-            zero_optimization.pipeline_loading_checkpoint= zero_optimization.stage3_gather_16bit_weights_on_model_save=
-            zero_optimization.stage3_gather_fp16_weights_on_model_save=
-            """,
-        ),
-        OptionGroup(Handling.NO_EFFECT, "it only changes which tokens are trained on", "dataloader_drop_last="),
-        OptionGroup(
-            Handling.NO_EFFECT,
-            "it changes what is learned, not the work of a step",
-            """
-            bf16.check_grad_overflow= bf16.check_overflow= fp16.auto_cast= fp16.consecutive_hysteresis= fp16.hysteresis=
-            fp16.initial_scale_power= fp16.loss_scale= fp16.loss_scale_window= fp16.min_loss_scale=
-            gradient_allreduce_op= gradient_clipping= gradient_predivide_factor= optimizer.params= prescale_gradients=
-            scheduler=
-            """,
-        ),
-        OptionGroup(
-            Handling.NO_EFFECT,
-            "it only changes the start of the program or what it checks",
-            """
-            pipeline.seed_layers= tensor_parallel.keep_module_on_host= zero_allow_untested_optimizer=
-            zero_force_ds_cpu_optimizer= zero_optimization.ignore_unused_parameters=
-            zero_optimization.override_module_apply=
-            """,
-        ),
-        OptionGroup(
-            Handling.NO_EFFECT,
-            "DeepSpeed does not use it",
-            "pipeline.partition= pipeline.stages=",
-        ),
-        OptionGroup(
-            Handling.NO_EFFECT,
-            "it only says how tensor parallelism finds the layers of a model",
-            """
-            tensor_parallel.dtype= tensor_parallel.injection_policy_tuple= tensor_parallel.kernel_inject=
-            tensor_parallel.partition_config= tensor_parallel.preset_model= tensor_parallel.replace_with_kernel_inject=
-            tensor_parallel.tensor_parallel= tensor_parallel.tp=
-            """,
-        ),
-        OptionGroup(
-            Handling.NO_EFFECT,
-            "it has an effect only together with a key that is refused",
-            """
-            aio= compile.double_buffer= compile.free_activation_threshold= compile.offload_activation_pin_memory=
-            seq_parallel_communication_data_type= use_data_before_expert_parallelism=
-            zero_optimization.mics_hierarchical_params_gather= zero_optimization.offload_optimizer.buffer_count=
-            zero_optimization.offload_optimizer.fast_init= zero_optimization.offload_optimizer.nvme_path=
-            zero_optimization.offload_optimizer.pipeline_read= zero_optimization.offload_optimizer.pipeline_write=
-            zero_optimization.offload_param.buffer_count= zero_optimization.offload_param.buffer_size=
-            zero_optimization.offload_param.max_in_cpu= zero_optimization.offload_param.nvme_path=
-            zero_optimization.offload_param.pin_memory=
-            """,
-        ),
-        OptionGroup(
-            Handling.NOTED,
-            "it is a search of DeepSpeed's own, and the values of this file are taken as its layout",
-            "autotuning=",
-        ),
-        OptionGroup(
-            Handling.NOTED,
-            "it is for the generation of text between steps, which is not measured",
-            "hybrid_engine=",
-        ),
-        OptionGroup(
-            Handling.NOTED,
-            "it changes how ranks communicate",
-            """
-            allgather_size= communication_data_type= disable_allgather= pipeline.grad_partitioned=
-            pipeline.pipe_partitioned= sparse_gradients= tensor_parallel.tp_overlap_comm=
-            zero_optimization.allgather_partitions=
-            zero_optimization.allgather_sequential= zero_optimization.contiguous_gradients=
-            zero_optimization.leaf_module= zero_optimization.legacy_stage1= zero_optimization.max_live_parameters=
-            zero_optimization.max_reuse_distance= zero_optimization.model_persistence_threshold=
-            zero_optimization.module_granularity_threshold= zero_optimization.param_persistence_threshold=
-            zero_optimization.prefetch_bucket_size= zero_optimization.reduce_scatter=
-            zero_optimization.round_robin_gradients= zero_optimization.stage3_allgather_sequential=
-            zero_optimization.stage3_max_live_parameters= zero_optimization.stage3_max_reuse_distance=
-            zero_optimization.stage3_model_persistence_threshold= zero_optimization.stage3_module_granularity_threshold=
-            zero_optimization.stage3_param_persistence_threshold= zero_optimization.stage3_prefetch_bucket_size=
-            zero_optimization.stage3_use_all_reduce_for_fetch_params= zero_optimization.sub_group_size=
-            zero_optimization.use_all_reduce_for_fetch_params= zero_optimization.use_multi_rank_bucket_allreduce=
-            """,
-        ),
-        OptionGroup(
-            Handling.NOTED,
-            "it changes which kernels run",
-            """
-            compile.autoep_non_moe= compile.deepcompile= compile.free_activation= compile.keep_all_input_tensors=
-            compile.keep_int_input_tensors= compile.symmetric_memory= compile.sync_after_allgather=
-            compile.sync_after_reduce= compile.sync_before_allgather= compile.sync_before_reduce= graph_harvesting=
-            optimizer.legacy_fusion= pipeline.use_reentrant= tensor_parallel.vocab_parallel_ce_backend=
-            tensor_parallel.vocab_parallel_lm_head= zero_optimization.compute_grad_norm=
-            zero_optimization.memory_efficient_linear= zero_optimization.parameter_alignment=
-            """,
-        ),
-        OptionGroup(
-            Handling.NOTED,
-            "it changes the precision or memory of gradients or of the optimizer",
-            """
-            bf16.bf16_master_weights_and_grads= bf16.bf16_optimizer_states= bf16.immediate_grad_update=
-            data_types.buffer_dtype= data_types.grad_accum_dtype= data_types.keep_in_fp32_modules=
-            data_types.param_dtype= fp16.fp16_master_weights_and_grads= torch_autocast.lower_precision_safe_modules=
-            zero_optimization.cpu_offload_use_pin_memory= zero_optimization.offload_optimizer.cpuadam_cores_perc=
-            zero_optimization.offload_optimizer.pin_memory= zero_optimization.offload_optimizer.super_offload=
-            zero_optimization.save_muon_momentum_buffer_in_memory=
-            """,
-        ),
-        OptionGroup(
-            Handling.NOTED,
-            "it changes how recomputed layers keep their inputs, where the program recomputes any",
-            """
-            activation_checkpointing.contiguous_memory_optimization= activation_checkpointing.number_checkpoints=
-            activation_checkpointing.partition_activations= activation_checkpointing.synchronize_checkpoint_boundary=
-            """,
-        ),
-        OptionGroup(Handling.NOTED, "it changes the work of the host beside the GPUs", "disable_python_gc="),
-        OptionGroup(
-            Handling.NOTED,
-            "without it the program decides when the optimizer steps; a trial counts micro-batches",
-            "managed_gradient_accumulation=",
-        ),
-        OptionGroup(
-            Handling.REFUSED,
-            "sequences split over ranks (Ulysses) are no axis of a layout",
-            "sequence_parallel_size=",
-        ),
-        OptionGroup(
-            Handling.REFUSED,
-            "experts are no part of a model, and expert parallelism is no axis of a layout",
-            "expert_parallel=",
-        ),
-        OptionGroup(
-            Handling.REFUSED,
-            "this sharding is no value of zero_stage",
-            "zero_optimization.mics_shard_size= zero_optimization.zero_hpz_partition_size=",
-        ),
-        OptionGroup(
-            Handling.REFUSED,
-            "quantized weights and gradients are no axis of a layout",
-            """
-            zero_optimization.zero_quantized_gradients= zero_optimization.zero_quantized_nontrainable_weights=
-            zero_optimization.zero_quantized_weights= zero_optimization.zeropp_loco_param=
-            """,
-        ),
-        OptionGroup(
-            Handling.REFUSED,
-            "parameters in host memory or on NVMe are no value of offload",
-            "compile.offload_parameters= zero_optimization.cpu_offload_param= zero_optimization.offload_param.device=",
-        ),
-        OptionGroup(
-            Handling.REFUSED,
-            "activations in host memory are no value of offload",
-            "activation_checkpointing.cpu_checkpointing= compile.offload_activation=",
-        ),
-        OptionGroup(
-            Handling.REFUSED,
-            "an optimizer that is in host memory for a part of the step is no value of offload",
-            "compile.offload_opt_states= zero_optimization.zenflow=",
-        ),
-        OptionGroup(
-            Handling.REFUSED,
-            "a model cannot say it",
-            """
-            compression_training= eigenvalue= progressive_layer_drop= quantize_training= sparse_attention=
-            weight_quantization=
-            """,
-        ),
-        OptionGroup(
-            Handling.REFUSED,
-            "sequences or samples of changing length are no axis of a search",
-            "curriculum_learning= data_efficiency=",
-        ),
-        OptionGroup(Handling.REFUSED, "the global batch of a search is fixed", "elasticity="),
-        OptionGroup(Handling.REFUSED, "precision is fp32, bf16 or fp16; Apex AMP is none of them", "amp="),
+        no_effect={
+            reasons.LOGGING: """
+                activation_checkpointing.profile= comet= comms_logger= compile.debug_log= csv_monitor= dump_state=
+                flops_profiler= log_level= memory_breakdown= steps_per_print= tensorboard= timers= vocabulary_size=
+                wall_clock_breakdown= wandb= zero_optimization.enable_sanity_checks=
+                zero_optimization.log_trace_cache_warnings=
+                """,
+            reasons.CHECKPOINTS: """
+                checkpoint= datastates_ckpt= nebula= zero_optimization.elastic_checkpoint=
+                zero_optimization.gather_16bit_weights_on_model_save= zero_optimization.load_from_fp32_weights=
+                zero_optimization.pipeline_loading_checkpoint=
+                zero_optimization.stage3_gather_16bit_weights_on_model_save=
+                zero_optimization.stage3_gather_fp16_weights_on_model_save=
+                """,
+            reasons.TOKENS: "dataloader_drop_last=",
+            reasons.LEARNING: """
+                bf16.check_grad_overflow= bf16.check_overflow= fp16.auto_cast= fp16.consecutive_hysteresis=
+                fp16.hysteresis= fp16.initial_scale_power= fp16.loss_scale= fp16.loss_scale_window= fp16.min_loss_scale=
+                gradient_allreduce_op= gradient_clipping= gradient_predivide_factor= optimizer.params=
+                prescale_gradients= scheduler=
+                """,
+            "it only changes the start of the program or what it checks": """
+                pipeline.seed_layers= tensor_parallel.keep_module_on_host= zero_allow_untested_optimizer=
+                zero_force_ds_cpu_optimizer= zero_optimization.ignore_unused_parameters=
+                zero_optimization.override_module_apply=
+                """,
+            "DeepSpeed does not use it": "pipeline.partition= pipeline.stages=",
+            "it only says how tensor parallelism finds the layers of a model": """
+                tensor_parallel.dtype= tensor_parallel.injection_policy_tuple= tensor_parallel.kernel_inject=
+                tensor_parallel.partition_config= tensor_parallel.preset_model=
+                tensor_parallel.replace_with_kernel_inject= tensor_parallel.tensor_parallel= tensor_parallel.tp=
+                """,
+            reasons.BESIDE_A_REFUSED_KEY: """
+                aio= compile.double_buffer= compile.free_activation_threshold= compile.offload_activation_pin_memory=
+                seq_parallel_communication_data_type= use_data_before_expert_parallelism=
+                zero_optimization.mics_hierarchical_params_gather= zero_optimization.offload_optimizer.buffer_count=
+                zero_optimization.offload_optimizer.fast_init= zero_optimization.offload_optimizer.nvme_path=
+                zero_optimization.offload_optimizer.pipeline_read= zero_optimization.offload_optimizer.pipeline_write=
+                zero_optimization.offload_param.buffer_count= zero_optimization.offload_param.buffer_size=
+                zero_optimization.offload_param.max_in_cpu= zero_optimization.offload_param.nvme_path=
+                zero_optimization.offload_param.pin_memory=
+                """,
+        },
+        noted={
+            "it is a search of DeepSpeed's own, and the values of this file are taken as its layout": "autotuning=",
+            "it is for the generation of text between steps, which is not measured": "hybrid_engine=",
+            reasons.COMMUNICATION: """
+                allgather_size= communication_data_type= disable_allgather= pipeline.grad_partitioned=
+                pipeline.pipe_partitioned= sparse_gradients= tensor_parallel.tp_overlap_comm=
+                zero_optimization.allgather_partitions= zero_optimization.allgather_sequential=
+                zero_optimization.contiguous_gradients= zero_optimization.leaf_module= zero_optimization.legacy_stage1=
+                zero_optimization.max_live_parameters= zero_optimization.max_reuse_distance=
+                zero_optimization.model_persistence_threshold= zero_optimization.module_granularity_threshold=
+                zero_optimization.param_persistence_threshold= zero_optimization.prefetch_bucket_size=
+                zero_optimization.reduce_scatter= zero_optimization.round_robin_gradients=
+                zero_optimization.stage3_allgather_sequential= zero_optimization.stage3_max_live_parameters=
+                zero_optimization.stage3_max_reuse_distance= zero_optimization.stage3_model_persistence_threshold=
+                zero_optimization.stage3_module_granularity_threshold=
+                zero_optimization.stage3_param_persistence_threshold= zero_optimization.stage3_prefetch_bucket_size=
+                zero_optimization.stage3_use_all_reduce_for_fetch_params= zero_optimization.sub_group_size=
+                zero_optimization.use_all_reduce_for_fetch_params= zero_optimization.use_multi_rank_bucket_allreduce=
+                """,
+            reasons.KERNELS: """
+                compile.autoep_non_moe= compile.deepcompile= compile.free_activation= compile.keep_all_input_tensors=
+                compile.keep_int_input_tensors= compile.symmetric_memory= compile.sync_after_allgather=
+                compile.sync_after_reduce= compile.sync_before_allgather= compile.sync_before_reduce= graph_harvesting=
+                optimizer.legacy_fusion= pipeline.use_reentrant= tensor_parallel.vocab_parallel_ce_backend=
+                tensor_parallel.vocab_parallel_lm_head= zero_optimization.compute_grad_norm=
+                zero_optimization.memory_efficient_linear= zero_optimization.parameter_alignment=
+                """,
+            reasons.OPTIMIZER_STATES: """
+                bf16.bf16_master_weights_and_grads= bf16.bf16_optimizer_states= bf16.immediate_grad_update=
+                data_types.buffer_dtype= data_types.grad_accum_dtype= data_types.keep_in_fp32_modules=
+                data_types.param_dtype= fp16.fp16_master_weights_and_grads= torch_autocast.lower_precision_safe_modules=
+                zero_optimization.cpu_offload_use_pin_memory= zero_optimization.offload_optimizer.cpuadam_cores_perc=
+                zero_optimization.offload_optimizer.pin_memory= zero_optimization.offload_optimizer.super_offload=
+                zero_optimization.save_muon_momentum_buffer_in_memory=
+                """,
+            "it changes how recomputed layers keep their inputs, where the program recomputes any": """
+                activation_checkpointing.contiguous_memory_optimization= activation_checkpointing.number_checkpoints=
+                activation_checkpointing.partition_activations=
+                activation_checkpointing.synchronize_checkpoint_boundary=
+                """,
+            reasons.HOST: "disable_python_gc=",
+            "without it the program decides when the optimizer steps; a trial counts micro-batches": """
+                managed_gradient_accumulation=
+                """,
+        },
+        refused={
+            reasons.ULYSSES: "sequence_parallel_size=",
+            reasons.EXPERTS: "expert_parallel=",
+            reasons.SHARDING: "zero_optimization.mics_shard_size= zero_optimization.zero_hpz_partition_size=",
+            "quantized weights and gradients are no axis of a layout": """
+                zero_optimization.zero_quantized_gradients= zero_optimization.zero_quantized_nontrainable_weights=
+                zero_optimization.zero_quantized_weights= zero_optimization.zeropp_loco_param=
+                """,
+            reasons.OFFLOADED_PARAMETERS: """
+                compile.offload_parameters= zero_optimization.cpu_offload_param= zero_optimization.offload_param.device=
+                """,
+            reasons.OFFLOADED_ACTIVATIONS: "activation_checkpointing.cpu_checkpointing= compile.offload_activation=",
+            "an optimizer that is in host memory for a part of the step is no value of offload": """
+                compile.offload_opt_states= zero_optimization.zenflow=
+                """,
+            reasons.NO_MODEL_FIELD: """
+                compression_training= eigenvalue= progressive_layer_drop= quantize_training= sparse_attention=
+                weight_quantization=
+                """,
+            "sequences or samples of changing length are no axis of a search": "curriculum_learning= data_efficiency=",
+            reasons.FIXED_BATCH: "elasticity=",
+            "precision is fp32, bf16 or fp16; Apex AMP is none of them": "amp=",
+        },
     ),
     neutral=_NEUTRAL,
 )

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from orchestrator.importers.option_table import Handling, OptionGroup, OptionTable
+from orchestrator.importers import reasons
+from orchestrator.importers.option_table import OptionGroup, OptionTable, option_groups
 
 _SOURCE = "transformers 5.23 or 4.57, models/{0}/configuration_{0}.py"
-_CANNOT_SAY = "a model cannot say it"
-_LEARNED = "it changes what is learned, not the work of a step"
-_ARITHMETIC = "it changes the arithmetic or memory of a layer"
+_OTHER_TASKS = "it is only for the generation of text or for other tasks than language modelling"
 
 _NEUTRAL = {
     "chunk_size_feed_forward": "0",
@@ -18,136 +17,115 @@ _NEUTRAL = {
     "scale_attn_weights": "true",
     "use_cache": "true|false",
 }
-_COMMON = (
-    OptionGroup(Handling.READ, "", "architectures= dtype= model_type= tie_word_embeddings= torch_dtype= vocab_size="),
-    OptionGroup(
-        Handling.NO_EFFECT,
-        "it is only for the generation of text or for other tasks than language modelling",
-        """
-        bad_words_ids= begin_suppress_tokens= bos_token_id= cache_implementation= decoder_start_token_id=
-        diversity_penalty= do_sample= early_stopping= encoder_no_repeat_ngram_size= eos_token_id=
-        exponential_decay_length_penalty= finetuning_task= forced_bos_token_id= forced_eos_token_id= id2label=
-        is_decoder= label2id= length_penalty= max_length= min_length= no_repeat_ngram_size= num_beam_groups= num_beams=
-        num_labels= num_return_sequences= output_attentions= output_hidden_states= output_scores= pad_token_id= prefix=
-        problem_type= remove_invalid_values= repetition_penalty= return_dict= return_dict_in_generate= sep_token_id=
-        suppress_tokens= task_specific_params= temperature= tie_encoder_decoder= tokenizer_class= top_k= top_p=
-        typical_p= use_cache=
-        """,
-    ),
-    OptionGroup(
-        Handling.NO_EFFECT,
-        "it only says where the file comes from or how it is loaded",
-        """
-        _attn_implementation_autoset= _commit_hash= _name_or_path= name_or_path= tf_legacy_loss= torchscript=
-        transformers_version= use_bfloat16=
-        """,
-    ),
-    OptionGroup(Handling.NO_EFFECT, _LEARNED, "initializer_range="),
-    OptionGroup(Handling.NOTED, "with trust_remote_code its program is the model, and it was not read", "auto_map="),
-    OptionGroup(
-        Handling.NOTED,
-        "the program that trains chooses it, and a search compares the choices",
-        "_attn_implementation= attn_implementation= gradient_checkpointing=",
-    ),
-    OptionGroup(Handling.NOTED, _ARITHMETIC, "chunk_size_feed_forward="),
-    OptionGroup(
-        Handling.REFUSED,
-        "a model is a decoder without cross-attention",
-        "add_cross_attention= cross_attention_hidden_size= is_encoder_decoder=",
-    ),
-    OptionGroup(
-        Handling.REFUSED,
-        "8-bit and 4-bit weights are no values of precision",
-        "compression_config= quantization_config=",
-    ),
-    OptionGroup(Handling.REFUSED, _CANNOT_SAY, "per_layer_config= pruned_heads="),
+_COMMON = option_groups(
+    read="architectures= dtype= model_type= tie_word_embeddings= torch_dtype= vocab_size=",
+    no_effect={
+        _OTHER_TASKS: """
+            bad_words_ids= begin_suppress_tokens= bos_token_id= cache_implementation= decoder_start_token_id=
+            diversity_penalty= do_sample= early_stopping= encoder_no_repeat_ngram_size= eos_token_id=
+            exponential_decay_length_penalty= finetuning_task= forced_bos_token_id= forced_eos_token_id= id2label=
+            is_decoder= label2id= length_penalty= max_length= min_length= no_repeat_ngram_size= num_beam_groups=
+            num_beams= num_labels= num_return_sequences= output_attentions= output_hidden_states= output_scores=
+            pad_token_id= prefix= problem_type= remove_invalid_values= repetition_penalty= return_dict=
+            return_dict_in_generate= sep_token_id= suppress_tokens= task_specific_params= temperature=
+            tie_encoder_decoder= tokenizer_class= top_k= top_p= typical_p= use_cache=
+            """,
+        "it only says where the file comes from or how it is loaded": """
+            _attn_implementation_autoset= _commit_hash= _name_or_path= name_or_path= tf_legacy_loss= torchscript=
+            transformers_version= use_bfloat16=
+            """,
+        reasons.LEARNING: "initializer_range=",
+    },
+    noted={
+        "with trust_remote_code its program is the model, and it was not read": "auto_map=",
+        "the program that trains chooses it, and a search compares the choices": """
+            _attn_implementation= attn_implementation= gradient_checkpointing=
+            """,
+        reasons.ARITHMETIC: "chunk_size_feed_forward=",
+    },
+    refused={
+        "a model is a decoder without cross-attention": """
+            add_cross_attention= cross_attention_hidden_size= is_encoder_decoder=
+            """,
+        "8-bit and 4-bit weights are no values of precision": "compression_config= quantization_config=",
+        reasons.NO_MODEL_FIELD: "per_layer_config= pruned_heads=",
+    },
 )
-_ROTARY = (
-    OptionGroup(
-        Handling.READ,
-        "",
-        """
+_ROTARY = option_groups(
+    read="""
         attention_dropout= hidden_act= hidden_size= intermediate_size= max_position_embeddings= num_attention_heads=
         num_hidden_layers= partial_rotary_factor= rope_parameters= rope_scaling=
         """,
-    ),
-    OptionGroup(Handling.NO_EFFECT, _LEARNED, "rope_theta="),
+    no_effect={reasons.LEARNING: "rope_theta="},
 )
-_LLAMA = (
-    OptionGroup(Handling.READ, "", "head_dim= num_key_value_heads="),
-    OptionGroup(Handling.NO_EFFECT, _LEARNED, "rms_norm_eps="),
+_LLAMA = option_groups(
+    read="head_dim= num_key_value_heads=",
+    no_effect={reasons.LEARNING: "rms_norm_eps="},
 )
-_BIAS = OptionGroup(Handling.READ, "", "attention_bias=")
-_SLIDING_WINDOW = OptionGroup(Handling.READ, "", "sliding_window=")
-_WINDOWED_LAYERS = OptionGroup(
-    Handling.NO_EFFECT,
-    "it only says which layers have the sliding window, about which there is a note",
-    "layer_types= max_window_layers=",
-)
-_QWEN = (_SLIDING_WINDOW, OptionGroup(Handling.READ, "", "use_sliding_window="), _WINDOWED_LAYERS)
+_WINDOWED_LAYERS = {
+    "it only says which layers have the sliding window, about which there is a note": "layer_types= max_window_layers=",
+}
+_QWEN = option_groups(read="sliding_window= use_sliding_window=", no_effect=_WINDOWED_LAYERS)
 
 _GROUPS: Mapping[str, tuple[OptionGroup, ...]] = {
     "llama": (
         *_ROTARY,
         *_LLAMA,
-        _BIAS,
-        OptionGroup(Handling.READ, "", "mlp_bias="),
-        OptionGroup(Handling.NOTED, _ARITHMETIC, "pretraining_tp="),
+        *option_groups(
+            read="attention_bias= mlp_bias=",
+            noted={reasons.ARITHMETIC: "pretraining_tp="},
+        ),
     ),
-    "gpt2": (
-        OptionGroup(
-            Handling.READ,
-            "",
-            """
+    "gpt2": option_groups(
+        read="""
             activation_function= attn_pdrop= embd_pdrop= hidden_size= max_position_embeddings= n_embd= n_head= n_inner=
             n_layer= n_positions= num_attention_heads= num_hidden_layers= resid_pdrop=
             """,
-        ),
-        OptionGroup(Handling.NO_EFFECT, _LEARNED, "layer_norm_epsilon="),
-        OptionGroup(
-            Handling.NO_EFFECT,
-            "it is only for the generation of text or for other tasks than language modelling",
-            "summary_activation= summary_first_dropout= summary_proj_to_labels= summary_type= summary_use_proj=",
-        ),
-        OptionGroup(Handling.NO_EFFECT, "n_positions says the same, and transformers reads that", "n_ctx="),
-        OptionGroup(
-            Handling.NOTED,
-            _ARITHMETIC,
-            "reorder_and_upcast_attn= scale_attn_by_inverse_layer_idx= scale_attn_weights=",
-        ),
+        no_effect={
+            reasons.LEARNING: "layer_norm_epsilon=",
+            _OTHER_TASKS: """
+                summary_activation= summary_first_dropout= summary_proj_to_labels= summary_type= summary_use_proj=
+                """,
+            "n_positions says the same, and transformers reads that": "n_ctx=",
+        },
+        noted={reasons.ARITHMETIC: "reorder_and_upcast_attn= scale_attn_by_inverse_layer_idx= scale_attn_weights="},
     ),
     "gpt_neox": (
         *_ROTARY,
-        _BIAS,
-        OptionGroup(Handling.READ, "", "hidden_dropout= rotary_pct= use_parallel_residual="),
-        OptionGroup(Handling.NO_EFFECT, _LEARNED, "layer_norm_eps= rotary_emb_base="),
-        OptionGroup(
-            Handling.NO_EFFECT,
-            "it is only for the generation of text or for other tasks than language modelling",
-            "classifier_dropout=",
+        *option_groups(
+            read="attention_bias= hidden_dropout= rotary_pct= use_parallel_residual=",
+            no_effect={
+                reasons.LEARNING: "layer_norm_eps= rotary_emb_base=",
+                _OTHER_TASKS: "classifier_dropout=",
+            },
         ),
     ),
     "qwen2": (*_ROTARY, *_LLAMA, *_QWEN),
-    "qwen3": (*_ROTARY, *_LLAMA, *_QWEN, _BIAS),
-    "mistral": (*_ROTARY, *_LLAMA, _SLIDING_WINDOW),
+    "qwen3": (*_ROTARY, *_LLAMA, *_QWEN, *option_groups(read="attention_bias=")),
+    "mistral": (*_ROTARY, *_LLAMA, *option_groups(read="sliding_window=")),
     "gemma2": (
         *_ROTARY,
         *_LLAMA,
-        _BIAS,
-        _SLIDING_WINDOW,
-        _WINDOWED_LAYERS,
-        OptionGroup(Handling.READ, "", "attn_logit_softcapping= final_logit_softcapping= hidden_activation="),
-        OptionGroup(Handling.NO_EFFECT, _LEARNED, "query_pre_attn_scalar="),
-        OptionGroup(Handling.NO_EFFECT, "hidden_activation says it, and transformers reads that", "hidden_act="),
-        OptionGroup(Handling.REFUSED, "a model attends to earlier tokens only", "use_bidirectional_attention="),
+        *option_groups(
+            read="attention_bias= attn_logit_softcapping= final_logit_softcapping= hidden_activation= sliding_window=",
+            no_effect={
+                **_WINDOWED_LAYERS,
+                reasons.LEARNING: "query_pre_attn_scalar=",
+                "hidden_activation says it, and transformers reads that": "hidden_act=",
+            },
+            refused={"a model attends to earlier tokens only": "use_bidirectional_attention="},
+        ),
     ),
     "phi3": (
         *_ROTARY,
         *_LLAMA,
-        _SLIDING_WINDOW,
-        OptionGroup(Handling.READ, "", "embd_pdrop= resid_pdrop="),
-        OptionGroup(Handling.NO_EFFECT, _LEARNED, "original_max_position_embeddings="),
-        OptionGroup(Handling.NO_EFFECT, "transformers does not use it", "attention_bias="),
+        *option_groups(
+            read="sliding_window= embd_pdrop= resid_pdrop=",
+            no_effect={
+                reasons.LEARNING: "original_max_position_embeddings=",
+                "transformers does not use it": "attention_bias=",
+            },
+        ),
     ),
 }
 

@@ -5,34 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.importers.option_table import Handling, OptionGroup
+from orchestrator.importers.option_table import option_groups
 from orchestrator.importers.settings import Settings
 from orchestrator.importers.slurm_header import SlurmHeader
 from search_spaces.errors import InputError
 
-LAUNCHER_GROUPS = (
-    OptionGroup(
-        Handling.READ,
-        "",
-        "nnodes= nproc-per-node= num-nodes= num-gpus= num-accelerators= gpus-per-node= hostfile=",
-    ),
-    OptionGroup(
-        Handling.NO_EFFECT,
-        "it only changes how the ranks are started and find each other",
-        """
-        rdzv-backend= rdzv-endpoint= rdzv-id= rdzv-conf= standalone max-restarts= monitor-interval= start-method= role=
-        module no-python run-path log-dir= redirects= tee= local-ranks-filter= node-rank= master-addr= master-port=
-        local-addr= logs-specs= launcher= launcher-args= no-local-rank no-ssh no-ssh-check force-multi
-        enable-each-rank-log= save-pid ssh-port= venv-script=
-        duplicate-stderr-filters= duplicate-stdout-filters= event-log-handler= numa-binding= shutdown-timeout=
-        log-level= quiet signals-to-handle= virtual-local-rank bind-cores-to-rank bind-core-list=
-        """,
-    ),
-    OptionGroup(
-        Handling.REFUSED,
-        "it chooses among a node's GPUs, or changes their number while the training runs",
-        "include= exclude= elastic-training min-elastic-nodes= max-elastic-nodes= autotuning=",
-    ),
+LAUNCHER_GROUPS = option_groups(
+    read="nnodes= nproc-per-node= num-nodes= num-gpus= num-accelerators= gpus-per-node= hostfile=",
+    no_effect={
+        "it only changes how the ranks are started and find each other": """
+            rdzv-backend= rdzv-endpoint= rdzv-id= rdzv-conf= standalone max-restarts= monitor-interval= start-method=
+            role= module no-python run-path log-dir= redirects= tee= local-ranks-filter= node-rank= master-addr=
+            master-port= local-addr= logs-specs= launcher= launcher-args= no-local-rank no-ssh no-ssh-check force-multi
+            enable-each-rank-log= save-pid ssh-port= venv-script= duplicate-stderr-filters= duplicate-stdout-filters=
+            event-log-handler= numa-binding= shutdown-timeout= log-level= quiet signals-to-handle= virtual-local-rank
+            bind-cores-to-rank bind-core-list=
+            """,
+    },
+    refused={
+        "it chooses among a node's GPUs, or changes their number while the training runs": """
+            include= exclude= elastic-training min-elastic-nodes= max-elastic-nodes= autotuning=
+            """,
+    },
 )
 """By torch 2.13, torch/distributed/run.py, and DeepSpeed 0.19, deepspeed/launcher/runner.py."""
 

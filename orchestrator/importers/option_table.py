@@ -37,6 +37,25 @@ class OptionGroup:
     names: str
 
 
+_NONE: Mapping[str, str] = {}
+
+
+def option_groups(
+    read: str = "",
+    no_effect: Mapping[str, str] = _NONE,
+    noted: Mapping[str, str] = _NONE,
+    refused: Mapping[str, str] = _NONE,
+) -> tuple[OptionGroup, ...]:
+    """Groups by handling: the names of the options that are read, and those of the others by the reason."""
+    by_reason = {
+        Handling.READ: {"": read} if read else _NONE,
+        Handling.NO_EFFECT: no_effect,
+        Handling.NOTED: noted,
+        Handling.REFUSED: refused,
+    }
+    return tuple(OptionGroup(handling, *group) for handling, groups in by_reason.items() for group in groups.items())
+
+
 @dataclass(frozen=True)
 class OptionTable:
     """All options of a parser, or all keys of a configuration (`a.b` for a nested one; a mapping that is handled as a

@@ -1,0 +1,37 @@
+"""Reasons for the handling of options that the tables of several trainers share."""
+
+from __future__ import annotations
+
+# without effect
+LOGGING = "it only changes what is logged"
+CHECKPOINTS = "it only changes checkpoints, and a trial writes none"
+EVALUATION = "it only changes evaluation, which is not measured"
+TOKENS = "it only changes which tokens are trained on"
+LEARNING = "it changes what is learned, not the work of a step"
+START = "it only changes the start of the program or its initial weights"
+DURATION = "it only changes how long the training is; a trial trains a few steps"
+FAILURES = "it only changes how failures are handled"
+BESIDE_A_REFUSED_KEY = "it has an effect only together with a key that is refused"
+BESIDE_A_REFUSED_OPTION = "it has an effect only together with an option that is refused"
+OTHER_PROGRAMS = "pretrain_gpt.py trains the same with it: it is for other programs, or for inference"
+
+# left out with a note
+KERNELS = "it changes which kernels run"
+COMMUNICATION = "it changes how ranks communicate"
+ARITHMETIC = "it changes the arithmetic or memory of a layer"
+OPTIMIZER_STATES = "it changes the precision or memory of gradients or of the optimizer"
+HOST = "it changes the work of the host beside the GPUs"
+
+# refused
+NO_MODEL_FIELD = "a model cannot say it"
+EXPERTS = "experts are no part of a model, and expert parallelism is no axis of a layout"
+CONTEXT_PARALLELISM = "context parallelism is no axis of a layout"
+ULYSSES = "sequences split over ranks (Ulysses) are no axis of a layout"
+UNEVEN_STAGES = "uneven pipeline stages are no axis of a layout"
+SHARDING = "this sharding is no value of zero_stage"
+PARTIAL_RECOMPUTATION = "partial recomputation is no value of activation_checkpointing"
+OFFLOADED_ACTIVATIONS = "activations in host memory are no value of offload"
+OFFLOADED_PARAMETERS = "parameters in host memory or on NVMe are no value of offload"
+LOW_PRECISION = "8-bit and 4-bit arithmetic are no values of precision"
+FIXED_BATCH = "the global batch of a search is fixed"
+WHOLE_GPT = "a search trains every layer of a GPT on tokens in sequences of one length"
