@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import cached_property
@@ -74,12 +74,19 @@ class OptionTable:
 
     def with_groups(self, groups: tuple[OptionGroup, ...]) -> OptionTable:
         """This table and more groups; an option that these have again is handled as they say."""
-        again = {word for group in groups for word in group.names.split()}
-        kept = (
-            replace(group, names=" ".join(word for word in group.names.split() if word not in again))
-            for group in self.groups
-        )
-        return replace(self, groups=(*kept, *groups))
+        again = {word.rstrip("=") for group in groups for word in group.names.split()}
+        return replace(self, groups=(*self._groups(self.group_of.keys() - again), *groups))
+
+    def only(self, names: Iterable[str]) -> OptionTable:
+        """This table with these of its options alone."""
+        kept = {*names}
+        neutral = {name: value for name, value in self.neutral.items() if name in kept}
+        return replace(self, groups=self._groups(kept), neutral=neutral)
+
+    def _groups(self, kept: Collection[str]) -> tuple[OptionGroup, ...]:
+        """The groups with these options alone."""
+        words = (" ".join(w for w in group.names.split() if w.rstrip("=") in kept) for group in self.groups)
+        return tuple(replace(group, names=names) for group, names in zip(self.groups, words, strict=True))
 
     @cached_property
     def flags(self) -> frozenset[str]:

@@ -83,12 +83,12 @@ class Settings:
     def has(self, *names: str) -> bool:
         """True if one of these settings is given and is not false or null."""
         self._asked += names
-        return any(name in self.given and self.given[name].value not in (None, False) for name in names)
+        return any(found.value not in (None, False) for name in names if (found := self._setting(name)))
 
     def value(self, name: str) -> Any:
         """The setting's value; None where it is absent or null, and, with a note, where it is not known."""
         self._asked.append(name)
-        setting = self.given.get(name)
+        setting = self._setting(name)
         if setting is None or setting.doubt is None:
             return setting.value if setting else None
         self.notes.append(
@@ -130,7 +130,12 @@ class Settings:
 
     def _is_given(self, name: str) -> bool:
         self._asked.append(name)
-        return name in self.given and self.given[name].value is not None
+        setting = self._setting(name)
+        return setting is not None and setting.value is not None
+
+    def _setting(self, name: str) -> Setting | None:
+        """The setting; None where it is absent, and where the trainer does not know it."""
+        return self.given.get(name) if name in self.table.group_of else None
 
     @contextmanager
     def tracked(self) -> Iterator[list[str]]:
@@ -143,7 +148,7 @@ class Settings:
 
     def origin(self, names: list[str]) -> str:
         """Origin of a value that these settings decide: the given ones, else the trainer's default."""
-        given = [self._written(name) for name in dict.fromkeys(names) if name in self.given]
+        given = [self._written(name) for name in dict.fromkeys(names) if self._setting(name)]
         return ", ".join(given) or f"{self.table.trainer}'s default"
 
     def _written(self, name: str) -> str:

@@ -238,6 +238,27 @@ def test_what_trials_run_without_is_noted(options, note):
 
 
 @pytest.mark.parametrize(
+    ("options", "option"),
+    [
+        ("--deepspeed --position-embedding-type rope", "--position-embedding-type"),
+        ("--deepspeed --overlap-grad-reduce", "--overlap-grad-reduce"),
+        ("--deepspeed --context-parallel-size 2", "--context-parallel-size"),
+        ("--deepspeed --manual-gc", "--manual-gc"),
+        ("--num-key-value-heads 2", "--num-key-value-heads"),
+        ("--cpu-optimizer", "--cpu-optimizer"),
+    ],
+)
+def test_an_option_of_the_other_megatron_is_unknown_and_not_read(options, option):
+    found = read_launch_script(launch(f"--num-attention-heads 4 --micro-batch-size 1 {options}"))
+    without = read_launch_script(
+        launch(f"--num-attention-heads 4 --micro-batch-size 1 {'--deepspeed' if '--deepspeed' in options else ''}")
+    )
+    assert (found.model, found.layout) == (without.model, without.layout)
+    (note,) = {*found.notes} - {*without.notes}
+    assert note.startswith(f"{option} was left out: it is no option of Megatron-")
+
+
+@pytest.mark.parametrize(
     "options",
     ["--context-parallel-size 1", "--lr 1e-4", "--log-interval 10", "--optimizer adam", "--deepspeed --num-experts 1"],
 )
