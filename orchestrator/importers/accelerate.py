@@ -7,13 +7,13 @@ from typing import Any
 
 from orchestrator.importers.accelerate_options import ACCELERATE_OPTIONS
 from orchestrator.importers.batch import complete_batch
-from orchestrator.importers.deepspeed_config import read_ds_config
+from orchestrator.importers.deepspeed_config import ZERO_STAGES, read_ds_config
 from orchestrator.importers.deepspeed_options import DEEPSPEED_OPTIONS
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.settings import FieldReaders, Settings, read_fields
 from orchestrator.importers.source_file import ReadFile
-from orchestrator.importers.value_rules import ValueRules, is_one_of, value_problems
-from orchestrator.importers.yaml_config import chosen, counted, document_settings, yaml_document
+from orchestrator.importers.value_rules import ValueRules, one_of, value_problems
+from orchestrator.importers.yaml_config import document_settings, yaml_document
 from search_spaces.errors import InputError
 
 Origins = dict[str, str]
@@ -91,20 +91,19 @@ def _kind(keys: Settings) -> str:
 def _precision(keys: Settings) -> str | None:
     if keys.has("fp16") and not keys.has("mixed_precision"):
         return "fp16"
-    return chosen(keys, "mixed_precision", _PRECISIONS, "fp32")
+    return keys.chosen("mixed_precision", _PRECISIONS, "fp32")
 
 
 def _tensor_parallel(keys: Settings) -> int | None:
     prefix = f"{_MEGATRON}tp_degree" if _kind(keys) == "megatron_lm" else f"{_PARALLELISM}tp_size"
-    return counted(keys, prefix, 1)
+    return keys.counted(prefix, 1)
 
 
 def _zero_stage(keys: Settings) -> int | None:
     kind = _kind(keys)
     if kind == "deepspeed":
         has_file = keys.has(f"{_DEEPSPEED}deepspeed_config_file")
-        stages: Mapping[str, int] = {str(stage): stage for stage in range(4)}
-        return None if has_file else chosen(keys, f"{_DEEPSPEED}zero_stage", stages, 2)
+        return None if has_file else keys.chosen(f"{_DEEPSPEED}zero_stage", ZERO_STAGES, 2)
     if kind == "fsdp":
         return _fsdp_stage(keys)
     return 1 if keys.flag(f"{_MEGATRON}use_distributed_optimizer") else 0
@@ -114,9 +113,9 @@ def _fsdp_stage(keys: Settings) -> int | None:
     """FSDP 2 says whether parameters are sharded again after the forward pass; FSDP 1 names a strategy."""
     resharded = f"{_FSDP}reshard_after_forward"
     if (keys.count(f"{_FSDP}version") or 1) == 2:
-        return chosen(keys, resharded, {"true": 3, "false": 2}, 3)
+        return keys.chosen(resharded, {"true": 3, "false": 2}, 3)
     is_named = str(keys.value(resharded)).lower() in _STRATEGIES
-    return chosen(keys, resharded if is_named else f"{_FSDP}sharding_strategy", _STRATEGIES, 3)
+    return keys.chosen(resharded if is_named else f"{_FSDP}sharding_strategy", _STRATEGIES, 3)
 
 
 def _offload(keys: Settings) -> str | None:
@@ -135,7 +134,7 @@ def _checkpointing(keys: Settings) -> str | None:
 def _attention_kernel(keys: Settings) -> str | None:
     """Megatron-LM's auto prefers flash in half precision; elsewhere the training script chooses."""
     is_auto = _kind(keys) == "megatron_lm" and _precision(keys) in ("bf16", "fp16")
-    return chosen(keys, f"{_MEGATRON}attention_backend", _KERNELS, "flash" if is_auto else None)
+    return keys.chosen(f"{_MEGATRON}attention_backend", _KERNELS, "flash" if is_auto else None)
 
 
 def _torch_compile(keys: Settings) -> bool | None:
@@ -146,7 +145,7 @@ def _torch_compile(keys: Settings) -> bool | None:
 
 _LAYOUT_FIELDS: FieldReaders = {
     "tensor_parallel": _tensor_parallel,
-    "pipeline_parallel": lambda keys: counted(keys, f"{_MEGATRON}pp_degree", 1),
+    "pipeline_parallel": lambda keys: keys.counted(f"{_MEGATRON}pp_degree", 1),
     "data_parallel": lambda keys: keys.count(f"{_PARALLELISM}dp_shard_size"),
     "grad_accum_steps": lambda keys: (
         keys.count(f"{_MEGATRON}num_micro_batches") or keys.count(f"{_DEEPSPEED}gradient_accumulation_steps")
@@ -165,7 +164,7 @@ def _gpus_per_node(keys: Settings) -> int | None:
     """None where num_processes is absent or -1, with which the command gives it."""
     if keys.value("num_processes") in (None, -1):
         return 1 if _kind(keys) == "no" else None
-    processes, machines = keys.count("num_processes"), counted(keys, "num_machines", 1)
+    processes, machines = keys.count("num_processes"), keys.counted("num_machines", 1)
     if not (processes and machines):
         return None
     if processes % machines:
@@ -174,47 +173,37 @@ def _gpus_per_node(keys: Settings) -> int | None:
 
 
 _CLUSTER_FIELDS: FieldReaders = {
-    "num_nodes": lambda keys: counted(keys, "num_machines", 1),
+    "num_nodes": lambda keys: keys.counted("num_machines", 1),
     "gpus_per_node": _gpus_per_node,
     "accelerator": lambda keys: "cpu" if keys.flag("use_cpu") or _kind(keys) == "multi_cpu" else None,
 }
 
 
 _VALUE_RULES: ValueRules = (
-    (
-        "compute_environment",
-        is_one_of("compute_environment", "local_machine"),
-        "a search runs here or on Slurm; SageMaker starts its own ranks",
-    ),
-    (
+    one_of("compute_environment", ("local_machine",), "a search runs here or on Slurm; SageMaker starts its own ranks"),
+    one_of(
         "distributed_type",
-        is_one_of("distributed_type", *_SECTIONS_OF),
+        _SECTIONS_OF,
         "the types that can be read are NO, MULTI_CPU, MULTI_GPU, FSDP, DEEPSPEED and MEGATRON_LM",
     ),
-    ("mixed_precision", is_one_of("mixed_precision", *_PRECISIONS), "8-bit arithmetic is no value of precision"),
-    (
-        f"{_FSDP}sharding_strategy",
-        is_one_of(f"{_FSDP}sharding_strategy", *_STRATEGIES),
-        "replicas beside shards (hybrid sharding) are no value of zero_stage",
+    one_of("mixed_precision", _PRECISIONS, "8-bit arithmetic is no value of precision"),
+    one_of(
+        f"{_FSDP}sharding_strategy", _STRATEGIES, "replicas beside shards (hybrid sharding) are no value of zero_stage"
     ),
-    (
+    one_of(
         f"{_FSDP}reshard_after_forward",
-        is_one_of(f"{_FSDP}reshard_after_forward", "true", "false", *_STRATEGIES),
+        ("true", "false", *_STRATEGIES),
         "replicas beside shards (hybrid sharding) are no value of zero_stage",
     ),
-    (
+    one_of(
         f"{_DEEPSPEED}offload_optimizer_device",
-        is_one_of(f"{_DEEPSPEED}offload_optimizer_device", "none", "cpu"),
+        ("none", "cpu"),
         "offload moves the optimizer to host memory; NVMe is no value of it",
     ),
-    (
-        f"{_MEGATRON}attention_backend",
-        is_one_of(f"{_MEGATRON}attention_backend", *_KERNELS),
-        "attention_kernel is math or flash",
-    ),
-    (
+    one_of(f"{_MEGATRON}attention_backend", _KERNELS, "attention_kernel is math or flash"),
+    one_of(
         f"{_MEGATRON}recompute_granularity",
-        is_one_of(f"{_MEGATRON}recompute_granularity", "full", "selective"),
+        ("full", "selective"),
         "activation_checkpointing is none, selective or full",
     ),
 )

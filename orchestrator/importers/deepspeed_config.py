@@ -11,7 +11,7 @@ from orchestrator.importers.deepspeed_options import DEEPSPEED_OPTIONS
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.json_text import json_object
 from orchestrator.importers.settings import CODE, FieldReaders, Settings, flat, read_fields
-from orchestrator.importers.value_rules import ValueRules, is_one_of, value_problems
+from orchestrator.importers.value_rules import ValueRules, one_of, value_problems
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import BATCH_RULE
 from trials.trainers.common.deepspeed_config import DEFAULT_BUCKET_ELEMENTS, GRADIENT_BYTES
@@ -19,6 +19,7 @@ from trials.trainers.common.deepspeed_config import DEFAULT_BUCKET_ELEMENTS, GRA
 _TOTAL, _MICRO, _STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
 _ZERO = "zero_optimization"
 CHARACTERISTIC_KEYS = (_TOTAL, _MICRO, _ZERO)
+ZERO_STAGES: Mapping[str, int] = {str(stage): stage for stage in range(4)}
 _COMPRESSED = ("onebitadam", "onebitlamb", "zerooneadam")
 _ADAM = ("adam", "adamw")
 _PRECISIONS = {
@@ -94,7 +95,8 @@ def _grad_accum_steps(keys: Settings) -> int | None:
 
 
 def _zero_stage(keys: Settings) -> int:
-    return int(keys.text(f"{_ZERO}.stage") or 0)
+    stage: int = keys.chosen(f"{_ZERO}.stage", ZERO_STAGES, 0)
+    return stage
 
 
 def _offload(keys: Settings) -> str | None:
@@ -153,17 +155,13 @@ def _has_ranks(keys: Settings) -> bool:
 
 
 DEEPSPEED_RULES: ValueRules = (
-    (f"{_ZERO}.stage", is_one_of(f"{_ZERO}.stage", "0", "1", "2", "3"), "a ZeRO stage is 0, 1, 2 or 3"),
-    (
+    one_of(f"{_ZERO}.stage", ZERO_STAGES, "a ZeRO stage is 0, 1, 2 or 3"),
+    one_of(
         f"{_ZERO}.offload_optimizer.device",
-        is_one_of(f"{_ZERO}.offload_optimizer.device", "none", "cpu"),
+        ("none", "cpu"),
         "offload moves the optimizer to host memory; NVMe is no value of it",
     ),
-    (
-        f"{_ZERO}.offload_optimizer.ratio",
-        is_one_of(f"{_ZERO}.offload_optimizer.ratio", "1", "1.0"),
-        "offload moves the whole optimizer",
-    ),
+    one_of(f"{_ZERO}.offload_optimizer.ratio", ("1", "1.0"), "offload moves the whole optimizer"),
     (
         "torch_autocast.dtype",
         lambda keys: str(keys.value("torch_autocast.dtype")).removeprefix("torch.") in _PRECISIONS,

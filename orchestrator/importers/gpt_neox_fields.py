@@ -6,9 +6,8 @@ from typing import Any
 
 from orchestrator.importers.deepspeed_config import DEEPSPEED_RULES
 from orchestrator.importers.deepspeed_config import LAYOUT_FIELDS as OF_DEEPSPEED
-from orchestrator.importers.settings import FieldReaders, Settings
-from orchestrator.importers.value_rules import ValueRules, is_one_of
-from orchestrator.importers.yaml_config import SWITCH, chosen, counted
+from orchestrator.importers.settings import SWITCH, FieldReaders, Settings
+from orchestrator.importers.value_rules import ValueRules, one_of
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE, layout_mesh
 from trials.trainers.common.deepspeed_config import DEFAULT_BUCKET_ELEMENTS, GRADIENT_BYTES
@@ -40,7 +39,7 @@ def _ffn_hidden_size(keys: Settings) -> int | None:
 
     Gate and gated part together have two thirds of the intermediate size, each rounded up to mlp_multiple_of.
     """
-    width, is_gated, multiple = _intermediate_size(keys), _is_gated(keys), counted(keys, "mlp_multiple_of", 1)
+    width, is_gated, multiple = _intermediate_size(keys), _is_gated(keys), keys.counted("mlp_multiple_of", 1)
     if width is None or keys.has("te_layernorm_mlp"):
         return width
     if is_gated is None or multiple is None:
@@ -60,7 +59,7 @@ def _intermediate_size(keys: Settings) -> int | None:
 
 
 def _is_gated(keys: Settings) -> bool | None:
-    return chosen(keys, "activation", {name: name in GATED for name in _ACTIVATIONS}, False)
+    return keys.chosen("activation", {name: name in GATED for name in _ACTIVATIONS}, False)
 
 
 def _vocab_size(keys: Settings) -> int | None:
@@ -68,7 +67,7 @@ def _vocab_size(keys: Settings) -> int | None:
     tokenizer = keys.text("tokenizer_type")
     is_open = tokenizer is None and missing_keys(keys)
     size = None if is_open else _VOCABULARIES.get((tokenizer or "GPT2BPETokenizer").lower())
-    multiple, tensor = counted(keys, "make_vocab_size_divisible_by", 128), tensor_parallel(keys)
+    multiple, tensor = keys.counted("make_vocab_size_divisible_by", 128), tensor_parallel(keys)
     if size is None or multiple is None or tensor is None:
         keys.notes.append("vocab_size is not in the file: the tokenizer decides it.")
         return None
@@ -86,9 +85,9 @@ MODEL_FIELDS: FieldReaders = {
     "gated_mlp": _is_gated,
     "vocab_size": _vocab_size,
     "seq_length": lambda keys: keys.count("seq_length"),
-    "tied_embeddings": lambda keys: chosen(keys, "no_weight_tying", {"true": False, "false": True}, True),
-    "position_embedding": lambda keys: chosen(keys, "pos_emb", _POSITIONS, "learned"),
-    "norm": lambda keys: chosen(keys, "norm", _NORMS, "layernorm"),
+    "tied_embeddings": lambda keys: keys.chosen("no_weight_tying", {"true": False, "false": True}, True),
+    "position_embedding": lambda keys: keys.chosen("pos_emb", _POSITIONS, "learned"),
+    "norm": lambda keys: keys.chosen("norm", _NORMS, "layernorm"),
 }
 
 # -- the layout
@@ -104,7 +103,7 @@ def pipeline_parallel(keys: Settings) -> int | None:
 
 
 def _degree(keys: Settings, name: str) -> int | None:
-    return 1 if keys.value(name) == 0 else counted(keys, name, 1)
+    return 1 if keys.value(name) == 0 else keys.counted(name, 1)
 
 
 def _data_parallel(keys: Settings) -> int | None:
@@ -133,8 +132,8 @@ def _batch_numbers(keys: Settings) -> tuple[int | None, int | None, int | None]:
 
 
 def grad_accum_steps(keys: Settings) -> int | None:
-    is_null = "gradient_accumulation_steps" in keys.given and keys.value("gradient_accumulation_steps") is None
-    return None if is_null else counted(keys, "gradient_accumulation_steps", 1)
+    name = "gradient_accumulation_steps"
+    return None if keys.is_null(name) else keys.counted(name, 1)
 
 
 def _quotient(keys: Settings, name: str, whole: int, part: int, rule: str) -> int:
@@ -146,8 +145,8 @@ def _quotient(keys: Settings, name: str, whole: int, part: int, rule: str) -> in
 def precision(keys: Settings) -> str | None:
     """`precision`, else that of the section that is enabled."""
     if keys.has("precision"):
-        return chosen(keys, "precision", _PRECISIONS, None)
-    enabled = [name for name in ("fp16", "bf16") if chosen(keys, f"{name}.enabled", SWITCH, False)]
+        return keys.chosen("precision", _PRECISIONS, None)
+    enabled = [name for name in ("fp16", "bf16") if keys.chosen(f"{name}.enabled", SWITCH, False)]
     return enabled[0] if enabled else "fp32"
 
 
@@ -184,10 +183,10 @@ LAYOUT_FIELDS: FieldReaders = {
     "grad_accum_steps": grad_accum_steps,
     "zero_stage": OF_DEEPSPEED["zero_stage"],
     "offload": OF_DEEPSPEED["offload"],
-    "activation_checkpointing": lambda keys: chosen(
-        keys, "checkpoint_activations", {"true": "full", "false": "none"}, "none"
+    "activation_checkpointing": lambda keys: keys.chosen(
+        "checkpoint_activations", {"true": "full", "false": "none"}, "none"
     ),
-    "sequence_parallel": lambda keys: chosen(keys, "sequence_parallel", SWITCH, False),
+    "sequence_parallel": lambda keys: keys.chosen("sequence_parallel", SWITCH, False),
     "precision": precision,
     "attention_kernel": _attention_kernel,
     "overlap_comm": OF_DEEPSPEED["overlap_comm"],
@@ -221,15 +220,15 @@ def _has_equal_stages(keys: Settings) -> bool:
 
 
 def _agrees_on_the_precision(keys: Settings) -> bool:
-    enabled = [name for name in ("fp16", "bf16") if chosen(keys, f"{name}.enabled", SWITCH, False)]
+    enabled = [name for name in ("fp16", "bf16") if keys.chosen(f"{name}.enabled", SWITCH, False)]
     return all(precision(keys) in (None, name) for name in enabled)
 
 
 VALUE_RULES: ValueRules = (
-    ("activation", is_one_of("activation", *_ACTIVATIONS), "GPT-NeoX has the activations " + ", ".join(_ACTIVATIONS)),
-    ("pos_emb", is_one_of("pos_emb", *_POSITIONS), "a model's position_embedding is learned or rotary"),
-    ("norm", is_one_of("norm", *_NORMS), "a model's norm is layernorm or rmsnorm"),
-    ("precision", is_one_of("precision", *_PRECISIONS), "precision is fp32, bf16 or fp16"),
+    one_of("activation", _ACTIVATIONS, "GPT-NeoX has the activations " + ", ".join(_ACTIVATIONS)),
+    one_of("pos_emb", _POSITIONS, "a model's position_embedding is learned or rotary"),
+    one_of("norm", _NORMS, "a model's norm is layernorm or rmsnorm"),
+    one_of("precision", _PRECISIONS, "precision is fp32, bf16 or fp16"),
     ("precision", _agrees_on_the_precision, "precision and the sections fp16 and bf16 name one precision"),
     (
         "attention_config",

@@ -13,7 +13,6 @@ from orchestrator.importers.json_text import json_object
 from orchestrator.importers.option_table import DO_WITHOUT, Handling
 from orchestrator.importers.settings import CODE, FieldReaders, Settings, flat, read_fields
 from orchestrator.importers.value_rules import ValueRules, value_problems
-from orchestrator.importers.yaml_config import counted
 from search_spaces.errors import InputError, Problem, format_value
 from search_spaces.model_shape import ModelShape
 
@@ -90,7 +89,7 @@ def _reads(keys: Settings, name: str) -> bool:
 def _size(keys: Settings, field: str, default: int | None) -> int | None:
     """The size, by the first of its keys that the model type has; `default` where the file has none."""
     names = [name for name in _KEYS[field] if _reads(keys, name)]
-    return counted(keys, next((name for name in names if name in keys.given), names[0]), default)
+    return keys.counted(next((name for name in names if name in keys.given), names[0]), default)
 
 
 _KEYS = {
@@ -120,7 +119,7 @@ def _key_value_heads(keys: Settings, family: Family) -> int:
 
 def _vocab_size(keys: Settings, family: Family) -> int | None:
     """The padded vocabulary."""
-    size = counted(keys, "vocab_size", family.vocab_size)
+    size = keys.counted("vocab_size", family.vocab_size)
     if size is None or size % VOCAB_MULTIPLE == 0:
         return size
     padded = -(-size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE

@@ -8,9 +8,9 @@ from typing import Any
 from orchestrator.importers.batch import complete_batch
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.nanotron_options import NANOTRON_OPTIONS
-from orchestrator.importers.settings import FieldReaders, Settings, read_fields
-from orchestrator.importers.value_rules import ValueRules, is_one_of, value_problems
-from orchestrator.importers.yaml_config import SWITCH, chosen, counted, document_settings, yaml_document
+from orchestrator.importers.settings import SWITCH, FieldReaders, Settings, read_fields
+from orchestrator.importers.value_rules import ValueRules, one_of, value_problems
+from orchestrator.importers.yaml_config import document_settings, yaml_document
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import layout_mesh
 
@@ -56,7 +56,7 @@ _BATCH_ORIGIN = "tokens.micro_batch_size x tokens.batch_accumulation_per_replica
 
 def _key_value_heads(keys: Settings) -> int | None:
     is_given = keys.has(f"{_MODEL}num_key_value_heads")
-    return counted(keys, f"{_MODEL}num_{'key_value' if is_given else 'attention'}_heads", 32)
+    return keys.counted(f"{_MODEL}num_{'key_value' if is_given else 'attention'}_heads", 32)
 
 
 def _vocab_size(keys: Settings) -> int | None:
@@ -64,21 +64,21 @@ def _vocab_size(keys: Settings) -> int | None:
     if keys.value(f"{_MODEL}vocab_size") == -1:
         keys.notes.append("model.model_config.vocab_size is -1: the tokenized data decide it.")
         return None
-    size = counted(keys, f"{_MODEL}vocab_size", 32000)
+    size = keys.counted(f"{_MODEL}vocab_size", 32000)
     multiple = (keys.count("model.make_vocab_size_divisible_by") or 1) * (keys.count("parallelism.tp") or 1)
     return None if size is None else -(-size // multiple) * multiple
 
 
 _MODEL_FIELDS: FieldReaders = {
-    "num_layers": lambda keys: counted(keys, f"{_MODEL}num_hidden_layers", 32),
-    "hidden_size": lambda keys: counted(keys, f"{_MODEL}hidden_size", 4096),
-    "num_attention_heads": lambda keys: counted(keys, f"{_MODEL}num_attention_heads", 32),
+    "num_layers": lambda keys: keys.counted(f"{_MODEL}num_hidden_layers", 32),
+    "hidden_size": lambda keys: keys.counted(f"{_MODEL}hidden_size", 4096),
+    "num_attention_heads": lambda keys: keys.counted(f"{_MODEL}num_attention_heads", 32),
     "num_key_value_heads": _key_value_heads,
-    "ffn_hidden_size": lambda keys: counted(keys, f"{_MODEL}intermediate_size", 11008),
+    "ffn_hidden_size": lambda keys: keys.counted(f"{_MODEL}intermediate_size", 11008),
     "gated_mlp": lambda keys: True,
     "vocab_size": _vocab_size,
     "seq_length": lambda keys: keys.count("tokens.sequence_length"),
-    "tied_embeddings": lambda keys: chosen(keys, f"{_MODEL}tie_word_embeddings", SWITCH, False),
+    "tied_embeddings": lambda keys: keys.chosen(f"{_MODEL}tie_word_embeddings", SWITCH, False),
     "position_embedding": lambda keys: "rotary",
     "norm": lambda keys: "rmsnorm",
 }
@@ -87,7 +87,7 @@ _MODEL_FIELDS: FieldReaders = {
 def _schedule(keys: Settings) -> str | None:
     """The schedule of more than one stage: by default all forward passes come first."""
     has_stages = (keys.count("parallelism.pp") or 1) > 1
-    return chosen(keys, "parallelism.pp_engine", _SCHEDULES, "gpipe") if has_stages else None
+    return keys.chosen("parallelism.pp_engine", _SCHEDULES, "gpipe") if has_stages else None
 
 
 _LAYOUT_FIELDS: FieldReaders = {
@@ -96,27 +96,23 @@ _LAYOUT_FIELDS: FieldReaders = {
     "data_parallel": lambda keys: keys.count("parallelism.dp"),
     "micro_batch_size": lambda keys: keys.count("tokens.micro_batch_size"),
     "grad_accum_steps": lambda keys: keys.count("tokens.batch_accumulation_per_replica"),
-    "zero_stage": lambda keys: chosen(keys, "optimizer.zero_stage", {"0": 0, "1": 1}, None),
-    "activation_checkpointing": lambda keys: chosen(keys, "parallelism.recompute_layer", _RECOMPUTATION, "none"),
-    "sequence_parallel": lambda keys: chosen(keys, "parallelism.tp_mode", _SEQUENCE_PARALLEL, False),
+    "zero_stage": lambda keys: keys.chosen("optimizer.zero_stage", {"0": 0, "1": 1}, None),
+    "activation_checkpointing": lambda keys: keys.chosen("parallelism.recompute_layer", _RECOMPUTATION, "none"),
+    "sequence_parallel": lambda keys: keys.chosen("parallelism.tp_mode", _SEQUENCE_PARALLEL, False),
     "pipeline_schedule": _schedule,
-    "precision": lambda keys: chosen(keys, "model.dtype", _PRECISIONS, "bf16"),
-    "attention_kernel": lambda keys: chosen(keys, f"{_MODEL}_attn_implementation", _KERNELS, "flash"),
+    "precision": lambda keys: keys.chosen("model.dtype", _PRECISIONS, "bf16"),
+    "attention_kernel": lambda keys: keys.chosen(f"{_MODEL}_attn_implementation", _KERNELS, "flash"),
 }
 
 
 _VALUE_RULES: ValueRules = (
-    ("model.dtype", is_one_of("model.dtype", *_PRECISIONS), "precision is fp32, bf16 or fp16"),
-    ("optimizer.zero_stage", is_one_of("optimizer.zero_stage", "0", "1"), "nanotron has ZeRO 0 and 1"),
-    ("parallelism.pp_engine", is_one_of("parallelism.pp_engine", *_SCHEDULES), "pipeline_schedule is 1f1b or gpipe"),
-    (
-        "parallelism.tp_mode",
-        is_one_of("parallelism.tp_mode", *_SEQUENCE_PARALLEL),
-        "nanotron's tp_mode is ALL_REDUCE or REDUCE_SCATTER",
-    ),
-    (
+    one_of("model.dtype", _PRECISIONS, "precision is fp32, bf16 or fp16"),
+    one_of("optimizer.zero_stage", ("0", "1"), "nanotron has ZeRO 0 and 1"),
+    one_of("parallelism.pp_engine", _SCHEDULES, "pipeline_schedule is 1f1b or gpipe"),
+    one_of("parallelism.tp_mode", _SEQUENCE_PARALLEL, "nanotron's tp_mode is ALL_REDUCE or REDUCE_SCATTER"),
+    one_of(
         f"{_MODEL}_attn_implementation",
-        is_one_of(f"{_MODEL}_attn_implementation", *_KERNELS),
+        _KERNELS,
         "attention_kernel is math or flash; ring attention is context parallelism, which is no axis of a layout",
     ),
 )

@@ -18,6 +18,10 @@ FieldReaders = Mapping[str, Callable[["Settings"], Any]]
 """Reader of each field of the search file; None for a value that the settings do not have."""
 
 
+SWITCH = {"true": True, "false": False}
+"""Words of a switch, for `Settings.chosen`."""
+
+
 @dataclass(frozen=True)
 class Setting:
     """A value as the file has it: an option's text, True for a flag, or a value of YAML or JSON.
@@ -124,9 +128,29 @@ class Settings:
             raise InputError(self.problem(name, rule="a whole number of at least 1"))
         return int(value)
 
+    def counted(self, name: str, default: int | None) -> int | None:
+        """The setting's whole number, `default` where it is absent."""
+        return self.count(name) or default
+
+    def chosen(self, name: str, values: Mapping[str, Any], default: Any) -> Any:
+        """Value that the setting's word stands for, `default` where it is absent.
+
+        Words are in lower case. InputError for a word without meaning.
+        """
+        value = self.value(name)
+        if value is None:
+            return default
+        if (word := str(value).lower()) not in values:
+            raise InputError(self.problem(name, rule="one of " + ", ".join(values)))
+        return values[word]
+
     def is_in_doubt(self, name: str) -> bool:
         """True for a setting that is given by a value that is not known."""
         return name in self.given and self.given[name].doubt is not None
+
+    def is_null(self, name: str) -> bool:
+        """True for a setting that is given as null."""
+        return name in self.given and self.value(name) is None and not self.is_in_doubt(name)
 
     def _is_given(self, name: str) -> bool:
         self._asked.append(name)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from orchestrator.importers.option_table import DO_WITHOUT
 from orchestrator.importers.settings import Settings
 from search_spaces.errors import Problem
 
-ValueRules = tuple[tuple[str, Callable[[Settings], bool], str], ...]
+ValueRule = tuple[str, Callable[[Settings], bool], str]
 """Setting, whether a search file expresses its value, and the rule otherwise."""
+ValueRules = tuple[ValueRule, ...]
 
 
 def value_problems(settings: Settings, rules: ValueRules) -> Iterator[Problem]:
@@ -19,6 +20,6 @@ def value_problems(settings: Settings, rules: ValueRules) -> Iterator[Problem]:
             yield settings.problem(name, rule, DO_WITHOUT)
 
 
-def is_one_of(name: str, *values: str) -> Callable[[Settings], bool]:
-    """True if the setting has one of these values, in any case of letters."""
-    return lambda settings: str(settings.value(name)).lower() in values
+def one_of(name: str, values: Collection[str], rule: str) -> ValueRule:
+    """The rule that the setting has one of these values, in any case of letters."""
+    return name, lambda settings: str(settings.value(name)).lower() in values, rule

@@ -8,7 +8,6 @@ from typing import Any
 
 from orchestrator.importers.option_table import OptionTable
 from orchestrator.importers.settings import Settings, flat
-from search_spaces.errors import InputError
 from search_spaces.schema.yaml_document import Document, KeyPath, parse_document
 
 
@@ -28,24 +27,3 @@ def document_settings(document: Document, table: OptionTable, paths: Mapping[str
 
     data: dict[str, Any] = {name: document.value(path) for name, path in places.items()}
     return Settings(flat(data, table, line), table)
-
-
-SWITCH = {"true": True, "false": False}
-
-
-def chosen(settings: Settings, name: str, values: Mapping[str, Any], default: Any) -> Any:
-    """Value that the setting's word stands for, `default` where it is absent.
-
-    Words are in lower case. InputError for a word without meaning.
-    """
-    value = settings.value(name)
-    if value is None:
-        return default
-    if (word := str(value).lower()) not in values:
-        raise InputError(settings.problem(name, rule="one of " + ", ".join(values)))
-    return values[word]
-
-
-def counted(settings: Settings, name: str, default: int | None) -> int | None:
-    """The setting's whole number, `default` where it is absent."""
-    return settings.count(name) or default

@@ -7,7 +7,7 @@ import re
 from orchestrator.importers.megatron.layout_fields import chunks
 from orchestrator.importers.megatron.model_fields import degree, num_layers
 from orchestrator.importers.settings import Settings
-from orchestrator.importers.value_rules import ValueRules, is_one_of
+from orchestrator.importers.value_rules import ValueRules, one_of
 
 
 def last_of_schedule(options: Settings) -> int | None:
@@ -36,16 +36,14 @@ def _ends_in_the_global_batch(options: Settings) -> bool:
 
 
 MEGATRON_VALUE_RULES: ValueRules = (
-    (
-        "position-embedding-type",
-        is_one_of("position-embedding-type", "learned_absolute", "rope"),
-        "a model's position_embedding is learned or rotary",
+    one_of(
+        "position-embedding-type", ("learned_absolute", "rope"), "a model's position_embedding is learned or rotary"
     ),
-    ("normalization", is_one_of("normalization", "layernorm", "rmsnorm"), "a model's norm is layernorm or rmsnorm"),
+    one_of("normalization", ("layernorm", "rmsnorm"), "a model's norm is layernorm or rmsnorm"),
     ("kv-channels", _has_usual_head_size, "a model's head size is hidden_size / num_attention_heads"),
-    (
+    one_of(
         "recompute-modules",
-        is_one_of("recompute-modules", "core_attn"),
+        ("core_attn",),
         "activation_checkpointing selective recomputes the core attention; other modules are no value of it",
     ),
     (
@@ -53,22 +51,14 @@ MEGATRON_VALUE_RULES: ValueRules = (
         _recomputes_whole_stages,
         "partial recomputation is no value of activation_checkpointing: full recomputes every layer",
     ),
-    (
-        "recompute-granularity",
-        is_one_of("recompute-granularity", "full", "selective"),
-        "activation_checkpointing is none, selective or full",
-    ),
-    (
+    one_of("recompute-granularity", ("full", "selective"), "activation_checkpointing is none, selective or full"),
+    one_of(
         "data-parallel-sharding-strategy",
-        is_one_of("data-parallel-sharding-strategy", "no_shard", "optim", "optim_grads", "optim_grads_params"),
+        ("no_shard", "optim", "optim_grads", "optim_grads_params"),
         "zero_stage is 0 to 3",
     ),
-    ("zero-stage", is_one_of("zero-stage", "0", "1", "2", "3"), "zero_stage is 0 to 3"),
-    (
-        "optimizer-offload-fraction",
-        is_one_of("optimizer-offload-fraction", "1", "1.0"),
-        "offload moves the whole optimizer",
-    ),
+    one_of("zero-stage", ("0", "1", "2", "3"), "zero_stage is 0 to 3"),
+    one_of("optimizer-offload-fraction", ("1", "1.0"), "offload moves the whole optimizer"),
     (
         "step-batch-size-schedule",
         _ends_in_the_global_batch,

@@ -13,7 +13,6 @@ from orchestrator.importers.megatron_bridge.fields import (
     LAYOUT_FIELDS,
     MODEL_FIELDS,
     VALUE_RULES,
-    is_null,
 )
 from orchestrator.importers.megatron_bridge.options import MEGATRON_BRIDGE_OPTIONS
 from orchestrator.importers.settings import CODE, Settings, flat, read_fields
@@ -121,7 +120,7 @@ def _recipe_problems(recipe: str | None) -> Iterator[Problem]:
 
 def _left_open(keys: Settings, layout: Mapping[str, Any]) -> Iterator[str]:
     """Layout fields that no key decides. A bucket size of null is the engine's default."""
-    has_bucket = any(is_null(keys, name) for name in ("ddp.bucket_size", "comm_overlap.bucket_size"))
+    has_bucket = any(keys.is_null(name) for name in ("ddp.bucket_size", "comm_overlap.bucket_size"))
     return (name for name in LAYOUT_FIELDS if name not in layout and not (name == "bucket_mib" and has_bucket))
 
 

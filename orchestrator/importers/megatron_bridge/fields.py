@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from orchestrator.importers.settings import FieldReaders, Settings
-from orchestrator.importers.value_rules import ValueRules, is_one_of
-from orchestrator.importers.yaml_config import SWITCH, chosen
+from orchestrator.importers.settings import SWITCH, FieldReaders, Settings
+from orchestrator.importers.value_rules import ValueRules, one_of
 from trials.trainers.common.megatron_options import MAIN_GRADIENT_BYTES
 
 _PRECISIONS = {"bf16_mixed": "bf16", "fp16_mixed": "fp16"}
@@ -30,7 +29,7 @@ def pipeline_parallel(keys: Settings) -> int | None:
 def chunks(keys: Settings) -> int | None:
     """Null is one chunk a stage."""
     name = "model.virtual_pipeline_model_parallel_size"
-    return 1 if is_null(keys, name) else keys.count(name)
+    return 1 if keys.is_null(name) else keys.count(name)
 
 
 def precision(keys: Settings) -> str | None:
@@ -43,23 +42,23 @@ def precision(keys: Settings) -> str | None:
 
 def _zero_stage(keys: Settings) -> int | None:
     if keys.has("ddp.use_megatron_fsdp", "dist.use_megatron_fsdp"):
-        return chosen(keys, "ddp.data_parallel_sharding_strategy", _STAGES, None)
+        return keys.chosen("ddp.data_parallel_sharding_strategy", _STAGES, None)
     names = ("ddp.use_distributed_optimizer", "optimizer.use_distributed_optimizer")
     if keys.has(*names):
         return 1
-    return 0 if any(chosen(keys, name, SWITCH, None) is False for name in names) else None
+    return 0 if any(keys.chosen(name, SWITCH, None) is False for name in names) else None
 
 
 def _offload(keys: Settings) -> str | None:
     """Megatron-Bridge offloads no states unless told what fraction."""
     if keys.has("optimizer.optimizer_cpu_offload"):
         return "optimizer" if keys.has("optimizer.optimizer_offload_fraction") else None
-    return chosen(keys, "optimizer.optimizer_cpu_offload", {"false": "none"}, None)
+    return keys.chosen("optimizer.optimizer_cpu_offload", {"false": "none"}, None)
 
 
 def _checkpointing(keys: Settings) -> str | None:
     name = "model.recompute_granularity"
-    return "none" if is_null(keys, name) else chosen(keys, name, {"full": "full", "selective": "selective"}, None)
+    return "none" if keys.is_null(name) else keys.chosen(name, {"full": "full", "selective": "selective"}, None)
 
 
 def _attention_kernel(keys: Settings) -> str | None:
@@ -67,23 +66,19 @@ def _attention_kernel(keys: Settings) -> str | None:
     if keys.text("model.transformer_impl") == "local":
         return "math"
     default = "flash" if precision(keys) in ("bf16", "fp16") else None
-    return chosen(keys, "model.attention_backend", _KERNELS, default)
+    return keys.chosen("model.attention_backend", _KERNELS, default)
 
 
 def _overlap(keys: Settings) -> bool | None:
     """comm_overlap prevails over ddp."""
-    stated = chosen(keys, "comm_overlap.overlap_grad_reduce", SWITCH, None)
-    return chosen(keys, "ddp.overlap_grad_reduce", SWITCH, None) if stated is None else stated
+    stated = keys.chosen("comm_overlap.overlap_grad_reduce", SWITCH, None)
+    return keys.chosen("ddp.overlap_grad_reduce", SWITCH, None) if stated is None else stated
 
 
 def _bucket_mib(keys: Settings) -> int | None:
     """Megatron counts a bucket in parameters; null is its default."""
     parameters = keys.count("comm_overlap.bucket_size", "ddp.bucket_size")
     return None if parameters is None else max(1, round(parameters * MAIN_GRADIENT_BYTES / 2**20))
-
-
-def is_null(keys: Settings, name: str) -> bool:
-    return name in keys.given and keys.value(name) is None and not keys.is_in_doubt(name)
 
 
 LAYOUT_FIELDS: FieldReaders = {
@@ -93,11 +88,11 @@ LAYOUT_FIELDS: FieldReaders = {
     "zero_stage": _zero_stage,
     "offload": _offload,
     "activation_checkpointing": _checkpointing,
-    "sequence_parallel": lambda keys: chosen(keys, "model.sequence_parallel", SWITCH, None),
+    "sequence_parallel": lambda keys: keys.chosen("model.sequence_parallel", SWITCH, None),
     "virtual_pipeline_stages": chunks,
     "precision": precision,
     "attention_kernel": _attention_kernel,
-    "rank_order": lambda keys: chosen(keys, "dist.use_tp_pp_dp_mapping", _RANK_ORDERS, None),
+    "rank_order": lambda keys: keys.chosen("dist.use_tp_pp_dp_mapping", _RANK_ORDERS, None),
     "overlap_comm": _overlap,
     "bucket_mib": _bucket_mib,
 }
@@ -105,19 +100,19 @@ LAYOUT_FIELDS: FieldReaders = {
 
 def _key_value_heads(keys: Settings) -> int | None:
     name = "model.num_query_groups"
-    return keys.count("model.num_attention_heads") if is_null(keys, name) else keys.count(name)
+    return keys.count("model.num_attention_heads") if keys.is_null(name) else keys.count(name)
 
 
 def _ffn_hidden_size(keys: Settings) -> int | None:
     """Null is 4 h."""
-    hidden = keys.count("model.hidden_size") if is_null(keys, "model.ffn_hidden_size") else None
+    hidden = keys.count("model.hidden_size") if keys.is_null("model.ffn_hidden_size") else None
     return 4 * hidden if hidden else keys.count("model.ffn_hidden_size")
 
 
 def _vocab_size(keys: Settings) -> int | None:
     """The padded vocabulary; None where it depends on what the recipe says about padding."""
     size = keys.count("model.vocab_size")
-    pads = chosen(keys, "model.should_pad_vocab", SWITCH, None)
+    pads = keys.chosen("model.should_pad_vocab", SWITCH, None)
     multiple = keys.count("model.make_vocab_size_divisible_by") or _VOCABULARY_MULTIPLE
     if size is None or pads is False:
         return size
@@ -132,12 +127,12 @@ MODEL_FIELDS: FieldReaders = {
     "num_attention_heads": lambda keys: keys.count("model.num_attention_heads"),
     "num_key_value_heads": _key_value_heads,
     "ffn_hidden_size": _ffn_hidden_size,
-    "gated_mlp": lambda keys: chosen(keys, "model.gated_linear_unit", SWITCH, None),
+    "gated_mlp": lambda keys: keys.chosen("model.gated_linear_unit", SWITCH, None),
     "vocab_size": _vocab_size,
     "seq_length": lambda keys: keys.count("dataset.seq_length", "dataset.sequence_length", "model.seq_length"),
-    "tied_embeddings": lambda keys: chosen(keys, "model.share_embeddings_and_output_weights", SWITCH, None),
-    "position_embedding": lambda keys: chosen(keys, "model.position_embedding_type", _POSITIONS, None),
-    "norm": lambda keys: chosen(keys, "model.normalization", _NORMS, None),
+    "tied_embeddings": lambda keys: keys.chosen("model.share_embeddings_and_output_weights", SWITCH, None),
+    "position_embedding": lambda keys: keys.chosen("model.position_embedding_type", _POSITIONS, None),
+    "norm": lambda keys: keys.chosen("model.normalization", _NORMS, None),
 }
 BATCH_FIELDS: FieldReaders = {"global_batch_size": lambda keys: keys.count("train.global_batch_size")}
 
@@ -171,13 +166,9 @@ def _recomputes_attention_only(keys: Settings) -> bool:
 
 VALUE_RULES: ValueRules = (
     ("mixed_precision", _has_a_known_precision, "precision is bf16 or fp16; 8-bit and 4-bit arithmetic are no values"),
-    (
-        "model.position_embedding_type",
-        is_one_of("model.position_embedding_type", *_POSITIONS),
-        "a model's position_embedding is learned or rotary",
-    ),
-    ("model.normalization", is_one_of("model.normalization", *_NORMS), "a model's norm is layernorm or rmsnorm"),
-    ("model.attention_backend", is_one_of("model.attention_backend", *_KERNELS), "attention_kernel is math or flash"),
+    one_of("model.position_embedding_type", _POSITIONS, "a model's position_embedding is learned or rotary"),
+    one_of("model.normalization", _NORMS, "a model's norm is layernorm or rmsnorm"),
+    one_of("model.attention_backend", _KERNELS, "attention_kernel is math or flash"),
     ("model.kv_channels", _has_usual_head_size, "a model's head size is hidden_size / num_attention_heads"),
     (
         "model.recompute_modules",
@@ -189,14 +180,6 @@ VALUE_RULES: ValueRules = (
         _recomputes_whole_stages,
         "partial recomputation is no value of activation_checkpointing: full recomputes every layer",
     ),
-    (
-        "ddp.data_parallel_sharding_strategy",
-        is_one_of("ddp.data_parallel_sharding_strategy", *_STAGES),
-        "zero_stage is 0 to 3",
-    ),
-    (
-        "optimizer.optimizer_offload_fraction",
-        is_one_of("optimizer.optimizer_offload_fraction", "1", "1.0"),
-        "offload moves the whole optimizer",
-    ),
+    one_of("ddp.data_parallel_sharding_strategy", _STAGES, "zero_stage is 0 to 3"),
+    one_of("optimizer.optimizer_offload_fraction", ("1", "1.0"), "offload moves the whole optimizer"),
 )
