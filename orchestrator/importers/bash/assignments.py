@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from orchestrator.importers.bash.environment import Environment, Log
@@ -93,7 +94,7 @@ class Assigner:
         asked = comments.of_line.get(line) or comments.of_paragraph.get(line)
         if node is None or not asked or node.type not in ("word", "number", "string", "raw_string", "concatenation"):
             return value
-        return tuple(Piece(p.text, p.line, p.state, p.variables, p.placeholder or asked) for p in value)
+        return tuple(replace(piece, placeholder=piece.placeholder or asked) for piece in value)
 
     def _declaration(self, node: Node) -> bool | None:
         kind = node.children[0].type

@@ -5,6 +5,8 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
@@ -129,7 +131,7 @@ class CommandReader(Assigner):
                 extra += [*child.children_by_field_name("argument"), *more]
                 files += written
                 tees = [c for c in child.named_children if c.type == "pipeline"]
-                for command in nodes_of(child, "command", None) if tees else []:
+                for command in nodes_of(child, "command") if tees else []:
                     words = [text_of(word) for word in self._expander.words(command.named_children)]
                     files += [word for word in words[1:2] if words[0] == "tee"]
         return extra, files, document
@@ -139,20 +141,18 @@ class CommandReader(Assigner):
         body = next((c for c in node.named_children if c.type == "heredoc_body"), None)
         if body is None:
             return ()
-        expander = self._expander
         if start[:1] in ("'", '"', "\\"):
             value = tuple(self._source.literal(body.start_byte, body.end_byte))
         else:
-            value = expander.spliced(body)
+            value = self._expander.spliced(body)
         if node.children[0].type == "<<-":
-            value = tuple(Piece(p.text.lstrip("\t"), p.line, p.state, p.variables, p.placeholder) for p in value)
+            value = tuple(replace(piece, text=piece.text.lstrip("\t")) for piece in value)
         return value
 
     def _command(self, node: Node, extra: Sequence[Node] = ()) -> bool | None:
-        expander = self._expander
         own_extra, _, _ = self._redirections(node)
         nodes = [c for c in node.named_children if c.type not in _NO_WORDS and not c.type.endswith("_redirect")]
-        words = expander.words([*nodes, *own_extra, *extra])
+        words = self._expander.words([*nodes, *own_extra, *extra])
         prefixes = [child for child in node.named_children if child.type == "variable_assignment"]
         before = self._prefixed(prefixes)
         if not words:
@@ -192,11 +192,16 @@ class CommandReader(Assigner):
 
     def _nested(self, script: Value, environment: Environment) -> None:
         """Read a script that another shell runs."""
+        with self._in_shell(environment):
+            self._evaluate(script)
+
+    @contextmanager
+    def _in_shell(self, environment: Environment) -> Iterator[None]:
+        """Read with the variables of another shell, whose end does not end this one."""
         outer, self.environment = self.environment, environment
         try:
-            self._evaluate(script)
-        except (ScriptEnd, FunctionEnd):
-            pass
+            with suppress(ScriptEnd, FunctionEnd):
+                yield
         finally:
             self.environment = outer
 
@@ -222,11 +227,8 @@ class CommandReader(Assigner):
             self.log.note(f"{path} was not read; what it sets is missing.")
             return True
         self.log.budget.spend(len(text))
-        try:
-            with self._deeper():
-                self._read_source(parse_script(text, words[0][0].line))
-        except FunctionEnd:
-            pass
+        with suppress(FunctionEnd), self._deeper():
+            self._read_source(parse_script(text, words[0][0].line))
         return True
 
     def _exit(self, words: tuple[Value, ...]) -> bool | None:
@@ -288,12 +290,6 @@ class CommandReader(Assigner):
             [t if is_op else Operand(w) for t, is_op, w in zip(texts, is_operator, words[1:], strict=True)]
         )
 
-    def _true(self, words: tuple[Value, ...]) -> bool | None:
-        return True
-
-    def _false(self, words: tuple[Value, ...]) -> bool | None:
-        return False
-
     _BUILTINS: ClassVar[dict[str, Callable[[CommandReader, tuple[Value, ...]], bool | None]]] = {
         "eval": _eval,
         "source": _source_file,
@@ -312,13 +308,13 @@ class CommandReader(Assigner):
         "printf": _read_variables,
         "let": _let,
         "test": _test_words,
-        "true": _true,
-        ":": _true,
-        "false": _false,
+        "true": lambda self, words: True,
+        ":": lambda self, words: True,
+        "false": lambda self, words: False,
     }
 
 
-def nodes_of(node: Node, kind: str, without: Node | None) -> Iterator[Node]:
+def nodes_of(node: Node, kind: str, without: Node | None = None) -> Iterator[Node]:
     """The nodes of a kind inside, not looking into `without`."""
     for child in node.named_children:
         if child == without:

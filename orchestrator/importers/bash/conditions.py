@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from orchestrator.importers.bash.arithmetic import arithmetic
@@ -39,6 +39,10 @@ def condition(tokens: Sequence[Token]) -> bool | None:
         return None
 
 
+def negated(value: bool | None) -> bool | None:
+    return None if value is None else not value
+
+
 class _Reader:
     """Recursive descent over the tokens."""
 
@@ -57,24 +61,23 @@ class _Reader:
         return self._tokens[self._next - 1]
 
     def alternatives(self) -> bool | None:
-        values = [self._conjunction()]
-        while self._peek() in _OR:
-            self._take()
-            values.append(self._conjunction())
-        return True if True in values else None if None in values else False
+        return self._joined(_OR, self._conjunction, decisive=True)
 
     def _conjunction(self) -> bool | None:
-        values = [self._negation()]
-        while self._peek() in _AND:
+        return self._joined(_AND, self._negation, decisive=False)
+
+    def _joined(self, operators: Sequence[str], read: Callable[[], bool | None], decisive: bool) -> bool | None:
+        """Operands between these operators; one with the decisive value decides."""
+        values = [read()]
+        while self._peek() in operators:
             self._take()
-            values.append(self._negation())
-        return False if False in values else None if None in values else True
+            values.append(read())
+        return decisive if decisive in values else None if None in values else not decisive
 
     def _negation(self) -> bool | None:
         if self._peek() == "!":
             self._take()
-            value = self._negation()
-            return None if value is None else not value
+            return negated(self._negation())
         return self._primary()
 
     def _primary(self) -> bool | None:
@@ -97,8 +100,7 @@ def _unary(operation: str, operand: Operand) -> bool | None:
     if operation == "-n":
         return _is_not_empty(operand)
     if operation == "-z":
-        value = _is_not_empty(operand)
-        return None if value is None else not value
+        return negated(_is_not_empty(operand))
     return None
 
 

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from orchestrator.importers.bash.commands import CommandReader, FunctionEnd, ScriptEnd, nodes_of
+from orchestrator.importers.bash.conditions import negated
 from orchestrator.importers.bash.environment import merged
 from orchestrator.importers.bash.syntax import Source
 from orchestrator.importers.bash.values import (
@@ -73,28 +74,18 @@ class Reader(CommandReader):
         return None
 
     def _subshell(self, node: Node) -> bool | None:
-        outer, self.environment = self.environment, self._copy()
-        try:
+        with self._in_shell(self._copy()):
             return self._run(node.children)
-        except (ScriptEnd, FunctionEnd):
-            return None
-        finally:
-            self.environment = outer
+        return None
 
     def _pipeline(self, node: Node) -> bool | None:
         for child in node.named_children:
-            outer, self.environment = self.environment, self._copy()
-            try:
+            with self._in_shell(self._copy()):
                 self._run([child])
-            except (ScriptEnd, FunctionEnd):
-                pass
-            finally:
-                self.environment = outer
         return None
 
     def _negation(self, node: Node) -> bool | None:
-        status = self._run(node.children)
-        return None if status is None else not status
+        return negated(self._run(node.children))
 
     def _list(self, node: Node) -> bool | None:
         operands = [child for child in node.named_children if child.type != "comment"]
@@ -151,8 +142,7 @@ class Reader(CommandReader):
             return None
 
     def _case(self, node: Node) -> bool | None:
-        expander = self._expander
-        subject = expander.value(node.child_by_field_name("value"))
+        subject = self._expander.value(node.child_by_field_name("value"))
         text = text_of(subject) if is_decided(subject) else None
         bodies: list[list[Node]] = []
         has_rest = False
@@ -185,7 +175,7 @@ class Reader(CommandReader):
         body = node.child_by_field_name("body")
         if variable is None or body is None:
             return self._run(node.children)
-        name = variable.text.decode(errors="replace") if variable.text else ""
+        name = self._source.written(variable)
         values = self._expander.words(node.children_by_field_name("value"))
         if len(values) == 1 and is_decided(values[0]) and node.children[0].type == "for":
             self.environment.variables[name] = values[0]
@@ -220,8 +210,7 @@ class Reader(CommandReader):
     def _c_loop(self, node: Node) -> bool | None:
         body = node.child_by_field_name("body")
         if body is not None:
-            names = [c.text.decode(errors="replace") for c in nodes_of(node, "variable_name", body) if c.text]
-            self._loop(body, names)
+            self._loop(body, [self._source.written(name) for name in nodes_of(node, "variable_name", body)])
         return None
 
     def _define(self, node: Node) -> bool | None:
@@ -301,10 +290,10 @@ def _branches(node: Node) -> Iterator[tuple[list[Node] | None, list[Node]]]:
 
 def _assigned(node: Node, source: Source) -> Iterator[tuple[str, bool]]:
     """(variable, whether it only adds to it) of the assignments inside."""
-    for assignment in nodes_of(node, "variable_assignment", None):
+    for assignment in nodes_of(node, "variable_assignment"):
         name, operation, value = re.split(r"(\+?=)", source.written(assignment), maxsplit=1)
         adds_itself = re.match(rf'"?\$(?:{re.escape(name)}\b|{{{re.escape(name)}}})', value)
         yield name.partition("[")[0], operation == "+=" or bool(adds_itself)
-    for calculation in nodes_of(node, "compound_statement", None):
+    for calculation in nodes_of(node, "compound_statement"):
         for name in re.findall(r"([A-Za-z_]\w*)\s*(?:\+\+|--|[-+*/]?=(?!=))", source.written(calculation)):
             yield name, False
