@@ -15,6 +15,7 @@ from orchestrator.importers.bash.syntax import EXPANSIONS, Source
 from orchestrator.importers.bash.values import (
     Array,
     Break,
+    Parameter,
     Part,
     Piece,
     State,
@@ -55,7 +56,7 @@ class Expander:
             if name is None:
                 yield from self._parts(node, False)
                 continue
-            found = self._lookup(name[0])
+            found = self._lookup(Parameter(name[0]))
             start = node.start_byte + len(name[0])
             unknown = Piece(f"${name[0]}", self.source.line(node), State.UNSET)
             yield Part((unknown,) if found is None else taken_from(name[0], found, unknown.line), splits=True)
@@ -99,7 +100,7 @@ class Expander:
         elif kind == "ansi_c_string":
             yield Part(tuple(self.source.literal(node.start_byte + 2, node.end_byte - 1, _ansi_c)))
         elif kind == "simple_expansion":
-            yield from self._variable(node, self.source.written(node)[1:], quoted)
+            yield from self._variable(node, Parameter.of(self.source.written(node)[1:]), quoted)
         elif kind == "expansion":
             yield from self._expansion(node, quoted)
         elif kind == "arithmetic_expansion":
@@ -120,13 +121,13 @@ class Expander:
     def _unknown(self, node: Node, state: State = State.UNKNOWN, names: Iterable[str] = ()) -> Value:
         return (Piece(self.source.written(node), self.source.line(node), state, tuple(names)),)
 
-    def _variable(self, node: Node, name: str, quoted: bool) -> Iterator[Part | Break]:
+    def _variable(self, node: Node, parameter: Parameter, quoted: bool) -> Iterator[Part | Break]:
         """`$X`, `${X}`, `$1`, `$@`, `${A[@]}`."""
-        name, _, index = name.removesuffix("]").partition("[")
-        if index in ("@", "*") or name in ("@", "*"):
-            yield from self._all(node, name, index or name, quoted)
+        name = parameter.name
+        if parameter.list_sign:
+            yield from self._all(node, parameter, quoted)
             return
-        found = self._lookup(name, index)
+        found = self._lookup(parameter)
         if found is None:
             state = State.UNKNOWN if self._is_set(name) or not re.fullmatch(r"\w+", name) else State.UNSET
             yield Part(self._unknown(node, state, (name,) if state is State.UNKNOWN else ()), splits=not quoted)
@@ -136,16 +137,15 @@ class Expander:
     def _is_set(self, name: str) -> bool:
         return name in self.environment.variables or name == "0" or name.startswith("BASH_")
 
-    def _all(self, node: Node, name: str, index: str, quoted: bool) -> Iterator[Part | Break]:
-        elements = self._elements(name)
+    def _all(self, node: Node, parameter: Parameter, quoted: bool) -> Iterator[Part | Break]:
+        elements = self._elements(parameter.name)
         if elements is None:
-            state = State.UNKNOWN if self._is_set(name) else State.UNSET
-            yield Part(self._unknown(node, state))
+            yield Part(self._unknown(node, State.UNKNOWN if self._is_set(parameter.name) else State.UNSET))
             return
-        yield from self._listed(elements, index == "*" and quoted, quoted, self.source.line(node))
+        yield from self._listed(elements, parameter.list_sign, quoted, self.source.line(node))
 
-    def _listed(self, elements: Sequence[Value], as_one: bool, quoted: bool, line: int) -> Iterator[Part | Break]:
-        if as_one:
+    def _listed(self, elements: Sequence[Value], sign: str, quoted: bool, line: int) -> Iterator[Part | Break]:
+        if sign == "*" and quoted:
             yield Part(joined(elements, line))
             return
         for index, element in enumerate(elements):
@@ -162,9 +162,9 @@ class Expander:
             return tuple(line_kept)
         return (taken_from(name, variable, variable[0].line if variable else 1),) if type(variable) is tuple else None
 
-    def _lookup(self, name: str, index: str = "") -> Value | None:
+    def _lookup(self, parameter: Parameter) -> Value | None:
         """The value of a variable, an element or a positional parameter; None where there is none that is known."""
-        positional = self.environment.positional
+        name, index, positional = parameter.name, parameter.index, self.environment.positional
         if name.isdigit() and name != "0":
             number = int(name) if len(name) < 4 else 0
             return None if positional is None else positional[number - 1] if 0 < number <= len(positional) else ()
@@ -179,7 +179,10 @@ class Expander:
         return variable if isinstance(variable, tuple) and index in ("", "0") else None
 
     def _with_names(self, index: str) -> str:
-        return re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda name: text_of(self._lookup(name[1]) or ()) or name[0], index)
+        def known(name: re.Match[str]) -> str:
+            return text_of(self._lookup(Parameter(name[1])) or ()) or name[0]
+
+        return re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", known, index)
 
     def _expansion(self, node: Node, quoted: bool) -> Iterator[Part | Break]:
         """`${...}`."""
@@ -188,21 +191,21 @@ class Expander:
             yield Part(self._unknown(node))
             return
         if inner[0].type == "#" and len(inner) > 1:
-            yield Part(self._length(node, self.source.written(inner[1])))
+            yield Part(self._length(node, Parameter.of(self.source.written(inner[1]))))
             return
-        name = self.source.written(inner[0])
+        parameter = Parameter.of(self.source.written(inner[0]))
         if len(inner) == 1:
-            yield from self._variable(node, name, quoted)
+            yield from self._variable(node, parameter, quoted)
             return
         operation, first_byte = self.source.written(inner[1]), inner[1].end_byte
         if operation in (":-", "-", ":=", "=", ":+", "+", ":?", "?"):
             operand = self._operand(inner[2:], first_byte, node.end_byte - 1, quoted)
-            yield from self._conditional(node, name, operation, operand, quoted)
+            yield from self._conditional(node, parameter, operation, operand, quoted)
             return
-        if operation == ":" and name.rstrip("]").endswith(("@", "*")):
-            yield from self._slice(node, name, quoted)
+        if operation == ":" and parameter.list_sign:
+            yield from self._slice(node, parameter, quoted)
             return
-        yield Part(self._changed(node, name, operation, first_byte), splits=not quoted)
+        yield Part(self._changed(node, parameter, operation, first_byte), splits=not quoted)
 
     def _operand(self, nodes: Sequence[Node], start: int, end: int, quoted: bool) -> list[Part | Break]:
         """The parts of what follows the operator. The parser has several words as one concatenation."""
@@ -219,14 +222,11 @@ class Expander:
         return parts
 
     def _conditional(
-        self, node: Node, name: str, operation: str, operand: list[Part | Break], quoted: bool
+        self, node: Node, parameter: Parameter, operation: str, operand: list[Part | Break], quoted: bool
     ) -> Iterator[Part | Break]:
         """`${X:-d}`, `${X:=d}`, `${X:+y}`, `${X:?message}` and the same without the colon."""
-        plain, _, index = name.removesuffix("]").partition("[")
-        is_list = index in ("@", "*") or plain in ("@", "*")
-        elements = self._elements(plain) if is_list else None
-        found = joined(elements, 1) if elements is not None else None if is_list else self._lookup(plain, index)
-        is_undecided = found is None and self._is_set(plain)
+        found = self._joined_value(parameter)
+        is_undecided = found is None and self._is_set(parameter.name)
         is_filled = found is not None and any(piece.text and piece.state is State.KNOWN for piece in found)
         is_empty = found is not None and not found
         takes_empty = is_empty and operation.startswith(":")
@@ -240,13 +240,19 @@ class Expander:
                 self.log.note_left_out("".join(added))
                 yield Part((Piece("", self.source.line(node), State.UNSET),), splits=not quoted)
         elif is_filled or (is_empty and not takes_empty):
-            yield from self._variable(node, name, quoted)
+            yield from self._variable(node, parameter, quoted)
         elif is_undecided or (found and not is_unset(found)):
-            yield Part(self._unknown(node, names=(plain,)))
+            yield Part(self._unknown(node, names=(parameter.name,)))
         elif operation.endswith("?"):
             yield Part(self._unknown(node, State.UNSET))
         else:
-            yield from self._default(node, plain, operation, operand, bool(takes_empty), quoted)
+            yield from self._default(node, parameter.name, operation, operand, bool(takes_empty), quoted)
+
+    def _joined_value(self, parameter: Parameter) -> Value | None:
+        if not parameter.list_sign:
+            return self._lookup(parameter)
+        elements = self._elements(parameter.name)
+        return None if elements is None else joined(elements, 1)
 
     def _default(
         self, node: Node, name: str, operation: str, operand: list[Part | Break], is_certain: bool, quoted: bool
@@ -261,46 +267,43 @@ class Expander:
             taken = taken_from(name, part.value, self.source.line(node)) if isinstance(part, Part) else ()
             yield Part(taken, part.splits) if isinstance(part, Part) else part
 
-    def _length(self, node: Node, name: str) -> Value:
-        plain, _, index = name.removesuffix("]").partition("[")
-        is_list = index in ("@", "*") or plain in ("@", "*")
-        if is_list:
-            elements = self._elements(plain)
+    def _length(self, node: Node, parameter: Parameter) -> Value:
+        if parameter.list_sign:
+            elements = self._elements(parameter.name)
             if elements is None:
                 return self._unknown(node)
             return (derived(str(len(elements)), self.source.line(node), ()),)
-        found = self._lookup(plain, index)
+        found = self._lookup(parameter)
         if found is None or not is_decided(found):
             return self._unknown(node)
         return (derived(str(len(text_of(found))), self.source.line(node), found),)
 
-    def _slice(self, node: Node, name: str, quoted: bool) -> Iterator[Part | Break]:
+    def _slice(self, node: Node, parameter: Parameter, quoted: bool) -> Iterator[Part | Break]:
         """`${A[@]:first:count}`."""
-        plain, _, index = name.removesuffix("]").partition("[")
-        elements = self._elements(plain)
+        elements = self._elements(parameter.name)
         found = re.search(r"[\]@*]:\s*(\d{1,9})(?::(\d{1,9}))?\}$", self.source.written(node))
         if elements is None or not found:
             yield Part(self._unknown(node))
             return
-        first = int(found[1]) - (plain in ("@", "*"))
+        first = int(found[1]) - (not parameter.index)
         count = int(found[2]) if found[2] else len(elements)
         chosen = elements[max(0, first) : max(0, first) + count]
-        yield from self._listed(chosen, (index or plain) == "*" and quoted, quoted, self.source.line(node))
+        yield from self._listed(chosen, parameter.list_sign, quoted, self.source.line(node))
 
-    def _changed(self, node: Node, name: str, operation: str, start: int) -> Value:
+    def _changed(self, node: Node, parameter: Parameter, operation: str, start: int) -> Value:
         """`${X%pattern}`, `${X/a/b}`, `${X:first:count}`, `${X^^}` and the like."""
-        plain, _, index = name.removesuffix("]").partition("[")
+        name = parameter.name
         operand = text_of(self.spliced(node, start, node.end_byte - 1)) if start < node.end_byte - 1 else ""
-        if plain in ("0", "BASH_SOURCE") and operation == "%" and operand == "/*":
+        if name in ("0", "BASH_SOURCE") and operation == "%" and operand == "/*":
             return (Piece(".", self.source.line(node)),)
-        found = self._lookup(plain, index)
+        found = self._lookup(parameter)
         if found is None or not is_decided(found) or len(text_of(found)) > _LONGEST_MATCHED or "$" in operand:
-            return self._unknown(node, names=(plain,) if self._is_set(plain) else ())
+            return self._unknown(node, names=(name,) if self._is_set(name) else ())
         text = _changed_text(text_of(found), operation, operand)
         if text is None:
-            return self._unknown(node, names=(plain,))
+            return self._unknown(node, names=(name,))
         line = self.source.line(node)
-        return taken_from(plain, (derived(text, line, found),), line)
+        return taken_from(name, (derived(text, line, found),), line)
 
     def _arithmetic(self, node: Node) -> Value:
         written = self.source.written(node)
@@ -318,7 +321,7 @@ class Expander:
             return None, sources
 
         def known(name: re.Match[str]) -> str:
-            value = self._lookup(name[0])
+            value = self._lookup(Parameter(name[0]))
             if value is None or not is_decided(value) or len(value) > 100:
                 return name[0]
             sources.extend(taken_from(name[0], value, 1))

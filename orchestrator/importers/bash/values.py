@@ -52,6 +52,24 @@ Variable = Value | Array | Undecided
 
 
 @dataclass(frozen=True)
+class Parameter:
+    """A parameter as an expansion names it: `A`, and what is in the brackets of `A[1]`."""
+
+    name: str
+    index: str = ""
+
+    @classmethod
+    def of(cls, written: str) -> Parameter:
+        name, _, index = written.removesuffix("]").partition("[")
+        return cls(name, index)
+
+    @property
+    def list_sign(self) -> str:
+        """The sign of all elements, `@` or `*`; "" for a single value."""
+        return next((sign for sign in (self.index, self.name) if sign in ("@", "*")), "")
+
+
+@dataclass(frozen=True)
 class Part:
     """Part of a word. `splits` for an expansion outside quotes: its blanks separate words."""
 
