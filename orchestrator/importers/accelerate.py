@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from orchestrator.importers import reasons
 from orchestrator.importers.accelerate_options import ACCELERATE_OPTIONS
 from orchestrator.importers.batch import complete_batch
 from orchestrator.importers.deepspeed_config import ZERO_STAGES, read_ds_config
 from orchestrator.importers.deepspeed_options import DEEPSPEED_OPTIONS
 from orchestrator.importers.imported_config import ImportedConfig
-from orchestrator.importers.settings import FieldReaders, Settings, read_fields
+from orchestrator.importers.megatron.layout_fields import KERNELS
+from orchestrator.importers.settings import FieldReaders, Settings, ValueRules, one_of, read_fields
 from orchestrator.importers.source_file import ReadFile
-from orchestrator.importers.value_rules import ValueRules, one_of, value_problems
 from orchestrator.importers.yaml_config import document_settings, yaml_document
 from search_spaces.errors import InputError
 
@@ -34,7 +35,6 @@ _ENGINE_SECTIONS = ("deepspeed_config", "fsdp_config", "megatron_lm_config", "pa
 _STRATEGIES = {"1": 3, "full_shard": 3, "2": 2, "shard_grad_op": 2, "3": 0, "no_shard": 0}
 """ZeRO stage of FSDP's strategies, by name and number."""
 _PRECISIONS = {"no": "fp32", "false": "fp32", "fp16": "fp16", "bf16": "bf16"}  # YAML 1.1 reads `no` as false
-_KERNELS = {"flash": "flash", "fused": "flash", "auto": "flash", "unfused": "math", "local": "math"}
 
 
 def looks_like_accelerate(data: Mapping[str, Any]) -> bool:
@@ -49,7 +49,7 @@ def read_accelerate(text: str, read_file: ReadFile | None = None) -> ImportedCon
     script. InputError for text that is no YAML mapping, and for keys and values that no search file expresses.
     """
     keys, unused = _settings(text)
-    if problems := [*keys.problems(), *value_problems(keys, _VALUE_RULES)]:
+    if problems := [*keys.problems(_VALUE_RULES)]:
         raise InputError(*problems)
     layout, origins = read_fields(keys, "baseline", _LAYOUT_FIELDS)
     cluster, cluster_origins = read_fields(keys, "cluster", _CLUSTER_FIELDS)
@@ -134,7 +134,7 @@ def _checkpointing(keys: Settings) -> str | None:
 def _attention_kernel(keys: Settings) -> str | None:
     """Megatron-LM's auto prefers flash in half precision; elsewhere the training script chooses."""
     is_auto = _kind(keys) == "megatron_lm" and _precision(keys) in ("bf16", "fp16")
-    return keys.chosen(f"{_MEGATRON}attention_backend", _KERNELS, "flash" if is_auto else None)
+    return keys.chosen(f"{_MEGATRON}attention_backend", KERNELS, "flash" if is_auto else None)
 
 
 def _torch_compile(keys: Settings) -> bool | None:
@@ -198,13 +198,13 @@ _VALUE_RULES: ValueRules = (
     one_of(
         f"{_DEEPSPEED}offload_optimizer_device",
         ("none", "cpu"),
-        "offload moves the optimizer to host memory; NVMe is no value of it",
+        reasons.NO_NVME,
     ),
-    one_of(f"{_MEGATRON}attention_backend", _KERNELS, "attention_kernel is math or flash"),
+    one_of(f"{_MEGATRON}attention_backend", KERNELS, reasons.ATTENTION_KERNEL),
     one_of(
         f"{_MEGATRON}recompute_granularity",
         ("full", "selective"),
-        "activation_checkpointing is none, selective or full",
+        reasons.CHECKPOINTING,
     ),
 )
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from orchestrator.importers import reasons
 from orchestrator.importers.deepspeed_options import DEEPSPEED_OPTIONS
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.json_text import json_object
-from orchestrator.importers.settings import CODE, FieldReaders, Settings, flat, read_fields
-from orchestrator.importers.value_rules import ValueRules, one_of, value_problems
+from orchestrator.importers.settings import CODE, FieldReaders, Settings, ValueRules, flat, one_of, read_fields
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import BATCH_RULE
 from trials.trainers.common.deepspeed_config import DEFAULT_BUCKET_ELEMENTS, GRADIENT_BYTES
@@ -42,7 +42,7 @@ def read_ds_config(text: str) -> ImportedConfig:
     sizes that contradict each other. `auto`, which leaves a value to the trainer, is reported as not found.
     """
     keys = deepspeed_settings(json_object(text, CODE, "a DeepSpeed config"))
-    if problems := [*keys.problems(), *value_problems(keys, DEEPSPEED_RULES)]:
+    if problems := [*keys.problems(DEEPSPEED_RULES)]:
         raise InputError(*problems)
     layout, origins = read_fields(keys, "baseline", LAYOUT_FIELDS)
     total, batch_origin = read_fields(keys, "", {"global_batch_size": lambda keys: keys.count(_TOTAL)})
@@ -159,13 +159,13 @@ DEEPSPEED_RULES: ValueRules = (
     one_of(
         f"{_ZERO}.offload_optimizer.device",
         ("none", "cpu"),
-        "offload moves the optimizer to host memory; NVMe is no value of it",
+        reasons.NO_NVME,
     ),
-    one_of(f"{_ZERO}.offload_optimizer.ratio", ("1", "1.0"), "offload moves the whole optimizer"),
+    one_of(f"{_ZERO}.offload_optimizer.ratio", ("1", "1.0"), reasons.WHOLE_OPTIMIZER),
     (
         "torch_autocast.dtype",
         lambda keys: str(keys.value("torch_autocast.dtype")).removeprefix("torch.") in _PRECISIONS,
-        "precision is fp32, bf16 or fp16",
+        reasons.PRECISION,
     ),
     (
         "optimizer.type",
@@ -175,7 +175,7 @@ DEEPSPEED_RULES: ValueRules = (
     (
         "compile.passes",
         lambda keys: "autosp" not in (keys.value("compile.passes") or ()),
-        "sequences split over ranks (Ulysses) are no axis of a layout",
+        reasons.ULYSSES,
     ),
     (
         "pipeline.activation_checkpoint_interval",

@@ -19,7 +19,6 @@ from orchestrator.importers.gpt_neox_fields import (
 from orchestrator.importers.gpt_neox_options import GPT_NEOX_OPTIONS
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.settings import CODE, Settings, read_fields
-from orchestrator.importers.value_rules import value_problems
 from orchestrator.importers.yaml_config import document_settings, yaml_document
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import layout_mesh
@@ -47,7 +46,7 @@ def read_gpt_neox(text: str) -> ImportedConfig:
     """
     document = yaml_document(text)
     keys = document_settings(document, GPT_NEOX_OPTIONS, _paths(document))
-    if problems := [*keys.problems(), *value_problems(keys, VALUE_RULES)]:
+    if problems := [*keys.problems(VALUE_RULES)]:
         raise InputError(*problems)
     model, model_origins = read_fields(keys, "model", MODEL_FIELDS)
     layout, layout_origins = read_fields(keys, "baseline", LAYOUT_FIELDS)

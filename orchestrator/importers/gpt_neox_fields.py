@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from orchestrator.importers import reasons
 from orchestrator.importers.deepspeed_config import DEEPSPEED_RULES
 from orchestrator.importers.deepspeed_config import LAYOUT_FIELDS as OF_DEEPSPEED
-from orchestrator.importers.settings import SWITCH, FieldReaders, Settings
-from orchestrator.importers.value_rules import ValueRules, one_of
+from orchestrator.importers.settings import SWITCH, FieldReaders, Settings, ValueRules, one_of
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE, layout_mesh
 from trials.trainers.common.deepspeed_config import DEFAULT_BUCKET_ELEMENTS, GRADIENT_BYTES
@@ -226,9 +226,9 @@ def _agrees_on_the_precision(keys: Settings) -> bool:
 
 VALUE_RULES: ValueRules = (
     one_of("activation", _ACTIVATIONS, "GPT-NeoX has the activations " + ", ".join(_ACTIVATIONS)),
-    one_of("pos_emb", _POSITIONS, "a model's position_embedding is learned or rotary"),
-    one_of("norm", _NORMS, "a model's norm is layernorm or rmsnorm"),
-    one_of("precision", _PRECISIONS, "precision is fp32, bf16 or fp16"),
+    one_of("pos_emb", _POSITIONS, reasons.POSITION_EMBEDDING),
+    one_of("norm", _NORMS, reasons.NORM),
+    one_of("precision", _PRECISIONS, reasons.PRECISION),
     ("precision", _agrees_on_the_precision, "precision and the sections fp16 and bf16 name one precision"),
     (
         "attention_config",
@@ -236,5 +236,5 @@ VALUE_RULES: ValueRules = (
         "attention_kernel is math (global) or flash in all layers; other attention is no part of a model",
     ),
     *(rule for rule in DEEPSPEED_RULES if rule[0].startswith(("zero_optimization.", "optimizer."))),
-    ("pipe_partition_method", _has_equal_stages, "uneven pipeline stages are no axis of a layout"),
+    ("pipe_partition_method", _has_equal_stages, reasons.UNEVEN_STAGES),
 )

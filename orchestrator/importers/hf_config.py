@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
+from orchestrator.importers import reasons
 from orchestrator.importers.hf_families import FAMILIES, OTHER_MODELS, Family
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.json_text import json_object
 from orchestrator.importers.option_table import DO_WITHOUT, Handling
-from orchestrator.importers.settings import CODE, FieldReaders, Settings, flat, read_fields
-from orchestrator.importers.value_rules import ValueRules, value_problems
+from orchestrator.importers.settings import CODE, FieldReaders, Settings, ValueRules, flat, read_fields
 from search_spaces.errors import InputError, Problem, format_value
 from search_spaces.model_shape import ModelShape
 
@@ -22,7 +22,6 @@ VOCAB_MULTIPLE = 128
 _PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _PARTS = ("text_config", "vision_config", "audio_config")
-_USUAL_HEAD_SIZE = "a model's head size is hidden_size / num_attention_heads"
 
 
 def looks_like_hf(data: Mapping[str, Any]) -> bool:
@@ -40,7 +39,7 @@ def read_hf_config(text: str) -> ImportedConfig:
     config = json_object(text, CODE, "a config.json")
     family = _family(config)
     keys = Settings(flat(config, family.table, lambda name: None), family.table)
-    if problems := [*keys.problems(), *value_problems(keys, _VALUE_RULES), *_head_size_problems(keys, family)]:
+    if problems := [*keys.problems(_VALUE_RULES), *_head_size_problems(keys, family)]:
         raise InputError(*problems)
     model, origins = read_fields(keys, "model", _model_fields(family))
     _require_consistent_sizes(model)
@@ -175,11 +174,11 @@ def _head_size_problems(keys: Settings, family: Family) -> Iterator[Problem]:
     if size is None or size * heads == hidden:
         return
     if given:
-        yield keys.problem("head_dim", _USUAL_HEAD_SIZE, DO_WITHOUT)
+        yield keys.problem("head_dim", reasons.HEAD_SIZE, DO_WITHOUT)
     else:
         default = f"is {family.head_size}, the default of {family.kind}"
         fix = f"set it to {hidden // heads} in a copy of the file if a search with it helps you"
-        yield Problem(CODE, default, _USUAL_HEAD_SIZE, fix, key="head_dim", value=family.head_size)
+        yield Problem(CODE, default, reasons.HEAD_SIZE, fix, key="head_dim", value=family.head_size)
 
 
 def _is_language_model(keys: Settings) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from orchestrator.importers import reasons
 from orchestrator.importers.batch import complete_batch
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.nanotron_options import NANOTRON_OPTIONS
-from orchestrator.importers.settings import SWITCH, FieldReaders, Settings, read_fields
-from orchestrator.importers.value_rules import ValueRules, one_of, value_problems
+from orchestrator.importers.settings import SWITCH, FieldReaders, Settings, ValueRules, one_of, read_fields
 from orchestrator.importers.yaml_config import document_settings, yaml_document
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import layout_mesh
@@ -34,7 +34,7 @@ def read_nanotron(text: str) -> ImportedConfig:
     InputError for text that is no YAML mapping, and for keys and values that no search file expresses.
     """
     keys = document_settings(yaml_document(text), NANOTRON_OPTIONS)
-    if problems := [*keys.problems(), *value_problems(keys, _VALUE_RULES)]:
+    if problems := [*keys.problems(_VALUE_RULES)]:
         raise InputError(*problems)
     model, model_origins = read_fields(keys, "model", _MODEL_FIELDS)
     layout, layout_origins = read_fields(keys, "baseline", _LAYOUT_FIELDS)
@@ -106,7 +106,7 @@ _LAYOUT_FIELDS: FieldReaders = {
 
 
 _VALUE_RULES: ValueRules = (
-    one_of("model.dtype", _PRECISIONS, "precision is fp32, bf16 or fp16"),
+    one_of("model.dtype", _PRECISIONS, reasons.PRECISION),
     one_of("optimizer.zero_stage", ("0", "1"), "nanotron has ZeRO 0 and 1"),
     one_of("parallelism.pp_engine", _SCHEDULES, "pipeline_schedule is 1f1b or gpipe"),
     one_of("parallelism.tp_mode", _SEQUENCE_PARALLEL, "nanotron's tp_mode is ALL_REDUCE or REDUCE_SCATTER"),

@@ -35,3 +35,16 @@ OFFLOADED_PARAMETERS = "parameters in host memory or on NVMe are no value of off
 LOW_PRECISION = "8-bit and 4-bit arithmetic are no values of precision"
 FIXED_BATCH = "the global batch of a search is fixed"
 WHOLE_GPT = "a search trains every layer of a GPT on tokens in sequences of one length"
+
+# values that are refused
+HEAD_SIZE = "a model's head size is hidden_size / num_attention_heads"
+NORM = "a model's norm is layernorm or rmsnorm"
+POSITION_EMBEDDING = "a model's position_embedding is learned or rotary"
+ATTENTION_KERNEL = "attention_kernel is math or flash"
+CHECKPOINTING = "activation_checkpointing is none, selective or full"
+SELECTIVE = "activation_checkpointing selective recomputes the core attention; other modules are no value of it"
+WHOLE_STAGES = "partial recomputation is no value of activation_checkpointing: full recomputes every layer"
+ZERO_STAGE = "zero_stage is 0 to 3"
+WHOLE_OPTIMIZER = "offload moves the whole optimizer"
+NO_NVME = "offload moves the optimizer to host memory; NVMe is no value of it"
+PRECISION = "precision is fp32, bf16 or fp16"

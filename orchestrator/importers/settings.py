@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.importers import reasons
 from orchestrator.importers.option_table import DO_WITHOUT, OptionTable
 from search_spaces.errors import InputError, Problem, format_value
 
@@ -17,6 +18,10 @@ CODE = "import"
 FieldReaders = Mapping[str, Callable[["Settings"], Any]]
 """Reader of each field of the search file; None for a value that the settings do not have."""
 
+
+ValueRule = tuple[str, Callable[["Settings"], bool], str]
+"""Setting that is read, whether a search file expresses its value, and the rule otherwise."""
+ValueRules = tuple[ValueRule, ...]
 
 SWITCH = {"true": True, "false": False}
 """Words of a switch, for `Settings.chosen`."""
@@ -49,10 +54,13 @@ class Settings:
         self.in_doubt: list[str] = []
         self._asked: list[str] = []
 
-    def problems(self) -> Iterator[Problem]:
-        """Problems with the settings that no search file expresses and whose value is known."""
+    def problems(self, rules: ValueRules = ()) -> Iterator[Problem]:
+        """Problems with the settings that no search file expresses, or not with their value, where that is known."""
         for name, reason in self.table.refused(self._known()).items():
             yield self.problem(name, rule=reason, fix=DO_WITHOUT)
+        for name, is_supported, rule in rules:
+            if self.has(name) and not self.is_in_doubt(name) and not is_supported(self):
+                yield self.problem(name, rule, DO_WITHOUT)
 
     def left_out(self) -> Iterator[str]:
         """Notes on the settings that were left out; by name only, as a value may be a secret."""
@@ -179,6 +187,21 @@ class Settings:
         setting = self.given[name]
         variable = f" ${setting.variable}" if setting.variable else ""
         return f"{self.key(name)}{variable}" + (f" (line {setting.line})" if setting.line else "")
+
+
+def one_of(name: str, values: Collection[str], rule: str) -> ValueRule:
+    """The rule that the setting has one of these values, in any case of letters."""
+    return name, lambda settings: str(settings.value(name)).lower() in values, rule
+
+
+def usual_head_size(size: str, hidden_size: str, heads: str) -> ValueRule:
+    """The rule that the setting `size` agrees with the other two."""
+
+    def is_usual(settings: Settings) -> bool:
+        given, hidden, count = settings.count(size), settings.count(hidden_size), settings.count(heads)
+        return not (given and hidden and count) or given * count == hidden
+
+    return size, is_usual, reasons.HEAD_SIZE
 
 
 def read_fields(settings: Settings, section: str, readers: FieldReaders) -> tuple[dict[str, Any], dict[str, str]]:

@@ -10,7 +10,10 @@ FLASH_OPTIONS = (
     *("use-flash-attn", "use-flash-attn-v1", "use-flash-attn-v2"),
     *("use-flash-attn-triton", "use-flash-attn-builder"),
 )
-_FSDP_STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+FSDP_STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+"""ZeRO stage of Megatron-FSDP's strategies."""
+KERNELS = {"flash": "flash", "fused": "flash", "auto": "flash", "unfused": "math", "local": "math"}
+"""Attention kernel of Megatron's backends: auto prefers flash in half precision."""
 
 
 def precision(options: Settings) -> str:
@@ -27,7 +30,7 @@ def _zero_stage(options: Settings) -> int | None:
     if stage is not None and stage in ("0", "1", "2", "3"):
         return int(stage)
     if options.has("use-megatron-fsdp"):
-        return _FSDP_STAGES.get(options.text("data-parallel-sharding-strategy") or "optim_grads_params")
+        return FSDP_STAGES.get(options.text("data-parallel-sharding-strategy") or "optim_grads_params")
     return 1 if options.has("use-distributed-optimizer") else None
 
 
@@ -58,12 +61,11 @@ def attention_kernel(options: Settings) -> str | None:
         return None
     if options.text("transformer-impl") == "local" or precision(options) == "fp32":
         return "math"
-    return "math" if options.text("attention-backend") in ("unfused", "local") else "flash"
+    return KERNELS.get(options.text("attention-backend") or "auto", "flash")
 
 
-def _bucket_mib(options: Settings) -> int | None:
-    """Megatron counts a bucket in parameters."""
-    parameters = options.count("ddp-bucket-size")
+def bucket_mib(parameters: int | None) -> int | None:
+    """Size of a bucket of gradients, which Megatron counts in parameters."""
     return None if parameters is None else max(1, round(parameters * MAIN_GRADIENT_BYTES / 2**20))
 
 
@@ -80,5 +82,5 @@ LAYOUT_FIELDS: FieldReaders = {
     "attention_kernel": attention_kernel,
     "rank_order": lambda options: "tp-pp-dp" if options.has("use-tp-pp-dp-mapping") else None,
     "overlap_comm": lambda options: True if options.has("overlap-grad-reduce") else None,
-    "bucket_mib": _bucket_mib,
+    "bucket_mib": lambda options: bucket_mib(options.count("ddp-bucket-size")),
 }

@@ -22,7 +22,6 @@ from orchestrator.importers.megatron.value_rules import MEGATRON_VALUE_RULES, la
 from orchestrator.importers.settings import CODE, FieldReaders, Settings, read_fields
 from orchestrator.importers.slurm_header import SlurmHeader
 from orchestrator.importers.source_file import ReadFile
-from orchestrator.importers.value_rules import value_problems
 from search_spaces.errors import InputError, Problem
 from trials.trainers.common.options import option_names
 
@@ -48,7 +47,7 @@ def read_megatron_command(
     """
     is_deepspeed = option_names(word.text for word in words) & {*_DEEPSPEED_MARKS}
     options = command_settings(words, _DEEPSPEED_TABLE if is_deepspeed else _LM_TABLE, script)
-    if problems := [*_other_program(words), *options.problems(), *value_problems(options, MEGATRON_VALUE_RULES)]:
+    if problems := [*_other_program(words), *options.problems(MEGATRON_VALUE_RULES)]:
         raise InputError(*problems)
     model, model_origins = read_fields(options, "model", MODEL_FIELDS)
     layout, layout_origins = read_fields(options, "baseline", LAYOUT_FIELDS)

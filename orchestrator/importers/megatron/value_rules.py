@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import re
 
-from orchestrator.importers.megatron.layout_fields import chunks
+from orchestrator.importers import reasons
+from orchestrator.importers.deepspeed_config import ZERO_STAGES
+from orchestrator.importers.megatron.layout_fields import FSDP_STAGES, chunks
 from orchestrator.importers.megatron.model_fields import degree, num_layers
-from orchestrator.importers.settings import Settings
-from orchestrator.importers.value_rules import ValueRules, one_of
+from orchestrator.importers.settings import Settings, ValueRules, one_of, usual_head_size
 
 
 def last_of_schedule(options: Settings) -> int | None:
     """The last global batch of --step-batch-size-schedule, `0:768 250B:1536`."""
     found = re.search(r":(\d{1,9})$", (options.text("step-batch-size-schedule") or "").strip())
     return int(found[1]) if found else None
-
-
-def _has_usual_head_size(options: Settings) -> bool:
-    size, hidden = options.count("kv-channels"), options.count("hidden-size")
-    heads = options.count("num-attention-heads")
-    return not (size and hidden and heads) or size * heads == hidden
 
 
 def _recomputes_whole_stages(options: Settings) -> bool:
@@ -36,29 +31,27 @@ def _ends_in_the_global_batch(options: Settings) -> bool:
 
 
 MEGATRON_VALUE_RULES: ValueRules = (
-    one_of(
-        "position-embedding-type", ("learned_absolute", "rope"), "a model's position_embedding is learned or rotary"
-    ),
-    one_of("normalization", ("layernorm", "rmsnorm"), "a model's norm is layernorm or rmsnorm"),
-    ("kv-channels", _has_usual_head_size, "a model's head size is hidden_size / num_attention_heads"),
+    one_of("position-embedding-type", ("learned_absolute", "rope"), reasons.POSITION_EMBEDDING),
+    one_of("normalization", ("layernorm", "rmsnorm"), reasons.NORM),
+    usual_head_size("kv-channels", "hidden-size", "num-attention-heads"),
     one_of(
         "recompute-modules",
         ("core_attn",),
-        "activation_checkpointing selective recomputes the core attention; other modules are no value of it",
+        reasons.SELECTIVE,
     ),
     (
         "recompute-method",
         _recomputes_whole_stages,
-        "partial recomputation is no value of activation_checkpointing: full recomputes every layer",
+        reasons.WHOLE_STAGES,
     ),
-    one_of("recompute-granularity", ("full", "selective"), "activation_checkpointing is none, selective or full"),
+    one_of("recompute-granularity", ("full", "selective"), reasons.CHECKPOINTING),
     one_of(
         "data-parallel-sharding-strategy",
-        ("no_shard", "optim", "optim_grads", "optim_grads_params"),
-        "zero_stage is 0 to 3",
+        FSDP_STAGES,
+        reasons.ZERO_STAGE,
     ),
-    one_of("zero-stage", ("0", "1", "2", "3"), "zero_stage is 0 to 3"),
-    one_of("optimizer-offload-fraction", ("1", "1.0"), "offload moves the whole optimizer"),
+    one_of("zero-stage", ZERO_STAGES, reasons.ZERO_STAGE),
+    one_of("optimizer-offload-fraction", ("1", "1.0"), reasons.WHOLE_OPTIMIZER),
     (
         "step-batch-size-schedule",
         _ends_in_the_global_batch,

@@ -16,7 +16,6 @@ from orchestrator.importers.megatron_bridge.fields import (
 )
 from orchestrator.importers.megatron_bridge.options import MEGATRON_BRIDGE_OPTIONS
 from orchestrator.importers.settings import CODE, Settings, flat, read_fields
-from orchestrator.importers.value_rules import value_problems
 from orchestrator.importers.yaml_config import yaml_document
 from search_spaces.errors import InputError, Problem
 
@@ -57,7 +56,7 @@ def imported_overrides(
 
     InputError for keys, values and recipes that no search file expresses, and for numbers that contradict each other.
     """
-    if problems := [*_recipe_problems(recipe), *keys.problems(), *value_problems(keys, VALUE_RULES)]:
+    if problems := [*_recipe_problems(recipe), *keys.problems(VALUE_RULES)]:
         raise InputError(*problems)
     model, model_origins = read_fields(keys, "model", MODEL_FIELDS)
     layout, layout_origins = read_fields(keys, "baseline", LAYOUT_FIELDS)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from orchestrator.importers.settings import SWITCH, FieldReaders, Settings
-from orchestrator.importers.value_rules import ValueRules, one_of
-from trials.trainers.common.megatron_options import MAIN_GRADIENT_BYTES
+from orchestrator.importers import reasons
+from orchestrator.importers.megatron.layout_fields import FSDP_STAGES, KERNELS, bucket_mib
+from orchestrator.importers.settings import SWITCH, FieldReaders, Settings, ValueRules, one_of, usual_head_size
 
 _PRECISIONS = {"bf16_mixed": "bf16", "fp16_mixed": "fp16"}
-_STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _POSITIONS = {"rope": "rotary", "learned_absolute": "learned"}
 _NORMS = {"rmsnorm": "rmsnorm", "layernorm": "layernorm"}
-_KERNELS = {"flash": "flash", "fused": "flash", "auto": "flash", "unfused": "math", "local": "math"}
 _RANK_ORDERS = {"true": "tp-pp-dp", "false": "tp-dp-pp"}
 _VOCABULARY_MULTIPLE = 128
 
@@ -42,7 +40,7 @@ def precision(keys: Settings) -> str | None:
 
 def _zero_stage(keys: Settings) -> int | None:
     if keys.has("ddp.use_megatron_fsdp", "dist.use_megatron_fsdp"):
-        return keys.chosen("ddp.data_parallel_sharding_strategy", _STAGES, None)
+        return keys.chosen("ddp.data_parallel_sharding_strategy", FSDP_STAGES, None)
     names = ("ddp.use_distributed_optimizer", "optimizer.use_distributed_optimizer")
     if keys.has(*names):
         return 1
@@ -66,7 +64,7 @@ def _attention_kernel(keys: Settings) -> str | None:
     if keys.text("model.transformer_impl") == "local":
         return "math"
     default = "flash" if precision(keys) in ("bf16", "fp16") else None
-    return keys.chosen("model.attention_backend", _KERNELS, default)
+    return keys.chosen("model.attention_backend", KERNELS, default)
 
 
 def _overlap(keys: Settings) -> bool | None:
@@ -76,9 +74,8 @@ def _overlap(keys: Settings) -> bool | None:
 
 
 def _bucket_mib(keys: Settings) -> int | None:
-    """Megatron counts a bucket in parameters; null is its default."""
-    parameters = keys.count("comm_overlap.bucket_size", "ddp.bucket_size")
-    return None if parameters is None else max(1, round(parameters * MAIN_GRADIENT_BYTES / 2**20))
+    """Null is Megatron's default."""
+    return bucket_mib(keys.count("comm_overlap.bucket_size", "ddp.bucket_size"))
 
 
 LAYOUT_FIELDS: FieldReaders = {
@@ -144,12 +141,6 @@ def _has_a_known_precision(keys: Settings) -> bool:
     return given in _PRECISIONS
 
 
-def _has_usual_head_size(keys: Settings) -> bool:
-    size, heads = keys.count("model.kv_channels"), keys.count("model.num_attention_heads")
-    hidden = keys.count("model.hidden_size")
-    return not (size and hidden and heads) or size * heads == hidden
-
-
 def _recomputes_whole_stages(keys: Settings) -> bool:
     if keys.text("model.recompute_method") != "block" or keys.text("model.recompute_granularity") != "full":
         return True
@@ -166,20 +157,20 @@ def _recomputes_attention_only(keys: Settings) -> bool:
 
 VALUE_RULES: ValueRules = (
     ("mixed_precision", _has_a_known_precision, "precision is bf16 or fp16; 8-bit and 4-bit arithmetic are no values"),
-    one_of("model.position_embedding_type", _POSITIONS, "a model's position_embedding is learned or rotary"),
-    one_of("model.normalization", _NORMS, "a model's norm is layernorm or rmsnorm"),
-    one_of("model.attention_backend", _KERNELS, "attention_kernel is math or flash"),
-    ("model.kv_channels", _has_usual_head_size, "a model's head size is hidden_size / num_attention_heads"),
+    one_of("model.position_embedding_type", _POSITIONS, reasons.POSITION_EMBEDDING),
+    one_of("model.normalization", _NORMS, reasons.NORM),
+    one_of("model.attention_backend", KERNELS, reasons.ATTENTION_KERNEL),
+    usual_head_size("model.kv_channels", "model.hidden_size", "model.num_attention_heads"),
     (
         "model.recompute_modules",
         _recomputes_attention_only,
-        "activation_checkpointing selective recomputes the core attention; other modules are no value of it",
+        reasons.SELECTIVE,
     ),
     (
         "model.recompute_method",
         _recomputes_whole_stages,
-        "partial recomputation is no value of activation_checkpointing: full recomputes every layer",
+        reasons.WHOLE_STAGES,
     ),
-    one_of("ddp.data_parallel_sharding_strategy", _STAGES, "zero_stage is 0 to 3"),
-    one_of("optimizer.optimizer_offload_fraction", ("1", "1.0"), "offload moves the whole optimizer"),
+    one_of("ddp.data_parallel_sharding_strategy", FSDP_STAGES, reasons.ZERO_STAGE),
+    one_of("optimizer.optimizer_offload_fraction", ("1", "1.0"), reasons.WHOLE_OPTIMIZER),
 )
