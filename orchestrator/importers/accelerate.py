@@ -17,9 +17,6 @@ from orchestrator.importers.source_file import ReadFile
 from orchestrator.importers.yaml_config import document_settings, yaml_document
 from search_spaces.errors import InputError
 
-Origins = dict[str, str]
-
-NAME = "accelerate"
 _DEEPSPEED, _FSDP = "deepspeed_config.", "fsdp_config.fsdp_"
 _MEGATRON, _PARALLELISM = "megatron_lm_config.megatron_lm_", "parallelism_config.parallelism_config_"
 _SECTIONS_OF = {
@@ -60,7 +57,7 @@ def read_accelerate(text: str, read_file: ReadFile | None = None) -> ImportedCon
     nodes, gpus = cluster.get("num_nodes"), cluster.get("gpus_per_node")
     batch = complete_batch(layout, named.global_batch_size if named else None, nodes, gpus, keys.in_doubt)
     return ImportedConfig(
-        NAME,
+        "accelerate",
         layout=layout,
         global_batch_size=batch,
         num_nodes=nodes,
@@ -221,7 +218,9 @@ def _named_deepspeed(keys: Settings, name: str | None, read_file: ReadFile | Non
         raise error.at(file=name) from None
 
 
-def _add_deepspeed(keys: Settings, name: str, found: ImportedConfig, layout: dict[str, Any], origins: Origins) -> None:
+def _add_deepspeed(
+    keys: Settings, name: str, found: ImportedConfig, layout: dict[str, Any], origins: dict[str, str]
+) -> None:
     """Add the values of the DeepSpeed configuration. accelerate sets the precision where that one does not."""
     default = f"{DEEPSPEED_OPTIONS.trainer}'s default"
     is_open = found.origins.get("baseline.precision") in (None, default)

@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator.importers import reasons
 from orchestrator.importers.deepspeed_options import DEEPSPEED_OPTIONS
+from orchestrator.importers.differences import layers_recomputed_together
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.json_text import json_object
 from orchestrator.importers.settings import CODE, FieldReaders, Settings, ValueRules, flat, one_of, read_fields
@@ -117,11 +118,11 @@ def _bucket_mib(keys: Settings) -> int | None:
         return None
     if type(elements) not in (int, float) or not (math.isfinite(elements) and elements > 0):
         raise InputError(keys.problem(f"{_ZERO}.reduce_bucket_size", rule="a number of elements above 0"))
-    width = GRADIENT_BYTES[precision(keys)]
+    width = GRADIENT_BYTES[_precision(keys)]
     return max(1, round(elements * width / 2**20))
 
 
-def precision(keys: Settings) -> str:
+def _precision(keys: Settings) -> str:
     """A section that is on prevails over one that the program that starts DeepSpeed may turn on."""
     switches = {"bf16.enabled": "bf16", "bfloat16.enabled": "bf16", "fp16.enabled": "fp16"}
     on = next((switches[name] for name in sorted(switches, key=keys.is_in_doubt) if keys.flag(name)), None)
@@ -143,7 +144,7 @@ LAYOUT_FIELDS: FieldReaders = {
     "zero_stage": _zero_stage,
     "offload": _offload,
     "activation_checkpointing": _checkpointing,
-    "precision": precision,
+    "precision": _precision,
     "overlap_comm": _overlap_comm,
     "bucket_mib": _bucket_mib,
 }
@@ -199,7 +200,7 @@ def _differences(keys: Settings, layout: Mapping[str, Any]) -> Iterator[str]:
         yield f"optimizer.type is {optimizer}; trials train with AdamW, which keeps two moments of each parameter."
     interval = keys.value("pipeline.activation_checkpoint_interval")
     if layout.get("activation_checkpointing") == "full" and interval != 1:
-        yield f"Layers are recomputed {interval} at a time; trials recompute one at a time."
+        yield layers_recomputed_together(interval)
 
 
 def bucket_notes(keys: Settings) -> Iterator[str]:

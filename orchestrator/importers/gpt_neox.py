@@ -7,6 +7,7 @@ from typing import Any
 
 from orchestrator.importers.batch import complete_batch
 from orchestrator.importers.deepspeed_config import bucket_notes
+from orchestrator.importers.differences import biases_of, layers_recomputed_together, other_number_of_positions
 from orchestrator.importers.gpt_neox_fields import (
     BATCH_FIELDS,
     CLUSTER_FIELDS,
@@ -24,7 +25,6 @@ from search_spaces.errors import InputError
 from search_spaces.layouts.layout import layout_mesh
 from search_spaces.schema.yaml_document import Document, KeyPath
 
-NAME = "gpt-neox"
 _CHARACTERISTIC_KEYS = (
     *("pipe_parallel_size", "model_parallel_size", "num_layers", "attention_config", "pos_emb"),
     *("data_path", "train_data_paths", "vocab_file", "tokenizer_type"),
@@ -66,7 +66,7 @@ def read_gpt_neox(text: str) -> ImportedConfig:
     nodes, gpus = cluster.get("num_nodes"), cluster.get("gpus_per_node")
     batch = complete_batch(layout, top.get("global_batch_size"), nodes, gpus, keys.in_doubt)
     return ImportedConfig(
-        NAME,
+        "gpt-neox",
         model,
         layout,
         batch,
@@ -119,7 +119,7 @@ def _differences(keys: Settings, model: Mapping[str, Any], layout: Mapping[str, 
     yield from bucket_notes(keys)
     block = keys.count("checkpoint_num_layers") or 1
     if layout.get("activation_checkpointing") == "full" and block > 1:
-        yield f"Layers are recomputed {block} at a time; trials recompute one at a time."
+        yield layers_recomputed_together(block)
     if keys.has("te_mha"):
         yield "te_mha: Transformer Engine chooses the attention kernel; flash is taken in half precision."
     if (keys.text("optimizer.type") or "adam").lower() not in ("adam", "adamw"):
@@ -143,8 +143,7 @@ def _of_a_layer(keys: Settings, model: Mapping[str, Any]) -> Iterator[str]:
     for name in names if model.get("norm") == "rmsnorm" else (*names, "use_bias_in_norms"):
         has_biases = keys.flag(name, default=True)
         if "norm" in model and has_biases == (model["norm"] == "rmsnorm"):
-            biases = "no biases" if model["norm"] == "rmsnorm" else "biases"
-            yield f"{name} is {str(has_biases).lower()}; a model with norm {model['norm']} has {biases}."
+            yield f"{name} is {str(has_biases).lower()}; {biases_of(model['norm'])}."
     positions = keys.value("max_position_embeddings")
     if model.get("position_embedding") == "learned" and positions not in (None, model.get("seq_length")):
-        yield f"max_position_embeddings is {positions}; a model has seq_length learned positions."
+        yield other_number_of_positions("max_position_embeddings", positions)

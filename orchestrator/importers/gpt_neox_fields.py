@@ -67,7 +67,7 @@ def _vocab_size(keys: Settings) -> int | None:
     tokenizer = keys.text("tokenizer_type")
     is_open = tokenizer is None and missing_keys(keys)
     size = None if is_open else _VOCABULARIES.get((tokenizer or "GPT2BPETokenizer").lower())
-    multiple, tensor = keys.counted("make_vocab_size_divisible_by", 128), tensor_parallel(keys)
+    multiple, tensor = keys.counted("make_vocab_size_divisible_by", 128), _tensor_parallel(keys)
     if size is None or multiple is None or tensor is None:
         keys.notes.append("vocab_size is not in the file: the tokenizer decides it.")
         return None
@@ -93,11 +93,11 @@ MODEL_FIELDS: FieldReaders = {
 # -- the layout
 
 
-def tensor_parallel(keys: Settings) -> int | None:
+def _tensor_parallel(keys: Settings) -> int | None:
     return _degree(keys, "model_parallel_size")
 
 
-def pipeline_parallel(keys: Settings) -> int | None:
+def _pipeline_parallel(keys: Settings) -> int | None:
     """0 is one stage without DeepSpeed's pipeline engine."""
     return _degree(keys, "pipe_parallel_size")
 
@@ -108,7 +108,7 @@ def _degree(keys: Settings, name: str) -> int | None:
 
 def _data_parallel(keys: Settings) -> int | None:
     """The ranks that are left, else those that follow from the batch."""
-    world, tensor, pipeline = keys.count("global_num_gpus"), tensor_parallel(keys), pipeline_parallel(keys)
+    world, tensor, pipeline = keys.count("global_num_gpus"), _tensor_parallel(keys), _pipeline_parallel(keys)
     if world and tensor and pipeline:
         replica = layout_mesh({"tensor_parallel": tensor, "pipeline_parallel": pipeline}).without("dp")
         return _quotient(keys, "global_num_gpus", world, replica.world_size, WORLD_RULE)
@@ -128,10 +128,10 @@ def _micro_batch_size(keys: Settings) -> int | None:
 def _batch_numbers(keys: Settings) -> tuple[int | None, int | None, int | None]:
     """(global batch, micro-batch, accumulation). GPT-NeoX accumulates one micro-batch unless told otherwise."""
     total, micro = keys.count("train_batch_size"), keys.count("train_micro_batch_size_per_gpu")
-    return total, micro, grad_accum_steps(keys)
+    return total, micro, _grad_accum_steps(keys)
 
 
-def grad_accum_steps(keys: Settings) -> int | None:
+def _grad_accum_steps(keys: Settings) -> int | None:
     name = "gradient_accumulation_steps"
     return None if keys.is_null(name) else keys.counted(name, 1)
 
@@ -142,7 +142,7 @@ def _quotient(keys: Settings, name: str, whole: int, part: int, rule: str) -> in
     return whole // part
 
 
-def precision(keys: Settings) -> str | None:
+def _precision(keys: Settings) -> str | None:
     """`precision`, else that of the section that is enabled."""
     if keys.has("precision"):
         return keys.chosen("precision", _PRECISIONS, None)
@@ -150,7 +150,7 @@ def precision(keys: Settings) -> str | None:
     return enabled[0] if enabled else "fp32"
 
 
-def attention_types(keys: Settings) -> list[str]:
+def _attention_types(keys: Settings) -> list[str]:
     """The kinds of attention in the model, each once."""
     given = keys.value("attention_config")
     if given is None:
@@ -163,31 +163,31 @@ def attention_types(keys: Settings) -> list[str]:
 
 def _attention_kernel(keys: Settings) -> str | None:
     if keys.has("te_mha"):
-        return "math" if precision(keys) == "fp32" else "flash"
-    return _KERNELS[attention_types(keys)[0]]
+        return "math" if _precision(keys) == "fp32" else "flash"
+    return _KERNELS[_attention_types(keys)[0]]
 
 
 def _bucket_mib(keys: Settings) -> int | None:
     elements = keys.value("zero_optimization.reduce_bucket_size")
-    width = GRADIENT_BYTES.get(precision(keys) or "")
+    width = GRADIENT_BYTES.get(_precision(keys) or "")
     if type(elements) not in (int, float) or elements == DEFAULT_BUCKET_ELEMENTS or width is None:
         return None
     return max(1, round(elements * width / 2**20))
 
 
 LAYOUT_FIELDS: FieldReaders = {
-    "tensor_parallel": tensor_parallel,
-    "pipeline_parallel": pipeline_parallel,
+    "tensor_parallel": _tensor_parallel,
+    "pipeline_parallel": _pipeline_parallel,
     "data_parallel": _data_parallel,
     "micro_batch_size": _micro_batch_size,
-    "grad_accum_steps": grad_accum_steps,
+    "grad_accum_steps": _grad_accum_steps,
     "zero_stage": OF_DEEPSPEED["zero_stage"],
     "offload": OF_DEEPSPEED["offload"],
     "activation_checkpointing": lambda keys: keys.chosen(
         "checkpoint_activations", {"true": "full", "false": "none"}, "none"
     ),
     "sequence_parallel": lambda keys: keys.chosen("sequence_parallel", SWITCH, False),
-    "precision": precision,
+    "precision": _precision,
     "attention_kernel": _attention_kernel,
     "overlap_comm": OF_DEEPSPEED["overlap_comm"],
     "bucket_mib": _bucket_mib,
@@ -210,18 +210,18 @@ CLUSTER_FIELDS: FieldReaders = {"num_nodes": _num_nodes, "gpus_per_node": lambda
 
 
 def _has_one_kernel(keys: Settings) -> bool:
-    types = attention_types(keys)
+    types = _attention_types(keys)
     return len(types) == 1 and types[0] in _KERNELS
 
 
 def _has_equal_stages(keys: Settings) -> bool:
     method = str(keys.value("pipe_partition_method")).lower()
-    return pipeline_parallel(keys) == 1 or method.startswith("type:")
+    return _pipeline_parallel(keys) == 1 or method.startswith("type:")
 
 
 def _agrees_on_the_precision(keys: Settings) -> bool:
     enabled = [name for name in ("fp16", "bf16") if keys.chosen(f"{name}.enabled", SWITCH, False)]
-    return all(precision(keys) in (None, name) for name in enabled)
+    return all(_precision(keys) in (None, name) for name in enabled)
 
 
 VALUE_RULES: ValueRules = (

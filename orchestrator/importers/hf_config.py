@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from orchestrator.importers import reasons
+from orchestrator.importers.differences import biases_of
 from orchestrator.importers.hf_families import FAMILIES, OTHER_MODELS, Family
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.json_text import json_object
@@ -16,7 +17,7 @@ from orchestrator.importers.settings import CODE, FieldReaders, Settings, ValueR
 from search_spaces.errors import InputError, Problem, format_value
 from search_spaces.model_shape import ModelShape
 
-VOCAB_MULTIPLE = 128
+_VOCAB_MULTIPLE = 128
 """Megatron's --make-vocab-size-divisible-by: with it, tensor-parallel ranks up to 128 share the vocabulary evenly."""
 
 _PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
@@ -119,10 +120,10 @@ def _key_value_heads(keys: Settings, family: Family) -> int:
 def _vocab_size(keys: Settings, family: Family) -> int | None:
     """The padded vocabulary."""
     size = keys.counted("vocab_size", family.vocab_size)
-    if size is None or size % VOCAB_MULTIPLE == 0:
+    if size is None or size % _VOCAB_MULTIPLE == 0:
         return size
-    padded = -(-size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
-    keys.notes.append(f"vocab_size {size} was padded to {padded}, a multiple of {VOCAB_MULTIPLE}.")
+    padded = -(-size // _VOCAB_MULTIPLE) * _VOCAB_MULTIPLE
+    keys.notes.append(f"vocab_size {size} was padded to {padded}, a multiple of {_VOCAB_MULTIPLE}.")
     return padded
 
 
@@ -199,8 +200,7 @@ def _differences(keys: Settings, family: Family) -> Iterator[str]:
         yield f"Trials train without dropout; the model has {', '.join(dropout)}."
     for name, default in (("attention_bias", family.norm == "layernorm"), ("mlp_bias", False)):
         if _reads(keys, name) and keys.flag(name, default) != (family.norm == "layernorm"):
-            biases = "biases" if family.norm == "layernorm" else "no biases"
-            yield f"{name} was left out: a model with norm {family.norm} has {biases}."
+            yield f"{name} was left out: {biases_of(family.norm)}."
     if _reads(keys, "use_parallel_residual") and keys.flag("use_parallel_residual", True):
         yield "The model adds attention and MLP in parallel; here they follow each other (equal parameters)."
     yield from _layer_differences(keys, family)

@@ -7,6 +7,7 @@ from typing import Any
 
 from orchestrator.importers import reasons
 from orchestrator.importers.batch import complete_batch
+from orchestrator.importers.differences import biases_of
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.nanotron_options import NANOTRON_OPTIONS
 from orchestrator.importers.settings import SWITCH, FieldReaders, Settings, ValueRules, one_of, read_fields
@@ -14,7 +15,6 @@ from orchestrator.importers.yaml_config import document_settings, yaml_document
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import layout_mesh
 
-NAME = "nanotron"
 _MODEL = "model.model_config."
 _PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _SCHEDULES = {"1f1b": "1f1b", "afab": "gpipe"}
@@ -40,7 +40,7 @@ def read_nanotron(text: str) -> ImportedConfig:
     layout, layout_origins = read_fields(keys, "baseline", _LAYOUT_FIELDS)
     batch = complete_batch(layout, None, None, None, keys.in_doubt)
     return ImportedConfig(
-        NAME,
+        "nanotron",
         model,
         layout,
         batch,
@@ -121,7 +121,7 @@ _VALUE_RULES: ValueRules = (
 def _differences(keys: Settings, layout: Mapping[str, Any]) -> Iterator[str]:
     """Notes on what the training has and a trial has not, and on what the file does not say."""
     if keys.has(f"{_MODEL}attention_bias"):
-        yield f"{_MODEL}attention_bias was left out: a model with norm rmsnorm has no biases."
+        yield f"{_MODEL}attention_bias was left out: {biases_of('rmsnorm')}."
     if keys.text(f"{_MODEL}_attn_implementation") == "sdpa":
         yield "PyTorch chooses the kernel of sdpa; it is taken as flash, its choice on current GPUs."
     if lengths := _other_lengths(keys):

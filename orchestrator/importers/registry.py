@@ -20,7 +20,7 @@ from orchestrator.importers.source_file import ReadFile, read_beside, read_utf8
 from orchestrator.importers.yaml_config import yaml_document
 from search_spaces.errors import InputError
 
-YAML_SUFFIXES = (".yaml", ".yml")
+_YAML_SUFFIXES = (".yaml", ".yml")
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ _GPT_NEOX = Format(
     "GPT-NeoX's configuration", "num_layers and pipe_parallel_size", looks_like_gpt_neox, _alone(read_gpt_neox)
 )
 _ACCELERATE = Format("accelerate's configuration", "distributed_type", looks_like_accelerate, read_accelerate)
-JSON_FORMATS = (
+_JSON_FORMATS = (
     Format("a Hugging Face config.json", "model_type", looks_like_hf, _alone(read_hf_config)),
     _GPT_NEOX,
     Format(
@@ -51,13 +51,13 @@ JSON_FORMATS = (
     ),
     _ACCELERATE,
 )
-YAML_FORMATS = (
+_YAML_FORMATS = (
     Format("nanotron's configuration", "parallelism and tokens", looks_like_nanotron, _alone(read_nanotron)),
     _GPT_NEOX,
     Format("overrides of Megatron-Bridge", "model and train", looks_like_megatron_bridge, _alone(read_bridge_config)),
     _ACCELERATE,
 )
-SOURCES = ", ".join(["a launch script", *dict.fromkeys(each.name for each in (*JSON_FORMATS, *YAML_FORMATS))])
+_SOURCES = ", ".join(["a launch script", *dict.fromkeys(each.name for each in (*_JSON_FORMATS, *_YAML_FORMATS))])
 """Formats that can be read, in words."""
 
 
@@ -68,18 +68,18 @@ def read_source(path: Path) -> ImportedConfig | None:
     """
     text = read_utf8(path)
     if not text.strip():
-        raise InputError.of("file", "is empty", rule=f"`parlay init` starts from {SOURCES}")
-    if path.suffix in YAML_SUFFIXES:
-        found = _format_of(yaml_document(text).data, YAML_FORMATS)
+        raise InputError.of("file", "is empty", rule=f"`parlay init` starts from {_SOURCES}")
+    if path.suffix in _YAML_SUFFIXES:
+        found = _format_of(yaml_document(text).data, _YAML_FORMATS)
         return None if found is None else found.read(text, read_beside(path))
     if path.suffix != ".json" and not text.lstrip().startswith("{"):
         return read_launch_script(text, read_beside(path))
-    found = _format_of(json_object(text, "file", "a configuration"), JSON_FORMATS)
+    found = _format_of(json_object(text, "file", "a configuration"), _JSON_FORMATS)
     if found is None:
         raise InputError.of(
             "file",
-            "is neither " + " nor ".join(each.name for each in JSON_FORMATS),
-            rule=", ".join(f"{each.name} has {each.mark}" for each in JSON_FORMATS),
+            "is neither " + " nor ".join(each.name for each in _JSON_FORMATS),
+            rule=", ".join(f"{each.name} has {each.mark}" for each in _JSON_FORMATS),
         )
     return found.read(text, read_beside(path))
 

@@ -17,7 +17,7 @@ from orchestrator.importers.bash.values import (
     text_of,
 )
 
-HERE = (Piece(".", 1),)
+_HERE = (Piece(".", 1),)
 """The value of `$PWD`: paths are relative to the script."""
 
 
@@ -42,7 +42,7 @@ class Log:
 class Environment:
     """Variables by name, names of the exported ones, and the positional parameters, None where they are not known."""
 
-    variables: dict[str, Variable] = field(default_factory=lambda: {"PWD": HERE})
+    variables: dict[str, Variable] = field(default_factory=lambda: {"PWD": _HERE})
     exported: set[str] = field(default_factory=set)
     positional: tuple[Value, ...] | None = None
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from orchestrator.importers.differences import biases_of, layers_recomputed_together, other_number_of_positions
 from orchestrator.importers.megatron.layout_fields import FLASH_OPTIONS
 from orchestrator.importers.settings import Settings
 
@@ -26,11 +27,10 @@ def _of_a_layer(options: Settings, model: Mapping[str, Any]) -> Iterator[str]:
         yield f"Trials train without dropout; the script has {' and '.join(dropout)} (Megatron's default is 0.1)."
     norm = model.get("norm")
     if norm and (norm == "layernorm") == options.has("disable-bias-linear"):
-        biases = "no biases" if norm == "rmsnorm" else "biases"
-        yield f"--disable-bias-linear was left out: a model with norm {norm} has {biases}."
+        yield f"--disable-bias-linear was left out: {biases_of(norm)}."
     positions = options.text("max-position-embeddings")
     if model.get("position_embedding") == "learned" and positions not in (None, str(model.get("seq_length"))):
-        yield f"--max-position-embeddings is {positions}; a model has seq_length learned positions."
+        yield other_number_of_positions("--max-position-embeddings", positions)
     if options.has("quick-geglu"):
         yield "--quick-geglu: the MLP is gated, with SiLU in place of GELU."
 
@@ -42,7 +42,7 @@ def _of_the_layout(options: Settings, layout: Mapping[str, Any]) -> Iterator[str
     block = options.text("recompute-num-layers") or options.text("checkpoint-num-layers")
     is_uniform = layout.get("activation_checkpointing") == "full" and options.text("recompute-method") != "block"
     if is_uniform and block not in (None, "1"):
-        yield f"Layers are recomputed {block} at a time; trials recompute one at a time."
+        yield layers_recomputed_together(block)
     if _is_zero(options, "clip-grad", "1.0"):
         yield "--clip-grad is 0; trials clip the gradients' norm, which costs a reduction over the ranks."
 

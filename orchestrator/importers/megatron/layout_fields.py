@@ -16,12 +16,12 @@ KERNELS = {"flash": "flash", "fused": "flash", "auto": "flash", "unfused": "math
 """Attention kernel of Megatron's backends: auto prefers flash in half precision."""
 
 
-def precision(options: Settings) -> str:
+def _precision(options: Settings) -> str:
     """fp32 without an option; one whose name is not known, `--$DTYPE`, is nearly always that of the precision."""
     return next((name for name in ("bf16", "fp16", *options.unnamed) if options.has(name)), "fp32")
 
 
-def pipeline_parallel(options: Settings) -> int:
+def _pipeline_parallel(options: Settings) -> int:
     return 1 if options.has("no-pipeline-parallel") else degree(options, "pipeline")
 
 
@@ -34,7 +34,7 @@ def _zero_stage(options: Settings) -> int | None:
     return 1 if options.has("use-distributed-optimizer") else None
 
 
-def checkpointing(options: Settings) -> str | None:
+def _checkpointing(options: Settings) -> str | None:
     granularity = options.text("recompute-granularity")
     if granularity in ("full", "selective"):
         return granularity
@@ -49,17 +49,17 @@ def chunks(options: Settings) -> int | None:
     layers_a_chunk = None if stated else options.count("num-layers-per-virtual-pipeline-stage")
     if layers_a_chunk is None:
         return stated
-    layers, stages = num_layers(options), pipeline_parallel(options)
+    layers, stages = num_layers(options), _pipeline_parallel(options)
     return max(1, layers // (stages * layers_a_chunk)) if layers else None
 
 
-def attention_kernel(options: Settings) -> str | None:
+def _attention_kernel(options: Settings) -> str | None:
     """None for Megatron-DeepSpeed's default, which is unfused. Megatron-LM's auto prefers flash in half precision."""
     if options.has(*FLASH_OPTIONS):
         return "flash"
     if is_megatron_deepspeed(options):
         return None
-    if options.text("transformer-impl") == "local" or precision(options) == "fp32":
+    if options.text("transformer-impl") == "local" or _precision(options) == "fp32":
         return "math"
     return KERNELS.get(options.text("attention-backend") or "auto", "flash")
 
@@ -71,15 +71,15 @@ def bucket_mib(parameters: int | None) -> int | None:
 
 LAYOUT_FIELDS: FieldReaders = {
     "tensor_parallel": lambda options: degree(options, "tensor"),
-    "pipeline_parallel": pipeline_parallel,
+    "pipeline_parallel": _pipeline_parallel,
     "micro_batch_size": lambda options: options.count("micro-batch-size"),
     "zero_stage": _zero_stage,
     "offload": lambda options: "optimizer" if options.has("cpu-optimizer", "optimizer-cpu-offload") else None,
-    "activation_checkpointing": checkpointing,
+    "activation_checkpointing": _checkpointing,
     "sequence_parallel": lambda options: True if options.has("sequence-parallel") else None,
     "virtual_pipeline_stages": chunks,
-    "precision": precision,
-    "attention_kernel": attention_kernel,
+    "precision": _precision,
+    "attention_kernel": _attention_kernel,
     "rank_order": lambda options: "tp-pp-dp" if options.has("use-tp-pp-dp-mapping") else None,
     "overlap_comm": lambda options: True if options.has("overlap-grad-reduce") else None,
     "bucket_mib": lambda options: bucket_mib(options.count("ddp-bucket-size")),

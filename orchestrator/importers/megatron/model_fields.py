@@ -5,7 +5,7 @@ from __future__ import annotations
 from orchestrator.importers.megatron.megatron_deepspeed_options import MEGATRON_DEEPSPEED_OPTIONS
 from orchestrator.importers.settings import FieldReaders, Settings
 
-GPT2_VOCAB_SIZE = 50257
+_GPT2_VOCAB_SIZE = 50257
 _DEFAULT_TOKENIZER = "GPT2BPETokenizer"
 """By pretrain_gpt.py of both Megatrons."""
 
@@ -23,11 +23,11 @@ def degree(options: Settings, axis: str) -> int:
     return options.count(f"{axis}-model-parallel-size") or 1
 
 
-def norm(options: Settings) -> str:
+def _norm(options: Settings) -> str:
     return "rmsnorm" if (options.text("normalization") or "").lower() == "rmsnorm" else "layernorm"
 
 
-def position_embedding(options: Settings) -> str:
+def _position_embedding(options: Settings) -> str:
     is_rotary = options.text("position-embedding-type") == "rope" or options.has("use-rotary-position-embeddings")
     return "rotary" if is_rotary else "learned"
 
@@ -56,7 +56,7 @@ def _vocab_size(options: Settings) -> int | None:
     size = options.count("vocab-size")
     tokenizer = options.text("tokenizer-type") if options.has("tokenizer-type") else _DEFAULT_TOKENIZER
     if size is None and tokenizer == _DEFAULT_TOKENIZER:
-        size = GPT2_VOCAB_SIZE
+        size = _GPT2_VOCAB_SIZE
         options.notes.append(f"vocab_size: {size} of GPT-2's tokenizer was taken, padded as Megatron pads it.")
     if size is None:
         options.notes.append("vocab_size is not in the script: the tokenizer decides it.")
@@ -79,6 +79,6 @@ MODEL_FIELDS: FieldReaders = {
     "vocab_size": _vocab_size,
     "seq_length": lambda options: options.count("seq-length", "encoder-seq-length"),
     "tied_embeddings": lambda options: not options.has("untie-embeddings-and-output-weights"),
-    "position_embedding": position_embedding,
-    "norm": norm,
+    "position_embedding": _position_embedding,
+    "norm": _norm,
 }

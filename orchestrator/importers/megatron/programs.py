@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+
+from orchestrator.importers.settings import CODE
+from search_spaces.errors import Problem
 
 _OTHER_PROGRAMS = {
     r"bert": "an encoder",
@@ -22,9 +25,29 @@ _OTHER_PROGRAMS = {
 }
 """Purpose of other programs, by a pattern of their path."""
 _GPT_PROGRAM = re.compile(r"(pretrain|finetune|train)_?(gpt|llama)\w*\.py$")
+"""pretrain_gpt.py and programs named like it."""
 
 
-def program_of(words: Sequence[str]) -> str | None:
+def program_problems(words: Sequence[str]) -> Iterator[Problem]:
+    """A problem if the command starts another program of Megatron's than a GPT's."""
+    program = _program_of(words)
+    if program is not None and (training := _other_training(program)):
+        yield Problem(
+            CODE,
+            f"starts {program}, which trains {training}",
+            rule="a search trains a decoder-only GPT, as pretrain_gpt.py does",
+            fix="give a script that starts pretrain_gpt.py",
+        )
+
+
+def program_notes(words: Sequence[str]) -> Iterator[str]:
+    """A note on a program that is not known."""
+    program = _program_of(words)
+    if program is not None and not _GPT_PROGRAM.search(program):
+        yield f"{program} is taken for a program that trains a decoder-only GPT, as pretrain_gpt.py does."
+
+
+def _program_of(words: Sequence[str]) -> str | None:
     """The Python program or module that the command starts; None where it cannot be seen."""
     for index, word in enumerate(words):
         if re.search(r"\.py$", word):
@@ -34,14 +57,9 @@ def program_of(words: Sequence[str]) -> str | None:
     return None
 
 
-def other_training(program: str) -> str | None:
+def _other_training(program: str) -> str | None:
     """Purpose of a program that is known to train no GPT; None for a GPT's and for an unknown program."""
     path = program.replace(".", "/") if "/" not in program and not program.endswith(".py") else program
     if _GPT_PROGRAM.search(path) and not re.search(r"detxoify|tasks/", path):
         return None
     return next((what for pattern, what in _OTHER_PROGRAMS.items() if re.search(pattern, path)), None)
-
-
-def is_gpt_program(program: str) -> bool:
-    """True for pretrain_gpt.py and programs named like it."""
-    return _GPT_PROGRAM.search(program) is not None

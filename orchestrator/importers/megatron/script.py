@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.importers.bash.script import Script, Word
@@ -17,12 +17,12 @@ from orchestrator.importers.megatron.layout_fields import LAYOUT_FIELDS
 from orchestrator.importers.megatron.megatron_deepspeed_options import MEGATRON_DEEPSPEED_OPTIONS
 from orchestrator.importers.megatron.megatron_lm_options import MEGATRON_LM_OPTIONS
 from orchestrator.importers.megatron.model_fields import MODEL_FIELDS, is_megatron_deepspeed
-from orchestrator.importers.megatron.programs import is_gpt_program, other_training, program_of
+from orchestrator.importers.megatron.programs import program_notes, program_problems
 from orchestrator.importers.megatron.value_rules import MEGATRON_VALUE_RULES, last_of_schedule
-from orchestrator.importers.settings import CODE, FieldReaders, Settings, read_fields
+from orchestrator.importers.settings import FieldReaders, Settings, read_fields
 from orchestrator.importers.slurm_header import SlurmHeader
 from orchestrator.importers.source_file import ReadFile
-from search_spaces.errors import InputError, Problem
+from search_spaces.errors import InputError
 from trials.trainers.common.options import option_names
 
 _LM_TABLE = MEGATRON_LM_OPTIONS.with_groups(LAUNCHER_GROUPS)
@@ -45,9 +45,10 @@ def read_megatron_command(
     or is refused. A value that is not known is reported, not guessed. InputError for another program than a GPT's, for
     options that no search file expresses, and when the numbers contradict each other.
     """
-    is_deepspeed = option_names(word.text for word in words) & {*_DEEPSPEED_MARKS}
+    texts = [word.text for word in words]
+    is_deepspeed = option_names(texts) & {*_DEEPSPEED_MARKS}
     options = command_settings(words, _DEEPSPEED_TABLE if is_deepspeed else _LM_TABLE, script)
-    if problems := [*_other_program(words), *options.problems(MEGATRON_VALUE_RULES)]:
+    if problems := [*program_problems(texts), *options.problems(MEGATRON_VALUE_RULES)]:
         raise InputError(*problems)
     model, model_origins = read_fields(options, "model", MODEL_FIELDS)
     layout, layout_origins = read_fields(options, "baseline", LAYOUT_FIELDS)
@@ -61,11 +62,11 @@ def read_megatron_command(
         layout, batch = {**config.layout, **layout}, batch or config.global_batch_size
         origins = {**config.origins, **origins}
         options.notes += config.notes
-    ranks = ranks_of([word.text for word in words], options, header)
+    ranks = ranks_of(texts, options, header)
     batch = complete_batch(layout, batch, ranks.num_nodes, ranks.gpus_per_node, options.in_doubt)
     notes = [
         *options.notes,
-        *_program_notes(words),
+        *program_notes(texts),
         *options.left_out(),
         *differences(options, model, layout),
     ]
@@ -91,25 +92,6 @@ def _batch_size(options: Settings) -> int | None:
 
 
 _BATCH_FIELDS: FieldReaders = {"global_batch_size": _batch_size}
-
-
-def _other_program(words: Sequence[Word]) -> Iterator[Problem]:
-    """A problem if the command starts another program of Megatron's than a GPT's."""
-    program = program_of([word.text for word in words])
-    if program is not None and (training := other_training(program)):
-        yield Problem(
-            CODE,
-            f"starts {program}, which trains {training}",
-            rule="a search trains a decoder-only GPT, as pretrain_gpt.py does",
-            fix="give a script that starts pretrain_gpt.py",
-        )
-
-
-def _program_notes(words: Sequence[Word]) -> Iterator[str]:
-    """A note on a program that is not known."""
-    program = program_of([word.text for word in words])
-    if program is not None and not is_gpt_program(program):
-        yield f"{program} is taken for a program that trains a decoder-only GPT, as pretrain_gpt.py does."
 
 
 def _numbers(config: ImportedConfig) -> Mapping[str, Any]:

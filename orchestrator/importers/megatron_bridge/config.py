@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.importers.batch import complete_batch
+from orchestrator.importers.differences import biases_of, layers_recomputed_together
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.megatron_bridge.fields import (
     BATCH_FIELDS,
@@ -19,7 +20,6 @@ from orchestrator.importers.settings import CODE, Settings, flat, read_fields
 from orchestrator.importers.yaml_config import yaml_document
 from search_spaces.errors import InputError, Problem
 
-NAME = "megatron-bridge"
 _SECTIONS = {"model", "ddp", "dataset", "scheduler", "mixed_precision", "comm_overlap"}
 
 
@@ -68,7 +68,7 @@ def imported_overrides(
     batch = complete_batch(layout, top.get("global_batch_size"), num_nodes, gpus_per_node, BATCH_FIELDS)
     notes = [*_of_the_recipe(recipe, left_open), *keys.notes, *keys.left_out(), *_differences(keys, model)]
     return ImportedConfig(
-        NAME,
+        "megatron-bridge",
         model,
         layout,
         batch,
@@ -133,14 +133,9 @@ def _differences(keys: Settings, model: Mapping[str, Any]) -> Iterator[str]:
     """Notes on what the training has and a trial has not."""
     if dropout := [name for name in ("attention_dropout", "hidden_dropout") if keys.value(f"model.{name}")]:
         yield f"Trials train without dropout; the overrides set {' and '.join(dropout)}."
-    has_biases = keys.value("model.add_bias_linear")
-    if (
-        "norm" in model
-        and has_biases is not None
-        and keys.flag("model.add_bias_linear") == (model["norm"] == "rmsnorm")
-    ):
-        biases = "no biases" if model["norm"] == "rmsnorm" else "biases"
-        yield f"model.add_bias_linear was left out: a model with norm {model['norm']} has {biases}."
+    is_known = "norm" in model and keys.value("model.add_bias_linear") is not None
+    if is_known and keys.flag("model.add_bias_linear") == (model["norm"] == "rmsnorm"):
+        yield f"model.add_bias_linear was left out: {biases_of(model['norm'])}."
     block = keys.value("model.recompute_num_layers")
     if keys.text("model.recompute_method") != "block" and block not in (None, 1):
-        yield f"Layers are recomputed {block} at a time; trials recompute one at a time."
+        yield layers_recomputed_together(block)

@@ -16,21 +16,21 @@ _RANK_ORDERS = {"true": "tp-pp-dp", "false": "tp-dp-pp"}
 _VOCABULARY_MULTIPLE = 128
 
 
-def tensor_parallel(keys: Settings) -> int | None:
+def _tensor_parallel(keys: Settings) -> int | None:
     return keys.count("model.tensor_model_parallel_size")
 
 
-def pipeline_parallel(keys: Settings) -> int | None:
+def _pipeline_parallel(keys: Settings) -> int | None:
     return keys.count("model.pipeline_model_parallel_size")
 
 
-def chunks(keys: Settings) -> int | None:
+def _chunks(keys: Settings) -> int | None:
     """Null is one chunk a stage."""
     name = "model.virtual_pipeline_model_parallel_size"
     return 1 if keys.is_null(name) else keys.count(name)
 
 
-def precision(keys: Settings) -> str | None:
+def _precision(keys: Settings) -> str | None:
     given = keys.value("mixed_precision")
     if isinstance(given, Mapping):
         on = next((name for name in ("bf16", "fp16") if given.get(name) is True), None)
@@ -63,7 +63,7 @@ def _attention_kernel(keys: Settings) -> str | None:
     """Without a key the core's own choice, flash in half precision."""
     if keys.text("model.transformer_impl") == "local":
         return "math"
-    default = "flash" if precision(keys) in ("bf16", "fp16") else None
+    default = "flash" if _precision(keys) in ("bf16", "fp16") else None
     return keys.chosen("model.attention_backend", KERNELS, default)
 
 
@@ -79,15 +79,15 @@ def _bucket_mib(keys: Settings) -> int | None:
 
 
 LAYOUT_FIELDS: FieldReaders = {
-    "tensor_parallel": tensor_parallel,
-    "pipeline_parallel": pipeline_parallel,
+    "tensor_parallel": _tensor_parallel,
+    "pipeline_parallel": _pipeline_parallel,
     "micro_batch_size": lambda keys: keys.count("train.micro_batch_size"),
     "zero_stage": _zero_stage,
     "offload": _offload,
     "activation_checkpointing": _checkpointing,
     "sequence_parallel": lambda keys: keys.chosen("model.sequence_parallel", SWITCH, None),
-    "virtual_pipeline_stages": chunks,
-    "precision": precision,
+    "virtual_pipeline_stages": _chunks,
+    "precision": _precision,
     "attention_kernel": _attention_kernel,
     "rank_order": lambda keys: keys.chosen("dist.use_tp_pp_dp_mapping", _RANK_ORDERS, None),
     "overlap_comm": _overlap,
@@ -113,7 +113,7 @@ def _vocab_size(keys: Settings) -> int | None:
     multiple = keys.count("model.make_vocab_size_divisible_by") or _VOCABULARY_MULTIPLE
     if size is None or pads is False:
         return size
-    tensor = tensor_parallel(keys)
+    tensor = _tensor_parallel(keys)
     padded = -(-size // (multiple * tensor)) * multiple * tensor if tensor else None
     return padded if pads or padded == size else None
 
@@ -145,7 +145,7 @@ def _recomputes_whole_stages(keys: Settings) -> bool:
     if keys.text("model.recompute_method") != "block" or keys.text("model.recompute_granularity") != "full":
         return True
     count, layers = keys.count("model.recompute_num_layers"), keys.count("model.num_layers")
-    parts = (pipeline_parallel(keys) or 1) * (chunks(keys) or 1)
+    parts = (_pipeline_parallel(keys) or 1) * (_chunks(keys) or 1)
     return bool(count and layers and count * parts >= layers)
 
 
