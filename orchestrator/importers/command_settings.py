@@ -13,7 +13,8 @@ from trials.trainers.common.options import option_name
 
 _UNSET = re.compile(r"\$\{?\w+(\[[@*]\])?\}?|\$@")
 _UNNAMED = "the script does not set which option it is"
-_STARTERS = re.compile(r"(.*/)?(torchrun|deepspeed|accelerate|python[\d.]*)")
+_STARTERS = re.compile(r"(.*/)?(torchrun|ft_launcher|deepspeed|accelerate|python[\d.]*)")
+_OF_RANKS = re.compile(r"(.*/)?(srun|mpirun|mpiexec|orterun)")
 
 
 def command_settings(words: Sequence[Word], table: OptionTable, script: Script) -> Settings:
@@ -40,8 +41,10 @@ def command_settings(words: Sequence[Word], table: OptionTable, script: Script) 
 
 def _from_starter(words: Sequence[Word]) -> Sequence[Word]:
     """The command from the program that starts the ranks on; options before it are srun's or a container's."""
-    start = next((index for index, word in enumerate(words) if _STARTERS.fullmatch(word.text)), 0)
-    return words[start:]
+    starts = [index for index, word in enumerate(words) if _STARTERS.fullmatch(word.text)]
+    if not starts and words and _OF_RANKS.fullmatch(words[0].text):
+        starts = [index for index, word in enumerate(words) if word.text.endswith(".py")]
+    return words[starts[0] :] if starts else words
 
 
 def _options(words: Sequence[Word]) -> Iterator[tuple[Word, list[Word]]]:

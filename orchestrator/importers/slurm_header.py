@@ -23,13 +23,16 @@ from search_spaces.schema.yaml_document import KeyPath, format_key_path, parse_k
 class SlurmHeader:
     """Options of a script's Slurm job. `slurm` has keys of launcher.slurm, which its schema accepts.
 
-    `origins` says where each key of the search file (`cluster.num_nodes`, `launcher.slurm.account`) was read.
+    `has_step` says whether an srun starts the training, and `tasks_per_node` its tasks where they are known. `origins`
+    says where each key of the search file (`cluster.num_nodes`, `launcher.slurm.account`) was read.
     Without an `#SBATCH` line, and without an srun that asks for the nodes itself, everything but the notes is empty.
     """
 
     has_header: bool = False
     num_nodes: int | None = None
     gpus_per_node: int | None = None
+    has_step: bool = False
+    tasks_per_node: int | None = None
     accelerator: str | None = None
     slurm: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -107,7 +110,15 @@ class _HeaderReader:
         self._cpus(nodes, gpus)
         self._launch_lines()
         return SlurmHeader(
-            True, nodes, gpus, accelerator, self._accepted(), tuple(dict.fromkeys(self.notes)), self._kept_origins()
+            True,
+            nodes,
+            gpus,
+            self.lines.has_step,
+            self._step_tasks(nodes, gpus),
+            accelerator,
+            self._accepted(),
+            tuple(dict.fromkeys(self.notes)),
+            self._kept_origins(),
         )
 
     def _believed(self, values: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -173,6 +184,19 @@ class _HeaderReader:
         if ntasks is None:
             return (), 1
         return ("ntasks", "nodes"), ntasks // nodes if nodes and ntasks % nodes == 0 else None
+
+    def _step_tasks(self, nodes: int | None, gpus: int | None) -> int | None:
+        """Tasks of the srun that starts the training."""
+        if not self.lines.has_step:
+            return None
+        if self.values.get("ntasks-per-gpu") == "1":
+            self._from("tasks_per_node", "ntasks-per-gpu")
+            return gpus
+        names, tasks = self.tasks(nodes)
+        if names:
+            self._from("tasks_per_node", *(name for name in names if name in self.origins_given))
+            return tasks
+        return None
 
     def _accelerator(self) -> str | None:
         kinds = [(n, k) for n in _GPU_OPTIONS if (k := _gpu_type(self.values.get(n, "")))]

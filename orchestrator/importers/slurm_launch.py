@@ -17,12 +17,14 @@ from slurm.option_checks import SRUN_KEYS
 
 @dataclass
 class LaunchLines:
-    """Keys of launcher.slurm from commands and exports; `step` are the options of the srun that starts the ranks."""
+    """Keys of launcher.slurm from commands and exports; `step` are the options of the srun that starts the ranks, if
+    one does (`has_step`)."""
 
     keys: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     step: GivenOptions = field(default_factory=GivenOptions)
+    has_step: bool = False
 
 
 def read_launch_lines(commands: Iterable[tuple[int, Sequence[str]]], exported: Mapping[str, str]) -> LaunchLines:
@@ -104,6 +106,7 @@ def _step(found: LaunchLines, commands: Sequence[tuple[int, list[str]]]) -> None
     if not steps:
         return
     line, words = max(steps, key=lambda step: len(step[1]))
+    found.has_step = True
     found.step = read_options(words, SRUN_OPTIONS, SRUN_LETTERS, f"srun --{{}} (line {line})")
     values = found.step.values
     if "cpu_bind" in values:

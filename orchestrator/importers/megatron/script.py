@@ -11,7 +11,7 @@ from orchestrator.importers.batch import complete_batch, require_agreement
 from orchestrator.importers.command_settings import command_settings
 from orchestrator.importers.deepspeed_config import read_ds_config
 from orchestrator.importers.imported_config import ImportedConfig
-from orchestrator.importers.launcher_options import LAUNCHER_GROUPS, ranks_of
+from orchestrator.importers.launcher_options import LAUNCHER_GROUPS
 from orchestrator.importers.megatron.differences import differences
 from orchestrator.importers.megatron.layout_fields import LAYOUT_FIELDS
 from orchestrator.importers.megatron.megatron_deepspeed_options import MEGATRON_DEEPSPEED_OPTIONS
@@ -19,6 +19,7 @@ from orchestrator.importers.megatron.megatron_lm_options import MEGATRON_LM_OPTI
 from orchestrator.importers.megatron.model_fields import MODEL_FIELDS, is_megatron_deepspeed
 from orchestrator.importers.megatron.programs import program_notes, program_problems
 from orchestrator.importers.megatron.value_rules import MEGATRON_VALUE_RULES, last_of_schedule
+from orchestrator.importers.ranks import ranks_of
 from orchestrator.importers.settings import FieldReaders, Settings, read_fields
 from orchestrator.importers.slurm_header import SlurmHeader
 from orchestrator.importers.source_file import ReadFile

@@ -10,10 +10,11 @@ from typing import Any
 from orchestrator.importers.bash.script import Script, Word
 from orchestrator.importers.command_settings import command_settings
 from orchestrator.importers.imported_config import ImportedConfig
-from orchestrator.importers.launcher_options import LAUNCHER_GROUPS, ranks_of
+from orchestrator.importers.launcher_options import LAUNCHER_GROUPS
 from orchestrator.importers.megatron_bridge.config import config_settings, imported_overrides
 from orchestrator.importers.megatron_bridge.options import MEGATRON_BRIDGE_OPTIONS
 from orchestrator.importers.option_table import Handling, OptionGroup, OptionTable
+from orchestrator.importers.ranks import ranks_of
 from orchestrator.importers.settings import Setting, Settings
 from orchestrator.importers.slurm_header import SlurmHeader
 from orchestrator.importers.source_file import ReadFile

@@ -77,7 +77,9 @@ BESIDE = {
     "no-pipeline-parallel": ("", "--pipeline-model-parallel-size 2 --nproc-per-node 4"),
     "hidden-size": ("512", ""),
     "deepspeed-config": ("ds.json", ""),
-    "hostfile": ("hosts", "--nproc-per-node 4"),
+    "standalone": ("", "--nnodes 2 --nproc-per-node 4"),
+    "hostfile": ("hosts", "--num-gpus 4"),
+    "launcher": ("slurm", "--num-gpus 4"),
 }
 """Option, the value with which it changes what is read, and what it needs beside it; otherwise 3 and nothing."""
 CHOOSES_THE_TABLE = "deepspeed"
