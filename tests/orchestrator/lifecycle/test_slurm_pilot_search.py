@@ -42,11 +42,14 @@ def attempts_of(record: SearchRecord) -> list[Attempt]:
 
 
 def held_node_s(bench: Bench, folder: SearchFolder) -> float:
-    """Node-seconds that Slurm accounted for the search's pilots."""
+    """Node-seconds that Slurm accounted for the search's pilots, once its database has the end of each."""
+    count = len([*folder.pilots.iterdir()])
     fields = "--format=JobName,AllocNodes,ElapsedRaw,State"
     answer = lambda: bench.cluster.ask("sacct", "--noheader", "--parsable2", "--allocations", fields).stdout  # noqa: E731
     pilots = lambda: [line.split("|") for line in answer().splitlines() if line.startswith(f"{folder.search_id}.p")]  # noqa: E731
-    ended = until(pilots, lambda rows: bool(rows) and all(state not in ("RUNNING", "PENDING") for *_, state in rows))
+    ended = until(
+        pilots, lambda rows: len(rows) == count and all(row[-1] not in ("RUNNING", "PENDING") for row in rows)
+    )
     return sum(int(nodes) * float(seconds) for _, nodes, seconds, _ in ended)
 
 
