@@ -72,7 +72,7 @@ def _add(layout: dict[str, Any], name: str, value: int, rule: str) -> None:
 
 def require_agreement(first: Mapping[str, Any], second: Mapping[str, Any], where: str) -> None:
     """InputError for a field that the two sources have with different values; `where` names the sources."""
-    for name in first.keys() & second.keys():
+    for name in (each for each in first if each in second):
         if None not in (first[name], second[name]) and first[name] != second[name]:
             raise InputError.of(
                 "contradiction",

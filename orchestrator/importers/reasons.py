@@ -23,7 +23,7 @@ OPTIMIZER_STATES = "it changes the precision or memory of gradients or of the op
 HOST = "it changes the work of the host beside the GPUs"
 
 # refused
-NO_MODEL_FIELD = "a model cannot say it"
+NO_MODEL_FIELD = "no field of the model section expresses it"
 EXPERTS = "experts are no part of a model, and expert parallelism is no axis of a layout"
 CONTEXT_PARALLELISM = "context parallelism is no axis of a layout"
 ULYSSES = "sequences split over ranks (Ulysses) are no axis of a layout"

@@ -21,7 +21,7 @@ def _precision(options: Settings) -> str:
     return next((name for name in ("bf16", "fp16", *options.unnamed) if options.has(name)), "fp32")
 
 
-def _pipeline_parallel(options: Settings) -> int:
+def pipeline_parallel(options: Settings) -> int:
     return 1 if options.has("no-pipeline-parallel") else degree(options, "pipeline")
 
 
@@ -49,7 +49,7 @@ def chunks(options: Settings) -> int | None:
     layers_a_chunk = None if stated else options.count("num-layers-per-virtual-pipeline-stage")
     if layers_a_chunk is None:
         return stated
-    layers, stages = num_layers(options), _pipeline_parallel(options)
+    layers, stages = num_layers(options), pipeline_parallel(options)
     return max(1, layers // (stages * layers_a_chunk)) if layers else None
 
 
@@ -71,7 +71,7 @@ def bucket_mib(parameters: int | None) -> int | None:
 
 LAYOUT_FIELDS: FieldReaders = {
     "tensor_parallel": lambda options: degree(options, "tensor"),
-    "pipeline_parallel": _pipeline_parallel,
+    "pipeline_parallel": pipeline_parallel,
     "micro_batch_size": lambda options: options.count("micro-batch-size"),
     "zero_stage": _zero_stage,
     "offload": lambda options: "optimizer" if options.has("cpu-optimizer", "optimizer-cpu-offload") else None,

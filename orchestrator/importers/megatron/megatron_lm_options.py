@@ -316,7 +316,7 @@ MEGATRON_LM_OPTIONS = OptionTable(
             "the model is described in another file, which is not read": """
                 heterogeneous-layers-config-path= spec= yaml-cfg=
                 """,
-            "no field of the model section expresses it": """
+            reasons.NO_MODEL_FIELD: """
                 attention-output-gate decoder-num-layers= enable-mhc-connections experimental-attention-variant=
                 heterogeneous-layers-config-encoded-json= hybrid-layer-pattern= hybrid-override-pattern= is-hybrid-model
                 linear-attention-freq= mtp-num-layers= multi-latent-attention no-position-embedding
@@ -326,7 +326,7 @@ MEGATRON_LM_OPTIONS = OptionTable(
             "the values are in a checkpoint, which is not read": """
                 use-checkpoint-args use-mp-args-from-checkpoint-args
                 """,
-            "Megatron-LM has no such option any more": """
+            "the trainer has no such option any more": """
                 batch-size= checkpoint-activations model-parallel-size= warmup=
                 """,
         },

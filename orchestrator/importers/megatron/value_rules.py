@@ -6,8 +6,8 @@ import re
 
 from orchestrator.importers import reasons
 from orchestrator.importers.deepspeed_config import ZERO_STAGES
-from orchestrator.importers.megatron.layout_fields import FSDP_STAGES, chunks
-from orchestrator.importers.megatron.model_fields import degree, num_layers
+from orchestrator.importers.megatron.layout_fields import FSDP_STAGES, chunks, pipeline_parallel
+from orchestrator.importers.megatron.model_fields import num_layers
 from orchestrator.importers.settings import Settings, ValueRules, one_of, usual_head_size
 
 
@@ -19,7 +19,7 @@ def last_of_schedule(options: Settings) -> int | None:
 
 def _recomputes_whole_stages(options: Settings) -> bool:
     """True unless only the first layers of a stage are recomputed."""
-    count, layers, stages = options.count("recompute-num-layers"), num_layers(options), degree(options, "pipeline")
+    count, layers, stages = options.count("recompute-num-layers"), num_layers(options), pipeline_parallel(options)
     if options.text("recompute-method") != "block" or options.text("recompute-granularity") != "full":
         return True
     return bool(count and layers and stages and count * stages * (chunks(options) or 1) >= layers)

@@ -177,7 +177,7 @@ def test_accumulation_is_one_where_the_file_has_only_one_of_the_two_batch_sizes(
         ("pipeline.activation_checkpoint_interval", True, "a whole number"),
         ("sequence_parallel_size", 2, "Ulysses"),
         ("activation_checkpointing.cpu_checkpointing", True, "activations in host memory"),
-        ("compression_training", {"weight_quantization": {}}, "a model cannot say it"),
+        ("compression_training", {"weight_quantization": {}}, "no field of the model section expresses it"),
         ("data_efficiency", {"enabled": True}, "changing length"),
         ("elasticity", {"enabled": True}, "global batch of a search is fixed"),
         ("train_batch_size", 8.5, "at least 1"),

@@ -165,6 +165,11 @@ def test_a_config_file_beside_the_script_is_said_not_to_be_read():
         ("--kv-channels 128", "head size is hidden_size / num_attention_heads"),
         ("--position-embedding-type none", "position_embedding is learned or rotary"),
         ("--recompute-granularity full --recompute-method block --recompute-num-layers 2", "partial recomputation"),
+        (
+            "--deepspeed --no-pipeline-parallel --pipeline-model-parallel-size 2"
+            " --recompute-granularity full --recompute-method block --recompute-num-layers 2",
+            "partial recomputation",
+        ),
         ("--recompute-granularity selective --recompute-modules moe_act mlp", "other modules"),
         ("--optimizer-cpu-offload --optimizer-offload-fraction 0.5", "offload moves the whole optimizer"),
         ("--use-torch-fsdp2", "no value of zero_stage"),
