@@ -33,10 +33,11 @@ def _position_embedding(options: Settings) -> str:
 
 
 def _key_value_heads(options: Settings) -> int | None:
-    """Megatron-LM counts query groups, and only with --group-query-attention; Megatron-DeepSpeed counts the heads."""
+    """Megatron-LM counts query groups, by default one, and only with --group-query-attention; Megatron-DeepSpeed counts
+    the heads."""
     if options.has("group-query-attention"):
-        return options.count("num-query-groups") or options.count("num-attention-heads")
-    return options.count("num-key-value-heads") or options.count("num-attention-heads")
+        return options.counted("num-query-groups", 1)
+    return options.count("num-key-value-heads", "num-attention-heads")
 
 
 def _ffn_hidden_size(options: Settings) -> int | None:

@@ -88,6 +88,18 @@ def test_llama_options_are_understood():
 @pytest.mark.parametrize(
     ("options", "field", "value"),
     [
+        ("--group-query-attention", "num_key_value_heads", 1),
+        ("", "num_key_value_heads", 8),
+        ("--deepspeed --num-key-value-heads 2", "num_key_value_heads", 2),
+    ],
+)
+def test_an_option_sets_its_model_field(options, field, value):
+    assert read_launch_script(launch(f"--num-attention-heads 8 {options}")).model[field] == value
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "value"),
+    [
         ("--recompute-activations", "activation_checkpointing", "selective"),
         ("--deepspeed --checkpoint-activations", "activation_checkpointing", "full"),
         ("--use_flash_attn", "attention_kernel", "flash"),
