@@ -126,10 +126,11 @@ def _key_value_heads(values: Values) -> int | None:
 def _vocabulary(values: Values) -> int | None:
     if values.get("padded_vocab_size"):
         return values["padded_vocab_size"]
-    size = values.get("vocab_size")
+    tokenizer = values.get("tokenizer_type") or "GPT2BPETokenizer"
+    size = 50257 if tokenizer == "GPT2BPETokenizer" else values.get("vocab_size")
     if size is None:
         return None
-    if values.get("tokenizer_type") == "NullTokenizer" and "deepspeed" in values:
+    if tokenizer == "NullTokenizer" and "deepspeed" in values:
         size += 1  # Megatron-DeepSpeed's own
     if values.get("pad_vocab_size") is False:
         return size

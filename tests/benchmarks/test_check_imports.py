@@ -135,6 +135,7 @@ def test_megatron_s_values_become_fields():
         "num_layers": 4,
         "hidden_size": 96,
         "swiglu": True,
+        "tokenizer_type": "NullTokenizer",
         "vocab_size": 100,
         "tensor_model_parallel_size": 2,
         "use_distributed_optimizer": True,
@@ -143,6 +144,9 @@ def test_megatron_s_values_become_fields():
     found = {one.field: one.value for one in megatron(values, {"num_nodes": 2}, is_deepspeed=False)}
     assert found["model.ffn_hidden_size"] == 256
     assert found["model.vocab_size"] == 256
+    values["tokenizer_type"] = "GPT2BPETokenizer"
+    found = {one.field: one.value for one in megatron(values, {"num_nodes": 2}, is_deepspeed=False)}
+    assert found["model.vocab_size"] == 50432
     assert found["layout.zero_stage"] == 1
     assert found["layout.precision"] == "bf16"
     assert found["cluster.num_nodes"] == 2

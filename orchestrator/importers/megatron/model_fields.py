@@ -6,8 +6,10 @@ from orchestrator.importers.megatron.megatron_deepspeed_options import MEGATRON_
 from orchestrator.importers.settings import FieldReaders, Settings
 
 _GPT2_VOCAB_SIZE = 50257
-_DEFAULT_TOKENIZER = "GPT2BPETokenizer"
-"""By pretrain_gpt.py of both Megatrons."""
+_GPT2_TOKENIZER = "GPT2BPETokenizer"
+"""The default of pretrain_gpt.py of both Megatrons."""
+_SIZED_TOKENIZERS = ("NullTokenizer", "NullMultimodalTokenizer", "TikTokenizer")
+"""Tokenizers whose size is --vocab-size; others have that of their files."""
 
 
 def is_megatron_deepspeed(options: Settings) -> bool:
@@ -54,20 +56,30 @@ def _vocab_size(options: Settings) -> int | None:
     stated = options.count("padded-vocab-size")
     if stated:
         return stated
-    size = options.count("vocab-size")
-    tokenizer = options.text("tokenizer-type") if options.has("tokenizer-type") else _DEFAULT_TOKENIZER
-    if size is None and tokenizer == _DEFAULT_TOKENIZER:
-        size = _GPT2_VOCAB_SIZE
-        options.notes.append(f"vocab_size: {size} of GPT-2's tokenizer was taken, padded as Megatron pads it.")
-    if size is None:
-        options.notes.append("vocab_size is not in the script: the tokenizer decides it.")
-        return None
-    if tokenizer == "NullTokenizer" and is_megatron_deepspeed(options):
-        size += 1  # its end-of-document token, which is one of Megatron-LM's tokens
-    if options.has("no-pad-vocab-size", "disable-pad-vocab-size"):
+    size = _num_tokens(options)
+    if size is None or options.has("no-pad-vocab-size", "disable-pad-vocab-size"):
         return size
     multiple = (options.count("make-vocab-size-divisible-by") or 128) * degree(options, "tensor")
     return -(-size // multiple) * multiple
+
+
+def _num_tokens(options: Settings) -> int | None:
+    """The tokenizer's vocabulary."""
+    tokenizer = options.text("tokenizer-type") if options.has("tokenizer-type") else _GPT2_TOKENIZER
+    if tokenizer == _GPT2_TOKENIZER:
+        unused = "; --vocab-size is not used" if "vocab-size" in options.given else ""
+        options.notes.append(
+            f"vocab_size: {_GPT2_VOCAB_SIZE} of GPT-2's tokenizer was taken, padded as Megatron pads it{unused}."
+        )
+        return _GPT2_VOCAB_SIZE
+    stated = options.count("vocab-size")
+    if stated is None:
+        options.notes.append("vocab_size is not in the script: the tokenizer decides it.")
+    elif tokenizer is not None and tokenizer not in _SIZED_TOKENIZERS:
+        options.notes.append(f"vocab_size: --vocab-size {stated} was taken; Megatron has that of {tokenizer}'s files.")
+    elif is_megatron_deepspeed(options):
+        return stated + 1  # its end-of-document token, which is one of Megatron-LM's tokens
+    return stated
 
 
 MODEL_FIELDS: FieldReaders = {

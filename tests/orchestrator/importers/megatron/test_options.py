@@ -71,6 +71,7 @@ BESIDE = {
     "kv-channels": ("128", "--num-attention-heads 4"),
     "optimizer-offload-fraction": ("0.5", "--optimizer-cpu-offload"),
     "zero-stage": ("2", ""),
+    "vocab-size": ("1000", "--tokenizer-type NullTokenizer"),
     "rampup-batch-size": ("16 16 1000", ""),
     "step-batch-size-schedule": ("0:8", ""),
     "num-layers": ("8", ""),

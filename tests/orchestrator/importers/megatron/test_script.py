@@ -55,7 +55,7 @@ def test_a_megatron_deepspeed_script_is_read_together_with_its_config():
     found = read_launch_script(MEGATRON_DEEPSPEED)
     assert found.source == "megatron-deepspeed"
     assert found.model["hidden_size"] == 2048
-    assert found.model["vocab_size"] == 51200
+    assert found.model["vocab_size"] == 50432  # 50257 of GPT-2's tokenizer, padded to a multiple of 128 x 2
     assert found.layout == {
         "num_nodes": 1,
         "tensor_parallel": 2,
@@ -91,6 +91,12 @@ def test_llama_options_are_understood():
         ("--group-query-attention", "num_key_value_heads", 1),
         ("", "num_key_value_heads", 8),
         ("--deepspeed --num-key-value-heads 2", "num_key_value_heads", 2),
+        ("--tokenizer-type GPT2BPETokenizer --vocab-size 51200", "vocab_size", 50304),
+        ("--deepspeed --vocab-size 51200", "vocab_size", 50304),
+        ("--tokenizer-type TikTokenizer --vocab-size 51200", "vocab_size", 51200),
+        ("--tokenizer-type Llama2Tokenizer --vocab-size 32000", "vocab_size", 32000),
+        ("--tokenizer-type Llama2Tokenizer --vocab-size 32000 --padded-vocab-size 32768", "vocab_size", 32768),
+        ("--deepspeed --tokenizer-type NullTokenizer --vocab-size 51200", "vocab_size", 51328),
     ],
 )
 def test_an_option_sets_its_model_field(options, field, value):
@@ -246,6 +252,11 @@ def test_defaults_are_those_of_the_trainer(options, field, value):
         (
             "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2",
             "Layers are recomputed 2 at a time; trials recompute one at a time.",
+        ),
+        ("--vocab-size 51200", "vocab_size: 50257 of GPT-2's tokenizer was taken, padded as Megatron pads it; --vocab-s"),
+        (
+            "--tokenizer-type Llama2Tokenizer --vocab-size 32000",
+            "vocab_size: --vocab-size 32000 was taken; Megatron has that of Llama2Tokenizer's files.",
         ),
         ("--hidden-dropout 0", "the script has --attention-dropout 0.1 (Megatron's default is 0.1)."),
     ],
