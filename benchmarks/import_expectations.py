@@ -159,12 +159,13 @@ def _zero_stage(values: Values) -> int:
 
 
 def _recomputation(values: Values) -> str:
-    granularity = values.get("recompute_granularity")
-    if granularity:
-        return str(granularity)
-    if values.get("checkpoint_activations") or values.get("deepspeed_activation_checkpointing"):
+    if values.get("checkpoint_activations"):
         return "full"
-    return "selective" if values.get("recompute_activations") else "none"
+    granularity = "selective" if values.get("recompute_activations") else values.get("recompute_granularity")
+    has_deepspeeds_pipeline = values.get("deepspeed") and not values.get("no_pipeline_parallel")
+    if granularity == "full" and has_deepspeeds_pipeline and values.get("recompute_method") != "uniform":
+        return "none"
+    return str(granularity or "none")
 
 
 def _chunks(values: Values) -> int:

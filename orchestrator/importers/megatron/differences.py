@@ -39,12 +39,24 @@ def _of_the_layout(options: Settings, layout: Mapping[str, Any]) -> Iterator[str
     is_auto = options.text("attention-backend") in (None, "auto") and not options.has(*FLASH_OPTIONS)
     if is_auto and layout.get("attention_kernel") == "flash":
         yield "Megatron-LM's default --attention-backend auto is taken as flash, its choice on current GPUs."
+    if "activation_checkpointing" not in layout:
+        yield from _of_no_recomputation(options)
     block = options.text("recompute-num-layers") or options.text("checkpoint-num-layers")
     is_uniform = layout.get("activation_checkpointing") == "full" and options.text("recompute-method") != "block"
     if is_uniform and block not in (None, "1"):
         yield layers_recomputed_together(block)
     if _is_zero(options, "clip-grad", "1.0"):
         yield "--clip-grad is 0; trials clip the gradients' norm, which costs a reduction over the ranks."
+
+
+def _of_no_recomputation(options: Settings) -> Iterator[str]:
+    if options.text("recompute-granularity") == "full" and not options.is_in_doubt("recompute-method"):
+        yield (
+            "--recompute-granularity full recomputes nothing in Megatron-DeepSpeed's pipeline without"
+            " --recompute-method uniform."
+        )
+    elif options.has("deepspeed-activation-checkpointing"):
+        yield "--deepspeed-activation-checkpointing recomputes nothing without --checkpoint-activations."
 
 
 def _of_the_batch(options: Settings) -> Iterator[str]:

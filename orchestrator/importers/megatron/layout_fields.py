@@ -35,12 +35,20 @@ def _zero_stage(options: Settings) -> int | None:
 
 
 def _checkpointing(options: Settings) -> str | None:
-    granularity = options.text("recompute-granularity")
-    if granularity in ("full", "selective"):
-        return granularity
-    if options.has("checkpoint-activations", "deepspeed-activation-checkpointing"):
+    """--recompute-activations prevails over the granularity. In Megatron-DeepSpeed --checkpoint-activations prevails over
+    both, and its pipeline recomputes layers by the method uniform alone (megatron/model/gpt_model.py)."""
+    if is_megatron_deepspeed(options) and options.has("checkpoint-activations"):
         return "full"
-    return "selective" if options.has("recompute-activations") else None
+    if options.has("recompute-activations"):
+        return "selective"
+    granularity = options.text("recompute-granularity")
+    if granularity == "full" and _has_deepspeeds_pipeline(options):
+        return "full" if options.text("recompute-method") == "uniform" else None
+    return granularity if granularity in ("full", "selective") else None
+
+
+def _has_deepspeeds_pipeline(options: Settings) -> bool:
+    return is_megatron_deepspeed(options) and options.has("deepspeed") and not options.has("no-pipeline-parallel")
 
 
 def chunks(options: Settings) -> int | None:

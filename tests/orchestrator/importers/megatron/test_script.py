@@ -122,6 +122,28 @@ def test_an_option_sets_its_layout_field(options, field, value):
     assert read_launch_script(launch(options)).layout[field] == value
 
 
+PIPELINE, PLAIN = "--deepspeed", "--deepspeed --no-pipeline-parallel"
+
+
+@pytest.mark.parametrize(
+    ("options", "value"),
+    [
+        ("--recompute-activations --recompute-granularity full", "selective"),
+        (f"{PIPELINE} --checkpoint-activations", "full"),
+        (f"{PIPELINE} --checkpoint-activations --recompute-granularity selective", "full"),
+        (f"{PIPELINE} --recompute-granularity full --recompute-method uniform", "full"),
+        (f"{PIPELINE} --recompute-granularity full", None),
+        (f"{PIPELINE} --recompute-granularity full --recompute-method block --recompute-num-layers 4", None),
+        (f"{PIPELINE} --recompute-granularity selective", "selective"),
+        (f"{PLAIN} --deepspeed-activation-checkpointing --recompute-granularity full", "full"),
+        (f"{PLAIN} --deepspeed-activation-checkpointing", None),
+        (f"{PLAIN} --deepspeed-activation-checkpointing --recompute-activations", "selective"),
+    ],
+)
+def test_recomputation_is_what_the_trainer_makes_of_its_options(options, value):
+    assert read_launch_script(launch(options)).layout.get("activation_checkpointing") == value
+
+
 def test_an_unknown_variable_is_reported_and_not_guessed():
     found = read_launch_script(launch("--tensor-model-parallel-size $TP --micro-batch-size ${MBS} --bf16 $EXTRA_ARGS"))
     assert not {"tensor_parallel", "data_parallel", "micro_batch_size"} & set(found.layout)
@@ -257,6 +279,14 @@ def test_defaults_are_those_of_the_trainer(options, field, value):
         (
             "--tokenizer-type Llama2Tokenizer --vocab-size 32000",
             "vocab_size: --vocab-size 32000 was taken; Megatron has that of Llama2Tokenizer's files.",
+        ),
+        (
+            "--deepspeed --deepspeed-activation-checkpointing",
+            "--deepspeed-activation-checkpointing recomputes nothing without --checkpoint-activations.",
+        ),
+        (
+            "--deepspeed --recompute-granularity full",
+            "--recompute-granularity full recomputes nothing in Megatron-DeepSpeed's pipeline without --recompute-meth",
         ),
         ("--hidden-dropout 0", "the script has --attention-dropout 0.1 (Megatron's default is 0.1)."),
     ],
