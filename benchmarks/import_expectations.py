@@ -184,7 +184,7 @@ def _bucket(values: Values) -> int | None:
 
 def _kernel(values: Values) -> str | None:
     backend = str(values.get("attention_backend", "")).rpartition(".")[2]
-    if values.get("use_flash_attn") or backend == "flash":
+    if backend == "flash" or any(values.get(f"use_flash_attn_{kind}") for kind in ("v1", "v2", "triton", "builder")):
         return "flash"
     return "math" if backend in ("unfused", "local") else None
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.importers.differences import biases_of, layers_recomputed_together, other_number_of_positions
-from orchestrator.importers.megatron.layout_fields import FLASH_OPTIONS
+from orchestrator.importers.megatron.model_fields import is_megatron_deepspeed
 from orchestrator.importers.settings import Settings
 
 _DROPOUTS = ("attention-dropout", "hidden-dropout")
@@ -36,7 +36,7 @@ def _of_a_layer(options: Settings, model: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_the_layout(options: Settings, layout: Mapping[str, Any]) -> Iterator[str]:
-    is_auto = options.text("attention-backend") in (None, "auto") and not options.has(*FLASH_OPTIONS)
+    is_auto = options.text("attention-backend") in (None, "auto") and not is_megatron_deepspeed(options)
     if is_auto and layout.get("attention_kernel") == "flash":
         yield "Megatron-LM's default --attention-backend auto is taken as flash, its choice on current GPUs."
     if "activation_checkpointing" not in layout:

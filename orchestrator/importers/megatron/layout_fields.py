@@ -6,10 +6,11 @@ from orchestrator.importers.megatron.model_fields import degree, is_megatron_dee
 from orchestrator.importers.settings import FieldReaders, Settings
 from trials.trainers.common.megatron_options import MAIN_GRADIENT_BYTES
 
-FLASH_OPTIONS = (
+_FLASH_OPTIONS = (
     *("use-flash-attn", "use-flash-attn-v1", "use-flash-attn-v2"),
     *("use-flash-attn-triton", "use-flash-attn-builder"),
 )
+"""Megatron-DeepSpeed's."""
 FSDP_STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 """ZeRO stage of Megatron-FSDP's strategies."""
 KERNELS = {"flash": "flash", "fused": "flash", "auto": "flash", "unfused": "math", "local": "math"}
@@ -35,8 +36,8 @@ def _zero_stage(options: Settings) -> int | None:
 
 
 def _checkpointing(options: Settings) -> str | None:
-    """--recompute-activations prevails over the granularity. In Megatron-DeepSpeed --checkpoint-activations prevails over
-    both, and its pipeline recomputes layers by the method uniform alone (megatron/model/gpt_model.py)."""
+    """--recompute-activations prevails over the granularity. In Megatron-DeepSpeed --checkpoint-activations prevails
+    over both, and its pipeline recomputes layers by the method uniform alone (megatron/model/gpt_model.py)."""
     if is_megatron_deepspeed(options) and options.has("checkpoint-activations"):
         return "full"
     if options.has("recompute-activations"):
@@ -63,10 +64,8 @@ def chunks(options: Settings) -> int | None:
 
 def _attention_kernel(options: Settings) -> str | None:
     """None for Megatron-DeepSpeed's default, which is unfused. Megatron-LM's auto prefers flash in half precision."""
-    if options.has(*FLASH_OPTIONS):
-        return "flash"
     if is_megatron_deepspeed(options):
-        return None
+        return "flash" if options.has(*_FLASH_OPTIONS) else None
     if options.text("transformer-impl") == "local" or _precision(options) == "fp32":
         return "math"
     return KERNELS.get(options.text("attention-backend") or "auto", "flash")

@@ -38,7 +38,7 @@ _OF_MEGATRON_LM = """
     swin-backbone-type tensor-model-parallel-size tensorboard-dir tensorboard-log-interval tensorboard-queue-size
     test-data-path timing-log-level timing-log-option titles-data-path tokenizer-model tokenizer-type train-data-path
     train-iters train-samples trust-remote-code untie-embeddings-and-output-weights use-checkpoint-args
-    use-checkpoint-opt-param-scheduler use-cpu-initialization use-distributed-optimizer use-flash-attn use-one-sent-docs
+    use-checkpoint-opt-param-scheduler use-cpu-initialization use-distributed-optimizer use-one-sent-docs
     use-ring-exchange-p2p use-rotary-position-embeddings valid-data-path vision-backbone-type vision-pretraining
     vision-pretraining-type vocab-extra-ids vocab-file vocab-size wandb-exp-name wandb-project wandb-save-dir warmup
     weight-decay weight-decay-incr-style
@@ -62,8 +62,8 @@ MEGATRON_DEEPSPEED_OPTIONS = OptionTable(
         option_groups(
             read="""
                 checkpoint-activations checkpoint-num-layers= cpu-optimizer deepspeed deepspeed-activation-checkpointing
-                deepspeed-config= no-pipeline-parallel num-key-value-heads= use-flash-attn-builder use-flash-attn-triton
-                use-flash-attn-v1 use-flash-attn-v2 zero-stage=
+                deepspeed-config= no-pipeline-parallel num-key-value-heads= use-flash-attn use-flash-attn-builder
+                use-flash-attn-triton use-flash-attn-v1 use-flash-attn-v2 zero-stage=
                 """,
             no_effect={
                 reasons.LOGGING: """

@@ -39,8 +39,8 @@ MEGATRON_LM_OPTIONS = OptionTable(
             padded-vocab-size= pipeline-model-parallel-size= position-embedding-type= quick-geglu rampup-batch-size=
             recompute-activations recompute-granularity= recompute-method= recompute-modules= recompute-num-layers=
             seq-length= sequence-parallel step-batch-size-schedule= swiglu tensor-model-parallel-size= tokenizer-type=
-            transformer-impl= untie-embeddings-and-output-weights use-distributed-optimizer use-flash-attn
-            use-megatron-fsdp use-rotary-position-embeddings use-tp-pp-dp-mapping vocab-size=
+            transformer-impl= untie-embeddings-and-output-weights use-distributed-optimizer use-megatron-fsdp
+            use-rotary-position-embeddings use-tp-pp-dp-mapping vocab-size=
             """,
         no_effect={
             reasons.LOGGING: """
@@ -240,6 +240,7 @@ MEGATRON_LM_OPTIONS = OptionTable(
                 """,
         },
         noted={
+            "Megatron-LM of this version reads it nowhere; --attention-backend chooses the kernel": "use-flash-attn",
             reasons.ARITHMETIC: """
                 activation-func-clamp-value= add-qkv-bias apply-residual-connection-post-layernorm
                 attention-softmax-in-fp32 batch-invariant-backend= batch-invariant-mode deterministic-mode

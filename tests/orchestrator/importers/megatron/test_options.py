@@ -62,7 +62,6 @@ BESIDE = {
     "tokenizer-type": ("Llama2Tokenizer", ""),
     "attention-backend": ("unfused", "--bf16"),
     "transformer-impl": ("local", "--bf16"),
-    "use-flash-attn": ("", "--attention-backend unfused"),
     "attention-dropout": ("0", ""),
     "hidden-dropout": ("0", ""),
     "clip-grad": ("0", ""),

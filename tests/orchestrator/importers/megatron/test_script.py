@@ -108,7 +108,9 @@ def test_an_option_sets_its_model_field(options, field, value):
     [
         ("--recompute-activations", "activation_checkpointing", "selective"),
         ("--deepspeed --checkpoint-activations", "activation_checkpointing", "full"),
-        ("--use_flash_attn", "attention_kernel", "flash"),
+        ("--deepspeed --use_flash_attn", "attention_kernel", "flash"),
+        ("--bf16 --use-flash-attn --transformer-impl local", "attention_kernel", "math"),
+        ("--bf16 --use-flash-attn --attention-backend unfused", "attention_kernel", "math"),
         ("--attention-backend=unfused", "attention_kernel", "math"),
         ("--overlap-grad-reduce", "overlap_comm", True),
         ("--optimizer-cpu-offload", "offload", "optimizer"),
@@ -257,6 +259,7 @@ def test_defaults_are_those_of_the_trainer(options, field, value):
             "--grad-reduce-in-bf16",
             "--grad-reduce-in-bf16 was left out: it changes the precision or memory",
         ),
+        ("--use-flash-attn", "--use-flash-attn was left out: Megatron-LM of this version reads it nowhere"),
         ("--squared-relu", "--squared-relu was left out: it changes the arithmetic"),
         ("--quick-geglu", "--quick-geglu: the MLP is gated, with SiLU in place of GELU."),
         ("--optimizer muon", "--optimizer was left out"),
@@ -275,7 +278,7 @@ def test_defaults_are_those_of_the_trainer(options, field, value):
             "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2",
             "Layers are recomputed 2 at a time; trials recompute one at a time.",
         ),
-        ("--vocab-size 51200", "vocab_size: 50257 of GPT-2's tokenizer was taken, padded as Megatron pads it; --vocab-s"),
+        ("--vocab-size 51200", "padded as Megatron pads it; --vocab-size is not used."),
         (
             "--tokenizer-type Llama2Tokenizer --vocab-size 32000",
             "vocab_size: --vocab-size 32000 was taken; Megatron has that of Llama2Tokenizer's files.",

@@ -55,7 +55,8 @@ def test_what_megatron_lm_is_told_is_the_layout(fields, model):
 @pytest.mark.parametrize("fields", DEEPSPEED_LAYOUTS)
 def test_what_megatron_deepspeed_is_told_is_the_layout(fields, model):
     spec = spec_of("megatron-deepspeed", model, **fields)
-    words = megatron_deepspeed_options(spec, "/run/ds_config.json", ["--vocab-size", str(model.vocab_size)])
+    tokenizer = ["--tokenizer-type", "NullTokenizer", "--vocab-size", str(model.vocab_size - 1)]  # it adds a token
+    words = megatron_deepspeed_options(spec, "/run/ds_config.json", tokenizer)
     layout, read_model, batch = read_back(spec, [*words, "--make-vocab-size-divisible-by", "1"])
     assert layout == spec.layout
     assert read_model == asdict(model)
