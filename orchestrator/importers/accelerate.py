@@ -12,7 +12,14 @@ from orchestrator.importers.deepspeed_config import ZERO_STAGES, read_ds_config
 from orchestrator.importers.deepspeed_options import DEEPSPEED_OPTIONS
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.megatron.layout_fields import KERNELS
-from orchestrator.importers.settings import FieldReaders, Settings, ValueRules, one_of, read_fields
+from orchestrator.importers.settings import (
+    FieldReaders,
+    Settings,
+    ValueRules,
+    one_of,
+    read_fields,
+    turn_off_sequence_parallel,
+)
 from orchestrator.importers.source_file import ReadFile
 from orchestrator.importers.yaml_config import document_settings, yaml_document
 from search_spaces.errors import InputError
@@ -49,6 +56,7 @@ def read_accelerate(text: str, read_file: ReadFile | None = None) -> ImportedCon
     if problems := [*keys.problems(_VALUE_RULES)]:
         raise InputError(*problems)
     layout, origins = read_fields(keys, "baseline", _LAYOUT_FIELDS)
+    turn_off_sequence_parallel(layout, keys)
     cluster, cluster_origins = read_fields(keys, "cluster", _CLUSTER_FIELDS)
     name = keys.text(f"{_DEEPSPEED}deepspeed_config_file") if _kind(keys) == "deepspeed" else None
     named = _named_deepspeed(keys, name, read_file)

@@ -19,7 +19,7 @@ from orchestrator.importers.gpt_neox_fields import (
 )
 from orchestrator.importers.gpt_neox_options import GPT_NEOX_OPTIONS
 from orchestrator.importers.imported_config import ImportedConfig
-from orchestrator.importers.settings import CODE, Settings, read_fields
+from orchestrator.importers.settings import CODE, Settings, read_fields, turn_off_sequence_parallel
 from orchestrator.importers.yaml_config import document_settings, yaml_document
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import layout_mesh
@@ -63,6 +63,7 @@ def read_gpt_neox(text: str) -> ImportedConfig:
         )
         if not model and not layout:
             raise _no_model_and_layout(missing)
+    turn_off_sequence_parallel(layout, keys)
     nodes, gpus = cluster.get("num_nodes"), cluster.get("gpus_per_node")
     batch = complete_batch(layout, top.get("global_batch_size"), nodes, gpus, keys.in_doubt)
     return ImportedConfig(

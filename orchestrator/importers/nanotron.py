@@ -10,7 +10,15 @@ from orchestrator.importers.batch import complete_batch
 from orchestrator.importers.differences import biases_of
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.nanotron_options import NANOTRON_OPTIONS
-from orchestrator.importers.settings import SWITCH, FieldReaders, Settings, ValueRules, one_of, read_fields
+from orchestrator.importers.settings import (
+    SWITCH,
+    FieldReaders,
+    Settings,
+    ValueRules,
+    one_of,
+    read_fields,
+    turn_off_sequence_parallel,
+)
 from orchestrator.importers.yaml_config import document_settings, yaml_document
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import layout_mesh
@@ -38,6 +46,7 @@ def read_nanotron(text: str) -> ImportedConfig:
         raise InputError(*problems)
     model, model_origins = read_fields(keys, "model", _MODEL_FIELDS)
     layout, layout_origins = read_fields(keys, "baseline", _LAYOUT_FIELDS)
+    turn_off_sequence_parallel(layout, keys)
     batch = complete_batch(layout, None, None, None, keys.in_doubt)
     return ImportedConfig(
         "nanotron",

@@ -20,7 +20,7 @@ from orchestrator.importers.megatron.model_fields import MODEL_FIELDS, is_megatr
 from orchestrator.importers.megatron.programs import program_notes, program_problems
 from orchestrator.importers.megatron.value_rules import MEGATRON_VALUE_RULES, last_of_schedule
 from orchestrator.importers.ranks import ranks_of
-from orchestrator.importers.settings import FieldReaders, Settings, read_fields
+from orchestrator.importers.settings import FieldReaders, Settings, read_fields, turn_off_sequence_parallel
 from orchestrator.importers.slurm_header import SlurmHeader
 from orchestrator.importers.source_file import ReadFile
 from search_spaces.errors import InputError
@@ -53,6 +53,7 @@ def read_megatron_command(
         raise InputError(*problems)
     model, model_origins = read_fields(options, "model", MODEL_FIELDS)
     layout, layout_origins = read_fields(options, "baseline", LAYOUT_FIELDS)
+    turn_off_sequence_parallel(layout, options)
     top, top_origins = read_fields(options, "", _BATCH_FIELDS)
     batch: int | None = top.get("global_batch_size")
     origins = {**model_origins, **layout_origins, **top_origins}

@@ -16,7 +16,7 @@ from orchestrator.importers.megatron_bridge.fields import (
     VALUE_RULES,
 )
 from orchestrator.importers.megatron_bridge.options import MEGATRON_BRIDGE_OPTIONS
-from orchestrator.importers.settings import CODE, Settings, flat, read_fields
+from orchestrator.importers.settings import CODE, Settings, flat, read_fields, turn_off_sequence_parallel
 from orchestrator.importers.yaml_config import yaml_document
 from search_spaces.errors import InputError, Problem
 
@@ -60,6 +60,7 @@ def imported_overrides(
         raise InputError(*problems)
     model, model_origins = read_fields(keys, "model", MODEL_FIELDS)
     layout, layout_origins = read_fields(keys, "baseline", LAYOUT_FIELDS)
+    turn_off_sequence_parallel(layout, keys)
     top, top_origins = read_fields(keys, "", BATCH_FIELDS)
     origins = {**model_origins, **layout_origins, **top_origins}
     if "mixed_precision" not in keys.given and _precision_in(recipe) == "bf16":
