@@ -173,7 +173,9 @@ def _gpus_per_node(keys: Settings) -> int | None:
     if not (processes and machines):
         return None
     if processes % machines:
-        raise InputError(keys.problem("num_processes", rule=f"a multiple of num_machines {machines}: equal nodes"))
+        rule = f"num_processes is a multiple of num_machines {machines}: a search has equal nodes"
+        fix = f"set it to {processes // machines * machines or machines} in a copy of the file, or change num_machines"
+        raise InputError(keys.problem("num_processes", rule, fix))
     return processes // machines
 
 

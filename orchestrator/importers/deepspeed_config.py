@@ -12,7 +12,16 @@ from orchestrator.importers.deepspeed_options import DEEPSPEED_OPTIONS
 from orchestrator.importers.differences import layers_recomputed_together
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.json_text import json_object
-from orchestrator.importers.settings import CODE, FieldReaders, Settings, ValueRules, flat, one_of, read_fields
+from orchestrator.importers.settings import (
+    CODE,
+    FieldReaders,
+    Settings,
+    ValueRule,
+    ValueRules,
+    flat,
+    one_of,
+    read_fields,
+)
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import BATCH_RULE
 from trials.trainers.common.deepspeed_config import DEFAULT_BUCKET_ELEMENTS, GRADIENT_BYTES
@@ -163,22 +172,22 @@ DEEPSPEED_RULES: ValueRules = (
         reasons.NO_NVME,
     ),
     one_of(f"{_ZERO}.offload_optimizer.ratio", ("1", "1.0"), reasons.WHOLE_OPTIMIZER),
-    (
+    ValueRule(
         "torch_autocast.dtype",
         lambda keys: str(keys.value("torch_autocast.dtype")).removeprefix("torch.") in _PRECISIONS,
         reasons.PRECISION,
     ),
-    (
+    ValueRule(
         "optimizer.type",
         lambda keys: str(keys.value("optimizer.type")).lower() not in _COMPRESSED,
         "gradients compressed to one bit are no axis of a layout",
     ),
-    (
+    ValueRule(
         "compile.passes",
         lambda keys: "autosp" not in (keys.value("compile.passes") or ()),
         reasons.ULYSSES,
     ),
-    (
+    ValueRule(
         "pipeline.activation_checkpoint_interval",
         lambda keys: type(keys.value("pipeline.activation_checkpoint_interval")) is int,
         "a whole number",

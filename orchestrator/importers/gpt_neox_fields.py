@@ -7,7 +7,7 @@ from typing import Any
 from orchestrator.importers import reasons
 from orchestrator.importers.deepspeed_config import DEEPSPEED_RULES
 from orchestrator.importers.deepspeed_config import LAYOUT_FIELDS as OF_DEEPSPEED
-from orchestrator.importers.settings import SWITCH, FieldReaders, Settings, ValueRules, one_of
+from orchestrator.importers.settings import SWITCH, FieldReaders, Settings, ValueRule, ValueRules, one_of
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE, layout_mesh
 from trials.trainers.common.deepspeed_config import DEFAULT_BUCKET_ELEMENTS, GRADIENT_BYTES
@@ -197,14 +197,18 @@ LAYOUT_FIELDS: FieldReaders = {
 
 
 def _num_nodes(keys: Settings) -> int | None:
-    """-1 stands for all hosts of the hostfile."""
-    stated = None if keys.value("num_nodes") == -1 else keys.count("num_nodes")
-    world, gpus = keys.count("global_num_gpus"), keys.count("num_gpus")
+    stated, world, gpus = _limit(keys, "num_nodes"), keys.count("global_num_gpus"), _limit(keys, "num_gpus")
     return world // gpus if stated is None and world and gpus and world % gpus == 0 else stated
 
 
+def _limit(keys: Settings, name: str) -> int | None:
+    """A number of nodes or of GPUs; -1, like any other below 1, stands for all that there are."""
+    value = keys.value(name)
+    return None if isinstance(value, int) and value < 1 else keys.count(name)
+
+
 BATCH_FIELDS: FieldReaders = {"global_batch_size": lambda keys: keys.count("train_batch_size")}
-CLUSTER_FIELDS: FieldReaders = {"num_nodes": _num_nodes, "gpus_per_node": lambda keys: keys.count("num_gpus")}
+CLUSTER_FIELDS: FieldReaders = {"num_nodes": _num_nodes, "gpus_per_node": lambda keys: _limit(keys, "num_gpus")}
 
 # -- values that no search file expresses
 
@@ -229,12 +233,12 @@ VALUE_RULES: ValueRules = (
     one_of("pos_emb", _POSITIONS, reasons.POSITION_EMBEDDING),
     one_of("norm", _NORMS, reasons.NORM),
     one_of("precision", _PRECISIONS, reasons.PRECISION),
-    ("precision", _agrees_on_the_precision, "precision and the sections fp16 and bf16 name one precision"),
-    (
+    ValueRule("precision", _agrees_on_the_precision, "precision and the sections fp16 and bf16 name one precision"),
+    ValueRule(
         "attention_config",
         _has_one_kernel,
         "attention_kernel is math (global) or flash in all layers; other attention is no part of a model",
     ),
-    *(rule for rule in DEEPSPEED_RULES if rule[0].startswith(("zero_optimization.", "optimizer."))),
-    ("pipe_partition_method", _has_equal_stages, reasons.UNEVEN_STAGES),
+    *(rule for rule in DEEPSPEED_RULES if rule.name.startswith(("zero_optimization.", "optimizer."))),
+    ValueRule("pipe_partition_method", _has_equal_stages, reasons.UNEVEN_STAGES),
 )

@@ -13,7 +13,7 @@ from orchestrator.importers.hf_families import FAMILIES, OTHER_MODELS, Family
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.json_text import json_object
 from orchestrator.importers.option_table import DO_WITHOUT, Handling
-from orchestrator.importers.settings import CODE, FieldReaders, Settings, ValueRules, flat, read_fields
+from orchestrator.importers.settings import CODE, FieldReaders, Settings, ValueRule, ValueRules, flat, read_fields
 from search_spaces.errors import InputError, Problem, format_value
 from search_spaces.model_shape import ModelShape
 
@@ -188,7 +188,9 @@ def _is_language_model(keys: Settings) -> bool:
 
 
 _VALUE_RULES: ValueRules = (
-    ("architectures", _is_language_model, "a search trains a language model: ...ForCausalLM or ...LMHeadModel"),
+    ValueRule(
+        "architectures", _is_language_model, "a search trains a language model: ...ForCausalLM or ...LMHeadModel"
+    ),
 )
 
 

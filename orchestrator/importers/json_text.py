@@ -17,17 +17,17 @@ def json_object(text: str, code: str, what: str) -> dict[str, Any]:
     InputError (`code`) for anything else, for a duplicate key, for a number that is not finite or absurdly long, and
     for nesting deeper than Python follows.
     """
-    rule = f"{what} is a JSON object"
+    advice = {"rule": f"{what} is a JSON object", "fix": "correct the file, or give another"}
     try:
         data = json.loads(
             text, object_pairs_hook=_object, parse_float=finite_number, parse_constant=finite_number, parse_int=_integer
         )
     except RecursionError:
-        raise InputError.of(code, "nested too deep", rule=rule) from None
+        raise InputError.of(code, "nested too deep", **advice) from None
     except ValueError as error:
-        raise InputError.of(code, f"not JSON: {error}", rule=rule) from error
+        raise InputError.of(code, f"not JSON: {error}", **advice) from error
     if not isinstance(data, dict):
-        raise InputError.of(code, f"holds {_KINDS[type(data)]}, not a JSON object", rule=rule)
+        raise InputError.of(code, f"holds {_KINDS[type(data)]}, not a JSON object", **advice)
     return data
 
 

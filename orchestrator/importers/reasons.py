@@ -40,6 +40,7 @@ WHOLE_GPT = "a search trains every layer of a GPT on tokens in sequences of one 
 HEAD_SIZE = "a model's head size is hidden_size / num_attention_heads"
 NORM = "a model's norm is layernorm or rmsnorm"
 POSITION_EMBEDDING = "a model's position_embedding is learned or rotary"
+MEGATRON_POSITIONS = f"{POSITION_EMBEDDING}, which are learned_absolute and rope in Megatron"
 ATTENTION_KERNEL = "attention_kernel is math or flash"
 CHECKPOINTING = "activation_checkpointing is none, selective or full"
 SELECTIVE = "activation_checkpointing selective recomputes the core attention; other modules are no value of it"

@@ -59,6 +59,7 @@ _YAML_FORMATS = (
 )
 _SOURCES = ", ".join(["a launch script", *dict.fromkeys(each.name for each in (*_JSON_FORMATS, *_YAML_FORMATS))])
 """Formats that can be read, in words."""
+_FIX = "give the script that starts the training, or the configuration that it starts with"
 
 
 def read_source(path: Path) -> ImportedConfig | None:
@@ -68,7 +69,7 @@ def read_source(path: Path) -> ImportedConfig | None:
     """
     text = read_utf8(path)
     if not text.strip():
-        raise InputError.of("file", "is empty", rule=f"`parlay init` starts from {_SOURCES}")
+        raise InputError.of("file", "is empty", rule=f"`parlay init` starts from {_SOURCES}", fix=_FIX)
     if path.suffix in _YAML_SUFFIXES:
         found = _format_of(yaml_document(text).data, _YAML_FORMATS)
         return None if found is None else found.read(text, read_beside(path))
@@ -80,6 +81,7 @@ def read_source(path: Path) -> ImportedConfig | None:
             "file",
             "is neither " + " nor ".join(each.name for each in _JSON_FORMATS),
             rule=", ".join(f"{each.name} has {each.mark}" for each in _JSON_FORMATS),
+            fix=_FIX,
         )
     return found.read(text, read_beside(path))
 

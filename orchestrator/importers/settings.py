@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from orchestrator.importers import reasons
 from orchestrator.importers.option_table import DO_WITHOUT, OptionTable
-from search_spaces.errors import InputError, Problem, format_value
+from search_spaces.errors import InputError, Problem, choice_fix, format_value
 
 CODE = "import"
 """Code of the problems with a file that `parlay init --from` reads."""
@@ -19,8 +19,15 @@ FieldReaders = Mapping[str, Callable[["Settings"], Any]]
 """Reader of each field of the search file; None for a value that the settings do not have."""
 
 
-ValueRule = tuple[str, Callable[["Settings"], bool], str]
-"""Setting that is read, whether a search file expresses its value, and the rule otherwise."""
+class ValueRule(NamedTuple):
+    """Rule for a setting that is read: whether a search file expresses its value; otherwise the rule and the fix."""
+
+    name: str
+    is_expressed: Callable[[Settings], bool]
+    rule: str
+    fix: str = DO_WITHOUT
+
+
 ValueRules = tuple[ValueRule, ...]
 
 SWITCH = {"true": True, "false": False}
@@ -58,9 +65,9 @@ class Settings:
         """Problems with the settings that no search file expresses, or not with their value, where that is known."""
         for name, reason in self.table.refused(self._known()).items():
             yield self.problem(name, rule=reason, fix=DO_WITHOUT)
-        for name, is_supported, rule in rules:
-            if self.has(name) and not self.is_in_doubt(name) and not is_supported(self):
-                yield self.problem(name, rule, DO_WITHOUT)
+        for name, is_expressed, rule, fix in rules:
+            if self.has(name) and not self.is_in_doubt(name) and not is_expressed(self):
+                yield self.problem(name, rule, fix)
 
     def left_out(self) -> Iterator[str]:
         """Notes on the settings that were left out; by name only, as a value may be a secret."""
@@ -80,7 +87,7 @@ class Settings:
     def _known(self) -> dict[str, Any]:
         return {name: setting.value for name, setting in self.given.items() if setting.doubt is None}
 
-    def problem(self, name: str, rule: str, fix: str | None = None) -> Problem:
+    def problem(self, name: str, rule: str, fix: str = "correct it in the file") -> Problem:
         """The problem that this setting breaks a rule."""
         setting = self.given[name]
         is_set = setting.value is True
@@ -149,7 +156,7 @@ class Settings:
         if value is None:
             return default
         if (word := str(value).lower()) not in values:
-            raise InputError(self.problem(name, rule="one of " + ", ".join(values)))
+            raise InputError(self.problem(name, "one of " + ", ".join(values), choice_fix(word, values)))
         return values[word]
 
     def is_in_doubt(self, name: str) -> bool:
@@ -191,7 +198,8 @@ class Settings:
 
 def one_of(name: str, values: Collection[str], rule: str) -> ValueRule:
     """The rule that the setting has one of these values, in any case of letters."""
-    return name, lambda settings: str(settings.value(name)).lower() in values, rule
+    fix = f"set it to {' or '.join(values)} in a copy of the file if a search with it helps you"
+    return ValueRule(name, lambda settings: str(settings.value(name)).lower() in values, rule, fix)
 
 
 def usual_head_size(size: str, hidden_size: str, heads: str) -> ValueRule:
@@ -201,7 +209,7 @@ def usual_head_size(size: str, hidden_size: str, heads: str) -> ValueRule:
         given, hidden, count = settings.count(size), settings.count(hidden_size), settings.count(heads)
         return not (given and hidden and count) or given * count == hidden
 
-    return size, is_usual, reasons.HEAD_SIZE
+    return ValueRule(size, is_usual, reasons.HEAD_SIZE)
 
 
 def read_fields(settings: Settings, section: str, readers: FieldReaders) -> tuple[dict[str, Any], dict[str, str]]:

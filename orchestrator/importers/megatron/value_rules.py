@@ -8,7 +8,7 @@ from orchestrator.importers import reasons
 from orchestrator.importers.deepspeed_config import ZERO_STAGES
 from orchestrator.importers.megatron.layout_fields import FSDP_STAGES, chunks, pipeline_parallel
 from orchestrator.importers.megatron.model_fields import num_layers
-from orchestrator.importers.settings import Settings, ValueRules, one_of, usual_head_size
+from orchestrator.importers.settings import Settings, ValueRule, ValueRules, one_of, usual_head_size
 
 
 def last_of_schedule(options: Settings) -> int | None:
@@ -31,7 +31,7 @@ def _ends_in_the_global_batch(options: Settings) -> bool:
 
 
 MEGATRON_VALUE_RULES: ValueRules = (
-    one_of("position-embedding-type", ("learned_absolute", "rope"), reasons.POSITION_EMBEDDING),
+    one_of("position-embedding-type", ("learned_absolute", "rope"), reasons.MEGATRON_POSITIONS),
     one_of("normalization", ("layernorm", "rmsnorm"), reasons.NORM),
     usual_head_size("kv-channels", "hidden-size", "num-attention-heads"),
     one_of(
@@ -39,7 +39,7 @@ MEGATRON_VALUE_RULES: ValueRules = (
         ("core_attn",),
         reasons.SELECTIVE,
     ),
-    (
+    ValueRule(
         "recompute-method",
         _recomputes_whole_stages,
         reasons.WHOLE_STAGES,
@@ -52,7 +52,7 @@ MEGATRON_VALUE_RULES: ValueRules = (
     ),
     one_of("zero-stage", ZERO_STAGES, reasons.ZERO_STAGE),
     one_of("optimizer-offload-fraction", ("1", "1.0"), reasons.WHOLE_OPTIMIZER),
-    (
+    ValueRule(
         "step-batch-size-schedule",
         _ends_in_the_global_batch,
         "the global batch of a search is fixed: the last one of the schedule",

@@ -7,7 +7,15 @@ from collections.abc import Mapping
 
 from orchestrator.importers import reasons
 from orchestrator.importers.megatron.layout_fields import FSDP_STAGES, KERNELS, bucket_mib
-from orchestrator.importers.settings import SWITCH, FieldReaders, Settings, ValueRules, one_of, usual_head_size
+from orchestrator.importers.settings import (
+    SWITCH,
+    FieldReaders,
+    Settings,
+    ValueRule,
+    ValueRules,
+    one_of,
+    usual_head_size,
+)
 
 _PRECISIONS = {"bf16_mixed": "bf16", "fp16_mixed": "fp16"}
 _POSITIONS = {"rope": "rotary", "learned_absolute": "learned"}
@@ -156,17 +164,19 @@ def _recomputes_attention_only(keys: Settings) -> bool:
 
 
 VALUE_RULES: ValueRules = (
-    ("mixed_precision", _has_a_known_precision, "precision is bf16 or fp16; 8-bit and 4-bit arithmetic are no values"),
-    one_of("model.position_embedding_type", _POSITIONS, reasons.POSITION_EMBEDDING),
+    ValueRule(
+        "mixed_precision", _has_a_known_precision, "precision is bf16 or fp16; 8-bit and 4-bit arithmetic are no values"
+    ),
+    one_of("model.position_embedding_type", _POSITIONS, reasons.MEGATRON_POSITIONS),
     one_of("model.normalization", _NORMS, reasons.NORM),
     one_of("model.attention_backend", KERNELS, reasons.ATTENTION_KERNEL),
     usual_head_size("model.kv_channels", "model.hidden_size", "model.num_attention_heads"),
-    (
+    ValueRule(
         "model.recompute_modules",
         _recomputes_attention_only,
         reasons.SELECTIVE,
     ),
-    (
+    ValueRule(
         "model.recompute_method",
         _recomputes_whole_stages,
         reasons.WHOLE_STAGES,

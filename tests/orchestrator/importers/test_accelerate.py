@@ -245,7 +245,7 @@ def test_each_key_keeps_to_its_table(monkeypatch):
         (DEEPSPEED, "parallelism_config", {"parallelism_config_sp_size": 2}, "Ulysses"),
         (MEGATRON, "megatron_lm_config.megatron_lm_decoder_last_pipeline_num_layers", 3, "uneven pipeline stages"),
         (MEGATRON, "megatron_lm_config.megatron_lm_attention_backend", "ring", "attention_kernel is math or flash"),
-        (FSDP, "num_processes", 15, "a multiple of num_machines 2"),
+        (FSDP, "num_processes", 15, "a multiple of num_machines 2: a search has equal nodes"),
     ],
 )
 def test_what_no_search_file_expresses_is_refused_by_name(base, name, value, rule):
@@ -255,6 +255,7 @@ def test_what_no_search_file_expresses_is_refused_by_name(base, name, value, rul
     assert problem.key is not None
     assert problem.key.startswith(name)
     assert problem.line
+    assert problem.fix
 
 
 def test_ranks_that_the_degrees_do_not_fill_are_refused():

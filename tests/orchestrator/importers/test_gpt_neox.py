@@ -119,6 +119,11 @@ def test_a_key_sets_its_layout_field(keys, field, expected):
     assert read(**keys).layout[field] == expected
 
 
+def test_all_gpus_of_all_hosts_are_a_number_that_the_file_does_not_have():
+    found = read(num_nodes=-1, num_gpus=-1)
+    assert (found.num_nodes, found.gpus_per_node) == (None, None)
+
+
 def test_the_micro_batch_follows_from_the_other_numbers():
     config = {**BASE, "train_batch_size": 64, "global_num_gpus": 8, "gradient_accumulation_steps": 2}
     del config["train_micro_batch_size_per_gpu"]

@@ -226,6 +226,14 @@ def test_what_no_search_file_expresses_is_refused_by_name(options, rule):
     assert problem.fix
 
 
+def test_a_value_under_another_name_is_refused_with_the_names_that_the_trainer_has():
+    with pytest.raises(InputError) as refused:
+        read_launch_script(launch("--position-embedding-type rotary"))
+    (problem,) = refused.value.problems
+    assert "learned or rotary, which are learned_absolute and rope in Megatron" in problem.rule
+    assert problem.fix.startswith("set it to learned_absolute or rope in a copy of the file")
+
+
 def test_all_that_is_refused_is_reported_at_once():
     with pytest.raises(InputError) as refused:
         read_launch_script(launch("--num-experts 8 --fp8-format hybrid --kv-channels 128 --num-attention-heads 8"))
@@ -348,8 +356,9 @@ def test_a_program_that_is_no_gpt_is_refused(program):
     ],
 )
 def test_numbers_that_contradict_each_other_are_refused_with_all_of_them(options, words):
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=words) as refused:
         read_launch_script(launch(options))
+    assert all(problem.fix for problem in refused.value.problems)
 
 
 def test_a_config_that_says_otherwise_than_its_script_is_refused():
