@@ -17,16 +17,14 @@ def origin_lines(values: Mapping[str, Any], origins: Mapping[str, str]) -> list[
     """Lines of the table. `values` are those of the search file by key (`model.num_layers`); a key is in the table if
     it has an origin or is left to fill in."""
     rows = [
-        (key, _shown(value), origins.get(key, _NOT_FOUND)) for key, value in values.items() if _in(key, value, origins)
+        (key, _shown(value), _NOT_FOUND if value == FILL_IN else origins[key])
+        for key, value in values.items()
+        if value == FILL_IN or key in origins
     ]
     if not rows or not origins:
         return []
     widths = [max(len(row[column]) for row in (_HEADINGS, *rows)) for column in (0, 1)]
     return [line for row in (_HEADINGS, *rows) for line in _row(row, widths)]
-
-
-def _in(key: str, value: Any, origins: Mapping[str, str]) -> bool:
-    return key in origins or value == FILL_IN
 
 
 def _shown(value: Any) -> str:

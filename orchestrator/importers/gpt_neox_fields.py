@@ -27,8 +27,9 @@ _BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu")
 
 def missing_keys(keys: Settings) -> list[str]:
     """Keys that GPT-NeoX requires and the file lacks; another file of the training has it."""
-    missing = [name for name in _REQUIRED_KEYS if not keys.has(name)]
-    return missing if keys.has(*_BATCH_KEYS) else [*missing, " or ".join(_BATCH_KEYS)]
+    given = {name for name, setting in keys.given.items() if setting.value is not None}
+    missing = [name for name in _REQUIRED_KEYS if name not in given]
+    return missing if given & {*_BATCH_KEYS} else [*missing, " or ".join(_BATCH_KEYS)]
 
 
 # -- the model

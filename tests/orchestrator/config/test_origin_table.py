@@ -6,7 +6,11 @@ from search_spaces.schema.validation import FILL_IN
 
 def test_each_value_with_an_origin_has_a_row_and_one_to_fill_in_says_so():
     values = {"model.num_layers": 24, "model.vocab_size": FILL_IN, "model.gated_mlp": True, "model.norm": "rmsnorm"}
-    origins = {"model.num_layers": "--num-layers (line 3)", "model.gated_mlp": "--swiglu (line 4)"}
+    origins = {
+        "model.num_layers": "--num-layers (line 3)",
+        "model.gated_mlp": "--swiglu (line 4)",
+        "model.vocab_size": "the trainer's default",
+    }
     assert origin_lines(values, origins) == [
         "key               value    read from",
         "model.num_layers  24       --num-layers (line 3)",

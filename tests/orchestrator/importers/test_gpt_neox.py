@@ -124,6 +124,11 @@ def test_all_gpus_of_all_hosts_are_a_number_that_the_file_does_not_have():
     assert (found.num_nodes, found.gpus_per_node) == (None, None)
 
 
+def test_the_vocabulary_comes_from_the_keys_that_decide_it_alone():
+    assert read().origins["model.vocab_size"] == "GPT-NeoX's default"
+    assert read(model_parallel_size=2).origins["model.vocab_size"].startswith("model_parallel_size (line ")
+
+
 def test_the_micro_batch_follows_from_the_other_numbers():
     config = {**BASE, "train_batch_size": 64, "global_num_gpus": 8, "gradient_accumulation_steps": 2}
     del config["train_micro_batch_size_per_gpu"]
