@@ -20,7 +20,7 @@ MODEL_FIELDS = tuple(f.name for f in fields(ModelShape))
 
 @dataclass(frozen=True)
 class Draft:
-    """Content of a search file. `baseline` is empty if the present layout is unknown, `launcher` if the file is no
+    """Content of a search file. `baseline` is empty if the file has no layout, `launcher` if the file is no
     Slurm job. `origins` tell where the values of an imported file were read, by their keys (`model.num_layers`)."""
 
     title: str
@@ -108,7 +108,13 @@ def render(draft: Draft) -> str:
 def _origin_table(draft: Draft) -> Iterator[str]:
     """The table of origins between empty comment lines."""
     slurm = draft.launcher.get("slurm", {})
-    sections = {"model": draft.model, "cluster": draft.cluster, "baseline": draft.baseline, "launcher.slurm": slurm}
+    sections = {
+        "model": draft.model,
+        "cluster": draft.cluster,
+        "baseline": draft.baseline,
+        "space": draft.space,
+        "launcher.slurm": slurm,
+    }
     values = {f"{section}.{key}": value for section, found in sections.items() for key, value in found.items()}
     lines = origin_lines({**values, "global_batch_size": draft.global_batch_size}, draft.origins)
     yield from ["#", *(f"#   {line}" for line in lines), "#"] if lines else []
@@ -197,4 +203,6 @@ def _lines(content: Mapping[str, Any], indent: str) -> Iterator[str]:
 
 def scalar(value: Any) -> str:
     """The value in YAML."""
+    if value is None:
+        return "null"
     return str(value).lower() if isinstance(value, bool) else str(value)

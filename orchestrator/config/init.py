@@ -6,7 +6,7 @@ reading the file.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from orchestrator.config.init_grids import grid_draft
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.registry import read_source
 from search_spaces.errors import InputError
-from search_spaces.layouts.layout import DERIVED, LAYOUT_FIELDS, Layout, layout_mesh
+from search_spaces.layouts.layout import DEGREES, DERIVED, LAYOUT_FIELDS, MODEL_DEGREES, Layout, layout_mesh
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations
 from search_spaces.schema.validation import FILL_IN
@@ -98,7 +98,7 @@ def _draft(imported: ImportedConfig, path: Path) -> Draft:
     origins = dict(imported.origins)
     layout = _runnable_layout(imported, notes, origins)
     notes += _unsupported_model_notes(model, str(layout.get("engine", "torch")))
-    in_doubt = {name: FILL_IN for name in imported.in_doubt if name in LAYOUT_FIELDS and name not in imported.layout}
+    asked = _asked(imported)
     batch = imported.global_batch_size
     if batch is None:
         batch = None if imported.has_layout else 32
@@ -109,11 +109,11 @@ def _draft(imported: ImportedConfig, path: Path) -> Draft:
         model=model,
         cluster=cluster,
         global_batch_size=batch or FILL_IN,
-        baseline=_baseline(layout | in_doubt, imported.left_open, notes) if imported.has_layout else {},
-        space=_space(layout, cluster, model, batch or 32, in_doubt) | _asked(imported.left_open, notes),
+        baseline=_baseline(imported, layout, asked, batch, notes) if imported.has_layout else {},
+        space=_space(layout, cluster, model, batch or 32, asked),
         notes=printable_notes(notes),
         launcher=imported.launcher,
-        origins=origins,
+        origins=origins if imported.has_layout else _of_the_space(origins),
     )
 
 
@@ -176,16 +176,37 @@ def _unsupported_model_notes(model: Mapping[str, Any], engine: str) -> Iterator[
         yield f"Parlay's trainer cannot run this model: {problem.message}."
 
 
-def _baseline(layout: Mapping[str, Any], left_open: Collection[str], notes: list[str]) -> dict[str, Any]:
-    """The baseline section; empty if a required field is unknown, or one that another file decides."""
-    needed = ("tensor_parallel", "pipeline_parallel", "micro_batch_size")
-    defaults = {"tensor_parallel": 1, "pipeline_parallel": 1} if "data_parallel" in layout else {}
-    whole = defaults | dict(layout)
-    missing = [*dict.fromkeys([*(name for name in needed if name not in whole), *left_open])]
-    if missing:
-        notes.append(f"There is no baseline (the present layout): {', '.join(missing)} is unknown.")
-        return {}
-    return {name: whole[name] for name in LAYOUT_FIELDS if name in whole and name not in DERIVED}
+_NEEDED = ("tensor_parallel", "pipeline_parallel", "micro_batch_size")
+_WITHOUT_DEFAULT = ("zero_stage", "activation_checkpointing", "precision")
+"""Other fields that a baseline cannot do without where another file of the training decides them."""
+
+
+def _asked(imported: ImportedConfig) -> dict[str, Any]:
+    """FILL_IN for each field whose value the file does not have, and for which no default may stand."""
+    names = {*imported.in_doubt, *(name for name in _WITHOUT_DEFAULT if name in imported.left_open)}
+    return {n: FILL_IN for n in LAYOUT_FIELDS if n in names and n not in imported.layout and n not in DERIVED}
+
+
+def _baseline(
+    imported: ImportedConfig, layout: Mapping[str, Any], asked: Mapping[str, Any], batch: int | None, notes: list[str]
+) -> dict[str, Any]:
+    """The baseline section: what the file has, and FILL_IN for what a baseline cannot do without. A note names the
+    defaults of what another file of the training decides."""
+    known = {name: 1 for name in MODEL_DEGREES if "data_parallel" in layout and name not in imported.left_open}
+    whole = {**dict.fromkeys(_NEEDED, FILL_IN), **known, **layout, **asked}
+    follows = DERIVED if batch and layout.keys() >= {"micro_batch_size", "data_parallel"} else (DEGREES["dp"],)
+    found = {name: whole[name] for name in LAYOUT_FIELDS if name in whole and name not in follows}
+    if missing := [name for name, value in found.items() if value == FILL_IN]:
+        notes.append(f"Fill in what the file lacks about the present layout: {', '.join(missing)}.")
+    undecided = [name for name in imported.left_open if name not in (*found, *DERIVED) and name in _DEFAULTS]
+    if defaults := [f"{name} {scalar(_DEFAULTS[name])}" for name in undecided]:
+        notes.append(f"The file leaves open, and the baseline has by default: {', '.join(defaults)}.")
+    return found
+
+
+def _of_the_space(origins: Mapping[str, str]) -> dict[str, str]:
+    """The origins of a file without a layout: what it has of one is in the space alone."""
+    return {key.replace("baseline.", "space."): origin for key, origin in origins.items()}
 
 
 def _space(
@@ -193,7 +214,7 @@ def _space(
     cluster: Mapping[str, Any],
     model: Mapping[str, Any],
     batch: int,
-    in_doubt: Mapping[str, Any],
+    asked: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Axes around the layout: powers of two that may fit, and the present value. All else is as it is today."""
     gpus, nodes = size_of(cluster)
@@ -208,16 +229,8 @@ def _space(
     }
     if engine == "deepspeed":
         axes["zero_stage"] = _with_current([0, 1], layout.get("zero_stage"))
-    fixed = {n: v for n, v in {**layout, **in_doubt}.items() if n not in axes and n not in ("num_nodes", *DERIVED)}
+    fixed = {n: v for n, v in {**layout, **asked}.items() if n not in axes and n not in ("num_nodes", *DERIVED)}
     return axes | fixed
-
-
-def _asked(left_open: Collection[str], notes: list[str]) -> dict[str, Any]:
-    """A precision that the file does not have: that of the search is not assumed."""
-    if "precision" not in left_open:
-        return {}
-    notes.append("space.precision is not in the file: fill in the one you train in.")
-    return {"precision": FILL_IN}
 
 
 def _axis_around(today: int | None, most: int) -> list[int]:

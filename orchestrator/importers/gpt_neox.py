@@ -56,7 +56,8 @@ def read_gpt_neox(text: str) -> ImportedConfig:
     left_open: tuple[str, ...] = ()
     if missing := missing_keys(keys):
         _leave_defaults_open(model, "model", origins)
-        left_open = _leave_defaults_open(layout, "baseline", origins)
+        _leave_defaults_open(layout, "baseline", origins)
+        left_open = tuple(name for name in LAYOUT_FIELDS if name not in layout)
         keys.notes.append(
             f"The file has no {', '.join(missing)}: GPT-NeoX combines several files. What this one does not set was"
             " left open."
@@ -96,13 +97,11 @@ def _paths(document: Document) -> Mapping[str, KeyPath]:
     return {**found, **{name: (_EXTRA, name) for name in extra}} if isinstance(extra, Mapping) else found
 
 
-def _leave_defaults_open(values: dict[str, Any], section: str, origins: dict[str, str]) -> tuple[str, ...]:
-    """Remove the values that are defaults; returns their names."""
+def _leave_defaults_open(values: dict[str, Any], section: str, origins: dict[str, str]) -> None:
+    """Remove the values that are defaults."""
     default = f"{GPT_NEOX_OPTIONS.trainer}'s default"
-    names = tuple(name for name in values if origins[f"{section}.{name}"] == default)
-    for name in names:
+    for name in [name for name in values if origins[f"{section}.{name}"] == default]:
         del values[name], origins[f"{section}.{name}"]
-    return names
 
 
 def _no_model_and_layout(missing: list[str]) -> InputError:

@@ -119,11 +119,12 @@ def _data_parallel(keys: Settings) -> int | None:
 
 def _micro_batch_size(keys: Settings) -> int | None:
     """Without the key what the other numbers leave."""
-    total, micro, steps = _batch_numbers(keys)
-    if micro or not (total and steps and keys.has("global_num_gpus")):
-        return micro
-    data = _data_parallel(keys)
-    return _quotient(keys, "train_batch_size", total, data * steps, BATCH_RULE) if data else None
+    stated = keys.count("train_micro_batch_size_per_gpu")
+    if stated or not keys.has("global_num_gpus"):
+        return stated
+    total, _, steps = _batch_numbers(keys)
+    data = _data_parallel(keys) if total and steps else None
+    return _quotient(keys, "train_batch_size", total, data * steps, BATCH_RULE) if total and steps and data else None
 
 
 def _batch_numbers(keys: Settings) -> tuple[int | None, int | None, int | None]:

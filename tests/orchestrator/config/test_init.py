@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import yaml
@@ -153,25 +154,106 @@ def test_a_gpt_neox_configuration_becomes_a_search_in_yaml_and_json(tmp_path, na
     assert any(note.startswith("To measure with that trainer, set trainer: {kind: gpt-neox") for note in notes)
 
 
+ACCELERATE = """distributed_type: MEGATRON_LM
+mixed_precision: bf16
+num_processes: 16
+megatron_lm_config:
+  megatron_lm_tp_degree: 2
+  megatron_lm_pp_degree: 2
+  megatron_lm_num_micro_batches: 4
+"""
+DEEPSPEED_BATCH = """{"train_batch_size": 128, "gradient_accumulation_steps": 4,
+"zero_optimization": {"stage": 2, "overlap_comm": true, "reduce_bucket_size": 1e8}, "bf16": {"enabled": true}}"""
+PART_OF_NEOX = "num_layers: 12\npipe_parallel_size: 2\n"
+
+
 @pytest.mark.parametrize(
-    ("name", "text", "missing"),
+    ("name", "text", "baseline"),
     [
-        ("llama.yaml", BRIDGE, "offload, rank_order, bucket_mib"),
-        ("model.yml", "num_layers: 12\npipe_parallel_size: 2\n", "tensor_parallel, micro_batch_size, grad_accum"),
+        (
+            "accelerate.yaml",
+            ACCELERATE,
+            {
+                "num_nodes": 1,
+                "tensor_parallel": 2,
+                "pipeline_parallel": 2,
+                "micro_batch_size": FILL_IN,
+                "grad_accum_steps": 4,
+                "precision": "bf16",
+                "attention_kernel": "flash",
+                "engine": "torch",
+            },
+        ),
+        (
+            "ds.json",
+            DEEPSPEED_BATCH,
+            {
+                "tensor_parallel": FILL_IN,
+                "pipeline_parallel": FILL_IN,
+                "micro_batch_size": FILL_IN,
+                "grad_accum_steps": 4,
+                "zero_stage": 2,
+                "precision": "bf16",
+                "engine": "deepspeed",
+                "overlap_comm": True,
+                "bucket_mib": 191,
+            },
+        ),
+        (
+            "llama.yaml",
+            BRIDGE.replace("mixed_precision: bf16_mixed", ""),
+            {
+                "tensor_parallel": 2,
+                "pipeline_parallel": 4,
+                "micro_batch_size": 2,
+                "zero_stage": 1,
+                "activation_checkpointing": "selective",
+                "sequence_parallel": True,
+                "virtual_pipeline_stages": 2,
+                "precision": FILL_IN,
+                "engine": "torch",
+                "overlap_comm": True,
+            },
+        ),
+        (
+            "model.yml",
+            PART_OF_NEOX,
+            {
+                "tensor_parallel": FILL_IN,
+                "pipeline_parallel": 2,
+                "micro_batch_size": FILL_IN,
+                "zero_stage": FILL_IN,
+                "activation_checkpointing": FILL_IN,
+                "precision": FILL_IN,
+                "engine": "deepspeed",
+            },
+        ),
     ],
 )
-def test_a_layout_that_another_file_decides_is_no_baseline(tmp_path, name, text, missing):
+def test_a_layout_that_the_file_has_in_part_is_a_baseline_to_fill_in(tmp_path, name, text, baseline):
     (tmp_path / name).write_text(text)
     rendered, notes = render_from(tmp_path / name)
-    assert "baseline:" not in rendered
-    assert any(note.startswith(f"There is no baseline (the present layout): {missing}") for note in notes)
+    search = yaml.safe_load(rendered)
+    assert search["baseline"] == baseline
+    missing = [field for field, value in baseline.items() if value == FILL_IN]
+    assert f"Fill in what the file lacks about the present layout: {', '.join(missing)}." in notes
+    assert search["space"].get("precision") == baseline["precision"]
+    for field, value in baseline.items():
+        row = rf"#   baseline\.{field} +{str(value).lower() if value != FILL_IN else 'FILL_IN +unknown: fill it in'}\b"
+        assert field in ("num_nodes", "engine") or re.search(row, rendered)
 
 
-def test_a_precision_that_another_file_decides_is_asked_for(tmp_path):
-    (tmp_path / "a.yaml").write_text(BRIDGE.replace("mixed_precision: bf16_mixed", ""))
-    text, notes = render_from(tmp_path / "a.yaml")
-    assert "space.precision is not in the file: fill in the one you train in." in notes
-    assert "  precision: FILL_IN\n" in text
+def test_what_another_file_decides_has_a_default_that_a_note_names(tmp_path):
+    (tmp_path / "llama.yaml").write_text(BRIDGE)
+    note = "The file leaves open, and the baseline has by default: offload none, rank_order tp-dp-pp, bucket_mib null."
+    assert note in render_from(tmp_path / "llama.yaml")[1]
+
+
+def test_a_value_of_the_space_alone_is_in_the_table_of_origins(tmp_path):
+    (tmp_path / "config.json").write_text(HF_LLAMA)
+    text = render_from(tmp_path / "config.json")[0]
+    assert "baseline:" not in text
+    assert re.search(r"#   space\.precision +bf16 +torch_dtype", text)
 
 
 def test_a_hugging_face_gpt2_config_becomes_a_search_without_a_baseline(tmp_path):
