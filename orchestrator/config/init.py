@@ -149,7 +149,7 @@ def _runnable_layout(imported: ImportedConfig, notes: list[str], origins: dict[s
                 notes.append(f"{name} {scalar(today)} is not supported by {engine}; the baseline has {nearest}.")
                 origins[f"baseline.{name}"] = f"{scalar(today)} is not supported by {engine}"
     notes.append(f"Trials run Parlay's own trainer with engine {engine}, not the trainer of this file.")
-    if imported.source in TRAINERS:
+    if imported.source in TRAINERS and TRAINERS[imported.source].rules:
         notes.append(
             f"To measure with that trainer, set trainer: {{kind: {imported.source}, script: ...}}; docs/trainers.md."
         )
