@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from orchestrator.importers.bash.arithmetic import arithmetic
 from orchestrator.importers.bash.environment import Environment, Log
+from orchestrator.importers.bash.quotes import ansi_c, unescaped, unquoted
 from orchestrator.importers.bash.substitution import output, simple_commands
 from orchestrator.importers.bash.syntax import EXPANSIONS, Source
 from orchestrator.importers.bash.values import (
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from orchestrator.importers.bash.syntax import Node
 
 _LONGEST_MATCHED = 4096
+_POSITIONAL = re.compile(rb"\\.|\$([0-9@*#])", re.DOTALL)
 
 
 class Expander:
@@ -60,7 +63,7 @@ class Expander:
             start = node.start_byte + len(name[0])
             unknown = Piece(f"${name[0]}", self.source.line(node), State.UNSET)
             yield Part((unknown,) if found is None else taken_from(name[0], found, unknown.line), splits=True)
-            yield Part(tuple(self.source.literal(start, node.end_byte, _unquoted)) if start < node.end_byte else ())
+            yield Part(tuple(self.source.literal(start, node.end_byte, unquoted)) if start < node.end_byte else ())
 
     def value(self, node: Node | None) -> Value:
         """The one word that this node expands to where bash does not split: in an assignment, a file's name, a test."""
@@ -75,14 +78,27 @@ class Expander:
     def spliced(self, node: Node, start: int | None = None, end: int | None = None, quoted: bool = True) -> Value:
         """The text of a string, here-document or pattern with its expansions filled in."""
         begin, stop = node.start_byte if start is None else start, node.end_byte if end is None else end
-        return self._unsplit(self._spliced(list(_expansions(node)), begin, stop, _unescaped if quoted else str))
+        return self._unsplit(self._spliced(list(_expansions(node)), begin, stop, unescaped if quoted else str))
 
-    def _spliced(self, nodes: Sequence[Node], start: int, end: int, change) -> Iterator[Part | Break]:
+    def _spliced(
+        self, nodes: Sequence[Node], start: int, end: int, change: Callable[[str], str]
+    ) -> Iterator[Part | Break]:
         for node in nodes:
-            if self.source.start(node) > start:
-                yield Part(tuple(self.source.literal(start, self.source.start(node), change)))
+            yield from self._literal(start, self.source.start(node), change)
             yield from self._parts(node, True)
             start = node.end_byte
+        yield from self._literal(start, end, change)
+
+    def _literal(self, start: int, end: int, change: Callable[[str], str]) -> Iterator[Part]:
+        """Text without expansions but those of `$1` and the like, which the parser has as text in a here-document."""
+        for found in _POSITIONAL.finditer(self.source.text, start, max(start, end)) if change is unescaped else ():
+            if found[1] is None:
+                continue
+            yield Part(tuple(self.source.literal(start, found.start(), change)) if found.start() > start else ())
+            (written,) = self.source.literal(*found.span())
+            value = self._joined_value(Parameter(written.text[1:]))
+            yield Part((replace(written, state=State.UNSET),) if value is None else value)
+            start = found.end()
         if end > start:
             yield Part(tuple(self.source.literal(start, end, change)))
 
@@ -98,7 +114,7 @@ class Expander:
         elif kind == "raw_string":
             yield Part(tuple(self.source.literal(node.start_byte + 1, node.end_byte - 1)))
         elif kind == "ansi_c_string":
-            yield Part(tuple(self.source.literal(node.start_byte + 2, node.end_byte - 1, _ansi_c)))
+            yield Part(tuple(self.source.literal(node.start_byte + 2, node.end_byte - 1, ansi_c)))
         elif kind == "simple_expansion":
             yield from self._variable(node, Parameter.of(self.source.written(node)[1:]), quoted)
         elif kind == "expansion":
@@ -110,13 +126,13 @@ class Expander:
         elif kind == "process_substitution":
             yield Part(self._unknown(node))
         else:
-            yield Part(tuple(self.source.literal(node.start_byte, node.end_byte, str if quoted else _unquoted)))
+            yield Part(tuple(self.source.literal(node.start_byte, node.end_byte, str if quoted else unquoted)))
 
     def _string(self, node: Node) -> Iterator[Part | Break]:
         start, end = node.start_byte + 1, node.end_byte - 1
         if start >= end:
             yield Part(())
-        yield from self._spliced(list(_expansions(node)), start, end, _unescaped)
+        yield from self._spliced(list(_expansions(node)), start, end, unescaped)
 
     def _unknown(self, node: Node, state: State = State.UNKNOWN, names: Iterable[str] = ()) -> Value:
         return (Piece(self.source.written(node), self.source.line(node), state, tuple(names)),)
@@ -361,23 +377,6 @@ def _expansions(node: Node) -> Iterator[Node]:
             yield child
         elif child.child_count:
             yield from _expansions(child)
-
-
-def _unescaped(text: str) -> str:
-    """Text between double quotes."""
-    return re.sub(r"\\([$`\"\\\n])", lambda found: found[1].strip("\n"), text)
-
-
-def _unquoted(text: str) -> str:
-    """Text outside quotes."""
-    return re.sub(r"\\(.)", lambda found: found[1].strip("\n"), text, flags=re.DOTALL)
-
-
-def _ansi_c(text: str) -> str:
-    return re.sub(r"\\(.)", lambda found: _ANSI_C.get(found[1], found[0]), text, flags=re.DOTALL)
-
-
-_ANSI_C = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
 
 
 def _changed_text(text: str, operation: str, operand: str) -> str | None:

@@ -133,6 +133,7 @@ def last_command(text: str) -> list[str]:
         ("if [ -f x ]; then A=1; else A=2; fi\nrun $A", ["run", "$A"]),
         ("if [ $# -lt 1 ]; then A=2; exit 1; else A=1; fi\nrun $A", ["run", "1"]),
         ('start() { run "$1" "${@:2}"; }\nstart "a b" c', ["run", "a b", "c"]),
+        ("start() { bash <<E\nrun $1 ${2} \\$2 $#\nE\n}\nstart a b", ["run", "a", "b", "$2", "2"]),
         ("start() { local A=2; }\nA=1\nstart\nrun $A", ["run", "1"]),
         ("for A in 3; do run $A; done", ["run", "3"]),
         ("A=8\nwhile [[ $# -gt 0 ]]; do A=$2; shift; done\nrun $A", ["run", "8"]),
