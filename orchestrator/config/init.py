@@ -6,8 +6,9 @@ reading the file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ from orchestrator.config.init_grids import grid_draft
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.registry import read_source
 from search_spaces.errors import InputError
-from search_spaces.layouts.layout import DEGREES, DERIVED, LAYOUT_FIELDS, MODEL_DEGREES, Layout, layout_mesh
+from search_spaces.layouts.axis import Axis
+from search_spaces.layouts.layout import AXES, DEGREES, DERIVED, LAYOUT_FIELDS, MODEL_DEGREES, Layout, layout_mesh
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations
 from search_spaces.schema.validation import FILL_IN
@@ -138,10 +140,8 @@ def _runnable_layout(imported: ImportedConfig, notes: list[str], origins: dict[s
     if not imported.has_layout:
         return dict(imported.layout)
     engine = imported.nearest_engine
-    layout = Layout(**{"engine": engine, **imported.layout, **_FITTING_SIZES})
     runnable = dict(imported.layout)
-    for problem in engine_violations(layout, _ANY_GPT):
-        rule = problem.code.partition(".")[2]
+    for rule in _violated_rules({"engine": engine, **imported.layout, **_FITTING_SIZES}, imported.in_doubt):
         for name in _FIELDS_OF_RULES.get(rule, (rule,)):
             if name in runnable:
                 today, runnable[name] = runnable[name], _NEAREST.get(name, getattr(Layout(), name))
@@ -154,6 +154,21 @@ def _runnable_layout(imported: ImportedConfig, notes: list[str], origins: dict[s
             f"To measure with that trainer, set trainer: {{kind: {imported.source}, script: ...}}; docs/trainers.md."
         )
     return {name: value for name, value in runnable.items() if value != _DEFAULTS.get(name)} | {"engine": engine}
+
+
+def _violated_rules(values: Mapping[str, Any], in_doubt: Collection[str]) -> list[str]:
+    """Rules of the engine that the layout violates whatever the fields in doubt are."""
+    choices = {name: _choices(AXES[name]) for name in in_doubt if name in AXES and name not in values}
+    layouts = [Layout(**{**values, **dict(zip(choices, chosen, strict=True))}) for chosen in product(*choices.values())]
+    violated = [[problem.code.partition(".")[2] for problem in engine_violations(each, _ANY_GPT)] for each in layouts]
+    return [rule for rule in violated[0] if all(rule in others for others in violated)]
+
+
+def _choices(axis: Axis) -> Sequence[Any]:
+    """Values of an axis that differ to an engine."""
+    if axis.is_number:
+        return range(axis.least, axis.most + 1 if axis.most < 8 else axis.least + 2)
+    return axis.words or (False, True)
 
 
 _NEAREST = {"zero_stage": 1}
@@ -227,7 +242,7 @@ def _space(
         "activation_checkpointing": _with_current(["none", "full"], layout.get("activation_checkpointing")),
         "engine": engine,
     }
-    if engine == "deepspeed":
+    if engine == "deepspeed" and "zero_stage" not in asked:
         axes["zero_stage"] = _with_current([0, 1], layout.get("zero_stage"))
     fixed = {n: v for n, v in {**layout, **asked}.items() if n not in axes and n not in ("num_nodes", *DERIVED)}
     return axes | fixed

@@ -34,7 +34,7 @@ def command_settings(words: Sequence[Word], table: OptionTable, script: Script) 
         taken = own or _values(name, values, table)
         given[name] = _setting(name, option, taken, table)
         notes += _unset_words(values[0 if own else len(taken) :])
-        notes += _defaults(taken, script.defaults)
+        notes += default_notes(taken, script.defaults)
     notes += _unset_words(_before_options(words))
     return Settings(given, table, notes)
 
@@ -104,6 +104,7 @@ def _unset_words(words: Sequence[Word]) -> Iterator[str]:
             yield f"{word.text} is in the training command, but the script does not set it."
 
 
-def _defaults(words: Sequence[Word], defaults: Mapping[str, str]) -> Iterator[str]:
+def default_notes(words: Sequence[Word], defaults: Mapping[str, str]) -> Iterator[str]:
+    """Notes on the variables in these words that have their default."""
     for variable in dict.fromkeys(variable for word in words for variable in word.variables if variable in defaults):
         yield f"{variable} is taken as its default {defaults[variable]}; the environment may set another."

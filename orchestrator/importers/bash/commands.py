@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, ClassVar
 from orchestrator.importers.bash.assignments import Assigner
 from orchestrator.importers.bash.conditions import OPERATORS, Operand, Token, condition
 from orchestrator.importers.bash.environment import Environment
-from orchestrator.importers.bash.nested import heredoc_is_script, nested_script, writes_document
+from orchestrator.importers.bash.files import Files, changed_files, given_files, output_text, path_of
+from orchestrator.importers.bash.nested import heredoc_is_script, nested_script
 from orchestrator.importers.bash.syntax import Source, parse_script, parse_value
 from orchestrator.importers.bash.values import (
     Piece,
@@ -54,7 +55,7 @@ class CommandReader(Assigner):
     def __init__(self, read_file: Callable[[str], str] | None):
         super().__init__()
         self.commands: list[tuple[Value, ...]] = []
-        self.documents: dict[str, str] = {}
+        self.files_before: list[Files] = []
         self.prefix_exports: dict[str, str] = {}
         self._read_file = read_file
         self._functions: dict[str, tuple[Source, Node]] = {}
@@ -63,6 +64,9 @@ class CommandReader(Assigner):
         raise NotImplementedError
 
     def _statement(self, node: Node) -> bool | None:
+        raise NotImplementedError
+
+    def _list(self, node: Node, redirected: Node | None = None) -> bool | None:
         raise NotImplementedError
 
     def _call(self, name: str, arguments: tuple[Value, ...] | None) -> bool | None:
@@ -86,8 +90,13 @@ class CommandReader(Assigner):
 
     def _redirected(self, node: Node) -> bool | None:
         """A command with redirections: what it writes to a file, and a script that it passes to a shell."""
-        first = len(self.commands)
         body = node.child_by_field_name("body")
+        if body is not None and body.type == "list":
+            return self._list(body, node)
+        return self._redirected_body(node, body)
+
+    def _redirected_body(self, node: Node, body: Node | None) -> bool | None:
+        first = len(self.commands)
         extra, files, document = self._redirections(node)
         if body is None:
             status: bool | None = True
@@ -99,19 +108,30 @@ class CommandReader(Assigner):
         command = [text_of(word) for word in added[-1]] if added else []
         if document is not None and command[:1] == ["read"] and "-d" in command:
             self.environment.variables[command[-1]] = document
-        elif document is not None:
-            name = files[-1] if files else next((c for c in command[1:] if command[0] == "tee" and c[0] != "-"), "")
-            self.documents[name] = text_of(document)
-            if heredoc_is_script(command):
-                self._nested(document, self.environment.of_exported())
-        elif files and len(added) == 1 and (written := writes_document(command)) is not None:
-            old = self.documents.get(files[-1], "") if self._appends(node) else ""
-            self.documents[files[-1]] = old + written
+        elif document is not None and heredoc_is_script(command):
+            self._nested(document, self.environment.of_exported())
+        elif document is not None and added:
+            self._write([(name, None) for name in given_files(added[-1], document)])
+        is_one = len(added) == 1 and body is not None and body.type == "command"
+        text = output_text(added[0], document, self.environment.files) if is_one else None
+        tees = [word for word in command[1:] if command[0] == "tee" and not word.startswith("-")]
+        self._write([(name, text) for name in (*files, *tees)], self._appends(node) or (bool(tees) and "-a" in command))
         return status
+
+    def _write(self, written: Sequence[tuple[str, Value | None]], appends: bool = False) -> None:
+        """Note what is in these files from now on. Commands before keep the files that they found."""
+        if not written:
+            return
+        files = dict(self.environment.files)
+        for name, text in written:
+            old = files.get(path_of(name)) if appends else ()
+            files[path_of(name)] = None if old is None or text is None else self.log.budget.value((*old, *text))
+        self.log.budget.spend(len(files))
+        self.environment.files = files
 
     @staticmethod
     def _appends(node: Node) -> bool:
-        return any(child.children and child.children[0].type == ">>" for child in node.named_children)
+        return any(child.children and child.children[0].type in (">>", "&>>") for child in node.named_children)
 
     def _redirections(self, node: Node) -> tuple[list[Node], list[str], Value | None]:
         """(arguments that stand behind a redirection, names of the files written, the here-document)."""
@@ -123,18 +143,29 @@ class CommandReader(Assigner):
                 targets = child.children_by_field_name("destination")
                 extra += targets[1:]
                 operators = [c.type for c in child.children if not c.is_named]
-                if targets and operators and operators[0] in (">", ">>", "&>", ">|"):
+                if targets and operators and operators[0] in (">", ">>", "&>", "&>>", ">|"):
                     files.append(text_of(self._expander.value(targets[0])))
             elif child.type == "heredoc_redirect":
                 document = self._document(child)
                 more, written, _ = self._redirections(child)
                 extra += [*child.children_by_field_name("argument"), *more]
                 files += written
-                tees = [c for c in child.named_children if c.type == "pipeline"]
-                for command in nodes_of(child, "command") if tees else []:
-                    words = [text_of(word) for word in self._expander.words(command.named_children)]
-                    files += [word for word in words[1:2] if words[0] == "tee"]
+                files += self._piped(child)
         return extra, files, document
+
+    def _piped(self, node: Node) -> list[str]:
+        """Names of the files to which `tee` writes a here-document that is piped to it; what else it is piped to writes
+        a text that is not known."""
+        pipelines = [child for child in node.named_children if child.type == "pipeline"]
+        commands = [list(nodes_of(pipeline, "command")) for pipeline in pipelines]
+        words = [[text_of(word) for word in self._expander.words(c.named_children)] for each in commands for c in each]
+        targets = [
+            t for p in pipelines for r in nodes_of(p, "file_redirect") for t in r.children_by_field_name("destination")
+        ]
+        names = [text_of(self._expander.value(target)) for target in targets]
+        tees = [word for command in words if command[0] == "tee" for word in command[1:] if not word.startswith("-")]
+        self._write([(name, None) for name in (*names, *tees)])
+        return tees if len(words) == 1 else []
 
     def _document(self, node: Node) -> Value:
         start = next((self._source.written(c) for c in node.named_children if c.type == "heredoc_start"), "")
@@ -184,11 +215,22 @@ class CommandReader(Assigner):
         if len(self.commands) >= _MOST_COMMANDS:
             self.log.budget.spend(2**30)
         self.commands.append(words)
+        self.files_before.append(self.environment.files)
+        self._write([*changed_files(words, self.environment.files)])
         if (builtin := self._BUILTINS.get(name)) is not None:
             return builtin(self, words)
-        if (script := nested_script(words)) is not None:
-            self._nested(script, Environment() if name in ("ssh", "pdsh") else self.environment.of_exported())
+        if not self._run_script(words):
+            self._write([(given, None) for given in given_files(words, None)])
         return True if name in _SUCCEED else None
+
+    def _run_script(self, words: tuple[Value, ...]) -> bool:
+        """Read the script that another shell runs by this command; False where there is none."""
+        environment = self.environment.of_exported()
+        if (script := nested_script(words)) is not None:
+            is_remote = text_of(words[0]) in ("ssh", "pdsh")
+            self._nested(script, Environment() if is_remote else environment)
+            return True
+        return False
 
     def _nested(self, script: Value, environment: Environment) -> None:
         """Read a script that another shell runs."""
@@ -199,11 +241,12 @@ class CommandReader(Assigner):
     def _in_shell(self, environment: Environment) -> Iterator[None]:
         """Read with the variables of another shell, whose end does not end this one."""
         outer, self.environment = self.environment, environment
+        environment.files = outer.files
         try:
             with suppress(ScriptEnd, FunctionEnd):
                 yield
         finally:
-            self.environment = outer
+            outer.files, self.environment = self.environment.files, outer
 
     def _evaluate(self, script: Value) -> bool | None:
         if self._depth >= _DEEPEST or not script:
@@ -241,8 +284,7 @@ class CommandReader(Assigner):
     def _exec(self, words: tuple[Value, ...]) -> bool | None:
         if len(words) == 1:
             return True
-        if (script := nested_script(words)) is not None:
-            self._nested(script, self.environment.of_exported())
+        self._run_script(words)
         raise ScriptEnd
 
     def _set(self, words: tuple[Value, ...]) -> bool | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from orchestrator.importers.bash.files import Files
 from orchestrator.importers.bash.values import (
     Array,
     Budget,
@@ -40,11 +41,13 @@ class Log:
 
 @dataclass
 class Environment:
-    """Variables by name, names of the exported ones, and the positional parameters, None where they are not known."""
+    """Variables by name, names of the exported ones, the positional parameters, None where they are not known, and the
+    files that the script has written, which all its shells share."""
 
     variables: dict[str, Variable] = field(default_factory=lambda: {"PWD": _HERE})
     exported: set[str] = field(default_factory=set)
     positional: tuple[Value, ...] | None = None
+    files: Files = field(default_factory=dict)
 
     def start_with(self, variables: Mapping[str, str]) -> None:
         """Export the variables that are set before the script begins."""
@@ -52,12 +55,12 @@ class Environment:
         self.exported |= variables.keys()
 
     def copy(self) -> Environment:
-        return Environment(dict(self.variables), set(self.exported), self.positional)
+        return Environment(dict(self.variables), set(self.exported), self.positional, self.files)
 
     def of_exported(self) -> Environment:
         """The environment of another shell that this one starts."""
         kept = {name: value for name, value in self.variables.items() if name in self.exported or name == "PWD"}
-        return Environment(kept, set(self.exported))
+        return Environment(kept, set(self.exported), files=self.files)
 
     def known(self, names: Iterable[str]) -> Iterator[tuple[str, str]]:
         """Names and texts of the scalars among these that are known."""
@@ -83,7 +86,18 @@ def merged(before: Environment, after: Sequence[Environment], log: Log) -> Envir
         else:
             variables[name] = _common(before.variables.get(name), values, log)
     exported = set.intersection(*(environment.exported for environment in after))
-    return Environment(variables, exported, after[0].positional)
+    return Environment(variables, exported, after[0].positional, _merged_files([e.files for e in after]))
+
+
+def _merged_files(after: Sequence[Files]) -> Files:
+    """The files after branches: one that is not the same in all of them is not known."""
+    if all(files is after[0] for files in after):
+        return after[0]
+    first, *others = after
+    return {
+        name: text if text is not None and all(_same(files.get(name), text) for files in others) else None
+        for name, text in {**dict.fromkeys(name for files in others for name in files), **first}.items()
+    }
 
 
 def _same(a: Variable | None, b: Variable) -> bool:

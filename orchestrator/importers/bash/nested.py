@@ -1,4 +1,4 @@
-"""Scripts inside of commands, as `bash -c` has them, and commands that write a literal text."""
+"""Scripts inside of commands, as `bash -c` has them."""
 
 from __future__ import annotations
 
@@ -46,14 +46,3 @@ def _remote(words: Sequence[Value]) -> Value | None:
 def heredoc_is_script(command: Sequence[str]) -> bool:
     """True for a command that runs the script on its standard input."""
     return bool(command) and posixpath.basename(command[0]) in _READ_STANDARD_INPUT
-
-
-def writes_document(command: Sequence[str]) -> str | None:
-    """The text that echo or printf writes, None for other commands."""
-    if command[:1] == ["echo"]:
-        return " ".join(word for word in command[1:] if word not in ("-e", "-n")) + "\n"
-    if command[:1] == ["printf"] and len(command) == 2 and "%" not in command[1]:
-        return command[1].replace("\\n", "\n")
-    if command[:1] == ["printf"] and len(command) == 3 and command[1] in ("%s", r"%s\n"):
-        return command[2] + "\n"
-    return None

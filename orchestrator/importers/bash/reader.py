@@ -87,16 +87,20 @@ class Reader(CommandReader):
     def _negation(self, node: Node) -> bool | None:
         return negated(self._run(node.children))
 
-    def _list(self, node: Node) -> bool | None:
+    def _list(self, node: Node, redirected: Node | None = None) -> bool | None:
+        """Operands of `&&` or `||`. The parser has what redirects the last one around all."""
         operands = [child for child in node.named_children if child.type != "comment"]
         operators = [child.type for child in node.children if child.type in ("&&", "||")]
         if len(operands) != 2 or len(operators) != 1:
-            return self._run(node.children)
+            return self._redirected_body(redirected, node) if redirected else self._run(node.children)
+        last = (
+            partial(self._redirected_body, redirected, operands[1]) if redirected else partial(self._run, operands[1:])
+        )
         status = self._run(operands[:1])
         if status is (operators[0] == "&&"):
-            return self._run_decided(operands[1:])
+            return self._run_decided(last)
         if status is None:
-            self._alternatives([lambda: self._run(operands[1:]), lambda: None])
+            self._alternatives([last, lambda: None])
         return status
 
     def _alternatives(self, branches: Sequence[Callable[[], object]]) -> None:
@@ -123,18 +127,18 @@ class Reader(CommandReader):
         for index, (test, body) in enumerate(branches):
             status = True if test is None else self._run(test)
             if status is True:
-                return self._run_decided(body)
+                return self._run_decided(partial(self._run, body))
             if status is None:
                 rest = branches[index + 1 :]
                 self._alternatives([partial(self._run, body), partial(self._choose, rest)])
                 return None
         return True
 
-    def _run_decided(self, nodes: Sequence[Node]) -> bool | None:
+    def _run_decided(self, branch: Callable[[], bool | None]) -> bool | None:
         """Read what a condition decides. A script is given for the training that it starts: where it would end with an
         error, such as a check of what the user has to set, it is read as if it went on."""
         try:
-            return self._run(nodes)
+            return branch()
         except ScriptEnd as end:
             if end.error_line is None:
                 raise
@@ -153,7 +157,7 @@ class Reader(CommandReader):
             end = next((i for i, child in enumerate(item.children) if child.type == ")"), 0)
             body = [child for child in item.children[end + 1 :] if child.is_named]
             if text is not None and any(p is not None and fnmatch.fnmatchcase(text, p) for p in patterns):
-                return self._run_decided(body)
+                return self._run_decided(partial(self._run, body))
             has_rest = has_rest or "*" in patterns
             if text is None or None in patterns:
                 bodies.append(body)

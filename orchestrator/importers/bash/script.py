@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from orchestrator.importers.bash.files import Files
 from orchestrator.importers.bash.placeholders import has_placeholder_form
 from orchestrator.importers.bash.reader import Reader
 from orchestrator.importers.bash.syntax import parse_script
-from orchestrator.importers.bash.values import Value, names_in, require_size, text_of
+from orchestrator.importers.bash.values import Value, known_text, names_in, require_size, text_of
 from search_spaces.errors import InputError
 
 
@@ -31,17 +32,24 @@ class Word:
 class Script:
     """A script that was read.
 
-    `documents` are the texts that it writes to files, by the file's name, "" where they go elsewhere. `variables` and
-    `exported` are the scalars whose values are known at the end. `defaults` are the values of `${X:-default}` that
-    were taken, by variable: the environment may set another.
+    `files` are, for each command, those that the script has written before it. `variables` and `exported` are the
+    scalars whose values are known at the end. `defaults` are the values of `${X:-default}` that were taken, by
+    variable: the environment may set another.
     """
 
     commands: tuple[tuple[Word, ...], ...]
-    documents: Mapping[str, str]
+    files: tuple[Files, ...]
     notes: tuple[str, ...]
     variables: Mapping[str, str]
     exported: Mapping[str, str]
     defaults: Mapping[str, str]
+
+    def files_before(self, command: Sequence[Word]) -> dict[str, Word | None]:
+        """Text of each file that the script has written before this command of it, by path; None where it is not known
+        as a whole."""
+        files = next(files for words, files in zip(self.commands, self.files, strict=True) if words is command)
+        is_known = {name: text is not None and known_text(text) is not None for name, text in files.items()}
+        return {name: _word(text) if text is not None and is_known[name] else None for name, text in files.items()}
 
 
 def read_script(
@@ -65,7 +73,7 @@ def read_script(
     at_end, log = reader.environment, reader.log
     return Script(
         tuple(tuple(_word(value) for value in command) for command in reader.commands),
-        reader.documents,
+        tuple(reader.files_before),
         tuple(log.notes),
         dict(at_end.known(at_end.variables)),
         {**reader.prefix_exports, **dict(at_end.known(sorted(at_end.exported - started_with.keys())))},

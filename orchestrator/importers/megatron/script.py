@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.importers.bash.script import Script, Word
 from orchestrator.importers.batch import complete_batch, require_agreement
 from orchestrator.importers.command_settings import command_settings
-from orchestrator.importers.deepspeed_config import read_ds_config
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.launcher_options import LAUNCHER_GROUPS
 from orchestrator.importers.megatron.differences import differences
+from orchestrator.importers.megatron.ds_config import named_ds_config
 from orchestrator.importers.megatron.layout_fields import LAYOUT_FIELDS
 from orchestrator.importers.megatron.megatron_deepspeed_options import MEGATRON_DEEPSPEED_OPTIONS
 from orchestrator.importers.megatron.megatron_lm_options import MEGATRON_LM_OPTIONS
-from orchestrator.importers.megatron.model_fields import MODEL_FIELDS, is_megatron_deepspeed
+from orchestrator.importers.megatron.model_fields import MODEL_FIELDS
 from orchestrator.importers.megatron.programs import program_notes, program_problems
 from orchestrator.importers.megatron.value_rules import MEGATRON_VALUE_RULES, last_of_schedule
 from orchestrator.importers.ranks import ranks_of
@@ -56,8 +55,10 @@ def read_megatron_command(
     turn_off_sequence_parallel(layout, options)
     top, top_origins = read_fields(options, "", _BATCH_FIELDS)
     batch: int | None = top.get("global_batch_size")
+    config = named_ds_config(words, script, options, read_file) if is_deepspeed else None
+    options.in_doubt += [name for name in (config.in_doubt if config else ()) if name not in {**layout, **top}]
     origins = {**model_origins, **layout_origins, **top_origins}
-    if config := _ds_config(script, options, read_file):
+    if config:
         require_agreement(
             {**layout, "global_batch_size": batch}, _numbers(config), "the command and its DeepSpeed config"
         )
@@ -99,34 +100,3 @@ _BATCH_FIELDS: FieldReaders = {"global_batch_size": _batch_size}
 def _numbers(config: ImportedConfig) -> Mapping[str, Any]:
     names = ("micro_batch_size", "zero_stage", "precision")
     return {**{n: config.layout.get(n) for n in names}, "global_batch_size": config.global_batch_size}
-
-
-def _ds_config(script: Script, options: Settings, read_file: ReadFile | None) -> ImportedConfig | None:
-    """The DeepSpeed config that the script writes or names, if all its values are known."""
-    if not is_megatron_deepspeed(options):
-        return None
-    path = options.text("deepspeed-config")
-    document = _document(script, path)
-    if document is None and path is not None:
-        document = _file(path, options, read_file)
-    if document is not None and re.search(r"\$\{?\w", document):
-        options.notes.append("The DeepSpeed config in the script has values that the script does not set.")
-        return None
-    return None if document is None else read_ds_config(document)
-
-
-def _document(script: Script, path: str | None) -> str | None:
-    """The here-document that is the DeepSpeed config, by its file or by its keys."""
-    marks = ('"train_batch_size"', '"train_micro_batch_size_per_gpu"')
-    documents = {name: text for name, text in script.documents.items() if any(mark in text for mark in marks)}
-    return documents.get(path or "") or next(iter(documents.values()), None)
-
-
-def _file(path: str, options: Settings, read_file: ReadFile | None) -> str | None:
-    if read_file is not None:
-        try:
-            return read_file(path)
-        except (InputError, OSError):
-            pass
-    options.notes.append("The file behind --deepspeed-config was not read; values that only it has are missing.")
-    return None

@@ -316,6 +316,19 @@ def test_a_value_that_the_script_does_not_set_is_asked_for_and_no_default_stands
     assert {problem.key for problem in refused.value.problems if problem.value == FILL_IN} == keys
 
 
+def test_a_deepspeed_config_that_is_not_known_is_asked_for_and_replaces_nothing_else(tmp_path):
+    unknown = MEGATRON_DEEPSPEED.replace("cat <<EOT", "envsubst <<EOT").replace("--zero-stage ${ZERO_STAGE}", "")
+    (tmp_path / "x.sh").write_text(unknown)
+    text, notes = render_from(tmp_path / "x.sh")
+    with pytest.raises(InputError) as refused:
+        loaded(tmp_path, text)
+    asked = {problem.key for problem in refused.value.problems if problem.value == FILL_IN}
+    fields = ("zero_stage", "offload", "overlap_comm", "bucket_mib")
+    assert asked == {f"{section}.{name}" for section in ("baseline", "space") for name in fields}
+    assert "  precision: fp16\n" in text
+    assert not [note for note in notes if "is not supported by" in note]
+
+
 def test_a_value_only_the_user_knows_keeps_the_file_from_loading(tmp_path):
     (tmp_path / "x.sh").write_text(MEGATRON_LM.replace("GPUS_PER_NODE=8", ""))
     text, notes = render_from(tmp_path / "x.sh")

@@ -189,7 +189,7 @@ def test_values_that_may_be_secrets_are_not_repeated_in_notes():
 
 def test_a_config_file_beside_the_script_is_said_not_to_be_read():
     found = read_launch_script(launch("--deepspeed --deepspeed_config ds.json --micro-batch-size 1"))
-    assert "The file behind --deepspeed-config was not read; values that only it has are missing." in found.notes
+    assert "ds.json behind --deepspeed-config was not read: values that only it has are asked for." in found.notes
 
 
 @pytest.mark.parametrize(
