@@ -14,7 +14,7 @@ from orchestrator.importers.bash.assignments import Assigner
 from orchestrator.importers.bash.conditions import OPERATORS, Operand, Token, condition
 from orchestrator.importers.bash.environment import Environment
 from orchestrator.importers.bash.files import Files, changed_files, given_files, output_text, path_of
-from orchestrator.importers.bash.nested import heredoc_is_script, nested_script
+from orchestrator.importers.bash.nested import heredoc_is_script, nested_script, script_of_file
 from orchestrator.importers.bash.syntax import Source, parse_script, parse_value
 from orchestrator.importers.bash.values import (
     Piece,
@@ -230,6 +230,10 @@ class CommandReader(Assigner):
             is_remote = text_of(words[0]) in ("ssh", "pdsh")
             self._nested(script, Environment() if is_remote else environment)
             return True
+        if (found := script_of_file(words, self.files_before[-1])) is not None:
+            environment.positional = found[1]
+            self._nested(found[0], environment)
+            return True
         return False
 
     def _nested(self, script: Value, environment: Environment) -> None:
@@ -262,8 +266,13 @@ class CommandReader(Assigner):
         if len(words) < 2:
             return None
         path = text_of(words[1])
+        if (script := self.environment.files.get(path_of(path))) is not None:
+            with suppress(FunctionEnd):
+                self._evaluate(script)
+            return True
         try:
-            if self._read_file is None or self._depth >= _DEEPEST or known_text(words[1]) is None:
+            is_known = known_text(words[1]) is not None and path_of(path) not in self.environment.files
+            if self._read_file is None or self._depth >= _DEEPEST or not is_known:
                 raise OSError
             text = self._read_file(path)
         except (InputError, OSError):

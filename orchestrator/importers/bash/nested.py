@@ -1,4 +1,4 @@
-"""Scripts inside of commands, as `bash -c` has them."""
+"""Scripts that a command has another shell run: in its words, on its input, or in a file that was written before."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
+from orchestrator.importers.bash.files import Files, path_of
 from orchestrator.importers.bash.values import Piece, Value, text_of
 
 _SHELLS = ("bash", "sh", "zsh", "dash")
 _READ_STANDARD_INPUT = (*_SHELLS, "sbatch", "ssh")
+_RUN_FILES = ("srun", "sbatch", "mpirun", "mpiexec", "exec", "env", "nohup", "time")
 
 
 def nested_script(words: Sequence[Value]) -> Value | None:
@@ -45,4 +47,18 @@ def _remote(words: Sequence[Value]) -> Value | None:
 
 def heredoc_is_script(command: Sequence[str]) -> bool:
     """True for a command that runs the script on its standard input."""
-    return bool(command) and posixpath.basename(command[0]) in _READ_STANDARD_INPUT
+    programs = [posixpath.basename(word) for word in command if not word.startswith("-")]
+    return bool(programs) and (programs[0] in _READ_STANDARD_INPUT or programs[-1] in _SHELLS)
+
+
+def script_of_file(words: Sequence[Value], files: Files) -> tuple[Value, tuple[Value, ...]] | None:
+    """(script, its arguments) of a command that runs one of the files; None for any other."""
+    texts = [text_of(word) for word in words]
+    before = ""
+    for index, text in enumerate(texts):
+        script = files.get(path_of(text))
+        is_run = not index or posixpath.basename(texts[0]) in _RUN_FILES
+        if script and (before in _SHELLS or (is_run and text_of(script).startswith("#!"))):
+            return script, tuple(words[index + 1 :])
+        before = before if text.startswith("-") else posixpath.basename(text)
+    return None

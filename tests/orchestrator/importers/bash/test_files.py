@@ -59,3 +59,35 @@ def test_a_command_finds_the_files_as_they_are_when_it_runs():
     script = read_script("echo a > f\nrun 1\necho b > f\nrun 2")
     found = [script.files_before(command)["f"] for command in script.commands if command[0].text == "run"]
     assert [file and file.text for file in found] == ["a\n", "b\n"]
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "bash run.sh 8",
+        "bash -x ./run.sh 8",
+        "srun -n 2 sh run.sh 8",
+        "./run.sh 8",
+        "sbatch run.sh 8",
+        "srun ./run.sh 8",
+    ],
+)
+def test_a_script_that_the_script_writes_is_read_where_it_is_started(start):
+    script = read_script(f"A=2\ncat > run.sh <<E\n#!/bin/bash\nrun --a $A --b \\$1 \\$A\nE\nchmod +x run.sh\n{start}")
+    assert [word.text for word in script.commands[-1]] == ["run", "--a", "2", "--b", "8", "$A"]
+
+
+def test_a_written_file_that_is_sourced_is_read_in_place_of_the_one_beside_the_script():
+    script = read_script("echo A=1 > env.sh\n. ./env.sh\nrun $A", {"./env.sh": "A=2"}.__getitem__)
+    assert [word.text for word in script.commands[-1]] == ["run", "1"]
+    script = read_script("make > env.sh\n. ./env.sh\nrun $A", {"./env.sh": "A=2"}.__getitem__)
+    assert script.notes == ("./env.sh was not read; what it sets is missing.",)
+
+
+def test_the_tasks_of_a_step_read_their_commands_from_a_here_document():
+    script = read_script("srun --ntasks=2 bash <<E\nrun --a\nE")
+    assert [word.text for word in script.commands[-1]] == ["run", "--a"]
+
+
+def test_a_script_that_starts_itself_ends():
+    read_script("echo bash run.sh > run.sh\nbash run.sh")
