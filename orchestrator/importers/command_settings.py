@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from orchestrator.importers.bash.environment import default_note
 from orchestrator.importers.bash.script import Script, Word
 from orchestrator.importers.launcher_options import LAUNCHER_OPTIONS
 from orchestrator.importers.option_table import OptionTable
@@ -107,4 +108,4 @@ def _unset_words(words: Sequence[Word]) -> Iterator[str]:
 def default_notes(words: Sequence[Word], defaults: Mapping[str, str]) -> Iterator[str]:
     """Notes on the variables in these words that have their default."""
     for variable in dict.fromkeys(variable for word in words for variable in word.variables if variable in defaults):
-        yield f"{variable} is taken as its default {defaults[variable]}; the environment may set another."
+        yield default_note(variable, defaults[variable])

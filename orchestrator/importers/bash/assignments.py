@@ -19,6 +19,7 @@ from orchestrator.importers.bash.values import (
     Value,
     Variable,
     is_decided,
+    names_in,
     text_of,
 )
 
@@ -34,6 +35,7 @@ class Assigner:
         self.log = Log()
         self._current: Source | None = None
         self._depth = 0
+        self._read: set[str] = set()
         self._locals: dict[str, Variable | None] = {}
 
     @property
@@ -127,10 +129,12 @@ class Assigner:
 
     def _calculate(self, expression: Value) -> bool | None:
         """An arithmetic command: an assignment, a step, or a condition."""
+        self._read.update(names_in(expression))
         text = text_of(expression)
         found = _CALCULATION.fullmatch(text)
         if found is None:
-            number, _ = self._expander.calculated(expression)
+            number, sources = self._expander.calculated(expression)
+            self._read.update(names_in(sources))
             return None if number is None else number != 0
         name, operation, operand = found[1] or found[6], found[2] or found[4] or found[5], found[3]
         if operation in ("++", "--"):

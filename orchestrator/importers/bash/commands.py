@@ -23,6 +23,7 @@ from orchestrator.importers.bash.values import (
     Variable,
     is_decided,
     known_text,
+    names_in,
     text_of,
 )
 from search_spaces.errors import InputError
@@ -75,6 +76,10 @@ class CommandReader(Assigner):
     def _test(self, node: Node) -> bool | None:
         is_double = node.children[0].type == "[["
         tokens = [token for child in node.children[1:-1] for token in self._tokens(child, is_double)]
+        return self._condition(tokens)
+
+    def _condition(self, tokens: Sequence[Token]) -> bool | None:
+        self._read.update(name for token in tokens if isinstance(token, Operand) for name in names_in(token.value))
         return condition(tokens)
 
     def _tokens(self, node: Node, is_double: bool) -> Iterator[Token]:
@@ -337,7 +342,7 @@ class CommandReader(Assigner):
     def _test_words(self, words: tuple[Value, ...]) -> bool | None:
         texts = [text_of(word) for word in words[1:]]
         is_operator = [text in OPERATORS or re.fullmatch(r"-\w", text) for text in texts]
-        return condition(
+        return self._condition(
             [t if is_op else Operand(w) for t, is_op, w in zip(texts, is_operator, words[1:], strict=True)]
         )
 

@@ -17,6 +17,7 @@ from orchestrator.importers.bash.values import (
     known_text,
     text_of,
 )
+from search_spaces.schema.unsafe_text import looks_secret
 
 _HERE = (Piece(".", 1),)
 """The value of `$PWD`: paths are relative to the script."""
@@ -33,10 +34,23 @@ class Log:
     def note(self, text: str) -> None:
         self.notes.setdefault(text)
 
+    def note_defaults(self, names: Iterable[str]) -> None:
+        """Note the variables that have their default, where a condition on them decides what is read."""
+        for name in names:
+            if name in self.defaults:
+                self.note(default_note(name, self.defaults[name]))
+
     def note_left_out(self, added: str) -> None:
         """Note the options that were left out, by name only: a value may be a secret."""
         for option in (word.split("=")[0] for word in added.split() if word.startswith("--")):
             self.note(f"{option} is added under a condition that the script does not decide; it was left out.")
+
+
+def default_note(name: str, value: str) -> str:
+    """Note that the variable has its default; a value that may be a secret is not repeated."""
+    shown, other = (f"${name}", "command line") if name.isdigit() else (name, "environment")
+    default = "default" if looks_secret(value, name) else f"default {value}"
+    return f"{shown} is taken as its {default}; the {other} may set another."
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import glob
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
@@ -19,11 +19,15 @@ from orchestrator.importers.bash.values import (
     Value,
     Variable,
     is_decided,
+    names_in,
     text_of,
 )
 
 if TYPE_CHECKING:
     from orchestrator.importers.bash.syntax import Node
+
+
+_ONLY_MESSAGES = ("echo", "printf", "exit", "mkdir", "set", ":", "true", "false")
 
 
 class Reader(CommandReader):
@@ -96,7 +100,7 @@ class Reader(CommandReader):
         last = (
             partial(self._redirected_body, redirected, operands[1]) if redirected else partial(self._run, operands[1:])
         )
-        status = self._run(operands[:1])
+        status = self._status(operands[:1], operands[1:])
         if status is (operators[0] == "&&"):
             return self._run_decided(last)
         if status is None:
@@ -125,7 +129,7 @@ class Reader(CommandReader):
 
     def _choose(self, branches: list[tuple[list[Node] | None, list[Node]]]) -> bool | None:
         for index, (test, body) in enumerate(branches):
-            status = True if test is None else self._run(test)
+            status = True if test is None else self._status(test, [n for _, each in branches for n in each])
             if status is True:
                 return self._run_decided(partial(self._run, body))
             if status is None:
@@ -133,6 +137,27 @@ class Reader(CommandReader):
                 self._alternatives([partial(self._run, body), partial(self._choose, rest)])
                 return None
         return True
+
+    def _status(self, test: Sequence[Node], branches: Sequence[Node]) -> bool | None:
+        """The status of a condition. One that reads a default and decides what is read has a note."""
+        outer, self._read = self._read, set()
+        status = self._run(test)
+        if status is not None:
+            self._note_defaults(self._read, branches)
+        self._read |= outer
+        return status
+
+    def _note_defaults(self, names: Iterable[str], branches: Sequence[Node]) -> None:
+        defaults = [name for name in sorted(names) if name in self.log.defaults]
+        if defaults and any(self._has_effect(node) for node in branches):
+            self.log.note_defaults(defaults)
+
+    def _has_effect(self, node: Node) -> bool:
+        """True for a branch that sets something or starts more than a message."""
+        self.log.budget.spend(1)
+        if node.type == "command":
+            return self._source.written(node).split(maxsplit=1)[0] not in _ONLY_MESSAGES
+        return "assignment" in node.type or any(self._has_effect(child) for child in node.named_children)
 
     def _run_decided(self, branch: Callable[[], bool | None]) -> bool | None:
         """Read what a condition decides. A script is given for the training that it starts: where it would end with an
@@ -150,6 +175,8 @@ class Reader(CommandReader):
         text = text_of(subject) if is_decided(subject) else None
         bodies: list[list[Node]] = []
         has_rest = False
+        if text is not None:
+            self._note_defaults(names_in(subject), node.named_children[1:])
         for item in node.named_children:
             if item.type != "case_item":
                 continue

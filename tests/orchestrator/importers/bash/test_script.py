@@ -194,6 +194,28 @@ def test_options_a_condition_adds_are_reported():
     assert script.notes == ("--y is added under a condition that the script does not decide; it was left out.",)
 
 
+@pytest.mark.parametrize(
+    ("text", "notes"),
+    [
+        (
+            'M=${M:-13b}\nif [ "$M" = 13b ]; then L=40; else L=32; fi',
+            ["M is taken as its default 13b; the environment"],
+        ),
+        ("M=${1:-13b}\ncase $M in 1b) L=16 ;; 13b) L=40 ;; esac", ["$1 is taken as its default 13b; the command line"]),
+        ('F=${F:-0}\nif [ "$F" = 1 ]; then A="--x"; fi\n[ $F = 1 ] && A=--y', ["F is taken as its default 0"]),
+        ("N=${N:-2}\nif (( N > 1 )); then run --x; fi", ["N is taken as its default 2"]),
+        ("N=${N:-2}\nif test $N -gt 1; then run --x; fi", ["N is taken as its default 2"]),
+        ('T_TOKEN=${T_TOKEN:-abc}\nif [ -n "$T_TOKEN" ]; then A=1; fi', ["T_TOKEN is taken as its default; the env"]),
+        ('V=${V:-0}\nif [ "$V" = 1 ]; then echo v; set -x; fi', []),
+        ("V=1\nif [ $V = 1 ]; then A=1; fi", []),
+        ("V=${V:-0}\nrun $V", []),
+    ],
+)
+def test_a_default_that_decides_what_is_read_is_noted_once(text, notes):
+    found = read_script(text).notes
+    assert [note for note, start in zip(found, notes, strict=True) if not note.startswith(start)] == []
+
+
 def test_a_script_that_grows_without_bound_is_refused():
     doubling = "A=xxxxxxxx\n" + 'A="$A $A"\n' * 30
     with pytest.raises(InputError, match="characters"):
