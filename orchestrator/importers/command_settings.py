@@ -95,14 +95,22 @@ def _setting(name: str, option: Word, values: list[Word], table: OptionTable) ->
 
 
 def _doubt(word: Word) -> str | None:
-    return "the script does not set it" if re.search(r"[$`]", word.text) else word.placeholder
+    return _why_unknown(word) if re.search(r"[$`]", word.text) else word.placeholder
+
+
+def _why_unknown(word: Word) -> str:
+    """Reason why the variables in the word have no value; those that the script sets somewhere are the word's."""
+    names = re.findall(r"\$\{?([A-Za-z_]\w*)", word.text)
+    if names and {*names} <= {*word.variables}:
+        return "the script sets it, but only under a condition or by a command that it does not decide"
+    return "the script does not set it"
 
 
 def _unset_words(words: Sequence[Word]) -> Iterator[str]:
     """Notes on words that are only an unset variable, which may hold options."""
     for word in words:
         if _UNSET.fullmatch(word.text):
-            yield f"{word.text} is in the training command, but the script does not set it."
+            yield f"{word.text} is in the training command, but {_why_unknown(word)}."
 
 
 def default_notes(words: Sequence[Word], defaults: Mapping[str, str]) -> Iterator[str]:

@@ -176,7 +176,14 @@ def test_sizes_that_follow_from_the_job_are_calculated():
 
 def test_a_variable_that_a_condition_sets_is_not_guessed():
     script = "TP=1\nif [ $GPUS -gt 8 ]; then\n  TP=2\nfi\n" + launch("--tensor-model-parallel-size $TP")
-    assert "tensor_parallel" not in read_launch_script(script).layout
+    found = read_launch_script(script + " $ACT").notes
+    why = "the script does not set it"
+    assert f"$ACT is in the training command, but {why}." in found
+    found = read_launch_script("if [ -f x ]; then ACT=--swiglu; fi\n" + script + " $ACT")
+    why = "the script sets it, but only under a condition or by a command that it does not decide"
+    assert "tensor_parallel" not in found.layout
+    assert f"$ACT is in the training command, but {why}." in found.notes
+    assert f"--tensor-model-parallel-size is '$TP', which was not used: {why}." in found.notes
 
 
 @pytest.mark.security("secrets")
