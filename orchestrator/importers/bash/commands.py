@@ -168,7 +168,7 @@ class CommandReader(Assigner):
             t for p in pipelines for r in nodes_of(p, "file_redirect") for t in r.children_by_field_name("destination")
         ]
         names = [text_of(self._expander.value(target)) for target in targets]
-        tees = [word for command in words if command[0] == "tee" for word in command[1:] if not word.startswith("-")]
+        tees = [word for command in words if command[:1] == ["tee"] for word in command[1:] if not word.startswith("-")]
         self._write([(name, None) for name in (*names, *tees)])
         return tees if len(words) == 1 else []
 

@@ -21,6 +21,7 @@ def files_of(text: str) -> dict[str, str | None]:
         ("tee f g <<E >/dev/null\na\nE", {"f": "a\n", "g": "a\n", "/dev/null": "a\n"}),
         ("cat <<E | sed s/a/b/ > f\na\nE", {"f": None}),
         ("cat <<E | sed s/a/b/ | tee f\na\nE", {"f": None}),
+        ("N=\ncat <<E | $N > f\na\nE", {"f": None}),
         ("echo a > f\nprintf '%s\\n' b >> f", {"f": "a\nb\n"}),
         ("echo a >> f", {"f": None}),
         ("echo a > f\ncat f f > g", {"f": "a\n", "g": "a\na\n"}),
