@@ -10,6 +10,7 @@ from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.megatron.script import num_characteristic_options, read_megatron_command
 from orchestrator.importers.megatron_bridge.command import is_bridge_command, read_bridge_command
 from orchestrator.importers.settings import CODE
+from orchestrator.importers.slurm_directives import read_submission
 from orchestrator.importers.slurm_header import job_variables, read_slurm_header
 from orchestrator.importers.source_file import ReadFile
 from search_spaces.errors import InputError
@@ -32,7 +33,7 @@ def read_launch_script(text: str, read_file: ReadFile | None = None) -> Imported
             fix="give the script that starts pretrain_gpt.py or run_recipe.py, with its options in it",
         )
     texts = [(command[0].line, [word.text for word in command]) for command in script.commands if command]
-    header = read_slurm_header(text, texts, script.exported)
+    header = read_slurm_header(read_submission(text, script.jobs), texts, script.exported)
     read_command = read_megatron_command if bridge is None else read_bridge_command
     imported = read_command(words, script, header, read_file)
     return replace(

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from orchestrator.importers.bash.script import Word
 from orchestrator.importers.option_table import OptionTable
 from orchestrator.importers.slurm_options import OPTIONAL_VALUES, SBATCH_LETTERS, SBATCH_OPTIONS
 
@@ -47,6 +48,23 @@ def read_directives(text: str) -> GivenOptions:
             stray, words = stray or bool(found.rest), found.rest[1:]
         if stray:
             given.notes.append(f"The #SBATCH line {number} has a word that is no option: fill in what it stands for.")
+    return given
+
+
+def read_submission(text: str, jobs: Sequence[tuple[Sequence[Word], str]]) -> GivenOptions:
+    """The options of the script's own header, else those of the last job that it submits: of its sbatch, which prevail,
+    and of the header in its script."""
+    own = read_directives(text)
+    if own.has_header or not jobs:
+        return own
+    command, script = jobs[-1]
+    given = read_directives(script)
+    words = [word.text for word in command[1:]]
+    on_line = read_options(words, SBATCH_OPTIONS, SBATCH_LETTERS, f"sbatch --{{}} (line {command[0].line})")
+    on_line.values.pop("wrap", None)
+    given.values |= on_line.values
+    given.origins |= on_line.origins
+    given.has_header = True
     return given
 
 

@@ -47,10 +47,10 @@ class SlurmHeader:
 
 
 def read_slurm_header(
-    text: str, commands: Iterable[tuple[int, Sequence[str]]], exported: Mapping[str, str]
+    given: GivenOptions, commands: Iterable[tuple[int, Sequence[str]]], exported: Mapping[str, str]
 ) -> SlurmHeader:
-    """Read a script's header. `commands` are its commands as (line, words), `exported` its exported variables."""
-    given = read_directives(text)
+    """Read the options of a script's job. `commands` are its commands as (line, words), `exported` its exported
+    variables."""
     lines = read_launch_lines(commands, exported)
     if not (given.has_header or lines.step.values):
         left = ", ".join(lines.keys)

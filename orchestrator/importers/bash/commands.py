@@ -58,6 +58,7 @@ class CommandReader(Assigner):
         self.commands: list[tuple[Value, ...]] = []
         self.files_before: list[Files] = []
         self.prefix_exports: dict[str, str] = {}
+        self.jobs: list[tuple[tuple[Value, ...], Value]] = []
         self._read_file = read_file
         self._functions: dict[str, tuple[Source, Node]] = {}
 
@@ -114,6 +115,7 @@ class CommandReader(Assigner):
         if document is not None and command[:1] == ["read"] and "-d" in command:
             self.environment.variables[command[-1]] = document
         elif document is not None and heredoc_is_script(command):
+            self._note_job(added[-1], document)
             self._nested(document, self.environment.of_exported())
         elif document is not None and added:
             self._write([(name, None) for name in given_files(added[-1], document)])
@@ -232,14 +234,20 @@ class CommandReader(Assigner):
         """Read the script that another shell runs by this command; False where there is none."""
         environment = self.environment.of_exported()
         if (script := nested_script(words)) is not None:
+            self._note_job(words, script)
             is_remote = text_of(words[0]) in ("ssh", "pdsh")
             self._nested(script, Environment() if is_remote else environment)
             return True
         if (found := script_of_file(words, self.files_before[-1])) is not None:
+            self._note_job(words, found[0])
             environment.positional = found[1]
             self._nested(found[0], environment)
             return True
         return False
+
+    def _note_job(self, words: tuple[Value, ...], script: Value) -> None:
+        if text_of(words[0]) == "sbatch":
+            self.jobs.append((words, script))
 
     def _nested(self, script: Value, environment: Environment) -> None:
         """Read a script that another shell runs."""

@@ -34,7 +34,8 @@ class Script:
 
     `files` are, for each command, those that the script has written before it. `variables` and `exported` are the
     scalars whose values are known at the end. `defaults` are the values of `${X:-default}` that were taken, by
-    variable: the environment may set another.
+    variable: the environment may set another. `jobs` are the sbatch commands whose script is in this one, with
+    its text.
     """
 
     commands: tuple[tuple[Word, ...], ...]
@@ -43,6 +44,7 @@ class Script:
     variables: Mapping[str, str]
     exported: Mapping[str, str]
     defaults: Mapping[str, str]
+    jobs: tuple[tuple[tuple[Word, ...], str], ...] = ()
 
     def files_before(self, command: Sequence[Word]) -> dict[str, Word | None]:
         """Text of each file that the script has written before this command of it, by path; None where it is not known
@@ -72,13 +74,18 @@ def read_script(
         ) from None
     at_end, log = reader.environment, reader.log
     return Script(
-        tuple(tuple(_word(value) for value in command) for command in reader.commands),
+        tuple(map(_words, reader.commands)),
         tuple(reader.files_before),
         tuple(log.notes),
         dict(at_end.known(at_end.variables)),
         {**reader.prefix_exports, **dict(at_end.known(sorted(at_end.exported - started_with.keys())))},
         log.defaults,
+        tuple((_words(command), text_of(script)) for command, script in reader.jobs),
     )
+
+
+def _words(command: Sequence[Value]) -> tuple[Word, ...]:
+    return tuple(map(_word, command))
 
 
 def _word(value: Value) -> Word:

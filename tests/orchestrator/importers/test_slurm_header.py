@@ -6,14 +6,18 @@ import pytest
 
 from orchestrator.config.draft import Draft, render
 from orchestrator.config.loader import load_search_file
+from orchestrator.importers.launch_script import read_launch_script
 from orchestrator.importers.option_table import Handling
+from orchestrator.importers.slurm_directives import read_directives
 from orchestrator.importers.slurm_header import job_variables, read_slurm_header
 from orchestrator.importers.slurm_options import SBATCH_LETTERS, SBATCH_OPTIONS, SRUN_LETTERS, SRUN_OPTIONS
 
 
 def read(*directives, commands=(), exported=None):
     text = "\n".join(["#!/bin/bash", *(f"#SBATCH {d}" for d in directives), "echo start"])
-    return read_slurm_header(text, [(20 + i, c.split()) for i, c in enumerate(commands)], exported or {})
+    return read_slurm_header(
+        read_directives(text), [(20 + i, c.split()) for i, c in enumerate(commands)], exported or {}
+    )
 
 
 @pytest.mark.parametrize(
@@ -31,7 +35,7 @@ def test_of_two_options_the_last_one_counts():
 
 def test_directives_end_at_the_first_command_and_commented_ones_do_not_count():
     text = "#!/bin/bash\n# a comment\n##SBATCH -N 3\n# SBATCH -N 5\n#SBATCH -N 2\n\ncd /x\n#SBATCH -N 9\n"
-    assert read_slurm_header(text, [], {}).num_nodes == 2
+    assert read_slurm_header(read_directives(text), [], {}).num_nodes == 2
 
 
 @pytest.mark.parametrize(
@@ -216,10 +220,26 @@ def test_the_variables_of_the_job_follow_from_its_header(options, variables):
 
 def test_an_srun_without_a_header_asks_for_the_nodes_itself():
     words = ["srun", "-N", "4", "--gpus-per-node=8", "-p", "batch", "--exclusive", "python", "x.py"]
-    header = read_slurm_header("", [(1, words)], {})
+    header = read_slurm_header(read_directives(""), [(1, words)], {})
     assert (header.num_nodes, header.gpus_per_node) == (4, 8)
     assert header.launcher == {"kind": "slurm", "slurm": {"partition": "batch", "exclusive": True}}
     assert header.notes == ()
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "sbatch <<EOT\n#!/bin/bash\n#SBATCH -N 4\n#SBATCH --gpus-per-node=8\n#SBATCH -A abc\n{}\nEOT\n",
+        "sbatch -N 4 --gpus-per-node 8 --account=abc --wrap '{}'\n",
+        "sbatch -N 4 -A abc <<'EOT'\n#!/bin/bash\n#SBATCH -N 2\n#SBATCH --gpus-per-node=8\n{}\nEOT\n",
+        "cat > job.sh <<EOT\n#!/bin/bash\n#SBATCH -N 4\n#SBATCH --gpus-per-node=8\n{}\nEOT\nsbatch -A abc job.sh\n",
+    ],
+)
+def test_the_job_that_a_script_submits_has_its_options(script):
+    training = "srun --ntasks-per-node=8 python pretrain_gpt.py --num-layers 8 --hidden-size 512"
+    found = read_launch_script(f"#!/bin/bash\n{script.format(training)}")
+    assert (found.num_nodes, found.gpus_per_node) == (4, 8)
+    assert found.launcher == {"kind": "slurm", "slurm": {"account": "abc"}}
 
 
 def test_options_by_which_a_step_takes_a_part_of_the_job_are_noted():
@@ -230,7 +250,7 @@ def test_options_by_which_a_step_takes_a_part_of_the_job_are_noted():
 
 
 def test_a_script_without_a_header_has_no_launcher_section():
-    header = read_slurm_header("module load a\n", [(1, ["module", "load", "a"])], {})
+    header = read_slurm_header(read_directives("module load a\n"), [(1, ["module", "load", "a"])], {})
     assert header.launcher == {}
     assert header.notes == ("The script has no #SBATCH header: its modules were left out.",)
 
