@@ -20,7 +20,9 @@ from orchestrator.importers.bash.values import (
     Variable,
     is_decided,
     names_in,
+    num_pieces,
     text_of,
+    whole_number,
 )
 
 if TYPE_CHECKING:
@@ -75,6 +77,8 @@ class Assigner:
             new: Variable = self._array(value)
         else:
             new = self._scalar(node, value)
+        if adds or index:
+            self.log.budget.spend(num_pieces(old))
         self.environment.variables[name] = _stored(old, new, adds, index)
         if exports:
             self.environment.exported.add(name)
@@ -176,7 +180,8 @@ def _stored(old: Variable | None, new: Variable, adds: bool, index: str) -> Vari
 
 def _with_element(old: Variable | None, new: Value | Array, adds: bool, index: str) -> Variable:
     elements = list(old.elements) if isinstance(old, Array) else [] if old is None else None
-    if elements is None or isinstance(new, Array) or not index.isdigit() or adds or int(index[:6]) > len(elements):
+    number = whole_number(index)
+    if elements is None or isinstance(new, Array) or adds or number is None or number > len(elements):
         return Undecided.VALUE
-    elements[int(index) : int(index) + 1] = [new]
+    elements[number : number + 1] = [new]
     return Array(tuple(elements))

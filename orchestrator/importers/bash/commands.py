@@ -25,6 +25,7 @@ from orchestrator.importers.bash.values import (
     known_text,
     names_in,
     text_of,
+    whole_number,
 )
 from search_spaces.errors import InputError
 
@@ -81,7 +82,7 @@ class CommandReader(Assigner):
 
     def _condition(self, tokens: Sequence[Token]) -> bool | None:
         self._read.update(name for token in tokens if isinstance(token, Operand) for name in names_in(token.value))
-        return condition(tokens)
+        return condition(tokens, self.log.budget)
 
     def _tokens(self, node: Node, is_double: bool) -> Iterator[Token]:
         if node.type.endswith("_expression"):
@@ -269,7 +270,7 @@ class CommandReader(Assigner):
         if self._depth >= _DEEPEST or not script:
             return None
         with self._deeper():
-            return self._read_source(parse_value(script))
+            return self._read_source(parse_value(script, self.log.budget))
 
     def _eval(self, words: tuple[Value, ...]) -> bool | None:
         blank = Piece(" ", words[0][0].line)
@@ -293,12 +294,12 @@ class CommandReader(Assigner):
             return True
         self.log.budget.spend(len(text))
         with suppress(FunctionEnd), self._deeper():
-            self._read_source(parse_script(text, words[0][0].line))
+            self._read_source(parse_script(text, self.log.budget, words[0][0].line))
         return True
 
     def _exit(self, words: tuple[Value, ...]) -> bool | None:
-        status = text_of(words[1]) if len(words) > 1 else "0"
-        raise ScriptEnd(words[0][0].line if status.isdigit() and int(status[:9]) else None)
+        status = whole_number(text_of(words[1])) if len(words) > 1 else None
+        raise ScriptEnd(words[0][0].line if status else None)
 
     def _return(self, words: tuple[Value, ...]) -> bool | None:
         raise FunctionEnd
@@ -316,9 +317,10 @@ class CommandReader(Assigner):
         return True
 
     def _shift(self, words: tuple[Value, ...]) -> bool | None:
-        count = text_of(words[1]) if len(words) > 1 else "1"
-        if self.environment.positional is not None and count.isdigit() and len(count) < 4:
-            self.environment.positional = self.environment.positional[int(count) :]
+        count = whole_number(text_of(words[1])) if len(words) > 1 else 1
+        if self.environment.positional is not None and count is not None:
+            self.log.budget.spend(len(self.environment.positional))
+            self.environment.positional = self.environment.positional[count:]
         return True
 
     def _change_directory(self, words: tuple[Value, ...]) -> bool | None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from orchestrator.importers.bash.arithmetic import arithmetic
-from orchestrator.importers.bash.values import State, Value, is_decided, text_of
+from orchestrator.importers.bash.values import Budget, State, Value, is_decided, text_of
 
 
 @dataclass(frozen=True)
@@ -29,10 +28,10 @@ _BINARY = ("=", "==", "!=", "=~", "<", ">", "-eq", "-ne", "-lt", "-le", "-gt", "
 OPERATORS = (*_OR, *_AND, *_BINARY, "!", "(", ")")
 
 
-def condition(tokens: Sequence[Token]) -> bool | None:
-    """The condition's value."""
+def condition(tokens: Sequence[Token], budget: Budget) -> bool | None:
+    """The condition's value; the budget pays for its globs."""
     try:
-        reader = _Reader(list(tokens))
+        reader = _Reader(list(tokens), budget)
         value = reader.alternatives()
         return value if reader.is_at_end() else None
     except IndexError:
@@ -46,8 +45,9 @@ def negated(value: bool | None) -> bool | None:
 class _Reader:
     """Recursive descent over the tokens."""
 
-    def __init__(self, tokens: list[Token]):
+    def __init__(self, tokens: list[Token], budget: Budget):
         self._tokens = tokens
+        self._budget = budget
         self._next = 0
 
     def is_at_end(self) -> bool:
@@ -92,7 +92,7 @@ class _Reader:
             return _is_not_empty(first)
         operation, second = self._take(), self._take()
         if isinstance(operation, str) and isinstance(second, Operand):
-            return _binary(operation, first, second)
+            return _binary(operation, first, second, self._budget)
         return None
 
 
@@ -110,11 +110,11 @@ def _is_not_empty(operand: Operand) -> bool | None:
     return False if is_decided(operand.value) else None
 
 
-def _binary(operation: str, left: Operand, right: Operand) -> bool | None:
+def _binary(operation: str, left: Operand, right: Operand, budget: Budget) -> bool | None:
     if left.text is None or right.text is None:
         return None
     if operation in ("=", "==", "!="):
-        return _matches(left.text, right) == (operation != "!=")
+        return _matches(left.text, right, budget) == (operation != "!=")
     if operation == "=~":
         return _searches(left.text, right.text)
     if operation in _COMPARISONS:
@@ -133,8 +133,8 @@ _COMPARISONS = {
 }
 
 
-def _matches(text: str, operand: Operand) -> bool:
-    return fnmatch.fnmatchcase(text, operand.pattern) if operand.pattern is not None else text == operand.text
+def _matches(text: str, operand: Operand, budget: Budget) -> bool:
+    return budget.matches(text, operand.pattern) if operand.pattern is not None else text == operand.text
 
 
 def _searches(text: str, pattern: str) -> bool | None:

@@ -15,6 +15,7 @@ from orchestrator.importers.bash.values import (
     Variable,
     joined,
     known_text,
+    num_pieces,
     text_of,
 )
 from search_spaces.schema.unsafe_text import looks_secret
@@ -95,6 +96,8 @@ def merged(before: Environment, after: Sequence[Environment], log: Log) -> Envir
     for name in names:
         values = [environment.variables.get(name) for environment in after]
         first = values[0]
+        if any(value is not first for value in values):
+            log.budget.spend(4 * sum(map(num_pieces, values)))
         if first is not None and all(value is first or _same(value, first) for value in values):
             variables[name] = first
         else:

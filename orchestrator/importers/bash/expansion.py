@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -17,6 +16,7 @@ from orchestrator.importers.bash.syntax import EXPANSIONS, Source
 from orchestrator.importers.bash.values import (
     Array,
     Break,
+    Budget,
     Parameter,
     Part,
     Piece,
@@ -26,15 +26,17 @@ from orchestrator.importers.bash.values import (
     is_decided,
     is_unset,
     joined,
+    num_pieces,
     split,
     taken_from,
     text_of,
+    whole_number,
 )
 
 if TYPE_CHECKING:
     from orchestrator.importers.bash.syntax import Node
 
-_LONGEST_MATCHED = 4096
+_LONGEST_MATCHED, _LONGEST_NUMBER = 4096, 100
 _POSITIONAL = re.compile(rb"\\.|\$([0-9@*#])", re.DOTALL)
 
 
@@ -173,6 +175,7 @@ class Expander:
         if name in ("@", "*"):
             return self.environment.positional
         variable = self.environment.variables.get(name)
+        self.log.budget.spend(8 * num_pieces(variable))
         if isinstance(variable, Array):
             line_kept = [taken_from(name, element, element[0].line if element else 1) for element in variable.elements]
             return tuple(line_kept)
@@ -181,12 +184,13 @@ class Expander:
     def _lookup(self, parameter: Parameter) -> Value | None:
         """The value of a variable, an element or a positional parameter; None where there is none that is known."""
         name, index, positional = parameter.name, parameter.index, self.environment.positional
-        if name.isdigit() and name != "0":
-            number = int(name) if len(name) < 4 else 0
-            return None if positional is None else positional[number - 1] if 0 < number <= len(positional) else ()
+        if number := whole_number(name):
+            return None if positional is None else positional[number - 1] if number <= len(positional) else ()
         if name == "#":
             return None if positional is None else (Piece(str(len(positional)), 1),)
         variable = self.environment.variables.get(name)
+        if isinstance(variable, tuple):
+            self.log.budget.spend(len(variable))
         if isinstance(variable, Array):
             element = arithmetic(self._with_names(index)) if index else 0
             if element is not None and -len(variable.elements) <= element < len(variable.elements):
@@ -196,7 +200,8 @@ class Expander:
 
     def _with_names(self, index: str) -> str:
         def known(name: re.Match[str]) -> str:
-            return text_of(self._lookup(Parameter(name[1])) or ()) or name[0]
+            text = text_of(self._lookup(Parameter(name[1])) or ())
+            return text if 0 < len(text) <= _LONGEST_NUMBER else name[0]
 
         return re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", known, index)
 
@@ -297,7 +302,7 @@ class Expander:
     def _slice(self, node: Node, parameter: Parameter, quoted: bool) -> Iterator[Part | Break]:
         """`${A[@]:first:count}`."""
         elements = self._elements(parameter.name)
-        found = re.search(r"[\]@*]:\s*(\d{1,9})(?::(\d{1,9}))?\}$", self.source.written(node))
+        found = re.search(r"[\]@*]:\s*([0-9]{1,9})(?::([0-9]{1,9}))?\}$", self.source.written(node))
         if elements is None or not found:
             yield Part(self._unknown(node))
             return
@@ -315,7 +320,7 @@ class Expander:
         found = self._lookup(parameter)
         if found is None or not is_decided(found) or len(text_of(found)) > _LONGEST_MATCHED or "$" in operand:
             return self._unknown(node, names=(name,) if self._is_set(name) else ())
-        text = _changed_text(text_of(found), operation, operand)
+        text = _changed_text(text_of(found), operation, operand, self.log.budget)
         if text is None:
             return self._unknown(node, names=(name,))
         line = self.source.line(node)
@@ -338,7 +343,7 @@ class Expander:
 
         def known(name: re.Match[str]) -> str:
             value = self._lookup(Parameter(name[0]))
-            if value is None or not is_decided(value) or len(value) > 100:
+            if value is None or not is_decided(value) or len(text_of(value)) > _LONGEST_NUMBER:
                 return name[0]
             sources.extend(taken_from(name[0], value, 1))
             return f"({text_of(value)})" if value else "0"
@@ -379,13 +384,13 @@ def _expansions(node: Node) -> Iterator[Node]:
             yield from _expansions(child)
 
 
-def _changed_text(text: str, operation: str, operand: str) -> str | None:
+def _changed_text(text: str, operation: str, operand: str, budget: Budget) -> str | None:
     if operation in ("%", "%%"):
         starts = range(len(text), -1, -1) if operation == "%" else range(len(text) + 1)
-        return next((text[:i] for i in starts if fnmatch.fnmatchcase(text[i:], operand)), text)
+        return next((text[:i] for i in starts if budget.matches(text[i:], operand)), text)
     if operation in ("#", "##"):
         ends = range(len(text) + 1) if operation == "#" else range(len(text), -1, -1)
-        return next((text[i:] for i in ends if fnmatch.fnmatchcase(text[:i], operand)), text)
+        return next((text[i:] for i in ends if budget.matches(text[:i], operand)), text)
     if operation in ("/", "//"):
         old, _, new = operand.partition("/")
         if not old or re.search(r"[*?\[\\]", old):
@@ -393,7 +398,7 @@ def _changed_text(text: str, operation: str, operand: str) -> str | None:
         return text.replace(old, new, 1 if operation == "/" else -1)
     if operation in ("^^", ",,"):
         return None if operand else text.upper() if operation == "^^" else text.lower()
-    found = re.fullmatch(r"\s*(\d{1,9})(?::(\d{1,9}))?", operand) if operation == ":" else None
+    found = re.fullmatch(r"\s*([0-9]{1,9})(?::([0-9]{1,9}))?", operand) if operation == ":" else None
     if found is None:
         return None
     return text[int(found[1]) :][: int(found[2]) if found[2] else None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import glob
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -183,7 +182,7 @@ class Reader(CommandReader):
             patterns = [self._pattern(value) for value in item.children_by_field_name("value")]
             end = next((i for i, child in enumerate(item.children) if child.type == ")"), 0)
             body = [child for child in item.children[end + 1 :] if child.is_named]
-            if text is not None and any(p is not None and fnmatch.fnmatchcase(text, p) for p in patterns):
+            if text is not None and any(p is not None and self.log.budget.matches(text, p) for p in patterns):
                 return self._run_decided(partial(self._run, body))
             has_rest = has_rest or "*" in patterns
             if text is None or None in patterns:
@@ -219,6 +218,7 @@ class Reader(CommandReader):
         body = node.child_by_field_name("body")
         if body is None:
             return self._run(node.children)
+        self.log.budget.spend(4 * (node.end_byte - node.start_byte))
         test = self._source.text[node.start_byte : body.start_byte].decode(errors="replace")
         if re.search(r"\$#|\$\{#\}|getopts|\$\{?1\b|\(\( *#", test) and self.environment.positional is None:
             names = {name for name, _ in _assigned(body, self._source)}
@@ -230,6 +230,7 @@ class Reader(CommandReader):
 
     def _loop(self, body: Node, names: list[str]) -> None:
         """Read a loop's body once. What it computes from its own values is not known in it."""
+        self.log.budget.spend(4 * (body.end_byte - body.start_byte))
         changed = [name for name, adds in _assigned(body, self._source) if not adds]
 
         def once() -> None:
@@ -326,5 +327,5 @@ def _assigned(node: Node, source: Source) -> Iterator[tuple[str, bool]]:
         adds_itself = re.match(rf'"?\$(?:{re.escape(name)}\b|{{{re.escape(name)}}})', value)
         yield name.partition("[")[0], operation == "+=" or bool(adds_itself)
     for calculation in nodes_of(node, "compound_statement"):
-        for name in re.findall(r"([A-Za-z_]\w*)\s*(?:\+\+|--|[-+*/]?=(?!=))", source.written(calculation)):
+        for name in re.findall(r"\b([A-Za-z_]\w*)\s*(?:\+\+|--|[-+*/]?=(?!=))", source.written(calculation)):
             yield name, False

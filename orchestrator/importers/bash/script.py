@@ -9,7 +9,7 @@ from orchestrator.importers.bash.files import Files
 from orchestrator.importers.bash.placeholders import has_placeholder_form
 from orchestrator.importers.bash.reader import Reader
 from orchestrator.importers.bash.syntax import parse_script
-from orchestrator.importers.bash.values import Value, known_text, names_in, require_size, text_of
+from orchestrator.importers.bash.values import Value, known_text, names_in, text_of
 from search_spaces.errors import InputError
 
 
@@ -62,12 +62,11 @@ def read_script(
     `read_file` returns the text of a sourced file, or raises InputError or OSError. The script's own folder and the
     one it is started in are both taken as ".", so that paths relative to the script can be found.
     """
-    require_size(len(text))
     reader = Reader(read_file)
     started_with = environment or {}
     reader.environment.start_with(started_with)
     try:
-        reader.read(parse_script(text))
+        reader.read(parse_script(text, reader.log.budget))
     except RecursionError:
         raise InputError.of(
             "script_size", "the script is nested too deeply", rule="a launch script is at most a few dozen levels deep"

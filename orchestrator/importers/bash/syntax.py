@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from orchestrator.importers.bash.placeholders import Comments, asking_comments, masked, unmasked
-from orchestrator.importers.bash.values import Piece, Value, require_few_operators, text_of
+from orchestrator.importers.bash.values import Budget, Piece, Value, require_few_operators, require_size, text_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node as Node
@@ -54,8 +54,12 @@ class Source:
         return self.origins[max(0, bisect_right(self.starts, node.start_byte) - 1)].line
 
 
-def parse_script(text: str, line: int | None = None) -> Source:
-    """Parse a script. `line` is that of every part of it; by default its own lines."""
+def parse_script(text: str, budget: Budget, line: int | None = None) -> Source:
+    """Parse a script. `line` is that of every part of it; by default its own lines.
+
+    InputError for one that is too long, and for one that the budget does not suffice to parse.
+    """
+    require_size(len(text))
     require_few_operators(text)
     text = masked(text.replace("\r\n", "\n"))
     comments = asking_comments(text)
@@ -63,7 +67,7 @@ def parse_script(text: str, line: int | None = None) -> Source:
     data = text.encode(errors="replace")
     starts = (0, *(found.end() for found in re.finditer(b"\n", data)))
     origins = tuple(Piece("", line or number) for number in range(1, len(starts) + 1))
-    root = _parser().parse(data).root_node
+    root = _parsed(data, budget)
     return Source(root, data, starts, origins, comments, (*notes, *_unclosed(root, line)))
 
 
@@ -78,8 +82,8 @@ def _unclosed(root: Node, line: int | None) -> Iterator[str]:
             yield f"Line {line or opened} could not be parsed: {node.type} is missing; what follows may be incomplete."
 
 
-def parse_value(value: Value) -> Source:
-    """Parse a script that is the value of words, as `eval` and `bash -c` do."""
+def parse_value(value: Value, budget: Budget) -> Source:
+    """Parse a script that is the value of words, as `eval` and `bash -c` do. InputError as for `parse_script`."""
     require_few_operators(text_of(value))
     texts = [_without_comments_in_backticks(masked(piece.text)).encode(errors="replace") for piece in value]
     starts, size = [], 0
@@ -88,7 +92,22 @@ def parse_value(value: Value) -> Source:
         size += len(text)
     origins = tuple(Piece("", piece.line, variables=piece.variables, placeholder=piece.placeholder) for piece in value)
     data = b"".join(texts)
-    return Source(_parser().parse(data).root_node, data, tuple(starts) or (0,), origins or (Piece("", 1),), Comments())
+    return Source(_parsed(data, budget), data, tuple(starts) or (0,), origins or (Piece("", 1),), Comments())
+
+
+def _parsed(data: bytes, budget: Budget) -> Node:
+    """The root of the syntax tree. The parser reads a text like `))))` once for each of its characters, so each read
+    is paid for; when nothing is left, the text ends for it."""
+
+    def read(start: int, _: object) -> bytes:
+        return data[start : start + _READ_BYTES] if budget.affords(_READ_COST) else b""
+
+    root = _parser().parse(read).root_node
+    budget.spend(0)
+    return root
+
+
+_READ_BYTES, _READ_COST = 64, 4
 
 
 def _without_comments_in_commands(text: str) -> tuple[str, tuple[str, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -93,6 +94,18 @@ def known_text(value: Value) -> str | None:
     return text_of(value)
 
 
+def whole_number(text: str) -> int | None:
+    """The number that these digits are; None for other text, and for more digits than any count has."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
+
+
+def num_pieces(variable: Variable | None) -> int:
+    """Number of pieces of a variable, to which the work of reading or changing it is proportional."""
+    if isinstance(variable, Array):
+        return len(variable.elements) + sum(map(len, variable.elements))
+    return len(variable) if isinstance(variable, tuple) else 0
+
+
 def is_decided(value: Value) -> bool:
     return all(piece.state is State.KNOWN for piece in value)
 
@@ -146,7 +159,8 @@ def split(parts: Iterable[Part | Break]) -> Iterator[Value]:
             word = None
             continue
         if not part.splits:
-            word = [*(word or []), *part.value]
+            word = word or []
+            word.extend(part.value)
             continue
         for piece in part.value:
             for text in _WORDS.findall(piece.text) if piece.state is State.KNOWN else [piece.text]:
@@ -155,7 +169,8 @@ def split(parts: Iterable[Part | Break]) -> Iterator[Value]:
                         yield tuple(word)
                     word = None
                 elif text:
-                    word = [*(word or []), replace(piece, text=text)]
+                    word = word or []
+                    word.append(replace(piece, text=text))
     if word is not None:
         yield tuple(word)
 
@@ -196,9 +211,14 @@ class Budget:
     def __init__(self) -> None:
         self._left = _LARGEST_WORK
 
-    def spend(self, amount: int) -> None:
+    def affords(self, amount: int) -> bool:
+        """Spend this much; false if there is nothing left."""
         self._left -= amount
-        if self._left < 0:
+        return self._left >= 0
+
+    def spend(self, amount: int) -> None:
+        """Spend this much. InputError if there is nothing left."""
+        if not self.affords(amount):
             raise InputError.of(
                 "script_size",
                 "the script repeats itself too often",
@@ -213,3 +233,8 @@ class Budget:
         require_size(size)
         self.spend(size + sum(len(piece.variables) for piece in value))
         return value
+
+    def matches(self, text: str, pattern: str) -> bool:
+        """True if the text matches the glob, whose work is about their lengths multiplied."""
+        self.spend(1 + len(pattern) * (1 + len(text) // 64))
+        return fnmatch.fnmatchcase(text, pattern)

@@ -153,6 +153,13 @@ def test_the_words_of_a_command_are_what_bash_would_make_them(text, words):
     assert last_command(text) == words
 
 
+@pytest.mark.parametrize(
+    "text", ["set -- a\nshift ²", "A=(1)\nA[²]=x", "exit ²", "exit ٣", "tee '' <<E\nabc\nE", "cat <<E | tee ''\nabc\nE"]
+)
+def test_other_digits_than_those_of_ascii_and_empty_words_are_no_numbers_and_no_files(text):
+    assert read_script(text).notes == ()
+
+
 @pytest.mark.parametrize("word", ["$A", "${A}", "$1", "${A##*/}", "$(hostname)", "`date`", "$((A/0))", "$((9**9**9))"])
 def test_what_is_not_known_stays_as_written(word):
     assert last_command(f"run {word}") == ["run", word]

@@ -1,0 +1,79 @@
+"""A script's work is bounded: each of these would take minutes, or all memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.importers.bash.script import read_script
+from orchestrator.importers.bash.values import LARGEST_TEXT, Budget, Part, Piece, split
+from search_spaces.errors import InputError
+
+pytestmark = pytest.mark.slow
+
+BLANK_LINES = 'A="' + "\n" * 90_000 + '"\n'
+ARRAY = "A=(" + "a " * 60_000 + ")\n"
+
+
+def repeated(text: str) -> str:
+    return text * (LARGEST_TEXT // len(text) - 1)
+
+
+@pytest.mark.parametrize("text", ["A=(", ")", "))", "\0", "${a%"])
+def test_a_text_that_the_parser_reads_again_and_again_is_refused(text):
+    with pytest.raises(InputError, match="too often"):
+        read_script(repeated(text))
+
+
+def test_a_long_script_of_plain_commands_is_parsed():
+    assert (
+        len(read_script(repeated("A=1 # a comment of some length, as in scripts that people write\n")).variables) == 1
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        BLANK_LINES + "B=${#A}\n" * 15_000,
+        ARRAY + "B=${#A[@]}\n" * 10_000,
+        ARRAY + "B=${A[@]:0:1}\n" * 9_000,
+        ARRAY + "A[1]=b\n" * 12_000,
+        BLANK_LINES + "if $u;then A+=x;fi\n" * 8_000,
+        ARRAY + "if $u;then A+=(x);fi\n" * 5_000,
+        "f(){\n" + "A+=b\n" * 10_000 + "}\n" + "f\n" * 15,
+        "f(){\n" + "A+=(b)\n" * 10_000 + "}\n" + "f\n" * 15,
+        "set -- " + "a " * 80_000 + "\n" + "shift\n" * 9_000,
+        "X=c" + "a" * 4_094 + "\n" + "Y=${X%*c*}\n" * 2_000,
+        "X=" + "a" * 100_000 + '\ncase "$X" in\n' + "*b*[!a]*) ;;\n" * 9_000 + "esac",
+        "X=" + "a" * 100_000 + "\nf(){\n" + '[[ "$X" == *b*[!a]* ]]\n' * 1_000 + "}\n" + "f\n" * 1_000,
+        "g(){ while true; do " + "A=1; " * 30_000 + "done; }\n" + "g\n" * 10_000,
+    ],
+    ids=range(13),
+)
+def test_reading_and_matching_long_values_again_and_again_is_refused(text):
+    with pytest.raises(InputError, match="too often"):
+        read_script(text)
+
+
+def test_an_index_of_long_values_is_not_filled_in():
+    read_script("X=" + "1" * 100_000 + "\nA=(1 2)\nB=${A[" + "+".join(["X"] * 50_000) + "]}\n")
+
+
+def test_a_word_of_very_many_pieces_is_one_word():
+    pieces = tuple(Piece("a", line) for line in range(1, 200_000))
+    assert list(split([Part((piece,)) for piece in pieces])) == [pieces]
+
+
+def test_a_name_in_the_text_of_a_loop_is_found_once():
+    read_script("for i in a b; do ((" + "a" * 200_000 + ")); done")
+
+
+def test_a_sourced_script_is_no_longer_than_another():
+    with pytest.raises(InputError, match="1048576 characters"):
+        read_script("source x", lambda path: "A=1\n" * LARGEST_TEXT)
+
+
+def test_a_glob_is_paid_for_by_the_lengths_of_pattern_and_text():
+    budget = Budget()
+    assert budget.matches("abc", "a*c")
+    with pytest.raises(InputError, match="too often"):
+        budget.matches("a" * 100_000, "a*" * 5_000)
