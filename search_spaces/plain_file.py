@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,6 +17,7 @@ MAX_BYTES = 64 * 2**20
 """Default bound on the size of a file."""
 
 _OWN_DESCRIPTORS = ("/dev/fd", "/proc/self/fd")
+_OF_THE_KERNEL = ("/proc", "/sys")
 _NOT_REGULAR = "not a regular file"
 
 
@@ -25,7 +27,20 @@ def read_named(path: Path, most_bytes: int = MAX_BYTES) -> bytes:
     OSError, whose strerror gives the reason, for a file that cannot be read, is not regular or is larger.
     """
     with open_named(path) as stream:
-        content = stream.read(most_bytes + 1)
+        return _bounded(stream, path, most_bytes)
+
+
+def read_referenced(path: Path, most_bytes: int = MAX_BYTES) -> bytes:
+    """The content of a regular file that another file names; links are followed.
+
+    OSError as for `read_named`, and also for a pipe and for what the kernel makes up (/proc, /sys).
+    """
+    with os.fdopen(_regular(path, _is_saved), "rb") as stream:
+        return _bounded(stream, path, most_bytes)
+
+
+def _bounded(stream: BinaryIO, path: Path, most_bytes: int) -> bytes:
+    content = stream.read(most_bytes + 1) or b""
     if len(content) > most_bytes:
         raise OSError(errno.EFBIG, f"larger than the limit of {most_bytes} bytes", str(path))
     return content
@@ -33,12 +48,27 @@ def read_named(path: Path, most_bytes: int = MAX_BYTES) -> bytes:
 
 def open_named(path: Path) -> BinaryIO:
     """The file opened for reading; also a pipe that the shell opened for us, as with `<(...)`."""
+
+    def is_accepted(found: os.stat_result) -> bool:
+        is_shells_pipe = stat.S_ISFIFO(found.st_mode) and str(path.parent) in _OWN_DESCRIPTORS
+        return stat.S_ISREG(found.st_mode) or is_shells_pipe
+
+    descriptor = _regular(path, is_accepted)
+    os.set_blocking(descriptor, True)
+    return os.fdopen(descriptor, "rb")
+
+
+def _is_saved(found: os.stat_result) -> bool:
+    of_the_kernel = {os.stat(folder).st_dev for folder in _OF_THE_KERNEL if os.path.ismount(folder)}
+    return stat.S_ISREG(found.st_mode) and found.st_dev not in of_the_kernel
+
+
+def _regular(path: Path, is_accepted: Callable[[os.stat_result], bool]) -> int:
+    """A non-blocking descriptor of the file at `path`; OSError unless it is accepted."""
     descriptor = _open_nonblocking(path)
     found = os.fstat(descriptor)
-    is_shells_pipe = stat.S_ISFIFO(found.st_mode) and str(path.parent) in _OWN_DESCRIPTORS
-    if stat.S_ISREG(found.st_mode) or is_shells_pipe:
-        os.set_blocking(descriptor, True)
-        return os.fdopen(descriptor, "rb")
+    if is_accepted(found):
+        return descriptor
     os.close(descriptor)
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))

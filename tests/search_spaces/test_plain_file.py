@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from search_spaces.plain_file import open_named, read_named, read_plain
+from search_spaces.plain_file import open_named, read_named, read_plain, read_referenced
 
 
 def pipe(path: Path) -> None:
@@ -95,3 +95,15 @@ def test_no_descriptor_is_left_open(tmp_path):
             read(tmp_path / "pipe")
     with open_named(tmp_path / "file") as stream:
         assert stream.fileno() == free
+
+
+@pytest.mark.security("paths")
+def test_a_file_that_another_file_names_is_no_pipe_and_none_that_the_kernel_makes_up(tmp_path):
+    ends = os.pipe()
+    (tmp_path / "file").write_bytes(b"x")
+    for path in (Path(f"/dev/fd/{ends[0]}"), Path("/proc/self/environ"), Path("/dev/null")):
+        with pytest.raises(OSError, match="not a regular file"):
+            read_referenced(path)
+    assert read_referenced(tmp_path / "file") == b"x"
+    for end in ends:
+        os.close(end)
