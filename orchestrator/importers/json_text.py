@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
 from search_spaces.errors import InputError
@@ -37,8 +38,8 @@ _KINDS = {list: "a list", str: "text", int: "a number", float: "a number", bool:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} appears twice")
+        ((key, _),) = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"the key {key!r} appears twice")
     return found
 
 

@@ -6,12 +6,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import cached_property
+from itertools import count
 from typing import Any
 
 from search_spaces.errors import did_you_mean
 
 DO_WITHOUT = "remove it from a copy of the file if a search without it helps you"
 """Fix for an option or value that no search file expresses."""
+
+
+_MOST_SUGGESTIONS = 20
+"""Unknown options with a suggestion: each is compared with all options of a table."""
 
 
 class Handling(Enum):
@@ -106,10 +111,11 @@ class OptionTable:
 
     def notes(self, options: Mapping[str, Any]) -> Iterator[str]:
         """A note for each of these options (name to value) that is left out, unknown ones included."""
+        num_unknown = count(1)
         for name, value in options.items():
             group = self.group_of.get(name)
             if group is None:
-                suggestion = did_you_mean(name, self.group_of)
+                suggestion = did_you_mean(name, self.group_of) if next(num_unknown) <= _MOST_SUGGESTIONS else None
                 yield f"{self.prefix}{name} was left out: it is no option of {self.source}" + (
                     f"; {suggestion}" if suggestion else "."
                 )

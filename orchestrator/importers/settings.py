@@ -71,9 +71,10 @@ class Settings:
 
     def left_out(self) -> Iterator[str]:
         """Notes on the settings that were left out; by name only, as a value may be a secret."""
-        values = {name: setting.value for name, setting in self.given.items() if name not in self.unnamed}
+        unnamed = dict.fromkeys(self.unnamed)
+        values = {name: setting.value for name, setting in self.given.items() if name not in unnamed}
         yield from self.table.notes(values)
-        yield from (f"{self.key(name)} was left out: {self.given[name].doubt}." for name in self.unnamed)
+        yield from (f"{self.key(name)} was left out: {self.given[name].doubt}." for name in unnamed)
         known = self._known()
         for name, reason in self.table.refused(values).items():
             if name not in known:
@@ -122,6 +123,11 @@ class Settings:
             return None if value is None else str(value)
         raise InputError(self.problem(name, rule="a word or a number"))
 
+    def listed(self, name: str) -> list[Any]:
+        """The setting's list; a value that is none is its only entry."""
+        value = self.value(name)
+        return value if isinstance(value, list) else [] if value is None else [value]
+
     def flag(self, name: str, default: bool = False) -> bool:
         """The setting as true or false."""
         value = self.value(name)
@@ -139,7 +145,7 @@ class Settings:
         value = None if name is None else self.value(name)
         if name is None or value is None:
             return None
-        if isinstance(value, bool) or not re.fullmatch(r"[1-9]\d{0,11}", str(value)):
+        if isinstance(value, bool) or not re.fullmatch(r"[1-9][0-9]{0,11}", str(value)):
             raise InputError(self.problem(name, rule="a whole number of at least 1"))
         return int(value)
 
@@ -202,6 +208,19 @@ def one_of(name: str, values: Collection[str], rule: str) -> ValueRule:
     return ValueRule(name, lambda settings: str(settings.value(name)).lower() in values, rule, fix)
 
 
+def positive(name: str, rule: str) -> ValueRule:
+    """The rule that the setting is a number above 0, and none that stands for infinity."""
+
+    def is_positive(settings: Settings) -> bool:
+        value = settings.value(name)
+        return type(value) in (int, float) and 0 < value <= _LARGEST
+
+    return name, is_positive, rule
+
+
+_LARGEST = 10**12
+
+
 def usual_head_size(size: str, hidden_size: str, heads: str) -> ValueRule:
     """The rule that the setting `size` agrees with the other two."""
 
@@ -254,5 +273,5 @@ def _leaves(config: Mapping[str, Any], table: OptionTable, above: str) -> Iterat
 
 
 def _doubt(value: Any) -> str | None:
-    is_placeholder = isinstance(value, str) and re.fullmatch(r"<.*>|.*\$\{?\w.*", value)
+    is_placeholder = isinstance(value, str) and (re.fullmatch(r"<.*>", value) or re.search(r"\$\{?\w", value))
     return "it is a placeholder" if is_placeholder else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -25,7 +26,7 @@ class GivenOptions:
 def read_directives(text: str) -> GivenOptions:
     """The options of the `#SBATCH` lines before the script's first command."""
     given = GivenOptions()
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.startswith("#SBATCH"):
             if line.strip() and not line.lstrip().startswith("#"):
                 break
@@ -40,13 +41,13 @@ def read_directives(text: str) -> GivenOptions:
                 f"The job has several components (line {number}); only the first is read: trials run on equal nodes."
             )
             break
-        stray = False
-        while words:
-            found = read_options(words, SBATCH_OPTIONS, SBATCH_LETTERS, f"#SBATCH --{{}} (line {number})")
-            given.values |= found.values
-            given.origins |= found.origins
-            stray, words = stray or bool(found.rest), found.rest[1:]
-        if stray:
+        is_stray, rest = False, deque(words)
+        while rest:
+            _take_options(given, rest, SBATCH_OPTIONS, SBATCH_LETTERS, f"#SBATCH --{{}} (line {number})")
+            if rest:
+                is_stray = True
+                rest.popleft()
+        if is_stray:
             given.notes.append(f"The #SBATCH line {number} has a word that is no option: fill in what it stands for.")
     return given
 
@@ -77,24 +78,30 @@ def _words(line: str) -> list[str] | None:
 
 def read_options(words: Sequence[str], table: OptionTable, letters: Mapping[str, str], origin: str) -> GivenOptions:
     """The options up to the first word that is none. `origin` is where they stand, with `{}` for the option."""
-    given = GivenOptions()
-    rest = list(words)
+    given, rest = GivenOptions(), deque(words)
+    _take_options(given, rest, table, letters, origin)
+    given.rest = list(rest)
+    return given
+
+
+def _take_options(
+    given: GivenOptions, rest: deque[str], table: OptionTable, letters: Mapping[str, str], origin: str
+) -> None:
+    """Move the options from the start of these words to those that are given."""
     while rest and rest[0].startswith("-") and rest[0] != "-":
-        word = rest.pop(0)
+        word = rest.popleft()
         if word == "--":
             break
         for name, value in _long(word, rest, table) if word.startswith("--") else _short(word, rest, table, letters):
             given.values[name] = value
             given.origins[name] = origin.format(name)
-    given.rest = rest
-    return given
 
 
-def _long(word: str, rest: list[str], table: OptionTable) -> Iterator[tuple[str, str]]:
+def _long(word: str, rest: deque[str], table: OptionTable) -> Iterator[tuple[str, str]]:
     written, equals, value = word[2:].partition("=")
     name = _full_name(written, table)
     takes_next = not equals and _needs_value(name, table) and rest
-    yield name, rest.pop(0) if takes_next else value
+    yield name, rest.popleft() if takes_next else value
 
 
 def _full_name(written: str, table: OptionTable) -> str:
@@ -103,7 +110,7 @@ def _full_name(written: str, table: OptionTable) -> str:
     return matches[0] if written not in table.group_of and len(matches) == 1 else written
 
 
-def _short(word: str, rest: list[str], table: OptionTable, letters: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _short(word: str, rest: deque[str], table: OptionTable, letters: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """One letter with its value, or several without values."""
     for index, letter in enumerate(word[1:], start=2):
         name = letters.get(letter, letter)
@@ -111,7 +118,7 @@ def _short(word: str, rest: list[str], table: OptionTable, letters: Mapping[str,
             yield name, ""
             continue
         attached = word[index:].removeprefix("=")
-        yield name, attached or (rest.pop(0) if rest else "")
+        yield name, attached or (rest.popleft() if rest else "")
         return
 
 

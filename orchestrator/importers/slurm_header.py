@@ -135,7 +135,7 @@ class _HeaderReader:
 
     def _count(self, name: str) -> int | None:
         value = self.values.get(name)
-        if value is None or re.fullmatch(r"[1-9]\d{0,8}", value):
+        if value is None or re.fullmatch(r"[1-9][0-9]{0,8}", value):
             return None if value is None else int(value)
         self.notes.append(f"--{name} was left out: its value is no whole number of at least 1.")
         return None
@@ -353,7 +353,7 @@ def _gpu_entry(text: str) -> str | None:
     found = next((e for e in entries if e == "gpu" or e.startswith("gpu:")), None)
     if found is not None:
         return found.partition(":")[2] or "1"
-    return entries[0] if re.fullmatch(r"(\w[\w.-]*:)?\d+", entries[0]) else None
+    return entries[0] if re.fullmatch(r"(\w[\w.-]*:)?[0-9]+", entries[0]) else None
 
 
 def _gpu_number(text: str) -> int | None:
@@ -361,7 +361,7 @@ def _gpu_number(text: str) -> int | None:
     if entry is None:
         return None
     count = entry.split("(")[0].rpartition(":")[2]
-    return int(count) if re.fullmatch(r"[1-9]\d{0,6}", count) else 1 if not count.isdigit() else None
+    return int(count) if re.fullmatch(r"[1-9][0-9]{0,6}", count) else 1 if not count.isdigit() else None
 
 
 def _gpu_type(text: str) -> str | None:
@@ -378,7 +378,7 @@ def _is_gpu_name(word: str) -> bool:
 
 def _host_lists(text: str) -> list[str]:
     """Host lists between commas, but not those in brackets."""
-    return [entry for entry in re.split(r",(?![^\[]*\])", text) if entry]
+    return re.findall(r"(?:[^,\[]|\[[^\]]*\]?)+", text)
 
 
 def _removed(path: KeyPath) -> KeyPath:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -80,9 +81,9 @@ def _module_action(words: Sequence[str]) -> tuple[str, list[str]]:
 def _apply(loaded: dict[str, int], action: str, names: Sequence[str], line: int) -> None:
     if action == "purge":
         loaded.clear()
-    for name in names[:1] if action == "swap" and len(names) == 2 else names if action == "unload" else ():
-        for old in [module for module in loaded if name in (module, module.split("/")[0])]:
-            del loaded[old]
+    gone = {*(names[:1] if action == "swap" and len(names) == 2 else names if action == "unload" else ())}
+    for old in [module for module in loaded if gone & {module, module.split("/")[0]}] if gone else ():
+        del loaded[old]
     if action in ("load", "swap"):
         loaded.update(dict.fromkeys(names[-1:] if action == "swap" else names, line))
 
@@ -141,8 +142,10 @@ def _container(found: LaunchLines, commands: Sequence[tuple[int, list[str]]]) ->
             program = PurePosixPath(word).name
             if program in ("apptainer", "singularity") and words[index + 1 : index + 2] in (["exec"], ["run"]):
                 _apptainer(found, words[index + 2 :], f"{program} {words[index + 1]} (line {line})")
-            elif program == "shifter":
+                break
+            if program == "shifter":
                 _shifter(found, words[index + 1 :], f"shifter (line {line})")
+                break
 
 
 def pyxis_container(image: str, options: Mapping[str, str]) -> dict[str, Any]:
@@ -202,11 +205,11 @@ def _shifter(found: LaunchLines, words: Sequence[str], origin: str) -> None:
 
 def _split(words: Sequence[str], with_value: frozenset[str]) -> tuple[list[tuple[str, str]], list[str]]:
     """(the options with their values, the words after them)."""
-    options, rest = [], list(words)
+    options, rest = [], deque(words)
     while rest and rest[0].startswith("-"):
-        name, equals, value = rest.pop(0).partition("=")
-        options.append((name, rest.pop(0) if name in with_value and not equals and rest else value))
-    return options, rest
+        name, equals, value = rest.popleft().partition("=")
+        options.append((name, rest.popleft() if name in with_value and not equals and rest else value))
+    return options, list(rest)
 
 
 def _note_others(found: LaunchLines, options: Iterable[tuple[str, str]], read: Sequence[str], origin: str) -> None:

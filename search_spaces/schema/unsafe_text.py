@@ -13,7 +13,7 @@ PRINTABLE = "text has only printable characters"
 _SECRET_KEY = re.compile(r"(^|_|-)(password|passwd|passphrase|secret|api_?key|access_?key|token|credentials?)$", re.I)
 _SECRET_VALUE = re.compile(
     r"AKIA[0-9A-Z]{16}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_|glpat-[\w-]{16,}|hf_[A-Za-z0-9]{20,}|xox[abprs]-[\w-]{10,}"
-    r"|sk-[\w-]{20,}|-----BEGIN [A-Z ]*PRIVATE KEY|eyJ[\w-]{10,}\.[\w-]{10,}\.|://[^/@\s]*:[^/@\s]+@"
+    r"|sk-[\w-]{20,}|-----BEGIN [A-Z ]*PRIVATE KEY|eyJ[\w-]{10,400}\.[\w-]{10,}\.|://[^/@:\s]*:[^/@\s]+@"
 )
 
 

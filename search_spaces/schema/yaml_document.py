@@ -23,6 +23,7 @@ from search_spaces.schema.unsafe_text import PRINTABLE, is_printable, looks_secr
 
 MAX_BYTES = 2**20
 MAX_DEPTH = 20
+MAX_VALUES = 50_000
 
 KeyPath = tuple[str | int, ...]
 
@@ -156,6 +157,8 @@ def _require_plain_line(content: str, location: SourceLocation) -> None:
     indent = content[: len(content) - len(content.lstrip(" \t"))]
     if "\t" in indent and content.strip():
         _refuse("a tab in the indentation", location, rule="YAML is indented with spaces", fix="indent with spaces")
+    if content.startswith("%TAG"):
+        _refuse("a %TAG directive", location, rule="tags (!) are not supported", fix="remove it")
     if not is_printable(content.rstrip("\r").replace("\t", " ")):
         _refuse("a control character", location, rule=PRINTABLE, fix="remove it")
 
@@ -166,6 +169,7 @@ class _Builder:
     def __init__(self, file: str | None):
         self.file = file
         self.locations: dict[KeyPath, SourceLocation] = {}
+        self._num_values = 0
 
     def root(self, text: str) -> Any:
         try:
@@ -196,6 +200,14 @@ class _Builder:
 
     def _value(self, event: Any, events: Iterator[Any], path: KeyPath) -> Any:
         self._require_plain_node(event, path)
+        self._num_values += 1
+        if self._num_values > MAX_VALUES:
+            _refuse(
+                f"more than {MAX_VALUES} values",
+                self._location(event),
+                rule="a configuration file is small",
+                fix="check the file name; put lists of layouts into a table (space.candidates)",
+            )
         if isinstance(event, yaml.ScalarEvent):
             return _scalar(event)
         if len(path) >= MAX_DEPTH:

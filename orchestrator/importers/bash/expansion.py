@@ -50,8 +50,12 @@ class Expander:
 
     def words(self, nodes: Iterable[Node]) -> list[Value]:
         """The words that these nodes expand to."""
-        words = [word for group in _touching(nodes) for word in split(self._joined_parts(group))]
-        return [self.log.budget.value(word) if word else () for word in words]
+        words: list[Value] = []
+        for group in _touching(nodes):
+            for word in split(self._joined_parts(group)):
+                self.log.budget.spend(16)
+                words.append(self.log.budget.value(word) if word else ())
+        return words
 
     def _joined_parts(self, group: Sequence[Node]) -> Iterator[Part | Break]:
         """The parts of one word. The parser ends a word at the `$` of `$A/$B.c`, and `B.c` is a node of its own."""

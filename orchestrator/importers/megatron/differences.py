@@ -66,4 +66,4 @@ def _of_the_batch(options: Settings) -> Iterator[str]:
 
 
 def _is_zero(options: Settings, name: str, default: str) -> bool:
-    return re.fullmatch(r"0*\.?0*", options.text(name) or default) is not None
+    return re.fullmatch(r"0*(\.0*)?", options.text(name) or default) is not None

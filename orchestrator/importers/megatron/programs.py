@@ -24,7 +24,7 @@ _OTHER_PROGRAMS = {
     r"simple_mcore": "an example of megatron.core",
 }
 """Purpose of other programs, by a pattern of their path."""
-_GPT_PROGRAM = re.compile(r"(pretrain|finetune|train)_?(gpt|llama)\w*\.py$")
+_GPT_PROGRAM = re.compile(r"(pretrain|finetune|train)_?(gpt|llama)\w{0,80}\.py$")
 """pretrain_gpt.py and programs named like it."""
 
 

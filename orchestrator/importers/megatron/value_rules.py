@@ -13,7 +13,7 @@ from orchestrator.importers.settings import Settings, ValueRule, ValueRules, one
 
 def last_of_schedule(options: Settings) -> int | None:
     """The last global batch of --step-batch-size-schedule, `0:768 250B:1536`."""
-    found = re.search(r":(\d{1,9})$", (options.text("step-batch-size-schedule") or "").strip())
+    found = re.search(r":([0-9]{1,9})$", (options.text("step-batch-size-schedule") or "").strip())
     return int(found[1]) if found else None
 
 

@@ -45,7 +45,9 @@ def config_settings(text: str) -> Settings:
     def line(name: str) -> int | None:
         return document.location(tuple(name.split("."))).line
 
-    return Settings(flat(_plain(document.data), MEGATRON_BRIDGE_OPTIONS, line), MEGATRON_BRIDGE_OPTIONS)
+    values = _plain(document.data)
+    given = flat(values if isinstance(values, Mapping) else {}, MEGATRON_BRIDGE_OPTIONS, line)
+    return Settings(given, MEGATRON_BRIDGE_OPTIONS)
 
 
 def imported_overrides(
@@ -93,7 +95,7 @@ def _plain(value: Any) -> Any:
 
 def _precision_in(recipe: str | None) -> str | None:
     """The precision in a recipe's name, llama3_8b_pretrain_8gpu_h100_bf16_config."""
-    found = re.search(r"_(bf16|fp8[a-z]*|nvfp4)(?:_[a-z0-9_]+)?_config$", recipe or "")
+    found = re.search(r"_(bf16|fp8[a-z]{0,20}|nvfp4)(?:_[a-z0-9_]{1,80})?_config$", recipe or "")
     return found[1] if found else None
 
 
