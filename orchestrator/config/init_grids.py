@@ -7,6 +7,7 @@ workloads/megatron_bridge. Nothing in such a file is executed, and none of its t
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,7 +24,7 @@ from orchestrator.config.draft import (
     size_of,
 )
 from orchestrator.importers.source_file import read_utf8
-from search_spaces.errors import InputError
+from search_spaces.errors import InputError, format_value
 from search_spaces.layouts.layout import CHOICES
 from search_spaces.schema.presets import accelerator_named
 from search_spaces.schema.validation import FILL_IN
@@ -46,6 +47,8 @@ _GLOBAL_BATCHES = ("global_batch_size", "global_batch_sizes", "gb")
 _SEQUENCES = ("seq_length", "sequence_length")
 _MAX_COUNT = 100_000
 _AUTO = ("auto", None)
+_FLAGS = ("gated_mlp", "tied_embeddings")
+"""Fields of a model that are true or false."""
 _FP8 = ("hybrid", "e4m3")
 """Values of NeMo's key fp8 that switch it on."""
 
@@ -107,12 +110,30 @@ def _cloudai(path: Path) -> tuple[str, Keys]:
 
 def _toml(path: Path) -> dict[str, Any]:
     text = read_utf8(path)
+    if _LONG_KEY.search(text):
+        raise InputError.of("file", f"a key of more than {_MOST_DOTS} dots", rule="a CloudAI test is a TOML file")
     try:
-        return tomllib.loads(text)
+        data = tomllib.loads(text)
     except RecursionError:
         raise InputError.of("file", "nested too deep", rule="a CloudAI test is a TOML file") from None
     except ValueError as error:
         raise InputError.of("file", f"not TOML: {error}", rule="a CloudAI test is a TOML file") from error
+    if not _has_plain_numbers(data):
+        raise InputError.of("file", "a whole number of more than 64 bits", rule="numbers of TOML have 64 bits")
+    return data
+
+
+_MOST_DOTS = 20
+_PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
+_LONG_KEY = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{_MOST_DOTS + 1}}}")
+"""The parser takes quadratic time and memory for such a key."""
+
+
+def _has_plain_numbers(value: Any) -> bool:
+    if isinstance(value, int):
+        return value.bit_length() <= 64
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return all(map(_has_plain_numbers, inner))
 
 
 def _test_of(entry: Any) -> Keys | None:
@@ -161,6 +182,10 @@ def _accelerator(keys: Keys, notes: list[str]) -> str:
 
 def _model(keys: Keys, notes: list[str]) -> dict[str, Any]:
     model_keys = {name: keys[name] for name in MODEL_FIELDS if type(keys.get(name)) in (int, bool)}
+    for name, value in model_keys.items():
+        if isinstance(value, bool) != (name in _FLAGS) or (name not in _FLAGS and value < 1):
+            rule = "true or false" if name in _FLAGS else "a whole number of at least 1"
+            raise InputError.of("grid", f"is {format_value(value)}", key=name, value=value, rule=rule)
     sequence = _single_integer(keys, _SEQUENCES, "sequence length", notes)
     if sequence is not None:
         model_keys["seq_length"] = sequence

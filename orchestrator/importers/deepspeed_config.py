@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -20,6 +19,7 @@ from orchestrator.importers.settings import (
     ValueRules,
     flat,
     one_of,
+    positive,
     read_fields,
 )
 from search_spaces.errors import InputError
@@ -123,10 +123,8 @@ def _overlap_comm(keys: Settings) -> bool | None:
 def _bucket_mib(keys: Settings) -> int | None:
     """DeepSpeed counts a bucket in elements. None for its default size, which is no choice."""
     elements = keys.value(f"{_ZERO}.reduce_bucket_size")
-    if elements is None or elements == DEFAULT_BUCKET_ELEMENTS:
+    if not elements or elements == DEFAULT_BUCKET_ELEMENTS:
         return None
-    if type(elements) not in (int, float) or not (math.isfinite(elements) and elements > 0):
-        raise InputError(keys.problem(f"{_ZERO}.reduce_bucket_size", rule="a number of elements above 0"))
     width = GRADIENT_BYTES[_precision(keys)]
     return max(1, round(elements * width / 2**20))
 
@@ -172,6 +170,7 @@ DEEPSPEED_RULES: ValueRules = (
         reasons.NO_NVME,
     ),
     one_of(f"{_ZERO}.offload_optimizer.ratio", ("1", "1.0"), reasons.WHOLE_OPTIMIZER),
+    positive(f"{_ZERO}.reduce_bucket_size", "a number of elements above 0"),
     ValueRule(
         "torch_autocast.dtype",
         lambda keys: str(keys.value("torch_autocast.dtype")).removeprefix("torch.") in _PRECISIONS,
@@ -184,7 +183,7 @@ DEEPSPEED_RULES: ValueRules = (
     ),
     ValueRule(
         "compile.passes",
-        lambda keys: "autosp" not in (keys.value("compile.passes") or ()),
+        lambda keys: "autosp" not in keys.listed("compile.passes"),
         reasons.ULYSSES,
     ),
     ValueRule(

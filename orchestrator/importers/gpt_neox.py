@@ -92,9 +92,24 @@ def _key(name: str) -> str:
 
 def _paths(document: Document) -> Mapping[str, KeyPath]:
     """Path of each key; those of deepspeed_extra_args are DeepSpeed's own."""
-    found: dict[str, KeyPath] = {_key(name): (name,) for name in document.data}
+    found: dict[str, KeyPath] = {}
+    for name in document.data:
+        if _key(name) in found:
+            raise _given_twice(name, document)
+        found[_key(name)] = (name,)
     extra = document.value(found.pop(_EXTRA)) if _EXTRA in found else None
     return {**found, **{name: (_EXTRA, name) for name in extra}} if isinstance(extra, Mapping) else found
+
+
+def _given_twice(name: str, document: Document) -> InputError:
+    return InputError.of(
+        CODE,
+        f"is given a second time, as {_key(name)}",
+        rule="GPT-NeoX reads a key with hyphens as the one with underscores",
+        fix="remove one of them",
+        key=name,
+        line=document.location((name,)).line,
+    )
 
 
 def _leave_defaults_open(values: dict[str, Any], section: str, origins: dict[str, str]) -> None:

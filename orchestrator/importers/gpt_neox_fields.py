@@ -7,7 +7,7 @@ from typing import Any
 from orchestrator.importers import reasons
 from orchestrator.importers.deepspeed_config import DEEPSPEED_RULES
 from orchestrator.importers.deepspeed_config import LAYOUT_FIELDS as OF_DEEPSPEED
-from orchestrator.importers.settings import SWITCH, FieldReaders, Settings, ValueRule, ValueRules, one_of
+from orchestrator.importers.settings import SWITCH, FieldReaders, Settings, ValueRule, ValueRules, one_of, positive
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE, layout_mesh
 from trials.trainers.common.deepspeed_config import DEFAULT_BUCKET_ELEMENTS, GRADIENT_BYTES
@@ -55,7 +55,7 @@ def _intermediate_size(keys: Settings) -> int | None:
     hidden = keys.count("hidden_size")
     factor = keys.value("expansion_factor")
     if keys.has("expansion_factor"):
-        return int(factor * hidden) if hidden and isinstance(factor, (int, float)) else None
+        return int(factor * hidden) if hidden and factor else None
     return 4 * hidden if hidden else None
 
 
@@ -154,11 +154,10 @@ def _precision(keys: Settings) -> str | None:
 
 def _attention_types(keys: Settings) -> list[str]:
     """The kinds of attention in the model, each once."""
-    given = keys.value("attention_config")
-    if given is None:
+    if keys.value("attention_config") is None:
         return ["global"]
     found: list[Any] = []
-    for item in given if isinstance(given, list) else [given]:
+    for item in keys.listed("attention_config"):
         found += item[0] if isinstance(item, list) and item and isinstance(item[0], list) else [item]
     return list(dict.fromkeys(str(kind) for kind in found))
 
@@ -172,7 +171,7 @@ def _attention_kernel(keys: Settings) -> str | None:
 def _bucket_mib(keys: Settings) -> int | None:
     elements = keys.value("zero_optimization.reduce_bucket_size")
     width = GRADIENT_BYTES.get(_precision(keys) or "")
-    if type(elements) not in (int, float) or elements == DEFAULT_BUCKET_ELEMENTS or width is None:
+    if not elements or elements == DEFAULT_BUCKET_ELEMENTS or width is None:
         return None
     return max(1, round(elements * width / 2**20))
 
@@ -232,6 +231,7 @@ def _agrees_on_the_precision(keys: Settings) -> bool:
 
 VALUE_RULES: ValueRules = (
     one_of("activation", _ACTIVATIONS, "GPT-NeoX has the activations " + ", ".join(_ACTIVATIONS)),
+    positive("expansion_factor", "a number above 0"),
     one_of("pos_emb", _POSITIONS, reasons.POSITION_EMBEDDING),
     one_of("norm", _NORMS, reasons.NORM),
     one_of("precision", _PRECISIONS, reasons.PRECISION),

@@ -184,7 +184,7 @@ def _head_size_problems(keys: Settings, family: Family) -> Iterator[Problem]:
 
 def _is_language_model(keys: Settings) -> bool:
     """True unless an architecture is for another task, such as LlamaForSequenceClassification."""
-    return not any(re.search(r"For(?!CausalLM)|DoubleHeads", str(name)) for name in keys.value("architectures") or ())
+    return not any(re.search(r"For(?!CausalLM)|DoubleHeads", str(name)) for name in keys.listed("architectures"))
 
 
 _VALUE_RULES: ValueRules = (

@@ -141,8 +141,6 @@ def _differences(keys: Settings, layout: Mapping[str, Any]) -> Iterator[str]:
 
 def _other_lengths(keys: Settings) -> list[str]:
     """Sequence lengths of the training's stages that are not the model's."""
-    stages = keys.value("data_stages")
-    given = [stage.get("sequence_length") for stage in stages or () if isinstance(stage, Mapping)]
-    return [
-        str(length) for length in dict.fromkeys(given) if length not in (None, keys.value("tokens.sequence_length"))
-    ]
+    given = [stage.get("sequence_length") for stage in keys.listed("data_stages") if isinstance(stage, Mapping)]
+    own = keys.value("tokens.sequence_length")
+    return list(dict.fromkeys(str(length) for length in given if length not in (None, own)))

@@ -23,7 +23,7 @@ def document_settings(document: Document, table: OptionTable, paths: Mapping[str
 
     def line(name: str) -> int | None:
         section, *inner = name.split(".")
-        return document.location((*places[section], *inner)).line
+        return document.location(places.get(name) or (*places.get(section, (section,)), *inner)).line
 
     data: dict[str, Any] = {name: document.value(path) for name, path in places.items()}
     return Settings(flat(data, table, line), table)

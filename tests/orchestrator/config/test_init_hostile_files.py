@@ -1,0 +1,136 @@
+"""Files made to break the import: each ends in a search file or an InputError that names the mistake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.config.init import render_from
+from search_spaces.errors import InputError
+
+NEOX = """\
+num_layers: 4
+hidden_size: 256
+num_attention_heads: 4
+seq_length: 128
+train_micro_batch_size_per_gpu: 4
+pipe_parallel_size: 1
+"""
+NANOTRON = """\
+parallelism: {tp: 1, pp: 1, dp: 2}
+tokens: {micro_batch_size: 2, sequence_length: 128, batch_accumulation_per_replica: 1}
+general: {}
+"""
+ACCELERATE = "distributed_type: DEEPSPEED\nnum_processes: 8\ndeepspeed_config: {deepspeed_config_file: %s}\n"
+BUCKET = NEOX + "zero_optimization: {stage: 1, reduce_bucket_size: %s}\n"
+HEAD = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --gpus-per-node=8\n"
+RUN = (
+    "torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py --num-layers 12 --hidden-size 512"
+    " --num-attention-heads 8 --seq-length 1024 --micro-batch-size 4 --global-batch-size 64 --bf16 --vocab-size 50000"
+)
+BRIDGE = "torchrun --nproc_per_node 8 run_recipe.py --recipe llama3_8b model.tensor_model_parallel_size=2"
+
+
+def started_from(folder: Path, name: str, text: str) -> tuple[str, list[str]]:
+    (folder / name).write_text(text)
+    return render_from(folder / name)
+
+
+def ending(text: str) -> str:
+    """A case's name."""
+    return text[-30:]
+
+
+@pytest.mark.parametrize("value", ["5", "true", "1.5", '"x"', '{"a": 1}', "[[1]]", "[null]"])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.json", '{"model_type": "llama", "architectures": %s}'),
+        ("a.json", '{"train_batch_size": 8, "compile": {"passes": %s}}'),
+        ("a.yaml", NANOTRON + "data_stages: %s\n"),
+        ("a.yaml", NANOTRON + "data_stages: [{sequence_length: %s}]\n"),
+    ],
+)
+def test_a_value_of_another_kind_breaks_no_reader(tmp_path, name, text, value):
+    assert started_from(tmp_path, name, text % value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        *(("a.yaml", NEOX + f"expansion_factor: {n}\n", "number above 0") for n in (".inf", ".nan", "1e400", "1e300")),
+        *(("a.yaml", BUCKET % n, "elements above 0") for n in (".inf", ".nan", "1e400", "-4", "true", '"4"')),
+        ("a.yaml", NEOX + "num-layers: 9\n", "second time, as num_layers"),
+        ("a.yaml", ACCELERATE % ("a" * 300), "File name too long"),
+        ("a.yaml", ACCELERATE % "/dev/zero", "not a regular file"),
+        ("a.toml", f"[cmd_args]\ntp = 0x{'f' * 5000}\n", "more than 64 bits"),
+        ("a.toml", f"[cmd_args]\ntp = 2\nnum_layers = 0x{'f' * 5000}\n", "more than 64 bits"),
+        ("a.toml", "[cmd_args]\n" + ".".join("a" * 20_000) + " = 1\ntp = 2\n", "more than 20 dots"),
+        ("a.toml", "[cmd_args." + " . ".join(['"a"'] * 5_000) + "]\ntp = 2\n", "more than 20 dots"),
+        ("a.yaml", "train_settings: {tensor_parallel_sizes: [1], num_layers: -5}\n", "whole number of at least 1"),
+        ("a.yaml", "train_settings: {tensor_parallel_sizes: [1], hidden_size: true}\n", "whole number of at least 1"),
+        ("a.yaml", "train_settings: {tensor_parallel_sizes: [1], gated_mlp: 1}\n", "true or false"),
+        ("a.sh", HEAD + RUN + " \0 --num-layers 24\n", "NUL"),
+        ("a.sh", HEAD + RUN.replace("12", "1\N{FULLWIDTH DIGIT TWO}") + "\n", "whole number"),
+        ("a.json", "{" + ",".join(f'"k{i}":1' for i in range(80_000)) + ',"k79999":1}', "'k79999' appears twice"),
+        ("a.yaml", "".join(f"%TAG !a{i}! x\n" for i in range(50_000)) + "---\na: 1\n", "%TAG"),
+        ("a.yaml", NEOX + "attention_config: [" + "1," * 400_000 + "]\n", "more than 50000 values"),
+    ],
+    ids=ending,
+)
+def test_a_value_or_file_that_cannot_be_is_refused(tmp_path, name, text, words):
+    with pytest.raises(InputError) as refused:
+        started_from(tmp_path, name, text)
+    assert words in str(refused.value)
+
+
+def test_a_key_with_a_dot_is_an_unknown_key(tmp_path):
+    _, notes = started_from(tmp_path, "a.yaml", NEOX + "a.b: 1\ndeepspeed_extra_args: {c.d: 1}\n")
+    assert all(any(note.startswith(f"{key} was left out") for note in notes) for key in ("a.b", "c.d"))
+
+
+def test_a_file_of_overrides_that_only_names_a_class_sets_nothing(tmp_path):
+    (tmp_path / "target.yaml").write_text("_target_: foo\n")
+    text, _ = started_from(tmp_path, "a.sh", f"{BRIDGE} --config-file target.yaml\n")
+    assert "tensor_parallel" in text
+
+
+def test_a_script_sources_nothing_but_saved_files(tmp_path):
+    text = HEAD + "source /proc/self/environ\nsource /dev/fd/0\n" + RUN
+    _, notes = started_from(tmp_path, "a.sh", text)
+    assert {f"/{name} was not read; what it sets is missing." for name in ("proc/self/environ", "dev/fd/0")} <= {*notes}
+
+
+def test_only_a_line_break_begins_a_directive(tmp_path):
+    text, _ = started_from(
+        tmp_path, "a.sh", f"#!/bin/bash\n# a\u2028#SBATCH --account=b\n# a\x0c#SBATCH --qos=c\n{RUN}"
+    )
+    assert "slurm" not in text.partition("launcher:")[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "line",
+    [
+        RUN.replace("pretrain_gpt.py", "train_gpt" * 25_000 + "!.py"),
+        RUN + " --clip-grad " + "0" * 200_000 + "x",
+        RUN + " --hidden-dropout " + "0" * 200_000 + "x",
+        'export NCCL_X="://' + ":" * 200_000 + '"\n' + RUN,
+        'export NCCL_X="' + "eyJ" * 70_000 + '"\n' + RUN,
+        BRIDGE.replace("llama3_8b", "_bf16" * 45_000),
+        RUN + " " + " ".join(f"--tensor-model-opt-{i}" for i in range(8_000)),
+        "module load " + " ".join(f"m{i}" for i in range(20_000)) + "\nmodule unload "
+        + " ".join(f"m{i}" for i in range(10_000)) + "\n" + RUN,
+        "shifter " * 30_000 + "\n" + RUN,
+    ],
+    ids=ending,
+)  # fmt: skip
+def test_a_long_word_or_list_is_read_in_time_proportional_to_it(tmp_path, line):
+    assert started_from(tmp_path, "a.sh", HEAD + line + "\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", ["a " * 120_000, "--x " * 55_000, "--nodelist=" + "," * 220_000], ids=ending)
+def test_a_long_directive_is_read_in_time_proportional_to_it(tmp_path, words):
+    assert started_from(tmp_path, "a.sh", f"#!/bin/bash\n#SBATCH {words}\n{RUN}\n")
