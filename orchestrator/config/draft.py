@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator.config.origin_table import origin_lines
 from search_spaces.model_shape import ModelShape
-from search_spaces.schema.unsafe_text import is_printable
+from search_spaces.schema.unsafe_text import safe_text
 from search_spaces.schema.validation import FILL_IN
 
 MODEL_FIELDS = tuple(f.name for f in fields(ModelShape))
@@ -44,12 +44,12 @@ def search_name(path: Path) -> str:
 
 def draft_title(path: Path, source: str) -> str:
     """Title of a draft made from this file."""
-    return f"Made by `parlay init --from {path.name}`, which looks like {source}."
+    return safe_text(f"Made by `parlay init --from {path.name}`, which looks like {source}.")
 
 
 def printable_notes(notes: Iterable[str]) -> tuple[str, ...]:
-    """Notes without unprintable characters, which may come from the file."""
-    return tuple("".join(c if is_printable(c) else " " for c in note) for note in notes)
+    """Notes without unprintable characters and secrets, which may come from the file."""
+    return tuple(map(safe_text, notes))
 
 
 def cluster_section(accelerator: str, gpus: int | None, nodes: int | None, notes: list[str]) -> dict[str, Any]:
@@ -172,7 +172,9 @@ def _quoted(value: Any) -> Any:
         return {key: _quoted(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [_quoted(inner) for inner in value]
-    return json.dumps(value) if isinstance(value, str) and not _PLAIN_TEXT.fullmatch(value) else value
+    return (
+        json.dumps(value, ensure_ascii=False) if isinstance(value, str) and not _PLAIN_TEXT.fullmatch(value) else value
+    )
 
 
 def _section(comment: str, content: Mapping[str, Any]) -> str:

@@ -27,11 +27,12 @@ from orchestrator.config.draft import (
 from orchestrator.config.init_grids import grid_draft
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.registry import read_source
-from search_spaces.errors import InputError
+from search_spaces.errors import InputError, Problem
 from search_spaces.layouts.axis import Axis
 from search_spaces.layouts.layout import AXES, DEGREES, DERIVED, LAYOUT_FIELDS, MODEL_DEGREES, Layout, layout_mesh
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations
+from search_spaces.schema.unsafe_text import hidden, hide_secrets
 from search_spaces.schema.validation import FILL_IN
 from trials.trainers.registry import TRAINERS
 
@@ -79,8 +80,12 @@ def render_from(path: Path, site: str | None = None) -> tuple[str, list[str]]:
     try:
         draft = _derived(path)
     except InputError as error:
-        raise error.at(file=str(path)) from None
+        raise InputError(*map(_without_secrets, error.at(file=str(path)).problems)) from None
     return render(replace(draft, site=site)), list(draft.notes)
+
+
+def _without_secrets(problem: Problem) -> Problem:
+    return replace(problem, message=hide_secrets(problem.message), value=hidden(problem.value, problem.key))
 
 
 def _derived(path: Path) -> Draft:

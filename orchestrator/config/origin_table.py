@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from search_spaces.schema.unsafe_text import safe_text
 from search_spaces.schema.validation import FILL_IN
 
 _HEADINGS = ("key", "value", "read from")
@@ -17,7 +18,7 @@ def origin_lines(values: Mapping[str, Any], origins: Mapping[str, str]) -> list[
     """Lines of the table. `values` are those of the search file by key (`model.num_layers`); a key is in the table if
     it has an origin or is left to fill in."""
     rows = [
-        (key, _shown(value), _NOT_FOUND if value == FILL_IN else origins[key])
+        (key, _shown(value), _NOT_FOUND if value == FILL_IN else safe_text(origins[key]))
         for key, value in values.items()
         if value == FILL_IN or key in origins
     ]
@@ -28,7 +29,7 @@ def origin_lines(values: Mapping[str, Any], origins: Mapping[str, str]) -> list[
 
 
 def _shown(value: Any) -> str:
-    text = str(value).lower() if isinstance(value, bool) else str(value)
+    text = str(value).lower() if isinstance(value, bool) else safe_text(str(value))
     return text if len(text) <= _MOST_VALUE else text[: _MOST_VALUE - 1] + "…"
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from orchestrator.importers import reasons
 from orchestrator.importers.option_table import DO_WITHOUT, OptionTable
 from search_spaces.errors import InputError, Problem, choice_fix, format_value
+from search_spaces.schema.unsafe_text import hidden
 
 CODE = "import"
 """Code of the problems with a file that `parlay init --from` reads."""
@@ -92,8 +93,8 @@ class Settings:
         """The problem that this setting breaks a rule."""
         setting = self.given[name]
         is_set = setting.value is True
-        message = "cannot be read" if is_set else f"is {format_value(setting.value):.60}"
-        value = None if is_set else setting.value
+        value = None if is_set else self._shown(name)
+        message = "cannot be read" if is_set else f"is {format_value(value):.60}"
         return Problem(CODE, message, rule, fix, key=self.key(name), value=value, line=setting.line)
 
     def key(self, name: str) -> str:
@@ -111,10 +112,14 @@ class Settings:
         setting = self._setting(name)
         if setting is None or setting.doubt is None:
             return setting.value if setting else None
-        self.notes.append(
-            f"{self.key(name)} is {format_value(setting.value):.60}, which was not used: {setting.doubt}."
-        )
+        shown = f"{format_value(self._shown(name)):.60}"
+        self.notes.append(f"{self.key(name)} is {shown}, which was not used: {setting.doubt}.")
         return None
+
+    def _shown(self, name: str) -> Any:
+        """The setting's value for a message."""
+        setting = self.given[name]
+        return hidden(setting.value, name, setting.variable)
 
     def text(self, name: str) -> str | None:
         """The setting's text; None as for `value`. InputError for anything but text and numbers."""

@@ -125,10 +125,13 @@ class _HeaderReader:
         for name, value in values.items():
             if name in _PLACEHOLDER_KEYS and _is_placeholder(value):
                 self.notes.append(f"--{name} is a placeholder: set launcher.slurm.{_key(name)} if your site needs it.")
-            elif looks_secret(value, name) or not is_printable(value):
-                self.notes.append(f"--{name} was left out: its value looks like a secret or cannot be printed.")
+            elif not _is_safe(value, name):
+                self._leave_out(f"--{name}")
             else:
                 yield name, value
+
+    def _leave_out(self, what: str) -> None:
+        self.notes.append(f"{what} was left out: its value looks like a secret or cannot be printed.")
 
     def _from(self, key: str, *names: str) -> None:
         self.origins[key] = ", ".join(self.origins_given[name] for name in names)
@@ -271,7 +274,11 @@ class _HeaderReader:
             self.notes.append(f"cpus_per_task is {cpus}: {per_task} cores of {tasks} task(s) over {gpus} GPUs a node.")
 
     def _launch_lines(self) -> None:
-        self.slurm |= self.lines.keys
+        for key, value in self.lines.keys.items():
+            if _is_safe(value, key):
+                self.slurm[key] = value
+            else:
+                self._leave_out(f"launcher.slurm.{key} of {self.lines.origins[key]}")
         self.notes += self.lines.notes
         self.origins |= {f"launcher.slurm.{key}": origin for key, origin in self.lines.origins.items()}
         self._pyxis()
@@ -337,6 +344,17 @@ _PLACEHOLDER = re.compile(
 def _as_given(given: GivenOptions) -> dict[str, str]:
     """The options; one without a value is not taken for a value that is empty."""
     return {name: value or "given" for name, value in given.values.items()}
+
+
+def _is_safe(value: Any, key: str) -> bool:
+    """False for a value, or one with a part, that looks like a secret or cannot be printed. An option in it has a key
+    of its own, as in `--key=value`."""
+    if isinstance(value, Mapping):
+        return all(_is_safe(inner, name) for name, inner in value.items())
+    if isinstance(value, list):
+        return all(_is_safe(inner, key) for inner in value)
+    name, _, text = value.partition("=") if isinstance(value, str) and value.startswith("--") else (key, "", str(value))
+    return is_printable(text) and not looks_secret(text, name)
 
 
 def _is_placeholder(value: str) -> bool:

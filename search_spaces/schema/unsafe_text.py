@@ -8,6 +8,7 @@ from typing import Any
 
 from search_spaces.errors import Problem
 
+HIDDEN = "<hidden>"
 PRINTABLE = "text has only printable characters"
 
 _SECRET_KEY = re.compile(r"(^|_|-)(password|passwd|passphrase|secret|api_?key|access_?key|token|credentials?)$", re.I)
@@ -25,6 +26,21 @@ def is_printable(text: str) -> bool:
 def looks_secret(text: str, key: str | int | None) -> bool:
     """True if the text has the form of a secret, or its key the name of one."""
     return bool(_SECRET_VALUE.search(text) or (text and _SECRET_KEY.search(str(key))))
+
+
+def hidden(value: Any, *keys: str | int | None) -> Any:
+    """The value for a message: `<hidden>` if it looks like a secret under any of these keys."""
+    return HIDDEN if any(looks_secret(str(value), key) for key in (None, *keys)) else value
+
+
+def safe_text(text: str) -> str:
+    """The text with a blank for what a terminal would act on, and `<hidden>` for what has the form of a secret."""
+    return "".join(c if is_printable(c) else " " for c in hide_secrets(text))
+
+
+def hide_secrets(text: str) -> str:
+    """The text with `<hidden>` for what has the form of a secret."""
+    return _SECRET_VALUE.sub(HIDDEN, text)
 
 
 def secret_problem(**where: Any) -> Problem:

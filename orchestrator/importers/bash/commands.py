@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 _DEEPEST = 8
 _MOST_COMMANDS = 10_000
 _SUCCEED = ("cd", "pushd", "popd", "mkdir", "echo", "printf", "set", "shopt", "module", "source", ".", "cp", "ulimit")
+_PLAIN_PATH = re.compile(r"[\w./~+{}$-]+")
+"""A path without blanks, commands and addresses, which may hold a secret."""
 _NO_WORDS = ("variable_assignment", "comment", "ERROR")
 
 
@@ -290,7 +292,8 @@ class CommandReader(Assigner):
                 raise OSError
             text = self._read_file(path)
         except (InputError, OSError):
-            self.log.note(f"{path} was not read; what it sets is missing.")
+            named = path if _PLAIN_PATH.fullmatch(path) else f"The file that line {words[0][0].line} sources"
+            self.log.note(f"{named} was not read; what it sets is missing.")
             return True
         self.log.budget.spend(len(text))
         with suppress(FunctionEnd), self._deeper():

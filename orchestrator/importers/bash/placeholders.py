@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from search_spaces.schema.unsafe_text import hide_secrets
+
 _FORM = re.compile(
     r"""<[^<>\n]+>
       | (?<![A-Za-z0-9])(?:YOUR|your)[_-]
@@ -68,7 +70,7 @@ def asking_comments(text: str) -> Comments:
 
 
 def _asking(comment: str) -> str | None:
-    comment = comment.lstrip("# \t").strip()
+    comment = hide_secrets(comment.lstrip("# \t").strip())
     if not _ASKS.match(comment):
         return None
     short = comment if len(comment) <= _LONGEST_COMMENT else comment[: _LONGEST_COMMENT - 3] + "..."

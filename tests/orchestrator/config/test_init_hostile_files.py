@@ -8,6 +8,8 @@ import pytest
 
 from orchestrator.config.init import render_from
 from search_spaces.errors import InputError
+from search_spaces.schema.unsafe_text import is_printable
+from search_spaces.schema.yaml_document import parse_document
 
 NEOX = """\
 num_layers: 4
@@ -134,3 +136,61 @@ def test_a_long_word_or_list_is_read_in_time_proportional_to_it(tmp_path, line):
 @pytest.mark.parametrize("words", ["a " * 120_000, "--x " * 55_000, "--nodelist=" + "," * 220_000], ids=ending)
 def test_a_long_directive_is_read_in_time_proportional_to_it(tmp_path, words):
     assert started_from(tmp_path, "a.sh", f"#!/bin/bash\n#SBATCH {words}\n{RUN}\n")
+
+
+TOKEN = "hf_" + "AbCdEfGhIjKlMnOpQrStUv"
+HIDDEN = "WORDWORDWORD"
+
+
+@pytest.mark.security("secrets")
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.sh", f"{HEAD}{RUN} --wandb-project ${{X:-{TOKEN}}} --data-path ${{WANDB_API_KEY:-{HIDDEN}}}"),
+        ("a.sh", f'{HEAD}source <(curl -H "Authorization: Bearer {HIDDEN}" https://x/env)\n{RUN}'),
+        ("a.sh", f'{HEAD}source "$(curl -u user:{HIDDEN} https://x)"\n. https://user:{HIDDEN}@x/env\n{RUN}'),
+        ("a.sh", f"{HEAD}apptainer exec docker://user:{HIDDEN}@reg.io/img:1 {RUN}"),
+        ("a.sh", f"{HEAD}srun --container-image=docker://user:{HIDDEN}@reg.io/img:1 {RUN}"),
+        ("a.sh", f"{HEAD}module load {TOKEN}\n{RUN}"),
+        ("a.sh", f"{HEAD}{RUN} --micro-batch-size $(vault read -token={TOKEN} size)"),
+        ("a.sh", f"{HEAD}PASSWORD={HIDDEN}\n{RUN} --num-layers $PASSWORD"),
+        ("a.sh", f"{HEAD}A=12 # change this: {'x' * 30} {TOKEN}\n{RUN} --num-layers $A"),
+        ("a.json", f'{{"train_batch_size": 8, "optimizer": {{"type": "{TOKEN}"}}}}'),
+        ("a.json", f'{{"train_batch_size": "{TOKEN}"}}'),
+        ("a.json", f'{{"model_type": "{TOKEN}"}}'),
+    ],
+    ids=ending,
+)
+def test_no_secret_gets_into_the_search_file_a_note_or_an_error(tmp_path, name, text):
+    try:
+        made, notes = started_from(tmp_path, name, text)
+    except InputError as error:
+        told = str([problem.to_json() for problem in error.problems])
+    else:
+        parse_document(made.encode(), None, tmp_path)
+        told = made + "".join(notes)
+    assert HIDDEN not in told
+    assert TOKEN[:9] not in told
+
+
+@pytest.mark.security("terminal")
+@pytest.mark.parametrize("sign", ["\x1b[31m", "\u2028", "\x85"])
+def test_origins_and_the_files_name_have_no_character_that_a_terminal_acts_on(tmp_path, sign):
+    recipe = BRIDGE.replace("llama3_8b", f"'x{sign}evil: 1{sign}#_bf16_config'") + LAYOUT_OF_BRIDGE
+    for name, text in ((f"a{sign}.sh", HEAD + RUN), ("a.sh", HEAD + recipe)):
+        made, notes = started_from(tmp_path, name, text)
+        assert all(map(is_printable, [*made.split("\n"), *notes]))
+
+
+LAYOUT_OF_BRIDGE = (
+    " model.pipeline_model_parallel_size=1 train.micro_batch_size=2 train.global_batch_size=64"
+    " ddp.use_distributed_optimizer=true optimizer.optimizer_cpu_offload=false model.recompute_granularity=null"
+    " model.sequence_parallel=false model.virtual_pipeline_model_parallel_size=null model.attention_backend=flash"
+    " dist.use_tp_pp_dp_mapping=false ddp.overlap_grad_reduce=true ddp.bucket_size=null\n"
+)
+
+
+def test_a_value_outside_the_basic_plane_is_written_as_it_is(tmp_path):
+    made, _ = started_from(tmp_path, "a.sh", f"{HEAD}export NCCL_X=\N{GRINNING FACE}\n{RUN}")
+    document = parse_document(made.encode(), None, tmp_path)
+    assert document.value(("launcher", "slurm", "env", "NCCL_X")) == "\N{GRINNING FACE}"
