@@ -50,7 +50,7 @@ class Assigner:
         return Expander(self._source, self.environment, self.log)
 
     def _copy(self) -> Environment:
-        self.log.budget.spend(len(self.environment.variables))
+        self.log.budget.spend(64 + len(self.environment.variables))
         return self.environment.copy()
 
     @contextmanager

@@ -47,8 +47,9 @@ def test_a_long_script_of_plain_commands_is_parsed():
         "X=" + "a" * 100_000 + "\nf(){\n" + '[[ "$X" == *b*[!a]* ]]\n' * 1_000 + "}\n" + "f\n" * 1_000,
         "g(){ while true; do " + "A=1; " * 30_000 + "done; }\n" + "g\n" * 10_000,
         'X="' + "a " * 50_000 + '"\nrun' + " $X" * 50_000,
+        "f(){ case $u in\n" + "a) ;;\n" * 30_000 + "esac\n}\n" + "f\n" * 10_000,
     ],
-    ids=range(14),
+    ids=range(15),
 )
 def test_reading_and_matching_long_values_again_and_again_is_refused(text):
     with pytest.raises(InputError, match="too often"):
