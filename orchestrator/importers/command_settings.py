@@ -10,7 +10,6 @@ from orchestrator.importers.bash.script import Script, Word
 from orchestrator.importers.launcher_options import LAUNCHER_OPTIONS
 from orchestrator.importers.option_table import OptionTable
 from orchestrator.importers.settings import Setting, Settings
-from search_spaces.schema.unsafe_text import hidden
 from trials.trainers.common.options import option_name
 
 _UNSET = re.compile(r"\$\{?\w+(\[[@*]\])?\}?|\$@")

@@ -220,7 +220,7 @@ def positive(name: str, rule: str) -> ValueRule:
         value = settings.value(name)
         return type(value) in (int, float) and 0 < value <= _LARGEST
 
-    return name, is_positive, rule
+    return ValueRule(name, is_positive, rule)
 
 
 _LARGEST = 10**12

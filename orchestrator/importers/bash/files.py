@@ -69,4 +69,5 @@ def given_files(command: Sequence[Value], document: Value | None) -> list[str]:
     if not any(_RUN_PROGRAMS.fullmatch(text) for text in texts):
         return []
     words = [w for before, w in pairwise(texts) if not (_DS_CONFIG.fullmatch(before) or _DS_CONFIG.search(w))]
-    return re.findall(r"[\w./${}-]+\.json\b", " ".join([*words, text_of(document or ())]))
+    parts = re.split(r"[^\w./${}-]+", " ".join([*words, text_of(document or ())]))
+    return [part for part in parts if part.endswith(".json")]

@@ -10,7 +10,7 @@ from enum import Enum
 
 from search_spaces.errors import InputError
 
-_LARGEST_TEXT = 2**18
+LARGEST_TEXT = 2**18
 """Limit of characters of a script, and of any one value after expansion."""
 
 
@@ -180,11 +180,11 @@ _WORDS = re.compile(r"\s+|(?:<[A-Za-z][^<>\n]*>|\S)+")
 
 
 def require_size(size: int) -> None:
-    if size > _LARGEST_TEXT:
+    if size > LARGEST_TEXT:
         raise InputError.of(
             "script_size",
             f"{size} characters",
-            rule=f"a launch script has at most {_LARGEST_TEXT} characters, as written and with its variables filled in",
+            rule=f"a launch script has at most {LARGEST_TEXT} characters, as written and with its variables filled in",
             fix="give a script that only starts the training",
         )
 
