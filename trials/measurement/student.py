@@ -1,4 +1,4 @@
-"""Student's t distribution with whole degrees of freedom, exactly. Pure; the standard library has no quantiles of it."""
+"""Student's t distribution with whole degrees of freedom, exactly, which the standard library lacks. Pure."""
 
 from __future__ import annotations
 
