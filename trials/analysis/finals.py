@@ -51,7 +51,7 @@ class FinalsEnding(LowerStrEnum):
 
 
 class _Relation(LowerStrEnum):
-    """How one layout stands to another."""
+    """Relation of one layout to another."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -93,7 +93,7 @@ class Finalist:
 
 @dataclass(frozen=True)
 class FinalsStanding:
-    """What follows from a round: how the finals ended, or else the layouts (by name) of the next round.
+    """Consequence of a round: the ending of the finals, or else the layouts (by name) of the next round.
 
     `clear` are the pairs of which the first is clearly faster than the second.
     """
@@ -148,7 +148,7 @@ class _Comparisons:
         self._num_measured = sum(one.is_known for one in finalists)
 
     def relation(self, one: Finalist, other: Finalist) -> _Relation:
-        """How the first stands to the second."""
+        """Relation of the first to the second."""
         if self._is_clearly_faster(one, other):
             return _Relation.FASTER
         if self._is_clearly_faster(other, one):
