@@ -54,8 +54,12 @@ class Played:
 
 def main() -> None:
     arguments = _arguments()
+    lines = []
     for line in lines_of(arguments.finals, arguments.rounds, arguments.seed):
+        lines.append(line)
         print(json.dumps(line) if arguments.json else _readable(line), flush=True)
+    summary = summary_of(lines)
+    print(json.dumps(summary) if arguments.json else _readable(summary))
 
 
 def lines_of(count: int, rounds: int, seed: int = 0) -> Iterator[dict[str, Any]]:
@@ -67,6 +71,11 @@ def lines_of(count: int, rounds: int, seed: int = 0) -> Iterator[dict[str, Any]]
                 for rule in Finals
             }
             yield {"speeds": speeds, "noise": noise, "rounds": rounds, **by_rule}
+
+
+def summary_of(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Mean repeats over the cases, by rule."""
+    return {"summary": True} | {rule.value: fmean(line[rule]["repeats"] for line in lines) for rule in Finals}
 
 
 def play(speeds: str, noise: float, rounds: int, rule: Finals, seed: int) -> Played:
@@ -131,6 +140,8 @@ def _finalist(name: str, runs: Sequence[RunMeasurement]) -> Finalist:
 
 
 def _readable(line: Mapping[str, Any]) -> str:
+    if "summary" in line:
+        return "= mean repeats: " + ", ".join(f"{rule} {line[rule]:.1f}" for rule in Finals)
     rules = [f"{rule}: {_percentages(line[rule])}" for rule in Finals]
     return f"{line['speeds']:>6}, {line['noise']:<11} " + "; ".join(rules)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.finals import BASELINE, NOISE, lines_of, play
+from benchmarks.finals import BASELINE, NOISE, lines_of, play, summary_of
 from trials.analysis.finals import ERROR_RATE, Finals
 
 pytestmark = pytest.mark.slow
@@ -19,8 +19,10 @@ def test_by_either_rule_the_same_runs_are_drawn_and_a_fixed_count_is_kept():
 
 
 def test_the_error_rate_is_kept_where_runs_vary_as_assumed_and_repeats_are_saved():
-    for line in lines_of(40, 2):
+    lines = list(lines_of(40, 2))
+    for line in lines:
         by_rule, fixed = line["until_decided"], line["fixed"]
         if line["noise"] != "busy":
             assert by_rule["false_by_rule"] <= ERROR_RATE
         assert by_rule["repeats"] < fixed["repeats"] == 8
+    assert summary_of(lines)["until_decided"] < 7.5 < summary_of(lines)["fixed"] == 8

@@ -1,7 +1,7 @@
 """Rounds of a search's finals, read from its trials: the consequence of each, and the reason for their end. Pure.
 
-A layout's repeats are its runs of the rounds, in order; one that dropped out has fewer. So every standing follows from the
-trials alone, whatever driver asks.
+A layout's repeats are its runs of the rounds, in order; one that dropped out has fewer. So every standing follows from
+the trials alone, whatever driver asks.
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ from trials.measurement.student import student_above, student_quantile, student_
 from trials.trial import LowerStrEnum
 
 ERROR_RATE = 0.05
-"""Probability of a false "clearly faster" in a search's finals, over all rounds and layouts."""
+"""Probability that the fastest layout of a search's finals is called clearly slower than another, over all rounds and
+layouts."""
 TIE_MARGIN = 0.02
 """Difference of speed below which two layouts are as good as equal."""
 LEAST_CHANCE = 0.1
