@@ -207,6 +207,23 @@ class DriverLine(TypedDict, total=False):
     """CPU a trial over Parlay's."""
 
 
+class FinalsLine(TypedDict):
+    """`python -m benchmarks.finals`: simulated finals of one case. Then one line with `summary: true`, the mean
+    number of repeats over the cases by either rule.
+
+    By rule: shares of the finals where the rule or the verdict called a layout clearly faster that is not
+    (`false_by_rule`, `false_by_verdict`), where the winner is more than 2 % slower than the fastest finalist
+    (`winner_off`), where the verdict has a winner without ties (`clear_winner`); means of how much slower the winner is
+    (`mean_loss`) and of `repeats`.
+    """
+
+    speeds: str
+    noise: str
+    rounds: int
+    until_decided: dict[str, float]
+    fixed: dict[str, float]
+
+
 class PlannerSpeedLine(TypedDict):
     """`python -m benchmarks.planner_speed`."""
 

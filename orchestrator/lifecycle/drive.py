@@ -303,6 +303,7 @@ def _limits(spec: SearchSpec) -> Limits:
         wanted.idle_limit_s,
         finalists=wanted.finalists,
         finalist_repeats=wanted.finalist_repeats,
+        finals=wanted.finals,
     )
 
 

@@ -15,6 +15,7 @@ from orchestrator.search.index import SearchIndex
 from orchestrator.search.stopping import Limits, fits_budget, time_limit_s
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
+from trials.analysis.final_rounds import FinalsTerms
 from trials.analysis.ranking import Objective
 from trials.ledger.events import EndReason, Event, EventKind, SearchRecord, SearchState
 from trials.trial import Attempt, FailureReason, Trial, TrialState
@@ -108,6 +109,11 @@ class SearchContext:
     def cancel_reason(self) -> FailureReason:
         by_user = self.search.end_reason is EndReason.CANCELLED_BY_USER
         return FailureReason.CANCELLED_BY_USER if by_user else FailureReason.CANCELLED_BY_SEARCH
+
+    @property
+    def finals_terms(self) -> FinalsTerms:
+        limits, goal = self.limits, self.goal
+        return FinalsTerms(limits.finals, limits.finalist_repeats, goal.objective, goal.baseline_keys, goal.headroom)
 
     def trial(self, attempt: Attempt) -> Trial:
         return self.search.trial(attempt.trial)

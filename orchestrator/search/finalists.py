@@ -7,6 +7,8 @@ from itertools import takewhile
 
 from orchestrator.search.index import SearchIndex
 from search_spaces.layouts.layout import Layout
+from trials.analysis.final_rounds import FinalRounds, FinalsTerms
+from trials.analysis.finals import Finals
 from trials.analysis.pareto import pareto
 from trials.trial import Trial, TrialState
 
@@ -34,20 +36,34 @@ def choose_finalists(index: SearchIndex, count: int, baseline_keys: Collection[s
 
 
 def due_repeats(
-    index: SearchIndex, chosen: Sequence[Layout], repeats: int, affordable: Callable[[Layout], bool]
+    index: SearchIndex, chosen: Sequence[Layout], terms: FinalsTerms, affordable: Callable[[Layout], bool]
 ) -> list[Layout]:
-    """Chosen layouts to measure next, in this order. A round starts when the previous one has ended."""
-    known = index.repeats
-    repeats_of = {layout.key: [trial for trial in known if trial.layout.key == layout.key] for layout in chosen}
-    counts = {key: len(trials) for key, trials in repeats_of.items()}
-    waiting = [c for c in chosen if counts[c.key] < repeats and not any(map(_has_failed, repeats_of[c.key]))]
+    """Chosen layouts to measure next, in this order. A round starts when the previous one has ended; who is in it
+    follows from those before."""
+    finals = _final_rounds(index, terms)
+    going = [layout for layout in chosen if not any(map(_has_failed, finals.repeats.get(layout.key, ())))]
     if not index.in_flight:  # attempts in flight release what they reserved and did not use
-        waiting = [layout for layout in waiting if affordable(layout)]
-    this_round = min((counts[layout.key] for layout in waiting), default=0)
-    runs = (trial for key, trials in repeats_of.items() if counts[key] <= this_round for trial in trials)
-    if any(not trial.state.is_ended for trial in runs):
-        return []
-    return list(takewhile(affordable, (layout for layout in waiting if counts[layout.key] == this_round)))
+        going = [layout for layout in going if affordable(layout)]
+    for number in range(terms.rounds):  # rounds that have ended
+        if not finals.has_ended(number):
+            return []
+        if number > 0 and terms.rule is Finals.UNTIL_DECIDED:
+            next_round = finals.standing(number).next_round
+            going = [layout for layout in going if layout.key in next_round]
+        if due := [layout for layout in going if len(finals.repeats.get(layout.key, ())) <= number]:
+            return list(takewhile(affordable, due))
+    return []
+
+
+def describe_end(index: SearchIndex, chosen: Sequence[Layout], terms: FinalsTerms) -> str | None:
+    """Reason why the finals of the chosen layouts ended, once no repeat is due."""
+    return _final_rounds(index, terms).describe_end([layout.key for layout in chosen])
+
+
+def _final_rounds(index: SearchIndex, terms: FinalsTerms) -> FinalRounds:
+    """The finals of the search so far."""
+    keys = {trial.layout.key: trial.layout for trial in index.repeats}
+    return FinalRounds([trial for layout in keys.values() for trial in index.runs_of(layout)], terms)
 
 
 def _has_failed(trial: Trial) -> bool:

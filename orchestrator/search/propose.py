@@ -60,7 +60,11 @@ class TrialProposer:
         if index.before_repeats.unended or self.proposal_end_reason() is None:
             return []
         chosen = finalists.choose_finalists(index, self._context.limits.finalists, self._context.goal.baseline_keys)
-        return finalists.due_repeats(index, chosen, self._context.limits.finalist_repeats, self._context.can_afford)
+        terms = self._context.finals_terms
+        due = finalists.due_repeats(index, chosen, terms, self._context.can_afford)
+        if not due and (why := finalists.describe_end(index, chosen, terms)):
+            self._context.log_once.info(why)
+        return due
 
     def proposal_end_reason(self) -> EndReason | None:
         """Reason why no more layouts will be proposed, repeats aside; None while some may be."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orchestrator.search.index import NUM_LAST_ENDED, SearchIndex
+from trials.analysis.finals import Finals
 from trials.failure_policy import policy_of
 from trials.files.text import last_line
 from trials.ledger.events import EndReason, SearchRecord
@@ -32,7 +33,7 @@ class Limits:
     """Limits of a search; None is no limit.
 
     `max_trials` counts layouts; retries and repeats count against node-hours only. `finalists` is the number of best
-    layouts measured again at the end, `finalist_repeats` how often each is.
+    layouts measured again at the end, `finalist_repeats` how often each is; at most, where `finals` ends them earlier.
     """
 
     max_trials: int
@@ -42,6 +43,7 @@ class Limits:
     idle_limit_s: float | None = None
     finalists: int = 0
     finalist_repeats: int = 1
+    finals: Finals = Finals.FIXED
 
 
 def remaining_layouts(num_layouts: int, limits: Limits) -> int:

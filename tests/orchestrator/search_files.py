@@ -41,7 +41,7 @@ space:
 objective: node_hours_per_billion_tokens
 constraints: {max_nodes: 2, min_free_memory_gib: 0.5}
 search: {sampler: grid, max_trials: 5, budget_node_hours: 1.5, max_wall_time: 1-12, seed: 7, sample_space: true,
-  finalists: 4, finalist_repeats: 3}
+  finalists: 4, finalist_repeats: 3, finals: fixed}
 measure: {min_steps: 5, max_steps: 10, max_warmup_steps: 3, time_limit: 90s, memory_limit_gib: 1.5}
 trainer: {kind: parlay, python: /opt/python}
 launcher: {kind: ray, address: "10.0.0.1:6379"}

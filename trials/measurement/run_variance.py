@@ -48,10 +48,20 @@ def log_half_width(runs: Sequence[RunMeasurement]) -> float:
     repeats, plus each run's own uncertainty (a t interval of logarithms with a moderated variance; Smyth 2004, doi
     10.2202/1544-6115.1027).
     """
-    freedom = ALLOWANCE_WEIGHT + len(runs) - 1
-    squares = ALLOWANCE_WEIGHT * SPREAD_ALLOWANCE**2 + _squares(runs)
-    variance = squares / freedom / len(runs) + _steps_variance(runs)
-    return student_95(freedom) * math.sqrt(variance)
+    between, freedom = variance_between([runs])
+    return student_95(freedom) * math.sqrt(between / len(runs) + steps_variance(runs))
+
+
+def variance_between(groups: Sequence[Sequence[RunMeasurement]]) -> tuple[float, int]:
+    """Variance of the logarithm between runs of one layout, and its degrees of freedom: the prior, corrected by the
+    runs of these layouts, a group each."""
+    freedom = ALLOWANCE_WEIGHT + sum(len(runs) - 1 for runs in groups)
+    return (ALLOWANCE_WEIGHT * SPREAD_ALLOWANCE**2 + sum(map(_squares, groups))) / freedom, freedom
+
+
+def steps_variance(runs: Sequence[RunMeasurement]) -> float:
+    """Variance that the steps of at least one run add to that of their mean's logarithm."""
+    return sum(run.standard_error**2 for run in runs) / len(runs) ** 2
 
 
 def student_95(freedom: int) -> float:
@@ -76,7 +86,3 @@ def _squares(runs: Sequence[RunMeasurement]) -> float:
     logs = [math.log(run.value) for run in runs]
     centre = fmean(logs)
     return sum((value - centre) ** 2 for value in logs)
-
-
-def _steps_variance(runs: Sequence[RunMeasurement]) -> float:
-    return sum(run.standard_error**2 for run in runs) / len(runs) ** 2

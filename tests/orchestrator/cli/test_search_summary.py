@@ -1,4 +1,4 @@
-"""The upper limit that is printed before a search begins."""
+"""The upper limit that is printed before a search begins, and the end of its finals after it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 from orchestrator.cli.search_summary import describe_upper_limit
 from orchestrator.config.loader import load_search_file
 from orchestrator.planning.candidates import candidates_of
+from tests.orchestrator.cli.parlay import parlay_here
 from tests.orchestrator.cli.simulated import OK, write_simulated_search
 
 
@@ -21,3 +22,20 @@ from tests.orchestrator.cli.simulated import OK, write_simulated_search
 def test_the_upper_limit_counts_trials_and_repeats(tmp_path, changes, words):
     spec = load_search_file(write_simulated_search(tmp_path, OK, OK), changes)
     assert describe_upper_limit(spec, candidates_of(spec)).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("rule", "told"),
+    [
+        (
+            "until_decided",
+            ["the finals ended after 1 of at most 2 rounds: one layout is clearly faster than every other"],
+        ),
+        ("fixed", []),
+    ],
+)
+def test_the_summary_says_why_the_finals_ended(tmp_path, rule, told):
+    path = write_simulated_search(tmp_path, {"step_time_s": "10.0"}, {"step_time_s": "20.0"})
+    answer = parlay_here("run", path, "--set", "search.finalists=2", "--set", f"search.finals={rule}", cwd=tmp_path)
+    lines = [line.removesuffix(" that was measured again") for line in answer.out.splitlines()]
+    assert [line for line in lines if line.startswith("the finals")] == told

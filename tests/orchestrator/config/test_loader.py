@@ -20,6 +20,7 @@ from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
 from search_spaces.schema import presets
 from tests.orchestrator.search_files import EVERYTHING, MINIMAL, loaded
+from trials.analysis.finals import Finals
 from trials.analysis.ranking import Objective
 
 
@@ -75,7 +76,7 @@ def test_every_key_arrives(tmp_path: Path):
     assert spec.space.micro_batch_size == (2, 4, 6, 8)
     assert spec.space.bucket_mib == (None, 25)
     assert spec.search.max_wall_time_s == 36 * 3600
-    assert (spec.search.finalists, spec.search.finalist_repeats) == (4, 3)
+    assert (spec.search.finalists, spec.search.finalist_repeats, spec.search.finals) == (4, 3, Finals.FIXED)
     assert spec.measure.time_limit_s == 90
     assert spec.measure.memory_limit_gib == 1.5
     assert spec.trainer.python == "/opt/python"

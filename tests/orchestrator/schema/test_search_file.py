@@ -40,6 +40,7 @@ def test_the_json_schema_accepts_what_is_read(text: str):
         "search: {max_trials: 0}",
         "search: {finalists: -1}",
         "search: {finalist_repeats: 0}",
+        "search: {finals: never}",
         "search: {seed: 1.5}",
         "measure: {min_steps: 4}",
         "baseline: {data_parallel: 2}",

@@ -1,0 +1,112 @@
+"""Rounds of a search's finals, read from its trials: the consequence of each, and the reason for their end. Pure.
+
+A layout's repeats are its runs of the rounds, in order; one that dropped out has fewer. So every standing follows from
+the trials alone, whatever driver asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from search_spaces.hardware.memory_headroom import MemoryHeadroom
+from trials.analysis.finals import Finalist, Finals, FinalsEnding, FinalsStanding, standing_after
+from trials.analysis.ranked_layout import RankedLayout, suspect_reruns
+from trials.analysis.ranking import Objective, throughput_divisor
+from trials.files.text import plural
+from trials.measurement.run_variance import RunMeasurement
+from trials.trial import Trial, TrialKind, TrialState
+
+
+@dataclass(frozen=True)
+class FinalsTerms:
+    """Terms of a search's finals: the rule, at most how many rounds, and what the layouts compete in."""
+
+    rule: Finals
+    rounds: int
+    objective: Objective
+    baseline_keys: Collection[str] = ()
+    headroom: MemoryHeadroom | None = None
+
+
+class FinalRounds:
+    """The layouts that were measured again as finalists, with all their runs."""
+
+    def __init__(self, trials: Sequence[Trial], terms: FinalsTerms):
+        second = suspect_reruns(trials)
+        self._terms = terms
+        self.repeats: dict[str, list[Trial]] = {}
+        """Repeats of each layout, by its key."""
+        self._earlier: dict[str, list[Trial]] = {}
+        for trial in trials:
+            is_repeat = trial.kind is TrialKind.REPEAT and trial.trial not in second
+            (self.repeats if is_repeat else self._earlier).setdefault(trial.layout.key, []).append(trial)
+
+    def has_ended(self, number: int) -> bool:
+        """True if every repeat up to round `number` has ended."""
+        return all(trial.state.is_ended for trials in self.repeats.values() for trial in trials[:number])
+
+    def standing(self, number: int) -> FinalsStanding:
+        """Standing after round `number`, which has ended. Layouts whose repeat was not measured take no part."""
+        entrants = sum(_are_measured(trials[:1]) for trials in self.repeats.values())
+        return standing_after(list(self._finalists(number)), number, self._terms.rounds, entrants)
+
+    def describe_end(self, chosen: Collection[str]) -> str | None:
+        """Reason why the finals of these layouts (by key) ended, without a full stop, once no repeat follows.
+
+        None where their number was fixed, and where they have not begun or a repeat has not ended.
+        """
+        expected = set(chosen)
+        if self._terms.rule is Finals.FIXED or not self.repeats or not self.has_ended(self._terms.rounds):
+            return None
+        for number in range(1, self._terms.rounds + 1):
+            expected = {key for key in expected if _are_measured(self.repeats.get(key, [])[:number])}
+            if any(len(self.repeats.get(key, ())) < number for key in expected):
+                return f"the finals were cut short in round {number} of at most {self._terms.rounds}"
+            standing = self.standing(number)
+            if standing.ending is not None:
+                return self._describe(standing.ending, number)
+            expected &= standing.next_round
+        return None
+
+    def _finalists(self, number: int) -> Iterator[Finalist]:
+        for key, trials in self.repeats.items():
+            if len(trials) >= number and _are_measured(trials[:number]):
+                yield self._finalist(key, trials[:number])
+
+    def _finalist(self, key: str, repeats: Sequence[Trial]) -> Finalist:
+        layout = RankedLayout((*self._earlier.get(key, ()), *repeats))
+        headroom, again = self._terms.headroom, {trial.trial for trial in repeats}
+        has_room = headroom is None or headroom.is_satisfied(layout.measured.peak_memory_gib)
+        return Finalist(
+            key,
+            tuple(map(self._speed, layout.counted)),
+            tuple(self._speed(run) for run in layout.counted if run.trial in again),
+            may_win=has_room and layout.may_be_best,
+            is_baseline=key in self._terms.baseline_keys,
+        )
+
+    def _speed(self, run: Trial) -> RunMeasurement:
+        assert run.measured is not None, "it counts"
+        sharers, metrics = throughput_divisor(run.layout, self._terms.objective), run.measured
+        low, high = metrics.tokens_per_sec_low, metrics.tokens_per_sec_high
+        bounds = (None, None) if low is None or high is None else (low / sharers, high / sharers)
+        return RunMeasurement(metrics.tokens_per_sec / sharers, *bounds)
+
+    def _describe(self, ending: FinalsEnding, number: int) -> str:
+        after = f"the finals ended after {number} of at most {plural(self._terms.rounds, 'round')}"
+        if len(self.repeats) == 1:
+            return f"{after}: one layout alone was measured again"
+        if ending is FinalsEnding.LIMIT:
+            return f"the finals ended after {plural(number, 'round')}, the limit (search.finalist_repeats)"
+        return f"{after}: {_REASONS[ending]}"
+
+
+_REASONS: Mapping[FinalsEnding, str] = {
+    FinalsEnding.DECIDED: "one layout is clearly faster than every other that was measured again",
+    FinalsEnding.TIE: "further repeats would hardly tell those apart that are still tied",
+}
+
+
+def _are_measured(trials: Sequence[Trial]) -> bool:
+    return all(trial.state is TrialState.MEASURED for trial in trials)
