@@ -85,9 +85,9 @@ class MeasuredMetrics:
     loss_after_epoch: float | None = None
     """Loss of the step after that epoch."""
     startup_s: float | None = None
-    """From the launch to the first step."""
+    """From the start of rank 0's process to the first measured step."""
     startup_parts_s: Mapping[str, float] | None = None
-    """Its parts."""
+    """Its parts, by `StartupPart`; they add up to it."""
     time_s: Mapping[str, float] | None = None
     """`TimeParts`, with `measure.profile`."""
 

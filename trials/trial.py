@@ -231,7 +231,7 @@ class Outcome:
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
     """`Fingerprint`."""
     step_times_s: tuple[float, ...] = ()
-    """Times of the measured steps."""
+    """Times of all steps, those of warm-up first."""
     started_at: str | None = None
     ended_at: str | None = None
 

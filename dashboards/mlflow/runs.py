@@ -11,9 +11,11 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
+from itertools import accumulate
 from typing import Any
 
 from search_spaces.plain_file import read_plain
+from trials.analysis.node_time import node_time
 from trials.analysis.ranked_layout import RankedLayout
 from trials.analysis.verdict import DisplayState, counts_of, display_state, ranking_of
 from trials.failure_policy import Ending, policy_of
@@ -229,6 +231,7 @@ def trial_points(trial: Trial) -> list[Point]:
     time_ms = _ms(last.ended_at or last.submitted_at or 0.0)
     values = dict(_flat(last.outcome.measured.to_json())) if last.outcome and last.outcome.measured else {}
     values["node_hours"] = sum(a.node_hours or 0.0 for a in trial.attempts)
+    values["measured_share"] = node_time([trial]).measured_share
     values["queue_wait_s"] = last.queue_wait_s
     for name in ("step_time_s", "peak_memory_gib"):
         values[f"predicted_{name}"] = (trial.prediction or {}).get(name)
@@ -274,15 +277,23 @@ def system_points(trial: Trial, folder: SearchFolder) -> list[Point]:
 def search_points(search: SearchRecord, after_step: int = 0) -> list[Point]:
     """Series of the parent run: totals after 1, 2, 3 ... ended trials, beyond `after_step`."""
     ended = sorted((t for t in search.trials if t.state.is_ended), key=lambda t: (t.ended_at or 0.0, t.trial))
+    shares = _measured_shares(ended)
     points: list[Point] = []
     best: RankedLayout | None = None
     for step in range(after_step + 1, len(ended) + 1):
         time_ms = _ms(ended[step - 1].ended_at or search.created_at)
         if best is None or _may_change_the_best(ended[step - 1]):
             best = ranking_of(search, ended[:step]).best
-        totals = _totals(ended[:step], best)
+        totals = _totals(ended[:step], best) | {"measured_share": shares[step - 1]}
         points += [Point(name, value, time_ms, step) for name, value in totals.items() if value is not None]
     return points
+
+
+def _measured_shares(ended: list[Trial]) -> list[float | None]:
+    """Fraction of the node-hours of the first 1, 2, 3 ... trials that measured something; None before any were used."""
+    spent = [node_time([trial]) for trial in ended]
+    measured, totals = accumulate(one.measured for one in spent), accumulate(one.total for one in spent)
+    return [done / total if total else None for done, total in zip(measured, totals, strict=True)]
 
 
 def _may_change_the_best(trial: Trial) -> bool:

@@ -12,6 +12,7 @@ from dashboards.report.figures.time_breakdown import TimeBreakdown, time_breakdo
 from dashboards.report.log_excerpts import Excerpts
 from dashboards.trial_text import describe_failure
 from search_spaces.layouts.layout import DERIVED, Layout
+from trials.analysis.node_time import NodeTime, search_node_time
 from trials.analysis.pareto import pareto, trade_offs
 from trials.analysis.ranked_layout import RankedLayout
 from trials.analysis.ranking import Objective, Ranking, upper_bound_of, value_of
@@ -101,6 +102,7 @@ class Progress:
     node_hours_used: float
     node_hours_reserved: float
     budget_node_hours: float | None
+    node_time: NodeTime
     elapsed_h: float
 
 
@@ -207,6 +209,7 @@ def _progress(search: SearchRecord, at: float) -> Progress:
         node_hours_used=search.node_hours_used,
         node_hours_reserved=search.node_hours_reserved,
         budget_node_hours=wanted.get("budget_node_hours"),
+        node_time=search_node_time(search),
         elapsed_h=_hours(_last_moment(search, at) - search.created_at),
     )
 

@@ -102,6 +102,7 @@ def _first_screen(data: ReportData) -> dict[str, Any]:
         "state": sentences.describe_state(data),
         "meters": _meters(data),
         "cost": sentences.describe_cost(data),
+        "spent_on": sentences.describe_spending(data),
         "as_of": datetime.fromtimestamp(data.at, timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "placement": rank_placement(best.layout, data.gpus_per_node) if best else None,
         "caption": f"{plural(len(data.trials), 'trial')} in launch order, a row a run; click a heading to sort",

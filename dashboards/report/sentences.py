@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from dashboards.report.data import BestLayout, ReportData, TrialView
 from dashboards.terminal.headline import describe_ending
+from dashboards.terminal.progress import describe_node_time
 from dashboards.trial_text import UNKNOWN, describe_flag, format_counts, format_throughput_interval
 from search_spaces.layouts.layout import AXES, DEGREES, Layout
 from trials.analysis.verdict import DisplayState
@@ -52,6 +53,15 @@ def describe_cost(data: ReportData) -> str:
     clock = " (simulated, replayed from a table)" if data.is_simulated else ""
     used = format_hours(data.progress.node_hours_used)
     return f"{used}, {trials}, {duration(data.progress.elapsed_h * 3600)}{clock}."
+
+
+def describe_spending(data: ReportData) -> str | None:
+    """Share of the node-hours that measured something, and the use of the others.
+
+    None before any were used, and where they come from a measured table.
+    """
+    words = None if data.is_simulated else describe_node_time(data.progress.node_time)
+    return None if words is None else f"{words}."
 
 
 def _with_full_stop(words: str) -> str:

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from search_spaces.schema.durations import parse_duration_s
+from trials.analysis.node_time import NodeTime
 from trials.ledger.events import SearchRecord, SearchState
+from trials.ranks.startup import StartupPart
 from trials.trial import Attempt, TrialKind, TrialState
 
 _MIN_TRIALS_FOR_ESTIMATE = 3
@@ -81,6 +83,33 @@ def format_node_hours(search: SearchRecord) -> str:
     of_limit = "" if limit is None else f" of {limit:g}"
     reserved = f"+{search.node_hours_reserved:.3g}" if search.in_flight else ""
     return f"{search.node_hours_used:.3f}{reserved}{of_limit} node-hours"
+
+
+def describe_node_time(found: NodeTime) -> str | None:
+    """Share of the node-hours that measured something, and what else they were spent on, without what took less than
+    half a percent. None before any were used."""
+    if found.measured_share is None:
+        return None
+    others = {words: hours / found.total for words, hours in _other_node_hours(found)}
+    shown = [f"{100 * share:.0f} % {words}" for words, share in others.items() if share >= _SMALLEST_SHARE]
+    words = f"{100 * found.measured_share:.0f} % of {found.total:.3f} node-hours measured steps"
+    return f"{words}; {', '.join(shown)}" if shown else words
+
+
+_SMALLEST_SHARE = 0.005
+_STARTUP_GROUPS = {
+    "imports": (StartupPart.IMPORT,),
+    "rendezvous and build": (StartupPart.RENDEZVOUS, StartupPart.BUILD),
+    "compilation": (StartupPart.COMPILE,),
+    "warm-up": (StartupPart.FIRST_STEP, StartupPart.WARMUP),
+}
+
+
+def _other_node_hours(found: NodeTime) -> Iterator[tuple[str, float]]:
+    for words, parts in _STARTUP_GROUPS.items():
+        yield words, sum(found.startup.get(part, 0.0) for part in parts)
+    yield "attempts that measured nothing", found.unmeasured
+    yield "idle pilots", found.idle
 
 
 def format_clock(seconds: float) -> str:

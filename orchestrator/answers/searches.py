@@ -9,6 +9,7 @@ from trials.analysis.best_layout import Choice
 from trials.analysis.ranking import Objective
 from trials.analysis.verdict import DisplayState, VerdictKind
 from trials.ledger.events import EndReason, SearchState
+from trials.ranks.startup import StartupPart
 from trials.trial import FailureReason
 
 
@@ -107,6 +108,21 @@ class BudgetAnswer(TypedDict):
     """`search.budget_node_hours`."""
 
 
+class NodeTimeAnswer(TypedDict):
+    """Use of the node-hours used so far. The rest of them went to launches, pauses between steps and ends."""
+
+    measured_share: float | None
+    """Fraction of `node_hours_used` that measured steps took; null before any were used."""
+    measured_node_hours: float
+    """Measured steps, also of trials that stopped early."""
+    startup_node_hours: dict[StartupPart, float]
+    """Starts of the same attempts, as far as they are known."""
+    unmeasured_node_hours: float
+    """Attempts without a measurement."""
+    idle_node_hours: float
+    """Pilots, beyond what attempts paid for."""
+
+
 class MlflowAnswer(TypedDict):
     """The search's run in MLflow."""
 
@@ -130,6 +146,7 @@ class StatusAnswer(TypedDict):
     reasons: dict[FailureReason, int]
     """Number of trials by failure reason."""
     budget: BudgetAnswer
+    node_time: NodeTimeAnswer
     recipe: str | None
     """The recipe's folder."""
     mlflow: MlflowAnswer | None

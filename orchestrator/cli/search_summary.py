@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from dashboards.terminal.headline import best_layout_line, describe_ending, headroom_lines
 from dashboards.terminal.live_table import console_for, results_table
-from dashboards.terminal.progress import format_node_hours
+from dashboards.terminal.progress import describe_node_time, format_node_hours, is_simulated
 from dashboards.trial_text import flag_lines, time_lines
 from orchestrator.cli.output import print_result
 from orchestrator.config.spec import SearchSpec
 from trials.analysis.final_rounds import FinalsTerms
+from trials.analysis.node_time import search_node_time
 from trials.analysis.pareto import trade_offs
 from trials.analysis.verdict import DisplayState, SearchVerdict, VerdictKind, has_failed, has_stopped_early, verdict_of
 from trials.failure_policy import Memory, policy_of
@@ -63,7 +64,7 @@ def print_search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchF
     verdict = verdict_of(search, ranking, spec.baseline_key)
     best = best_layout_line(verdict)
     is_redundant = best == search.detail or verdict.kind in (VerdictKind.REFUSED, VerdictKind.CANCELLED)
-    lines = [*notes, _format_state(search, verdict), *_finals_lines(search, spec)]
+    lines = [*notes, _format_state(search, verdict), *_finals_lines(search, spec), *_node_time_lines(search)]
     lines += [*([] if is_redundant else [best]), *trade_offs(ranking)]
     lines += [*_causes(search, spec), *_next_steps(search, folder)]
     print_result({}, False, "\n".join(lines))
@@ -97,6 +98,12 @@ def _finals_lines(search: SearchRecord, spec: SearchSpec) -> list[str]:
     terms = FinalsTerms(wanted.finals, wanted.finalist_repeats, spec.objective, baseline, spec.memory_headroom)
     why = describe_end(index, choose_finalists(index, wanted.finalists, baseline), terms)
     return [] if why is None else [why]
+
+
+def _node_time_lines(search: SearchRecord) -> list[str]:
+    """Use of the node-hours, where a clock measured them."""
+    words = None if is_simulated(search) else describe_node_time(search_node_time(search))
+    return [] if words is None else [words]
 
 
 def _causes(search: SearchRecord, spec: SearchSpec) -> list[str]:

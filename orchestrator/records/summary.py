@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dashboards.terminal.headline import best_layout_line, verdict_json
 from orchestrator.config.spec import SearchSpec
 from trials.analysis.best_layout import best_json
+from trials.analysis.node_time import search_node_time
 from trials.analysis.verdict import counts_of, verdict_of
 from trials.files.folders import AttemptFolder, SearchFolder, read_json
 from trials.files.text import tail
@@ -47,6 +48,7 @@ def search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder)
             "node_hours_reserved": search.node_hours_reserved,
             "node_hours_limit": spec.search.budget_node_hours,
         },
+        "node_time": search_node_time(search).to_json(),
         "recipe": recipe_path(folder),
         "mlflow": _mlflow(folder),
     }

@@ -128,6 +128,7 @@ class StatusAnswer(Answer):
     trials: dict[str, int]
     reasons: dict[str, int]
     budget: dict[str, float | None]
+    node_time: dict[str, Any]
     recipe: str | None
     mlflow: dict[str, str] | None
     driver: DriverAnswer | None

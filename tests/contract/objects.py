@@ -54,6 +54,7 @@ from trials.pilot.files import (
     StepRequest,
     StepStart,
 )
+from trials.ranks.startup import StartupPart
 from trials.trial import (
     OUTCOME_SCHEMA,
     SPEC_SCHEMA,
@@ -100,6 +101,7 @@ OBJECTS: Mapping[str, tuple[type, ...]] = {
     "trial_files": (
         *(TrialSpec, MeasureRules, Rendezvous, Outcome, OutcomeStatus),
         *_typed(outcome_types),
+        StartupPart,
         *(StepRecord, StepPhase, NodeSample),
     ),
     "journal": (Event, EventKind, Lease),

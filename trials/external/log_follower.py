@@ -18,6 +18,7 @@ from trials.ranks.environment import RankEnvironment, device_number, process_age
 from trials.ranks.failures import TrialFailure
 from trials.ranks.node_sampler import sample_node
 from trials.ranks.report import Report
+from trials.ranks.startup import StartupPart
 from trials.ranks.watchdog import Watchdog, hang_limit_s, silence_reason
 from trials.trainers.base import Invocation
 from trials.trainers.common.trainer_log import LineSplitter, OutputTail
@@ -56,7 +57,7 @@ def follow(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report:
     if env.rank == log_rank_of(spec):
         writer = MetricsWriter(folder.metrics(env.restart))
         measurement = LogMeasurement(spec, folder, report, fingerprint(spec, env), writer)
-        measurement.startup.end_of("rendezvous")
+        measurement.startup.end_of(StartupPart.RENDEZVOUS)
     child = Child(made.command, folder.path, trainer_environment(spec, env, made, address))
     report.enter("build")
     rank = _Rank(spec, report, words, measurement)

@@ -19,7 +19,7 @@ from trials.outcome_types import MeasuredMetrics
 from trials.ranks.environment import process_age_s
 from trials.ranks.failures import TrialFailure
 from trials.ranks.report import Report
-from trials.ranks.startup import Startup
+from trials.ranks.startup import Startup, StartupPart
 from trials.trainers.common.trainer_log import StepReader, TrainerStep
 from trials.trainers.registry import log_format_of
 from trials.trial import FailureReason, Flag, Outcome, TrialKind, TrialSpec, utc_text
@@ -130,7 +130,8 @@ class LogMeasurement:
 
     def _take(self, step: TrainerStep) -> None:
         if not self._steps:
-            self.startup.end_of("build", process_age_s() - step.step_time_s)
+            self.startup.end_of(StartupPart.BUILD, process_age_s() - step.step_time_s)
+            self.startup.end_of(StartupPart.FIRST_STEP)
             self._report.enter(StepPhase.WARMUP)
         record = _record(len(self._steps) + 1, self.measurement.phase, step)
         self.measurement.add(step.step_time_s, process_age_s(), target_step_time_s=self._target_step_time_s())
@@ -139,7 +140,7 @@ class LogMeasurement:
         self._records.append(record)
         self._writer.write(record)
         if self.measurement.phase is StepPhase.MEASURED and self._report.phase != StepPhase.MEASURED:
-            self.startup.end_of("warmup")
+            self.startup.end_of(StartupPart.WARMUP)
             self._report.enter(StepPhase.MEASURED)
 
     def _target_step_time_s(self) -> float | None:

@@ -16,10 +16,11 @@ from trials.outcome_types import MeasuredMetrics
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.failures import TrialFailure
 from trials.ranks.report import Report
-from trials.ranks.startup import Startup
+from trials.ranks.startup import Startup, StartupPart
 from trials.train.data import training_data
 from trials.train.engines.engine import Engine, TrainingConfig
 from trials.train.engines.factory import build_engine
+from trials.train.engines.imports import import_training
 from trials.train.engines.optimizer import OptimizerConfig
 from trials.train.measurement.loop import TrainingLoop, open_metrics
 from trials.train.model.initial_weights import WeightSource
@@ -36,25 +37,27 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
     """Train this rank's part and, on rank 0, write the measurement. Raises whatever ends the trial early."""
     spec = replace(spec, layout=spec.layout.canonical())
     startup = Startup()
+    startup.end_of(StartupPart.IMPORT)
+    # Before the imports: a library that asks for a device while it is imported then asks for this rank's.
     device = open_device(spec, env.local_rank)
+    startup.end_of(StartupPart.RENDEZVOUS)
+    import_training(spec.layout)
     select_attention_kernel(spec.layout.attention_kernel)
-    startup.end_of("import")
+    startup.end_of(StartupPart.IMPORT)
     report.progress()
     world = join_world(spec, folder, env, device)
     rank_hosts = locate_ranks(spec, device)
-    startup.end_of("rendezvous")
+    startup.end_of(StartupPart.RENDEZVOUS)
     report.enter("build")
     if spec.measure.memory_limit_gib is not None:
         device.limit_memory(spec.measure.memory_limit_gib)
     engine = build_engine(_training_config(spec, device), world)
     device.reset_peak()
-    startup.end_of("build")
     found = fingerprint(spec, device, rank_hosts)
     watcher = _incumbent_watcher(spec, folder, found) if env.rank == 0 else None
     data = training_data(spec, world.coordinates["dp"], device.torch_device)
-    loop = TrainingLoop(spec, engine, data, device, report, watcher)
+    loop = TrainingLoop(spec, engine, data, device, report, startup, watcher)
     loop.run(open_metrics(folder, env.rank, env.restart))
-    startup.end_of("warmup", loop.warmed_up_at_s)
     counts = gather_counts(_rank_count(engine, device), device.torch_device)
     outcome = None
     if env.rank == 0:

@@ -115,6 +115,7 @@ def test_a_child_carries_what_was_measured_once_and_its_steps_as_series(sync, cl
     assert metrics["tokens_per_sec"] == 1600.0
     assert metrics["startup_parts_s.import"] == 1.25
     assert metrics["node_hours"] == 0.5  # both attempts
+    assert metrics["measured_share"] == pytest.approx(8 / 1.6 / 3600 / 0.5)
     assert metrics["queue_wait_s"] == 10.0
     assert len(client.get_metric_history(child.info.run_id, "tokens_per_sec")) == 1
     series = client.get_metric_history(child.info.run_id, "steps/loss")
@@ -169,9 +170,12 @@ def test_the_parent_shows_how_the_search_went(sync, client, tmp_path, request):
         key: [(m.step, m.value) for m in client.get_metric_history(parent.info.run_id, key)]
         for key in parent.data.metrics
     }
+    measured_s = (8.0, 8.0, 8.0 + 5.0, 8.0 + 5.0)  # eight steps of a second, then of 1 / 1.6 s
+    shares = [seconds / 3600 / hours for seconds, hours in zip(measured_s, (0.25, 0.5, 1.0, 1.25), strict=True)]
     assert series == {
         "best_tokens_per_sec": [(1, 1000.0), (2, 1000.0), (3, 1000.0), (4, 1000.0)],
         "node_hours_used": [(1, 0.25), (2, 0.5), (3, 1.0), (4, 1.25)],
+        "measured_share": [(step, pytest.approx(share)) for step, share in enumerate(shares, 1)],
         "trials_measured": [(1, 1.0), (2, 1.0), (3, 2.0), (4, 2.0)],
         "trials_stopped_early": [(1, 0.0), (2, 0.0), (3, 0.0), (4, 1.0)],
         "trials_failed": [(1, 0.0), (2, 1.0), (3, 1.0), (4, 1.0)],

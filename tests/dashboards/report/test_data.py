@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from dashboards.report.data import report_data
-from dashboards.report.sentences import describe_confidence, describe_cost, describe_state, describe_tradeoffs
+from dashboards.report.sentences import (
+    describe_confidence,
+    describe_cost,
+    describe_spending,
+    describe_state,
+    describe_tradeoffs,
+)
 from dashboards.terminal.headline import headline, sentence
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.layout import Layout
@@ -37,6 +44,9 @@ def test_the_answer_is_how_many_times_faster_than_today_and_how_sure():
     assert describe_confidence(data)[0] == "95 % confidence interval 1.44–1.56x."
     assert describe_state(data) == "Completed: converged: no remaining layout is likely to be faster."
     assert describe_cost(data).startswith("0.75 node-hours, 3 trials (2 measured, 1 failed)")
+    spent = "0 % of 0.750 node-hours measured steps; 33 % attempts that measured nothing."
+    assert describe_spending(data) == spent
+    assert describe_spending(replace(data, is_simulated=True)) is None
 
 
 def test_a_baseline_that_nothing_beats_is_the_answer():

@@ -7,10 +7,18 @@ from typing import Any
 
 import pytest
 
-from dashboards.terminal.progress import describe_in_flight, describe_time_remaining, format_clock, limit_usages
+from dashboards.terminal.progress import (
+    describe_in_flight,
+    describe_node_time,
+    describe_time_remaining,
+    format_clock,
+    limit_usages,
+)
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.searches import START, SearchUnderTest
+from trials.analysis.node_time import NodeTime
 from trials.ledger.events import EventKind
+from trials.ranks.startup import StartupPart
 from trials.trial import TrialState
 
 LIMITS = {"max_trials": 10, "budget_node_hours": 4.0, "max_wall_time": "7200s"}
@@ -125,3 +133,34 @@ class TestInFlight:
 )
 def test_a_span_of_time_is_written_as_a_clock_shows_it(seconds, text):
     assert format_clock(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("spent", "words"),
+    [
+        (
+            {
+                StartupPart.IMPORT: 0.41,
+                StartupPart.RENDEZVOUS: 0.03,
+                StartupPart.BUILD: 0.06,
+                StartupPart.FIRST_STEP: 0.04,
+                StartupPart.WARMUP: 0.08,
+            },
+            "23 % of 1.000 node-hours measured steps; 41 % imports, 9 % rendezvous and build, 12 % warm-up",
+        ),
+        (
+            {StartupPart.COMPILE: 0.5, StartupPart.BUILD: 0.004},
+            "23 % of 1.000 node-hours measured steps; 50 % compilation",
+        ),
+        ({}, "23 % of 1.000 node-hours measured steps"),
+    ],
+    ids=["plain", "compiled", "unknown"],
+)
+def test_node_hours_are_told_by_what_they_were_spent_on(spent, words):
+    assert describe_node_time(NodeTime(1.0, 0.23, spent, 0.0, 0.0)) == words
+
+
+def test_attempts_without_a_measurement_and_idle_pilots_are_told_too():
+    words = "0 % of 2.000 node-hours measured steps; 75 % attempts that measured nothing, 25 % idle pilots"
+    assert describe_node_time(NodeTime(2.0, 0.0, {}, 1.5, 0.5)) == words
+    assert describe_node_time(NodeTime(0.0, 0.0, {}, 0.0, 0.0)) is None

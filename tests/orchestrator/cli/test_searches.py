@@ -54,7 +54,11 @@ def test_run_answers_with_the_best_layout_of_what_was_measured(finished):
     assert (verdict["trial"], verdict["ties"]) == (best["trial"], best["ties"])
     assert best["tokens_per_sec_low"] <= best["tokens_per_sec"] <= best["tokens_per_sec_high"]
     assert tuple(best["layout"]) == LAYOUT_FIELDS
-    assert answer["budget"]["node_hours_used"] > 0
+    used, spent = answer["budget"]["node_hours_used"], answer["node_time"]
+    assert 0 < spent["measured_node_hours"] == pytest.approx(spent["measured_share"] * used)
+    assert list(spent["startup_node_hours"]) == ["import", "rendezvous", "build", "first_step", "warmup"]
+    assert spent["measured_node_hours"] + sum(spent["startup_node_hours"].values()) < used
+    assert (spent["unmeasured_node_hours"], spent["idle_node_hours"]) == (0.0, 0.0)
 
 
 def test_best_and_status_say_the_same_afterwards(in_its_home):
@@ -71,6 +75,8 @@ def test_the_answer_for_people_names_the_best_and_the_baseline(in_its_home):
     text = parlay_here("status", cwd=place).out
     assert f"best: {answer['best']['trial']}" in text
     assert answer["verdict"]["headline"].lower() in text.lower()
+    assert f" % of {answer['budget']['node_hours_used']:.3f} node-hours measured steps; " in text
+    assert " % imports, " in text
 
 
 def test_logs_show_each_ranks_file(in_its_home):

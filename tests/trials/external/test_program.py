@@ -61,7 +61,8 @@ def test_a_megatron_run_is_measured_from_the_last_ranks_log_and_ended_once_it_is
     assert measured.tokens_per_sec == pytest.approx(4 * 32 / measured.step_time_s)
     assert (measured.warmup_steps, measured.peak_memory_gib) == (6, 3073 / 1024)
     assert measured.startup_s > 0
-    assert set(measured.startup_parts_s) == {"rendezvous", "build", "warmup"}
+    assert list(measured.startup_parts_s) == ["rendezvous", "build", "first_step", "warmup"]
+    assert measured.startup_s == pytest.approx(sum(measured.startup_parts_s.values()))
     records = read_metrics(ranks.folder.metrics())
     assert [r.phase for r in records] == [StepPhase.WARMUP] * 6 + [StepPhase.MEASURED] * (len(records) - 6)
     assert (records[0].step_time_s, records[0].loss, records[0].samples) == (0.5, 9.99, 4)

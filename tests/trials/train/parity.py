@@ -9,6 +9,7 @@ from trials.diagnostics.parity_cases import named_case
 from trials.diagnostics.selftest import Case, Difference, RankTraining, ReferenceTraining, largest_difference
 
 PROGRAMS = "tests.trials.train.rank_programs"
+NO_COMPILER = "no C++ compiler for torch.compile"
 
 
 class Parity:

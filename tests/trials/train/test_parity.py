@@ -10,7 +10,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from search_spaces.layouts.covering_array import cover
-from tests.trials.train.parity import Parity
+from tests.trials.train.parity import NO_COMPILER, Parity
 from tests.trials.train.ranks import WarmRanks
 from trials.diagnostics.parity_cases import SHAPES, axis_values, case_of, compiled_cases, covering_cases, named_case
 from trials.diagnostics.selftest import CPU_TOLERANCES, counting_fault, tolerance_of
@@ -18,8 +18,6 @@ from trials.train.parallel.collectives import Reduction
 from trials.train.selftest.training import STEPS, optimizer_config
 
 pytestmark = [pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(400)]
-
-NO_COMPILER = "no C++ compiler for torch.compile"
 
 
 @pytest.fixture(scope="module")

@@ -45,9 +45,8 @@ def group_timeouts() -> Iterator[None]:
 def fast_initialize(layout: Layout) -> Iterator[None]:
     """Context of `deepspeed.initialize` that avoids importing torch's compiler.
 
-    ZeRO imports an optimizer that we do not use, whose functions are decorated with torch.compile, and disables the
-    compiler for functions of its own: importing the compiler for that takes each rank a second or two. The bf16
-    optimizer prints its memory usage four times, with a garbage collection each.
+    ZeRO disables the compiler for functions of its own: importing the compiler for that takes each rank a second or
+    two. The bf16 optimizer prints its memory usage four times, with a garbage collection each.
     """
     with _patched(bf16_optimizer, "see_memory_usage", _no_op):
         if layout.torch_compile:
@@ -56,8 +55,16 @@ def fast_initialize(layout: Layout) -> Iterator[None]:
         _skip_lazy_disable(coordinator.update_recompute_parameters)
         for method in vars(coordinator.PartitionedParameterCoordinator).values():
             _skip_lazy_disable(method)
-        with _patched(torch, "compile", _identity_decorator), _patched(torch.compiler, "disable", _identity_decorator):
+        with without_compiler():
             yield
+
+
+@contextmanager
+def without_compiler() -> Iterator[None]:
+    """Context in which torch's decorators for its compiler do nothing, and so do not import it: ZeRO imports an
+    optimizer that we do not use, whose functions are decorated with torch.compile."""
+    with _patched(torch, "compile", _identity_decorator), _patched(torch.compiler, "disable", _identity_decorator):
+        yield
 
 
 def _skip_lazy_disable(function: Any) -> None:

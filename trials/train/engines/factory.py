@@ -7,7 +7,7 @@ from trials.train.parallel.process_groups import World
 
 
 def build_engine(training: TrainingConfig, world: World) -> Engine:
-    """Build the layout's engine, imported lazily, since a trial needs only one."""
+    """Build the layout's engine; `import_training` has imported it, since a trial needs only one."""
     if training.layout.engine == "deepspeed":
         from trials.train.engines.deepspeed_engine import build_deepspeed_engine
 

@@ -1,6 +1,6 @@
 """Pipeline schedules by torch.distributed.pipelining: GPipe, 1F1B and interleaved 1F1B over this rank's chunks.
 
-Imported only where there is a pipeline: torch's pipelining imports the whole compiler, a second or two per rank.
+Imported only where there is a pipeline: torch's pipelining imports the whole compiler, a second or two a rank.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 
 from trials.train.data import Batch
 from trials.train.engines.engine import TrainingConfig
@@ -54,8 +55,6 @@ class Pipeline:
         return self._schedules[micro_batches]
 
     def _build(self, micro_batches: int) -> Any:
-        from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
-
         name = self._training.layout.pipeline_schedule
         parts = [self._part(index, chunk) for index, chunk in enumerate(self._chunks)]
         # Gradients are scaled through the loss, since torch scales only `grad`, and they may accumulate elsewhere.
@@ -69,8 +68,6 @@ class Pipeline:
         return self._chunks[-1].loss(logits, targets) * self._factor
 
     def _part(self, index: int, chunk: ModelChunk) -> Any:
-        from torch.distributed.pipelining import PipelineStage
-
         inputs, outputs = _shapes(chunk, self._training)
         return PipelineStage(
             chunk,

@@ -15,8 +15,10 @@ from trials.ranks.allocator import STEPS_PER_TRIM, trim_heap
 from trials.ranks.environment import process_age_s
 from trials.ranks.failures import TrialFailure
 from trials.ranks.report import Report
+from trials.ranks.startup import Startup, StartupPart
 from trials.train.data import Batch, TrainingData
 from trials.train.engines.engine import Engine, StepResult
+from trials.train.measurement.compilation import compile_s
 from trials.train.parallel.device import Device, Utilization, resident_gib
 from trials.train.parallel.gather import RankStep, barrier, gather_steps
 from trials.trial import FailureReason, Flag, TrialKind, TrialSpec, utc_text
@@ -28,8 +30,9 @@ MAX_SKIPPED_FRACTION = 0.1
 class TrainingLoop:
     """Runs an engine until the measurement stops. Every rank sees the same numbers and stops after the same step.
 
-    `watcher` is given to rank 0 only, and only where the trial may stop early for a better layout. `micro_batches` are
-    those of each step that ran, `elapsed_s` is the age of rank 0's process after the last of them.
+    `watcher` is given to rank 0 only, and only where the trial may stop early for a better layout. `startup` is ended
+    here, with first step and warm-up. `micro_batches` are those of each step that ran, `elapsed_s` is the age of rank
+    0's process after the last of them.
     """
 
     def __init__(
@@ -39,6 +42,7 @@ class TrainingLoop:
         data: TrainingData,
         device: Device,
         report: Report,
+        startup: Startup,
         watcher: IncumbentWatcher | None = None,
     ):
         is_repeat = spec.kind is TrialKind.REPEAT
@@ -46,13 +50,14 @@ class TrainingLoop:
         self.step_plan = StepPlan(spec)
         self.micro_batches: list[int] = []
         self.records: list[StepRecord] = []
-        self.warmed_up_at_s: float | None = None
         self.elapsed_s = 0.0
         self._spec = spec
         self._engine = engine
         self._data = data
         self._device = device
         self._report = report
+        self._startup = startup
+        self._is_warm = False
         self._watcher = watcher
         self._utilization = Utilization(device)
         for chunk in engine.chunks:
@@ -62,13 +67,14 @@ class TrainingLoop:
     def run(self, writer: MetricsWriter | None) -> None:
         """Train and measure; `writer` on one rank only. TrialFailure where the time limit is too short or the loss
         diverges."""
+        self._startup.end_of(StartupPart.BUILD)
         self._report.enter(StepPhase.WARMUP)
         while self.measurement.stop is None:
             record = self._one_step()
             if writer is not None:
                 writer.write(record)
             self._report.progress()
-            self._note_end_of_warmup()
+            self._note_startup()
             if self._device.is_cpu and len(self.records) % STEPS_PER_TRIM == 0:
                 trim_heap()
         if self.measurement.stop is StopReason.TIME_LIMIT and not self.measurement.has_enough_steps:
@@ -146,10 +152,17 @@ class TrainingLoop:
         incumbent = self._watcher.look()
         return math.nan if incumbent is None else incumbent.step_time_s
 
-    def _note_end_of_warmup(self) -> None:
-        if self.warmed_up_at_s is None and self.measurement.warmup_steps is not None:
-            self.warmed_up_at_s = process_age_s()
+    def _note_startup(self) -> None:
+        """Note the end of the first step and that of warm-up."""
+        if len(self.records) == 1:
+            self._startup.end_of(StartupPart.FIRST_STEP, compile_s=self._compile_s())
+        if not self._is_warm and self.measurement.warmup_steps is not None:
+            self._is_warm = True
+            self._startup.end_of(StartupPart.WARMUP, compile_s=self._compile_s())
             self._report.enter(StepPhase.MEASURED)
+
+    def _compile_s(self) -> float | None:
+        return compile_s() if self._spec.layout.torch_compile else None
 
     def _too_few_steps(self) -> str:
         rules, done = self._spec.measure, len(self.measurement.measured_times_s)

@@ -1,0 +1,98 @@
+"""Use of the node-hours of a search."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from search_spaces.layouts.layout import Layout
+from tests.trials.examples import metrics
+from trials.analysis.node_time import node_time
+from trials.ranks.startup import StartupPart
+from trials.trial import Attempt, FailureReason, Outcome, OutcomeStatus, Trial, TrialState
+
+PARTS = {"import": 36.0, "rendezvous": 3.6, "warmup": 18.0}
+
+
+def attempt(
+    state: TrialState = TrialState.MEASURED,
+    reason: FailureReason | None = None,
+    step_times_s: tuple[float, ...] = (),
+    node_hours: float | None = 0.5,
+    **fields: Any,
+) -> Attempt:
+    """An attempt on two nodes, charged half a node-hour; `fields` are those of its measurement."""
+    measured = metrics(1000.0, 9.0, **{"warmup_steps": 2, "measured_steps": 10, "startup_parts_s": PARTS} | fields)
+    status = OutcomeStatus.MEASURED if reason is None else OutcomeStatus.FAILED
+    outcome = Outcome("s", "t0001", "a1", "0" * 32, status, reason=reason, measured=measured, step_times_s=step_times_s)
+    return Attempt(
+        "t0001", "a1", "0" * 32, 2, 600.0, state=state, reason=reason, outcome=outcome, node_hours=node_hours
+    )
+
+
+def trial(*attempts: Attempt) -> Trial:
+    return Trial("t0001", Layout(), attempts=attempts)
+
+
+def test_a_trial_measures_in_its_measured_steps_and_starts_on_all_its_nodes():
+    found = node_time([trial(attempt())])
+    assert found.measured == pytest.approx(2 * 10 * 9.0 / 3600)
+    assert found.measured_share == pytest.approx(0.1)
+    assert found.startup == pytest.approx({"import": 0.02, "rendezvous": 0.002, "warmup": 0.01})
+    assert list(found.startup) == [StartupPart.IMPORT, StartupPart.RENDEZVOUS, StartupPart.WARMUP]
+    assert (found.unmeasured, found.idle) == (0.0, 0.0)
+
+
+def test_steps_count_as_long_as_they_were():
+    """Short steps stand for full ones, whose time is an extrapolation; those of warm-up do not count."""
+    times = (50.0, 5.0, *[1.0, 2.0] * 5, 100.0)
+    assert node_time([trial(attempt(step_times_s=times))]).measured == pytest.approx(2 * 15.0 / 3600)
+
+
+@pytest.mark.parametrize("reason", [FailureReason.NODE_FAILURE, FailureReason.RESULT_INVALID])
+def test_a_failed_attempt_measures_nothing_whatever_its_outcome_says(reason):
+    found = node_time([trial(attempt(TrialState.FAILED, reason), attempt())])
+    assert found.unmeasured == 0.5
+    assert found.measured_share == pytest.approx(0.05)
+    assert found.startup[StartupPart.IMPORT] == pytest.approx(0.02)
+
+
+def test_a_trial_that_stopped_early_has_measured_something():
+    found = node_time([trial(attempt(TrialState.FAILED, FailureReason.PRUNED))])
+    assert (found.measured_share, found.unmeasured) == (pytest.approx(0.1), 0.0)
+
+
+def test_idle_pilots_are_part_of_the_whole():
+    found = node_time([trial(attempt())], [0.375, 0.125])
+    assert (found.total, found.idle, found.measured_share) == (1.0, 0.5, pytest.approx(0.05))
+
+
+def test_where_attempts_paid_more_than_their_pilot_held_no_node_was_idle():
+    found = node_time([trial(attempt())], [-0.25])
+    assert (found.total, found.idle, found.measured_share) == (0.25, 0.0, pytest.approx(0.2))
+
+
+def test_what_is_unknown_is_absent():
+    assert node_time([trial(attempt(startup_parts_s=None))]).startup == {}
+    found = node_time([trial(attempt(startup_parts_s={"build": 1.0})), trial(attempt(startup_parts_s={"build": 2.0}))])
+    assert found.startup == pytest.approx({"build": 2 * 3.0 / 3600})
+    assert found.to_json()["startup_node_hours"] == pytest.approx({"build": 2 * 3.0 / 3600})
+
+
+def test_no_share_is_known_before_anything_was_charged():
+    assert node_time([]).measured_share is None
+    running = replace(attempt(TrialState.RUNNING), outcome=None, node_hours=None)
+    assert node_time([trial(running)]).to_json() == {
+        "measured_share": None,
+        "measured_node_hours": 0.0,
+        "startup_node_hours": {},
+        "unmeasured_node_hours": 0.0,
+        "idle_node_hours": 0.0,
+    }
+
+
+def test_a_clock_that_is_a_little_off_makes_no_share_above_one():
+    """Slurm charges whole seconds."""
+    assert node_time([trial(attempt(node_hours=0.01))]).measured_share == 1.0
