@@ -224,4 +224,4 @@ class DriverSpeedLine(TypedDict):
     """User and system time of the command and of the children it has waited for."""
     wall_s: float
     driver_cpu_s: float | None
-    """That of the driver which `submit` leaves, when `submit` returns; null where there is none."""
+    """CPU time of the driver that `submit` leaves, when `submit` returns; null where there is none."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sqlite3
-from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -61,13 +59,9 @@ def is_known_to_be_writable(uri: str, experiment: str) -> bool:
     if not uri.startswith(SQLITE_FILE) or (newest := _newest_revision()) is None:
         return False
     path = Path(uri.removeprefix(SQLITE_FILE))
-    try:
-        with closing(sqlite_file.connect(path)) as connection:
-            revisions = connection.execute("SELECT version_num FROM alembic_version").fetchall()
-            found = connection.execute(_MARKED, (experiment, MARK, MARK_VALUE)).fetchall()
-    except sqlite3.Error:
+    if sqlite_file.rows(path, "SELECT version_num FROM alembic_version") != [(newest,)]:
         return False
-    return revisions == [(newest,)] and len(found) == 1
+    return sqlite_file.rows(path, _MARKED, (experiment, MARK, MARK_VALUE)) == [(1,)]
 
 
 _MARKED = (

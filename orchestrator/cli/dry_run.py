@@ -37,7 +37,7 @@ def print_dry_run(spec: SearchSpec, space: SearchSpace, scripts: Path | None, as
 
 
 def describe_dry_run(spec: SearchSpec, space: SearchSpace, scripts: Path | None) -> tuple[dict[str, Any], str]:
-    """What a valid search would try: the contract's object, and the text."""
+    """Describe what a valid search would try: as the contract's object, and as text."""
     jobs, lines = [], []
     if scripts is not None:
         from orchestrator.lifecycle.dry_run import format_dry_jobs, write_first_jobs
