@@ -230,3 +230,15 @@ class PlannerSpeedLine(TypedDict):
     what: Literal["enumerate", "columns", "estimate", "plan", "plan_json_top_20", "plan_json"]
     layouts: int
     seconds: float
+
+
+class DriverSpeedLine(TypedDict):
+    """`python -m benchmarks.driver_speed`: medians of a command; `run` until its first launch."""
+
+    what: Literal["submit", "status", "run"]
+    launcher: str
+    cpu_s: float
+    """User and system time of the command and of the children it has waited for."""
+    wall_s: float
+    driver_cpu_s: float | None
+    """CPU time of the driver that `submit` leaves, when `submit` returns; null where there is none."""

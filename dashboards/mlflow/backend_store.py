@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from importlib.util import find_spec
 from pathlib import Path
 
 from sqlalchemy.engine import URL, make_url
@@ -15,6 +17,8 @@ from trials.files import sqlite_file
 SQLITE_FILE = "sqlite:///"
 _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 _OTHER_FILE = "name another file, or move the existing one away"
+MARK, MARK_VALUE = "parlay", "search"
+"""Tag of an experiment that Parlay writes to."""
 
 
 def tracking_uri(given: str | None, home: Path) -> str:
@@ -44,6 +48,40 @@ def require_usable_store(uri: str) -> None:
         raise _bad(uri, f"needs a driver that cannot be loaded: {error}", _driver_fix(error)) from error
     if url.get_backend_name() == "sqlite":
         _require_sqlite_file(uri, url)
+
+
+def is_known_to_be_writable(uri: str, experiment: str) -> bool:
+    """True for an SQLite file with the installed MLflow's schema and this experiment, active and marked by Parlay.
+
+    MLflow has no reason to refuse such a store, and importing it takes longer than all else that a submission does.
+    False wherever that is not known for sure: then MLflow itself is asked. The store has passed `require_usable_store`.
+    """
+    if not uri.startswith(SQLITE_FILE) or (newest := _newest_revision()) is None:
+        return False
+    path = Path(uri.removeprefix(SQLITE_FILE))
+    if sqlite_file.rows(path, "SELECT version_num FROM alembic_version") != [(newest,)]:
+        return False
+    return sqlite_file.rows(path, _MARKED, (experiment, MARK, MARK_VALUE)) == [(1,)]
+
+
+_MARKED = (
+    "SELECT 1 FROM experiments JOIN experiment_tags USING (experiment_id)"
+    " WHERE name = ? AND lifecycle_stage = 'active' AND key = ? AND value = ?"
+)
+_REVISION = re.compile(r"^(revision|down_revision)\b[^=\n]*=(.*)$", re.MULTILINE)
+_QUOTED = re.compile(r"""["'](\w+)["']""")
+
+
+def _newest_revision() -> str | None:
+    """Schema of the installed MLflow: the migration that no other one follows; None where that is not one."""
+    package = find_spec("mlflow")
+    own, followed = set[str](), set[str]()
+    for root in (package.submodule_search_locations or ()) if package else ():
+        for file in Path(root, "store", "db_migrations", "versions").glob("*.py"):
+            for name, value in _REVISION.findall(file.read_text(encoding="utf-8")):
+                (own if name == "revision" else followed).update(_QUOTED.findall(value))
+    newest = own - followed
+    return newest.pop() if len(newest) == 1 else None
 
 
 def _parse(uri: str) -> URL:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import logging
 import threading
+from collections.abc import Callable
 
 from dashboards.log_once import LogOnce
 from dashboards.mlflow.sync import MlflowSync, SyncReport
@@ -24,12 +25,14 @@ class MlflowWorker:
     """Sends the newest submitted record to MLflow, in a thread of its own.
 
     `submit` and `finish` are called by the driver from one thread. A failure of MLflow is logged once and retried with
-    growing pauses; altered names and missing files are logged once, too.
+    growing pauses; altered names and missing files are logged once, too. `ready` is called in the thread before it
+    uses MLflow, and returns when it may.
     """
 
-    def __init__(self, sync: MlflowSync, folder: SearchFolder):
+    def __init__(self, sync: MlflowSync, folder: SearchFolder, ready: Callable[[], object] = lambda: None):
         self._sync = sync
         self._folder = folder
+        self._ready = ready
         self._changed = threading.Condition()
         self._newest: SearchRecord | None = None
         self._closing = False
@@ -59,6 +62,7 @@ class MlflowWorker:
         return self._sync.unsent(self._newest) if self._newest else []
 
     def _run(self) -> None:
+        self._ready()
         sent: SearchRecord | None = None
         pause_s, is_last = 0.0, False
         while not is_last:

@@ -20,7 +20,15 @@ from filelock import FileLock
 
 from dashboards.mlflow import runs
 from dashboards.mlflow.artifacts import SentPages, pending_pages
-from dashboards.mlflow.backend_store import SQLITE_FILE, is_database, require_usable_store, tracking_uri
+from dashboards.mlflow.backend_store import (
+    MARK,
+    MARK_VALUE,
+    SQLITE_FILE,
+    is_database,
+    is_known_to_be_writable,
+    require_usable_store,
+    tracking_uri,
+)
 from dashboards.mlflow.runs import Point, RunStatus, RunView
 from dashboards.text import mask_credentials, one_line
 from search_spaces.errors import InputError
@@ -72,6 +80,16 @@ class SyncReport:
     unread: tuple[str, ...] = ()
 
 
+def import_mlflow(uri: str) -> None:
+    """Import MLflow and what it needs for a store at `uri`, which takes a second. Raises ImportError."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    import mlflow.tracking
+
+    if is_database(uri):
+        import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
+
+
 class MlflowSync:
     """Writes searches into one experiment. For one thread at a time; several objects may share a store.
 
@@ -88,11 +106,13 @@ class MlflowSync:
         """Check before the first trial that the experiment can be written.
 
         Return a warning where the store is unreachable, which does not stop a search, else None. Raises InputError for
-        what the user has to change: an unusable database, an experiment without permission.
+        what the user has to change: an unusable database, an experiment without permission. MLflow is imported only
+        where its answer is not known without it.
         """
         try:
             require_usable_store(self.uri)
-            self._store.check_access()
+            if not is_known_to_be_writable(self.uri, self._store.experiment):
+                self._store.check_access()
         except InputError as error:
             raise error.at(key="tracking.mlflow_uri") from error.__cause__
         except Exception as error:
@@ -216,13 +236,13 @@ class _Store:
 
     def __init__(self, uri: str, experiment: str, home: Path):
         self._uri = uri
-        self._experiment = experiment
+        self.experiment = experiment
         self._home = home
 
     def check_access(self) -> None:
         """InputError where MLflow denies access; its other errors mean that it is unreachable."""
         try:
-            self._client.set_experiment_tag(self._experiment_id, "parlay", "search")
+            self._client.set_experiment_tag(self._experiment_id, MARK, MARK_VALUE)
         except Exception as error:
             if _OTHER_VERSION in str(error):
                 raise self._bad_version(error) from error
@@ -306,8 +326,7 @@ class _Store:
 
     @cached_property
     def _client(self) -> MlflowClient:
-        for name, value in _ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
+        import_mlflow(self._uri)
         from mlflow.tracking import MlflowClient
 
         # An SQLite file gets its tables here, on first use; concurrent processes would fail without the lock.
@@ -316,7 +335,7 @@ class _Store:
 
     @cached_property
     def _experiment_id(self) -> str:
-        found = self._client.get_experiment_by_name(self._experiment) or self._create_experiment()
+        found = self._client.get_experiment_by_name(self.experiment) or self._create_experiment()
         if found.lifecycle_stage == "deleted":
             raise self._bad(
                 "has been deleted",
@@ -328,11 +347,11 @@ class _Store:
         from mlflow.exceptions import MlflowException
 
         try:
-            self._client.create_experiment(self._experiment, self._artifact_location)
+            self._client.create_experiment(self.experiment, self._artifact_location)
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
-        return self._client.get_experiment_by_name(self._experiment)
+        return self._client.get_experiment_by_name(self.experiment)
 
     @property
     def _artifact_location(self) -> str | None:
@@ -372,9 +391,9 @@ class _Store:
     def _bad(self, what: str, fix: str) -> InputError:
         return InputError.of(
             "mlflow_experiment",
-            f"the experiment {self._experiment!r} at {mask_credentials(self._uri)} {what}",
+            f"the experiment {self.experiment!r} at {mask_credentials(self._uri)} {what}",
             key="tracking.experiment",
-            value=self._experiment,
+            value=self.experiment,
             rule="the MLflow experiment of a search must be writable",
             fix=fix,
         )

@@ -134,6 +134,13 @@ class DryRunAnswer(TypedDict):
     """With --scripts."""
 
 
+class DryRunManyAnswer(TypedDict):
+    """Printed by submit --dry-run with several search files."""
+
+    schema: Literal["parlay.dry_run_many/1"]
+    searches: list[DryRunAnswer]
+
+
 class ForecastBase(TypedDict):
     """The fastest layout on the largest number of nodes that was tried."""
 

@@ -194,7 +194,7 @@ class LogsAnswer(TypedDict):
 
 
 class SubmitAnswer(TypedDict):
-    """Printed by submit, and by resume --as-job. Exactly one of `pid`, `job_id` and `crontab` is there."""
+    """Printed by submit with one search file, and by resume --as-job. It has one of `pid`, `job_id` and `crontab`."""
 
     schema: Literal["parlay.submit/1"]
     search_id: str
@@ -207,6 +207,21 @@ class SubmitAnswer(TypedDict):
     """Line for crontab, of --cron."""
     scrontab: NotRequired[list[str]]
     """Lines for scrontab, of --cron."""
+
+
+class FailedSubmission(TypedDict):
+    """A search file whose search could not be created, or got no driver."""
+
+    file: str
+    message: str
+
+
+class SubmitManyAnswer(TypedDict):
+    """Printed by submit with several search files. Exit code 6 where one was refused."""
+
+    schema: Literal["parlay.submit_many/1"]
+    searches: list[SubmitAnswer]
+    refused: list[FailedSubmission]
 
 
 class FailedAdvance(TypedDict):

@@ -6,12 +6,12 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from enum import Enum, auto
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from orchestrator.cli.advance import require_detached_jobs
 from orchestrator.cli.driver_errors import exit_code_of, exit_on_driver_errors, print_search, resume_fix
-from orchestrator.cli.dry_run import DryRunOptions, print_dry_run
 from orchestrator.cli.exit_codes import ExitCode, code_after
 from orchestrator.cli.options import naming_options
 from orchestrator.cli.output import Exit, log, warn
@@ -19,37 +19,42 @@ from orchestrator.common.logs import is_quiet, use_times_in
 
 if TYPE_CHECKING:
     from orchestrator.cli.options import Change
-    from orchestrator.lifecycle.create import RunnableSearch
+    from orchestrator.lifecycle.create import RunnableSearch, ValidatedSearch
     from orchestrator.lifecycle.driver_job import DriverChain
     from orchestrator.lifecycle.signals import DriverSignals
     from trials.files.folders import SearchFolder
     from trials.ledger.events import SearchRecord
 
 
-def create_from_file(
-    search_file: Path,
-    changes: Sequence[Change],
-    dry_run: DryRunOptions,
-    as_json: bool,
-    as_job: bool = False,
-    by_cron: bool = False,
-) -> RunnableSearch | None:
-    """Validate the search file and create the search; None after a dry run, which prints its own result."""
-    from orchestrator.cli.search_summary import describe_upper_limit
+class DriverKind(Enum):
+    """Kind of process that drives a search."""
+
+    PROCESS = auto()
+    JOB = auto()
+    CRON = auto()
+
+
+def validate_file(search_file: Path, changes: Sequence[Change], driver: DriverKind) -> ValidatedSearch:
+    """Validate a search file and the search in it. Raises InputError and ExternalError."""
     from orchestrator.config.loader import load_search_file
-    from orchestrator.lifecycle.create import create_runnable_search, validate_search
+    from orchestrator.lifecycle.create import validate_search
     from orchestrator.lifecycle.driver_job import require_slurm
 
     with naming_options(changes):
         spec = load_search_file(search_file, [change.text for change in changes])
-        if as_job:
+        if driver is DriverKind.JOB:
             require_slurm(spec)
-        if by_cron:
+        if driver is DriverKind.CRON:
             require_detached_jobs(spec.launcher, "--cron")
-        search = validate_search(spec)
-        if dry_run.enabled:
-            print_dry_run(search.spec, search.space, dry_run.scripts, as_json)
-            return None
+        return validate_search(spec)
+
+
+def create_search(search: ValidatedSearch, changes: Sequence[Change]) -> RunnableSearch:
+    """Log the upper limit of the search's cost, and create it. Raises InputError."""
+    from orchestrator.cli.search_summary import describe_upper_limit
+    from orchestrator.lifecycle.create import create_runnable_search
+
+    with naming_options(changes):
         log(describe_upper_limit(search.spec, search.space))
         return create_runnable_search(search)
 

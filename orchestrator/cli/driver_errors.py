@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 @contextmanager
 def exit_on_driver_errors(folder: SearchFolder, as_json: bool) -> Iterator[None]:
     """Within this block an error that ends the driver becomes an exit code and a fix."""
+    from orchestrator.lifecycle.driver_job import DriverAlreadyQueued
     from orchestrator.search.lease import HELD_FIX, LeaseHeld, LeaseLost
     from trials.ledger.database import LedgerDamaged
     from trials.ledger.events import FencedError
@@ -29,6 +30,8 @@ def exit_on_driver_errors(folder: SearchFolder, as_json: bool) -> Iterator[None]
     except LeaseHeld as held:
         fix = HELD_FIX if held.lease.is_fresh(time.time()) else None
         exit_with_error(ExitCode.HELD_BY_ANOTHER, Problem("held", str(held), fix=fix), as_json)
+    except DriverAlreadyQueued as queued:
+        exit_with_error(ExitCode.HELD_BY_ANOTHER, Problem("held", str(queued), fix=HELD_FIX), as_json)
     except (LeaseLost, FencedError) as lost:
         exit_with_error(ExitCode.STOPPED_EARLY, Problem("lease_lost", str(lost), fix=resume_fix(folder)), as_json)
     except LedgerDamaged as damaged:

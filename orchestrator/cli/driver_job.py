@@ -7,9 +7,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.exit_codes import ExitCode
-from orchestrator.cli.output import exit_with_error, warn
-from search_spaces.errors import InputError, Problem
+from orchestrator.cli.output import warn
+from search_spaces.errors import InputError
 
 if TYPE_CHECKING:
     from orchestrator.config.spec import SearchSpec
@@ -41,10 +40,11 @@ def current_chain(folder: SearchFolder, spec: SearchSpec, ledger_url: str, job_t
     return DriverChain(SlurmClient(), replace(link, after=own_id))
 
 
-def submit_driver(folder: SearchFolder, spec: SearchSpec, ledger_url: str, job_time_s: float, as_json: bool) -> str:
-    """Submit the driver's job and return its id. Exits, or raises LeaseHeld, if the search has a driver already."""
-    from orchestrator.lifecycle.driver_job import DriverAlreadyQueued, driver_job, require_slurm, submit_first_link
-    from orchestrator.search.lease import HELD_FIX, require_no_holder
+def submit_driver(folder: SearchFolder, spec: SearchSpec, ledger_url: str, job_time_s: float) -> str:
+    """Submit the driver's job and return its id. Raises LeaseHeld and DriverAlreadyQueued if the search has a driver
+    already, and ExternalError."""
+    from orchestrator.lifecycle.driver_job import driver_job, require_slurm, submit_first_link
+    from orchestrator.search.lease import require_no_holder
     from slurm.client import SlurmClient
 
     require_slurm(spec)
@@ -52,7 +52,4 @@ def submit_driver(folder: SearchFolder, spec: SearchSpec, ledger_url: str, job_t
     if spec.search.budget_node_hours is not None:
         hours = f"{job_time_s / 3600:.3g} hours"
         warn(f"search.budget_node_hours does not include the driver's job, one task for up to {hours} at a time")
-    try:
-        return submit_first_link(SlurmClient(), driver_job(folder, spec, ledger_url, job_time_s))
-    except DriverAlreadyQueued as queued:
-        exit_with_error(ExitCode.HELD_BY_ANOTHER, Problem("held", str(queued), fix=HELD_FIX), as_json)
+    return submit_first_link(SlurmClient(), driver_job(folder, spec, ledger_url, job_time_s))

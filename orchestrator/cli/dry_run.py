@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.output import print_result
 from orchestrator.cli.setup_file import setup_json, setup_lines
@@ -32,6 +32,12 @@ class DryRunOptions:
 
 def print_dry_run(spec: SearchSpec, space: SearchSpace, scripts: Path | None, as_json: bool) -> None:
     """Print what a valid search would try."""
+    data, text = describe_dry_run(spec, space, scripts)
+    print_result(data, as_json, text)
+
+
+def describe_dry_run(spec: SearchSpec, space: SearchSpace, scripts: Path | None) -> tuple[dict[str, Any], str]:
+    """Describe what a valid search would try: as the contract's object, and as text."""
     jobs, lines = [], []
     if scripts is not None:
         from orchestrator.lifecycle.dry_run import format_dry_jobs, write_first_jobs
@@ -46,4 +52,4 @@ def print_dry_run(spec: SearchSpec, space: SearchSpace, scripts: Path | None, as
     )
     data = {"schema": DRY_RUN_SCHEMA, "num_layouts": num_layouts, "max_trials": trials, "spec": spec.to_json()}
     data |= {"setup_file": setup_json(spec), "scripts": [job.to_json() for job in jobs]}
-    print_result(data, as_json, "\n".join([words, *lines, *setup_lines(spec)]))
+    return data, "\n".join([words, *lines, *setup_lines(spec)])

@@ -15,13 +15,8 @@ from orchestrator.samplers.factory import SAMPLERS
 from search_spaces.errors import InputError
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, everything else to stderr.")]
-SearchFilePath = Annotated[
-    Path,
-    typer.Argument(
-        metavar="SEARCH.YAML",
-        help="The search file, or the name of one included in Parlay: quickstart.",
-    ),
-]
+SEARCH_FILE_HELP = "The search file, or the name of one included in Parlay: quickstart."
+SearchFilePath = Annotated[Path, typer.Argument(metavar="SEARCH.YAML", help=SEARCH_FILE_HELP)]
 SearchId = Annotated[
     str | None,
     typer.Argument(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from orchestrator.cli.drive import drive_here
 from orchestrator.cli.driver_errors import print_search
 from orchestrator.cli.driver_job import current_chain, driver_job_time_s
 from orchestrator.cli.options import AsJob, AsJson, ExecutorName, JobTime, LedgerUrl, SearchId
 from orchestrator.cli.ray_driver import drive_in_ray, require_local_driver, wants_ray
-from orchestrator.cli.submit import submit_driver_job
+from orchestrator.cli.submit import leave_to_job, submit_one
 
 
 def resume(
@@ -36,4 +38,4 @@ def resume(
     elif found.record.state.is_ended:
         print_search(found.record, found.folder, found.spec, as_json)
     else:
-        submit_driver_job(started, job_time_s, as_json)
+        submit_one(started, partial(leave_to_job, job_time_s=job_time_s), as_json)

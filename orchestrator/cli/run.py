@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator.cli.drive import create_from_file, drive_here
-from orchestrator.cli.dry_run import DryRunOptions
+from orchestrator.cli.drive import DriverKind, create_search, drive_here, validate_file
+from orchestrator.cli.dry_run import DryRunOptions, print_dry_run
 from orchestrator.cli.options import (
     AsJson,
     DryRun,
@@ -36,6 +36,11 @@ def run(
     """Search in the foreground: trials run until the best layout is known or a limit is reached."""
     changes = to_overrides(sets, launcher, sampler, work_dir, ledger)
     drive = drive_in_ray if wants_ray(executor) else drive_here
-    if (started := create_from_file(search_file, changes, DryRunOptions(dry_run, scripts), as_json)) is not None:
-        log(f"search {started.folder.search_id} in {started.folder.path}")
-        drive(started, as_json)
+    wanted = DryRunOptions(dry_run, scripts)
+    search = validate_file(search_file, changes, DriverKind.PROCESS)
+    if wanted.enabled:
+        print_dry_run(search.spec, search.space, wanted.scripts, as_json)
+        return
+    started = create_search(search, changes)
+    log(f"search {started.folder.search_id} in {started.folder.path}")
+    drive(started, as_json)

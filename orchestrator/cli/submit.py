@@ -1,19 +1,25 @@
-"""`parlay submit`: a search whose driver outlives this terminal."""
+"""`parlay submit`: searches whose drivers outlive this terminal."""
 
 from __future__ import annotations
 
-import os
-import subprocess
 import time
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from orchestrator.cli.advance import cron_lines, write_cron_script
-from orchestrator.cli.drive import create_from_file
+from orchestrator.cli.detached import can_fork, fork_detached, start_detached
+from orchestrator.cli.drive import DriverKind, create_search, drive_here, validate_file
 from orchestrator.cli.driver_errors import exit_on_driver_errors, resume_fix
 from orchestrator.cli.driver_job import driver_job_time_s, submit_driver
-from orchestrator.cli.dry_run import DryRunOptions
+from orchestrator.cli.dry_run import DryRunOptions, describe_dry_run
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import (
+    SEARCH_FILE_HELP,
     AsJob,
     AsJson,
     ByCron,
@@ -26,28 +32,33 @@ from orchestrator.cli.options import (
     Overrides,
     SamplerName,
     Scripts,
-    SearchFilePath,
     WorkDir,
     to_overrides,
 )
-from orchestrator.cli.output import exit_with_error, print_result
-from orchestrator.cli.ray_driver import require_local_driver, wants_ray
+from orchestrator.cli.output import Exit, print_result, warn
+from orchestrator.cli.ray_driver import drive_in_ray, require_local_driver, wants_ray
 from orchestrator.cli.serve import hand_over_to_service
-from search_spaces.errors import InputError, Problem
+from search_spaces.errors import ExternalError, InputError, Problem
 from trials.files.text import tail
 
 if TYPE_CHECKING:
-    from orchestrator.lifecycle.create import RunnableSearch
+    from orchestrator.cli.options import Change
+    from orchestrator.lifecycle.create import RunnableSearch, ValidatedSearch
     from trials.files.folders import SearchFolder
 
 
 SUBMIT_SCHEMA = "parlay.submit/1"
+SUBMIT_MANY_SCHEMA = "parlay.submit_many/1"
+DRY_RUN_MANY_SCHEMA = "parlay.dry_run_many/1"
 
 DRIVER_START_LIMIT_S = 90.0
+_LOOK_S = 0.02
 
 
 def submit(
-    search_file: SearchFilePath,
+    search_files: Annotated[
+        list[Path], typer.Argument(metavar="SEARCH.YAML...", help=f"{SEARCH_FILE_HELP} All are validated first.")
+    ],
     sets: Overrides = None,
     launcher: LauncherKind = None,
     sampler: SamplerName = None,
@@ -65,100 +76,171 @@ def submit(
     """Search in the background: the driver outlives this terminal."""
     changes = to_overrides(sets, launcher, sampler, work_dir, ledger)
     job_time_s = driver_job_time_s(as_job, job_time)
-    if wants_ray(executor):
+    in_ray = wants_ray(executor)
+    if in_ray:
         require_local_driver(as_job, by_cron)
     if by_cron and as_job:
         rule = "a search has one kind of driver"
         raise InputError.of(
             "usage", "cannot be combined with --as-job", rule=rule, fix="leave out one of them", key="--cron"
         )
-    if (
-        started := create_from_file(search_file, changes, DryRunOptions(dry_run, scripts), as_json, as_job, by_cron)
-    ) is None:
+    wanted = DryRunOptions(dry_run, scripts)
+    if scripts is not None and len(search_files) > 1:
+        rule, fix = "the scripts of two searches have the same names", "one search file at a time"
+        raise InputError.of("usage", "is for one search", key="--scripts", value=str(scripts), rule=rule, fix=fix)
+    kind = DriverKind.JOB if as_job else DriverKind.CRON if by_cron else DriverKind.PROCESS
+    searches = _validated(search_files, changes, kind)
+    if wanted.enabled:
+        _print_dry_runs(searches, wanted, as_json)
         return
     if job_time_s is not None:
-        submit_driver_job(started, job_time_s, as_json)
+        leave: Leave = partial(leave_to_job, job_time_s=job_time_s)
     elif by_cron:
-        _leave_to_cron(started, as_json)
+        leave = _leave_to_cron
     else:
-        _leave_to_process(started, executor, no_service, as_json)
+        leave = partial(_leave_to_process, in_ray=in_ray, no_service=no_service)
+    if len(searches) == 1:
+        submit_one(create_search(searches[0], changes), leave, as_json)
+    else:
+        _submit_many(dict(zip(search_files, searches, strict=True)), changes, leave, as_json)
 
 
-def submit_driver_job(started: RunnableSearch, job_time_s: float, as_json: bool) -> None:
-    """Submit the job that drives the search, unless it has a driver."""
+@dataclass(frozen=True)
+class Submission:
+    """A search that has got its driver: what was done with it, further lines of text, and the driver's keys of the
+    contract's object."""
+
+    folder: SearchFolder
+    done: str
+    hints: Sequence[str]
+    driven_by: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """The contract's object."""
+        names = {"search_id": self.folder.search_id, "folder": str(self.folder.path)}
+        return {"schema": SUBMIT_SCHEMA, **names, **self.driven_by}
+
+
+Leave = Callable[["RunnableSearch"], Submission]
+"""Leaves a search to a driver. Raises LeaseHeld, DriverAlreadyQueued, ExternalError, OSError."""
+
+
+def submit_one(started: RunnableSearch, leave: Leave, as_json: bool) -> None:
+    """Leave the search to a driver, and print the result."""
+    with exit_on_driver_errors(started.folder, as_json):
+        done = leave(started)
+    print_result(done.to_json(), as_json, "\n".join([done.done, *done.hints]))
+
+
+def leave_to_job(started: RunnableSearch, job_time_s: float) -> Submission:
+    """Submit the job that drives the search. Raises LeaseHeld where the search has a driver, and ExternalError."""
     folder = started.folder
-    with exit_on_driver_errors(folder, as_json):
-        job_id = submit_driver(folder, started.spec, started.ledger_url, job_time_s, as_json)
-    print_result(
-        submitted_json(folder, job_id=job_id),
-        as_json,
-        f"search {folder.search_id} is driven by Slurm job {job_id}; its log is {folder.driver_log}\n"
-        f"status: parlay status {folder.path}    cancel: parlay cancel {folder.path}",
+    job_id = submit_driver(folder, started.spec, started.ledger_url, job_time_s)
+    return Submission(
+        folder,
+        f"search {folder.search_id} is driven by Slurm job {job_id}; its log is {folder.driver_log}",
+        [f"status: parlay status {folder.path}    cancel: parlay cancel {folder.path}"],
+        {"job_id": job_id},
     )
 
 
-def _leave_to_cron(started: RunnableSearch, as_json: bool) -> None:
-    """Print the lines for crontab and scrontab, which the user installs."""
+def _validated(files: Sequence[Path], changes: Sequence[Change], kind: DriverKind) -> list[ValidatedSearch]:
+    """Validate all files. InputError with the problems of all; of several files each problem names its file."""
+    if len(files) == 1:
+        return [validate_file(files[0], changes, kind)]
+    searches: list[ValidatedSearch] = []
+    problems: list[Problem] = []
+    for file in files:
+        try:
+            searches.append(validate_file(file, changes, kind))
+        except InputError as error:
+            problems += error.at(file=str(file)).problems
+        except ExternalError as error:
+            raise ExternalError(f"{file}: {error}", error.fix) from error
+    if problems:
+        raise InputError(*dict.fromkeys(problems))
+    return searches
+
+
+def _print_dry_runs(searches: Sequence[ValidatedSearch], wanted: DryRunOptions, as_json: bool) -> None:
+    described = [describe_dry_run(search.spec, search.space, wanted.scripts) for search in searches]
+    data, text = [data for data, _ in described], "\n".join(text for _, text in described)
+    print_result(data[0] if len(data) == 1 else {"schema": DRY_RUN_MANY_SCHEMA, "searches": data}, as_json, text)
+
+
+def _submit_many(searches: dict[Path, ValidatedSearch], changes: Sequence[Change], leave: Leave, as_json: bool) -> None:
+    """Submit each search, also after one that cannot be; print a line each, or one object of all."""
+    from orchestrator.lifecycle.driver_job import DriverAlreadyQueued
+    from orchestrator.search.lease import LeaseHeld
+
+    done: list[dict[str, Any]] = []
+    refused: list[dict[str, str]] = []
+    for file, search in searches.items():
+        try:
+            submission = leave(create_search(search, changes))
+        except (LeaseHeld, DriverAlreadyQueued, InputError, ExternalError, OSError) as error:
+            refused.append({"file": str(file), "message": str(error)})
+            warn(f"{file}: {error}")
+        else:
+            done.append(submission.to_json())
+            print_result({}, False, None if as_json else submission.done)
+    print_result({"schema": SUBMIT_MANY_SCHEMA, "searches": done, "refused": refused}, as_json)
+    if refused:
+        raise Exit(ExitCode.REFUSED)
+
+
+def _leave_to_cron(started: RunnableSearch) -> Submission:
+    """Give the lines for crontab and scrontab, which the user installs."""
     folder = started.folder
     write_cron_script(folder, started.ledger_url)
     crontab, scrontab = cron_lines(folder, started.spec)
-    print_result(
-        submitted_json(folder, crontab=crontab, scrontab=scrontab),
-        as_json,
-        "\n".join(
-            [
-                f"search {folder.search_id} is waiting for cron. For `crontab -e`:",
-                crontab,
-                "or, if the site has it, for `scrontab -e`:",
-                *scrontab,
-                f"its log is {folder.driver_log}; remove the lines once `parlay status {folder.cli_name}` says that"
-                " it has ended",
-            ]
-        ),
-    )
+    lines = [
+        f"search {folder.search_id} is waiting for cron. For `crontab -e`:",
+        crontab,
+        "or, if the site has it, for `scrontab -e`:",
+        *scrontab,
+        f"its log is {folder.driver_log}; remove the lines once `parlay status {folder.cli_name}` says that it has"
+        " ended",
+    ]
+    return Submission(folder, "\n".join(lines), [], {"crontab": crontab, "scrontab": scrontab})
 
 
-def _leave_to_process(started: RunnableSearch, executor: str, no_service: bool, as_json: bool) -> None:
+def _leave_to_process(started: RunnableSearch, in_ray: bool, no_service: bool) -> Submission:
     """Hand the search over to the user's service if one runs, else start a driver process."""
     folder = started.folder
     pid = None if no_service else hand_over_to_service(folder, started.spec, started.ledger_url)
     words = "is driven by the service, process" if pid else "runs as process"
-    pid = pid or _start_driver(folder, started.ledger_url, executor, as_json)
-    print_result(
-        submitted_json(folder, pid=pid),
-        as_json,
-        f"search {folder.search_id} {words} {pid}; its log is {folder.driver_log}\n"
-        f"status: parlay status {folder.cli_name}    cancel: parlay cancel {folder.cli_name}",
+    pid = pid or _start_driver(started, in_ray)
+    return Submission(
+        folder,
+        f"search {folder.search_id} {words} {pid}; its log is {folder.driver_log}",
+        [f"status: parlay status {folder.cli_name}    cancel: parlay cancel {folder.cli_name}"],
+        {"pid": pid},
     )
 
 
-def submitted_json(folder: SearchFolder, **driven_by: Any) -> dict[str, Any]:
-    """The contract's object of `parlay submit`, with the kind of driver."""
-    return {"schema": SUBMIT_SCHEMA, "search_id": folder.search_id, "folder": str(folder.path), **driven_by}
-
-
-def _start_driver(folder: SearchFolder, url: str, executor: str, as_json: bool) -> int:
-    """Start `parlay resume` in a new session, wait until it holds the search, and return its pid."""
+def _start_driver(started: RunnableSearch, in_ray: bool) -> int:
+    """Start the driver in a new session, wait until it holds the search, and return its pid. ExternalError where it
+    ends before."""
     from orchestrator.lifecycle.driver_job import parlay_command
 
-    command = parlay_command("resume", str(folder.path), "--ledger", url, "--executor", executor)
+    folder = started.folder
     created = _fencing(folder)
-    log_file = os.open(folder.driver_log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
-    try:
-        child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log_file, stderr=log_file, start_new_session=True
-        )
-    finally:
-        os.close(log_file)
+    if can_fork():
+        driver = fork_detached(partial(drive_in_ray if in_ray else drive_here, started, False), folder.driver_log)
+    else:
+        executor = ("--executor", "ray") if in_ray else ()
+        command = parlay_command("resume", str(folder.path), "--ledger", started.ledger_url, *executor)
+        driver = start_detached(command, folder.driver_log)
     deadline = time.monotonic() + DRIVER_START_LIMIT_S
     while _fencing(folder) == created:
-        if child.poll() is not None:
-            _fail_to_start(folder, f"the driver ended with status {child.returncode}", as_json)
+        if (status := driver.poll()) is not None:
+            raise _not_started(folder, f"the driver ended with status {status}")
         if time.monotonic() > deadline:
-            child.terminate()
-            _fail_to_start(folder, f"the driver did not start within {DRIVER_START_LIMIT_S:.0f} s", as_json)
-        time.sleep(0.1)
-    return child.pid
+            driver.terminate()
+            raise _not_started(folder, f"the driver did not start within {DRIVER_START_LIMIT_S:.0f} s")
+        time.sleep(_LOOK_S)
+    return driver.pid
 
 
 def _fencing(folder: SearchFolder) -> int:
@@ -169,7 +251,6 @@ def _fencing(folder: SearchFolder) -> int:
     return 0 if lease is None else lease.fencing
 
 
-def _fail_to_start(folder: SearchFolder, what: str, as_json: bool) -> NoReturn:
+def _not_started(folder: SearchFolder, what: str) -> ExternalError:
     words = f"{what}\n{tail(folder.driver_log, 5)}"
-    problem = Problem("driver", words, fix=f"see {folder.driver_log}, then {resume_fix(folder)}")
-    exit_with_error(ExitCode.REFUSED, problem, as_json)
+    return ExternalError(words, f"see {folder.driver_log}, then {resume_fix(folder)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
@@ -10,8 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dashboards.mlflow.background import MlflowWorker
-from dashboards.mlflow.sync import MlflowSync
+from dashboards.mlflow.sync import MlflowSync, import_mlflow
 from dashboards.report.background import ReportWorker
+from orchestrator.common import background_imports
 from orchestrator.config.spec import SearchSpec
 from orchestrator.launchers.base import Launcher
 from orchestrator.launchers.factory import make_launcher
@@ -28,7 +30,7 @@ from orchestrator.recipe.build import RecipeSource
 from orchestrator.recipe.write import write_recipe
 from orchestrator.records.observations import write_measured_table
 from orchestrator.samplers.cost_model_posterior import TuningTask
-from orchestrator.samplers.factory import make_sampler
+from orchestrator.samplers.factory import SAMPLERS, make_sampler
 from orchestrator.search.attempt_factory import AttemptFactory
 from orchestrator.search.context import DriverCallbacks, SearchObjective
 from orchestrator.search.driver import Driver
@@ -97,8 +99,10 @@ def drive(
     with ExitStack() as stack:
         lock = stack.enter_context(acquire_search(folder, ledger_url))
         history = stack.enter_context(lock.open_history())
-        worker = MlflowWorker(tracking, folder) if tracking else None
-        observers = _Observers(callbacks, ReportWorker(folder), worker)
+        imports = _SlowImports(spec, tracking)
+        stack.callback(imports.allow)
+        worker = MlflowWorker(tracking, folder, imports.wait) if tracking else None
+        observers = _Observers(callbacks, ReportWorker(folder), worker, imports)
         stack.callback(observers.report.stop)
         search, flush_timeout_s = history.search, MLFLOW_FLUSH_TIMEOUT_S
         needs_launcher = not search.state.is_ended and _needs_launcher(folder, search, cancelling)
@@ -113,17 +117,45 @@ def drive(
             if not needs_launcher:  # else its launcher has released them
                 end_pilots(folder, spec)
             _finalize(lock, spec, search)
+        imports.allow()
         flush_on_exit(lock, spec, search, observers.report, observers.mlflow, flush_timeout_s)
         return search
 
 
 @dataclass(frozen=True)
 class _Observers:
-    """Observers of a search: the caller's callbacks, the report, and MLflow unless tracking is disabled."""
+    """Observers of a search: the caller's callbacks, the report, MLflow unless tracking is disabled, and the imports
+    that begin after the first launch."""
 
     callbacks: SearchCallbacks
     report: ReportWorker
     mlflow: MlflowWorker | None
+    imports: _SlowImports
+
+
+class _SlowImports:
+    """Imports of sampler and MLflow, which would delay the first launch: they begin after the first iteration."""
+
+    def __init__(self, spec: SearchSpec, tracking: MlflowSync | None):
+        self._imports = [SAMPLERS[spec.search.sampler].import_packages]
+        if tracking is not None:
+            self._imports.append(lambda: import_mlflow(tracking.uri))
+        self._allowed = threading.Event()
+
+    def begin(self) -> None:
+        """Begin the imports, once."""
+        if not self._allowed.is_set():
+            background_imports.start(self._imports)
+            self.allow()
+
+    def allow(self) -> None:
+        """Let MLflow import itself: the first iteration is over, or there will be none."""
+        self._allowed.set()
+
+    def wait(self) -> None:
+        """Wait until MLflow may be imported."""
+        self._allowed.wait()
+        background_imports.wait()
 
 
 def _run_driver(
@@ -285,6 +317,7 @@ def _driver_callbacks(
             renew_lease=on_iteration,
             predict=predictor(task),
             grant_slots=observers.callbacks.grant_slots,
+            after_launches=observers.imports.begin,
         )
 
 

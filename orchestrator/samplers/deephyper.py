@@ -183,6 +183,11 @@ def _new_search(
     )
 
 
+def import_deephyper() -> None:
+    """Import DeepHyper, which takes seconds. Raises ImportError."""
+    import deephyper.hpo  # noqa: F401
+
+
 def most_promising(surrogate: Any, values: Mapping[int, float], left: Sequence[int], seed: int) -> int:
     """The candidate of `left`, named by number, with the largest expected improvement under this surrogate.
 

@@ -16,10 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SamplerEntry:
-    """A value of `search.sampler`. `make` gets candidates, the task of a cost model, and the seed."""
+    """A value of `search.sampler`. `make` gets candidates, the task of a cost model, and the seed.
+
+    `import_packages` imports what only the sampler's answers need, which takes seconds.
+    """
 
     description: str
     make: Callable[[Sequence[Layout], TuningTask, int], Sampler]
+    import_packages: Callable[[], object] = lambda: None
 
 
 def make_sampler(name: str, candidates: Sequence[Layout], task: TuningTask, seed: int) -> Sampler:
@@ -75,6 +79,18 @@ def _grid(candidates: Sequence[Layout], task: TuningTask, seed: int) -> Sampler:
     return GridSampler(candidates)
 
 
+def _import_for_guided() -> None:
+    import orchestrator.samplers.residual_gp  # noqa: F401
+
+    _import_deephyper()
+
+
+def _import_deephyper() -> None:
+    from orchestrator.samplers.deephyper import import_deephyper
+
+    import_deephyper()
+
+
 def _unknown(name: str) -> InputError:
     return InputError.of(
         "sampler",
@@ -90,10 +106,13 @@ SAMPLERS: Mapping[str, SamplerEntry] = {
     "guided": SamplerEntry(
         "Bayesian optimisation with a cost model; the search ends once no remaining layout is likely to be faster",
         _guided,
+        _import_for_guided,
     ),
-    "deephyper": SamplerEntry("Bayesian optimisation by DeepHyper, without a cost model", _deephyper),
+    "deephyper": SamplerEntry(
+        "Bayesian optimisation by DeepHyper, without a cost model", _deephyper, _import_deephyper
+    ),
     "deephyper_filtered": SamplerEntry(
-        "as deephyper, but layouts that are likely to fit come first", _deephyper_filtered
+        "as deephyper, but layouts that are likely to fit come first", _deephyper_filtered, _import_deephyper
     ),
     "cost_model": SamplerEntry("in the order of the uncalibrated cost model", _cost_model),
     "random": SamplerEntry("in random order", _random),

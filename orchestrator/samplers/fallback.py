@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from threadpoolctl import threadpool_limits
 
+from orchestrator.common import background_imports
 from orchestrator.common.timeouts import result_with_timeout, submit_to_thread
 from orchestrator.samplers.base import Sampler, TrialFeedback
 from search_spaces.layouts.layout import Layout
@@ -59,6 +60,7 @@ class FallbackSampler(Sampler):
 
 def _on_one_core(answer: Callable[[], _T]) -> _T:
     """Run on one core: a driver on a login node is one of many, and its matrices are small."""
+    background_imports.wait()
     with _blas_limit, threadpool_limits(limits=1, user_api="openmp"):  # OpenMP's limit is the thread's own
         return answer()
 

@@ -118,6 +118,7 @@ class Driver:
             self._end_if_done()
         except LaunchPostponed as postponed:
             self._context.log_once.info(str(postponed))
+        self._context.callbacks.after_launches()
 
     def recover(self) -> None:
         """Take over the attempts of an earlier driver, if there was one."""

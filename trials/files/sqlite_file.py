@@ -12,10 +12,11 @@ import os
 import sqlite3
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 _SIDE_FILES = ("-wal", "-shm", "-journal")
@@ -72,6 +73,15 @@ def is_database(path: Path) -> bool:
     except sqlite3.DatabaseError as error:
         return not is_damaged(error)
     return True
+
+
+def rows(path: Path, query: str, values: Sequence[str] = ()) -> list[tuple[Any, ...]] | None:
+    """Rows of a query to an existing database; None where SQLite refuses it."""
+    try:
+        with closing(connect(path)) as connection:
+            return connection.execute(query, values).fetchall()
+    except sqlite3.Error:
+        return None
 
 
 def is_damaged(error: BaseException | None) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from dashboards.mlflow.backend_store import require_usable_store
+from dashboards.mlflow.backend_store import is_known_to_be_writable, require_usable_store
 from search_spaces.errors import InputError, Problem
 
 
@@ -68,3 +69,20 @@ def test_a_database_that_is_there_or_can_be_made_is_usable_and_left_as_it_is(tmp
 
 def test_a_server_is_not_judged_by_its_address():
     require_usable_store("http://127.0.0.1:9")
+
+
+def test_what_is_no_store_of_the_installed_mlflow_is_not_known_to_be_writable(tmp_path: Path):
+    file = tmp_path / "mlflow.db"
+    assert not is_known_to_be_writable(f"sqlite:///{file}", "parlay")
+    for statement in (
+        "CREATE TABLE alembic_version (version_num TEXT)",
+        "CREATE TABLE experiments (experiment_id INTEGER, name TEXT, lifecycle_stage TEXT)",
+        "CREATE TABLE experiment_tags (experiment_id INTEGER, key TEXT, value TEXT)",
+        "INSERT INTO experiments VALUES (1, 'parlay', 'active')",
+        "INSERT INTO experiment_tags VALUES (1, 'parlay', 'search')",
+        "INSERT INTO alembic_version VALUES ('451aebb31d03')",
+    ):
+        with closing(sqlite3.connect(file)) as database, database:
+            database.execute(statement)
+        assert not is_known_to_be_writable(f"sqlite:///{file}", "parlay"), statement
+    assert not is_known_to_be_writable("http://127.0.0.1:9", "parlay")

@@ -118,3 +118,13 @@ def test_what_was_changed_or_left_out_is_said_once(logged):
 
 def test_without_a_record_there_is_nothing_to_finish():
     assert MlflowWorker(FakeSync(), FOLDER).finish(5) == []
+
+
+def test_nothing_is_sent_before_the_store_may_be_used():
+    sync, ready = FakeSync(), threading.Event()
+    worker = MlflowWorker(sync, FOLDER, ready.wait)
+    worker.submit(RECORDS[0])
+    assert worker.finish(0.05) == [SEARCH_ID]
+    assert not sync.entered.is_set()
+    ready.set()
+    assert worker.finish(5) == []

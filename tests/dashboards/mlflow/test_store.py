@@ -67,6 +67,13 @@ def test_a_database_of_another_mlflow_is_said_before_the_first_trial_with_the_co
     assert "mlflow db upgrade" in problem.fix
 
 
+def test_a_store_that_is_known_to_be_writable_is_not_asked_again(home, request):
+    assert MlflowSync(None, request.node.name, home).check() is None
+    again = MlflowSync(None, request.node.name, home)
+    assert again.check() is None
+    assert "_client" not in vars(again._store)
+
+
 def test_an_experiment_made_by_somebody_else_at_the_same_moment_is_taken(home, client, request, monkeypatch):
     sync = MlflowSync(None, request.node.name, home)
     seen = iter([None])

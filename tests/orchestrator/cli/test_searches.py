@@ -179,10 +179,12 @@ def wait_for(what, limit_s: float = 150.0):
 
 
 def running_attempts(place: Path) -> int:
+    """Number of attempts that run or have run; a driver on a busy machine may see a short one only at its end."""
     if not (place / "runs").exists():
         return 0
     found = [path for path in (place / "runs").iterdir() if not path.name.startswith(".")]
-    return sum(e.kind is EventKind.ATTEMPT_RUNNING for e in events(found[0])) if found else 0
+    ran = (EventKind.ATTEMPT_RUNNING, EventKind.ATTEMPT_ENDED)
+    return len({(e.data["trial"], e.data["attempt"]) for e in events(found[0]) if e.kind in ran}) if found else 0
 
 
 def alive_ranks(folder: Path) -> list[int]:

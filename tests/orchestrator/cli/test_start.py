@@ -10,13 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from dashboards.mlflow.sync import MlflowSync
 from orchestrator.cli.main import run
+from orchestrator.schema.search_file import TrackingSection
 from tests.orchestrator.cli.parlay import TINY_SEARCH, environment, parlay_here, write_search
+from tests.orchestrator.cli.simulated import OK, TABLE_SEARCH, write_simulated_search
 
 pytestmark = pytest.mark.timeout(120)  # each a command line or a few
 
 TRAINS = ("deephyper", "ray", "torch", "deepspeed", "mlflow")
-HEAVY = (*TRAINS, "numpy", "pandas", "pyarrow", "sqlalchemy", "tokenizers", "optuna")
+SLOW = (*TRAINS, "pandas", "pyarrow", "scipy", "sklearn", "alembic", "plotly", "fastapi", "tokenizers", "optuna")
+HEAVY = (*SLOW, "numpy", "sqlalchemy")
 
 
 def heavy_imports(*commands: list[str], cwd: Path) -> tuple[list[object], str]:
@@ -38,6 +42,47 @@ def test_help_imports_nothing_heavy(tmp_path):
     )
     assert seen == [0, 0, 0, 0]
     assert printed.count("Usage: parlay") == 4
+
+
+@pytest.fixture
+def mlflow_store(monkeypatch, tmp_path) -> None:
+    """A store that an earlier search has used, in a home of its own."""
+    monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
+    assert MlflowSync(None, TrackingSection().experiment, tmp_path / "home").check() is None
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_submit_and_status_import_nothing_that_only_trials_need(tmp_path, mlflow_store):
+    """The driver, a process of its own here, ends with its simulated search."""
+    write_simulated_search(tmp_path, OK, text=TABLE_SEARCH.replace("tracking: {enabled: false}\n", ""))
+    seen, _ = heavy_imports(["submit", "search.yaml", "--no-service"], ["status"], ["status", "--all"], cwd=tmp_path)
+    assert not {*seen} & {*SLOW}
+    assert seen[-3:] == [0, 0, 0]
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.parametrize("launcher", ["local.launcher:LocalLauncher", "simulated:SimulatedLauncher"])
+def test_a_driver_launches_before_it_imports_what_later_trials_need(launcher, tmp_path, mlflow_store):
+    module, name = launcher.split(":")
+    if name == "SimulatedLauncher":
+        write_simulated_search(tmp_path, OK, text=TABLE_SEARCH.replace("sampler: grid", "sampler: guided"))
+    else:
+        write_search(tmp_path, TINY_SEARCH.replace("sampler: random", "sampler: guided"))
+    program = (
+        f"import os, sys\nfrom orchestrator.launchers.{module} import {name}\n"
+        "from orchestrator.cli.main import run\n"
+        "def launch(launcher, request):\n"
+        f"    print([m for m in {SLOW!r} if m in sys.modules], flush=True)\n"
+        "    os._exit(0)\n"
+        f"{name}.launch = launch\n"
+        "run(['run', 'search.yaml', '--set', 'tracking.enabled=true'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment(), capture_output=True, text=True
+    )
+    assert done.stdout == "[]\n", done.stderr
 
 
 @pytest.mark.slow

@@ -189,6 +189,6 @@ def test_who_sets_a_budget_is_told_that_the_drivers_own_job_is_not_in_it(
     spec = loaded(tmp_path, MINIMAL, "launcher.kind=slurm", budget)
     folder = SearchFolder(tmp_path / "tiny-abc234")
     folder.path.mkdir()
-    assert submit_driver(folder, spec, "sqlite:///x.db", 7200.0, as_json=False) == "4711"
+    assert submit_driver(folder, spec, "sqlite:///x.db", 7200.0) == "4711"
     words = "search.budget_node_hours does not include the driver's job, one task for up to 2 hours at a time"
     assert (words in "".join(logged)) is is_told

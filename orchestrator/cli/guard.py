@@ -1,0 +1,70 @@
+"""Exit codes of errors: every error that ends a command is printed, with --json as an object."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any, TextIO
+
+import typer
+
+from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.output import Exit, print_error, print_input_error
+from orchestrator.common.logs import TerminalSink, sending_to
+from search_spaces.errors import ExternalError, InputError, Problem
+
+_log = logging.getLogger(__name__)
+
+
+def run_guarded(command: Callable[[], int | None], as_json: bool) -> int:
+    """Run the command and return its exit code. A bug prints its traceback, and with --json an object too."""
+    with sending_to(TerminalSink()):
+        try:
+            return _run(command, as_json)
+        except Exception as bug:
+            _log.error(traceback.format_exc())
+            problem = Problem("bug", f"{type(bug).__name__}: {bug}", fix="report it with the lines above")
+            return print_error(problem, ExitCode.INTERNAL_ERROR, as_json)
+
+
+def _run(command: Callable[[], int | None], as_json: bool) -> int:
+    try:
+        return command() or ExitCode.SUCCESS
+    except Exit as exit:
+        return exit.code
+    except InputError as error:
+        return print_input_error(error, as_json)
+    except ExternalError as refused:
+        return print_error(Problem("refused", str(refused), fix=refused.fix), ExitCode.REFUSED, as_json)
+    except typer.TyperException as error:
+        return print_error(_usage(error), ExitCode.BAD_INPUT, as_json)
+    except (typer.Abort, KeyboardInterrupt):
+        return print_error(Problem("interrupted", "interrupted"), ExitCode.INTERRUPTED, as_json)
+    except OSError as error:
+        discard_output(sys.stdout)
+        return print_error(Problem("refused", str(error)), ExitCode.REFUSED, as_json)
+
+
+def _usage(error: typer.TyperException) -> Problem:
+    message = (error.format_message() if hasattr(error, "format_message") else str(error)) or "no command was given"
+    context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
+    key = getattr(error, "option_name", None) or (_typed(parameter) if parameter is not None else None)
+    rule = " ".join(context.get_usage().split()) if context is not None else None
+    return Problem("usage", message, rule=rule, fix="parlay --help, or parlay VERB --help", key=key)
+
+
+def _typed(parameter: Any) -> str:
+    """A parameter as in the usage: --limit, INPUT."""
+    name: str = parameter.opts[-1]
+    return name if name.startswith("-") or not parameter.metavar else parameter.metavar.strip("[].")
+
+
+def discard_output(stream: TextIO) -> None:
+    """Redirect a broken stream to /dev/null, so that later writes and the exit do not fail again."""
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
