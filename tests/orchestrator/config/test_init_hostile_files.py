@@ -173,7 +173,7 @@ def test_no_secret_gets_into_the_search_file_a_note_or_an_error(tmp_path, name, 
     assert TOKEN[:9] not in told
 
 
-@pytest.mark.security("terminal")
+@pytest.mark.bad_input(50)
 @pytest.mark.parametrize("sign", ["\x1b[31m", "\u2028", "\x85"])
 def test_origins_and_the_files_name_have_no_character_that_a_terminal_acts_on(tmp_path, sign):
     recipe = BRIDGE.replace("llama3_8b", f"'x{sign}evil: 1{sign}#_bf16_config'") + LAYOUT_OF_BRIDGE
