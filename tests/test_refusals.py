@@ -11,9 +11,9 @@ import pytest
 from tests.sources import calls, calls_among, modules
 
 NEED_NEITHER = {
-    ("orchestrator/cli/main.py", "interrupted"): "the user interrupted",
+    ("orchestrator/cli/guard.py", "interrupted"): "the user interrupted",
     ("orchestrator/cli/prepare.py", "interrupted"): "the user interrupted",
-    ("orchestrator/cli/main.py", "refused"): "the system's own words: no space left, permission denied",
+    ("orchestrator/cli/guard.py", "refused"): "the system's own words: no space left, permission denied",
     ("orchestrator/service/api.py", "refused"): "the system's own words: no space left, permission denied",
     ("orchestrator/cli/dashboard.py", "mlflow"): "the end of MLflow's own log",
     ("trials/train/program.py", "world"): "a trial's spec, which Parlay wrote and has checked",
