@@ -8,7 +8,7 @@ from typing import Any
 from orchestrator.importers import reasons
 from orchestrator.importers.accelerate_options import ACCELERATE_OPTIONS
 from orchestrator.importers.batch import complete_batch
-from orchestrator.importers.deepspeed_config import ZERO_STAGES, read_ds_config
+from orchestrator.importers.deepspeed_config import OF_THE_PROGRAM, ZERO_STAGES, read_ds_config
 from orchestrator.importers.deepspeed_options import DEEPSPEED_OPTIONS
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.megatron.layout_fields import KERNELS
@@ -74,9 +74,17 @@ def read_accelerate(text: str, read_file: ReadFile | None = None) -> ImportedCon
         origins={**origins, **cluster_origins},
         notes=tuple(dict.fromkeys([*keys.notes, *keys.left_out(), *unused, *_differences(keys, layout)])),
         nearest_engine="deepspeed" if _kind(keys) == "deepspeed" else "torch",
-        left_open=("zero_stage",) if name and named is None else (),
+        left_open=tuple(_left_open(keys, layout, is_named=bool(name))),
         in_doubt=tuple(keys.in_doubt),
     )
+
+
+def _left_open(keys: Settings, layout: Mapping[str, Any], is_named: bool) -> Iterator[str]:
+    """Layout fields that the training script decides, or a DeepSpeed configuration that was not read."""
+    if _kind(keys) != "megatron_lm":
+        yield from (name for name in OF_THE_PROGRAM if name not in layout)
+    if is_named and "zero_stage" not in layout:
+        yield "zero_stage"
 
 
 def _settings(text: str) -> tuple[Settings, list[str]]:

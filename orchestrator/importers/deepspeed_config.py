@@ -40,6 +40,10 @@ _PRECISIONS = {
 """By DeepSpeed's words for a type, with or without `torch.`."""
 
 
+OF_THE_PROGRAM = ("activation_checkpointing", "attention_kernel")
+"""Fields that the training program decides where its configuration does not."""
+
+
 def looks_like_deepspeed(data: Mapping[str, Any]) -> bool:
     """True for a mapping with a key that nearly every configuration of DeepSpeed has."""
     return any(key in data for key in CHARACTERISTIC_KEYS)
@@ -62,7 +66,7 @@ def read_ds_config(text: str) -> ImportedConfig:
         global_batch_size=total.get("global_batch_size"),
         origins={**origins, **batch_origin},
         notes=tuple(dict.fromkeys([*keys.notes, *keys.left_out(), *_differences(keys, layout)])),
-        left_open=() if "precision" in layout else ("precision",),
+        left_open=tuple(name for name in (*OF_THE_PROGRAM, "precision") if name not in layout),
         in_doubt=tuple(keys.in_doubt),
     )
 

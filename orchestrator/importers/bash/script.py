@@ -69,7 +69,10 @@ def read_script(
         reader.read(parse_script(text, reader.log.budget))
     except RecursionError:
         raise InputError.of(
-            "script_size", "the script is nested too deeply", rule="a launch script is at most a few dozen levels deep"
+            "script_size",
+            "the script is nested too deeply",
+            rule="a launch script is at most a few dozen levels deep",
+            fix="give a script with the training command alone",
         ) from None
     at_end, log = reader.environment, reader.log
     return Script(

@@ -98,6 +98,7 @@ def test_a_deepspeed_config_alone_asks_for_the_model_and_loads_once_it_is_there(
     with pytest.raises(InputError, match="num_layers: is 'FILL_IN'"):
         loaded(tmp_path, text)
     head, _, rest = text.partition("model:\n")
+    rest = rest.replace("activation_checkpointing: FILL_IN", "activation_checkpointing: none")
     spec = loaded(tmp_path, head + "model: gpt2-tiny\n" + rest[rest.index("\n\n") :])
     assert (spec.global_batch_size, spec.baseline.zero_stage, spec.baseline.data_parallel) == (16, 1, 2)
     assert spec.baseline in candidates_of(spec).layouts
@@ -193,6 +194,7 @@ PART_OF_NEOX = "num_layers: 12\npipe_parallel_size: 2\n"
                 "micro_batch_size": FILL_IN,
                 "grad_accum_steps": 4,
                 "zero_stage": 2,
+                "activation_checkpointing": FILL_IN,
                 "precision": "bf16",
                 "engine": "deepspeed",
                 "overlap_comm": True,
