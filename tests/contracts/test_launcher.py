@@ -28,6 +28,7 @@ from tests.orchestrator.launchers.attempts import (
     wait_until_ended,
     wait_until_started,
 )
+from tests.trials.fork_server.servers import light_code
 from trials.attempt_result import Liveness
 from trials.files.path_owners import FolderIdentity
 from trials.trial import FailureReason, TrialState
@@ -41,7 +42,8 @@ def ray_runtime() -> Iterator[RayRuntime]:
 
 
 PROCESSES = [pytest.mark.processes, pytest.mark.timeout(300)]
-HERE = [pytest.param("local", marks=PROCESSES), "simulated", "fake_slurm"]
+LOCAL = [pytest.param(name, marks=PROCESSES) for name in ("local", "local_warm")]
+HERE = [*LOCAL, "simulated", "fake_slurm"]
 RAY, SLURM, PILOT = (
     pytest.param(name, marks=[*PROCESSES, pytest.mark.walks]) for name in ("ray", "slurm", "slurm_pilot")
 )
@@ -72,6 +74,8 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         runtime = request.getfixturevalue("ray_runtime")
         yield ProcessBench(tmp_path, RayLauncher(lambda: runtime, GRACE_PERIODS))
     else:
+        if request.param == "local_warm":
+            light_code(tmp_path / "code")  # the stand-in trial takes its place in it
         launcher = LocalLauncher([[], []], GRACE_PERIODS)
         yield ProcessBench(tmp_path, launcher)
         launcher.close()

@@ -59,14 +59,13 @@ class ForkServer:
     """A server of one kind, owned by this process: it ends with it, and with `close`.
 
     A thread of its own starts it: the kernel ends it with that thread. `refused` is the reason why it cannot fork, once
-    it has said so; `on_refused` is then called.
+    it has said so.
     """
 
-    def __init__(self, kind: ServerKind, plan: GroupPlan, socket_path: Path, on_refused: Callable[[str], None]):
+    def __init__(self, kind: ServerKind, plan: GroupPlan, socket_path: Path):
         self.kind = kind
         self.socket_path = socket_path
         self.refused: str | None = None
-        self._on_refused = on_refused
         self._environment = rank_environment(os.environ, plan)
         self._listener = _listen(socket_path)
         self._process: subprocess.Popen[bytes] | None = None
@@ -107,27 +106,25 @@ class ForkServer:
                 )
             self._hear(self._process)
         except OSError as error:
-            self._refuse(str(error))
+            self.refused = str(error)
 
     def _hear(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
             if reason := _answer(line).get("refused"):
-                self._refuse(str(reason))
+                self.refused = str(reason)
         code = process.wait()
         if code > 0 and self.refused is None and not self._is_closed:
-            self._refuse(f"the fork server exited with code {code}: {_last_line(self.socket_path.with_suffix('.log'))}")
-
-    def _refuse(self, reason: str) -> None:
-        self.refused = reason
-        self._on_refused(reason)
+            self.refused = (
+                f"the fork server exited with code {code}: {_last_line(self.socket_path.with_suffix('.log'))}"
+            )
 
 
 class ForkServers:
     """The servers of one owner, which start when a plan first needs them. Used by one thread.
 
     `make_folder` makes the private folder (0700) of their sockets. `on_refused` is told once per kind why its ranks
-    start plain, by a thread of its own.
+    start plain.
     """
 
     def __init__(self, make_folder: Callable[[], Path], on_refused: Callable[[str], None]):
@@ -158,8 +155,20 @@ class ForkServers:
         """Note that the ranks of this plan have ended."""
         self._busy.pop(name, None)
 
+    def note_ended(self) -> None:
+        """Note servers that have ended or cannot be forked, and tell why."""
+        for server in [server for server in self._servers if server.has_ended or server.refused is not None]:
+            if server.refused is None:
+                self._deaths[server.kind] = self._deaths.get(server.kind, 0) + 1
+            else:
+                self._refused.add(server.kind)
+                self._on_refused(server.refused)
+            self._servers.remove(server)
+            server.close()
+
     def close(self) -> None:
         """End all servers."""
+        self.note_ended()
         for server in self._servers:
             server.close()
         self._servers.clear()
@@ -168,22 +177,13 @@ class ForkServers:
             self._folder = None
 
     def _server(self, kind: ServerKind, plan: GroupPlan) -> ForkServer | None:
-        self._note_ended()
+        self.note_ended()
         if kind in self._refused or self._deaths.get(kind, 0) >= MOST_DEATHS:
             return None
         server = next((server for server in self._servers if server.kind == kind), None)
         if server is None and self._make_room():
             server = self._start(kind, plan)
         return server
-
-    def _note_ended(self) -> None:
-        for server in [server for server in self._servers if server.has_ended or server.refused is not None]:
-            if server.refused is not None:
-                self._refused.add(server.kind)
-            else:
-                self._deaths[server.kind] = self._deaths.get(server.kind, 0) + 1
-            self._servers.remove(server)
-            server.close()
 
     def _make_room(self) -> bool:
         """End the oldest idle server where there are as many as may be; False where none is idle."""
@@ -200,7 +200,7 @@ class ForkServers:
         try:
             if self._folder is None:
                 self._folder = self._make_folder()
-            server = ForkServer(kind, plan, self._folder / f"{self._count}.socket", self._on_refused)
+            server = ForkServer(kind, plan, self._folder / f"{self._count}.socket")
         except OSError as error:
             self._refused.add(kind)
             self._on_refused(str(error))

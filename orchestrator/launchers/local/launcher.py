@@ -93,6 +93,7 @@ class LocalLauncher(Launcher):
         return {key: attempt.accepted.job_id for key, attempt in found.items()}
 
     def poll(self, keys: Iterable[str]) -> dict[str, LaunchStatus]:
+        self._fork_servers.note_ended()
         return {key: self._status(key) for key in keys}
 
     def _status(self, key: str) -> LaunchStatus:

@@ -317,6 +317,7 @@ class _ForkedRank:
         self._started_at = started_at
         self._put = put
         self._process: RankProcess | None = None
+        self._is_open = True
         self._reading = threading.Lock()
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
@@ -324,27 +325,26 @@ class _ForkedRank:
     def wait(self) -> None:
         """Wait for the end of the process after that of its stub, also where the kernel ends it with its server."""
         with self._reading:
-            may_run = self._process is not None or bool(select.select([self._pipe], [], [], 0)[0])
-        if not may_run:  # the server is still importing, and will not let it begin
+            is_named = self._process is not None or (self._is_open and bool(select.select([self._pipe], [], [], 0)[0]))
+        if not is_named:  # by a server that is still importing, and will not let it begin
             return
         self._thread.join()
         if self._process is not None:
             end_surviving_ranks((self._process,), _GROUP_ENDS_TIMEOUT_S)
 
     def _read(self) -> None:
-        is_open = True
-        while is_open:
+        while self._is_open:
             select.select([self._pipe], [], [])
             with self._reading:
                 words = os.read(self._pipe, 64).split()  # written at once
-                is_open = bool(words)
-                if len(words) == 2:
+                if not words:
+                    self._is_open = False
+                    os.close(self._pipe)
+                else:
                     pid, ticks = map(int, words)
                     host, boot = socket.gethostname(), boot_id()
                     self._process = RankProcess(self._rank, host, pid, ticks, boot, self._started_at)
                     self._put(self._process)
-        # Left open until here: the number of a closed one could be another file's.
-        os.close(self._pipe)
 
 
 def _close(descriptors: Iterable[int]) -> None:
