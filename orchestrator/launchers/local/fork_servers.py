@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.launchers.local.processes import GroupPlan, rank_environment
@@ -137,19 +137,17 @@ class ForkServers:
         self._refused: set[ServerKind] = set()
         self._count = 0
 
-    def with_stub(self, name: str, plan: GroupPlan) -> GroupPlan:
-        """The plan with a stub of a server of its kind; as it is where its ranks have to be started plain.
+    def stub_for(self, name: str, plan: GroupPlan) -> tuple[str, ...]:
+        """The stub of a server of the plan's kind; empty where its ranks have to be started plain.
 
         Until `release`, the server of `name` is kept.
         """
         kind = kind_of(plan)
-        if kind is None:
-            return plan
-        server = self._server(kind, plan)
-        if server is None:
-            return plan
+        server = None if kind is None else self._server(kind, plan)
+        if kind is None or server is None:
+            return ()
         self._busy[name] = kind
-        return replace(plan, stub=stub_command(kind, server.socket_path))
+        return stub_command(kind, server.socket_path)
 
     def release(self, name: str) -> None:
         """Note that the ranks of this plan have ended."""

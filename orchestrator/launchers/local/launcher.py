@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -68,7 +68,7 @@ class LocalLauncher(Launcher):
         write_ranks(request, job_id, ())
         devices = {"CUDA_VISIBLE_DEVICES": ",".join(self._slots[slot])} if self._slots[slot] else {}
         [plan] = node_plans(request, devices, self._grace_periods)
-        plan = self._fork_servers.with_stub(key, plan)
+        plan = replace(plan, stub=self._fork_servers.stub_for(key, plan))
         group = RankGroup(plan, on_start=partial(self._note_start, request, job_id), on_end=self._changed.set)
         self._attempts[key] = _LocalAttempt(request.folder, group, slot)
         group.start()
