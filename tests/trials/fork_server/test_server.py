@@ -263,6 +263,17 @@ class TestPlainStarts:
                 "def import_engine(engine): threading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
                 "an import has started 1 threads",
             ),
+            (
+                "import trials.fork_server.preload as checks\n"
+                "def import_engine(engine): checks.DEVICE_FILES, checks.held = ('/dev/zero',), open('/dev/zero')",
+                "an import has opened /dev/zero",
+            ),
+            (
+                "import sys\n"
+                "class torch:\n    class cuda:\n        is_initialized = lambda: True\n"
+                "def import_engine(engine): sys.modules['torch'] = torch",
+                "an import has initialized CUDA",
+            ),
             ("def import_engine(engine): import no_such_module", "ModuleNotFoundError: No module named"),
         ],
     )
