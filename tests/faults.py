@@ -111,4 +111,16 @@ FAULTS = {
         "a trial's own folder or code moved away, stale, full or failing under a rank",
         "launch_failure, which is retried; errors of the user's program or data stay script_error",
     ),
+    48: Fault(
+        "a forked rank or the stub that stands for it is killed",
+        "the other and their session end with it, and no other rank; judged as a killed rank",
+    ),
+    49: Fault(
+        "a fork server or its owner is killed while ranks run",
+        "ranks and stubs end within moments, the attempt as `node_failure` or `interrupted`; the next one has a new"
+        " server",
+    ),
+    50: Fault(
+        "a fork server cannot be forked, or ends during its imports", "ranks start plain, with the reason in their logs"
+    ),
 }

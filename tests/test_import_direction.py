@@ -10,7 +10,7 @@ from pathlib import Path
 
 from orchestrator.common.code_snapshot import compute_side_files
 from search_spaces.engines import TRAINER_ENGINES
-from tests.sources import ROOMS, ROOT, calls, imported, modules
+from tests.sources import ROOMS, ROOT, calls, imported, modules, parsed
 
 MAY_IMPORT = {
     "search_spaces": set(),
@@ -57,6 +57,7 @@ TRAINER_ONLY = {"torch", "deepspeed"}
 LIGHT = tuple(
     str(path.relative_to(ROOT)) for path in compute_side_files(ROOT) if "trials/train/" not in path.as_posix()
 )
+PRELOAD = "trials/fork_server/preload.py"
 WRITER = "trials.ledger.writer"
 
 
@@ -90,7 +91,16 @@ def test_only_the_orchestrator_writes_the_ledger():
 
 
 def test_the_light_compute_side_imports_the_standard_library_and_itself():
-    assert wrong(lambda module: outside(module, dotted(LIGHT)), LIGHT) == {}
+    assert wrong(lambda module: outside(module, dotted(LIGHT)), LIGHT) == {
+        PRELOAD: ["trials.train.preload", "trials.train.preload.import_engine"]
+    }
+
+
+def test_a_fork_server_imports_the_trainer_in_the_function_of_its_preload_only():
+    at_the_top = {
+        alias for node in parsed(PRELOAD)[0].body if isinstance(node, ast.ImportFrom) for alias in [node.module]
+    }
+    assert not [name for name in at_the_top if str(name).startswith("trials.train.")]
 
 
 def test_what_runs_beside_the_ranks_imports_no_driver_code():

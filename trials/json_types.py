@@ -23,6 +23,10 @@ def is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
 def is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 

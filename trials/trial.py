@@ -14,7 +14,17 @@ from typing import Any
 from search_spaces.engines import PARLAY
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from trials.json_types import FieldTypes, is_integer, is_list_of, is_number, is_object, is_text, or_null, require_types
+from trials.json_types import (
+    FieldTypes,
+    is_flag,
+    is_integer,
+    is_list_of,
+    is_number,
+    is_object,
+    is_text,
+    or_null,
+    require_types,
+)
 from trials.outcome_types import MeasuredMetrics, ThroughputBound, measured_of
 
 SPEC_SCHEMA = "parlay.spec/1"
@@ -106,7 +116,8 @@ class MeasureRules:
     `ci_relative_width` is the full width of the 95 % interval of the median step time over the median; measuring stops
     at `min_steps` or later once it is reached. `memory_limit_gib` None sets no limit. `early_stopping`: a trial that
     cannot be the best ends itself. `finalist_time_s`: least time of a finalist's measured steps together. `profile`: a
-    few more steps after the measurement show where the time goes.
+    few more steps after the measurement show where the time goes. `warm_start`: ranks are forked after their imports;
+    None where launcher and trainer can.
     """
 
     min_steps: int = 8
@@ -118,6 +129,7 @@ class MeasureRules:
     early_stopping: bool = True
     finalist_time_s: float = 60.0
     profile: bool = False
+    warm_start: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -234,6 +246,8 @@ class Outcome:
     """Times of all steps, those of warm-up first."""
     started_at: str | None = None
     ended_at: str | None = None
+    started_warm: bool | None = None
+    """True if the reporting rank was forked after its imports, false if it was started plain."""
 
     @property
     def metrics(self) -> MeasuredMetrics | None:
@@ -267,6 +281,7 @@ _OUTCOME_TYPES: FieldTypes = {
     "text or null": (("phase", "excerpt", "started_at", "ended_at"), or_null(is_text)),
     "a whole number": (("restart",), is_integer),
     "a whole number or null": (("rank",), or_null(is_integer)),
+    "true, false or null": (("started_warm",), or_null(is_flag)),
     "a list of texts": (("flags",), is_list_of(is_text)),
     "a list of numbers": (("step_times_s",), is_list_of(is_number)),
     "an object": (("measured", "proof", "fingerprint"), is_object),

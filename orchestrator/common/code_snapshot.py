@@ -50,6 +50,7 @@ COMPUTE_SIDE = (
     "trials/files/tracebacks.py",
     "trials/measurement/*.py",
     "trials/external/*.py",
+    "trials/fork_server/*.py",
     "trials/pilot/*.py",
     "trials/ranks/*.py",
     "trials/train/**/*.py",

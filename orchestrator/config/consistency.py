@@ -11,7 +11,10 @@ from search_spaces.errors import Problem
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.hardware.memory_headroom import rank_memory_gib
 from trials.trainers.command.template import placeholders_in
-from trials.trainers.registry import log_format_of
+from trials.trainers.registry import TRAINERS, log_format_of
+
+FORKING_LAUNCHERS = ("local", "ray")
+"""Launchers whose ranks may be forked by a fork server."""
 
 
 def consistency_problems(file: SearchFile) -> Iterator[Problem]:
@@ -20,7 +23,7 @@ def consistency_problems(file: SearchFile) -> Iterator[Problem]:
     of_the_trainer = chain(
         _engine_problems(file), _axes_not_in_template(file), _parlay_trainer_problems(file), of_its_log
     )
-    return chain(of_the_trainer, _memory_problems(file, file.cluster.cluster()))
+    return chain(of_the_trainer, _memory_problems(file, file.cluster.cluster()), _warm_start_problems(file))
 
 
 def _memory_problems(file: SearchFile, cluster: Cluster) -> Iterator[Problem]:
@@ -45,6 +48,26 @@ def _memory_problems(file: SearchFile, cluster: Cluster) -> Iterator[Problem]:
         key="constraints.min_free_memory_gib",
         value=wanted_gib,
     )
+
+
+def _warm_start_problems(file: SearchFile) -> Iterator[Problem]:
+    """Problems with ranks that are to be forked, where the launcher or the trainer cannot."""
+    cannot = []
+    if file.launcher.kind not in FORKING_LAUNCHERS:
+        cannot.append(f"launcher.kind {file.launcher.kind}")
+    if TRAINERS[file.trainer.kind].preload is None:
+        cannot.append(f"trainer.kind {file.trainer.kind}")
+    if file.measure.warm_start is True and cannot:
+        can = [name for name, trainer in TRAINERS.items() if trainer.preload is not None]
+        yield Problem(
+            "contradiction",
+            f"is true with {' and '.join(cannot)}",
+            rule=f"ranks are forked by launcher.kind {' or '.join(FORKING_LAUNCHERS)} with trainer.kind"
+            f" {' or '.join(can)}",
+            fix="auto, which starts them plain",
+            key="measure.warm_start",
+            value=True,
+        )
 
 
 def _engine_problems(file: SearchFile) -> Iterator[Problem]:

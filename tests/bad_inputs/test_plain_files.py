@@ -117,6 +117,8 @@ OWN_READERS = {
     "orchestrator/recipe/write.py": "a snapshot of the sources",
     "orchestrator/planning/plan.py": "the sources that are installed",
     "orchestrator/launchers/local/processes.py": "the kernel's counters of a control group",
+    "orchestrator/launchers/local/fork_servers.py": "a log of its own private folder",
+    "trials/fork_server/preload.py": "the kernel's names of its own threads",
     "trials/external/kernel_oom.py": "the kernel's counters of a control group",
     "trials/ranks/software.py": "the kernel's words of processes and drivers",
     "trials/train/proof/host_memory.py": "the kernel's counters of memory",

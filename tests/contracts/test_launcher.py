@@ -28,6 +28,7 @@ from tests.orchestrator.launchers.attempts import (
     wait_until_ended,
     wait_until_started,
 )
+from tests.trials.fork_server.servers import light_code
 from trials.attempt_result import Liveness
 from trials.files.path_owners import FolderIdentity
 from trials.trial import FailureReason, TrialState
@@ -41,11 +42,13 @@ def ray_runtime() -> Iterator[RayRuntime]:
 
 
 PROCESSES = [pytest.mark.processes, pytest.mark.timeout(300)]
-HERE = [pytest.param("local", marks=PROCESSES), "simulated", "fake_slurm"]
+LOCAL = [pytest.param(name, marks=PROCESSES) for name in ("local", "local_warm")]
+HERE = [*LOCAL, "simulated", "fake_slurm"]
 RAY, SLURM, PILOT = (
     pytest.param(name, marks=[*PROCESSES, pytest.mark.walks]) for name in ("ray", "slurm", "slurm_pilot")
 )
-IN_SECONDS = [*HERE, RAY, PILOT]
+RAY_WARM = pytest.param("ray_warm", marks=[*PROCESSES, pytest.mark.walks])
+IN_SECONDS = [*HERE, RAY, RAY_WARM, PILOT]
 """All but a real Slurm, which takes more than a minute to end a job at its limit; a pilot ends its steps itself."""
 EVERYWHERE = pytest.mark.parametrize(
     "bench", [*HERE, *(pytest.param(name, marks=PROCESSES) for name in ("ray", "slurm", "slurm_pilot"))], indirect=True
@@ -53,7 +56,7 @@ EVERYWHERE = pytest.mark.parametrize(
 """Cases that show that a launcher is connected to its backend; further ones are walks where that is another system."""
 
 
-@pytest.fixture(params=[*HERE, RAY, SLURM, PILOT])
+@pytest.fixture(params=[*HERE, RAY, RAY_WARM, SLURM, PILOT])
 def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.setattr("slurm.client.CANCEL_TIMEOUT_S", 120.0)  # COMPLETING was seen to last 40 s
     if request.param == "simulated":
@@ -68,10 +71,14 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         pilots.launcher.close()
         # The next test's pilot has the same name, so none may be left: not one that was taken over either.
         assert pilots.slurm.cancel([job for job in pilots.slurm.jobs() if not job.state.is_ended]) == set()
-    elif request.param == "ray":
+    elif request.param in ("ray", "ray_warm"):
+        if request.param == "ray_warm":
+            light_code(tmp_path / "code")
         runtime = request.getfixturevalue("ray_runtime")
         yield ProcessBench(tmp_path, RayLauncher(lambda: runtime, GRACE_PERIODS))
     else:
+        if request.param == "local_warm":
+            light_code(tmp_path / "code")  # the stand-in trial takes its place in it
         launcher = LocalLauncher([[], []], GRACE_PERIODS)
         yield ProcessBench(tmp_path, launcher)
         launcher.close()

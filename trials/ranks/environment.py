@@ -17,6 +17,10 @@ from trials.trial import TrialSpec
 
 PARENT_VARIABLE = "PARLAY_PARENT_PID"
 """Environment variable: set by a launcher whose ranks must not outlive it."""
+WARM_VARIABLE = "PARLAY_WARM"
+"""Environment variable: set in a rank that was forked by a fork server, after its imports."""
+LAUNCHED_VARIABLE = "PARLAY_LAUNCHED_TICKS"
+"""Environment variable: start of the process that stands for a forked rank, in clock ticks since boot."""
 
 
 @dataclass(frozen=True)
@@ -68,19 +72,25 @@ def _number(environ: Mapping[str, str], name: str, slurm_name: str) -> int:
 
 
 def prepare_process(spec: TrialSpec, environ: MutableMapping[str, str]) -> None:
+    """Apply settings of this trial that only count before torch and DeepSpeed are used."""
+    prepare_imports(spec.layout.engine, on_cpu=spec.accelerator == "cpu", environ=environ)
+    if spec.num_nodes == 1:
+        environ["GLOO_SOCKET_IFNAME"] = "lo"
+    if spec.layout.torch_compile and "TORCHINDUCTOR_CACHE_DIR" not in environ:
+        environ["TORCHINDUCTOR_CACHE_DIR"] = str(compile_cache_folder(Path(tempfile.gettempdir())))
+
+
+def prepare_imports(engine: str, on_cpu: bool, environ: MutableMapping[str, str]) -> None:
     """Apply settings that only count before torch and DeepSpeed are imported."""
-    if spec.accelerator == "cpu":
+    if on_cpu:
         # Ranks share the cores, so each gets one thread.
         environ.setdefault("OMP_NUM_THREADS", "1")
         environ["DS_ACCELERATOR"] = "cpu"
         map_large_buffers()
-    if spec.num_nodes == 1:
-        environ["GLOO_SOCKET_IFNAME"] = "lo"
-    if spec.layout.engine == "deepspeed":
-        # DeepSpeed's autotuner imports mlflow where installed: a second and 110 MB a rank without use.
+    if engine == "deepspeed":
+        # DeepSpeed's autotuner imports mlflow where installed: a second and 110 MB a rank without use, and with it
+        # pyarrow, whose allocator starts a thread that keeps a process from being forked.
         sys.modules["mlflow"] = None  # type: ignore[assignment]
-    if spec.layout.torch_compile and "TORCHINDUCTOR_CACHE_DIR" not in environ:
-        environ["TORCHINDUCTOR_CACHE_DIR"] = str(compile_cache_folder(Path(tempfile.gettempdir())))
 
 
 def compile_cache_folder(temporary: Path) -> Path:
@@ -97,7 +107,14 @@ def compile_cache_folder(temporary: Path) -> Path:
 
 
 def process_age_s() -> float:
-    """Seconds since this process was started, Python's own start included."""
-    # proc(5): field 22 is the start in clock ticks since boot; the command in field 2 may hold spaces.
-    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    """Seconds since this process was started, Python's own start included; of a forked rank since its launch."""
+    ticks = os.environ.get(LAUNCHED_VARIABLE)
+    if ticks is None:
+        # proc(5): field 22 is the start in clock ticks since boot; the command in field 2 may hold spaces.
+        ticks = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(ticks) / os.sysconf("SC_CLK_TCK")
+
+
+def started_warm(environ: Mapping[str, str]) -> bool:
+    """True for a rank that a fork server forked after its imports."""
+    return WARM_VARIABLE in environ

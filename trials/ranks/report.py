@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 from trials.failure_policy import Ending, policy_of
 from trials.files.folders import AttemptFolder, read_json, write_json
 from trials.outcome_types import ThroughputBound
+from trials.ranks.environment import started_warm
 from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialSpec, utc_text
 
 
@@ -34,6 +36,7 @@ class Report:
             status=OutcomeStatus.FAILED,
             restart=restart,
             started_at=utc_text(started_at),
+            started_warm=started_warm(os.environ),
         )
 
     def enter(self, phase: str) -> None:

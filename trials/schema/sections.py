@@ -6,9 +6,17 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    PlainValidator,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
-from search_spaces.errors import InputError
+from search_spaces.errors import InputError, did_you_mean, format_value
 from search_spaces.model_shape import ModelShape
 from search_spaces.schema.durations import Duration, format_duration
 from search_spaces.schema.sections import resolved_path
@@ -20,6 +28,22 @@ _DEFAULTS = MeasureRules()
 _LEAST_STEPS = 5
 _MOST_STEPS = 100_000
 _CHECKSUM = "^sha256:[0-9a-f]{64}$"
+
+
+_WARM_STARTS = {"auto": None, True: True, False: False}
+
+
+def _warm_start(given: Any) -> bool | None:
+    """True, False, or None for `auto`; InputError for anything else."""
+    if isinstance(given, (str, bool)) and given in _WARM_STARTS:
+        return _WARM_STARTS[given]
+    raise InputError.of(
+        "choice",
+        f"is {format_value(given):.80}",
+        rule="auto, true or false",
+        fix=did_you_mean(given, ("auto",)) or "auto: ranks are forked where launcher and trainer can",
+        value=given,
+    )
 
 
 class MeasureSection(Section):
@@ -76,6 +100,16 @@ class MeasureSection(Section):
     profile: bool = Field(
         default=_DEFAULTS.profile,
         description="Profile a few more steps after the measurement, to break down the step time.",
+    )
+    warm_start: Annotated[
+        bool | None,
+        PlainValidator(_warm_start),
+        WithJsonSchema({"anyOf": [{"enum": ["auto"]}, {"type": "boolean"}]}),
+    ] = Field(
+        default=_DEFAULTS.warm_start,
+        json_schema_extra={"default": "auto"},
+        description="Fork the ranks from a process of their node that has already imported torch. auto: with launcher"
+        " local or ray and Parlay's own trainer. false: start each rank by itself.",
     )
 
     @model_validator(mode="before")

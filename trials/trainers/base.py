@@ -17,6 +17,10 @@ SCRIPT_KEYS = ("python", "arguments", "patterns", "log_rank")
 """Optional keys of a trainer that a script starts and whose log is known."""
 
 
+PRELOADS = tuple(f"{engine}/{device}" for engine in ("torch", "deepspeed") for device in ("cpu", "gpu"))
+"""Names of what a fork server can have imported: the modules of an engine, with the settings for a kind of device."""
+
+
 class TemplateKind(Enum):
     """Meaning of `trainer.template`."""
 
@@ -70,7 +74,8 @@ class Trainer:
     `invocation` starts every rank of a trial by the trainer's interpreter and the attempt's folder, for a canonical
     layout; InputError for an invalid section. None if the trainer needs no supervisor. `log_rank` is the rank that logs
     the steps; without a `log_format` the user gives patterns. `argument_error` is the reason why the user's arguments
-    may not have an option of this name. A command line `shows_layout` if a reader of the recipe can use it.
+    may not have an option of this name. A command line `shows_layout` if a reader of the recipe can use it. `preload`
+    is what may be imported before a rank of a trial is forked, one of PRELOADS; without it ranks are started plain.
     """
 
     rules: EngineRules
@@ -83,6 +88,7 @@ class Trainer:
     argument_error: Callable[[str], str | None] | None = None
     shows_layout: bool = False
     export: LayoutExport | None = None
+    preload: Callable[[TrialSpec], str] | None = None
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -45,6 +45,12 @@ def invocation(spec: TrialSpec, python: str, attempt_folder: str) -> Invocation:
     return make(spec, python, attempt_folder)
 
 
+def preload_of(spec: TrialSpec) -> str | None:
+    """Name of the imports after which this trial's ranks may be forked; None where they have to be started plain."""
+    trainer = TRAINERS.get(spec.trainer["kind"])
+    return None if trainer is None or trainer.preload is None else trainer.preload(spec)
+
+
 def log_rank_of(spec: TrialSpec) -> int:
     """The rank that the search file names, else the one on which this trainer logs its steps."""
     wanted = spec.trainer.get("log_rank")

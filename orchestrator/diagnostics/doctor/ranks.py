@@ -14,6 +14,7 @@ from packaging.version import Version
 
 from orchestrator.config.spec import SearchSpec
 from orchestrator.diagnostics.doctor.finding import Finding, error, note, ok, warning
+from orchestrator.diagnostics.doctor.warm_start import check_warm_start
 from orchestrator.preflight.trainer import python_of, ranks_run_here, run_python
 from search_spaces.engines import PARLAY
 from trials.files.folders import read_json
@@ -61,6 +62,8 @@ def check_ranks(spec: SearchSpec, home: Path, submits: bool) -> Iterator[Finding
         else:
             torch = software.torch
             yield from interpreter_findings(software, spec)
+            if torch is not None:
+                yield from check_warm_start(spec)
     elif submits:
         return
     else:

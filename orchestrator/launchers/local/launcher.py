@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import socket
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from orchestrator.common.private_tmp import make_private_folder, remove_abandoned
 from orchestrator.launchers.base import Launcher, LaunchRequest
+from orchestrator.launchers.local.fork_servers import ForkServers
 from orchestrator.launchers.local.processes import GracePeriods, RankGroup, RankProcess
 from orchestrator.launchers.local.rank_groups import (
     OrphanedAttempt,
@@ -28,6 +31,7 @@ from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import AttemptFolder
 
 _END_TIMEOUT_S = 15.0
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -51,6 +55,7 @@ class LocalLauncher(Launcher):
         self._grace_periods = grace_periods or GracePeriods()
         self._attempts: dict[str, _LocalAttempt] = {}
         self._orphans: dict[str, OrphanedAttempt] = {}
+        self._fork_servers = ForkServers(_folder_of_sockets, _note_plain_starts)
         self._changed = threading.Event()
 
     def _launch(self, request: LaunchRequest) -> str | None:
@@ -63,12 +68,16 @@ class LocalLauncher(Launcher):
         write_ranks(request, job_id, ())
         devices = {"CUDA_VISIBLE_DEVICES": ",".join(self._slots[slot])} if self._slots[slot] else {}
         [plan] = node_plans(request, devices, self._grace_periods)
+        plan = replace(plan, stub=self._fork_servers.stub_for(key, plan))
         group = RankGroup(plan, on_start=partial(self._note_start, request, job_id), on_end=self._changed.set)
         self._attempts[key] = _LocalAttempt(request.folder, group, slot)
         group.start()
         return job_id
 
     def _free_slot(self) -> int | None:
+        for key, attempt in self._attempts.items():
+            if attempt.group.report is not None:
+                self._fork_servers.release(key)
         taken = [attempt.slot for attempt in self._attempts.values() if attempt.group.report is None]
         return next((slot for slot in range(len(self._slots)) if slot not in taken), None)
 
@@ -84,6 +93,7 @@ class LocalLauncher(Launcher):
         return {key: attempt.accepted.job_id for key, attempt in found.items()}
 
     def poll(self, keys: Iterable[str]) -> dict[str, LaunchStatus]:
+        self._fork_servers.note_ended()
         return {key: self._status(key) for key in keys}
 
     def _status(self, key: str) -> LaunchStatus:
@@ -116,6 +126,16 @@ class LocalLauncher(Launcher):
 
     def close(self) -> None:
         self.cancel(tuple(self._attempts))
+        self._fork_servers.close()
+
+
+def _folder_of_sockets() -> Path:
+    remove_abandoned()
+    return make_private_folder()
+
+
+def _note_plain_starts(reason: str) -> None:
+    _log.warning(f"ranks are started plain, each with its own imports: {reason}")
 
 
 def local_slots(cluster: Cluster, parallel_trials: int, environment: Mapping[str, str]) -> list[list[str]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import queue
+import select
 import shutil
 import signal
 import socket
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ _FOREIGN_NAMES = {
     *PYTHON_VARIABLES,
 }
 _FOREIGN_PREFIXES = ("SLURM", "SBATCH_", "PMI", "OMPI_", "MPI_", "TORCHELASTIC_", "RAY_", "PARLAY_")
+_DONE_VARIABLE = "PARLAY_DONE_DESCRIPTOR"  # of trials/fork_server/stub.py
 _GROUP_ENDS_TIMEOUT_S = 1.0  # for all ranks: an init that does not reap would keep a group from ever being empty
 
 # Runs before every rank, under our own interpreter: the kernel kills the rank when the thread that started it is gone,
@@ -60,8 +62,9 @@ class GracePeriods:
 class GroupPlan:
     """Plan of one node: `argv` once per entry of `logs`, as ranks `first_rank`, `first_rank` + 1, ... of the world.
 
-    `environment` is added to the node's own, from which all launchers' variables are removed. Ending the ranks begins
-    `time_limit_s` after the start of the first.
+    `stub` comes before `argv` where a fork server of this node may fork the ranks: its process then stands for the rank
+    (trials/fork_server/stub.py). `environment` is added to the node's own, from which all launchers' variables are
+    removed. Ending the ranks begins `time_limit_s` after the start of the first.
     """
 
     argv: tuple[str, ...]
@@ -72,13 +75,15 @@ class GroupPlan:
     time_limit_s: float
     environment: Mapping[str, str]
     grace_periods: GracePeriods = GracePeriods()
+    stub: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class RankProcess:
-    """A running rank. `start_ticks` (since boot `boot_id`) tell it from a later process with the same pid.
+    """A running rank, or the stub that stands for a forked one.
 
-    `started_at` is UTC seconds since the epoch.
+    `start_ticks` (since boot `boot_id`) tell it from a later process with the same pid. `started_at` is UTC seconds
+    since the epoch.
     """
 
     rank: int
@@ -122,6 +127,7 @@ class RankGroup:
 
     Any thread may call any method. The supervising thread calls `on_start` once all ranks run and `on_end` when the
     report is complete; an exception in `on_start` ends the ranks again. No rank survives the thread or its process.
+    Where stubs stand for the ranks, `on_start` is called again when a rank was forked, with its process besides.
     """
 
     def __init__(
@@ -135,7 +141,9 @@ class RankGroup:
         self._plan = plan
         self._on_start = on_start
         self._on_end = on_end
-        self._messages: queue.SimpleQueue[tuple[int, int | None] | None] = queue.SimpleQueue()
+        self._messages: queue.SimpleQueue[tuple[int, int | None] | RankProcess | None] = queue.SimpleQueue()
+        self._started: tuple[RankProcess, ...] = ()
+        self._forked: dict[int, _ForkedRank] = {}
         self._live: dict[int, subprocess.Popen[bytes]] = {}
         self._exits: list[RankExit] = []
         self._first_start: tuple[float, float] | None = None  # UTC and monotonic seconds
@@ -161,7 +169,8 @@ class RankGroup:
         oom_kills = count_oom_kills()
         error = None
         try:
-            self._on_start(self._start_ranks())
+            self._started = self._start_ranks()
+            self._on_start(self._started)
             self._watch()
         except Exception as problem:  # a missing program, a full disk, no more threads: no rank stays unsupervised
             error = str(problem)
@@ -194,18 +203,31 @@ class RankGroup:
 
     def _start_rank(self, local_rank: int, environment: Mapping[str, str]) -> RankProcess:
         rank = self._plan.first_rank + local_rank
-        with open(self._plan.logs[local_rank], "ab") as log:
-            child = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *self._plan.argv],
-                cwd=self._plan.directory,
-                env={**environment, "RANK": str(rank), "LOCAL_RANK": str(local_rank)},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        argv = [*self._plan.stub, *self._plan.argv]
+        done = os.pipe() if self._plan.stub else ()
+        own = {"RANK": str(rank), "LOCAL_RANK": str(local_rank)}
+        if done:
+            own[_DONE_VARIABLE] = str(done[1])
+        try:
+            with open(self._plan.logs[local_rank], "ab") as log:
+                child = subprocess.Popen(
+                    [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *argv],
+                    cwd=self._plan.directory,
+                    env={**environment, **own},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    pass_fds=done[1:],
+                )
+        except BaseException:
+            _close(done)
+            raise
+        _close(done[1:])
         self._live[rank] = child
         started_at = self._now()
+        if done:
+            self._forked[rank] = _ForkedRank(rank, done[0], started_at, self._messages.put)
         if self._first_start is None:
             self._first_start = started_at, time.monotonic()
             self._term_at = time.monotonic() + self._plan.time_limit_s
@@ -235,6 +257,10 @@ class RankGroup:
                 continue
             if message is None:
                 self._kill()
+            elif isinstance(message, RankProcess):
+                self._started = (*self._started, message)
+                with suppress(OSError):  # a full disk: its stub was recorded
+                    self._on_start(self._started)
             else:
                 self._note_exit(*message)
 
@@ -252,6 +278,8 @@ class RankGroup:
         _signal_group(child.pid, signal.SIGKILL)  # processes that the rank left behind
         child.wait()
         self._group_ends_left_s -= _await_group_end(child.pid, self._group_ends_left_s)
+        if rank in self._forked:
+            self._forked[rank].wait()
         self._exits.append(RankExit(rank, code, killed_by_us=self._killing))
         grace_periods = self._plan.grace_periods
         self._kill_within(grace_periods.after_success_s if code == 0 else grace_periods.after_failure_s)
@@ -269,10 +297,59 @@ class RankGroup:
         self._kill()
         for rank, child in self._live.items():
             self._exits.append(RankExit(rank, child.wait(), killed_by_us=True))
+            if rank in self._forked:
+                self._forked[rank].wait()
 
     def _signal(self, signum: signal.Signals) -> None:
         for child in self._live.values():
             _signal_group(child.pid, signum)
+
+
+class _ForkedRank:
+    """The process for which a stub stands: a fork server names it in a pipe, which ends when nothing of it is left.
+
+    It is named before it begins, and begins only while its stub lives.
+    """
+
+    def __init__(self, rank: int, pipe: int, started_at: float, put: Callable[[RankProcess], None]):
+        self._rank = rank
+        self._pipe = pipe
+        self._started_at = started_at
+        self._put = put
+        self._process: RankProcess | None = None
+        self._is_open = True
+        self._reading = threading.Lock()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait for the end of the process after that of its stub, also where the kernel ends it with its server."""
+        with self._reading:
+            is_named = self._process is not None or (self._is_open and bool(select.select([self._pipe], [], [], 0)[0]))
+        if not is_named:  # by a server that is still importing, and will not let it begin
+            return
+        self._thread.join()
+        if self._process is not None:
+            end_surviving_ranks((self._process,), _GROUP_ENDS_TIMEOUT_S)
+
+    def _read(self) -> None:
+        while self._is_open:
+            select.select([self._pipe], [], [])
+            with self._reading:
+                words = os.read(self._pipe, 64).split()  # written at once
+                if not words:
+                    self._is_open = False
+                    os.close(self._pipe)
+                else:
+                    pid, ticks = map(int, words)
+                    host, boot = socket.gethostname(), boot_id()
+                    self._process = RankProcess(self._rank, host, pid, ticks, boot, self._started_at)
+                    self._put(self._process)
+
+
+def _close(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def rank_environment(node: Mapping[str, str], plan: GroupPlan) -> dict[str, str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from orchestrator.launchers.base import LaunchRequest
+from orchestrator.launchers.base import LaunchRequest, trial_program
 from orchestrator.launchers.local.processes import (
     GracePeriods,
     GroupPlan,
@@ -21,7 +21,9 @@ from orchestrator.launchers.local.processes import (
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import AttemptFolder, read_json, write_json
 from trials.files.text import tail
+from trials.fork_server.equality import PRELOAD_VARIABLE, PROGRAM
 from trials.ranks.program import FILES_FAILED
+from trials.trainers.registry import preload_of
 from trials.trial import FailureReason, TrialSpec, require_schema
 
 RANKS_SCHEMA = "parlay.ranks/1"
@@ -63,7 +65,12 @@ def node_plans(
             first_rank=ranks.start,
             world_size=spec.num_gpus,
             time_limit_s=request.time_limit_s,
-            environment=program_environment(request.code) | device_environment(request.spec) | dict(environment or {}),
+            environment={
+                **program_environment(request.code),
+                **device_environment(request.spec),
+                **preload_environment(request),
+                **(environment or {}),
+            },
             grace_periods=grace_periods or GracePeriods(),
         )
         for ranks in _ranks_of_nodes(spec.num_gpus, spec.gpus_per_node)
@@ -83,6 +90,14 @@ def device_environment(spec: TrialSpec) -> dict[str, str]:
     """Return variables about the node's devices, which are the same for all launchers."""
     # On CPU a rank is one thread and must not use a GPU of the node.
     return {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""} if spec.accelerator == "cpu" else {}
+
+
+def preload_environment(request: LaunchRequest) -> dict[str, str]:
+    """Return the variable that names what may be imported before the ranks are forked; none for a plain start."""
+    if request.spec.measure.warm_start is False or trial_program(request.spec) != PROGRAM:
+        return {}
+    preload = preload_of(request.spec)
+    return {} if preload is None else {PRELOAD_VARIABLE: preload}
 
 
 def write_ranks(request: LaunchRequest, job_id: str, ranks: Sequence[RankProcess]) -> None:

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
-from orchestrator.launchers.local.processes import GroupPlan, GroupReport, RankGroup, RankProcess
+from orchestrator.common.private_tmp import make_private_folder, remove_abandoned
+from orchestrator.launchers.local.fork_servers import ForkServers
+from orchestrator.launchers.local.processes import GracePeriods, GroupPlan, GroupReport, RankGroup, RankProcess
 
 
 class NodeSupervisor:
@@ -39,6 +43,33 @@ class NodeSupervisor:
 
     def kill(self) -> None:
         self._group.kill()
+
+
+class ForkServerHost:
+    """Actor that owns the fork servers of a node for all attempts of a driver, with which it ends. Pickled by value.
+
+    Its methods take and return plain data, since each process has classes of its own.
+    """
+
+    def __init__(self) -> None:
+        self._servers = ForkServers(_new_folder, lambda reason: None)  # the ranks' logs have the reason
+
+    def stub_for(self, name: str, plan: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the stub for the ranks of a plan, given by its fields; empty for a plain start."""
+        return self._servers.stub_for(name, GroupPlan(**{**plan, "grace_periods": GracePeriods()}))
+
+    def release(self, name: str) -> None:
+        """Note that the ranks of this plan have ended."""
+        self._servers.release(name)
+
+    def close(self) -> None:
+        """End the servers."""
+        self._servers.close()
+
+
+def _new_folder() -> Path:
+    remove_abandoned()
+    return make_private_folder()
 
 
 @dataclass

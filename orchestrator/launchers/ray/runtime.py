@@ -18,22 +18,32 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from orchestrator.common import process_identity
+from orchestrator.common import private_tmp, process_identity
 from orchestrator.common.private_tmp import make_private_folder, remove_abandoned
-from orchestrator.launchers.local import processes
+from orchestrator.launchers.local import fork_servers, processes
+from orchestrator.launchers.local.fork_servers import kind_of
 from orchestrator.launchers.local.processes import GroupPlan, GroupReport, RankExit, RankProcess
 from orchestrator.launchers.ray import node_actor
-from orchestrator.launchers.ray.node_actor import NodeJob, NodeSupervisor, RayJob, pending_refs, renew_ref
+from orchestrator.launchers.ray.node_actor import (
+    ForkServerHost,
+    NodeJob,
+    NodeSupervisor,
+    RayJob,
+    pending_refs,
+    renew_ref,
+)
 from search_spaces.errors import ExternalError
 
 RANK_SLOTS = "parlay_rank_slots"
 _NAMESPACE = "parlay"
 _CONNECT_TIMEOUT_S = 10.0
+_CLOSE_TIMEOUT_S = 5.0
+_HOST_TIMEOUT_S = 20.0  # Ray takes seconds to start an actor's process
 _OBJECT_STORE_BYTES = 80 * 2**20  # for plans and reports only; Ray requires at least 75 MiB
 
 
@@ -78,7 +88,7 @@ class RayWork:
     result_ref: Any
 
 
-SENT_MODULES = (process_identity, processes, node_actor)
+SENT_MODULES = (process_identity, private_tmp, processes, fork_servers, node_actor)
 """Modules of the supervisors, pickled by value, since the nodes' Python need not have Parlay."""
 
 
@@ -90,7 +100,8 @@ class RayRuntime:
         self._private_folder = private_folder
         for module in (*SENT_MODULES, sys.modules[__name__]):
             ray.cloudpickle.register_pickle_by_value(module)
-        self._actor_class = ray.remote(NodeSupervisor)
+        self._actor_class = ray.remote(_Supervisor)
+        self._fork_server_hosts: dict[str, Any] = {}
 
     @classmethod
     def start_loopback(cls, rank_slots: int, num_gpus: int) -> RayRuntime:
@@ -180,11 +191,21 @@ class RayRuntime:
         """
         strategy = "STRICT_SPREAD" if len(plans) > 1 else "STRICT_PACK"
         group = self._ray.util.placement_group([dict(bundle) for bundle in bundles], strategy=strategy, name=name)
-        job = RayJob(group)
+        job, hosts = RayJob(group), self._hosts_of_fork_servers() if any(map(kind_of, plans)) else {}
         for index, (plan, bundle) in enumerate(zip(plans, bundles, strict=True)):
-            actor = self._actor_class.options(**_actor_options(self._ray, name, group, index, bundle)).remote(plan)
+            options = _actor_options(self._ray, name, group, index, bundle)
+            actor = self._actor_class.options(**options).remote(plan, name, hosts)
             job.nodes.append(NodeJob(actor, ranks_ref=actor.ranks.remote(), report_ref=actor.report.remote()))
         return job
+
+    def _hosts_of_fork_servers(self) -> dict[str, Any]:
+        """Return an actor for each node, by the node's id, that takes no resources and ends with this process."""
+        at_node = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+        alive = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
+        for node_id in alive - set(self._fork_server_hosts):
+            options = {"num_cpus": 0, "max_restarts": -1, "scheduling_strategy": at_node(node_id, soft=False)}
+            self._fork_server_hosts[node_id] = self._ray.remote(ForkServerHost).options(**options).remote()
+        return {node_id: host for node_id, host in self._fork_server_hosts.items() if node_id in alive}
 
     def refresh(self, jobs: Iterable[RayJob]) -> None:
         """Read the new results of these jobs, with one query for all of them."""
@@ -267,12 +288,44 @@ class RayRuntime:
                 actors.append(self._ray.get_actor(_actor_name(name, index), namespace=_NAMESPACE))
         return actors
 
+    def close_fork_servers(self) -> None:
+        """End the fork servers of all nodes."""
+        closed = [host.close.remote() for host in self._fork_server_hosts.values()]
+        if closed:
+            self._ray.wait(closed, num_returns=len(closed), timeout=_CLOSE_TIMEOUT_S)
+
     def close(self) -> None:
         """Disconnect; a private Ray ends."""
+        if self.is_alive:
+            self.close_fork_servers()
         with _preserved_signal_handlers():
             self._ray.shutdown()
         if self._private_folder is not None:
             shutil.rmtree(self._private_folder, ignore_errors=True)
+
+
+class _Supervisor(NodeSupervisor):
+    """Supervisor whose ranks the fork servers of its node may fork; `hosts` are their owners by node id."""
+
+    def __init__(self, plan: GroupPlan, name: str, hosts: Mapping[str, Any]):
+        self._name = name
+        self._host = hosts.get(_import_ray().get_runtime_context().get_node_id()) if hosts else None
+        super().__init__(replace(plan, stub=self._stub(plan)))
+
+    def report(self) -> dict[str, Any]:
+        found = super().report()
+        if self._host is not None:
+            self._host.release.remote(self._name)
+        return found
+
+    def _stub(self, plan: GroupPlan) -> tuple[str, ...]:
+        if self._host is None:
+            return ()
+        try:
+            stub = _import_ray().get(self._host.stub_for.remote(self._name, asdict(plan)), timeout=_HOST_TIMEOUT_S)
+        except _import_ray().exceptions.RayError:  # of the host's death, or of a node too full to start it
+            return ()
+        return tuple(stub)
 
 
 @contextmanager

@@ -26,8 +26,13 @@ def _start(spec: TrialSpec) -> str:
     )
 
 
+def _preload(spec: TrialSpec) -> str:
+    return f"{spec.layout.engine}/{'cpu' if spec.accelerator == 'cpu' else 'gpu'}"
+
+
 TRAINER = Trainer(
     rules=OWN_RULES,
     optional_keys=("python", "data"),
     export=LayoutExport("deepspeed", "DeepSpeed", "deepspeed", deepspeed_problem, _files, _start),
+    preload=_preload,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -34,6 +35,7 @@ from tests.orchestrator.launchers.attempts import (
     wait_until_started,
     with_spec,
 )
+from tests.trials.fork_server.servers import light_code
 from trials.attempt_result import Liveness
 from trials.trial import FailureReason, MeasureRules, Rendezvous, TrialState
 
@@ -113,6 +115,24 @@ class TestOnLoopback:
         status = wait_until_ended(loopback, request)
         assert result_of(request, status).state is TrialState.MEASURED
         assert len(rank_pids(request.folder)) == 4
+
+    def test_the_ranks_of_a_nodes_attempts_are_forked_by_one_server(
+        self, loopback: RayLauncher, tmp_path: Path
+    ) -> None:
+        light_code(tmp_path / "code")
+        servers = set()
+        for trial in ("t0001", "t0002"):
+            request = attempt_request(tmp_path, "tell_environment", trial=trial)
+            loopback.launch(request)
+            wait_until_ended(loopback, request)
+            for rank in range(2):
+                told = json.loads((request.folder.path / f"environment-{rank}.json").read_text())
+                assert "PARLAY_WARM" in told, request.folder.rank_log(rank).read_text()
+                servers.add(int(told["PARLAY_PARENT_PID"]))
+        (server,) = servers
+        assert is_running(server)
+        loopback._runtime.close_fork_servers()
+        assert not is_running(server)
 
     def test_an_attempt_without_room_waits_and_can_be_cancelled(self, loopback: RayLauncher, tmp_path: Path) -> None:
         running = [attempt_request(tmp_path, "hang", trial=f"t000{i}") for i in (1, 2)]

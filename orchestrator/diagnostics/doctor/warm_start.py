@@ -1,0 +1,67 @@
+"""Check that ranks can be forked after their imports (trials/fork_server), by a process that imports what they do."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import trials
+from orchestrator.config.consistency import FORKING_LAUNCHERS
+from orchestrator.config.spec import SearchSpec
+from orchestrator.diagnostics.doctor.finding import Finding, note, ok
+from orchestrator.launchers.local.processes import PYTHON_VARIABLES
+from orchestrator.launchers.local.rank_groups import program_environment
+from orchestrator.preflight.trainer import python_of
+from trials.trainers.registry import TRAINERS
+
+_LIMIT_S = 120.0  # torch on a busy file system
+_ON_CPU = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+Probe = Callable[[str, str], str | None]
+
+
+def check_warm_start(spec: SearchSpec) -> Iterator[Finding]:
+    """Check each engine of a search whose ranks would be forked on this machine."""
+    is_wanted = spec.measure.warm_start is not False and spec.launcher.kind in FORKING_LAUNCHERS
+    if is_wanted and TRAINERS[spec.trainer.kind].preload is not None:
+        yield from warm_start_findings(spec, probe_preload)
+
+
+def warm_start_findings(spec: SearchSpec, probe: Probe) -> Iterator[Finding]:
+    """Findings on each engine; `probe` gives the reason why its ranks cannot be forked, None where they can."""
+    device = "cpu" if spec.cluster.accelerator.name == "cpu" else "gpu"
+    engines = {*spec.space.given_axes().get("engine", ()), *(layout.engine for layout in spec.candidates or ())}
+    for engine in sorted(engines):
+        refused = probe(python_of(spec), f"{engine}/{device}")
+        if refused is None:
+            yield ok("warm_start", f"ranks of engine {engine} can be forked after their imports")
+        else:
+            words = f"ranks of engine {engine} are started plain, each with its own imports: {refused}"
+            yield note("warm_start", words, "nothing; measure.warm_start: false does not try")
+
+
+def probe_preload(python: str, preload: str) -> str | None:
+    """The reason why a process of this interpreter cannot be forked after the imports of `preload`; None if it can."""
+    inherited = {name: value for name, value in os.environ.items() if name not in PYTHON_VARIABLES}
+    code = program_environment(str(Path(trials.__file__).parents[1]))
+    environment = inherited | code | (_ON_CPU if preload.endswith("/cpu") else {})
+    command = [python, "-m", "trials.fork_server", "--check", preload]
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT_S,
+        )
+        refused = json.loads(done.stdout.strip().splitlines()[-1])["refused"]
+    except subprocess.TimeoutExpired:
+        return f"the imports took more than {_LIMIT_S:.0f} s"
+    except (OSError, ValueError, LookupError, TypeError) as failed:
+        return f"the check did not end: {failed!r:.200}"
+    return None if refused is None else str(refused)

@@ -1,0 +1,176 @@
+"""Ranks of the local launcher that are forked: by which server, and what its death means."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.launchers.base import LaunchRequest
+from orchestrator.launchers.local.launcher import LocalLauncher
+from orchestrator.launchers.local.processes import GracePeriods
+from orchestrator.launchers.local.rank_groups import node_plans
+from search_spaces.layouts.layout import Layout
+from tests.orchestrator.launchers.attempts import (
+    attempt_request,
+    is_running,
+    poll_one,
+    rank_pids,
+    result_of,
+    wait_until_ended,
+    wait_until_started,
+    with_spec,
+)
+from tests.trials.fork_server.servers import light_code, until
+from trials.attempt_result import Liveness
+from trials.trial import FailureReason, MeasureRules, TrialState
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
+REFUSES = "import no_such_module"
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Iterator[LocalLauncher]:
+    light_code(tmp_path / "code")
+    launcher = LocalLauncher([["0"], ["1"], ["2"]], GracePeriods(after_failure_s=0.3, after_term_s=0.3))
+    yield launcher
+    launcher.close()
+
+
+def ran(launcher: LocalLauncher, request: LaunchRequest) -> list[dict[str, str]]:
+    """The environments of an attempt's ranks."""
+    launcher.launch(request)
+    wait_until_ended(launcher, request)
+    return [json.loads((request.folder.path / f"environment-{rank}.json").read_text()) for rank in range(2)]
+
+
+def parents(environments: list[dict[str, str]]) -> set[str]:
+    assert all("PARLAY_WARM" in environment for environment in environments)
+    return {environment["PARLAY_PARENT_PID"] for environment in environments}
+
+
+def hanging(launcher: LocalLauncher, request: LaunchRequest) -> list[int]:
+    """Pids of an attempt's stubs and ranks, once its ranks hang."""
+    launcher.launch(request)
+    wait_until_started(launcher, request)
+    until(lambda: len(rank_pids(request.folder)) == 4)
+    until(lambda: all((request.folder.path / f"hanging-{rank}").exists() for rank in range(2)))
+    return rank_pids(request.folder)
+
+
+def engine(request: LaunchRequest, name: str) -> LaunchRequest:
+    return with_spec(request, layout=replace(request.spec.layout, engine=name))
+
+
+def test_one_server_forks_the_ranks_of_all_attempts_whatever_their_devices(
+    tmp_path: Path, launcher: LocalLauncher
+) -> None:
+    held = attempt_request(tmp_path, "hang", trial="t0000")
+    launcher.launch(held)
+    found = [ran(launcher, attempt_request(tmp_path, "tell_environment", trial=f"t000{i}")) for i in (1, 2)]
+    assert len({pid for environments in found for pid in parents(environments)}) == 1
+    assert found[0][0]["CUDA_VISIBLE_DEVICES"] == "1"
+
+
+def test_an_engine_has_its_own_server_and_of_three_the_oldest_idle_one_goes(
+    tmp_path: Path, launcher: LocalLauncher
+) -> None:
+    first = attempt_request(tmp_path, "tell_environment", trial="t0001")
+    (old,) = parents(ran(launcher, first))
+    other = engine(attempt_request(tmp_path, "tell_environment", trial="t0002"), "deepspeed")
+    (second,) = parents(ran(launcher, other))
+    third = with_spec(attempt_request(tmp_path, "tell_environment", trial="t0003"), accelerator="h100-80gb")
+    (new,) = parents(ran(launcher, third))
+    assert len({old, second, new}) == 3
+    assert not is_running(int(old))
+    assert is_running(int(second))
+
+
+def test_where_two_servers_are_at_work_other_ranks_start_plain(tmp_path: Path, launcher: LocalLauncher) -> None:
+    hanging(launcher, attempt_request(tmp_path, "hang", trial="t0001"))
+    hanging(launcher, engine(attempt_request(tmp_path, "hang", trial="t0002"), "deepspeed"))
+    third = with_spec(attempt_request(tmp_path, "tell_environment", trial="t0003"), accelerator="h100-80gb")
+    assert not any("PARLAY_WARM" in environment for environment in ran(launcher, third))
+
+
+def test_warm_start_false_starts_plain(tmp_path: Path, launcher: LocalLauncher) -> None:
+    request = with_spec(attempt_request(tmp_path, "tell_environment"), measure=MeasureRules(warm_start=False))
+    assert not any({"PARLAY_WARM", "PARLAY_PRELOAD"} & set(environment) for environment in ran(launcher, request))
+
+
+@pytest.mark.parametrize("kind", ["command", "megatron-lm", "selftest", "calibrate", "doctor"])
+def test_other_programs_start_plain(tmp_path: Path, kind: str) -> None:
+    [plan] = node_plans(attempt_request(tmp_path, kind=kind))
+    assert "PARLAY_PRELOAD" not in plan.environment
+
+
+def test_the_preload_is_that_of_the_layouts_engine_and_device(tmp_path: Path) -> None:
+    request = attempt_request(tmp_path)
+    on_gpu = with_spec(request, accelerator="h100-80gb", layout=Layout(data_parallel=2, engine="deepspeed"))
+    assert [node_plans(r)[0].environment["PARLAY_PRELOAD"] for r in (request, on_gpu)] == ["torch/cpu", "deepspeed/gpu"]
+
+
+@pytest.mark.fault(49)
+def test_a_killed_server_is_a_node_failure_and_the_next_attempt_has_another(
+    tmp_path: Path, launcher: LocalLauncher
+) -> None:
+    request = attempt_request(tmp_path, "hang", trial="t0001")
+    pids = hanging(launcher, request)
+    server = int(Path(f"/proc/{pids[-1]}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(server, signal.SIGKILL)
+    assert result_of(request, wait_until_ended(launcher, request)).reason is FailureReason.NODE_FAILURE
+    assert not any(is_running(pid) for pid in pids)
+    (new,) = parents(ran(launcher, attempt_request(tmp_path, "tell_environment", trial="t0002")))
+    assert int(new) != server
+
+
+@pytest.mark.fault(48)
+@pytest.mark.parametrize("victim", [0, 2], ids=["stub", "rank"])
+def test_a_killed_rank_or_stub_is_a_node_failure_and_nothing_is_left(
+    tmp_path: Path, launcher: LocalLauncher, victim: int
+) -> None:
+    request = attempt_request(tmp_path, "hang")
+    pids = hanging(launcher, request)
+    os.kill(pids[victim], signal.SIGKILL)
+    assert result_of(request, wait_until_ended(launcher, request)).reason is FailureReason.NODE_FAILURE
+    assert not any(is_running(pid) for pid in pids)
+
+
+@pytest.mark.fault(50)
+def test_a_server_that_cannot_be_forked_is_told_once_and_not_started_again(
+    tmp_path: Path, launcher: LocalLauncher, logged: list[str]
+) -> None:
+    light_code(tmp_path / "code", preload=REFUSES)
+    for trial in ("t0001", "t0002"):
+        request = attempt_request(tmp_path, "measure", trial=trial)
+        launcher.launch(request)
+        assert result_of(request, wait_until_ended(launcher, request)).state is TrialState.MEASURED
+    assert len(rank_pids(request.folder)) == 2
+    assert [line for line in logged if "no_such_module" in line] == logged
+    assert len(logged) == 1
+
+
+def test_an_attempt_cancelled_while_its_server_imports_has_ended_at_once(
+    tmp_path: Path, launcher: LocalLauncher
+) -> None:
+    light_code(tmp_path / "code", preload="import time\ndef import_engine(engine): time.sleep(600)")
+    request = attempt_request(tmp_path, "hang")
+    launcher.launch(request)
+    wait_until_started(launcher, request)
+    assert launcher.cancel([request.spec.attempt_key]) == set()
+    assert poll_one(launcher, request).liveness is Liveness.ENDED
+
+
+def test_a_closed_launcher_leaves_no_server_and_no_folder(tmp_path: Path, launcher: LocalLauncher) -> None:
+    (server,) = parents(ran(launcher, attempt_request(tmp_path, "tell_environment")))
+    folder = launcher._fork_servers._folder
+    assert folder is not None
+    assert folder.stat().st_mode & 0o777 == 0o700
+    launcher.close()
+    assert not is_running(int(server))
+    assert not folder.exists()

@@ -1,0 +1,125 @@
+"""A fork server with light imports, and stubs of it, as a launcher starts both."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from orchestrator.common.code_snapshot import snapshot_code
+from tests.orchestrator.launchers.attempts import is_running
+
+LIMIT_S = 60.0
+PRELOAD = "torch/cpu"
+IMPORT_NOTHING = "def import_engine(engine):\n    pass\n"
+RUN_SPEC = "import os, signal, sys, time\nexec(open(sys.argv[1]).read())\n"
+"""A program in the place of trials.train whose spec is Python."""
+
+
+def light_code(folder: Path, preload: str = IMPORT_NOTHING, program: str | None = None) -> Path:
+    """A snapshot of the code whose servers import what `preload` does, and whose ranks run `program` if given."""
+    snapshot_code(folder)
+    (folder / "trials" / "train" / "preload.py").write_text(preload)
+    if program is not None:
+        (folder / "trials" / "train" / "__main__.py").write_text(program)
+    return folder
+
+
+class Node:
+    """A folder with code, a server and stubs."""
+
+    def __init__(self, root: Path, preload: str = IMPORT_NOTHING):
+        self.root = root
+        self.code = light_code(root / "code", preload, RUN_SPEC)
+        self.socket_path = root / "socket"
+        self.server: subprocess.Popen[bytes] | None = None
+        self._count = 0
+
+    @property
+    def environment(self) -> dict[str, str]:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PARLAY_", "PYTEST_"))}
+        of_the_code = {"PYTHONPATH": str(self.code), "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+        return {**inherited, **of_the_code, "OMP_NUM_THREADS": "1", "PARLAY_PRELOAD": PRELOAD}
+
+    def serve(self, *options: str, **changes: str) -> subprocess.Popen[bytes]:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(self.socket_path))
+            listener.listen()
+            number = str(listener.fileno())
+            arguments = ["--listener", number, "--preload", PRELOAD, *(options or ("--parent", str(os.getpid())))]
+            self.server = subprocess.Popen(
+                [sys.executable, "-m", "trials.fork_server", *arguments],
+                env=self.environment | changes,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=(self.root / "server.log").open("ab"),
+                pass_fds=[listener.fileno()],
+                start_new_session=True,
+            )
+        return self.server
+
+    def stub(
+        self, program: str, environment: Mapping[str, str] | None = None, **options: Any
+    ) -> subprocess.Popen[bytes]:
+        """Start a stub whose rank runs these lines of Python."""
+        self._count += 1
+        spec = self.root / f"spec-{self._count}"
+        spec.write_text(program)
+        stub = str(self.code / "trials" / "fork_server" / "stub.py")
+        argv = [
+            sys.executable,
+            "-I",
+            "-S",
+            stub,
+            str(self.socket_path),
+            sys.executable,
+            "-m",
+            "trials.train",
+            str(spec),
+        ]
+        fixed = {"env": self.environment | dict(environment or {}), "start_new_session": True, "cwd": self.root}
+        return subprocess.Popen(argv, **{**fixed, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options})
+
+    def run(self, program: str, environment: Mapping[str, str] | None = None, **options: Any) -> tuple[int, str, str]:
+        """Exit code, output and errors of a rank."""
+        stub = self.stub(program, environment, **options)
+        out, err = stub.communicate(timeout=LIMIT_S)
+        return stub.returncode, (out or b"").decode(), (err or b"").decode()
+
+    def close(self) -> None:
+        if self.server is not None:
+            assert self.server.stdin is not None
+            with suppress(OSError):
+                self.server.stdin.close()
+            self.server.wait(LIMIT_S)
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    """The condition's value once it is true; AssertionError after a minute."""
+    deadline = time.monotonic() + LIMIT_S
+    while not (value := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return value
+
+
+def wait_for_end(pid: int) -> None:
+    until(lambda: not is_running(pid))
+
+
+def with_fewer_files() -> None:
+    """Lower a limit, for a process to be started."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
+
+
+def with_sigusr1_ignored() -> None:
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)

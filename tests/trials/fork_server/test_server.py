@@ -1,0 +1,315 @@
+"""Ranks that a fork server forks: all that a plain start would have given them, and their end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.trials.fork_server.servers import Node, until, wait_for_end, with_fewer_files, with_sigusr1_ignored
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
+
+TELL = """
+import json
+stats = open("/proc/self/status").read().split("\\n")
+print(json.dumps({
+    "argv": sys.argv[1:], "cwd": os.getcwd(), "umask": os.umask(0), "affinity": sorted(os.sched_getaffinity(0)),
+    "environment": dict(os.environ), "session": os.getsid(0) == os.getpid(), "name": __name__,
+    "main": sys.modules["__main__"].__spec__ is not None,
+    "files": sorted(os.readlink(f"/proc/self/fd/{n}") for n in range(3, 256) if os.path.lexists(f"/proc/self/fd/{n}")),
+    "signals": [line for line in stats if line.startswith(("SigBlk", "SigIgn", "SigCgt"))],
+    "stdin": os.readlink("/proc/self/fd/0"), "random": __import__("random").random(), "parent": os.getppid(),
+}))
+"""
+WARM = {"PARLAY_WARM", "PARLAY_LAUNCHED_TICKS"}
+OWN = {"PARLAY_PRELOAD"}
+"""Variables that tell a warm start from a plain one."""
+
+
+def told(node: Node, **options: object) -> dict:
+    code, out, err = node.run(TELL, **options)
+    assert (code, err) == (0, "")
+    return json.loads(out)
+
+
+def plain(node: Node, **options: object) -> dict:
+    """The answer of a rank that was started without a server."""
+    (node.root / "plain").write_text(TELL)
+    argv = [sys.executable, "-m", "trials.train", str(node.root / "plain")]
+    settings = {"cwd": node.root, "env": node.environment, "start_new_session": True, **options}
+    return json.loads(subprocess.run(argv, check=True, capture_output=True, **settings).stdout)
+
+
+def test_a_forked_rank_has_all_that_a_plain_start_gives(node: Node) -> None:
+    warm, cold = told(node), plain(node)
+    assert node.server is not None
+    assert warm["parent"] == node.server.pid
+    assert set(warm["environment"]) - set(cold["environment"]) == WARM
+    assert set(cold["environment"]) - set(warm["environment"]) == OWN
+    for name in set(cold["environment"]) - OWN:
+        assert warm["environment"][name] == cold["environment"][name]
+    for name in ("cwd", "umask", "affinity", "session", "name", "main", "files", "signals", "stdin"):
+        assert warm[name] == cold[name], name
+
+
+def test_folder_umask_cores_signals_and_input_are_those_of_the_stub(node: Node) -> None:
+    (node.root / "elsewhere").mkdir()
+    cores = sorted(os.sched_getaffinity(0))[:1]
+    with open("/dev/zero", "rb") as zero:
+        changes = {
+            "cwd": node.root / "elsewhere",
+            "umask": 0o027,
+            "stdin": zero,
+            "preexec_fn": lambda: (os.sched_setaffinity(0, cores), with_sigusr1_ignored()),
+        }
+        warm, cold = told(node, **changes), plain(node, **changes)
+    assert (warm["cwd"], warm["umask"], warm["affinity"]) == (str(node.root / "elsewhere"), 0o027, cores)
+    assert warm["stdin"] == "/dev/zero"
+    assert warm["signals"] == cold["signals"]
+
+
+def test_a_ranks_place_may_differ_from_the_servers_and_its_parent_is_the_server(node: Node) -> None:
+    place = {"RANK": "3", "CUDA_VISIBLE_DEVICES": "1", "PARLAY_PARENT_PID": str(os.getpid())}
+    warm = told(node, environment=place)
+    assert node.server is not None
+    assert {name: warm["environment"][name] for name in place} == place | {"PARLAY_PARENT_PID": str(node.server.pid)}
+
+
+def test_ranks_draw_their_own_random_numbers(node: Node) -> None:
+    assert told(node)["random"] != told(node)["random"]
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "words"),
+    [
+        ("sys.exit(7)", 7, ""),
+        ("sys.exit('broken')", 1, "broken\n"),
+        ("raise ValueError('broken')", 1, "ValueError: broken\n"),
+        ("os._exit(74)", 74, ""),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, ""),
+        ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)", -signal.SIGTERM, ""),
+        ("raise KeyboardInterrupt", -signal.SIGINT, "KeyboardInterrupt\n"),
+        ("os.abort()", -signal.SIGABRT, ""),
+    ],
+)
+def test_a_stub_ends_as_its_rank_does(node: Node, program: str, code: int, words: str) -> None:
+    found, _, errors = node.run(program)
+    assert found == code
+    assert errors.endswith(words)
+    assert not list(Path(node.root).glob("core*"))
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT"])
+def test_signals_are_forwarded(node: Node, name: str) -> None:
+    stub = node.stub(
+        f"signal.signal(signal.{name}, lambda *_: sys.exit(9))\nprint('ready', flush=True)\ntime.sleep(60)"
+    )
+    assert stub.stdout is not None
+    assert stub.stdout.readline() == b"ready\n"
+    stub.send_signal(getattr(signal, name))
+    assert stub.wait(60) == 9
+
+
+def running(stub: subprocess.Popen[bytes]) -> list[int]:
+    """Pids of a rank and its child, once both run."""
+    assert stub.stdout is not None
+    return [int(word) for word in stub.stdout.readline().split()]
+
+
+WITH_A_CHILD = """
+import subprocess
+child = subprocess.Popen(["sleep", "600"], process_group=0)
+print(os.getpid(), child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.fault(48)
+def test_a_killed_stub_takes_its_rank_and_all_of_its_session_with_it(node: Node) -> None:
+    stub, other = node.stub(WITH_A_CHILD), node.stub("input(); sys.exit(4)", stdin=subprocess.PIPE)
+    pids = running(stub)
+    stub.kill()
+    for pid in pids:
+        wait_for_end(pid)
+    assert other.communicate(b"\n", timeout=60) == (b"", b"")
+    assert other.returncode == 4
+
+
+@pytest.mark.fault(48)
+def test_a_killed_rank_is_a_killed_stub_and_its_children_end(node: Node) -> None:
+    stub = node.stub(WITH_A_CHILD)
+    rank, child = running(stub)
+    os.kill(rank, signal.SIGKILL)
+    assert stub.wait(60) == -signal.SIGKILL
+    wait_for_end(child)
+
+
+@pytest.mark.fault(49)
+def test_a_killed_server_takes_its_ranks_with_it_and_their_stubs_are_killed(node: Node) -> None:
+    stubs = [node.stub("print(os.getpid(), flush=True)\ntime.sleep(600)") for _ in range(2)]
+    pids = [pid for stub in stubs for pid in running(stub)]
+    assert node.server is not None
+    node.server.kill()
+    assert [stub.wait(60) for stub in stubs] == [-signal.SIGKILL] * 2
+    for pid in pids:
+        wait_for_end(pid)
+
+
+@pytest.mark.fault(49)
+def test_the_end_of_the_owner_ends_the_server_and_its_ranks(tmp_path: Path) -> None:
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, cwd=Path(__file__).parents[3]
+    )
+    assert owner.stdout is not None
+    pids = [int(word) for word in owner.stdout.readline().split()]
+    assert len(pids) == 3
+    owner.kill()
+    for pid in pids:
+        wait_for_end(pid)
+
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from tests.trials.fork_server.servers import Node
+node = Node(Path(sys.argv[1]))
+server = node.serve()
+stub = node.stub("print(os.getpid(), flush=True)\\ntime.sleep(600)")
+print(server.pid, stub.pid, int(stub.stdout.readline()), flush=True)
+time.sleep(600)
+"""
+
+
+def test_what_a_rank_leaves_behind_has_ended_before_its_stub_does(node: Node) -> None:
+    program = "import subprocess\nprint(subprocess.Popen(['sleep', '600'], stdout=subprocess.DEVNULL).pid)"
+    code, out, _ = node.run(program)
+    assert code == 0
+    assert not Path(f"/proc/{int(out)}").exists() or "Z" in Path(f"/proc/{int(out)}/stat").read_text().split()[2]
+
+
+def test_a_stub_that_is_killed_before_the_server_is_ready_starts_nothing(tmp_path: Path) -> None:
+    node = Node(tmp_path, preload=WAIT_FOR_GO)
+    node.serve(ROOT=str(tmp_path))
+    lost = node.stub("open('begun', 'w').close()", {"ROOT": str(tmp_path)})
+    other = node.stub("sys.exit(5)", {"ROOT": str(tmp_path)})
+    until((tmp_path / "importing").exists)
+    lost.kill()
+    lost.wait(60)
+    (tmp_path / "go").touch()
+    assert other.wait(60) == 5
+    node.close()
+    assert not (tmp_path / "begun").exists()
+
+
+WAIT_FOR_GO = """
+import os, time
+def import_engine(engine):
+    open(os.environ["ROOT"] + "/importing", "w").close()
+    while not os.path.exists(os.environ["ROOT"] + "/go"):
+        time.sleep(0.01)
+"""
+
+
+class TestPlainStarts:
+    def refusal(self, node: Node, **options: object) -> str:
+        """The line of a rank that the server refused and that ran all the same."""
+        code, out, err = node.run("print(os.environ.get('PARLAY_WARM'))\nsys.exit(3)", **options)
+        assert (code, out) == (3, "None\n")
+        assert err.startswith("parlay: this rank starts without a fork server: ")
+        return err
+
+    def test_another_number_of_threads_is_refused_by_its_name(self, node: Node) -> None:
+        assert "variable OMP_NUM_THREADS differs" in self.refusal(node, environment={"OMP_NUM_THREADS": "8"})
+
+    def test_a_secret_in_a_variable_is_not_shown(self, node: Node) -> None:
+        line = self.refusal(node, environment={"MY_TOKEN": "hunter2"})
+        assert "MY_TOKEN" in line
+        assert "hunter2" not in line
+
+    def test_another_engine_is_refused(self, node: Node) -> None:
+        line = self.refusal(node, environment={"PARLAY_PRELOAD": "deepspeed/cpu"})
+        assert "it has imported torch/cpu, the rank needs deepspeed/cpu" in line
+
+    def test_other_limits_are_refused(self, node: Node) -> None:
+        assert "limits differ: RLIMIT_NOFILE" in self.refusal(node, preexec_fn=with_fewer_files)
+
+    def test_another_priority_is_refused(self, node: Node) -> None:
+        assert "priorities differ" in self.refusal(node, preexec_fn=lambda: os.nice(1))
+
+    def test_without_a_server_ranks_start_plain(self, tmp_path: Path) -> None:
+        assert "No such file" in self.refusal(Node(tmp_path))
+
+    @pytest.mark.fault(50)
+    def test_a_server_that_is_killed_while_it_imports_leaves_plain_starts(self, tmp_path: Path) -> None:
+        node = Node(
+            tmp_path, preload="import os, signal\ndef import_engine(engine): os.kill(os.getpid(), signal.SIGKILL)"
+        )
+        node.serve()
+        assert "fork server" in self.refusal(node)
+        node.close()
+
+    @pytest.mark.fault(50)
+    @pytest.mark.parametrize(
+        ("preload", "reason"),
+        [
+            (
+                "import threading, time\n"
+                "def import_engine(engine): threading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
+                "an import has started 1 threads",
+            ),
+            (
+                "import trials.fork_server.preload as checks\n"
+                "def import_engine(engine): checks.DEVICE_FILES, checks.held = ('/dev/zero',), open('/dev/zero')",
+                "an import has opened /dev/zero",
+            ),
+            (
+                "import sys\n"
+                "class torch:\n    class cuda:\n        is_initialized = lambda: True\n"
+                "def import_engine(engine): sys.modules['torch'] = torch",
+                "an import has initialized CUDA",
+            ),
+            ("def import_engine(engine): import no_such_module", "ModuleNotFoundError: No module named"),
+        ],
+    )
+    def test_a_server_that_cannot_be_forked_says_why(self, tmp_path: Path, preload: str, reason: str) -> None:
+        node = Node(tmp_path, preload)
+        server = node.serve()
+        assert reason in self.refusal(node)
+        assert server.wait(60) == 1
+        assert server.stdout is not None
+        assert reason in json.loads(server.stdout.read())["refused"]
+
+    def test_a_program_that_is_not_there_ends_as_a_shell_says(self, tmp_path: Path) -> None:
+        node = Node(tmp_path)
+        stub = str(node.code / "trials" / "fork_server" / "stub.py")
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", stub, str(node.socket_path), "/no/such"], capture_output=True
+        )
+        assert done.returncode == 127
+
+
+def test_an_idle_server_ends(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    server = node.serve("--idle-s", "0.2")
+    assert server.wait(60) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.walks
+def test_two_hundred_ranks_leave_the_servers_memory_and_descriptors_as_they_were(node: Node) -> None:
+    assert node.server is not None
+    seen = []
+    for _ in range(10):
+        assert [stub.wait(60) for stub in [node.stub("sys.exit(0)") for _ in range(20)]] == [0] * 20
+        proc = Path(f"/proc/{node.server.pid}")
+        resident = next(line for line in (proc / "status").read_text().splitlines() if line.startswith("VmRSS"))
+        seen.append((int(resident.split()[1]), len(list((proc / "fd").iterdir()))))
+    kib, descriptors = zip(*seen, strict=True)
+    assert max(kib[1:]) - kib[1] <= 256
+    assert len(set(descriptors)) == 1

@@ -1,0 +1,76 @@
+"""`python -m trials.fork_server --listener NUMBER --preload NAME`: a node's fork server; `--check NAME`: its checks.
+
+The server inherits the socket on which it listens as a descriptor of this number: ranks that start meanwhile wait for
+its imports. One line of JSON on standard output says whether ranks can be forked: {"refused": null} or the reason. With
+`--parent` the server ends at the end of its standard input, which its owner holds, and is killed with its parent; with
+`--idle-s` it ends when it has had no rank for so long. Exit code 0, or 1 where it cannot fork.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import sys
+import time
+from typing import Any
+
+from trials.fork_server.child import end_with_parent
+from trials.fork_server.equality import Identity, initial_environment
+from trials.fork_server.preload import CannotFork, freeze, import_all, require_forkable
+from trials.fork_server.server import Server
+
+
+def main(arguments: list[str]) -> int:
+    options = _options(arguments)
+    added = _added_variables()
+    if options.check is not None:
+        return 0 if _prepare(options.check) is None else 1
+    if options.parent is not None:
+        end_with_parent(options.parent)
+    identity = Identity.of_this_process(options.preload)
+    listener = socket.socket(fileno=options.listener)
+    os.set_inheritable(options.listener, False)
+    server = Server(listener, sys.stdin.fileno() if options.parent is not None else None, options.idle_s)
+    if (refused := _prepare(options.preload)) is not None:
+        server.refuse_all(refused)
+        return 1
+    server.serve(identity, added)
+    return 0
+
+
+def _options(arguments: list[str]) -> Any:
+    parser = argparse.ArgumentParser(prog="python -m trials.fork_server")
+    parser.add_argument("--listener", type=int, help="descriptor of the socket")
+    parser.add_argument("--preload")
+    parser.add_argument("--check", metavar="PRELOAD")
+    parser.add_argument("--parent", type=int, help="pid of the owner, which holds standard input")
+    parser.add_argument("--idle-s", type=float)
+    options = parser.parse_args(arguments)
+    if options.check is None and (options.listener is None or options.preload is None):
+        parser.error("--listener and --preload, or --check")
+    return options
+
+
+def _added_variables() -> dict[bytes, bytes]:
+    """Variables that Python's start has added to the environment, as LC_CTYPE in the C locale."""
+    initial = initial_environment()
+    return {name: value for name, value in os.environb.items() if name not in initial}
+
+
+def _prepare(preload: str) -> str | None:
+    """Import, check and report; the reason why ranks cannot be forked, None where they can."""
+    began, refused = time.monotonic(), None
+    try:
+        import_all(preload)
+        require_forkable()
+    except CannotFork as error:
+        refused = str(error)
+    freeze()
+    print(json.dumps({"refused": refused, "preload_s": round(time.monotonic() - began, 3)}), flush=True)
+    return refused
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

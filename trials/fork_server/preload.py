@@ -1,0 +1,82 @@
+"""Imports of a server, and the checks that it may be forked after them. Imports torch, inside its function only."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from pathlib import Path
+
+from trials.ranks.environment import prepare_imports
+from trials.trainers.base import PRELOADS
+
+DEVICE_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
+_PROC = Path("/proc/self")
+
+
+class CannotFork(Exception):
+    """This process cannot be forked after its imports; the message is the reason."""
+
+
+def import_all(preload: str) -> None:
+    """Import what a rank of this preload imports, after the settings that count before that. Raises CannotFork."""
+    if preload not in PRELOADS:
+        raise CannotFork(f"there is no preload {preload!r:.80}, only {', '.join(PRELOADS)}")
+    engine, _, device = preload.partition("/")
+    prepare_imports(engine, on_cpu=device == "cpu", environ=os.environ)
+    try:
+        from trials.train.preload import import_engine
+
+        import_engine(engine)
+    except Exception as error:
+        raise CannotFork(f"the import failed: {type(error).__name__}: {error}") from error
+
+
+def require_forkable() -> None:
+    """Raise CannotFork unless this process has one thread and no device.
+
+    A fork has one thread only, and locks that others hold stay locked. A driver's context does not survive a fork.
+    """
+    _end_threads_that_heed_forks()
+    threads = thread_names()
+    if len(threads) > 1:
+        raise CannotFork(f"an import has started {len(threads) - 1} threads: {', '.join(threads[1:])}")
+    if devices := open_devices():
+        raise CannotFork(f"an import has opened {', '.join(devices)}")
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        raise CannotFork("an import has initialized CUDA")
+
+
+def freeze() -> None:
+    """Keep the collector from the imported objects, whose pages a rank would otherwise copy."""
+    gc.collect()
+    gc.freeze()
+
+
+def thread_names() -> list[str]:
+    """Names of this process's threads, the main one first."""
+    tasks = sorted((_PROC / "task").iterdir(), key=lambda task: int(task.name))
+    return [(task / "comm").read_text().strip() for task in tasks]
+
+
+def open_devices() -> list[str]:
+    """Device files of accelerators that this process has open."""
+    found = set()
+    for descriptor in os.listdir(_PROC / "fd"):
+        try:
+            path = os.readlink(_PROC / "fd" / descriptor)
+        except OSError:
+            continue  # the listing's own
+        if path.startswith(DEVICE_FILES):
+            found.add(path)
+    return sorted(found)
+
+
+def _end_threads_that_heed_forks() -> None:
+    """Fork once for nothing: OpenBLAS, which numpy brings, ends its threads before a fork and starts them again when
+    they are next needed, in parent and child. Other libraries' threads stay and are counted."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
