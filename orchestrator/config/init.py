@@ -148,11 +148,12 @@ def _runnable_layout(imported: ImportedConfig, notes: list[str], origins: dict[s
     runnable = dict(imported.layout)
     for rule in _violated_rules({"engine": engine, **imported.layout, **_FITTING_SIZES}, imported.in_doubt):
         for name in _FIELDS_OF_RULES.get(rule, (rule,)):
-            if name in runnable:
-                today, runnable[name] = runnable[name], _NEAREST.get(name, getattr(Layout(), name))
-                nearest = scalar(runnable[name])
-                notes.append(f"{name} {scalar(today)} is not supported by {engine}; the baseline has {nearest}.")
-                origins[f"baseline.{name}"] = f"{scalar(today)} is not supported by {engine}"
+            if name in runnable or name in _NEAREST:
+                default = getattr(Layout(), name)
+                today, runnable[name] = runnable.get(name, default), _NEAREST.get(name, default)
+                why = f"{scalar(today)} is not supported by Parlay's engine {engine}"
+                notes.append(f"{name} {why} in this layout; the baseline has {scalar(runnable[name])}.")
+                origins[f"baseline.{name}"] = why
     notes.append(f"Trials run Parlay's own trainer with engine {engine}, not the trainer of this file.")
     if imported.source in TRAINERS and TRAINERS[imported.source].rules:
         notes.append(
@@ -178,7 +179,11 @@ def _choices(axis: Axis) -> Sequence[Any]:
 
 _NEAREST = {"zero_stage": 1}
 """Closest replacements of values that cannot run; other fields fall back to their default."""
-_FIELDS_OF_RULES = {"pipeline_schedule": ("virtual_pipeline_stages",), "fsdp": ("overlap_comm", "bucket_mib")}
+_FIELDS_OF_RULES = {
+    "pipeline_schedule": ("virtual_pipeline_stages",),
+    "fsdp": ("overlap_comm", "bucket_mib"),
+    "precision": ("zero_stage",),  # half precision needs one
+}
 """Fields to reset for a rule that is not named after its field."""
 _FITTING_SIZES = {"micro_batch_size": 1, "grad_accum_steps": 1024}
 _DEFAULTS = {

@@ -102,7 +102,7 @@ def _why_unknown(word: Word) -> str:
     """Reason why the variables in the word have no value; those that the script sets somewhere are the word's."""
     names = re.findall(r"\$\{?([A-Za-z_]\w*)", word.text)
     if names and {*names} <= {*word.variables}:
-        return "the script sets it, but only under a condition or by a command that it does not decide"
+        return "what the script sets it to depends on a condition or a command that it does not decide"
     return "the script does not set it"
 
 

@@ -10,7 +10,7 @@ from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.megatron.script import num_characteristic_options, read_megatron_command
 from orchestrator.importers.megatron_bridge.command import is_bridge_command, read_bridge_command
 from orchestrator.importers.settings import CODE
-from orchestrator.importers.slurm_directives import read_submission
+from orchestrator.importers.slurm_directives import read_directives, read_submission
 from orchestrator.importers.slurm_header import job_variables, read_slurm_header
 from orchestrator.importers.source_file import ReadFile
 from search_spaces.errors import InputError
@@ -32,8 +32,15 @@ def read_launch_script(text: str, read_file: ReadFile | None = None) -> Imported
             rule="the launch script's training command carries options like --num-layers and --micro-batch-size",
             fix="give the script that starts pretrain_gpt.py or run_recipe.py, with its options in it",
         )
-    texts = [(command[0].line, [word.text for word in command]) for command in script.commands if command]
-    header = read_slurm_header(read_submission(text, script.jobs), texts, script.exported)
+    chain = script.chain(words)
+    texts = [
+        (command[0].line, [word.text for word in command])
+        for index, command in enumerate(script.commands)
+        if command and (index in chain or not starts_step(command))
+    ]
+    job = next((index for index in chain if index in script.jobs), None)
+    given = read_directives(text) if job is None else read_submission(script.commands[job], script.jobs[job])
+    header = read_slurm_header(given, texts, script.exported)
     read_command = read_megatron_command if bridge is None else read_bridge_command
     imported = read_command(words, script, header, read_file)
     return replace(
@@ -43,6 +50,11 @@ def read_launch_script(text: str, read_file: ReadFile | None = None) -> Imported
         origins={**header.origins, **imported.origins},
         notes=(*_other_trainings(words, commands), *imported.notes, *header.notes),
     )
+
+
+def starts_step(command: Sequence[Word]) -> bool:
+    """True for an srun, also behind a word such as `time`."""
+    return "srun" in [word.text for word in command[:3]]
 
 
 def _other_trainings(words: Sequence[Word], commands: Sequence[Sequence[Word]]) -> Iterator[str]:

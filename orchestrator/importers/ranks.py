@@ -16,6 +16,8 @@ _DEEPSPEED = ("num-nodes", "num-gpus", "num-accelerators", "hostfile", "launcher
 _TORCHRUN = frozenset(("torchrun", "ft_launcher", "torch.distributed.run", "torch.distributed.launch"))
 _MPI = frozenset(("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prun"))
 _DEFAULT = "the launcher's default"
+_ALONE = "python without a launcher"
+_PYTHON = re.compile(r"python[\d.]*")
 
 
 @dataclass(frozen=True)
@@ -33,13 +35,17 @@ class _Size:
     origin: str | None = None
 
 
-def ranks_of(words: Sequence[str], options: Settings, header: SlurmHeader) -> Ranks:
+def ranks_of(
+    words: Sequence[str], options: Settings, header: SlurmHeader, exported: Mapping[str, str] | None = None
+) -> Ranks:
     """The ranks that the command starts in the job of this header; a note where they are fewer than the job has.
+
+    `exported` are the variables of the script, among them the GPUs that a launcher may count.
 
     InputError where they are more.
     """
     job = _of_the_job(header)
-    nodes, gpus = _started(words, options, header, *job)
+    nodes, gpus = _started(words, options, header, job[0], _visible(exported or {}) or job[1])
     for key, started, whole in zip(_KEYS, (nodes, gpus), job, strict=True):
         if started.count and whole.count and started.count > whole.count:
             raise _more_than_the_job(key, started, whole)
@@ -53,6 +59,13 @@ def ranks_of(words: Sequence[str], options: Settings, header: SlurmHeader) -> Ra
 
 
 _KEYS = ("num_nodes", "gpus_per_node")
+
+
+def _visible(exported: Mapping[str, str]) -> _Size | None:
+    """The GPUs of a node that the script makes visible; None where it does not say which."""
+    devices = exported.get("CUDA_VISIBLE_DEVICES", "")
+    is_list = re.fullmatch(r"\d{1,3}(,\d{1,3})*", devices)
+    return _Size(devices.count(",") + 1, "CUDA_VISIBLE_DEVICES") if is_list else None
 
 
 def _of_the_job(header: SlurmHeader) -> tuple[_Size, _Size]:
@@ -79,6 +92,8 @@ def _started(
         return _of_mpi(words, job_nodes, job_gpus)
     if header.tasks_per_node:
         return job_nodes, _Size(header.tasks_per_node, header.origins.get("tasks_per_node"))
+    if not header.has_step and header.has_header and words and _PYTHON.fullmatch(words[0].rpartition("/")[2]):
+        return _Size(1, _ALONE), _Size(1, _ALONE)
     if header.has_step and job_gpus.count:
         options.notes.append("The number of tasks is not in the script: one for each GPU is assumed.")
     return job_nodes, job_gpus

@@ -52,13 +52,8 @@ def read_directives(text: str) -> GivenOptions:
     return given
 
 
-def read_submission(text: str, jobs: Sequence[tuple[Sequence[Word], str]]) -> GivenOptions:
-    """The options of the script's own header, else those of the last job that it submits: of its sbatch, which prevail,
-    and of the header in its script."""
-    own = read_directives(text)
-    if own.has_header or not jobs:
-        return own
-    command, script = jobs[-1]
+def read_submission(command: Sequence[Word], script: str) -> GivenOptions:
+    """The options of a job that a script submits: those of the sbatch, which prevail, and of the job's own header."""
     given = read_directives(script)
     words = [word.text for word in command[1:]]
     on_line = read_options(words, SBATCH_OPTIONS, SBATCH_LETTERS, f"sbatch --{{}} (line {command[0].line})")

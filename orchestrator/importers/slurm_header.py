@@ -95,6 +95,9 @@ class _HeaderReader:
         if narrowing:
             named = ", ".join(f"--{name}" for name in narrowing)
             self.notes.append(f"Options of srun were left out, since a trial's step has its whole job: {named}.")
+        whole, part = given.values.get("nodes"), lines.step.values.get("nodes")
+        if part and whole and part != whole:
+            self.notes.append(f"srun --nodes is {part}, as the command starts its ranks; the job has {whole}.")
         step = {name: value for name, value in lines.step.values.items() if name not in narrowing}
         self.values = dict(self._believed(given.values | step))
         self.origins_given = given.origins | lines.step.origins
@@ -180,8 +183,10 @@ class _HeaderReader:
 
     def tasks(self, nodes: int | None) -> tuple[tuple[str, ...], int | None]:
         """Tasks of a node and the options that say it; sbatch's default is one."""
+        on_line = self.lines.step.values
         for name in ("ntasks-per-node", "tasks-per-node"):
-            if name in self.values:
+            # A number of all tasks on the launch line prevails over the header's number for each node.
+            if name in self.values and not ("ntasks" in on_line and name not in on_line):
                 return (name,), self._count(name)
         ntasks = self._count("ntasks")
         if ntasks is None:

@@ -14,7 +14,7 @@ from orchestrator.importers.bash.assignments import Assigner
 from orchestrator.importers.bash.conditions import OPERATORS, Operand, Token, condition
 from orchestrator.importers.bash.environment import Environment
 from orchestrator.importers.bash.files import Files, changed_files, given_files, output_text, path_of
-from orchestrator.importers.bash.nested import heredoc_is_script, nested_script, script_of_file
+from orchestrator.importers.bash.nested import assigned_by_env, heredoc_is_script, nested_script, script_of_file
 from orchestrator.importers.bash.syntax import Source, parse_script, parse_value
 from orchestrator.importers.bash.values import (
     Piece,
@@ -61,7 +61,9 @@ class CommandReader(Assigner):
         self.commands: list[tuple[Value, ...]] = []
         self.files_before: list[Files] = []
         self.prefix_exports: dict[str, str] = {}
-        self.jobs: list[tuple[tuple[Value, ...], Value]] = []
+        self.started_by: list[int | None] = []
+        self.jobs: dict[int, Value] = {}
+        self._starter: int | None = None
         self._read_file = read_file
         self._functions: dict[str, tuple[Source, Node]] = {}
 
@@ -118,10 +120,9 @@ class CommandReader(Assigner):
         if document is not None and command[:1] == ["read"] and "-d" in command:
             self.environment.variables[command[-1]] = document
         elif document is not None and heredoc_is_script(command):
-            self._note_job(added[-1], document)
-            self._nested(document, self.environment.of_exported())
+            self._nested(document, self.environment.of_exported(), len(self.commands) - 1)
         elif document is not None and added:
-            self._write([(name, None) for name in given_files(added[-1], document)])
+            self._write([(name, None) for name in given_files(added[-1], document, self.environment.files)])
         is_one = len(added) == 1 and body is not None and body.type == "command"
         text = output_text(added[0], document, self.environment.files) if is_one else None
         tees = [word for word in command[1:] if command[0] == "tee" and not word.startswith("-")]
@@ -198,7 +199,10 @@ class CommandReader(Assigner):
         before = self._prefixed(prefixes)
         if not words:
             return True
+        exported = self.environment.exported
+        self.environment.exported = exported | before.keys()
         status = self._execute(tuple(words))
+        self.environment.exported = exported
         for name, value in before.items():
             self.environment.variables.pop(name, None)
             if value is not None:
@@ -225,37 +229,40 @@ class CommandReader(Assigner):
         if len(self.commands) >= _MOST_COMMANDS:
             self.log.budget.spend(2**30)
         self.commands.append(words)
+        self.started_by.append(self._starter)
         self.files_before.append(self.environment.files)
         self._write([*changed_files(words, self.environment.files)])
         if (builtin := self._BUILTINS.get(name)) is not None:
             return builtin(self, words)
         if not self._run_script(words):
-            self._write([(given, None) for given in given_files(words, None)])
+            self._write([(given, None) for given in given_files(words, None, self.environment.files)])
         return True if name in _SUCCEED else None
 
     def _run_script(self, words: tuple[Value, ...]) -> bool:
         """Read the script that another shell runs by this command; False where there is none."""
         environment = self.environment.of_exported()
+        environment.start_with(assigned_by_env(words))
+        starter = len(self.commands) - 1
         if (script := nested_script(words)) is not None:
-            self._note_job(words, script)
             is_remote = text_of(words[0]) in ("ssh", "pdsh")
-            self._nested(script, Environment() if is_remote else environment)
+            self._nested(script, Environment() if is_remote else environment, starter)
             return True
         if (found := script_of_file(words, self.files_before[-1])) is not None:
-            self._note_job(words, found[0])
             environment.positional = found[1]
-            self._nested(found[0], environment)
+            self._nested(found[0], environment, starter)
             return True
         return False
 
-    def _note_job(self, words: tuple[Value, ...], script: Value) -> None:
-        if text_of(words[0]) == "sbatch":
-            self.jobs.append((words, script))
-
-    def _nested(self, script: Value, environment: Environment) -> None:
-        """Read a script that another shell runs."""
-        with self._in_shell(environment):
-            self._evaluate(script)
+    def _nested(self, script: Value, environment: Environment, starter: int) -> None:
+        """Read a script that another shell runs, started by this command."""
+        if text_of(self.commands[starter][0]) == "sbatch":
+            self.jobs[starter] = script
+        outer, self._starter = self._starter, starter
+        try:
+            with self._in_shell(environment):
+                self._evaluate(script)
+        finally:
+            self._starter = outer
 
     @contextmanager
     def _in_shell(self, environment: Environment) -> Iterator[None]:

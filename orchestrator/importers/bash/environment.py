@@ -126,14 +126,27 @@ def _same(a: Variable | None, b: Variable) -> bool:
 def _common(old: Variable | None, values: Sequence[Variable | None], log: Log) -> Variable:
     """The value before the branches if they only add to it."""
     if not isinstance(old, tuple | Array):
-        return Undecided.VALUE
+        return _undecided(values, log)
     additions = [_addition(old, value) for value in values]
     if None in additions:
-        return Undecided.VALUE
+        return _undecided((old, *values), log)
     for added in additions:
         log.budget.spend(len(added or ""))
         log.note_left_out(added or "")
     return old
+
+
+def _undecided(values: Sequence[Variable | None], log: Log) -> Variable:
+    """No value, with a note on the options in the possible ones."""
+    for value in values:
+        log.note_left_out(_text(value))
+    return Undecided.VALUE
+
+
+def _text(value: Variable | None) -> str:
+    if isinstance(value, Array):
+        return text_of(joined(value.elements, 1))
+    return text_of(value) if isinstance(value, tuple) else ""
 
 
 def _addition(old: Variable, new: Variable | None) -> str | None:

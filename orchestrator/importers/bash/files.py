@@ -15,6 +15,13 @@ Files = Mapping[str, Value | None]
 _CHANGE_OPERANDS = ("tee", "rm", "unlink", "truncate", "sponge", "wget", "curl")
 _CHANGE_IN_PLACE = ("sed", "perl", "awk", "gawk", "yq")
 _COPY = ("cp", "mv", "ln", "install", "rsync")
+_PREFIXES = ("sudo", "command", "srun", "env", "time", "nice", "nohup", "find", "xargs")
+_ONLY_READ = (
+    *("cat", "head", "tail", "less", "more", "grep", "wc", "diff", "cmp", "ls", "stat", "echo", "printf", "jq", "test"),
+    *("chmod", "chown", "touch", "sync", "scp", "source", ".", "[", "[["),
+    *_CHANGE_IN_PLACE,  # but in place
+    *_COPY,  # the sources
+)
 _RUN_PROGRAMS = re.compile(r"(.*/)?(python[\d.]*|bash|sh)|.*\.(py|sh)")
 _DS_CONFIG = re.compile(r"--deepspeed[-_]config\b")
 
@@ -33,6 +40,8 @@ def output_text(command: Sequence[Value], document: Value | None, files: Files) 
     if not arguments:
         return None
     end = Piece("\n", command[0][0].line if command[0] else 1)
+    if name == "echo" and "-e" in arguments:
+        return None
     if name == "echo":
         words = [word for word, text in zip(command[1:], arguments, strict=True) if text not in ("-e", "-n")]
         return (*joined(words, end.line), end)
@@ -49,7 +58,10 @@ def output_text(command: Sequence[Value], document: Value | None, files: Files) 
 def changed_files(command: Sequence[Value], files: Files) -> Iterator[tuple[str, Value | None]]:
     """Names and texts of the files that a command changes."""
     texts = [text_of(word) for word in command]
-    name, operands = posixpath.basename(texts[0]), [text for text in texts[1:] if not text.startswith("-")]
+    names = [posixpath.basename(text) for text in texts]
+    changing = (*_CHANGE_OPERANDS, *_CHANGE_IN_PLACE, *_COPY)
+    first = next((i for i, each in enumerate(names) if each in changing), 0) if names[0] in _PREFIXES else 0
+    name, operands = names[first], [text for text in texts[first + 1 :] if not text.startswith("-")]
     is_in_place = any(re.match(r"-[a-zA-Z]*i|--in-?place", text) for text in texts[1:])
     if name in _CHANGE_OPERANDS or (name in _CHANGE_IN_PLACE and is_in_place):
         yield from ((operand, None) for operand in operands)
@@ -62,12 +74,14 @@ def changed_files(command: Sequence[Value], files: Files) -> Iterator[tuple[str,
                 yield source, None
 
 
-def given_files(command: Sequence[Value], document: Value | None) -> list[str]:
-    """JSON files that a program is told in its words or its here-document, and which it may write. A training only
-    reads its configuration."""
+def given_files(command: Sequence[Value], document: Value | None, files: Files) -> list[str]:
+    """Files that a program is told in its words or its here-document, and which it may write. A training only reads its
+    configuration."""
     texts = [text_of(word) for word in command]
-    if not any(_RUN_PROGRAMS.fullmatch(text) for text in texts):
+    if not texts or posixpath.basename(texts[0]) in _ONLY_READ:
         return []
     words = [w for before, w in pairwise(texts) if not (_DS_CONFIG.fullmatch(before) or _DS_CONFIG.search(w))]
+    if not any(_RUN_PROGRAMS.fullmatch(text) for text in texts):
+        return [word for word in words if path_of(word) in files]
     parts = re.split(r"[^\w./${}-]+", " ".join([*words, text_of(document or ())]))
-    return [part for part in parts if part.endswith(".json")]
+    return [part for part in parts if part.endswith(".json") or path_of(part) in files]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Sequence
-from itertools import pairwise
+from dataclasses import replace
+from itertools import pairwise, takewhile
 
 from orchestrator.importers.bash.files import Files, path_of
 from orchestrator.importers.bash.values import Piece, Value, text_of
@@ -13,6 +14,17 @@ from orchestrator.importers.bash.values import Piece, Value, text_of
 _SHELLS = ("bash", "sh", "zsh", "dash")
 _READ_STANDARD_INPUT = (*_SHELLS, "sbatch", "ssh")
 _RUN_FILES = ("srun", "sbatch", "mpirun", "mpiexec", "exec", "env", "nohup", "time")
+
+
+def assigned_by_env(words: Sequence[Value]) -> dict[str, str]:
+    """Variables that `env A=1 ...` and `sbatch --export=ALL,A=1` set for what they start."""
+    texts = [text_of(word) for word in words]
+    if posixpath.basename(texts[0]) == "env":
+        given = list(takewhile(lambda text: "=" in text or text.startswith("-"), texts[1:]))
+    else:
+        given = [part for text in texts[1:] if text.startswith("--export=") for part in text[9:].split(",")]
+    found = (re.fullmatch(r"([A-Za-z_]\w*)=([^$`]*)", text) for text in given)
+    return {match[1]: match[2] for match in found if match}
 
 
 def nested_script(words: Sequence[Value]) -> Value | None:
@@ -25,7 +37,17 @@ def nested_script(words: Sequence[Value]) -> Value | None:
         return _remote(words[1:])
     if texts[0] == "sbatch" and "--wrap" in texts[:-1]:
         return words[texts.index("--wrap") + 1]
-    return None
+    wrapped = next((word for word, text in zip(words, texts, strict=True) if text.startswith("--wrap=")), None)
+    return None if texts[0] != "sbatch" or wrapped is None else _without_start(wrapped, len("--wrap="))
+
+
+def _without_start(word: Value, count: int) -> Value:
+    """The word without its first characters."""
+    pieces = []
+    for piece in word:
+        pieces.append(replace(piece, text=piece.text[count:]))
+        count = max(0, count - len(piece.text))
+    return tuple(pieces)
 
 
 def _after_c(words: Sequence[Value]) -> Value | None:

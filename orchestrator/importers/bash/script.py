@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from orchestrator.importers.bash.files import Files
 from orchestrator.importers.bash.placeholders import has_placeholder_form
@@ -34,8 +34,8 @@ class Script:
 
     `files` are, for each command, those that the script has written before it. `variables` and `exported` are the
     scalars whose values are known at the end. `defaults` are the values of `${X:-default}` that were taken, by
-    variable: the environment may set another. `jobs` are the sbatch commands whose script is in this one, with
-    its text.
+    variable: the environment may set another. `started_by` has for each command the one in whose script it is,
+    None outside of all; `jobs` the texts of the scripts that sbatch commands start, by the command.
     """
 
     commands: tuple[tuple[Word, ...], ...]
@@ -44,7 +44,17 @@ class Script:
     variables: Mapping[str, str]
     exported: Mapping[str, str]
     defaults: Mapping[str, str]
-    jobs: tuple[tuple[tuple[Word, ...], str], ...] = ()
+    started_by: tuple[int | None, ...] = ()
+    jobs: Mapping[int, str] = field(default_factory=dict)
+
+    def chain(self, command: Sequence[Word]) -> list[int]:
+        """This command of the script, by its index, and those that start it, the innermost first."""
+        found: list[int] = []
+        index = next((i for i, words in enumerate(self.commands) if words is command), None)
+        while index is not None:
+            found.append(index)
+            index = self.started_by[index]
+        return found
 
     def files_before(self, command: Sequence[Word]) -> dict[str, Word | None]:
         """Text of each file that the script has written before this command of it, by path; None where it is not known
@@ -82,7 +92,8 @@ def read_script(
         dict(at_end.known(at_end.variables)),
         {**reader.prefix_exports, **dict(at_end.known(sorted(at_end.exported - started_with.keys())))},
         log.defaults,
-        tuple((_words(command), text_of(script)) for command, script in reader.jobs),
+        tuple(reader.started_by),
+        {index: text_of(script) for index, script in reader.jobs.items()},
     )
 
 

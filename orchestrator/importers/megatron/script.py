@@ -65,7 +65,7 @@ def read_megatron_command(
         layout, batch = {**config.layout, **layout}, batch or config.global_batch_size
         origins = {**config.origins, **origins}
         options.notes += config.notes
-    ranks = ranks_of(texts, options, header)
+    ranks = ranks_of(texts, options, header, script.exported)
     batch = complete_batch(layout, batch, ranks.num_nodes, ranks.gpus_per_node, options.in_doubt)
     notes = [
         *options.notes,

@@ -95,7 +95,7 @@ def read_bridge_command(
     options = command_settings(rest, _COMMAND_OPTIONS, script)
     if problems := [*options.problems(), *_other_mode(options)]:
         raise InputError(*problems)
-    ranks = ranks_of([word.text for word in words], options, header)
+    ranks = ranks_of([word.text for word in words], options, header, script.exported)
     given = {**_config_file(options, read_file), **_from_options(options), **dict(_from_overrides(overrides, script))}
     recipe = options.text("recipe") or options.text("model")
     found = imported_overrides(Settings(given, MEGATRON_BRIDGE_OPTIONS), recipe, ranks.num_nodes, ranks.gpus_per_node)

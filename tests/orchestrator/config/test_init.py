@@ -285,8 +285,8 @@ def test_a_model_our_engines_cannot_run_is_said_to_be_one(tmp_path):
 
 def test_what_cannot_be_measured_is_replaced_by_the_nearest_and_noted(tmp_path):
     spec, notes, _ = started_from(tmp_path, "x.sh", MEGATRON_DEEPSPEED.replace("ZERO_STAGE=1", "ZERO_STAGE=0"))
-    assert (spec.baseline.zero_stage, spec.baseline.precision) == (0, "fp32")
-    assert "precision fp16 is not supported by deepspeed; the baseline has fp32." in notes
+    assert (spec.baseline.zero_stage, spec.baseline.precision) == (1, "fp16")
+    assert "zero_stage 0 is not supported by Parlay's engine deepspeed in this layout; the baseline has 1." in notes
     candidates_of(spec)
 
 

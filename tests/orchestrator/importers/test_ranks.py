@@ -37,7 +37,8 @@ def read(command: str, header: str = FOUR_OF_EIGHT):
         ("mpirun -np 16 --map-by ppr:4:node python", (4, 4)),
         ("mpirun -np 32 python", (4, 8)),
         ("mpiexec -n 8 -ppn 8 python", (1, 8)),
-        ("python", (4, 8)),
+        ("python", (1, 1)),
+        ("$LAUNCHER python", (4, 8)),
     ],
 )
 def test_the_ranks_are_those_that_the_command_starts(command, ranks):
@@ -61,6 +62,11 @@ def test_the_ranks_are_those_that_the_command_starts(command, ranks):
 def test_ranks_of_a_script_without_a_header(command, ranks):
     found = read(command, header="")
     assert (found.num_nodes, found.gpus_per_node) == ranks
+
+
+@pytest.mark.parametrize("command", ["deepspeed", "torchrun --nproc-per-node=gpu"])
+def test_a_launcher_counts_the_gpus_that_the_script_makes_visible(command):
+    assert read(f"export CUDA_VISIBLE_DEVICES=0,1,2,3\n{command}").gpus_per_node == 4
 
 
 def test_the_number_of_tasks_is_noted_where_the_script_does_not_say_it():

@@ -242,6 +242,30 @@ def test_the_job_that_a_script_submits_has_its_options(script):
     assert found.launcher == {"kind": "slurm", "slurm": {"account": "abc"}}
 
 
+TRAINING = "python pretrain_gpt.py --num-layers 8 --hidden-size 512"
+FOUR_OF_EIGHT = "#SBATCH -N 4\n#SBATCH --gpus-per-node=8\n#SBATCH --ntasks-per-node=8\n"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        FOUR_OF_EIGHT + f"srun -N 1 -n 1 python tools/prepare.py --a 1 --b 2 --c 3 --d 4\nsrun bash -c '{TRAINING}'",
+        f"#SBATCH -N 1\n#SBATCH --gpus-per-node=1\nsbatch <<'E'\n{FOUR_OF_EIGHT}srun {TRAINING}\nE",
+        f"sbatch <<'E'\n{FOUR_OF_EIGHT}srun {TRAINING}\nE\nsbatch -N 1 --gpus-per-node=4 --wrap 'python evaluate.py'",
+    ],
+)
+def test_the_step_and_the_job_are_those_of_the_training(script):
+    found = read_launch_script(f"#!/bin/bash\n{script}\n")
+    assert (found.num_nodes, found.gpus_per_node) == (4, 8)
+    assert not [note for note in found.notes if "the command starts its ranks" in note]
+
+
+def test_a_number_of_tasks_on_the_launch_line_prevails_over_the_headers_for_each_node():
+    found = read_launch_script(f"#!/bin/bash\n{FOUR_OF_EIGHT}srun -N 2 -n 8 {TRAINING}\n")
+    assert (found.num_nodes, found.gpus_per_node) == (2, 4)
+    assert "srun --nodes is 2, as the command starts its ranks; the job has 4." in found.notes
+
+
 def test_options_by_which_a_step_takes_a_part_of_the_job_are_noted():
     header = read("-N4", commands=["srun --exclusive -w n1 --mem=0 python x.py"])
     assert header.notes == (

@@ -142,6 +142,11 @@ def last_command(text: str) -> list[str]:
         ("A='run --tp \"b c\"'\neval $A", ["run", "--tp", "b c"]),
         ("run --data <Specify path> --b", ["run", "--data", "<Specify path>", "--b"]),
         ("run > log --a", ["run", "--a"]),
+        ("A=2 bash -c 'run $A'", ["run", "2"]),
+        ("A=1\nA=2 true\nbash -c 'run ${A:-3}'", ["run", "3"]),
+        ("env -i A=2 bash -c 'run $A'", ["run", "2"]),
+        ("cat > x.sh <<'E'\n#!/bin/bash\nrun $A\nE\nsbatch --export=ALL,A=2 x.sh", ["run", "2"]),
+        ("sbatch --wrap='run --a 1'", ["run", "--a", "1"]),
         ('A=2\nrun ${A:+--x "$A" --y}', ["run", "--x", "2", "--y"]),
         ("A=x\n[ $A = y ] || exit 2\nrun a", ["run", "a"]),
         ("die() { exit 1; }\ncase x in y) ;; *) die ;; esac\nrun a", ["run", "a"]),
@@ -221,6 +226,23 @@ def test_options_a_condition_adds_are_reported():
 def test_a_default_that_decides_what_is_read_is_noted_once(text, notes):
     found = read_script(text).notes
     assert [note for note, start in zip(found, notes, strict=True) if not note.startswith(start)] == []
+
+
+def test_options_in_a_value_that_a_condition_decides_are_reported():
+    script = read_script("if [ $Y = 1 ]; then A=--x; else A='--y 2'; fi\nrun $A")
+    words = ("--x", "--y")
+    assert script.notes == tuple(
+        f"{word} is added under a condition that the script does not decide; it was left out." for word in words
+    )
+
+
+def test_a_command_knows_those_that_start_it():
+    script = read_script("srun a\nsrun -n 2 bash -c 'eval run'\nsbatch <<E\nbash -c stop\nE")
+    names = [[word.text for word in command] for command in script.commands]
+    run, stop = (next(c for c in script.commands if c[0].text == name) for name in ("run", "stop"))
+    assert [names[index][0] for index in script.chain(run)] == ["run", "srun"]
+    assert [names[index][0] for index in script.chain(stop)] == ["stop", "bash", "sbatch"]
+    assert [names[index][0] for index in script.jobs] == ["sbatch"]
 
 
 def test_a_script_that_grows_without_bound_is_refused():

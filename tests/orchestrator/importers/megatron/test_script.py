@@ -180,7 +180,7 @@ def test_a_variable_that_a_condition_sets_is_not_guessed():
     why = "the script does not set it"
     assert f"$ACT is in the training command, but {why}." in found
     found = read_launch_script("if [ -f x ]; then ACT=--swiglu; fi\n" + script + " $ACT")
-    why = "the script sets it, but only under a condition or by a command that it does not decide"
+    why = "what the script sets it to depends on a condition or a command that it does not decide"
     assert "tensor_parallel" not in found.layout
     assert f"$ACT is in the training command, but {why}." in found.notes
     assert f"--tensor-model-parallel-size is '$TP', which was not used: {why}." in found.notes
