@@ -129,9 +129,13 @@ def _hand_over(path: str, request: dict[str, Any], descriptors: list[int], signa
     if peer_of(connection)[1] != os.geteuid():
         raise NoServer("another user's process listens in the place of the fork server")
     connection.settimeout(PATIENCE_S)
-    data = framed(request)
-    sent = connection.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors).tobytes())])
-    connection.sendall(data[sent:])
+    data, rights = framed(request), array.array("i", descriptors).tobytes()
+    try:
+        sent = connection.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        while sent < len(data):
+            sent += connection.send(data[sent:])
+    except BrokenPipeError:
+        pass  # refused before it was sent: the answer says why
     connection.settimeout(None)
     word, _, rest = _answer(connection, signals).partition(" ")
     if word != "started":

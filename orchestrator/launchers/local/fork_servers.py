@@ -62,11 +62,11 @@ class ForkServer:
     it has said so.
     """
 
-    def __init__(self, kind: ServerKind, plan: GroupPlan, socket_path: Path):
+    def __init__(self, kind: ServerKind, environment: Mapping[str, str], socket_path: Path):
         self.kind = kind
         self.socket_path = socket_path
         self.refused: str | None = None
-        self._environment = rank_environment(os.environ, plan)
+        self._environment = environment
         self._listener = _listen(socket_path)
         self._process: subprocess.Popen[bytes] | None = None
         self._is_closed = False
@@ -124,10 +124,16 @@ class ForkServers:
     """The servers of one owner, which start when a plan first needs them. Used by one thread.
 
     `make_folder` makes the private folder (0700) of their sockets. `on_refused` is told once per kind why its ranks
-    start plain.
+    start plain. `node_environment` is this process's own unless given, as that of the ranks.
     """
 
-    def __init__(self, make_folder: Callable[[], Path], on_refused: Callable[[str], None]):
+    def __init__(
+        self,
+        make_folder: Callable[[], Path],
+        on_refused: Callable[[str], None],
+        node_environment: Mapping[str, str] | None = None,
+    ):
+        self._node_environment = os.environ if node_environment is None else node_environment
         self._make_folder = make_folder
         self._on_refused = on_refused
         self._folder: Path | None = None
@@ -198,7 +204,8 @@ class ForkServers:
         try:
             if self._folder is None:
                 self._folder = self._make_folder()
-            server = ForkServer(kind, plan, self._folder / f"{self._count}.socket")
+            environment = rank_environment(self._node_environment, plan)
+            server = ForkServer(kind, environment, self._folder / f"{self._count}.socket")
         except OSError as error:
             self._refused.add(kind)
             self._on_refused(str(error))

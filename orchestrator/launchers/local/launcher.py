@@ -45,7 +45,8 @@ class _LocalAttempt:
 class LocalLauncher(Launcher):
     """Runs at most one attempt per slot, on this node. Attempts cannot outlive it.
 
-    A slot is the list of its devices, entries of CUDA_VISIBLE_DEVICES; empty on CPU.
+    A slot is the list of its devices, entries of CUDA_VISIBLE_DEVICES; empty on CPU. All ranks have the environment in
+    which the launcher was made: libraries of the driver set variables when they are imported, between two trials.
     """
 
     name = "local"
@@ -55,7 +56,8 @@ class LocalLauncher(Launcher):
         self._grace_periods = grace_periods or GracePeriods()
         self._attempts: dict[str, _LocalAttempt] = {}
         self._orphans: dict[str, OrphanedAttempt] = {}
-        self._fork_servers = ForkServers(_folder_of_sockets, _note_plain_starts)
+        self._environment = dict(os.environ)
+        self._fork_servers = ForkServers(_folder_of_sockets, _note_plain_starts, self._environment)
         self._changed = threading.Event()
 
     def _launch(self, request: LaunchRequest) -> str | None:
@@ -69,7 +71,8 @@ class LocalLauncher(Launcher):
         devices = {"CUDA_VISIBLE_DEVICES": ",".join(self._slots[slot])} if self._slots[slot] else {}
         [plan] = node_plans(request, devices, self._grace_periods)
         plan = replace(plan, stub=self._fork_servers.stub_for(key, plan))
-        group = RankGroup(plan, on_start=partial(self._note_start, request, job_id), on_end=self._changed.set)
+        on_start = partial(self._note_start, request, job_id)
+        group = RankGroup(plan, on_start, on_end=self._changed.set, node_environment=self._environment)
         self._attempts[key] = _LocalAttempt(request.folder, group, slot)
         group.start()
         return job_id

@@ -128,6 +128,7 @@ class RankGroup:
     Any thread may call any method. The supervising thread calls `on_start` once all ranks run and `on_end` when the
     report is complete; an exception in `on_start` ends the ranks again. No rank survives the thread or its process.
     Where stubs stand for the ranks, `on_start` is called again when a rank was forked, with its process besides.
+    `node_environment` is this process's own unless given.
     """
 
     def __init__(
@@ -135,10 +136,12 @@ class RankGroup:
         plan: GroupPlan,
         on_start: Callable[[tuple[RankProcess, ...]], None],
         on_end: Callable[[], None],
+        node_environment: Mapping[str, str] | None = None,
     ):
         self.started_at: float | None = None
         self.report: GroupReport | None = None
         self._plan = plan
+        self._node_environment = os.environ if node_environment is None else node_environment
         self._on_start = on_start
         self._on_end = on_end
         self._messages: queue.SimpleQueue[tuple[int, int | None] | RankProcess | None] = queue.SimpleQueue()
@@ -194,7 +197,7 @@ class RankGroup:
         return started_at + time.monotonic() - start
 
     def _start_ranks(self) -> tuple[RankProcess, ...]:
-        environment = rank_environment(os.environ, self._plan)
+        environment = rank_environment(self._node_environment, self._plan)
         if shutil.which(self._plan.argv[0], path=environment.get("PATH")) is None:
             raise FileNotFoundError(f"{self._plan.argv[0]} is not an executable on {socket.gethostname()}")
         started = [self._start_rank(local_rank, environment) for local_rank in range(len(self._plan.logs))]

@@ -227,6 +227,11 @@ class TestPlainStarts:
     def test_another_number_of_threads_is_refused_by_its_name(self, node: Node) -> None:
         assert "variable OMP_NUM_THREADS differs" in self.refusal(node, environment={"OMP_NUM_THREADS": "8"})
 
+    def test_every_refusal_reaches_its_stub(self, node: Node) -> None:
+        stubs = [node.stub("", {"OMP_NUM_THREADS": "8"}) for _ in range(20)]
+        lines = [stub.communicate(timeout=60)[1].decode() for stub in stubs]
+        assert [line for line in lines if "OMP_NUM_THREADS" not in line] == []
+
     def test_a_secret_in_a_variable_is_not_shown(self, node: Node) -> None:
         line = self.refusal(node, environment={"MY_TOKEN": "hunter2"})
         assert "MY_TOKEN" in line

@@ -77,6 +77,17 @@ def test_one_server_forks_the_ranks_of_all_attempts_whatever_their_devices(
     assert found[0][0]["CUDA_VISIBLE_DEVICES"] == "1"
 
 
+def test_what_the_driver_sets_later_changes_no_rank(
+    tmp_path: Path, launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for trial in ("t0001", "t0002"):
+        found += ran(launcher, attempt_request(tmp_path, "tell_environment", trial=trial))
+        monkeypatch.setenv("KMP_INIT_AT_FORK", "FALSE")  # as scikit-learn does when it is imported
+    assert len(parents(found)) == 1
+    assert not any("KMP_INIT_AT_FORK" in environment for environment in found)
+
+
 def test_an_engine_has_its_own_server_and_of_three_the_oldest_idle_one_goes(
     tmp_path: Path, launcher: LocalLauncher
 ) -> None:
