@@ -13,6 +13,7 @@ from orchestrator.diagnostics.doctor.ranks import MIN_PYTHON
 OURS = ("search_spaces", "trials", "slurm", "dashboards", "orchestrator")
 
 REFUSE_ALL_BUT_TORCH = """
+import importlib.util
 import sys
 from importlib.metadata import packages_distributions, requires
 import re
@@ -42,6 +43,10 @@ class Refuse:
             raise ModuleNotFoundError(f"{name} is not on a compute node", name=name)
 
 sys.meta_path.insert(0, Refuse())
+real_find_spec = importlib.util.find_spec
+importlib.util.find_spec = lambda name, package=None: (
+    None if name.partition(".")[0] in refused else real_find_spec(name, package)
+)
 assert "ray" in refused and "yaml" in refused and "orchestrator" in refused
 """
 

@@ -33,6 +33,12 @@ def light_code(folder: Path, preload: str = IMPORT_NOTHING, program: str | None 
     return folder
 
 
+def handle_no_signals() -> None:
+    """Set every signal to its default."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Node:
     """A folder with code, a server and stubs."""
 
@@ -85,7 +91,8 @@ class Node:
             "trials.train",
             str(spec),
         ]
-        fixed = {"env": self.environment | dict(environment or {}), "start_new_session": True, "cwd": self.root}
+        fixed: dict[str, Any] = {"env": self.environment | dict(environment or {}), "cwd": self.root}
+        fixed |= {"start_new_session": True, "preexec_fn": handle_no_signals}  # who starts the tests may ignore some
         return subprocess.Popen(argv, **{**fixed, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options})
 
     def run(self, program: str, environment: Mapping[str, str] | None = None, **options: Any) -> tuple[int, str, str]:

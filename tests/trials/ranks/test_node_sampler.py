@@ -74,7 +74,7 @@ def sampled(monkeypatch, path: Path, looks: int) -> list[float]:
 
 def test_samples_are_whole_lines_a_few_seconds_apart(monkeypatch, tmp_path):
     path = tmp_path / "system.n0.r0.jsonl"
-    assert sampled(monkeypatch, path, looks=3) == [1.0, 5.0, 5.0]
+    assert sampled(monkeypatch, path, looks=3) == [0.05, 1.0, 5.0]
     assert len(read_samples(path)) == 3
 
 
