@@ -36,7 +36,7 @@ def read_launch_script(text: str, read_file: ReadFile | None = None) -> Imported
     texts = [
         (command[0].line, [word.text for word in command])
         for index, command in enumerate(script.commands)
-        if command and (index in chain or not starts_step(command))
+        if command and (index in chain or not _starts_step(command))
     ]
     job = next((index for index in chain if index in script.jobs), None)
     given = read_directives(text) if job is None else read_submission(script.commands[job], script.jobs[job])
@@ -52,7 +52,7 @@ def read_launch_script(text: str, read_file: ReadFile | None = None) -> Imported
     )
 
 
-def starts_step(command: Sequence[Word]) -> bool:
+def _starts_step(command: Sequence[Word]) -> bool:
     """True for an srun, also behind a word such as `time`."""
     return "srun" in [word.text for word in command[:3]]
 

@@ -18,7 +18,7 @@ _COPY = ("cp", "mv", "ln", "install", "rsync")
 _PREFIXES = ("sudo", "command", "srun", "env", "time", "nice", "nohup", "find", "xargs")
 _ONLY_READ = (
     *("cat", "head", "tail", "less", "more", "grep", "wc", "diff", "cmp", "ls", "stat", "echo", "printf", "jq", "test"),
-    *("chmod", "chown", "touch", "sync", "scp", "source", ".", "[", "[["),
+    *("chmod", "chown", "touch", "sync", "source", ".", "[", "[["),
     *_CHANGE_IN_PLACE,  # but in place
     *_COPY,  # the sources
 )
