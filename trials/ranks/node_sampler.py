@@ -19,6 +19,7 @@ from trials.trial import TrialSpec, utc_text
 
 FIRST_PAUSE_S = 0.05
 """A trial that starts warm may be over within a second."""
+SECOND_PAUSE_S = 1.0
 PAUSE_S = 5.0
 SHARE_OF_AGE = 0.01
 """Pause between samples as a share of the trial's age: a week makes fewer than a thousand lines."""
@@ -64,7 +65,7 @@ class NodeSampler(threading.Thread):
 
 def pause_after(age_s: float) -> float:
     """Seconds from a sample to the next one."""
-    return 1.0 if age_s < 1.0 else max(PAUSE_S, SHARE_OF_AGE * age_s)
+    return SECOND_PAUSE_S if age_s < SECOND_PAUSE_S else max(PAUSE_S, SHARE_OF_AGE * age_s)
 
 
 def nvml_or_none() -> Nvml | None:
