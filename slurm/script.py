@@ -14,13 +14,16 @@ from slurm.environment import RANK_NAMES
 from slurm.hostlist import compress, expand_all
 from slurm.request import SETUP_NAME, JobOptions, JobRequest
 from slurm.shell_quoting import command, exports
-from slurm.srun_command import launch_environment, rank_command, srun_options
+from slurm.srun_command import container_options, gpu_options, launch_environment, rank_command, srun_options
 
 NEXT_RUN = "--- restart "
 """First line of a run in the job's and the ranks' logs after a requeue, followed by its number."""
 
 RANK_LOG = "rank-%5t.log"
 """Slurm's file name pattern of the ranks' logs: the rank with at least five digits."""
+
+FORK_SERVER_OUTPUT = "servers.out"
+"""File of what fork servers print, named as in trials/pilot/fork_servers.py: slurm/ does not import trials/."""
 
 _NOTE_RESTART = f"""\
 if [ -n "${{SLURM_RESTART_COUNT:-}}" ]; then
@@ -41,6 +44,23 @@ def render_script(request: JobRequest, before_ranks: Sequence[str] = ()) -> str:
 def render_pilot_script(request: JobRequest) -> str:
     """Render the script of a job that is one process on its first node and starts steps itself."""
     return _rendered(request, f"exec {shlex.join(request.argv)}")
+
+
+def render_fork_server_script(request: JobRequest) -> str:
+    """Render the script of a step with one process on each node, beside the steps of ranks and with all devices.
+
+    Its processes are started as ranks are, in the same container, and end independently of each other. What they print
+    is in FORK_SERVER_OUTPUT.
+    """
+    srun = [
+        *("srun", "--export=ALL", "--overlap", "--no-kill", "--kill-on-bad-exit=0", "--wait=0"),
+        *("--mpi=none", "--cpu-bind=none", "--unbuffered", f"--job-name={request.name}"),
+        *(f"--nodes={request.num_nodes}", f"--ntasks={request.num_nodes}", "--ntasks-per-node=1"),
+        *gpu_options(request.options),
+        *(f"--output={FORK_SERVER_OUTPUT}", "--error=job.log", "--open-mode=append"),
+        *container_options(request),
+    ]
+    return _rendered(request, f"exec {command([*srun, *rank_command(request)])}")
 
 
 def _rendered(request: JobRequest, launch_line: str, before_ranks: Sequence[str] = ()) -> str:

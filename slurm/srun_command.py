@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from slurm.request import Container, JobRequest, Launch, Runtime
+from slurm.request import Container, JobOptions, JobRequest, Launch, Runtime
 from slurm.shell_quoting import joined
 
 ADDRESS_VARIABLE = "PARLAY_ADDRESS"
@@ -20,11 +20,23 @@ _OWN_FOLDER = "parlay-$SLURM_JOB_ID.$SLURM_STEP_ID"
 
 def srun_options(request: JobRequest) -> list[str]:
     """Return the options of srun for the site and the container."""
+    return [*request.options.launch.srun, *container_options(request)]
+
+
+def container_options(request: JobRequest) -> list[str]:
+    """Return the options of srun for the container, where srun starts it."""
     container = request.options.container
-    options = list(request.options.launch.srun)
-    if container is not None and container.runtime is Runtime.PYXIS:
-        options += _pyxis(container, request)
-    return options
+    if container is None or container.runtime is not Runtime.PYXIS:
+        return []
+    return _pyxis(container, request)
+
+
+def gpu_options(options: JobOptions) -> tuple[str, ...]:
+    """Return the options of srun for all GPUs that the job has on each of its nodes."""
+    return (
+        *(() if options.gpus_per_node is None else (f"--gpus-per-node={options.gpus_per_node}",)),
+        *(() if options.gres is None else (f"--gres={options.gres}",)),
+    )
 
 
 def rank_command(request: JobRequest) -> list[str]:

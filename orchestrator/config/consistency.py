@@ -13,7 +13,7 @@ from search_spaces.hardware.memory_headroom import rank_memory_gib
 from trials.trainers.command.template import placeholders_in
 from trials.trainers.registry import TRAINERS, log_format_of
 
-FORKING_LAUNCHERS = ("local", "ray")
+FORKING_LAUNCHERS = ("local", "ray", "slurm_pilot")
 """Launchers whose ranks may be forked by a fork server."""
 
 

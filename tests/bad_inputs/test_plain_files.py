@@ -119,7 +119,7 @@ OWN_READERS = {
     "orchestrator/launchers/local/processes.py": "the kernel's counters of a control group",
     "orchestrator/launchers/local/fork_servers.py": "a log of its own private folder",
     "trials/fork_server/preload.py": "the kernel's names of its own threads",
-    "trials/external/kernel_oom.py": "the kernel's counters of a control group",
+    "trials/ranks/kernel_oom.py": "the kernel's counters of a control group",
     "trials/ranks/software.py": "the kernel's words of processes and drivers",
     "trials/train/proof/host_memory.py": "the kernel's counters of memory",
     "orchestrator/common/private_tmp.py": "opens as the opener does, within a folder that it holds open",

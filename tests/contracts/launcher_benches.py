@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from orchestrator.common.code_snapshot import snapshot_code
 from orchestrator.launchers.base import ENDING_ALLOWANCE_S, Launcher, LaunchRequest
 from orchestrator.launchers.local.processes import GracePeriods
 from orchestrator.launchers.simulated import SimulatedLauncher
@@ -43,6 +42,7 @@ from tests.orchestrator.launchers.attempts import (
 )
 from tests.orchestrator.launchers.on_fake_slurm import asking
 from tests.orchestrator.scripted import measured_outcome
+from tests.trials.fork_server.servers import light_code
 from trials.files.folders import AttemptFolder, read_json, write_json
 from trials.trial import TrialSpec
 
@@ -207,10 +207,10 @@ class SlurmBench(Bench):
 
 
 class SlurmPilotBench(SlurmBench):
-    """Ranks are real processes in steps of one batch job. A step needs a whole node, and the pilot has two."""
+    """Ranks are real processes, forked by servers, in steps of one batch job. A step needs a whole node of two."""
 
     def __init__(self, root: Path, sandbox: SlurmSandbox):
-        snapshot_code(root / "code")  # the stand-in trial takes its place in it
+        light_code(root / "code")  # the stand-in trial takes its place in it
         super().__init__(root, sandbox)
 
     def new_launcher(self) -> Launcher:

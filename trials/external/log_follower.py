@@ -9,13 +9,13 @@ import time
 from trials.external.child import Child, end_descendants
 from trials.external.endings import failure_of
 from trials.external.fingerprint import fingerprint
-from trials.external.kernel_oom import count_oom_kills
 from trials.external.measurement import LogMeasurement
 from trials.external.rendezvous import Address, exchange_address
 from trials.files.folders import AttemptFolder
 from trials.measurement.step_log import MetricsWriter
 from trials.ranks.environment import RankEnvironment, device_number, process_age_s
 from trials.ranks.failures import TrialFailure
+from trials.ranks.kernel_oom import count_oom_kills
 from trials.ranks.node_sampler import sample_node
 from trials.ranks.report import Report
 from trials.ranks.startup import StartupPart

@@ -1,25 +1,28 @@
-"""`python -m trials.fork_server --listener NUMBER --preload NAME`: a node's fork server; `--check NAME`: its checks.
+"""`python -m trials.fork_server --preload NAME`: a node's fork server; `--check NAME`: its checks.
 
-The server inherits the socket on which it listens as a descriptor of this number: ranks that start meanwhile wait for
-its imports. One line of JSON on standard output says whether ranks can be forked: {"refused": null} or the reason. With
-`--parent` the server ends at the end of its standard input, which its owner holds, and is killed with its parent; with
-`--idle-s` it ends when it has had no rank for so long. Exit code 0, or 1 where it cannot fork.
+With `--listener NUMBER` the server inherits the socket on which it listens as a descriptor of this number; with
+`--folder FOLDER` it makes the one of its node there, and says so by the line {"listens": NODE}. Ranks that start
+meanwhile wait for its imports. One line of JSON on standard output says whether ranks can be forked: {"refused": null} or the
+reason; {"oom_kill": 1, "node": NAME} tells of a rank that the kernel has killed for memory. With `--parent` the server
+ends at the end of its standard input, which its owner holds, and is killed with its parent; with `--idle-s` it ends
+when it has had no rank for so long. Exit code 0, or 1 where it cannot fork.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import socket
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 from trials.fork_server.child import end_with_parent
 from trials.fork_server.equality import Identity, initial_environment
 from trials.fork_server.preload import CannotFork, freeze, import_all, require_forkable
-from trials.fork_server.server import Server
+from trials.fork_server.server import Server, tell
+from trials.fork_server.stub import node_name, short_path, socket_of_this_node
 
 
 def main(arguments: list[str]) -> int:
@@ -30,8 +33,11 @@ def main(arguments: list[str]) -> int:
     if options.parent is not None:
         end_with_parent(options.parent)
     identity = Identity.of_this_process(options.preload)
-    listener = socket.socket(fileno=options.listener)
-    os.set_inheritable(options.listener, False)
+    if options.folder is None:
+        listener = socket.socket(fileno=options.listener)
+        listener.set_inheritable(False)
+    else:
+        listener = _listen_in(options.folder)
     server = Server(listener, sys.stdin.fileno() if options.parent is not None else None, options.idle_s)
     if (refused := _prepare(options.preload)) is not None:
         server.refuse_all(refused)
@@ -43,14 +49,31 @@ def main(arguments: list[str]) -> int:
 def _options(arguments: list[str]) -> Any:
     parser = argparse.ArgumentParser(prog="python -m trials.fork_server")
     parser.add_argument("--listener", type=int, help="descriptor of the socket")
+    parser.add_argument("--folder", help="folder of a socket for each node")
     parser.add_argument("--preload")
     parser.add_argument("--check", metavar="PRELOAD")
     parser.add_argument("--parent", type=int, help="pid of the owner, which holds standard input")
     parser.add_argument("--idle-s", type=float)
     options = parser.parse_args(arguments)
-    if options.check is None and (options.listener is None or options.preload is None):
-        parser.error("--listener and --preload, or --check")
+    if options.check is None and ((options.listener is None) == (options.folder is None) or options.preload is None):
+        parser.error("--preload with --listener or --folder, or --check")
     return options
+
+
+def _listen_in(folder: str) -> socket.socket:
+    """Listen in this folder for the stubs of this node, and say so."""
+    path = socket_of_this_node(folder)
+    with suppress(FileNotFoundError):
+        os.unlink(path)  # of a server before
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    address, descriptor = short_path(path)
+    try:
+        listener.bind(address)
+    finally:
+        os.close(descriptor)
+    listener.listen(1024)
+    tell(listens=node_name())
+    return listener
 
 
 def _added_variables() -> dict[bytes, bytes]:
@@ -68,7 +91,7 @@ def _prepare(preload: str) -> str | None:
     except CannotFork as error:
         refused = str(error)
     freeze()
-    print(json.dumps({"refused": refused, "preload_s": round(time.monotonic() - began, 3)}), flush=True)
+    tell(refused=refused, preload_s=round(time.monotonic() - began, 3))
     return refused
 
 

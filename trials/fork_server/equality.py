@@ -33,6 +33,10 @@ SAFE_VARIABLES: Mapping[str, str] = {
         ),
         "read by the driver when a process opens its first device, which a server has not done",
     ),
+    **dict.fromkeys(
+        ("MIOPEN_USER_DB_PATH", "MIOPEN_CUSTOM_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"),
+        "a cache's folder, read when a kernel is first compiled",
+    ),
     **dict.fromkeys(("PWD", "OLDPWD", "SHLVL", "_"), "a shell's own notes, read by shells"),
 }
 """Environment variables that may differ from the server's, each with the reason. A test records what is read while the
@@ -40,7 +44,14 @@ modules of a rank are imported."""
 SAFE_PREFIXES: Mapping[str, str] = {
     "PARLAY_": "Parlay's own, read by the rank's program",
     "SLURM_": "the step's numbers, read by the rank's program",
+    "SRUN_": "the step's options, read by srun",
+    **dict.fromkeys(("PMI_", "PMI2_", "PMIX_"), "the step's process manager, read by an MPI library when it starts"),
 }
+
+CONTAINER_VARIABLE = "PARLAY_CONTAINER"
+"""Environment variable: identifies image and options of the rank's container, where it has one."""
+_OF_THE_CONTAINER = ("mnt", "user")
+"""Namespaces that each start of a container makes anew."""
 
 
 @dataclass(frozen=True)
@@ -114,9 +125,12 @@ def _differences(request: Request, server: Identity) -> Iterator[str]:
         yield "the rank's interpreter is another one"
     for name in _differing_variables(request.environment, server.environment):
         yield f"the environment variable {name} differs"
-    for name, value in server.surroundings.items():
-        if request.surroundings[name] != value:
-            yield f"{_WORDS[name]} differ{_which(value, request.surroundings[name])}"
+    theirs, ours = request.surroundings, server.surroundings
+    if _are_of_one_container(request.environment, server.environment):
+        theirs, ours = _without_container(theirs), _without_container(ours)
+    for name, value in ours.items():
+        if theirs[name] != value:
+            yield f"{_WORDS[name]} differ{_which(value, theirs[name])}"
     if not request.affinity <= server.affinity:
         yield "the rank may run on cores on which the server may not"
 
@@ -127,7 +141,20 @@ _WORDS = {
     "root": "the root folders",
     "user": "the users or groups",
     "nice": "the priorities",
+    "devices": "the accelerators that may be opened",
 }
+
+
+def _are_of_one_container(theirs: Mapping[bytes, bytes], ours: Mapping[bytes, bytes]) -> bool:
+    """True where the launcher started both in a container of the same image and options."""
+    name = CONTAINER_VARIABLE.encode()
+    return bool(ours.get(name)) and theirs.get(name) == ours.get(name)
+
+
+def _without_container(surroundings: Mapping[str, Any]) -> dict[str, Any]:
+    """The surroundings without what two starts of one container differ in."""
+    namespaces = {name: link for name, link in surroundings["namespaces"].items() if name not in _OF_THE_CONTAINER}
+    return {**surroundings, "namespaces": namespaces, "root": None}
 
 
 def _which(ours: Any, theirs: Any) -> str:

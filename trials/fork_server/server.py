@@ -19,11 +19,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from trials.fork_server.child import become_rank
 from trials.fork_server.equality import Identity, Request, difference
-from trials.fork_server.stub import FORWARDED, peer_of
+from trials.fork_server.stub import FORWARDED, node_name, peer_of
+from trials.ranks.kernel_oom import count_oom_kills
 
 MAX_REQUEST_BYTES = 8 * 2**20
 """The kernel's limit on arguments and environment together is a quarter of the stack's, 2 MiB by default."""
@@ -35,7 +36,10 @@ _SESSION_POLL_S = 0.005
 
 @dataclass
 class _Stub:
-    """A connection. `done` is the pipe of the stub's supervisor, closed once the rank and its session are gone."""
+    """A connection. `done` is the pipe of the stub's supervisor, closed once the rank and its session are gone.
+
+    `oom_kills` is the kernel's count of its kills for memory before the rank began.
+    """
 
     connection: socket.socket
     stub_pid: int
@@ -46,6 +50,7 @@ class _Stub:
     code: int | None = None
     clear_by: float | None = None
     is_gone: bool = False
+    oom_kills: int = 0
 
 
 class Server:
@@ -77,8 +82,8 @@ class Server:
         for descriptor in self._wakeup:
             os.set_blocking(descriptor, False)
         signal.set_wakeup_fd(self._wakeup[1], warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, _note)
-        signal.signal(signal.SIGTERM, _note)
+        for number in (signal.SIGCHLD, *FORWARDED):  # a signal to all steps of a job is for the ranks
+            signal.signal(number, _note)
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._selector.register(self._wakeup[0], selectors.EVENT_READ, self._drain_wakeup)
@@ -179,6 +184,7 @@ class Server:
     def _fork(self, stub: _Stub, request: Request) -> None:
         """Fork the rank. It begins once its stub was told, so that it never runs beside a plain start."""
         server_pid, ticks = os.getpid(), _start_ticks(stub.stub_pid)
+        stub.oom_kills = count_oom_kills()
         go_read, go_write = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -265,6 +271,8 @@ class Server:
             os.waitpid(stub.pid, 0)
             stub.code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
             stub.clear_by = time.monotonic() + _SESSION_ENDS_TIMEOUT_S
+            if stub.code == -signal.SIGKILL and count_oom_kills() > stub.oom_kills:
+                tell(oom_kill=1, node=node_name())
         if stub.clear_by is None or (_has_group(stub.pid) and time.monotonic() < stub.clear_by):
             return
         if not stub.is_gone:
@@ -298,6 +306,12 @@ class Server:
         for descriptor in descriptors:
             with suppress(OSError):
                 os.close(descriptor)
+
+
+def tell(**words: Any) -> None:
+    """Print a line of JSON, at once, for whoever has started the server."""
+    with suppress(OSError):
+        print(json.dumps(words), flush=True)
 
 
 def _note(number: int, frame: object) -> None:

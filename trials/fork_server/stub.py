@@ -1,5 +1,6 @@
 """Stub of a rank that is forked by the node's fork server: `PYTHON -I -S stub.py SOCKET ARGV...` in place of ARGV.
 
+SOCKET `-` is that of this node in the folder that PARLAY_FORK_SERVERS names; without it the stub becomes ARGV.
 It hands over all that the rank would have inherited, forwards signals, and ends as the rank ends. What supervises a
 rank (its launcher, Slurm) supervises the stub: the server kills a rank whose stub has died, and a stub whose server has
 died kills itself. Without a server that takes the rank, the stub becomes the rank by execvpe, with a line that says
@@ -9,6 +10,7 @@ why. One file of the standard library, which imports nothing of ours: it runs wi
 from __future__ import annotations
 
 import array
+import glob
 import json
 import os
 import resource
@@ -22,10 +24,13 @@ from typing import Any, NoReturn
 DONE_VARIABLE = "PARLAY_DONE_DESCRIPTOR"
 """Environment variable: number of the pipe in which the server names the rank's process, and which it closes once that
 process and its session are gone. Set by a supervisor that has to know; a rank does not inherit it."""
+FOLDER_VARIABLE = "PARLAY_FORK_SERVERS"
+"""Environment variable: folder of the sockets of one fork server per node, of this user alone."""
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
 PATIENCE_S = 300.0
 """Longest wait for the server's answer: until it has imported torch, from a slow file system."""
 NAMESPACES = ("mnt", "pid", "net", "ipc", "user", "uts")
+DEVICE_FILES = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dri/renderD*")
 LIMITS = tuple(sorted(name for name in dir(resource) if name.startswith("RLIMIT_")))
 
 _LENGTH = struct.Struct("!I")
@@ -35,7 +40,7 @@ class NoServer(Exception):
     """The rank was not forked; the message is the reason."""
 
 
-def main(socket_path: str, argv: list[str]) -> NoReturn:
+def main(socket_path: str | None, argv: list[str]) -> NoReturn:
     """Have ARGV forked and end as it ends, or become it."""
     done = os.environ.pop(DONE_VARIABLE, None)
     descriptors = [0, 1, 2, *([] if done is None else [int(done)])]
@@ -43,6 +48,8 @@ def main(socket_path: str, argv: list[str]) -> NoReturn:
         os.set_inheritable(descriptor, False)
     ignored = [int(number) for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN]
     signals, before = _catch_signals()
+    if socket_path is None:
+        _become(argv, signals, before)
     try:
         connection = _hand_over(socket_path, describe(argv, ignored), descriptors, signals)
     except (NoServer, OSError) as error:
@@ -51,6 +58,22 @@ def main(socket_path: str, argv: list[str]) -> NoReturn:
     for descriptor in descriptors[3:]:
         os.close(descriptor)
     _end_as(_follow(connection, signals))
+
+
+def socket_of_this_node(folder: str) -> str:
+    """Path of the socket of this node's server."""
+    return os.path.join(folder, f"{node_name()}.socket")
+
+
+def node_name() -> str:
+    """Slurm's name of this node, else the host's: several nodes of Slurm may share a host."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
+def short_path(path: str) -> tuple[str, int]:
+    """A path that fits into a socket's address, whatever its folder; valid while the descriptor is open."""
+    folder = os.open(os.path.dirname(path) or ".", os.O_PATH | os.O_DIRECTORY)
+    return f"/proc/self/fd/{folder}/{os.path.basename(path)}", folder
 
 
 def describe(argv: list[str], ignored: list[int]) -> dict[str, Any]:
@@ -78,7 +101,14 @@ def surroundings() -> dict[str, Any]:
         "root": [root.st_dev, root.st_ino],
         "user": [*os.getresuid(), *os.getresgid(), *sorted(os.getgroups())],
         "nice": os.getpriority(os.PRIO_PROCESS, 0),
+        "devices": accessible_devices(),
     }
+
+
+def accessible_devices() -> list[str]:
+    """Device files of accelerators that this process may open: a step's control group may hide some."""
+    found = (path for pattern in DEVICE_FILES for path in glob.glob(pattern))
+    return sorted(path for path in found if os.access(path, os.R_OK | os.W_OK))
 
 
 def bytes_text(value: bytes) -> str:
@@ -125,7 +155,11 @@ def _note(number: int, frame: object) -> None:
 def _hand_over(path: str, request: dict[str, Any], descriptors: list[int], signals: int) -> socket.socket:
     """Return the connection to a server that has forked the rank. Raises NoServer or OSError, and then it has not."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.connect(path)
+    address, folder = short_path(path)
+    try:
+        connection.connect(address)
+    finally:
+        os.close(folder)
     if peer_of(connection)[1] != os.geteuid():
         raise NoServer("another user's process listens in the place of the fork server")
     connection.settimeout(PATIENCE_S)
@@ -228,5 +262,12 @@ def _leave_no_core() -> None:
         return
 
 
+def _named(word: str) -> str | None:
+    if word != "-":
+        return word
+    folder = os.environ.get(FOLDER_VARIABLE)
+    return socket_of_this_node(folder) if folder else None
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    main(_named(sys.argv[1]), sys.argv[2:])

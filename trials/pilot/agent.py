@@ -25,6 +25,7 @@ from trials.pilot.files import (
     StepRequest,
     write,
 )
+from trials.pilot.fork_servers import ForkServers
 from trials.pilot.step import Step, number_script
 
 TURN_S = 0.25
@@ -51,9 +52,11 @@ class Agent:
         self._last_beat = -HEARTBEAT_S
         self._known_steps: set[str] = set()
         self._steps: dict[str, Step] = {}
+        self._servers = ForkServers(folder, plan.num_nodes)
+        self._memory_kills: dict[str, int] = {}
         self._started: set[str] = set()
         self._ends: dict[str, StepEnd] = {}
-        self._terminated = False
+        self._terminated = self._is_preparing = False
 
     def run(self) -> None:
         while not (self._terminated or self._is_done):
@@ -68,7 +71,7 @@ class Agent:
 
     @property
     def _is_done(self) -> bool:
-        if self._steps or self._ends:
+        if self._steps or self._ends or self._is_preparing:
             return False
         return time.monotonic() - self._idle_since >= self._plan.idle_s or self._folder.drain.exists()
 
@@ -76,10 +79,12 @@ class Agent:
         for step in self._steps.values():
             step.poll()  # first, so that limits hold even if files cannot be read or written
         self._beat()
+        self._is_preparing = False
         for name, seen in sorted(self._folder.step_files().items()):
             if StepFileKind.REQUESTED in seen and self._folder.take(name, StepFileKind.CLAIMED):
                 seen.add(StepFileKind.CLAIMED)
-            if StepFileKind.CLAIMED in seen and name not in self._known_steps:
+            is_new = StepFileKind.CLAIMED in seen and name not in self._known_steps
+            if is_new and (StepFileKind.CANCEL in seen or self._is_prepared(name)):
                 self._begin(name)
             if StepFileKind.CANCEL in seen and name in self._steps:
                 self._steps[name].stop(StepEndReason.CANCELLED)
@@ -96,6 +101,17 @@ class Agent:
             self._folder.heartbeat.touch()
             self._last_beat = time.monotonic()
 
+    def _is_prepared(self, name: str) -> bool:
+        """True once it is known whether fork servers serve its ranks."""
+        try:
+            kind = self._folder.request(name, StepFileKind.CLAIMED).fork_servers
+        except (OSError, ValueError, TypeError):
+            return True  # the start fails with the same error
+        in_use = [step.request.fork_servers for step in self._steps.values()]
+        is_prepared = kind is None or self._servers.is_decided(kind, in_use)
+        self._is_preparing |= not is_prepared
+        return is_prepared
+
     def _begin(self, name: str) -> None:
         """Start a step, once; if that fails, the step has ended with the error."""
         self._idle_since = time.monotonic()
@@ -104,7 +120,10 @@ class Agent:
             request = self._folder.request(name, StepFileKind.CLAIMED)
             self._charge_startup(request)
             self._known_steps.add(name)
-            self._steps[name] = Step(request, self._folder.steps / f"{name}.number")
+            kind = request.fork_servers
+            self._memory_kills[name] = self._servers.count_memory_kills(kind, request.nodes)
+            servers = None if kind is None else self._servers.folder(kind)
+            self._steps[name] = Step(request, self._folder.steps / f"{name}.number", servers)
             self._costs.start(name, request.num_nodes, time.monotonic())
         except (OSError, ValueError, TypeError) as error:
             self._known_steps.add(name)
@@ -120,8 +139,16 @@ class Agent:
 
     def _end(self, name: str) -> None:
         step = self._steps.pop(name)
+        if step.has_failed:
+            self._note_memory_kills(name, step)
         self._ends[name] = step.end(self._costs.end(name, time.monotonic()))
         self._idle_since = time.monotonic()
+
+    def _note_memory_kills(self, name: str, step: Step) -> None:
+        """Tell the step's log of kills that Slurm accounts to the step of the fork servers; only it is on its nodes."""
+        kills = self._servers.count_memory_kills(step.request.fork_servers, step.request.nodes)
+        if kills > self._memory_kills[name]:
+            step.note("oom_kill: the kernel killed a rank of this step, or its fork server, for memory")
 
     def _write_ends(self) -> None:
         for name, end in list(self._ends.items()):
@@ -136,6 +163,7 @@ class Agent:
         with suppress(OSError):
             self._write_ends()
             write(self._folder.closed, self._plan)
+        self._servers.close()
 
 
 def number_script_path(folder: PilotFolder) -> Path:

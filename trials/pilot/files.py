@@ -48,7 +48,7 @@ class StepRequest:
     """Request for a step: bash runs `script` in `directory`, as an srun step on `num_nodes` of the pilot's nodes.
 
     It is ended `time_limit_s` after its start. `pilot_started_at` is the start of the pilot's job by Slurm (UTC
-    seconds).
+    seconds). `fork_servers` names the folder of the fork servers of its ranks; without it they are started plain.
     """
 
     directory: str
@@ -57,6 +57,7 @@ class StepRequest:
     time_limit_s: float
     nodes: tuple[str, ...]
     pilot_started_at: float | None = None
+    fork_servers: str | None = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,13 @@ class StepEnd:
     signal: int
     node_s: float
     step: str | None = None
+
+
+@dataclass(frozen=True)
+class PlainStarts:
+    """plain_starts.json: the reason why ranks that could be forked are started plain."""
+
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -146,9 +154,23 @@ class PilotFolder:
         return self.path / "closed.json"
 
     @property
+    def plain_starts(self) -> Path:
+        """PlainStarts, by the agent."""
+        return self.path / "plain_starts.json"
+
+    def fork_servers(self, name: str) -> Path:
+        """Folder of one kind of fork servers: the script of their step, its output, and a socket for each node."""
+        return self.path / "fork_servers" / name
+
+    @property
     def steps(self) -> Path:
         """Files of the steps."""
         return self.path / "steps"
+
+    def read_plain_starts(self) -> PlainStarts | None:
+        """None where all ranks are forked that can be. Raises OSError, ValueError, TypeError."""
+        data = read(self.plain_starts)
+        return None if data is None else PlainStarts(**data)
 
     def step_file(self, name: str, kind: StepFileKind) -> Path:
         """A file of a step, which is named as its attempt: `t0001.a1`."""

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from search_spaces.plain_file import read_plain
+from trials.fork_server.stub import FOLDER_VARIABLE
 from trials.pilot.files import StepEnd, StepEndReason, StepRequest, StepStart
 
 NUMBER_FILE = "PARLAY_STEP_FILE"
@@ -26,9 +27,12 @@ def number_script() -> str:
 
 
 class Step:
-    """A step, started on construction. Times are time.monotonic's. OSError where its folder cannot be used."""
+    """A step, started on construction. Times are time.monotonic's. OSError where its folder cannot be used.
 
-    def __init__(self, request: StepRequest, number_file: Path):
+    Its ranks are forked by the servers in the folder `fork_servers`, started plain without.
+    """
+
+    def __init__(self, request: StepRequest, number_file: Path, fork_servers: Path | None = None):
         self.request = request
         self.began = time.monotonic()
         self.began_at = time.time()
@@ -38,16 +42,30 @@ class Step:
         self._terminated_at: float | None = None
         self._over: float | None = None
         self._canceller: subprocess.Popen[bytes] | None = None
-        with open(Path(request.directory, "job.log"), "ab") as log:
+        servers = {} if fork_servers is None else {FOLDER_VARIABLE: str(fork_servers)}
+        with open(self._log, "ab") as log:
             self._process = subprocess.Popen(
                 ["bash", request.script],
                 cwd=request.directory,
-                env={**os.environ, NUMBER_FILE: str(number_file)},
+                env={**os.environ, NUMBER_FILE: str(number_file), **servers},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
+
+    @property
+    def _log(self) -> Path:
+        return Path(self.request.directory, "job.log")
+
+    @property
+    def has_failed(self) -> bool:
+        return self._process.poll() not in (None, 0)
+
+    def note(self, message: str) -> None:
+        """Append a line to its log."""
+        with suppress(OSError), open(self._log, "ab") as log:
+            log.write(f"{message}\n".encode())
 
     def poll(self) -> None:
         """Check whether it has its nodes and whether it is over; end it at its limit, repeatedly if needed."""

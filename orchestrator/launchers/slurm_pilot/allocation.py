@@ -14,7 +14,7 @@ from slurm.script import render_pilot_script
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import AttemptFolder, write_text
 from trials.files.text import plural
-from trials.pilot.files import PilotFolder, PilotPlan, StepEnd, StepFileKind
+from trials.pilot.files import PilotFolder, PilotPlan, PlainStarts, StepEnd, StepFileKind
 from trials.trial import FailureReason
 
 
@@ -61,6 +61,7 @@ class Pilot:
     hints: int = 0
     shares: dict[str, float] = field(default_factory=dict)
     startup_timed_out: bool = False
+    plain_starts: PlainStarts | None = None
 
     @property
     def is_ended(self) -> bool:

@@ -155,8 +155,18 @@ class PilotPool:
         )
         pilot.step_files = step_files
         pilot.is_draining = pilot.is_draining or is_closed
+        self._warn_of_plain_starts(pilot)
         if heartbeat is not None and heartbeat != pilot.heartbeat:
             pilot.heartbeat, pilot.heartbeat_at = heartbeat, self._slurm.monotonic()
+
+    def _warn_of_plain_starts(self, pilot: Pilot) -> None:
+        """Tell once why the pilot's ranks are not forked."""
+        if pilot.plain_starts is not None:
+            return
+        with suppress(ValueError, TypeError):
+            pilot.plain_starts = self._folders.call(str(pilot.folder.path), pilot.folder.read_plain_starts)
+        if pilot.plain_starts is not None:
+            _log.warning(f"ranks in pilot {pilot.folder.name} start plain: {pilot.plain_starts.reason}")
 
     def _poll_on_hint(self, pilot: Pilot) -> None:
         """Query Slurm soon, once each, when the folder shows that the job has started or is about to end."""

@@ -22,6 +22,7 @@ from orchestrator.launchers.slurm.job_files import write_job_files
 from orchestrator.launchers.slurm.queries import SlurmQueries
 from orchestrator.launchers.slurm_pilot.allocation import Pilot
 from orchestrator.launchers.slurm_pilot.allocations import CLOSE_WAIT_S, PilotPool
+from orchestrator.launchers.slurm_pilot.fork_servers import write_fork_servers
 from orchestrator.launchers.slurm_pilot.sizing import (
     ROOM_S,
     SLOW_START_S,
@@ -236,6 +237,7 @@ class SlurmPilotLauncher(Launcher):
             return False
         script = number_script_path(pilot.folder).absolute()
         job = step_job(request, self._options, nodes, script)
+        write_servers = partial(write_fork_servers, request, self._options, pilot)
         step_request = StepRequest(
             directory=str(job.directory),
             script=job.script.name,
@@ -243,6 +245,7 @@ class SlurmPilotLauncher(Launcher):
             time_limit_s=request.time_limit_s,
             nodes=nodes,
             pilot_started_at=pilot.started_at,
+            fork_servers=self._monitor.with_timeout(pilot, write_servers),
         )
         self._monitor.folders.call(str(request.folder.path), partial(write_job_files, job))
         step.pilot, step.nodes = pilot, nodes  # from here on it may run, even if the next line fails

@@ -12,8 +12,10 @@ from orchestrator.launchers.slurm.attempt_logs import failure_excerpt, log_tail
 from orchestrator.launchers.slurm.job_files import job_request
 from orchestrator.launchers.slurm.job_status import describe_job, ended_status
 from orchestrator.launchers.slurm_pilot.allocation import Pilot, startup_timeout_reason
+from orchestrator.launchers.slurm_pilot.fork_servers import stub_command, warm_environment
 from slurm.job_state import JobSnapshot, JobState
 from slurm.request import JobOptions, JobRequest
+from slurm.srun_command import gpu_options
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.failure_policy import Cause, NodeBlame, policy_of
 from trials.files.folders import AttemptFolder, read_json
@@ -42,13 +44,14 @@ def step_job(request: LaunchRequest, options: JobOptions, nodes: tuple[str, ...]
     the search file gives the CPUs of a rank.
     """
     job = job_request(request, options)
+    if variables := warm_environment(request, options):
+        job = replace(job, argv=(*stub_command(request), *job.argv), environment={**job.environment, **variables})
     takes_all = options.exclusive and options.cpus_per_task is None
     srun_options = (
         *(() if takes_all else ("--exact",)),
         *(f"--nodelist={','.join(nodes)}", f"--ntasks-per-node={job.tasks_per_node}"),
         *(f"--job-name={job.name}", f"--prolog={number_script}"),
-        *(() if options.gpus_per_node is None else (f"--gpus-per-node={options.gpus_per_node}",)),
-        *(() if options.gres is None else (f"--gres={options.gres}",)),
+        *gpu_options(options),
         *(() if options.cpus_per_task is None else (f"--cpus-per-task={options.cpus_per_task}",)),
     )
     launch = replace(options.launch, srun=(*srun_options, *options.launch.srun))

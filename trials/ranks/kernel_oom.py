@@ -18,8 +18,11 @@ def count_oom_kills() -> int:
 
 
 def _of_our_group() -> Iterator[Path]:
-    """cgroup v2 only: v1 counts no kills by group."""
+    """Files that count kills in this process's control group, of version 1 or 2."""
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
-            if line.startswith("0::"):
-                yield Path("/sys/fs/cgroup" + line[3:]) / "memory.events"
+            _, controllers, path = line.split(":", 2)
+            if "memory" in controllers.split(","):
+                yield Path(f"/sys/fs/cgroup/memory{path}/memory.oom_control")  # counted since Linux 4.13
+            if not controllers:
+                yield Path(f"/sys/fs/cgroup{path}/memory.events")

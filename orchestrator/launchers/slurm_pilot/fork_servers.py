@@ -1,0 +1,77 @@
+"""Fork servers of a pilot: which steps they serve, and the script of their own step (trials/pilot/fork_servers.py)."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import astuple, replace
+from pathlib import Path
+
+from orchestrator.launchers.base import LaunchRequest
+from orchestrator.launchers.local.rank_groups import preload_environment
+from orchestrator.launchers.slurm.job_files import job_request, write_setup_copy
+from orchestrator.launchers.slurm_pilot.allocation import Pilot
+from slurm.request import JobOptions, JobRequest
+from slurm.script import render_fork_server_script
+from trials.files.folders import write_text
+from trials.fork_server.equality import CONTAINER_VARIABLE, PRELOAD_VARIABLE
+from trials.pilot.fork_servers import SCRIPT
+
+_STUB = Path("trials", "fork_server", "stub.py")
+
+
+def warm_environment(request: LaunchRequest, options: JobOptions) -> dict[str, str]:
+    """Return the variables of ranks that a fork server of their node may fork; none for a plain start.
+
+    The code of an older search has no stub.
+    """
+    if not _stub(request).is_file() or not (variables := preload_environment(request)):
+        return {}
+    if options.container is None:
+        return variables
+    return variables | {CONTAINER_VARIABLE: _digest(repr(astuple(options.container)))}
+
+
+def stub_command(request: LaunchRequest) -> tuple[str, ...]:
+    """Return the command before a rank's own; without servers it becomes the rank."""
+    return request.python, "-I", "-S", str(_stub(request)), "-"
+
+
+def write_fork_servers(request: LaunchRequest, options: JobOptions, pilot: Pilot) -> str | None:
+    """Write the script of the servers for this attempt, unless it is there; return the name of their folder in the
+    pilot's.
+
+    None for a plain start. Raises OSError, and ExternalError as `write_setup_copy`.
+    """
+    variables = warm_environment(request, options)
+    if not variables:
+        return None
+    job = _server_job(request, options, pilot, variables)
+    name = _digest(render_fork_server_script(job))
+    folder = pilot.folder.fork_servers(name).absolute()
+    job = replace(job, directory=folder, argv=(*job.argv, "--folder", str(folder)))
+    if not Path(folder, SCRIPT).exists():
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_setup_copy(job)
+        write_text(job.script, render_fork_server_script(job))
+    return name
+
+
+def _server_job(request: LaunchRequest, options: JobOptions, pilot: Pilot, variables: dict[str, str]) -> JobRequest:
+    """Return the servers as a job with what makes a rank, on all nodes of the pilot."""
+    job = job_request(request, options)
+    return replace(
+        job,
+        name="fork_servers",
+        num_nodes=pilot.plan.num_nodes,
+        tasks_per_node=1,
+        argv=(request.python, "-m", "trials.fork_server", "--preload", variables[PRELOAD_VARIABLE]),
+        environment={**job.environment, **variables},
+    )
+
+
+def _stub(request: LaunchRequest) -> Path:
+    return Path(request.code).absolute() / _STUB
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
