@@ -2,10 +2,10 @@
 
 With `--listener NUMBER` the server inherits the socket on which it listens as a descriptor of this number; with
 `--folder FOLDER` it makes the one of its node there, and says so by the line {"listens": NODE}. Ranks that start
-meanwhile wait for its imports. One line of JSON on standard output says whether ranks can be forked: {"refused": null} or the
-reason; {"oom_kill": 1, "node": NAME} tells of a rank that the kernel has killed for memory. With `--parent` the server
-ends at the end of its standard input, which its owner holds, and is killed with its parent; with `--idle-s` it ends
-when it has had no rank for so long. Exit code 0, or 1 where it cannot fork.
+meanwhile wait for its imports. One line of JSON on standard output says whether ranks can be forked: {"refused": null}
+or the reason; {"oom_kill": 1, "node": NAME} tells of a rank that the kernel has killed for memory. With `--parent` the
+server ends at the end of its standard input, which its owner holds, and is killed with its parent; with `--idle-s` it
+ends when it has had no rank for so long. Exit code 0, or 1 where it cannot fork.
 """
 
 from __future__ import annotations

@@ -24,7 +24,9 @@ from trials.pilot.files import COULD_NOT_START, StepEnd, StepEndReason, StepStar
 from trials.trial import FailureReason, Flag
 
 _CANCELLED = re.compile(r"^slurmstepd\S*: error: \*\*\* STEP \S+ ON \S+ CANCELLED AT \S+ \*\*\*$", re.MULTILINE)
-"""Message of slurmstepd in the step's log when it was cancelled; srun's own kills give the same."""
+"""Message of slurmstepd in the log of rank 0 when the step was cancelled; srun's own kills give the same."""
+
+_ABORTED = "srun: Job step aborted"
 
 _NODE_FAILED = re.compile(r"DUE TO NODE FAILURE|srun: error: Node failure on ")
 
@@ -69,7 +71,7 @@ def live_step_status(job_id: str | None, nodes: tuple[str, ...], start: StepStar
 def ended_step_status(request: LaunchRequest, job_id: str | None, nodes: tuple[str, ...], end: StepEnd) -> LaunchStatus:
     """Return the status of a step that ended in its pilot, with its share of the pilot's cost."""
     log = log_tail(Path(request.folder.path, "job.log"))
-    state = _state(end, log)
+    state = _state(end, log, log_tail(request.folder.rank_log(0)))
     step_id = str(job_id) if end.step is None else f"{job_id}.{end.step}"
     job = JobSnapshot(
         job_id=step_id,
@@ -92,22 +94,22 @@ def ended_step_status(request: LaunchRequest, job_id: str | None, nodes: tuple[s
     return _with_share(status, end.node_s)
 
 
-def _state(end: StepEnd, log: str) -> JobState:
+def _state(end: StepEnd, log: str, rank_log: str) -> JobState:
     if end.reason is StepEndReason.TIME_LIMIT:
         return JobState.TIMEOUT
     if end.reason is StepEndReason.CANCELLED:
         return JobState.CANCELLED
+    if _NODE_FAILED.search(log):  # srun may exit with 0 all the same
+        return JobState.NODE_FAIL
     if end.exit_code == 0 and end.signal == 0:
         return JobState.COMPLETED
-    if _NODE_FAILED.search(log):
-        return JobState.NODE_FAIL
-    return JobState.CANCELLED if _is_cancelled(log) else JobState.FAILED
+    return JobState.CANCELLED if _is_cancelled(log, rank_log) else JobState.FAILED
 
 
-def _is_cancelled(log: str) -> bool:
+def _is_cancelled(log: str, rank_log: str) -> bool:
     """True if the step was cancelled before any of its ranks had ended: after the first end, srun cancels the rest."""
-    found = _CANCELLED.search(log)
-    return found is not None and "srun: error:" not in log[: found.start()] and "exited" not in log[: found.start()]
+    before = log.partition(_ABORTED)[0]
+    return _CANCELLED.search(rank_log) is not None and "srun: error:" not in before and "exited" not in before
 
 
 def lost_step_status(

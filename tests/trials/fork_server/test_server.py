@@ -27,6 +27,10 @@ print(json.dumps({
     "stdin": os.readlink("/proc/self/fd/0"), "random": __import__("random").random(), "parent": os.getppid(),
 }))
 """
+WAIT_FOR_A_STUB = """
+import select, sys
+select.select([int(sys.argv[sys.argv.index("--listener") + 1])], [], [], 60)
+"""
 WARM = {"PARLAY_WARM", "PARLAY_LAUNCHED_TICKS"}
 OWN = {"PARLAY_PRELOAD"}
 """Variables that tell a warm start from a plain one."""
@@ -283,7 +287,7 @@ class TestPlainStarts:
         ],
     )
     def test_a_server_that_cannot_be_forked_says_why(self, tmp_path: Path, preload: str, reason: str) -> None:
-        node = Node(tmp_path, preload)
+        node = Node(tmp_path, WAIT_FOR_A_STUB + preload)
         server = node.serve()
         assert reason in self.refusal(node)
         assert server.wait(60) == 1
@@ -318,6 +322,6 @@ def test_two_hundred_ranks_leave_the_servers_memory_and_descriptors_as_they_were
         anonymous = next(line for line in rollup if line.startswith("Anonymous:"))
         seen.append((int(anonymous.split()[1]), len(list((proc / "fd").iterdir()))))
     kib, descriptors = zip(*seen, strict=True)
-    # A buffer in use while it is read comes and goes; what leaks is in the least of the last rounds, too.
+    # What is in use while it is read comes and goes; what leaks is in the least of the last rounds, too.
     assert min(kib[-3:]) - min(kib[1:4]) <= 128
-    assert len(set(descriptors)) == 1
+    assert min(descriptors[-3:]) == min(descriptors[1:4])

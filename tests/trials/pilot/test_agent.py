@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from trials.pilot.files import (
-    PilotFolder,
-    PilotPlan,
-    StepEnd,
-    StepEndReason,
-    StepFileKind,
-    StepRequest,
-    write,
-)
+from tests.trials.pilot.pilots import NUMBERED, Pilot, until
+from trials.pilot.files import StepEndReason, StepFileKind, StepRequest, write
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 
-WITHIN_S = 60.0
-AGENT = ("-m", "trials.pilot")
 PATIENT = """
 import sys
 from pathlib import Path
@@ -36,57 +25,12 @@ agent.serve(Path(sys.argv[1]))
 """
 """An agent that keeps a step that failed back for longer than a test takes to go on."""
 
-NUMBERED = 'echo 4 > "$PARLAY_STEP_FILE"\n'
-"""The prolog's part of srun."""
-
-
-class Pilot:
-    """A pilot of two nodes and its agent."""
-
-    def __init__(self, path: Path):
-        self.folder = PilotFolder(path / "p0001")
-        self.path = path
-        self.agent: subprocess.Popen[bytes] | None = None
-
-    def start(self, idle_s: float = 60.0, program: Sequence[str] = AGENT) -> None:
-        self.folder.steps.mkdir(parents=True, exist_ok=True)
-        write(self.folder.plan, PilotPlan(2, 2, 3600.0, sys.executable, "", idle_s, time.time()))
-        argv = [sys.executable, *program, str(self.folder.path)]
-        self.agent = subprocess.Popen(argv, env={**os.environ, "SLURM_JOB_ID": "7"}, stderr=subprocess.DEVNULL)
-
-    def ask(self, name: str, script: str, limit_s: float = 60.0, pilot_started_at: float | None = None) -> Path:
-        """Ask for a step on one node; returns its folder."""
-        place = self.path / name
-        place.mkdir()
-        (place / "job.sh").write_text(script)
-        self.folder.steps.mkdir(parents=True, exist_ok=True)
-        asked = StepRequest(str(place), "job.sh", 1, limit_s, ("n1",), pilot_started_at)
-        write(self.folder.step_file(name, StepFileKind.REQUESTED), asked)
-        return place
-
-    def end_of(self, name: str) -> StepEnd:
-        until(self.folder.step_file(name, StepFileKind.ENDED).exists)
-        return self.folder.end(name)
-
-    def ends(self) -> int:
-        assert self.agent is not None
-        return self.agent.wait(WITHIN_S)
-
-
-def until(look: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not look():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
 
 @pytest.fixture
 def pilot(tmp_path: Path) -> Iterator[Pilot]:
     made = Pilot(tmp_path)
     yield made
-    if made.agent is not None and made.agent.poll() is None:
-        made.agent.kill()
-        made.agent.wait()
+    made.kill()
 
 
 def test_a_step_is_started_once_told_of_and_paid(pilot):

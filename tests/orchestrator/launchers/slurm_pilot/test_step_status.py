@@ -21,6 +21,7 @@ END = StepEnd(StepEndReason.EXITED, 1000.0, 1010.0, exit_code=0, signal=0, node_
 START = StepStart(1001.0, "3")
 KILLED = "srun: error: n1: task 0: Killed\n"
 CANCELLED = "slurmstepd-n1: error: *** STEP 7.3 ON n1 CANCELLED AT 2026-11-22T02:42:19 ***\n"
+ABORTED = "srun: Job step aborted: Waiting up to 4 seconds for job step to finish.\n"
 OF_THE_NODE = CANCELLED.replace(" ***\n", " DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***\n")
 
 
@@ -30,7 +31,10 @@ def request_(tmp_path: Path):
 
 
 def status(request, log: str = "", **changes) -> LaunchStatus:
+    """Status of a step with this log, whose ranks srun or somebody else has ended."""
     Path(request.folder.path, "job.log").write_text(log)
+    if {**vars(END), **changes}["step"] is not None:
+        request.folder.rank_log(0).write_text(CANCELLED)
     return ended_step_status(request, "7", NODES, replace(END, **changes))
 
 
@@ -47,11 +51,12 @@ def test_a_step_that_ended_well_is_known_by_job_and_step_and_pays_its_share(requ
     [
         ("srun: error: n1: task 0: Exited with exit code 1\n", {"exit_code": 1}, None),
         (KILLED, {"exit_code": 137}, FailureReason.NODE_FAILURE),
-        (KILLED + CANCELLED, {"exit_code": 137}, FailureReason.NODE_FAILURE),
-        (CANCELLED + KILLED, {"exit_code": 137}, FailureReason.CANCELLED_BY_USER),
-        (CANCELLED + KILLED, {"exit_code": 137, "reason": StepEndReason.CANCELLED}, FailureReason.CANCELLED_BY_SEARCH),
-        (CANCELLED + KILLED, {"exit_code": 137, "reason": StepEndReason.TIME_LIMIT}, FailureReason.TIME_LIMIT),
+        (KILLED + ABORTED, {"exit_code": 137}, FailureReason.NODE_FAILURE),
+        (ABORTED + KILLED, {"exit_code": 137}, FailureReason.CANCELLED_BY_USER),
+        (ABORTED + KILLED, {"exit_code": 137, "reason": StepEndReason.CANCELLED}, FailureReason.CANCELLED_BY_SEARCH),
+        (ABORTED + KILLED, {"exit_code": 137, "reason": StepEndReason.TIME_LIMIT}, FailureReason.TIME_LIMIT),
         (OF_THE_NODE, {"exit_code": 1}, FailureReason.NODE_FAILURE),
+        ("srun: error: Node failure on n1\n", {"exit_code": 0}, FailureReason.NODE_FAILURE),
         ("slurmstepd: error: Detected 1 oom-kill event(s)\n" + KILLED, {"exit_code": 137}, FailureReason.HOST_OOM),
         ("srun: error: Unable to create step for job 7: Busy\n", {"exit_code": 1, "step": None}, "launch_failure"),
         ("job.sh: line 20: exec: srun: not found\n", {"exit_code": 127, "step": None}, "launch_failure"),

@@ -1,0 +1,213 @@
+"""Ranks of a pilot on a real Slurm that fork servers fork: how they start, and what each kill means."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.launchers.base import LaunchRequest
+from orchestrator.launchers.slurm_pilot.launcher import SlurmPilotLauncher
+from orchestrator.launchers.slurm_pilot.sizing import PilotRules, RemainingWork
+from slurm.client import SlurmClient
+from slurm.poll_backoff import PollBackoff
+from slurm.request import Container, JobOptions
+from slurm.sandbox.daemons import running_pids
+from slurm.sandbox.sandbox import SlurmSandbox
+from slurm.squeue_cache import SqueueSnapshot
+from tests.orchestrator.launchers.attempts import attempt_request, poll_one, result_of
+from tests.slurm.sandboxes import resume
+from tests.trials.fork_server.servers import light_code
+from trials.attempt_result import LaunchStatus, Liveness
+from trials.pilot.files import PilotFolder
+from trials.trial import FailureReason
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
+
+LIMIT_S = 60.0
+
+
+class Bench:
+    """A launcher of pilots of two nodes, and the processes of its attempts."""
+
+    def __init__(self, root: Path, sandbox: SlurmSandbox):
+        self.root = root
+        self.sandbox = sandbox
+        self.slurm = SlurmClient(os.environ | sandbox.environment)
+        light_code(root / "code")
+        self.launcher = self.new_launcher(JobOptions())
+
+    def new_launcher(self, options: JobOptions) -> SlurmPilotLauncher:
+        work, rules = RemainingWork(attempts=4, parallel=2), PilotRules(2, 2)
+        jobs = lambda _: SqueueSnapshot(self.slurm.jobs(), self.slurm.now(), 0.0)  # noqa: E731
+        sleep = lambda seconds: time.sleep(min(seconds, 0.1))  # noqa: E731
+        return SlurmPilotLauncher(self.slurm, options, rules, PollBackoff(0.1), jobs, lambda: work, sleep)
+
+    def launch(self, behaviour: str, trial: str, **details: object) -> LaunchRequest:
+        request = attempt_request(self.root, behaviour, trial=trial, time_limit_s=120.0, **details)
+        self.launcher.launch(request)
+        return request
+
+    def hanging(self, trial: str, **details: object) -> LaunchRequest:
+        """An attempt whose ranks hang."""
+        request = self.launch("hang", trial, **details)
+        files = [request.folder.path / f"hanging-{rank}" for rank in range(2)]
+        self.until(request, lambda _: all(file.exists() for file in files))
+        return request
+
+    def until(self, request: LaunchRequest, condition: Callable[[LaunchStatus], Any]) -> LaunchStatus:
+        deadline = time.monotonic() + LIMIT_S
+        while not condition(status := poll_one(self.launcher, request)):
+            assert time.monotonic() < deadline, status
+            self.launcher.wait(0.1)
+        return status
+
+    def reason(self, request: LaunchRequest) -> FailureReason | None:
+        """The reason of an attempt's end, after which nothing of it runs."""
+        status = self.until(request, lambda status: status.liveness is Liveness.ENDED)
+        self.until(request, lambda _: not self.pids(request))
+        return result_of(request, status).reason
+
+    def environments(self, trial: str, **details: object) -> list[dict[str, str]]:
+        """Environments of the ranks of an attempt that tells them."""
+        request = self.launch("tell_environment", trial, **details)
+        self.until(request, lambda status: status.liveness is Liveness.ENDED)
+        return [json.loads((request.folder.path / f"environment-{rank}.json").read_text()) for rank in range(2)]
+
+    def pids(self, request: LaunchRequest, rank: bool | None = None) -> list[int]:
+        """Python processes in the attempt's folder; only the forked ranks, or only their stubs."""
+        here = str(request.folder.path.absolute())
+        found = [pid for pid in running_pids() if _link(pid, "cwd") == here and "python" in _link(pid, "exe")]
+        return [pid for pid in found if rank is None or ("trials.fork_server" in _arguments(pid)) is rank]
+
+    def server_of(self, pid: int) -> int:
+        """Parent of a forked rank."""
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+    def pilot(self) -> PilotFolder:
+        [path] = (self.root / "searches" / "demo-abc234" / "pilots").iterdir()
+        return PilotFolder(path)
+
+    def close(self) -> None:
+        self.launcher.close()
+        assert self.slurm.cancel([job for job in self.slurm.jobs() if not job.state.is_ended]) == set()
+
+
+def _link(pid: int, name: str) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/{name}")
+    except OSError:
+        return ""
+
+
+def _arguments(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return []
+
+
+@pytest.fixture
+def bench(tmp_path: Path, slurm_sandbox: SlurmSandbox) -> Iterator[Bench]:
+    bench = Bench(tmp_path, slurm_sandbox)
+    yield bench
+    bench.close()
+
+
+def is_warm(environments: list[dict[str, str]]) -> bool:
+    warm = {"PARLAY_WARM" in environment for environment in environments}
+    assert len(warm) == 1, environments
+    return warm.pop()
+
+
+def test_attempts_of_a_pilot_are_forked_by_one_server_a_node_with_their_own_place(bench: Bench) -> None:
+    held = bench.hanging("t0000")
+    environments = bench.environments("t0001") + bench.environments("t0002")
+    assert is_warm(environments)
+    assert [environment["SLURM_PROCID"] for environment in environments] == ["0", "1"] * 2
+    [folder] = (bench.pilot().path / "fork_servers").iterdir()
+    assert (folder / "servers.out").read_text().count("listens") == 2
+    assert len({bench.server_of(pid) for pid in bench.pids(held, rank=True)}) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="no leave to be another user")
+def test_ranks_in_a_container_are_forked_by_a_server_in_a_container_of_its_own(bench: Bench) -> None:
+    bench.launcher = bench.new_launcher(JobOptions(container=Container(command=("unshare", "--mount"))))
+    assert is_warm(bench.environments("t0001"))
+
+
+KILLS = {
+    "rank": (lambda bench, request: os.kill(bench.pids(request, rank=True)[0], signal.SIGKILL)),
+    "stub": (lambda bench, request: os.kill(bench.pids(request, rank=False)[0], signal.SIGKILL)),
+    "server": (lambda bench, request: os.kill(bench.server_of(bench.pids(request, rank=True)[0]), signal.SIGKILL)),
+}
+
+
+@pytest.mark.fault(51)
+@pytest.mark.parametrize("killed", KILLS)
+def test_a_kill_ends_the_attempt_on_that_node_and_no_other(bench: Bench, killed: str) -> None:
+    request, other = bench.hanging("t0001"), bench.hanging("t0002")
+    before = bench.pids(other)
+    KILLS[killed](bench, request)
+    assert bench.reason(request) is FailureReason.NODE_FAILURE
+    assert poll_one(bench.launcher, other).liveness is Liveness.ALIVE
+    assert bench.pids(other) == before
+    bench.launcher.cancel([other.key])
+    assert is_warm(bench.environments("t0003"))
+
+
+@pytest.mark.fault(51)
+def test_a_cancelled_step_ends_with_its_ranks(bench: Bench) -> None:
+    request = bench.hanging("t0001")
+    step = bench.until(request, lambda status: status.started).job_id
+    bench.sandbox.ask("scancel", str(step))
+    assert bench.reason(request) is FailureReason.CANCELLED_BY_USER
+
+
+@pytest.mark.fault(51)
+def test_a_cancelled_step_of_the_servers_ends_their_ranks_and_the_next_attempt_has_others(bench: Bench) -> None:
+    request = bench.hanging("t0001")
+    job = str(bench.until(request, lambda status: status.started).job_id).split(".")[0]
+    rows = bench.sandbox.ask("squeue", "--steps", "--noheader", "--format=%i %j", f"--jobs={job}").stdout.splitlines()
+    [step] = [row.split()[0] for row in rows if row.endswith(" fork_servers")]
+    bench.sandbox.ask("scancel", step)
+    assert bench.reason(request) is FailureReason.NODE_FAILURE
+    assert is_warm(bench.environments("t0002"))
+
+
+@pytest.mark.fault(51)
+def test_an_agent_that_is_killed_takes_servers_and_ranks_with_it(bench: Bench) -> None:
+    request = bench.hanging("t0001")
+    server = bench.server_of(bench.pids(request, rank=True)[0])
+    folder = str(bench.pilot().path.absolute())
+    [agent] = [pid for pid in running_pids() if _arguments(pid)[1:] == ["-m", "trials.pilot", folder, ""]]
+    os.kill(agent, signal.SIGKILL)
+    assert bench.reason(request) is FailureReason.INTERRUPTED
+    bench.until(request, lambda _: server not in [*running_pids()])
+
+
+@pytest.mark.fault(51)
+def test_the_driver_is_killed_and_the_next_one_finds_its_forked_ranks(bench: Bench) -> None:
+    request = bench.hanging("t0001")
+    before = bench.pids(request)
+    bench.launcher = bench.new_launcher(JobOptions())
+    assert bench.launcher.adopt({request.key: request})
+    assert bench.until(request, lambda status: status.started).liveness is Liveness.ALIVE
+    assert bench.pids(request) == before
+    assert is_warm(bench.environments("t0002"))
+
+
+@pytest.mark.fault(51)
+def test_a_node_that_fails_takes_servers_and_ranks_with_it(bench: Bench) -> None:
+    request = bench.hanging("t0001")
+    bench.sandbox.ask("scontrol", "update", "nodename=n1", "state=down", "reason=test")
+    try:
+        assert bench.reason(request) is FailureReason.NODE_FAILURE
+    finally:
+        resume(bench.sandbox, "n1")
