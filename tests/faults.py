@@ -123,4 +123,25 @@ FAULTS = {
     50: Fault(
         "a fork server cannot be forked, or ends during its imports", "ranks start plain, with the reason in their logs"
     ),
+    51: Fault(
+        "in a pilot, a forked rank, its stub or its fork server is killed",
+        "its attempt ends as `node_failure`; those on other nodes go on, and the next one is forked again",
+    ),
+    52: Fault(
+        "the kernel kills a forked rank or its fork server for memory, which Slurm accounts to the servers' step",
+        "`host_oom` of the attempt on that node, and of no other",
+    ),
+    53: Fault("fork servers of a pilot end between attempts", "started again; after the second time ranks start plain"),
+    54: Fault(
+        "Slurm refuses the fork servers' step, or they cannot be forked",
+        "ranks start plain, with the reason in a warning of the driver",
+    ),
+    55: Fault(
+        "scancel of a step of forked ranks, or of their fork servers",
+        "`cancelled_by_user`, or `node_failure` and servers anew; no rank is left",
+    ),
+    56: Fault(
+        "the agent, the driver or a node is lost while forked ranks run",
+        "as with plain ranks: the pilot ends with all its processes; a later driver finds them; `node_failure`",
+    ),
 }

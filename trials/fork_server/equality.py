@@ -34,7 +34,7 @@ SAFE_VARIABLES: Mapping[str, str] = {
         "read by the driver when a process opens its first device, which a server has not done",
     ),
     **dict.fromkeys(
-        ("MIOPEN_USER_DB_PATH", "MIOPEN_CUSTOM_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"),
+        ("MIOPEN_USER_DB_PATH", "MIOPEN_CUSTOM_CACHE_DIR", "TRITON_CACHE_DIR"),
         "a cache's folder, read when a kernel is first compiled",
     ),
     **dict.fromkeys(("PWD", "OLDPWD", "SHLVL", "_"), "a shell's own notes, read by shells"),

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from search_spaces.plain_file import read_plain
 from trials.pilot.files import PilotFolder, PlainStarts, write
 
 SCRIPT, OUTPUT, LOG = "job.sh", "servers.out", "job.log"
@@ -199,6 +200,6 @@ def _has_any(names: str, nodes: Collection[str]) -> bool:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(errors="replace")
-    except OSError:
+        return read_plain(path).decode(errors="replace")
+    except (OSError, ValueError):
         return ""

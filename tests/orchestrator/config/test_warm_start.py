@@ -29,7 +29,7 @@ def test_true_is_refused_where_the_launcher_cannot_fork(tmp_path: Path) -> None:
     problem = the_problem(tmp_path, MINIMAL + "measure:\n  warm_start: true\nlauncher:\n  kind: slurm\n")
     assert (problem.key, problem.line) == ("measure.warm_start", 8)
     assert problem.message == "is true with launcher.kind slurm"
-    assert problem.rule == "ranks are forked by launcher.kind local or ray with trainer.kind parlay"
+    assert problem.rule == "ranks are forked by launcher.kind local or ray or slurm_pilot with trainer.kind parlay"
     assert problem.fix == "auto, which starts them plain"
 
 

@@ -25,6 +25,7 @@ def main(spec_path: str) -> None:
         "ignore_sigterm": ignore_sigterm,
         "fail": fail,
         "kill_itself": kill_itself,
+        "fill_memory": fill_memory,
         "tell_environment": tell_environment,
     }[trainer["behaviour"] if trainer.get("rank", RANK) == RANK else trainer["others"]]
     behave(spec)
@@ -96,6 +97,11 @@ def fail(spec: dict) -> None:
 
 def kill_itself(spec: dict) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fill_memory(spec: dict) -> None:
+    full = [bytearray(b"x" * 2**20) for _ in range(1024)]
+    hang({"full": full})
 
 
 def tell_environment(spec: dict) -> None:

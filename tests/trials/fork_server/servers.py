@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
@@ -9,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ class Node:
         self.root = root
         self.code = light_code(root / "code", preload, RUN_SPEC)
         self.socket_path = root / "socket"
+        self.folder = root
         self.server: subprocess.Popen[bytes] | None = None
         self._count = 0
 
@@ -72,24 +74,39 @@ class Node:
             )
         return self.server
 
+    def serve_in_folder(self, name: str) -> subprocess.Popen[bytes]:
+        """Start a server of this node of Slurm, and wait until it serves."""
+        self.server = subprocess.Popen(
+            [sys.executable, "-m", "trials.fork_server", "--folder", str(self.folder), "--preload", PRELOAD],
+            env=self.environment | {"SLURMD_NODENAME": name},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            preexec_fn=handle_no_signals,
+        )
+        assert self.server.stdout is not None
+        assert json.loads(self.server.stdout.readline()) == {"listens": name}
+        assert json.loads(self.server.stdout.readline())["refused"] is None
+        return self.server
+
     def stub(
-        self, program: str, environment: Mapping[str, str] | None = None, **options: Any
+        self,
+        program: str,
+        environment: Mapping[str, str] | None = None,
+        *,
+        socket_path: str | None = None,
+        before: Sequence[str] = (),
+        stub: Sequence[str] = (),
+        **options: Any,
     ) -> subprocess.Popen[bytes]:
-        """Start a stub whose rank runs these lines of Python."""
+        """Start a stub whose rank runs these lines of Python; `before` starts it, `stub` are words before its file."""
         self._count += 1
         spec = self.root / f"spec-{self._count}"
         spec.write_text(program)
-        stub = str(self.code / "trials" / "fork_server" / "stub.py")
+        file = str(self.code / "trials" / "fork_server" / "stub.py")
         argv = [
-            sys.executable,
-            "-I",
-            "-S",
-            stub,
-            str(self.socket_path),
-            sys.executable,
-            "-m",
-            "trials.train",
-            str(spec),
+            *(*before, sys.executable, "-I", "-S", *stub, file, socket_path or str(self.socket_path)),
+            *(sys.executable, "-m", "trials.train", str(spec)),
         ]
         fixed: dict[str, Any] = {"env": self.environment | dict(environment or {}), "cwd": self.root}
         fixed |= {"start_new_session": True, "preexec_fn": handle_no_signals}  # who starts the tests may ignore some
@@ -106,6 +123,8 @@ class Node:
             assert self.server.stdin is not None
             with suppress(OSError):
                 self.server.stdin.close()
+            if self.server.poll() is None:
+                self.server.terminate()
             self.server.wait(LIMIT_S)
 
 

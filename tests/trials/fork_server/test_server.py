@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -251,6 +252,22 @@ class TestPlainStarts:
     def test_another_priority_is_refused(self, node: Node) -> None:
         assert "priorities differ" in self.refusal(node, preexec_fn=lambda: os.nice(1))
 
+    @pytest.mark.skipif(os.geteuid() != 0, reason="no leave to mount a small disk")
+    def test_another_mount_namespace_is_refused_unless_both_are_a_start_of_one_container(self, tmp_path: Path) -> None:
+        node = Node(tmp_path)
+        node.serve(PARLAY_CONTAINER="image-1")
+        for container in ("", "image-2"):
+            inside = {"before": ("unshare", "--mount"), "environment": {"PARLAY_CONTAINER": container}}
+            assert "the namespaces (the container) differ: mnt" in self.refusal(node, **inside)
+        inside["environment"] = {"PARLAY_CONTAINER": "image-1"}
+        assert node.run("print(os.environ['PARLAY_WARM'])", **inside) == (0, "1\n", "")
+        node.close()
+
+    def test_other_devices_are_refused(self, node: Node) -> None:
+        hidden = "import sys\nsys.argv.pop(0)\nimport glob\nglob.glob = lambda pattern: ['/dev/null']\n"
+        hidden += "import runpy\nrunpy.run_path(sys.argv[0], run_name='__main__')"
+        assert "the accelerators that may be opened differ" in self.refusal(node, stub=("-c", hidden))
+
     def test_without_a_server_ranks_start_plain(self, tmp_path: Path) -> None:
         assert "No such file" in self.refusal(Node(tmp_path))
 
@@ -301,6 +318,39 @@ class TestPlainStarts:
             [sys.executable, "-I", "-S", stub, str(node.socket_path), "/no/such"], capture_output=True
         )
         assert done.returncode == 127
+
+
+class TestNodesOfSlurm:
+    """A folder with a socket for each node."""
+
+    @pytest.fixture
+    def node(self, tmp_path: Path) -> Iterator[Node]:
+        node = Node(tmp_path)
+        node.folder = tmp_path / ("a" * 120)  # longer than a socket's address may be
+        node.folder.mkdir()
+        yield node
+        node.close()
+
+    def test_a_stub_finds_the_server_of_its_node(self, node: Node) -> None:
+        server = node.serve_in_folder("n7")
+        at = {"SLURMD_NODENAME": "n7", "PARLAY_FORK_SERVERS": str(node.folder)}
+        code, out, err = node.run("print(os.getppid())", at, socket_path="-")
+        assert (code, int(out), err) == (0, server.pid, "")
+        code, _, err = node.run("sys.exit(3)", at | {"SLURMD_NODENAME": "n8"}, socket_path="-")
+        assert code == 3
+        assert "No such file" in err
+
+    def test_a_stub_without_the_folder_becomes_the_rank_without_a_word(self, node: Node) -> None:
+        assert node.run("print(os.environ.get('PARLAY_WARM'))", socket_path="-") == (0, "None\n", "")
+
+    def test_a_signal_for_all_steps_of_the_job_leaves_the_server(self, node: Node) -> None:
+        server = node.serve_in_folder("n7")
+        for number in (signal.SIGUSR1, signal.SIGINT, signal.SIGHUP):
+            server.send_signal(number)
+        at = {"SLURMD_NODENAME": "n7", "PARLAY_FORK_SERVERS": str(node.folder)}
+        assert node.run("print(os.getppid())", at, socket_path="-")[1] == f"{server.pid}\n"
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(60) == 0
 
 
 def test_an_idle_server_ends(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,41 @@ def test_ranks_in_a_container_are_forked_by_a_server_in_a_container_of_its_own(b
     assert is_warm(bench.environments("t0001"))
 
 
+@pytest.fixture
+def memory_group() -> Iterator[Path]:
+    """A control group of 64 MiB; its file cgroup.procs takes processes."""
+    for controller, limit in (("memory", "memory.limit_in_bytes"), (".", "memory.max")):
+        group = Path("/sys/fs/cgroup", controller, f"parlay-test-{os.getpid()}")
+        with suppress(OSError):
+            group.mkdir()
+            if (group / limit).exists():
+                break
+            group.rmdir()
+    else:
+        pytest.skip("no leave to limit memory")
+    (group / limit).write_text(str(64 * 2**20))
+    yield group
+    deadline = time.monotonic() + LIMIT_S
+    while (group / "cgroup.procs").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    group.rmdir()
+
+
+@pytest.mark.fault(52)
+def test_a_rank_that_the_kernel_kills_for_memory_is_out_of_memory_itself_and_no_other_is(
+    bench: Bench, memory_group: Path
+) -> None:
+    first, other = bench.hanging("t0001"), bench.hanging("t0002")
+    (memory_group / "cgroup.procs").write_text(str(bench.server_of(bench.pids(first, rank=True)[0])))
+    bench.launcher.cancel([first.key])
+    request = bench.launch("fill_memory", "t0003")
+    assert bench.reason(request) is FailureReason.HOST_OOM
+    assert poll_one(bench.launcher, other).liveness is Liveness.ALIVE
+    assert is_warm(bench.environments("t0004"))
+    bench.close()
+
+
 KILLS = {
     "rank": (lambda bench, request: os.kill(bench.pids(request, rank=True)[0], signal.SIGKILL)),
     "stub": (lambda bench, request: os.kill(bench.pids(request, rank=False)[0], signal.SIGKILL)),
@@ -162,7 +198,7 @@ def test_a_kill_ends_the_attempt_on_that_node_and_no_other(bench: Bench, killed:
     assert is_warm(bench.environments("t0003"))
 
 
-@pytest.mark.fault(51)
+@pytest.mark.fault(55)
 def test_a_cancelled_step_ends_with_its_ranks(bench: Bench) -> None:
     request = bench.hanging("t0001")
     step = bench.until(request, lambda status: status.started).job_id
@@ -170,7 +206,7 @@ def test_a_cancelled_step_ends_with_its_ranks(bench: Bench) -> None:
     assert bench.reason(request) is FailureReason.CANCELLED_BY_USER
 
 
-@pytest.mark.fault(51)
+@pytest.mark.fault(55)
 def test_a_cancelled_step_of_the_servers_ends_their_ranks_and_the_next_attempt_has_others(bench: Bench) -> None:
     request = bench.hanging("t0001")
     job = str(bench.until(request, lambda status: status.started).job_id).split(".")[0]
@@ -181,7 +217,7 @@ def test_a_cancelled_step_of_the_servers_ends_their_ranks_and_the_next_attempt_h
     assert is_warm(bench.environments("t0002"))
 
 
-@pytest.mark.fault(51)
+@pytest.mark.fault(56)
 def test_an_agent_that_is_killed_takes_servers_and_ranks_with_it(bench: Bench) -> None:
     request = bench.hanging("t0001")
     server = bench.server_of(bench.pids(request, rank=True)[0])
@@ -192,7 +228,7 @@ def test_an_agent_that_is_killed_takes_servers_and_ranks_with_it(bench: Bench) -
     bench.until(request, lambda _: server not in [*running_pids()])
 
 
-@pytest.mark.fault(51)
+@pytest.mark.fault(56)
 def test_the_driver_is_killed_and_the_next_one_finds_its_forked_ranks(bench: Bench) -> None:
     request = bench.hanging("t0001")
     before = bench.pids(request)
@@ -203,7 +239,7 @@ def test_the_driver_is_killed_and_the_next_one_finds_its_forked_ranks(bench: Ben
     assert is_warm(bench.environments("t0002"))
 
 
-@pytest.mark.fault(51)
+@pytest.mark.fault(56)
 def test_a_node_that_fails_takes_servers_and_ranks_with_it(bench: Bench) -> None:
     request = bench.hanging("t0001")
     bench.sandbox.ask("scontrol", "update", "nodename=n1", "state=down", "reason=test")
