@@ -78,7 +78,7 @@ def require_detached_jobs(launcher: LauncherSection, key: str) -> None:
 
 
 def _has_detached_jobs(launcher: LauncherSection) -> bool:
-    """True if trials run without a driver. Nodes of a pilot would be idle between turns, and an idle pilot soon ends."""
+    """True if trials run without a driver. A pilot would be idle between turns, and an idle pilot soon ends."""
     return launcher.kind == "slurm" and not launcher.shares_jobs
 
 
