@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.launchers.slurm.launcher import SlurmLauncher
 from orchestrator.launchers.slurm_pilot.launcher import SlurmPilotLauncher
 from orchestrator.launchers.slurm_pilot.shared_jobs import SharedJobsLauncher
-from orchestrator.launchers.slurm_pilot.sizing import PilotRules
+from orchestrator.launchers.slurm_pilot.sizing import PilotRules, RemainingWork
 from orchestrator.search.context import SearchObjective
 from orchestrator.search.driver import Driver
 from orchestrator.search.remaining_work import RemainingRepeats
@@ -30,23 +31,22 @@ class SharedJobsRig(PilotRig):
     """Shared jobs for at most `longest_s`, on the nodes of the largest finalist."""
 
     def open_driver(self) -> Driver:
-        folder = SearchFolder(self.path / "runs" / "rig-aaaaaa")
-        jobs, sleep = asking(self.slurm), self.cluster.advance
-        alone = SlurmLauncher(self.slurm, self.options, PollBackoff(POLL_S), jobs, sleep, folder.launcher)
         repeats = RemainingRepeats(SearchObjective(Objective.TOKENS_PER_SEC, 16, self.first), self.limits)
-        shared = SlurmPilotLauncher(
-            self.slurm,
-            self.options,
-            PilotRules(self.num_nodes, 4, self.longest_s),
-            PollBackoff(POLL_S),
-            jobs,
-            lambda: repeats.work(driver.search, self.cluster.time),
-            sleep,
-            folder.shared_jobs,
-        )
-        self.launcher = SharedJobsLauncher(alone, shared)  # type: ignore[assignment]
+        work = lambda: repeats.work(driver.search, self.cluster.time)  # noqa: E731
+        folder = SearchFolder(self.path / "runs" / "rig-aaaaaa")
+        self.launcher = self.new_launcher(work, folder.launcher, folder.shared_jobs)  # type: ignore[assignment]
         driver = Rig.open_driver(self)
         return driver
+
+    def new_launcher(
+        self, work: Callable[[], RemainingWork], handover: Path | None = None, shared_handover: Path | None = None
+    ) -> SharedJobsLauncher:
+        slurm, jobs, sleep = self.slurm, asking(self.slurm), self.cluster.advance
+        rules = PilotRules(self.num_nodes, 4, self.longest_s)
+        alone = SlurmLauncher(slurm, self.options, PollBackoff(POLL_S), jobs, sleep, handover)
+        backoff = PollBackoff(POLL_S)
+        shared = SlurmPilotLauncher(slurm, self.options, rules, backoff, jobs, work, sleep, shared_handover)
+        return SharedJobsLauncher(alone, shared)
 
     def _start(self, job: StartedJob) -> JobPlan:
         is_shared = PilotFolder(job.directory).plan.exists()
@@ -54,7 +54,7 @@ class SharedJobsRig(PilotRig):
 
     def shared_jobs(self) -> list[FakeJob]:
         """The jobs that attempts shared, in the order of submission."""
-        return [job for job in self.cluster.jobs() if job.request.name.startswith("rig-aaaaaa.p")]
+        return [job for job in self.cluster.jobs() if ".p0" in job.request.name]
 
     # -- what must hold
 
