@@ -149,7 +149,7 @@ def test_attempts_not_begun_when_the_job_has_no_room_left_wait_for_the_next_job(
     [("cancel", FailureReason.INTERRUPTED), ("preempt", FailureReason.PREEMPTED), ("node", FailureReason.INTERRUPTED)],
 )
 def test_only_the_step_that_runs_when_the_job_ends_is_retried(rig, end, reason):
-    """Of two repeats in flight one runs, the other waits for its turn and keeps its only attempt."""
+    """Two repeats are in flight: one runs, the other waits for its turn and keeps its only attempt."""
 
     def end_job() -> None:
         [shared] = rig.shared_jobs()
