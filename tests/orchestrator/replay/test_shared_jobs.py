@@ -12,6 +12,7 @@ from orchestrator.recipe.read import LoadedRecipe, read_recipe
 from orchestrator.recipe.write import write_recipe
 from orchestrator.replay.replay import ReplayResult, ReplayRules, launcher_section, replay
 from orchestrator.replay.runs import ReplayCallbacks
+from slurm.job_state import JobState
 from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of
 from tests.orchestrator.scripted import Script
 from tests.orchestrator.search.shared_jobs_rig import SharedJobsRig, shared_jobs_rig
@@ -48,6 +49,7 @@ def test_the_runs_of_a_session_are_steps_of_one_job_and_no_nodes_are_held_betwee
     assert [job.request.name for job in jobs] == [f"quickstart-replay.p000{number}" for number in (1, 2, 3)]
     steps = [PilotFolder(job.request.directory).step_files() for job in jobs]
     assert [[StepFileKind.ENDED in kinds for kinds in of.values()] for of in steps] == [[True] * 3] * 3
+    assert {job.state for job in jobs} == {JobState.COMPLETED}
     assert all(job.ended_at - job.started_at < 3 * 60.0 + 30.0 for job in jobs)
 
 

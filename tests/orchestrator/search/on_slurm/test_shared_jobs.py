@@ -216,11 +216,17 @@ def test_a_search_cancelled_in_its_finals_leaves_nothing(rig, seconds):
     assert {a.reason for a in repeat_attempts(search)} <= {FailureReason.CANCELLED_BY_USER, None}
 
 
-@pytest.mark.parametrize("budget", [0.2, 0.3, 0.4, 0.5, 0.7])
-def test_the_finals_stay_within_the_budget(rig, budget):
-    """An attempt in a shared job reserves what it would pay alone in it."""
-    rig.limits = replace(rig.limits, budget_node_hours=budget)
-    rig.check_shared(rig.open_driver().run())
+@pytest.mark.parametrize(("budget", "num_repeats"), [(0.21, 0), (0.35, 1), (0.7, 2), (1.2, 6)])
+def test_the_finals_stay_within_the_budget(rig, budget, num_repeats):
+    """An attempt in a shared job reserves what it would pay alone in it, the late start of its agent included."""
+    rig.startup_s = 280.0
+    rig.script = lambda spec, restart: Script(
+        duration_s=400.0 if spec.kind is TrialKind.REPEAT else TRIAL_S, tokens_per_sec=4000.0 - speed_of(spec)
+    )
+    rig.limits = replace(rig.limits, parallel_trials=1, budget_node_hours=budget)
+    search = rig.open_driver().run()
+    rig.check_shared(search)
+    assert sum(trial.state is TrialState.MEASURED for trial in repeats(search)) == num_repeats
 
 
 def test_a_driver_killed_at_the_very_end_leaves_a_job_that_the_next_one_ends(rig, monkeypatch):
