@@ -39,7 +39,7 @@ class LaunchRequest:
     `longest_s(time_limit_s)` after that start. `exclude` are nodes to avoid where the launcher has a choice.
     `submitted_at` (UTC seconds since the epoch) is when the intent was recorded; `job_id` and `restart` are an earlier
     driver's knowledge of the launch. `taken` identifies the search's folder as its driver opened it. `may_share_job` is
-    True for decided work, which is run whatever the attempts before it measure: it may be a step of a job of several.
+    True for decided work (a finalist's repeat, a run of a replay), which may be a step of one job with others.
     """
 
     spec: TrialSpec
