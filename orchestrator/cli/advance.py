@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 ADVANCE_SCHEMA = "parlay.advance/1"
 
-_DETACHED_LAUNCHERS = ("slurm",)
-"""Not slurm_pilot: its nodes would be idle between turns, and an idle pilot soon ends."""
-
 _INHERITED_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "PARLAY_HOME", "SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS")
 """Variables that select programs, ledger and cluster; the trials' jobs inherit them."""
 
@@ -60,7 +57,7 @@ def advance(
 
 def require_detached_jobs(launcher: LauncherSection, key: str) -> None:
     """Raise InputError if the search's trials would end with the driver's process."""
-    if launcher.kind not in _DETACHED_LAUNCHERS:
+    if launcher.kind != "slurm":
         raise InputError.of(
             "advance",
             f"launcher.kind is {launcher.kind}",
@@ -69,6 +66,20 @@ def require_detached_jobs(launcher: LauncherSection, key: str) -> None:
             key=key,
             value=launcher.kind,
         )
+    if launcher.shares_jobs:
+        raise InputError.of(
+            "advance",
+            "launcher.slurm.shared_jobs is true",
+            rule="a shared job would be idle between turns of the driver, and soon end",
+            fix="leave it out, or `parlay submit` without --cron",
+            key="launcher.slurm.shared_jobs",
+            value=True,
+        )
+
+
+def _has_detached_jobs(launcher: LauncherSection) -> bool:
+    """True if trials run without a driver. A pilot would be idle between turns, and an idle pilot soon ends."""
+    return launcher.kind == "slurm" and not launcher.shares_jobs
 
 
 def write_cron_script(folder: SearchFolder, ledger_url: str) -> None:
@@ -144,7 +155,7 @@ def _advance_all(ledger: str | None, as_json: bool) -> None:
     for search_id in ids:
         try:
             found = find_search(search_id, url)
-            if found.spec.launcher.kind not in _DETACHED_LAUNCHERS:
+            if not _has_detached_jobs(found.spec.launcher):
                 continue
             record = _advance(found)
         except LeaseHeld as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dashboards.terminal.headline import best_layout_line, describe_ending, headroom_lines
@@ -40,8 +41,11 @@ def most_node_hours(spec: SearchSpec, space: SearchSpace) -> float:
     from orchestrator.search.node_hours import longest_attempt_s
 
     nodes = max(layout.num_nodes for layout in space.layouts)
-    longest_s = longest_attempt_s(spec.measure, spec.launcher, nodes, spec.nodes_per_pilot)
-    most = sum(_most_trials(spec, space)) * nodes * longest_s / 3600
+    trials, repeats = _most_trials(spec, space)
+    longest_s = partial(longest_attempt_s, spec.measure, spec.launcher, nodes, spec.nodes_per_pilot)
+    trial_s = longest_s()
+    repeat_s = longest_s(may_share_job=True) if spec.launcher.shares_jobs else trial_s
+    most = nodes * (trials * trial_s + repeats * repeat_s) / 3600
     return min(most, spec.search.budget_node_hours or most)
 
 

@@ -35,7 +35,8 @@ from orchestrator.search.attempt_factory import AttemptFactory
 from orchestrator.search.context import DriverCallbacks, SearchObjective
 from orchestrator.search.driver import Driver
 from orchestrator.search.event_store import EventStore
-from orchestrator.search.stopping import Limits, remaining_layouts
+from orchestrator.search.remaining_work import RemainingRepeats, remaining_work
+from orchestrator.search.stopping import Limits
 from search_spaces.layouts.layout import Layout
 from trials.analysis.verdict import baseline_of
 from trials.files.folders import SearchFolder
@@ -249,7 +250,7 @@ def _launcher_for(
             not_before=_latest_timestamp(history.search),
             before_command=keep,
             handover=folder.launcher,
-            remaining_work=lambda: _work_left(spec, history),
+            remaining_work=_remaining_work_of(spec, history),
         )
         if remark:
             _log.warning(remark)
@@ -262,20 +263,14 @@ def _needs_launcher(folder: SearchFolder, search: SearchRecord, cancelling: bool
     return not cancelling or bool(search.in_flight) or has_unaccounted_pilots(folder, search)
 
 
-def _work_left(spec: SearchSpec, history: EventStore) -> RemainingWork:
-    """Work that the search may still do, by its record."""
-    search, wanted = history.search, spec.search
-    finalists = wanted.finalists + spec.num_node_counts - 1 + (spec.baseline is not None)
-    repeats = finalists * wanted.finalist_repeats
-    attempts = remaining_layouts(search.num_layouts, _limits(spec)) + len(search.in_flight) + repeats
-    budget, wall_s = wanted.budget_node_hours, wanted.max_wall_time_s
-    return RemainingWork(
-        max(1, attempts),
-        wanted.parallel_trials,
-        None if budget is None else max(0.0, budget - search.node_hours_used),
-        None if wall_s is None else max(0.0, wall_s - (history.clock() - search.created_at)),
-        search.pilots,
-    )
+def _remaining_work_of(spec: SearchSpec, history: EventStore) -> Callable[[], RemainingWork]:
+    """Work that the search may still do in pilots, by its record; in shared jobs these are the repeats alone."""
+    limits = _limits(spec)
+    if spec.launcher.shares_jobs:
+        repeats = RemainingRepeats(_objective(spec), limits)
+        return lambda: repeats.work(history.search, history.clock())
+    finalists = limits.finalists + spec.num_node_counts - 1 + (spec.baseline is not None)
+    return lambda: remaining_work(history.search, limits, finalists, history.clock())
 
 
 def _latest_timestamp(search: SearchRecord) -> float:

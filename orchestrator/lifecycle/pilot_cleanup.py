@@ -21,7 +21,7 @@ def end_pilots(folder: SearchFolder, spec: SearchSpec) -> list[str]:
     Slurm is not queried if the folder shows that all have ended.
     """
     left = _open_pilots(folder)
-    if not left or spec.launcher.kind != "slurm_pilot":
+    if not left or not spec.launcher.has_pilots:
         return []
     launcher, _ = make_launcher(
         spec.launcher,

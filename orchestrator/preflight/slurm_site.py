@@ -106,30 +106,39 @@ def slurm_unreachable_error(error: SlurmUnreachable) -> ExternalError:
 
 
 def smallest_and_largest(spec: SearchSpec, space: SearchSpace) -> Iterable[JobRequest]:
-    """Yield a job of the smallest and one of the largest layouts; for pilots the shortest one that fits a trial."""
+    """Yield a job of the smallest and one of the largest layouts; for pilots and shared jobs the shortest one that fits
+    a trial."""
     tasks = {layout.num_nodes: -(-layout.num_gpus // layout.num_nodes) for layout in space.layouts}
-    limit_s = spec.measure.time_limit_s + LAUNCHER_GRACE_S
+    limit_s, gpus_per_node = spec.measure.time_limit_s + LAUNCHER_GRACE_S, spec.cluster.gpus_per_node
     if spec.launcher.kind == "slurm_pilot":
-        tasks, limit_s = {spec.nodes_per_pilot: spec.cluster.gpus_per_node}, min_pilot_s(limit_s)
+        yield _job_to_test(spec, spec.nodes_per_pilot, gpus_per_node, min_pilot_s(limit_s))
+        return
     for num_nodes in sorted({min(tasks), max(tasks)}):
-        yield JobRequest(
-            name=f"{spec.name}.check",
-            directory=spec.work_dir,
-            num_nodes=num_nodes,
-            tasks_per_node=tasks[num_nodes],
-            time_limit_s=limit_s,
-            argv=("true",),
-            options=job_options(spec.launcher, spec.cluster),
-        )
+        yield _job_to_test(spec, num_nodes, tasks[num_nodes], limit_s)
+    if spec.launcher.shares_jobs:
+        yield _job_to_test(spec, max(tasks), gpus_per_node, min_pilot_s(limit_s))
+
+
+def _job_to_test(spec: SearchSpec, num_nodes: int, tasks_per_node: int, limit_s: float) -> JobRequest:
+    return JobRequest(
+        name=f"{spec.name}.check",
+        directory=spec.work_dir,
+        num_nodes=num_nodes,
+        tasks_per_node=tasks_per_node,
+        time_limit_s=limit_s,
+        argv=("true",),
+        options=job_options(spec.launcher, spec.cluster),
+    )
 
 
 def refusal_problem(request: JobRequest, message: str, spec: SearchSpec) -> Problem:
     """Problem with Slurm's message about this job, the key of the search file that it is about, and the fix."""
     key, fix = next(((k, f) for pattern, k, f in _KEYS if re.search(pattern, message, re.IGNORECASE)), _ANY_KEY)
     rule = "the cluster must accept every job of the search"
-    if spec.launcher.kind == "slurm_pilot" and key == "measure.time_limit":
+    if spec.launcher.has_pilots and key == "measure.time_limit":
         rule = f"{rule}; {describe_shortest_pilot(spec.measure.time_limit_s)}"
-        fix = f"{fix}; or launcher.kind slurm, whose jobs are as long as one trial"
+        setting = "launcher.slurm.shared_jobs false" if spec.launcher.shares_jobs else "launcher.kind slurm"
+        fix = f"{fix}; or {setting}: each job is as long as one trial"
     return Problem(
         "submission_rejected",
         f"Slurm refuses {describe_job(request)}: {message}",

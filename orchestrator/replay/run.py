@@ -14,6 +14,7 @@ from pathlib import Path
 
 from orchestrator.launchers import factory
 from orchestrator.launchers.base import Launcher
+from orchestrator.launchers.slurm_pilot.sizing import RemainingWork
 from orchestrator.lifecycle.signals import CancelOnSignal
 from orchestrator.preflight.trainer import PYTHON_OF_IMAGES, is_in_image
 from orchestrator.recipe.read import LoadedRecipe
@@ -97,7 +98,8 @@ def run_replay(
         stack.enter_context(stop.handling())
         stack.callback(callbacks.lock.release)
         callbacks.acquire_lock(time.sleep)  # before Ray starts, which would disturb a measurement
-        launcher, remark = _launcher(section, here or loaded.recipe.cluster)
+        work = RemainingWork(rules.repeats, 1, num_nodes=loaded.recipe.layout.num_nodes)
+        launcher, remark = _launcher(section, here or loaded.recipe.cluster, work)
         stack.enter_context(closing(launcher))
         _log.info(remark or f"measuring {plural(rules.repeats, 'time')} in {folder.path}")
         try:
@@ -109,9 +111,11 @@ def run_replay(
         return result
 
 
-def _launcher(section: LauncherSection, cluster: Cluster) -> tuple[Launcher, str | None]:
+def _launcher(section: LauncherSection, cluster: Cluster, session: RemainingWork) -> tuple[Launcher, str | None]:
+    """The launcher; with shared jobs the runs of a session share one."""
+    work = (lambda: session) if section.shares_jobs else None
     try:
-        return factory.make_launcher(section, parallel_trials=1, cluster=cluster)
+        return factory.make_launcher(section, parallel_trials=1, cluster=cluster, remaining_work=work)
     except OSError as error:  # Slurm's launcher keeps the shared squeue cache in Parlay's home
         raise home_error(home_folder(), error) from error
 

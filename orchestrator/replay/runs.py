@@ -58,10 +58,11 @@ class ReplayRuns:
 
     @contextmanager
     def session(self) -> Iterator[None]:
-        """Hold the machine's lock within this block, after waiting for it."""
+        """Hold the machine's lock within this block, after waiting for it; a job that its runs share ends with it."""
         self._callbacks.acquire_lock(self._launcher.wait)
         try:
             yield
+            self._launcher.release()
         finally:
             self._callbacks.lock.release()
 
@@ -85,7 +86,8 @@ class ReplayRuns:
 
     def _result(self, trial: Trial, attempt: Attempt) -> AttemptResult:
         """Run the attempt to its end and return its result, waiting OUTCOME_GRACE_S for its outcome file."""
-        status = self._runner.run(self._program.with_spec_file(self._program.request(trial, attempt)))
+        request = replace(self._program.request(trial, attempt), may_share_job=True)
+        status = self._runner.run(self._program.with_spec_file(request))
         ended = replace(attempt, unknown_since=self._launcher.now())
         while True:
             try:

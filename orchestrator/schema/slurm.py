@@ -104,6 +104,11 @@ class SlurmSection(Section):
         alias="poll_interval",
         description="Time between two queries of Slurm. Default: 30 s, and 1 s on a slurm-sandbox.",
     )
+    shared_jobs: bool = Field(
+        default=False,
+        description="slurm: the finalists' repeats, and the runs of one session of `parlay replay`, are steps of one"
+        " job.",
+    )
     pilot_nodes: int | None = Field(
         default=None,
         ge=1,
@@ -114,7 +119,8 @@ class SlurmSection(Section):
     pilot_time_s: Duration | None = Field(
         default=None,
         alias="pilot_time",
-        description="slurm_pilot: longest time to request at once. Default: 4 h; less where less is left to try.",
+        description="slurm_pilot, shared_jobs: longest time to request at once. Default: 4 h; less where less is left"
+        " to try.",
     )
 
     refused = _REFUSED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dashboards.log_once import LogOnce
@@ -124,20 +124,31 @@ class SearchContext:
         return f"{self.search.search_id}.{attempt.trial}.{attempt.attempt}"
 
     def request(self, attempt: Attempt) -> LaunchRequest:
-        return self.factory.request(self.trial(attempt), attempt)
+        trial = self.trial(attempt)
+        request = self.factory.request(trial, attempt)
+        return replace(request, may_share_job=self.index.is_repeat(trial))
 
-    def has_budget(self, num_nodes: int = 1) -> bool:
-        return self.fits_budget(self.index, num_nodes)
+    def has_budget(self, num_nodes: int = 1, may_share_job: bool = False) -> bool:
+        return self.fits_budget(self.index, num_nodes, may_share_job)
 
     def can_afford(self, layout: Layout) -> bool:
         return self.has_budget(layout.num_nodes)
 
-    def fits_budget(self, index: SearchIndex, num_nodes: int = 1) -> bool:
+    def can_afford_repeat(self, layout: Layout) -> bool:
+        """True if the budget allows a finalist's repeat."""
+        return self.has_budget(layout.num_nodes, may_share_job=True)
+
+    def can_afford_attempt(self, trial: Trial) -> bool:
+        """True if the budget allows the trial's next attempt."""
+        return self.has_budget(trial.layout.num_nodes, self.index.is_repeat(trial))
+
+    def fits_budget(self, index: SearchIndex, num_nodes: int = 1, may_share_job: bool = False) -> bool:
         """True if the budget allows one more attempt on `num_nodes` nodes, given the state in `index`."""
         if (budget_node_hours := self.limits.budget_node_hours) is None:
             return True
         limit_s = time_limit_s(index, self.factory.time_limit_s, num_nodes)
-        return fits_budget(index, budget_node_hours, num_nodes, self.launcher.longest_s(limit_s, num_nodes))
+        longest_s = self.launcher.longest_s(limit_s, num_nodes, may_share_job)
+        return fits_budget(index, budget_node_hours, num_nodes, longest_s)
 
     def stop(self, reason: EndReason, detail: str | None = None) -> None:
         """Start to end the search."""

@@ -149,6 +149,10 @@ class SearchIndex:
         second = suspect_reruns([*self.suspects, *again])
         return [trial for trial in again if trial.trial not in second]
 
+    def is_repeat(self, trial: Trial) -> bool:
+        """True if the trial is one of `repeats`."""
+        return trial.kind is TrialKind.REPEAT and any(repeat.trial == trial.trial for repeat in self.repeats)
+
     @property
     def before_repeats(self) -> SearchIndex:
         """Index of the search before the first repeat of a finalist, reruns after a suspect run included.

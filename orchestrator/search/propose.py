@@ -61,7 +61,7 @@ class TrialProposer:
             return []
         chosen = finalists.choose_finalists(index, self._context.limits.finalists, self._context.goal.baseline_keys)
         terms = self._context.finals_terms
-        due = finalists.due_repeats(index, chosen, terms, self._context.can_afford)
+        due = finalists.due_repeats(index, chosen, terms, self._context.can_afford_repeat)
         if not due and (why := finalists.describe_end(index, chosen, terms)):
             self._context.log_once.info(why)
         return due

@@ -98,7 +98,9 @@ def _version_findings(text: str) -> Iterator[Finding]:
         oldest = ".".join(f"{part:02d}" for part in OLDEST_VERSION)
         words = f"Slurm {text} is older than {oldest}, and untested with Parlay"
         yield warning(
-            "version", words, "launcher.kind slurm may work; slurm_pilot needs srun --exact, which is missing"
+            "version",
+            words,
+            "launcher.kind slurm may work; slurm_pilot and shared_jobs need srun --exact, which is missing",
         )
 
 

@@ -87,6 +87,12 @@ class PilotPool:
         self._submissions = Submissions(slurm, options, queries, handover, make=pilot_job, write=write_pilot_files)
         self._monitor = JobMonitor(slurm, queries, self._submissions)
 
+    @property
+    def rules(self) -> PilotRules:
+        """Rules of the next pilot."""
+        num_nodes = self._remaining_work().num_nodes
+        return self._rules if num_nodes is None else replace(self._rules, num_nodes=num_nodes)
+
     # -- those of an earlier driver
 
     def load(self, search: SearchFolder) -> bool:
@@ -125,6 +131,8 @@ class PilotPool:
 
     def refresh(self) -> None:
         """Update all pilots from Slurm and from their folders."""
+        if not self.pilots:
+            return
         alive = [pilot for pilot in self.pilots if not pilot.is_ended]
         statuses = self._monitor.poll([pilot.key for pilot in alive if pilot.job_id is not None])
         for pilot in alive:
@@ -216,11 +224,11 @@ class PilotPool:
     def _create(self, request: LaunchRequest) -> Pilot:
         assert self._search is not None, "opened before anything is launched"
         name = f"p{1 + max((int(pilot.folder.name[1:]) for pilot in self.pilots), default=0):04d}"
-        folder = PilotFolder(self._search.pilots / name)
+        folder, rules = PilotFolder(self._search.pilots / name), self.rules
         plan = PilotPlan(
-            num_nodes=self._rules.num_nodes,
-            tasks_per_node=self._rules.tasks_per_node,
-            time_limit_s=self._time_limit_s(request, folder),
+            num_nodes=rules.num_nodes,
+            tasks_per_node=rules.tasks_per_node,
+            time_limit_s=self._time_limit_s(request, folder, rules),
             python=self._python(request),
             code=request.code,
             idle_s=IDLE_S,
@@ -231,24 +239,25 @@ class PilotPool:
         write(folder.plan, plan)
         pilot = Pilot(folder, plan, f"{self._search.search_id}.{name}")
         self.pilots.append(pilot)
+        self._releasing_since, self._was_cancelled, self._has_given_up = None, False, False
         return pilot
 
-    def _time_limit_s(self, request: LaunchRequest, folder: PilotFolder) -> float:
+    def _time_limit_s(self, request: LaunchRequest, folder: PilotFolder, rules: PilotRules) -> float:
         """Return the planned time, or the longest half, quarter and so on of it that Slurm would accept."""
         work = self._remaining_work()
         if work.node_hours is not None:  # unbooked usage counts as spent
             work = replace(work, node_hours=max(0.0, work.node_hours - self.unbooked_node_s() / 3600))
-        least, wanted = min_pilot_s(request.time_limit_s), planned_pilot_s(self._rules, work, request.time_limit_s)
-        while wanted > least and not self._would_run(folder, wanted):
+        least, wanted = min_pilot_s(request.time_limit_s), planned_pilot_s(rules, work, request.time_limit_s)
+        while wanted > least and not self._would_run(folder, wanted, rules):
             wanted = max(least, wanted / 2)
         return wanted
 
-    def _would_run(self, folder: PilotFolder, time_limit_s: float) -> bool:
+    def _would_run(self, folder: PilotFolder, time_limit_s: float, rules: PilotRules) -> bool:
         job = JobRequest(
             name=folder.name,
             directory=folder.path.absolute(),
-            num_nodes=self._rules.num_nodes,
-            tasks_per_node=self._rules.tasks_per_node,
+            num_nodes=rules.num_nodes,
+            tasks_per_node=rules.tasks_per_node,
             time_limit_s=time_limit_s,
             argv=("true",),
             options=self._options,
@@ -272,6 +281,8 @@ class PilotPool:
 
         A pilot that ran nothing is paid for by the attempts that wait for it.
         """
+        if not self.pilots:
+            return 0.0
         booked = self._remaining_work().booked
         unbooked = [pilot for pilot in self.pilots if pilot.folder.name not in booked]
         over = sum(self.unpaid_node_s(pilot) for pilot in unbooked if pilot.is_ended and not pilot.lost_steps)

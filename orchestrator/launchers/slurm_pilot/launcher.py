@@ -77,7 +77,6 @@ class SlurmPilotLauncher(Launcher):
     ):
         self._slurm = slurm
         self._options = options
-        self._rules = rules
         self._sleep = sleep
         self._search = None if handover is None else SearchFolder(handover.parent)
         queries = SlurmQueries(slurm, backoff, jobs)
@@ -352,14 +351,19 @@ class SlurmPilotLauncher(Launcher):
         if silent := [pilot for pilot in pilots.values() if self._pool.is_unresponsive(pilot) and not pilot.is_ended]:
             self._pool.cancel(silent)
 
-    def longest_s(self, time_limit_s: float, num_nodes: int = 1) -> float:
+    def longest_s(self, time_limit_s: float, num_nodes: int = 1, may_share_job: bool = False) -> float:
         """Return the cost of an attempt that is alone in its pilot, plus what other pilots hold and is not booked."""
+        unbooked_node_s = self.unbooked_node_s()
+        return max_share_s(self._pool.rules, time_limit_s, num_nodes, unbooked_node_s)
+
+    def unbooked_node_s(self) -> float:
+        """Return what pilots hold and is not booked. Raises LaunchPostponed while their folder cannot be read."""
         try:
             if self._search is not None:
                 self._open(self._search)
         except OSError as error:
             raise LaunchPostponed(f"the pilots' folder cannot be read: {error}") from error
-        return max_share_s(self._rules, time_limit_s, num_nodes, self._pool.unbooked_node_s())
+        return self._pool.unbooked_node_s()
 
     def now(self) -> float:
         return self._slurm.now()

@@ -155,10 +155,11 @@ def never_started_status(job_id: str | None) -> LaunchStatus:
 def unused_pilot_status(pilot: Pilot, share_node_s: float) -> LaunchStatus:
     """Return the status of an attempt whose pilot ended before any step started in it.
 
-    If the agent never started, the next pilot may fail as well; otherwise the attempt is not at fault.
+    If the agent never started, the next pilot may fail as well, unless this one was preempted; otherwise the attempt is
+    not at fault.
     """
     reason, detail = pilot.status.reason, pilot.status.detail
-    if not pilot.agent_never_started:
+    if not pilot.agent_never_started or reason is FailureReason.PREEMPTED:
         reason, detail = FailureReason.INTERRUPTED, f"pilot {pilot.folder.name} ended before the attempt started"
     elif policy_of(reason).cause not in (Cause.MACHINE, Cause.USER):
         reason = FailureReason.LAUNCH_FAILURE

@@ -14,6 +14,7 @@ from orchestrator.cli import advance
 from orchestrator.cli.output import Exit
 from orchestrator.records import lookup
 from orchestrator.schema.launcher import LauncherSection
+from orchestrator.schema.slurm import SlurmSection
 from search_spaces.errors import InputError
 from slurm.sandbox.sandbox import SlurmSandbox
 from tests.orchestrator.cli.parlay import TINY_SEARCH, parlay_here, write_search
@@ -98,6 +99,14 @@ def test_only_jobs_of_their_own_may_be_left_to_turns(kind):
     assert (problem.key, problem.value, problem.message) == ("--cron", kind, f"launcher.kind is {kind}")
     assert problem.fix == "--launcher slurm, or `parlay submit` without --cron"
     advance.require_detached_jobs(LauncherSection(kind="slurm"), "--cron")
+
+
+def test_shared_jobs_are_not_left_to_turns():
+    with pytest.raises(InputError) as refused:
+        advance.require_detached_jobs(LauncherSection(kind="slurm", slurm=SlurmSection(shared_jobs=True)), "--cron")
+    [problem] = refused.value.problems
+    assert (problem.key, problem.value) == ("launcher.slurm.shared_jobs", True)
+    assert problem.fix == "leave it out, or `parlay submit` without --cron"
 
 
 def test_a_search_that_cannot_be_read_keeps_no_other_from_its_turn(tmp_path, monkeypatch, capsys):

@@ -399,10 +399,22 @@ def test_the_home_of_somebody_who_is_not_there_is_refused(tmp_path: Path, key: s
         ("{kind: ray, address: 'http://h:1'}", "launcher.address"),
         ("{kind: pbs}", "launcher.kind"),
         ("{kind: simulated, table: missing.csv}", "launcher.table"),
+        ("{kind: slurm_pilot, slurm: {shared_jobs: true}}", "launcher.slurm.shared_jobs"),
+        ("{slurm: {shared_jobs: maybe}, kind: slurm}", "launcher.slurm.shared_jobs"),
     ],
 )
 def test_a_launcher_with_keys_of_another_kind_is_refused(tmp_path: Path, launcher: str, key: str):
     assert the_problem(tmp_path, MINIMAL + f"launcher: {launcher}\n").key == key
+
+
+def test_shared_jobs_of_another_launcher_are_refused_with_the_launcher_that_has_them(tmp_path: Path):
+    problem = the_problem(tmp_path, MINIMAL + "launcher:\n  kind: local\n  slurm:\n    shared_jobs: true\n")
+    assert (problem.code, problem.key, problem.value) == ("contradiction", "launcher.slurm.shared_jobs", True)
+    assert (problem.rule, problem.fix) == (
+        "slurm.shared_jobs belongs to kind slurm",
+        "remove it, or set launcher.kind to slurm",
+    )
+    assert problem.line == MINIMAL.count("\n") + 4
 
 
 def test_an_unknown_preset_is_refused_with_a_suggestion(tmp_path: Path):

@@ -5,13 +5,16 @@ from pathlib import Path
 import pytest
 
 from orchestrator.launchers.base import LaunchRefused
-from orchestrator.launchers.factory import make_launcher
+from orchestrator.launchers.factory import longest_s, make_launcher
 from orchestrator.launchers.ray.runtime import RayRuntime, RayUnavailable
-from orchestrator.launchers.slurm_pilot.sizing import RemainingWork
+from orchestrator.launchers.slurm.launcher import SlurmLauncher
+from orchestrator.launchers.slurm_pilot.shared_jobs import SharedJobsLauncher
+from orchestrator.launchers.slurm_pilot.sizing import IDLE_S, STARTUP_S, TAIL_S, RemainingWork
 from orchestrator.schema.launcher import LauncherSection
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.tables.measured_table import render_table
+from tests.orchestrator.search.shared_jobs_rig import shared_jobs_rig
 
 ONE_NODE = Cluster(ACCELERATORS["cpu"], 2, 1)
 
@@ -49,6 +52,29 @@ def test_a_single_run_needs_no_pilot(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     one, _ = make_launcher(pilots, parallel_trials=1, cluster=ONE_NODE)
     search, _ = make_launcher(pilots, parallel_trials=1, cluster=ONE_NODE, remaining_work=lambda: RemainingWork(3, 1))
     assert (one.name, search.name) == ("slurm", "slurm_pilot")
+
+
+def test_jobs_are_shared_where_the_search_file_says_so_and_there_is_work_to_plan(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
+    work = lambda: RemainingWork(3, 1)  # noqa: E731
+    launchers = [
+        make_launcher(section(kind="slurm", slurm=slurm), parallel_trials=1, cluster=ONE_NODE, remaining_work=work)[0]
+        for slurm in ({}, {"shared_jobs": True})
+    ]
+    shared = section(kind="slurm", slurm={"shared_jobs": True})
+    single, _ = make_launcher(shared, parallel_trials=1, cluster=ONE_NODE)
+    assert [type(launcher) for launcher in (*launchers, single)] == [SlurmLauncher, SharedJobsLauncher, SlurmLauncher]
+
+
+def test_what_a_repeat_reserves_is_known_before_there_is_a_launcher(tmp_path: Path) -> None:
+    launcher = shared_jobs_rig(tmp_path).new_launcher(lambda: RemainingWork(3, 1, num_nodes=2))
+    shared = section(kind="slurm", slurm={"shared_jobs": True})
+    repeat_s = longest_s(shared, 600.0, num_nodes=2, may_share_job=True)
+    assert launcher.longest_s(600.0, 2, may_share_job=True) == repeat_s == STARTUP_S + IDLE_S + 615.0 + TAIL_S
+    assert launcher.longest_s(600.0, 2) < repeat_s
 
 
 @pytest.mark.fault(36)

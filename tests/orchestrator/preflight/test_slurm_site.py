@@ -104,6 +104,19 @@ def test_on_a_partition_of_half_an_hour_there_are_pilots_for_short_trials_and_ot
     assert "or launcher.kind slurm" in (problem.fix or "")
 
 
+@pytest.mark.usefixtures("silent")
+def test_the_shortest_shared_job_of_the_largest_layout_is_tested_beside_jobs_of_one_trial(tmp_path, slurm, monkeypatch):
+    test, asked = slurm.test, []
+    monkeypatch.setattr(slurm, "test", lambda request: asked.append(request) or test(request))
+    spec = loaded(tmp_path, "launcher.slurm.shared_jobs=true")
+    require_site(spec, candidates_of(spec), slurm)
+    assert [(job.num_nodes, job.time_limit_s) for job in asked] == [(1, 630.0), (4, 630.0), (4, min_pilot_s(630.0))]
+    slurm.partition_limits["main"] = PartitionSnapshot("main", is_default=True, max_time_s=900.0, num_nodes=4)
+    [problem] = refused(slurm, spec)
+    assert problem.key == "measure.time_limit"
+    assert "or launcher.slurm.shared_jobs false: each job is as long as one trial" in (problem.fix or "")
+
+
 def test_a_pilot_has_the_nodes_of_the_largest_layout(tmp_path):
     spec = loaded(tmp_path, "launcher.kind=slurm_pilot", "launcher.slurm.pilot_nodes=3")
     with pytest.raises(InputError) as caught:

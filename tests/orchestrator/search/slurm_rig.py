@@ -123,7 +123,7 @@ def _nothing() -> None:
 
 def leave(folder: AttemptFolder, spec: TrialSpec, script: Script, restart: int) -> None:
     if script.reason is None and script.tokens_per_sec is not None:
-        outcome = replace(measured_outcome(spec, script.tokens_per_sec), restart=restart)
+        outcome = replace(measured_outcome(spec, script.tokens_per_sec), restart=restart, flags=script.flags)
     else:
         ids = (spec.search_id, spec.trial, spec.attempt, spec.nonce)
         reason = script.reason or FailureReason.SCRIPT_ERROR
