@@ -111,12 +111,13 @@ class SearchIndex:
 
     @property
     def node_hours_used(self) -> float:
-        """Node-hours of all ended attempts and pilots.
+        """Node-hours of all ended attempts and pilots, and those that are recorded of the driver's jobs.
 
         Summed exactly, so that the budget does not depend on the order in which trials end, nor on the driver that
         resumes.
         """
-        return float(self._node_hours_used + sum(map(Fraction, self.search.pilots.values())))
+        others = (*self.search.pilots.values(), *(job.node_hours for job in self.search.driver_jobs.values()))
+        return float(self._node_hours_used + sum(map(Fraction, others)))
 
     def longest_s(self, num_nodes: int) -> float:
         """Seconds of the longest measured attempt, scaled up to `num_nodes` where it ran on more nodes."""

@@ -31,7 +31,7 @@ class Base(DeclarativeBase):
 
 
 class SearchRow(Base):
-    """A search; `lease` is a copy of lease.json, which stays the authority."""
+    """A search; `lease` is a copy of lease.json, which stays the authority. `driver_jobs` is null where schema 1 was."""
 
     __tablename__ = "search"
 
@@ -48,6 +48,7 @@ class SearchRow(Base):
     fencing: Mapped[int] = mapped_column(Integer)
     lease: Mapped[Any] = mapped_column(Document, nullable=True)
     pilots: Mapped[Any] = mapped_column(Document)
+    driver_jobs: Mapped[Any] = mapped_column(Document, nullable=True)
 
 
 class TrialRow(Base):
