@@ -24,11 +24,11 @@ def job_name(search_id: str) -> str:
 
 def own_job(slurm: Slurm, job_id: str, environ: Mapping[str, str]) -> OwnJob:
     """The job that this process runs in; it counts from now on where Slurm does not answer."""
-    found = None
+    found, now = None, slurm.now()
     with suppress(SlurmUnreachable):
         found = slurm.describe(job_id)
     started_at = None if found is None else found.started_at
-    return OwnJob(job_id, slurm.now() if started_at is None else started_at, _node_share(slurm, environ))
+    return OwnJob(job_id, now if started_at is None else started_at, _node_share(slurm, environ))
 
 
 def _node_share(slurm: Slurm, environ: Mapping[str, str]) -> float:

@@ -31,7 +31,7 @@ class Base(DeclarativeBase):
 
 
 class SearchRow(Base):
-    """A search; `lease` is a copy of lease.json, which stays the authority. `driver_jobs` is null where schema 1 was."""
+    """A search; `lease` is a copy of lease.json, which stays the authority. `driver_jobs` is null in a row of schema 1."""
 
     __tablename__ = "search"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from orchestrator.search.context import DriverCallbacks
@@ -49,7 +51,7 @@ def test_what_a_long_search_has_used_is_recorded_from_time_to_time(rig):
     search = driver.run()
     events = Journal(rig.path / "runs" / "rig-aaaaaa" / "journal.jsonl").read()
     recorded = [event for event in events if event.kind is EventKind.DRIVER_JOB_USED]
-    gaps = [later.at - earlier.at for earlier, later in zip(recorded, recorded[1:], strict=False)]
+    gaps = [later.at - earlier.at for earlier, later in itertools.pairwise(recorded)]
     assert recorded[0].at == rig.own_job.started_at + 100.0
     assert 2 < len(recorded) < len(search.trials)
     assert max(gaps) < RECORD_INTERVAL_S + 120.0
