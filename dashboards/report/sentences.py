@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from dashboards.report.data import BestLayout, ReportData, TrialView
 from dashboards.terminal.headline import describe_ending
-from dashboards.terminal.progress import describe_node_time
+from dashboards.terminal.progress import describe_driver_jobs, describe_node_time
 from dashboards.trial_text import UNKNOWN, describe_flag, format_counts, format_throughput_interval
 from search_spaces.layouts.layout import AXES, DEGREES, Layout
 from trials.analysis.verdict import DisplayState
@@ -60,8 +60,10 @@ def describe_spending(data: ReportData) -> str | None:
 
     None before any were used, and where they come from a measured table.
     """
-    words = None if data.is_simulated else describe_node_time(data.progress.node_time)
-    return None if words is None else f"{words}."
+    if data.is_simulated:
+        return None
+    told = (describe_node_time(data.progress.node_time), describe_driver_jobs(data.progress.node_time))
+    return " ".join(f"{words[0].upper()}{words[1:]}." for words in told if words is not None) or None
 
 
 def _with_full_stop(words: str) -> str:

@@ -99,7 +99,7 @@ class TrialCountsAnswer(TypedDict):
 
 
 class BudgetAnswer(TypedDict):
-    """Node-hours of all attempts."""
+    """Node-hours of all attempts, of idle pilots, and of the Slurm jobs that drivers ran in."""
 
     node_hours_used: float
     node_hours_reserved: float
@@ -121,6 +121,8 @@ class NodeTimeAnswer(TypedDict):
     """Attempts without a measurement."""
     idle_node_hours: float
     """Pilots, beyond what attempts paid for."""
+    driver_node_hours: float
+    """Slurm jobs that drivers ran in (--as-job), by their CPUs of those of the node."""
 
 
 class MlflowAnswer(TypedDict):

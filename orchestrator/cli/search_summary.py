@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dashboards.terminal.headline import best_layout_line, describe_ending, headroom_lines
 from dashboards.terminal.live_table import console_for, results_table
-from dashboards.terminal.progress import describe_node_time, format_node_hours, is_simulated
+from dashboards.terminal.progress import describe_driver_jobs, describe_node_time, format_node_hours, is_simulated
 from dashboards.trial_text import flag_lines, time_lines
 from orchestrator.cli.output import print_result
 from orchestrator.config.spec import SearchSpec
@@ -102,8 +102,10 @@ def _finals_lines(search: SearchRecord, spec: SearchSpec) -> list[str]:
 
 def _node_time_lines(search: SearchRecord) -> list[str]:
     """Use of the node-hours, where a clock measured them."""
-    words = None if is_simulated(search) else describe_node_time(search_node_time(search))
-    return [] if words is None else [words]
+    if is_simulated(search):
+        return []
+    found = search_node_time(search)
+    return [words for words in (describe_node_time(found), describe_driver_jobs(found)) if words is not None]
 
 
 def _causes(search: SearchRecord, spec: SearchSpec) -> list[str]:

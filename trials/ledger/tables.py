@@ -31,7 +31,7 @@ class Base(DeclarativeBase):
 
 
 class SearchRow(Base):
-    """A search; `lease` is a copy of lease.json, which stays the authority. `driver_jobs` is null in a row of schema 1."""
+    """A search; `lease` is a copy of lease.json, the authority, and `driver_jobs` is null in rows of schema 1."""
 
     __tablename__ = "search"
 

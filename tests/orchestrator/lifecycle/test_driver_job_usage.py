@@ -1,4 +1,4 @@
-"""What the jobs of a search's drivers have held, by a simulated Slurm."""
+"""Node-hours of the jobs that drive a search, by a simulated Slurm."""
 
 from __future__ import annotations
 
