@@ -15,6 +15,7 @@ from itertools import accumulate
 from typing import Any
 
 from search_spaces.plain_file import read_plain
+from trials.analysis.final_rounds import finals_end_of
 from trials.analysis.node_time import node_time, search_node_time
 from trials.analysis.ranked_layout import RankedLayout
 from trials.analysis.verdict import DisplayState, counts_of, display_state, ranking_of
@@ -105,6 +106,7 @@ def parent_view(search: SearchRecord) -> RunView:
                 "parlay.search_id": search.search_id,
                 "parlay.state": search.state.value,
                 "parlay.reason": search.end_reason and search.end_reason.value,
+                "parlay.finals": None if (finals := finals_end_of(search)) is None else finals.ending.value,
             }
         ),
     )

@@ -6,6 +6,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from orchestrator.records.ledger_rebuild import RebuildResult
 from trials.analysis.best_layout import Choice
+from trials.analysis.finals import FinalsEnding
 from trials.analysis.ranking import Objective
 from trials.analysis.verdict import DisplayState, VerdictKind
 from trials.ledger.events import EndReason, SearchState
@@ -132,6 +133,18 @@ class MlflowAnswer(TypedDict):
     run_id: str
 
 
+class FinalsAnswer(TypedDict):
+    """End of the repeats of the finalists, with `search.finals: until_decided`."""
+
+    ending: FinalsEnding
+    rounds: int
+    """Round in which they ended."""
+    max_rounds: int
+    """`search.finalist_repeats`."""
+    layouts: int
+    """Number of layouts measured again."""
+
+
 class StatusAnswer(TypedDict):
     """Printed by run, resume, status, watch and advance; given to `notify` on its standard input or by POST."""
 
@@ -141,6 +154,8 @@ class StatusAnswer(TypedDict):
     end_reason: EndReason | None
     detail: str | None
     """Explanation of the end reason."""
+    finals: FinalsAnswer | None
+    """Null before the search has ended, without finals, and where their number was fixed."""
     verdict: VerdictAnswer
     best: BestLayout | None
     num_trials: int

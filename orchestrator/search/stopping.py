@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orchestrator.search.index import NUM_LAST_ENDED, SearchIndex
-from trials.analysis.finals import Finals
+from trials.analysis.finals import DEFAULT_FINALS, Finals
 from trials.failure_policy import policy_of
 from trials.files.text import last_line
 from trials.ledger.events import EndReason, SearchRecord
@@ -43,7 +43,7 @@ class Limits:
     idle_limit_s: float | None = None
     finalists: int = 0
     finalist_repeats: int = 1
-    finals: Finals = Finals.FIXED
+    finals: Finals = DEFAULT_FINALS
 
 
 def remaining_layouts(num_layouts: int, limits: Limits) -> int:
