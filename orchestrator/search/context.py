@@ -140,7 +140,8 @@ class SearchContext:
         if self.limits.budget_node_hours is None:
             return True
         longest_s = self.launcher.longest_s(time_limit_s(index, self.factory.time_limit_s, num_nodes), num_nodes)
-        return fits_budget(index, self._attempts_budget(longest_s), num_nodes, longest_s)
+        budget_node_hours = self._attempts_budget(longest_s) if index is self.index else self.limits.budget_node_hours
+        return fits_budget(index, budget_node_hours, num_nodes, longest_s)
 
     def attempts_over_budget(self) -> list[Attempt]:
         """Attempts still waiting for nodes that the budget does not cover any more."""

@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from orchestrator.launchers.base import EndedPilot
 from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.node_hours import longest_attempt_s
 from orchestrator.search.own_job import ENDING_S, RECORD_INTERVAL_S, OwnJob
@@ -13,6 +14,7 @@ from orchestrator.search.stopping import Limits
 from tests.orchestrator.scripted import Script
 from tests.orchestrator.search.rig import RULES, Killed, Rig, raise_killed
 from tests.orchestrator.search.slurm_rig import slurm_rig
+from trials.analysis.finals import Finals
 from trials.ledger.events import EndReason, EventKind, SearchRecord
 from trials.ledger.journal import Journal
 from trials.trial import FailureReason
@@ -106,3 +108,19 @@ def test_the_next_drivers_job_is_booked_beside_that_of_one_that_was_killed(rig):
     assert list(search.driver_jobs) == ["815", "816"]
     assert search.driver_jobs["816"].node_hours == pytest.approx(driver_hours(rig, search))
     assert search.node_hours_used == pytest.approx(attempts_hours(search) + search.driver_node_hours)
+
+
+@pytest.mark.usefixtures("constant_limits")
+@pytest.mark.parametrize("what", ["driver", "pilot"])
+def test_what_the_finals_cost_does_not_change_the_reason_why_no_more_layouts_were_tried(rig, what):
+    """After the last repeat the budget covers no other attempt; before the first it did."""
+    rig.launcher.script = lambda spec: Script(duration_s=290.0)
+    rig.own_job = OwnJob("815", rig.launcher.now(), 1.0) if what == "driver" else None
+    if what == "pilot":
+        rig.launcher.ended_pilots = lambda: [EndedPilot("p0001", "4711", 3000.0, 0.0)] * (len(rig.launcher.jobs) > 12)
+    repeats = {"finalists": 2, "finalist_repeats": 2, "finals": Finals.FIXED}
+    used_s = 13 * 290.0 if what == "pilot" else 26 * 290.0
+    rig.limits = Limits(9, 1, budget_node_hours=(used_s + 800.0) / 3600, **repeats)
+    search = rig.open_driver().run()
+    assert len(search.trials) == 13
+    assert search.end_reason is EndReason.MAX_TRIALS
