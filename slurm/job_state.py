@@ -43,6 +43,11 @@ class JobState(str, Enum):
         return self in _ENDED
 
     @property
+    def has_end_time(self) -> bool:
+        """True if the end of a job in this state is known, and accounted: only its nodes may still be cleaned up."""
+        return self.is_ended or self is JobState.COMPLETING
+
+    @property
     def waits(self) -> bool:
         """True if a job in this state holds no node, not yet or no longer."""
         return self in _WAITING

@@ -253,7 +253,7 @@ def _snapshot(
         nodes=nodes,
         submitted_at=submitted_at,
         started_at=started_at if nodes and not state.waits else None,
-        ended_at=ended_at if state.is_ended else None,
+        ended_at=ended_at if state.has_end_time else None,
         exit_code=exit_code,
         signal=signal,
         restarts=restarts,

@@ -15,7 +15,8 @@ from itertools import accumulate
 from typing import Any
 
 from search_spaces.plain_file import read_plain
-from trials.analysis.node_time import node_time
+from trials.analysis.final_rounds import finals_end_of
+from trials.analysis.node_time import node_time, search_node_time
 from trials.analysis.ranked_layout import RankedLayout
 from trials.analysis.verdict import DisplayState, counts_of, display_state, ranking_of
 from trials.failure_policy import Ending, policy_of
@@ -105,6 +106,7 @@ def parent_view(search: SearchRecord) -> RunView:
                 "parlay.search_id": search.search_id,
                 "parlay.state": search.state.value,
                 "parlay.reason": search.end_reason and search.end_reason.value,
+                "parlay.finals": None if (finals := finals_end_of(search)) is None else finals.ending.value,
             }
         ),
     )
@@ -275,7 +277,8 @@ def system_points(trial: Trial, folder: SearchFolder) -> list[Point]:
 
 
 def search_points(search: SearchRecord, after_step: int = 0) -> list[Point]:
-    """Series of the parent run: totals after 1, 2, 3 ... ended trials, beyond `after_step`."""
+    """Series of the parent run: totals after 1, 2, 3 ... ended trials, beyond `after_step`; at the search's end those
+    with the node-hours that no trial was charged for."""
     ended = sorted((t for t in search.trials if t.state.is_ended), key=lambda t: (t.ended_at or 0.0, t.trial))
     shares = _measured_shares(ended)
     points: list[Point] = []
@@ -286,7 +289,20 @@ def search_points(search: SearchRecord, after_step: int = 0) -> list[Point]:
             best = ranking_of(search, ended[:step]).best
         totals = _totals(ended[:step], best) | {"measured_share": shares[step - 1]}
         points += [Point(name, value, time_ms, step) for name, value in totals.items() if value is not None]
+    if after_step <= len(ended):
+        points += _end_points(search, len(ended) + 1)
     return points
+
+
+def _end_points(search: SearchRecord, step: int) -> list[Point]:
+    """Node-hours of an ended search with those of idle pilots and of drivers, which belong to no trial; none where
+    there were none."""
+    if search.ended_at is None or not (search.pilots or search.driver_jobs):
+        return []
+    share = search_node_time(search).measured_share
+    totals = {"node_hours_used": search.node_hours_used, "driver_node_hours": search.driver_node_hours or None}
+    values = totals | {"measured_share": share}
+    return [Point(key, value, _ms(search.ended_at), step) for key, value in values.items() if value is not None]
 
 
 def _measured_shares(ended: list[Trial]) -> list[float | None]:

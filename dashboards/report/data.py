@@ -12,6 +12,8 @@ from dashboards.report.figures.time_breakdown import TimeBreakdown, time_breakdo
 from dashboards.report.log_excerpts import Excerpts
 from dashboards.trial_text import describe_failure
 from search_spaces.layouts.layout import DERIVED, Layout
+from trials.analysis.final_rounds import finals_end_of
+from trials.analysis.finals import FinalsEnd
 from trials.analysis.node_time import NodeTime, search_node_time
 from trials.analysis.pareto import pareto, trade_offs
 from trials.analysis.ranked_layout import RankedLayout
@@ -103,6 +105,7 @@ class Progress:
     node_hours_reserved: float
     budget_node_hours: float | None
     node_time: NodeTime
+    finals: FinalsEnd | None
     elapsed_h: float
 
 
@@ -210,6 +213,7 @@ def _progress(search: SearchRecord, at: float) -> Progress:
         node_hours_reserved=search.node_hours_reserved,
         budget_node_hours=wanted.get("budget_node_hours"),
         node_time=search_node_time(search),
+        finals=finals_end_of(search),
         elapsed_h=_hours(_last_moment(search, at) - search.created_at),
     )
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from dashboards.report.data import BestLayout, ReportData, TrialView
 from dashboards.terminal.headline import describe_ending
-from dashboards.terminal.progress import describe_node_time
+from dashboards.terminal.progress import describe_driver_jobs, describe_node_time
 from dashboards.trial_text import UNKNOWN, describe_flag, format_counts, format_throughput_interval
 from search_spaces.layouts.layout import AXES, DEGREES, Layout
+from trials.analysis.final_rounds import describe_finals_end
 from trials.analysis.verdict import DisplayState
 from trials.failure_policy import policy_of
 from trials.files.text import plural
@@ -37,7 +38,7 @@ def describe_state(data: ReportData) -> str:
     state, ending = str(verdict.state).capitalize(), describe_ending(verdict)
     if ending:  # "Cancelled: cancelled by the user" would say it twice
         is_repeated = verdict.state is DisplayState.CANCELLED
-        return _with_full_stop(ending[0].upper() + ending[1:] if is_repeated else f"{state}: {ending}")
+        return _with_full_stop(_capitalized(ending) if is_repeated else f"{state}: {ending}")
     return f"{state}." if verdict.is_ended else f"{state}, {plural(verdict.counts.in_flight, 'trial')} in flight."
 
 
@@ -60,8 +61,14 @@ def describe_spending(data: ReportData) -> str | None:
 
     None before any were used, and where they come from a measured table.
     """
-    words = None if data.is_simulated else describe_node_time(data.progress.node_time)
-    return None if words is None else f"{words}."
+    if data.is_simulated:
+        return None
+    told = (describe_node_time(data.progress.node_time), describe_driver_jobs(data.progress.node_time))
+    return " ".join(f"{_capitalized(words)}." for words in told if words is not None) or None
+
+
+def _capitalized(words: str) -> str:
+    return words[0].upper() + words[1:]
 
 
 def _with_full_stop(words: str) -> str:
@@ -134,6 +141,8 @@ def _confidence_sentences(best: BestLayout, data: ReportData) -> Iterator[str]:
         yield "No confidence interval: a run had too few steps."
     only = ": the interval covers the steps of that run, not the spread between runs" if best.num_runs == 1 else ""
     yield f"Based on {plural(best.num_runs, 'run')}{only}."
+    if data.progress.finals is not None:
+        yield _with_full_stop(_capitalized(describe_finals_end(data.progress.finals)))
     if not data.state.is_ended:
         yield "It may be measured again before the search ends."
     yield from (f"Flag {describe_flag(flag)}." for flag in best.flags)

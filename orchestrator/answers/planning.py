@@ -79,7 +79,8 @@ class FitCounts(TypedDict):
 
 
 class ExpectedNodeHours(TypedDict):
-    """Expected cost of a search. Null where the accelerator's speed is unknown."""
+    """Expected cost of a search, with all rounds of its finals, which is their upper limit. Null where the
+    accelerator's speed is unknown."""
 
     guided_trials: int
     """Assumed number of trials of the guided sampler."""

@@ -6,6 +6,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from orchestrator.records.ledger_rebuild import RebuildResult
 from trials.analysis.best_layout import Choice
+from trials.analysis.finals import FinalsEnding
 from trials.analysis.ranking import Objective
 from trials.analysis.verdict import DisplayState, VerdictKind
 from trials.ledger.events import EndReason, SearchState
@@ -99,7 +100,7 @@ class TrialCountsAnswer(TypedDict):
 
 
 class BudgetAnswer(TypedDict):
-    """Node-hours of all attempts."""
+    """Node-hours of all attempts, of idle pilots, and of the Slurm jobs that drivers ran in."""
 
     node_hours_used: float
     node_hours_reserved: float
@@ -121,6 +122,8 @@ class NodeTimeAnswer(TypedDict):
     """Attempts without a measurement."""
     idle_node_hours: float
     """Pilots, beyond what attempts paid for."""
+    driver_node_hours: float
+    """Slurm jobs that drivers ran in (--as-job), by their CPUs of those of the node."""
 
 
 class MlflowAnswer(TypedDict):
@@ -128,6 +131,18 @@ class MlflowAnswer(TypedDict):
 
     uri: str
     run_id: str
+
+
+class FinalsAnswer(TypedDict):
+    """End of the repeats of the finalists, with `search.finals: until_decided`."""
+
+    ending: FinalsEnding
+    rounds: int
+    """Round in which they ended."""
+    max_rounds: int
+    """`search.finalist_repeats`."""
+    layouts: int
+    """Number of layouts measured again."""
 
 
 class StatusAnswer(TypedDict):
@@ -139,6 +154,8 @@ class StatusAnswer(TypedDict):
     end_reason: EndReason | None
     detail: str | None
     """Explanation of the end reason."""
+    finals: FinalsAnswer | None
+    """Null before the search has ended, without finals, and where their number was fixed."""
     verdict: VerdictAnswer
     best: BestLayout | None
     num_trials: int

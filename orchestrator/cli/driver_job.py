@@ -7,7 +7,6 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.output import warn
 from search_spaces.errors import InputError
 
 if TYPE_CHECKING:
@@ -49,7 +48,4 @@ def submit_driver(folder: SearchFolder, spec: SearchSpec, ledger_url: str, job_t
 
     require_slurm(spec)
     require_no_holder(folder, time.time())
-    if spec.search.budget_node_hours is not None:
-        hours = f"{job_time_s / 3600:.3g} hours"
-        warn(f"search.budget_node_hours does not include the driver's job, one task for up to {hours} at a time")
     return submit_first_link(SlurmClient(), driver_job(folder, spec, ledger_url, job_time_s))

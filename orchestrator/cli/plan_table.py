@@ -16,6 +16,7 @@ from orchestrator.planning.plan import ExpectedHours, Plan, stage_memory_gib
 from search_spaces.cost_model.memory import StageMemory, stage_memory
 from search_spaces.cost_model.stage_table import StageTable
 from search_spaces.layouts.layout import IN_EVERY_KEY, Layout
+from trials.analysis.finals import Finals
 from trials.files.text import plural
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def plan_text(plan: Plan, spec: SearchSpec, space: SearchSpace, top: int | None,
         *explanation_lines(plan, space.baseline),
         "",
         *_rejected_lines(space, list_rejected),
-        _format_hours(plan.expected),
+        _format_hours(plan.expected, spec),
         describe_upper_limit(spec, space),
     ]
     return "\n".join(lines)
@@ -140,8 +141,10 @@ def _rejected_lines(space: SearchSpace, list_rejected: bool) -> Iterator[str]:
         yield f"  and {left_out} more"
 
 
-def _format_hours(expected: ExpectedHours) -> str:
+def _format_hours(expected: ExpectedHours, spec: SearchSpec) -> str:
     words = f"assuming that a guided search takes {plural(expected.guided_trials, 'trial')}"
+    if spec.search.finalists and spec.search.finals is Finals.UNTIL_DECIDED:
+        words += f" and its finals all {plural(spec.search.finalist_repeats, 'round')} (upper limit)"
     if expected.guided is None:
         return f"expected: unknown node-hours, {words}"
     return (

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from dashboards.terminal.headline import best_layout_line, describe_ending, headroom_lines
 from dashboards.terminal.live_table import console_for, results_table
-from dashboards.terminal.progress import describe_node_time, format_node_hours, is_simulated
+from dashboards.terminal.progress import describe_driver_jobs, describe_node_time, format_node_hours, is_simulated
 from dashboards.trial_text import flag_lines, time_lines
 from orchestrator.cli.output import print_result
 from orchestrator.config.spec import SearchSpec
-from trials.analysis.final_rounds import FinalsTerms
+from trials.analysis.final_rounds import describe_finals_end, finals_end_of
 from trials.analysis.node_time import search_node_time
 from trials.analysis.pareto import trade_offs
 from trials.analysis.verdict import DisplayState, SearchVerdict, VerdictKind, has_failed, has_stopped_early, verdict_of
@@ -68,7 +68,8 @@ def print_search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchF
     verdict = verdict_of(search, ranking, spec.baseline_key)
     best = best_layout_line(verdict)
     is_redundant = best == search.detail or verdict.kind in (VerdictKind.REFUSED, VerdictKind.CANCELLED)
-    lines = [*notes, _format_state(search, verdict), *_finals_lines(search, spec), *_node_time_lines(search)]
+    finals = [] if (end := finals_end_of(search)) is None else [describe_finals_end(end)]
+    lines = [*notes, _format_state(search, verdict), *finals, *_node_time_lines(search)]
     lines += [*([] if is_redundant else [best]), *trade_offs(ranking)]
     lines += [*_causes(search, spec), *_next_steps(search, folder)]
     print_result({}, False, "\n".join(lines))
@@ -89,25 +90,12 @@ def _format_state(search: SearchRecord, verdict: SearchVerdict) -> str:
     return words + (f"\n{search.detail}" if search.detail and not is_redundant else "")
 
 
-def _finals_lines(search: SearchRecord, spec: SearchSpec) -> list[str]:
-    """Line with the reason why the finals of an ended search ended; none where nothing is to be said."""
-    if not search.state.is_ended:
-        return []
-    from orchestrator.search.finalists import choose_finalists, describe_end
-    from orchestrator.search.index import SearchIndex
-
-    wanted, baseline = spec.search, () if spec.baseline_key is None else (spec.baseline_key,)
-    goals = (spec.objective, spec.global_batch_size, spec.memory_headroom, spec.objectives[1:])
-    index = SearchIndex(search, *goals)
-    terms = FinalsTerms(wanted.finals, wanted.finalist_repeats, spec.objective, baseline, spec.memory_headroom)
-    why = describe_end(index, choose_finalists(index, wanted.finalists, baseline), terms)
-    return [] if why is None else [why]
-
-
 def _node_time_lines(search: SearchRecord) -> list[str]:
     """Use of the node-hours, where a clock measured them."""
-    words = None if is_simulated(search) else describe_node_time(search_node_time(search))
-    return [] if words is None else [words]
+    if is_simulated(search):
+        return []
+    found = search_node_time(search)
+    return [words for words in (describe_node_time(found), describe_driver_jobs(found)) if words is not None]
 
 
 def _causes(search: SearchRecord, spec: SearchSpec) -> list[str]:

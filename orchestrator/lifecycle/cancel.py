@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.lifecycle.drive import SearchCallbacks, drive, open_tracking
-from orchestrator.lifecycle.driver_job import cancel_driver_jobs, job_name
+from orchestrator.lifecycle.driver_job import cancel_driver_jobs
+from orchestrator.lifecycle.driver_job_usage import job_name
 from orchestrator.lifecycle.lock import open_or_renew_ledger
 from orchestrator.lifecycle.pilot_cleanup import end_pilots
 from orchestrator.records.ledger_rebuild import restore_rows

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from dashboards.mlflow.background import MlflowWorker
@@ -19,6 +19,7 @@ from orchestrator.launchers.base import Launcher
 from orchestrator.launchers.factory import make_launcher
 from orchestrator.launchers.local.launcher import LocalLauncher
 from orchestrator.launchers.slurm_pilot.sizing import RemainingWork
+from orchestrator.lifecycle.driver_job_usage import usage_of_ended_jobs
 from orchestrator.lifecycle.lock import SearchLock, acquire_search
 from orchestrator.lifecycle.pilot_cleanup import end_pilots, has_unaccounted_pilots
 from orchestrator.lifecycle.shutdown import MLFLOW_FLUSH_TIMEOUT_S, MLFLOW_INTERRUPTED_FLUSH_TIMEOUT_S, flush_on_exit
@@ -35,12 +36,13 @@ from orchestrator.search.attempt_factory import AttemptFactory
 from orchestrator.search.context import DriverCallbacks, SearchObjective
 from orchestrator.search.driver import Driver
 from orchestrator.search.event_store import EventStore
+from orchestrator.search.own_job import OwnJob
 from orchestrator.search.remaining_work import RemainingRepeats, remaining_work
 from orchestrator.search.stopping import Limits
 from search_spaces.layouts.layout import Layout
 from trials.analysis.verdict import baseline_of
 from trials.files.folders import SearchFolder
-from trials.ledger.events import Event, SearchRecord
+from trials.ledger.events import Event, EventKind, SearchRecord
 from trials.ledger.location import home_folder
 from trials.ledger.reader import LedgerReader
 
@@ -53,13 +55,15 @@ class SearchCallbacks:
 
     `on_event` gets every recorded event; after its first OSError (a closed terminal, a full disk) it is not called
     again and the search goes on. `driver_context` is entered around the loop, `on_iteration` is called in each
-    iteration, and `grant_slots` limits the new trials (as in DriverCallbacks).
+    iteration, and `grant_slots` limits the new trials (as in DriverCallbacks). `own_job` is the Slurm job that the
+    driver runs in.
     """
 
     on_event: Callable[[SearchRecord, Event], None] = lambda search, event: None
     driver_context: Callable[[Driver], AbstractContextManager[None]] = lambda driver: nullcontext()
     on_iteration: Callable[[], None] = lambda: None
     grant_slots: Callable[[int, int], int] = lambda held, more: more
+    own_job: OwnJob | None = None
 
 
 def open_tracking(spec: SearchSpec) -> MlflowSync | None:
@@ -173,13 +177,25 @@ def _run_driver(
     with ExitStack() as stack:
         launcher = stack.enter_context(_launcher_for(folder, spec, history, cancelling, lock.heartbeat))
         history.clock = launcher.now
+        own_job = observers.callbacks.own_job
+        _record_ended_driver_jobs(folder, history, own_job)
         task = task_of(spec, () if cancelling else load_prior_trials(folder))
         sampler = make_sampler(spec.search.sampler, candidates, task, spec.search.seed)
         driver_callbacks = stack.enter_context(_driver_callbacks(lock, spec, task, observers, cancelling))
         program = replace(attempt_factory_of(folder, spec), taken=lock.taken)
-        driver = Driver(history, program, sampler, launcher, _objective(spec), _limits(spec), driver_callbacks)
+        driver = Driver(history, program, sampler, launcher, _objective(spec), _limits(spec), driver_callbacks, own_job)
         with observers.callbacks.driver_context(driver):
             return driver, run_loop(driver)
+
+
+def _record_ended_driver_jobs(folder: SearchFolder, history: EventStore, own_job: OwnJob | None) -> None:
+    """Record what the jobs of earlier drivers have held, by Slurm's start and end, where there were any."""
+    if not folder.driver_script.exists():
+        return
+    from slurm.client import SlurmClient
+
+    for job_id, usage in usage_of_ended_jobs(SlurmClient(), history.search, own_job).items():
+        history.record(EventKind.DRIVER_JOB_USED, job_id=job_id, **asdict(usage))
 
 
 def _finalize(lock: SearchLock, spec: SearchSpec, search: SearchRecord) -> None:

@@ -8,6 +8,7 @@ too late. The waiting link is cancelled when the search ends.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import time
@@ -17,6 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from orchestrator.config.spec import SearchSpec
+from orchestrator.lifecycle.driver_job_usage import job_name, own_job
 from orchestrator.preflight.slurm_site import slurm_unreachable_error
 from orchestrator.search.lease import LeaseLost, lease_holder
 from search_spaces.errors import ExternalError, InputError
@@ -52,10 +54,6 @@ def parlay_command(*arguments: str) -> tuple[str, ...]:
     """Command line of this Parlay installation, with this process's interpreter, for any working directory."""
     # -P: no file in the working directory may shadow a module.
     return (sys.executable, "-P", "-m", "orchestrator.cli.main", *arguments)
-
-
-def job_name(search_id: str) -> str:
-    return f"{search_id}.driver"
 
 
 def own_job_id(environ: Mapping[str, str], search_id: str) -> str | None:
@@ -205,8 +203,11 @@ class DriverChain:
             self._driver = None
 
     def attach_to(self, callbacks: SearchCallbacks) -> SearchCallbacks:
-        """Add this chain's callbacks to those of the search."""
-        return replace(callbacks, on_iteration=self.ensure_next_link, driver_context=self.driver_context)
+        """Add this chain's callbacks to those of the search, and the job that the driver runs in."""
+        assert self._link.after is not None, "it follows this driver's job"
+        own = own_job(self._slurm, self._link.after, os.environ)
+        chained = replace(callbacks, on_iteration=self.ensure_next_link, driver_context=self.driver_context)
+        return replace(chained, own_job=own)
 
     def ensure_next_link(self) -> None:
         """Submit the next link unless one waits; a failed submission is retried, at most every RETRY_S."""

@@ -90,7 +90,7 @@ class Estimates:
 
 @dataclass(frozen=True)
 class ExpectedHours:
-    """Expected node-hours of a search, repeats of the finalists included: guided, with `guided_trials` trials, and over
+    """Expected node-hours of a search with all repeats of the finalists: guided, with `guided_trials` trials, and over
     every layout. None if seconds are unknown."""
 
     guided_trials: int

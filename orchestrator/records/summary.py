@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dashboards.terminal.headline import best_layout_line, verdict_json
 from orchestrator.config.spec import SearchSpec
 from trials.analysis.best_layout import best_json
+from trials.analysis.final_rounds import finals_end_of
 from trials.analysis.node_time import search_node_time
 from trials.analysis.verdict import counts_of, verdict_of
 from trials.files.folders import AttemptFolder, SearchFolder, read_json
@@ -38,6 +39,7 @@ def search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder)
         "state": search.state,
         "end_reason": search.end_reason,
         "detail": search.detail,
+        "finals": None if (finals := finals_end_of(search)) is None else finals.to_json(),
         "verdict": verdict_json(verdict_of(search, ranking, spec.baseline_key)),
         "best": best_json(ranking),
         "num_trials": len(search.trials),

@@ -16,7 +16,7 @@ from search_spaces.schema.cluster_sections import ClusterSection
 from search_spaces.schema.durations import Duration
 from search_spaces.schema.sections import BaselineSection, ConstraintsSection, ModelSection, SpaceSection, resolved_path
 from search_spaces.schema.validation import Section, folder_from_context
-from trials.analysis.finals import Finals
+from trials.analysis.finals import DEFAULT_FINALS, Finals
 from trials.analysis.ranking import Objective
 from trials.schema.ledger_section import LedgerSection
 from trials.schema.sections import MeasureSection
@@ -78,8 +78,8 @@ class SearchSection(Section):
         default=None,
         gt=0,
         le=10**9,
-        description="Upper limit of node-hours of all attempts, without the driver's own job (--as-job). Default: no"
-        " limit.",
+        description="Upper limit of the node-hours of all attempts and of the driver's own job (--as-job), which counts"
+        " by its CPUs of those of its node. Default: no limit.",
     )
     max_wall_time_s: Duration | None = Field(
         default=None,
@@ -97,7 +97,7 @@ class SearchSection(Section):
         default=2, ge=1, le=100, description="Repeats of each finalist; at most that many, with finals: until_decided."
     )
     finals: Finals = Field(
-        default=Finals.UNTIL_DECIDED,
+        default=DEFAULT_FINALS,
         strict=False,
         description="When the repeats end. until_decided: after the round in which one layout is clearly faster than"
         " the others, or in which further repeats would hardly tell those apart that are still tied; what is clearly"

@@ -12,7 +12,8 @@ from orchestrator.launchers.base import Launcher, LaunchRequest
 from orchestrator.search.attempt_factory import AttemptFactory
 from orchestrator.search.event_store import EventStore
 from orchestrator.search.index import SearchIndex
-from orchestrator.search.stopping import Limits, fits_budget, time_limit_s
+from orchestrator.search.own_job import OwnJob
+from orchestrator.search.stopping import Limits, attempts_over_budget, fits_budget, time_limit_s
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
 from trials.analysis.final_rounds import FinalsTerms
@@ -79,6 +80,7 @@ class SearchContext:
         goal: SearchObjective,
         limits: Limits,
         callbacks: DriverCallbacks,
+        own_job: OwnJob | None = None,
     ):
         self.event_store = event_store
         self.factory = factory
@@ -86,6 +88,7 @@ class SearchContext:
         self.goal = goal
         self.limits = limits
         self.callbacks = callbacks
+        self._own_job = own_job
         self.is_interrupted = False
         """True if nothing more may be proposed or retried."""
         self._index = SearchIndex(
@@ -144,11 +147,33 @@ class SearchContext:
 
     def fits_budget(self, index: SearchIndex, num_nodes: int = 1, may_share_job: bool = False) -> bool:
         """True if the budget allows one more attempt on `num_nodes` nodes, given the state in `index`."""
-        if (budget_node_hours := self.limits.budget_node_hours) is None:
+        if self.limits.budget_node_hours is None:
             return True
         limit_s = time_limit_s(index, self.factory.time_limit_s, num_nodes)
         longest_s = self.launcher.longest_s(limit_s, num_nodes, may_share_job)
+        budget_node_hours = self._attempts_budget(longest_s) if index is self.index else self.limits.budget_node_hours
         return fits_budget(index, budget_node_hours, num_nodes, longest_s)
+
+    def attempts_over_budget(self) -> list[Attempt]:
+        """Attempts still waiting for nodes that the budget does not cover any more."""
+        return (
+            [] if self.limits.budget_node_hours is None else attempts_over_budget(self.index, self._attempts_budget())
+        )
+
+    def _attempts_budget(self, next_s: float = 0.0) -> float:
+        """The budget without what the driver's own job has held and may hold, with another attempt of `next_s`."""
+        budget_node_hours = self.limits.budget_node_hours
+        assert budget_node_hours is not None
+        if self._own_job is None:
+            return budget_node_hours
+        return budget_node_hours - self._own_job.committed_node_hours(self.index, self.launcher.now(), next_s)
+
+    def record_own_job(self, at_once: bool = False) -> None:
+        """Record what the driver's own job has held, from time to time or at once."""
+        own, now = self._own_job, self.launcher.now()
+        if own is not None and (at_once or own.is_record_due(self.index, now)):
+            used = {"node_share": own.node_share, "node_hours": own.node_hours(now)}
+            self.event(EventKind.DRIVER_JOB_USED, job_id=own.job_id, **used)
 
     def stop(self, reason: EndReason, detail: str | None = None) -> None:
         """Start to end the search."""

@@ -13,10 +13,10 @@ from orchestrator.search.context import NO_CALLBACKS, DriverCallbacks, SearchCon
 from orchestrator.search.event_store import EventStore
 from orchestrator.search.finalize import TrialFinalizer
 from orchestrator.search.monitor import AttemptMonitor
+from orchestrator.search.own_job import OwnJob
 from orchestrator.search.propose import TrialProposer
 from orchestrator.search.stopping import (
     Limits,
-    attempts_over_budget,
     end_reason_without_value,
     is_idle,
     repeated_failure_excerpt,
@@ -39,8 +39,10 @@ class Driver:
         goal: SearchObjective,
         limits: Limits,
         callbacks: DriverCallbacks = NO_CALLBACKS,
+        own_job: OwnJob | None = None,
     ):
-        self._context = SearchContext(event_store, factory, launcher, goal, limits, callbacks)
+        """`own_job` is the Slurm job that the driver runs in, if there is one: it counts against the budget."""
+        self._context = SearchContext(event_store, factory, launcher, goal, limits, callbacks, own_job)
         self._monitor = AttemptMonitor(self._context)
         self._finalizer = TrialFinalizer(self._context)
         self._proposer = TrialProposer(self._context, sampler)
@@ -108,6 +110,7 @@ class Driver:
         if self.search.state.is_ended:
             return
         self._monitor.poll()
+        self._context.record_own_job()
         self._apply_stop_conditions()
         try:
             self._finalizer.finalize()
@@ -146,8 +149,8 @@ class Driver:
 
     def _cancel_over_budget(self) -> None:
         """Cancel waiting attempts that the budget no longer covers: a job that Slurm requeued costs more than its
-        reservation."""
-        over = attempts_over_budget(self._context.index, self._context.limits)
+        reservation, and the driver's own job costs while they wait."""
+        over = self._context.attempts_over_budget()
         if over:
             names = ", ".join(f"{a.trial}.{a.attempt}" for a in over)
             self._context.log_once.info(f"budget reached, cancelled while waiting: {names}")
@@ -164,6 +167,7 @@ class Driver:
         reason = None if self._context.index.unended else self._end_reason()
         if reason is None or not self._has_released_pilots(reason):
             return
+        self._context.record_own_job(at_once=True)
         if self.search.best_trial is None and reason is not EndReason.CANCELLED_BY_USER:
             detail = self.search.detail or no_room_detail(self._context.index.ranking())
             self._context.set_state(SearchState.FAILED, end_reason_without_value(reason), detail)

@@ -7,9 +7,8 @@ from itertools import takewhile
 
 from orchestrator.search.index import SearchIndex
 from search_spaces.layouts.layout import Layout
-from trials.analysis.final_rounds import FinalRounds, FinalsTerms
-from trials.analysis.finals import Finals
-from trials.analysis.pareto import pareto
+from trials.analysis.final_rounds import FinalRounds, FinalsTerms, choose_finalists
+from trials.analysis.finals import Finals, FinalsEnd
 from trials.trial import Trial, TrialState
 
 
@@ -20,19 +19,9 @@ def pending_reruns(index: SearchIndex, affordable: Callable[[Layout], bool]) -> 
     return [layout for layout in suspects if affordable(layout)]
 
 
-def choose_finalists(index: SearchIndex, count: int, baseline_keys: Collection[str]) -> list[Layout]:
-    """The best `count` layouts, best first, then the Pareto set and the measured baseline.
-
-    The baseline is included even where it leaves too little free memory to be the best. The ranking is that before the
-    first repeat, so that repeats do not change the selection.
-    """
-    if count == 0:
-        return []
-    ranking = index.before_repeats.ranking()
-    best = [trial.layout for trial in ranking.ordered if ranking.has_headroom(trial)][:count]
-    points = [trial.layout for trial in pareto(ranking)]
-    compared = [trial.layout for trial in ranking.ordered if trial.layout.key in baseline_keys]
-    return list({layout.key: layout for layout in (*best, *points, *compared)}.values())
+def chosen_finalists(index: SearchIndex, count: int, baseline_keys: Collection[str]) -> list[Layout]:
+    """Layouts to measure again, by the ranking before the first repeat."""
+    return choose_finalists(index.before_repeats.ranking(), count, baseline_keys) if count else []
 
 
 def due_repeats(
@@ -55,9 +44,9 @@ def due_repeats(
     return []
 
 
-def describe_end(index: SearchIndex, chosen: Sequence[Layout], terms: FinalsTerms) -> str | None:
-    """Reason why the finals of the chosen layouts ended, once no repeat is due."""
-    return _final_rounds(index, terms).describe_end([layout.key for layout in chosen])
+def finals_end(index: SearchIndex, chosen: Sequence[Layout], terms: FinalsTerms) -> FinalsEnd | None:
+    """End of the finals of the chosen layouts, once no repeat is due."""
+    return _final_rounds(index, terms).end([layout.key for layout in chosen])
 
 
 def _final_rounds(index: SearchIndex, terms: FinalsTerms) -> FinalRounds:

@@ -111,12 +111,13 @@ class SearchIndex:
 
     @property
     def node_hours_used(self) -> float:
-        """Node-hours of all ended attempts and pilots.
+        """Node-hours of all ended attempts and pilots, and those that are recorded of the driver's jobs.
 
         Summed exactly, so that the budget does not depend on the order in which trials end, nor on the driver that
         resumes.
         """
-        return float(self._node_hours_used + sum(map(Fraction, self.search.pilots.values())))
+        others = (*self.search.pilots.values(), *(job.node_hours for job in self.search.driver_jobs.values()))
+        return float(self._node_hours_used + sum(map(Fraction, others)))
 
     def longest_s(self, num_nodes: int) -> float:
         """Seconds of the longest measured attempt, scaled up to `num_nodes` where it ran on more nodes."""
@@ -157,7 +158,8 @@ class SearchIndex:
     def before_repeats(self) -> SearchIndex:
         """Index of the search before the first repeat of a finalist, reruns after a suspect run included.
 
-        The reason why no more layouts are proposed follows from this state alone.
+        The reason why no more layouts are proposed follows from this state alone. It has no pilots and no drivers'
+        jobs, which went on during the repeats: a search that repeats anything has not ended by its budget.
         """
         if not self._is_split:
             repeats = {trial.trial for trial in self.repeats}
@@ -166,7 +168,8 @@ class SearchIndex:
         return self._before_repeats
 
     def _without(self, repeats: Collection[str]) -> SearchIndex:
-        before = replace(self.search, trials=tuple(t for t in self._trials if t.trial not in repeats))
+        trials = tuple(t for t in self._trials if t.trial not in repeats)
+        before = replace(self.search, trials=trials, pilots={}, driver_jobs={})
         if self._before_repeats is self:
             return SearchIndex(before, self._objective, self._global_batch_size, self._headroom, self._others)
         self._before_repeats.update(before)

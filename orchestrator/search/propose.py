@@ -10,6 +10,7 @@ from orchestrator.search.context import SearchContext
 from orchestrator.search.index import SearchIndex
 from orchestrator.search.stopping import remaining_layouts
 from search_spaces.layouts.layout import Layout
+from trials.analysis.final_rounds import describe_finals_end
 from trials.ledger.events import PROPOSAL, EndReason, EventKind
 from trials.trial import Trial, TrialKind, TrialState
 from trials.trial_json import trial_json
@@ -59,11 +60,11 @@ class TrialProposer:
             return again
         if index.before_repeats.unended or self.proposal_end_reason() is None:
             return []
-        chosen = finalists.choose_finalists(index, self._context.limits.finalists, self._context.goal.baseline_keys)
+        chosen = finalists.chosen_finalists(index, self._context.limits.finalists, self._context.goal.baseline_keys)
         terms = self._context.finals_terms
         due = finalists.due_repeats(index, chosen, terms, self._context.can_afford_repeat)
-        if not due and (why := finalists.describe_end(index, chosen, terms)):
-            self._context.log_once.info(why)
+        if not due and (end := finalists.finals_end(index, chosen, terms)):
+            self._context.log_once.info(describe_finals_end(end))
         return due
 
     def proposal_end_reason(self) -> EndReason | None:

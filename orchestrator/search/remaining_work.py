@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.launchers.slurm_pilot.sizing import RemainingWork
 from orchestrator.search.context import SearchObjective
-from orchestrator.search.finalists import choose_finalists
+from orchestrator.search.finalists import chosen_finalists
 from orchestrator.search.index import SearchIndex
 from orchestrator.search.stopping import Limits, remaining_layouts
 from trials.ledger.events import SearchRecord
@@ -54,7 +54,7 @@ class RemainingRepeats:
             self._index = SearchIndex(search, goal.objective, goal.global_batch_size, goal.headroom, goal.others)
         self._index.update(search)
         self._trials = search.trials
-        finalists = choose_finalists(self._index, limits.finalists, goal.baseline_keys)
+        finalists = chosen_finalists(self._index, limits.finalists, goal.baseline_keys)
         ended = sum(trial.state.is_ended for trial in self._index.repeats)
         self._attempts = max(1, len(finalists) * limits.finalist_repeats - ended)
         self._num_nodes = max((layout.num_nodes for layout in finalists), default=None)

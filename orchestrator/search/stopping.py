@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orchestrator.search.index import NUM_LAST_ENDED, SearchIndex
-from trials.analysis.finals import Finals
+from trials.analysis.finals import DEFAULT_FINALS, Finals
 from trials.failure_policy import policy_of
 from trials.files.text import last_line
 from trials.ledger.events import EndReason, SearchRecord
@@ -43,7 +43,7 @@ class Limits:
     idle_limit_s: float | None = None
     finalists: int = 0
     finalist_repeats: int = 1
-    finals: Finals = Finals.FIXED
+    finals: Finals = DEFAULT_FINALS
 
 
 def remaining_layouts(num_layouts: int, limits: Limits) -> int:
@@ -69,11 +69,9 @@ def is_idle(index: SearchIndex, limits: Limits, now: float) -> bool:
     return now - index.last_change_at >= limits.idle_limit_s
 
 
-def attempts_over_budget(index: SearchIndex, limits: Limits) -> list[Attempt]:
+def attempts_over_budget(index: SearchIndex, budget_node_hours: float) -> list[Attempt]:
     """Attempts still waiting for nodes that have to be cancelled to keep the rest within the budget."""
-    if limits.budget_node_hours is None:
-        return []
-    over = index.node_hours_used + index.node_hours_reserved - limits.budget_node_hours
+    over = index.node_hours_used + index.node_hours_reserved - budget_node_hours
     cancelled = []
     for attempt in reversed([a for a in index.in_flight if a.state is not TrialState.RUNNING]):
         if over <= 1e-9:

@@ -128,7 +128,7 @@ class FakeJob:
             nodes=self.nodes,
             submitted_at=self.submitted_at,
             started_at=self.started_at,
-            ended_at=self.ended_at if self.state.is_ended else None,
+            ended_at=self.ended_at if self.state.has_end_time else None,
             exit_code=self.exit_code,
             signal=self.signal,
             restarts=self.restarts,

@@ -32,6 +32,7 @@ from search_spaces.model_shape import ModelShape
 from search_spaces.tables.measured_table import OPTIONAL_COLUMNS, REQUIRED_COLUMNS
 from trials import outcome_types
 from trials.analysis.best_layout import Choice
+from trials.analysis.finals import FinalsEnding
 from trials.analysis.ranking import Objective
 from trials.analysis.verdict import DisplayState, VerdictKind
 from trials.diagnostics.calibration import MEASUREMENTS_SCHEMA, GroupTime, Measurements, PairTime, Product, ProductRate
@@ -95,7 +96,18 @@ OBJECTS: Mapping[str, tuple[type, ...]] = {
     "model": (ModelShape,),
     "search_file": (Objective,),
     "states": (
-        *(SearchState, EndReason, TrialState, FailureReason, Flag, TrialKind, DisplayState, VerdictKind, Choice),
+        *(
+            SearchState,
+            EndReason,
+            FinalsEnding,
+            TrialState,
+            FailureReason,
+            Flag,
+            TrialKind,
+            DisplayState,
+            VerdictKind,
+            Choice,
+        ),
         *(ReplayVerdict, CompareVerdict, ExitCode),
     ),
     "trial_files": (

@@ -10,10 +10,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
-from trials.analysis.finals import Finalist, Finals, FinalsEnding, FinalsStanding, standing_after
+from search_spaces.layouts.layout import Layout
+from trials.analysis.finals import Finalist, Finals, FinalsEnd, FinalsEnding, FinalsStanding, standing_after
+from trials.analysis.pareto import pareto
 from trials.analysis.ranked_layout import RankedLayout, suspect_reruns
-from trials.analysis.ranking import Objective, throughput_divisor
+from trials.analysis.ranking import Objective, Ranking, throughput_divisor
+from trials.analysis.verdict import baseline_key_of, ranking_of
 from trials.files.text import plural
+from trials.ledger.events import SearchRecord
 from trials.measurement.run_variance import RunMeasurement
 from trials.trial import Trial, TrialKind, TrialState
 
@@ -51,8 +55,8 @@ class FinalRounds:
         entrants = sum(_are_measured(trials[:1]) for trials in self.repeats.values())
         return standing_after(list(self._finalists(number)), number, self._terms.rounds, entrants)
 
-    def describe_end(self, chosen: Collection[str]) -> str | None:
-        """Reason why the finals of these layouts (by key) ended, without a full stop, once no repeat follows.
+    def end(self, chosen: Collection[str]) -> FinalsEnd | None:
+        """End of the finals of these layouts (by key), once no repeat follows.
 
         None where their number was fixed, and where they have not begun or a repeat has not ended.
         """
@@ -62,12 +66,15 @@ class FinalRounds:
         for number in range(1, self._terms.rounds + 1):
             expected = {key for key in expected if _are_measured(self.repeats.get(key, [])[:number])}
             if any(len(self.repeats.get(key, ())) < number for key in expected):
-                return f"the finals were cut short in round {number} of at most {self._terms.rounds}"
+                return self._end(FinalsEnding.CUT_SHORT, number)
             standing = self.standing(number)
             if standing.ending is not None:
-                return self._describe(standing.ending, number)
+                return self._end(standing.ending, number)
             expected &= standing.next_round
         return None
+
+    def _end(self, ending: FinalsEnding, number: int) -> FinalsEnd:
+        return FinalsEnd(ending, number, self._terms.rounds, len(self.repeats))
 
     def _finalists(self, number: int) -> Iterator[Finalist]:
         for key, trials in self.repeats.items():
@@ -93,13 +100,47 @@ class FinalRounds:
         bounds = (None, None) if low is None or high is None else (low / sharers, high / sharers)
         return RunMeasurement(metrics.tokens_per_sec / sharers, *bounds)
 
-    def _describe(self, ending: FinalsEnding, number: int) -> str:
-        after = f"the finals ended after {number} of at most {plural(self._terms.rounds, 'round')}"
-        if len(self.repeats) == 1:
-            return f"{after}: one layout alone was measured again"
-        if ending is FinalsEnding.LIMIT:
-            return f"the finals ended after {plural(number, 'round')}, the limit (search.finalist_repeats)"
-        return f"{after}: {_REASONS[ending]}"
+
+def choose_finalists(ranking: Ranking, count: int, baseline_keys: Collection[str]) -> list[Layout]:
+    """The best `count` layouts, best first, then the Pareto set and the measured baseline.
+
+    The baseline is included even where it leaves too little free memory to be the best. The ranking is that before the
+    first repeat, so that repeats do not change the selection.
+    """
+    if count == 0:
+        return []
+    best = [trial.layout for trial in ranking.ordered if ranking.has_headroom(trial)][:count]
+    points = [trial.layout for trial in pareto(ranking)]
+    compared = [trial.layout for trial in ranking.ordered if trial.layout.key in baseline_keys]
+    return list({layout.key: layout for layout in (*best, *points, *compared)}.values())
+
+
+def finals_end_of(search: SearchRecord) -> FinalsEnd | None:
+    """End of the finals of a search that has ended; None without finals, and where their number was fixed."""
+    wanted, baseline = search.spec.get("search") or {}, baseline_key_of(search)
+    if not (search.state.is_ended and wanted.get("finals")):
+        return None
+    second, keys = suspect_reruns(search.trials), () if baseline is None else (baseline,)
+    is_repeat = {t.trial: t.kind is TrialKind.REPEAT and t.trial not in second for t in search.trials}
+    ranking = ranking_of(search, [trial for trial in search.trials if not is_repeat[trial.trial]])
+    chosen = choose_finalists(ranking, wanted["finalists"], keys)
+    rule, rounds = Finals(wanted["finals"]), wanted["finalist_repeats"]
+    terms = FinalsTerms(rule, rounds, ranking.objective, keys, ranking.headroom)
+    repeated = {trial.layout.key for trial in search.trials if is_repeat[trial.trial]}
+    runs = [trial for trial in search.trials if trial.layout.key in repeated]
+    return FinalRounds(runs, terms).end([layout.key for layout in chosen])
+
+
+def describe_finals_end(end: FinalsEnd) -> str:
+    """Reason why the finals ended, without a full stop."""
+    if end.ending is FinalsEnding.CUT_SHORT:
+        return f"the finals were cut short in round {end.rounds} of at most {end.max_rounds}"
+    after = f"the finals ended after {end.rounds} of at most {plural(end.max_rounds, 'round')}"
+    if end.layouts == 1:
+        return f"{after}: one layout alone was measured again"
+    if end.ending is FinalsEnding.LIMIT:
+        return f"the finals ended after {plural(end.rounds, 'round')}, the limit (search.finalist_repeats)"
+    return f"{after}: {_REASONS[end.ending]}"
 
 
 _REASONS: Mapping[FinalsEnding, str] = {

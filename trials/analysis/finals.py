@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from statistics import fmean
+from typing import Any
 
 from trials.measurement.run_variance import (
     RunMeasurement,
@@ -40,6 +41,9 @@ class Finals(LowerStrEnum):
     FIXED = "fixed"
 
 
+DEFAULT_FINALS = Finals.UNTIL_DECIDED
+
+
 class FinalsEnding(LowerStrEnum):
     """Reason why the finals ended."""
 
@@ -49,6 +53,22 @@ class FinalsEnding(LowerStrEnum):
     """Some are tied with the fastest, or further rounds would hardly tell them apart."""
     LIMIT = "limit"
     """Undecided after the last round."""
+    CUT_SHORT = "cut_short"
+    """A round was not completed: the budget or the search ended."""
+
+
+@dataclass(frozen=True)
+class FinalsEnd:
+    """End of a search's finals: why, in which round of at most `max_rounds`, and how many layouts took part."""
+
+    ending: FinalsEnding
+    rounds: int
+    max_rounds: int
+    layouts: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The contract's `finals` object."""
+        return asdict(self)
 
 
 class _Relation(LowerStrEnum):

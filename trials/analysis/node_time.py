@@ -1,4 +1,4 @@
-"""Node-hours by what they were spent on: measured steps, the parts of starts, failures, idle pilots. Pure."""
+"""Node-hours by what they were spent on: measured steps, parts of starts, failures, idle pilots, drivers. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class NodeTime:
     to what no rank tells: the launch, the pauses between steps, a profile, the end.
 
     `measured` are those of measured steps, `startup` those before them as far as they are known, both of attempts that
-    measured something. `unmeasured` are all those of other attempts, `idle` those of pilots that no attempt paid for.
+    measured something. `unmeasured` are all those of other attempts, `idle` those of pilots that no attempt paid for,
+    `drivers` those of the Slurm jobs that drivers ran in.
     """
 
     total: float
@@ -29,6 +30,7 @@ class NodeTime:
     startup: Mapping[StartupPart, float]
     unmeasured: float
     idle: float
+    drivers: float = 0.0
 
     @property
     def measured_share(self) -> float | None:
@@ -43,28 +45,32 @@ class NodeTime:
             "startup_node_hours": {part.value: hours for part, hours in self.startup.items()},
             "unmeasured_node_hours": self.unmeasured,
             "idle_node_hours": self.idle,
+            "driver_node_hours": self.drivers,
         }
 
 
 def search_node_time(search: SearchRecord) -> NodeTime:
-    """Node-hours of a search, its pilots included."""
-    return node_time(search.trials, search.pilots.values())
+    """Node-hours of a search, its pilots and the jobs of its drivers included."""
+    return node_time(search.trials, search.pilots.values(), search.driver_node_hours)
 
 
-def node_time(trials: Iterable[Trial], idle_node_hours: Iterable[float] = ()) -> NodeTime:
-    """Node-hours of these trials' ended attempts, and of pilots that no attempt paid for (below 0 where attempts were
-    charged more than their pilot held)."""
+def node_time(
+    trials: Iterable[Trial], idle_node_hours: Iterable[float] = (), driver_node_hours: float = 0.0
+) -> NodeTime:
+    """Node-hours of these trials' ended attempts, of pilots that no attempt paid for (below 0 where attempts were
+    charged more than their pilot held), and of drivers."""
     ended = [attempt for trial in trials for attempt in trial.attempts if attempt.state.is_ended]
     told = [(attempt, outcome) for attempt in ended if (outcome := _measurement_of(attempt)) is not None]
     idle = fsum(idle_node_hours)
     startup = [(part, hours) for attempt, outcome in told for part, hours in _startup_node_hours(attempt, outcome)]
     known = {part for part, _ in startup}
     return NodeTime(
-        total=max(0.0, _charged(ended) + idle),
+        total=max(0.0, _charged(ended) + idle) + driver_node_hours,
         measured=fsum(attempt.num_nodes * _measured_s(outcome) / _SECONDS_PER_HOUR for attempt, outcome in told),
         startup={part: fsum(hours for p, hours in startup if p is part) for part in StartupPart if part in known},
         unmeasured=_charged(attempt for attempt in ended if _measurement_of(attempt) is None),
         idle=max(0.0, idle),
+        drivers=driver_node_hours,
     )
 
 

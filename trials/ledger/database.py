@@ -28,7 +28,7 @@ from trials.files import sqlite_file
 from trials.ledger.events import FencedError
 from trials.ledger.tables import Base
 
-REVISIONS = ("1",)
+REVISIONS = ("1", "2")
 """Schema revisions of migrations/versions, oldest first; the last is this Parlay's."""
 
 MIGRATIONS = "trials.ledger:migrations"

@@ -105,6 +105,9 @@ class EventKind(LowerStrEnum):
     """trial, state, reason."""
     PILOT_ENDED = "pilot_ended"
     """pilot, job_id, node_hours (held and booked by no attempt; below 0 where attempts booked more)."""
+    DRIVER_JOB_USED = "driver_job_used"
+    """job_id, node_share, node_hours (so far): a Slurm job that the driver runs in, or ran in. The last event of a job
+    counts."""
     BEST_CHANGED = "best_changed"
     """trial (null: none)."""
     DRIVER_TOOK_OVER = "driver_took_over"
@@ -159,9 +162,17 @@ class Event:
 
 
 @dataclass(frozen=True)
+class DriverJobUsage:
+    """Node-hours that a Slurm job of the search's driver has held so far: `node_share` of one node while it ran."""
+
+    node_share: float
+    node_hours: float
+
+
+@dataclass(frozen=True)
 class SearchRecord:
     """State of a search after its events. `trials` are in the order of their proposals; `pilots` are those that ended,
-    with the node-hours that no attempt was charged for."""
+    with the node-hours that no attempt was charged for; `driver_jobs` are the Slurm jobs of its drivers, by id."""
 
     search_id: str
     spec: Mapping[str, Any]
@@ -176,6 +187,7 @@ class SearchRecord:
     fencing: int = 0
     trials: tuple[Trial, ...] = ()
     pilots: Mapping[str, float] = field(default_factory=dict)
+    driver_jobs: Mapping[str, DriverJobUsage] = field(default_factory=dict)
 
     def trial(self, name: str) -> Trial:
         """The trial of this name; KeyError if there is none."""
@@ -209,7 +221,13 @@ class SearchRecord:
     @property
     def node_hours_used(self) -> float:
         booked = (a.node_hours or 0.0 for t in self.trials for a in t.attempts)
-        return fsum([*booked, *self.pilots.values()])
+        drivers = (job.node_hours for job in self.driver_jobs.values())
+        return fsum([*booked, *self.pilots.values(), *drivers])
+
+    @property
+    def driver_node_hours(self) -> float:
+        """Node-hours of the Slurm jobs that the search's drivers run in."""
+        return fsum(job.node_hours for job in self.driver_jobs.values())
 
     @property
     def node_hours_reserved(self) -> float:

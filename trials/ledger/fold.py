@@ -6,7 +6,17 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from trials.ledger.events import INTENT, PROPOSAL, EndReason, Event, EventKind, FencedError, SearchRecord, SearchState
+from trials.ledger.events import (
+    INTENT,
+    PROPOSAL,
+    DriverJobUsage,
+    EndReason,
+    Event,
+    EventKind,
+    FencedError,
+    SearchRecord,
+    SearchState,
+)
 from trials.trial import Attempt, FailureReason, Outcome, Trial, TrialState
 from trials.trial_json import attempt_of, trial_of
 
@@ -174,6 +184,14 @@ def _pilot_ended(search: SearchRecord, event: Event) -> SearchRecord:
     return replace(search, pilots={**search.pilots, name: float(event.data["node_hours"])})
 
 
+def _driver_job_used(search: SearchRecord, event: Event) -> SearchRecord:
+    job_id = event.data["job_id"]
+    usage = DriverJobUsage(float(event.data["node_share"]), float(event.data["node_hours"]))
+    if job_id is None or usage.node_hours < 0:
+        raise ValueError(f"{event.kind} of job {job_id} with {usage.node_hours} node-hours")
+    return replace(search, driver_jobs={**search.driver_jobs, job_id: usage})
+
+
 def _best_changed(search: SearchRecord, event: Event) -> SearchRecord:
     name = event.data["trial"]
     if name is not None and _known_trial(search, name).state is not TrialState.MEASURED:
@@ -199,6 +217,7 @@ _APPLY = {
     EventKind.ATTEMPT_ENDED: _attempt_ended,
     EventKind.TRIAL_ENDED: _trial_ended,
     EventKind.PILOT_ENDED: _pilot_ended,
+    EventKind.DRIVER_JOB_USED: _driver_job_used,
     EventKind.BEST_CHANGED: _best_changed,
     EventKind.DRIVER_TOOK_OVER: _driver_took_over,
 }

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import Row
 
-from trials.ledger.events import EndReason, SearchRecord, SearchState
+from trials.ledger.events import DriverJobUsage, EndReason, SearchRecord, SearchState
 from trials.ledger.tables import AttemptRow, SearchRow, TrialRow
 from trials.trial import Attempt, Trial
 from trials.trial_json import ATTEMPT_FIELDS, TRIAL_FIELDS, attempt_json, attempt_of, trial_json, trial_of
@@ -28,6 +29,7 @@ def search_values(search: SearchRecord) -> dict[str, Any]:
         "last_seq": search.last_seq,
         "fencing": search.fencing,
         "pilots": dict(search.pilots),
+        "driver_jobs": {job_id: asdict(usage) for job_id, usage in search.driver_jobs.items()},
     }
 
 
@@ -56,6 +58,7 @@ def search_record(row: SearchRow | Row[Any], trials: Iterable[Trial] = ()) -> Se
         fencing=row.fencing,
         trials=tuple(trials),
         pilots=row.pilots,
+        driver_jobs={job_id: DriverJobUsage(**usage) for job_id, usage in (row.driver_jobs or {}).items()},
     )
 
 

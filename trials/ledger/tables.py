@@ -31,7 +31,7 @@ class Base(DeclarativeBase):
 
 
 class SearchRow(Base):
-    """A search; `lease` is a copy of lease.json, which stays the authority."""
+    """A search; `lease` is a copy of lease.json, the authority, and `driver_jobs` is null in rows of schema 1."""
 
     __tablename__ = "search"
 
@@ -48,6 +48,7 @@ class SearchRow(Base):
     fencing: Mapped[int] = mapped_column(Integer)
     lease: Mapped[Any] = mapped_column(Document, nullable=True)
     pilots: Mapped[Any] = mapped_column(Document)
+    driver_jobs: Mapped[Any] = mapped_column(Document, nullable=True)
 
 
 class TrialRow(Base):

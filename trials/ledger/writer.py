@@ -196,7 +196,10 @@ def _changed(row: type[Base], *names: str) -> Update:
     return update(row).where(*wanted).values({columns[name]: bindparam(f"its_{name}") for name in names})
 
 
-_CHANGE_THE_SEARCH = (EventKind.SEARCH_STATE, EventKind.BEST_CHANGED, EventKind.PILOT_ENDED)
+_CHANGE_THE_SEARCH = (
+    *(EventKind.SEARCH_STATE, EventKind.BEST_CHANGED),
+    *(EventKind.PILOT_ENDED, EventKind.DRIVER_JOB_USED),
+)
 _CHANGE_THE_TRIAL = (
     *(EventKind.ATTEMPT_SUBMITTED, EventKind.ATTEMPT_LAUNCHED, EventKind.ATTEMPT_REQUEUED),
     *(EventKind.ATTEMPT_RUNNING, EventKind.TRIAL_ENDED),
@@ -215,7 +218,8 @@ _ADVANCED = (
     .values(last_seq=bindparam("its_last_seq"), fencing=bindparam("its_fencing"))
 )
 _CHANGED_SEARCH = _changed(
-    SearchRow, *("state", "end_reason", "detail", "best_trial", "ended_at", "last_seq", "fencing", "pilots")
+    SearchRow,
+    *("state", "end_reason", "detail", "best_trial", "ended_at", "last_seq", "fencing", "pilots", "driver_jobs"),
 )
 _CHANGED_TRIAL = _changed(TrialRow, "state", "reason")
 _CHANGED_ATTEMPT = _changed(

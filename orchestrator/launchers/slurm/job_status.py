@@ -41,7 +41,8 @@ _SCRIPT_NOT_STARTED = 53
 def alive_status(job: JobSnapshot, restart: int, is_requeued: bool = False) -> LaunchStatus:
     """Return the status of a pending or running job; `detail` is Slurm's reason for its wait.
 
-    A job that `is_requeued` may be COMPLETING until its last run is cleaned up.
+    A job that `is_requeued` may be COMPLETING until its last run is cleaned up. Any other that is COMPLETING has an
+    end, by which its usage is accounted.
     """
     runs = not (job.state.waits or job.state is JobState.CONFIGURING or is_requeued)
     return LaunchStatus(
@@ -50,8 +51,10 @@ def alive_status(job: JobSnapshot, restart: int, is_requeued: bool = False) -> L
         detail=_SUSPENDED.get(job.state) if runs else job.reason,
         nodes=job.nodes if runs else (),
         started_at=job.started_at if runs else None,
+        ended_at=job.ended_at if runs else None,
         job_id=job.job_id,
         restart=restart,
+        is_metered=runs and job.started_at is not None and job.ended_at is not None,
     )
 
 

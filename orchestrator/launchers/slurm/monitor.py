@@ -101,7 +101,8 @@ class JobMonitor:
                 return LaunchStatus(Liveness.UNKNOWN, detail=detail, job_id=job.job_id)
             return self._from_folder(tracked, partial(self._ended_status, tracked, described or job))
         is_requeued = self._note_restart(tracked, job)
-        return alive_status(job, tracked.restart, is_requeued)
+        status = alive_status(job, tracked.restart, is_requeued)
+        return replace(status, is_metered=status.is_metered and self._is_plausible_duration(tracked, job))
 
     def _note_restart(self, tracked: TrackedJob, job: JobSnapshot) -> bool:
         """Count restarts; return True while the last run of a requeued job is cleaned up.

@@ -105,7 +105,8 @@ class Pilot:
 
     @property
     def held_node_s(self) -> float | None:
-        """Node-seconds that an ended pilot held by Slurm's clock; None where only its last run is known, or nothing."""
+        """Node-seconds that an ended pilot, or one whose nodes are cleaned up, held by Slurm's clock; None where only
+        its last run is known, or nothing."""
         status = self.status
         if not (status.started and status.is_metered) or status.restart > 0:
             return None if status.started else 0.0

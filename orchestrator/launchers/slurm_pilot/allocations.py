@@ -322,9 +322,7 @@ class PilotPool:
         """Return the ended pilots that held nodes; after the wait in `release` also those whose end was not seen."""
         over = [pilot for pilot in self.pilots if pilot.job_id is not None and (pilot.is_ended or self._has_given_up)]
         return [
-            EndedPilot(
-                pilot.folder.name, pilot.job_id or "", pilot.held_node_s if pilot.is_ended else None, pilot.tail_node_s
-            )
+            EndedPilot(pilot.folder.name, pilot.job_id or "", _held_node_s(pilot), pilot.tail_node_s)
             for pilot in over
             if pilot.status.started or pilot.nodes
         ]
@@ -341,15 +339,20 @@ class PilotPool:
         return set() if pilot.nodes else self.cancel([pilot])
 
     def release(self) -> bool:
-        """Release all pilots, as `Launcher.release`. A live agent ends within a second; other pilots are cancelled."""
-        self.refresh()
-        left = [pilot for pilot in self.pilots if self._may_live(pilot)]
+        """Release all pilots, as `Launcher.release`. A live agent ends within a second; other pilots are cancelled.
+
+        Slurm is queried once more before it is given up.
+        """
         now = self._slurm.monotonic()
         self._releasing_since = now if self._releasing_since is None else self._releasing_since
+        waited_s = now - self._releasing_since
+        if waited_s >= _RELEASE_WAIT_S:
+            self._queries.refresh_in(0.0)
+        self.refresh()
+        left = [pilot for pilot in self.pilots if self._may_live(pilot)]
         for pilot in left:
             if not (pilot.is_draining and pilot.nodes):
                 self.drain(pilot)
-        waited_s = now - self._releasing_since
         if waited_s >= CLOSE_WAIT_S and not self._was_cancelled:
             self._was_cancelled = not self.cancel(pilot for pilot in left if not may_exist(pilot.folder.closed))
         self._has_given_up = waited_s >= _RELEASE_WAIT_S
@@ -381,3 +384,8 @@ class PilotPool:
     def save(self) -> None:
         """Save the state for the next driver."""
         self._submissions.save()
+
+
+def _held_node_s(pilot: Pilot) -> float | None:
+    """Node-seconds that the pilot held; None while its end is unknown."""
+    return pilot.held_node_s if pilot.is_ended or pilot.status.is_metered else None

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dashboards.terminal.progress import (
+    describe_driver_jobs,
     describe_in_flight,
     describe_node_time,
     describe_time_remaining,
@@ -164,3 +165,10 @@ def test_attempts_without_a_measurement_and_idle_pilots_are_told_too():
     words = "0 % of 2.000 node-hours measured steps; 75 % attempts that measured nothing, 25 % idle pilots"
     assert describe_node_time(NodeTime(2.0, 0.0, {}, 1.5, 0.5)) == words
     assert describe_node_time(NodeTime(0.0, 0.0, {}, 0.0, 0.0)) is None
+
+
+def test_the_drivers_own_job_has_a_line_of_its_own():
+    assert describe_driver_jobs(NodeTime(2.0, 0.0, {}, 1.5, 0.0, 0.5)) == (
+        "the driver's own job took 0.500 of 2.000 node-hours"
+    )
+    assert describe_driver_jobs(NodeTime(2.0, 0.0, {}, 2.0, 0.0)) is None

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.driver_job import submit_driver
 from orchestrator.lifecycle import driver_job
 from orchestrator.lifecycle.drive import SearchCallbacks
 from orchestrator.lifecycle.driver_job import (
@@ -24,8 +23,6 @@ from slurm.driver_script import DriverJob
 from slurm.fake.client import FakeSlurm
 from slurm.fake.cluster import FakeCluster
 from slurm.fake.placement import FakeNode
-from tests.orchestrator.search_files import MINIMAL, loaded
-from trials.files.folders import SearchFolder
 
 NAME = "tiny-abc234.driver"
 
@@ -179,16 +176,3 @@ def test_only_the_job_of_this_search_is_its_own():
     assert own_job_id(environ, "tiny-abc234") == "7"
     assert own_job_id(environ, "tiny-xyz234") is None
     assert own_job_id({}, "tiny-abc234") is None
-
-
-@pytest.mark.parametrize(("budget", "is_told"), [("search.budget_node_hours=2", True), ("search.seed=1", False)])
-def test_who_sets_a_budget_is_told_that_the_drivers_own_job_is_not_in_it(
-    tmp_path, monkeypatch, logged, budget, is_told
-):
-    monkeypatch.setattr(driver_job, "submit_first_link", lambda *_: "4711")
-    spec = loaded(tmp_path, MINIMAL, "launcher.kind=slurm", budget)
-    folder = SearchFolder(tmp_path / "tiny-abc234")
-    folder.path.mkdir()
-    assert submit_driver(folder, spec, "sqlite:///x.db", 7200.0) == "4711"
-    words = "search.budget_node_hours does not include the driver's job, one task for up to 2 hours at a time"
-    assert (words in "".join(logged)) is is_told

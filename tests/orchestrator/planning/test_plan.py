@@ -193,7 +193,7 @@ def test_the_text_tells_the_first_layouts_their_picture_and_the_cost(spec):
     assert f"the first of them, {plan.layouts[0].key}:" in lines
     assert "+ node 0 -" in text
     assert "expected:" in text
-    assert "assuming that a guided search takes 12 trials" in text
+    assert "assuming that a guided search takes 12 trials and its finals all 2 rounds (upper limit);" in text
     assert "note: uncalibrated" in text
     assert max(map(len, lines)) < 200
 

@@ -10,6 +10,7 @@ from orchestrator.search.attempt_factory import AttemptFactory
 from orchestrator.search.context import DriverCallbacks, SearchObjective
 from orchestrator.search.driver import Driver
 from orchestrator.search.event_store import EventStore
+from orchestrator.search.own_job import OwnJob
 from orchestrator.search.stopping import Limits
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
@@ -75,6 +76,7 @@ class Rig:
     fencing: int = 0
     headroom: MemoryHeadroom | None = None
     others: tuple[Objective, ...] = ()
+    own_job: OwnJob | None = None
 
     def open_driver(self) -> Driver:
         folder = SearchFolder(self.path / "runs" / "rig-aaaaaa")
@@ -89,4 +91,5 @@ class Rig:
         baseline = self.first[0] if self.first else None
         program = AttemptFactory(folder, MODEL, cluster, RULES, "python3", baseline=baseline)
         goal = SearchObjective(Objective.TOKENS_PER_SEC, 16, self.first, self.headroom, self.others)
-        return Driver(history, program, GridSampler(self.layouts), self.launcher, goal, self.limits, self.callbacks)
+        sampler, limits, callbacks = GridSampler(self.layouts), self.limits, self.callbacks
+        return Driver(history, program, sampler, self.launcher, goal, limits, callbacks, self.own_job)

@@ -13,6 +13,7 @@ from orchestrator.search.stopping import Limits
 from tests.orchestrator.scripted import Script, ScriptedLauncher
 from tests.orchestrator.search.kill_points import KillPoint, counting, walks
 from tests.orchestrator.search.rig import LAYOUTS, Killed, Rig, every_event, raise_killed, the_last_of_each_kind
+from trials.analysis.finals import Finals
 from trials.ledger.database import LedgerFull
 from trials.ledger.events import Event, EventKind, SearchState
 from trials.ledger.journal import Journal
@@ -42,7 +43,7 @@ def test_an_interrupt_lets_running_trials_finish_and_proposes_nothing_more(rig):
 def disturbed(path) -> Rig:
     """A search with a retry, a failure, a measurement and a repeat."""
     path.mkdir()
-    limits = Limits(max_trials=3, parallel_trials=2, finalists=1, finalist_repeats=2)
+    limits = Limits(max_trials=3, parallel_trials=2, finalists=1, finalist_repeats=2, finals=Finals.FIXED)
     rig = Rig(path, limits=limits, first=LAYOUTS[1:2])
     rig.launcher.script = one_of_each
     return rig

@@ -12,8 +12,9 @@ from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.stopping import Limits
 from tests.orchestrator.scripted import Script
 from tests.orchestrator.search.rig import LAYOUTS, RULES, Killed, Rig, raise_killed
+from trials.analysis.final_rounds import describe_finals_end, finals_end_of
 from trials.analysis.finals import Finals
-from trials.ledger.events import EndReason, EventKind
+from trials.ledger.events import EndReason, EventKind, SearchRecord
 from trials.trial import FailureReason, Flag, TrialKind
 
 pytestmark = pytest.mark.slow
@@ -39,11 +40,22 @@ def names_of_repeats(search) -> str:
 
 
 def finals_of(rig, caplog) -> tuple[str, list[str]]:
-    """Repeats of a search that is driven to its end, and what the log says of the finals."""
+    """Repeats of a search that is driven to its end, and what the log says of the finals, as its record does."""
     caplog.clear()
     with caplog.at_level(logging.INFO):
         search = rig.open_driver().run()
-    return names_of_repeats(search), [text for text in caplog.messages if "the finals" in text]
+    told = [text for text in caplog.messages if "the finals" in text]
+    end = finals_end_of(as_recorded(search, rig))
+    assert told == ([] if end is None else [describe_finals_end(end)])
+    return names_of_repeats(search), told
+
+
+def as_recorded(search: SearchRecord, rig: Rig) -> SearchRecord:
+    """The record with the sections of a search file that the finals follow from."""
+    limits = rig.limits
+    counts = {"finals": limits.finals.value, "finalists": limits.finalists, "finalist_repeats": limits.finalist_repeats}
+    baseline = rig.first[0].to_json() if rig.first else None
+    return replace(search, spec={"search": counts, "baseline": baseline, "global_batch_size": 16})
 
 
 def test_one_clearly_faster_than_all_is_measured_again_once(rig, caplog):

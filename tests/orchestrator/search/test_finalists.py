@@ -15,6 +15,7 @@ from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
 from tests.orchestrator.scripted import Script
 from tests.orchestrator.search.rig import LAYOUTS, RULES, Killed, Rig
+from trials.analysis.finals import Finals
 from trials.ledger.events import EndReason, EventKind, SearchState
 from trials.trial import FailureReason, TrialKind, TrialState
 
@@ -25,7 +26,8 @@ FASTEST, SECOND, THIRD = LAYOUTS[8], LAYOUTS[7], LAYOUTS[6]
 
 @pytest.fixture
 def rig(tmp_path):
-    rig = Rig(tmp_path, limits=Limits(max_trials=9, parallel_trials=1, finalists=2, finalist_repeats=2))
+    limits = Limits(max_trials=9, parallel_trials=1, finalists=2, finalist_repeats=2, finals=Finals.FIXED)
+    rig = Rig(tmp_path, limits=limits)
     rig.launcher.script = steady
     return rig
 

@@ -74,6 +74,11 @@ def test_where_attempts_paid_more_than_their_pilot_held_no_node_was_idle():
     assert (found.total, found.idle, found.measured_share) == (0.25, 0.0, pytest.approx(0.2))
 
 
+def test_jobs_of_drivers_are_part_of_the_whole():
+    found = node_time([trial(attempt())], driver_node_hours=0.5)
+    assert (found.total, found.drivers, found.measured_share) == (1.0, 0.5, pytest.approx(0.05))
+
+
 def test_what_is_unknown_is_absent():
     assert node_time([trial(attempt(startup_parts_s=None))]).startup == {}
     found = node_time([trial(attempt(startup_parts_s={"build": 1.0})), trial(attempt(startup_parts_s={"build": 2.0}))])
@@ -90,6 +95,7 @@ def test_no_share_is_known_before_anything_was_charged():
         "startup_node_hours": {},
         "unmeasured_node_hours": 0.0,
         "idle_node_hours": 0.0,
+        "driver_node_hours": 0.0,
     }
 
 

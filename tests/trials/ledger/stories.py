@@ -104,6 +104,10 @@ class Story:
     def end_pilot(self, pilot: str, node_hours: float) -> Event:
         return self.add(EventKind.PILOT_ENDED, pilot=pilot, job_id="4711", node_hours=node_hours)
 
+    def use_driver_job(self, job_id: str | None, node_share: float, node_hours: float) -> Event:
+        data = {"job_id": job_id, "node_share": node_share, "node_hours": node_hours}
+        return self.add(EventKind.DRIVER_JOB_USED, **data)
+
     def take_over(self) -> Event:
         return self.add(EventKind.DRIVER_TOOK_OVER, host="login2", pid=4711)
 
@@ -112,7 +116,7 @@ class Story:
 
 
 def measured_story(search_id: str = SEARCH_ID, **spec) -> Story:
-    """A search of one trial, measured at the second attempt, and completed: every kind of event but five."""
+    """A search of one trial, measured at the second attempt, and completed: every kind of event but six."""
     story = Story(search_id)
     story.create(**spec)
     story.set_state(SearchState.RUNNING)
@@ -176,6 +180,7 @@ def _continuations(story: Story, draw) -> list[Callable[[], Event]]:
         lambda: story.propose(f"t{9999 - number:04d}", layout, draw(st.none() | st.just({"step_time_s": 0.1}))),
         lambda: story.best(draw(st.sampled_from([None, *(t.trial for t in story.search.trials if t.measured)]))),
         lambda: story.end_pilot(f"p{1 + len(story.search.pilots):04d}", draw(st.floats(-1e3, 1e3))),
+        lambda: story.use_driver_job(draw(st.sampled_from(["815", "816"])), 0.25, draw(st.floats(0, 1e3))),
     ]
     for trial in story.search.trials:
         if not trial.state.is_ended:

@@ -161,7 +161,7 @@ OPENERS = pytest.mark.parametrize("open_it", [LedgerWriter, lambda url: LedgerRe
 
 
 @OPENERS
-@pytest.mark.parametrize("found", ["2", "0004"])
+@pytest.mark.parametrize("found", [NEXT_REVISION, "0004"])
 @pytest.mark.fault(32)
 def test_a_ledger_of_an_unknown_schema_is_refused_with_both_and_stays_as_it_is(path, url, story, open_it, found):
     with closing(sqlite3.connect(path)) as connection:

@@ -63,6 +63,10 @@ def test_an_event_that_lacks_a_name_of_its_kind_is_refused():
     [
         (EventKind.ATTEMPT_WAITS, {"trial": "t0001", "attempt": "a1", "waits_for": 3}),
         (EventKind.PILOT_ENDED, {"pilot": "p0001", "job_id": "4711", "node_hours": None}),
+        (EventKind.DRIVER_JOB_USED, {"job_id": None, "node_share": 1.0, "node_hours": 1.0}),
+        (EventKind.DRIVER_JOB_USED, {"job_id": "815", "node_share": 1.0, "node_hours": None}),
+        (EventKind.DRIVER_JOB_USED, {"job_id": "815", "node_share": 1.0, "node_hours": -1.0}),
+        (EventKind.DRIVER_JOB_USED, {"job_id": "815", "node_share": -1.0, "node_hours": 1.0}),
     ],
 )
 def test_a_value_of_another_type_is_refused(kind, data):
@@ -96,6 +100,14 @@ def test_the_fold_tells_how_the_search_went():
     assert search.node_hours_used == pytest.approx(2 / 3)
     assert search.in_flight == ()
     assert search.ended_at == search.created_at + 12
+
+
+def test_the_last_event_of_a_drivers_job_counts_and_several_jobs_add_up(story):
+    before = story.search.node_hours_used
+    for job_id, node_hours in (("815", 0.5), ("815", 0.75), ("816", 1.0)):
+        story.use_driver_job(job_id, 0.25, node_hours)
+    assert story.search.driver_node_hours == 1.75
+    assert story.search.node_hours_used == pytest.approx(before + 1.75)
 
 
 def test_the_fold_of_nothing_is_nothing():
