@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterable
 
+from orchestrator.config.fork_servers import launcher_with_servers
 from orchestrator.config.spec import SearchSpec, with_locations
 from orchestrator.launchers.factory import job_options
 from orchestrator.launchers.slurm.site import site_remarks
@@ -119,7 +120,7 @@ def smallest_and_largest(spec: SearchSpec, space: SearchSpace) -> Iterable[JobRe
             tasks_per_node=tasks[num_nodes],
             time_limit_s=limit_s,
             argv=("true",),
-            options=job_options(spec.launcher, spec.cluster),
+            options=job_options(launcher_with_servers(spec), spec.cluster),
         )
 
 

@@ -1,9 +1,10 @@
 """`python -m trials.fork_server --listener NUMBER --preload NAME`: a node's fork server; `--check NAME`: its checks.
 
 The server inherits the socket on which it listens as a descriptor of this number: ranks that start meanwhile wait for
-its imports. One line of JSON on standard output says whether ranks can be forked: {"refused": null} or the reason. With
-`--parent` the server ends at the end of its standard input, which its owner holds, and is killed with its parent; with
-`--idle-s` it ends when it has had no rank for so long. Exit code 0, or 1 where it cannot fork.
+its imports. One line of JSON on standard output has the reason why ranks cannot be forked, null where they can; the
+seconds of the imports; and the resident memory after them. With `--parent` the server ends at the end of its standard
+input, which its owner holds, and is killed with its parent; with `--idle-s` it ends when it has had no rank for so
+long. Exit code 0, or 1 where it cannot fork.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 from trials.fork_server.child import end_with_parent
 from trials.fork_server.equality import Identity, initial_environment
-from trials.fork_server.preload import CannotFork, freeze, import_all, require_forkable
+from trials.fork_server.preload import CannotFork, freeze, import_all, require_forkable, resident_mib
 from trials.fork_server.server import Server
 
 
@@ -68,7 +69,8 @@ def _prepare(preload: str) -> str | None:
     except CannotFork as error:
         refused = str(error)
     freeze()
-    print(json.dumps({"refused": refused, "preload_s": round(time.monotonic() - began, 3)}), flush=True)
+    found = {"refused": refused, "preload_s": round(time.monotonic() - began, 3), "resident_mib": resident_mib()}
+    print(json.dumps(found), flush=True)
     return refused
 
 
