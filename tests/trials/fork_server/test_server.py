@@ -334,8 +334,10 @@ def test_two_hundred_ranks_leave_the_servers_memory_and_descriptors_as_they_were
         assert [stub.wait(60) for stub in [node.stub("sys.exit(0)") for _ in range(20)]] == [0] * 20
         proc = Path(f"/proc/{node.server.pid}")
         # Exact, where the counters of status may be some hundred KiB behind.
-        resident = next(line for line in (proc / "smaps_rollup").read_text().splitlines() if line.startswith("Rss:"))
-        seen.append((int(resident.split()[1]), len(list((proc / "fd").iterdir()))))
+        rollup = (proc / "smaps_rollup").read_text().splitlines()
+        anonymous = next(line for line in rollup if line.startswith("Anonymous:"))
+        seen.append((int(anonymous.split()[1]), len(list((proc / "fd").iterdir()))))
     kib, descriptors = zip(*seen, strict=True)
-    assert max(kib[1:]) - kib[1] <= 256
+    # A buffer in use while it is read comes and goes; what leaks is in the least of the last rounds, too.
+    assert min(kib[-3:]) - min(kib[1:4]) <= 128
     assert len(set(descriptors)) == 1
