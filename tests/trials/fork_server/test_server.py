@@ -340,4 +340,4 @@ def test_two_hundred_ranks_leave_the_servers_memory_and_descriptors_as_they_were
     kib, descriptors = zip(*seen, strict=True)
     # A buffer in use while it is read comes and goes; what leaks is in the least of the last rounds, too.
     assert min(kib[-3:]) - min(kib[1:4]) <= 128
-    assert len(set(descriptors)) == 1
+    assert min(descriptors[-3:]) == min(descriptors[:3])  # that of the last stub may still be open
