@@ -157,7 +157,7 @@ def cost_of(search: SearchRecord) -> Cost:
     found = []
     for trial in search.trials:
         if len(trial.attempts) != 1 or (outcome := trial.attempts[0].outcome) is None or outcome.metrics is None:
-            raise SystemExit(f"trial {trial.name} was not measured at once: {trial.attempts}")
+            raise SystemExit(f"trial {trial.trial} was not measured at once: {trial.attempts}")
         found.append((trial.attempts[0], outcome))
     names = sorted(f"{trial.kind.value} {trial.layout.key}" for trial in search.trials)
     num_warm = sum(outcome.started_warm is True for _, outcome in found)
