@@ -111,7 +111,7 @@ def shortages(request: JobRequest, nodes: Iterable[NodeSnapshot]) -> tuple[Short
         return (Shortage(Resource.NODES, message),)
     requests: tuple[tuple[Resource, int, Callable[[NodeSnapshot], int | None]], ...] = (
         (Resource.CPUS, cpus_requested(request), lambda node: node.cpus),
-        (Resource.MEMORY, memory_mib_requested(request), lambda node: node.memory_mib),
+        (Resource.MEMORY, memory_mib(request.options.mem), lambda node: node.memory_mib),
         (Resource.GPUS, gpus_requested(request), lambda node: node.gpus),
     )
     found = []
@@ -164,7 +164,7 @@ def gpus_requested(request: JobRequest) -> int:
     return sum(int(count) for count in _GPUS.findall(request.options.gres or ""))
 
 
-def memory_mib_requested(request: JobRequest) -> int:
-    """Return the MiB requested on each node, from `--mem=20G`; 0 for none, or for all that a node has."""
-    match = re.fullmatch(r"([0-9]{1,12})([KMGT]?)", request.options.mem or "")
+def memory_mib(mem: str | None) -> int:
+    """Return the MiB requested on each node, from the 20G of `--mem=20G`; 0 for none, or for all that a node has."""
+    match = re.fullmatch(r"([0-9]{1,12})([KMGT]?)", mem or "")
     return 0 if match is None else int(int(match[1]) * _MEM_MIB[match[2] or "M"])

@@ -14,6 +14,7 @@ from dashboards.mlflow.background import MlflowWorker
 from dashboards.mlflow.sync import MlflowSync, import_mlflow
 from dashboards.report.background import ReportWorker
 from orchestrator.common import background_imports
+from orchestrator.config.fork_servers import launcher_with_servers
 from orchestrator.config.spec import SearchSpec
 from orchestrator.launchers.base import Launcher
 from orchestrator.launchers.factory import make_launcher
@@ -260,7 +261,7 @@ def _launcher_for(
     else:
         parallel = spec.search.parallel_trials
         launcher, remark = make_launcher(
-            spec.launcher,
+            launcher_with_servers(spec),
             parallel_trials=parallel,
             cluster=spec.cluster,
             not_before=_latest_timestamp(history.search),

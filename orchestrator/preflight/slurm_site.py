@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterable
 
+from orchestrator.config.fork_servers import launcher_with_servers
 from orchestrator.config.spec import SearchSpec, with_locations
 from orchestrator.launchers.factory import job_options
 from orchestrator.launchers.slurm.site import site_remarks
@@ -127,7 +128,7 @@ def _job_to_test(spec: SearchSpec, num_nodes: int, tasks_per_node: int, limit_s:
         tasks_per_node=tasks_per_node,
         time_limit_s=limit_s,
         argv=("true",),
-        options=job_options(spec.launcher, spec.cluster),
+        options=job_options(launcher_with_servers(spec), spec.cluster),
     )
 
 

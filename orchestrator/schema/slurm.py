@@ -75,7 +75,9 @@ class SlurmSection(Section):
         le=4096,
         description="CPUs of a node that jobs may use, as Slurm counts them: some sites reserve a few.",
     )
-    mem: NonEmptyText | None = Field(default=None, description="Memory of each node, 0 for all of it.")
+    mem: NonEmptyText | None = Field(
+        default=None, description="Memory of each node, 0 for all of it. A pilot adds that of its fork servers."
+    )
     exclusive: Sharing = Field(
         default=False,
         description="Whole nodes, for steadier measurements; user: shared with your own jobs only.",

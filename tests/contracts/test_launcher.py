@@ -48,15 +48,18 @@ RAY, SLURM, PILOT = (
     pytest.param(name, marks=[*PROCESSES, pytest.mark.walks]) for name in ("ray", "slurm", "slurm_pilot")
 )
 RAY_WARM = pytest.param("ray_warm", marks=[*PROCESSES, pytest.mark.walks])
-IN_SECONDS = [*HERE, RAY, RAY_WARM, PILOT]
+"""Ranks that Ray forks, for cases about ranks and their end: in the others it is the same as a plain Ray."""
+IN_SECONDS = [*HERE, RAY, PILOT]
 """All but a real Slurm, which takes more than a minute to end a job at its limit; a pilot ends its steps itself."""
 EVERYWHERE = pytest.mark.parametrize(
-    "bench", [*HERE, *(pytest.param(name, marks=PROCESSES) for name in ("ray", "slurm", "slurm_pilot"))], indirect=True
+    "bench",
+    [*HERE, *(pytest.param(name, marks=PROCESSES) for name in ("ray", "slurm", "slurm_pilot")), RAY_WARM],
+    indirect=True,
 )
 """Cases that show that a launcher is connected to its backend; further ones are walks where that is another system."""
 
 
-@pytest.fixture(params=[*HERE, RAY, RAY_WARM, SLURM, PILOT])
+@pytest.fixture(params=[*HERE, RAY, SLURM, PILOT])
 def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.setattr("slurm.client.CANCEL_TIMEOUT_S", 120.0)  # COMPLETING was seen to last 40 s
     if request.param == "simulated":
@@ -110,6 +113,7 @@ def test_nothing_is_launched_in_a_folder_that_was_put_in_the_place_of_the_one_ta
     assert not request.folder.ranks.exists()
 
 
+@pytest.mark.parametrize("bench", [*HERE, RAY, RAY_WARM, SLURM, PILOT], indirect=True)
 def test_a_broken_script_ends_as_script_error_with_what_shows_it(bench: Bench) -> None:
     request = bench.request("fail", rank=1, others="hang")
     bench.launcher.launch(request)
@@ -162,7 +166,7 @@ def test_the_time_limit_ends_an_attempt(bench: Bench) -> None:
     assert not bench.has_processes(request)
 
 
-@pytest.mark.parametrize("bench", IN_SECONDS, indirect=True)
+@pytest.mark.parametrize("bench", [*IN_SECONDS, RAY_WARM], indirect=True)
 def test_nothing_outlasts_the_time_limit_by_more_than_the_allowance(bench: Bench) -> None:
     request = bench.request("ignore_sigterm", time_limit_s=2.0)
     bench.launcher.launch(request)

@@ -10,7 +10,7 @@ from slurm.nodes import (
     NodeSnapshot,
     Resource,
     gpus_requested,
-    memory_mib_requested,
+    memory_mib,
     parse_sinfo,
     shortages,
     wait_reason,
@@ -92,7 +92,7 @@ def test_gpus_are_asked_for_by_number_or_as_resources():
     ("mem", "mib"), [(None, 0), ("0", 0), ("4000", 4000), ("4000M", 4000), ("20G", 20480), ("1T", 1048576), ("512K", 0)]
 )
 def test_memory_is_asked_for_in_mib_of_a_node(mem, mib):
-    assert memory_mib_requested(asked(mem=mem)) == mib
+    assert memory_mib(mem) == mib
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,11 @@
 
 With `--listener NUMBER` the server inherits the socket on which it listens as a descriptor of this number; with
 `--folder FOLDER` it makes the one of its node there, and says so by the line {"listens": NODE}. Ranks that start
-meanwhile wait for its imports. One line of JSON on standard output says whether ranks can be forked: {"refused": null}
-or the reason; {"oom_kill": 1, "node": NAME} tells of a rank that the kernel has killed for memory. With `--parent` the
-server ends at the end of its standard input, which its owner holds, and is killed with its parent; with `--idle-s` it
-ends when it has had no rank for so long. Exit code 0, or 1 where it cannot fork.
+meanwhile wait for its imports. One line of JSON on standard output has the reason why ranks cannot be forked, null
+where they can; the seconds of the imports; and the resident memory after them. {"oom_kill": 1, "node": NODE} tells of a
+rank that the kernel has killed for memory. With `--parent` the server ends at the end of its standard input, which its
+owner holds, and is killed with its parent; with `--idle-s` it ends when it has had no rank for so long. Exit code 0, or
+1 where it cannot fork.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 
 from trials.fork_server.child import end_with_parent
 from trials.fork_server.equality import Identity, initial_environment
-from trials.fork_server.preload import CannotFork, freeze, import_all, require_forkable
+from trials.fork_server.preload import CannotFork, freeze, import_all, require_forkable, resident_mib
 from trials.fork_server.server import Server, tell
 from trials.fork_server.stub import node_name, short_path, socket_of_this_node
 
@@ -91,7 +92,7 @@ def _prepare(preload: str) -> str | None:
     except CannotFork as error:
         refused = str(error)
     freeze()
-    tell(refused=refused, preload_s=round(time.monotonic() - began, 3))
+    tell(refused=refused, preload_s=round(time.monotonic() - began, 3), resident_mib=resident_mib())
     return refused
 
 

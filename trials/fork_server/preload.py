@@ -54,6 +54,12 @@ def freeze() -> None:
     gc.freeze()
 
 
+def resident_mib() -> int:
+    """Host memory of this process, in MiB."""
+    (line,) = (line for line in (_PROC / "status").read_text().splitlines() if line.startswith("VmRSS:"))
+    return int(line.split()[1]) // 1024
+
+
 def thread_names() -> list[str]:
     """Names of this process's threads, the main one first."""
     tasks = sorted((_PROC / "task").iterdir(), key=lambda task: int(task.name))

@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import trials
-from orchestrator.config.consistency import FORKING_LAUNCHERS
+from orchestrator.config.fork_servers import forked_engines
 from orchestrator.config.spec import SearchSpec
 from orchestrator.diagnostics.doctor.finding import Finding, note, ok
 from orchestrator.launchers.local.processes import PYTHON_VARIABLES
 from orchestrator.launchers.local.rank_groups import program_environment
 from orchestrator.preflight.trainer import python_of
-from trials.trainers.registry import TRAINERS
 
 _LIMIT_S = 120.0  # torch on a busy file system
 _ON_CPU = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -25,16 +24,13 @@ Probe = Callable[[str, str], str | None]
 
 def check_warm_start(spec: SearchSpec) -> Iterator[Finding]:
     """Check each engine of a search whose ranks would be forked on this machine."""
-    is_wanted = spec.measure.warm_start is not False and spec.launcher.kind in FORKING_LAUNCHERS
-    if is_wanted and TRAINERS[spec.trainer.kind].preload is not None:
-        yield from warm_start_findings(spec, probe_preload)
+    yield from warm_start_findings(spec, probe_preload)
 
 
 def warm_start_findings(spec: SearchSpec, probe: Probe) -> Iterator[Finding]:
     """Findings on each engine; `probe` gives the reason why its ranks cannot be forked, None where they can."""
     device = "cpu" if spec.cluster.accelerator.name == "cpu" else "gpu"
-    engines = {*spec.space.given_axes().get("engine", ()), *(layout.engine for layout in spec.candidates or ())}
-    for engine in sorted(engines):
+    for engine in forked_engines(spec):
         refused = probe(python_of(spec), f"{engine}/{device}")
         if refused is None:
             yield ok("warm_start", f"ranks of engine {engine} can be forked after their imports")

@@ -12,7 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.trials.fork_server.servers import Node, until, wait_for_end, with_fewer_files, with_sigusr1_ignored
+from tests.trials.fork_server.servers import (
+    IMPORT_NOTHING,
+    Node,
+    until,
+    wait_for_end,
+    with_fewer_files,
+    with_sigusr1_ignored,
+)
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 
@@ -35,6 +42,7 @@ select.select([int(sys.argv[sys.argv.index("--listener") + 1])], [], [], 60)
 WARM = {"PARLAY_WARM", "PARLAY_LAUNCHED_TICKS"}
 OWN = {"PARLAY_PRELOAD"}
 """Variables that tell a warm start from a plain one."""
+SHARED_BYTES = 2**26
 
 
 def told(node: Node, **options: object) -> dict:
@@ -84,6 +92,18 @@ def test_a_ranks_place_may_differ_from_the_servers_and_its_parent_is_the_server(
     warm = told(node, environment=place)
     assert node.server is not None
     assert {name: warm["environment"][name] for name in place} == place | {"PARLAY_PARENT_PID": str(node.server.pid)}
+
+
+def test_resident_memory_of_a_rank_counts_the_pages_that_it_shares_with_its_server(tmp_path: Path) -> None:
+    """So the numbers of an outcome do not depend on the way its ranks were started."""
+    node = Node(tmp_path, f"held = b'x' * {SHARED_BYTES}\n" + IMPORT_NOTHING)
+    node.serve()
+    code, out, _ = node.run("print(open('/proc/self/status').read())")
+    node.close()
+    assert code == 0
+    for name in ("VmRSS", "VmHWM"):
+        (line,) = (line for line in out.splitlines() if line.startswith(name))
+        assert int(line.split()[1]) * 1024 > SHARED_BYTES, line
 
 
 def test_ranks_draw_their_own_random_numbers(node: Node) -> None:
