@@ -58,11 +58,11 @@ SEARCH = {
 """Every layout is a finalist: which are the fastest is left to noise."""
 
 MOST_TRIES = 3
-"""Of a round."""
+"""Attempts at a round whose trials have to be the same."""
 START = ("import", "rendezvous", "build")
 RATIO_ASKED, START_ASKED = 0.55, 0.15
 MEASURED_ASKED, MEASURED_LONG_ASKED = 0.4, 0.6
-"""Of trials as in quickstart.yaml, and of those that measure for twenty seconds."""
+"""Least shares of node-seconds that measure: trials of quickstart.yaml, and trials that measure for 20 s."""
 _SECONDS_PER_HOUR = 3600
 
 

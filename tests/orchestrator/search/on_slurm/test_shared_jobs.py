@@ -27,6 +27,7 @@ from tests.orchestrator.search.on_slurm.test_pilot_crashes import KILL_POINTS as
 from tests.orchestrator.search.rig import LAYOUTS
 from tests.orchestrator.search.shared_jobs_rig import SharedJobsRig, attempts_of, shared_jobs_rig
 from tests.orchestrator.search.slurm_rig import speed_of
+from trials.analysis.finals import Finals
 from trials.failure_policy import policy_of
 from trials.ledger.events import SearchRecord, SearchState
 from trials.trial import Attempt, FailureReason, Flag, Trial, TrialKind, TrialState
@@ -46,7 +47,7 @@ def with_finals(path: Path) -> SharedJobsRig:
     rig = shared_jobs_rig(path)
     rig.first = (LAYOUTS[-1],)
     rig.script = lambda spec, restart: Script(duration_s=TRIAL_S, tokens_per_sec=4000.0 - speed_of(spec))
-    rig.limits = Limits(4, 2, budget_node_hours=6.0, finalists=2, finalist_repeats=2)
+    rig.limits = Limits(4, 2, budget_node_hours=6.0, finalists=2, finalist_repeats=2, finals=Finals.FIXED)
     return rig
 
 
