@@ -112,7 +112,7 @@ class Bench:
 
     def measure_for(self, seconds: float) -> None:
         """Have each trial measure the number of steps that takes so long in the middle trial of a first search."""
-        steps = max(8, round(seconds / self.run(is_warm=False).median_step_s))
+        steps = max(9, round(seconds / self.run(is_warm=False).median_step_s))
         self._measure = {"min_steps": steps, "max_steps": steps, "finalist_time": "1s"}
         self._measure["time_limit"] = f"{round(120 + 5 * seconds)}s"
 
