@@ -58,7 +58,7 @@ SEARCH = {
 """Every layout is a finalist: which are the fastest is left to noise."""
 
 MOST_TRIES = 3
-"""Of a round."""
+"""Tries of a round."""
 START = ("import", "rendezvous", "build")
 RATIO_ASKED, START_ASKED = 0.55, 0.15
 MEASURED_ASKED, MEASURED_LONG_ASKED, LONG_S = 0.4, 0.6, 20.0
