@@ -52,6 +52,7 @@ def test_the_ratio_is_the_median_of_the_rounds_ratios():
     plain, warm = [cost(6, 4), cost(9, 11), cost(70, 30)], [cost(1, 4), cost(1, 11), cost(10, 30)]
     found = {row.split(" | ")[0].strip("| "): row.strip("| ").split(" | ")[1:] for row in table(plain, warm, 0.4)}
     assert found["warm over plain"] == ["", "0.500", "at most 0.55"]
+    assert found["the same without any start, warm-up and pause"][1] == "0.400"
     assert found["node-seconds"][:2] == ["20.0", "12.0"]
     assert found["share that measures"] == ["0.400", "0.800", "at least 0.4"]
     assert found["trials with forked ranks"][:2] == ["2 of 2", "2 of 2"]
