@@ -64,7 +64,7 @@ def _warm_start_problems(file: SearchFile) -> Iterator[Problem]:
             f"is true with {' and '.join(cannot)}",
             rule=f"ranks are forked by launcher.kind {' or '.join(FORKING_LAUNCHERS)} with trainer.kind"
             f" {' or '.join(can)}",
-            fix="auto, which starts them plain",
+            fix="auto, which forks them where it can",
             key="measure.warm_start",
             value=True,
         )

@@ -14,8 +14,12 @@ SERVER_MEMORY_MIB = 512
 
 
 def forked_engines(spec: SearchSpec) -> tuple[str, ...]:
-    """Engines whose ranks are forked where they can be, sorted; none where the search starts all ranks plain."""
-    can = spec.launcher.kind in FORKING_LAUNCHERS and TRAINERS[spec.trainer.kind].preload is not None
+    """Engines whose ranks are forked where they can be, sorted; none where the search starts all ranks plain.
+
+    With launcher slurm these are the steps of shared jobs.
+    """
+    launcher_can = spec.launcher.kind in FORKING_LAUNCHERS or spec.launcher.shares_jobs
+    can = launcher_can and TRAINERS[spec.trainer.kind].preload is not None
     if spec.measure.warm_start is False or not can:
         return ()
     return tuple(
@@ -24,12 +28,13 @@ def forked_engines(spec: SearchSpec) -> tuple[str, ...]:
 
 
 def launcher_with_servers(spec: SearchSpec) -> LauncherSection:
-    """The launcher section with the servers' memory added to the memory that a pilot asks for on each node.
+    """The launcher section with the servers' memory added to the memory that jobs ask for on each node: pilots, and
+    with shared jobs all jobs.
 
-    Unchanged where it asks for none, or for all that a node has.
+    Unchanged where they ask for none, or for all that a node has.
     """
     section = spec.launcher
-    asked_mib = memory_mib(section.slurm.mem) if section.kind == "slurm_pilot" else 0
+    asked_mib = memory_mib(section.slurm.mem) if section.has_pilots else 0
     servers_mib = min(MOST_SERVERS, len(forked_engines(spec))) * SERVER_MEMORY_MIB
     if asked_mib == 0 or servers_mib == 0:
         return section

@@ -76,7 +76,8 @@ class SlurmSection(Section):
         description="CPUs of a node that jobs may use, as Slurm counts them: some sites reserve a few.",
     )
     mem: NonEmptyText | None = Field(
-        default=None, description="Memory of each node, 0 for all of it. A pilot adds that of its fork servers."
+        default=None,
+        description="Memory of each node, 0 for all of it. slurm_pilot, shared_jobs: with that of fork servers added.",
     )
     exclusive: Sharing = Field(
         default=False,

@@ -168,6 +168,17 @@ class SearchContext:
             return budget_node_hours
         return budget_node_hours - self._own_job.committed_node_hours(self.index, self.launcher.now(), next_s)
 
+    def small_budget_detail(self) -> str | None:
+        """A sentence that the budget covers no trial beside the driver's own job; None once there was a trial."""
+        if self._own_job is None or self.search.trials:
+            return None
+        longest_s = self.launcher.longest_s(self.factory.time_limit_s)
+        driver_node_hours = self._own_job.committed_node_hours(self.index, self.launcher.now(), longest_s)
+        return (
+            f"search.budget_node_hours has to cover a trial, up to {longest_s / 3600:.3g} node-hours for each node, and"
+            f" the driver's own job until the trial's end, {driver_node_hours:.3g} more"
+        )
+
     def record_own_job(self, at_once: bool = False) -> None:
         """Record what the driver's own job has held, from time to time or at once."""
         own, now = self._own_job, self.launcher.now()

@@ -170,6 +170,8 @@ class Driver:
         self._context.record_own_job(at_once=True)
         if self.search.best_trial is None and reason is not EndReason.CANCELLED_BY_USER:
             detail = self.search.detail or no_room_detail(self._context.index.ranking())
+            if reason is EndReason.BUDGET:
+                detail = detail or self._context.small_budget_detail()
             self._context.set_state(SearchState.FAILED, end_reason_without_value(reason), detail)
         else:
             state = SearchState.CANCELLED if reason is EndReason.CANCELLED_BY_USER else SearchState.COMPLETED

@@ -1,8 +1,8 @@
 """Slurm pilot launcher: attempts are concurrent job steps in allocations of the search, its pilots.
 
 Nodes are waited for once, and layouts are compared on the same nodes. Pilots are in allocations.py, their size and the
-choice of nodes in sizing.py, steps in step_monitor.py and their status in step_status.py. The agent inside the
-allocation, which goes on without a driver, is trials/pilot.
+choice of nodes in sizing.py, steps in step_monitor.py, their status in step_status.py, and their cancellation in
+cancel.py. The agent inside the allocation, which goes on without a driver, is trials/pilot.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from orchestrator.launchers.slurm.job_files import write_job_files
 from orchestrator.launchers.slurm.queries import SlurmQueries
 from orchestrator.launchers.slurm_pilot.allocation import Pilot
 from orchestrator.launchers.slurm_pilot.allocations import CLOSE_WAIT_S, PilotPool
+from orchestrator.launchers.slurm_pilot.cancel import StepCanceller
 from orchestrator.launchers.slurm_pilot.fork_servers import write_fork_servers
 from orchestrator.launchers.slurm_pilot.sizing import (
     ROOM_S,
@@ -34,7 +33,6 @@ from orchestrator.launchers.slurm_pilot.sizing import (
 from orchestrator.launchers.slurm_pilot.step_monitor import Step, StepMonitor
 from orchestrator.launchers.slurm_pilot.step_status import (
     live_step_status,
-    never_started_status,
     step_job,
     unused_pilot_status,
 )
@@ -85,6 +83,7 @@ class SlurmPilotLauncher(Launcher):
         self._pool = PilotPool(slurm, options, rules, queries, remaining_work, handover_file)
         self._steps: dict[str, Step] = {}
         self._monitor = StepMonitor(slurm, self._pool, rules)
+        self._canceller = StepCanceller(self._pool, self._monitor, self._steps)
 
     # -- launching
 
@@ -139,14 +138,8 @@ class SlurmPilotLauncher(Launcher):
                 continue
             if self._has_room(pilot, request):
                 return pilot
-            self._drain_or_cancel(pilot)
+            self._canceller.drain_or_cancel(pilot)
         return None
-
-    def _drain_or_cancel(self, pilot: Pilot) -> None:
-        """Drain the pilot; cancel its job if it has no steps, since its agent may not be alive yet."""
-        self._pool.drain(pilot)
-        if pilot.nodes and pilot.ran_nothing and not pilot.live_steps:
-            self._pool.cancel([pilot])
 
     def _has_room(self, pilot: Pilot, request: LaunchRequest) -> bool:
         """True if the attempt's limit ends before the pilot's, on nodes that it may use."""
@@ -264,7 +257,7 @@ class SlurmPilotLauncher(Launcher):
 
     def poll(self, keys: Iterable[str]) -> dict[str, LaunchStatus]:
         self._refresh()
-        self._end_unstarted()
+        self._canceller.end_unstarted()
         self._assign_steps()
         return {key: self._steps[key].status if key in self._steps else LaunchStatus(Liveness.UNKNOWN) for key in keys}
 
@@ -278,78 +271,17 @@ class SlurmPilotLauncher(Launcher):
 
     def cancel(self, keys: Iterable[str]) -> set[str]:
         wanted = {key: self._steps[key] for key in keys if key in self._steps}
-        for step in wanted.values():
-            step.cancelled = True
-            self._request_cancel(step)
-        self._drain_unwanted()
-        self._end_unstarted()
+        self._canceller.begin(wanted.values())
         deadline = self._slurm.monotonic() + _CANCEL_WAIT_S
         while left := {key for key, step in wanted.items() if not step.is_ended}:
             self._refresh()
-            self._end_unstarted()
+            self._canceller.end_unstarted()
             if self._slurm.monotonic() >= deadline:
                 break
             if any(not wanted[key].is_ended for key in left):
                 self._sleep(_POLL_S)
-        self._cancel_unresponsive([wanted[key] for key in left])
+        self._canceller.cancel_unresponsive([wanted[key] for key in left])
         return left
-
-    def _request_cancel(self, step: Step) -> None:
-        """Withdraw a step that no agent has claimed; request the cancellation of a claimed one."""
-        pilot, label = step.pilot, step.request.label
-        if pilot is None or step.is_ended:
-            return
-        with suppress(OSError):
-            if self._monitor.with_timeout(pilot, partial(pilot.folder.take, label, StepFileKind.WITHDRAWN)):
-                pilot.step_files.setdefault(label, set()).add(StepFileKind.WITHDRAWN)
-                step.pilot, step.nodes, step.waits_for = None, (), pilot
-            else:
-                self._monitor.with_timeout(pilot, pilot.folder.step_file(label, StepFileKind.CANCEL).touch)
-
-    def _drain_unwanted(self) -> None:
-        """Drain pilots that ran nothing and that no attempt waits for: no step would pay what they hold."""
-        for pilot in self._pool.pilots:
-            if (
-                pilot.job_id is not None
-                and not pilot.is_ended
-                and self._unstarted(pilot)
-                and self._has_no_waiters(pilot)
-            ):
-                self._drain_or_cancel(pilot)
-
-    def _end_unstarted(self) -> None:
-        """End cancelled attempts that no agent has started. The last to wait for a pilot end after it, and share its
-        cost."""
-        for step in self._unstarted(None):
-            step.status = never_started_status(step.status.job_id)
-        for pilot in self._pool.pilots:
-            steps = self._unstarted(pilot)
-            if not steps or pilot.job_id is None or not self._has_no_waiters(pilot):
-                for step in steps:
-                    step.status = never_started_status(pilot.job_id)
-            elif pilot.is_ended:
-                with suppress(OSError):  # retried at the next refresh
-                    self._pool.share_cost(pilot, [step.request.label for step in steps])
-                    for step in steps:
-                        share = pilot.shares[step.request.label]
-                        step.status = replace(never_started_status(pilot.job_id), extra_node_s=share)
-
-    def _unstarted(self, pilot: Pilot | None) -> list[Step]:
-        """Return cancelled attempts that wait for this pilot, or for none."""
-        steps = (step for step in self._steps.values() if step.cancelled and step.pilot is None and not step.is_ended)
-        return [step for step in steps if step.waits_for is pilot]
-
-    def _has_no_waiters(self, pilot: Pilot) -> bool:
-        """True if the pilot ran nothing and no attempt that is not cancelled needs it."""
-        wanting = (step for step in self._steps.values() if not (step.is_ended or step.cancelled))
-        is_wanted = any(pilot in (step.pilot, step.waits_for) for step in wanting)
-        return not is_wanted and pilot.ran_nothing
-
-    def _cancel_unresponsive(self, steps: Iterable[Step]) -> None:
-        """Cancel pilots whose agent is unresponsive; their other steps are retried in the next pilot."""
-        pilots = {step.pilot.key: step.pilot for step in steps if step.pilot is not None}
-        if silent := [pilot for pilot in pilots.values() if self._pool.is_unresponsive(pilot) and not pilot.is_ended]:
-            self._pool.cancel(silent)
 
     def longest_s(self, time_limit_s: float, num_nodes: int = 1, may_share_job: bool = False) -> float:
         """Return the cost of an attempt that is alone in its pilot, plus what other pilots hold and is not booked."""

@@ -16,6 +16,7 @@ from tests.orchestrator.search_files import MINIMAL
 
 BOTH_ENGINES = "space.engine=[torch, deepspeed]"
 PILOT = "launcher.kind=slurm_pilot"
+SHARED_JOBS = ["launcher.kind=slurm", "launcher.slurm.shared_jobs=true"]
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +37,7 @@ def spec_with(folder: Path, *changes: str) -> SearchSpec:
         ([BOTH_ENGINES, "launcher.kind=local", "measure.warm_start=true"], ("deepspeed", "torch")),
         (["measure.warm_start=false"], ()),
         (["launcher.kind=slurm"], ()),
+        (SHARED_JOBS, ("torch",)),
         (["trainer.kind=megatron-lm", "trainer.script=pretrain_gpt.py"], ()),
     ],
 )
@@ -57,6 +59,13 @@ def test_ranks_are_forked_where_the_launcher_the_trainer_and_the_user_allow_it(
 )
 def test_a_pilot_asks_for_the_memory_of_its_servers_too(tmp_path: Path, changes: list[str], mem: str | None) -> None:
     spec = spec_with(tmp_path, PILOT, *changes)
+    assert launcher_with_servers(spec).slurm.mem == mem
+    assert {request.options.mem for request in smallest_and_largest(spec, candidates_of(spec))} == {mem}
+
+
+def test_a_shared_job_asks_for_the_memory_of_its_servers_too(tmp_path: Path) -> None:
+    spec = spec_with(tmp_path, *SHARED_JOBS, "launcher.slurm.mem=4G")
+    mem = f"{4096 + SERVER_MEMORY_MIB}M"
     assert launcher_with_servers(spec).slurm.mem == mem
     assert {request.options.mem for request in smallest_and_largest(spec, candidates_of(spec))} == {mem}
 

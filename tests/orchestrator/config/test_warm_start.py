@@ -30,7 +30,7 @@ def test_true_is_refused_where_the_launcher_cannot_fork(tmp_path: Path) -> None:
     assert (problem.key, problem.line) == ("measure.warm_start", 8)
     assert problem.message == "is true with launcher.kind slurm"
     assert problem.rule == "ranks are forked by launcher.kind local or ray or slurm_pilot with trainer.kind parlay"
-    assert problem.fix == "auto, which starts them plain"
+    assert problem.fix == "auto, which forks them where it can"
 
 
 def test_true_is_refused_where_the_trainer_says_nothing_may_be_imported_before(tmp_path: Path) -> None:

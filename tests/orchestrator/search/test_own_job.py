@@ -67,6 +67,7 @@ def test_an_attempt_starts_only_where_the_budget_covers_the_driver_until_its_end
     rig.limits = Limits(max_trials=1, parallel_trials=1, budget_node_hours=budget)
     search = rig.open_driver().run()
     assert len(search.trials) == trials
+    assert ("and the driver's own job until the trial's end" in (search.detail or "")) == (trials == 0)
     assert search.node_hours_used <= budget
 
 
