@@ -69,7 +69,7 @@ def require_detached_jobs(launcher: LauncherSection, key: str) -> None:
     if launcher.shares_jobs:
         raise InputError.of(
             "advance",
-            "launcher.slurm.shared_jobs is true",
+            "is true",
             rule="a shared job would be idle between turns of the driver, and soon end",
             fix="leave it out, or `parlay submit` without --cron",
             key="launcher.slurm.shared_jobs",

@@ -208,7 +208,7 @@ def _next_turn(folder: SearchFolder) -> str:
     from slurm.interface import SlurmUnreachable
 
     with suppress(SlurmUnreachable):
-        if (words := driver_queue.cron_job_in_queue(folder.search_id, driver_queue.shared_jobs())) is not None:
+        if (words := driver_queue.cron_job_in_queue(folder.search_id, driver_queue.shared_squeue())) is not None:
             return words
     return "it waits for its next turn, which cron starts"
 
@@ -219,7 +219,7 @@ def _next_job(folder: SearchFolder, no_driver: str) -> DriverStatus:
     from slurm.interface import SlurmUnreachable
 
     try:
-        words = driver_queue.driver_in_queue(folder.search_id, driver_queue.shared_jobs())
+        words = driver_queue.driver_in_queue(folder.search_id, driver_queue.shared_squeue())
     except SlurmUnreachable as error:
         fix = f"{resume_fix(folder)} starts one now"
         return DriverStatus(

@@ -28,14 +28,18 @@ def forked_engines(spec: SearchSpec) -> tuple[str, ...]:
 
 
 def launcher_with_servers(spec: SearchSpec) -> LauncherSection:
-    """The launcher section with the servers' memory added to the memory that jobs ask for on each node: pilots, and
-    with shared jobs all jobs.
+    """The launcher section of a search with the memory of its servers."""
+    return with_server_memory(spec.launcher, len(forked_engines(spec)))
+
+
+def with_server_memory(section: LauncherSection, num_servers: int) -> LauncherSection:
+    """The section with the servers' memory added to the memory that jobs ask for on each node: pilots, and with shared
+    jobs all jobs.
 
     Unchanged where they ask for none, or for all that a node has.
     """
-    section = spec.launcher
     asked_mib = memory_mib(section.slurm.mem) if section.has_pilots else 0
-    servers_mib = min(MOST_SERVERS, len(forked_engines(spec))) * SERVER_MEMORY_MIB
+    servers_mib = min(MOST_SERVERS, num_servers) * SERVER_MEMORY_MIB
     if asked_mib == 0 or servers_mib == 0:
         return section
     slurm = section.slurm.model_copy(update={"mem": f"{asked_mib + servers_mib}M"})

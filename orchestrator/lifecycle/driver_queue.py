@@ -23,7 +23,7 @@ def cron_job_name(search_id: str) -> str:
     return f"{search_id}.cron"
 
 
-def shared_jobs() -> Callable[[float], SqueueSnapshot]:
+def shared_squeue() -> Callable[[float], SqueueSnapshot]:
     """Query of the user's jobs by maximum age in seconds, cached for all drivers on this machine."""
     client = SlurmClient()
     return SqueueCache(client, home_folder() / "slurm", cluster_key(os.environ)).jobs

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+from orchestrator.config.fork_servers import with_server_memory
 from orchestrator.launchers import factory
 from orchestrator.launchers.base import Launcher
 from orchestrator.launchers.slurm_pilot.sizing import RemainingWork
@@ -39,6 +40,7 @@ from trials.files.folders import SearchFolder, write_json
 from trials.files.path_owners import require_trusted_path
 from trials.files.text import plural
 from trials.ledger.location import home_folder
+from trials.trainers.registry import TRAINERS
 
 _log = logging.getLogger(__name__)
 
@@ -86,7 +88,8 @@ def run_replay(
     ReplayStopped once a run has begun, after writing the result so far. InputError when Parlay's home cannot be
     written, or when other users could replace the folder; OSError when the folder cannot be written.
     """
-    section = launcher_section(loaded.recipe, launcher_kind)
+    can_fork = TRAINERS[loaded.recipe.trainer["kind"]].preload is not None
+    section = with_server_memory(launcher_section(loaded.recipe, launcher_kind), int(can_fork))
     is_here = section.kind == "local" or (section.kind == "ray" and section.address is None)
     here = this_machine(loaded.recipe.cluster, os.environ) if is_here else None
     if (answer := impossible_result(loaded, here)) is not None:

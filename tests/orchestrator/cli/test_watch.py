@@ -223,7 +223,7 @@ class Queue:
 @pytest.fixture
 def queue(tmp_path, monkeypatch) -> Queue:
     queue = Queue(tmp_path)
-    monkeypatch.setattr("orchestrator.lifecycle.driver_queue.shared_jobs", lambda: queue.jobs)
+    monkeypatch.setattr("orchestrator.lifecycle.driver_queue.shared_squeue", lambda: queue.jobs)
     return queue
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.config import fork_servers
 from orchestrator.config.fork_servers import SERVER_MEMORY_MIB, forked_engines, launcher_with_servers
 from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
@@ -17,11 +16,6 @@ from tests.orchestrator.search_files import MINIMAL
 BOTH_ENGINES = "space.engine=[torch, deepspeed]"
 PILOT = "launcher.kind=slurm_pilot"
 SHARED_JOBS = ["launcher.kind=slurm", "launcher.slurm.shared_jobs=true"]
-
-
-@pytest.fixture(autouse=True)
-def pilots_fork(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fork_servers, "FORKING_LAUNCHERS", ("local", "ray", "slurm_pilot"))
 
 
 def spec_with(folder: Path, *changes: str) -> SearchSpec:
