@@ -38,7 +38,11 @@ def main(arguments: list[str]) -> int:
         listener = socket.socket(fileno=options.listener)
         listener.set_inheritable(False)
     else:
-        listener = _listen_in(options.folder)
+        try:
+            listener = _listen_in(options.folder)
+        except OSError as error:
+            tell(refused=f"{node_name()} cannot listen in {options.folder}: {error.strerror or error}")
+            return 1
     server = Server(listener, sys.stdin.fileno() if options.parent is not None else None, options.idle_s)
     if (refused := _prepare(options.preload)) is not None:
         server.refuse_all(refused)

@@ -57,13 +57,19 @@ def write_fork_servers(request: LaunchRequest, options: JobOptions, pilot: Pilot
 
 
 def _server_job(request: LaunchRequest, options: JobOptions, pilot: Pilot, variables: dict[str, str]) -> JobRequest:
-    """Return the servers as a job with what makes a rank, on all nodes of the pilot."""
+    """Return the servers as a job with what makes a rank, on all nodes of the pilot.
+
+    Nothing else of the attempt is in it, such as its folder or limit: its text tells whose servers are whose.
+    """
     job = job_request(request, options)
     return replace(
         job,
         name="fork_servers",
+        directory=pilot.folder.path.absolute(),
         num_nodes=pilot.plan.num_nodes,
         tasks_per_node=1,
+        time_limit_s=pilot.plan.time_limit_s,
+        exclude=(),
         argv=(request.python, "-m", "trials.fork_server", "--preload", variables[PRELOAD_VARIABLE]),
         environment={**job.environment, **variables},
     )
