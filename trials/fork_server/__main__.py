@@ -22,7 +22,7 @@ from typing import Any
 from trials.fork_server.child import end_with_parent
 from trials.fork_server.equality import Identity, initial_environment
 from trials.fork_server.preload import CannotFork, freeze, import_all, require_forkable, resident_mib
-from trials.fork_server.server import Server, tell
+from trials.fork_server.server import Server, leave_signals_to_ranks, tell
 from trials.fork_server.stub import node_name, short_path, socket_of_this_node
 
 
@@ -33,6 +33,7 @@ def main(arguments: list[str]) -> int:
         return 0 if _prepare(options.check) is None else 1
     if options.parent is not None:
         end_with_parent(options.parent)
+    leave_signals_to_ranks()
     identity = Identity.of_this_process(options.preload)
     if options.folder is None:
         listener = socket.socket(fileno=options.listener)
