@@ -17,14 +17,15 @@ from trials.fork_server.equality import CONTAINER_VARIABLE, PRELOAD_VARIABLE
 from trials.pilot.fork_servers import SCRIPT
 
 _STUB = Path("trials", "fork_server", "stub.py")
+_AGENT_PART = Path("trials", "pilot", "fork_servers.py")
 
 
 def warm_environment(request: LaunchRequest, options: JobOptions) -> dict[str, str]:
     """Return the variables of ranks that a fork server of their node may fork; none for a plain start.
 
-    The code of an older search has no stub.
+    The agent of an older search, which runs the search's own code, has no fork servers.
     """
-    if not _stub(request).is_file() or not (variables := preload_environment(request)):
+    if not Path(request.code, _AGENT_PART).is_file() or not (variables := preload_environment(request)):
         return {}
     if options.container is None:
         return variables

@@ -29,7 +29,7 @@ from tests.orchestrator.launchers.attempts import attempt_request, poll_one, res
 from tests.slurm.sandboxes import resume
 from tests.trials.fork_server.servers import light_code
 from trials.attempt_result import LaunchStatus, Liveness
-from trials.pilot.files import PilotFolder, PilotPlan
+from trials.pilot.files import PilotFolder, PilotPlan, StepRequest, write
 from trials.trial import FailureReason
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
@@ -161,6 +161,14 @@ def test_attempts_that_differ_in_folder_limit_and_nodes_only_have_the_same_serve
     name = write_fork_servers(first, options, pilot)
     assert name is not None
     assert {write_fork_servers(other, options, pilot) for other in others} == {name}
+
+
+def test_a_search_whose_code_has_no_servers_in_pilots_is_asked_for_none(tmp_path: Path) -> None:
+    (light_code(tmp_path / "code") / "trials" / "pilot" / "fork_servers.py").unlink()
+    pilot = Pilot(PilotFolder(tmp_path / "p0001"), PilotPlan(2, 2, 600.0, "python", "code", 60.0, 0.0), "demo.p0001")
+    name = write_fork_servers(attempt_request(tmp_path, "hang", trial="t0001"), JobOptions(), pilot)
+    write(tmp_path / "request", StepRequest("place", "job.sh", 1, 60.0, ("n1",), fork_servers=name))
+    assert "fork_servers" not in json.loads((tmp_path / "request").read_text())
 
 
 def test_servers_have_all_cpus_of_the_pilot_and_not_those_of_one_rank(bench: Bench) -> None:
