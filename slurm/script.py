@@ -30,6 +30,8 @@ if [ -n "${{SLURM_RESTART_COUNT:-}}" ]; then
   for log in job.log rank-*.log; do [ ! -e "$log" ] || echo "{NEXT_RUN}$SLURM_RESTART_COUNT" >> "$log"; done
 fi"""
 
+_ALL_CPUS = "unset SRUN_CPUS_PER_TASK SLURM_CPUS_PER_TASK"
+
 _HAS_MODULE = "type module >/dev/null 2>&1 || . /etc/profile"
 
 
@@ -50,7 +52,8 @@ def render_fork_server_script(request: JobRequest) -> str:
     """Render the script of a step with one process on each node, beside the steps of ranks and with all devices.
 
     Its processes are started as ranks are, in the same container, and end independently of each other. What they print
-    is in FORK_SERVER_OUTPUT.
+    is in FORK_SERVER_OUTPUT. They have all CPUs of the job: with a number of CPUs per task they would have those of one
+    rank, and Slurm confines what they fork to theirs.
     """
     srun = [
         *("srun", "--export=ALL", "--overlap", "--no-kill", "--kill-on-bad-exit=0", "--wait=0"),
@@ -60,7 +63,7 @@ def render_fork_server_script(request: JobRequest) -> str:
         *(f"--output={FORK_SERVER_OUTPUT}", "--error=job.log", "--open-mode=append"),
         *container_options(request),
     ]
-    return _rendered(request, f"exec {command([*srun, *rank_command(request)])}")
+    return _rendered(request, f"{_ALL_CPUS}\nexec {command([*srun, *rank_command(request)])}")
 
 
 def _rendered(request: JobRequest, launch_line: str, before_ranks: Sequence[str] = ()) -> str:

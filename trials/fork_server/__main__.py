@@ -22,7 +22,7 @@ from typing import Any
 from trials.fork_server.child import end_with_parent
 from trials.fork_server.equality import Identity, initial_environment
 from trials.fork_server.preload import CannotFork, freeze, import_all, require_forkable, resident_mib
-from trials.fork_server.server import Server, tell
+from trials.fork_server.server import Server, leave_signals_to_ranks, tell
 from trials.fork_server.stub import node_name, short_path, socket_of_this_node
 
 
@@ -33,12 +33,17 @@ def main(arguments: list[str]) -> int:
         return 0 if _prepare(options.check) is None else 1
     if options.parent is not None:
         end_with_parent(options.parent)
+    leave_signals_to_ranks()
     identity = Identity.of_this_process(options.preload)
     if options.folder is None:
         listener = socket.socket(fileno=options.listener)
         listener.set_inheritable(False)
     else:
-        listener = _listen_in(options.folder)
+        try:
+            listener = _listen_in(options.folder)
+        except OSError as error:
+            tell(refused=f"{node_name()} cannot listen in {options.folder}: {error.strerror or error}")
+            return 1
     server = Server(listener, sys.stdin.fileno() if options.parent is not None else None, options.idle_s)
     if (refused := _prepare(options.preload)) is not None:
         server.refuse_all(refused)

@@ -82,7 +82,7 @@ class Server:
         for descriptor in self._wakeup:
             os.set_blocking(descriptor, False)
         signal.set_wakeup_fd(self._wakeup[1], warn_on_full_buffer=False)
-        for number in (signal.SIGCHLD, *FORWARDED):  # a signal to all steps of a job is for the ranks
+        for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, _note)
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
@@ -306,6 +306,13 @@ class Server:
         for descriptor in descriptors:
             with suppress(OSError):
                 os.close(descriptor)
+
+
+def leave_signals_to_ranks() -> None:
+    """Survive what is sent to all steps of a job, also during the imports; SIGTERM still ends this process."""
+    for number in FORWARDED:
+        if number != signal.SIGTERM:
+            signal.signal(number, _note)
 
 
 def tell(**words: Any) -> None:

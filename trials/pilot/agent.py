@@ -53,6 +53,7 @@ class Agent:
         self._known_steps: set[str] = set()
         self._steps: dict[str, Step] = {}
         self._servers = ForkServers(folder, plan.num_nodes)
+        self._awaited: dict[str, str] = {}
         self._memory_kills: dict[str, int] = {}
         self._started: set[str] = set()
         self._ends: dict[str, StepEnd] = {}
@@ -107,13 +108,19 @@ class Agent:
             kind = self._folder.request(name, StepFileKind.CLAIMED).fork_servers
         except (OSError, ValueError, TypeError):
             return True  # the start fails with the same error
-        in_use = [step.request.fork_servers for step in self._steps.values()]
-        is_prepared = kind is None or self._servers.is_decided(kind, in_use)
-        self._is_preparing |= not is_prepared
-        return is_prepared
+        if kind is None:
+            return True
+        awaited = [other for other in self._awaited.values() if other != kind]  # else two steps end each other's
+        in_use = [*(step.request.fork_servers for step in self._steps.values()), *awaited]
+        if self._servers.is_decided(kind, in_use):
+            return True
+        self._awaited[name] = kind
+        self._is_preparing = True
+        return False
 
     def _begin(self, name: str) -> None:
         """Start a step, once; if that fails, the step has ended with the error."""
+        self._awaited.pop(name, None)
         self._idle_since = time.monotonic()
         began_at = time.time()
         try:

@@ -217,8 +217,9 @@ class PilotFolder:
 
 
 def write(path: Path, what: Any) -> None:
-    """Write a dataclass as JSON, atomically."""
-    write_json(path, {"schema": PILOT_SCHEMA, **asdict(what)})
+    """Write a dataclass as JSON, atomically, without fields that are None: the agent of an older search lacks some."""
+    fields = {name: value for name, value in asdict(what).items() if value is not None}
+    write_json(path, {"schema": PILOT_SCHEMA, **fields})
 
 
 def read(path: Path) -> dict[str, Any] | None:

@@ -17,14 +17,15 @@ from trials.fork_server.equality import CONTAINER_VARIABLE, PRELOAD_VARIABLE
 from trials.pilot.fork_servers import SCRIPT
 
 _STUB = Path("trials", "fork_server", "stub.py")
+_AGENT_PART = Path("trials", "pilot", "fork_servers.py")
 
 
 def warm_environment(request: LaunchRequest, options: JobOptions) -> dict[str, str]:
     """Return the variables of ranks that a fork server of their node may fork; none for a plain start.
 
-    The code of an older search has no stub.
+    The agent of an older search, which runs the search's own code, has no fork servers.
     """
-    if not _stub(request).is_file() or not (variables := preload_environment(request)):
+    if not Path(request.code, _AGENT_PART).is_file() or not (variables := preload_environment(request)):
         return {}
     if options.container is None:
         return variables
@@ -57,13 +58,19 @@ def write_fork_servers(request: LaunchRequest, options: JobOptions, pilot: Pilot
 
 
 def _server_job(request: LaunchRequest, options: JobOptions, pilot: Pilot, variables: dict[str, str]) -> JobRequest:
-    """Return the servers as a job with what makes a rank, on all nodes of the pilot."""
+    """Return the servers as a job with what makes a rank, on all nodes of the pilot.
+
+    Nothing else of the attempt is in it, such as its folder or limit: its text tells whose servers are whose.
+    """
     job = job_request(request, options)
     return replace(
         job,
         name="fork_servers",
+        directory=pilot.folder.path.absolute(),
         num_nodes=pilot.plan.num_nodes,
         tasks_per_node=1,
+        time_limit_s=pilot.plan.time_limit_s,
+        exclude=(),
         argv=(request.python, "-m", "trials.fork_server", "--preload", variables[PRELOAD_VARIABLE]),
         environment={**job.environment, **variables},
     )

@@ -363,6 +363,15 @@ class TestNodesOfSlurm:
     def test_a_stub_without_the_folder_becomes_the_rank_without_a_word(self, node: Node) -> None:
         assert node.run("print(os.environ.get('PARLAY_WARM'))", socket_path="-") == (0, "None\n", "")
 
+    def test_a_server_that_cannot_listen_says_so(self, node: Node) -> None:
+        node.folder = node.root / "spec"
+        node.folder.touch()
+        words = [sys.executable, "-m", "trials.fork_server", "--folder", str(node.folder), "--preload", "torch/cpu"]
+        environment = node.environment | {"SLURMD_NODENAME": "n7"}
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        refused = f"n7 cannot listen in {node.folder}: Not a directory"
+        assert (done.returncode, json.loads(done.stdout), done.stderr) == (1, {"refused": refused}, "")
+
     def test_a_signal_for_all_steps_of_the_job_leaves_the_server(self, node: Node) -> None:
         server = node.serve_in_folder("n7")
         for number in (signal.SIGUSR1, signal.SIGINT, signal.SIGHUP):
@@ -371,6 +380,14 @@ class TestNodesOfSlurm:
         assert node.run("print(os.getppid())", at, socket_path="-")[1] == f"{server.pid}\n"
         server.send_signal(signal.SIGTERM)
         assert server.wait(60) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_for_all_steps_of_the_job_leaves_a_server_that_still_imports(tmp_path: Path, number: int) -> None:
+    node = Node(tmp_path, f"import os\n\ndef import_engine(engine):\n    os.kill(os.getpid(), {int(number)})\n")
+    server = node.serve_in_folder("n7")
+    server.send_signal(signal.SIGTERM)
+    assert server.wait(60) in (0, -signal.SIGTERM)
 
 
 def test_an_idle_server_ends(tmp_path: Path) -> None:

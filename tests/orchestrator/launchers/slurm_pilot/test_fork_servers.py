@@ -8,17 +8,20 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.launchers.base import LaunchRequest
+from orchestrator.launchers.slurm_pilot.allocation import Pilot
+from orchestrator.launchers.slurm_pilot.fork_servers import write_fork_servers
 from orchestrator.launchers.slurm_pilot.launcher import SlurmPilotLauncher
 from orchestrator.launchers.slurm_pilot.sizing import PilotRules, RemainingWork
 from slurm.client import SlurmClient
 from slurm.poll_backoff import PollBackoff
-from slurm.request import Container, JobOptions
+from slurm.request import Container, JobOptions, Runtime
 from slurm.sandbox.daemons import running_pids
 from slurm.sandbox.sandbox import SlurmSandbox
 from slurm.squeue_cache import SqueueSnapshot
@@ -26,7 +29,7 @@ from tests.orchestrator.launchers.attempts import attempt_request, poll_one, res
 from tests.slurm.sandboxes import resume
 from tests.trials.fork_server.servers import light_code
 from trials.attempt_result import LaunchStatus, Liveness
-from trials.pilot.files import PilotFolder
+from trials.pilot.files import PilotFolder, PilotPlan, StepRequest, write
 from trials.trial import FailureReason
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
@@ -141,6 +144,39 @@ def test_attempts_of_a_pilot_are_forked_by_one_server_a_node_with_their_own_plac
 def test_ranks_in_a_container_are_forked_by_a_server_in_a_container_of_its_own(bench: Bench) -> None:
     bench.launcher = bench.new_launcher(JobOptions(container=Container(command=("unshare", "--mount"))))
     assert is_warm(bench.environments("t0001"))
+
+
+@pytest.mark.parametrize(
+    "container",
+    [None, *(Container(runtime, "image") for runtime in Runtime), Container(command=("unshare", "--mount"))],
+)
+def test_attempts_that_differ_in_folder_limit_and_nodes_only_have_the_same_servers(
+    tmp_path: Path, container: Container | None
+) -> None:
+    light_code(tmp_path / "code")
+    plan = PilotPlan(2, 2, 600.0, "python", "code", 60.0, 0.0)
+    pilot, options = Pilot(PilotFolder(tmp_path / "p0001"), plan, "demo.p0001"), JobOptions(container=container)
+    first, second = (attempt_request(tmp_path, "hang", trial=trial) for trial in ("t0001", "t0002"))
+    others = [second, replace(first, time_limit_s=first.time_limit_s + 60.0), replace(first, exclude=("n1",))]
+    name = write_fork_servers(first, options, pilot)
+    assert name is not None
+    assert {write_fork_servers(other, options, pilot) for other in others} == {name}
+
+
+def test_a_search_whose_code_has_no_servers_in_pilots_is_asked_for_none(tmp_path: Path) -> None:
+    (light_code(tmp_path / "code") / "trials" / "pilot" / "fork_servers.py").unlink()
+    pilot = Pilot(PilotFolder(tmp_path / "p0001"), PilotPlan(2, 2, 600.0, "python", "code", 60.0, 0.0), "demo.p0001")
+    name = write_fork_servers(attempt_request(tmp_path, "hang", trial="t0001"), JobOptions(), pilot)
+    write(tmp_path / "request", StepRequest("place", "job.sh", 1, 60.0, ("n1",), fork_servers=name))
+    assert "fork_servers" not in json.loads((tmp_path / "request").read_text())
+
+
+def test_servers_have_all_cpus_of_the_pilot_and_not_those_of_one_rank(bench: Bench) -> None:
+    bench.launcher = bench.new_launcher(JobOptions(cpus_per_task=2))
+    held = bench.hanging("t0000")
+    rank = bench.pids(held, rank=True)[0]
+    environment = Path(f"/proc/{bench.server_of(rank)}/environ").read_text().split("\0")
+    assert "SLURM_CPUS_ON_NODE=4" in environment
 
 
 @pytest.fixture
