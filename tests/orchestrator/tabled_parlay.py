@@ -16,6 +16,7 @@ from pathlib import Path
 from orchestrator.cli.main import main
 from orchestrator.common import code_snapshot
 from orchestrator.lifecycle import create
+from tests.trials.fork_server.servers import IMPORT_NOTHING
 
 COMMAND = (sys.executable, "-P", "-m", "tests.orchestrator.tabled_parlay")
 
@@ -25,6 +26,7 @@ def snapshot_tabled_code(destination: Path) -> str:
     code_snapshot.snapshot_code(destination)
     train = destination / "trials" / "train"
     shutil.copyfile(Path(__file__).with_name("tabled_trial.py"), train / "__main__.py")
+    (train / "preload.py").write_text(IMPORT_NOTHING)
     shutil.copyfile(os.environ["PARLAY_TEST_TABLE"], train / "table.json")
     return code_snapshot.code_hash(destination)
 

@@ -4,9 +4,9 @@ With `--listener NUMBER` the server inherits the socket on which it listens as a
 `--folder FOLDER` it makes the one of its node there, and says so by the line {"listens": NODE}. Ranks that start
 meanwhile wait for its imports. One line of JSON on standard output has the reason why ranks cannot be forked, null
 where they can; the seconds of the imports; and the resident memory after them. {"oom_kill": 1, "node": NODE} tells of a
-rank that the kernel has killed for memory. With `--parent` the server ends at the end of its standard input, which its
-owner holds, and is killed with its parent; with `--idle-s` it ends when it has had no rank for so long. Exit code 0, or
-1 where it cannot fork.
+rank that the kernel has killed for memory, {"differs": REASON, "node": NODE} of the first rank that was refused. With
+`--parent` the server ends at the end of its standard input, which its owner holds, and is killed with its parent; with
+`--idle-s` it ends when it has had no rank for so long. Exit code 0, or 1 where it cannot fork.
 """
 
 from __future__ import annotations

@@ -64,6 +64,7 @@ class Server:
         self._stubs: list[_Stub] = []
         self._wakeup: tuple[int, int] | None = None
         self._idle_since = time.monotonic()
+        self._has_differed = False
 
     def refuse_all(self, reason: str) -> None:
         """Answer all that have connected so far."""
@@ -174,7 +175,14 @@ class Server:
             if why is None:
                 self._fork(stub, request)
             else:
+                self._tell_difference(why)
                 self._refuse(stub, why)
+
+    def _tell_difference(self, why: str) -> None:
+        """Tell the first one to whoever has started the server: others of its ranks will be refused for the same."""
+        if not self._has_differed:
+            self._has_differed = True
+            tell(differs=_one_line(why), node=node_name())
 
     def _refuse(self, stub: _Stub, reason: str) -> None:
         with suppress(OSError):

@@ -63,7 +63,8 @@ class ServerStep:
     @property
     def refusal(self) -> str | None:
         """The reason why ranks cannot be forked, once it is known."""
-        said = next((words["refused"] for words in self._said() if words.get("refused") is not None), None)
+        refusals = (words.get("refused") or words.get("differs") for words in self._said())
+        said = next(filter(None, refusals), None)
         if said is not None or self._count_listening():
             return None if said is None else str(said)
         if self._has_ended:
@@ -137,12 +138,13 @@ class ForkServers:
         step = self._steps.get(name)
         if step is None:
             return not self._make_room(in_use) or not self._start(name)
-        if (reason := step.refusal) is not None:
-            self._refuse(name, reason)
-        elif step.is_damaged and name not in in_use:
+        reason = step.refusal
+        if name in in_use or (reason is None and not step.is_damaged):
+            return reason is not None or step.has_started
+        if reason is None:
             self._lose(name)
         else:
-            return step.has_started
+            self._refuse(name, reason)
         return name in self._refused
 
     def folder(self, name: str) -> Path | None:

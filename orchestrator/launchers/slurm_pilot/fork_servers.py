@@ -13,7 +13,7 @@ from orchestrator.launchers.slurm_pilot.allocation import Pilot
 from slurm.request import JobOptions, JobRequest
 from slurm.script import render_fork_server_script
 from trials.files.folders import write_text
-from trials.fork_server.equality import CONTAINER_VARIABLE, PRELOAD_VARIABLE
+from trials.fork_server.equality import CONTAINER_VARIABLE, PRELOAD_VARIABLE, is_safe
 from trials.pilot.fork_servers import SCRIPT
 
 _STUB = Path("trials", "fork_server", "stub.py")
@@ -23,8 +23,11 @@ _AGENT_PART = Path("trials", "pilot", "fork_servers.py")
 def warm_environment(request: LaunchRequest, options: JobOptions) -> dict[str, str]:
     """Return the variables of ranks that a fork server of their node may fork; none for a plain start.
 
-    The agent of an older search, which runs the search's own code, has no fork servers.
+    The agent of an older search, which runs the search's own code, has no fork servers. Ranks whose steps each have
+    folders of their own (`node_folders`) differ from any server in these variables.
     """
+    if not all(map(is_safe, options.launch.node_folders)):
+        return {}
     if not Path(request.code, _AGENT_PART).is_file() or not (variables := preload_environment(request)):
         return {}
     if options.container is None:

@@ -130,7 +130,7 @@ def test_repeats_of_a_search_with_shared_jobs_and_the_runs_of_a_replay_are_steps
     ids = [str(attempt.job_id) for attempt in attempts_of(record)]
     [shared] = bench.jobs(f"{folder.search_id}.p")
     assert len(bench.jobs(folder.search_id)) == 4, "three trials and the shared job"
-    assert ids[3:] == [f"{shared}.{number}" for number in range(4)]
+    assert ids[3:] == [f"{shared}.{number}" for number in range(1, 5)], "after the step of the fork servers"
     assert len({attempt.nodes for attempt in attempts_of(record)[3:]}) == 1
     assert_completed(cluster, shared, steps=4)
 
@@ -141,8 +141,9 @@ def test_repeats_of_a_search_with_shared_jobs_and_the_runs_of_a_replay_are_steps
 
 
 def assert_completed(cluster: SlurmSandbox, job: str, steps: int) -> None:
-    """Check that accounting has this number of completed steps of the job, beside its script."""
+    """Check that accounting has this number of completed steps of the job, beside its script and fork servers."""
     answer = lambda: cluster.ask("sacct", "--noheader", "--parsable2", f"--jobs={job}", "--format=JobID,State").stdout  # noqa: E731
-    rows = lambda: {line for line in answer().splitlines() if line.startswith(f"{job}.") and ".batch" not in line}  # noqa: E731
-    wanted = {f"{job}.{number}|COMPLETED" for number in range(steps)}
+    others = (f"{job}.batch|", f"{job}.0|")  # the script, and the fork servers, which end by a signal
+    rows = lambda: {line for line in answer().splitlines() if "." in line and not line.startswith(others)}  # noqa: E731
+    wanted = {f"{job}.{number}|COMPLETED" for number in range(1, steps + 1)}
     assert until(rows, lambda found: found >= wanted) == wanted

@@ -360,6 +360,16 @@ class TestNodesOfSlurm:
         assert code == 3
         assert "No such file" in err
 
+    def test_the_first_difference_is_told_to_whoever_has_started_the_server(self, node: Node) -> None:
+        server = node.serve_in_folder("n7")
+        at = {"SLURMD_NODENAME": "n7", "PARLAY_FORK_SERVERS": str(node.folder)}
+        for number in ("8", "9"):
+            node.run("", at | {"OMP_NUM_THREADS": number}, socket_path="-")
+        server.terminate()
+        assert server.stdout is not None
+        [line] = server.stdout.read().splitlines()
+        assert json.loads(line) == {"differs": "the environment variable OMP_NUM_THREADS differs", "node": "n7"}
+
     def test_a_stub_without_the_folder_becomes_the_rank_without_a_word(self, node: Node) -> None:
         assert node.run("print(os.environ.get('PARLAY_WARM'))", socket_path="-") == (0, "None\n", "")
 
@@ -401,14 +411,15 @@ def test_an_idle_server_ends(tmp_path: Path) -> None:
 def test_two_hundred_ranks_leave_the_servers_memory_and_descriptors_as_they_were(node: Node) -> None:
     assert node.server is not None
     seen = []
-    for _ in range(10):
-        assert [stub.wait(60) for stub in [node.stub("sys.exit(0)") for _ in range(20)]] == [0] * 20
+    for _ in range(40):
+        assert [stub.wait(60) for stub in [node.stub("sys.exit(0)") for _ in range(5)]] == [0] * 5
         proc = Path(f"/proc/{node.server.pid}")
         # Exact, where the counters of status may be some hundred KiB behind.
         rollup = (proc / "smaps_rollup").read_text().splitlines()
         anonymous = next(line for line in rollup if line.startswith("Anonymous:"))
         seen.append((int(anonymous.split()[1]), len(list((proc / "fd").iterdir()))))
     kib, descriptors = zip(*seen, strict=True)
-    # What is in use while it is read comes and goes; what leaks is in the least of the last rounds, too.
-    assert min(kib[-3:]) - min(kib[1:4]) <= 128
+    # What is in use while it is read comes and goes; what leaks is in the least of the last rounds, too. Five requests
+    # that happen to arrive at once take 100 KiB for good; a leak of 4 KiB a rank is more than 700.
+    assert min(kib[-3:]) - min(kib[1:4]) <= 384
     assert min(descriptors[-3:]) == min(descriptors[1:4])

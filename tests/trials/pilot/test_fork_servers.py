@@ -81,6 +81,7 @@ def test_steps_of_three_kinds_at_once_do_not_end_each_others_servers(pilot: Pilo
             "1 threads",
         ),
         ("exit 0", "no message"),
+        (LISTEN.replace("exec", 'echo \'{"differs": "the variable X differs"}\' >> servers.out; exec'), "X differs"),
     ],
 )
 def test_where_servers_are_refused_ranks_start_plain_and_the_reason_is_kept(
@@ -157,6 +158,18 @@ class TestForkServers:
         self.serve(kinds, "k2")
         assert self.serve(kinds, "k3", "k1", "k2") is None
         assert self.serve(kinds, "k3", "k1") is not None
+
+    def test_a_refusal_on_one_node_does_not_end_the_servers_of_running_ranks(
+        self, pilot: Pilot, kinds: ForkServers
+    ) -> None:
+        folder = pilot.folder.fork_servers("k1")
+        self.serve(kinds, "k1")
+        with (folder / OUTPUT).open("a") as out:
+            out.write('{"refused": "ModuleNotFoundError"}\n')
+        assert self.serve(kinds, "k1", "k1") == folder.absolute()
+        assert is_running(int((folder / "pid").read_text()))
+        assert self.serve(kinds, "k1") is None
+        assert not is_running(int((folder / "pid").read_text()))
 
     @pytest.mark.fault(53)
     def test_servers_that_have_ended_are_started_again_once_when_none_of_their_ranks_run(

@@ -16,12 +16,12 @@ import pytest
 
 from orchestrator.launchers.base import LaunchRequest
 from orchestrator.launchers.slurm_pilot.allocation import Pilot
-from orchestrator.launchers.slurm_pilot.fork_servers import write_fork_servers
+from orchestrator.launchers.slurm_pilot.fork_servers import warm_environment, write_fork_servers
 from orchestrator.launchers.slurm_pilot.launcher import SlurmPilotLauncher
 from orchestrator.launchers.slurm_pilot.sizing import PilotRules, RemainingWork
 from slurm.client import SlurmClient
 from slurm.poll_backoff import PollBackoff
-from slurm.request import Container, JobOptions, Runtime
+from slurm.request import Container, JobOptions, Launch, Runtime
 from slurm.sandbox.daemons import running_pids
 from slurm.sandbox.sandbox import SlurmSandbox
 from slurm.squeue_cache import SqueueSnapshot
@@ -169,6 +169,15 @@ def test_a_search_whose_code_has_no_servers_in_pilots_is_asked_for_none(tmp_path
     name = write_fork_servers(attempt_request(tmp_path, "hang", trial="t0001"), JobOptions(), pilot)
     write(tmp_path / "request", StepRequest("place", "job.sh", 1, 60.0, ("n1",), fork_servers=name))
     assert "fork_servers" not in json.loads((tmp_path / "request").read_text())
+
+
+@pytest.mark.parametrize(("name", "is_warm"), [("MIOPEN_USER_DB_PATH", True), ("TMPDIR", False)])
+def test_ranks_with_a_folder_of_their_step_have_servers_only_where_no_import_reads_it(
+    tmp_path: Path, name: str, is_warm: bool
+) -> None:
+    light_code(tmp_path / "code")
+    options = JobOptions(launch=Launch(node_folders={name: "/tmp"}))
+    assert bool(warm_environment(attempt_request(tmp_path, "hang"), options)) is is_warm
 
 
 def test_servers_have_all_cpus_of_the_pilot_and_not_those_of_one_rank(bench: Bench) -> None:
