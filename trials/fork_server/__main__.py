@@ -72,11 +72,8 @@ def _listen_in(folder: str) -> socket.socket:
     with suppress(FileNotFoundError):
         os.unlink(path)  # of a server before
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    address, descriptor = short_path(path)
-    try:
+    with short_path(path) as address:
         listener.bind(address)
-    finally:
-        os.close(descriptor)
     listener.listen(1024)
     tell(listens=node_name())
     return listener

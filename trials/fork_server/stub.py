@@ -19,6 +19,8 @@ import signal
 import socket
 import struct
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 DONE_VARIABLE = "PARLAY_DONE_DESCRIPTOR"
@@ -70,10 +72,14 @@ def node_name() -> str:
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
-def short_path(path: str) -> tuple[str, int]:
-    """A path that fits into a socket's address, whatever its folder; valid while the descriptor is open."""
+@contextmanager
+def short_path(path: str) -> Iterator[str]:
+    """A path that fits into a socket's address, whatever its folder."""
     folder = os.open(os.path.dirname(path) or ".", os.O_PATH | os.O_DIRECTORY)
-    return f"/proc/self/fd/{folder}/{os.path.basename(path)}", folder
+    try:
+        yield f"/proc/self/fd/{folder}/{os.path.basename(path)}"
+    finally:
+        os.close(folder)
 
 
 def describe(argv: list[str], ignored: list[int]) -> dict[str, Any]:
@@ -155,11 +161,8 @@ def _note(number: int, frame: object) -> None:
 def _hand_over(path: str, request: dict[str, Any], descriptors: list[int], signals: int) -> socket.socket:
     """Return the connection to a server that has forked the rank. Raises NoServer or OSError, and then it has not."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    address, folder = short_path(path)
-    try:
+    with short_path(path) as address:
         connection.connect(address)
-    finally:
-        os.close(folder)
     if peer_of(connection)[1] != os.geteuid():
         raise NoServer("another user's process listens in the place of the fork server")
     connection.settimeout(PATIENCE_S)

@@ -27,8 +27,9 @@ MOST_DEATHS = 2
 START_S = 30.0
 """Longest wait for a step of servers to listen; their imports come after that."""
 END_S = 5.0
+"""Longest wait for the end of a step of servers before its srun is killed."""
 
-_TASK_ENDED = re.compile(r"^srun: error: (?P<nodes>\S+): tasks? [\d,-]+: (?P<how>.+)$", re.MULTILINE)
+_TASK_ENDED = re.compile(r"^srun: error: (?P<nodes>\S+): tasks? [\d,-]+: ", re.MULTILINE)
 _OF_MEMORY = re.compile(r"oom.kill|Out Of Memory|exceeded memory limit")
 
 
