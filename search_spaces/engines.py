@@ -64,8 +64,13 @@ those of the same model with Megatron-LM (arXiv 2104.04473, table 1), and none, 
 PARLAY = "parlay"
 """Name of Parlay's own trainer."""
 
+MEGATRON_CORE = "megatron-core"
+"""Engine of Parlay's own trainer that builds megatron.core's model, optimizer and schedules."""
+
 TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
     PARLAY: {
+        # Megatron-LM's bytes below. Parlay trains without dropout, so no masks are kept.
+        MEGATRON_CORE: EngineProfile(ParameterBytes(2, 4, 12), splits_p2p=True, layer_split=LayerSplit.EVEN),
         # DeepSpeed has 16-bit gradients in addition to the fp32 sum that grad_accum_dtype requests. Rotated queries
         # and keys are stored in addition to the fused query-key-value output.
         "deepspeed": EngineProfile(ParameterBytes(2, 6, 12, 4), keeps_unrotated=True, has_blocking_p2p=True),

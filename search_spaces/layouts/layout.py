@@ -137,7 +137,7 @@ class Layout:
         "torch",
         key="",
         label="engine",
-        description="Engine that runs the training: torch or deepspeed with Parlay's trainer, else trainer.kind.",
+        description="Engine: torch, deepspeed or megatron-core with Parlay's trainer, else trainer.kind.",
         words=ENGINES,
         default_text="torch, or trainer.kind",
     )

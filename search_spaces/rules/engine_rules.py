@@ -1,7 +1,8 @@
-"""Rules of the engines: what DeepSpeed and torch support whichever trainer drives them, and the form of a rule.
+"""Rules of the engines: what DeepSpeed, torch and megatron-core support whichever trainer drives them; form of a rule.
 
 Standard library only. DeepSpeed 0.19 deepspeed/runtime/engine.py, runtime/pipe/engine.py and runtime/zero;
-torch.distributed.pipelining.schedules and torch.distributed.fsdp.
+torch.distributed.pipelining.schedules and torch.distributed.fsdp; megatron-core 0.16 megatron/core/pipeline_parallel
+and megatron/core/distributed.
 """
 
 from __future__ import annotations
@@ -79,6 +80,30 @@ def too_few_micro_batches(layout: Layout, least: int, rule: str) -> Iterator[Rul
             f"{layout.grad_accum_steps} micro-batches for {layout.pipeline_parallel} pipeline stages",
             rule,
             "use a smaller micro_batch_size, fewer stages, or the gpipe schedule",
+        )
+
+
+def even_stages(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    """Layers that do not divide over the model chunks, for engines that split them evenly."""
+    stages, chunks = layout.pipeline_parallel, layout.virtual_pipeline_stages
+    if model.num_layers % (stages * chunks):
+        yield RuleViolation(
+            "layers",
+            f"num_layers {model.num_layers} is not a multiple of pipeline_parallel {stages}"
+            f" x virtual_pipeline_stages {chunks}",
+            f"{layout.engine} splits the layers evenly over all model chunks",
+            "use a pipeline_parallel x virtual_pipeline_stages that divides num_layers",
+        )
+
+
+def half_precision_flash(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    """Flash attention in fp32, for engines whose kernels have only 16 bits."""
+    if layout.attention_kernel == "flash" and layout.precision == "fp32":
+        yield RuleViolation(
+            "attention_kernel",
+            "attention_kernel is flash with precision fp32",
+            f"{layout.engine}'s flash attention supports only bf16 and fp16",
+            "set precision to bf16, or attention_kernel to math",
         )
 
 
@@ -162,3 +187,31 @@ def _torch_fsdp(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
 
 TORCH_RULES: tuple[Rule, ...] = (_torch_schedule, _torch_fsdp)
 """Rules of torch's pipelining and FSDP2."""
+
+
+# -- megatron-core
+
+
+def _megatron_rounds(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    if layout.virtual_pipeline_stages > 1 and layout.grad_accum_steps % layout.pipeline_parallel:
+        yield RuleViolation(
+            "micro_batches",
+            f"{layout.grad_accum_steps} micro-batches for {layout.pipeline_parallel} interleaved pipeline stages",
+            f"{layout.engine}'s interleaved 1F1B needs grad_accum_steps to be a multiple of pipeline_parallel",
+            "use another micro_batch_size, or virtual_pipeline_stages 1",
+        )
+
+
+def _megatron_buckets(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    if layout.bucket_mib is not None and not layout.overlap_comm:
+        yield RuleViolation(
+            "bucket_mib",
+            f"bucket_mib is {layout.bucket_mib} without overlap_comm",
+            "Megatron reduces gradients in buckets only with --overlap-grad-reduce",
+            "set overlap_comm to true, or leave bucket_mib out",
+        )
+
+
+MEGATRON_RULES: tuple[Rule, ...] = (even_stages, _megatron_rounds, _megatron_buckets, half_precision_flash)
+"""Rules of every trainer on megatron-core."""
+MEGATRON_SCHEDULES = ("none", "1f1b", "interleaved_1f1b")

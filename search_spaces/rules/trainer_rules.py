@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from search_spaces.engines import OWN_ENGINES
+from search_spaces.engines import MEGATRON_CORE, OWN_ENGINES
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.engine_rules import (
     DEEPSPEED_RULES,
+    MEGATRON_RULES,
+    MEGATRON_SCHEDULES,
     TORCH_RULES,
     EngineRules,
     RuleViolation,
@@ -29,12 +31,12 @@ def engine_mismatch(layout: Layout, engines: tuple[str, ...]) -> Iterator[RuleVi
             if engines == OWN_ENGINES
             else "the search's trainer supports the engine"
         )
-        choices = " and ".join(reversed(engines))
+        choices = ", ".join(reversed(engines))
         yield RuleViolation(
             "engine_mismatch",
             f"engine is {layout.engine}",
             f"{trainer} {choices}",
-            f"set engine to {choices.replace(' and ', ' or ')}, or launcher.kind to simulated",
+            "set engine to one of these, or launcher.kind to simulated",
         )
 
 
@@ -101,6 +103,21 @@ def _deepspeed_compile(layout: Layout, model: ModelShape) -> Iterator[RuleViolat
 
 
 OWN_RULES: EngineRules = {
+    MEGATRON_CORE: (
+        _stages,
+        *MEGATRON_RULES,
+        _sequence,
+        _rotary,
+        engine_limits(
+            MEGATRON_CORE,
+            {
+                "zero_stage": (0, 1),
+                "offload": ("none",),
+                "pipeline_schedule": MEGATRON_SCHEDULES,
+                "torch_compile": (False,),
+            },
+        ),
+    ),
     "deepspeed": (
         _stages,
         *DEEPSPEED_RULES,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from search_spaces.engines import ENGINES
+from search_spaces.engines import ENGINES, OWN_ENGINES
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations
@@ -25,7 +25,7 @@ def test_our_engines_run_pipelines_with_tensor_and_data_parallelism(engine):
     assert broken(engine=engine, tensor_parallel=2, activation_checkpointing="full", attention_kernel="flash") == []
 
 
-@pytest.mark.parametrize("engine", [e for e in ENGINES if e not in ("torch", "deepspeed")])
+@pytest.mark.parametrize("engine", [e for e in ENGINES if e not in OWN_ENGINES])
 def test_other_trainers_are_not_ours(engine):
     assert broken(engine=engine) == [f"{engine}.engine_mismatch"]
 

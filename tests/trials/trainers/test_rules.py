@@ -113,7 +113,7 @@ def test_another_trainers_engine_is_refused_with_the_ones_there_are(engine):
     layout = replace(LAYOUT, engine=engine)
     [problem] = engine_violations(layout, LLAMA)
     assert problem.code == f"{engine}.engine_mismatch"
-    assert "torch and deepspeed" in str(problem)
+    assert "torch, deepspeed, megatron-core" in str(problem)
     [problem] = engine_violations(replace(LAYOUT, engine="torch"), GPT2, TRAINERS[engine].rules)
     assert problem.code == "torch.engine_mismatch"
     assert engine in str(problem)

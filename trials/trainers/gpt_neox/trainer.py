@@ -5,9 +5,8 @@ Rules: GPT-NeoX megatron/neox_arguments, and DeepSpeed's own.
 
 from __future__ import annotations
 
-from search_spaces.rules.engine_rules import DEEPSPEED_RULES, Rule, engine_limits
+from search_spaces.rules.engine_rules import DEEPSPEED_RULES, Rule, engine_limits, half_precision_flash
 from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, TemplateKind, Trainer
-from trials.trainers.common.layout_rules import half_precision_flash
 from trials.trainers.common.megatron_log import MEGATRON_LOG
 from trials.trainers.common.plain_yaml import plain_yaml
 from trials.trainers.common.recipe import first_violation, script_or, user_template

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from search_spaces.rules.engine_rules import DEEPSPEED_RULES, Rule, engine_limits
+from search_spaces.rules.engine_rules import DEEPSPEED_RULES, Rule, engine_limits, even_stages, half_precision_flash
 from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, Trainer, last_rank
 from trials.trainers.common.deepspeed_config import ds_config, fp32_sums, zero_section
-from trials.trainers.common.layout_rules import even_stages, half_precision_flash
 from trials.trainers.common.megatron_log import MEGATRON_LOG
 from trials.trainers.common.megatron_options import (
     NO_DROPOUT_OPTIONS,

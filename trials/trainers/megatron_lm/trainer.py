@@ -9,9 +9,15 @@ from collections.abc import Iterator
 
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from search_spaces.rules.engine_rules import Rule, RuleViolation, engine_limits, zero_in_pipeline
+from search_spaces.rules.engine_rules import (
+    MEGATRON_RULES,
+    MEGATRON_SCHEDULES,
+    Rule,
+    RuleViolation,
+    engine_limits,
+    zero_in_pipeline,
+)
 from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, Trainer, last_rank
-from trials.trainers.common.layout_rules import even_stages, half_precision_flash
 from trials.trainers.common.megatron_log import MEGATRON_LOG
 from trials.trainers.common.megatron_options import (
     NO_DROPOUT_OPTIONS,
@@ -50,16 +56,6 @@ def _start(spec: TrialSpec) -> str:
     return f"{start} {script} {arguments_from(_ARGUMENTS_FILE)} {user_arguments(spec, NAME)}"
 
 
-def _whole_rounds(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    if layout.virtual_pipeline_stages > 1 and layout.grad_accum_steps % layout.pipeline_parallel:
-        yield RuleViolation(
-            "micro_batches",
-            f"{layout.grad_accum_steps} micro-batches for {layout.pipeline_parallel} interleaved pipeline stages",
-            f"{layout.engine}'s interleaved 1F1B needs grad_accum_steps to be a multiple of pipeline_parallel",
-            "use another micro_batch_size, or virtual_pipeline_stages 1",
-        )
-
-
 def _sharding(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     """ZeRO 1 is the distributed optimizer; 2 and 3 are Megatron-FSDP, which has no pipeline."""
     yield from zero_in_pipeline(layout, f"{layout.engine} supports zero_stage 0 and 1 in a pipeline")
@@ -72,24 +68,7 @@ def _sharding(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
         )
 
 
-def _buckets(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    if layout.bucket_mib is not None and not layout.overlap_comm:
-        yield RuleViolation(
-            "bucket_mib",
-            f"bucket_mib is {layout.bucket_mib} without overlap_comm",
-            "Megatron-LM reduces gradients in buckets only with --overlap-grad-reduce",
-            "set overlap_comm to true, or leave bucket_mib out",
-        )
-
-
-RULES: tuple[Rule, ...] = (
-    even_stages,
-    _whole_rounds,
-    _sharding,
-    _buckets,
-    half_precision_flash,
-    engine_limits(NAME, {"pipeline_schedule": ("none", "1f1b", "interleaved_1f1b")}),
-)
+RULES: tuple[Rule, ...] = (*MEGATRON_RULES, _sharding, engine_limits(NAME, {"pipeline_schedule": MEGATRON_SCHEDULES}))
 
 TRAINER = Trainer(
     rules={NAME: RULES},
