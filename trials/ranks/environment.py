@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from search_spaces.engines import MEGATRON_CORE
 from trials.ranks.allocator import map_large_buffers
 from trials.trial import TrialSpec
 
@@ -87,6 +88,9 @@ def prepare_imports(engine: str, on_cpu: bool, environ: MutableMapping[str, str]
         environ.setdefault("OMP_NUM_THREADS", "1")
         environ["DS_ACCELERATOR"] = "cpu"
         map_large_buffers()
+        if engine == MEGATRON_CORE:
+            # It has torch compile its fused functions, which takes a C++ compiler and minutes, and is no faster here.
+            environ["TORCHDYNAMO_DISABLE"] = "1"
     if engine == "deepspeed":
         # DeepSpeed's autotuner imports mlflow where installed: a second and 110 MB a rank without use, and with it
         # pyarrow, whose allocator starts a thread that keeps a process from being forked.

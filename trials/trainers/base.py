@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from search_spaces.engines import OWN_ENGINES
 from search_spaces.errors import Problem
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
@@ -17,7 +18,7 @@ SCRIPT_KEYS = ("python", "arguments", "patterns", "log_rank")
 """Optional keys of a trainer that a script starts and whose log is known."""
 
 
-PRELOADS = tuple(f"{engine}/{device}" for engine in ("torch", "deepspeed") for device in ("cpu", "gpu"))
+PRELOADS = tuple(f"{engine}/{device}" for engine in OWN_ENGINES for device in ("cpu", "gpu"))
 """Names of what a fork server can have imported: the modules of an engine, with the settings for a kind of device."""
 
 

@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from search_spaces.engines import MEGATRON_CORE
 from trials.ranks.environment import PARENT_VARIABLE
 
 IMPORTED_ONCE = (
@@ -40,6 +41,8 @@ IMPORTED_ONCE = (
     "trials.train.selftest.training",
 )
 """Modules that some case may need."""
+MEGATRON_ONCE = ("trials.train.engines.megatron_core_engine", "trials.train.selftest.training")
+"""Those of cases by megatron-core."""
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "PARLAY_PARENT_PID": "",
@@ -54,13 +57,15 @@ class RanksFailed(Exception):
 class WarmRanks:
     """Runs `module:function` of the tests on forked ranks. `function(arguments, folder)` returns JSON."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine: str = "") -> None:
+        """Ranks of torch and DeepSpeed, or of the engine megatron-core."""
+        on_cpu = {"TORCHDYNAMO_DISABLE": "1"} if engine == MEGATRON_CORE else {}
         self._server = subprocess.Popen(
-            [sys.executable, "-m", "tests.trials.train.ranks"],
+            [sys.executable, "-m", "tests.trials.train.ranks", engine],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | ENVIRONMENT,
+            env=os.environ | ENVIRONMENT | on_cpu,
         )
 
     def run(self, function: str, world_size: int, arguments: Mapping[str, Any], limit_s: float = 240.0) -> list[Any]:
@@ -122,9 +127,11 @@ def serve() -> None:
     os.environ["DS_ACCELERATOR"] = "cpu"
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     sys.modules["mlflow"] = None  # type: ignore[assignment]
-    for module in IMPORTED_ONCE:
+    is_megatron = sys.argv[1] == MEGATRON_CORE
+    for module in MEGATRON_ONCE if is_megatron else IMPORTED_ONCE:
         importlib.import_module(module)
-    _refuse_pickles()
+    if not is_megatron:  # megatron-core gathers its parameter groups as pickles
+        _refuse_pickles()
     if shutil.which("g++") is not None:
         _ask_what_the_cpu_has()
     for line in sys.stdin:

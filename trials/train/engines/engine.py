@@ -1,9 +1,11 @@
-"""Engine: runs one optimizer step of a layout. One interface over torch-native and DeepSpeed."""
+"""Engine: runs one optimizer step of a layout. One interface over torch, DeepSpeed and megatron-core."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -11,7 +13,7 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.train.data import Batch
 from trials.train.engines.optimizer import OptimizerConfig
-from trials.train.model.chunk import ChunkExecution, ChunkPlan, ModelChunk
+from trials.train.model.chunk import ChunkExecution, ChunkPlan
 from trials.train.model.initial_weights import WeightSource
 from trials.train.parallel.process_groups import World
 
@@ -84,6 +86,15 @@ class EngineCounts:
     samples: int
 
 
+class TrainedChunk(Protocol):
+    """A model chunk as measurement sees it: a module that counts the micro-batches and samples passed through it."""
+
+    micro_batches: int
+    samples: int
+
+    def register_forward_pre_hook(self, hook: Callable[..., None]) -> object: ...
+
+
 class Engine(ABC):
     """Trains this rank's model chunks (`chunks`, in the model's order; one without interleaving).
 
@@ -91,7 +102,7 @@ class Engine(ABC):
     unchanged.
     """
 
-    chunks: tuple[ModelChunk, ...]
+    chunks: Sequence[TrainedChunk]
 
     @abstractmethod
     def train_step(self, batch: Batch) -> StepResult:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from search_spaces.engines import MEGATRON_CORE
 from trials.train.engines.engine import Engine, TrainingConfig
 from trials.train.parallel.process_groups import World
 
@@ -12,6 +13,14 @@ def build_engine(training: TrainingConfig, world: World) -> Engine:
         from trials.train.engines.deepspeed_engine import build_deepspeed_engine
 
         return build_deepspeed_engine(training, world)
+    if training.layout.engine == MEGATRON_CORE:
+        if training.device.type == "cpu":
+            from trials.train.cpu_device.megatron_core import emulate_device
+
+            emulate_device()
+        from trials.train.engines.megatron_core_engine import MegatronCoreEngine
+
+        return MegatronCoreEngine(training, world)
     from trials.train.engines.torch_engine import TorchEngine
 
     return TorchEngine(training, world)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from importlib import import_module
 
+from search_spaces.engines import MEGATRON_CORE
 from search_spaces.layouts.layout import Layout
 
 
@@ -31,6 +32,10 @@ def _import_engine(layout: Layout) -> None:
     """Import our own modules of the layout's engine."""
     if layout.engine == "deepspeed":
         import trials.train.engines.deepspeed_engine
+
+        return
+    if layout.engine == MEGATRON_CORE:
+        import trials.train.engines.megatron_core_engine
 
         return
     import trials.train.engines.torch_engine

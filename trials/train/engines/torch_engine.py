@@ -13,6 +13,8 @@ from trials.train.parallel.process_groups import World, group_size
 
 
 class TorchEngine(Engine):
+    chunks: tuple[ModelChunk, ...]
+
     def __init__(self, training: TrainingConfig, world: World):
         self._training = training
         self._world = world

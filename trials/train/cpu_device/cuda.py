@@ -1,0 +1,98 @@
+"""torch.cuda's calls, answered by a CPU: for libraries that name the device `cuda` instead of asking for it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.distributed import distributed_c10d
+from torch.overrides import TorchFunctionMode
+
+from trials.train.cpu_device.patch import Patch
+
+CPU = torch.device("cpu")
+
+
+class _CpuForCuda(TorchFunctionMode):
+    """Runs torch's functions with `cpu` where they are given a CUDA device."""
+
+    def __torch_function__(
+        self, function: Callable, types: Any, arguments: tuple = (), options: dict[str, Any] | None = None
+    ) -> Any:
+        given = options or {}
+        if _is_cuda(given.get("device")):
+            given = {**given, "device": CPU}
+        return function(*(CPU if _is_cuda(value) else value for value in arguments), **given)
+
+
+def _is_cuda(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.partition(":")[0] == "cuda"
+    return isinstance(value, torch.device) and value.type == "cuda"
+
+
+def _use_cpu_for_cuda() -> None:
+    _CpuForCuda().__enter__()
+
+
+def _answer_current_device() -> None:
+    torch.cuda.current_device = lambda: CPU  # type: ignore[assignment,return-value]
+
+
+def _keep_tensors_in_place() -> None:
+    torch.Tensor.cuda = lambda tensor, *_, **__: tensor  # type: ignore[method-assign]
+
+
+def _name_types_as_on_a_gpu() -> None:
+    type_of = torch.Tensor.type
+
+    def named(tensor: torch.Tensor, dtype: Any = None, **options: Any) -> Any:
+        if dtype is not None:
+            return type_of(tensor, dtype, **options)
+        return "torch.cuda." + type_of(tensor).rpartition(".")[2]
+
+    torch.Tensor.type = named  # type: ignore[assignment,method-assign]
+
+
+def _use_cpu_random_numbers() -> None:
+    # manual_seed is left out: the generator is the process's own, which the caller would not expect to be seeded.
+    torch.cuda.manual_seed = torch.cuda.manual_seed_all = lambda seed: None
+    torch.cuda.get_rng_state = lambda *_, **__: torch.get_rng_state()
+    torch.cuda.random.get_rng_state = torch.cuda.get_rng_state
+    torch.cuda.set_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
+    torch.cuda._lazy_call = lambda function, **_: function()
+    torch.cuda.default_generators = {CPU: torch.default_generator}  # type: ignore[assignment]
+
+
+def _do_not_wait() -> None:
+    torch.cuda.synchronize = lambda *_: None
+
+
+def _send_copies() -> None:
+    isend = distributed_c10d.isend
+    pending: deque[tuple[Any, torch.Tensor]] = deque()
+
+    def send_copy(tensor: torch.Tensor, *arguments: Any, **options: Any) -> Any:
+        copy = tensor.detach().clone()
+        work = isend(copy, *arguments, **options)
+        while pending and pending[0][0].is_completed():
+            pending.popleft()
+        pending.append((work, copy))
+        return work
+
+    torch.distributed.isend = distributed_c10d.isend = send_copy
+
+
+PATCHES = (
+    Patch("device_word", "device='cuda' in a call of torch", _use_cpu_for_cuda),
+    Patch("current_device", "torch.cuda.current_device()", _answer_current_device),
+    Patch("tensor_cuda", "Tensor.cuda()", _keep_tensors_in_place),
+    Patch("tensor_type", "Tensor.type() compared with 'torch.cuda.FloatTensor'", _name_types_as_on_a_gpu),
+    Patch("random_numbers", "torch.cuda.get_rng_state() and its neighbours", _use_cpu_random_numbers),
+    Patch("synchronize", "torch.cuda.synchronize()", _do_not_wait),
+    Patch(
+        "isend", "torch.distributed.isend(), whose tensor a CUDA stream keeps as it is until it is sent", _send_copies
+    ),
+)

@@ -1,0 +1,129 @@
+"""Configurations of megatron-core for a layout, with the values that Megatron-LM's options give them.
+
+Written for megatron-core 0.16.1; option names and defaults: Megatron-LM megatron/training/arguments.py at
+core_v0.16.1. `tests/trials/train/engines` compares them with a recipe's megatron_args.txt.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from megatron.core.distributed import DistributedDataParallelConfig
+from megatron.core.optimizer import OptimizerConfig as MegatronOptimizerConfig
+from megatron.core.transformer.transformer_config import TransformerConfig
+
+from search_spaces.layouts.layout import Layout
+from search_spaces.model_shape import ModelShape
+from trials.train.engines.engine import TrainingConfig
+from trials.train.model.chunk import NORM_EPSILON
+from trials.trainers.common.megatron_options import bucket_parameters
+
+ROTARY_BASE = 10000
+_DEFAULT_BUCKET_PARAMETERS = 40_000_000
+_DEFAULT_BUCKET_PARAMETERS_PER_RANK = 1_000_000
+
+
+def transformer_config(training: TrainingConfig, has_transformer_engine: bool) -> TransformerConfig:
+    """Configuration of the model and its schedule; fused kernels only where there is one for the device."""
+    layout, model, dtype = training.layout, training.model, training.dtype
+    is_interleaved = layout.virtual_pipeline_stages > 1
+    return TransformerConfig(
+        num_layers=model.num_layers,
+        hidden_size=model.hidden_size,
+        ffn_hidden_size=model.ffn_hidden_size,
+        num_attention_heads=model.num_attention_heads,
+        num_query_groups=model.num_key_value_heads,
+        normalization="RMSNorm" if model.norm == "rmsnorm" else "LayerNorm",
+        layernorm_epsilon=NORM_EPSILON,
+        add_bias_linear=model.has_biases,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        tensor_model_parallel_size=layout.tensor_parallel,
+        pipeline_model_parallel_size=layout.pipeline_parallel,
+        virtual_pipeline_model_parallel_size=layout.virtual_pipeline_stages if is_interleaved else None,
+        sequence_parallel=layout.sequence_parallel,
+        params_dtype=dtype,
+        pipeline_dtype=dtype,
+        bf16=layout.precision == "bf16",
+        fp16=layout.precision == "fp16",
+        overlap_p2p_comm=is_interleaved,
+        batch_p2p_comm=not is_interleaved,
+        deallocate_pipeline_outputs=True,
+        **_activation(model),
+        **_recomputation(layout),
+        **_fusions(training.device, has_transformer_engine),
+    )
+
+
+def ddp_config(layout: Layout) -> DistributedDataParallelConfig:
+    """Configuration of the gradient buffers. Without overlap there is one bucket."""
+    return DistributedDataParallelConfig(
+        grad_reduce_in_fp32=True,
+        overlap_grad_reduce=layout.overlap_comm,
+        use_distributed_optimizer=layout.zero_stage == 1,
+        check_for_nan_in_grad=layout.precision != "fp16",
+        bucket_size=_bucket_parameters(layout) if layout.overlap_comm else None,
+    )
+
+
+def optimizer_config(training: TrainingConfig) -> MegatronOptimizerConfig:
+    """Configuration of AdamW, with Parlay's settings."""
+    layout, settings = training.layout, training.optimizer
+    return MegatronOptimizerConfig(
+        optimizer="adam",
+        lr=settings.learning_rate,
+        adam_beta1=settings.beta1,
+        adam_beta2=settings.beta2,
+        adam_eps=settings.epsilon,
+        weight_decay=settings.weight_decay,
+        clip_grad=settings.max_grad_norm,
+        bf16=layout.precision == "bf16",
+        fp16=layout.precision == "fp16",
+        params_dtype=training.dtype,
+        use_distributed_optimizer=layout.zero_stage == 1,
+        initial_loss_scale=2.0**settings.loss_scale_power,
+        min_loss_scale=1.0,
+    )
+
+
+def _bucket_parameters(layout: Layout) -> int:
+    if layout.bucket_mib is not None:
+        return bucket_parameters(layout.bucket_mib)
+    return max(_DEFAULT_BUCKET_PARAMETERS, _DEFAULT_BUCKET_PARAMETERS_PER_RANK * layout.data_parallel)
+
+
+def _activation(model: ModelShape) -> dict[str, Any]:
+    """Activation of the MLP: gated SiLU, or GELU by its tanh approximation.
+
+    Megatron's fused GELU is that approximation and needs a bias; F.gelu by itself is exact.
+    """
+    if model.gated_mlp:
+        return {"gated_linear_unit": True, "activation_func": F.silu, "bias_activation_fusion": True}
+    if model.has_biases:
+        return {"activation_func": F.gelu, "bias_activation_fusion": True}
+    return {"activation_func": partial(F.gelu, approximate="tanh"), "bias_activation_fusion": False}
+
+
+def _recomputation(layout: Layout) -> dict[str, Any]:
+    if layout.activation_checkpointing == "none":
+        return {}
+    if layout.activation_checkpointing == "selective":
+        return {"recompute_granularity": "selective"}
+    return {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+
+
+def _fusions(device: torch.device, has_transformer_engine: bool) -> dict[str, Any]:
+    """Megatron-LM's fused kernels, on a GPU; those of its own CUDA code only where that is installed."""
+    on_gpu = device.type == "cuda"
+    return {
+        "bias_dropout_fusion": on_gpu,
+        "masked_softmax_fusion": on_gpu and find_spec("scaled_upper_triang_masked_softmax_cuda") is not None,
+        "gradient_accumulation_fusion": on_gpu
+        and (has_transformer_engine or find_spec("fused_weight_gradient_mlp_cuda") is not None),
+        "apply_rope_fusion": has_transformer_engine,
+        "persist_layer_norm": has_transformer_engine,
+    }

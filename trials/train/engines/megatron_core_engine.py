@@ -1,0 +1,205 @@
+"""Engine megatron-core: megatron.core's GPTModel, gradient buffers, distributed optimizer and schedules.
+
+Written for megatron-core 0.16.1. The steps are those of Megatron-LM megatron/training/training.py at core_v0.16.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.distributed import DistributedDataParallel, finalize_model_grads
+from megatron.core.models.gpt.gpt_layer_specs import (
+    get_gpt_layer_local_spec,
+    get_gpt_layer_with_transformer_engine_spec,
+)
+from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.optimizer import get_megatron_optimizer
+from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.tensor_parallel import (
+    model_parallel_cuda_manual_seed,
+    param_is_not_tensor_parallel_duplicate,
+    set_defaults_if_not_set_tensor_model_parallel_attributes,
+)
+from megatron.core.transformer.module import Float16Module, param_is_not_shared
+from torch import nn
+
+from search_spaces.layouts.layout import Layout
+from trials.train.data import Batch
+from trials.train.engines.engine import Engine, EngineCounts, GroupSizes, StepResult, TrainingConfig
+from trials.train.engines.megatron_core_config import ROTARY_BASE, ddp_config, optimizer_config, transformer_config
+from trials.train.engines.megatron_core_weights import set_initial_weights
+from trials.train.parallel.process_groups import COLLECTIVE_LIMIT, World
+
+ORDERS = {"tp-dp-pp": "tp-cp-ep-dp-pp", "tp-pp-dp": "tp-cp-ep-pp-dp"}
+"""Megatron's names of the rank orders."""
+
+MicroBatch = tuple[torch.Tensor, torch.Tensor]
+"""Token ids, and the ids that follow them."""
+
+
+def has_transformer_engine(device: torch.device) -> bool:
+    """True where the layers are Transformer Engine's; else they are megatron-core's local ones, as on every CPU."""
+    return device.type == "cuda" and find_spec("transformer_engine") is not None
+
+
+class Chunk(GPTModel):
+    """GPTModel of a model chunk, which counts the micro-batches and samples that pass through."""
+
+    micro_batches = 0
+    samples = 0
+
+    def forward(self, input_ids: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
+        self.micro_batches += 1
+        # Hidden states between stages are (S, B, H).
+        self.samples += input_ids.shape[0] if self.pre_process else self.decoder.input_tensor.shape[1]
+        return super().forward(input_ids, *arguments, **options)
+
+
+class MegatronCoreEngine(Engine):
+    chunks: tuple[Chunk, ...]
+
+    def __init__(self, training: TrainingConfig, world: World):
+        self._training = training
+        layout = training.layout
+        _initialize_groups(layout, training.weights.seed)
+        self._config = transformer_config(training, has_transformer_engine(training.device))
+        self.chunks = tuple(_build_chunk(self._config, training, world, index) for index in _chunk_indices(layout))
+        wrapped = [self._half(chunk) for chunk in self.chunks]
+        # Later chunks have one bucket each, since the backward pass of the others overlaps with their reduction.
+        self._models = [
+            DistributedDataParallel(self._config, ddp_config(layout), model, disable_bucketing=index > 0)
+            for index, model in enumerate(wrapped)
+        ]
+        self._optimizer = get_megatron_optimizer(
+            optimizer_config(training), self._models, use_gloo_process_groups=False
+        )
+        self._config.grad_scale_func = self._optimizer.scale_loss
+        self._config.finalize_model_grads_func = finalize_model_grads
+        if layout.overlap_comm:
+            no_sync = [model.no_sync for model in self._models]
+            self._config.no_sync_func = no_sync if len(no_sync) > 1 else no_sync[0]
+        self._run = get_forward_backward_func()
+
+    def train_step(self, batch: Batch) -> StepResult:
+        size, length = self._training.layout.micro_batch_size, self._training.model.seq_length
+        micro_batches = list(zip(batch.ids.split(size), batch.targets.split(size), strict=True))
+        for model in self._models:
+            model.zero_grad_buffer()
+        self._optimizer.zero_grad()
+        iterators = [iter(micro_batches) for _ in self._models]
+        losses = self._run(
+            forward_step_func=_forward_step,
+            data_iterator=iterators if len(iterators) > 1 else iterators[0],
+            model=self._models if len(self._models) > 1 else self._models[0],
+            num_microbatches=len(micro_batches),
+            seq_length=length,
+            micro_batch_size=size,
+            decoder_seq_length=length,
+            forward_only=False,
+        )
+        is_updated, grad_norm, _ = self._optimizer.step()
+        loss = torch.stack([loss["loss"] for loss in losses]).mean() if losses else None
+        # Megatron gives no norm for a step that fp16 skipped for overflow.
+        return StepResult(loss, torch.as_tensor(float(grad_norm) if is_updated else torch.inf))
+
+    def counts(self) -> EngineCounts:
+        counted = [p for chunk in self.chunks for p in chunk.parameters() if _is_counted(p)]
+        return EngineCounts(
+            parameters=sum(parameter.numel() for parameter in counted),
+            optimizer_parameters=sum(map(self._updated_elements, counted)),
+            micro_batches=sum(chunk.micro_batches for chunk in self.chunks) / len(self.chunks),
+            samples=self.chunks[0].samples,
+        )
+
+    def group_sizes(self) -> GroupSizes:
+        return GroupSizes(
+            parallel_state.get_tensor_model_parallel_group().size(),
+            parallel_state.get_pipeline_model_parallel_group().size(),
+            parallel_state.get_data_parallel_group().size(),
+        )
+
+    def _half(self, chunk: Chunk) -> nn.Module:
+        return chunk if self._training.layout.precision == "fp32" else Float16Module(self._config, chunk)
+
+    def _updated_elements(self, parameter: nn.Parameter) -> int:
+        """Number of the parameter's elements that this rank's optimizer updates."""
+        if not isinstance(self._optimizer, DistributedOptimizer):
+            return parameter.numel()
+        if parameter not in self._optimizer.model_param_gbuf_map:
+            return 0
+        ranges = self._optimizer._get_model_param_range_map(parameter)
+        return ranges["param"].size
+
+
+def _initialize_groups(layout: Layout, seed: int) -> None:
+    """Form Megatron's own groups; collective over the world."""
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=layout.tensor_parallel,
+        pipeline_model_parallel_size=layout.pipeline_parallel,
+        virtual_pipeline_model_parallel_size=_virtual_stages(layout),
+        order=ORDERS[layout.rank_order],
+        distributed_timeout_minutes=int(COLLECTIVE_LIMIT.total_seconds() // 60),
+        create_gloo_process_groups=False,
+    )
+    model_parallel_cuda_manual_seed(seed)
+
+
+def _virtual_stages(layout: Layout) -> int | None:
+    return layout.virtual_pipeline_stages if layout.virtual_pipeline_stages > 1 else None
+
+
+def _chunk_indices(layout: Layout) -> range:
+    return range(layout.virtual_pipeline_stages)
+
+
+def _build_chunk(config: Any, training: TrainingConfig, world: World, index: int) -> Chunk:
+    """The rank's chunk of this index, with its initial weights, on the device."""
+    model, layout = training.model, training.layout
+    in_pipeline = index * layout.pipeline_parallel + world.coordinates["pp"]
+    chunk = Chunk(
+        config,
+        _layer_spec(config, training.device),
+        vocab_size=model.vocab_size,
+        max_sequence_length=model.seq_length,
+        pre_process=in_pipeline == 0,
+        post_process=in_pipeline == training.num_chunks - 1,
+        share_embeddings_and_output_weights=model.tied_embeddings,
+        position_embedding_type="rope" if model.position_embedding == "rotary" else "learned_absolute",
+        rotary_base=ROTARY_BASE,
+        vp_stage=None if _virtual_stages(layout) is None else index,
+    )
+    for parameter in chunk.parameters():
+        set_defaults_if_not_set_tensor_model_parallel_attributes(parameter)
+    first_layer = in_pipeline * (model.num_layers // training.num_chunks)
+    set_initial_weights(chunk, first_layer, model, training.weights, world.tensor_ranks)
+    return chunk.to(training.device)
+
+
+def _layer_spec(config: Any, device: torch.device) -> Any:
+    if has_transformer_engine(device):
+        return get_gpt_layer_with_transformer_engine_spec()
+    return get_gpt_layer_local_spec(normalization=config.normalization)
+
+
+def _forward_step(batches: Iterator[MicroBatch], model: nn.Module) -> tuple[torch.Tensor, Any]:
+    """One micro-batch through a chunk; the mask is None, since the layers' own is causal."""
+    ids, targets = next(batches)
+    positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+    return model(ids, positions, None, labels=targets), _mean_loss
+
+
+def _mean_loss(losses: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Mean over a micro-batch's tokens, for the backward pass and for the report."""
+    loss = losses.float().mean()
+    # The schedule divides `loss` in place.
+    return loss, {"loss": loss.detach().clone()}
+
+
+def _is_counted(parameter: nn.Parameter) -> bool:
+    """True for a parameter that this rank counts in Megatron's gradient norm."""
+    return param_is_not_shared(parameter) and param_is_not_tensor_parallel_duplicate(parameter)
