@@ -153,16 +153,30 @@ COMPILED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }
 
 
-def covering_cases(accelerator: str = "cpu", most_ranks: int = MOST_RANKS) -> list[Case]:
-    """Few cases, cheapest first, that cover all pairs and triples, and the known silent errors."""
-    valid = [case for case in valid_cases(accelerator) if case.layout.num_gpus <= most_ranks]
-    return _with_named(_chosen(valid, _shown), accelerator, most_ranks)
+def covering_cases(
+    accelerator: str = "cpu", most_ranks: int = MOST_RANKS, engines: tuple[str, ...] = NATIVE_ENGINES
+) -> list[Case]:
+    """Few cases of these engines, cheapest first, that cover all pairs and triples, and the known silent errors."""
+    return _covering(_shown, accelerator, most_ranks, engines)
 
 
-def full_cases(accelerator: str = "cpu", most_ranks: int = MOST_RANKS) -> list[Case]:
+def full_cases(
+    accelerator: str = "cpu", most_ranks: int = MOST_RANKS, engines: tuple[str, ...] = NATIVE_ENGINES
+) -> list[Case]:
     """Cases that cover every triple on every shape, by every engine, besides those of `covering_cases`."""
-    valid = [case for case in valid_cases(accelerator) if case.layout.num_gpus <= most_ranks]
-    return _with_named(_chosen(valid, _shown_by_shape), accelerator, most_ranks)
+    return _covering(_shown_by_shape, accelerator, most_ranks, engines)
+
+
+def _covering(
+    shown: Callable[[Case], list[Hashable]], accelerator: str, most_ranks: int, engines: tuple[str, ...]
+) -> list[Case]:
+    named = [case for case in _valid_named(SILENT_ERRORS, accelerator) if case.layout.engine in engines]
+    chosen = _chosen(_within(most_ranks, valid_cases(accelerator, engines)), shown)
+    return chosen + _within(most_ranks, named)
+
+
+def _within(most_ranks: int, cases: Iterable[Case]) -> list[Case]:
+    return [case for case in cases if case.layout.num_gpus <= most_ranks]
 
 
 def compiled_cases(accelerator: str = "cpu") -> list[Case]:
@@ -179,14 +193,14 @@ def failing_cases(most_ranks: int = MOST_RANKS) -> list[Case]:
 
 
 @cache
-def valid_cases(accelerator: str) -> list[Case]:
-    """Every valid combination of the dependent axes, each with a few draws of the independent ones, without
-    duplicates."""
-    draw = random.Random(0)
-    offered = {axis: [v for v in values if _is_ever_offered(axis, v)] for axis, values in INDEPENDENT_AXES.items()}
+def valid_cases(accelerator: str, engines: tuple[str, ...] = NATIVE_ENGINES) -> list[Case]:
+    """Every valid combination of the dependent axes by these engines, each with a few draws of the independent ones,
+    without duplicates."""
+    draw, axes = random.Random(0), {**DEPENDENT_AXES, "engine": engines}
+    offered = {name: [v for v in values if _is_ever_offered(axes, name, v)] for name, values in INDEPENDENT_AXES.items()}
     drawn = [
         case_of(**dependent, **{axis: draw.choice(values) for axis, values in offered.items()})
-        for dependent in _combinations(DEPENDENT_AXES)
+        for dependent in _combinations(axes)
         for _ in range(DRAWS_PER_COMBINATION)
     ]
     distinct = {case.name: case for case in drawn}
@@ -319,11 +333,11 @@ def _keeping_layout_rules(cases: Sequence[Case], accelerator: str) -> list[Case]
     return [case for case, first in zip(cases, broken, strict=True) if first == len(_RULES)]
 
 
-def _is_ever_offered(axis: str, value: Any) -> bool:
-    """True if some engine supports this value at all; draws of other values would all be rejected."""
+def _is_ever_offered(axes: Mapping[str, tuple[Any, ...]], axis: str, value: Any) -> bool:
+    """True if one of the engines supports this value at all; draws of other values would all be rejected."""
     fixed = {"ranks": ((2,) * len(DEGREES),), "precision": ("fp32",)}
     neutral = {loose: values[0] for loose, values in INDEPENDENT_AXES.items()} | {axis: value}
-    cases = (case_of(**dependent, **neutral) for dependent in _combinations({**DEPENDENT_AXES, **fixed}))
+    cases = (case_of(**dependent, **neutral) for dependent in _combinations({**axes, **fixed}))
     return any(not any(engine_violations(case.layout, case.model)) for case in cases)
 
 
@@ -356,11 +370,6 @@ def _shown_by_shape(case: Case) -> list[Hashable]:
     values = axis_values(case)
     triples = [] if case.layout.precision != "fp32" else value_combinations(values, TRIPLE_AXES, 3)
     return _shown(case) + [(case.layout.engine, case.shape, triple) for triple in triples]
-
-
-def _with_named(cases: list[Case], accelerator: str, most_ranks: int) -> list[Case]:
-    named = [c for c in _valid_named(SILENT_ERRORS, accelerator) if c.layout.num_gpus <= most_ranks]
-    return cases + named
 
 
 def _valid_named(named: Mapping[str, tuple[str, Mapping[str, Any]]], accelerator: str) -> list[Case]:

@@ -128,12 +128,12 @@ class MegatronCoreEngine(Engine):
 
     def _updated_elements(self, parameter: nn.Parameter) -> int:
         """Number of the parameter's elements that this rank's optimizer updates."""
-        if not isinstance(self._optimizer, DistributedOptimizer):
+        (optimizer,) = self._optimizer.chained_optimizers
+        if not isinstance(optimizer, DistributedOptimizer):
             return parameter.numel()
-        if parameter not in self._optimizer.model_param_gbuf_map:
+        if parameter not in optimizer.model_param_gbuf_map:
             return 0
-        ranges = self._optimizer._get_model_param_range_map(parameter)
-        return ranges["param"].size
+        return optimizer._get_model_param_range_map(parameter)["param"].size
 
 
 def _initialize_groups(layout: Layout, seed: int) -> None:
