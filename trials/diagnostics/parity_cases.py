@@ -197,7 +197,9 @@ def valid_cases(accelerator: str, engines: tuple[str, ...] = NATIVE_ENGINES) -> 
     """Every valid combination of the dependent axes by these engines, each with a few draws of the independent ones,
     without duplicates."""
     draw, axes = random.Random(0), {**DEPENDENT_AXES, "engine": engines}
-    offered = {name: [v for v in values if _is_ever_offered(axes, name, v)] for name, values in INDEPENDENT_AXES.items()}
+    offered = {
+        name: [v for v in values if _is_ever_offered(axes, name, v)] for name, values in INDEPENDENT_AXES.items()
+    }
     drawn = [
         case_of(**dependent, **{axis: draw.choice(values) for axis, values in offered.items()})
         for dependent in _combinations(axes)

@@ -50,6 +50,9 @@ def transformer_config(training: TrainingConfig, has_transformer_engine: bool) -
         pipeline_dtype=dtype,
         bf16=layout.precision == "bf16",
         fp16=layout.precision == "fp16",
+        init_method=_leave,
+        output_layer_init_method=_leave,
+        embedding_init_method=_leave,
         overlap_p2p_comm=is_interleaved,
         batch_p2p_comm=not is_interleaved,
         deallocate_pipeline_outputs=True,
@@ -88,6 +91,11 @@ def optimizer_config(training: TrainingConfig) -> MegatronOptimizerConfig:
         initial_loss_scale=2.0**settings.loss_scale_power,
         min_loss_scale=1.0,
     )
+
+
+def _leave(weights: torch.Tensor) -> torch.Tensor:
+    """Initialization that draws nothing: megatron_core_weights.py sets the weights."""
+    return weights
 
 
 def _bucket_parameters(layout: Layout) -> int:

@@ -1,0 +1,96 @@
+"""Programs of the forked ranks that train by megatron-core. Arguments and answers are JSON."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.distributed import distributed_c10d
+
+from tests.trials.train import rank_programs
+from trials.train.cpu_device import megatron_core
+
+
+def train_recording(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Train a case, and count the reductions by the place in megatron-core that calls them. `without` names a place
+    whose reductions are left out."""
+    reductions = _Reductions(arguments.get("without"))
+    reductions.watch()
+    trained = rank_programs.train_layout({**arguments, "without": None}, folder)
+    return {"trained": trained, "places": reductions.places}
+
+
+def train_without_patch(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Train a case without the stand-in of this name; the error where that fails."""
+    left = tuple(patch for patch in megatron_core.PATCHES if patch.name != arguments["patch"])
+    assert len(left) == len(megatron_core.PATCHES) - 1
+    megatron_core.PATCHES = left
+    try:
+        return {"trained": rank_programs.train_layout(arguments, folder)}
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+class _Reductions:
+    """Every sum or maximum over ranks that megatron-core calls, by `file.function`, numbered where a function has
+    several."""
+
+    def __init__(self, left_out: str | None):
+        self.places: Counter[str] = Counter()
+        self._left_out = left_out
+        self._lines: dict[str, list[int]] = {}
+
+    def watch(self) -> None:
+        """Stand between megatron-core and torch's functions, wherever it has taken a name for one."""
+        for name, skipped in (("all_reduce", _keep), ("reduce_scatter_tensor", _keep_share)):
+            original = getattr(distributed_c10d, name)
+            watched = self._watched(original, skipped)
+            for module in _megatron_modules():
+                for held in [key for key, value in vars(module).items() if value is original]:
+                    setattr(module, held, watched)
+            setattr(torch.distributed, name, watched)
+
+    def _watched(self, original: Callable, skipped: Callable) -> Callable:
+        def call(*arguments: Any, **options: Any) -> Any:
+            frame = sys._getframe(1)
+            if "megatron" not in frame.f_code.co_filename:
+                return original(*arguments, **options)
+            place = self._place(frame)
+            self.places[place] += 1
+            return (skipped if place == self._left_out else original)(*arguments, **options)
+
+        return call
+
+    def _place(self, frame: FrameType) -> str:
+        name = f"{Path(frame.f_code.co_filename).stem}.{frame.f_code.co_name}"
+        lines = self._lines.setdefault(name, [])
+        if frame.f_lineno not in lines:
+            lines.append(frame.f_lineno)
+        number = lines.index(frame.f_lineno)
+        return name if number == 0 else f"{name}#{number + 1}"
+
+
+class _Done:
+    """A finished `dist.Work`."""
+
+    def wait(self) -> None:
+        pass
+
+
+def _keep(tensor: torch.Tensor, *_: Any, **__: Any) -> _Done:
+    return _Done()
+
+
+def _keep_share(mine: torch.Tensor, all_parts: torch.Tensor, *_: Any, group: Any, **__: Any) -> _Done:
+    """This rank's share of its own part of the sum."""
+    mine.copy_(all_parts.chunk(torch.distributed.get_world_size(group))[torch.distributed.get_rank(group)])
+    return _Done()
+
+
+def _megatron_modules() -> Iterator[Any]:
+    return (module for name, module in list(sys.modules.items()) if name.startswith("megatron.core"))
