@@ -82,7 +82,7 @@ MUTATIONS = [
     ("clip_grads.get_grad_norm_fp32", SHARDED),
 ]
 BEFORE_TRAINING = {"language_module.setup_embeddings_and_output_layer"}
-"""Of a tied model's weights, which are then set."""
+"""Reductions of a tied model's weights, which are then set."""
 
 
 def train_recording(ranks: WarmRanks, given: Case, steps: int, without: str | None = None) -> list[dict]:
