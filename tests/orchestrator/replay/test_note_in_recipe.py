@@ -34,7 +34,7 @@ FOUND = {
 def recipe(tmp_path: Path) -> LoadedRecipe:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "program.py").write_text("")
-    source = source_of(measured_trial("t0001", SHARDED, 0.1))
+    source = source_of(measured_trial("t0001", SHARDED, 0.1), accelerator="a100-80gb")
     return read_recipe(write_recipe(tmp_path / "recipe", source, tmp_path / "code"))
 
 
