@@ -13,13 +13,12 @@ import pytest
 
 from search_spaces.engines import MEGATRON_CORE
 from search_spaces.layouts.layout import Layout
+from tests.trials.train.parity import needs_megatron
 from tests.trials.train.ranks import WarmRanks
 from tests.trials.train.trial_processes import ENDLESS, MODEL, RULES, RunningTrial, faulty, make_spec
 from trials.trial import FailureReason, TrialState
 
-pytest.importorskip("megatron.core", reason="megatron-core is not installed: the extra `trainers`")
-
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+pytestmark = [needs_megatron, pytest.mark.processes, pytest.mark.timeout(300)]
 
 TP2 = Layout(engine=MEGATRON_CORE, tensor_parallel=2, micro_batch_size=2, grad_accum_steps=2)
 PP2_DP2 = replace(TP2, tensor_parallel=1, pipeline_parallel=2, data_parallel=2, zero_stage=1)
