@@ -1,8 +1,9 @@
-"""Table of all parity cases: `python -m tests.trials.train.parity_table [--covering]`.
+"""Tables of all parity cases: `python -m tests.trials.train.parity_table [--covering] [--only megatron-core]`.
 
 Trains all valid triples of tensor, pipeline, ZeRO stage and schedule on every model with every engine (with --covering
-only the cases of `make test`), prints a row as each is done, and writes the table into docs/parity.md. Exits with 1
-when a case differs by more than its tolerance.
+only the covering array), leaves out each reduction of megatron-core, prints a row as each is done, and writes the
+tables into docs/parity.md. Exits with 1 when a case differs by more than its tolerance, or a case without a reduction
+by no more than ten times that.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import argparse
 import platform
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import date
@@ -19,6 +20,8 @@ from pathlib import Path
 
 import torch
 
+from search_spaces.engines import MEGATRON_CORE
+from tests.trials.train.megatron_cases import MUTATION_BOUND, MUTATIONS, difference_without
 from tests.trials.train.parity import Parity
 from tests.trials.train.ranks import RanksFailed, WarmRanks
 from trials.diagnostics.parity_cases import (
@@ -28,10 +31,11 @@ from trials.diagnostics.parity_cases import (
     full_cases,
     pairs_left_out,
 )
-from trials.diagnostics.selftest import Case, tolerance_of
+from trials.diagnostics.selftest import Case, Difference, tolerance_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "parity.md"
-BEGIN, END = "<!-- table -->", "<!-- end of table -->"
+NATIVE = "native"
+TABLES = (NATIVE, MEGATRON_CORE)
 
 
 @dataclass(frozen=True)
@@ -56,24 +60,46 @@ class Row:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--covering", action="store_true", help="only the covering array, which `make check` trains")
-    only_covering = parser.parse_args().covering
-    rows = []
-    with closing(WarmRanks()) as ranks:
-        for row in trained(Parity(ranks), cases(only_covering)):
-            rows.append(row)
-            state = "ok    " if row.agrees else "FAILED"
-            print(f"{state}  {row.case.layout.num_gpus} ranks  {row.case.name}  {row.words}", flush=True)
-    command = "python -m tests.trials.train.parity_table --covering" if only_covering else "make parity-full"
-    PAGE.write_text(with_table(PAGE.read_text(), table(rows, command)))
-    failed = sum(not row.agrees for row in rows)
-    print(f"{len(rows) - failed} of {len(rows)} cases agree; the table is in {PAGE.name}")
-    sys.exit(1 if failed else 0)
+    parser.add_argument("--covering", action="store_true", help="only the covering arrays")
+    parser.add_argument("--only", choices=TABLES, help="only the table of these engines")
+    options = parser.parse_args()
+    wrong = 0
+    for name in [options.only] if options.only else TABLES:
+        with closing(WarmRanks(name)) as ranks:
+            parity = Parity(ranks)
+            rows = list(_printed(trained(parity, cases(name, options.covering))))
+            wrong += sum(not row.agrees for row in rows)
+            lines = [*table(rows, command_of(options)), *(left_out_table() if name == NATIVE else [])]
+            if name == MEGATRON_CORE:
+                differences = {m: difference_without(ranks, parity, *m) for m in MUTATIONS}
+                wrong += sum(found.value <= MUTATION_BOUND for found in differences.values())
+                lines += mutation_table(differences)
+        PAGE.write_text(with_table(PAGE.read_text(), name, lines))
+    print(f"{wrong} rows are not as they should be; the tables are in {PAGE.name}")
+    sys.exit(1 if wrong else 0)
 
 
-def cases(only_covering: bool) -> list[Case]:
-    """All cases; those of torch.compile only where a compiler is installed."""
-    return (covering_cases() if only_covering else full_cases()) + (compiled_cases() if shutil.which("g++") else [])
+def command_of(options: argparse.Namespace) -> str:
+    """Command that makes this table."""
+    if not options.covering and not options.only:
+        return "make parity-full"
+    only = f" --only {options.only}" if options.only else ""
+    return f"python -m tests.trials.train.parity_table{' --covering' * options.covering}{only}"
+
+
+def _printed(rows: Iterator[Row]) -> Iterator[Row]:
+    for row in rows:
+        state = "ok    " if row.agrees else "FAILED"
+        print(f"{state}  {row.case.layout.num_gpus} ranks  {row.case.name}  {row.words}", flush=True)
+        yield row
+
+
+def cases(name: str, only_covering: bool) -> list[Case]:
+    """All cases of a table; those of torch.compile only where a compiler is installed."""
+    chosen = covering_cases if only_covering else full_cases
+    if name == MEGATRON_CORE:
+        return chosen(engines=(MEGATRON_CORE,))
+    return chosen() + (compiled_cases() if shutil.which("g++") else [])
 
 
 def trained(parity: Parity, given: Sequence[Case]) -> Iterator[Row]:
@@ -87,11 +113,12 @@ def trained(parity: Parity, given: Sequence[Case]) -> Iterator[Row]:
             yield Row(case, difference.value, tolerance, str(difference))
 
 
-def with_table(page: str, lines: Sequence[str]) -> str:
-    """The page with its table replaced."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return "\n".join([before + BEGIN, *lines, END + after])
+def with_table(page: str, name: str, lines: Sequence[str]) -> str:
+    """The page with the table of this name replaced."""
+    begin, end = f"<!-- table {name} -->", f"<!-- end of table {name} -->"
+    before, _, rest = page.partition(begin)
+    _, _, after = rest.partition(end)
+    return "\n".join([before + begin, *lines, end + after])
 
 
 def table(rows: Sequence[Row], command: str) -> list[str]:
@@ -106,11 +133,28 @@ def table(rows: Sequence[Row], command: str) -> list[str]:
         "|---|---|---|---|",
         *(f"| {' | '.join(row.cells)} |" for row in rows),
         "",
+    ]
+
+
+def left_out_table() -> list[str]:
+    return [
         "Pairs of axis values that no layout can have, by the rule that refuses them:",
         "",
         "| rule | pairs |",
         "|---|---|",
         *(f"| {rule} | {', '.join(pairs)} |" for rule, pairs in left_out().items()),
+        "",
+    ]
+
+
+def mutation_table(differences: Mapping[tuple[str, Case], Difference]) -> list[str]:
+    return [
+        f"Each reduction that megatron-core calls in these cases, left out for three steps; more than {MUTATION_BOUND}"
+        " is asked:",
+        "",
+        "| left out in megatron.core | combination | difference |",
+        "|---|---|---|",
+        *(f"| {place} | {case.name} | {found.value:.1e} |" for (place, case), found in differences.items()),
         "",
     ]
 

@@ -9,17 +9,28 @@ import pytest
 
 from search_spaces.engines import MEGATRON_CORE
 from search_spaces.layouts.covering_array import cover
+from tests.trials.train.megatron_cases import (
+    DP2,
+    MUTATION_BOUND,
+    MUTATIONS,
+    PP2,
+    PROGRAMS,
+    SEQUENCE,
+    SHARDED,
+    TIED,
+    difference_without,
+    megatron_case,
+    train_recording,
+    trainings,
+)
 from tests.trials.train.parity import Parity, needs_megatron
 from tests.trials.train.ranks import RanksFailed, WarmRanks
-from trials.diagnostics.parity_cases import axis_values, covering_cases, named_case
-from trials.diagnostics.selftest import CPU_TOLERANCES, Case, RankTraining, counting_fault, tolerance_of
+from trials.diagnostics.parity_cases import axis_values, covering_cases
+from trials.diagnostics.selftest import Case, counting_fault, tolerance_of
 from trials.train.selftest.training import STEPS
 
 pytestmark = [needs_megatron, pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(400)]
 
-PROGRAMS = "tests.trials.train.megatron_programs"
-TP2, PP2, DP2 = {"tensor_parallel": 2}, {"pipeline_parallel": 2}, {"data_parallel": 2}
-SP = {"sequence_parallel": True}
 MOST_CASES = 12
 
 
@@ -32,10 +43,6 @@ def ranks() -> Iterator[WarmRanks]:
 @pytest.fixture(scope="module")
 def parity(ranks: WarmRanks) -> Parity:
     return Parity(ranks)
-
-
-def megatron_case(name: str, shape: str = "gpt2", **fields: object) -> Case:
-    return named_case(name, shape, engine=MEGATRON_CORE, **fields)
 
 
 def few_cases() -> list[Case]:
@@ -58,34 +65,8 @@ def test_ten_steps_of_a_layout_are_those_of_a_plain_gpt(parity, given, record_pr
     assert counting_fault(given, trained, STEPS) is None
 
 
-SEQUENCE = megatron_case("tp2-sequence", **TP2, **SP)
-TIED = megatron_case("tied-pp2", "gpt2-tied", **PP2)
-SHARDED = megatron_case("dp2-zero1", zero_stage=1, **DP2)
-MUTATIONS = [
-    ("mappings._reduce", megatron_case("tp2", **TP2)),
-    ("mappings._reduce", SEQUENCE),
-    ("mappings._reduce_scatter_along_first_dim", SEQUENCE),
-    ("layers.backward", megatron_case("tp2", **TP2)),
-    ("layers.backward", SEQUENCE),
-    ("cross_entropy.forward", SEQUENCE),
-    ("cross_entropy.forward#2", SEQUENCE),
-    ("cross_entropy.forward#3", SEQUENCE),
-    ("finalize_model_grads._allreduce_non_tensor_model_parallel_grads", SEQUENCE),
-    ("finalize_model_grads._allreduce_embedding_grad", TIED),
-    ("param_and_grad_buffer.start_grad_sync", megatron_case("dp2", **DP2)),
-    ("param_and_grad_buffer.start_grad_sync", SHARDED),
-    ("param_and_grad_buffer.start_grad_sync", megatron_case("dp2-overlap", overlap_comm=True, **DP2)),
-    ("clip_grads.get_grad_norm_fp32", SEQUENCE),
-    ("clip_grads.get_grad_norm_fp32", TIED),
-    ("clip_grads.get_grad_norm_fp32", SHARDED),
-]
 BEFORE_TRAINING = {"language_module.setup_embeddings_and_output_layer"}
 """Reductions of a tied model's weights, which are then set."""
-
-
-def train_recording(ranks: WarmRanks, given: Case, steps: int, without: str | None = None) -> list[dict]:
-    arguments = {"case": given.to_json(), "steps": steps, "without": without}
-    return ranks.run(f"{PROGRAMS}:train_recording", given.layout.num_gpus, arguments)
 
 
 def test_every_reduction_has_a_test_that_leaves_it_out(ranks):
@@ -96,11 +77,9 @@ def test_every_reduction_has_a_test_that_leaves_it_out(ranks):
 
 @pytest.mark.parametrize(("without", "given"), MUTATIONS, ids=[f"{place}-{given.name}" for place, given in MUTATIONS])
 def test_without_any_one_reduction_the_training_is_another(ranks, parity, without, given, record_property):
-    answers = train_recording(ranks, given, 3, without)
-    trained = [RankTraining.from_json({k: v for k, v in a["trained"].items() if k != "switched_off"}) for a in answers]
-    difference = parity.difference(given, trained)
+    difference = difference_without(ranks, parity, without, given)
     record_property("difference", difference.value)
-    assert difference.value > 10 * CPU_TOLERANCES["fp32"], f"without {without}: {difference}"
+    assert difference.value > MUTATION_BOUND, f"without {without}: {difference}"
 
 
 PATCHES = {
@@ -126,8 +105,7 @@ def test_without_a_stand_in_a_cpu_cannot_train(ranks, parity, patch):
         return
     if any("error" in answer for answer in answers):
         return
-    trained = [RankTraining.from_json({k: v for k, v in a["trained"].items() if k != "switched_off"}) for a in answers]
-    assert parity.difference(given, trained).value > 10 * CPU_TOLERANCES["fp32"]
+    assert parity.difference(given, trainings(answers)).value > MUTATION_BOUND
 
 
 def test_every_stand_in_has_a_test_that_leaves_it_out():

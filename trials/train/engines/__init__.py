@@ -1,2 +1,2 @@
-"""Engines: one optimizer step of a layout by torch or DeepSpeed, with sharding, gradients, optimizer and pipeline
-schedules."""
+"""Engines: one optimizer step of a layout by torch, DeepSpeed or megatron-core, with sharding, gradients, optimizer and
+pipeline schedules."""
