@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from search_spaces.engines import MEGATRON_CORE
 from search_spaces.layouts.covering_array import cover
@@ -56,7 +57,13 @@ def test_few_cases_are_at_most_twelve():
     assert len(few_cases()) <= MOST_CASES
 
 
-@pytest.mark.parametrize("given", few_cases(), ids=lambda case: case.name)
+def quick_or_walk(given: Case) -> ParameterSet:
+    """Only two ranks in fp32 are not a walk."""
+    is_quick = given.layout.num_gpus <= 2 and given.layout.precision == "fp32"
+    return pytest.param(given, id=given.name, marks=() if is_quick else pytest.mark.walks)
+
+
+@pytest.mark.parametrize("given", [quick_or_walk(case) for case in few_cases()])
 def test_ten_steps_of_a_layout_are_those_of_a_plain_gpt(parity, given, record_property):
     trained = parity.train(given)
     difference, tolerance = parity.difference(given, trained), tolerance_of(given, "cpu")
@@ -75,6 +82,7 @@ def test_every_reduction_has_a_test_that_leaves_it_out(ranks):
     assert called - BEFORE_TRAINING == {place for place, _ in MUTATIONS}
 
 
+@pytest.mark.walks
 @pytest.mark.parametrize(("without", "given"), MUTATIONS, ids=[f"{place}-{given.name}" for place, given in MUTATIONS])
 def test_without_any_one_reduction_the_training_is_another(ranks, parity, without, given, record_property):
     difference = difference_without(ranks, parity, without, given)
@@ -94,6 +102,7 @@ PATCHES = {
 }
 
 
+@pytest.mark.walks
 @pytest.mark.parametrize("patch", PATCHES)
 def test_without_a_stand_in_a_cpu_cannot_train(ranks, parity, patch):
     """Fails once upstream no longer needs it."""
