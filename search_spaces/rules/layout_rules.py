@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from search_spaces.engines import ENGINES, is_emulated
 from search_spaces.errors import Problem
 from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE, Layout, layout_mesh
 from search_spaces.layouts.mesh import RankMesh
@@ -106,6 +107,13 @@ def _supports_precision(table: LayoutTable, workload: Workload) -> np.ndarray:
     return ~(lacks_bf16 | (is_deepspeed_fp16 & (accelerator.name == "cpu")))
 
 
+def _supports_attention(table: LayoutTable, workload: Workload) -> np.ndarray:
+    """An emulated GPU has no flash attention, whose kernels are GPUs'."""
+    emulated = [name for name in ENGINES if is_emulated(name, workload.cluster.accelerator.name)]
+    is_on_it = np.any([table.equals("engine", name) for name in emulated], axis=0) if emulated else False
+    return ~(table.equals("attention_kernel", "flash") & is_on_it)
+
+
 def _chunks(f: Fields) -> int:
     return f["pipeline_parallel"] * f["virtual_pipeline_stages"]
 
@@ -169,6 +177,13 @@ PRECISION = LayoutRule(
         else f"{w.cluster.accelerator.name} does not support {f['precision']}"
     ),
 )
+ATTENTION = LayoutRule(
+    "attention_kernel",
+    "flash attention of an engine that is written for GPUs runs on GPUs",
+    "use attention_kernel math",
+    _supports_attention,
+    lambda f, w: f"{f['engine']} has no attention_kernel {f['attention_kernel']} on {w.cluster.accelerator.name}",
+)
 
 SPLIT_RULES = {
     rule.code: rule
@@ -190,5 +205,15 @@ SPLIT_RULES = {
 }
 """Rules of the dimensions that tensor parallelism splits, by id."""
 
-LAYOUT_RULES = (WORLD, MAX_NODES, TP_ACROSS_NODES, *SPLIT_RULES.values(), LAYERS, INTERLEAVE, BATCH, PRECISION)
+LAYOUT_RULES = (
+    WORLD,
+    MAX_NODES,
+    TP_ACROSS_NODES,
+    *SPLIT_RULES.values(),
+    LAYERS,
+    INTERLEAVE,
+    BATCH,
+    PRECISION,
+    ATTENTION,
+)
 """All rules, in order; a layout is rejected by the first that it violates."""
