@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from search_spaces.engines import ENGINES, is_emulated
+from search_spaces.engines import MEGATRON_CORE
 from search_spaces.errors import Problem
 from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE, Layout, layout_mesh
 from search_spaces.layouts.mesh import RankMesh
@@ -107,11 +107,9 @@ def _supports_precision(table: LayoutTable, workload: Workload) -> np.ndarray:
     return ~(lacks_bf16 | (is_deepspeed_fp16 & (accelerator.name == "cpu")))
 
 
-def _supports_attention(table: LayoutTable, workload: Workload) -> np.ndarray:
-    """An emulated GPU has no flash attention, whose kernels are GPUs'."""
-    emulated = [name for name in ENGINES if is_emulated(name, workload.cluster.accelerator.name)]
-    is_on_it = np.any([table.equals("engine", name) for name in emulated], axis=0) if emulated else False
-    return ~(table.equals("attention_kernel", "flash") & is_on_it)
+def _supports_attention_kernel(table: LayoutTable, workload: Workload) -> np.ndarray:
+    is_flash = table.equals("attention_kernel", "flash") & table.equals("engine", MEGATRON_CORE)
+    return ~is_flash | (workload.cluster.accelerator.name != "cpu")
 
 
 def _chunks(f: Fields) -> int:
@@ -177,12 +175,13 @@ PRECISION = LayoutRule(
         else f"{w.cluster.accelerator.name} does not support {f['precision']}"
     ),
 )
-ATTENTION = LayoutRule(
+
+ATTENTION_KERNEL = LayoutRule(
     "attention_kernel",
-    "flash attention of an engine that is written for GPUs runs on GPUs",
-    "use attention_kernel math",
-    _supports_attention,
-    lambda f, w: f"{f['engine']} has no attention_kernel {f['attention_kernel']} on {w.cluster.accelerator.name}",
+    "the engine has the attention kernel on this accelerator",
+    "set attention_kernel to math, or engine to torch",
+    _supports_attention_kernel,
+    lambda f, w: "megatron-core's flash attention is Transformer Engine's, which needs a GPU",
 )
 
 SPLIT_RULES = {
@@ -214,6 +213,6 @@ LAYOUT_RULES = (
     INTERLEAVE,
     BATCH,
     PRECISION,
-    ATTENTION,
+    ATTENTION_KERNEL,
 )
 """All rules, in order; a layout is rejected by the first that it violates."""
