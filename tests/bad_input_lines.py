@@ -114,6 +114,12 @@ BAD_INPUTS = {
         " in a replay",
         "refused; trials on an emulated device have the flag `emulated_device`",
     ),
+    54: Line(
+        "a megatron-core that is missing or not of the verified versions, no Transformer Engine for flash attention, a"
+        " shape that megatron-core cannot build",
+        "refused before the launch where ranks run on this machine, and by each rank; `parlay doctor` looks on the"
+        " nodes",
+    ),
 }
 
 SECURITY = {

@@ -73,7 +73,10 @@ class AttemptResult:
     excerpt: str | None = None
 
 
-COMPARABLE = ("python", "torch", "deepspeed", "cuda", "device")
+COMPARABLE = (
+    *("python", "torch", "deepspeed", "megatron_core", "transformer_engine", "megatron_layers"),
+    *("cuda", "device"),
+)
 """Fingerprint fields that must be equal for two measurements to be compared."""
 
 MAX_PROBE_RATIO = 1.25

@@ -203,11 +203,17 @@ class LayoutProof(TypedDict, total=False):
 
 class Fingerprint(TypedDict, total=False):
     """`fingerprint` of an outcome: software and hardware. Measurements are compared only where python, torch,
-    deepspeed, cuda and device agree."""
+    deepspeed, megatron_core, transformer_engine, megatron_layers, cuda and device agree."""
 
     python: str
     torch: str
     deepspeed: str | None
+    megatron_core: str | None
+    """With engine megatron-core only."""
+    transformer_engine: str | None
+    """Version whose layers engine megatron-core took; with another trainer the installed one."""
+    megatron_layers: str | None
+    """Layers that engine megatron-core took: `local` or `transformer_engine`."""
     cuda: str | None
     device: str
     cpus: int

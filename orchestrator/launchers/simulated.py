@@ -18,6 +18,7 @@ from trials.measurement.metrics import throughput_fields
 from trials.outcome_types import MeasuredMetrics
 from trials.trial import (
     FailureReason,
+    Flag,
     Outcome,
     OutcomeStatus,
     TrialSpec,
@@ -178,7 +179,8 @@ class SimulatedLauncher(Launcher):
         if row.step_time_s is None:
             return replace(said, reason=_reason(row), excerpt=_excerpt(row))
         metrics = _metrics(spec, row, row.step_time_s, self._interval_s(row, row.step_time_s))
-        return replace(said, status=OutcomeStatus.MEASURED, measured=metrics, proof=_proof(spec))
+        flags = (Flag.EMULATED_DEVICE,) if spec.is_emulated else ()
+        return replace(said, status=OutcomeStatus.MEASURED, measured=metrics, proof=_proof(spec), flags=flags)
 
     def _interval_s(self, answer: Observation, step_time_s: float) -> tuple[float, float]:
         """Return the range of step times over the rows of this layout, which repeat one measurement."""

@@ -7,7 +7,7 @@ torch, no processes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from orchestrator.planning.plan import UNLIKELY, Fits, assumed_links_note
 from orchestrator.planning.scaling_model import ScalingPosterior, UnmeasuredTerm
 from orchestrator.samplers.cost_model_posterior import TuningTask, prior_score
+from search_spaces.engines import is_emulated
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import Layout
@@ -198,7 +199,7 @@ def forecast(
     task = replace(inputs.task, cluster=_with_nodes(inputs.task.cluster, most))
     posterior = ScalingPosterior(task, inputs.rows, inputs.seed)
     found: list[Forecast] = []
-    notes = _notes(task.cluster, base.layout.num_nodes, max(asked))
+    notes = [*_emulation_notes(base.layout, task.cluster), *_notes(task.cluster, base.layout.num_nodes, max(asked))]
     for scaling in scalings:
         for count in asked:
             try:
@@ -293,6 +294,11 @@ def _layouts(inputs: ForecastInput, scaling: Scaling, num_nodes: int, base: Layo
                 rule="weak scaling keeps the number of sequences per node",
             )
     return inputs.layouts_on(num_nodes, batch)
+
+
+def _emulation_notes(layout: Layout, cluster: Cluster) -> Iterator[str]:
+    if is_emulated(layout.engine, cluster.accelerator.name):
+        yield f"a CPU emulated the GPU of engine {layout.engine}: the forecast is one of that emulation"
 
 
 def _notes(cluster: Cluster, tried_nodes: int, most_nodes: int) -> list[str]:

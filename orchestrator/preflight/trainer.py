@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from orchestrator.config.spec import SearchSpec, with_locations
 from orchestrator.launchers.local.processes import PYTHON_VARIABLES
 from orchestrator.schema.launcher import LauncherSection
-from search_spaces.engines import PARLAY
+from search_spaces.engines import MEGATRON_CORE, PARLAY
 from search_spaces.errors import InputError, Problem
+from search_spaces.layouts.layout import Layout
 from search_spaces.plain_file import open_named
+from trials.ranks.engine_packages import PACKAGES, Installed, PackageFault, package_faults
 from trials.trainers.command.template import program_of
 
 
@@ -42,6 +45,28 @@ def require_torch(spec: SearchSpec) -> None:
             value=python,
         )
         raise with_locations(InputError(problem), spec)
+
+
+def require_engine_packages(spec: SearchSpec, layouts: Iterable[Layout]) -> None:
+    """InputError if ranks on this machine would lack a package that the engine of one of these layouts needs, or have
+    it in an unverified version."""
+    needing = [layout for layout in layouts if layout.engine == MEGATRON_CORE]
+    if not needing or not ranks_run_here(spec):
+        return
+    python = python_of(spec)
+    installed = _packages_of(python)
+    if installed is None:
+        return
+    faults = dict.fromkeys(fault for layout in needing for fault in package_faults(layout, installed))
+    if faults:
+        raise with_locations(InputError(*(_package_problem(fault, python) for fault in faults)), spec)
+
+
+def _package_problem(fault: PackageFault, python: str) -> Problem:
+    fix = f"{fault.fix}, for {python} or for another Python named as trainer.python"
+    return Problem(
+        "package", f"{python}: {fault.message}", rule=fault.rule, fix=fix, key="trainer.python", value=python
+    )
 
 
 def python_of(spec: SearchSpec) -> str:
@@ -136,6 +161,15 @@ def _has_torch(python: str) -> bool:
         return True
 
 
+def _packages_of(python: str) -> Installed | None:
+    """Versions installed for this Python; None if it does not answer."""
+    try:
+        answer = json.loads(run_python(python, PACKAGES_PROGRAM, _ANSWERS_WITHIN_S).stdout)
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return None
+    return {name: answer.get(name) for name in PACKAGES}
+
+
 def run_python(python: str, program: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
     """Run a program with the ranks' Python on this machine, in the environment that ranks get.
 
@@ -154,4 +188,14 @@ def run_python(python: str, program: str, timeout_s: float) -> subprocess.Comple
 
 _NO_TORCH = 71
 _QUESTION = f"import importlib.util, sys; sys.exit({_NO_TORCH} if importlib.util.find_spec('torch') is None else 0)"
+PACKAGES_PROGRAM = f"""
+import importlib.metadata, json
+found = {{}}
+for name in {PACKAGES}:
+    try:
+        found[name] = importlib.metadata.version(name)
+    except Exception:
+        found[name] = None
+print(json.dumps(found))
+"""
 _ANSWERS_WITHIN_S = 30.0  # it imports nothing large

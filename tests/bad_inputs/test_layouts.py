@@ -33,6 +33,26 @@ def test_a_space_of_which_nothing_is_left_is_told_which_rules_took_how_many(cli:
         assert (f"{rule} rejected " in problem["message"], f"{rule}: " in problem["fix"]) == (True, True), overrides
 
 
+NOT_BUILT_BY_MEGATRON_CORE = [
+    ([*IN_TWO_STAGES, "model.num_layers=3"], "megatron-core.layers"),
+    (
+        ["model.position_embedding=rotary", "model.hidden_size=34", "model.num_attention_heads=2"],
+        "megatron-core.rotary",
+    ),
+    (["space.tensor_parallel=2", "space.pipeline_parallel=1", "model.vocab_size=63"], "vocab"),
+    (["space.tensor_parallel=2", "space.pipeline_parallel=1", "model.num_key_value_heads=1"], "kv_heads"),
+    (["space.attention_kernel=flash", "space.precision=bf16"], "attention_kernel"),
+    (["space.zero_stage=2", "space.tensor_parallel=1", "space.pipeline_parallel=1"], "megatron-core.zero_stage"),
+]
+
+
+@pytest.mark.bad_input(54)
+def test_shapes_and_kernels_that_megatron_core_has_not_are_told_with_their_rule(cli: Cli):
+    for overrides, rule in NOT_BUILT_BY_MEGATRON_CORE:
+        problem = cli.refused_run("space.engine=megatron-core", *overrides).about("space")
+        assert (f"{rule} rejected " in problem["message"], f"{rule}: " in problem["fix"]) == (True, True), overrides
+
+
 @pytest.mark.bad_input(11)
 def test_tensor_wider_than_a_node_is_told_the_switch(cli: Cli):
     wide = ("cluster.num_nodes=2", "space.tensor_parallel=4", "model.num_attention_heads=4")

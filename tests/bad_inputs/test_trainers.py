@@ -78,3 +78,14 @@ def test_an_argument_that_contradicts_the_search_is_refused(cli: Cli, argument):
     (cli.folder / "x.py").write_text("")
     trainer = f"trainer={{kind: megatron-lm, script: x.py, arguments: [--lr, '0.1', {argument}]}}"
     assert cli.refused_run(trainer).about("trainer.arguments[2]")["value"] == argument
+
+
+@pytest.mark.bad_input(54)
+def test_a_megatron_core_of_another_version_is_refused(cli: Cli):
+    """tests/orchestrator/preflight/test_engine_packages.py has the other cases."""
+    python = cli.folder / "python"
+    python.write_text('#!/bin/sh\necho \'{"megatron-core": "0.15.3"}\'\n')
+    python.chmod(0o755)
+    problem = cli.refused_run("space.engine=megatron-core", f"trainer.python={python}").about("trainer.python")
+    assert "megatron-core 0.15.3 is installed" in problem["message"]
+    assert "verified with megatron-core>=0.16.1,<0.17" in problem["rule"]

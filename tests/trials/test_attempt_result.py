@@ -9,7 +9,15 @@ import pytest
 
 from tests.trials.examples import MEASURED, OUTCOME, PROOF, SPEC
 from tests.trials.ledger.stories import measured_story
-from trials.attempt_result import AttemptResult, LaunchStatus, Liveness, classify, may_retry, outcome_fault
+from trials.attempt_result import (
+    AttemptResult,
+    LaunchStatus,
+    Liveness,
+    are_comparable,
+    classify,
+    may_retry,
+    outcome_fault,
+)
 from trials.outcome_types import MeasuredMetrics, ThroughputBound, measured_of
 from trials.trial import FailureReason, OutcomeStatus, TrialState
 
@@ -238,3 +246,10 @@ def test_what_was_measured_is_not_tried_again():
         (TrialState.FAILED, True),
         (TrialState.MEASURED, False),
     ]
+
+
+@pytest.mark.parametrize("field", ["megatron_core", "transformer_engine", "megatron_layers"])
+def test_measurements_with_other_megatron_software_are_not_compared(field):
+    assert are_comparable({field: "a"}, {field: "a"})
+    assert are_comparable({field: "a"}, {})
+    assert not are_comparable({field: "a"}, {field: "b"})

@@ -25,7 +25,8 @@ class RankProbe:
 
     `node` is Slurm's name of it, else the host's. `gpus` are the devices that torch shows the rank, `gpu` identifies
     its own. `cores` are those it may run on. `clock_s` is its clock (UTC seconds) after a barrier of all ranks.
-    `unseen` are the ranks whose markers in the attempt's folder it did not find.
+    `unseen` are the ranks whose markers in the attempt's folder it did not find. `megatron_core` and
+    `transformer_engine` are the installed versions.
     """
 
     rank: int
@@ -40,6 +41,8 @@ class RankProbe:
     cores: tuple[int, ...]
     clock_s: float
     unseen: tuple[int, ...] = ()
+    megatron_core: str | None = None
+    transformer_engine: str | None = None
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RankProbe:

@@ -8,6 +8,7 @@ import socket
 import sys
 from typing import Any
 
+from trials.ranks.engine_packages import TRANSFORMER_ENGINE
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.software import cpu_name, gpu_driver, gpu_name, package_version, speed_environment
 from trials.trial import TrialSpec
@@ -19,6 +20,7 @@ def fingerprint(spec: TrialSpec, env: RankEnvironment) -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": package_version("torch"),
         "deepspeed": package_version("deepspeed"),
+        "transformer_engine": package_version(TRANSFORMER_ENGINE),
         "device": cpu_name() if spec.accelerator == "cpu" else gpu_name(env.local_rank),
         "gpu_driver": None if spec.accelerator == "cpu" else gpu_driver(),
         "cpus": len(os.sched_getaffinity(0)),

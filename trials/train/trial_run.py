@@ -53,7 +53,7 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
         device.limit_memory(spec.measure.memory_limit_gib)
     engine = build_engine(_training_config(spec, device), world)
     device.reset_peak()
-    found = fingerprint(spec, device, rank_hosts)
+    found = fingerprint(spec, device, rank_hosts, engine.chunks)
     watcher = _incumbent_watcher(spec, folder, found) if env.rank == 0 else None
     data = training_data(spec, world.coordinates["dp"], device.torch_device)
     loop = TrainingLoop(spec, engine, data, device, report, startup, watcher)

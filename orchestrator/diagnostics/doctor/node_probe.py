@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.config.spec import SearchSpec
+from orchestrator.diagnostics.doctor.engine_packages import node_package_findings
 from orchestrator.diagnostics.doctor.finding import Finding, error, ok
 from orchestrator.diagnostics.doctor.nccl_log import NcclLog, merge_logs, parse_nccl_log
 from orchestrator.diagnostics.doctor.node_findings import JobTimestamps, probe_findings
@@ -57,6 +58,7 @@ def submit_test(runner: AttemptRunner, folder: SearchFolder, spec: SearchSpec) -
         first = probe.ranks[0]
         if spec.trainer.kind == PARLAY and (old := old_torch_finding(first.torch, first.executable)):
             yield old
+        yield from node_package_findings(probe.ranks, spec)
         yield from selftest_findings(spec, home_folder(), first.torch)
 
 

@@ -13,29 +13,32 @@ from typing import Any
 from packaging.version import Version
 
 from orchestrator.config.spec import SearchSpec
+from orchestrator.diagnostics.doctor.engine_packages import engines_of_search, package_findings
 from orchestrator.diagnostics.doctor.finding import Finding, error, note, ok, warning
 from orchestrator.diagnostics.doctor.warm_start import check_warm_start
 from orchestrator.preflight.trainer import python_of, ranks_run_here, run_python
-from search_spaces.engines import PARLAY
+from search_spaces.engines import MEGATRON_CORE, PARLAY
 from trials.files.folders import read_json
+from trials.ranks.engine_packages import TRANSFORMER_ENGINE
 
 MIN_PYTHON, MIN_TORCH = "3.10", "2.6"
 _INTERPRETER_LIMIT_S = 120.0  # torch on a busy file system
 
 _PROBE_PROGRAM = """
 import json, platform
-found = {"python": platform.python_version(), "torch": None, "deepspeed": None, "gpus": []}
+found = {"python": platform.python_version(), "torch": None, "gpus": []}
 try:
     import torch
     found["torch"] = torch.__version__
     found["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
 except Exception as error:
     found["torch_error"] = f"{type(error).__name__}: {error}"
-try:
-    from importlib.metadata import version
-    found["deepspeed"] = version("deepspeed")
-except Exception:
-    pass
+for name in ("deepspeed", "megatron_core", "transformer_engine"):
+    try:
+        from importlib.metadata import version
+        found[name] = version(name)
+    except Exception:
+        found[name] = None
 print(json.dumps(found))
 """
 
@@ -49,6 +52,8 @@ class InterpreterInfo:
     deepspeed: str | None = None
     gpus: tuple[str, ...] = ()
     torch_error: str | None = None
+    megatron_core: str | None = None
+    transformer_engine: str | None = None
 
 
 def check_ranks(spec: SearchSpec, home: Path, submits: bool) -> Iterator[Finding]:
@@ -111,6 +116,8 @@ def interpreter_findings(found: InterpreterInfo, spec: SearchSpec) -> Iterator[F
         yield ok("ranks_python", f"{python}: Python {found.python}, which supervises {spec.trainer.kind}")
         return
     yield from _torch_findings(found, python, spec)
+    installed = {MEGATRON_CORE: found.megatron_core, TRANSFORMER_ENGINE: found.transformer_engine}
+    yield from package_findings(installed, python, spec)
     yield from _gpu_findings(found, spec)
 
 
@@ -144,8 +151,7 @@ def _torch_findings(found: InterpreterInfo, python: str, spec: SearchSpec) -> It
         yield old
     else:
         yield ok("torch", f"{python}: Python {found.python}, torch {found.torch}")
-    engines = set(spec.space.given_axes().get("engine", ())) | {layout.engine for layout in spec.candidates or ()}
-    if "deepspeed" in engines and found.deepspeed is None:
+    if "deepspeed" in engines_of_search(spec) and found.deepspeed is None:
         yield error(
             "deepspeed", f"{python} has no deepspeed, and the search tries it", f"{fix}; or space.engine: torch"
         )

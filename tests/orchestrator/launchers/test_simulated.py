@@ -18,7 +18,7 @@ from tests.orchestrator.launchers.attempts import (
     with_spec,
 )
 from trials.attempt_result import AttemptResult, Liveness
-from trials.trial import FailureReason, Outcome, TrialState
+from trials.trial import FailureReason, Flag, Outcome, TrialState
 
 START = 1_000_000_000.0
 H100S = Cluster(ACCELERATORS["h100-80gb"], 2, 1)
@@ -62,6 +62,15 @@ def test_a_row_that_ran_is_measured_with_what_the_table_knows(tmp_path: Path) ->
     assert measured.tokens_per_sec_per_gpu == measured.tokens_per_sec / 2
     assert measured.loss_first is None
     assert outcome.fingerprint == {"recorded": "playbook"}
+
+
+def test_a_row_of_an_emulated_device_is_flagged_as_its_trial_would_be(tmp_path: Path) -> None:
+    cpu, layout = Cluster(ACCELERATORS["cpu"], 2, 1), replace(LAYOUT, engine="megatron-core")
+    request = with_spec(request_for(tmp_path, layout), accelerator="cpu")
+    launcher = SimulatedLauncher([replace(ROW, cluster=cpu, layout=layout)], now=START)
+    launcher.launch(request)
+    assert outcome_of(result_of(request, wait_until_ended(launcher, request))).flags == (Flag.EMULATED_DEVICE,)
+    assert outcome_of(play(tmp_path / "gpu", replace(ROW, layout=layout), layout=layout)).flags == ()
 
 
 def test_a_step_measured_once_has_the_stated_spread(tmp_path: Path) -> None:

@@ -64,3 +64,22 @@ def test_hosts_are_named_once_in_the_order_of_their_ranks(monkeypatch):
 
 def test_where_a_trial_ran_does_not_make_it_another_machine():
     assert not {"job_id", "hosts", "probe_ms_by_rank", "slow_hosts", "host"} & set(COMPARABLE)
+
+
+def layers_of(module: str) -> torch.nn.Module:
+    """A model chunk with one layer whose class derives from one of this module."""
+    base = type("Linear", (torch.nn.Module,), {"__module__": module})
+    return torch.nn.Sequential(type("Derived", (base,), {"__module__": "megatron.core.extensions"})())
+
+
+@pytest.mark.parametrize(
+    ("module", "layers"),
+    [("transformer_engine.pytorch.module", "transformer_engine"), ("megatron.core.tensor_parallel", "local")],
+)
+def test_the_layers_that_megatron_core_took_are_asked_of_the_chunks(monkeypatch, module, layers):
+    monkeypatch.setattr("trials.train.proof.fingerprint.package_version", {"transformer-engine": "2.9.0"}.get)
+    spec = make_spec(Layout(tensor_parallel=4, engine="megatron-core"))
+    found = fingerprint(spec, CPU, WELL, [layers_of(module)])
+    assert found["megatron_layers"] == layers
+    assert found.get("transformer_engine") == ("2.9.0" if layers == "transformer_engine" else None)
+    assert "megatron_layers" not in fingerprint(SPEC, CPU, WELL, [layers_of(module)])

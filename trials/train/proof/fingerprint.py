@@ -6,24 +6,32 @@ import os
 import platform
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
+from search_spaces.engines import MEGATRON_CORE
 from trials.measurement.protocol import slow_ranks
+from trials.ranks.engine_packages import TRANSFORMER_ENGINE
 from trials.ranks.software import cpu_name, gpu_driver, package_version, speed_environment
 from trials.train.parallel.device import Device
 from trials.train.parallel.gather import RankHost
 from trials.trial import TrialSpec
 
 
-def fingerprint(spec: TrialSpec, device: Device, rank_hosts: Sequence[RankHost]) -> dict[str, Any]:
-    """The fingerprint of rank 0's node, and all ranks' hosts (`rank_hosts`, in rank order); absent where unknown."""
+def fingerprint(
+    spec: TrialSpec, device: Device, rank_hosts: Sequence[RankHost], chunks: Iterable[Any] = ()
+) -> dict[str, Any]:
+    """The fingerprint of rank 0's node, and all ranks' hosts (`rank_hosts`, in rank order); absent where unknown.
+
+    `chunks` are the model chunks that the engine has built.
+    """
     found = {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "deepspeed": package_version("deepspeed") if spec.layout.engine == "deepspeed" else None,
+        **(megatron_software(chunks) if spec.layout.engine == MEGATRON_CORE else {}),
         "cuda": torch.version.cuda,
         "nccl": None if device.is_cpu else ".".join(map(str, torch.cuda.nccl.version())),
         "gpu_driver": None if device.is_cpu else gpu_driver(),
@@ -39,6 +47,20 @@ def fingerprint(spec: TrialSpec, device: Device, rank_hosts: Sequence[RankHost])
         "slow_hosts": _hosts([rank_hosts[rank] for rank in slow_ranks(probe_ms_by_rank(rank_hosts))]) or None,
     }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def megatron_software(chunks: Iterable[Any]) -> dict[str, str | None]:
+    """Versions that engine megatron-core runs on, and the layers that it took, as the chunks' modules show."""
+    modules = [type(module) for chunk in chunks for module in chunk.modules()]
+    is_taken = any(base.__module__.partition(".")[0] == _TRANSFORMER_ENGINE for m in modules for base in m.__mro__)
+    return {
+        "megatron_core": package_version(MEGATRON_CORE),
+        "transformer_engine": package_version(TRANSFORMER_ENGINE) if is_taken else None,
+        "megatron_layers": (_TRANSFORMER_ENGINE if is_taken else "local") if modules else None,
+    }
+
+
+_TRANSFORMER_ENGINE = "transformer_engine"
 
 
 def probe_ms_by_rank(rank_hosts: Sequence[RankHost]) -> list[float]:

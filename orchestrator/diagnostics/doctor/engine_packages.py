@@ -1,0 +1,78 @@
+"""Checks of the packages that engine megatron-core needs: those installed against those verified. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from orchestrator.config.spec import SearchSpec
+from orchestrator.diagnostics.doctor.finding import Finding, error, note, ok, warning
+from search_spaces.engines import MEGATRON_CORE, PARLAY
+from search_spaces.layouts.layout import Layout
+from trials.diagnostics.node_probe import RankProbe
+from trials.ranks.engine_packages import TRANSFORMER_ENGINE, VERIFIED, Installed, package_faults
+
+_NAMES = {MEGATRON_CORE: "megatron_core", TRANSFORMER_ENGINE: "transformer_engine"}
+
+
+def engines_of_search(spec: SearchSpec) -> set[str]:
+    """Engines that the search tries."""
+    return {*spec.space.given_axes().get("engine", ()), *(layout.engine for layout in spec.candidates or ())}
+
+
+def package_findings(installed: Installed, python: str, spec: SearchSpec) -> Iterator[Finding]:
+    """Findings on one interpreter's packages; none for a search without engine megatron-core."""
+    if not _needs_packages(spec):
+        return
+    faults = dict.fromkeys(fault for layout in _kinds_of_layouts(spec) for fault in package_faults(layout, installed))
+    for fault in faults:
+        yield error(_NAMES[fault.package], f"{python}: {fault.message}, but {fault.rule}", fault.fix)
+    if MEGATRON_CORE not in {fault.package for fault in faults}:
+        words = f"{MEGATRON_CORE} {installed[MEGATRON_CORE]}, verified with {VERIFIED[MEGATRON_CORE]}"
+        yield ok(_NAMES[MEGATRON_CORE], f"{python}: {words}")
+    if spec.cluster.accelerator.name != "cpu" and TRANSFORMER_ENGINE not in {fault.package for fault in faults}:
+        yield _transformer_engine_finding(installed[TRANSFORMER_ENGINE], python)
+
+
+def node_package_findings(ranks: Sequence[RankProbe], spec: SearchSpec) -> Iterator[Finding]:
+    """Findings on the packages of the nodes, which have to be the same on all of them."""
+    if not _needs_packages(spec):
+        return
+    found = {(rank.megatron_core, rank.transformer_engine): rank for rank in reversed(ranks)}
+    if len(found) == 1:
+        ((core, engine), rank) = next(iter(found.items()))
+        yield from package_findings({MEGATRON_CORE: core, TRANSFORMER_ENGINE: engine}, rank.executable, spec)
+        return
+    words = "; ".join(
+        f"{rank.node} has {MEGATRON_CORE} {core or 'not'}, {TRANSFORMER_ENGINE} {engine or 'not'}"
+        for (core, engine), rank in found.items()
+    )
+    fix = "have trainer.python name one that all nodes share"
+    yield error(_NAMES[MEGATRON_CORE], f"the nodes' packages differ: {words}", fix)
+
+
+def _needs_packages(spec: SearchSpec) -> bool:
+    return spec.trainer.kind == PARLAY and MEGATRON_CORE in engines_of_search(spec)
+
+
+def _kinds_of_layouts(spec: SearchSpec) -> Iterator[Layout]:
+    """A layout for each attention kernel that the search tries with engine megatron-core; on a CPU flash is none."""
+    kernels = {
+        *spec.space.given_axes().get("attention_kernel", ()),
+        *(layout.attention_kernel for layout in spec.candidates or () if layout.engine == MEGATRON_CORE),
+    }
+    if spec.cluster.accelerator.name == "cpu":
+        kernels = {"math"}
+    for kernel in sorted(kernels):
+        yield Layout(engine=MEGATRON_CORE, attention_kernel=kernel)
+
+
+def _transformer_engine_finding(found: str | None, python: str) -> Finding:
+    name, verified = _NAMES[TRANSFORMER_ENGINE], VERIFIED[TRANSFORMER_ENGINE]
+    fix = f"pip install '{TRANSFORMER_ENGINE}[pytorch]{verified}'"
+    if found is None:
+        words = f"{python} has no {TRANSFORMER_ENGINE}: ranks take {MEGATRON_CORE}'s own layers, which are slower"
+        return note(name, words, fix)
+    if found not in verified:
+        words = f"{python} has {TRANSFORMER_ENGINE} {found}; {MEGATRON_CORE} names {verified}"
+        return warning(name, words, fix)
+    return ok(name, f"{python}: {TRANSFORMER_ENGINE} {found}, {MEGATRON_CORE} names {verified}")

@@ -1,0 +1,82 @@
+"""Packages of the ranks' interpreter on this machine, asked before anything is launched."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.config.spec import SearchSpec
+from orchestrator.preflight.trainer import PACKAGES_PROGRAM, require_engine_packages, run_python
+from search_spaces.engines import MEGATRON_CORE
+from search_spaces.errors import InputError
+from search_spaces.layouts.layout import Layout
+from tests.orchestrator.past_searches import spec_in
+
+MATH, FLASH = (Layout(engine=MEGATRON_CORE, precision="bf16", attention_kernel=kernel) for kernel in ("math", "flash"))
+GPU = "cluster.accelerator=a100-80gb"
+
+
+def python_with(folder: Path, **installed: str) -> str:
+    """An interpreter that answers with these packages, whatever it is asked."""
+    path = folder / "python"
+    answer = json.dumps({name.replace("_", "-"): version for name, version in installed.items()})
+    path.write_text(f"#!/bin/sh\necho '{answer}'\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def search(folder: Path, python: str, *overrides: str) -> SearchSpec:
+    return spec_in(folder, f"trainer.python={python}", "space.engine=megatron-core", *overrides)
+
+
+@pytest.mark.bad_input(54)
+@pytest.mark.parametrize(
+    ("installed", "layout", "words"),
+    [
+        ({}, MATH, "megatron-core is not installed"),
+        ({"megatron_core": "0.15.3"}, MATH, "megatron-core 0.15.3 is installed"),
+        ({"megatron_core": "0.16.1"}, FLASH, "transformer-engine is not installed"),
+    ],
+)
+def test_what_ranks_here_would_lack_is_refused(tmp_path, installed, layout, words):
+    python = python_with(tmp_path, **installed)
+    with pytest.raises(InputError) as refused:
+        require_engine_packages(search(tmp_path, python, GPU), [Layout(), layout, layout])
+    [problem] = refused.value.problems
+    assert (problem.code, problem.key, problem.value) == ("package", "trainer.python", python)
+    assert problem.message == f"{python}: {words}"
+    assert "megatron-core" in (problem.rule or "")
+    assert (problem.fix or "").startswith("pip install '")
+
+
+@pytest.mark.parametrize(
+    ("installed", "layout", "override"),
+    [
+        ({"megatron_core": "0.16.1"}, MATH, GPU),
+        ({"megatron_core": "0.16.4", "transformer_engine": "2.10.0"}, FLASH, GPU),
+        ({}, Layout(), GPU),
+        ({}, MATH, "launcher={kind: slurm}"),  # only a job can tell what its nodes have
+    ],
+)
+def test_what_is_there_not_needed_or_elsewhere_is_not_refused(tmp_path, installed, layout, override):
+    require_engine_packages(search(tmp_path, python_with(tmp_path, **installed), override), [layout])
+
+
+def test_a_python_that_does_not_answer_is_left_to_the_ranks(tmp_path):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexit 1\n")
+    python.chmod(0o755)
+    require_engine_packages(search(tmp_path, str(python)), [MATH])
+
+
+@pytest.mark.slow
+def test_a_python_without_packages_says_so(tmp_path):
+    from sys import executable
+
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {executable} -S "$@"\n')
+    python.chmod(0o755)
+    answered = run_python(str(python), PACKAGES_PROGRAM, 60).stdout
+    assert json.loads(answered) == {"megatron-core": None, "transformer-engine": None}
