@@ -16,7 +16,7 @@ from search_spaces.layouts.layout import Layout
 from tests.trials.train.parity import needs_megatron
 from tests.trials.train.ranks import WarmRanks
 from tests.trials.train.trial_processes import ENDLESS, MODEL, RULES, RunningTrial, faulty, make_spec
-from trials.trial import FailureReason, TrialState
+from trials.trial import FailureReason, Flag, TrialState
 
 pytestmark = [needs_megatron, pytest.mark.processes, pytest.mark.timeout(300)]
 
@@ -43,6 +43,8 @@ def test_a_trial_is_measured_profiled_and_proven(begin):
     assert outcome.proof["local_parameters_sum"] == outcome.proof["optimizer_parameters_sum"] == MODEL.parameters
     assert (outcome.proof["pipeline_parallel"], outcome.proof["data_parallel"]) == (2, 2)
     assert outcome.proof["micro_batches_per_step"] == 2
+    assert Flag.EMULATED_DEVICE in outcome.flags
+    assert outcome.fingerprint["megatron_layers"] == "local"
     parts = outcome.metrics.time_s
     assert sum(parts.values()) == pytest.approx(outcome.metrics.step_time_s, rel=1e-6)
     assert min(parts["compute"], parts["data_parallel"], parts["pipeline"], parts["optimizer"]) > 0

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from megatron.core.distributed import DistributedDataParallelConfig
 from megatron.core.optimizer import OptimizerConfig as MegatronOptimizerConfig
+from megatron.core.transformer.enums import AttnBackend
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from search_spaces.layouts.layout import Layout
@@ -42,6 +43,7 @@ def transformer_config(training: TrainingConfig, has_transformer_engine: bool) -
         add_bias_linear=model.has_biases,
         hidden_dropout=0.0,
         attention_dropout=0.0,
+        attention_backend=AttnBackend.flash if layout.attention_kernel == "flash" else AttnBackend.unfused,
         tensor_model_parallel_size=layout.tensor_parallel,
         pipeline_model_parallel_size=layout.pipeline_parallel,
         virtual_pipeline_model_parallel_size=layout.virtual_pipeline_stages if is_interleaved else None,
