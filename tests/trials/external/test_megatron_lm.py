@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
@@ -128,7 +127,9 @@ def test_a_search_measures_every_layout_and_ends_in_a_recipe_that_is_replayed(tm
         assert 0.1 < outcome.metrics.peak_memory_gib < 8
     words = (searched / "recipe/README.md").read_text()
     assert "**Megatron-LM**, measured with this trainer (`megatron_args.txt`)" in words
-    replayed = parlay_here("replay", answer.json["search_id"], *("--repeats", "1", "--sessions", "1", "--json"), cwd=tmp_path)
+    replayed = parlay_here(
+        "replay", answer.json["search_id"], *("--repeats", "1", "--sessions", "1", "--json"), cwd=tmp_path
+    )
     assert replayed.code in (0, 13), replayed.err  # reproduced, or slower than a run on two busy cores
     assert replayed.json["measured"] > 0
 
@@ -192,7 +193,13 @@ def faster_than_any(spec: TrialSpec) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("fault", "version", "reason", "rank", "words"),
     [
-        ("gpu_oom", TAG, FailureReason.GPU_OOM, 0, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00"),
+        (
+            "gpu_oom",
+            TAG,
+            FailureReason.GPU_OOM,
+            0,
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00",
+        ),
         ("cpu_oom", MAIN, FailureReason.GPU_OOM, 0, "DefaultCPUAllocator: can't allocate memory"),
         ("killed", TAG, FailureReason.NODE_FAILURE, 0, "was killed by signal 9"),
         ("killed", MAIN, FailureReason.NODE_FAILURE, 0, "was killed by signal 9"),
@@ -233,7 +240,7 @@ AS_PLAIN = (
         (TAG, {**TP2, "sequence_parallel": True}),
         (MAIN, TP2),
         (TAG, PP2),
-        (MAIN, {**PP2, "virtual_pipeline_stages": 2}),
+        (MAIN, {**PP2, "virtual_pipeline_stages": 3}),
         (MAIN, {**DP2, "zero_stage": 3}),
     ],
 )
@@ -251,7 +258,8 @@ def test_its_losses_are_those_of_a_plain_gpt(run, script_of, version, fields, re
     assert outcome.status is OutcomeStatus.MEASURED, ranks.logs()
     records = read_metrics(ranks.folder.metrics())
     assert len(records) >= 7
-    pairs = list(zip(records, reference.losses, strict=False))
-    difference = max(abs(record.loss - loss) for record, loss in pairs)
+    losses = list(reference.losses)
+    losses[1] = sum(losses[:2]) / 2  # as it logs the second iteration
+    difference = max(abs(record.loss - loss) for record, loss in zip(records, losses, strict=False))
     record_property("difference", difference)
     assert difference <= CPU_TOLERANCES["fp32"]

@@ -20,6 +20,7 @@ def give_weights_and_tokens() -> None:
     spec = TrialSpec.from_json(json.loads(Path("spec.json").read_text()))
     _give_weights(spec)
     _give_tokens(spec)
+    _decay_all_weights()
 
 
 def _give_weights(spec: TrialSpec) -> None:
@@ -58,3 +59,10 @@ def _give_tokens(spec: TrialSpec) -> None:
         }
 
     GPTDataset.__getitem__ = sample
+
+
+def _decay_all_weights() -> None:
+    """As the plain GPT: Megatron-LM leaves out biases and norms."""
+    from megatron.training import training
+
+    training.get_standard_config_overrides = lambda config: {}

@@ -67,7 +67,9 @@ def _find_dataset_helpers() -> None:
 
 
 IMPORTS = (
-    Patch("triton", "import triton, of megatron/core/transformer/custom_layers/batch_invariant_kernels.py", _find_triton),
+    Patch(
+        "triton", "import triton, of megatron/core/transformer/custom_layers/batch_invariant_kernels.py", _find_triton
+    ),
     Patch("regex", "import regex, of the GPT-2 tokenizer in core_v0.16.1", _use_re_for_regex),
     Patch("override", "from typing import override, of Python 3.12, on main", _add_override),
     Patch("compiler", "jit_fuser = torch.compile, of megatron/core/jit.py", _do_not_compile),
@@ -141,7 +143,9 @@ def _form_gloo_groups() -> None:
     def init_gloo(backend: str | None = None, **options: Any) -> None:
         init("gloo", **{name: value for name, value in options.items() if name != "device_id"})
 
-    def new_gloo(ranks: Any = None, timeout: Any = None, backend: Any = None, pg_options: Any = None, **given: Any) -> Any:
+    def new_gloo(
+        ranks: Any = None, timeout: Any = None, backend: Any = None, pg_options: Any = None, **given: Any
+    ) -> Any:
         return new(ranks, timeout, "gloo", **given)
 
     torch.distributed.init_process_group = distributed_c10d.init_process_group = init_gloo
@@ -168,6 +172,4 @@ def _load_no_kernels() -> None:
     fused_kernels.load = lambda args: None
 
 
-MEGATRON = (
-    Patch("kernels", "nvcc, in megatron/legacy/fused_kernels/__init__.py: load()", _load_no_kernels),
-)
+MEGATRON = (Patch("kernels", "nvcc, in megatron/legacy/fused_kernels/__init__.py: load()", _load_no_kernels),)
