@@ -28,6 +28,11 @@ setup: .venv/.trainer
 	@$(PIP) install --constraint constraints.txt --editable '.[trainer,dev]'
 	@touch $@
 
+# Trainers of others that tests run for real; apart, since `make demo` needs none and they may grow to hundreds of MB.
+.venv/.trainers: .venv/.dev
+	@$(PIP) install --constraint constraints.txt --editable '.[trainer,dev,trainers]'
+	@touch $@
+
 demo: .venv/.trainer
 	@$(BIN)/parlay run search_spaces/searches/quickstart.yaml
 
@@ -41,7 +46,7 @@ servers: .venv/.dev
 # Tests that train and tests that wait for servers share the cores, file by file; those that tell by the clock do not.
 # test-all is everything; test leaves out walks over every crash point, fault, layout or server that there is.
 test: LEFT_OUT_MARKS := and not walks
-test test-all: .venv/.dev servers
+test test-all: .venv/.trainers servers
 	@$(PYTEST) $(LEFT_OUT) --numprocesses=2 -m 'not processes $(LEFT_OUT_MARKS)'
 	@$(PYTEST) $(LEFT_OUT) --numprocesses=2 --dist=loadfile --no-loadscope-reorder -m 'processes and not alone $(LEFT_OUT_MARKS)'
 	@$(PYTEST) $(LEFT_OUT) -m 'alone $(LEFT_OUT_MARKS)'
@@ -54,7 +59,7 @@ mutants: .venv/.dev
 	@$(BIN)/python -m tests.mutants $(MUTANTS)
 
 # Every combination of the layouts that decide how a model is cut, against a plain GPT: 24 minutes; docs/parity.md.
-parity-full: .venv/.dev
+parity-full: .venv/.trainers
 	@$(BIN)/python -m tests.trials.train.parity_table
 
 # Name, version and licence of all that Parlay and work on it need; docs/security.md. Of a whole text the first line.
@@ -62,7 +67,7 @@ licences: .venv/.dev
 	@$(BIN)/python -m piplicenses --with-system --ignore-packages parlay | sed -n 's/^ \([^ ].*[^ ]\) *$$/\1/p'
 
 # The gate: .ci/run calls this and nothing else. Skips must be on tests/allowed_skips.txt.
-check: .venv/.dev servers format lint types imports readme
+check: .venv/.trainers servers format lint types imports readme
 	@PARLAY_GATE=1 $(MAKE) --no-print-directory test-all LEFT_OUT='$(SEEN_BEFORE)'
 
 format: .venv/.dev

@@ -23,6 +23,7 @@ FLAG_DESCRIPTIONS: Mapping[Flag, str] = {
     Flag.PROFILE_FAILED: "the profiled steps after the measurement failed; the numbers are valid, without a breakdown",
     Flag.LAYOUT_UNVERIFIED: "the trainer's log does not verify the whole layout; see proof.unproven in its outcome",
     Flag.THROUGHPUT_MISMATCH: "a rate that the trainer prints is over 10 % off; see proof.cross_checks in its outcome",
+    Flag.EMULATED_DEVICE: "a CPU emulated the engine's GPU: compare only with layouts of this engine on this machine",
 }
 """Meaning of each of the contract's flags."""
 

@@ -40,7 +40,9 @@ class EngineProfile:
     With `sums_bf16_in_fp32` and ZeRO it holds an fp32 sum of gradients in addition to those of `half`.
     `reduced_gradient_bytes` are those of a gradient in a reduction: 4 where it is summed in fp32. With
     `has_blocking_p2p` a stage sends and receives one after the other, otherwise in both directions at once.
-    `splits_p2p` sends each tensor-parallel rank's share, also without sequence parallelism.
+    `splits_p2p` sends each tensor-parallel rank's share, also without sequence parallelism. An engine that is
+    `emulated_on_cpu` is written for GPUs: on a CPU it runs with parts of it replaced, and its speed there is that of
+    the replacements.
     """
 
     half: ParameterBytes
@@ -55,6 +57,7 @@ class EngineProfile:
     splits_p2p: bool = False
     always_overlaps_reductions: bool = False
     layer_split: LayerSplit = LayerSplit.BALANCED
+    emulated_on_cpu: bool = False
 
 
 MT_NLG_SLOWDOWN = 1.1
@@ -70,7 +73,9 @@ MEGATRON_CORE = "megatron-core"
 TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
     PARLAY: {
         # Megatron-LM's bytes below. Parlay trains without dropout, so no masks are kept.
-        MEGATRON_CORE: EngineProfile(ParameterBytes(2, 4, 12), splits_p2p=True, layer_split=LayerSplit.EVEN),
+        MEGATRON_CORE: EngineProfile(
+            ParameterBytes(2, 4, 12), splits_p2p=True, layer_split=LayerSplit.EVEN, emulated_on_cpu=True
+        ),
         # DeepSpeed has 16-bit gradients in addition to the fp32 sum that grad_accum_dtype requests. Rotated queries
         # and keys are stored in addition to the fused query-key-value output.
         "deepspeed": EngineProfile(ParameterBytes(2, 6, 12, 4), keeps_unrotated=True, has_blocking_p2p=True),
@@ -80,7 +85,11 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
     # docs/user-guide/features/dist_optimizer.md: 18 bytes, or 6 + 12/d with the distributed optimizer.
     "megatron-lm": {
         "megatron-lm": EngineProfile(
-            ParameterBytes(2, 4, 12), has_dropout=True, splits_p2p=True, layer_split=LayerSplit.EVEN
+            ParameterBytes(2, 4, 12),
+            has_dropout=True,
+            splits_p2p=True,
+            layer_split=LayerSplit.EVEN,
+            emulated_on_cpu=True,
         )
     },
     # DeepSpeed's fp16 optimizer adds gradients up in 16 bits, and copies them to fp32 for the update: MT-NLG's 20 bytes
@@ -94,6 +103,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             reduced_gradient_bytes=2,
             has_blocking_p2p=True,
             layer_split=LayerSplit.EVEN,
+            emulated_on_cpu=True,
         )
     },
     "megatron-bridge": {},  # drives Megatron-LM's engine; recipes have its overrides, but it runs no trials
@@ -104,6 +114,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             matmul_slowdown=MT_NLG_SLOWDOWN,
             reduced_gradient_bytes=2,
             has_blocking_p2p=True,
+            emulated_on_cpu=True,
         )
     },
     # fp32 gradients in addition to the 16-bit ones; column-parallel layers keep their gathered input, all of it without
@@ -114,9 +125,10 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             keeps_gathered_inputs=True,
             always_overlaps_reductions=True,
             layer_split=LayerSplit.GREEDY,
+            emulated_on_cpu=True,
         )
     },
-    # An unknown trainer; Megatron's memory is the most common.
+    # An unknown trainer; Megatron's memory is the most common. What its command does on a CPU is not known either.
     "command": {"command": EngineProfile(ParameterBytes(2, 4, 12), has_dropout=True)},
 }
 """Profiles of each trainer's engines. An engine of a third-party trainer has the trainer's name."""
@@ -132,6 +144,11 @@ TRAINER_KINDS = tuple(kind for kind, engines in TRAINER_ENGINES.items() if engin
 def engines_of(trainer_kind: str) -> tuple[str, ...]:
     """Names of a trainer's engines, the default last."""
     return tuple(TRAINER_ENGINES[trainer_kind])
+
+
+def is_emulated(engine: str, accelerator: str) -> bool:
+    """True if ranks on this accelerator only emulate the device that the engine is written for."""
+    return accelerator == "cpu" and ENGINE_PROFILES[engine].emulated_on_cpu
 
 
 OWN_ENGINES = engines_of(PARLAY)

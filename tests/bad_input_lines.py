@@ -109,6 +109,11 @@ BAD_INPUTS = {
         "70,000 unknown keys, names of 1 MiB, sizes at the ends of all ranges",
         "bounded: the first mistakes are reported, quotations are shortened, a plan ends",
     ),
+    53: Line(
+        "several engines on a CPU that emulates the GPU of one: an axis, a baseline, rows of a table, another trainer"
+        " in a replay",
+        "refused; trials on an emulated device have the flag `emulated_device`",
+    ),
 }
 
 SECURITY = {

@@ -39,6 +39,11 @@ ONE_DOOR = {
     "tree_sitter": {"orchestrator/importers/bash/syntax.py"},
     "tree_sitter_bash": {"orchestrator/importers/bash/syntax.py"},
     "optuna": {"orchestrator/interop/optuna_export.py"},
+    "megatron": {
+        "trials/train/engines/megatron_core_engine.py",
+        "trials/train/engines/megatron_core_config.py",
+        "trials/train/cpu_device/megatron_core.py",
+    },
 }
 ORCHESTRATOR = (
     ("common",),
@@ -53,7 +58,7 @@ ORCHESTRATOR = (
 )
 """Lowest first; a module imports its own level and those below. A package stands for all that is in it."""
 
-TRAINER_ONLY = {"torch", "deepspeed"}
+TRAINER_ONLY = {"torch", "deepspeed", "megatron"}
 LIGHT = tuple(
     str(path.relative_to(ROOT)) for path in compute_side_files(ROOT) if "trials/train/" not in path.as_posix()
 )
@@ -108,7 +113,7 @@ def test_what_runs_beside_the_ranks_imports_no_driver_code():
     assert {"trials/external/__main__.py", "trials/trainers/registry.py", *trainers} <= set(LIGHT)
 
 
-def test_the_trainer_imports_torch_deepspeed_and_the_light_compute_side_only():
+def test_the_trainer_imports_torch_its_engines_and_the_light_compute_side_only():
     trainer = [module for module in modules() if module.startswith("trials/train/")]
     assert wrong(lambda module: outside(module, {*dotted(LIGHT), "trials.train"}) - TRAINER_ONLY, trainer) == {}
 

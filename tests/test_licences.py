@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, metadata, version
 from pathlib import Path
 
 import pytest
@@ -51,3 +51,14 @@ def test_the_page_names_those_under_the_lgpl_and_those_that_do_not_say(listed):
         name for name in map(normal, pinned()) if re.search("GPL|UNKNOWN|General Public", listed.get(name, ("", ""))[1])
     }
     assert particular == {name for name in map(normal, pinned()) if f"`{name}`" in section}
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not installed("megatron-core"), reason="megatron-core is not installed: the extra `trainers`")
+def test_the_page_says_both_licences_that_megatron_core_names(listed):
+    section = (ROOT / "docs" / "security.md").read_text().partition("## Licences")[2]
+    named = (listed["megatron-core"][1], metadata("megatron-core")["License"])
+    assert named == ("BSD License", "Apache 2.0")
+    assert "megatron-core" in section
+    assert "listed under a BSD licence" in section
+    assert "licence field says Apache 2.0" in section

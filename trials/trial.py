@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from enum import Enum
 from typing import Any
 
-from search_spaces.engines import PARLAY
+from search_spaces.engines import PARLAY, is_emulated
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.json_types import (
@@ -98,6 +98,7 @@ class Flag(LowerStrEnum):
     PROFILE_FAILED = "profile_failed"
     LAYOUT_UNVERIFIED = "layout_unverified"
     THROUGHPUT_MISMATCH = "throughput_mismatch"
+    EMULATED_DEVICE = "emulated_device"
 
 
 class TrialKind(LowerStrEnum):
@@ -177,6 +178,11 @@ class TrialSpec:
     @property
     def num_nodes(self) -> int:
         return -(-self.num_gpus // self.gpus_per_node)
+
+    @property
+    def is_emulated(self) -> bool:
+        """True if its ranks only emulate the device that its engine is written for."""
+        return is_emulated(self.layout.engine, self.accelerator)
 
     @property
     def reads_tokens(self) -> bool:

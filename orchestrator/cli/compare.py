@@ -165,6 +165,7 @@ def _verdict_lines(result: CompareResult) -> list[str]:
     if result.obstacles:
         return [
             f"not comparable: {', '.join(result.obstacles)} differ",
-            "speeds are compared only for the same model, global batch and hardware",
+            "speeds are compared only for the same model, global batch and hardware; those of two engines not where a"
+            " CPU emulates the device of one",
         ]
     return [f"not comparable: {result.detail}"]

@@ -50,7 +50,7 @@ def selftest(
     _require_own_trainer(spec)
     require_launching(spec, "selftest")
     cluster = selftest_cluster(spec.cluster)
-    cases = cases_for(cluster, names or ())
+    cases = cases_for(cluster, names or (), spec.space.given_axes().get("engine", ()))
     if list_only:
         listed = [{"name": case.name, "ranks": case.layout.num_gpus} for case in cases]
         data = {"schema": CASES_SCHEMA, "cases": listed}

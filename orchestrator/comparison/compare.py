@@ -23,6 +23,7 @@ from orchestrator.comparison.speed_ratio import (
 from orchestrator.config.spec import SearchSpec
 from orchestrator.recipe.read import LoadedRecipe
 from orchestrator.records.summary import reason_counts, trial_counts
+from search_spaces.engines import is_emulated
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
@@ -34,6 +35,8 @@ COMPARE_SCHEMA = "parlay.compare/1"
 
 _HARDWARE_FIELD = "device"
 """The hardware in a fingerprint; its other fields are software, or differ from node to node."""
+_EMULATED_ENGINE = "emulated_engine"
+"""The engines, as an obstacle: one of them ran on a CPU that emulates its device."""
 
 
 class CompareVerdict(LowerStrEnum):
@@ -196,7 +199,8 @@ def compare_sides(a: ComparisonSide, b: ComparisonSide, margin: float) -> Compar
     seen = () if a.best is None or b.best is None else _fingerprints(a.best, b.best)
     software = tuple(row for row in seen if row["field"] != _HARDWARE_FIELD)
     devices = [row for row in seen if row["field"] == _HARDWARE_FIELD and None not in (row["a"], row["b"])]
-    obstacles = tuple(row["field"] for row in (*question, *devices) if _is_obstacle(row["field"]))
+    engines = list(_emulated_engines(a, b))
+    obstacles = tuple(row["field"] for row in (*question, *devices, *engines) if _is_obstacle(row["field"]))
     found: Comparison | None = None
     detail: str | None = None
     layout: tuple[Mapping[str, Any], ...] = ()
@@ -206,7 +210,18 @@ def compare_sides(a: ComparisonSide, b: ComparisonSide, margin: float) -> Compar
         layout = tuple(_differences(a.best.layout.to_json(), b.best.layout.to_json()))
         found = None if obstacles else _speed_ratio(a.best, b.best, margin)
     pairs = () if obstacles else tuple(_pairs(a, b, margin))
-    return CompareResult(a, b, (*question, *devices), layout, software, obstacles, detail, found, pairs)
+    asked = (*question, *devices, *engines)
+    return CompareResult(a, b, asked, layout, software, obstacles, detail, found, pairs)
+
+
+def _emulated_engines(a: ComparisonSide, b: ComparisonSide) -> Iterator[dict[str, Any]]:
+    """Row of the best layouts' engines if they differ, and one of them ran on an emulated device."""
+    if a.best is None or b.best is None:
+        return
+    engines = [side.best.layout.engine for side in (a, b) if side.best is not None]
+    on = [side.question["cluster.accelerator"] for side in (a, b)]
+    if engines[0] != engines[1] and any(map(is_emulated, engines, on)):
+        yield {"field": _EMULATED_ENGINE, "a": engines[0], "b": engines[1]}
 
 
 def _question(
@@ -223,8 +238,9 @@ def _question(
 
 
 def _is_obstacle(name: str) -> bool:
-    """True if speeds are not comparable where this differs: model, batch or hardware."""
-    return name.startswith(("model.", "cluster.")) or name in ("global_batch_size", _HARDWARE_FIELD)
+    """True if speeds are not comparable where this differs: model, batch, hardware, or the engine on emulated
+    hardware."""
+    return name.startswith(("model.", "cluster.")) or name in ("global_batch_size", _HARDWARE_FIELD, _EMULATED_ENGINE)
 
 
 def _differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -19,6 +19,7 @@ from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.axes import complete_axes
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.workload import Workload
+from search_spaces.rules.mixed_engines import mixed_engines_problem
 from search_spaces.schema.presets import preset_search_path
 from search_spaces.schema.sections import SpaceSection, resolved_path
 from search_spaces.schema.validation import validate
@@ -53,6 +54,7 @@ def _resolve_spec(file: SearchFile, document: Document, here: Path) -> SearchSpe
     problems = [with_location(problem, locations) for problem in consistency_problems(file)]
     baseline = _baseline_in(file, document, space, problems)
     candidates = _candidates_in(file, document, problems)
+    problems += [with_location(problem, locations) for problem in _mixed_engines(file, space, baseline, candidates)]
     _check_tables(file, document, cluster, problems)
     trainer, launcher = file.trainer, file.launcher
     with _collect_problems(problems, document, "trainer", "data", "path"):
@@ -95,6 +97,26 @@ def _complete_space(file: SearchFile) -> SpaceSection:
         return file.space
     given = {"engine": (engines_of(file.trainer.kind)[-1],)} | file.space.given_axes()
     return file.space.model_copy(update=complete_axes(given, file.cluster.cluster().num_nodes))
+
+
+def _mixed_engines(
+    file: SearchFile, space: SpaceSection, baseline: Layout | None, candidates: tuple[Layout, ...] | None
+) -> Iterator[Problem]:
+    """Problem with engines that the search would compare on a device that one of them is not written for.
+
+    An engine that the trainer does not have is refused by itself, and the layouts of a table name any.
+    """
+    tried, key, fix = {layout.engine for layout in candidates or ()}, "space.candidates", "keep the rows of one engine"
+    compared = set() if baseline is None else {baseline.engine}
+    if candidates is None:
+        own = engines_of(file.trainer.kind)
+        tried, key, fix = {*space.given_axes().get("engine", ())}.intersection(own), "space.engine", "give it one value"
+        compared &= {*own}
+    if len(tried) == 1 and not compared <= tried:
+        key, fix = "baseline.engine", f"use {' '.join(tried)}, as the layouts that it is compared with"
+    problem = mixed_engines_problem(tried | compared, file.cluster.cluster().accelerator.name, fix, key)
+    if problem is not None:
+        yield problem
 
 
 def _baseline_in(file: SearchFile, document: Document, space: SpaceSection, problems: list[Problem]) -> Layout | None:

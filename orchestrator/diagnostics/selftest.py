@@ -10,6 +10,7 @@ from typing import Any
 
 from orchestrator.diagnostics.job import RESULTS_GRACE_S, launcher_reason, new_job
 from orchestrator.launchers.attempt_runner import AttemptRunner
+from search_spaces.engines import MEGATRON_CORE
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
 from trials.attempt_result import LaunchStatus
@@ -63,12 +64,14 @@ def selftest_cluster(cluster: Cluster) -> Cluster:
     return Cluster(cluster.accelerator, ranks // nodes, nodes)
 
 
-def cases_for(cluster: Cluster, names: Sequence[str] = ()) -> list[Case]:
-    """Return the cases that fit, or those with the given names. Raises InputError for an unknown name."""
+def cases_for(cluster: Cluster, names: Sequence[str] = (), engines: Sequence[str] = ()) -> list[Case]:
+    """Return the cases that fit, or those with the given names: of torch and DeepSpeed, and of megatron-core where the
+    search's `engines` name it. Raises InputError for an unknown name."""
     name, ranks = cluster.accelerator.name, cluster.num_gpus
     # On a CPU each compiled case takes minutes and needs a C++ compiler.
     compiled = [] if name == "cpu" else [c for c in compiled_cases(name) if c.layout.num_gpus <= ranks]
-    every = [*covering_cases(name, ranks), *compiled, *failing_cases(ranks)]
+    megatron = covering_cases(name, ranks, (MEGATRON_CORE,)) if MEGATRON_CORE in engines else []
+    every = [*covering_cases(name, ranks), *megatron, *compiled, *failing_cases(ranks)]
     unknown = set(names) - {case.name for case in every}
     if unknown:
         raise InputError.of(

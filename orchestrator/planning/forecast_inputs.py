@@ -17,6 +17,7 @@ from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import DERIVED, LAYOUT_FIELDS, Layout
 from search_spaces.layouts.workload import Workload
 from search_spaces.model_shape import ModelShape
+from search_spaces.rules.mixed_engines import mixed_engines_problem
 from search_spaces.search_space import search_space
 from search_spaces.tables.measured_table import Observation, positions_and_norm
 from trials.ledger.events import SearchRecord
@@ -123,6 +124,11 @@ def _select_rows(rows: Sequence[Observation], problems: Sequence[str]) -> list[O
             fix="give problems that differ only in nodes and batch: --problem " + names[0],
             key="--problem",
         )
+    accelerator = chosen[0].cluster.accelerator.name
+    engines = (row.layout.engine for row in chosen)
+    mixed = mixed_engines_problem(engines, accelerator, "keep the rows of one engine", "engine")
+    if mixed is not None:
+        raise InputError(mixed)
     return chosen
 
 

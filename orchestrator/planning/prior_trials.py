@@ -18,6 +18,7 @@ from orchestrator.schema.search_file import FROM_LEDGER, FROM_NOTHING
 from search_spaces.cost_model.memory import stage_memory
 from search_spaces.cost_model.posterior import typical_constants
 from search_spaces.cost_model.step_time import StepTerms
+from search_spaces.engines import is_emulated
 from search_spaces.errors import ExternalError
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.tables.measured_table import Observation, parse_table, read_table, render_table
@@ -220,11 +221,12 @@ def _is_valid(row: Observation) -> bool:
 def _select(rows: Iterable[Observation]) -> tuple[tuple[Observation, ...], int]:
     """Up to MAX_PRIOR_TRIALS rows that ran or ran out of memory, and the number of unusable rows skipped.
 
+    Rows of an emulated device teach only the search that measured them: their times are the emulation's.
     Every problem contributes equally, its first rows first; each layout is taken once.
     """
     problems: dict[Any, dict[str, Observation]] = {}
     for row in rows:
-        if row.outcome in ("ok", "oom"):
+        if row.outcome in ("ok", "oom") and not is_emulated(row.layout.engine, row.cluster.accelerator.name):
             problem = problems.setdefault((row.model, row.cluster, row.global_batch_size), {})
             problem.setdefault(row.layout.key, row)
     rounds = zip_longest(*(problem.values() for problem in problems.values()))

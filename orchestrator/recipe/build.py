@@ -25,8 +25,6 @@ from trials.trial import Attempt, Trial, TrialKind, TrialSpec, TrialState
 from trials.trial_json import attempt_json, trial_json, with_times
 
 EVIDENCE_SCHEMA = "parlay.evidence/1"
-PARLAY_TRAINER_ONLY = "Measured with Parlay's own training program; not measured with another trainer."
-"""A caveat, until a replay with another one has been noted."""
 MAX_COMPARED = 50
 """Layouts listed in recipe.yaml; evidence.json has all."""
 
@@ -81,6 +79,11 @@ class RecipeSource:
 
     def is_baseline(self, trial: TrialOrLayout) -> bool:
         return self.baseline is not None and trial.layout.key == self.baseline.layout.key
+
+
+def parlay_trainer_only(engine: str) -> str:
+    """Caveat of a layout that Parlay's own trainer measured, until a replay with another one has been noted."""
+    return f"Measured with Parlay's own training program, engine {engine}; not measured with another trainer."
 
 
 def build_recipe(source: RecipeSource, created_at: str, parlay_version: str, files: Mapping[str, str]) -> Recipe:
@@ -204,7 +207,7 @@ def _caveats(source: RecipeSource) -> Iterator[str]:
     for flag in source.best.flags:
         yield f"Flagged {describe_flag(flag)}."
     if source.spec.trainer["kind"] == PARLAY:
-        yield PARLAY_TRAINER_ONLY
+        yield parlay_trainer_only(source.best.layout.engine)
     if isinstance(source.baseline, Trial) and source.baseline.measured is None:
         yield f"The baseline ({source.baseline.trial}) was not measured: {format_trial_end(source.baseline)}."
     full_at = source.best.measured.host_memory_full_at_step

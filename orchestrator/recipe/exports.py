@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from search_spaces.engines import PARLAY
+from search_spaces.engines import OWN_ENGINES, PARLAY
 from search_spaces.errors import Problem
 from search_spaces.rules.check import engine_violations
 from search_spaces.schema.unsafe_text import is_printable
@@ -37,10 +37,11 @@ class ExportStatus(LowerStrEnum):
     REFUSED = "refused"
 
 
-STATUS_TEXT = {
-    ExportStatus.MEASURED: "measured with this trainer",
-    ExportStatus.NOT_MEASURED: "not measured with this trainer",
-}
+def status_text(status: ExportStatus, is_emulated: bool) -> str:
+    """Status of a trainer with files; `is_emulated`: the device that the layout was measured on is."""
+    if status is ExportStatus.NOT_MEASURED:
+        return "not measured with this trainer"
+    return "measured with this trainer" + (" on an emulated device" if is_emulated else "")
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,12 @@ def exports(spec: TrialSpec, python: str) -> list[Export]:
 
 
 def measured_trainer(spec: TrialSpec) -> str:
-    """Trainer that ran the trial. For Parlay's own it is the engine, which a measured table may name as well."""
+    """Trainer that ran the trial; for Parlay's own it is the engine.
+
+    A measured table may name the engine of another trainer, which then has run nothing.
+    """
     kind = str(spec.trainer["kind"])
-    return spec.layout.engine if kind == PARLAY else kind
+    return spec.layout.engine if kind == PARLAY and spec.layout.engine in OWN_ENGINES else kind
 
 
 def _export(form: LayoutExport, measured: TrialSpec) -> Export:
@@ -107,8 +111,9 @@ def _problem_text(problem: Problem) -> str:
 
 
 def _heading(name: str, status: ExportStatus, start: str, spec: TrialSpec) -> str:
+    who = status_text(status, spec.is_emulated)
     return (
-        f"# {TITLES[name]}: layout, model and batch of {spec.search_id} {spec.trial}, {STATUS_TEXT[status]}.\n"
+        f"# {TITLES[name]}: layout, model and batch of {spec.search_id} {spec.trial}, {who}.\n"
         "# You add the rest: data, tokenizer, optimizer, training length, checkpoint paths.\n"
         f"# {start}\n"
     )

@@ -8,9 +8,9 @@ from typing import Any
 
 from dashboards.trial_text import describe_step_time, format_throughput_interval
 from orchestrator.launchers.base import trial_program
-from orchestrator.recipe.exports import STATUS_TEXT, TITLES, ExportStatus
+from orchestrator.recipe.exports import TITLES, ExportStatus, status_text
 from orchestrator.recipe.recipe import Recipe
-from search_spaces.engines import PARLAY
+from search_spaces.engines import PARLAY, is_emulated
 from search_spaces.layouts.layout import Layout
 from trials.files.text import plural
 from trials.trial import TrialSpec
@@ -220,10 +220,11 @@ def _start_commands(recipe: Recipe) -> Iterator[str]:
         "measured with their trainer describe the same layout, at an unknown speed; measure it with, for example,\n"
         "`parlay replay recipe --trainer megatron-lm --set trainer.script=pretrain_gpt.py`."
     )
+    emulated = is_emulated(recipe.layout.engine, recipe.cluster.accelerator.name)
     for export in recipe.exports:
         if export["start"] is not None:
             files = ", ".join(f"`{name}`" for name in export["files"])
-            status = STATUS_TEXT[ExportStatus(export["status"])] + _replay_result(export)
+            status = status_text(ExportStatus(export["status"]), emulated) + _replay_result(export)
             yield f"**{TITLES[export['trainer']]}**, {status} ({files}):\n\n    {export['start']}"
     refused = [export for export in recipe.exports if export["status"] == ExportStatus.REFUSED]
     if refused:

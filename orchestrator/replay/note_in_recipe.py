@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.recipe.build import PARLAY_TRAINER_ONLY
+from orchestrator.recipe.build import parlay_trainer_only
 from orchestrator.recipe.exports import TITLES, Export, ExportStatus, exports
 from orchestrator.recipe.read import LoadedRecipe, read_recipe
 from orchestrator.recipe.recipe import Recipe, recipe_yaml
@@ -61,8 +61,9 @@ def _read_again(recorded: LoadedRecipe) -> Recipe | None:
 def with_export(recipe: Recipe, export: Export) -> Recipe:
     """The recipe with this export in place of the trainer's previous one."""
     kept = [export.to_json() if old["trainer"] == export.trainer else old for old in recipe.exports]
-    since = f"Measured with Parlay's own training program, and since by a replay with {TITLES[export.trainer]}."
-    caveats = [since if caveat == PARLAY_TRAINER_ONLY else caveat for caveat in recipe.caveats]
+    engine, title = recipe.layout.engine, TITLES[export.trainer]
+    since = f"Measured with Parlay's own training program, engine {engine}, and since by a replay with {title}."
+    caveats = [since if caveat == parlay_trainer_only(engine) else caveat for caveat in recipe.caveats]
     return replace(recipe, exports=tuple(kept), caveats=tuple(caveats))
 
 

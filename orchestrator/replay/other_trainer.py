@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.recipe.read import LoadedRecipe
+from orchestrator.recipe.recipe import Recipe
 from search_spaces.engines import engines_of
 from search_spaces.errors import InputError, Problem
 from search_spaces.rules.check import engine_violations
+from search_spaces.rules.mixed_engines import mixed_engines_problem
 from search_spaces.schema.validation import Section, validate
 from search_spaces.schema.yaml_document import Document, with_overrides
 from trials.schema.trainer_section import TrainerSection
@@ -41,11 +43,13 @@ def _for_the_command_line(problem: Problem) -> Problem:
 def for_trainer(loaded: LoadedRecipe, section: TrainerSection) -> LoadedRecipe:
     """The recipe for that trainer, its layout on one of the trainer's engines.
 
-    InputError for a script that does not exist on this machine, unless a container has it.
+    InputError for a script that does not exist on this machine, unless a container has it, and for another engine
+    where a CPU emulates the device of one.
     """
     _require_script(loaded, section)
     layout, engines = loaded.recipe.layout, engines_of(section.kind)
     if layout.engine not in engines:
+        _require_comparable(loaded.recipe, engines[-1])
         layout = replace(layout, engine=engines[-1]).canonical()
     return replace(loaded, recipe=replace(loaded.recipe, layout=layout), trainer=section.for_trials())
 
@@ -57,6 +61,14 @@ def other_trainer_error(loaded: LoadedRecipe) -> str | None:
     rules = TRAINERS[loaded.trainer["kind"]].rules
     broken = next(engine_violations(loaded.recipe.layout, loaded.recipe.model, rules), None)
     return None if broken is None else f"{broken.message} ({broken.code})"
+
+
+def _require_comparable(recipe: Recipe, engine: str) -> None:
+    fix = f"replay on {recipe.layout.engine}, which measured it, or search with {engine}"
+    accelerator = recipe.cluster.accelerator.name
+    problem = mixed_engines_problem((recipe.layout.engine, engine), accelerator, fix, "--trainer")
+    if problem is not None:
+        raise InputError(problem)
 
 
 def _require_script(loaded: LoadedRecipe, section: TrainerSection) -> None:

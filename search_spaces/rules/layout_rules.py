@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from search_spaces.engines import MEGATRON_CORE
 from search_spaces.errors import Problem
 from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE, Layout, layout_mesh
 from search_spaces.layouts.mesh import RankMesh
@@ -106,6 +107,11 @@ def _supports_precision(table: LayoutTable, workload: Workload) -> np.ndarray:
     return ~(lacks_bf16 | (is_deepspeed_fp16 & (accelerator.name == "cpu")))
 
 
+def _supports_attention_kernel(table: LayoutTable, workload: Workload) -> np.ndarray:
+    is_flash = table.equals("attention_kernel", "flash") & table.equals("engine", MEGATRON_CORE)
+    return ~is_flash | (workload.cluster.accelerator.name != "cpu")
+
+
 def _chunks(f: Fields) -> int:
     return f["pipeline_parallel"] * f["virtual_pipeline_stages"]
 
@@ -170,6 +176,14 @@ PRECISION = LayoutRule(
     ),
 )
 
+ATTENTION_KERNEL = LayoutRule(
+    "attention_kernel",
+    "the engine has the attention kernel on this accelerator",
+    "set attention_kernel to math, or engine to torch",
+    _supports_attention_kernel,
+    lambda f, w: "megatron-core's flash attention is Transformer Engine's, which needs a GPU",
+)
+
 SPLIT_RULES = {
     rule.code: rule
     for rule in (
@@ -190,5 +204,15 @@ SPLIT_RULES = {
 }
 """Rules of the dimensions that tensor parallelism splits, by id."""
 
-LAYOUT_RULES = (WORLD, MAX_NODES, TP_ACROSS_NODES, *SPLIT_RULES.values(), LAYERS, INTERLEAVE, BATCH, PRECISION)
+LAYOUT_RULES = (
+    WORLD,
+    MAX_NODES,
+    TP_ACROSS_NODES,
+    *SPLIT_RULES.values(),
+    LAYERS,
+    INTERLEAVE,
+    BATCH,
+    PRECISION,
+    ATTENTION_KERNEL,
+)
 """All rules, in order; a layout is rejected by the first that it violates."""

@@ -279,6 +279,18 @@ def test_deepspeed_has_no_fp16_on_a_cpu_and_the_torch_engine_has():
     assert layout_violations(replace(layout, engine="torch"), workload()) == []
 
 
+def test_megatron_core_has_no_flash_attention_on_a_cpu_and_the_torch_engine_has():
+    layout = Layout(
+        data_parallel=4, grad_accum_steps=4, precision="bf16", attention_kernel="flash", engine="megatron-core"
+    )
+    [problem] = layout_violations(layout, workload())
+    assert (problem.code, problem.message) == (
+        "attention_kernel",
+        "megatron-core's flash attention is Transformer Engine's, which needs a GPU",
+    )
+    assert layout_violations(replace(layout, engine="torch"), workload()) == []
+
+
 def test_the_baseline_joins_the_candidates_wherever_it_lies():
     inside = Layout(data_parallel=4, micro_batch_size=1, grad_accum_steps=4)
     outside = Layout(tensor_parallel=2, data_parallel=2, micro_batch_size=4, grad_accum_steps=2)

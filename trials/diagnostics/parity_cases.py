@@ -22,7 +22,14 @@ from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import Workload
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations
-from search_spaces.rules.layout_rules import INTERLEAVE, LAYERS, PRECISION, SPLIT_RULES, first_violation
+from search_spaces.rules.layout_rules import (
+    ATTENTION_KERNEL,
+    INTERLEAVE,
+    LAYERS,
+    PRECISION,
+    SPLIT_RULES,
+    first_violation,
+)
 from trials.diagnostics.selftest import Case, ExpectedResult
 
 Pair = tuple[tuple[str, Hashable], tuple[str, Hashable]]
@@ -383,5 +390,5 @@ def _workload(model: ModelShape, accelerator: str) -> Workload:
     return Workload(model, Cluster(ACCELERATORS[accelerator], MOST_RANKS, 1), GLOBAL_BATCH_SIZE)
 
 
-_RULES = (*SPLIT_RULES.values(), LAYERS, INTERLEAVE, PRECISION)
+_RULES = (*SPLIT_RULES.values(), LAYERS, INTERLEAVE, PRECISION, ATTENTION_KERNEL)
 """Layout rules that a case's construction does not guarantee."""

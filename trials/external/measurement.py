@@ -167,6 +167,7 @@ class LogMeasurement:
             Flag.SUSPECT_NODE: slows_down(self.measurement.measured_times_s),
             Flag.LAYOUT_UNVERIFIED: bool(proof["unproven"]),
             Flag.THROUGHPUT_MISMATCH: not all(check["agrees"] for check in proof["cross_checks"]),
+            Flag.EMULATED_DEVICE: self._spec.is_emulated,
         }
         return tuple(flag for flag, is_so in found.items() if is_so)
 

@@ -91,6 +91,9 @@ def prepare_imports(engine: str, on_cpu: bool, environ: MutableMapping[str, str]
         if engine == MEGATRON_CORE:
             # It has torch compile its fused functions, which takes a C++ compiler and minutes, and is no faster here.
             environ["TORCHDYNAMO_DISABLE"] = "1"
+    elif engine == MEGATRON_CORE:
+        # As Megatron-LM asks for (trials/trainers/common/megatron_options.py): kernels then start in their order.
+        environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     if engine == "deepspeed":
         # DeepSpeed's autotuner imports mlflow where installed: a second and 110 MB a rank without use, and with it
         # pyarrow, whose allocator starts a thread that keeps a process from being forked.

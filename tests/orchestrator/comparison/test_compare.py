@@ -112,6 +112,16 @@ class TestVerdict:
         assert result.obstacles == ("device",)
         assert compare_sides(a, side("b", found(FAST, 0.5, device=None)), 0.05).found is not None
 
+    def test_engines_are_not_compared_where_a_cpu_emulates_the_gpu_of_one(self):
+        mine, theirs = found(FAST, 1.0), found(replace(FAST, engine="megatron-core"), 0.5)
+        cpu = {"cluster__accelerator": "cpu"}
+        result = compare_sides(side("a", mine, **cpu), side("b", theirs, **cpu), 0.05)
+        assert (result.verdict, result.obstacles) == (CompareVerdict.NOT_COMPARABLE, ("emulated_engine",))
+        assert result.question == ({"field": "emulated_engine", "a": "torch", "b": "megatron-core"},)
+        assert result.pairs == ()
+        assert compare_sides(side("a", theirs, **cpu), side("b", theirs, **cpu), 0.05).found is not None
+        assert compare_sides(side("a", mine), side("b", theirs), 0.05).verdict is CompareVerdict.FASTER
+
     def test_other_software_or_another_trainer_is_named_and_compared(self):
         b = side("b", found(FAST, 0.5, torch="2.6.0", job_id="9"), trainer__kind="megatron-lm")
         result = compare_sides(side("a", found(FAST, 1.0)), b, 0.05)

@@ -469,3 +469,36 @@ def test_sizes_that_no_plan_would_come_to_an_end_with_are_refused(tmp_path: Path
     model = "{num_layers: 2, hidden_size: 32, num_attention_heads: 2, vocab_size: 8, seq_length: 8}"
     problem = the_problem(tmp_path, WITH_A_CLUSTER.replace("gpt2-tiny", model), *overrides)
     assert (problem.key, rule in problem.rule, bool(problem.fix)) == (key, True, True)
+
+
+@pytest.mark.bad_input(53)
+@pytest.mark.parametrize(
+    ("overrides", "key", "fix"),
+    [
+        (["space.engine=[torch, megatron-core]"], "space.engine", "give it one value"),
+        (
+            ["space.engine=megatron-core", "baseline={engine: torch}"],
+            "baseline.engine",
+            "use megatron-core, as the layouts that it is compared with",
+        ),
+        (
+            ["space.engine=torch", "baseline={engine: megatron-core}"],
+            "baseline.engine",
+            "use torch, as the layouts that it is compared with",
+        ),
+    ],
+)
+def test_engines_are_not_compared_where_a_cpu_emulates_the_gpu_of_one(tmp_path: Path, overrides, key, fix):
+    problem = the_problem(tmp_path, MINIMAL, *overrides)
+    assert (problem.code, problem.key, problem.value) == ("emulated_engine", key, ["megatron-core", "torch"])
+    assert problem.message == "compares megatron-core and torch on cpu, which emulates the GPU of megatron-core"
+    assert (problem.fix, "only on the device that they are written for" in problem.rule) == (fix, True)
+    on_gpus = "cluster={accelerator: a100-80gb, gpus_per_node: 4, num_nodes: 1}"
+    assert loaded(tmp_path, MINIMAL, *overrides, on_gpus).cluster.accelerator.name == "a100-80gb"
+
+
+def test_engines_that_run_on_a_cpu_as_they_are_are_compared_there(tmp_path: Path):
+    assert loaded(tmp_path, MINIMAL, "space.engine=[torch, deepspeed]").space.given_axes()["engine"]
+    alone = loaded(tmp_path, MINIMAL, "space.engine=megatron-core", "baseline={}")
+    assert alone.baseline is not None
+    assert alone.baseline.engine == "megatron-core"

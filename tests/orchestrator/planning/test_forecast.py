@@ -266,6 +266,16 @@ def test_a_table_is_asked_for_problems_of_one_model_that_are_there(problems, wor
         input_from_table(measured(1, truth()) + other, problems)
 
 
+@pytest.mark.bad_input(53)
+def test_rows_of_several_engines_are_refused_where_a_cpu_emulates_the_gpu_of_one():
+    cpu = Cluster(ACCELERATORS["cpu"], 8, 2)
+    rows = [replace(r, cluster=replace(cpu, num_nodes=r.layout.num_nodes)) for r in measured(1, truth())]
+    theirs = [replace(r, layout=replace(r.layout, engine="megatron-lm")) for r in rows]
+    with pytest.raises(InputError, match="compares megatron-lm and torch on cpu"):
+        input_from_table(rows + theirs, [])
+    assert input_from_table(theirs, []).rows == tuple(theirs)
+
+
 def test_a_cluster_of_other_nodes_is_refused():
     other = Cluster(ACCELERATORS["h100-80gb"], 8, 2)
     with pytest.raises(InputError, match="nodes of 8 h100-80gb, but the trials ran on nodes of 8 a100-80gb"):

@@ -83,6 +83,19 @@ def test_another_machine_trainer_or_limit_teaches_nothing(spec, url, tmp_path, c
     assert collect_prior_trials(spec, url) == PriorTrials()
 
 
+@pytest.mark.parametrize(("accelerator", "taught"), [("cpu", []), ("a100-40gb", ["t0001", "t0002"])])
+def test_an_emulated_device_teaches_no_other_search(tmp_path, url, accelerator, taught):
+    """Neither by its times nor by what ran out of memory, not even a search of the same engine."""
+    spec = spec_in(tmp_path, ON_SLURM, f"cluster.accelerator={accelerator}", "space.engine=megatron-core")
+    first, second = (replace(layout, engine="megatron-core") for layout in layouts()[:2])
+    trials = (measured("t0001", first), failed("t0002", second, FailureReason.GPU_OOM))
+    write_ledger(url, past(spec, *trials))
+    assert sorted(row.trial or "" for row in collect_prior_trials(spec, url).observations) == taught
+    (tmp_path / "table.csv").write_text(render_table(observed_trials(past(spec, *trials), spec).rows))
+    from_table = spec_in(tmp_path, f"cluster.accelerator={accelerator}", "search.warm_start=table.csv")
+    assert len(collect_prior_trials(from_table, url).observations) == len(taught)
+
+
 def test_more_nodes_of_the_same_kind_teach(spec, url, tmp_path):
     write_ledger(url, past(spec_in(tmp_path, ON_SLURM, "cluster.num_nodes=2"), measured("t0001", TWO_NODES)))
     assert len(collect_prior_trials(spec, url).observations) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from typing import Any
 
 from orchestrator.recipe.build import RecipeSource
 from search_spaces.layouts.layout import Layout
@@ -96,14 +97,14 @@ def measured_trial(name: str, layout: Layout, step_time_s: float, half_width: fl
     return Trial(name, layout, state=TrialState.MEASURED, attempts=(attempt,))
 
 
-def source_of(*trials: Trial, baseline: Trial | None = None) -> RecipeSource:
-    """The recipe source of the best of these trials."""
+def source_of(*trials: Trial, baseline: Trial | None = None, **of_spec: Any) -> RecipeSource:
+    """The recipe source of the best of these trials; `of_spec` are further fields of its spec."""
     search = SearchRecord(SEARCH_ID, {"constraints": {"max_nodes": 1}}, "c0de" * 16, 1_800_000_000.0, trials=trials)
     batch = trials[0].layout.global_batch_size
     ranking = rank(trials, Objective.TOKENS_PER_SEC, batch)
     best = ranking.best
     assert best is not None
-    spec = replace(spec_of(best.layout), trial=best.trial)
+    spec = replace(spec_of(best.layout), trial=best.trial, **of_spec)
     return RecipeSource(search, best, spec, ranking, baseline)
 
 

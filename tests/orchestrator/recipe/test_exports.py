@@ -266,7 +266,8 @@ def test_only_the_trainer_that_ran_the_layout_is_called_measured_and_it_comes_fi
     ],
 )
 def test_a_foreign_trainers_own_export_is_measured_and_the_others_are_not(kind, file):
-    made = exported(spec_of(kind, LLAMA, trainer={"template": {"data_path": "/data"}}))
+    spec = replace(spec_of(kind, LLAMA, trainer={"template": {"data_path": "/data"}}), accelerator="a100-80gb")
+    made = exported(spec)
     measured = {name for name, export in made.items() if export.status is ExportStatus.MEASURED}
     assert measured - {"command"} == {kind}
     assert ", measured with this trainer.\n" in made[kind].files[file]
@@ -275,9 +276,22 @@ def test_a_foreign_trainers_own_export_is_measured_and_the_others_are_not(kind, 
         assert all(", not measured with this trainer.\n" in text for text in texts)
 
 
-def test_a_table_names_who_measured_by_the_engine():
-    assert measured_trainer(our_spec(half(engine="megatron-lm"))) == "megatron-lm"
+def test_the_engine_of_a_table_is_not_taken_for_a_trainer_that_ran():
+    assert measured_trainer(our_spec(half(engine="megatron-lm"))) == "parlay"
+    assert measured_trainer(our_spec(half(engine="megatron-core"))) == "megatron-core"
     assert measured_trainer(spec_of("nanotron", LLAMA)) == "nanotron"
+
+
+def test_what_megatron_core_measured_was_not_measured_with_megatron_lm():
+    made = exported(our_spec(half(engine="megatron-core"), LLAMA))
+    assert {export.status for export in made.values()} <= {ExportStatus.NOT_MEASURED, ExportStatus.REFUSED}
+    assert ", not measured with this trainer.\n" in made["megatron-lm"].files["megatron_args.txt"]
+
+
+def test_a_trainer_that_ran_on_an_emulated_device_is_said_to_have_run_there():
+    spec = replace(spec_of("megatron-lm", LLAMA), accelerator="cpu")
+    heading = ", measured with this trainer on an emulated device.\n"
+    assert heading in exported(spec)["megatron-lm"].files["megatron_args.txt"]
 
 
 def test_the_users_template_arguments_and_script_stay_where_their_trainer_ran():

@@ -34,7 +34,7 @@ FOUND = {
 def recipe(tmp_path: Path) -> LoadedRecipe:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "program.py").write_text("")
-    source = source_of(measured_trial("t0001", SHARDED, 0.1))
+    source = source_of(measured_trial("t0001", SHARDED, 0.1), accelerator="a100-80gb")
     return read_recipe(write_recipe(tmp_path / "recipe", source, tmp_path / "code"))
 
 
@@ -88,8 +88,8 @@ def test_nothing_else_of_the_recipe_changes(recipe):
 def test_no_caveat_says_any_more_that_no_other_trainer_ran_it(recipe):
     assert write_note(recipe, under_megatron(recipe), "python3", FOUND, AT)
     before, now = recipe.recipe.caveats, read_recipe(recipe.folder).recipe.caveats
-    assert "Measured with Parlay's own training program; not measured with another trainer." in before
-    assert "Measured with Parlay's own training program, and since by a replay with Megatron-LM." in now
+    assert "Measured with Parlay's own training program, engine torch; not measured with another trainer." in before
+    assert "Measured with Parlay's own training program, engine torch, and since by a replay with Megatron-LM." in now
     assert len(now) == len(before)
 
 

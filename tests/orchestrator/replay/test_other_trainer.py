@@ -20,9 +20,9 @@ from trials.files.folders import SearchFolder
 SHARDED = replace(LAYOUT, pipeline_parallel=1, data_parallel=2, zero_stage=1, attention_kernel="math")
 
 
-def loaded(tmp_path, layout: Layout) -> LoadedRecipe:
+def loaded(tmp_path, layout: Layout, accelerator: str = "a100-80gb") -> LoadedRecipe:
     (tmp_path / "code").mkdir()
-    source = source_of(measured_trial("t0001", layout, 0.1))
+    source = source_of(measured_trial("t0001", layout, 0.1), accelerator=accelerator)
     return read_recipe(write_recipe(tmp_path / "recipe", source, tmp_path / "code"))
 
 
@@ -68,6 +68,20 @@ def test_a_layout_that_the_trainer_cannot_run_is_impossible_and_nothing_is_launc
     assert "pipeline_schedule is gpipe" in str(result.detail)
     assert "(megatron-lm.pipeline_schedule)" in str(result.detail)
     assert launcher.requests == []
+
+
+@pytest.mark.bad_input(53)
+def test_another_engine_is_refused_where_a_cpu_emulates_its_gpu(tmp_path):
+    """Its result would be a headline between engines; the recipe's own trainer may be replayed."""
+    on_cpu = loaded(tmp_path, SHARDED, "cpu")
+    with pytest.raises(InputError, match="compares megatron-lm and torch on cpu, which emulates the GPU") as error:
+        for_trainer(on_cpu, megatron(tmp_path))
+    [problem] = error.value.problems
+    assert (problem.key, problem.fix) == (
+        "--trainer",
+        "replay on torch, which measured it, or search with megatron-lm",
+    )
+    assert for_trainer(on_cpu, trainer_section("parlay", [], tmp_path)).recipe.layout == on_cpu.recipe.layout
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from trials.measurement.step_log import MetricsWriter, read_metrics
 from trials.outcome_types import ThroughputBound
 from trials.ranks.failures import TrialFailure
 from trials.ranks.report import Report
-from trials.trial import FailureReason, MeasureRules, TrialSpec, TrialState
+from trials.trial import FailureReason, Flag, MeasureRules, TrialSpec, TrialState
 
 GPT3_175B = ModelShape(96, 12288, 96, 96, 49152, False, 51200, 2048, True, "learned", "layernorm")
 STEP_TIMES_MS = (344656.1, 347319.2, 345333.7, 346430.5, 347071.6, 344835.7)
@@ -100,6 +100,12 @@ def test_a_recorded_megatron_deepspeed_log_becomes_an_outcome(tmp_path):
     assert "throughput_mismatch" not in outcome.flags
     [first, *_] = read_metrics(attempt_in(tmp_path, spec).metrics())
     assert (first.loss, first.grad_norm, first.samples, first.fastest_rank_step_time_s) == (11.00214, 0.0, 1536, None)
+
+
+@pytest.mark.parametrize(("accelerator", "is_flagged"), [("cpu", True), ("a100-80gb", False)])
+def test_a_trainer_written_for_gpus_is_flagged_on_a_cpu(tmp_path, accelerator, is_flagged):
+    outcome = follow(tmp_path, recorded_spec(accelerator=accelerator), recorded_lines()).outcome()
+    assert (Flag.EMULATED_DEVICE in outcome.flags) == is_flagged
 
 
 def test_what_other_ranks_say_of_the_layout_is_found_in_their_logs(tmp_path):

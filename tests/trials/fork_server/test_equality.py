@@ -9,7 +9,9 @@ import sys
 import pytest
 
 from orchestrator.launchers.local.rank_groups import program_environment
+from search_spaces.engines import MEGATRON_CORE
 from tests.sources import ROOT
+from tests.trials.train.parity import needs_megatron
 from trials.fork_server.equality import SAFE_PREFIXES, SAFE_VARIABLES, is_safe
 from trials.trainers.base import PRELOADS
 
@@ -44,7 +46,14 @@ def test_a_variable_is_safe_for_a_reason() -> None:
 
 @pytest.mark.processes
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("preload", [name for name in PRELOADS if name.endswith("/cpu")])
+@pytest.mark.parametrize(
+    "preload",
+    [
+        pytest.param(name, marks=[needs_megatron] * name.startswith(MEGATRON_CORE))
+        for name in PRELOADS
+        if name.endswith("/cpu")
+    ],
+)
 def test_no_module_of_a_rank_reads_a_safe_variable_while_it_is_imported(preload: str) -> None:
     environment = {"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1", **program_environment(str(ROOT))}
     argv = [sys.executable, "-c", RECORDER, preload]

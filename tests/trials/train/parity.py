@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
+
+import pytest
 
 from tests.trials.train.ranks import WarmRanks
 from trials.diagnostics.parity_cases import named_case
@@ -10,6 +13,9 @@ from trials.diagnostics.selftest import Case, Difference, RankTraining, Referenc
 
 PROGRAMS = "tests.trials.train.rank_programs"
 NO_COMPILER = "no C++ compiler for torch.compile"
+needs_megatron = pytest.mark.skipif(
+    find_spec("megatron") is None, reason="megatron-core is not installed: the extra `trainers`"
+)
 
 
 class Parity:

@@ -9,15 +9,13 @@ import pytest
 
 from search_spaces.engines import MEGATRON_CORE
 from search_spaces.layouts.covering_array import cover
-from tests.trials.train.parity import Parity
+from tests.trials.train.parity import Parity, needs_megatron
 from tests.trials.train.ranks import RanksFailed, WarmRanks
 from trials.diagnostics.parity_cases import axis_values, covering_cases, named_case
 from trials.diagnostics.selftest import CPU_TOLERANCES, Case, RankTraining, counting_fault, tolerance_of
 from trials.train.selftest.training import STEPS
 
-pytest.importorskip("megatron.core", reason="megatron-core is not installed: the extra `trainers`")
-
-pytestmark = [pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(400)]
+pytestmark = [needs_megatron, pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(400)]
 
 PROGRAMS = "tests.trials.train.megatron_programs"
 TP2, PP2, DP2 = {"tensor_parallel": 2}, {"pipeline_parallel": 2}, {"data_parallel": 2}
@@ -82,7 +80,7 @@ MUTATIONS = [
     ("clip_grads.get_grad_norm_fp32", SHARDED),
 ]
 BEFORE_TRAINING = {"language_module.setup_embeddings_and_output_layer"}
-"""Of a tied model's weights, which are then set."""
+"""Reductions of a tied model's weights, which are then set."""
 
 
 def train_recording(ranks: WarmRanks, given: Case, steps: int, without: str | None = None) -> list[dict]:

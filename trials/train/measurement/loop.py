@@ -182,12 +182,14 @@ class TrainingLoop:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Flags of a measurement that was cut short or made in short steps, or whose node may be degraded."""
+        """Flags of a measurement that was cut short, made in short steps or on an emulated device, or whose node may be
+        degraded."""
         found = {
             Flag.TIME_LIMIT: self.measurement.stop is StopReason.TIME_LIMIT,
             Flag.WIDE_INTERVAL: self.measurement.is_wide,
             Flag.EXTRAPOLATED: self.step_plan.is_extrapolated,
             Flag.SUSPECT_NODE: slows_down(self.measurement.measured_times_s),
+            Flag.EMULATED_DEVICE: self._spec.is_emulated,
         }
         return tuple(flag for flag, is_so in found.items() if is_so)
 

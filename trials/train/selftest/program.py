@@ -16,12 +16,13 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from search_spaces.engines import MEGATRON_CORE
 from trials.diagnostics.selftest import (
     CASE_LIMIT_S,
     Case,
@@ -57,8 +58,10 @@ def main(arguments: Sequence[str]) -> NoReturn:
         print(f"{path}: {error}", file=sys.stderr)
         exit_at_once(2)
     try:
-        prepare_process(replace(spec, layout=replace(spec.layout, engine="deepspeed")), os.environ)
-        _import_engines()
+        engines = {"deepspeed", *(case.layout.engine for case in cases)}
+        for engine in engines:
+            prepare_process(replace(spec, layout=replace(spec.layout, engine=engine)), os.environ)
+        _import_engines(engines)
         if spec.accelerator != "cpu":
             require_untouched_devices()
         exit_at_once(0 if Supervisor(spec, path.parent, env).run(cases) else 1)
@@ -67,8 +70,8 @@ def main(arguments: Sequence[str]) -> NoReturn:
         exit_at_once(1)
 
 
-def _import_engines() -> None:
-    """Import the engines once for all cases. A missing one is reported by the cases that need it."""
+def _import_engines(engines: Set[str]) -> None:
+    """Import the engines once for all cases, torch in any case. A missing one is reported by the cases that need it."""
     # Without these, DeepSpeed queries CUDA for devices, after which no forked child can use CUDA. The NVML check alone
     # is not enough: where it fails, the count falls back on CUDA, which the named accelerator avoids.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
@@ -79,7 +82,10 @@ def _import_engines() -> None:
     import trials.train.selftest.training
 
     with suppress(ImportError):
-        import trials.train.engines.deepspeed_engine  # noqa: F401
+        import trials.train.engines.deepspeed_engine
+    if MEGATRON_CORE in engines:
+        with suppress(ImportError):
+            import trials.train.engines.megatron_core_engine  # noqa: F401
 
 
 def require_untouched_devices() -> None:

@@ -1,0 +1,81 @@
+"""Trials by megatron-core in real ranks: measured and profiled, out of memory, hanging, with a dead rank."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from search_spaces.engines import MEGATRON_CORE
+from search_spaces.layouts.layout import Layout
+from tests.trials.train.parity import needs_megatron
+from tests.trials.train.ranks import WarmRanks
+from tests.trials.train.trial_processes import ENDLESS, MODEL, RULES, RunningTrial, faulty, make_spec
+from trials.trial import FailureReason, TrialState
+
+pytestmark = [needs_megatron, pytest.mark.processes, pytest.mark.timeout(300)]
+
+TP2 = Layout(engine=MEGATRON_CORE, tensor_parallel=2, micro_batch_size=2, grad_accum_steps=2)
+PP2_DP2 = replace(TP2, tensor_parallel=1, pipeline_parallel=2, data_parallel=2, zero_stage=1)
+
+
+@pytest.fixture(scope="module")
+def megatron_ranks() -> Iterator[WarmRanks]:
+    with closing(WarmRanks(MEGATRON_CORE)) as warm:
+        yield warm
+
+
+@pytest.fixture
+def begin(start, megatron_ranks) -> Callable[..., RunningTrial]:
+    return partial(start, warm=megatron_ranks)
+
+
+def test_a_trial_is_measured_profiled_and_proven(begin):
+    trial = begin(make_spec(PP2_DP2, measure=replace(RULES, profile=True)))
+    assert trial.wait() == [0, 0, 0, 0], trial.logs()
+    outcome, result = trial.outcome(), trial.result()
+    assert result.state is TrialState.MEASURED
+    assert outcome.proof["local_parameters_sum"] == outcome.proof["optimizer_parameters_sum"] == MODEL.parameters
+    assert (outcome.proof["pipeline_parallel"], outcome.proof["data_parallel"]) == (2, 2)
+    assert outcome.proof["micro_batches_per_step"] == 2
+    parts = outcome.metrics.time_s
+    assert sum(parts.values()) == pytest.approx(outcome.metrics.step_time_s, rel=1e-6)
+    assert min(parts["compute"], parts["data_parallel"], parts["pipeline"], parts["optimizer"]) > 0
+
+
+def test_beyond_the_memory_limit_a_rank_is_out_of_memory(begin):
+    large = replace(MODEL, hidden_size=1024, ffn_hidden_size=4096, vocab_size=32768)
+    trial = begin(make_spec(TP2, model=large, measure=replace(RULES, memory_limit_gib=0.8)))
+    trial.wait_for_outcome()
+    assert set(trial.wait()) == {1}
+    assert trial.result().reason is FailureReason.GPU_OOM
+
+
+def test_an_error_in_one_rank_is_a_script_error(begin):
+    trial = begin(make_spec(TP2, measure=ENDLESS), program=faulty("fail_in_the_third_step_of_rank_1"))
+    outcome = trial.wait_for_outcome()
+    assert trial.wait() == [1, 1]
+    assert (outcome.reason, outcome.rank) == (FailureReason.SCRIPT_ERROR, 1)
+
+
+def test_a_rank_that_sleeps_is_a_hang(begin):
+    rules = replace(ENDLESS, time_limit_s=80.0)
+    trial = begin(make_spec(TP2, measure=rules), program=faulty("sleep_in_the_third_step_of_rank_1"))
+    outcome = trial.wait_for_outcome()
+    assert trial.wait() == [1, 1]
+    assert trial.result().reason is FailureReason.HANG
+    assert "all_reduce" in outcome.excerpt + trial.logs()
+
+
+def test_a_killed_rank_ends_the_others(begin):
+    trial = begin(make_spec(TP2, measure=ENDLESS))
+    trial.wait_for_steps(2)
+    os.kill(trial.ranks[1].pid, signal.SIGKILL)
+    outcome = trial.wait_for_outcome()
+    assert trial.wait() == [1, -signal.SIGKILL]
+    assert outcome.rank == 0
