@@ -126,7 +126,7 @@ def test_a_search_measures_every_layout_and_ends_in_a_recipe_that_is_replayed(tm
         assert_proven(outcome, spec)
         assert 0.1 < outcome.metrics.peak_memory_gib < 8
     words = (searched / "recipe/README.md").read_text()
-    assert "**Megatron-LM**, measured with this trainer (`megatron_args.txt`)" in words
+    assert "**Megatron-LM**, measured with this trainer on an emulated device (`megatron_args.txt`)" in words
     replayed = parlay_here(
         "replay", answer.json["search_id"], *("--repeats", "1", "--sessions", "1", "--json"), cwd=tmp_path
     )
@@ -140,7 +140,7 @@ name: megatron
 model: {{num_layers: 4, hidden_size: 64, num_attention_heads: 4, vocab_size: 512, seq_length: 32}}
 cluster: {{accelerator: cpu, gpus_per_node: 2, num_nodes: 1}}
 global_batch_size: 4
-baseline: {{tensor_parallel: 2, micro_batch_size: 1}}
+baseline: {{tensor_parallel: 2, engine: megatron-lm}}
 space: {{candidates: layouts.csv}}
 search: {{sampler: grid, max_trials: 8, finalists: 0}}
 measure: {{min_steps: 5, max_steps: 6, max_warmup_steps: 4, ci_relative_width: 1.0, early_stopping: false}}
