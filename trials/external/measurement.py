@@ -39,15 +39,17 @@ class LogMeasurement:
         fingerprint: Mapping[str, Any],
         writer: MetricsWriter,
     ):
+        self._format = log_format_of(spec.trainer)
+        warmup_steps = max(spec.measure.max_warmup_steps, self._format.least_warmup_steps)
         self.measurement = Measurement(
-            spec.measure, spec.measure.finalist_time_s if spec.kind is TrialKind.REPEAT else 0.0
+            replace(spec.measure, max_warmup_steps=warmup_steps),
+            spec.measure.finalist_time_s if spec.kind is TrialKind.REPEAT else 0.0,
         )
         self.startup = Startup()
         self._spec = spec
         self._folder = folder
         self._report = report
         self._fingerprint = fingerprint
-        self._format = log_format_of(spec.trainer)
         self._reader = StepReader(self._format, spec)
         self._watcher = IncumbentWatcher(spec, folder.best, fingerprint) if may_stop_early(spec) else None
         self._writer = writer

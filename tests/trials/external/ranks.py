@@ -69,22 +69,23 @@ def start(
     spec: TrialSpec,
     environment: Mapping[str, str] = MappingProxyType({}),
     supervisor: str = "trials.external",
+    python: str = sys.executable,
 ) -> Ranks:
     attempt = AttemptFolder(folder / spec.search_id / "trials" / spec.trial / spec.attempt)
     attempt.path.mkdir(parents=True)
     write_json(attempt.spec, spec.to_json())
     ranks = range(spec.num_gpus)
-    return Ranks(attempt, [_start_rank(attempt, rank, spec, environment, supervisor) for rank in ranks])
+    return Ranks(attempt, [_start_rank(attempt, rank, spec, environment, (python, "-m", supervisor)) for rank in ranks])
 
 
 def _start_rank(
-    attempt: AttemptFolder, rank: int, spec: TrialSpec, environment: Mapping[str, str], supervisor: str
+    attempt: AttemptFolder, rank: int, spec: TrialSpec, environment: Mapping[str, str], supervisor: tuple[str, ...]
 ) -> subprocess.Popen[bytes]:
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": spec.num_gpus}
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MASTER"))}
     with attempt.rank_log(rank).open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", supervisor, str(attempt.spec)],
+            [*supervisor, str(attempt.spec)],
             env={**kept, **{name: str(value) for name, value in place.items()}, **environment},
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -241,3 +241,13 @@ def test_a_layout_that_cannot_be_the_best_ends_itself(tmp_path):
     assert outcome.reason is FailureReason.PRUNED
     assert "t0009" in (outcome.excerpt or "")
     assert outcome.measured.tokens_per_sec > 0
+
+
+def test_the_second_line_of_megatron_lm_is_never_measured_since_it_has_the_means_of_two_iterations(tmp_path):
+    rules = replace(RULES, max_warmup_steps=1, min_steps=2)
+    measured = {
+        kind: follow(tmp_path / kind, recorded_spec(kind, measure=rules), recorded_lines()[:4]).measurement
+        for kind in ("megatron-deepspeed", "megatron-lm")
+    }
+    assert measured["megatron-deepspeed"].measured_times_s == [ms / 1e3 for ms in STEP_TIMES_MS[1:4]]
+    assert measured["megatron-lm"].measured_times_s == [ms / 1e3 for ms in STEP_TIMES_MS[2:4]]

@@ -62,11 +62,12 @@ class Finding:
 @dataclass(frozen=True)
 class LogFormat:
     """Patterns of a trainer's log. A line reports a step when `step` matches it; it is then searched for `findings`,
-    any other line for `elsewhere`."""
+    any other line for `elsewhere`. The first `least_warmup_steps` steps are never measured."""
 
     step: re.Pattern[str]
     findings: Mapping[str, tuple[Finding, ...]]
     elsewhere: Mapping[str, tuple[Finding, ...]]
+    least_warmup_steps: int = 0
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from trials.trainers.common.log_lines import END, MIB_PER_GIB, Finding, LogFormat, labelled
 
@@ -34,3 +35,5 @@ _ELSEWHERE = {
     "micro_batches_per_step": (Finding(re.compile(r"setting number of micro-?batches to constant (\d+)\b")),),
 }
 MEGATRON_LOG = LogFormat(_STEP, _FINDINGS, _ELSEWHERE)
+# Since core_v0.16 the second line has the means of the first two iterations: should_reset in training_log().
+MEGATRON_LM_LOG = replace(MEGATRON_LOG, least_warmup_steps=2)

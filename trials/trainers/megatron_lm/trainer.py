@@ -18,7 +18,7 @@ from search_spaces.rules.engine_rules import (
     zero_in_pipeline,
 )
 from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, Trainer, last_rank
-from trials.trainers.common.megatron_log import MEGATRON_LOG
+from trials.trainers.common.megatron_log import MEGATRON_LM_LOG
 from trials.trainers.common.megatron_options import (
     NO_DROPOUT_OPTIONS,
     environment_of,
@@ -75,7 +75,7 @@ TRAINER = Trainer(
     required_keys=("script",),
     optional_keys=SCRIPT_KEYS,
     invocation=_invocation,
-    log_format=MEGATRON_LOG,
+    log_format=MEGATRON_LM_LOG,
     log_rank=last_rank,
     argument_error=unsupported_option_reason,
     shows_layout=True,

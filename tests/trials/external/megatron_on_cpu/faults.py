@@ -1,0 +1,55 @@
+"""Faults of one rank at the third training step of pretrain_gpt.py."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+STEP = 3
+
+
+def bring_about(name: str) -> None:
+    """Let the fault happen in this process if it is the fault's rank."""
+    from megatron.training import training
+
+    rank, fault = FAULTS[name]
+    if rank != int(os.environ["RANK"]):
+        return
+    train_step, steps = training.train_step, iter(range(1, 1_000_000))
+
+    def failing_step(*arguments: Any, **options: Any) -> Any:
+        if next(steps) == STEP:
+            fault()
+        return train_step(*arguments, **options)
+
+    training.train_step = failing_step
+
+
+def _hang() -> None:
+    time.sleep(600)
+
+
+def _exceed_gpu_memory() -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1.00 GiB free.")
+
+
+def _exceed_cpu_memory() -> None:
+    torch.empty(2**50)
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+FAULTS: dict[str, tuple[int, Callable[[], None]]] = {
+    "hang": (0, _hang),
+    "gpu_oom": (0, _exceed_gpu_memory),
+    "cpu_oom": (0, _exceed_cpu_memory),
+    "killed": (0, _die),
+}
+"""Rank and effect by name."""

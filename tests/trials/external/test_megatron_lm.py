@@ -1,0 +1,265 @@
+"""The real pretrain_gpt.py of both versions under Parlay, on this machine's CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from search_spaces.hardware.cluster import ACCELERATORS, Cluster
+from search_spaces.layouts.layout import Layout
+from search_spaces.tables.measured_table import Observation, render_table
+from tests.orchestrator.cli.parlay import parlay, parlay_here, write_search
+from tests.trials.examples import SPEC, TINY
+from tests.trials.external.megatron_on_cpu.environment import ARGUMENTS, VERSIONS, checkout_of, interpreter_in
+from tests.trials.external.megatron_on_cpu.start import FAULT, GIVEN, SCRIPT
+from tests.trials.external.ranks import Ranks, start
+from tests.trials.external.test_program import IMPATIENT, await_no_process_in
+from trials.analysis.early_stopping import INCUMBENTS_SCHEMA
+from trials.attempt_result import expected_proof
+from trials.diagnostics.parity_cases import named_case
+from trials.diagnostics.selftest import CPU_TOLERANCES, SEED
+from trials.files.folders import AttemptFolder, read_json, write_json
+from trials.measurement.step_log import StepPhase, read_metrics
+from trials.trial import FailureReason, MeasureRules, Outcome, OutcomeStatus, TrialSpec
+
+pytestmark = [pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(600)]
+
+TAG, MAIN = VERSIONS
+RULES = MeasureRules(min_steps=5, max_steps=6, max_warmup_steps=4, ci_relative_width=1.0, time_limit_s=300.0)
+TP2, PP2, DP2 = {"tensor_parallel": 2}, {"pipeline_parallel": 2}, {"data_parallel": 2}
+LAYOUTS = (
+    {**TP2},
+    {**TP2, "sequence_parallel": True, "activation_checkpointing": "full"},
+    {**PP2},
+    {**PP2, "virtual_pipeline_stages": 2, "activation_checkpointing": "selective"},
+    {**DP2, "overlap_comm": True},
+    {**DP2, "zero_stage": 1, "overlap_comm": True, "bucket_mib": 1},
+    {**DP2, "zero_stage": 2},
+    {**DP2, "zero_stage": 3, "activation_checkpointing": "full"},
+)
+UNPROVEN = {"local_parameters_sum", "parameters"}
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory) -> Path:
+    if find_spec("megatron") is None:
+        pytest.skip("megatron-core is not installed: the extra `trainers`")
+    return interpreter_in(tmp_path_factory.mktemp("python"))
+
+
+@pytest.fixture(scope="module")
+def script_of(tmp_path_factory) -> Callable[[str], Path]:
+    """The real script by version, in a copy of the checkout."""
+    folder, copies = tmp_path_factory.mktemp("megatron"), {}
+
+    def script(version: str) -> Path:
+        if version not in copies:
+            copies[version] = checkout_of(version, folder)
+        return copies[version] / SCRIPT
+
+    return script
+
+
+def layout_of(batch: int, **fields: Any) -> Layout:
+    return Layout(
+        micro_batch_size=1, grad_accum_steps=batch // fields.get("data_parallel", 1), engine="megatron-lm", **fields
+    ).canonical()
+
+
+def spec_of(script: Path, layout: Layout, **fields: Any) -> TrialSpec:
+    trainer = {"kind": "megatron-lm", "script": str(script), "arguments": list(ARGUMENTS)}
+    return replace(
+        SPEC,
+        layout=layout,
+        model=TINY,
+        global_batch_size=layout.global_batch_size,
+        num_gpus=layout.num_gpus,
+        gpus_per_node=layout.num_gpus,
+        measure=RULES,
+        trainer=trainer,
+        **fields,
+    )
+
+
+@pytest.fixture
+def run(tmp_path, python) -> Callable[..., tuple[Outcome, Ranks]]:
+    def run_to_the_end(
+        spec: TrialSpec, environment=MappingProxyType({}), supervisor: str = "trials.external"
+    ) -> tuple[Outcome, Ranks]:
+        ranks = start(tmp_path, spec, environment, supervisor, str(python))
+        ranks.wait(timeout_s=300.0)
+        await_no_process_in(ranks.folder.path)
+        return ranks.outcome(), ranks
+
+    return run_to_the_end
+
+
+def assert_proven(outcome: Outcome, spec: TrialSpec) -> None:
+    """The log shows everything of the layout but the parameters."""
+    proof = dict(outcome.proof)
+    assert set(proof["unproven"]) == UNPROVEN
+    assert {name: proof[name] for name in expected_proof(spec).keys() - UNPROVEN} == {
+        name: value for name, value in expected_proof(spec).items() if name not in UNPROVEN
+    }
+    assert proof["global_batch_size"] == spec.global_batch_size
+    assert all(check["agrees"] for check in proof["cross_checks"])
+
+
+@pytest.mark.walks
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_search_measures_every_layout_and_ends_in_a_recipe_that_is_replayed(tmp_path, python, script_of, version):
+    (tmp_path / "layouts.csv").write_text(table_of([layout_of(4, **fields) for fields in LAYOUTS]))
+    path = write_search(tmp_path, SEARCH.format(python=python, script=script_of(version), arguments=list(ARGUMENTS)))
+    answer = parlay("run", path, "--json", cwd=tmp_path, timeout_s=500)
+    assert answer.code == 0, answer.err
+    assert answer.json["trials"]["measured"] == len(LAYOUTS), answer.err
+    searched = Path(answer.json["recipe"]).parent
+    for attempt in searched.glob("trials/*/a1"):
+        spec = TrialSpec.from_json(read_json(attempt / "spec.json"))
+        outcome = Outcome.from_json(read_json(attempt / "outcome.r0.json"))
+        assert_proven(outcome, spec)
+        assert 0.1 < outcome.metrics.peak_memory_gib < 8
+    words = (searched / "recipe/README.md").read_text()
+    assert "**Megatron-LM**, measured with this trainer on an emulated device (`megatron_args.txt`)" in words
+    replayed = parlay_here(
+        "replay", answer.json["search_id"], *("--repeats", "1", "--sessions", "1", "--json"), cwd=tmp_path
+    )
+    assert replayed.code in (0, 13), replayed.err  # reproduced, or slower than a run on two busy cores
+    assert replayed.json["measured"] > 0
+
+
+SEARCH = """\
+schema: parlay.search/1
+name: megatron
+model: {{num_layers: 4, hidden_size: 64, num_attention_heads: 4, vocab_size: 512, seq_length: 32}}
+cluster: {{accelerator: cpu, gpus_per_node: 2, num_nodes: 1}}
+global_batch_size: 4
+baseline: {{tensor_parallel: 2, engine: megatron-lm}}
+space: {{candidates: layouts.csv}}
+search: {{sampler: grid, max_trials: 8, finalists: 0}}
+measure: {{min_steps: 5, max_steps: 6, max_warmup_steps: 4, ci_relative_width: 1.0, early_stopping: false}}
+launcher: {{kind: local}}
+tracking: {{enabled: false}}
+trainer: {{kind: megatron-lm, python: {python}, script: {script}, arguments: {arguments}}}
+"""
+
+
+def table_of(layouts: list[Layout]) -> str:
+    """Layouts as a measured table, which a search takes its candidates from."""
+    cluster = Cluster(ACCELERATORS["cpu"], 2, 1)
+    return render_table(
+        Observation("tiny", "here", "tiny", TINY, cluster, 4, layout, "ok", step_time_s=1.0) for layout in layouts
+    )
+
+
+def test_four_ranks_are_measured_and_ended(run, script_of):
+    spec = spec_of(script_of(MAIN), layout_of(4, **TP2, **PP2, sequence_parallel=True))
+    outcome, ranks = run(spec)
+    assert outcome.status is OutcomeStatus.MEASURED
+    assert_proven(outcome, spec)
+    records = read_metrics(ranks.folder.metrics())
+    assert [record.phase for record in records[:1]] == [StepPhase.WARMUP]
+    assert records[-1].loss < records[0].loss
+    assert list(outcome.metrics.startup_parts_s) == ["rendezvous", "build", "first_step", "warmup"]
+
+
+def test_a_layout_that_cannot_be_the_best_stops_early(run, script_of, tmp_path):
+    rules = replace(RULES, min_steps=18, max_steps=20)
+    spec = replace(spec_of(script_of(TAG), layout_of(4, **DP2)), measure=rules)
+    attempt = AttemptFolder(tmp_path / spec.search_id / "trials" / spec.trial / spec.attempt)
+    attempt.best.parent.mkdir(parents=True, exist_ok=True)
+    write_json(attempt.best, faster_than_any(spec))
+    outcome, _ = run(spec)
+    assert outcome.reason is FailureReason.PRUNED
+
+
+def faster_than_any(spec: TrialSpec) -> dict[str, Any]:
+    incumbent = {"trial": "t0009", "num_nodes": 1, "threshold": 1e9, "fingerprint": {}}
+    return {
+        "schema": INCUMBENTS_SCHEMA,
+        "search_id": spec.search_id,
+        "objectives": ["tokens_per_sec"],
+        "global_batch_size": spec.global_batch_size,
+        "incumbents": [incumbent],
+    }
+
+
+@pytest.mark.parametrize(
+    ("fault", "version", "reason", "rank", "words"),
+    [
+        (
+            "gpu_oom",
+            TAG,
+            FailureReason.GPU_OOM,
+            0,
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00",
+        ),
+        ("cpu_oom", MAIN, FailureReason.GPU_OOM, 0, "DefaultCPUAllocator: can't allocate memory"),
+        ("killed", TAG, FailureReason.NODE_FAILURE, 0, "was killed by signal 9"),
+        ("killed", MAIN, FailureReason.NODE_FAILURE, 0, "was killed by signal 9"),
+    ],
+)
+def test_a_rank_that_fails_ends_the_trial_with_its_reason(run, script_of, fault, version, reason, rank, words):
+    spec = replace(spec_of(script_of(version), layout_of(4, **TP2)), measure=replace(RULES, time_limit_s=600.0))
+    outcome, _ = run(spec, {FAULT: fault})
+    assert (outcome.reason, outcome.rank) == (reason, rank)
+    assert words in (outcome.excerpt or "")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_rank_that_stops_is_a_hang(run, script_of, version):
+    outcome, _ = run(spec_of(script_of(version), layout_of(4, **TP2)), {FAULT: "hang"}, IMPATIENT)
+    assert (outcome.reason, outcome.rank) == (FailureReason.HANG, 1)
+    assert "iteration        2/" in (outcome.excerpt or "")
+
+
+def test_an_option_that_it_does_not_know_ends_the_trial_with_its_words(run, script_of):
+    spec = spec_of(script_of(MAIN), layout_of(4, **TP2))
+    spec = replace(spec, trainer=spec.trainer | {"arguments": [*ARGUMENTS, "--no-such-option"]})
+    outcome, _ = run(spec)
+    assert outcome.reason is FailureReason.SCRIPT_ERROR
+    assert "unrecognized arguments: --no-such-option" in (outcome.excerpt or "")
+
+
+AS_PLAIN = (
+    *("--lr", "1.0e-3", "--lr-decay-style", "constant", "--adam-beta2", "0.95", "--adam-eps", "1.0e-4"),
+    *("--clip-grad", "0.5"),
+)
+"""Settings of the plain GPT's optimizer."""
+
+
+@pytest.mark.parametrize(
+    ("version", "fields"),
+    [
+        (TAG, {**TP2, "sequence_parallel": True}),
+        (MAIN, TP2),
+        (TAG, PP2),
+        (MAIN, {**PP2, "virtual_pipeline_stages": 3}),
+        (MAIN, {**DP2, "zero_stage": 3}),
+    ],
+)
+def test_its_losses_are_those_of_a_plain_gpt(run, script_of, version, fields, record_property):
+    import torch
+
+    from trials.train.parallel.device import Device
+    from trials.train.selftest.training import train_reference
+
+    case = named_case("reference", "gpt2", **fields)
+    reference = train_reference(case, Device(torch.device("cpu")))
+    spec = spec_of(script_of(version), replace(case.layout, engine="megatron-lm"), seed=SEED)
+    spec = replace(spec, model=case.model, trainer=spec.trainer | {"arguments": [*ARGUMENTS, *AS_PLAIN]})
+    outcome, ranks = run(spec, {GIVEN: "yes"})
+    assert outcome.status is OutcomeStatus.MEASURED, ranks.logs()
+    records = read_metrics(ranks.folder.metrics())
+    assert len(records) >= 7
+    losses = list(reference.losses)
+    losses[1] = sum(losses[:2]) / 2  # as it logs the second iteration
+    difference = max(abs(record.loss - loss) for record, loss in zip(records, losses, strict=False))
+    record_property("difference", difference)
+    assert difference <= CPU_TOLERANCES["fp32"]
