@@ -94,7 +94,7 @@ def check(project: Project, checkout: Path) -> list[Checked]:
         cases = export_cases(project.trainer, _section(project.trainer, source))
         questions = [question(project.trainer, case, scratch / f"{n}") for n, case in enumerate(cases)]
         answers = ask(project.trainer, source.resolve(), questions, scratch)
-    return [_checked(project.trainer, case, answer) for case, answer in zip(cases, answers, strict=True)]
+    return [checked(project.trainer, case, answer) for case, answer in zip(cases, answers, strict=True)]
 
 
 def at_version(checkout: Path, version: str, folder: Path) -> Path:
@@ -116,7 +116,7 @@ def _section(trainer: str, source: Path) -> Mapping[str, Any] | None:
 def question(trainer: str, case: Case, folder: Path) -> Question:
     """The question on an export, whose files are written into `folder`."""
     folder.mkdir()
-    for name, text in case.export.files.items():
+    for name, text in case.files.items():
         (folder / name).write_text(text)
     layout = case.spec.layout
     shared = {
@@ -170,7 +170,8 @@ def _words(file: Path) -> list[str]:
     return [word for line in file.read_text().splitlines() if not line.startswith("#") for word in line.split()]
 
 
-def _checked(trainer: str, case: Case, answer: Mapping[str, Any]) -> Checked:
+def checked(trainer: str, case: Case, answer: Mapping[str, Any]) -> Checked:
+    """The parser's answer on an export, compared with the layout."""
     failure = answer.get("error") or answer.get("failed_check")
     unknown = answer.get("unknown") or ()
     if failure or unknown:

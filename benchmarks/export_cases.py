@@ -9,7 +9,6 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from orchestrator.recipe.exports import Export, ExportStatus, exports
 from search_spaces.engines import PARLAY
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.covering_array import cover, value_combinations
@@ -18,6 +17,7 @@ from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import Workload
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.layout_rules import INTERLEAVE, LAYERS, PRECISION, SPLIT_RULES, first_violation
+from trials.trainers.registry import TRAINERS
 from trials.trial import MeasureRules, TrialKind, TrialSpec
 
 GLOBAL_BATCH_SIZE = 32
@@ -71,10 +71,10 @@ COVERED = ("shape", *DEGREES.values(), *VALUES)
 
 @dataclass(frozen=True)
 class Case:
-    """A trial whose layout `export` has in the files of one trainer."""
+    """A trial whose layout a trainer's export has in `files` (name to text)."""
 
     spec: TrialSpec
-    export: Export
+    files: Mapping[str, str]
 
 
 def export_cases(trainer: str, section: Mapping[str, Any] | None = None) -> list[Case]:
@@ -82,21 +82,17 @@ def export_cases(trainer: str, section: Mapping[str, Any] | None = None) -> list
 
     `section` is the search file's section on the trainer, for those that start from a configuration of the user's.
     """
-    found = [case for spec in _specs(trainer, section or {"kind": PARLAY}) if (case := _case(spec, trainer))]
-    pairs = [value_combinations(_axis_values(case), COVERED, 2) for case in found]
-    chosen = dict.fromkeys([*cover(pairs, [1.0] * len(found)), *range(NUM_CASES)])
-    return [found[index] for index in [*chosen][:NUM_CASES]]
+    form = next(made for one in TRAINERS.values() if (made := one.export) is not None and made.name == trainer)
+    specs = _specs(form.engine, section or {"kind": PARLAY})
+    valid = [spec for spec in specs if form.problem(spec.layout, spec.model) is None]
+    pairs = [value_combinations(_axis_values(spec), COVERED, 2) for spec in valid]
+    chosen = dict.fromkeys([*cover(pairs, [1.0] * len(valid)), *range(NUM_CASES)])
+    return [Case(valid[index], form.files(valid[index])) for index in [*chosen][:NUM_CASES]]
 
 
-def _case(spec: TrialSpec, trainer: str) -> Case | None:
-    """The case; None where the trainer refuses the layout."""
-    export = next(one for one in exports(spec, "python") if one.trainer == trainer)
-    return None if export.status is ExportStatus.REFUSED else Case(spec, export)
-
-
-def _axis_values(case: Case) -> dict[str, Any]:
-    shape = next(name for name, model in SHAPES.items() if model == case.spec.model)
-    return {"shape": shape, **case.spec.layout.to_json()}
+def _axis_values(spec: TrialSpec) -> dict[str, Any]:
+    shape = next(name for name, model in SHAPES.items() if model == spec.model)
+    return {"shape": shape, **spec.layout.to_json()}
 
 
 def _specs(engine: str, section: Mapping[str, Any]) -> Iterator[TrialSpec]:
