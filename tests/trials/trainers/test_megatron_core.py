@@ -1,4 +1,4 @@
-"""The options of a recipe for Megatron-LM, loaded by the real thing: megatron-core, and pretrain_gpt.py's own parser."""
+"""A recipe's options for Megatron-LM, loaded by the real thing: megatron-core, and pretrain_gpt.py's own parser."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from search_spaces.rules.engine_rules import DEEPSPEED_RULES, Rule, engine_limits
 from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, TemplateKind, Trainer
-from trials.trainers.common.layout_rules import half_precision_flash
+from trials.trainers.common.layout_rules import bf16_reductions, half_precision_flash
 from trials.trainers.common.megatron_log import MEGATRON_LOG
 from trials.trainers.common.plain_yaml import plain_yaml
 from trials.trainers.common.recipe import first_violation, script_or, user_template
@@ -39,6 +39,7 @@ def _start(spec: TrialSpec) -> str:
 RULES: tuple[Rule, ...] = (
     *DEEPSPEED_RULES,
     half_precision_flash,
+    bf16_reductions,
     engine_limits(NAME, {"activation_checkpointing": ("none", "full")}),
 )
 

@@ -10,7 +10,7 @@ from typing import Any
 from search_spaces.rules.engine_rules import DEEPSPEED_RULES, Rule, engine_limits
 from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, Trainer, last_rank
 from trials.trainers.common.deepspeed_config import ds_config, fp32_sums, zero_section
-from trials.trainers.common.layout_rules import even_stages, half_precision_flash
+from trials.trainers.common.layout_rules import bf16_reductions, even_stages, half_precision_flash
 from trials.trainers.common.megatron_log import MEGATRON_LOG
 from trials.trainers.common.megatron_options import (
     NO_DROPOUT_OPTIONS,
@@ -70,6 +70,7 @@ RULES: tuple[Rule, ...] = (
     even_stages,
     *DEEPSPEED_RULES,
     half_precision_flash,
+    bf16_reductions,
     engine_limits(NAME),
 )
 
